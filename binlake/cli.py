@@ -1,0 +1,58 @@
+"""The `binlake` command: finds the commands that the rooms register and turns errors into one clear line."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from importlib.metadata import EntryPoint, entry_points
+from typing import Protocol
+
+from binlake.errors import BinlakeError
+
+GROUP = "binlake.commands"
+
+
+class Command(Protocol):
+    """One command of the CLI; shells register theirs under the entry point group `binlake.commands`."""
+
+    help: str
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Declare the command's arguments."""
+
+    def run(self, args: argparse.Namespace) -> int:
+        """Do it; the exit status. Raises BinlakeError for everything a person must read."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run `binlake ARGV`; 0 = done, 1 = an error was printed, 2 = unusable arguments, 130 = interrupted."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    points = {point.name: point for point in entry_points(group=GROUP)}
+    parser = _parser(points)
+    name = parser.parse_args(arguments[:1]).command
+    command: Command = points[name].load()()
+    own = argparse.ArgumentParser(prog=f"binlake {name}", description=command.help)
+    command.add_arguments(own)
+    args = own.parse_args(arguments[1:])
+    try:
+        return command.run(args)
+    except BinlakeError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def _parser(points: dict[str, EntryPoint]) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="binlake",
+        description="TiDB and MySQL changes into another database and a lakehouse.",
+        epilog="`binlake COMMAND --help` tells more.",
+    )
+    parser.add_argument("command", choices=sorted(points), metavar="COMMAND", help=", ".join(sorted(points)))
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

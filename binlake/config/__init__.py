@@ -1,0 +1,6 @@
+"""The configuration of one replication: read once from TOML, frozen, every unknown key refused."""
+
+from binlake.config.load import load_replication
+from binlake.config.model import Replication
+
+__all__ = ["Replication", "load_replication"]

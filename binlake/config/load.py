@@ -1,0 +1,67 @@
+"""Reading a replication's TOML: one clear error names the file, the key and what is allowed."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from binlake.config.model import Replication
+from binlake.errors import ConfigError
+
+
+def load_replication(path: str | Path) -> Replication:
+    """The replication described by the TOML file `path`, secrets resolved. Raises ConfigError."""
+    path = Path(path)
+    try:
+        raw = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(
+            "replication file not found", where={"file": path}, hint="see `replications/` for a sample"
+        ) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"not valid TOML: {error}", where={"file": path}, hint="mend the line named") from None
+    try:
+        replication = Replication.model_validate(raw)
+    except ValidationError as error:
+        raise _readable(error, path) from None
+    return _with_secrets(replication, path)
+
+
+def _readable(error: ValidationError, path: Path) -> ConfigError:
+    first = error.errors()[0]
+    key = ".".join(str(part) for part in first["loc"])
+    hint = "see docs/configuration.md"
+    if first["type"] == "extra_forbidden":
+        known = _known_keys(first["loc"][:-1])
+        close = difflib.get_close_matches(str(first["loc"][-1]), known, n=1)
+        hint = f"did you mean `{close[0]}`?" if close else f"known keys here: {', '.join(sorted(known))}"
+        return ConfigError(f"unknown key `{key}`", where={"file": path}, hint=hint)
+    return ConfigError(f"`{key}`: {first['msg']}", where={"file": path}, hint=hint)
+
+
+def _known_keys(place: tuple[int | str, ...]) -> list[str]:
+    model: Any = Replication
+    for part in place:
+        field = next((f for f in model.model_fields.values() if f.alias == part), None)
+        candidates = [field.annotation, *getattr(field.annotation, "__args__", ())] if field else []
+        model = next((c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel)), model)
+    return [field.alias or name for name, field in model.model_fields.items()]
+
+
+def _with_secrets(replication: Replication, path: Path) -> Replication:
+    target = replication.target
+    if target is None or not target.password.startswith("env:"):
+        return replication
+    name = target.password[4:]
+    if name not in os.environ:
+        raise ConfigError(
+            "target.password names an environment variable that is not set",
+            where={"file": path, "variable": name},
+            hint=f"export {name}=…",
+        )
+    return replication.model_copy(update={"target": target.model_copy(update={"password": os.environ[name]})})

@@ -1,0 +1,51 @@
+"""The configuration reference in Markdown, made from the model so that it cannot go stale."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterator
+from typing import Any, Union, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic_core import PydanticUndefined
+
+from binlake.config.model import Replication
+
+_HEAD = """# Configuration reference
+
+Made by `make docs` from `binlake/config/model.py`; a test fails when the two differ. One TOML file in `replications/` is one
+replication. Unknown keys are errors. Passwords: `env:NAME` reads the environment."""
+
+
+def reference_text() -> str:
+    """The whole reference."""
+    return "\n".join([_HEAD, *_section("", Replication), ""])
+
+
+def _section(name: str, model: type[BaseModel]) -> Iterator[str]:
+    yield f"\n## `[{name}]`" if name else "\n## Top level"
+    yield f"\n{(model.__doc__ or '').strip()}\n"
+    yield "| Key | Default | Meaning |\n|---|---|---|"
+    nested = []
+    for field_name, field in model.model_fields.items():
+        key = field.alias or field_name
+        inner = _inner_model(field.annotation)
+        if inner is not None and get_origin(field.annotation) is not tuple:
+            nested.append((f"{name}.{key}" if name else key, inner))
+            continue
+        yield f"| `{key}` | {_default(field.default)} | {field.description or ''} |"
+    for key, inner in nested:
+        yield from _section(key, inner)
+
+
+def _inner_model(annotation: Any) -> type[BaseModel] | None:
+    options = get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else (annotation,)
+    return next((o for o in options if isinstance(o, type) and issubclass(o, BaseModel)), None)
+
+
+def _default(value: object) -> str:
+    if value is PydanticUndefined:
+        return "required"
+    if isinstance(value, tuple):
+        return f"`{','.join(value)}`" if value else "none"
+    return "`true`" if value is True else "`false`" if value is False else f"`{value}`" if value != "" else "empty"

@@ -1,0 +1,1 @@
+"""Generated protobuf stubs of `proto/`: regenerate with `make proto`, never edit by hand."""

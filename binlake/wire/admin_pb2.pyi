@@ -1,0 +1,31 @@
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from typing import ClassVar as _ClassVar, Optional as _Optional
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class InfoReq(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class InfoResp(_message.Message):
+    __slots__ = ("cluster_id", "node_id", "store_uuid", "state", "max_commit_ts", "gc_ts", "unmatched_prewrites", "oldest_unmatched_start_ts", "last_error")
+    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    STORE_UUID_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    MAX_COMMIT_TS_FIELD_NUMBER: _ClassVar[int]
+    GC_TS_FIELD_NUMBER: _ClassVar[int]
+    UNMATCHED_PREWRITES_FIELD_NUMBER: _ClassVar[int]
+    OLDEST_UNMATCHED_START_TS_FIELD_NUMBER: _ClassVar[int]
+    LAST_ERROR_FIELD_NUMBER: _ClassVar[int]
+    cluster_id: int
+    node_id: str
+    store_uuid: str
+    state: str
+    max_commit_ts: int
+    gc_ts: int
+    unmatched_prewrites: int
+    oldest_unmatched_start_ts: int
+    last_error: str
+    def __init__(self, cluster_id: _Optional[int] = ..., node_id: _Optional[str] = ..., store_uuid: _Optional[str] = ..., state: _Optional[str] = ..., max_commit_ts: _Optional[int] = ..., gc_ts: _Optional[int] = ..., unmatched_prewrites: _Optional[int] = ..., oldest_unmatched_start_ts: _Optional[int] = ..., last_error: _Optional[str] = ...) -> None: ...
