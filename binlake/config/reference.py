@@ -13,8 +13,8 @@ from binlake.config.model import Replication
 
 _HEAD = """# Configuration reference
 
-Made by `make docs` from `binlake/config/model.py`; a test fails when the two differ. One TOML file in `replications/` is one
-replication. Unknown keys are errors. Passwords: `env:NAME` reads the environment."""
+Made by `make docs` from `binlake/config/model.py`; a test fails when the two differ. One TOML file in
+`replications/` is one replication. Unknown keys are errors. Passwords: `env:NAME` reads the environment."""
 
 
 def reference_text() -> str:

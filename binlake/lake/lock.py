@@ -1,0 +1,59 @@
+"""One writing process per lake: local log stores exclude writers only inside one process (hazards R-41).
+
+A lake on a local disk is locked by flock, which the kernel releases when its holder dies, however it dies.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from binlake.errors import ConfigError, LeaseHeld
+from binlake.lake.paths import LakePaths
+
+
+@contextmanager
+def lake_lock(paths: LakePaths, name: str, *, wait_s: float = 60.0) -> Iterator[None]:
+    """Hold the lock `name` of the lake (one per table group: `landing`, `merge`, `sql`, `mirror`).
+
+    Waits up to `wait_s` seconds; then LeaseHeld names the holder.
+    """
+    root = paths.local
+    if root is None:
+        raise ConfigError(
+            "this lake is not on a local disk and has no lock",
+            where={"lake": paths.root},
+            hint="only local lakes are supported for now; see docs/decisions",
+        )
+    folder = root / "_locks"
+    folder.mkdir(parents=True, exist_ok=True)
+    handle = os.open(folder / f"{name}.lock", os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        _acquire(handle, folder / f"{name}.lock", wait_s)
+        os.ftruncate(handle, 0)
+        os.pwrite(handle, f"pid {os.getpid()}".encode(), 0)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _acquire(handle: int, path: Path, wait_s: float) -> None:
+    deadline = time.monotonic() + wait_s
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                holder = path.read_text(encoding="utf-8") or "an unknown process"
+                raise LeaseHeld(
+                    f"the lake is being written by {holder}",
+                    where={"lock": path},
+                    hint="wait for it, or end that process; the lock goes with it",
+                ) from None
+            time.sleep(0.1)
+        else:
+            return

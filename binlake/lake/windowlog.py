@@ -1,0 +1,119 @@
+"""The table `window`: one event per finished stage of a window; the sealed manifests live here and nowhere else.
+
+A window is landed when its `land` event exists. Landed windows tile: the hi of one is the lo of the next.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+
+from binlake.errors import ImmutableWindow
+from binlake.lake.control import ControlTable
+from binlake.lake.paths import LakePaths
+from binlake.window.manifest import ApplyManifest, WindowManifest, window_name
+
+SCHEMA = pa.schema(
+    [
+        ("lo", pa.int64()),
+        ("hi", pa.int64()),
+        ("stage", pa.string()),
+        ("sink", pa.string()),
+        ("state", pa.string()),
+        ("rows", pa.int64()),
+        ("seconds", pa.float64()),
+        ("run_id", pa.string()),
+        ("at_ms", pa.int64()),
+        ("blocked_by", pa.string()),
+        ("detail", pa.string()),
+        ("manifest", pa.string()),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class WindowEvent:
+    """One stage of one window came to an end: `state` done, blocked, waiting or skipped; `rows`; `seconds`."""
+
+    stage: str
+    lo: int
+    hi: int
+    state: str
+    rows: int = 0
+    seconds: float = 0.0
+    run_id: str = ""
+    sink: str = ""
+    blocked_by: str = ""
+    detail: Mapping[str, Any] = field(default_factory=dict)
+    manifest: str = ""
+
+    @property
+    def window(self) -> str:
+        """`lo-hi`."""
+        return window_name(self.lo, self.hi)
+
+
+class WindowLog:
+    """Reads and extends the table `window` of one lake."""
+
+    def __init__(self, paths: LakePaths) -> None:
+        self._table = ControlTable(paths.table("window"), SCHEMA, "Events of windows by stage", ("stage",))
+
+    def record(self, event: WindowEvent) -> None:
+        """Append one event; durable when it returns."""
+        row = {name: getattr(event, name) for name in SCHEMA.names if name not in ("at_ms", "detail")}
+        detail = json.dumps(dict(event.detail), sort_keys=True, default=str)
+        self._table.append([{**row, "detail": detail, "at_ms": time.time_ns() // 1_000_000}])
+
+    def events(self, run_id: str | None = None, limit: int | None = None) -> list[dict[str, Any]]:
+        """Events in order of time, of one run or of all; the last `limit` of them."""
+        where = ds.field("run_id") == run_id if run_id is not None else None
+        rows = sorted(self._table.rows(where=where), key=lambda row: row["at_ms"])
+        return rows[-limit:] if limit else rows
+
+    def landed(self) -> list[tuple[int, int]]:
+        """(lo, hi) of all landed windows, ascending. Raises ImmutableWindow when they do not tile."""
+        where = (ds.field("stage") == "land") & (ds.field("state") == "done")
+        found = sorted({(row["lo"], row["hi"]) for row in self._table.rows(("lo", "hi"), where)})
+        for (_, hi), (lo, _) in itertools.pairwise(found):
+            if hi != lo:
+                raise ImmutableWindow(
+                    f"landed windows do not tile: one ends at {hi}, the next starts at {lo}",
+                    hint="the table `window` was written by hand or by two lakes; restore it",
+                )
+        return found
+
+    def landed_ts(self) -> int | None:
+        """The hi of the last landed window; None for an empty lake."""
+        found = self.landed()
+        return found[-1][1] if found else None
+
+    def manifest(self, lo: int, hi: int) -> WindowManifest | None:
+        """The sealed manifest of the window (lo, hi]; None when it is not landed."""
+        texts = self._manifests("land", lo, hi)
+        return WindowManifest.from_json(texts[0]) if texts else None
+
+    def apply_manifest(self, lo: int, hi: int) -> ApplyManifest | None:
+        """The newest apply manifest written for (lo, hi]; None when convert has not run."""
+        texts = self._manifests("convert", lo, hi)
+        return ApplyManifest.from_json(texts[-1]) if texts else None
+
+    def sink_window(self, hi: int) -> tuple[int, int] | None:
+        """The bounds of the SQL sink's window that covers the landed window ending at `hi`; None when none does."""
+        where = (ds.field("stage") == "convert") & (ds.field("state") == "done")
+        where &= (ds.field("lo") < hi) & (ds.field("hi") >= hi)
+        rows = sorted(self._table.rows(("lo", "hi", "at_ms"), where), key=lambda row: row["at_ms"])
+        return (rows[-1]["lo"], rows[-1]["hi"]) if rows else None
+
+    def _manifests(self, stage: str, lo: int, hi: int) -> list[str]:
+        where = (ds.field("stage") == stage) & (ds.field("state") == "done")
+        where &= (ds.field("lo") == lo) & (ds.field("hi") == hi)
+        rows = sorted(self._table.rows(("manifest", "at_ms"), where), key=lambda row: row["at_ms"])
+        return [row["manifest"] for row in rows]

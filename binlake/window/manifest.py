@@ -1,0 +1,144 @@
+"""A manifest is written once and never changed: what it pins is what a rerun must find.
+
+Sources: DESIGN 2; hazards R-03, R-16, R-40.
+
+In JSON every commit_ts is a decimal string.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from binlake.errors import WireError
+
+
+def window_name(lo: int, hi: int) -> str:
+    """The name of the window (lo, hi] in tables, logs and pages: `lo-hi`."""
+    return f"{lo}-{hi}"
+
+
+@dataclass(frozen=True)
+class MemberProof:
+    """One pump's part in a window and the proof that it was complete.
+
+    `proof_ts` is the commit_ts >= hi of the entity that ended its stream (0 = drained before the window, not pulled);
+    `gc_ts` the greatest value read before and after the pull.
+    """
+
+    node_id: str
+    store_uuid: str
+    state: str
+    gc_ts: int
+    proof_ts: int
+    entities: int
+
+
+@dataclass(frozen=True)
+class WindowManifest:
+    """What land sealed: the window (lo, hi], who took part, and the digest of its rows in `binlog`.
+
+    `schema_version` is the schema history's version at hi; `dml` and `ddls` count transactions; `bytes` payload bytes.
+    """
+
+    replication: str
+    cluster_id: int
+    lo: int
+    hi: int
+    config_hash: str
+    members: tuple[MemberProof, ...]
+    dml: int
+    ddls: int
+    bytes: int
+    schema_version: int
+    digest: str
+
+    @property
+    def window(self) -> str:
+        """`lo-hi`."""
+        return window_name(self.lo, self.hi)
+
+    def to_json(self) -> str:
+        """Canonical JSON, timestamps as strings."""
+        return _dump(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> WindowManifest:
+        """The manifest of `to_json`. Raises WireError."""
+        raw = _load(text, cls.__name__)
+        return cls(**{**raw, "members": tuple(MemberProof(**member) for member in raw["members"])})
+
+
+@dataclass(frozen=True)
+class ApplyManifest:
+    """What convert pinned for one SQL sink before the first write: finalize executes this and nothing else.
+
+    `start` is the checkpoint's commitTS it was made for (= lo); `definitions` the digest of the target's definitions
+    at lo; `change` and `statement` the digests of the derived tables; `windows` the landed windows it covers.
+    """
+
+    replication: str
+    sink: str
+    cluster_id: int
+    lo: int
+    hi: int
+    config_hash: str
+    safe_mode: str
+    definitions: str
+    change: str
+    statement: str
+    segments: int
+    rows: int
+    schema_version: int
+    windows: tuple[str, ...]
+
+    @property
+    def window(self) -> str:
+        """`lo-hi`."""
+        return window_name(self.lo, self.hi)
+
+    def to_json(self) -> str:
+        """Canonical JSON, timestamps as strings."""
+        return _dump(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> ApplyManifest:
+        """The manifest of `to_json`. Raises WireError."""
+        raw = _load(text, cls.__name__)
+        return cls(**{**raw, "windows": tuple(raw["windows"])})
+
+    def digest(self) -> str:
+        """SHA-256 of the canonical JSON: what the target remembers of an open window."""
+        return hashlib.sha256(self.to_json().encode()).hexdigest()
+
+
+# 64-bit values that JSON readers elsewhere would round (invariant 12).
+_TEXT_KEYS = frozenset({"lo", "hi", "gc_ts", "proof_ts", "cluster_id"})
+
+
+def _dump(value: dict[str, Any]) -> str:
+    return json.dumps(_texts(value), sort_keys=True, separators=(",", ":"))
+
+
+def _texts(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: str(item) if key in _TEXT_KEYS else _texts(item) for key, item in value.items()}
+    return [_texts(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _load(text: str, kind: str) -> dict[str, Any]:
+    try:
+        raw = _numbers(json.loads(text))
+    except ValueError as error:
+        raise WireError(f"{kind} is not valid JSON: {error}") from None
+    if not isinstance(raw, dict):
+        raise WireError(f"{kind} is not a JSON object")
+    return raw
+
+
+def _numbers(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: int(item) if key in _TEXT_KEYS else _numbers(item) for key, item in value.items()}
+    return [_numbers(item) for item in value] if isinstance(value, list) else value

@@ -1,0 +1,113 @@
+"""Proposing the next window: hi never passes a member that has not shown it is complete.
+
+Sources: DESIGN 3.3; hazards R-05, R-35.
+
+The caller must have listed the members *after* it fetched `tso`: a pump that joins later holds nothing at or below hi,
+because hi < tso and a commit_ts is asked for only after its prewrite is acked (MISSION S0-58).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from binlake import tso as oracle
+
+State = Literal["ready", "blocked", "waiting"]
+
+
+@dataclass(frozen=True)
+class Member:
+    """One pump, from the registry or remembered: its `watermark` (commit_ts; 0 = none yet), `state`, and `problem`.
+
+    `problem` is text for people when the member cannot serve the window (vanished, unreachable, another store).
+    """
+
+    node_id: str
+    host: str
+    state: str
+    watermark: int
+    store_uuid: str = ""
+    problem: str = ""
+
+    def drained(self, landed_ts: int) -> bool:
+        """Nothing of this member is left to land: it is offline and all it has is at or below `landed_ts`."""
+        return self.state == "offline" and self.watermark <= landed_ts
+
+
+@dataclass(frozen=True)
+class Blocker:
+    """Who holds the window back, since which commit_ts, and why."""
+
+    node_id: str
+    since: int
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.node_id} since {self.since} ({self.reason})"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The proposal: `ready` has lo < hi; `blocked` names who; `waiting` means the next stop is not reached yet."""
+
+    state: State
+    lo: int
+    hi: int
+    members: tuple[Member, ...]
+    blocked_by: tuple[Blocker, ...] = ()
+    reason: str = ""
+
+
+def propose(
+    *,
+    lo: int,
+    tso: int,
+    members: Sequence[Member],
+    stop_points: Sequence[int] = (),
+    max_seconds: int | None = None,
+    stop_ts: int | None = None,
+) -> Plan:
+    """The next window after `lo`.
+
+    hi is the least of: every member's watermark, `tso` - 1, the next stop point, `lo` + `max_seconds` of commit_ts time
+    (None: no cap; the first window of a replication has none, nothing tells where its data begin), `stop_ts`.
+    A `stop_ts` above what the watermarks allow is `waiting`, never cut short in silence.
+    """
+    active = [member for member in members if not member.drained(lo)]
+    blockers = _blockers(lo, active)
+    if blockers:
+        return Plan("blocked", lo, lo, tuple(members), tuple(blockers), "; ".join(map(str, blockers)))
+    reachable = min([tso - 1, *(member.watermark for member in active)])
+    hi = min([reachable, *_limits(lo, stop_points, max_seconds)])
+    if stop_ts is not None and stop_ts <= lo:
+        return Plan("waiting", lo, lo, tuple(members), reason=f"stop_ts {stop_ts} is landed already (landed ts {lo})")
+    if stop_ts is not None and reachable < stop_ts and hi == reachable:
+        return Plan("waiting", lo, hi, tuple(members), reason=f"stop_ts {stop_ts} is above the watermark {reachable}")
+    hi = hi if stop_ts is None else min(hi, stop_ts)
+    if hi <= lo:
+        return Plan("waiting", lo, lo, tuple(members), reason=f"the clock {tso} is not above {lo}")
+    return Plan("ready", lo, hi, tuple(members))
+
+
+def _blockers(lo: int, active: Sequence[Member]) -> list[Blocker]:
+    if not active:
+        return [Blocker("(none)", lo, "no pump is registered")]
+    found = []
+    for member in active:
+        if member.problem:
+            found.append(Blocker(member.node_id, lo, member.problem))
+        elif member.state == "offline":
+            found.append(Blocker(member.node_id, lo, f"offline with unread binlogs up to {member.watermark}"))
+        elif member.watermark <= lo:
+            reason = "no watermark yet" if member.watermark == 0 else f"{member.state}, watermark {member.watermark}"
+            found.append(Blocker(member.node_id, lo, reason))
+    return found
+
+
+def _limits(lo: int, stop_points: Sequence[int], max_seconds: int | None) -> list[int]:
+    limits = [min((stop for stop in stop_points if stop > lo), default=oracle.MAX_TS)]
+    if max_seconds is not None:
+        limits.append(lo + oracle.compose(max_seconds * 1000))
+    return limits
