@@ -1,0 +1,78 @@
+"""Writing and reading the Spark-written tables: created once with their properties, overwritten by exact predicate only.
+
+A rerun writes the same rows to the same place (DESIGN 2). Never txnVersion: a smaller one is dropped in silence (R-24).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+
+from deltalake import DeltaTable
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from binlake.lake.paths import LakePaths
+from binlake.lake.tables import SPARK_TABLES, LakeTable
+
+
+def ensure_tables(spark: SparkSession, paths: LakePaths, retention_days: int) -> None:
+    """Create the tables that are missing. Caller holds the lake's lock `landing`."""
+    for table in SPARK_TABLES:
+        if not DeltaTable.is_deltatable(paths.table(table.name)):
+            spark.sql(_create_sql(table, paths.table(table.name), retention_days))
+
+
+def read(spark: SparkSession, paths: LakePaths, table: LakeTable) -> DataFrame:
+    """The table as it is now."""
+    return spark.read.format("delta").load(paths.table(table.name))
+
+
+def overwrite(frame: DataFrame, paths: LakePaths, table: LakeTable, predicate: str, note: Mapping[str, str]) -> None:
+    """Replace the rows that match `predicate` by `frame` (all of which must match it) in one commit.
+
+    `note` goes into the commit's userMetadata (`DESCRIBE HISTORY`): run, window, stage.
+    """
+    (
+        frame.select(*table.column_names())
+        .write.format("delta")
+        .mode("overwrite")
+        .option("replaceWhere", predicate)
+        .option("userMetadata", json.dumps(dict(note), sort_keys=True))
+        .save(paths.table(table.name))
+    )
+
+
+def digest(frame: DataFrame, columns: list[str]) -> tuple[int, str]:
+    """(rows, digest) of `columns`, independent of the order of rows: SHA-256 over count and two 64-bit folds."""
+    hashed = F.xxhash64(*[_hashable(frame, name) for name in columns])
+    row = frame.select(hashed.alias("h")).agg(
+        F.count("h").alias("n"), F.sum(F.col("h").cast("decimal(38,0)")).alias("s"), F.expr("bit_xor(h)").alias("x")
+    )
+    found = row.collect()[0]
+    text = f"{found['n']}:{found['s']}:{found['x']}"
+    return int(found["n"]), hashlib.sha256(text.encode()).hexdigest()
+
+
+def _hashable(frame: DataFrame, name: str) -> Column:
+    # Maps cannot be hashed and their entries have no order: sort them.
+    kind = frame.schema[name].dataType.typeName()
+    return F.array_sort(F.map_entries(F.col(name))) if kind == "map" else F.col(name)
+
+
+def _create_sql(table: LakeTable, path: str, retention_days: int) -> str:
+    days = retention_days if table.audit else min(retention_days, 7)
+    properties = {
+        "delta.deletedFileRetentionDuration": f"interval {days} days",
+        "delta.logRetentionDuration": f"interval {max(days, 30)} days",
+        "delta.enableInCommitTimestamps": "true",
+        "delta.checkpointInterval": "50",
+        **table.properties,
+    }
+    options = ", ".join(f"'{key}' = '{value}'" for key, value in properties.items())
+    partitions = f" PARTITIONED BY ({', '.join(table.partitioned_by)})" if table.partitioned_by else ""
+    return (
+        f"CREATE TABLE delta.`{path}` ({table.schema_ddl()}) USING DELTA{partitions} "
+        f"COMMENT '{table.comment}' TBLPROPERTIES ({options})"
+    )
