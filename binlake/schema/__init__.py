@@ -1,0 +1,28 @@
+"""Schema history: definitions from TiDB's DDL jobs, folded in SchemaVersion order, and the schemas of a window.
+
+`SchemaState` answers "which definition at this place"; `WindowSchemas` cuts a window into segments at its DDLs.
+"""
+
+from binlake.schema.actions import Action, JobState
+from binlake.schema.info import ColumnInfo, DbInfo, Identity, IndexColumn, IndexInfo, TableDef
+from binlake.schema.job import DdlJob, in_version_order
+from binlake.schema.state import SchemaState, schema_at
+from binlake.schema.window import WindowDdl, WindowSchemas, ddl_kind
+
+__all__ = [
+    "Action",
+    "ColumnInfo",
+    "DbInfo",
+    "DdlJob",
+    "Identity",
+    "IndexColumn",
+    "IndexInfo",
+    "JobState",
+    "SchemaState",
+    "TableDef",
+    "WindowDdl",
+    "WindowSchemas",
+    "ddl_kind",
+    "in_version_order",
+    "schema_at",
+]

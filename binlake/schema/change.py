@@ -1,0 +1,182 @@
+"""What each kind of DDL job does to the schema (tidb-binlog 5.4; oddities seen in genuine captures: 1.14)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from binlake.errors import SchemaError
+from binlake.schema.actions import Action
+from binlake.schema.info import DbInfo
+from binlake.schema.job import DdlJob
+from binlake.schema.tables import SchemaTables
+
+
+def apply_job(tables: SchemaTables, job: DdlJob) -> None:
+    """Change `tables` by a job that took effect; raises SchemaError when it lacks what it needs."""
+    _APPLY.get(job.type, _replace)(tables, job)
+
+
+def _create_schema(tables: SchemaTables, job: DdlJob) -> None:
+    if job.db_info is None:
+        raise _lacks(job, "DBInfo")
+    tables.databases[job.db_info["id"]] = DbInfo.from_json(job.db_info)
+
+
+def _recover_schema(tables: SchemaTables, job: DdlJob) -> None:
+    _create_schema(tables, job)
+    for info in _recovered_tables(job):
+        tables.put(info, job.schema_id)
+
+
+def _drop_schema(tables: SchemaTables, job: DdlJob) -> None:
+    tables.drop_database(job.schema_id, job.schema_version)
+
+
+def _drop_table(tables: SchemaTables, job: DdlJob) -> None:
+    tables.remove(job.table_id, job.schema_version)
+
+
+def _truncate(tables: SchemaTables, job: DdlJob) -> None:
+    tables.remove(job.table_id, job.schema_version)
+    tables.put(_info(job), job.schema_id)
+
+
+def _replace(tables: SchemaTables, job: DdlJob) -> None:
+    if job.table_info is None and job.type not in Action.__members__.values():
+        raise SchemaError(
+            f"DDL of the unknown kind {job.type} carries no table definition",
+            hint="this TiDB version is newer than what Binlake knows",
+            where=_where(job),
+        )
+    tables.put(_info(job), job.schema_id)
+
+
+def _new_id(tables: SchemaTables, job: DdlJob) -> None:
+    # PARTITION BY and REMOVE PARTITIONING copy the table under a new id; a late change on the old id means the new.
+    info = _info(job)
+    if info["id"] != job.table_id:
+        tables.replace_id(job.table_id, info["id"])
+    tables.put(info, job.schema_id)
+
+
+def _create_tables(tables: SchemaTables, job: DdlJob) -> None:
+    for info in job.multiple_table_infos:
+        tables.put(info, job.schema_id)
+
+
+def _exchange(tables: SchemaTables, job: DdlJob) -> None:
+    """The plain table (job.table_id) and one partition swap ids; the job names only the partitioned table (1.14)."""
+    info = _info(job)
+    before, plain = tables.by_id.get(info["id"]), tables.by_id.get(job.table_id)
+    if before is None or plain is None:
+        raise SchemaError("EXCHANGE PARTITION of a table that the schema history does not have", where=_where(job))
+    now = {d["id"] for d in info["partition"]["definitions"]}
+    freed = [i for i in before.partition_ids if i not in now]
+    if len(freed) != 1:
+        raise SchemaError(f"EXCHANGE PARTITION freed the partition ids {freed}, not one", where=_where(job))
+    tables.replace_id(plain.id, info["id"])
+    tables.put({**plain.raw, "id": freed[0]}, plain.db_id)
+    tables.put(info, before.db_id)
+
+
+def _rename_tables(tables: SchemaTables, job: DdlJob) -> None:
+    """Final names come in MultipleTableInfos, one per pair of the text; the target databases only in the text."""
+    targets = _rename_targets(tables, job)
+    for info in {i["id"]: i for i in job.multiple_table_infos}.values():
+        tables.put(info, _database_id(tables, job, targets[info["id"]]))
+
+
+def _rename_targets(tables: SchemaTables, job: DdlJob) -> dict[int, str]:
+    pairs = rename_pairs(job.query)
+    if len(pairs) != len(job.multiple_table_infos):
+        raise SchemaError("RENAME TABLE names another number of tables than its job", where=_where(job))
+    sources = [db for (db, _), _ in pairs if db] + [db for _, (db, _) in pairs if db]
+    default = _default_db(tables, job, pairs) or job.schema_name or (sources[0] if sources else "")
+    return {info["id"]: target[0] or default for (_, target), info in zip(pairs, job.multiple_table_infos, strict=True)}
+
+
+_Name = tuple[str, str]
+
+
+def _default_db(tables: SchemaTables, job: DdlJob, pairs: list[tuple[_Name, _Name]]) -> str:
+    # The session's database is that of the first source written without one.
+    seen: set[int] = set()
+    for ((db, _), _), info in zip(pairs, job.multiple_table_infos, strict=True):
+        table = tables.by_id.get(info["id"])
+        if not db and table is not None and table.id not in seen:
+            return table.db
+        seen.add(info["id"])
+    return ""
+
+
+_QUOTED = r"`(?:[^`]|``)+`|[^\s`.,;]+"
+_PAIR = re.compile(rf"(?:({_QUOTED})\s*\.\s*)?({_QUOTED})\s+TO\s+(?:({_QUOTED})\s*\.\s*)?({_QUOTED})", re.IGNORECASE)
+_RENAME = re.compile(r"^\s*RENAME\s+TABLES?\s+", re.IGNORECASE)
+
+
+def rename_pairs(query: str) -> list[tuple[_Name, _Name]]:
+    """((db, table), (db, table)) of each `old TO new` in a RENAME TABLE statement; db is "" where not written."""
+    text = _RENAME.sub("", query, count=1)
+    found = [tuple(_unquote(part or "") for part in match.groups()) for match in _PAIR.finditer(text)]
+    return [((a, b), (c, d)) for a, b, c, d in found]
+
+
+def _unquote(name: str) -> str:
+    return name[1:-1].replace("``", "`") if name.startswith("`") else name
+
+
+def _database_id(tables: SchemaTables, job: DdlJob, name: str) -> int:
+    for db in tables.databases.values():
+        if db.name.lower() == name.lower():
+            return db.id
+    raise SchemaError(f"RENAME TABLE into the unknown database {name!r}", where=_where(job))
+
+
+def _recovered_tables(job: DdlJob) -> list[Mapping[str, Any]]:
+    args = job.raw_args
+    listed = args[0].get("RecoverTabsInfo") if isinstance(args, list) and args and isinstance(args[0], dict) else None
+    if listed is None:
+        raise _lacks(job, "the list of recovered tables")
+    return [entry["TableInfo"] for entry in listed]
+
+
+def _flashback(_tables: SchemaTables, job: DdlJob) -> None:
+    raise SchemaError(
+        "FLASHBACK CLUSTER changed data and schema without binlog",
+        hint="start a new task from a fresh copy of the source",
+        where=_where(job),
+    )
+
+
+def _info(job: DdlJob) -> Mapping[str, Any]:
+    if job.table_info is None:
+        raise _lacks(job, "TableInfo")
+    return job.table_info
+
+
+def _lacks(job: DdlJob, what: str) -> SchemaError:
+    return SchemaError(f"DDL job ({job.label}) lacks {what}", where=_where(job))
+
+
+def _where(job: DdlJob) -> dict[str, object]:
+    return {"job_id": job.id, "action": job.label, "schema_version": job.schema_version, "table_id": job.table_id}
+
+
+_APPLY: dict[int, Callable[[SchemaTables, DdlJob], None]] = {
+    Action.CREATE_SCHEMA: _create_schema,
+    Action.SCHEMA_CHARSET: _create_schema,
+    Action.RECOVER_SCHEMA: _recover_schema,
+    Action.DROP_SCHEMA: _drop_schema,
+    Action.DROP_TABLE: _drop_table,
+    Action.DROP_VIEW: _drop_table,
+    Action.DROP_SEQUENCE: _drop_table,
+    Action.TRUNCATE_TABLE: _truncate,
+    Action.CREATE_TABLES: _create_tables,
+    Action.EXCHANGE_PARTITION: _exchange,
+    Action.RENAME_TABLES: _rename_tables,
+    Action.PARTITION_BY: _new_id,
+    Action.REMOVE_PARTITIONING: _new_id,
+    Action.FLASHBACK_CLUSTER: _flashback,
+}

@@ -1,0 +1,299 @@
+"""Table definitions as TiDB keeps them: values parsed from its JSON, which is kept for a lossless round trip."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal
+
+from binlake.errors import SchemaError
+from binlake.schema import mysqltypes as t
+from binlake.schema.actions import PUBLIC
+
+Json = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class ColumnInfo:
+    """One column. `tp`, `flag`: TiDB's numbers (mysqltypes); `flen`, `decimal`: -1 = unspecified; `state` 5 = public.
+
+    `default` and `origin_default` are TiDB's text (None = none); the `_bit` forms are bytes of BIT defaults.
+    """
+
+    id: int
+    name: str
+    offset: int
+    tp: int
+    flag: int
+    flen: int
+    decimal: int
+    charset: str
+    collate: str
+    elems: tuple[str, ...]
+    state: int
+    default: str | None
+    default_bit: bytes | None
+    default_is_expr: bool
+    origin_default: str | None
+    origin_default_bit: bytes | None
+    generated_expr: str
+    generated_stored: bool
+    hidden: bool
+    comment: str
+
+    @property
+    def unsigned(self) -> bool:
+        """True for UNSIGNED numbers."""
+        return bool(self.flag & t.FLAG_UNSIGNED)
+
+    @property
+    def not_null(self) -> bool:
+        """True when NULL is refused."""
+        return bool(self.flag & t.FLAG_NOT_NULL)
+
+    @property
+    def is_public(self) -> bool:
+        """True when readers see the column."""
+        return self.state == PUBLIC
+
+    @property
+    def is_generated(self) -> bool:
+        """True for virtual and stored generated columns."""
+        return bool(self.generated_expr)
+
+    @property
+    def is_virtual(self) -> bool:
+        """True for virtual generated columns, which no insert or update image holds."""
+        return self.is_generated and not self.generated_stored
+
+    @property
+    def is_binary(self) -> bool:
+        """True when the canonical text is upper-case hex: BINARY, VARBINARY, BLOBs and BIT."""
+        return self.tp == t.BIT or (self.tp in t.STRINGS and self.charset == "binary")
+
+    @property
+    def fsp(self) -> int:
+        """Digits of fractional seconds (0 to 6) of a temporal column."""
+        return max(self.decimal, 0)
+
+    @property
+    def type_name(self) -> str:
+        """The SQL word of the type without lengths, as `varbinary` or `bigint`."""
+        return t.type_name(self.tp, self.charset == "binary")
+
+    @classmethod
+    def from_json(cls, data: Json) -> ColumnInfo:
+        """Parse one element of TableInfo.cols; raises KeyError or TypeError when fields are missing."""
+        kind = data["type"]
+        return cls(
+            id=data["id"],
+            name=data["name"]["O"],
+            offset=data["offset"],
+            tp=kind["Tp"],
+            flag=kind["Flag"],
+            flen=_length(kind["Flen"]),
+            decimal=_length(kind["Decimal"]),
+            charset=kind["Charset"] or "",
+            collate=kind["Collate"] or "",
+            elems=tuple(kind.get("Elems") or ()),
+            state=data["state"],
+            default=_default(data.get("default")),
+            default_bit=_bytes(data.get("default_bit")),
+            default_is_expr=bool(data.get("default_is_expr")),
+            origin_default=_default(data.get("origin_default")),
+            origin_default_bit=_bytes(data.get("origin_default_bit")),
+            generated_expr=data.get("generated_expr_string") or "",
+            generated_stored=bool(data.get("generated_stored")),
+            hidden=bool(data.get("hidden")),
+            comment=data.get("comment") or "",
+        )
+
+
+@dataclass(frozen=True)
+class IndexColumn:
+    """A column of an index; `length` in characters (bytes for binary types), -1 = the whole column."""
+
+    name: str
+    offset: int
+    length: int
+
+
+@dataclass(frozen=True)
+class IndexInfo:
+    """An index; `state` 5 = public."""
+
+    id: int
+    name: str
+    columns: tuple[IndexColumn, ...]
+    state: int
+    unique: bool
+    primary: bool
+    visible: bool
+
+    @classmethod
+    def from_json(cls, data: Json) -> IndexInfo:
+        """Parse one element of TableInfo.index_info."""
+        return cls(
+            id=data["id"],
+            name=data["idx_name"]["O"],
+            columns=tuple(IndexColumn(c["name"]["O"], c["offset"], c["length"]) for c in data["idx_cols"]),
+            state=data["state"],
+            unique=bool(data["is_unique"]),
+            primary=bool(data["is_primary"]),
+            visible=not data.get("is_invisible", False),
+        )
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What identifies a row: `primary` key, first NOT NULL `unique` key without prefixes, else the whole `row`."""
+
+    kind: Literal["primary", "unique", "row"]
+    columns: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class DbInfo:
+    """A database."""
+
+    id: int
+    name: str
+    charset: str
+    collate: str
+    raw: Json = field(repr=False, compare=False)
+
+    @classmethod
+    def from_json(cls, data: Json) -> DbInfo:
+        """Parse binlog.DBInfo of a job."""
+        return cls(data["id"], data["db_name"]["O"], data.get("charset") or "", data.get("collate") or "", data)
+
+
+@dataclass(frozen=True, eq=False)
+class TableDef:
+    """A table, view or sequence of database `db`. Compared by identity: one object is one version of a definition."""
+
+    id: int
+    db_id: int
+    db: str
+    name: str
+    charset: str
+    collate: str
+    all_columns: tuple[ColumnInfo, ...]
+    indexes: tuple[IndexInfo, ...]
+    pk_is_handle: bool
+    is_common_handle: bool
+    partition_ids: tuple[int, ...]
+    kind: Literal["table", "view", "sequence"]
+    comment: str
+    raw: Json = field(repr=False)
+
+    @classmethod
+    def from_json(cls, data: Json, db: DbInfo) -> TableDef:
+        """Parse binlog.TableInfo of a job; raises SchemaError naming the table when a field is missing or odd."""
+        try:
+            return cls(
+                id=data["id"],
+                db_id=db.id,
+                db=db.name,
+                name=data["name"]["O"],
+                charset=data.get("charset") or "",
+                collate=data.get("collate") or "",
+                all_columns=tuple(ColumnInfo.from_json(c) for c in data.get("cols") or ()),
+                indexes=tuple(IndexInfo.from_json(i) for i in data.get("index_info") or ()),
+                pk_is_handle=bool(data.get("pk_is_handle")),
+                is_common_handle=bool(data.get("is_common_handle")),
+                partition_ids=_partition_ids(data.get("partition")),
+                kind="view" if data.get("view") else "sequence" if data.get("sequence") else "table",
+                comment=data.get("comment") or "",
+                raw=data,
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise SchemaError(
+                f"a TableInfo cannot be read: {error!r}", where={"db": db.name, "table_id": _id_of(data)}
+            ) from error
+
+    @cached_property
+    def columns(self) -> tuple[ColumnInfo, ...]:
+        """Columns that readers see: public and not hidden, in table order."""
+        return tuple(c for c in self.all_columns if c.is_public and not c.hidden)
+
+    @cached_property
+    def row_columns(self) -> tuple[ColumnInfo, ...]:
+        """Columns that a row change carries: public and not virtual generated, in table order."""
+        return tuple(c for c in self.columns if not c.is_virtual)
+
+    @cached_property
+    def primary_key(self) -> tuple[str, ...]:
+        """Names of the primary key's columns; () when there is none."""
+        if self.pk_is_handle:
+            return tuple(c.name for c in self.columns if c.flag & t.FLAG_PRIMARY)
+        index = self.primary_index
+        return tuple(c.name for c in index.columns) if index else ()
+
+    @cached_property
+    def primary_index(self) -> IndexInfo | None:
+        """The public primary index; None for an integer clustered key (pk_is_handle) and for no key."""
+        return next((i for i in self.indexes if i.primary and i.state == PUBLIC), None)
+
+    def column(self, name: str) -> ColumnInfo | None:
+        """The visible column `name` (case-insensitive), or None."""
+        return self._by_name.get(name.lower())
+
+    def unique_keys(self) -> tuple[IndexInfo, ...]:
+        """Public unique indexes, primary first. An integer clustered primary key is given as an index of its own."""
+        keys = [i for i in self.indexes if i.unique and i.state == PUBLIC and not i.primary]
+        primary = self.primary_index or self._handle_index()
+        return (*((primary,) if primary else ()), *keys)
+
+    @cached_property
+    def _identity(self) -> Identity:
+        if self.primary_key:
+            return Identity("primary", self.primary_key)
+        for index in self.unique_keys():
+            if self._identifies(index):
+                return Identity("unique", tuple(c.name for c in index.columns))
+        return Identity("row", tuple(c.name for c in self.row_columns))
+
+    def identity(self) -> Identity:
+        """The key of a row: primary key; else first unique key all NOT NULL, unprefixed, not virtual; else the row."""
+        return self._identity
+
+    @cached_property
+    def _by_name(self) -> dict[str, ColumnInfo]:
+        return {c.name.lower(): c for c in self.columns}
+
+    def _identifies(self, index: IndexInfo) -> bool:
+        columns = [self.column(c.name) for c in index.columns]
+        whole = all(c.length == t.UNSPECIFIED_LENGTH for c in index.columns)
+        return whole and all(c is not None and c.not_null and not c.is_virtual for c in columns)
+
+    def _handle_index(self) -> IndexInfo | None:
+        if not self.pk_is_handle or not self.primary_key:
+            return None
+        column = next(c for c in self.columns if c.flag & t.FLAG_PRIMARY)
+        return IndexInfo(0, "PRIMARY", (IndexColumn(column.name, column.offset, -1),), PUBLIC, True, True, True)
+
+
+def _default(value: object) -> str | None:
+    return None if value is None else str(value)
+
+
+def _bytes(value: str | None) -> bytes | None:
+    return None if value is None else base64.b64decode(value)
+
+
+def _length(value: int) -> int:
+    # Some paths write the unspecified length as uint32.
+    return t.UNSPECIFIED_LENGTH if value == 0xFFFFFFFF else value
+
+
+def _partition_ids(partition: Json | None) -> tuple[int, ...]:
+    if not partition:
+        return ()
+    return tuple(d["id"] for d in partition.get("definitions") or ())
+
+
+def _id_of(data: object) -> object:
+    return data.get("id") if isinstance(data, Mapping) else data

@@ -1,0 +1,134 @@
+"""The schema at one place of the log: a fold of DDL jobs in SchemaVersion order that holds live objects only.
+
+Rules: tidb-binlog 5.4 and 1.14; MISSION S0-60, S0-61, S0-64. `SchemaState` values never change: `apply` and `fold`
+return new ones; the changes themselves are in `binlake.schema.change`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from binlake.errors import SchemaError
+from binlake.schema.change import apply_job
+from binlake.schema.info import DbInfo, TableDef
+from binlake.schema.job import DdlJob
+from binlake.schema.tables import SchemaTables
+
+RowKind = Literal["state", "schema", "table", "gone", "alias"]
+
+
+@dataclass(frozen=True)
+class SchemaState:
+    """Databases and tables after the DDL of `version`; `commit_ts` is that DDL's, 0 when unknown."""
+
+    version: int = 0
+    commit_ts: int = 0
+    _tables: SchemaTables = field(default_factory=SchemaTables.preset, repr=False)
+
+    def table(self, table_id: int) -> TableDef | None:
+        """The definition of a logical table id, or None. Ids replaced by PARTITION BY lead to their successor."""
+        return self._tables.table(table_id)
+
+    def is_gone(self, table_id: int) -> bool:
+        """True when the table was dropped or truncated lately: its late changes go nowhere (tidb-binlog 1.14)."""
+        return table_id in self._tables.gone
+
+    def find(self, db: str, table: str) -> TableDef | None:
+        """The table, view or sequence of that name (case-insensitive), or None."""
+        return self._tables.find(db, table)
+
+    def database(self, name: str) -> DbInfo | None:
+        """The database of that name (case-insensitive), or None."""
+        return next((d for d in self._tables.databases.values() if d.name.lower() == name.lower()), None)
+
+    def databases(self) -> list[DbInfo]:
+        """All databases by id."""
+        return [self._tables.databases[key] for key in sorted(self._tables.databases)]
+
+    def tables(self) -> list[TableDef]:
+        """All tables, views and sequences by id."""
+        return [self._tables.by_id[key] for key in sorted(self._tables.by_id)]
+
+    def apply(self, job: DdlJob, commit_ts: int = 0) -> SchemaState:
+        """The schema after `job`; the same schema when the job changed nothing or is already in it.
+
+        Raises SchemaError when the job needs a definition that it does not carry.
+        """
+        return self.fold([(commit_ts, job)])
+
+    def fold(self, jobs: Iterable[tuple[int, DdlJob]]) -> SchemaState:
+        """The schema after (commit_ts, job) pairs in ascending schema version, read as a stream.
+
+        Memory is that of the live objects, never of the jobs. Jobs that did not take effect, or whose version is not
+        above the state's, are passed over. Raises SchemaError for jobs that cannot be followed.
+        """
+        tables, version, last = self._tables.copy(), self.version, self.commit_ts
+        for commit_ts, job in jobs:
+            if not job.took_effect or job.schema_version <= version:
+                continue
+            if job.is_supported:
+                apply_job(tables, job)
+            version, last = job.schema_version, commit_ts
+        return SchemaState(version, last, tables)
+
+    def to_rows(self) -> Iterator[tuple[RowKind, int, str]]:
+        """(kind, object id, JSON text) rows that `from_rows` turns back into this state."""
+        yield "state", 0, _dump({"version": self.version, "commit_ts": str(self.commit_ts)})
+        for db in self.databases():
+            yield "schema", db.id, _dump(db.raw)
+        for table in self.tables():
+            yield "table", table.id, _dump({"schema_id": table.db_id, "info": table.raw})
+        for table_id, version in self._tables.gone.items():
+            yield "gone", table_id, _dump({"version": version})
+        for old, new in self._tables.aliases.items():
+            yield "alias", old, _dump({"id": new})
+
+    @classmethod
+    def from_rows(cls, rows: Iterable[tuple[str, int, str]]) -> SchemaState:
+        """The state of rows in any order; raises SchemaError for an unknown kind or a row that cannot be read."""
+        parsed: dict[str, list[tuple[int, dict[str, Any]]]] = {}
+        for kind, object_id, text in rows:
+            parsed.setdefault(kind, []).append((object_id, _load(kind, object_id, text)))
+        return _assemble(parsed)
+
+
+def schema_at(jobs: Iterable[tuple[int, DdlJob]], ts: int, base: SchemaState | None = None) -> SchemaState:
+    """The schema as of `ts` from (commit_ts, job) pairs in ascending schema version (S0-61).
+
+    Where no DDL binlog gave the commit_ts, pass the job's finished_ts: it is always a little later (1.14 point 7).
+    """
+    return (base or SchemaState()).fold((commit_ts, job) for commit_ts, job in jobs if commit_ts <= ts)
+
+
+def _assemble(parsed: dict[str, list[tuple[int, dict[str, Any]]]]) -> SchemaState:
+    unknown = set(parsed) - {"state", "schema", "table", "gone", "alias"}
+    if unknown or len(parsed.get("state", ())) != 1:
+        raise SchemaError("a schema snapshot is not complete", where={"kinds": sorted(parsed)})
+    tables = SchemaTables()
+    for _, raw in parsed.get("schema", ()):
+        tables.databases[raw["id"]] = DbInfo.from_json(raw)
+    for _, raw in parsed.get("table", ()):
+        tables.put(raw["info"], raw["schema_id"])
+    # JSON rows come in any order; versions tell which tombstone is older.
+    gone = sorted((raw["version"], key) for key, raw in parsed.get("gone", ()))
+    tables.gone.update((key, version) for version, key in gone)
+    tables.aliases.update((key, raw["id"]) for key, raw in parsed.get("alias", ()))
+    head = parsed["state"][0][1]
+    return SchemaState(int(head["version"]), int(head["commit_ts"]), tables)
+
+
+def _dump(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def _load(kind: str, object_id: int, text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise SchemaError("a row of a schema snapshot is no JSON", where={"kind": kind, "id": object_id}) from error
+    if not isinstance(value, dict):
+        raise SchemaError("a row of a schema snapshot is no JSON object", where={"kind": kind, "id": object_id})
+    return value

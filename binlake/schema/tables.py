@@ -1,0 +1,107 @@
+"""The mutable inside of a schema fold: databases, tables by id and by name, and the ids that went away lately."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from binlake.errors import SchemaError
+from binlake.schema.actions import MAX_USER_ID
+from binlake.schema.info import DbInfo, TableDef
+
+KEPT_TOMBSTONES = 4096
+"""Dropped ids remembered. A change on one can only commit within the lease of its schema version, so few suffice."""
+
+MYSQL_DB = {
+    "id": 1,
+    "db_name": {"O": "mysql", "L": "mysql"},
+    "charset": "utf8mb4",
+    "collate": "utf8mb4_bin",
+    "state": 5,
+}
+"""TiDB creates `mysql` without a job since 6.2 (tidb-binlog 5.4)."""
+
+
+@dataclass
+class SchemaTables:
+    """Objects of one schema version. Only a fold in progress changes it."""
+
+    databases: dict[int, DbInfo] = field(default_factory=dict)
+    by_id: dict[int, TableDef] = field(default_factory=dict)
+    gone: dict[int, int] = field(default_factory=dict)
+    aliases: dict[int, int] = field(default_factory=dict)
+    _names: dict[tuple[str, str], int] = field(default_factory=dict)
+
+    @classmethod
+    def preset(cls) -> SchemaTables:
+        """What a new cluster has before its first job."""
+        return cls(databases={1: DbInfo.from_json(MYSQL_DB)})
+
+    def copy(self) -> SchemaTables:
+        """A copy that shares the (immutable) definitions."""
+        return SchemaTables(
+            dict(self.databases), dict(self.by_id), dict(self.gone), dict(self.aliases), dict(self._names)
+        )
+
+    def table(self, table_id: int) -> TableDef | None:
+        """The definition of `table_id`, through an alias when PARTITION BY gave the table a new id."""
+        found = self.by_id.get(table_id)
+        while found is None and table_id in self.aliases:
+            table_id = self.aliases[table_id]
+            found = self.by_id.get(table_id)
+        return found
+
+    def find(self, db: str, table: str) -> TableDef | None:
+        """The table of that name, or None."""
+        table_id = self._names.get((db.lower(), table.lower()))
+        return None if table_id is None else self.by_id[table_id]
+
+    def put(self, info: Mapping[str, Any], db_id: int) -> None:
+        """Create or replace the table of `info` in database `db_id`; DDL system tables are passed over."""
+        if info["id"] > MAX_USER_ID:
+            return
+        db = self.databases.get(db_id)
+        if db is None:
+            raise SchemaError(
+                "a table belongs to a database that the schema history does not have",
+                where={"schema_id": db_id, "table_id": info["id"]},
+            )
+        self._forget(info["id"])
+        table = TableDef.from_json(info, db)
+        self.by_id[table.id] = table
+        self._names[db.name.lower(), table.name.lower()] = table.id
+        self.gone.pop(table.id, None)
+
+    def remove(self, table_id: int, version: int) -> None:
+        """Drop a table; its id is remembered as gone since schema `version`."""
+        if self._forget(table_id):
+            self.gone[table_id] = version
+            _trim(self.gone)
+
+    def replace_id(self, old: int, new: int) -> None:
+        """Drop `old`, whose changes from now on mean table `new`."""
+        self._forget(old)
+        self.aliases[old] = new
+        _trim(self.aliases)
+
+    def drop_database(self, db_id: int, version: int) -> None:
+        """Drop a database with its tables."""
+        for table in [t for t in self.by_id.values() if t.db_id == db_id]:
+            self.remove(table.id, version)
+        self.databases.pop(db_id, None)
+
+    def _forget(self, table_id: int) -> bool:
+        table = self.by_id.pop(table_id, None)
+        if table is None:
+            return False
+        name = (table.db.lower(), table.name.lower())
+        # A swap of names may have given the name to another table meanwhile.
+        if self._names.get(name) == table_id:
+            del self._names[name]
+        return True
+
+
+def _trim(ids: dict[int, int]) -> None:
+    while len(ids) > KEPT_TOMBSTONES:
+        del ids[next(iter(ids))]
