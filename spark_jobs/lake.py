@@ -1,4 +1,4 @@
-"""Writing and reading the Spark-written tables: created once with their properties, overwritten by exact predicate only.
+"""The Spark-written tables: created once with their properties, overwritten by exact predicate only.
 
 A rerun writes the same rows to the same place (DESIGN 2). Never txnVersion: a smaller one is dropped in silence (R-24).
 """

@@ -52,6 +52,10 @@ class ControlTable:
         result: list[dict[str, Any]] = found.to_pylist()
         return result
 
+    def exists(self) -> bool:
+        """True when the table has been written."""
+        return bool(DeltaTable.is_deltatable(self.path))
+
     def _open(self) -> DeltaTable | None:
         try:
             return DeltaTable(self.path)

@@ -95,6 +95,11 @@ class WindowLog:
         found = self.landed()
         return found[-1][1] if found else None
 
+    def start_ts(self) -> int | None:
+        """Where this lake starts, exclusive, fixed by the first plan; None before it."""
+        rows = self._table.rows(("lo",), ds.field("stage") == "start")
+        return min((row["lo"] for row in rows), default=None)
+
     def manifest(self, lo: int, hi: int) -> WindowManifest | None:
         """The sealed manifest of the window (lo, hi]; None when it is not landed."""
         texts = self._manifests("land", lo, hi)

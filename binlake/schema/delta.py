@@ -1,0 +1,55 @@
+"""What one DDL changed: the definitions of the databases and tables it touched, before and after, as JSON for the lake."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from binlake.errors import SchemaError
+from binlake.schema.info import DbInfo, TableDef
+from binlake.schema.state import SchemaState
+
+
+@dataclass(frozen=True)
+class Definitions:
+    """One side of a DDL: the touched objects that existed on that side."""
+
+    databases: tuple[DbInfo, ...]
+    tables: tuple[TableDef, ...]
+
+    def to_json(self) -> str:
+        """`{"databases": [raw DBInfo…], "tables": [{"db_id": …, "db": name, "info": raw TableInfo}…]}`."""
+        tables = [{"db_id": table.db_id, "db": table.db, "info": table.raw} for table in self.tables]
+        value = {"databases": [db.raw for db in self.databases], "tables": tables}
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str) -> Definitions:
+        """The value of `to_json`. Raises SchemaError."""
+        try:
+            raw = json.loads(text)
+            databases = tuple(DbInfo.from_json(db) for db in raw["databases"])
+            tables = tuple(TableDef.from_json(t["info"], _named(t["db_id"], t["db"])) for t in raw["tables"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise SchemaError(f"definitions of a DDL cannot be read: {error!r}") from error
+        return cls(databases, tables)
+
+
+def _named(db_id: int, name: str) -> DbInfo:
+    return DbInfo(db_id, name, "", "", {})
+
+
+def touched(before: SchemaState, after: SchemaState) -> tuple[Definitions, Definitions]:
+    """(before, after) of every database and table that differs; definitions are compared by identity."""
+    return _side(before, after), _side(after, before)
+
+
+def _side(mine: SchemaState, other: SchemaState) -> Definitions:
+    databases = tuple(db for db in mine.databases() if db not in other.databases())
+    tables = _only_in(mine.tables(), {id(table) for table in other.tables()})
+    return Definitions(databases, tables)
+
+
+def _only_in(tables: Sequence[TableDef], others: set[int]) -> tuple[TableDef, ...]:
+    return tuple(table for table in tables if id(table) not in others)

@@ -1,0 +1,84 @@
+"""Who belongs to a window: the registry's pumps and every pump remembered; none can leave unnoticed.
+
+Sources: DESIGN 3.3; hazards R-05 (vanished, offline with data), R-06 (another disk), R-26 (collected range).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from binlake.errors import BinlakeError, SourceUnavailable
+from binlake.lake.members import RememberedMember
+from binlake.window.plan import Member
+
+
+class PumpStatus(Protocol):
+    """What the registry says of a pump (`binlake.placement.NodeStatus`)."""
+
+    @property
+    def node_id(self) -> str: ...
+    @property
+    def host(self) -> str: ...
+    @property
+    def state(self) -> str: ...
+    @property
+    def max_commit_ts(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What a pump says of itself; an original pump has no such answer and yields the zero values."""
+
+    store_uuid: str = ""
+    max_commit_ts: int = 0
+    gc_ts: int = 0
+    last_error: str = ""
+
+
+def gather(
+    pumps: Sequence[PumpStatus],
+    remembered: Mapping[str, RememberedMember],
+    lo: int,
+    probe: Callable[[str], Probe],
+) -> list[Member]:
+    """The members of a window that starts after `lo`.
+
+    `pumps` must have been listed after the TSO that bounds hi was fetched. `probe(host)` asks a pump for its own view
+    and raises SourceUnavailable when it does not answer.
+    """
+    members = [_member(pump, remembered.get(pump.node_id), lo, probe) for pump in pumps]
+    present = {pump.node_id for pump in pumps}
+    return members + [_vanished(known) for known in remembered.values() if known.node_id not in present]
+
+
+def _member(pump: PumpStatus, known: RememberedMember | None, lo: int, probe: Callable[[str], Probe]) -> Member:
+    uuid = known.store_uuid if known else ""
+    if pump.state == "offline":
+        return Member(pump.node_id, pump.host, pump.state, pump.max_commit_ts, uuid)
+    try:
+        found = probe(pump.host)
+    except SourceUnavailable as error:
+        return Member(pump.node_id, pump.host, pump.state, pump.max_commit_ts, uuid, f"unreachable: {error.message}")
+    except BinlakeError as error:
+        return Member(pump.node_id, pump.host, pump.state, pump.max_commit_ts, uuid, error.message)
+    watermark = max(pump.max_commit_ts, found.max_commit_ts)
+    problem = _problem(uuid, found, lo)
+    return Member(pump.node_id, pump.host, pump.state, watermark, found.store_uuid or uuid, problem)
+
+
+def _problem(uuid: str, found: Probe, lo: int) -> str:
+    if uuid and found.store_uuid and uuid != found.store_uuid:
+        return f"its data directory is another one (store {found.store_uuid}, remembered {uuid})"
+    if found.gc_ts > 0 and found.gc_ts >= lo:
+        return f"it has collected binlogs up to {found.gc_ts}: the range after {lo} is lost there"
+    return ""
+
+
+def _vanished(known: RememberedMember) -> Member:
+    drained = known.state == "offline" and known.watermark <= known.landed_ts
+    if drained:
+        return Member(known.node_id, "", "offline", known.watermark, known.store_uuid)
+    problem = f"vanished from the registry; last seen {known.state}, landed up to {known.landed_ts}"
+    return Member(known.node_id, "", known.state, known.watermark, known.store_uuid, problem)

@@ -1,0 +1,47 @@
+"""The source cluster as a stage sees it: PD, the registry, the pumps' own answers, and the DDL history."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from binlake.config import Replication
+from binlake.placement import EtcdClient, PdClient, Registry
+from binlake.pumpclient import PumpReader
+from binlake.source import TidbSource
+from binlake.window.membership import Probe
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Open connections to the source cluster; `cluster_id` is PD's, checked against the configuration."""
+
+    cluster_id: int
+    pd: PdClient
+    registry: Registry
+    source: TidbSource
+    timeout_s: float
+
+    def probe(self, host: str) -> Probe:
+        """What the pump at `host` says of itself. Raises SourceUnavailable."""
+        reader = PumpReader(host, self.cluster_id, timeout_s=self.timeout_s)
+        try:
+            info = reader.info()
+        finally:
+            reader.close()
+        return Probe(info.store_uuid, info.max_commit_ts, info.gc_ts, info.last_error)
+
+
+@contextmanager
+def open_cluster(replication: Replication) -> Iterator[Cluster]:
+    """Connect to the source of `replication`. Raises SourceUnavailable, or Permanent for another cluster."""
+    source = replication.source
+    expected = int(source.cluster_id) if source.cluster_id else None
+    pd = PdClient(source.pd_urls, timeout_s=source.timeout_s, cluster_id=expected)
+    etcd = EtcdClient(source.pd_urls, timeout_s=source.timeout_s)
+    try:
+        yield Cluster(pd.cluster_id(), pd, Registry(etcd), TidbSource(pd, source.status_url), source.timeout_s)
+    finally:
+        etcd.close()
+        pd.close()

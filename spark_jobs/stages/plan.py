@@ -1,0 +1,110 @@
+"""plan: propose the next window, or name who holds it back. Reads the registry and the lake; needs no Spark.
+
+The TSO is fetched before the members are listed: a pump that joins after the listing holds nothing at or below hi
+(MISSION S0-58, hazards R-05).
+"""
+
+from __future__ import annotations
+
+import time
+
+import structlog
+
+from binlake.downstream import checkpoint_ts
+from binlake.errors import CheckpointConflict, IncompleteWindow
+from binlake.lake.windowlog import WindowEvent
+from binlake.window.membership import gather
+from binlake.window.plan import Plan, propose
+from spark_jobs.cluster import Cluster, open_cluster
+from spark_jobs.context import StageContext, StageResult
+
+log = structlog.get_logger(__name__)
+
+
+def run(ctx: StageContext, start_ts: int | None = None) -> StageResult:
+    """The next window after the landed ts (or `start_ts`). Raises IncompleteWindow when blocked for too long."""
+    began = time.monotonic()
+    again = _landed_again(ctx, start_ts)
+    if again is not None:
+        return again
+    with open_cluster(ctx.replication) as cluster:
+        lo = _start(ctx, cluster, start_ts)
+        plan = _propose(ctx, cluster, lo)
+    seconds = time.monotonic() - began
+    log.info("planned", state=plan.state, lo=str(plan.lo), hi=str(plan.hi), reason=plan.reason)
+    blocked_by = ",".join(blocker.node_id for blocker in plan.blocked_by)
+    if plan.state != "ready":
+        detail = {"reason": plan.reason}
+        ctx.windows.record(
+            WindowEvent("plan", plan.lo, plan.hi, plan.state, 0, seconds, ctx.run_id, "", blocked_by, detail)
+        )
+    if plan.state == "blocked":
+        _alert(ctx, plan)
+    return StageResult("plan", plan.state, plan.lo, plan.hi, 0, seconds, blocked_by, {"reason": plan.reason})
+
+
+def _landed_again(ctx: StageContext, start_ts: int | None) -> StageResult | None:
+    """A person asked for a range that is landed: derive it again, the target stays untouched (DESIGN 4, rebuild)."""
+    landed = ctx.windows.landed()
+    if start_ts is None or not landed or start_ts >= landed[-1][1]:
+        return None
+    if (start_ts, ctx.stop_ts) in landed and ctx.stop_ts is not None:
+        return StageResult("plan", "ready", start_ts, ctx.stop_ts, detail={"reason": "landed before, derived again"})
+    raise CheckpointConflict(
+        f"start_ts {start_ts} lies below the landed ts {landed[-1][1]} and is no landed window with that stop_ts",
+        hint="give the bounds of one landed window (see the DAG's page), or leave start_ts empty",
+    )
+
+
+def _start(ctx: StageContext, cluster: Cluster, start_ts: int | None) -> int:
+    landed = ctx.windows.landed_ts()
+    if landed is not None:
+        if start_ts is not None and start_ts != landed:
+            raise CheckpointConflict(
+                f"start_ts {start_ts} would leave a gap after the landed ts {landed}", hint="leave start_ts empty"
+            )
+        return landed
+    started = ctx.windows.start_ts()
+    if started is None:
+        # Remembered at once: a second plan before the first landing must not start later and skip what lies between.
+        started = _first_start(ctx, cluster, start_ts)
+        ctx.windows.record(WindowEvent("start", started, started, "done", run_id=ctx.run_id))
+    return started
+
+
+def _first_start(ctx: StageContext, cluster: Cluster, start_ts: int | None) -> int:
+    checkpoint = checkpoint_ts(ctx.replication, cluster.cluster_id)
+    if checkpoint is not None:
+        log.info("initial-commit-ts ignored", checkpoint=str(checkpoint))
+        return checkpoint
+    initial = int(ctx.replication.initial_commit_ts) if start_ts is None else start_ts
+    return cluster.pd.tso() if initial < 0 else initial
+
+
+def _propose(ctx: StageContext, cluster: Cluster, lo: int) -> Plan:
+    tso = cluster.pd.tso()
+    members = gather(cluster.registry.pumps(), ctx.members.known(), lo, cluster.probe)
+    first = ctx.windows.landed_ts() is None
+    window = ctx.replication.window
+    return propose(
+        lo=lo,
+        tso=tso,
+        members=members,
+        stop_points=ctx.replication.stop_points(),
+        max_seconds=None if first else window.max_seconds,
+        stop_ts=ctx.stop_ts,
+    )
+
+
+def _alert(ctx: StageContext, plan: Plan) -> None:
+    blocked = [
+        e for e in ctx.windows.events() if e["stage"] == "plan" and e["lo"] == plan.lo and e["state"] == "blocked"
+    ]
+    limit = ctx.replication.window.blocked_alert_s
+    waited = (blocked[-1]["at_ms"] - blocked[0]["at_ms"]) / 1000
+    if waited > limit:
+        raise IncompleteWindow(
+            f"blocked for {waited:.0f} s by {plan.reason}",
+            where={"lo": plan.lo, "limit_s": limit},
+            hint="start the pump named, or see the runbook: a pump that is gone",
+        )

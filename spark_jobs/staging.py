@@ -1,0 +1,47 @@
+"""What land pulled, written once: pulling again could give other rows, so all that follows works on these files."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from binlake.window.plan import Member
+from spark_jobs.context import Bounds, StageContext
+from spark_jobs.pump_source import SCHEMA_DDL, PumpDataSource
+
+
+def pull(ctx: StageContext, cluster_id: int, members: list[Member], bounds: Bounds) -> DataFrame:
+    """Every member's part of (lo, hi] with its proof row, staged as Parquet below the lake; columns of `SCHEMA_DDL`."""
+    folder = ctx.paths.staging(str(bounds.lo))
+    # What a dead attempt left is worthless: its pull has no proof.
+    shutil.rmtree(folder, ignore_errors=True)
+    pumps = [[member.node_id, member.host] for member in members if not member.drained(bounds.lo)]
+    ctx.spark.dataSource.register(PumpDataSource)
+    source = (
+        ctx.spark.read.format(PumpDataSource.name())
+        .option("pumps", json.dumps(pumps))
+        .option("cluster_id", str(cluster_id))
+        .option("lo", str(bounds.lo))
+        .option("hi", str(bounds.hi))
+        .option("timeout_s", str(ctx.replication.source.timeout_s))
+        .load()
+    )
+    source.write.mode("overwrite").parquet(folder)
+    return ctx.spark.read.schema(SCHEMA_DDL).parquet(folder)
+
+
+def transactions(pulled: DataFrame, bounds: Bounds) -> DataFrame:
+    """Rows of `binlog` within `bounds`: one transaction per commit_ts, whichever pump it came from.
+
+    The same transaction may come from two pumps (a client that timed out, tidb-binlog 4): the least node id wins, so
+    that a second attempt keeps the same one.
+    """
+    rows = pulled.where(F.col("kind") != "proof")
+    rows = rows.where(f"commit_ts > {bounds.lo} AND commit_ts <= {bounds.hi}")
+    chosen = rows.groupBy("commit_ts").agg(F.min("pump").alias("chosen"))
+    rows = rows.join(chosen, "commit_ts").where(F.col("pump") == F.col("chosen"))
+    day = F.to_date(F.timestamp_millis(F.shiftright("commit_ts", 18)))
+    return rows.dropDuplicates(["commit_ts", "chunk"]).withColumn("commit_date", day).drop("chosen")

@@ -1,0 +1,64 @@
+"""Membership: pumps that leave, change their disk or collect the range are told, never dropped."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from binlake.errors import SourceUnavailable
+from binlake.lake.members import RememberedMember
+from binlake.window.membership import Probe, gather
+
+
+@dataclass(frozen=True)
+class Status:
+    node_id: str
+    state: str = "online"
+    max_commit_ts: int = 100
+    host: str = "127.0.0.1:1"
+
+
+def known(node: str, **changes: object) -> dict[str, RememberedMember]:
+    return {node: RememberedMember(**{"node_id": node, "store_uuid": "u1", "state": "online", "watermark": 50,
+                                      "landed_ts": 50, **changes})}  # fmt: skip
+
+
+def answer(probe: Probe):
+    return lambda _host: probe
+
+
+def test_the_live_watermark_beats_the_registry_hint() -> None:  # R-48
+    (member,) = gather([Status("p1")], {}, 50, answer(Probe("u1", 140)))
+    assert (member.watermark, member.store_uuid, member.problem) == (140, "u1", "")
+
+
+def test_a_key_deleted_from_the_registry_is_noticed() -> None:  # R-05
+    (member,) = gather([], known("p1"), 50, answer(Probe()))
+    assert "vanished from the registry" in member.problem
+
+
+def test_a_drained_tombstone_may_go() -> None:  # R-05
+    (member,) = gather([], known("p1", state="offline"), 50, answer(Probe()))
+    assert member.problem == ""
+    assert member.drained(50)
+
+
+def test_the_same_node_on_an_empty_disk_is_noticed() -> None:  # R-06
+    (member,) = gather([Status("p1")], known("p1"), 50, answer(Probe("u2", 140)))
+    assert "data directory is another one" in member.problem
+
+
+def test_a_collected_range_is_noticed() -> None:  # R-26
+    (member,) = gather([Status("p1")], {}, 50, answer(Probe("u1", 140, gc_ts=50)))
+    assert "collected binlogs up to 50" in member.problem
+    (member,) = gather([Status("p1")], {}, 50, answer(Probe("u1", 140, gc_ts=49)))
+    assert member.problem == ""
+
+
+def test_an_unreachable_pump_is_named_with_the_reason() -> None:  # S0-56
+    def refuse(_host: str) -> Probe:
+        raise SourceUnavailable("connection refused")
+
+    (member,) = gather([Status("p1")], {}, 50, refuse)
+    assert member.problem == "unreachable: connection refused"
+    (offline,) = gather([Status("p2", state="offline", max_commit_ts=40)], {}, 50, refuse)
+    assert offline.drained(50)

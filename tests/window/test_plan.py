@@ -1,0 +1,82 @@
+"""The plan: hi never passes a member that has not shown it is complete, and whoever blocks is named."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from binlake.window.plan import Member, propose
+
+
+def pump(name: str, watermark: int, state: str = "online", problem: str = "") -> Member:
+    return Member(name, f"{name}:8250", state, watermark, problem=problem)
+
+
+def test_hi_is_the_least_watermark() -> None:  # S0-59
+    plan = propose(lo=5, tso=100, members=[pump("a", 9), pump("b", 20)])
+    assert (plan.state, plan.lo, plan.hi) == ("ready", 5, 9)
+
+
+def test_hi_stays_below_the_tso_fetched_before_the_members_were_listed() -> None:  # S0-58
+    assert propose(lo=5, tso=8, members=[pump("a", 50)]).hi == 7
+
+
+@pytest.mark.parametrize(
+    ("member", "reason"),
+    [
+        (pump("p2", 5), "watermark 5"),
+        (pump("p2", 0), "no watermark yet"),
+        (pump("p2", 50, problem="unreachable: connection refused"), "unreachable"),
+        (pump("p2", 50, state="offline"), "offline with unread binlogs up to 50"),
+    ],
+)
+def test_a_pump_that_cannot_serve_blocks_and_is_named(member: Member, reason: str) -> None:  # S0-56 R-05 R-35 R-49
+    plan = propose(lo=5, tso=100, members=[pump("p1", 60), member])
+    assert plan.state == "blocked"
+    assert plan.hi == plan.lo == 5
+    assert "p2 since 5" in plan.reason
+    assert reason in plan.reason
+
+
+def test_a_drained_offline_pump_is_left_behind() -> None:  # R-05
+    assert propose(lo=50, tso=100, members=[pump("p1", 60), pump("p2", 50, state="offline")]).hi == 60
+
+
+def test_no_pump_at_all_blocks() -> None:
+    assert propose(lo=0, tso=10, members=[]).state == "blocked"
+
+
+def test_a_window_never_crosses_a_stop_point() -> None:
+    members = [pump("p1", 60)]
+    assert propose(lo=5, tso=100, members=members, stop_points=(3, 30, 70)).hi == 30
+    assert propose(lo=30, tso=100, members=members, stop_points=(3, 30, 70)).hi == 60
+
+
+def test_a_requested_stop_above_the_watermark_waits_and_is_never_cut_short() -> None:  # R-35
+    plan = propose(lo=5, tso=100, members=[pump("p1", 60)], stop_ts=80)
+    assert (plan.state, plan.reason) == ("waiting", "stop_ts 80 is above the watermark 60")
+    assert propose(lo=5, tso=100, members=[pump("p1", 60)], stop_ts=40).hi == 40
+
+
+def test_the_cap_counts_commit_ts_time() -> None:
+    lo = 1000 << 18
+    far = 10_000_000 << 18
+    assert propose(lo=lo, tso=far, members=[pump("p1", far - 1)], max_seconds=60).hi == lo + (60_000 << 18)
+
+
+marks = st.integers(min_value=0, max_value=1000)
+
+
+@given(lo=marks, tso=marks, watermarks=st.lists(marks, min_size=1), stops=st.lists(marks))
+def test_a_ready_window_is_never_empty_and_never_passes_anything(
+    lo: int, tso: int, watermarks: list[int], stops: list[int]
+) -> None:
+    plan = propose(lo=lo, tso=tso, members=[pump(f"p{n}", w) for n, w in enumerate(watermarks)], stop_points=stops)
+    if plan.state == "ready":
+        assert lo < plan.hi <= min(watermarks)
+        assert plan.hi < tso
+        assert not any(lo < stop < plan.hi for stop in stops)
+    else:
+        assert plan.hi == lo
+        assert plan.reason
