@@ -14,8 +14,12 @@ from binlake.config.model import Replication
 from binlake.errors import ConfigError
 
 
-def load_replication(path: str | Path) -> Replication:
-    """The replication described by the TOML file `path`, secrets resolved. Raises ConfigError."""
+def load_replication(path: str | Path, *, secrets: bool = True) -> Replication:
+    """The replication described by the TOML file `path`. Raises ConfigError.
+
+    `secrets` False leaves `env:NAME` passwords as they are: who only reads names and places (a DAG file, a page) must
+    not need, nor hold, the target's password.
+    """
     path = Path(path)
     try:
         raw = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -29,7 +33,7 @@ def load_replication(path: str | Path) -> Replication:
         replication = Replication.model_validate(raw)
     except ValidationError as error:
         raise _readable(error, path) from None
-    return _with_secrets(replication, path)
+    return _with_secrets(replication, path) if secrets else replication
 
 
 def _readable(error: ValidationError, path: Path) -> ConfigError:

@@ -1,0 +1,106 @@
+"""What an operator says to a Spark job and what the job says back: arguments, the result file, errors by name.
+
+A job is started by module name; this room never imports `spark_jobs` (DESIGN 1). commit_ts stay decimal strings here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from binlake import errors
+from binlake.errors import BinlakeError, ConfigError, Permanent, Transient, UnknownOutcome
+from binlake.pipeline import BY_NAME
+
+MODULE = "spark_jobs.main"
+FUSED = "window"
+
+# Whose bounds a stage works on: land may lower the plan's hi, compact may widen lo to the target's checkpoint.
+BOUNDS_FROM = {
+    "land": "plan",
+    "merge": "land",
+    "compact": "land",
+    "mirror": "land",
+    "convert": "compact",
+    "finalize": "compact",
+}
+# These read the registry, the lake and the target only: no JVM is started for them.
+WITHOUT_SPARK = frozenset({"plan", "finalize"})
+
+_KINDS: dict[str, type[BinlakeError]] = {
+    "Permanent": Permanent,
+    "Transient": Transient,
+    "UnknownOutcome": UnknownOutcome,
+}
+
+
+@dataclass(frozen=True)
+class Job:
+    """One try of one stage, or of `window`: all of them.
+
+    `replication` is the TOML file; `lo`, `hi`, `start_ts`, `stop_ts` are commit_ts as decimal strings, None = not given.
+    """
+
+    stage: str
+    replication: str
+    run_id: str
+    try_number: int = 1
+    lo: str | None = None
+    hi: str | None = None
+    start_ts: str | None = None
+    stop_ts: str | None = None
+
+    def arguments(self, result: Path, remote: str | None = None) -> list[str]:
+        """Arguments of `python -m spark_jobs.main`; the outcome goes to `result`, `remote` is a Connect URL."""
+        pairs = {
+            "--replication": self.replication,
+            "--run-id": self.run_id,
+            "--lo": self.lo,
+            "--hi": self.hi,
+            "--start-ts": self.start_ts,
+            "--stop-ts": self.stop_ts,
+            "--remote": remote,
+            "--result": str(result),
+        }
+        return [self.stage, *(text for key, value in pairs.items() if value is not None for text in (key, value))]
+
+    @property
+    def needs_spark(self) -> bool:
+        """Whether a Spark session is opened for it."""
+        return self.stage not in WITHOUT_SPARK
+
+
+def sources_of(stages: Sequence[str]) -> dict[str, str]:
+    """For each of `stages` that works on bounds: the stage that gives them. Raises ConfigError for an unknown stage."""
+    unknown = [stage for stage in stages if stage not in BOUNDS_FROM and BY_NAME[stage].after]
+    if unknown:
+        raise ConfigError(f"no rule says whose bounds these stages take: {', '.join(unknown)}")
+    return {stage: BOUNDS_FROM[stage] for stage in stages if stage in BOUNDS_FROM}
+
+
+def read_results(result: Path, how_it_ended: str) -> list[dict[str, Any]]:
+    """The StageResult dicts of a job that wrote `result`.
+
+    Raises the job's own error by its class, and Transient when the job died before it could tell: every stage may be
+    run again (DESIGN 2).
+    """
+    if not result.exists():
+        raise Transient(
+            f"the job ended without a result: {how_it_ended}",
+            hint="read the lines above; a job in cluster deploy mode cannot write to this machine: use client mode",
+        )
+    outcome = json.loads(result.read_text(encoding="utf-8"))
+    if not outcome["ok"]:
+        raise error_of(outcome["error"])
+    return [dict(item) for item in outcome["results"]]
+
+
+def error_of(told: Mapping[str, Any]) -> BinlakeError:
+    """The error that a job wrote as `kind`, `class`, `message`; an unknown class falls back to its kind."""
+    found = getattr(errors, str(told.get("class", "")), None)
+    known = isinstance(found, type) and issubclass(found, BinlakeError)
+    cls = found if known else _KINDS.get(str(told.get("kind")), Transient)
+    return cls(str(told["message"]), hint=str(told.get("hint", "")), where=told.get("where"))

@@ -1,0 +1,53 @@
+"""Which replications exist: one TOML file each, in one folder; a broken one never hides the others."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from binlake.config import Replication, load_replication
+from binlake.errors import ConfigError
+
+FOLDER_ENV = "BINLAKE_REPLICATIONS"
+DEFAULT_FOLDER = Path(__file__).resolve().parents[2] / "replications"
+
+
+@dataclass(frozen=True)
+class Found:
+    """The replications of a folder: `good` by file, and what is wrong with the others."""
+
+    good: Mapping[Path, Replication]
+    broken: Mapping[Path, ConfigError]
+
+
+def folder() -> Path:
+    """The folder of `BINLAKE_REPLICATIONS`, or the repository's own."""
+    return Path(os.environ.get(FOLDER_ENV) or DEFAULT_FOLDER)
+
+
+def find(place: Path | None = None) -> Found:
+    """Read every `*.toml` of `place` (default: `folder()`), without its secrets. Two files of one name: both broken."""
+    good: dict[Path, Replication] = {}
+    broken: dict[Path, ConfigError] = {}
+    for path in sorted((place or folder()).glob("*.toml")):
+        try:
+            good[path] = load_replication(path, secrets=False)
+        except ConfigError as error:
+            broken[path] = error
+    for path in _twins(good):
+        broken[path] = ConfigError(
+            "another file has the same replication name", where={"file": path, "name": good[path].name}
+        )
+    return Found({path: item for path, item in good.items() if path not in broken}, broken)
+
+
+def named(name: str) -> Replication | None:
+    """The replication called `name`; None when no good file describes it."""
+    return next((item for item in find().good.values() if item.name == name), None)
+
+
+def _twins(good: Mapping[Path, Replication]) -> list[Path]:
+    names = [item.name for item in good.values()]
+    return [path for path, item in good.items() if names.count(item.name) > 1]

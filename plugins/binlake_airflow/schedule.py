@@ -1,0 +1,34 @@
+"""From the text of `[airflow] schedule` to a timetable of Airflow: cron text, a preset, `every Ns`, or nothing."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+
+from airflow.sdk import CronTriggerTimetable, DeltaTriggerTimetable
+
+from binlake.errors import ConfigError
+
+_EVERY = re.compile(r"every (?P<count>[1-9][0-9]*) ?(?P<unit>[smh])")
+_SECONDS = {"s": 1, "m": 60, "h": 3600}
+_PRESETS = frozenset({"@once", "@continuous"})
+_CRON_PRESETS = frozenset({"@hourly", "@daily", "@weekly", "@monthly", "@quarterly", "@yearly"})
+_CRON_FIELDS = (5, 6)
+
+Schedule = CronTriggerTimetable | DeltaTriggerTimetable | str | None
+
+
+def parse_schedule(text: str) -> Schedule:
+    """The timetable of `text`, in UTC; None for an empty text (triggered by hand only). Raises ConfigError."""
+    text = text.strip()
+    if not text or text in _PRESETS:
+        return text or None
+    every = _EVERY.fullmatch(text)
+    if every:
+        return DeltaTriggerTimetable(timedelta(seconds=int(every["count"]) * _SECONDS[every["unit"]]))
+    if text not in _CRON_PRESETS and len(text.split()) not in _CRON_FIELDS:
+        raise ConfigError(
+            f"`airflow.schedule` is not understood: {text!r}",
+            hint="cron text (`*/5 * * * *`), `every 10s`, `@continuous`, or empty for no schedule",
+        )
+    return CronTriggerTimetable(text, timezone="UTC")
