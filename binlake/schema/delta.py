@@ -1,4 +1,4 @@
-"""What one DDL changed: the definitions of the databases and tables it touched, before and after, as JSON for the lake."""
+"""What one DDL changed: definitions of the databases and tables it touched, before and after, as JSON for the lake."""
 
 from __future__ import annotations
 

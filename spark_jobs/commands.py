@@ -1,0 +1,88 @@
+"""`binlake stage` and `binlake window`: the stages of a window without Airflow."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from rich.console import Console
+from rich.table import Table
+
+from binlake import tso
+from binlake.config import load_replication
+from binlake.lake.paths import LakePaths
+from binlake.lake.windowlog import WindowLog
+from binlake.pipeline import BY_NAME
+from spark_jobs.context import StageResult
+from spark_jobs.main import add_arguments, execute
+
+
+class StageCommand:
+    """Run one stage of a window."""
+
+    help = "run one stage of a window"
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """The stage and the arguments of a job."""
+        parser.add_argument("stage", choices=list(BY_NAME))
+        add_arguments(parser)
+        parser.add_argument("--output", choices=("text", "json"), default="text")
+
+    def run(self, args: argparse.Namespace) -> int:
+        """Run it and print its result."""
+        _local_by_default(args)
+        show(execute(args.stage, args), args.output)
+        return 0
+
+
+class WindowCommand:
+    """Run the next window through all stages, or list windows."""
+
+    help = "run the next window through all its stages, or list windows"
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """`run` or `list`, and the arguments of a job."""
+        parser.add_argument("action", choices=("run", "list"))
+        add_arguments(parser)
+        parser.add_argument("--output", choices=("text", "json"), default="text")
+
+    def run(self, args: argparse.Namespace) -> int:
+        """Run the next window, or print the events of windows."""
+        if args.action == "list":
+            _list(args)
+            return 0
+        _local_by_default(args)
+        show(execute("window", args), args.output)
+        return 0
+
+
+def show(results: list[StageResult], output: str) -> None:
+    """Print stage results as a table or as JSON (commit_ts as strings)."""
+    if output == "json":
+        print(json.dumps([result.to_dict() for result in results]))
+        return
+    table = Table("stage", "state", "lo", "hi", "rows", "seconds", "")
+    for result in results:
+        note = result.blocked_by or str(result.detail.get("reason", ""))
+        table.add_row(result.stage, result.state, str(result.lo), str(result.hi), f"{result.rows:,}",
+                      f"{result.seconds:.2f}", note)  # fmt: skip
+    Console().print(table)
+
+
+def _list(args: argparse.Namespace) -> None:
+    events = WindowLog(LakePaths.of(load_replication(args.replication))).events()
+    if args.output == "json":
+        shown = [{**event, "lo": str(event["lo"]), "hi": str(event["hi"])} for event in events]
+        print(json.dumps(shown))
+        return
+    table = Table("stage", "state", "lo", "hi", "commit time", "rows", "seconds", "blocked by")
+    for event in events:
+        time = tso.to_datetime(event["hi"]).strftime("%Y-%m-%d %H:%M:%S")
+        table.add_row(event["stage"], event["state"], str(event["lo"]), str(event["hi"]), time,
+                      f"{event['rows']:,}", f"{event['seconds']:.2f}", event["blocked_by"])  # fmt: skip
+    Console().print(table)
+
+
+def _local_by_default(args: argparse.Namespace) -> None:
+    if not args.remote and not args.master:
+        args.master = "local[*]"

@@ -1,0 +1,70 @@
+"""Runs one stage or a whole window: the same functions for Airflow's tasks, spark-submit and the command line."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import structlog
+
+from binlake.pipeline import Stage, stages_for
+from spark_jobs.context import Bounds, StageContext, StageResult
+from spark_jobs.failures import translate
+
+log = structlog.get_logger(__name__)
+
+# A stage with one of these states has nothing for the stages after it.
+STOPPED = frozenset({"blocked", "waiting", "skipped"})
+
+
+def run_stage(name: str, ctx: StageContext, bounds: Bounds | None = None, start_ts: int | None = None) -> StageResult:
+    """Run the stage `name`; plan takes `start_ts`, all others `bounds`. Raises BinlakeError."""
+    module = importlib.import_module(f"spark_jobs.stages.{name}")
+    try:
+        result: StageResult = module.run(ctx, start_ts) if name == "plan" else module.run(ctx, bounds)
+    except Exception as error:
+        ours = translate(error)
+        if ours is None or ours is error:
+            raise
+        raise ours from error
+    log.info("stage ended", stage=name, state=result.state, window=Bounds(result.lo, result.hi).window,
+             rows=result.rows, seconds=round(result.seconds, 2))  # fmt: skip
+    return result
+
+
+def run_window(ctx: StageContext, start_ts: int | None = None) -> list[StageResult]:
+    """The next window through all its stages in one session (the `fused` layout); results in order of completion.
+
+    The sinks run side by side and one that fails stops no other; the first failure is raised at the end.
+    """
+    results = [run_stage("plan", ctx, start_ts=start_ts)]
+    if results[0].state in STOPPED:
+        return results
+    replication = ctx.replication
+    stages = stages_for(sql=replication.target is not None, mirror=replication.mirror.enabled)
+    bounds = Bounds(results[0].lo, results[0].hi)
+    for stage in (stage for stage in stages if stage.sink is None and stage.name != "plan"):
+        results.append(run_stage(stage.name, ctx, bounds))
+        bounds = Bounds(results[-1].lo, results[-1].hi)
+    chains = [[s for s in stages if s.sink == sink] for sink in dict.fromkeys(s.sink for s in stages if s.sink)]
+    return results + _side_by_side([lambda c=chain: _run_chain(ctx, c, bounds) for chain in chains])  # type: ignore[misc]
+
+
+def _run_chain(ctx: StageContext, chain: Sequence[Stage], bounds: Bounds) -> list[StageResult]:
+    results: list[StageResult] = []
+    for stage in chain:
+        result = run_stage(stage.name, ctx, bounds)
+        results.append(result)
+        if result.state in STOPPED:
+            break
+        # compact widens the window to all that its sink has not applied yet.
+        bounds = Bounds(result.lo, result.hi)
+    return results
+
+
+def _side_by_side(chains: Sequence[Callable[[], list[StageResult]]]) -> list[StageResult]:
+    with ThreadPoolExecutor(max(len(chains), 1)) as pool:
+        futures = [pool.submit(chain) for chain in chains]
+    # All have ended by now: raising the first failure stops none of the others.
+    return [result for future in futures for result in future.result()]

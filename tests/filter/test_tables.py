@@ -1,0 +1,47 @@
+"""Table filter: the drainer's lists and their order."""
+
+from __future__ import annotations
+
+import pytest
+
+from binlake.config.model import Filter
+from binlake.errors import ConfigError
+from binlake.filter import TableFilter
+
+
+def rule(**lists: object) -> TableFilter:
+    return TableFilter(Filter.model_validate({key.replace("_", "-"): value for key, value in lists.items()}))
+
+
+def test_system_schemas_are_left_out_by_default_in_any_case() -> None:
+    keeps = TableFilter(Filter()).keeps  # type: ignore[call-arg]
+    assert keeps("bank", "acct_00")
+    assert not keeps("mysql", "user")
+    assert not keeps("information_schema", "tables")
+
+
+def test_a_do_list_admits_by_database_or_by_table() -> None:
+    keeps = rule(replicate_do_db=["a"], replicate_do_table=[{"db-name": "b", "tbl-name": "t1"}]).keeps
+    assert keeps("a", "x")
+    assert keeps("b", "t1")
+    assert not keeps("b", "t2")
+    assert not keeps("c", "t1")
+
+
+def test_the_ignore_lists_win_over_the_do_lists() -> None:
+    keeps = rule(replicate_do_db=["a"], ignore_table=[{"db-name": "a", "tbl-name": "log"}]).keeps
+    assert keeps("a", "x")
+    assert not keeps("A", "LOG")
+
+
+def test_a_tilde_searches_anywhere_and_plain_text_is_anchored_with_a_dot_as_wildcard() -> None:
+    keeps = rule(ignore_schemas="~^tmp,log.").keeps
+    assert not keeps("tmp_1", "t")
+    assert not keeps("log1", "t")
+    assert keeps("log12", "t")
+    assert keeps("xtmp", "t")
+
+
+def test_a_bad_expression_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"filter=~\["):
+        rule(ignore_schemas="~[")

@@ -1,0 +1,108 @@
+"""The lake's control tables: the window log tiles, members are remembered, history is read by range."""
+
+from __future__ import annotations
+
+import multiprocessing
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from binlake.config.model import Lake, Replication
+from binlake.errors import ConfigError, ImmutableWindow, LeaseHeld
+from binlake.lake.control import COMPACT_EVERY, ControlTable
+from binlake.lake.lock import lake_lock
+from binlake.lake.members import MemberTable, RememberedMember
+from binlake.lake.paths import LakePaths
+from binlake.lake.windowlog import WindowEvent, WindowLog
+from binlake.window.manifest import ApplyManifest, MemberProof, WindowManifest
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> LakePaths:
+    return LakePaths.of(Replication(name="r", lake=Lake(path=str(tmp_path))))
+
+
+def manifest(lo: int, hi: int) -> WindowManifest:
+    proof = MemberProof("p1", "u1", "online", 0, hi + 1, 3)
+    return WindowManifest("r", 6791641053252586769, lo, hi, "c", (proof,), 2, 1, 100, 7, "d")
+
+
+def landed(lo: int, hi: int) -> WindowEvent:
+    return WindowEvent("land", lo, hi, "done", 3, 0.5, "run", manifest=manifest(lo, hi).to_json())
+
+
+def test_a_window_is_landed_when_its_manifest_is_sealed(paths: LakePaths) -> None:  # R-03
+    log = WindowLog(paths)
+    assert log.landed_ts() is None
+    log.record(landed(5, 9))
+    log.record(landed(9, 12))
+    assert (log.landed(), log.landed_ts()) == ([(5, 9), (9, 12)], 12)
+    assert log.manifest(5, 9) == manifest(5, 9)
+    assert log.manifest(5, 8) is None
+
+
+def test_windows_that_do_not_tile_are_an_error(paths: LakePaths) -> None:  # C-06
+    log = WindowLog(paths)
+    log.record(landed(5, 9))
+    log.record(landed(10, 12))
+    with pytest.raises(ImmutableWindow, match="one ends at 9, the next starts at 10"):
+        log.landed()
+
+
+def test_manifests_keep_64_bit_values_as_text() -> None:  # R-46
+    text = manifest(470614429184294912, 470614429184294913).to_json()
+    assert '"hi":"470614429184294913"' in text
+    assert WindowManifest.from_json(text).hi == 470614429184294913
+    apply = ApplyManifest("r", "sql", 1, 2, 3, "c", "always", "d", "ch", "st", 1, 4, 9, ("2-3",))
+    assert ApplyManifest.from_json(apply.to_json()) == apply
+    assert apply.digest() == ApplyManifest.from_json(apply.to_json()).digest()
+
+
+def test_the_start_is_fixed_once(paths: LakePaths) -> None:  # S0-62
+    log = WindowLog(paths)
+    assert log.start_ts() is None
+    log.record(WindowEvent("start", 5, 5, "done"))
+    assert log.start_ts() == 5
+
+
+def test_the_newest_row_of_a_member_counts(paths: LakePaths) -> None:  # R-05
+    members = MemberTable(paths)
+    members.remember([RememberedMember("p1", "u1", "online", 5, 4), RememberedMember("p2", "u2", "online", 5, 4)])
+    members.remember([RememberedMember("p1", "u1", "paused", 9, 9)])
+    assert {key: value.state for key, value in members.known().items()} == {"p1": "paused", "p2": "online"}
+
+
+def test_a_control_table_is_compacted_and_loses_nothing(tmp_path: Path) -> None:
+    table = ControlTable(str(tmp_path / "t"), pa.schema([("n", pa.int64())]), "numbers")
+    for number in range(COMPACT_EVERY + 3):
+        table.append([{"n": number}])
+    assert sorted(row["n"] for row in table.rows()) == list(range(COMPACT_EVERY + 3))
+
+
+def _hold(paths: LakePaths, held: object, done: object) -> None:
+    with lake_lock(paths, "landing"):
+        held.set()  # type: ignore[attr-defined]
+        done.wait(30)  # type: ignore[attr-defined]
+
+
+def test_a_second_writer_waits_and_learns_who_holds_the_lake(paths: LakePaths) -> None:  # R-41
+    context = multiprocessing.get_context("spawn")
+    held, done = context.Event(), context.Event()
+    holder = context.Process(target=_hold, args=(paths, held, done))
+    holder.start()
+    try:
+        assert held.wait(30)
+        with pytest.raises(LeaseHeld, match=f"pid {holder.pid}"), lake_lock(paths, "landing", wait_s=0.2):
+            pass
+        holder.kill()
+        holder.join()
+        with lake_lock(paths, "landing", wait_s=5):
+            pass
+    finally:
+        holder.kill()
+
+
+def test_a_lake_without_a_lock_is_refused() -> None:  # R-41
+    with pytest.raises(ConfigError, match="no lock"), lake_lock(LakePaths("s3a://bucket/r"), "landing"):
+        pass

@@ -1,0 +1,73 @@
+"""The DDL of a window: what applies opens a segment, what is skipped says by which rule; decoding follows all."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from binlake.capture import Capture
+from binlake.config.model import Filter
+from binlake.filter import TableFilter
+from binlake.schema import DdlJob, SchemaState
+from binlake.window.ddls import DdlBinlog, plan_ddls, window_schemas
+from binlake.wire import binlog_pb2
+
+CAPTURES = Path(__file__).parent.parent / "captures"
+
+
+def load(name: str) -> tuple[list[DdlBinlog], list[tuple[int, DdlJob]]]:
+    capture = Capture(CAPTURES / name)
+    jobs = {job.id: job for job in (DdlJob.from_dict(raw) for raw in capture.jobs())}
+    found = [binlog_pb2.Binlog.FromString(payload) for payload in capture.binlogs()]
+    logged = [
+        DdlBinlog(b.commit_ts, b.start_ts, b.ddl_job_id, b.ddl_schema_state, b.ddl_query.decode())
+        for b in found
+        if b.tp == binlog_pb2.Commit and b.ddl_job_id > 0
+    ]
+    return logged, [(b.commit_ts, jobs[b.job_id]) for b in logged if b.schema_state != 1]
+
+
+@pytest.mark.parametrize(
+    ("capture", "applied", "skipped"),
+    [
+        ("bank", 36, {"filtered": 49, "delete-only step of DROP COLUMN": 2}),
+        ("shard", 42, {"filtered": 49, "delete-only step of DROP COLUMN": 4}),
+    ],
+)
+def test_system_tables_and_half_steps_are_skipped_by_name(capture: str, applied: int, skipped: dict[str, int]) -> None:
+    binlogs, jobs = load(capture)
+    planned = plan_ddls(SchemaState(), binlogs, jobs, TableFilter(Filter()))  # type: ignore[call-arg]
+    assert Counter(ddl.reason for ddl in planned if ddl.reason) == skipped
+    assert [ddl.segment for ddl in planned if not ddl.reason] == list(range(1, applied + 1))
+
+
+def test_each_ddl_tells_the_definitions_before_and_after() -> None:  # S0-64 R-18
+    binlogs, jobs = load("shard")
+    planned = plan_ddls(SchemaState(), binlogs, jobs, TableFilter(Filter()))  # type: ignore[call-arg]
+    added = next(ddl for ddl in planned if "ADD COLUMN `note`" in ddl.query)
+    (before,), (after,) = added.before.tables, added.after.tables
+    assert set(after.columns) - set(before.columns) != set()
+    assert [c.name for c in after.columns if c.name not in {b.name for b in before.columns}] == ["note"]
+    assert added.tables == ["shard_2.t_1"]
+
+
+def test_a_commit_ts_of_the_ignore_list_is_skipped_and_still_changes_the_schema() -> None:
+    binlogs, jobs = load("shard")
+    target = next(b for b in binlogs if "ADD COLUMN `note`" in b.query)
+    planned = plan_ddls(SchemaState(), binlogs, jobs, TableFilter(Filter()), {target.commit_ts})  # type: ignore[call-arg]
+    assert next(d.reason for d in planned if d.commit_ts == target.commit_ts) == "ignore-txn-commit-ts"
+    schemas = window_schemas(SchemaState(), binlogs, jobs)
+    table = schemas.place(target.commit_ts).find("shard_2", "t_1")
+    assert table is not None
+    assert table.column("note") is not None
+
+
+def test_a_job_that_left_no_binlog_changes_the_schema_at_its_place_and_is_never_applied() -> None:  # R-20
+    binlogs, jobs = load("shard")
+    lost = next(b for b in binlogs if "ADD COLUMN `note`" in b.query)
+    planned = plan_ddls(SchemaState(), [b for b in binlogs if b is not lost], jobs, TableFilter(Filter()))  # type: ignore[call-arg]
+    found = next(d for d in planned if d.job_id == lost.job_id)
+    assert found.reason == "the source logged no binlog for it"
+    assert found.commit_ts == lost.commit_ts
