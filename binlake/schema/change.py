@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from binlake.errors import SchemaError
@@ -26,12 +26,26 @@ def _create_schema(tables: SchemaTables, job: DdlJob) -> None:
 
 def _recover_schema(tables: SchemaTables, job: DdlJob) -> None:
     _create_schema(tables, job)
-    for info in _recovered_tables(job):
+    listed = _recovered_tables(job)
+    infos = tables.dropped.pop(job.schema_id, None) if listed is None else listed
+    if infos is None:
+        raise _lacks(job, "the list of recovered tables, and the history does not remember the drop")
+    for info in infos:
         tables.put(info, job.schema_id)
 
 
 def _drop_schema(tables: SchemaTables, job: DdlJob) -> None:
     tables.drop_database(job.schema_id, job.schema_version)
+
+
+def _create_view(tables: SchemaTables, job: DdlJob) -> None:
+    # CREATE OR REPLACE VIEW gives a new id and no job for the old one.
+    info = _info(job)
+    db = tables.databases.get(job.schema_id)
+    former = tables.find(db.name, info["name"]["O"]) if db else None
+    if former is not None and former.id != info["id"]:
+        tables.remove(former.id, job.schema_version)
+    tables.put(info, job.schema_id)
 
 
 def _drop_table(tables: SchemaTables, job: DdlJob) -> None:
@@ -76,9 +90,16 @@ def _exchange(tables: SchemaTables, job: DdlJob) -> None:
     freed = [i for i in before.partition_ids if i not in now]
     if len(freed) != 1:
         raise SchemaError(f"EXCHANGE PARTITION freed the partition ids {freed}, not one", where=_where(job))
-    tables.replace_id(plain.id, info["id"])
+    if _shape(plain.raw) == _shape(info):
+        tables.replace_id(plain.id, info["id"])
+    else:
+        tables.remove_silently(plain.id)
     tables.put({**plain.raw, "id": freed[0]}, plain.db_id)
     tables.put(info, before.db_id)
+
+
+def _shape(info: Mapping[str, Any]) -> list[tuple[int, int]]:
+    return [(c["id"], c["type"]["Tp"]) for c in info["cols"]]
 
 
 def _rename_tables(tables: SchemaTables, job: DdlJob) -> None:
@@ -134,12 +155,10 @@ def _database_id(tables: SchemaTables, job: DdlJob, name: str) -> int:
     raise SchemaError(f"RENAME TABLE into the unknown database {name!r}", where=_where(job))
 
 
-def _recovered_tables(job: DdlJob) -> list[Mapping[str, Any]]:
+def _recovered_tables(job: DdlJob) -> Sequence[Mapping[str, Any]] | None:
     args = job.raw_args
     listed = args[0].get("RecoverTabsInfo") if isinstance(args, list) and args and isinstance(args[0], dict) else None
-    if listed is None:
-        raise _lacks(job, "the list of recovered tables")
-    return [entry["TableInfo"] for entry in listed]
+    return None if listed is None else [entry["TableInfo"] for entry in listed]
 
 
 def _flashback(_tables: SchemaTables, job: DdlJob) -> None:
@@ -169,6 +188,7 @@ _APPLY: dict[int, Callable[[SchemaTables, DdlJob], None]] = {
     Action.SCHEMA_CHARSET: _create_schema,
     Action.RECOVER_SCHEMA: _recover_schema,
     Action.DROP_SCHEMA: _drop_schema,
+    Action.CREATE_VIEW: _create_view,
     Action.DROP_TABLE: _drop_table,
     Action.DROP_VIEW: _drop_table,
     Action.DROP_SEQUENCE: _drop_table,

@@ -17,7 +17,7 @@ from binlake.schema.info import DbInfo, TableDef
 from binlake.schema.job import DdlJob
 from binlake.schema.tables import SchemaTables
 
-RowKind = Literal["state", "schema", "table", "gone", "alias"]
+RowKind = Literal["state", "schema", "table", "gone", "alias", "dropped"]
 
 
 @dataclass(frozen=True)
@@ -85,6 +85,8 @@ class SchemaState:
             yield "gone", table_id, _dump({"version": version})
         for old, new in self._tables.aliases.items():
             yield "alias", old, _dump({"id": new})
+        for db_id, infos in self._tables.dropped.items():
+            yield "dropped", db_id, _dump({"infos": infos})
 
     @classmethod
     def from_rows(cls, rows: Iterable[tuple[str, int, str]]) -> SchemaState:
@@ -104,7 +106,7 @@ def schema_at(jobs: Iterable[tuple[int, DdlJob]], ts: int, base: SchemaState | N
 
 
 def _assemble(parsed: dict[str, list[tuple[int, dict[str, Any]]]]) -> SchemaState:
-    unknown = set(parsed) - {"state", "schema", "table", "gone", "alias"}
+    unknown = set(parsed) - {"state", "schema", "table", "gone", "alias", "dropped"}
     if unknown or len(parsed.get("state", ())) != 1:
         raise SchemaError("a schema snapshot is not complete", where={"kinds": sorted(parsed)})
     tables = SchemaTables()
@@ -116,6 +118,7 @@ def _assemble(parsed: dict[str, list[tuple[int, dict[str, Any]]]]) -> SchemaStat
     gone = sorted((raw["version"], key) for key, raw in parsed.get("gone", ()))
     tables.gone.update((key, version) for version, key in gone)
     tables.aliases.update((key, raw["id"]) for key, raw in parsed.get("alias", ()))
+    tables.dropped.update((key, tuple(raw["infos"])) for key, raw in parsed.get("dropped", ()))
     head = parsed["state"][0][1]
     return SchemaState(int(head["version"]), int(head["commit_ts"]), tables)
 

@@ -13,6 +13,9 @@ from binlake.schema.info import DbInfo, TableDef
 KEPT_TOMBSTONES = 4096
 """Dropped ids remembered. A change on one can only commit within the lease of its schema version, so few suffice."""
 
+KEPT_DATABASES = 16
+"""Dropped databases whose tables are remembered: newer TiDB's FLASHBACK DATABASE does not list them in its job."""
+
 MYSQL_DB = {
     "id": 1,
     "db_name": {"O": "mysql", "L": "mysql"},
@@ -31,6 +34,7 @@ class SchemaTables:
     by_id: dict[int, TableDef] = field(default_factory=dict)
     gone: dict[int, int] = field(default_factory=dict)
     aliases: dict[int, int] = field(default_factory=dict)
+    dropped: dict[int, tuple[Mapping[str, Any], ...]] = field(default_factory=dict)
     _names: dict[tuple[str, str], int] = field(default_factory=dict)
 
     @classmethod
@@ -41,7 +45,12 @@ class SchemaTables:
     def copy(self) -> SchemaTables:
         """A copy that shares the (immutable) definitions."""
         return SchemaTables(
-            dict(self.databases), dict(self.by_id), dict(self.gone), dict(self.aliases), dict(self._names)
+            dict(self.databases),
+            dict(self.by_id),
+            dict(self.gone),
+            dict(self.aliases),
+            dict(self.dropped),
+            dict(self._names),
         )
 
     def table(self, table_id: int) -> TableDef | None:
@@ -77,18 +86,25 @@ class SchemaTables:
         """Drop a table; its id is remembered as gone since schema `version`."""
         if self._forget(table_id):
             self.gone[table_id] = version
-            _trim(self.gone)
+            _trim(self.gone, KEPT_TOMBSTONES)
+
+    def remove_silently(self, table_id: int) -> None:
+        """Drop a table whose id gets another meaning: a late change on it is an error, not a thing to pass over."""
+        self._forget(table_id)
 
     def replace_id(self, old: int, new: int) -> None:
         """Drop `old`, whose changes from now on mean table `new`."""
         self._forget(old)
         self.aliases[old] = new
-        _trim(self.aliases)
+        _trim(self.aliases, KEPT_TOMBSTONES)
 
     def drop_database(self, db_id: int, version: int) -> None:
-        """Drop a database with its tables."""
-        for table in [t for t in self.by_id.values() if t.db_id == db_id]:
+        """Drop a database with its tables, whose definitions are kept for a FLASHBACK DATABASE."""
+        tables = [t for t in self.by_id.values() if t.db_id == db_id]
+        for table in tables:
             self.remove(table.id, version)
+        self.dropped[db_id] = tuple(t.raw for t in tables)
+        _trim(self.dropped, KEPT_DATABASES)
         self.databases.pop(db_id, None)
 
     def _forget(self, table_id: int) -> bool:
@@ -102,6 +118,6 @@ class SchemaTables:
         return True
 
 
-def _trim(ids: dict[int, int]) -> None:
-    while len(ids) > KEPT_TOMBSTONES:
+def _trim(ids: dict[int, Any], keep: int) -> None:
+    while len(ids) > keep:
         del ids[next(iter(ids))]

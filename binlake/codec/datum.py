@@ -1,0 +1,142 @@
+"""Datums of TiDB's codec: one flag byte and a body (tidb-binlog 1.12). Reading checks every length before it trusts it.
+
+Functions take (buffer, position) and return (value, next position). Truncated input raises IndexError, odd input
+ValueError: the walk over a transaction turns both into a WireError that says where (binlake.codec.transaction).
+"""
+
+from __future__ import annotations
+
+import struct
+
+NIL, BYTES, COMPACT, INT, UINT, FLOAT, DECIMAL, DURATION, VARINT, UVARINT, JSON = range(11)
+
+_U64 = struct.Struct(">Q")
+_SIGN = 1 << 63
+_MASK = (1 << 64) - 1
+
+
+def read_uvarint(data: bytes, pos: int) -> tuple[int, int]:
+    """An unsigned LEB128 number of at most 64 bits."""
+    byte = data[pos]
+    if byte < 0x80:
+        return byte, pos + 1
+    value, shift, pos = byte & 0x7F, 7, pos + 1
+    while (byte := data[pos]) >= 0x80:
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        pos += 1
+        if shift > 63:
+            raise ValueError("a varint is longer than 64 bits")
+    value |= byte << shift
+    if value > _MASK:
+        raise ValueError("a varint is longer than 64 bits")
+    return value, pos + 1
+
+
+def read_varint(data: bytes, pos: int) -> tuple[int, int]:
+    """A zig-zag number of at most 64 bits."""
+    value, pos = read_uvarint(data, pos)
+    return (value >> 1) ^ -(value & 1), pos
+
+
+def read_compact(data: bytes, pos: int) -> tuple[bytes, int]:
+    """Bytes after a zig-zag length; `pos` is behind the flag."""
+    size, pos = read_varint(data, pos)
+    return take(data, pos, size)
+
+
+def read_comparable(data: bytes, pos: int) -> tuple[bytes, int]:
+    """Bytes in groups of 8 with a marker (flag 1); `pos` is behind the flag."""
+    parts = []
+    while True:
+        marker = data[pos + 8]
+        pad = 0xFF - marker
+        if pad > 8:
+            raise ValueError("a comparable byte group has a bad marker")
+        parts.append(data[pos : pos + 8 - pad])
+        pos += 9
+        if pad:
+            return b"".join(parts), pos
+
+
+def read_u64(data: bytes, pos: int) -> tuple[int, int]:
+    """8 bytes, big endian."""
+    body, pos = take(data, pos, 8)
+    return _U64.unpack(body)[0], pos
+
+
+def read_i64(data: bytes, pos: int) -> tuple[int, int]:
+    """8 bytes, big endian, sign bit flipped."""
+    value, pos = read_u64(data, pos)
+    return value - _SIGN, pos
+
+
+def read_float(data: bytes, pos: int) -> tuple[float, int]:
+    """A float64 in its comparable form."""
+    bits, pos = read_u64(data, pos)
+    bits = bits & ~_SIGN if bits & _SIGN else ~bits & _MASK
+    return struct.unpack(">d", _U64.pack(bits))[0], pos
+
+
+_DIGIT_BYTES = (0, 1, 1, 2, 2, 3, 3, 4, 4, 4)
+
+
+def decimal_size(precision: int, frac: int) -> int:
+    """Bytes of a binary decimal; raises ValueError for a layout that cannot be."""
+    whole = precision - frac
+    if whole < 0 or precision > 81 or precision == 0:
+        raise ValueError(f"a decimal cannot have precision {precision} and scale {frac}")
+    return whole // 9 * 4 + _DIGIT_BYTES[whole % 9] + frac // 9 * 4 + _DIGIT_BYTES[frac % 9]
+
+
+def write_uvarint(value: int) -> bytes:
+    """An unsigned LEB128 number."""
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def write_varint(value: int) -> bytes:
+    """A zig-zag number."""
+    return write_uvarint(value << 1 if value >= 0 else ~(value << 1))
+
+
+def write_int(value: int) -> bytes:
+    """The datum of a signed integer (flag 8)."""
+    return b"\x08" + write_varint(value)
+
+
+def write_uint(value: int) -> bytes:
+    """The datum of an unsigned integer, packed time, enum, set or bit (flag 9)."""
+    return b"\x09" + write_uvarint(value)
+
+
+def write_bytes(value: bytes) -> bytes:
+    """The datum of a string (flag 2)."""
+    return b"\x02" + write_varint(len(value)) + value
+
+
+def write_comparable(value: bytes) -> bytes:
+    """The comparable datum of a string (flag 1), as keys hold it."""
+    out = [b"\x01"]
+    for start in range(0, len(value) + 1, 8):
+        group = value[start : start + 8]
+        out.append(group.ljust(8, b"\0") + bytes((0xFF - (8 - len(group)),)))
+    return b"".join(out)
+
+
+def write_float(value: float) -> bytes:
+    """The datum of a FLOAT or DOUBLE (flag 5)."""
+    bits: int = _U64.unpack(struct.pack(">d", value))[0]
+    return b"\x05" + _U64.pack(~bits & _MASK if bits & _SIGN else bits | _SIGN)
+
+
+def take(data: bytes, pos: int, size: int) -> tuple[bytes, int]:
+    """`size` bytes at `pos`; raises ValueError when fewer are left."""
+    end = pos + size
+    if size < 0 or end > len(data):
+        raise ValueError("a datum is cut short")
+    return data[pos:end], end

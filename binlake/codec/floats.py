@@ -1,0 +1,62 @@
+"""Texts of FLOAT and DOUBLE: the shortest that reads back as the same number, in TiDB's form (R-44).
+
+TiDB writes plain decimals, and `1.5e20` from 1e15 up and below 1e-15. It cuts a FLOAT's exponent form to 6 digits;
+ours keeps them all, so that the text is lossless.
+"""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from math import isfinite
+
+import numpy as np
+
+_DOUBLE_LIMITS = (1e-15, 1e15)
+# TiDB compares a FLOAT with the limits as float32, which are not the same numbers.
+_FLOAT_LIMITS = (float(np.float32(1e-15)), float(np.float32(1e15)))
+
+
+def double_text(value: float) -> str:
+    """The text of a DOUBLE; raises ValueError for NaN and infinity, which no column holds."""
+    return _tidb_form(value, repr(value), _DOUBLE_LIMITS)
+
+
+def float_text(value: float) -> str:
+    """The text of a FLOAT: the shortest that reads back as the same float32."""
+    if abs(value) > 3.4028235677973366e38:
+        raise ValueError(f"{value!r} is no value of a FLOAT")
+    return _tidb_form(value, str(np.float32(value)), _FLOAT_LIMITS)
+
+
+def _tidb_form(value: float, shortest: str, limits: tuple[float, float]) -> str:
+    if not isfinite(value):
+        raise ValueError(f"{value!r} is no value of a column")
+    size = abs(value)
+    if size >= limits[1] or (size and size < limits[0]):
+        return _exponent(shortest)
+    if "e" in shortest:
+        return format(Decimal(shortest), "f")
+    return shortest[:-2] if shortest.endswith(".0") else shortest
+
+
+def _exponent(shortest: str) -> str:
+    sign, digits, exponent = Decimal(shortest).as_tuple()
+    text = "".join(map(str, digits)).rstrip("0")
+    power = int(exponent) + len(digits) - 1
+    mantissa = f"{text[0]}.{text[1:]}" if len(text) > 1 else text
+    return f"{'-' if sign else ''}{mantissa}e{power}"
+
+
+def json_double_text(value: float) -> str:
+    """A double inside JSON: plain, with an exponent from 1e21 up and below 1e-6 (as TiDB 7.5 prints it)."""
+    if not isfinite(value):
+        raise ValueError(f"{value!r} is no JSON number")
+    size = abs(value)
+    if size and (size < 1e-6 or size >= 1e21):
+        text = _exponent(repr(value))
+        mantissa, _, power = text.partition("e")
+        return text if power.startswith("-") else f"{mantissa}e+{power}"
+    shortest = repr(value)
+    if "e" in shortest:
+        shortest = format(Decimal(shortest), "f")
+    return shortest[:-2] if shortest.endswith(".0") else shortest

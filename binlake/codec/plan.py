@@ -1,0 +1,212 @@
+"""How the rows of one table definition are decoded: built once per definition, then a tight loop per row.
+
+Rule (R-19): the definition is the one valid at the row's place; column ids not in it are ignored, missing ones are
+filled by the origin default in inserts and updates, and stay absent in deletes. Values of a clustered key come from
+the row where it holds them (it has the text, the handle may have a sort key), else from the handle (tidb-binlog 1.11).
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import cast
+from weakref import WeakKeyDictionary
+
+from binlake.codec.datum import VARINT, read_varint
+from binlake.codec.readers import Reader, reader_of
+from binlake.codec.values import integer_text, read_text, skip
+from binlake.codec.writers import filled_text
+from binlake.schema import mysqltypes as t
+from binlake.schema.info import ColumnInfo, TableDef
+
+Names = tuple[str, ...]
+Values = list[str | None]
+Image = tuple[Names, Values]
+"""Column names (one shared tuple per shape) and their canonical texts, in the same order."""
+
+_EMPTY_ROW = b"\x00"
+_MISSING = cast("str | None", object())
+"""Marks a slot whose column the row does not hold."""
+
+_Entry = tuple[int, Reader]
+
+
+class TablePlan:
+    """Decodes insert, update and delete rows of `table`. Raises ValueError or IndexError for damaged rows."""
+
+    def __init__(self, table: TableDef) -> None:
+        columns = table.row_columns
+        self.table = table
+        self.names: Names = tuple(c.name for c in columns)
+        self._entries: dict[int, _Entry] = {c.id: (slot, reader_of(c)) for slot, c in enumerate(columns)}
+        # Ids up to 63 are one byte on the wire (zig-zag): a list finds their reader without parsing.
+        self._codes: list[_Entry | None] = [
+            self._entries.get(code >> 1) if not code & 1 else None for code in range(128)
+        ]
+        self._codes += [None] * 128
+        self._filled: Values = [filled_text(c) for c in columns]
+        self._absent: Values = [_MISSING] * len(columns)
+        self._handle = _handle_columns(table, columns)
+        self._insert = self._filled[:]
+        for slot, _ in self._handle:
+            if slot >= 0:
+                self._insert[slot] = _MISSING
+        self._key_slots = _key_slots(table, self.names)
+        self._subset = lru_cache(maxsize=256)(_subset)
+
+    def insert(self, row: bytes) -> Image:
+        """The image of an insert: handle datums, then column ids and values."""
+        values = self._insert[:]
+        if not self._handle:
+            _, pos = read_varint(row, 1) if row[0] == VARINT else (0, skip(row, 0))
+            self._read(row, pos, values)
+            return self.names, values
+        starts, pos = [], 0
+        for _ in self._handle:
+            starts.append(pos)
+            pos = skip(row, pos)
+        self._read(row, pos, values)
+        for (slot, column), start in zip(self._handle, starts, strict=True):
+            if slot >= 0 and values[slot] is _MISSING:
+                values[slot] = _handle_text(column, row, start)
+        return self.names, values
+
+    def update(self, row: bytes) -> tuple[Image, Image]:
+        """The images before and after: both halves hold the same column ids in the same order."""
+        before, after = self._filled[:], self._filled[:]
+        if row == _EMPTY_ROW:
+            return (self.names, before), (self.names, after)
+        first = row[1]
+        entry = self._codes[first]
+        if entry is None:
+            return self._update_odd(row, before, after)
+        middle, half = self._read_until(row, before, first)
+        if self._read(row, middle, after) != half:
+            raise ValueError("the halves of an update row hold different columns")
+        return (self.names, before), (self.names, after)
+
+    def delete(self, row: bytes) -> Image:
+        """The image before a delete; columns that the row does not hold are absent."""
+        values = self._absent[:]
+        self._read(row, 0, values)
+        if _MISSING not in values:
+            return self.names, values
+        names = self._subset(self.names, tuple(value is not _MISSING for value in values))
+        return names, [value for value in values if value is not _MISSING]
+
+    def key(self, image: Image) -> Values:
+        """The key texts of an image: those of the identity's columns, or of all columns where one is absent."""
+        names, values = image
+        if names is self.names:
+            return [values[slot] for slot in self._key_slots]
+        wanted = self.table.identity().columns
+        if set(wanted) <= set(names):
+            return [values[names.index(name)] for name in wanted]
+        return values
+
+    def _read(self, row: bytes, pos: int, values: Values) -> int:
+        """Fill `values` from `pos` to the end of the row; returns the number of columns on the wire."""
+        codes, end, count = self._codes, len(row), 0
+        if end - pos == 1 and row[pos] == 0:
+            return 0
+        while pos < end:
+            if row[pos] != VARINT:
+                raise ValueError(f"a column id was expected, not a datum with flag {row[pos]}")
+            entry = codes[row[pos + 1]]
+            count += 1
+            if entry is None:
+                pos = self._read_odd(row, pos, values)
+                continue
+            pos += 2
+            if row[pos]:
+                values[entry[0]], pos = entry[1](row, pos)
+            else:
+                values[entry[0]] = None
+                pos += 1
+        return count
+
+    def _read_until(self, row: bytes, values: Values, first: int) -> tuple[int, int]:
+        """Like `_read`, up to the second occurrence of the id byte `first`; returns (its position, columns)."""
+        codes, end, count, pos = self._codes, len(row), 0, 0
+        while pos < end:
+            if row[pos] != VARINT:
+                raise ValueError(f"a column id was expected, not a datum with flag {row[pos]}")
+            code = row[pos + 1]
+            if code == first and count:
+                return pos, count
+            entry = codes[code]
+            count += 1
+            if entry is None:
+                pos = self._read_odd(row, pos, values)
+                continue
+            pos += 2
+            if row[pos]:
+                values[entry[0]], pos = entry[1](row, pos)
+            else:
+                values[entry[0]] = None
+                pos += 1
+        raise ValueError("an update row has no second half")
+
+    def _read_odd(self, row: bytes, pos: int, values: Values) -> int:
+        """A column id of more than one byte, one that the definition does not have, or the row id (-1)."""
+        column_id, pos = read_varint(row, pos + 1)
+        entry = self._entries.get(column_id)
+        if entry is None:
+            return skip(row, pos)
+        values[entry[0]], pos = (None, pos + 1) if row[pos] == 0 else entry[1](row, pos)
+        return pos
+
+    def _update_odd(self, row: bytes, before: Values, after: Values) -> tuple[Image, Image]:
+        """An update whose first id is not a plain one: find the halves first, then read each."""
+        ids, starts, pos = [], [], 0
+        while pos < len(row):
+            if row[pos] != VARINT:
+                raise ValueError(f"a column id was expected, not a datum with flag {row[pos]}")
+            starts.append(pos)
+            column_id, pos = read_varint(row, pos + 1)
+            ids.append(column_id)
+            pos = skip(row, pos)
+        half = len(ids) // 2
+        if ids[:half] != ids[half:]:
+            raise ValueError("the halves of an update row hold different columns")
+        self._read(row[: starts[half]], 0, before)
+        self._read(row[starts[half] :], 0, after)
+        return (self.names, before), (self.names, after)
+
+
+_PLANS: WeakKeyDictionary[TableDef, TablePlan] = WeakKeyDictionary()
+
+
+def plan_of(table: TableDef) -> TablePlan:
+    """The plan of a definition, kept as long as the definition lives."""
+    plan = _PLANS.get(table)
+    if plan is None:
+        plan = _PLANS[table] = TablePlan(table)
+    return plan
+
+
+def _handle_columns(table: TableDef, columns: tuple[ColumnInfo, ...]) -> list[tuple[int, ColumnInfo]]:
+    """(slot or -1, column) of each handle datum; a prefix of a key is never a value (tidb-binlog 5.5)."""
+    slots = {c.name: slot for slot, c in enumerate(columns)}
+    if table.pk_is_handle:
+        return [(slot, c) for slot, c in enumerate(columns) if c.flag & t.FLAG_PRIMARY]
+    index = table.primary_index
+    if not table.is_common_handle or index is None:
+        return []
+    return [
+        (slots.get(c.name, -1) if c.length == t.UNSPECIFIED_LENGTH else -1, table.all_columns[c.offset])
+        for c in index.columns
+    ]
+
+
+def _handle_text(column: ColumnInfo, row: bytes, pos: int) -> str | None:
+    if row[pos] == VARINT and column.tp in t.INTEGERS:
+        return integer_text(column, read_varint(row, pos + 1)[0])
+    return read_text(column, row, pos)[0]
+
+
+def _key_slots(table: TableDef, names: Names) -> list[int]:
+    return [names.index(name) for name in table.identity().columns if name in names]
+
+
+def _subset(names: Names, present: tuple[bool, ...]) -> Names:
+    return tuple(name for name, here in zip(names, present, strict=True) if here)

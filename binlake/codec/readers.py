@@ -1,0 +1,130 @@
+"""One small function per column that reads a datum as canonical text: what the row loop calls for every value.
+
+A reader knows the flag its column type has in rows and falls back to the general path (binlake.codec.values) for
+any other, so it is never more than a short cut. `reader_of` is the only entry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from struct import Struct
+
+from binlake.codec.datum import read_uvarint
+from binlake.codec.decimals import read_decimal
+from binlake.codec.values import enum_text, read_text, set_text, text_of
+from binlake.schema import mysqltypes as t
+from binlake.schema.info import ColumnInfo
+
+Reader = Callable[[bytes, int], tuple[str | None, int]]
+"""(row, position of the datum's flag) -> (canonical text or None, next position)."""
+
+_DOUBLE = Struct(">d").unpack_from
+
+
+def reader_of(column: ColumnInfo) -> Reader:
+    """The reader of `column`."""
+    if column.tp in t.INTEGERS:
+        return _unsigned(column) if column.unsigned else _signed(column)
+    if column.tp in t.STRINGS:
+        return _binary(column) if column.is_binary else _text(column)
+    if column.tp in (t.FLOAT, t.DOUBLE):
+        return _float(column)
+    if column.tp in t.MOMENTS or column.tp in t.DATES or column.tp in (t.ENUM, t.SET):
+        return _cached_uint(column)
+    if column.tp == t.NEWDECIMAL:
+        return _decimal(column)
+    return lambda row, pos: read_text(column, row, pos)
+
+
+def _signed(column: ColumnInfo) -> Reader:
+    def read(row: bytes, pos: int) -> tuple[str | None, int]:
+        if row[pos] != 8:
+            return read_text(column, row, pos)
+        value, pos = read_uvarint(row, pos + 1)
+        return str((value >> 1) ^ -(value & 1)), pos
+
+    return read
+
+
+def _unsigned(column: ColumnInfo) -> Reader:
+    def read(row: bytes, pos: int) -> tuple[str | None, int]:
+        if row[pos] != 9:
+            return read_text(column, row, pos)
+        value, pos = read_uvarint(row, pos + 1)
+        return str(value), pos
+
+    return read
+
+
+def _text(column: ColumnInfo) -> Reader:
+    def read(row: bytes, pos: int) -> tuple[str | None, int]:
+        if row[pos] != 2:
+            return read_text(column, row, pos)
+        size = row[pos + 1]
+        if size < 0x80:
+            pos += 2
+        else:
+            size, pos = read_uvarint(row, pos + 1)
+        end = pos + (size >> 1)
+        if size & 1 or end > len(row):
+            raise ValueError("a string is cut short")
+        return str(row[pos:end], "utf-8"), end
+
+    return read
+
+
+def _binary(column: ColumnInfo) -> Reader:
+    def read(row: bytes, pos: int) -> tuple[str | None, int]:
+        if row[pos] != 2:
+            return read_text(column, row, pos)
+        size, pos = read_uvarint(row, pos + 1)
+        end = pos + (size >> 1)
+        if size & 1 or end > len(row):
+            raise ValueError("a string is cut short")
+        return row[pos:end].hex().upper(), end
+
+    return read
+
+
+def _float(column: ColumnInfo) -> Reader:
+    cached = lru_cache(maxsize=1024)(lambda value: text_of(column, value))
+
+    def read(row: bytes, pos: int) -> tuple[str | None, int]:
+        # Only positive numbers have the sign bit set and the others bits as they are.
+        if row[pos] != 5 or row[pos + 1] < 0x80:
+            return read_text(column, row, pos)
+        value: float = -_DOUBLE(row, pos + 1)[0]
+        return cached(value), pos + 9
+
+    return read
+
+
+def _cached_uint(column: ColumnInfo) -> Reader:
+    """Times, enums and sets repeat: their texts are cached by the packed number."""
+    if column.tp == t.ENUM:
+        return _uint(column, lru_cache(maxsize=1024)(lambda value: enum_text(value, column.elems)))
+    if column.tp == t.SET:
+        return _uint(column, lru_cache(maxsize=1024)(lambda value: set_text(value, column.elems)))
+    return _uint(column, lru_cache(maxsize=4096)(lambda value: text_of(column, value)))
+
+
+def _uint(column: ColumnInfo, show: Callable[[int], str]) -> Reader:
+    def read(row: bytes, pos: int) -> tuple[str | None, int]:
+        if row[pos] != 9:
+            return read_text(column, row, pos)
+        value, pos = read_uvarint(row, pos + 1)
+        return show(value), pos
+
+    return read
+
+
+def _decimal(column: ColumnInfo) -> Reader:
+    scale = max(column.decimal, 0)
+
+    def read(row: bytes, pos: int) -> tuple[str | None, int]:
+        if row[pos] != 6:
+            return read_text(column, row, pos)
+        return read_decimal(row, pos + 1, scale)
+
+    return read

@@ -1,0 +1,143 @@
+"""Any datum to a Python value and to the canonical text of its column: the general path, which knows every flag.
+
+Canonical text is what the MySQL text protocol shows, made lossless: upper-case hex for BINARY, VARBINARY, BLOBs and
+BIT, shortest round-trip text for FLOAT and DOUBLE, TIMESTAMP in UTC.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from binlake.codec import datum as d
+from binlake.codec.decimals import read_decimal
+from binlake.codec.floats import double_text, float_text
+from binlake.codec.jsons import json_end, json_text
+from binlake.codec.temporal import date_text, duration_text, moment_text
+from binlake.schema import mysqltypes as t
+from binlake.schema.info import ColumnInfo
+
+_U64 = (1 << 64) - 1
+_S63 = 1 << 63
+
+
+def skip(data: bytes, pos: int) -> int:
+    """The position behind the datum at `pos`."""
+    flag = data[pos]
+    if flag in (d.VARINT, d.UVARINT):
+        return d.read_uvarint(data, pos + 1)[1]
+    if flag == d.DECIMAL:
+        return d.take(data, pos + 3, d.decimal_size(data[pos + 1], data[pos + 2]))[1]
+    if flag == d.JSON:
+        return json_end(data, pos + 1)
+    return _plain(data, pos)[1]
+
+
+def _plain(data: bytes, pos: int) -> tuple[int | float | bytes | None, int]:
+    """A datum other than DECIMAL and JSON as int, float, bytes or None."""
+    flag = data[pos]
+    if flag == d.NIL:
+        return None, pos + 1
+    read = _PLAIN.get(flag)
+    if read is None:
+        raise ValueError(f"unexpected datum flag {flag}")
+    return read(data, pos + 1)
+
+
+_Plain = Callable[[bytes, int], tuple[int | float | bytes | None, int]]
+_PLAIN: dict[int, _Plain] = {
+    d.BYTES: d.read_comparable,
+    d.COMPACT: d.read_compact,
+    d.INT: d.read_i64,
+    d.UINT: d.read_u64,
+    d.FLOAT: d.read_float,
+    d.DURATION: d.read_i64,
+    d.VARINT: d.read_varint,
+    d.UVARINT: d.read_uvarint,
+}
+
+
+def read_text(column: ColumnInfo, data: bytes, pos: int) -> tuple[str | None, int]:
+    """(canonical text, next position) of the datum at `pos` for `column`; ValueError when the two do not fit."""
+    flag = data[pos]
+    if flag == d.DECIMAL:
+        if column.tp != t.NEWDECIMAL:
+            raise ValueError(f"a decimal in the {column.type_name} column {column.name}")
+        return read_decimal(data, pos + 1, max(column.decimal, 0))
+    if flag == d.JSON:
+        if column.tp != t.JSON:
+            raise ValueError(f"a JSON document in the {column.type_name} column {column.name}")
+        return json_text(data, pos + 1)
+    value, pos = _plain(data, pos)
+    return (None if value is None else text_of(column, value)), pos
+
+
+def text_of(column: ColumnInfo, value: int | float | bytes) -> str:
+    """Canonical text of a flattened value; raises ValueError when the value does not fit the column's type."""
+    if isinstance(value, bytes):
+        return _string_text(column, value)
+    if isinstance(value, float):
+        if column.tp not in (t.FLOAT, t.DOUBLE):
+            raise _misfit(column, value)
+        return float_text(value) if column.tp == t.FLOAT else double_text(value)
+    return _number_text(column, value)
+
+
+def _string_text(column: ColumnInfo, value: bytes) -> str:
+    if column.tp not in t.STRINGS:
+        raise _misfit(column, value)
+    return value.hex().upper() if column.is_binary else value.decode()
+
+
+def _number_text(column: ColumnInfo, value: int) -> str:
+    tp = column.tp
+    if tp in t.INTEGERS:
+        return integer_text(column, value)
+    if tp == t.DURATION:
+        return duration_text(value, column.fsp)
+    if value < 0:
+        raise _misfit(column, value)
+    if tp in t.MOMENTS:
+        return moment_text(value, column.fsp)
+    if tp in t.DATES:
+        return date_text(value)
+    return _small_number_text(column, value)
+
+
+def integer_text(column: ColumnInfo, value: int) -> str:
+    """Text of an integer; an unsigned handle comes as a signed number (tidb-binlog 1.11)."""
+    if column.unsigned:
+        return str(value & _U64)
+    return str(value if value < _S63 else value - _U64 - 1)
+
+
+def _small_number_text(column: ColumnInfo, value: int) -> str:
+    if column.tp == t.YEAR:
+        return f"{value:04d}"
+    if column.tp == t.BIT:
+        return bit_text(value, column.flen)
+    if column.tp == t.ENUM:
+        return enum_text(value, column.elems)
+    if column.tp == t.SET:
+        return set_text(value, column.elems)
+    raise _misfit(column, value)
+
+
+def bit_text(value: int, width: int) -> str:
+    """Hex of a BIT(width), padded to whole bytes; raises ValueError when it has more bits."""
+    if value >> max(width, 1):
+        raise ValueError(f"{value} does not fit BIT({width})")
+    return f"{value:0{(max(width, 1) + 7) // 8 * 2}X}"
+
+
+def enum_text(value: int, elems: tuple[str, ...]) -> str:
+    """Name of an ENUM's ordinal; "" for 0 (the error value) and for ordinals out of range (tidb-binlog 1.12)."""
+    return elems[value - 1] if 0 < value <= len(elems) else ""
+
+
+def set_text(value: int, elems: tuple[str, ...]) -> str:
+    """Names of a SET's bits, joined by commas; bits without a name are passed over (tidb-binlog 1.12)."""
+    return ",".join(name for bit, name in enumerate(elems) if value >> bit & 1)
+
+
+def _misfit(column: ColumnInfo, value: object) -> ValueError:
+    return ValueError(f"the value {str(value)[:40]} cannot be in the {column.type_name} column {column.name}")

@@ -1,0 +1,126 @@
+"""Canonical text back to datums, and the texts of defaults: the inverse of the readers, column by column."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from binlake.codec import datum as d
+from binlake.codec.decimals import write_decimal
+from binlake.codec.jsons import write_json
+from binlake.codec.temporal import pack_moment, parse_duration
+from binlake.codec.values import bit_text, read_text
+from binlake.errors import SchemaError
+from binlake.schema import mysqltypes as t
+from binlake.schema.info import ColumnInfo
+
+_SIGNED_BITS = 1 << 63
+
+
+def write_text(column: ColumnInfo, text: str | None) -> bytes:
+    """The datum of a canonical text; raises ValueError when the text is none of the column's type."""
+    if text is None:
+        return b"\x00"
+    if column.tp in t.STRINGS:
+        return d.write_bytes(bytes.fromhex(text) if column.is_binary else text.encode())
+    if column.tp == t.NEWDECIMAL:
+        return b"\x06" + write_decimal(text, *decimal_layout(column))
+    if column.tp == t.JSON:
+        return b"\x0a" + write_json(text)
+    if column.tp in (t.FLOAT, t.DOUBLE):
+        return d.write_float(float(text))
+    number = flat_number(column, text)
+    signed = (column.tp in t.INTEGERS and not column.unsigned) or column.tp in (t.DURATION, t.YEAR)
+    return d.write_int(number) if signed else d.write_uint(number)
+
+
+def decimal_layout(column: ColumnInfo) -> tuple[int, int]:
+    """(precision, scale) of a DECIMAL column; MySQL's default is (10, 0)."""
+    return (column.flen if column.flen > 0 else 10), max(column.decimal, 0)
+
+
+def flat_number(column: ColumnInfo, text: str) -> int:
+    """The number that TiDB stores for an integer, temporal, ENUM, SET or BIT text."""
+    if column.tp in t.INTEGERS or column.tp == t.YEAR:
+        return _integer(column, text)
+    if column.tp in t.MOMENTS or column.tp in t.DATES:
+        return pack_moment(text)
+    if column.tp == t.DURATION:
+        return parse_duration(text)
+    if column.tp == t.ENUM:
+        return 0 if text == "" and "" not in column.elems else _position(column, text) + 1
+    if column.tp == t.SET:
+        return sum(1 << _position(column, name) for name in text.split(",")) if text else 0
+    if column.tp == t.BIT:
+        return int(text, 16)
+    raise ValueError(f"the type of column {column.name} ({column.tp}) is not a number")
+
+
+def _integer(column: ColumnInfo, text: str) -> int:
+    number = int(text)
+    low, high = (0, 2 * _SIGNED_BITS) if column.unsigned else (-_SIGNED_BITS, _SIGNED_BITS)
+    if not low <= number < high:
+        raise ValueError(f"{text} is out of range for column {column.name}")
+    return number
+
+
+def _position(column: ColumnInfo, name: str) -> int:
+    if name not in column.elems:
+        raise ValueError(f"{name!r} is no element of column {column.name}")
+    return column.elems.index(name)
+
+
+@cache
+def filled_text(column: ColumnInfo) -> str | None:
+    """What a row without `column` holds in it: origin default, else NULL, else the type's zero (tidb-binlog 5.5).
+
+    Raises SchemaError naming the column when the origin default is no value of its type.
+    """
+    try:
+        if column.tp == t.BIT and column.origin_default_bit is not None:
+            return bit_text(int.from_bytes(column.origin_default_bit, "big"), column.flen)
+        if column.origin_default is not None:
+            return _canonical(column, column.origin_default)
+    except ValueError as error:
+        raise SchemaError(
+            f"the origin default of a column cannot be read: {error}",
+            where={"column": column.name, "default": column.origin_default},
+        ) from error
+    return zero_text(column) if column.not_null else None
+
+
+def _canonical(column: ColumnInfo, default: str) -> str | None:
+    if column.tp in t.STRINGS:
+        return _default_string(column, default)
+    if column.tp == t.BIT:
+        return bit_text(int.from_bytes(default.encode(), "big"), column.flen)
+    if column.tp == t.NEWDECIMAL:
+        default = _scaled(default, max(column.decimal, 0))
+    return read_text(column, write_text(column, default), 0)[0]
+
+
+def _scaled(number: str, scale: int) -> str:
+    whole, _, frac = number.partition(".")
+    return f"{whole}.{frac[:scale]}" if scale else whole
+
+
+def _default_string(column: ColumnInfo, default: str) -> str:
+    if not column.is_binary:
+        return default
+    width = column.flen if column.tp == t.STRING else 0
+    return default.encode().ljust(width, b"\0").hex().upper()
+
+
+def zero_text(column: ColumnInfo) -> str:
+    """The zero value of a column's type: 0, "", the zero date, the first element of an ENUM."""
+    if column.tp == t.ENUM:
+        return column.elems[0] if column.elems else ""
+    if column.tp == t.JSON:
+        return "null"
+    if column.tp in t.STRINGS:
+        return _default_string(column, "")
+    if column.tp == t.NEWDECIMAL:
+        return _canonical(column, "0") or ""
+    if column.tp in (t.FLOAT, t.DOUBLE):
+        return "0"
+    signed = column.tp in (t.DURATION, t.YEAR) or (column.tp in t.INTEGERS and not column.unsigned)
+    return read_text(column, (d.write_int if signed else d.write_uint)(0), 0)[0] or ""
