@@ -9,7 +9,7 @@ class InfoReq(_message.Message):
     def __init__(self) -> None: ...
 
 class InfoResp(_message.Message):
-    __slots__ = ("cluster_id", "node_id", "store_uuid", "state", "max_commit_ts", "gc_ts", "unmatched_prewrites", "oldest_unmatched_start_ts", "last_error")
+    __slots__ = ("cluster_id", "node_id", "store_uuid", "state", "max_commit_ts", "gc_ts", "unmatched_prewrites", "oldest_unmatched_start_ts", "last_error", "late_commits", "early_commits", "status_queries")
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     STORE_UUID_FIELD_NUMBER: _ClassVar[int]
@@ -19,6 +19,9 @@ class InfoResp(_message.Message):
     UNMATCHED_PREWRITES_FIELD_NUMBER: _ClassVar[int]
     OLDEST_UNMATCHED_START_TS_FIELD_NUMBER: _ClassVar[int]
     LAST_ERROR_FIELD_NUMBER: _ClassVar[int]
+    LATE_COMMITS_FIELD_NUMBER: _ClassVar[int]
+    EARLY_COMMITS_FIELD_NUMBER: _ClassVar[int]
+    STATUS_QUERIES_FIELD_NUMBER: _ClassVar[int]
     cluster_id: int
     node_id: str
     store_uuid: str
@@ -28,4 +31,7 @@ class InfoResp(_message.Message):
     unmatched_prewrites: int
     oldest_unmatched_start_ts: int
     last_error: str
-    def __init__(self, cluster_id: _Optional[int] = ..., node_id: _Optional[str] = ..., store_uuid: _Optional[str] = ..., state: _Optional[str] = ..., max_commit_ts: _Optional[int] = ..., gc_ts: _Optional[int] = ..., unmatched_prewrites: _Optional[int] = ..., oldest_unmatched_start_ts: _Optional[int] = ..., last_error: _Optional[str] = ...) -> None: ...
+    late_commits: int
+    early_commits: int
+    status_queries: int
+    def __init__(self, cluster_id: _Optional[int] = ..., node_id: _Optional[str] = ..., store_uuid: _Optional[str] = ..., state: _Optional[str] = ..., max_commit_ts: _Optional[int] = ..., gc_ts: _Optional[int] = ..., unmatched_prewrites: _Optional[int] = ..., oldest_unmatched_start_ts: _Optional[int] = ..., last_error: _Optional[str] = ..., late_commits: _Optional[int] = ..., early_commits: _Optional[int] = ..., status_queries: _Optional[int] = ...) -> None: ...

@@ -1,0 +1,69 @@
+"""Builds binlogs whose bytes equal those of the original: fields that Go always emits are set, zero or not.
+
+Byte vectors: tidb-binlog 1.6. Fake binlogs: tidb-binlog 2.7 (recognised by start_ts == commit_ts, not by type).
+"""
+
+from __future__ import annotations
+
+from binlake.wire import binlog_pb2 as pb
+
+_ALWAYS = ("tp", "start_ts", "commit_ts", "ddl_job_id", "ddl_schema_state")
+
+
+def prewrite(
+    start_ts: int,
+    prewrite_key: bytes,
+    prewrite_value: bytes = b"",
+    *,
+    ddl_query: bytes = b"",
+    ddl_job_id: int = 0,
+    ddl_schema_state: int = 0,
+) -> pb.Binlog:
+    """The P binlog of a transaction (`prewrite_value`: a serialised PrewriteValue) or of a DDL job."""
+    binlog = pb.Binlog(tp=pb.Prewrite, start_ts=start_ts, commit_ts=0, prewrite_key=prewrite_key)
+    binlog.ddl_job_id = ddl_job_id
+    binlog.ddl_schema_state = ddl_schema_state
+    if prewrite_value:
+        binlog.prewrite_value = prewrite_value
+    if ddl_query:
+        binlog.ddl_query = ddl_query
+    return binlog
+
+
+def commit(of: pb.Binlog, commit_ts: int) -> pb.Binlog:
+    """The C binlog of the prewrite `of`: its fields without prewrite_value, as TiDB sends it (tidb-binlog 1.11)."""
+    return _ended(of, pb.Commit, commit_ts)
+
+
+def rollback(of: pb.Binlog) -> pb.Binlog:
+    """The R binlog of the prewrite `of`; its commit_ts is 0, as TiDB sends it."""
+    return _ended(of, pb.Rollback, 0)
+
+
+def fake(ts: int) -> pb.Binlog:
+    """A fake binlog at `ts`: moves a watermark, carries nothing."""
+    return pb.Binlog(tp=pb.Rollback, start_ts=ts, commit_ts=ts, ddl_job_id=0, ddl_schema_state=0)
+
+
+def is_fake(binlog: pb.Binlog) -> bool:
+    """Whether `binlog` is a fake one: start_ts == commit_ts, whatever its type."""
+    return bool(binlog.start_ts == binlog.commit_ts)
+
+
+def emit_always(binlog: pb.Binlog) -> bool:
+    """Set in place the fields that Go always emits; whether any was missing."""
+    missing = [name for name in _ALWAYS if not binlog.HasField(name)]
+    for name in missing:
+        setattr(binlog, name, 0)
+    return bool(missing)
+
+
+def _ended(of: pb.Binlog, tp: pb.BinlogType, commit_ts: int) -> pb.Binlog:
+    ended = pb.Binlog(tp=tp, start_ts=of.start_ts, commit_ts=commit_ts)
+    ended.ddl_job_id = of.ddl_job_id
+    ended.ddl_schema_state = of.ddl_schema_state
+    if of.prewrite_key:
+        ended.prewrite_key = of.prewrite_key
+    if of.ddl_query:
+        ended.ddl_query = of.ddl_query
+    return ended

@@ -1,0 +1,58 @@
+"""The pump's settings: names and defaults of the original (tidb-binlog 2.12), read once and frozen."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from binlake.errors import ConfigError
+from pump_service.pump.vlog import SEGMENT_BYTES
+
+_UNITS = {"": 1, "b": 1}
+_UNITS |= {f"{letter}b": 1000**power for power, letter in enumerate("kmgtp", start=1)}
+_UNITS |= {f"{letter}ib": 1024**power for power, letter in enumerate("kmgtp", start=1)}
+
+
+@dataclass(frozen=True)
+class PumpConfig:
+    """Settings of one pump. Intervals in seconds, sizes in bytes. `addr` with port 0 takes a free port.
+
+    An empty `node_id` means host:port of the advertised address, remembered in the data directory.
+    """
+
+    pd_urls: tuple[str, ...] = ("http://127.0.0.1:2379",)
+    addr: str = "127.0.0.1:8250"
+    advertise_addr: str = ""
+    data_dir: Path = Path("data.pump")
+    node_id: str = ""
+    status_urls: tuple[str, ...] = ()
+    gen_binlog_interval_s: float = 3.0
+    heartbeat_interval_s: float = 2.0
+    resolve_interval_s: float = 1.0
+    stop_write_at_available_space: int = 10 << 30
+    sync_log: bool = True
+    segment_bytes: int = SEGMENT_BYTES
+
+    def __post_init__(self) -> None:
+        host, _, port = self.addr.rpartition(":")
+        if not host or not port.isdigit():
+            raise ConfigError("addr must be HOST:PORT", where={"addr": self.addr})
+        if host in ("0.0.0.0", "[::]") and not self.advertise_addr:
+            raise ConfigError(
+                "a pump that listens on every address must say which one to register",
+                where={"addr": self.addr},
+                hint="set --advertise-addr",
+            )
+        if not self.pd_urls:
+            raise ConfigError("no PD url", hint="set --pd-urls")
+        if min(self.gen_binlog_interval_s, self.heartbeat_interval_s, self.resolve_interval_s) <= 0:
+            raise ConfigError("intervals must be above 0 seconds")
+
+
+def parse_size(text: str) -> int:
+    """Bytes of "10 gib" (2^30), "10GB" (10^9), "1048576". Raises ConfigError."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", text.lower())
+    if match is None or match[2] not in _UNITS:
+        raise ConfigError("not a size", where={"value": text}, hint='write it as "10 gib" or "500 MB"')
+    return int(float(match[1]) * _UNITS[match[2]])

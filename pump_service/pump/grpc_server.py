@@ -1,0 +1,113 @@
+"""The pump on grpcio: turns calls into PumpService calls and errors into statuses, nothing else.
+
+WriteBinlog fails with UNKNOWN and the text, as the original does (tidb-binlog 2.8); PullBinlogs with OUT_OF_RANGE for a
+collected range, DATA_LOSS for damage, FAILED_PRECONDITION for another cluster, UNAVAILABLE when the pump stops.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import grpc
+import structlog
+
+from binlake.errors import BinlakeError, ConfigError, LostRange, Permanent
+from binlake.wire import admin_pb2, pump_pb2
+from pump_service.pump.service import PumpService
+
+log = structlog.get_logger()
+
+UNLIMITED = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1), ("grpc.so_reuseport", 0))
+_THREADS = 128  # writers in flight and pull streams: each holds one thread
+_OK = pump_pb2.WriteBinlogResp().SerializeToString()
+
+
+class GrpcServer:
+    """Serves binlog.Pump and binlake.wire.PumpAdmin on one port. Raises Permanent when it cannot listen."""
+
+    def __init__(self, service: PumpService, address: str) -> None:
+        self._service = service
+        self._server = grpc.server(ThreadPoolExecutor(_THREADS, "pump-rpc"), options=UNLIMITED)
+        self._server.add_generic_rpc_handlers((_pump_handlers(self), _admin_handlers(self)))
+        try:
+            port = self._server.add_insecure_port(address)
+        except RuntimeError as error:
+            raise Permanent("the pump cannot listen", where={"addr": address, "reason": error}) from None
+        self.address = f"{address.rpartition(':')[0]}:{port}"
+
+    def start(self) -> None:
+        """Begin to answer."""
+        self._server.start()
+
+    def stop(self, grace_s: float) -> None:
+        """Let running calls finish for at most `grace_s`, then end them."""
+        self._server.stop(grace_s).wait()
+
+    def write_binlog(self, request: pump_pb2.WriteBinlogReq, context: grpc.ServicerContext) -> bytes:
+        """WriteBinlog: answered after the fsync."""
+        try:
+            stored = self._service.write(request.clusterID, request.payload)
+            if stored is not None:
+                stored.result()
+        except BinlakeError as error:
+            log.warning("write_refused", error=str(error))
+            context.abort(grpc.StatusCode.UNKNOWN, str(error))
+        return _OK
+
+    def pull_binlogs(self, request: pump_pb2.PullBinlogReq, context: grpc.ServicerContext) -> Iterator[bytes]:
+        """PullBinlogs: endless."""
+        gone = threading.Event()
+
+        def leave() -> None:
+            gone.set()
+            self._service.wake()
+
+        context.add_callback(leave)
+        try:
+            for found in self._service.pull(request.clusterID, request.startFrom.offset, lambda: not gone.is_set()):
+                yield _message(*found)
+        except BinlakeError as error:
+            log.error("pull_failed", error=str(error))
+            context.abort(_pull_status(error), str(error))
+        if not self._service.serving:
+            context.abort(grpc.StatusCode.UNAVAILABLE, "the pump is stopping")
+
+    def info(self, request: admin_pb2.InfoReq, context: grpc.ServicerContext) -> admin_pb2.InfoResp:
+        """PumpAdmin/Info."""
+        del request, context
+        return self._service.info()
+
+
+def _pull_status(error: BinlakeError) -> grpc.StatusCode:
+    if isinstance(error, LostRange):
+        return grpc.StatusCode.OUT_OF_RANGE
+    return grpc.StatusCode.FAILED_PRECONDITION if isinstance(error, ConfigError) else grpc.StatusCode.DATA_LOSS
+
+
+def _message(start_ts: int, commit_ts: int, payload: bytes) -> bytes:
+    response = pump_pb2.PullBinlogResp()
+    entity = response.entity
+    entity.pos.SetInParent()  # Go emits it, empty
+    entity.payload = payload
+    entity.meta.startTs = start_ts
+    entity.meta.commitTs = commit_ts
+    return response.SerializeToString()
+
+
+def _pump_handlers(server: GrpcServer) -> grpc.GenericRpcHandler:
+    write: grpc.RpcMethodHandler[pump_pb2.WriteBinlogReq, bytes] = grpc.unary_unary_rpc_method_handler(
+        server.write_binlog, pump_pb2.WriteBinlogReq.FromString
+    )
+    pull: grpc.RpcMethodHandler[pump_pb2.PullBinlogReq, bytes] = grpc.unary_stream_rpc_method_handler(
+        server.pull_binlogs, pump_pb2.PullBinlogReq.FromString
+    )
+    return grpc.method_handlers_generic_handler("binlog.Pump", {"WriteBinlog": write, "PullBinlogs": pull})
+
+
+def _admin_handlers(server: GrpcServer) -> grpc.GenericRpcHandler:
+    info = grpc.unary_unary_rpc_method_handler(
+        server.info, admin_pb2.InfoReq.FromString, admin_pb2.InfoResp.SerializeToString
+    )
+    return grpc.method_handlers_generic_handler("binlake.wire.PumpAdmin", {"Info": info})

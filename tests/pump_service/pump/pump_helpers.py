@@ -1,0 +1,67 @@
+"""Small makers shared by the pump's tests."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
+
+from binlake.wire import build
+from binlake.wire.binlog_pb2 import Binlog, PrewriteValue
+from pump_service.pump.pull import Transaction, pull
+from pump_service.pump.storage import Storage
+
+VALUE = PrewriteValue(schema_version=23).SerializeToString()
+
+
+def prewrite(start_ts: int, value: bytes = VALUE) -> Binlog:
+    return build.prewrite(start_ts, f"k{start_ts}".encode(), value)
+
+
+def commit(start_ts: int, commit_ts: int) -> Binlog:
+    return build.commit(prewrite(start_ts), commit_ts)
+
+
+def rollback(start_ts: int) -> Binlog:
+    return build.rollback(prewrite(start_ts))
+
+
+def store(storage: Storage, *binlogs: Binlog) -> None:
+    """Store in this order; returns when all are durable."""
+    for stored in [storage.append(binlog.SerializeToString()) for binlog in binlogs]:
+        stored.result(10)
+
+
+def until(condition: Callable[[], bool], what: str, timeout_s: float = 10.0) -> None:
+    """Wait for `condition`; fails with `what` when the time is over."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {timeout_s:g} s: {what}"
+        time.sleep(0.01)
+
+
+def reach(storage: Storage, watermark: int) -> None:
+    until(lambda: storage.watermark >= watermark, f"watermark {watermark}, it is {storage.watermark}")
+
+
+def pulled(storage: Storage, count: int, after_ts: int = 0) -> list[Transaction]:
+    """The first `count` entities after `after_ts`."""
+    return list(islice(pull(storage, after_ts, lambda: False), count))
+
+
+def settled(storage: Storage, after_ts: int = 0) -> list[Transaction]:
+    """Everything the watermark shows now, without waiting for more."""
+    watermark = storage.watermark
+    found = []
+    if watermark <= after_ts:
+        return found
+    for entity in pull(storage, after_ts, lambda: False):
+        found.append(entity)
+        if entity[1] >= watermark:
+            break
+    return found
+
+
+def open_storage(path: Path) -> Storage:
+    return Storage(path)

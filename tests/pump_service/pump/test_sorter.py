@@ -1,0 +1,173 @@
+"""The sorter's watermark is that of the plain rule, and never passes an unmatched P (MISSION S0-49, invariant 2)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pump_service.pump.record import Pointer
+from pump_service.pump.sorter import Entry, Kind, Outcome, Sorter
+
+AT = Pointer(0, 0)
+
+
+def p(start_ts: int) -> Entry:
+    return Entry(Kind.PREWRITE, start_ts, 0, AT, b"k")
+
+
+def c(start_ts: int, commit_ts: int) -> Entry:
+    return Entry(Kind.COMMIT, start_ts, commit_ts, AT)
+
+
+def r(start_ts: int) -> Entry:
+    return Entry(Kind.ROLLBACK, start_ts, 0, AT)
+
+
+def fake(ts: int) -> Entry:
+    return Entry(Kind.FAKE, ts, ts, AT)
+
+
+def fed(*entries: Entry) -> Sorter:
+    sorter = Sorter()
+    for entry in entries:
+        sorter.push(entry)
+    return sorter
+
+
+def plain_rule(entries: Sequence[Entry]) -> int:
+    """tidb-binlog 2.5 word for word: a queue whose head P waits for its C or R anywhere later."""
+    watermark = 0
+    for place, entry in enumerate(entries):
+        later = entries[place + 1 :]
+        if entry.kind is Kind.PREWRITE:
+            ends = (Kind.COMMIT, Kind.ROLLBACK)
+            if not any(other.kind in ends and other.start_ts == entry.start_ts for other in later):
+                return watermark
+        else:
+            watermark = max(watermark, entry.commit_ts)
+    return watermark
+
+
+def test_a_prewrite_blocks_until_its_commit_is_seen() -> None:
+    # S0-49
+    sorter = fed(p(10), p(20), c(20, 30))
+    assert sorter.max_ts == 0
+    sorter.push(c(10, 25))
+    assert sorter.max_ts == 30
+    assert len(sorter) == 0
+
+
+def test_a_rollback_frees_what_its_prewrite_blocked() -> None:
+    sorter = fed(p(10), fake(15), p(20))
+    assert (sorter.max_ts, sorter.oldest_waiting()) == (0, 10)
+    sorter.push(r(10))
+    assert (sorter.max_ts, sorter.oldest_waiting()) == (15, 20)
+
+
+def test_doubles_of_a_prewrite_are_matched_together_and_a_double_commit_is_named() -> None:
+    sorter = fed(p(10), p(10), c(10, 12))
+    assert (sorter.max_ts, len(sorter)) == (12, 0)
+    assert sorter.push(c(10, 12)) is Outcome.UNMATCHED
+
+
+def test_a_commit_ts_fetched_before_the_ack_of_its_prewrite_is_reported() -> None:
+    # R-09: the client prefetched 12; a fake above it was logged first.
+    sorter = fed(fake(15), p(10))
+    assert sorter.push(c(10, 12)) is Outcome.TOO_EARLY
+    sorter = fed(fake(11), p(10))
+    assert sorter.push(c(10, 12)) is Outcome.TAKEN
+
+
+def test_the_handle_is_the_record_that_raised_the_watermark() -> None:
+    sorter = Sorter()
+    for offset, entry in enumerate([p(1), c(1, 5), p(2), c(2, 4), p(3), fake(9)]):
+        sorter.push(Entry(entry.kind, entry.start_ts, entry.commit_ts, Pointer(0, offset)))
+    assert (sorter.max_ts, sorter.handle) == (5, Pointer(0, 1))
+
+
+def test_waiting_prewrites_come_in_log_order() -> None:
+    sorter = fed(p(30), p(10), p(20), c(10, 40))
+    assert [entry.start_ts for entry in sorter.waiting()] == [30, 20]
+    assert [entry.start_ts for entry in sorter.waiting(1)] == [30]
+
+
+entries = st.lists(
+    st.one_of(
+        st.builds(p, st.integers(1, 8)),
+        st.builds(c, st.integers(1, 8), st.integers(1, 60)),
+        st.builds(r, st.integers(1, 8)),
+        st.builds(fake, st.integers(1, 60)),
+    ),
+    max_size=40,
+)
+
+
+@given(entries)
+def test_any_log_gives_the_watermark_of_the_plain_rule(found: list[Entry]) -> None:
+    assert fed(*found).max_ts == plain_rule(found)
+
+
+@dataclass(frozen=True)
+class Transaction:
+    """Latencies (in ticks of the one clock) between the steps of a transaction."""
+
+    begin: int
+    prewrite: int
+    commit: int
+    send: int
+    commits: bool
+
+
+transactions = st.lists(
+    st.builds(
+        Transaction, st.integers(0, 50), st.integers(0, 20), st.integers(0, 20), st.integers(0, 50), st.booleans()
+    ),
+    max_size=12,
+)
+
+
+def run_cluster(found: Sequence[Transaction], prefetch: int) -> list[Entry]:
+    """The log of a cluster: one clock, P logged before its commit_ts is fetched (less `prefetch`), fakes between."""
+    events: list[tuple[int, int, Entry]] = []
+    for number, txn in enumerate(found):
+        start = txn.begin * 100 + number
+        logged = start + txn.prewrite * 100
+        commit_ts = logged + txn.commit * 100 + 50 - prefetch
+        events.append((logged, number, p(start)))
+        end = c(start, commit_ts) if txn.commits else r(start)
+        events.append((logged + txn.commit * 100 + 51 + txn.send * 100, number, end))
+    events += [(tick * 100 + 99, -1, fake(tick * 100 + 99)) for tick in range(0, 150, 3)]
+    return [entry for _, _, entry in sorted(events, key=lambda event: event[:2])]
+
+
+@given(transactions)
+def test_no_transaction_ever_appears_at_or_below_a_watermark_already_shown(found: list[Transaction]) -> None:
+    log = run_cluster(found, prefetch=0)
+    sorter = Sorter()
+    for entry in log:
+        before = sorter.max_ts
+        assert sorter.push(entry) is not Outcome.TOO_EARLY
+        if entry.kind is Kind.COMMIT:
+            assert entry.commit_ts > before, "the watermark passed a commit that was still to come"
+    ended = {entry.start_ts for entry in log if entry.kind in (Kind.COMMIT, Kind.ROLLBACK)}
+    assert len(sorter) == sum(entry.kind is Kind.PREWRITE and entry.start_ts not in ended for entry in log)
+
+
+@given(transactions, st.integers(100, 3000))
+def test_a_prefetching_client_is_caught_whenever_the_watermark_passed_its_commit(
+    found: list[Transaction], prefetch: int
+) -> None:
+    # R-09: random delays and a client that takes its commit_ts in advance.
+    log = run_cluster(found, prefetch)
+    sorter, caught, passed = Sorter(), set(), set()
+    for entry in log:
+        before = sorter.max_ts
+        outcome = sorter.push(entry)
+        if entry.kind is Kind.COMMIT and outcome is Outcome.TOO_EARLY:
+            caught.add(entry.start_ts)
+        if entry.kind is Kind.COMMIT and entry.commit_ts <= before:
+            passed.add(entry.start_ts)
+    assert passed <= caught

@@ -1,0 +1,277 @@
+"""Storage and pull: what is acked can be pulled, complete and in order, whatever happens between (MISSION S0.d)."""
+
+from __future__ import annotations
+
+import shutil
+import struct
+import tarfile
+import threading
+from pathlib import Path
+
+import plyvel
+import pytest
+from pump_helpers import VALUE, commit, prewrite, pulled, reach, rollback, settled, store, until
+
+from binlake.errors import LostRange, Permanent, Transient, WireError
+from binlake.wire import binlog_pb2 as pb
+from binlake.wire import build
+from pump_service.pump.pull import pull
+from pump_service.pump.record import HEADER, MAGIC, Pointer
+from pump_service.pump.storage import Storage, StorageOptions
+
+FIXTURE = Path(__file__).parents[2] / "fixtures" / "wire" / "pump-data.tar.gz"
+
+
+@pytest.fixture
+def storage(tmp_path: Path):
+    opened = Storage(tmp_path / "pump")
+    yield opened
+    opened.close()
+
+
+def test_a_transaction_is_two_records_and_a_failed_one_gives_nothing(storage: Storage) -> None:
+    # S0-12
+    store(storage, prewrite(10), commit(10, 11), prewrite(20), rollback(20), prewrite(30), commit(30, 31))
+    reach(storage, 31)
+    types = [pb.Binlog.FromString(payload).tp for _, payload in storage._log.scan_from(Pointer(0, 0))]
+    assert types == [pb.Prewrite, pb.Commit, pb.Prewrite, pb.Rollback, pb.Prewrite, pb.Commit]
+    assert [(start, ts) for start, ts, _ in settled(storage)] == [(10, 11), (30, 31)]
+
+
+def test_the_prewrites_copy_of_a_field_wins(storage: Storage) -> None:
+    # S0-14: readers tolerate fields on C, and take P's.
+    first, second = (
+        prewrite(10),
+        build.prewrite(20, b"k", ddl_query=b"CREATE TABLE t", ddl_job_id=7, ddl_schema_state=1),
+    )
+    wrong = build.commit(first, 15)
+    wrong.prewrite_value, wrong.ddl_query, wrong.ddl_job_id = b"not this", b"nor this", 99
+    other = build.commit(second, 25)
+    other.ddl_query, other.ddl_job_id = b"DROP TABLE t", 0
+    store(storage, first, wrong, second, other)
+    reach(storage, 25)
+    dml, ddl = (pb.Binlog.FromString(payload) for _, _, payload in pulled(storage, 2))
+    assert (dml.tp, dml.prewrite_value, dml.ddl_query, dml.ddl_job_id) == (pb.Commit, VALUE, b"", 0)
+    assert (ddl.ddl_query, ddl.ddl_job_id, ddl.ddl_schema_state) == (b"CREATE TABLE t", 7, 1)
+    assert not ddl.HasField("prewrite_value")
+
+
+def test_commit_ts_alone_orders(storage: Storage) -> None:
+    # S0-17: neither start_ts nor arrival.
+    store(storage, prewrite(10), prewrite(20), commit(10, 40), commit(20, 30))
+    reach(storage, 40)
+    assert [ts for _, ts, _ in settled(storage)] == [30, 40]
+
+
+def test_nothing_beyond_an_unmatched_prewrite_is_released(storage: Storage) -> None:
+    # S0-49
+    store(storage, prewrite(10), prewrite(20), commit(20, 30))
+    until(lambda: storage.unmatched() == (1, 10), "P20 matched")
+    assert settled(storage) == []
+    store(storage, commit(10, 25))
+    reach(storage, 30)
+    assert [ts for _, ts, _ in pulled(storage, 2)] == [25, 30]
+    assert [ts for _, ts, _ in pulled(storage, 1, after_ts=25)] == [30]  # exclusive
+
+
+def test_fakes_go_out_as_stored(storage: Storage) -> None:
+    store(storage, build.fake(50))
+    assert pulled(storage, 1) == [(50, 50, build.fake(50).SerializeToString())]
+
+
+def test_a_waiting_pull_gets_a_new_entry_at_once(storage: Storage) -> None:
+    found: list[int] = []
+    reader = threading.Thread(target=lambda: found.extend(ts for _, ts, _ in pulled(storage, 2)))
+    reader.start()
+    store(storage, prewrite(10), commit(10, 11))
+    until(lambda: found == [] and storage.watermark == 11, "watermark")
+    store(storage, build.fake(12))
+    reader.join(5)
+    assert found == [11, 12]
+
+
+def test_the_index_has_the_originals_keys(tmp_path: Path) -> None:
+    # S0-47: plain plyvel after a stop; the pointer leads to the payload in the data file.
+    storage = Storage(tmp_path)
+    store(storage, prewrite(10), commit(10, 11))
+    storage.close()
+    data = (tmp_path / "value" / "000000.vlog").read_bytes()
+    with plyvel.DB(str(tmp_path / "kv")) as index:
+        for ts, expected in ((10, prewrite(10)), (11, commit(10, 11))):
+            fid, offset = struct.unpack("<Iq", index.get(b"ts:" + ts.to_bytes(8, "big")))
+            magic, length, _ = HEADER.unpack_from(data, offset)
+            assert (fid, magic) == (0, MAGIC)
+            assert data[offset + 16 : offset + 16 + length] == expected.SerializeToString()
+        assert struct.unpack("<q", index.get(b"!binlog!maxCommitTS")) == (11,)
+        assert len(index.get(b"!binlog!headPointer")) == len(index.get(b"!binlog!handlePointer")) == 12
+
+
+def test_a_lost_index_is_rebuilt_from_the_value_log(tmp_path: Path) -> None:
+    storage = Storage(tmp_path)
+    store(storage, prewrite(10), commit(10, 11), prewrite(20))
+    reach(storage, 11)
+    before = settled(storage)
+    storage.close()
+    shutil.rmtree(tmp_path / "kv")
+    again = Storage(tmp_path)
+    assert (settled(again), again.unmatched(), again.max_ts) == (before, (1, 20), 20)
+    again.close()
+
+
+def test_a_restart_goes_on_where_it_was_with_open_prewrites(tmp_path: Path) -> None:
+    for expected, more in (
+        ((0, 0), [prewrite(10), prewrite(20), commit(20, 30)]),
+        ((1, 10), []),
+        ((1, 10), [commit(10, 25)]),
+    ):
+        storage = Storage(tmp_path, StorageOptions(segment_bytes=64))
+        assert storage.unmatched() == expected
+        store(storage, *more)
+        storage.close()
+    storage = Storage(tmp_path)
+    assert ([ts for _, ts, _ in settled(storage)], storage.counters.late_commits) == ([25, 30], 0)
+    storage.close()
+
+
+def test_one_process_a_directory_and_one_uuid_a_disk(tmp_path: Path) -> None:
+    storage = Storage(tmp_path)
+    with pytest.raises(Permanent, match="another process holds the data directory"):
+        Storage(tmp_path)
+    first = storage.directory.store_uuid
+    storage.close()
+    again = Storage(tmp_path)
+    assert again.directory.store_uuid == first
+    again.close()
+    shutil.rmtree(tmp_path)  # R-06: the volume is lost, the node id is not
+    fresh = Storage(tmp_path)
+    assert fresh.directory.store_uuid != first
+    fresh.close()
+
+
+def test_a_collected_range_is_an_error_that_names_it(storage: Storage) -> None:
+    # R-26
+    store(storage, prewrite(10), commit(10, 11), build.fake(20))
+    reach(storage, 20)
+    storage.index.set_gc_ts(15)
+    with pytest.raises(LostRange, match=r"\(11, 15\] is lost"):
+        pulled(storage, 1, after_ts=11)
+    assert pulled(storage, 1, after_ts=15)[0][1] == 20
+
+
+def test_a_collection_that_overtakes_a_running_pull_ends_it(storage: Storage) -> None:
+    # R-26: the race between the check and the pull.
+    store(storage, build.fake(10))
+    reach(storage, 10)
+    running = pull(storage, 0, lambda: False)
+    assert next(running)[1] == 10
+    storage.index.set_gc_ts(40)
+    store(storage, build.fake(50))
+    with pytest.raises(LostRange):
+        next(running)
+
+
+def test_a_commit_without_its_prewrite_ends_the_pull_and_is_named(storage: Storage) -> None:
+    store(storage, commit(10, 11), build.fake(20))
+    reach(storage, 20)
+    with pytest.raises(WireError, match="start_ts=10"):
+        pulled(storage, 1)
+    assert storage.counters.late_commits == 1
+
+
+def test_a_late_commit_of_a_discarded_prewrite_is_counted_and_a_double_is_not(storage: Storage) -> None:
+    # R-08
+    store(storage, prewrite(10), rollback(10), build.fake(20), commit(10, 15))
+    store(storage, prewrite(30), commit(30, 31), commit(30, 31))
+    until(lambda: storage.counters.duplicates == 1, "the double is seen")
+    reach(storage, 31)
+    assert storage.counters.late_commits == 1
+    assert [ts for _, ts, _ in settled(storage)] == [15, 20, 31]  # kept, at its place
+
+
+def test_a_commit_ts_fetched_too_early_is_counted(storage: Storage) -> None:
+    # R-09
+    store(storage, build.fake(20), prewrite(10), commit(10, 15))
+    until(lambda: storage.counters.early_commits == 1, "reported")
+
+
+@pytest.mark.parametrize(
+    ("payload", "message"),
+    [
+        (b"\xff\xff\xff", "no binlog"),
+        (pb.Binlog(tp=pb.Prewrite).SerializeToString(), "needs its start_ts"),
+        (pb.Binlog(tp=pb.Commit, start_ts=5).SerializeToString(), "needs its commit_ts"),
+    ],
+)
+def test_what_cannot_be_sorted_is_refused(storage: Storage, payload: bytes, message: str) -> None:
+    with pytest.raises(WireError, match=message):
+        storage.append(payload)
+
+
+def test_fields_that_go_always_emits_are_added(storage: Storage) -> None:
+    sparse = pb.Binlog(tp=pb.Prewrite, start_ts=10, prewrite_key=b"k10", prewrite_value=VALUE)
+    store(storage, sparse)
+    assert storage.read(Pointer(0, 0)) == prewrite(10).SerializeToString()
+
+
+def test_bytes_in_flight_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pump_service.pump.storage._PATIENCE_S", 0.05)
+    storage = Storage(tmp_path, StorageOptions(memory_bytes=2000))
+    gate = threading.Event()
+    write = storage.index.write
+    monkeypatch.setattr(storage.index, "write", lambda *a, **k: (gate.wait(10), write(*a, **k)))
+    fakes = [build.fake(ts) for ts in range(1, 20)]
+    with pytest.raises(Transient, match="behind"):
+        store(storage, *fakes)
+    gate.set()
+    until(lambda: storage.watermark >= 3, "the index caught up")
+    store(storage, prewrite(100, b"x" * 5000), commit(100, 101))  # larger than the bound: let in alone
+    reach(storage, 101)
+    storage.close()
+
+
+def test_an_index_that_fails_is_tried_again_and_the_watermark_waits(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pump_service.pump.follower._RETRY_S", 0.01)
+    with monkeypatch.context() as broken:
+
+        def fail(*_: object, **__: object) -> None:
+            raise plyvel.IOError("no space")
+
+        broken.setattr(storage.index, "write", fail)
+        store(storage, build.fake(10))  # acked: it is durable
+        until(lambda: "no space" in storage.error, "shown")
+        assert storage.watermark == 0
+    reach(storage, 10)
+    assert storage.error == ""
+
+
+def test_a_data_directory_of_an_original_pump_is_served(tmp_path: Path) -> None:
+    """goleveldb's files open in plyvel and the watermark goes on from the original's own.
+
+    The directory holds C without P (they were written so): each ends the pull by name, and the rest comes out whole.
+    """
+    with tarfile.open(FIXTURE) as archive:
+        archive.extractall(tmp_path, filter="data")
+    directory = tmp_path / "pump-data"
+    with plyvel.DB(str(directory / "kv")) as index:
+        (originals_watermark,) = struct.unpack("<q", index.get(b"!binlog!maxCommitTS"))
+    storage = Storage(directory)
+    records = [pb.Binlog.FromString(payload) for _, payload in storage._log.scan_from(Pointer(0, 0))]
+    assert storage.watermark == originals_watermark
+    assert all(storage.index.pointer(b.start_ts if b.tp == pb.Prewrite else b.commit_ts) for b in records)
+
+    prewrites = {b.start_ts for b in records if b.tp == pb.Prewrite}
+    shown = [b for b in records if b.tp == pb.Commit and b.commit_ts <= originals_watermark]
+    found, after = [], 0
+    while after < originals_watermark:
+        try:
+            for _, ts, _ in pull(storage, after, lambda: storage.watermark <= max(found, default=0)):
+                found.append(ts)
+            after = originals_watermark
+        except WireError as error:
+            after = int(error.where["commit_ts"])
+    fakes = {b.commit_ts for b in records if 0 < b.start_ts == b.commit_ts <= originals_watermark}
+    assert found == sorted({b.commit_ts for b in shown if b.start_ts in prewrites} | fakes)
+    assert len(found) > 100
+    storage.close()

@@ -1,0 +1,140 @@
+"""The value log: the original's bytes, and nothing acked is lost or invented by what happens to its files."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from binlake.errors import LostRange, Permanent, Transient, WireError
+from binlake.wire import build
+from pump_service.pump import vlog
+from pump_service.pump.record import Pointer, decode_footer, encode_footer, encode_record, scan
+from pump_service.pump.vlog import ValueLog
+
+# tidb-binlog 1.6
+C_BYTES = bytes.fromhex("08011081 8080c8d007 188280a0ced007 22026b31 3800 4000".replace(" ", ""))
+P_BYTES = bytes.fromhex(
+    "0800108180 80c8d0071800 22026b31 2a11 0817120d082d1207080208040202613800 38004000".replace(" ", "")
+)
+PREWRITE_VALUE = bytes.fromhex("0817120d082d12070802080402026138 00".replace(" ", ""))
+FAKE_BYTES = bytes.fromhex("0802108280a0ced007188280a0ced00738004000")
+
+
+def test_builders_give_the_originals_bytes() -> None:
+    prewrite = build.prewrite(262144000001, b"k1", PREWRITE_VALUE)
+    assert prewrite.SerializeToString() == P_BYTES
+    assert build.commit(prewrite, 262157107202).SerializeToString() == C_BYTES
+    assert build.fake(262157107202).SerializeToString() == FAKE_BYTES
+    assert build.rollback(prewrite).commit_ts == 0
+
+
+def test_record_and_footer_have_the_originals_bytes() -> None:
+    assert encode_record(C_BYTES) == bytes.fromhex("e8563a821800000000000000f15a8f15") + C_BYTES
+    assert encode_footer(262157107202) == bytes.fromhex("0200c8093d00000022b93a12")
+    assert decode_footer(encode_footer(7)) == 7
+    assert decode_footer(encode_record(C_BYTES)) is None
+
+
+payloads = st.lists(st.binary(max_size=40), max_size=8)
+
+
+@given(payloads, st.binary(max_size=30), payloads)
+def test_a_scan_finds_every_record_around_damage(before: list[bytes], garbage: bytes, after: list[bytes]) -> None:
+    # A torn record in the middle: what follows it is still found (tidb-binlog 2.2).
+    torn = encode_record(b"x" * 50)[: 16 + len(garbage)]
+    data = b"".join(map(encode_record, before)) + torn + b"".join(map(encode_record, after))
+    found = list(scan(data, 0, len(data)))
+    assert [item.payload for item in found if item.payload is not None] == before + after
+    assert sum(item.size for item in found) == len(data)
+
+
+def test_reads_by_pointer_check_magic_and_crc(tmp_path: Path) -> None:
+    log = ValueLog(tmp_path)
+    first, second = log.append([b"one", b"x" * 10_000], 5)
+    assert (log.read(first), log.read(second)) == (b"one", b"x" * 10_000)
+    with pytest.raises(WireError, match="no record starts here"):
+        log.read(Pointer(0, 1))
+    with pytest.raises(WireError, match="cut off"):
+        log.read(log.end)
+    log.close()
+    with (tmp_path / "000000.vlog").open("r+b") as file:
+        file.seek(17)
+        file.write(b"!")
+    with pytest.raises(WireError, match="crc"):
+        ValueLog(tmp_path).read(first)
+
+
+def test_rotation_seals_with_the_greatest_ts_and_goes_on(tmp_path: Path) -> None:
+    log = ValueLog(tmp_path, segment_bytes=100)
+    places = [log.append([bytes([n]) * 60], 10 + n)[0] for n in range(4)]
+    log.close()
+    assert [place.fid for place in places] == [0, 0, 1, 1]
+    assert decode_footer((tmp_path / "000000.vlog").read_bytes()) == 11
+    again = ValueLog(tmp_path, segment_bytes=100)
+    assert again.max_ts == 13
+    assert [payload[0] for _, payload in again.scan_from(places[1])] == [1, 2, 3]
+    assert again.end.fid == 2  # the last file was sealed by the rotation
+
+
+def test_a_small_file_stays_open_over_a_clean_stop_and_a_large_one_is_sealed(tmp_path: Path) -> None:
+    log = ValueLog(tmp_path)
+    log.append([build.fake(9).SerializeToString()], 9)
+    log.close()
+    again = ValueLog(tmp_path)
+    assert (again.end.fid, again.max_ts) == (0, 9)
+    again.append([b"\x10\x01" + b"\x2a\x80\x80\x04" + bytes(65536)], 9)
+    again.close()
+    assert ValueLog(tmp_path).end == Pointer(1, 0)
+
+
+def test_new_records_follow_a_torn_tail(tmp_path: Path) -> None:
+    log = ValueLog(tmp_path)
+    log.append([FAKE_BYTES], 1)
+    log.close()
+    with (tmp_path / "000000.vlog").open("ab") as file:
+        file.write(encode_record(b"lost in the crash")[:20])
+    again = ValueLog(tmp_path)
+    again.append([C_BYTES], 2)
+    assert [payload for _, payload in again.scan_from(Pointer(0, 0))] == [FAKE_BYTES, C_BYTES]
+
+
+def test_a_failed_write_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = ValueLog(tmp_path)
+    log.append([b"kept"], 1)
+
+    def half(handle: int, data: bytes) -> int:
+        if len(data) < 20:
+            raise OSError(28, "No space left on device")
+        return real(handle, data[:20])
+
+    real = os.write
+    with monkeypatch.context() as patched:
+        patched.setattr(vlog.os, "write", half)
+        with pytest.raises(Transient, match="No space left"):
+            log.append([b"refused"], 2)
+    log.append([b"after"], 3)
+    assert [payload for _, payload in log.scan_from(Pointer(0, 0))] == [b"kept", b"after"]
+
+
+def test_after_a_failed_sync_nothing_is_ever_acked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = ValueLog(tmp_path)
+
+    def broken(_: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(vlog.os, "fdatasync", broken)
+        with pytest.raises(Permanent, match="fdatasync"):
+            log.append([b"a"], 1)
+    with pytest.raises(Permanent, match="cannot be written"):
+        log.append([b"b"], 2)
+    assert "Input/output" in log.failed
+
+
+def test_a_pointer_into_a_removed_file_is_a_lost_range(tmp_path: Path) -> None:
+    with pytest.raises(LostRange, match=r"000007\.vlog"):
+        ValueLog(tmp_path).read(Pointer(7, 0))
