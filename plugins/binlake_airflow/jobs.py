@@ -30,6 +30,9 @@ BOUNDS_FROM = {
 # These read the registry, the lake and the target only: no JVM is started for them.
 WITHOUT_SPARK = frozenset({"plan", "finalize"})
 
+# A stage that ends so has nothing for the stages after it; the task itself is green.
+STOPPED = frozenset({"blocked", "waiting", "skipped"})
+
 _KINDS: dict[str, type[BinlakeError]] = {
     "Permanent": Permanent,
     "Transient": Transient,
@@ -41,7 +44,7 @@ _KINDS: dict[str, type[BinlakeError]] = {
 class Job:
     """One try of one stage, or of `window`: all of them.
 
-    `replication` is the TOML file; `lo`, `hi`, `start_ts`, `stop_ts` are commit_ts as decimal strings, None = not given.
+    `replication` is the TOML file; `lo`, `hi`, `start_ts`, `stop_ts` are commit_ts as decimal strings or None.
     """
 
     stage: str

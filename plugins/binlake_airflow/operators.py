@@ -24,8 +24,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowNotFoundException
 
 from binlake.errors import ConfigError, IncompleteWindow
 from binlake_airflow import sparkconnect
-from binlake_airflow.blocked import refuse_long_block
-from binlake_airflow.jobs import FUSED, MODULE, Job, read_results
+from binlake_airflow.jobs import FUSED, MODULE, STOPPED, Job, read_results
 from binlake_airflow.process import JobProcess
 
 JARS_ENV = "BINLAKE_JARS"
@@ -72,11 +71,15 @@ class StageOperator(BaseOperator, SkipMixin):
         """Run `job` with Spark so that its outcome is in `result`; how it ended, for people."""
 
     def execute(self, context: Mapping[str, Any]) -> dict[str, Any]:
-        """Run the stage. Raises the job's error by its class; a blocked plan skips what follows."""
+        """Run the stage. Raises the job's error by its class; a stage that stopped (blocked, …) skips what follows."""
         results = self._run(self.job(context))
-        if self.stage == "plan" or self.stage == FUSED:
-            self._proposed(results[0], context)
-        return results[0] if self.stage != FUSED else {"results": results}
+        self._show(results[0], context)
+        value = {"results": results} if self.stage == FUSED else results[0]
+        if self.stage != FUSED and results[0]["state"] in STOPPED:
+            # Skipping ends the task here, before Airflow keeps what it returns.
+            context["ti"].xcom_push(key="return_value", value=value)
+            self.skip(context["ti"], self.get_direct_relatives(upstream=False))
+        return value
 
     def job(self, context: Mapping[str, Any]) -> Job:
         """The job of this task instance."""
@@ -115,25 +118,27 @@ class StageOperator(BaseOperator, SkipMixin):
         status = self._process.run(arguments, {**os.environ, **(env or {})})
         return f"exit status {status}"
 
-    def _proposed(self, plan: dict[str, Any], context: Mapping[str, Any]) -> None:
-        """Show the window; skip what follows unless it is ready; fail when it has been blocked for too long."""
-        ti, asked = context["ti"], context["params"].get("stop_ts")
-        ti.xcom_push(key="window", value=f"{plan['lo']}-{plan['hi']}")
-        ti.xcom_push(key="blocked_by", value=plan["blocked_by"])
-        if plan["state"] == "blocked":
-            self.log.warning("blocked by %s", plan["blocked_by"])
-            refuse_long_block(self.replication_file, plan["blocked_by"])
-        if plan["state"] not in ("blocked", "waiting"):
+    def _show(self, first: Mapping[str, Any], context: Mapping[str, Any]) -> None:
+        """Put the window and who blocks it where the run's page shows them; refuse what a person asked in vain."""
+        ti = context["ti"]
+        ti.xcom_push(key="window", value=f"{first['lo']}-{first['hi']}")
+        if first["blocked_by"]:
+            ti.xcom_push(key="blocked_by", value=first["blocked_by"])
+            self.log.warning("blocked by %s: %s", first["blocked_by"], first["detail"].get("reason", ""))
+        if first["stage"] == "plan":
+            self._check_asked(first, context["params"].get("stop_ts"))
+
+    def _check_asked(self, plan: Mapping[str, Any], stop_ts: str | None) -> None:
+        """Whoever asked for a range gets it or hears why not; a retry may find the pumps further on (hazards R-35)."""
+        if stop_ts is None or int(plan["hi"] if plan["state"] == "ready" else plan["lo"]) >= int(stop_ts):
             return
-        if asked and int(asked) > int(plan["lo"]):
-            # Whoever asked for a range gets it or hears why not; a retry may find the pumps further on (R-35).
+        if plan["state"] in STOPPED:
             raise IncompleteWindow(
-                f"stop_ts {asked} cannot be reached yet: {plan['blocked_by'] or plan['detail'].get('reason', '')}",
+                f"stop_ts {stop_ts} cannot be reached yet: {plan['detail'].get('reason', plan['state'])}",
                 where={"replication": self.replication, "landed_ts": plan["lo"]},
                 hint="trigger again when the pumps have passed it",
             )
-        ti.xcom_push(key="return_value", value=plan if self.stage != FUSED else {"results": [plan]})
-        self.skip(ti, self.get_direct_relatives(upstream=False))
+        self.log.warning("this run ends at %s, below stop_ts %s: trigger again for the rest", plan["hi"], stop_ts)
 
 
 class SubmitStageOperator(StageOperator):

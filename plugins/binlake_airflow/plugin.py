@@ -1,0 +1,53 @@
+"""What Airflow learns at start: the app of pages, and where its UI shows them (on a DAG, and on a run)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+from urllib.parse import urlparse
+
+from airflow.configuration import conf
+from airflow.plugins_manager import AirflowPlugin
+
+if TYPE_CHECKING:
+    from starlette.types import Receive, Scope, Send
+
+PREFIX = "/binlake"
+
+
+class _Pages:
+    """The app of `binlake_airflow.web`, imported with the first request.
+
+    The scheduler and every task load this plugin too: the web server's modules would cost each of them seconds.
+    """
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        from binlake_airflow.web import app
+
+        await app(scope, receive, send)
+
+
+def _external_views() -> list[dict[str, Any]]:
+    # Behind a proxy the UI lives below the path of `[api] base_url`.
+    base = urlparse(conf.get("api", "base_url", fallback="") or "").path.rstrip("/") + PREFIX
+    return [
+        {
+            "name": "Windows",
+            "href": f"{base}/dags/{{DAG_ID}}",
+            "destination": "dag",
+            "url_route": "binlake-windows",
+        },
+        {
+            "name": "Window",
+            "href": f"{base}/dags/{{DAG_ID}}/runs/{{RUN_ID}}",
+            "destination": "dag_run",
+            "url_route": "binlake-window",
+        },
+    ]
+
+
+class BinlakePlugin(AirflowPlugin):
+    """Pages of windows at `/binlake`, shown by the UI inside a DAG's and a run's page."""
+
+    name = "binlake"
+    fastapi_apps: ClassVar[list[Any]] = [{"app": _Pages(), "url_prefix": PREFIX, "name": "Binlake"}]
+    external_views: ClassVar[list[Any]] = _external_views()
