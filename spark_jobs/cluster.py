@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from binlake.config import Replication
+from binlake.errors import WireError
 from binlake.placement import EtcdClient, PdClient, Registry
 from binlake.pumpclient import PumpReader
 from binlake.source import TidbSource
@@ -25,11 +26,11 @@ class Cluster:
 
     def probe(self, host: str) -> Probe:
         """What the pump at `host` says of itself. Raises SourceUnavailable."""
-        reader = PumpReader(host, self.cluster_id, timeout_s=self.timeout_s)
         try:
-            info = reader.info()
-        finally:
-            reader.close()
+            info = PumpReader(host, self.cluster_id, timeout_s=self.timeout_s).info()
+        except WireError:
+            # An original pump has no Info service: the registry's word and the proof in the pull must do.
+            return Probe()
         return Probe(info.store_uuid, info.max_commit_ts, info.gc_ts, info.last_error)
 
 

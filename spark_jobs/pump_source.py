@@ -53,7 +53,8 @@ class PumpPartition(InputPartition):
 
 
 class PumpDataSource(DataSource):
-    """`spark.read.format("binlake_pump")`; options: `pumps` (JSON [[node id, host]…]), `cluster_id`, `lo`, `hi`."""
+    """`spark.read.format("binlake_pump")`; options: `pumps` (JSON [[node id, host]…]), `cluster_id`, `lo`, `hi`,
+    `timeout_s`."""
 
     @classmethod
     def name(cls) -> str:
@@ -76,7 +77,7 @@ class PumpDataSourceReader(DataSourceReader):
         self._pumps = [PumpPartition(node_id=node, host=host) for node, host in json.loads(options["pumps"])]
         self._cluster_id = int(options["cluster_id"])
         self._lo, self._hi = int(options["lo"]), int(options["hi"])
-        self._timeout_s = float(options.get("timeout_s", "60"))
+        self._timeout_s = float(options["timeout_s"])
 
     def partitions(self) -> Sequence[InputPartition]:
         """One partition a pump."""
@@ -93,19 +94,15 @@ def pull_batches(pump: PumpPartition, cluster_id: int, lo: int, hi: int, timeout
     rows: list[tuple[object, ...]] = []
     size = 0
     reader = PumpReader(pump.host, cluster_id, timeout_s=timeout_s)
-    try:
-        for commit_ts, start_ts, payload in reader.pull(lo):
-            if commit_ts <= hi and commit_ts != start_ts:
-                rows.extend(_rows(pump.node_id, commit_ts, start_ts, payload))
-                size += len(payload)
-            if commit_ts >= hi:
-                rows.append(_proof(pump.node_id, commit_ts, start_ts))
-                break
-            if size >= BATCH_BYTES or len(rows) >= BATCH_ROWS:
-                yield _batch(rows)
-                rows, size = [], 0
-    finally:
-        reader.close()
+    for commit_ts, start_ts, payload in reader.pull(lo, until_ts=hi):
+        if commit_ts <= hi and commit_ts != start_ts:
+            rows.extend(_rows(pump.node_id, commit_ts, start_ts, payload))
+            size += len(payload)
+        if commit_ts >= hi:
+            rows.append(_proof(pump.node_id, commit_ts, start_ts))
+        if size >= BATCH_BYTES or len(rows) >= BATCH_ROWS:
+            yield _batch(rows)
+            rows, size = [], 0
     yield _batch(rows)
 
 

@@ -29,6 +29,10 @@ class LakeTable:
         """The columns as Spark SQL (`a BIGINT COMMENT '…', …`)."""
         return ", ".join(f"`{c.name}` {c.type} COMMENT '{c.comment}'" for c in self.columns)
 
+    def schema(self) -> str:
+        """The columns as a Spark schema text (`a BIGINT, …`)."""
+        return ", ".join(f"`{column.name}` {column.type}" for column in self.columns)
+
     def column_names(self) -> list[str]:
         """Names in table order."""
         return [column.name for column in self.columns]

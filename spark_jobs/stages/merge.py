@@ -1,0 +1,137 @@
+"""merge: one total order, filtered, decoded with the schema of each row's place; and the DDL of the window by segment.
+
+A pure function of the sealed window and the schema history: run again at any time, it gives the same rows in the same
+place. Rows decode in parallel; nothing of them comes to the driver.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+import structlog
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from binlake.codec import MutationBatch
+from binlake.config.model import Filter
+from binlake.errors import ImmutableWindow
+from binlake.filter import TableFilter
+from binlake.lake.lock import lake_lock
+from binlake.lake.schemas import SchemaHistory
+from binlake.lake.tables import BINLOG, DDL, MUTATION
+from binlake.lake.windowlog import WindowEvent
+from binlake.schema import TableDef, WindowSchemas
+from binlake.window.ddls import DdlBinlog, PlannedDdl, plan_ddls, window_schemas
+from binlake.wire import binlog_pb2
+from spark_jobs.context import Bounds, StageContext, StageResult
+from spark_jobs.lake import overwrite, read
+
+log = structlog.get_logger(__name__)
+
+BATCH_ROWS = 8192
+
+
+def run(ctx: StageContext, bounds: Bounds) -> StageResult:
+    """Derive `mutation` and `ddl` of a landed window. Raises WireError, SchemaError, ImmutableWindow."""
+    began = time.monotonic()
+    manifest = ctx.windows.manifest(bounds.lo, bounds.hi)
+    if manifest is None:
+        raise ImmutableWindow("the window is not landed", where={"window": bounds.window}, hint="run land first")
+    ignored = frozenset(int(ts) for ts in ctx.replication.filter.ignore_txn_commit_ts)
+    with lake_lock(ctx.paths, "merge"):
+        planned, schemas = _ddls(ctx, bounds, ignored)
+        _write_ddls(ctx, bounds, planned)
+        rows = _write_mutations(ctx, bounds, schemas, ignored) if manifest.dml else 0
+    seconds = time.monotonic() - began
+    skipped = [str(ts) for ts in sorted(ignored) if bounds.lo < ts <= bounds.hi]
+    applied = sum(ddl.decision == "apply" for ddl in planned)
+    detail = {"ddl": applied, "ddl_skipped": len(planned) - applied, "skipped_commit_ts": skipped}
+    ctx.windows.record(WindowEvent("merge", bounds.lo, bounds.hi, "done", rows, seconds, ctx.run_id, detail=detail))
+    return StageResult("merge", "done", bounds.lo, bounds.hi, rows, seconds, "", detail)
+
+
+def _between(bounds: Bounds) -> str:
+    return f"commit_ts > {bounds.lo} AND commit_ts <= {bounds.hi}"
+
+
+def _ddls(ctx: StageContext, bounds: Bounds, ignored: Collection[int]) -> tuple[list[PlannedDdl], WindowSchemas]:
+    history = SchemaHistory(ctx.paths)
+    base, jobs = history.state_at(bounds.lo), history.changes(bounds.lo, bounds.hi)
+    rows = read(ctx.spark, ctx.paths, BINLOG).where(_between(bounds)).where("kind = 'ddl'")
+    binlogs = [_ddl_binlog(row.asDict()) for row in whole(rows, "job_id", "schema_state").collect()]
+    planned = plan_ddls(base, binlogs, jobs, TableFilter(ctx.replication.filter), ignored)
+    return planned, window_schemas(base, binlogs, jobs)
+
+
+def _ddl_binlog(row: dict[str, object]) -> DdlBinlog:
+    query = binlog_pb2.Binlog.FromString(row.pop("payload")).ddl_query  # type: ignore[arg-type]
+    return DdlBinlog(query=query.decode("utf-8", "replace"), **row)  # type: ignore[arg-type]
+
+
+def whole(rows: DataFrame, *more: str) -> DataFrame:
+    """One row per transaction with its whole payload: chunks of a large one are joined in order."""
+    single = rows.select("commit_ts", "start_ts", *more, "payload", "chunk")
+    if single.agg(F.max("chunk").alias("n")).collect()[0]["n"]:
+        parts = F.array_sort(F.collect_list(F.struct("chunk", "payload")))
+        joined = F.aggregate(parts, F.lit(b""), lambda done, part: F.concat(done, part["payload"]))
+        return single.groupBy("commit_ts", "start_ts", *more).agg(joined.alias("payload"))
+    return single.drop("chunk")
+
+
+def _write_ddls(ctx: StageContext, bounds: Bounds, planned: list[PlannedDdl]) -> None:
+    predicate = f"window = '{bounds.window}'"
+    if not planned and not read(ctx.spark, ctx.paths, DDL).where(predicate).limit(1).count():
+        return
+    frame = ctx.spark.createDataFrame([_ddl_row(bounds, ddl) for ddl in planned], DDL.schema())
+    overwrite(frame, ctx.paths, DDL, predicate, _note(ctx, bounds))
+
+
+def _ddl_row(bounds: Bounds, ddl: PlannedDdl) -> tuple[object, ...]:
+    # Without routes the text that applies is the text that was logged.
+    return (
+        bounds.window, ddl.segment, ddl.commit_ts, ddl.start_ts, ddl.schema_version, ddl.job_id, ddl.action, ddl.db,
+        ddl.table, ddl.query, ddl.query, ddl.tables, ddl.decision, ddl.reason, ddl.before.to_json(),
+        ddl.after.to_json(),
+    )  # fmt: skip
+
+
+def _write_mutations(ctx: StageContext, bounds: Bounds, schemas: WindowSchemas, ignored: frozenset[int]) -> int:
+    rows = read(ctx.spark, ctx.paths, BINLOG).where(_between(bounds)).where("kind = 'dml'")
+    if ignored:
+        rows = rows.where(~F.col("commit_ts").isin(*ignored))
+    decode = Decoder(schemas, ctx.replication.filter)
+    frame = whole(rows).mapInArrow(decode, MUTATION.schema())
+    overwrite(frame, ctx.paths, MUTATION, _between(bounds), _note(ctx, bounds))
+    return int(read(ctx.spark, ctx.paths, MUTATION).where(_between(bounds)).count())
+
+
+def _note(ctx: StageContext, bounds: Bounds) -> dict[str, str]:
+    return {"run": ctx.run_id, "window": bounds.window, "stage": "merge"}
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """Payloads to rows of `mutation`, in the workers; carries the window's schemas and the filter."""
+
+    schemas: WindowSchemas
+    filter: Filter
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Batches of (commit_ts, start_ts, payload) to batches of `mutation`. Raises WireError, SchemaError."""
+        tables = TableFilter(self.filter)
+        decoded = MutationBatch(lambda table: _route(tables, table))
+        for batch in batches:
+            columns = (batch.column(name).to_pylist() for name in ("payload", "commit_ts", "start_ts"))
+            for payload, commit_ts, start_ts in zip(*columns, strict=True):
+                decoded.add(payload, commit_ts, start_ts, self.schemas.place(commit_ts))
+                if len(decoded) >= BATCH_ROWS:
+                    yield decoded.take()
+        if len(decoded):
+            yield decoded.take()
+
+
+def _route(tables: TableFilter, table: TableDef) -> tuple[str, str] | None:
+    return (table.db, table.name) if tables.keeps(table.db, table.name) else None
