@@ -97,6 +97,13 @@ class Capture:
         with self._open("outcomes.json") as stream:
             return self._parse(stream.read(), "outcomes.json", 1)
 
+    def http(self) -> Iterator[Json]:
+        """Recorded answers of TiDB's status port, each {path, status, content_type, body}."""
+        for path in sorted((self.path / "http").glob("*.json*")):
+            name = f"http/{path.name.removesuffix('.gz')}"
+            with self._open(name) as stream:
+                yield self._object(stream.read(), name, 1)
+
     def _states(self, name: str) -> Iterator[StateAt]:
         group: list[Json] = []
         for number, line in enumerate(self._lines(name), 1):

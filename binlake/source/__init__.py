@@ -1,0 +1,21 @@
+"""The source cluster as three questions: the clock, what became of a transaction, and the DDL history (DESIGN 5).
+
+TiDB answers them by PD and its status port; a capture, a feeder and a workload serve the same protocol.
+"""
+
+from binlake.source.protocol import Clock, Source
+from binlake.source.status import Committed, Locked, RolledBack, Status, Unknown, read_status
+from binlake.source.tidb import StatusPort, TidbSource
+
+__all__ = [
+    "Clock",
+    "Committed",
+    "Locked",
+    "RolledBack",
+    "Source",
+    "Status",
+    "StatusPort",
+    "TidbSource",
+    "Unknown",
+    "read_status",
+]

@@ -1,0 +1,37 @@
+"""What the pipeline may ask a source; whoever answers these questions can be replicated (DESIGN 5)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, Protocol
+
+from binlake.source.status import Status
+
+Job = Mapping[str, Any]
+"""A DDL job as TiDB's JSON has it (tidb-binlog 1.13)."""
+
+
+class Clock(Protocol):
+    """The timestamp oracle."""
+
+    def tso(self, count: int = 1) -> int:
+        """The last of `count` fresh timestamps. Raises SourceUnavailable."""
+
+
+class Source(Protocol):
+    """A source cluster."""
+
+    def tso(self) -> int:
+        """A fresh timestamp: above every commit_ts that exists by now. Raises SourceUnavailable."""
+
+    def transaction_status(self, start_ts: int, key: bytes) -> Status:
+        """What became of the transaction `start_ts` whose primary key is `key` (raw bytes, the prewrite_key).
+
+        Raises SourceUnavailable; an answer that proves nothing is Unknown, never RolledBack (hazards R-07).
+        """
+
+    def ddl_jobs(self, newer_than_job_id: int) -> Iterator[Job]:
+        """Finished jobs with id > `newer_than_job_id`, newest first. Raises SourceUnavailable, WireError."""
+
+    def ddl_jobs_by_id(self, ids: Collection[int]) -> dict[int, Job]:
+        """The finished jobs among `ids`; one that is missing is not finished yet, or unknown."""

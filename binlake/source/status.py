@@ -1,0 +1,69 @@
+"""What became of a transaction, read from TiDB's `/mvcc/hex/KEY` (tidb-binlog 10.5).
+
+Only a write record proves commit or rollback; age, silence and strange answers prove nothing (hazards R-07).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+_ROLLBACK = 3
+
+
+@dataclass(frozen=True)
+class Committed:
+    """Committed at `commit_ts`."""
+
+    commit_ts: int
+
+
+@dataclass(frozen=True)
+class RolledBack:
+    """Rolled back, with a record that proves it."""
+
+
+@dataclass(frozen=True)
+class Locked:
+    """Still undecided: its lock is there. `ttl_ms` as the lock tells; 0 = it does not tell."""
+
+    ttl_ms: int = 0
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """Nothing proves anything; `reason` is for people."""
+
+    reason: str
+
+
+Status = Committed | RolledBack | Locked | Unknown
+
+
+def read_status(body: str, start_ts: int) -> Status:
+    """What the JSON of `/mvcc/hex/KEY` says of `start_ts`. Pure; anything unexpected is Unknown."""
+    try:
+        info = _info(json.loads(body))
+        writes = [write for write in info.get("writes") or [] if int(write.get("start_ts", 0)) == start_ts]
+        if writes:
+            return _of_write(writes[0])
+        lock = info.get("lock") or {}
+        if int(lock.get("start_ts", 0)) == start_ts:
+            return Locked(int(lock.get("ttl", 0)))
+    except (ValueError, TypeError, AttributeError) as error:
+        return Unknown(f"unreadable answer ({error})")
+    return Unknown("neither lock nor write record")
+
+
+def _of_write(write: Mapping[str, Any]) -> Status:
+    if int(write.get("type") or 0) == _ROLLBACK:
+        return RolledBack()
+    commit_ts = int(write.get("commit_ts", 0))
+    return Committed(commit_ts) if commit_ts > 0 else Unknown("a write record without commit_ts")
+
+
+def _info(answer: Mapping[str, Any]) -> Mapping[str, Any]:
+    # v7.5 wraps it in "value"; older versions answer with "info" at the top.
+    return answer.get("value", answer).get("info") or {}

@@ -1,0 +1,123 @@
+"""TiDB as a source: PD for the clock, the status port for transactions and DDL jobs (tidb-binlog 10.3, 10.5).
+
+The DDL history is read page by page, newest first, and never held whole (invariant 5).
+
+How far back to look: job ids are handed out when a DDL is submitted, and the history shows a job only once it is
+finished. So an id below the newest one known may still appear, overtaken by jobs that ran beside it; and the order of
+ids is not that of schema versions. A reader passes the least id that may still be running, or goes on until it has met
+a good number of jobs it knows.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any
+
+import httpx
+
+from binlake.errors import SourceUnavailable, WireError
+from binlake.source.protocol import Clock
+from binlake.source.status import Status, Unknown, read_status
+
+PAGE = 64
+"""Jobs asked for at once: TiDB takes up to 1024, and a job of a wide table has some 100 KB."""
+
+
+class StatusPort:
+    """GET on one of `urls` (a list, or a comma list): the first that answers. Thread-safe."""
+
+    def __init__(self, urls: str | Sequence[str], timeout_s: float = 10.0) -> None:
+        parts = urls.split(",") if isinstance(urls, str) else urls
+        self.urls = tuple(url.strip().rstrip("/") for url in parts if url.strip())
+        self._client = httpx.Client(timeout=timeout_s, trust_env=False)
+
+    def get(self, path: str) -> str:
+        """The body of `path`. Raises SourceUnavailable naming every url and why it did not answer."""
+        reasons = []
+        for url in self.urls:
+            try:
+                answer = self._client.get(f"{url}{path}")
+            except (httpx.HTTPError, httpx.InvalidURL) as error:
+                reasons.append(f"{url}: {error or type(error).__name__}")
+                continue
+            if answer.status_code == httpx.codes.OK:
+                return answer.text
+            reasons.append(f"{url}: HTTP {answer.status_code} {answer.text[:200].strip()}")
+        raise SourceUnavailable(
+            f"the status port does not answer {path.partition('?')[0]}",
+            where={"tried": "; ".join(reasons) or "no url"},
+            hint="set source.status-url to the status port of a running TiDB (default 10080)",
+        )
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+
+class TidbSource:
+    """`pd` gives the clock, `status_url` (one url or a comma list) the rest; see `Source`."""
+
+    def __init__(self, pd: Clock, status_url: str | Sequence[str], timeout_s: float = 10.0) -> None:
+        self._pd = pd
+        self._port = StatusPort(status_url, timeout_s)
+
+    def tso(self) -> int:
+        """A fresh timestamp."""
+        return self._pd.tso()
+
+    def transaction_status(self, start_ts: int, key: bytes) -> Status:
+        """Committed, RolledBack, Locked or Unknown; raises SourceUnavailable."""
+        if not key:
+            return Unknown("its prewrite has no key to ask about")
+        return read_status(self._port.get(f"/mvcc/hex/{key.hex()}"), start_ts)
+
+    def ddl_jobs(self, newer_than_job_id: int) -> Iterator[dict[str, Any]]:
+        """Finished jobs with id > `newer_than_job_id`, newest first, a page at a time."""
+        start = 0
+        while True:
+            page = self._page(start)
+            for job in page:
+                if job["id"] <= newer_than_job_id:
+                    return
+                yield job
+            if not page:
+                return
+            start = page[-1]["id"]
+
+    def ddl_jobs_by_id(self, ids: Collection[int]) -> dict[int, dict[str, Any]]:
+        """The finished jobs among `ids`."""
+        wanted, found = set(ids), dict[int, dict[str, Any]]()
+        remaining = sorted(wanted)
+        while remaining:
+            page = self._page(remaining[-1] + 1)
+            found.update((job["id"], job) for job in page if job["id"] in wanted)
+            least = page[-1]["id"] if page else 0
+            remaining = [job_id for job_id in remaining if job_id < least]
+        return found
+
+    def close(self) -> None:
+        """Close the connections to the status port; the clock is its owner's."""
+        self._port.close()
+
+    def _page(self, below: int) -> list[dict[str, Any]]:
+        """The newest jobs with id < `below` (0 = of all), newest first; empty = there are none."""
+        # Versions differ in whether start_job_id itself is in the answer: asked for exclusively, read either way.
+        path = f"/ddl/history?start_job_id={below}&limit={PAGE}" if below else f"/ddl/history?limit={PAGE}"
+        jobs = self._parse(path, self._port.get(path))
+        page = sorted((job for job in jobs if not below or job["id"] < below), key=lambda job: -int(job["id"]))
+        if below and jobs and not page and len(jobs) > 1:
+            raise WireError(
+                "the status port does not page through its DDL history",
+                where={"path": path, "urls": ",".join(self._port.urls)},
+                hint="/ddl/history takes start_job_id since TiDB 6.2",
+            )
+        return page
+
+    def _parse(self, path: str, body: str) -> list[dict[str, Any]]:
+        try:
+            jobs = json.loads(body)
+            # TiDB says null for an empty history.
+            return [{**job, "id": int(job["id"])} for job in jobs or []]
+        except (ValueError, TypeError, KeyError) as error:
+            raise WireError(f"the answer to {path} is no list of DDL jobs: {error!r}") from error

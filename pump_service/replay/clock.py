@@ -1,0 +1,52 @@
+"""The replay clock: how far PD's clock may go, and what the capture's TiDB knows by then (DESIGN 5).
+
+While the replay runs nothing at or above `bound` has happened yet; once it is released the clock runs on at real pace.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Protocol
+
+from binlake import tso
+
+
+class ClockLead(Protocol):
+    """Who keeps PD's clock below a bound."""
+
+    def lead(self, bound: int) -> None:
+        """From now on every timestamp is below `bound`, and the clock stands close below it."""
+
+    def release(self) -> None:
+        """Let the clock run on at real pace from where it is."""
+
+
+class ReplayClock:
+    """Leads PD's clock; thread-safe. Bounds never fall."""
+
+    def __init__(self, pd: ClockLead) -> None:
+        self._pd = pd
+        self._lock = threading.Lock()
+        self._bound = 0
+        self._released: float | None = None
+
+    def lead(self, bound: int) -> None:
+        """Move the bound up to `bound` (TSO). Raises what PD raises; the bound is then where it was."""
+        with self._lock:
+            if bound > self._bound:
+                self._pd.lead(bound)
+                self._bound = bound
+
+    def release(self) -> None:
+        """The replay is over."""
+        with self._lock:
+            self._pd.release()
+            self._released = time.monotonic()
+
+    def now(self) -> int:
+        """The ts below which everything that happened is known."""
+        with self._lock:
+            if self._released is None:
+                return self._bound
+            return self._bound + tso.compose(int((time.monotonic() - self._released) * 1000))

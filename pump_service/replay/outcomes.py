@@ -1,0 +1,83 @@
+"""What became of each transaction of a capture: its C or R tells, and for orphans what was recorded of the store.
+
+Sources, in this order: a C in the capture; `outcomes.json`; `decoded.jsonl`, which holds every row change of every
+committed transaction, so that an orphan with rows in it is committed and one without is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from google.protobuf.message import DecodeError
+
+from binlake.capture import Capture
+from binlake.errors import WireError
+from binlake.wire import binlog_pb2 as pb
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """One transaction by its P. `commit_ts` 0 = rolled back; `orphan`: the capture has neither its C nor its R."""
+
+    start_ts: int
+    key: bytes
+    commit_ts: int
+    orphan: bool
+
+
+class Outcomes:
+    """The transactions of a capture by start_ts and by primary key."""
+
+    def __init__(self, transactions: Iterable[Transaction]) -> None:
+        self.by_start = {found.start_ts: found for found in transactions}
+        self.by_key: dict[bytes, list[Transaction]] = {}
+        for found in sorted(self.by_start.values(), key=lambda transaction: transaction.start_ts):
+            self.by_key.setdefault(found.key, []).append(found)
+
+    @classmethod
+    def of(cls, capture: Capture) -> Outcomes:
+        """Read the capture. Raises WireError."""
+        keys, commits, ended = _binlogs(capture)
+        orphans = keys.keys() - ended
+        truth = _recorded(capture, orphans)
+        return cls(
+            Transaction(start, key, commits.get(start) or truth.get(start, 0), start in orphans)
+            for start, key in keys.items()
+        )
+
+    def orphan_commit_ts(self, start_ts: int) -> int:
+        """The true commit_ts of an orphan; 0 for a rolled back one and for every transaction with a C or R."""
+        found = self.by_start.get(start_ts)
+        return found.commit_ts if found is not None and found.orphan else 0
+
+
+def _binlogs(capture: Capture) -> tuple[dict[int, bytes], dict[int, int], set[int]]:
+    keys: dict[int, bytes] = {}
+    commits: dict[int, int] = {}
+    ended: set[int] = set()
+    for index, payload in enumerate(capture.binlogs()):
+        try:
+            binlog = pb.Binlog.FromString(payload)
+        except DecodeError as error:
+            where = {"capture": capture.name, "binlog": index}
+            raise WireError(f"a payload is no binlog: {error}", where=where) from error
+        if binlog.tp == pb.Prewrite:
+            keys[binlog.start_ts] = binlog.prewrite_key
+            continue
+        ended.add(binlog.start_ts)
+        if binlog.tp == pb.Commit:
+            commits[binlog.start_ts] = binlog.commit_ts
+    return keys, commits, ended
+
+
+def _recorded(capture: Capture, orphans: set[int]) -> Mapping[int, int]:
+    """commit_ts by start_ts of the orphans that are committed."""
+    if not orphans:
+        return {}
+    found = {int(outcome["start_ts"]): int(outcome.get("commit_ts", 0)) for outcome in capture.outcomes() or ()}
+    if orphans <= found.keys() or not capture.has("decoded.jsonl"):
+        return found
+    unknown = orphans - found.keys()
+    rows = ((int(row["start_ts"]), int(row["commit_ts"])) for row in capture.decoded())
+    return {**found, **{start: commit for start, commit in rows if start in unknown}}

@@ -1,0 +1,119 @@
+"""What a replay has to do, in order of arrival, and the bound that the clock must stay below meanwhile.
+
+The rule (DESIGN 5): every timestamp that PD gives is below the least commit_ts not yet acked. Arrival order is not
+commit order, so that least one is taken over all the rest of the capture. It keeps the watermark right (tidb-binlog
+2.5): a fake at F is logged with F < bound <= commit_ts of every transaction whose P is not acked yet, so no P can
+follow a fake at or above its commit_ts.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from google.protobuf.message import DecodeError
+
+from binlake import tso
+from binlake.capture import Capture
+from binlake.errors import WireError
+from binlake.wire import binlog_pb2 as pb
+from pump_service.replay.outcomes import Outcomes
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One binlog of the capture. `needs`: how many prewrites must be acked before this is written (0 for a prewrite);
+    `holds`: the commit_ts that stays above the clock until this is acked, 0 = none."""
+
+    index: int
+    kind: int
+    start_ts: int
+    commit_ts: int
+    needs: int
+    holds: int
+
+    @property
+    def is_prewrite(self) -> bool:
+        """True for a P."""
+        return self.kind == pb.Prewrite
+
+
+class ReplayPlan:
+    """The steps of a capture; thread-safe. Memory: some 100 bytes a binlog, no payloads.
+
+    A C or R waits for every P that arrived before it: its own among them, and each whose commit_ts may be below its own
+    (hazards R-09: else a commit_ts would be logged before a P that commits below it).
+    """
+
+    def __init__(self, steps: Iterable[Step]) -> None:
+        self.steps = tuple(steps)
+        self._lock = threading.Lock()
+        self._holds = sorted((step.holds, step.index) for step in self.steps if step.holds)
+        self._next = 0
+        self._acked = bytearray(len(self.steps))
+        self._prewrites = [step.index for step in self.steps if step.is_prewrite]
+        self._prefix = 0
+
+    @classmethod
+    def of(cls, capture: Capture, outcomes: Outcomes) -> ReplayPlan:
+        """Read the capture once. Raises WireError for damage and for a C or R without its P."""
+        return cls(_steps(capture, outcomes))
+
+    @property
+    def first_bound(self) -> int:
+        """The least commit_ts of the capture; MAX_TS when it has none."""
+        return self._holds[0][0] if self._holds else tso.MAX_TS
+
+    @property
+    def transactions(self) -> int:
+        """How many different commit_ts the capture has."""
+        return len({hold for hold, _ in self._holds})
+
+    def bound(self) -> int:
+        """The least commit_ts not yet acked; MAX_TS when all are. Never falls."""
+        with self._lock:
+            while self._next < len(self._holds) and self._acked[self._holds[self._next][1]]:
+                self._next += 1
+            return self._holds[self._next][0] if self._next < len(self._holds) else tso.MAX_TS
+
+    def ack(self, step: Step) -> None:
+        """`step` is durable on a pump."""
+        with self._lock:
+            self._acked[step.index] = 1
+            while self._prefix < len(self._prewrites) and self._acked[self._prewrites[self._prefix]]:
+                self._prefix += 1
+
+    def may_write(self, step: Step) -> bool:
+        """Whether everything that must be durable before `step` is."""
+        with self._lock:
+            return self._prefix >= step.needs
+
+
+def _steps(capture: Capture, outcomes: Outcomes) -> Iterable[Step]:
+    prewrites = 0
+    known: set[int] = set()
+    for index, payload in enumerate(capture.binlogs()):
+        binlog = parse(capture, index, payload)
+        start = binlog.start_ts
+        if binlog.tp == pb.Prewrite:
+            prewrites += 1
+            known.add(start)
+            # An orphan's C is written by the pump itself, once it has asked: its P alone holds the clock.
+            yield Step(index, binlog.tp, start, 0, 0, outcomes.orphan_commit_ts(start))
+        elif start not in known:
+            where = {"capture": capture.name, "binlog": index, "start_ts": start}
+            raise WireError("a commit or rollback comes before its prewrite", where=where)
+        else:
+            held = binlog.commit_ts if binlog.tp == pb.Commit else 0
+            yield Step(index, binlog.tp, start, binlog.commit_ts, prewrites, held)
+
+
+def parse(capture: Capture, index: int, payload: bytes) -> pb.Binlog:
+    """The binlog at `index`. Raises WireError."""
+    try:
+        binlog = pb.Binlog.FromString(payload)
+    except DecodeError as error:
+        where = {"capture": capture.name, "binlog": index}
+        raise WireError(f"a payload is no binlog: {error}", where=where) from error
+    return binlog

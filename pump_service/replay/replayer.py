@@ -1,0 +1,202 @@
+"""Writes a capture to the pumps in order of arrival, as TiDB's pump client would, and leads PD's clock meanwhile.
+
+Payloads go out as they were recorded: no timestamp is changed. A binlog waits for what must be durable before it
+(`ReplayPlan.may_write`), later ones do not wait for it: many are on their way at a time, and a group commit serves
+many.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import structlog
+
+from binlake import tso
+from binlake.capture import Capture
+from binlake.errors import ConfigError
+from binlake.wire import binlog_pb2 as pb
+from pump_service.replay.clock import ReplayClock
+from pump_service.replay.outcomes import Outcomes
+from pump_service.replay.plan import ReplayPlan, Step, parse
+
+log = structlog.get_logger()
+
+WRITERS = 64
+"""Writes on their way at once: enough for a group commit, few enough for one process."""
+MAX_BYTES = 256 << 20
+"""Bytes of payloads held at once."""
+_LEAD_EVERY_S = 0.004  # each Lead is an RPC; a bound that is a little late only makes the clock wait
+
+
+class Writer(Protocol):
+    """The pump client."""
+
+    def write_prewrite(self, binlog: pb.Binlog) -> str:
+        """Store a P on one pump; its node id."""
+
+    def write_commit(self, binlog: pb.Binlog, node_id: str | None = None) -> str:
+        """Store a C on the pump `node_id`."""
+
+    def write_rollback(self, binlog: pb.Binlog, node_id: str | None = None) -> str:
+        """Store an R on the pump `node_id`."""
+
+
+@dataclass(frozen=True)
+class ReplayResult:
+    """What was written: `binlogs`, of `transactions` different commit_ts up to `last_ts`, in `seconds`."""
+
+    binlogs: int
+    transactions: int
+    last_ts: int
+    seconds: float
+
+
+Progress = Callable[[int, int], None]
+"""Called with (binlogs acked, binlogs in all) some times a second."""
+
+
+class Replayer:
+    """One replay of one capture. `rate`: binlogs a second, None = as fast as the pumps take them."""
+
+    def __init__(
+        self, capture: Capture, outcomes: Outcomes, client: Writer, clock: ReplayClock, *, rate: float | None = None
+    ) -> None:
+        self.plan = ReplayPlan.of(capture, outcomes)
+        self._capture = capture
+        self._client = client
+        self._clock = clock
+        self._rate = rate
+        self._ready: queue.SimpleQueue[tuple[Step, pb.Binlog] | None] = queue.SimpleQueue()
+        self._parked: deque[tuple[Step, pb.Binlog]] = deque()
+        self._placed: dict[int, str] = {}
+        self._state = threading.Condition()
+        self._ended = threading.Event()
+        self._in_flight = 0
+        self._bytes = 0
+        self._acked = 0
+        self._failure: BaseException | None = None
+
+    def run(self, progress: Progress | None = None) -> ReplayResult:
+        """Write everything, then let the clock run on. Raises what the pump client and PD raise."""
+        began = time.monotonic()
+        self._clock.lead(self.plan.first_bound)
+        threads = [threading.Thread(target=self._work, name=f"replay-{n}", daemon=True) for n in range(WRITERS)]
+        threads.append(threading.Thread(target=self._lead, args=(progress,), name="replay-clock", daemon=True))
+        for thread in threads:
+            thread.start()
+        try:
+            self._feed()
+            self._drain()
+        finally:
+            for _ in range(WRITERS):
+                self._ready.put(None)
+            self._ended.set()
+            for thread in threads:
+                thread.join()
+        if self._failure is not None:
+            raise self._failure
+        self._clock.release()
+        result = self._result(time.monotonic() - began)
+        log.info(
+            "capture_replayed", capture=self._capture.name, binlogs=result.binlogs, seconds=round(result.seconds, 2)
+        )
+        return result
+
+    def _result(self, seconds: float) -> ReplayResult:
+        last = max((step.holds for step in self.plan.steps), default=0)
+        return ReplayResult(len(self.plan.steps), self.plan.transactions, last, seconds)
+
+    def _feed(self) -> None:
+        began = time.monotonic()
+        for step, payload in zip(self.plan.steps, self._capture.binlogs(), strict=True):
+            if self._rate:
+                time.sleep(max(0.0, began + step.index / self._rate - time.monotonic()))
+            binlog = parse(self._capture, step.index, payload)
+            with self._state:
+                self._state.wait_for(lambda: self._failure or self._room())
+                if self._failure:
+                    return
+                self._in_flight += 1
+                self._bytes += len(payload)
+                if step.is_prewrite:
+                    self._ready.put((step, binlog))
+                else:
+                    self._parked.append((step, binlog))
+                    self._unpark()
+
+    def _room(self) -> bool:
+        return self._in_flight < 4 * WRITERS and self._bytes < MAX_BYTES
+
+    def _drain(self) -> None:
+        with self._state:
+            self._state.wait_for(lambda: self._failure or self._in_flight == 0)
+
+    def _unpark(self) -> None:
+        # First come, first served: `needs` never falls along the capture.
+        while self._parked and self.plan.may_write(self._parked[0][0]):
+            self._ready.put(self._parked.popleft())
+
+    def _work(self) -> None:
+        while (task := self._ready.get()) is not None:
+            try:
+                self._write(*task)
+            except BaseException as error:  # noqa: BLE001 - carried to run(), which raises it
+                with self._state:
+                    self._failure = self._failure or error
+                    self._state.notify_all()
+                return
+
+    def _write(self, step: Step, binlog: pb.Binlog) -> None:
+        if step.is_prewrite:
+            self._placed[step.start_ts] = self._client.write_prewrite(binlog)
+        elif step.kind == pb.Commit:
+            self._client.write_commit(binlog, self._placed[step.start_ts])
+        else:
+            self._client.write_rollback(binlog, self._placed[step.start_ts])
+        self.plan.ack(step)
+        with self._state:
+            self._in_flight -= 1
+            self._acked += 1
+            self._bytes -= binlog.ByteSize()
+            self._unpark()
+            self._state.notify_all()
+
+    def _lead(self, progress: Progress | None) -> None:
+        """Keep the clock close below the plan's bound; one RPC for many acks."""
+        told = 0.0
+        try:
+            while True:
+                ended = self._ended.wait(_LEAD_EVERY_S)
+                bound = self.plan.bound()
+                if bound < tso.MAX_TS:
+                    self._clock.lead(bound)
+                if progress and (ended or time.monotonic() - told > 0.1):
+                    told = time.monotonic()
+                    progress(self._acked, len(self.plan.steps))
+                if ended:
+                    return
+        except BaseException as error:  # noqa: BLE001 - carried to run(), which raises it
+            with self._state:
+                self._failure = self._failure or error
+                self._state.notify_all()
+
+
+def refuse_replayed(plan: ReplayPlan, now: int, capture: Capture) -> None:
+    """A PD whose clock has passed the capture's beginning cannot lead it any more.
+
+    `now` is a TSO of that PD. A second replay into the same cluster ends here, always: its watermarks stand above these
+    commits, and a row written below a watermark is lost in silence. Raises ConfigError.
+    """
+    if now >= plan.first_bound:
+        raise ConfigError(
+            f"PD's clock {now} is past the capture's first commit {plan.first_bound}",
+            where={"capture": capture.name},
+            hint="it was replayed into this cluster already, or PD followed the wall clock: start `binlake pd`, its clock "
+            "held, and the pumps with fresh data directories",
+        )

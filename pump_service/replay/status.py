@@ -1,0 +1,136 @@
+"""The answers of the capture's TiDB at a time `now`: pure functions that give the JSON text a real status port gives.
+
+What happened at or after `now` is not there yet: a job is in the history once its FinishedTS has passed, a transaction
+shows a write record once its commit_ts has passed and a lock from its start_ts until then (tidb-binlog 10.3, 10.5).
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from binlake.capture import Capture
+from pump_service.replay.outcomes import Outcomes, Transaction
+
+Json = dict[str, Any]
+_ROLLBACK = 3
+MAX_HISTORY = 1024
+"""TiDB answers no more jobs at once."""
+
+
+def go_json(value: object, *, indent: bool = True) -> str:
+    """JSON as Go prints it: one space of indent, `<`, `>`, `&`, U+2028 and U+2029 escaped."""
+    layout: Json = {"indent": 1} if indent else {"separators": (",", ":")}
+    text = json.dumps(value, ensure_ascii=False, **layout)
+    for character in "<>&\u2028\u2029":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return text
+
+
+class History:
+    """The DDL jobs of a capture, by id. Memory: the texts of the jobs."""
+
+    def __init__(self, jobs: Iterable[Json]) -> None:
+        self._jobs = sorted(jobs, key=lambda job: int(job["id"]))
+
+    def finished(self, now: int, start_job_id: int = 0, limit: int = 0) -> list[Json]:
+        """As `/ddl/history`: the newest `limit` first, from `start_job_id` downwards; 0, 0 = all, oldest first."""
+        jobs = [job for job in self._jobs if int(job["binlog"]["FinishedTS"]) < now]
+        if not limit and not start_job_id:
+            return jobs
+        below = [job for job in reversed(jobs) if not start_job_id or job["id"] <= start_job_id]
+        return below[: limit or MAX_HISTORY]
+
+
+class Mvcc:
+    """Locks and write records of the primary keys in a capture.
+
+    Where the capture recorded a real answer for a key, its entries (with values) are used; the rest follows from the
+    binlogs.
+    """
+
+    def __init__(self, outcomes: Outcomes, recorded: Mapping[str, Sequence[Json]]) -> None:
+        self._outcomes = outcomes
+        self._recorded = recorded
+
+    @classmethod
+    def of(cls, capture: Capture, outcomes: Outcomes) -> Mvcc:
+        """With the recorded answers in `http/`."""
+        recorded: dict[str, list[Json]] = {}
+        for answer in capture.http():
+            if answer["path"].startswith("/mvcc/hex/") and answer["status"] == 200:
+                key = answer["path"].removeprefix("/mvcc/hex/").lower()
+                recorded.setdefault(key, []).append(json.loads(answer["body"]))
+        return cls(outcomes, recorded)
+
+    def answer(self, key: bytes, now: int) -> Json:
+        """The body of `/mvcc/hex/KEY`."""
+        recorded = self._recorded.get(key.hex(), ())
+        transactions = self._outcomes.by_key.get(key, [])
+        writes = {write["start_ts"]: write for write in map(_write, transactions)}
+        values: dict[int, Json] = {}
+        locks: dict[int, Json] = {}
+        for info in (body["value"]["info"] for body in recorded):
+            writes.update((write["start_ts"], write) for write in info.get("writes", ()))
+            values.update((value["start_ts"], value) for value in info.get("values", ()))
+            if "lock" in info:
+                locks[info["lock"]["start_ts"]] = info["lock"]
+        shown = sorted((w for w in writes.values() if w["commit_ts"] < now), key=lambda write: -int(write["commit_ts"]))
+        undecided = [t for t in transactions if t.commit_ts >= now > t.start_ts]
+        info: Json = {}
+        if undecided:
+            info["lock"] = locks.get(undecided[0].start_ts) or _lock(undecided[0])
+        if shown:
+            info["writes"] = shown
+        if found := [values[write["start_ts"]] for write in shown if write["start_ts"] in values]:
+            info["values"] = found
+        region = recorded[0]["region_id"] if recorded else 1
+        return {"key": key.hex().upper(), "region_id": region, "value": {"info": info}}
+
+
+def _write(transaction: Transaction) -> Json:
+    if transaction.commit_ts:
+        return {"start_ts": transaction.start_ts, "commit_ts": transaction.commit_ts}
+    return {"type": _ROLLBACK, "start_ts": transaction.start_ts, "commit_ts": transaction.start_ts}
+
+
+def _lock(transaction: Transaction) -> Json:
+    return {"start_ts": transaction.start_ts, "primary": base64.b64encode(transaction.key).decode()}
+
+
+def status(meta: Json) -> Json:
+    """The body of `/status`."""
+    return {"connections": 0, "version": meta.get("version", ""), "git_hash": _git_hash(meta)}
+
+
+def info_all(meta: Json, host: str, port: int, started: int) -> Json:
+    """The body of `/info/all`: one server, binlog on; `started` in Unix seconds."""
+    server = str(uuid.uuid5(uuid.NAMESPACE_URL, f"binlake-capture-{meta.get('case', '')}-{meta.get('seed', '')}"))
+    own = {
+        "version": meta.get("version", ""),
+        "git_hash": _git_hash(meta),
+        "ddl_id": server,
+        "ip": host,
+        "listening_port": 0,
+        "status_port": port,
+        "lease": "45s",
+        "binlog_status": "On",
+        "start_timestamp": started,
+        "labels": {},
+        "server_id": 0,
+    }
+    return {
+        "servers_num": 1,
+        "owner_id": server,
+        "is_all_server_version_consistent": True,
+        "all_servers_info": {server: own},
+    }
+
+
+def _git_hash(meta: Json) -> str:
+    lines = str(meta.get("tidb_version", "")).splitlines()
+    found = next((line.partition(": ")[2] for line in lines if line.startswith("Git Commit Hash")), "None")
+    return found[:12]

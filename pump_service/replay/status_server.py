@@ -1,0 +1,134 @@
+"""The capture's TiDB status port on loopback: `/status`, `/info/all`, `/ddl/history`, `/mvcc/hex/KEY`, as of a clock."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import structlog
+
+from binlake.capture import Capture
+from binlake.errors import ConfigError
+from pump_service.replay import status
+from pump_service.replay.outcomes import Outcomes
+
+log = structlog.get_logger()
+
+
+class BadRequest(Exception):
+    """The caller asked for something that a status port refuses with 400."""
+
+
+class StatusServer:
+    """Serves `capture` as of `now()`; `addr` is HOST:PORT, port 0 = a free one.
+
+    Raises ConfigError when it cannot listen.
+    """
+
+    def __init__(self, capture: Capture, outcomes: Outcomes, now: Callable[[], int], addr: str = "127.0.0.1:0") -> None:
+        self._meta = capture.meta
+        self._history = status.History(capture.jobs())
+        self._mvcc = status.Mvcc.of(capture, outcomes)
+        self._now = now
+        self._started = int(time.time())
+        host, _, port = addr.rpartition(":")
+        try:
+            self._server = ThreadingHTTPServer((host, int(port)), _handler(self))
+        except (OSError, ValueError, OverflowError) as error:
+            raise ConfigError(
+                f"the status port cannot listen: {error}", where={"addr": addr}, hint="give --status-addr HOST:PORT"
+            ) from error
+        self._server.daemon_threads = True
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), daemon=True)
+
+    @property
+    def url(self) -> str:
+        """http://HOST:PORT."""
+        host, port = self._server.server_address[:2]
+        return f"http://{host!s}:{port}"
+
+    def start(self) -> None:
+        """Serve in a thread of its own."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop serving and free the port."""
+        if self._thread.is_alive():
+            self._server.shutdown()
+            self._thread.join()
+        self._server.server_close()
+
+    def __enter__(self) -> StatusServer:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def answer(self, target: str) -> str | None:
+        """The body for the request target, or None for an unknown path. Raises BadRequest."""
+        parts = urlsplit(target)
+        query = {name: values[-1] for name, values in parse_qs(parts.query).items()}
+        if parts.path == "/status":
+            return status.go_json(status.status(self._meta), indent=False)
+        if parts.path == "/info/all":
+            host, port = self._server.server_address[:2]
+            return status.go_json(status.info_all(self._meta, str(host), int(port), self._started))
+        if parts.path == "/ddl/history":
+            return self._jobs(query)
+        if parts.path.startswith("/mvcc/hex/"):
+            return status.go_json(self._mvcc.answer(_key(parts.path.removeprefix("/mvcc/hex/")), self._now()))
+        return None
+
+    def _jobs(self, query: dict[str, str]) -> str:
+        start, limit = _number(query, "start_job_id"), _number(query, "limit")
+        if limit > status.MAX_HISTORY:
+            raise BadRequest(f"ddl history limit must be between 1 and {status.MAX_HISTORY}")
+        return status.go_json(self._history.finished(self._now(), start, limit))
+
+
+def _number(query: dict[str, str], name: str) -> int:
+    text = query.get(name, "0")
+    if not text.isdecimal():
+        raise BadRequest(f'{name} "{text}" is no number')
+    return int(text)
+
+
+def _key(text: str) -> bytes:
+    try:
+        return bytes.fromhex(text)
+    except ValueError as error:
+        raise BadRequest(f"encoding/hex: {error}") from error
+
+
+def _handler(server: StatusServer) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            try:
+                body = server.answer(self.path)
+            except BadRequest as error:
+                self._send(400, str(error), "text/plain; charset=utf-8")
+                return
+            if body is None:
+                self._send(404, "404 page not found\n", "text/plain; charset=utf-8")
+            else:
+                self._send(200, body, "application/json")
+
+        def _send(self, code: int, body: str, kind: str) -> None:
+            data = body.encode()
+            self.send_response(code)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            log.debug("status_request", request=format % args)
+
+    return Handler
