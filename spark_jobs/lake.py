@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from deltalake import DeltaTable
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -29,8 +29,8 @@ def read(spark: SparkSession, paths: LakePaths, table: LakeTable) -> DataFrame:
     return spark.read.format("delta").load(paths.table(table.name))
 
 
-def overwrite(frame: DataFrame, paths: LakePaths, table: LakeTable, predicate: str, note: Mapping[str, str]) -> None:
-    """Replace the rows that match `predicate` by `frame` (all of which must match it) in one commit.
+def overwrite(frame: DataFrame, paths: LakePaths, table: LakeTable, predicate: str, note: Mapping[str, str]) -> int:
+    """Replace the rows that match `predicate` by `frame` (all of which must match it) in one commit; the rows written.
 
     `note` goes into the commit's userMetadata (`DESCRIBE HISTORY`): run, window, stage.
     """
@@ -42,17 +42,20 @@ def overwrite(frame: DataFrame, paths: LakePaths, table: LakeTable, predicate: s
         .option("userMetadata", json.dumps(dict(note), sort_keys=True))
         .save(paths.table(table.name))
     )
+    # The commit's own count: reading it back would scan the rows again.
+    metrics = DeltaTable(paths.table(table.name)).history(1)[0]["operationMetrics"]
+    return int(metrics["numOutputRows"])
 
 
-def digest(frame: DataFrame, columns: list[str]) -> tuple[int, str]:
-    """(rows, digest) of `columns`, independent of the order of rows: SHA-256 over count and two 64-bit folds."""
+def folds(frame: DataFrame, columns: list[str]) -> list[Column]:
+    """Aggregates whose values make a digest of `columns` that does not depend on the order of rows."""
     hashed = F.xxhash64(*[_hashable(frame, name) for name in columns])
-    row = frame.select(hashed.alias("h")).agg(
-        F.count("h").alias("n"), F.sum(F.col("h").cast("decimal(38,0)")).alias("s"), F.expr("bit_xor(h)").alias("x")
-    )
-    found = row.collect()[0]
-    text = f"{found['n']}:{found['s']}:{found['x']}"
-    return int(found["n"]), hashlib.sha256(text.encode()).hexdigest()
+    return [F.count(hashed), F.sum(hashed.cast("decimal(38,0)")), F.bit_xor(hashed)]
+
+
+def folded(values: Sequence[object]) -> str:
+    """The digest of the values of `folds`: SHA-256 over count, sum and exclusive or of 64-bit hashes."""
+    return hashlib.sha256(":".join(map(str, values)).encode()).hexdigest()
 
 
 def _hashable(frame: DataFrame, name: str) -> Column:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -31,6 +32,31 @@ def pull(ctx: StageContext, cluster_id: int, members: list[Member], bounds: Boun
     )
     source.write.mode("overwrite").parquet(folder)
     return ctx.spark.read.schema(SCHEMA_DDL).parquet(folder)
+
+
+@dataclass(frozen=True)
+class PumpPart:
+    """What one pump gave: the commit_ts of its proof (0 = none), transactions, DDL among them, newest schema version."""
+
+    proof: int
+    entities: int
+    ddls: int
+    schema_version: int
+
+
+NOTHING = PumpPart(0, 0, 0, 0)
+
+
+def survey(pulled: DataFrame, bounds: Bounds) -> dict[str, PumpPart]:
+    """What each pump gave for `bounds`, by node id."""
+    kind, inside = F.col("kind"), F.col("commit_ts").between(bounds.lo + 1, bounds.hi) & (F.col("chunk") == 0)
+    found = pulled.groupBy("pump").agg(
+        F.coalesce(F.max(F.when(kind == "proof", F.col("commit_ts"))), F.lit(0)),
+        F.count_if(inside & (kind != "proof")),
+        F.count_if(inside & (kind == "ddl")),
+        F.coalesce(F.max(F.when(inside & (kind == "dml"), F.col("schema_version"))), F.lit(0)),
+    )
+    return {pump: PumpPart(*values) for pump, *values in found.collect()}
 
 
 def transactions(pulled: DataFrame, bounds: Bounds) -> DataFrame:

@@ -40,7 +40,8 @@ class MemberProof:
 class WindowManifest:
     """What land sealed: the window (lo, hi], who took part, and the digest of its rows in `binlog`.
 
-    `schema_version` is the schema history's version at hi; `dml` and `ddls` count transactions; `bytes` payload bytes.
+    `schema_version` is the schema history's version at hi; `dml` and `ddls` count transactions, `chunks` the rows
+    above the first of a transaction; `bytes` are payload bytes.
     """
 
     replication: str
@@ -51,6 +52,7 @@ class WindowManifest:
     members: tuple[MemberProof, ...]
     dml: int
     ddls: int
+    chunks: int
     bytes: int
     schema_version: int
     digest: str

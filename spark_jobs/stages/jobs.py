@@ -5,6 +5,7 @@ A job appears in the source's history only after its DDL is finished; until then
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import structlog
@@ -16,6 +17,7 @@ from binlake.lake.schemas import SchemaHistory
 from binlake.schema import DdlJob, SchemaState, ddl_kind, in_version_order
 from binlake.source import TidbSource
 from spark_jobs.context import Bounds, StageContext
+from spark_jobs.staging import PumpPart
 
 log = structlog.get_logger(__name__)
 
@@ -34,14 +36,15 @@ class WindowJobs:
     schema_version: int
 
 
-def fetch_jobs(ctx: StageContext, source: TidbSource, pulled: DataFrame, bounds: Bounds) -> WindowJobs:
+def fetch_jobs(
+    ctx: StageContext, source: TidbSource, pulled: DataFrame, parts: Sequence[PumpPart], bounds: Bounds
+) -> WindowJobs:
     """The jobs of the DDL in the window, and those without a binlog. Raises IncompleteWindow, SourceUnavailable."""
     history = SchemaHistory(ctx.paths)
     base = None if history.exists() else _base(source, bounds.lo)
     state = base if base is not None else history.state_at(bounds.lo)
-    ddls = _ddl_binlogs(pulled, bounds)
-    newest = _newest_version(pulled, bounds)
-    if not ddls and newest <= state.version:
+    ddls = _ddl_binlogs(pulled, bounds) if any(part.ddls for part in parts) else []
+    if not ddls and all(part.schema_version <= state.version for part in parts):
         return WindowJobs(bounds.hi, base, (), state.version)
     jobs = source.ddl_jobs_by_id({job_id for _, job_id in ddls})
     hi = _lowered(bounds, ddls, jobs)
@@ -65,11 +68,6 @@ def _ddl_binlogs(pulled: DataFrame, bounds: Bounds) -> list[tuple[int, int]]:
     return sorted(
         (row["commit_ts"], row["job_id"]) for row in found if ddl_kind(row["query"], row["schema_state"]) == "ddl"
     )
-
-
-def _newest_version(pulled: DataFrame, bounds: Bounds) -> int:
-    rows = pulled.where(f"kind = 'dml' AND commit_ts > {bounds.lo} AND commit_ts <= {bounds.hi}")
-    return int(rows.agg(F.coalesce(F.max("schema_version"), F.lit(0)).alias("v")).collect()[0]["v"])
 
 
 def _lowered(bounds: Bounds, ddls: list[tuple[int, int]], jobs: dict[int, dict[str, object]]) -> int:

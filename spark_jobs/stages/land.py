@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import structlog
 from pyspark.sql import DataFrame
@@ -25,9 +25,9 @@ from binlake.window.membership import gather
 from binlake.window.plan import Member, propose
 from spark_jobs.cluster import Cluster, open_cluster
 from spark_jobs.context import Bounds, StageContext, StageResult
-from spark_jobs.lake import digest, ensure_tables, overwrite, read
+from spark_jobs.lake import ensure_tables, folded, folds, overwrite, read
 from spark_jobs.stages.jobs import WindowJobs, fetch_jobs
-from spark_jobs.staging import pull, transactions
+from spark_jobs.staging import NOTHING, PumpPart, pull, survey, transactions
 
 log = structlog.get_logger(__name__)
 
@@ -66,18 +66,37 @@ def _sealed(ctx: StageContext, bounds: Bounds) -> WindowManifest | None:
 
 
 def _verify(ctx: StageContext, sealed: WindowManifest) -> None:
-    _, found = _digest(ctx, Bounds(sealed.lo, sealed.hi))
-    if found != sealed.digest:
+    found = _landed(ctx, Bounds(sealed.lo, sealed.hi))
+    if found.digest != sealed.digest:
         raise ImmutableWindow(
             "the landed rows are not those that were sealed",
-            where={"window": sealed.window, "sealed": sealed.digest[:12], "found": found[:12]},
+            where={"window": sealed.window, "sealed": sealed.digest[:12], "found": found.digest[:12]},
             hint="`binlog` was changed after landing: restore it by Delta time travel",
         )
 
 
-def _digest(ctx: StageContext, bounds: Bounds) -> tuple[int, str]:
+@dataclass(frozen=True)
+class _Landed:
+    """What is in `binlog` of a window: transactions by kind, chunks above the first, bytes, digest of all rows."""
+
+    dml: int
+    ddls: int
+    chunks: int
+    bytes: int
+    digest: str
+
+
+def _landed(ctx: StageContext, bounds: Bounds) -> _Landed:
     rows = read(ctx.spark, ctx.paths, BINLOG).where(_between(bounds))
-    return digest(rows, DIGEST_COLUMNS)
+    first = F.col("chunk") == 0
+    counts = [
+        F.count_if(first & (F.col("kind") == "dml")),
+        F.count_if(first & (F.col("kind") == "ddl")),
+        F.count_if(~first),
+        F.coalesce(F.sum(F.length("payload")), F.lit(0)),
+    ]
+    dml, ddls, chunks, size, *folds_of = rows.agg(*counts, *folds(rows, DIGEST_COLUMNS)).collect()[0]
+    return _Landed(dml, ddls, chunks, size, folded(folds_of))
 
 
 def _between(bounds: Bounds) -> str:
@@ -87,17 +106,17 @@ def _between(bounds: Bounds) -> str:
 def _land(ctx: StageContext, bounds: Bounds, cluster: Cluster) -> tuple[WindowManifest, list[Member]]:
     members = _members(ctx, cluster, bounds)
     pulled = pull(ctx, cluster.cluster_id, members, bounds)
-    proofs = _proofs(cluster, members, pulled, bounds)
-    jobs = fetch_jobs(ctx, cluster.source, pulled, bounds)
+    parts = survey(pulled, bounds)
+    proofs = tuple(_proof(cluster, member, parts.get(member.node_id, NOTHING), bounds) for member in members)
+    if sum(part.entities > 0 for part in parts.values()) > 1:
+        _refuse_conflicts(pulled, bounds)
+    jobs = fetch_jobs(ctx, cluster.source, pulled, list(parts.values()), bounds)
     bounds = replace(bounds, hi=jobs.hi)
-    rows = transactions(pulled, bounds)
-    _refuse_conflicts(pulled, bounds)
     ensure_tables(ctx.spark, ctx.paths, ctx.replication.lake.retention_days)
     note = {"run": ctx.run_id, "window": bounds.window, "stage": "land"}
     # All above lo is replaced: an unsealed attempt with a greater hi may have left rows there.
-    overwrite(rows, ctx.paths, BINLOG, f"commit_ts > {bounds.lo}", note)
-    history = SchemaHistory(ctx.paths)
-    history.append(bounds.lo, bounds.hi, jobs.base, jobs.changes)
+    overwrite(transactions(pulled, bounds), ctx.paths, BINLOG, f"commit_ts > {bounds.lo}", note)
+    SchemaHistory(ctx.paths).append(bounds.lo, bounds.hi, jobs.base, jobs.changes)
     return _manifest(ctx, cluster, bounds, proofs, jobs), members
 
 
@@ -112,22 +131,15 @@ def _members(ctx: StageContext, cluster: Cluster, bounds: Bounds) -> list[Member
     return members
 
 
-def _proofs(cluster: Cluster, members: list[Member], pulled: DataFrame, bounds: Bounds) -> tuple[MemberProof, ...]:
-    counted = pulled.groupBy("pump").agg(
-        F.max(F.when(F.col("kind") == "proof", F.col("commit_ts"))).alias("proof"),
-        F.sum(F.when(F.col("kind") != "proof", 1).otherwise(0)).alias("entities"),
-    )
-    seen = {row["pump"]: (row["proof"] or 0, row["entities"]) for row in counted.collect()}
-    return tuple(_proof(cluster, member, *seen.get(member.node_id, (0, 0)), bounds) for member in members)
-
-
-def _proof(cluster: Cluster, member: Member, proof: int, entities: int, bounds: Bounds) -> MemberProof:
+def _proof(cluster: Cluster, member: Member, part: PumpPart, bounds: Bounds) -> MemberProof:
     where = {"pump": member.node_id, "window": bounds.window}
     if member.drained(bounds.lo):
         return MemberProof(member.node_id, member.store_uuid, member.state, 0, 0, 0)
-    if proof < bounds.hi:
+    if part.proof < bounds.hi:
         raise IncompleteWindow(
-            f"the pump ended its stream at {proof}, below hi", where=where, hint="look at the pump's log; try again"
+            f"the pump ended its stream at {part.proof}, below hi",
+            where=where,
+            hint="look at the pump's log; try again",
         )
     after = cluster.probe(member.host)
     if after.gc_ts > 0 and after.gc_ts >= bounds.lo:
@@ -136,7 +148,7 @@ def _proof(cluster: Cluster, member: Member, proof: int, entities: int, bounds: 
         )
     if member.store_uuid != after.store_uuid:
         raise IncompleteWindow("the pump changed its data directory during the pull", where=where)
-    return MemberProof(member.node_id, member.store_uuid, member.state, after.gc_ts, proof, entities)
+    return MemberProof(member.node_id, member.store_uuid, member.state, after.gc_ts, part.proof, part.entities)
 
 
 def _refuse_conflicts(pulled: DataFrame, bounds: Bounds) -> None:
@@ -154,12 +166,7 @@ def _refuse_conflicts(pulled: DataFrame, bounds: Bounds) -> None:
 def _manifest(
     ctx: StageContext, cluster: Cluster, bounds: Bounds, proofs: tuple[MemberProof, ...], jobs: WindowJobs
 ) -> WindowManifest:
-    rows = read(ctx.spark, ctx.paths, BINLOG).where(_between(bounds))
-    _, folded = digest(rows, DIGEST_COLUMNS)
-    first = rows.where("chunk = 0")
-    counts = first.groupBy("kind").count().collect()
-    by_kind = {row["kind"]: row["count"] for row in counts}
-    size = rows.agg(F.coalesce(F.sum(F.length("payload")), F.lit(0)).alias("n")).collect()[0]["n"]
+    found = _landed(ctx, bounds)
     return WindowManifest(
         replication=ctx.replication.name,
         cluster_id=cluster.cluster_id,
@@ -167,11 +174,12 @@ def _manifest(
         hi=bounds.hi,
         config_hash=ctx.replication.data_hash(),
         members=proofs,
-        dml=by_kind.get("dml", 0),
-        ddls=by_kind.get("ddl", 0),
-        bytes=size,
+        dml=found.dml,
+        ddls=found.ddls,
+        chunks=found.chunks,
+        bytes=found.bytes,
         schema_version=jobs.schema_version,
-        digest=folded,
+        digest=found.digest,
     )
 
 

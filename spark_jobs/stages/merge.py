@@ -25,6 +25,7 @@ from binlake.lake.tables import BINLOG, DDL, MUTATION
 from binlake.lake.windowlog import WindowEvent
 from binlake.schema import TableDef, WindowSchemas
 from binlake.window.ddls import DdlBinlog, PlannedDdl, plan_ddls, window_schemas
+from binlake.window.manifest import WindowManifest
 from binlake.wire import binlog_pb2
 from spark_jobs.context import Bounds, StageContext, StageResult
 from spark_jobs.lake import overwrite, read
@@ -42,9 +43,11 @@ def run(ctx: StageContext, bounds: Bounds) -> StageResult:
         raise ImmutableWindow("the window is not landed", where={"window": bounds.window}, hint="run land first")
     ignored = frozenset(int(ts) for ts in ctx.replication.filter.ignore_txn_commit_ts)
     with lake_lock(ctx.paths, "merge"):
-        planned, schemas = _ddls(ctx, bounds, ignored)
-        _write_ddls(ctx, bounds, planned)
-        rows = _write_mutations(ctx, bounds, schemas, ignored) if manifest.dml else 0
+        planned, schemas = _ddls(ctx, manifest, ignored)
+        if planned:
+            frame = ctx.spark.createDataFrame([_ddl_row(bounds, ddl) for ddl in planned], DDL.schema())
+            overwrite(frame, ctx.paths, DDL, f"window = '{bounds.window}'", _note(ctx, bounds))
+        rows = _write_mutations(ctx, manifest, schemas, ignored) if manifest.dml else 0
     seconds = time.monotonic() - began
     skipped = [str(ts) for ts in sorted(ignored) if bounds.lo < ts <= bounds.hi]
     applied = sum(ddl.decision == "apply" for ddl in planned)
@@ -53,15 +56,20 @@ def run(ctx: StageContext, bounds: Bounds) -> StageResult:
     return StageResult("merge", "done", bounds.lo, bounds.hi, rows, seconds, "", detail)
 
 
-def _between(bounds: Bounds) -> str:
-    return f"commit_ts > {bounds.lo} AND commit_ts <= {bounds.hi}"
+def _landed(ctx: StageContext, manifest: WindowManifest, kind: str) -> DataFrame:
+    between = f"commit_ts > {manifest.lo} AND commit_ts <= {manifest.hi}"
+    return read(ctx.spark, ctx.paths, BINLOG).where(between).where(F.col("kind") == kind)
 
 
-def _ddls(ctx: StageContext, bounds: Bounds, ignored: Collection[int]) -> tuple[list[PlannedDdl], WindowSchemas]:
+def _ddls(
+    ctx: StageContext, manifest: WindowManifest, ignored: Collection[int]
+) -> tuple[list[PlannedDdl], WindowSchemas]:
     history = SchemaHistory(ctx.paths)
-    base, jobs = history.state_at(bounds.lo), history.changes(bounds.lo, bounds.hi)
-    rows = read(ctx.spark, ctx.paths, BINLOG).where(_between(bounds)).where("kind = 'ddl'")
-    binlogs = [_ddl_binlog(row.asDict()) for row in whole(rows, "job_id", "schema_state").collect()]
+    base, jobs = history.state_at(manifest.lo), history.changes(manifest.lo, manifest.hi)
+    binlogs = []
+    if manifest.ddls:
+        rows = whole(_landed(ctx, manifest, "ddl"), manifest.chunks, "job_id", "schema_state")
+        binlogs = [_ddl_binlog(row.asDict()) for row in rows.collect()]
     planned = plan_ddls(base, binlogs, jobs, TableFilter(ctx.replication.filter), ignored)
     return planned, window_schemas(base, binlogs, jobs)
 
@@ -71,22 +79,14 @@ def _ddl_binlog(row: dict[str, object]) -> DdlBinlog:
     return DdlBinlog(query=query.decode("utf-8", "replace"), **row)  # type: ignore[arg-type]
 
 
-def whole(rows: DataFrame, *more: str) -> DataFrame:
-    """One row per transaction with its whole payload: chunks of a large one are joined in order."""
+def whole(rows: DataFrame, chunks: int, *more: str) -> DataFrame:
+    """One row per transaction with its whole payload: where there are `chunks`, they are joined in order."""
     single = rows.select("commit_ts", "start_ts", *more, "payload", "chunk")
-    if single.agg(F.max("chunk").alias("n")).collect()[0]["n"]:
-        parts = F.array_sort(F.collect_list(F.struct("chunk", "payload")))
-        joined = F.aggregate(parts, F.lit(b""), lambda done, part: F.concat(done, part["payload"]))
-        return single.groupBy("commit_ts", "start_ts", *more).agg(joined.alias("payload"))
-    return single.drop("chunk")
-
-
-def _write_ddls(ctx: StageContext, bounds: Bounds, planned: list[PlannedDdl]) -> None:
-    predicate = f"window = '{bounds.window}'"
-    if not planned and not read(ctx.spark, ctx.paths, DDL).where(predicate).limit(1).count():
-        return
-    frame = ctx.spark.createDataFrame([_ddl_row(bounds, ddl) for ddl in planned], DDL.schema())
-    overwrite(frame, ctx.paths, DDL, predicate, _note(ctx, bounds))
+    if not chunks:
+        return single.drop("chunk")
+    parts = F.array_sort(F.collect_list(F.struct("chunk", "payload")))
+    joined = F.aggregate(parts, F.lit(b""), lambda done, part: F.concat(done, part["payload"]))
+    return single.groupBy("commit_ts", "start_ts", *more).agg(joined.alias("payload"))
 
 
 def _ddl_row(bounds: Bounds, ddl: PlannedDdl) -> tuple[object, ...]:
@@ -98,14 +98,16 @@ def _ddl_row(bounds: Bounds, ddl: PlannedDdl) -> tuple[object, ...]:
     )  # fmt: skip
 
 
-def _write_mutations(ctx: StageContext, bounds: Bounds, schemas: WindowSchemas, ignored: frozenset[int]) -> int:
-    rows = read(ctx.spark, ctx.paths, BINLOG).where(_between(bounds)).where("kind = 'dml'")
+def _write_mutations(
+    ctx: StageContext, manifest: WindowManifest, schemas: WindowSchemas, ignored: frozenset[int]
+) -> int:
+    rows = _landed(ctx, manifest, "dml")
     if ignored:
         rows = rows.where(~F.col("commit_ts").isin(*ignored))
-    decode = Decoder(schemas, ctx.replication.filter)
-    frame = whole(rows).mapInArrow(decode, MUTATION.schema())
-    overwrite(frame, ctx.paths, MUTATION, _between(bounds), _note(ctx, bounds))
-    return int(read(ctx.spark, ctx.paths, MUTATION).where(_between(bounds)).count())
+    frame = whole(rows, manifest.chunks).mapInArrow(Decoder(schemas, ctx.replication.filter), MUTATION.schema())
+    bounds = Bounds(manifest.lo, manifest.hi)
+    predicate = f"commit_ts > {bounds.lo} AND commit_ts <= {bounds.hi}"
+    return overwrite(frame, ctx.paths, MUTATION, predicate, _note(ctx, bounds))
 
 
 def _note(ctx: StageContext, bounds: Bounds) -> dict[str, str]:

@@ -25,7 +25,7 @@ def paths(tmp_path: Path) -> LakePaths:
 
 def manifest(lo: int, hi: int) -> WindowManifest:
     proof = MemberProof("p1", "u1", "online", 0, hi + 1, 3)
-    return WindowManifest("r", 6791641053252586769, lo, hi, "c", (proof,), 2, 1, 100, 7, "d")
+    return WindowManifest("r", 6791641053252586769, lo, hi, "c", (proof,), 2, 1, 0, 100, 7, "d")
 
 
 def landed(lo: int, hi: int) -> WindowEvent:

@@ -1,0 +1,287 @@
+"""A small TiDB to write tests with: DDL jobs, transactions and the state they must lead to.
+
+It keeps its tables as plain rows beside what it logs, so a test compares the target with the model and not with a
+second run of the pipeline. `clock` gives timestamps (a counter, or a real PD), `sink` takes each binlog as it is logged
+(a list, or a pump client): with the defaults a workload becomes a capture folder (`write`).
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from binlake.codec import MutationBuilder, prewrite_value
+from binlake.schema import Action, DbInfo, TableDef
+from binlake.schema import mysqltypes as t
+from binlake.wire import binlog_pb2 as pb
+from binlake.wire import build
+
+Row = dict[str, str | None]
+
+
+@dataclass(frozen=True)
+class Col:
+    """A column: TiDB type number, flags, length, decimals, defaults as text."""
+
+    name: str
+    tp: int = t.LONG
+    flen: int = 11
+    decimal: int = 0
+    not_null: bool = False
+    unsigned: bool = False
+    charset: str = "binary"
+    collate: str = "binary"
+    default: str | None = None
+    id: int = 0
+
+
+def integer(name: str, **more: Any) -> Col:
+    """INT."""
+    return Col(name, **more)
+
+
+def text(name: str, length: int = 64, **more: Any) -> Col:
+    """VARCHAR in utf8mb4_bin."""
+    return Col(name, t.VARCHAR, length, **{"charset": "utf8mb4", "collate": "utf8mb4_bin", **more})
+
+
+def counter(start_ms: int = 1_795_000_000_000) -> Callable[[], int]:
+    """A clock of its own: one millisecond a call."""
+    ticks = itertools.count(start_ms)
+    return lambda: next(ticks) << 18
+
+
+@dataclass
+class Workload:
+    """One source cluster."""
+
+    clock: Callable[[], int] = field(default_factory=counter)
+    sink: Callable[[pb.Binlog], object] | None = None
+    logged: list[pb.Binlog] = field(default_factory=list)
+    jobs: list[dict[str, Any]] = field(default_factory=list)
+    version: int = 0
+    rows: dict[tuple[str, str], list[Row]] = field(default_factory=dict)
+    _ids: Any = field(default_factory=lambda: itertools.count(100))
+    _dbs: dict[str, DbInfo] = field(default_factory=dict)
+    _tables: dict[tuple[str, str], TableDef] = field(default_factory=dict)
+
+    def log(self, binlog: pb.Binlog) -> None:
+        """Hand one binlog to the pumps."""
+        self.logged.append(binlog)
+        if self.sink is not None:
+            self.sink(binlog)
+
+    def table(self, db: str, name: str) -> TableDef:
+        """The present definition."""
+        return self._tables[db, name]
+
+    def create_database(self, name: str) -> int:
+        """CREATE DATABASE; its commit_ts."""
+        info = {"id": next(self._ids), "db_name": {"O": name, "L": name.lower()}, "charset": "utf8mb4",
+                "collate": "utf8mb4_bin", "state": 5}  # fmt: skip
+        self._dbs[name] = DbInfo.from_json(info)
+        return self._ddl(Action.CREATE_SCHEMA, name, "", f"CREATE DATABASE `{name}`", db_info=info)
+
+    def create_table(
+        self, db: str, name: str, columns: Sequence[Col], primary: Sequence[str] = (), unique: Sequence[str] = ()
+    ) -> int:
+        """CREATE TABLE with a clustered integer key when `primary` is one integer column; its commit_ts."""
+        info = self._info(next(self._ids), name, columns, primary, unique)
+        self._put(db, info)
+        self.rows[db, name] = []
+        return self._ddl(Action.CREATE_TABLE, db, name, _create_sql(name, columns, primary, unique), info)
+
+    def add_column(self, db: str, name: str, column: Col) -> int:
+        """ADD COLUMN at the end, filled with its default; its commit_ts."""
+        info = json.loads(json.dumps(self.table(db, name).raw))
+        new = _column(column, max(c["id"] for c in info["cols"]) + 1, len(info["cols"]), ())
+        info["cols"].append({**new, "origin_default": column.default})
+        self._put(db, info)
+        for row in self.rows[db, name]:
+            row[column.name] = column.default
+        return self._ddl(Action.ADD_COLUMN, db, name, f"ALTER TABLE `{name}` ADD COLUMN {_column_sql(column)}", info)
+
+    def drop_column(self, db: str, name: str, column: str) -> int:
+        """DROP COLUMN; its commit_ts."""
+        info = json.loads(json.dumps(self.table(db, name).raw))
+        info["cols"] = [c for c in info["cols"] if c["name"]["O"] != column]
+        for offset, kept in enumerate(info["cols"]):
+            kept["offset"] = offset
+        self._put(db, info)
+        for row in self.rows[db, name]:
+            del row[column]
+        return self._ddl(Action.DROP_COLUMN, db, name, f"ALTER TABLE `{name}` DROP COLUMN `{column}`", info)
+
+    def truncate(self, db: str, name: str) -> int:
+        """TRUNCATE TABLE; its commit_ts."""
+        old = self.table(db, name)
+        info = {**old.raw, "id": next(self._ids)}
+        self._put(db, info)
+        self.rows[db, name] = []
+        return self._ddl(Action.TRUNCATE_TABLE, db, name, f"TRUNCATE TABLE `{name}`", info, table_id=old.id)
+
+    def drop_table(self, db: str, name: str) -> int:
+        """DROP TABLE; its commit_ts."""
+        old = self._tables.pop((db, name))
+        del self.rows[db, name]
+        return self._ddl(Action.DROP_TABLE, db, name, f"DROP TABLE `{name}`", dict(old.raw))
+
+    def begin(self) -> Txn:
+        """A transaction; nothing is logged before it ends."""
+        return Txn(self, self.clock())
+
+    def states(self) -> dict[tuple[str, str], list[Row]]:
+        """The rows of all tables now."""
+        return {name: [dict(row) for row in rows] for name, rows in self.rows.items()}
+
+    def write(self, folder: Path, cluster_id: int = 1) -> Path:
+        """Make a capture folder of all that was logged so far."""
+        folder.mkdir(parents=True, exist_ok=True)
+        payloads = [binlog.SerializeToString() for binlog in self.logged]
+        (folder / "binlogs.bin").write_bytes(b"".join(struct.pack("<I", len(p)) + p for p in payloads))
+        (folder / "ddl_jobs.jsonl").write_text("".join(json.dumps(job) + "\n" for job in self.jobs))
+        (folder / "meta.json").write_text(json.dumps({"case": folder.name, "cluster_id_in_requests": {cluster_id: 1}}))
+        return folder
+
+    def _put(self, db: str, info: dict[str, Any]) -> None:
+        self._tables[db, info["name"]["O"]] = TableDef.from_json(info, self._dbs[db])
+
+    def _info(
+        self, table_id: int, name: str, columns: Sequence[Col], primary: Sequence[str], unique: Sequence[str]
+    ) -> dict[str, Any]:
+        cols = [_column(column, n + 1, n, primary) for n, column in enumerate(columns)]
+        handle = len(primary) == 1 and next(c for c in columns if c.name == primary[0]).tp in t.INTEGERS
+        indexes = [_index(1, "PRIMARY", columns, primary, True)] if primary and not handle else []
+        indexes += [_index(2 + n, f"uk_{name}", columns, [name], False) for n, name in enumerate(unique)]
+        return {
+            "id": table_id, "name": {"O": name, "L": name.lower()}, "charset": "utf8mb4", "collate": "utf8mb4_bin",
+            "cols": cols, "index_info": indexes, "state": 5, "pk_is_handle": handle, "is_common_handle": False,
+            "common_handle_version": 0, "partition": None, "view": None, "sequence": None, "comment": "",
+        }  # fmt: skip
+
+    def _ddl(
+        self, action: Action, db: str, table: str, query: str, info: dict[str, Any] | None = None, *,
+        db_info: dict[str, Any] | None = None, table_id: int | None = None,
+    ) -> int:  # fmt: skip
+        self.version += 1
+        job_id, start_ts = next(self._ids), self.clock()
+        prewrite = build.prewrite(
+            start_ts, b"ddl", ddl_query=f"{query};".encode(), ddl_job_id=job_id, ddl_schema_state=5
+        )
+        self.log(prewrite)
+        commit_ts = self.clock()
+        self.jobs.append({
+            "id": job_id, "type": int(action), "schema_id": self._dbs[db].id,
+            "table_id": table_id or (info["id"] if info else 0), "schema_name": db, "table_name": table, "state": 6,
+            "err": None, "query": query, "start_ts": start_ts, "raw_args": None, "schema_state": 5,
+            "binlog": {"SchemaVersion": self.version, "DBInfo": db_info, "TableInfo": info,
+                       "FinishedTS": commit_ts + 1, "MultipleTableInfos": None},
+        })  # fmt: skip
+        self.log(build.commit(prewrite, commit_ts))
+        return commit_ts
+
+
+@dataclass
+class Txn:
+    """A transaction: its row changes go to the model at commit."""
+
+    workload: Workload
+    start_ts: int
+    changes: list[tuple[str, TableDef, Row | None, Row | None]] = field(default_factory=list)
+
+    def insert(self, db: str, table: str, **row: object) -> Txn:
+        """INSERT a row."""
+        return self._add("insert", db, table, None, row)
+
+    def delete(self, db: str, table: str, **row: object) -> Txn:
+        """DELETE that whole row."""
+        return self._add("delete", db, table, row, None)
+
+    def update(self, db: str, table: str, before: Mapping[str, object], **after: object) -> Txn:
+        """UPDATE the row `before`: columns not named in `after` keep their value."""
+        return self._add("update", db, table, before, {**before, **after})
+
+    def prewrite(self) -> pb.Binlog:
+        """Log the P."""
+        builders: dict[int, MutationBuilder] = {}
+        for op, table, before, after in self.changes:
+            builder = builders.setdefault(table.id, MutationBuilder(table))
+            images = [image for image in (before, after) if image is not None]
+            getattr(builder, op)(*images)
+        value = prewrite_value(self.workload.version, [b.message for b in builders.values()])
+        binlog = build.prewrite(self.start_ts, b"k%d" % self.start_ts, value)
+        self.workload.log(binlog)
+        return binlog
+
+    def commit(self, prewritten: pb.Binlog | None = None) -> int:
+        """Log P (unless given) and C; the commit_ts."""
+        prewritten = prewritten or self.prewrite()
+        commit_ts = self.workload.clock()
+        self.workload.log(build.commit(prewritten, commit_ts))
+        for _, table, before, after in self.changes:
+            rows = self.workload.rows[table.db, table.name]
+            if before is not None:
+                rows.remove(before)
+            if after is not None:
+                rows.append(after)
+        return commit_ts
+
+    def rollback(self) -> None:
+        """Log P and R."""
+        self.workload.log(build.rollback(self.prewrite()))
+
+    def _add(
+        self, op: str, db: str, table: str, before: Mapping[str, object] | None, after: Mapping[str, object] | None
+    ) -> Txn:
+        definition = self.workload.table(db, table)
+        self.changes.append((op, definition, _row(definition, before), _row(definition, after)))
+        return self
+
+
+def _row(table: TableDef, values: Mapping[str, object] | None) -> Row | None:
+    if values is None:
+        return None
+    found = {column.name: values.get(column.name, column.default) for column in table.columns}
+    return {name: None if value is None else str(value) for name, value in found.items()}
+
+
+def _column(column: Col, column_id: int, offset: int, primary: Sequence[str]) -> dict[str, Any]:
+    flag = t.FLAG_PRIMARY | t.FLAG_NOT_NULL if column.name in primary else 0
+    flag |= t.FLAG_NOT_NULL if column.not_null else 0
+    flag |= t.FLAG_UNSIGNED if column.unsigned else 0
+    return {
+        "id": column_id, "name": {"O": column.name, "L": column.name.lower()}, "offset": offset,
+        "origin_default": None, "default": column.default, "default_is_expr": False, "generated_expr_string": "",
+        "generated_stored": False, "state": 5, "comment": "", "hidden": False, "version": 2,
+        "type": {"Tp": column.tp, "Flag": flag, "Flen": column.flen, "Decimal": column.decimal,
+                 "Charset": column.charset, "Collate": column.collate, "Elems": None},
+    }  # fmt: skip
+
+
+def _index(index_id: int, name: str, columns: Sequence[Col], key: Sequence[str], primary: bool) -> dict[str, Any]:
+    offsets = {column.name: offset for offset, column in enumerate(columns)}
+    parts = [{"name": {"O": name, "L": name.lower()}, "offset": offsets[name], "length": -1} for name in key]
+    return {"id": index_id, "idx_name": {"O": name, "L": name.lower()}, "idx_cols": parts, "state": 5,
+            "is_unique": True, "is_primary": primary, "is_invisible": False}  # fmt: skip
+
+
+_WORDS = {t.LONG: "INT", t.LONGLONG: "BIGINT", t.DOUBLE: "DOUBLE"}
+
+
+def _column_sql(column: Col) -> str:
+    kind = _WORDS.get(column.tp) or f"VARCHAR({column.flen})"
+    rest = " UNSIGNED" * column.unsigned + " NOT NULL" * column.not_null
+    return f"`{column.name}` {kind}{rest}" + (f" DEFAULT '{column.default}'" if column.default is not None else "")
+
+
+def _create_sql(name: str, columns: Sequence[Col], primary: Sequence[str], unique: Sequence[str]) -> str:
+    parts = [_column_sql(column) for column in columns]
+    if primary:
+        parts.append(f"PRIMARY KEY({','.join(f'`{key}`' for key in primary)})")
+    parts += [f"UNIQUE KEY `uk_{key}`(`{key}`)" for key in unique]
+    return f"CREATE TABLE `{name}` ({','.join(parts)})"
