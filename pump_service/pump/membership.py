@@ -22,6 +22,7 @@ log = structlog.get_logger()
 
 _TRIES = 3  # tidb-binlog 2.11
 _BUDGET_S = 10.0
+_BACKOFF_S = 1.0  # doubled after each try
 
 
 class Oracle(Protocol):
@@ -81,15 +82,15 @@ class Membership:
             )
         )
 
-    def notify_consumers(self, pause: Callable[[float], object] = time.sleep) -> None:
+    def notify_consumers(self) -> None:
         """Tell each online consumer that this pump joins. Raises SourceUnavailable when one does not answer."""
         deadline = time.monotonic() + _BUDGET_S
         for drainer in self._members.drainers():
             if drainer.state == "online":
-                _notify(drainer, deadline, pause)
+                _notify(drainer, deadline)
 
 
-def _notify(drainer: NodeStatus, deadline: float, pause: Callable[[float], object]) -> None:
+def _notify(drainer: NodeStatus, deadline: float) -> None:
     failure = "no time left"
     with grpc.insecure_channel(drainer.host) as channel:
         call = channel.unary_unary("/binlog.Cistern/Notify", NotifyReq.SerializeToString, NotifyResp.FromString)
@@ -100,7 +101,7 @@ def _notify(drainer: NodeStatus, deadline: float, pause: Callable[[float], objec
                 failure = f"{error.code().name} {error.details()}"
                 log.warning("notify_failed", drainer=drainer.node_id, addr=drainer.host, error=failure)
                 if attempt + 1 < _TRIES:
-                    pause(2.0**attempt)
+                    time.sleep(_BACKOFF_S * 2**attempt)
             else:
                 return
     raise SourceUnavailable(

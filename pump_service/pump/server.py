@@ -104,12 +104,15 @@ class PumpServer:
         log.info("pump_online", pump=self.node_id, addr=self.addr, watermark=self._storage.watermark)
 
     def stop(self, state: Literal["paused", "offline"] = "paused") -> None:
-        """Take no more P, finish what is in flight, register `state`; `offline` = every consumer has everything."""
+        """Take no more P, finish what is in flight, register `state` (`offline`: all is consumed); idempotent."""
+        if self.service.state is State(state):
+            return
         self.service.state = State.PAUSING
         self._publish(State.PAUSING)
         for ticker in self._tickers:
             ticker.stop()
         self._end_serving()
+        self.service.state = State(state)
         self._publish(State(state))
         self._oracle.close()
         log.info("pump_stopped", pump=self.node_id, state=state, watermark=self._storage.watermark)

@@ -1,0 +1,36 @@
+"""A pump in a process of its own, to be killed: `pump_child.py DATA_DIR [--index-never-written]`; prints its address."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from pathlib import Path
+
+from pump_cluster import MemoryCluster
+
+from pump_service.pump.config import PumpConfig
+from pump_service.pump.index import Index
+from pump_service.pump.server import PumpServer
+
+
+def main(data_dir: str, *options: str) -> None:
+    cluster = MemoryCluster()
+    config = PumpConfig(
+        data_dir=Path(data_dir),
+        addr="127.0.0.1:0",
+        node_id="pump1",
+        gen_binlog_interval_s=0.05,
+        stop_write_at_available_space=0,
+        segment_bytes=20_000,
+    )
+    server = PumpServer(config, oracle=cluster, members=cluster)
+    server.start()
+    if "--index-never-written" in options:
+        # The crash point between fsync and index: acks go out, LevelDB sees nothing.
+        Index.write = lambda *_, **__: threading.Event().wait()  # type: ignore[method-assign]
+    print(server.addr, flush=True)
+    threading.Event().wait()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,384 @@
+"""The life of a pump over gRPC: when it takes what, what it tells, how it comes and goes (MISSION S0.d, S0.e)."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent import futures
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
+import grpc
+import pytest
+from pump_cluster import CLUSTER_ID, MemoryCluster
+from pump_helpers import VALUE, commit, prewrite, rollback, until
+
+from binlake import tso
+from binlake.errors import BinlakeError, ConfigError, Permanent, SourceUnavailable
+from binlake.placement import NodeStatus
+from binlake.pumpclient import PumpReader
+from binlake.wire import build, cistern_pb2, cistern_pb2_grpc, pump_pb2, pump_pb2_grpc
+from binlake.wire.binlog_pb2 import Binlog, Commit
+from pump_service.pump.config import PumpConfig, parse_size
+from pump_service.pump.resolver import Committed, RolledBack, Status, Unknown
+from pump_service.pump.server import PumpServer
+from pump_service.pump.service import State
+
+MakePump = Callable[..., PumpServer]
+
+
+@pytest.fixture
+def cluster() -> MemoryCluster:
+    return MemoryCluster()
+
+
+@pytest.fixture
+def make_pump(tmp_path: Path, cluster: MemoryCluster) -> Iterator[MakePump]:
+    """Starts pumps on the in-memory cluster; stops those that still run."""
+    running: list[PumpServer] = []
+
+    def start(name: str = "pump1", source: object = None, **changes: object) -> PumpServer:
+        config = PumpConfig(
+            data_dir=tmp_path / name,
+            addr="127.0.0.1:0",
+            node_id=name,
+            gen_binlog_interval_s=0.05,
+            heartbeat_interval_s=0.05,
+            resolve_interval_s=0.05,
+            stop_write_at_available_space=0,
+        )
+        pump = PumpServer(replace(config, **changes), oracle=cluster, members=cluster, source=source)
+        pump.start()
+        running.append(pump)
+        return pump
+
+    yield start
+    for pump in running:
+        pump.stop()
+
+
+@contextlib.contextmanager
+def stub(pump: PumpServer) -> Iterator[pump_pb2_grpc.PumpStub]:
+    """A client generated from the original proto."""
+    with grpc.insecure_channel(pump.addr) as channel:
+        yield pump_pb2_grpc.PumpStub(channel)
+
+
+def write(pump: PumpServer, *binlogs: Binlog, cluster_id: int = CLUSTER_ID) -> None:
+    with stub(pump) as client:
+        for binlog in binlogs:
+            request = pump_pb2.WriteBinlogReq(clusterID=cluster_id, payload=binlog.SerializeToString())
+            assert client.WriteBinlog(request, timeout=10).errmsg == ""
+
+
+def reader(pump: PumpServer) -> PumpReader:
+    return PumpReader(pump.addr, CLUSTER_ID, idle_timeout_s=10)
+
+
+def data(pump: PumpServer, count: int) -> list[int]:
+    """commit_ts of the first `count` entities that are no fakes."""
+    return list(islice((commit_ts for commit_ts, start_ts, _ in reader(pump).pull(0) if commit_ts != start_ts), count))
+
+
+def refused(pump: PumpServer, *binlogs: Binlog, cluster_id: int = CLUSTER_ID) -> str:
+    with pytest.raises(grpc.RpcError) as caught:
+        write(pump, *binlogs, cluster_id=cluster_id)
+    assert caught.value.code() is grpc.StatusCode.UNKNOWN  # tidb-binlog 2.8
+    return str(caught.value.details())
+
+
+def test_a_client_of_the_original_proto_writes_and_another_cluster_is_refused(make_pump: MakePump) -> None:
+    # S0-46
+    pump = make_pump()
+    write(pump, prewrite(10), commit(10, 11))
+    assert "cluster id" in refused(pump, prewrite(20), cluster_id=CLUSTER_ID + 1)
+    assert pump.service.info().unmatched_prewrites == 0
+
+
+def test_a_consumer_of_the_original_proto_gets_ordered_complete_transactions(
+    make_pump: MakePump, cluster: MemoryCluster
+) -> None:
+    # S0-53
+    pump = make_pump()
+    starts = [cluster.tso() for _ in range(20)]
+    write(pump, *map(prewrite, starts))
+    write(pump, *[commit(start, cluster.tso()) for start in reversed(starts)])
+    with stub(pump) as client:
+        stream = client.PullBinlogs(pump_pb2.PullBinlogReq(clusterID=CLUSTER_ID, startFrom=pump_pb2.Pos(offset=0)))
+        found = list(islice((r.entity for r in stream if r.entity.meta.startTs != r.entity.meta.commitTs), 20))
+        stream.cancel()
+    order = [entity.meta.commitTs for entity in found]
+    assert order == sorted(set(order))
+    binlogs = [Binlog.FromString(entity.payload) for entity in found]
+    assert [binlog.start_ts for binlog in binlogs] == starts[::-1]
+    assert all((binlog.tp, binlog.prewrite_value) == (Commit, VALUE) for binlog in binlogs)
+    assert all(entity.HasField("pos") and not entity.checksum for entity in found)
+
+
+def test_an_idle_pump_moves_by_fakes_and_with_pd_down_says_why_it_does_not(
+    make_pump: MakePump, cluster: MemoryCluster
+) -> None:
+    # S0-54, S0-59: start_ts == commit_ts, no data, a fresh ts from PD.
+    pump = make_pump()
+    seen = list(islice(reader(pump).pull(0), 3))
+    assert all(commit_ts == start_ts for commit_ts, start_ts, _ in seen)
+    assert all(payload == build.fake(commit_ts).SerializeToString() for commit_ts, _, payload in seen)
+    cluster.down = True
+    until(lambda: "PD does not answer" in pump.service.info().last_error, "the reason is shown")
+    standing = pump.service.info().max_commit_ts
+    time.sleep(0.2)
+    assert pump.service.info().max_commit_ts == standing
+    cluster.down = False
+    until(lambda: pump.service.info().max_commit_ts > standing, "it moves again")
+    until(lambda: pump.service.info().last_error == "", "and says nothing")
+
+
+def test_fakes_are_written_under_rejected_calls_and_probes(make_pump: MakePump) -> None:
+    # R-50: upstream stops to write fakes while it is called.
+    pump = make_pump(stop_write_at_available_space=1 << 60)
+    before = pump.service.info().max_commit_ts
+    stop = time.monotonic() + 0.5
+    while time.monotonic() < stop:
+        assert "space" in refused(pump, prewrite(10))
+    info = pump.service.info()
+    assert info.max_commit_ts > before
+    assert "no writes are taken" in info.last_error
+
+
+def test_a_busy_pump_writes_no_fakes(make_pump: MakePump, cluster: MemoryCluster) -> None:
+    pump = make_pump(gen_binlog_interval_s=0.4)
+    stop = time.monotonic() + 1.5
+    while time.monotonic() < stop:
+        start = cluster.tso()
+        write(pump, prewrite(start), commit(start, cluster.tso()))
+    fakes = sum(
+        commit_ts == start_ts for commit_ts, start_ts, _ in reader(pump).pull(0, pump.service.info().max_commit_ts)
+    )
+    assert fakes <= 2  # the one of the registration, and at most one before the first transaction
+
+
+def test_no_prewrite_is_taken_before_the_registration_is_confirmed(make_pump: MakePump, cluster: MemoryCluster) -> None:
+    # S0-57
+    cluster.delay_s = 1.0
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        addr = f"127.0.0.1:{free.getsockname()[1]}"
+    starting = threading.Thread(target=make_pump, kwargs={"addr": addr, "heartbeat_interval_s": 60.0})
+    starting.start()
+    channel = grpc.insecure_channel(addr, options=[("grpc.initial_reconnect_backoff_ms", 20)])
+    grpc.channel_ready_future(channel).result(5)
+    request = pump_pb2.WriteBinlogReq(clusterID=CLUSTER_ID, payload=prewrite(cluster.tso()).SerializeToString())
+    refusals = 0
+    client = pump_pb2_grpc.PumpStub(channel)
+    while not cluster.history:
+        try:
+            client.WriteBinlog(request, timeout=5)
+        except grpc.RpcError as error:
+            refusals += "takes no prewrite" in str(error.details())
+        else:
+            assert cluster.history, "a P was accepted before the registration was confirmed"
+    starting.join()
+    channel.close()
+    cluster.delay_s = 0.0
+    assert refusals > 10
+
+
+def test_a_pump_has_a_watermark_when_it_is_seen(make_pump: MakePump, cluster: MemoryCluster) -> None:
+    # R-49
+    before = cluster.tso()
+    pump = make_pump(gen_binlog_interval_s=60.0)
+    until(lambda: pump.service.info().max_commit_ts > before, "the fake of the registration")
+
+
+class Consumer(cistern_pb2_grpc.CisternServicer):
+    """A consumer that counts how often a pump announced itself."""
+
+    def __init__(self) -> None:
+        self.notified = 0
+
+    def Notify(self, request: object, context: object) -> cistern_pb2.NotifyResp:  # noqa: N802
+        self.notified += 1
+        return cistern_pb2.NotifyResp()
+
+
+@contextlib.contextmanager
+def consumer() -> Iterator[tuple[Consumer, str]]:
+    server, servicer = grpc.server(futures.ThreadPoolExecutor(2)), Consumer()
+    cistern_pb2_grpc.add_CisternServicer_to_server(servicer, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    yield servicer, f"127.0.0.1:{port}"
+    server.stop(0).wait()
+
+
+def drainer(host: str, state: str = "online") -> NodeStatus:
+    return NodeStatus("drainer1", host, state, False, 0, None, 0, 0)
+
+
+def test_a_new_pump_serves_after_each_online_consumer_answered(make_pump: MakePump, cluster: MemoryCluster) -> None:
+    # S0-57
+    with consumer() as (servicer, host):
+        cluster.consumers = [drainer(host)]
+        pump = make_pump()
+        assert (servicer.notified, cluster.nodes["pump1"].state) == (1, "online")
+        pump.stop()
+        make_pump()
+        assert servicer.notified == 1  # it was paused, so it is known
+
+
+def test_a_pump_that_no_consumer_confirms_ends_offline_with_an_error(
+    make_pump: MakePump, cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # S0-57, R-05
+    monkeypatch.setattr("pump_service.pump.membership._BACKOFF_S", 0.01)
+    cluster.consumers = [drainer("127.0.0.1:1")]
+    with pytest.raises(SourceUnavailable, match="drainer1"):
+        make_pump()
+    assert cluster.nodes["pump1"].state == "offline"
+    cluster.consumers = [drainer("127.0.0.1:1", "paused")]  # waited for, not notified
+    make_pump()
+
+
+def test_a_stop_leaves_paused_with_the_last_watermark_and_everything_readable(
+    make_pump: MakePump, cluster: MemoryCluster
+) -> None:
+    pump = make_pump()
+    start = cluster.tso()
+    write(pump, prewrite(start), commit(start, cluster.tso()))
+    pump.stop()
+    assert cluster.history[-2:] == ["pausing", "paused"]
+    status = cluster.nodes["pump1"]
+    assert (status.host, status.is_alive) == (pump.addr, False)
+    again = make_pump()
+    assert again.service.info().max_commit_ts >= status.max_commit_ts
+    assert len(data(again, 1)) == 1
+
+
+def test_a_pausing_pump_takes_ends_but_no_prewrites(make_pump: MakePump, cluster: MemoryCluster) -> None:
+    pump = make_pump()
+    first, second = cluster.tso(), cluster.tso()
+    write(pump, prewrite(first), prewrite(second))
+    pump.service.state = State.PAUSING
+    assert "pausing" in refused(pump, prewrite(cluster.tso()))
+    assert "pausing" in refused(pump, Binlog())  # an empty payload is a probe
+    commit_ts = cluster.tso()
+    write(pump, commit(first, commit_ts), rollback(second))
+    assert data(pump, 1) == [commit_ts]
+    pump.service.state = State.ONLINE
+    write(pump, Binlog())  # TiDB's probe: accepted and ignored
+    assert pump.service.info().unmatched_prewrites == 0
+
+
+def test_a_pump_that_died_online_is_taken_over_by_the_same_node(make_pump: MakePump, cluster: MemoryCluster) -> None:
+    cluster.nodes["pump1"] = NodeStatus("pump1", "127.0.0.1:9", "online", False, 0, None, 5, 5)
+    pump = make_pump()
+    assert cluster.nodes["pump1"].host == pump.addr
+
+
+def test_heartbeats_carry_the_watermark(make_pump: MakePump, cluster: MemoryCluster) -> None:
+    pump = make_pump()
+    reached = pump.service.info().max_commit_ts
+    until(lambda: cluster.nodes["pump1"].max_commit_ts > reached, "a heartbeat")
+    assert abs(tso.physical(cluster.nodes["pump1"].update_ts) - time.time() * 1000) < 5000
+
+
+def test_a_second_process_on_the_directory_fails_at_once(make_pump: MakePump) -> None:
+    make_pump()
+    with pytest.raises(Permanent, match="holds the data directory"):
+        make_pump()
+
+
+def test_a_taken_port_is_one_clear_error(make_pump: MakePump) -> None:
+    pump = make_pump()
+    with pytest.raises(Permanent, match="cannot listen"):
+        make_pump("pump2", addr=pump.addr)
+
+
+def test_another_cluster_or_a_clock_behind_the_data_is_refused(make_pump: MakePump, cluster: MemoryCluster) -> None:
+    # R-09
+    make_pump().stop()
+    cluster.id += 1
+    with pytest.raises(ConfigError, match="another cluster"):
+        make_pump()
+    cluster.id -= 1
+    cluster.clock_ms, cluster._last = 1000, 0
+    with pytest.raises(Permanent, match="behind"):
+        make_pump()
+
+
+def test_an_unreachable_pd_is_one_clear_error_and_frees_the_directory(
+    make_pump: MakePump, cluster: MemoryCluster
+) -> None:
+    cluster.down = True
+    with pytest.raises(SourceUnavailable, match="PD does not answer"):
+        make_pump()
+    cluster.down = False
+    make_pump()
+
+
+class Source:
+    """A status source with answers by start_ts."""
+
+    def __init__(self) -> None:
+        self.answers: dict[int, Status] = {}
+
+    def ask(self, start_ts: int, key: bytes) -> Status:
+        assert key == f"k{start_ts}".encode()
+        return self.answers.get(start_ts, Unknown("no proof"))
+
+
+def test_orphans_wait_for_a_proof_and_are_shown(make_pump: MakePump, cluster: MemoryCluster) -> None:
+    # S0-49, R-07: unknown blocks, whatever the age; committed is emitted; rolled back is not.
+    source = Source()
+    pump = make_pump(source=source)
+    lost, gone, silent = (cluster.tso() for _ in range(3))
+    write(pump, prewrite(lost), prewrite(gone), prewrite(silent))
+    commit_ts = cluster.tso()
+    until(lambda: f"start_ts={lost}" in pump.service.info().last_error, "the head is named")
+    assert "no proof" in pump.service.info().last_error
+    blocked_at = pump.service.info().max_commit_ts
+    assert blocked_at < lost
+    source.answers = {lost: Committed(commit_ts), gone: RolledBack()}
+    until(lambda: pump.service.info().oldest_unmatched_start_ts == silent, "two are resolved")
+    source.answers[silent] = RolledBack()
+    assert data(pump, 1) == [commit_ts]
+    until(lambda: pump.service.info().last_error == "", "nothing waits")
+    info = reader(pump).info()
+    assert info.status_queries >= 4
+    assert info.unmatched_prewrites == 0
+    pump.stop()
+    again = make_pump()  # the proofs were stored: nobody is asked again
+    assert data(again, 1) == [commit_ts]
+    assert again.service.info().unmatched_prewrites == 0
+
+
+def test_info_tells_who_the_pump_is(make_pump: MakePump) -> None:
+    pump = make_pump()
+    info = reader(pump).info()
+    assert (info.cluster_id, info.node_id, info.state, info.gc_ts) == (CLUSTER_ID, "pump1", "online", 0)
+    assert len(info.store_uuid) == 36
+
+
+def test_a_node_keeps_the_name_its_directory_remembers(make_pump: MakePump, cluster: MemoryCluster) -> None:
+    pump = make_pump(node_id="")
+    assert pump.node_id == pump.addr
+    pump.stop()
+    assert make_pump(node_id="other").node_id == pump.node_id
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("10 gib", 10 << 30), ("500 MB", 500_000_000), ("1.5kib", 1536), ("7", 7), ("2mib", 2 << 20)]
+)
+def test_sizes_are_read_as_the_original_reads_them(text: str, size: int) -> None:
+    assert parse_size(text) == size
+
+
+def test_bad_settings_are_named() -> None:
+    for bad in ({"addr": "nowhere"}, {"addr": "0.0.0.0:8250"}, {"pd_urls": ()}, {"gen_binlog_interval_s": 0.0}):
+        with pytest.raises(ConfigError):
+            PumpConfig(**bad)
+    with pytest.raises(BinlakeError, match="not a size"):
+        parse_size("ten")
