@@ -36,7 +36,7 @@ def pull(ctx: StageContext, cluster_id: int, members: list[Member], bounds: Boun
 
 @dataclass(frozen=True)
 class PumpPart:
-    """What one pump gave: the commit_ts of its proof (0 = none), transactions, DDL among them, newest schema version."""
+    """One pump's part: commit_ts of its proof (0 = none), transactions, DDL among them, newest schema version."""
 
     proof: int
     entities: int
