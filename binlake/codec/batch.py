@@ -18,7 +18,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from json.encoder import encode_basestring
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import pyarrow as pa
@@ -114,7 +113,7 @@ class MutationBatch:
     def __init__(self, route: Route = same_name) -> None:
         self.stats = DecodeStats()
         self._route = route
-        self._routed: WeakKeyDictionary[TableDef, _Names4 | None] = WeakKeyDictionary()
+        self._routed: dict[TableDef, _Names4 | None] = {}
         self._clear()
 
     def _clear(self) -> None:
@@ -137,8 +136,11 @@ class MutationBatch:
         """
         had = len(self._seq)
         version, changes = raw_changes(payload, commit_ts, start_ts, tables, self.stats)
+        table, wanted = None, False
         for seq, plan, op, before, after in changes:
-            if self._names_of(plan.table) is None:
+            if plan.table is not table:
+                table, wanted = plan.table, self._names_of(plan.table) is not None
+            if not wanted:
                 continue
             self._seq.append(seq)
             self._table.append(self._tables.setdefault(plan.table, len(self._tables)))

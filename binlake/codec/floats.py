@@ -25,7 +25,13 @@ def float_text(value: float) -> str:
     """The text of a FLOAT: the shortest that reads back as the same float32."""
     if abs(value) > 3.4028235677973366e38:
         raise ValueError(f"{value!r} is no value of a FLOAT")
-    return _tidb_form(value, str(np.float32(value)), _FLOAT_LIMITS)
+    single = np.float32(value)
+    return _tidb_form(float(single), str(single), _FLOAT_LIMITS)
+
+
+def as_float32(text: str) -> float:
+    """The number that a FLOAT column holds for `text`; raises ValueError for text that is no number."""
+    return float(np.float32(float(text)))
 
 
 def _tidb_form(value: float, shortest: str, limits: tuple[float, float]) -> str:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import lru_cache
 
 from binlake.codec import datum as d
 from binlake.codec.decimals import write_decimal
+from binlake.codec.floats import as_float32
 from binlake.codec.jsons import write_json
 from binlake.codec.temporal import pack_moment, parse_duration
 from binlake.codec.values import bit_text, read_text
@@ -27,7 +28,7 @@ def write_text(column: ColumnInfo, text: str | None) -> bytes:
     if column.tp == t.JSON:
         return b"\x0a" + write_json(text)
     if column.tp in (t.FLOAT, t.DOUBLE):
-        return d.write_float(float(text))
+        return d.write_float(as_float32(text) if column.tp == t.FLOAT else float(text))
     number = flat_number(column, text)
     signed = (column.tp in t.INTEGERS and not column.unsigned) or column.tp in (t.DURATION, t.YEAR)
     return d.write_int(number) if signed else d.write_uint(number)
@@ -69,7 +70,7 @@ def _position(column: ColumnInfo, name: str) -> int:
     return column.elems.index(name)
 
 
-@cache
+@lru_cache(maxsize=4096)
 def filled_text(column: ColumnInfo) -> str | None:
     """What a row without `column` holds in it: origin default, else NULL, else the type's zero (tidb-binlog 5.5).
 
