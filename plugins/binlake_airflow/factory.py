@@ -39,7 +39,7 @@ def build_all(place: Path | None = None) -> Built:
         try:
             dags[replication.name] = build_dag(path)
         except ConfigError as error:
-            broken[path] = error
+            broken[path] = ConfigError(error.message, hint=error.hint, where={"file": path, **error.where})
     return Built(dags, broken)
 
 

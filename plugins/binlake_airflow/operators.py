@@ -78,7 +78,7 @@ class StageOperator(BaseOperator, SkipMixin):
         if self.stage != FUSED and results[0]["state"] in STOPPED:
             # Skipping ends the task here, before Airflow keeps what it returns.
             context["ti"].xcom_push(key="return_value", value=value)
-            self.skip(context["ti"], self.get_direct_relatives(upstream=False))
+            self.skip(context["ti"], self.get_flat_relatives(upstream=False))
         return value
 
     def job(self, context: Mapping[str, Any]) -> Job:

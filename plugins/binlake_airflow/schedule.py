@@ -6,6 +6,7 @@ import re
 from datetime import timedelta
 
 from airflow.sdk import CronTriggerTimetable, DeltaTriggerTimetable
+from croniter import croniter
 
 from binlake.errors import ConfigError
 
@@ -13,7 +14,6 @@ _EVERY = re.compile(r"every (?P<count>[1-9][0-9]*) ?(?P<unit>[smh])")
 _SECONDS = {"s": 1, "m": 60, "h": 3600}
 _PRESETS = frozenset({"@once", "@continuous"})
 _CRON_PRESETS = frozenset({"@hourly", "@daily", "@weekly", "@monthly", "@quarterly", "@yearly"})
-_CRON_FIELDS = (5, 6)
 
 Schedule = CronTriggerTimetable | DeltaTriggerTimetable | str | None
 
@@ -26,7 +26,7 @@ def parse_schedule(text: str) -> Schedule:
     every = _EVERY.fullmatch(text)
     if every:
         return DeltaTriggerTimetable(timedelta(seconds=int(every["count"]) * _SECONDS[every["unit"]]))
-    if text not in _CRON_PRESETS and len(text.split()) not in _CRON_FIELDS:
+    if text not in _CRON_PRESETS and not croniter.is_valid(text):
         raise ConfigError(
             f"`airflow.schedule` is not understood: {text!r}",
             hint="cron text (`*/5 * * * *`), `every 10s`, `@continuous`, or empty for no schedule",

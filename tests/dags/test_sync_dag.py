@@ -1,0 +1,236 @@
+"""Runs of the DAG: whose bounds a task works on, what is skipped, failed or tried again. The jobs are scripted."""
+
+import itertools
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import scripted_job
+from support.replication_files import write_replication
+
+from binlake_airflow import operators
+from binlake_airflow.factory import build_dag
+from binlake_airflow.process import JobProcess
+
+pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("airflow_db")]
+
+LO, HI, LOWERED, BEHIND = "470583292723200001", "470583292723200999", "470583292723200900", "470583292723100001"
+
+
+def answer(stage: str, lo: str, hi: str, state: str = "done", **more: Any) -> dict[str, Any]:
+    result = {"stage": stage, "state": state, "lo": lo, "hi": hi, "rows": 3, "seconds": 0.5, "blocked_by": "",
+              "detail": {}, **more}  # fmt: skip
+    return {"ok": True, "results": [result]}
+
+
+def failure(kind: str, name: str, message: str = "no") -> dict[str, Any]:
+    return {"ok": False, "error": {"kind": kind, "class": name, "message": message}}
+
+
+def good_window() -> dict[str, list[dict[str, Any]]]:
+    """Land lowers hi, compact takes what an earlier window left: every stage must work on the right ones."""
+    sink = {name: [answer(name, BEHIND, LOWERED)] for name in ("compact", "convert", "finalize")}
+    lake = {name: [answer(name, LO, LOWERED)] for name in ("land", "merge", "mirror")}
+    return {"plan": [answer("plan", LO, HI, "ready")], **lake, **sink}
+
+
+class Run:
+    """A finished run of the DAG."""
+
+    def __init__(self, dag_run: Any, calls: list[dict[str, Any]]) -> None:
+        self.state = str(dag_run.state)
+        self.run_id = dag_run.run_id
+        self.tasks = {ti.task_id: ti for ti in dag_run.get_task_instances()}
+        self.states = {name: str(ti.state) for name, ti in self.tasks.items()}
+        self.calls = calls
+
+    def bounds(self) -> dict[str, tuple[str | None, str | None]]:
+        return {call["stage"]: (call["options"].get("--lo"), call["options"].get("--hi")) for call in self.calls}
+
+    def tries(self, stage: str) -> int:
+        return sum(call["stage"] == stage for call in self.calls)
+
+    def xcom(self, task_id: str, key: str = "return_value") -> Any:
+        from airflow.models.xcom import XComModel
+        from airflow.utils.session import create_session
+
+        with create_session() as session:
+            row = session.scalars(
+                XComModel.get_many(run_id=self.run_id, task_ids=task_id, key=key, dag_ids=self.tasks[task_id].dag_id)
+            ).first()
+        return None if row is None else row.value
+
+
+Runner = Callable[..., Run]
+
+
+@pytest.fixture
+def run(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Runner:
+    """Run the DAG of a replication once with scripted jobs."""
+    monkeypatch.setenv("BINLAKE_TEST_SCRIPT", str(tmp_path))
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": "local[1]"}))
+    monkeypatch.setenv("AIRFLOW_CONN_CONNECT", json.dumps({"conn_type": "spark_connect", "host": "h", "port": 1}))
+    monkeypatch.setenv("BINLAKE_JARS", str(_fake_jars(tmp_path)))
+    monkeypatch.setenv("PATH", f"{_spark_submit(tmp_path)}{os.pathsep}{os.environ['PATH']}")
+    stand_in = partial(JobProcess, command=(sys.executable, scripted_job.__file__))
+    monkeypatch.setattr(operators, "JobProcess", stand_in)
+
+    def once(script: dict[str, list[dict[str, Any]]], conf: dict[str, Any] | None = None, **sections: str) -> Run:
+        (tmp_path / "script.json").write_text(json.dumps(script))
+        calls = tmp_path / "calls.jsonl"
+        calls.unlink(missing_ok=True)
+        dag = build_dag(write_replication(folder, "orders", **sections))
+        dag_run = dag.test(run_conf=conf)
+        return Run(dag_run, [json.loads(line) for line in calls.read_text().splitlines()])
+
+    return once
+
+
+def _spark_submit(place: Path) -> Path:
+    """A folder with a `spark-submit` that only keeps its arguments and answers as scripted."""
+    bin_folder = place / "bin"
+    bin_folder.mkdir()
+    program = bin_folder / "spark-submit"
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{scripted_job.__file__}" "$@"\n')
+    program.chmod(0o755)
+    assert shutil.which("spark-submit", path=str(bin_folder))
+    return bin_folder
+
+
+def _fake_jars(place: Path) -> Path:
+    jars = place / "jars"
+    jars.mkdir()
+    (jars / "delta.jar").touch()
+    return jars
+
+
+def test_each_stage_works_on_the_bounds_of_the_stage_that_knows(run: Runner) -> None:
+    done = run(good_window())
+    assert done.state == "success"
+    assert done.bounds() == {
+        "plan": (None, None),
+        "land": (LO, HI),
+        "merge": (LO, LOWERED),
+        "mirror": (LO, LOWERED),
+        "compact": (LO, LOWERED),
+        "convert": (BEHIND, LOWERED),
+        "finalize": (BEHIND, LOWERED),
+    }
+    assert {call["options"]["--run-id"] for call in done.calls} == {done.run_id}
+
+
+def test_timestamps_stay_exact_strings_in_xcom(run: Runner) -> None:
+    # R-46: above 2^53 a JSON number loses its last digits in a browser.
+    done = run(good_window())
+    assert done.xcom("land")["hi"] == LOWERED
+    assert done.xcom("plan", "window") == f"{LO}-{HI}"
+    for name in done.tasks:
+        found = done.xcom(name)
+        assert isinstance(found["lo"], str)
+        assert isinstance(found["hi"], str)
+
+
+def test_spark_stages_are_submitted_with_what_must_be_known_before_the_driver(run: Runner, tmp_path: Path) -> None:
+    done = run(good_window())
+    submitted = {call["stage"]: call["before"] for call in done.calls if call["before"]}
+    assert set(submitted) == {"land", "merge", "compact", "convert", "mirror"}
+    arguments = submitted["land"]
+    pairs = dict(itertools.pairwise(arguments))
+    assert pairs["--master"] == "local[1]"
+    assert pairs["--jars"] == str(tmp_path / "jars" / "delta.jar")
+    assert pairs["--name"] == "binlake-orders-land"
+    assert Path(arguments[-1]).parts[-2:] == ("spark_jobs", "main.py")
+
+
+def test_a_connect_stage_gets_a_session_of_its_own(run: Runner) -> None:
+    done = run(good_window(), airflow='schedule = ""\nengine = "connect"\nspark-conn-id = "connect"')
+    assert done.state == "success"
+    remotes = {call["stage"]: call["options"].get("--remote") for call in done.calls}
+    assert {name for name, remote in remotes.items() if remote is None} == {"plan", "finalize"}
+    urls = [remote for remote in remotes.values() if remote]
+    assert all(url.startswith("sc://h:1/;session_id=") for url in urls)
+    assert len(set(urls)) == len(urls) == 5
+
+
+def test_a_blocked_plan_is_green_names_who_and_skips_the_rest(run: Runner) -> None:
+    # S0-56, R-35
+    blocked = answer("plan", LO, LO, "blocked", blocked_by="pump-2", detail={"reason": f"pump-2 since {LO}"})
+    done = run({"plan": [blocked]})
+    assert done.state == "success"
+    assert done.states.pop("plan") == "success"
+    assert set(done.states.values()) == {"skipped"}
+    assert done.xcom("plan", "blocked_by") == "pump-2"
+    assert done.xcom("plan")["state"] == "blocked"
+    assert [call["stage"] for call in done.calls] == ["plan"]
+
+
+def test_a_plan_that_is_blocked_too_long_fails_the_run(run: Runner) -> None:
+    done = run({"plan": [failure("Transient", "IncompleteWindow", "blocked for 900 s by pump-2")]})
+    assert done.state == "failed"
+    assert done.tries("plan") == 3
+
+
+def test_a_failed_sql_sink_does_not_stop_the_mirror(run: Runner) -> None:
+    # Invariant 12; and Permanent is not tried again.
+    done = run({**good_window(), "compact": [failure("Permanent", "SchemaError")]})
+    assert done.state == "failed"
+    assert (done.states["compact"], done.states["mirror"]) == ("failed", "success")
+    assert (done.states["convert"], done.states["finalize"]) == ("upstream_failed", "upstream_failed")
+    assert done.tries("compact") == 1
+
+
+def test_a_failed_mirror_does_not_stop_the_sql_sink(run: Runner) -> None:
+    done = run({**good_window(), "mirror": [failure("Permanent", "SchemaError")]})
+    assert (done.states["mirror"], done.states["finalize"]) == ("failed", "success")
+
+
+@pytest.mark.parametrize("first", [failure("Transient", "TargetUnavailable"), {"exit": 137}])
+def test_a_transient_error_or_a_dead_job_is_tried_again(run: Runner, first: dict[str, Any]) -> None:
+    window = good_window()
+    done = run({**window, "finalize": [first, *window["finalize"]], "land": [first, *window["land"]]})
+    assert done.state == "success"
+    assert (done.tries("finalize"), done.tries("land"), done.tries("merge")) == (2, 2, 1)
+
+
+def test_a_sink_with_nothing_to_do_is_skipped_alone(run: Runner) -> None:
+    done = run({**good_window(), "compact": [answer("compact", LO, LO, "skipped")]})
+    assert done.state == "success"
+    assert (done.states["convert"], done.states["finalize"]) == ("skipped", "skipped")
+    assert done.states["mirror"] == "success"
+
+
+def test_asked_bounds_reach_the_plan_and_are_never_cut_short_in_silence(run: Runner) -> None:
+    # C-04, R-35
+    conf = {"start_ts": LO, "stop_ts": HI}
+    done = run(good_window(), conf)
+    asked = done.calls[0]["options"]
+    assert (done.state, asked["--start-ts"], asked["--stop-ts"]) == ("success", LO, HI)
+    waiting = answer("plan", LO, LOWERED, "waiting", detail={"reason": f"stop_ts {HI} is above the watermark"})
+    missed = run({"plan": [waiting]}, conf)
+    assert missed.state == "failed"
+    assert missed.tries("plan") == 3
+    landed = run({"plan": [answer("plan", HI, HI, "waiting", detail={"reason": "landed already"})]}, conf)
+    assert landed.state == "success"
+
+
+def test_the_fused_window_is_one_task_that_gives_all_results(run: Runner) -> None:
+    window = good_window()
+    results = [window[name][0]["results"][0] for name in ("plan", "land", "merge", "mirror")]
+    done = run({"window": [{"ok": True, "results": results}]}, airflow='schedule = ""\nlayout = "fused"')
+    assert done.states == {"window": "success"}
+    assert [one["stage"] for one in done.xcom("window")["results"]] == ["plan", "land", "merge", "mirror"]
+    assert done.xcom("window", "window") == f"{LO}-{HI}"
+
+
+def test_a_missing_connection_is_one_clear_error_at_once(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The provider alone would take it for YARN.
+    monkeypatch.delenv("AIRFLOW_CONN_SPARK_DEFAULT")
+    done = run(good_window())
+    assert (done.state, done.states["land"]) == ("failed", "failed")
+    assert [call["stage"] for call in done.calls] == ["plan"]

@@ -1,0 +1,87 @@
+"""What an operator says to a job, and what it makes of the answer."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from binlake.errors import (
+    BinlakeError,
+    ConfigError,
+    Fenced,
+    IncompleteWindow,
+    Permanent,
+    Transient,
+    UnknownOutcome,
+)
+from binlake.pipeline import BY_NAME, STAGES, stages_for
+from binlake_airflow.jobs import BOUNDS_FROM, Job, error_of, read_results, sources_of
+
+BIG = "449000000000000001"
+
+
+def test_arguments_carry_what_is_known_and_nothing_else() -> None:
+    plan = Job("plan", "/r/orders.toml", "run 1", stop_ts=BIG)
+    assert plan.arguments(Path("/t/r.json")) == [
+        "plan", "--replication", "/r/orders.toml", "--run-id", "run 1", "--stop-ts", BIG, "--result", "/t/r.json",
+    ]  # fmt: skip
+    merge = Job("merge", "/r/orders.toml", "run 1", lo="1", hi=BIG)
+    assert merge.arguments(Path("r"), remote="sc://h:1/;k=v")[-4:] == ["--remote", "sc://h:1/;k=v", "--result", "r"]
+    assert [merge.arguments(Path("r"))[i : i + 2] for i in (5, 7)] == [["--lo", "1"], ["--hi", BIG]]
+
+
+def test_only_plan_and_finalize_do_without_spark() -> None:
+    without = {name for name in BY_NAME if not Job(name, "f", "r").needs_spark}
+    assert without == {"plan", "finalize"}
+    assert Job("window", "f", "r").needs_spark
+
+
+def test_every_stage_takes_its_bounds_from_a_stage_before_it() -> None:
+    def before(name: str) -> set[str]:
+        return {other for up in BY_NAME[name].after for other in (up, *before(up))}
+
+    for stage in STAGES:
+        assert stage.name == "plan" or BOUNDS_FROM[stage.name] in before(stage.name)
+    # The sink's window is compact's, wider than the landed one when the sink is behind.
+    assert sources_of(["convert", "finalize"]) == {"convert": "compact", "finalize": "compact"}
+    only_mirror = [stage.name for stage in stages_for(sql=False, mirror=True)]
+    assert sources_of(only_mirror) == {"land": "plan", "merge": "land", "mirror": "land"}
+
+
+def test_results_come_back_as_written(tmp_path: Path) -> None:
+    result = tmp_path / "r.json"
+    result.write_text(json.dumps({"ok": True, "results": [{"stage": "plan", "lo": BIG}]}))
+    assert read_results(result, "exit status 0") == [{"stage": "plan", "lo": BIG}]
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        ({"kind": "Permanent", "class": "Fenced", "message": "m"}, Fenced),
+        ({"kind": "Transient", "class": "IncompleteWindow", "message": "m"}, IncompleteWindow),
+        ({"kind": "UnknownOutcome", "class": "UnknownOutcome", "message": "m"}, UnknownOutcome),
+        # A class of a newer release, or a name in the module that is no error: the kind decides.
+        ({"kind": "Permanent", "class": "NotYetKnown", "message": "m"}, Permanent),
+        ({"kind": "Transient", "class": "Mapping", "message": "m"}, Transient),
+    ],
+)
+def test_the_job_s_error_is_raised_by_its_class(
+    tmp_path: Path, told: dict[str, str], expected: type[BinlakeError]
+) -> None:
+    result = tmp_path / "r.json"
+    result.write_text(json.dumps({"ok": False, "error": told}))
+    with pytest.raises(expected, match=r"^m$") as caught:
+        read_results(result, "exit status 1")
+    assert type(caught.value) is expected
+    assert type(error_of(told)) is expected
+
+
+def test_a_job_that_died_may_be_run_again(tmp_path: Path) -> None:
+    with pytest.raises(Transient, match="exit status -9"):
+        read_results(tmp_path / "absent.json", "exit status -9")
+
+
+def test_a_stage_without_a_rule_for_its_bounds_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(BOUNDS_FROM, "mirror")
+    with pytest.raises(ConfigError, match="mirror"):
+        sources_of([stage.name for stage in STAGES])

@@ -1,0 +1,39 @@
+"""A job's child process: its lines, its end, its kill."""
+
+import sys
+import threading
+import time
+
+from binlake_airflow.process import JobProcess
+
+
+def _python(code: str, lines: list[str]) -> JobProcess:
+    return JobProcess(lines.append, (sys.executable, "-c", code))
+
+
+def test_lines_of_both_streams_and_the_status_come_back() -> None:
+    lines: list[str] = []
+    code = "import sys; print('out', sys.argv[1], flush=True); print('err', file=sys.stderr); sys.exit(3)"
+    assert _python(code, lines).run(["a b"]) == 3
+    assert sorted(lines) == ["err", "out a b"]
+
+
+def test_bytes_that_are_no_text_do_not_stop_the_job() -> None:
+    lines: list[str] = []
+    assert _python("import sys; sys.stdout.buffer.write(b'\\xff\\n')", lines).run([]) == 0
+    assert lines == ["�"]
+
+
+def test_kill_ends_the_child() -> None:
+    lines: list[str] = []
+    job = _python("import time; print('up', flush=True); time.sleep(600)", lines)
+    ended: list[int] = []
+    runner = threading.Thread(target=lambda: ended.append(job.run([])))
+    runner.start()
+    deadline = time.monotonic() + 30
+    while not lines and time.monotonic() < deadline:
+        time.sleep(0.01)
+    job.kill()
+    runner.join(30)
+    assert lines == ["up"]
+    assert ended == [-15]
