@@ -142,19 +142,27 @@ def test_the_ui_is_told_where_to_show_the_pages(server: TestClient, bearer: dict
 
 @pytest.fixture
 def known_dag(folder: Path) -> str:
-    """The DAG `orders`, as the scheduler knows it."""
+    """The DAG `asked`, as the scheduler knows it."""
     from airflow.dag_processing.collection import update_dag_parsing_results_in_db
     from airflow.models.dagbundle import DagBundleModel
     from airflow.utils.session import create_session
 
-    dag = build_dag(write_replication(folder, "orders"))
+    dag = build_dag(write_replication(folder, "asked"))
     dag.relative_fileloc = "binlake_replications.py"
     data = DagSerialization.to_dict(dag)
     with create_session() as session:
         if session.get(DagBundleModel, "test") is None:
             session.add(DagBundleModel(name="test"))
             session.flush()
-        update_dag_parsing_results_in_db("test", None, None, [LazyDeserializedDAG(data=data)], {}, 0.1, set(), session)
+        update_dag_parsing_results_in_db(
+            bundle_name="test",
+            bundle_version=None,
+            dags=[LazyDeserializedDAG(data=data)],
+            import_errors={},
+            parse_duration=0.1,
+            warnings=set(),
+            session=session,
+        )
     return dag.dag_id
 
 
