@@ -1,7 +1,7 @@
 """The pump's speed against this disk's own limit: `python bench/bench_pump.py [SECONDS]`, one process, loopback.
 
-Prints fdatasync/s of the same directory's disk, WriteBinlog calls/s by 1, 8 and 64 writers (each waits for its fsync), and
-pulled messages/s. The original's bar: 2.6k / 8.7k / 22.3k writes/s, pull 74k to 103k (DESIGN 7).
+Prints fdatasync/s of the same directory's disk, WriteBinlog calls/s by 1, 8 and 64 writers (each waits for its fsync),
+and pulled messages/s. The original's bar: 2.6k / 8.7k / 22.3k writes/s, pull 74k to 103k (DESIGN 7).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A pump in a process of its own, to be killed: `pump_child.py DATA_DIR [--index-never-written]`; prints its address."""
+"""A pump in a process of its own, to be killed: `pump_child.py DATA_DIR [--index-never-written]`."""
 
 from __future__ import annotations
 

@@ -199,7 +199,7 @@ class Consumer(cistern_pb2_grpc.CisternServicer):
     def __init__(self) -> None:
         self.notified = 0
 
-    def Notify(self, request: object, context: object) -> cistern_pb2.NotifyResp:  # noqa: N802
+    def Notify(self, *_: object) -> cistern_pb2.NotifyResp:
         self.notified += 1
         return cistern_pb2.NotifyResp()
 
@@ -362,7 +362,7 @@ def test_info_tells_who_the_pump_is(make_pump: MakePump) -> None:
     assert len(info.store_uuid) == 36
 
 
-def test_a_node_keeps_the_name_its_directory_remembers(make_pump: MakePump, cluster: MemoryCluster) -> None:
+def test_a_node_keeps_the_name_its_directory_remembers(make_pump: MakePump) -> None:
     pump = make_pump(node_id="")
     assert pump.node_id == pump.addr
     pump.stop()
