@@ -197,6 +197,6 @@ def refuse_replayed(plan: ReplayPlan, now: int, capture: Capture) -> None:
         raise ConfigError(
             f"PD's clock {now} is past the capture's first commit {plan.first_bound}",
             where={"capture": capture.name},
-            hint="it was replayed into this cluster already, or PD followed the wall clock: start `binlake pd`, its clock "
-            "held, and the pumps with fresh data directories",
+            hint="it was replayed into this cluster already, or PD followed the wall clock: start a new `binlake pd` "
+            "with its clock held, and pumps with fresh data directories",
         )

@@ -1,4 +1,4 @@
-"""The capture's TiDB status port on loopback: `/status`, `/info/all`, `/ddl/history`, `/mvcc/hex/KEY`, as of a clock."""
+"""The capture's TiDB status port on loopback: `/status`, `/info/all`, `/ddl/history`, `/mvcc/hex/KEY`, by a clock."""
 
 from __future__ import annotations
 

@@ -1,0 +1,77 @@
+"""Which differences of shape between source and target are none: the documented mapping of types and collations.
+
+Everything else differs. What is let pass is counted under its name.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from binlake.compare.shape import EXPRESSION, ColumnShape, KeyShape, TableShape
+
+JSON_TYPE = "JSON column: LONGTEXT on the target"
+COLLATION = "collation mapped: {} is {} on the target"
+GENERATED_NULL = "generated column: NOT NULL not compared"
+EXPRESSION_KEY = "expression key: not on the target"
+
+_COLLATIONS = {
+    "mariadb": {
+        "utf8mb4_0900_ai_ci": "utf8mb4_uca1400_nopad_ai_ci",
+        "utf8mb4_0900_bin": "utf8mb4_nopad_bin",
+    }
+}
+
+
+@dataclass(frozen=True)
+class Rules:
+    """The rules for a target of `dialect`: mariadb, mysql or tidb."""
+
+    dialect: str
+
+    def differences(self, expected: TableShape, found: TableShape, exempted: Counter[str]) -> Iterator[str]:
+        """What differs, as text; exemptions used are added to `exempted`."""
+        names = [column.name for column in expected.columns]
+        there = [column.name for column in found.columns]
+        if names != there:
+            yield f"columns {', '.join(there)} instead of {', '.join(names)}"
+        shapes = {column.name: column for column in found.columns}
+        for column in expected.columns:
+            if column.name in shapes:
+                yield from self._column(column, shapes[column.name], exempted)
+        yield from self._keys(expected.keys, found.keys, exempted)
+
+    def _column(self, expected: ColumnShape, found: ColumnShape, exempted: Counter[str]) -> Iterator[str]:
+        if self.dialect == "mariadb" and expected.type == "json" and found.type == "longtext":
+            exempted[JSON_TYPE] += 1
+        elif expected.type != found.type:
+            yield f"column {expected.name} is {found.type} instead of {expected.type}"
+        elif expected.collation != found.collation:
+            yield from self._collation(expected, found, exempted)
+        if expected.nullable != found.nullable:
+            if expected.generated and found.nullable:
+                exempted[GENERATED_NULL] += 1
+            else:
+                yield f"column {expected.name} is {_null(found)} instead of {_null(expected)}"
+
+    def _collation(self, expected: ColumnShape, found: ColumnShape, exempted: Counter[str]) -> Iterator[str]:
+        mapped = _COLLATIONS.get(self.dialect, {}).get(expected.collation)
+        if mapped == found.collation:
+            exempted[COLLATION.format(expected.collation, found.collation)] += 1
+        else:
+            yield f"column {expected.name} has collation {found.collation} instead of {mapped or expected.collation}"
+
+    def _keys(self, expected: frozenset[KeyShape], found: frozenset[KeyShape], exempted: Counter[str]) -> Iterator[str]:
+        names = {key.name for key in found}
+        for key in sorted(expected - found, key=str):
+            if any(column == EXPRESSION for column, _ in key.columns) and key.name not in names:
+                exempted[EXPRESSION_KEY] += 1
+            else:
+                yield f"{key} missing"
+        for key in sorted(found - expected, key=str):
+            yield f"{key} only on the target"
+
+
+def _null(column: ColumnShape) -> str:
+    return "nullable" if column.nullable else "NOT NULL"

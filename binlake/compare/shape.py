@@ -1,0 +1,159 @@
+"""Columns, types, collations and keys of a table, read from the text of SHOW CREATE TABLE.
+
+Only what equality is about is read (docs/equality.md); defaults, comments, partitions, checks and foreign keys are not.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from binlake.errors import WireError
+
+EXPRESSION = "(expression)"
+_TOKEN = re.compile(r"/\*.*?\*/|`(?:[^`]|``)*`|'(?:[^'\\]|''|\\.)*'|\"(?:[^\"\\]|\"\"|\\.)*\"|\w+|[^\s\w]", re.S)
+_WITH_COLLATION = ("char", "varchar", "tinytext", "text", "mediumtext", "longtext", "enum", "set")
+
+
+@dataclass(frozen=True)
+class ColumnShape:
+    """A column: `type` as in `canonical_type`; `collation` empty for types without."""
+
+    name: str
+    type: str
+    nullable: bool
+    collation: str
+    generated: bool
+
+
+@dataclass(frozen=True)
+class KeyShape:
+    """A key: `columns` with prefix lengths (0 = whole); an expression is `EXPRESSION`. `name` is lower case."""
+
+    name: str
+    unique: bool
+    columns: tuple[tuple[str, int], ...]
+
+    def __str__(self) -> str:
+        parts = ", ".join(f"{name}({length})" if length else name for name, length in self.columns)
+        return f"{'unique ' if self.unique else ''}key {self.name} ({parts})"
+
+
+@dataclass(frozen=True)
+class TableShape:
+    """A table's columns in order and its keys."""
+
+    columns: tuple[ColumnShape, ...]
+    keys: frozenset[KeyShape]
+
+
+def canonical_type(text: str) -> str:
+    """One spelling per type: lower case outside quotes, single blanks, no display width of integers and YEAR."""
+    parts = re.split(r"('(?:[^'\\]|''|\\.)*')", text)
+    spelled = "".join(part if n % 2 else re.sub(r"\s+", " ", part.lower()) for n, part in enumerate(parts)).strip()
+    return re.sub(r"^((?:tiny|small|medium|big)?int|year)\s*\(\d+\)", r"\1", spelled)
+
+
+def base_type(text: str) -> str:
+    """The first word of a type: `varchar(20)` is `varchar`."""
+    return re.split(r"[\s(]", text.lower(), maxsplit=1)[0]
+
+
+def parse_create(create: str, types: Sequence[str]) -> TableShape:
+    """The shape of SHOW CREATE TABLE's text; `types` are those of SHOW COLUMNS, in the same order. Raises WireError."""
+    body, options = _split(create)
+    default = _option(options, "COLLATE")
+    definitions = list(_definitions(body))
+    columns = [definition for definition in definitions if definition[0].startswith("`")]
+    if len(columns) != len(types):
+        raise WireError("SHOW CREATE TABLE and SHOW COLUMNS differ", where={"create": create[:80]})
+    shapes = tuple(_column(tokens, kind, default) for tokens, kind in zip(columns, types, strict=True))
+    return TableShape(shapes, frozenset(key for tokens in definitions if (key := _key(tokens))))
+
+
+def _tokens(text: str) -> list[str]:
+    return [token for token in _TOKEN.findall(text) if not token.startswith("/*")]
+
+
+def _split(create: str) -> tuple[list[str], list[str]]:
+    tokens = _tokens(create)
+    depth = 0
+    opened = tokens.index("(") if "(" in tokens else -1
+    for at in range(max(opened, 0), len(tokens)):
+        depth += (tokens[at] == "(") - (tokens[at] == ")")
+        if depth == 0 and opened >= 0:
+            return tokens[opened + 1 : at], tokens[at + 1 :]
+    raise WireError("no table definition", where={"create": create[:80]})
+
+
+def _definitions(body: Sequence[str]) -> Iterator[list[str]]:
+    current: list[str] = []
+    depth = 0
+    for token in body:
+        depth += (token == "(") - (token == ")")
+        if token == "," and depth == 0:
+            yield current
+            current = []
+        else:
+            current.append(token)
+    if current:
+        yield current
+
+
+def _option(tokens: Sequence[str], name: str) -> str:
+    for at, token in enumerate(tokens):
+        if token.upper() == name and at + 1 < len(tokens):
+            value = tokens[at + 2] if tokens[at + 1] == "=" else tokens[at + 1]
+            return value.strip("'`").lower()
+    return ""
+
+
+def _column(tokens: Sequence[str], kind: str, default: str) -> ColumnShape:
+    top = list(_top_level(tokens))
+    words = [token.upper() for token in top]
+    collation = (_option(top, "COLLATE") or default) if base_type(kind) in _WITH_COLLATION else ""
+    not_null = ("NOT", "NULL") in pairwise(words)
+    return ColumnShape(unquote(tokens[0]), canonical_type(kind), not not_null, collation, "GENERATED" in words)
+
+
+def _top_level(tokens: Sequence[str]) -> Iterator[str]:
+    depth = 0
+    for token in tokens:
+        depth -= token == ")"
+        if depth == 0 and token != ")":
+            yield token
+        depth += token == "("
+
+
+def _key(tokens: Sequence[str]) -> KeyShape | None:
+    words = [token.upper() for token in tokens[:3]]
+    if words[0] not in ("PRIMARY", "UNIQUE", "KEY", "INDEX", "FULLTEXT", "SPATIAL"):
+        return None
+    primary, unique = words[0] == "PRIMARY", words[0] in ("PRIMARY", "UNIQUE")
+    opened = tokens.index("(")
+    name = "primary" if primary else unquote(tokens[opened - 1]).lower()
+    return KeyShape(name, unique, tuple(_key_columns(_inside(tokens, opened))))
+
+
+def _inside(tokens: Sequence[str], opened: int) -> list[str]:
+    depth = 0
+    for at in range(opened, len(tokens)):
+        depth += (tokens[at] == "(") - (tokens[at] == ")")
+        if depth == 0:
+            return list(tokens[opened + 1 : at])
+    raise WireError("a key without closing parenthesis", where={"key": " ".join(tokens)[:80]})
+
+
+def _key_columns(tokens: Sequence[str]) -> Iterator[tuple[str, int]]:
+    for part in _definitions(tokens):
+        if part[0] == "(":
+            yield EXPRESSION, 0
+        else:
+            yield unquote(part[0]), int(part[2]) if len(part) > 2 and part[1] == "(" else 0
+
+
+def unquote(token: str) -> str:
+    """The name in back quotes, or the token itself."""
+    return token[1:-1].replace("``", "`") if token.startswith("`") else token

@@ -1,0 +1,166 @@
+"""Compares a recorded state with a target: table list, columns, types, keys, collations, and rows as a multiset.
+
+Every difference is text for people; the first few of each state are kept. Each exemption is counted (docs/equality.md).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from pymysql.connections import Connection
+from pymysql.cursors import SSCursor
+
+from binlake.capture import StateAt
+from binlake.capture.reader import Json
+from binlake.compare.rules import Rules
+from binlake.compare.shape import parse_create
+from binlake.compare.target import TargetView
+from binlake.compare.values import canonical, exemptions, from_capture
+from binlake.errors import WireError
+
+_KEPT = 20
+SEQUENCES = "sequence: the target has none"
+
+Row = tuple[str | None, ...]
+
+
+@dataclass
+class Comparison:
+    """How one state compared: `tables` and `rows` looked at, `exemptions` by kind, `differences` (the first ones)."""
+
+    commit_ts: int
+    step: str
+    tables: int = 0
+    rows: int = 0
+    exemptions: Counter[str] = field(default_factory=Counter)
+    differences: list[str] = field(default_factory=list)
+
+    @property
+    def equal(self) -> bool:
+        """True when nothing differs."""
+        return not self.differences
+
+    @property
+    def first_difference(self) -> str:
+        """The first difference, or empty."""
+        return self.differences[0] if self.differences else ""
+
+
+def compare_state(
+    state: StateAt,
+    connection: Connection[SSCursor],
+    *,
+    dialect: str = "mariadb",
+    ignored: Sequence[str] = ("tidb_binlog",),
+) -> Comparison:
+    """Compare the target behind `connection` (see `connect`) with `state`; `ignored`: databases left out on the target.
+
+    Raises WireError for a state that cannot be read, pymysql's errors for a target that breaks.
+    """
+    target = TargetView(connection, ignored)
+    result = Comparison(state.commit_ts, state.step)
+    present = target.tables()
+    for difference in _all(state, target, present, Rules(dialect), result):
+        if len(result.differences) < _KEPT:
+            result.differences.append(difference)
+    return result
+
+
+def _all(
+    state: StateAt, target: TargetView, present: set[tuple[str, str, str]], rules: Rules, result: Comparison
+) -> Iterator[str]:
+    yield from _lists(state, target, present, result)
+    names = {(db, name) for db, name, _ in present}
+    for table in state.contents:
+        place = (table["schema"], table["name"])
+        if table.get("absent"):
+            if place in names:
+                yield f"{table['table']}: is on the target, the capture dropped it"
+        elif table.get("kind") == "BASE TABLE" and place in names:
+            result.tables += 1
+            yield from _table(table, target, rules, result)
+        elif table.get("kind") == "BASE TABLE" and state.tables is None:
+            yield f"{table['table']}: missing on the target"
+
+
+def _lists(state: StateAt, target: TargetView, present: set[tuple[str, str, str]], result: Comparison) -> Iterator[str]:
+    if state.databases is not None:
+        there = target.databases()
+        yield from (f"database {name}: missing on the target" for name in sorted(set(state.databases) - there))
+        yield from (f"database {name}: only on the target" for name in sorted(there - set(state.databases)))
+    if state.tables is None:
+        return
+    has_sequences = any(kind == "SEQUENCE" for _, _, kind in present)
+    for db, name, kind in sorted(set(state.tables) - present):
+        if kind == "SEQUENCE" and not has_sequences:
+            result.exemptions[SEQUENCES] += 1
+        else:
+            yield f"{db}.{name}: {kind.lower()} missing on the target"
+    for db, name, kind in sorted(present - set(state.tables)):
+        yield f"{db}.{name}: {kind.lower()} only on the target"
+
+
+def _table(table: Json, target: TargetView, rules: Rules, result: Comparison) -> Iterator[str]:
+    expected = parse_create(table["create"], table["types"])
+    found = target.shape(table["schema"], table["name"])
+    shape_differences = list(rules.differences(expected, found, result.exemptions))
+    yield from (f"{table['table']}: {text}" for text in shape_differences)
+    names = [column.name for column in expected.columns]
+    if names != [column.name for column in found.columns]:
+        # Without the same columns the rows cannot be read side by side; the difference is told above.
+        return
+    yield from _rows(table, target, result)
+
+
+def _rows(table: Json, target: TargetView, result: Comparison) -> Iterator[str]:
+    columns, types = table["columns"], table["types"]
+    rules = [canonical(kind) for kind in types]
+    expected = Counter(_expected(table, rules, result))
+    seen: Counter[Row] = Counter()
+    for raw in target.rows(table["schema"], table["name"], columns, types):
+        seen[tuple(rule(value) for rule, value in zip(rules, raw, strict=True))] += 1
+    result.rows += expected.total()
+    missing, extra = expected - seen, seen - expected
+    if missing or extra:
+        yield f"{table['table']}: {_rows_differ(columns, table.get('order_by') or columns, missing, extra)}"
+
+
+def _expected(table: Json, rules: Sequence[object], result: Comparison) -> Iterator[Row]:
+    for row in table["rows"]:
+        if len(row) != len(rules):
+            raise WireError("a row of a state has another number of columns", where={"table": table["table"]})
+        raw = [from_capture(value) for value in row]
+        for kind, value in zip(table["types"], raw, strict=True):
+            if value is not None:
+                result.exemptions.update(exemptions(kind, value))
+        yield tuple(rule(value) for rule, value in zip(rules, raw, strict=True))  # type: ignore[operator]
+
+
+def _rows_differ(columns: Sequence[str], key: Sequence[str], missing: Counter[Row], extra: Counter[Row]) -> str:
+    head = f"{missing.total()} rows missing, {extra.total()} too many; "
+    at = [columns.index(name) for name in key if name in columns]
+    if missing:
+        first = min(missing, key=_sortable)
+        twin = next((row for row in extra if [row[n] for n in at] == [first[n] for n in at]), None)
+        if twin is not None:
+            where = ", ".join(f"{columns[n]}={_short(first[n])}" for n in at)
+            cells = [f"{c}: {_short(t)} instead of {_short(e)}" for c, e, t in zip(columns, first, twin) if e != t]  # noqa: B905
+            return head + f"first at {where}: " + ", ".join(cells)
+        return head + "first missing: " + _told(columns, first)
+    return head + "first too many: " + _told(columns, min(extra, key=_sortable))
+
+
+def _told(columns: Sequence[str], row: Row) -> str:
+    return ", ".join(f"{name}={_short(value)}" for name, value in zip(columns, row, strict=True))
+
+
+def _short(value: str | None) -> str:
+    if value is None:
+        return "NULL"
+    return repr(value if len(value) <= 60 else f"{value[:57]}...")
+
+
+def _sortable(row: Row) -> tuple[tuple[bool, str], ...]:
+    return tuple((value is not None, value or "") for value in row)

@@ -1,0 +1,110 @@
+"""What a target shows, by plain SQL: its tables, their shapes, their rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pymysql
+from pymysql.connections import Connection
+from pymysql.converters import conversions
+from pymysql.cursors import SSCursor
+
+from binlake.compare.shape import ColumnShape, KeyShape, TableShape, base_type, canonical_type
+from binlake.compare.values import Raw
+from binlake.errors import TargetUnavailable
+
+SYSTEM_DATABASES = ("information_schema", "mysql", "performance_schema", "sys")
+_SESSION = "SET SESSION time_zone = '+00:00', sql_mode = ''"
+_COLUMNS = """
+SELECT column_name, column_type, is_nullable, collation_name, extra
+FROM information_schema.columns WHERE table_schema = %s AND table_name = %s ORDER BY ordinal_position
+"""
+_KEYS = """
+SELECT index_name, non_unique, column_name, sub_part
+FROM information_schema.statistics WHERE table_schema = %s AND table_name = %s ORDER BY index_name, seq_in_index
+"""
+
+
+def connect(
+    host: str, port: int, user: str, password: str = "", *, unix_socket: str | None = None, timeout_s: float = 10.0
+) -> Connection[SSCursor]:
+    """A connection that gives every value as the server's text (bytes for binary types). Raises TargetUnavailable."""
+    try:
+        return pymysql.connect(
+            host=host,
+            port=port,
+            user=user,
+            password=password,
+            unix_socket=unix_socket,
+            charset="utf8mb4",
+            # Only the encoders: without decoders the text of the wire stays as it is.
+            conv={kind: encode for kind, encode in conversions.items() if not isinstance(kind, int)},
+            cursorclass=SSCursor,
+            init_command=_SESSION,
+            connect_timeout=int(max(1, timeout_s)),
+            autocommit=True,
+        )
+    except pymysql.err.OperationalError as error:
+        raise TargetUnavailable(
+            f"the target cannot be compared: {error}", where={"host": host, "port": port}
+        ) from error
+
+
+class TargetView:
+    """Reads a target through a connection made by `connect`; `ignored`: databases that are not the source's."""
+
+    def __init__(self, connection: Connection[SSCursor], ignored: Sequence[str] = ("tidb_binlog",)) -> None:
+        self._connection = connection
+        self._ignored = {*SYSTEM_DATABASES, *ignored}
+
+    def databases(self) -> set[str]:
+        """User databases."""
+        rows = self._rows("SELECT schema_name FROM information_schema.schemata")
+        return {str(name) for (name,) in rows if str(name).lower() not in self._ignored}
+
+    def tables(self) -> set[tuple[str, str, str]]:
+        """(database, name, BASE TABLE | VIEW | SEQUENCE) of the user databases."""
+        rows = self._rows("SELECT table_schema, table_name, table_type FROM information_schema.tables")
+        return {(str(db), str(name), str(kind)) for db, name, kind in rows if str(db).lower() not in self._ignored}
+
+    def shape(self, db: str, name: str) -> TableShape:
+        """Columns and keys of a table."""
+        columns = tuple(
+            ColumnShape(
+                str(column),
+                canonical_type(str(kind)),
+                nullable == "YES",
+                str(collation or "").lower(),
+                "GENERATED" in str(extra).upper(),
+            )
+            for column, kind, nullable, collation, extra in self._rows(_COLUMNS, (db, name))
+        )
+        return TableShape(columns, frozenset(self._keys(db, name)))
+
+    def rows(self, db: str, name: str, columns: Sequence[str], types: Sequence[str]) -> Iterator[tuple[Raw, ...]]:
+        """Every row: `columns` in that order, each as the text of the wire."""
+        shown = ", ".join(_shown(column, kind) for column, kind in zip(columns, types, strict=True))
+        return self._rows(f"SELECT {shown} FROM {_quoted(db)}.{_quoted(name)}")
+
+    def _keys(self, db: str, name: str) -> Iterator[KeyShape]:
+        found: dict[str, tuple[bool, list[tuple[str, int]]]] = {}
+        for key, non_unique, column, prefix in self._rows(_KEYS, (db, name)):
+            found.setdefault(str(key), (non_unique == "0", []))[1].append((str(column), int(prefix or 0)))
+        for key, (unique, columns) in found.items():
+            yield KeyShape(key.lower(), unique, tuple(columns))
+
+    def _rows(self, sql: str, args: tuple[str, ...] = ()) -> Iterator[tuple[Any, ...]]:
+        with self._connection.cursor() as cursor:
+            # Without arguments no text is formatted: a % in a name stays one.
+            cursor.execute(sql, args or None)
+            yield from cursor
+
+
+def _shown(column: str, kind: str) -> str:
+    # A FLOAT's own text is cut to 6 digits; as a DOUBLE it shows all it holds.
+    return f"{_quoted(column)} + 0e0" if base_type(kind) == "float" else _quoted(column)
+
+
+def _quoted(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"

@@ -1,0 +1,124 @@
+"""One text per value and type, whatever the server that shows it (docs/equality.md).
+
+The rules: numbers by value, text and time as shown, bytes as upper-case hex, JSON as a value. What a text cannot tell
+is reported as an exemption, and counted.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable
+from decimal import Decimal, InvalidOperation
+
+from binlake.compare.shape import base_type
+from binlake.errors import WireError
+
+Raw = str | bytes | None
+"""What a text-protocol client gets: text, bytes of binary types, NULL."""
+
+FLOAT_DIGITS = "FLOAT shown in exponent form: 6 digits compared"
+ZEROFILL = "ZEROFILL: compared without padding"
+JSON_VALUE = "JSON: compared as a value, not as text"
+
+_HUGE, _TINY = 1e15, 1e-15
+
+
+def from_capture(value: object) -> Raw:
+    """A value of a capture's `rows`: null, text or {"hex": ...}. Raises WireError."""
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, dict) and isinstance(value.get("hex"), str):
+        return bytes.fromhex(value["hex"])
+    raise WireError(f"no value of a capture: {value!r}")
+
+
+def canonical(column_type: str) -> Callable[[Raw], str | None]:
+    """The function that gives the one text of a value of `column_type` (as SHOW COLUMNS names it)."""
+    rule = _RULES.get(base_type(column_type), _text)
+
+    def value(raw: Raw) -> str | None:
+        return None if raw is None else rule(raw)
+
+    return value
+
+
+def exemptions(column_type: str, raw: Raw) -> tuple[str, ...]:
+    """Which exemptions apply to the recorded value `raw`."""
+    found: list[str] = []
+    kind = base_type(column_type)
+    if "zerofill" in column_type.lower():
+        found.append(ZEROFILL)
+    if kind == "json":
+        found.append(JSON_VALUE)
+    if kind == "float" and isinstance(raw, str) and _in_exponent_form(float(raw)):
+        found.append(FLOAT_DIGITS)
+    return tuple(found)
+
+
+def _string(raw: str | bytes) -> str:
+    return raw if isinstance(raw, str) else raw.decode("ascii")
+
+
+def _text(raw: str | bytes) -> str:
+    # A binary value that one side shows as text would be a difference of types: it stays visible as hex.
+    return raw if isinstance(raw, str) else raw.hex().upper()
+
+
+def _integer(raw: str | bytes) -> str:
+    return str(int(_string(raw)))
+
+
+def _decimal(raw: str | bytes) -> str:
+    try:
+        return format(Decimal(_string(raw)), "f")
+    except InvalidOperation as error:
+        raise WireError(f"no decimal: {raw!r}") from error
+
+
+def _in_exponent_form(value: float) -> bool:
+    return value != 0 and not _TINY <= abs(value) < _HUGE
+
+
+def _float(raw: str | bytes) -> str:
+    value = float(_string(raw))
+    if _in_exponent_form(value):
+        return format(value, ".5e")
+    return repr(_single(value))
+
+
+def _single(value: float) -> float:
+    return float(struct.unpack("<f", struct.pack("<f", value))[0])
+
+
+def _double(raw: str | bytes) -> str:
+    return repr(float(_string(raw)))
+
+
+def _bits(raw: str | bytes) -> str:
+    data = raw if isinstance(raw, bytes) else raw.encode("latin-1")
+    return str(int.from_bytes(data, "big"))
+
+
+def _hex(raw: str | bytes) -> str:
+    return (raw if isinstance(raw, bytes) else raw.encode()).hex().upper()
+
+
+def _json(raw: str | bytes) -> str:
+    text = raw if isinstance(raw, str) else raw.decode()
+    try:
+        return json.dumps(json.loads(text), sort_keys=True, ensure_ascii=False)
+    except ValueError:
+        # Not JSON at all: shown as it is, and so found different.
+        return f"not JSON: {text}"
+
+
+_RULES: dict[str, Callable[[str | bytes], str]] = {
+    **dict.fromkeys(("tinyint", "smallint", "mediumint", "int", "bigint", "year"), _integer),
+    **dict.fromkeys(("binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob"), _hex),
+    "decimal": _decimal,
+    "float": _float,
+    "double": _double,
+    "bit": _bits,
+    "json": _json,
+}
