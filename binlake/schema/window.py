@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -47,13 +47,18 @@ class WindowSchemas:
     """Schema states of one window: segment 0 is `base`, real DDL k (commit order, from 1) opens segment k.
 
     A DDL that changes nothing (rolled back, not supported) opens a segment with the same definitions.
+    `first_seen` (schema_version of DML -> least commit_ts with it) moves a segment's start before rows that have seen
+    its DDL already: the columns of a multi-schema change turn public one step before its binlog is written, and such
+    rows would lose what they hold in them. Other DDL is never seen early, so without such rows nothing moves.
     Raises SchemaError when a real DDL has no job.
     """
 
-    def __init__(self, base: SchemaState, ddls: Sequence[WindowDdl]) -> None:
+    def __init__(
+        self, base: SchemaState, ddls: Sequence[WindowDdl], first_seen: Mapping[int, int] | None = None
+    ) -> None:
         real = sorted((d for d in ddls if d.kind == "ddl"), key=lambda d: d.commit_ts)
         self.ddls: tuple[WindowDdl, ...] = tuple(real)
-        self._starts = [d.commit_ts for d in real]
+        self._starts = [_start(d, first_seen or {}) for d in real]
         states = [base]
         for ddl in real:
             states.append(states[-1].apply(_job_of(ddl), ddl.commit_ts))
@@ -65,7 +70,7 @@ class WindowSchemas:
         return len(self._states)
 
     def segment_of(self, commit_ts: int) -> int:
-        """The segment that holds `commit_ts`; a DDL's own commit_ts is in the segment that it opens."""
+        """The segment that holds `commit_ts`; a DDL's own commit_ts is in the segment that it opens, or a later one."""
         return bisect_right(self._starts, commit_ts)
 
     def at(self, segment: int) -> SchemaState:
@@ -93,6 +98,13 @@ def unknown_table(table_id: int, commit_ts: int) -> SchemaError:
         "or name the commit_ts in ignore-txn-commit-ts to lose the transaction knowingly",
         where={"table_id": table_id, "commit_ts": commit_ts},
     )
+
+
+def _start(ddl: WindowDdl, first_seen: Mapping[int, int]) -> int:
+    job = ddl.job
+    if job is None or not job.took_effect:
+        return ddl.commit_ts
+    return min([ddl.commit_ts, *(ts for version, ts in first_seen.items() if version >= job.schema_version)])
 
 
 def _job_of(ddl: WindowDdl) -> DdlJob:

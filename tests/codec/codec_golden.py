@@ -7,6 +7,7 @@ place (R-19). Exemptions, each counted under its name in `Comparison.exempt`:
 - `place-added`: a column public at the row's place but not at its schema_version; the value must be the one recorded
   under `extra_*` as "name#id", or else the origin default.
 - `place-removed`: a column public at its schema_version but not at its place.
+- `hidden-in-delete`: a hidden column (of an expression index) in a delete image, which a row change never carries.
 - `place-replaced`: a column whose id differs between the two (MODIFY COLUMN copied it, or drop + add).
 - `place-renamed`: a column that has another name at its schema_version; the value must be the one under that name.
 - `absent-in-delete`: a column that the delete image lacks: decoded.jsonl fills it, ours leaves it out.
@@ -68,6 +69,7 @@ def read_log(capture: Capture) -> Log:
             commits[message.commit_ts] = message
     jobs = {job.id: job for job in map(DdlJob.parse, capture.job_texts())}
     ddls, transactions = [], []
+    first_seen: dict[int, int] = {}
     for commit_ts, message in sorted(commits.items()):
         if message.ddl_job_id:
             query = prewrites[message.start_ts].ddl_query.decode()
@@ -75,8 +77,10 @@ def read_log(capture: Capture) -> Log:
             ddls.append(WindowDdl(commit_ts, query, message.ddl_job_id, message.ddl_schema_state, job))
         else:
             message.prewrite_value = prewrites[message.start_ts].prewrite_value
+            version = pb.PrewriteValue.FromString(message.prewrite_value).schema_version
+            first_seen.setdefault(version, commit_ts)
             transactions.append((commit_ts, message.start_ts, message.SerializeToString()))
-    schemas = WindowSchemas(SchemaState(), ddls)
+    schemas = WindowSchemas(SchemaState(), ddls, first_seen)
     states = {schemas.at(i).version: schemas.at(i) for i in range(schemas.segments)}
     return Log(transactions, schemas, states)
 
@@ -153,6 +157,8 @@ def _image_problems(
             result.exempt["virtual-in-delete"] += 1
         elif line["op"] == "D" and name in line.get("filled", ()):
             result.exempt["absent-in-delete"] += 1
+        elif line["op"] == "D" and name in {c.name for c in table.all_columns if c.hidden}:
+            result.exempt["hidden-in-delete"] += 1
         elif column is None or (then and _id_of(then, name) != column.id):
             result.exempt["place-removed"] += 1
         else:
@@ -179,7 +185,7 @@ def _by_place(
     keys = [key for key in extra if key.endswith(f"#{column.id}")]
     want = extra[keys[0]] if keys else filled_text(column)
     renamed = {text for name, text in theirs.items() if table.column(name) is None}
-    if same(result, column, value, want) or value == theirs.get(column.name, column):
+    if value == theirs.get(column.name, want) or same(result, column, value, theirs.get(column.name, want)):
         result.exempt["place-replaced" if column.name in theirs else "place-added"] += 1
     elif column.name not in theirs and value in renamed:
         result.exempt["place-renamed"] += 1

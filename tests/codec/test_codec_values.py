@@ -292,7 +292,8 @@ def test_wrong_datums_for_a_column_are_refused() -> None:
      (col(t.BIT, flen=9, origin_default_bit="AQI="), "0102"), (col(t.ENUM, elems=["q", "r"], flag=1), "q"),
      (col(t.SET, elems=["q", "r"], flag=1), ""), (col(t.DATETIME, decimal=2, origin_default="2020-01-02 03:04:05"),
      "2020-01-02 03:04:05.00"), (col(t.TIMESTAMP, flag=1), "0000-00-00 00:00:00"),
-     (col(t.DURATION, flag=1), "00:00:00"), (col(t.YEAR, flag=1), "0000"), (col(t.JSON, flag=1), "null"), (col(t.DOUBLE, origin_default="1e2"), "100"),
+     (col(t.DURATION, flag=1), "00:00:00"), (col(t.YEAR, flag=1), "0000"),
+     (col(t.JSON, flag=1), "null"), (col(t.DOUBLE, origin_default="1e2"), "100"),
      (col(t.DATE, flag=1), "0000-00-00"), (col(t.BIT, flen=3, flag=1), "00"), (col(t.FLOAT, flag=1), "0")],
 )  # fmt: skip
 def test_what_fills_a_missing_column(info: ColumnInfo, text: str | None) -> None:  # tidb-binlog 5.5

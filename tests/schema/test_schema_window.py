@@ -74,3 +74,11 @@ def test_an_unknown_table_is_an_error_that_names_the_ways_on() -> None:
 
 def test_a_query_that_only_looks_like_setval() -> None:
     assert ddl_kind("ALTER TABLE `select setval(` ADD c INT", 5) == "ddl"
+
+
+def test_a_row_that_has_seen_a_ddl_is_in_its_segment() -> None:  # multi-schema change, capture `ddl`
+    ddls = [ddl(100, job(Action.MULTI_SCHEMA_CHANGE, 5, info=WIDE)), ddl(200, job(Action.DROP_COLUMN, 8, info=NARROW))]
+    schemas = WindowSchemas(base(), ddls, first_seen={2: 10, 4: 80, 5: 90, 6: 95, 7: 150, 8: 210})
+    assert [schemas.segment_of(ts) for ts in (80, 89, 90, 100, 199, 200)] == [0, 0, 1, 1, 1, 2]
+    assert columns(schemas.place(90)) == ["id", "c"]
+    assert [d.commit_ts for d in schemas.ddls] == [100, 200]
