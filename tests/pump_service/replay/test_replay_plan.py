@@ -1,0 +1,143 @@
+"""What a replay writes when, and the bound it keeps the clock below."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from small_capture import write_capture
+
+from binlake import tso
+from binlake.capture import Capture
+from binlake.errors import ConfigError, WireError
+from binlake.wire import binlog_pb2 as pb
+from pump_service.replay.outcomes import Outcomes, Transaction
+from pump_service.replay.plan import ReplayPlan, Step
+from pump_service.replay.replayer import refuse_replayed
+
+CAPTURES = Path(__file__).parents[2] / "captures"
+
+
+@st.composite
+def arrivals(draw: st.DrawFn) -> list[Step]:
+    """Transactions whose P, C and R arrive as from a real TiDB: P before its commit_ts exists, C any time after."""
+    count = draw(st.integers(1, 12))
+    steps: list[tuple[int, int, int]] = []
+    open_: list[int] = []
+    clock = 10
+    for start in range(count):
+        steps.append((pb.Prewrite, start, 0))
+        open_.append(start)
+        for _ in range(draw(st.integers(0, len(open_)))):
+            start_ts = open_.pop(draw(st.integers(0, len(open_) - 1)))
+            clock += 1
+            kind = draw(st.sampled_from([pb.Commit, pb.Commit, pb.Rollback]))
+            steps.append((kind, start_ts, clock if kind == pb.Commit else 0))
+    return _late(draw, steps)
+
+
+def _late(draw: st.DrawFn, steps: list[tuple[int, int, int]]) -> list[Step]:
+    """Let some C come later than they happened."""
+    order = [(n + draw(st.integers(0, 6)) * (kind != pb.Prewrite), n) for n, (kind, _, _) in enumerate(steps)]
+    found, prewrites = [], 0
+    for index, (_, n) in enumerate(sorted(order)):
+        kind, start, commit = steps[n]
+        prewrites += kind == pb.Prewrite
+        needs = 0 if kind == pb.Prewrite else prewrites
+        found.append(Step(index, kind, start, commit, needs, commit))
+    return found
+
+
+@given(steps=arrivals(), data=st.data())
+def test_bound_is_the_least_commit_ts_not_acked_whatever_the_order_of_acks(
+    steps: list[Step], data: st.DataObject
+) -> None:
+    plan = ReplayPlan(steps)
+    waiting, last = list(steps), 0
+    while waiting:
+        assert plan.bound() == min((step.commit_ts for step in waiting if step.commit_ts), default=tso.MAX_TS)
+        assert plan.bound() >= last, "a clock cannot go back"
+        last = plan.bound()
+        allowed = [step for step in waiting if plan.may_write(step)]
+        assert allowed, "something can always go on"
+        done = data.draw(st.sampled_from(allowed))
+        waiting.remove(done)
+        plan.ack(done)
+
+
+@given(steps=arrivals(), data=st.data())
+def test_no_commit_is_written_before_a_prewrite_that_commits_below_it(steps: list[Step], data: st.DataObject) -> None:
+    # R-09: else a commit_ts stands in the log before a P whose own commit_ts is smaller.
+    plan = ReplayPlan(steps)
+    commits = {step.start_ts: step.commit_ts for step in steps if step.commit_ts}
+    waiting = list(steps)
+    while waiting:
+        done = data.draw(st.sampled_from([step for step in waiting if plan.may_write(step)]))
+        if done.commit_ts:
+            late = [s for s in waiting if s.is_prewrite and commits.get(s.start_ts, tso.MAX_TS) <= done.commit_ts]
+            assert not late
+        waiting.remove(done)
+        plan.ack(done)
+
+
+@pytest.mark.parametrize("name", ["bank", "keys", "shard"])
+def test_the_plan_of_a_capture(name: str) -> None:
+    capture = Capture(CAPTURES / name)
+    plan = ReplayPlan.of(capture, Outcomes.of(capture))
+    counts = capture.meta["counts"]
+    assert len(plan.steps) == capture.meta["binlogs"]
+    assert plan.transactions == counts["C"] + counts["DDL_C"]
+    assert plan.first_bound == min(step.commit_ts for step in plan.steps if step.commit_ts)
+
+
+def test_an_orphan_holds_the_clock_until_its_prewrite_is_acked() -> None:
+    capture_steps = [Step(0, pb.Prewrite, 3, 0, 0, 7), Step(1, pb.Prewrite, 4, 0, 0, 0), Step(2, pb.Commit, 4, 9, 2, 9)]
+    plan = ReplayPlan(capture_steps)
+    assert plan.bound() == 7
+    plan.ack(capture_steps[1])
+    assert plan.bound() == 7
+    assert not plan.may_write(capture_steps[2])
+    plan.ack(capture_steps[0])
+    assert plan.bound() == 9
+    assert plan.may_write(capture_steps[2])
+
+
+P, C, R = pb.Prewrite, pb.Commit, pb.Rollback
+
+
+def test_orphans_are_explained_by_outcomes_then_by_decoded_rows(tmp_path: Path) -> None:
+    binlogs = [(P, 1, 0), (P, 2, 0), (P, 3, 0), (P, 4, 0), (C, 4, 20)]
+    outcomes = [{"start_ts": "1", "commit_ts": "11"}]
+    decoded = [{"start_ts": "2", "commit_ts": "12"}, {"start_ts": "4", "commit_ts": "20"}]
+    capture = write_capture(tmp_path, binlogs, outcomes=outcomes, decoded=decoded)
+    found = Outcomes.of(capture)
+    assert [found.by_start[n].commit_ts for n in (1, 2, 3, 4)] == [11, 12, 0, 20]
+    assert [found.orphan_commit_ts(n) for n in (1, 2, 3, 4)] == [11, 12, 0, 0]
+    assert [step.holds for step in ReplayPlan.of(capture, found).steps] == [11, 12, 0, 0, 20]
+
+
+def test_a_commit_without_its_prewrite_is_refused(tmp_path: Path) -> None:
+    capture = write_capture(tmp_path, [(C, 1, 5), (P, 1, 0)])
+    with pytest.raises(WireError, match=r"before its prewrite.*binlog=0"):
+        ReplayPlan.of(capture, Outcomes([]))
+
+
+def test_damage_is_named(tmp_path: Path) -> None:
+    capture = write_capture(tmp_path, [(P, 1, 0)], tail=b"\x02\x00\x00\x00\xff\xff")
+    with pytest.raises(WireError, match=r"no binlog.*binlog=1"):
+        Outcomes.of(capture)
+
+
+def test_a_second_replay_is_refused(tmp_path: Path) -> None:
+    capture = write_capture(tmp_path, [(P, 1, 0), (C, 1, 50)])
+    plan = ReplayPlan.of(capture, Outcomes.of(capture))
+    refuse_replayed(plan, 49, capture)
+    with pytest.raises(ConfigError, match="past the capture's first commit 50"):
+        refuse_replayed(plan, 50, capture)
+
+
+def test_outcomes_by_key_are_in_order_of_start() -> None:
+    found = Outcomes([Transaction(9, b"k", 10, False), Transaction(3, b"k", 4, False)])
+    assert [transaction.start_ts for transaction in found.by_key[b"k"]] == [3, 9]

@@ -1,0 +1,180 @@
+"""The capture's status port says what a TiDB says, byte for byte, and only what has happened by the replay clock."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from small_capture import write_capture
+
+from binlake.capture import Capture
+from binlake.errors import ConfigError
+from binlake.source import Committed, Locked, RolledBack, TidbSource, Unknown
+from binlake.wire import binlog_pb2 as pb
+from pump_service.replay import status
+from pump_service.replay.clock import ReplayClock
+from pump_service.replay.outcomes import Outcomes, Transaction
+from pump_service.replay.status_server import StatusServer
+
+RECORDED = Path(__file__).parents[2] / "fixtures" / "status_port"
+FOREVER = 1 << 62
+P, C, R = pb.Prewrite, pb.Commit, pb.Rollback
+JOBS = [
+    {"id": 7, "query": "a < b && c > d \u2028", "binlog": {"SchemaVersion": 1, "FinishedTS": 40}},
+    {"id": 5, "query": "late", "binlog": {"SchemaVersion": 2, "FinishedTS": 60}},
+]
+
+
+def recorded(name: str) -> dict[str, Any]:
+    answer: dict[str, Any] = json.loads((RECORDED / name).read_text())
+    return answer
+
+
+class Moment:
+    """A clock that a test moves."""
+
+    def __init__(self, now: int) -> None:
+        self.now = now
+
+    def __call__(self) -> int:
+        return self.now
+
+
+@pytest.fixture
+def moment() -> Moment:
+    return Moment(FOREVER)
+
+
+@pytest.fixture
+def server(tmp_path: Path, moment: Moment) -> Iterator[StatusServer]:
+    binlogs = [(P, 10, 0), (P, 20, 0), (C, 10, 30), (R, 20, 0), (P, 50, 0), (C, 50, 70)]
+    capture = write_capture(tmp_path, binlogs, jobs=JOBS)
+    with StatusServer(capture, Outcomes.of(capture), moment) as server:
+        yield server
+
+
+def test_history_is_byte_equal_to_a_recorded_answer() -> None:
+    answer = recorded("ddl_history_limit3.json")
+    jobs = json.loads(answer["body"])
+    assert status.go_json(status.History(reversed(jobs)).finished(FOREVER, 0, 3)) == answer["body"]
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in RECORDED.glob("mvcc_*.json")))
+def test_transaction_status_is_byte_equal_to_a_recorded_answer(name: str) -> None:
+    answers = [recorded(path.name) for path in sorted(RECORDED.glob("mvcc_*.json"))]
+    by_key: dict[str, list[dict[str, Any]]] = {}
+    for answer in answers:
+        by_key.setdefault(answer["path"].rpartition("/")[2], []).append(json.loads(answer["body"]))
+    outcomes = json.loads((RECORDED / "outcomes.json").read_text())
+    known = Outcomes(
+        Transaction(int(o["start_ts"]), bytes.fromhex(o["primary_key_hex"]), int(o.get("commit_ts", 0)), True)
+        for o in outcomes
+        if "primary_key_hex" in o
+    )
+    body = recorded(name)["body"]
+    info = json.loads(body)["value"]["info"]
+    seen = [write["commit_ts"] for write in info["writes"]] + [info.get("lock", {}).get("start_ts", 0)]
+    key = recorded(name)["path"].rpartition("/")[2]
+    assert status.go_json(status.Mvcc(known, by_key).answer(bytes.fromhex(key), max(seen) + 1)) == body
+
+
+def test_a_key_that_nobody_wrote_is_answered_as_tidb_does() -> None:
+    answer = status.go_json(status.Mvcc(Outcomes([]), {}).answer(b"\x74\xff", FOREVER))
+    assert answer == '{\n "key": "74FF",\n "region_id": 1,\n "value": {\n  "info": {}\n }\n}'
+
+
+def test_status_and_info_have_the_recorded_structure(server: StatusServer) -> None:
+    assert shape(httpx.get(f"{server.url}/status").json()) == shape(json.loads(recorded("status.json")["body"]))
+    found = httpx.get(f"{server.url}/info/all").json()
+    wanted = json.loads(recorded("info_all.json")["body"])
+    assert list(found) == list(wanted)
+    assert found["owner_id"] in found["all_servers_info"]
+    assert shape(*found["all_servers_info"].values()) == shape(*wanted["all_servers_info"].values())
+    assert shape(*found["all_servers_info"].values())["binlog_status"] == "str"
+
+
+def shape(value: dict[str, Any]) -> dict[str, str]:
+    return {name: type(field).__name__ for name, field in value.items()}
+
+
+def test_headers_and_errors(server: StatusServer) -> None:
+    good = httpx.get(f"{server.url}/ddl/history?limit=1")
+    assert good.headers["content-type"] == "application/json"
+    assert httpx.get(f"{server.url}/ddl/history?limit=x").status_code == 400
+    assert httpx.get(f"{server.url}/ddl/history?limit=1025").status_code == 400
+    assert httpx.get(f"{server.url}/mvcc/hex/zz").status_code == 400
+    assert httpx.get(f"{server.url}/nothing").status_code == 404
+
+
+def test_a_job_is_there_only_once_its_end_has_passed(server: StatusServer, moment: Moment) -> None:  # R-20
+    source = TidbSource(NoClock(), server.url)
+    seen = {}
+    for now in (40, 41, 60, 61):
+        moment.now = now
+        seen[now] = [job["id"] for job in source.ddl_jobs(0)]
+    assert seen == {40: [], 41: [7], 60: [7], 61: [7, 5]}
+
+
+def test_jobs_text_survives(server: StatusServer) -> None:
+    assert list(TidbSource(NoClock(), server.url).ddl_jobs(0)) == JOBS
+    assert "\\u003c b \\u0026\\u0026 c \\u003e d \\u2028" in httpx.get(f"{server.url}/ddl/history?limit=9").text
+
+
+@pytest.mark.parametrize(
+    ("now", "first", "second", "third"),
+    [
+        (11, Locked(), Unknown("neither lock nor write record"), Unknown("neither lock nor write record")),
+        (30, Locked(), RolledBack(), Unknown("neither lock nor write record")),
+        (31, Committed(30), RolledBack(), Unknown("neither lock nor write record")),
+        (70, Committed(30), RolledBack(), Locked()),
+        (71, Committed(30), RolledBack(), Committed(70)),
+    ],
+)  # R-07
+def test_a_transaction_is_locked_until_its_commit_has_passed(
+    server: StatusServer, moment: Moment, now: int, first: object, second: object, third: object
+) -> None:
+    moment.now = now
+    source = TidbSource(NoClock(), server.url)
+    found = [source.transaction_status(start, str(start).encode()) for start in (10, 20, 50)]
+    assert found == [first, second, third]
+
+
+def test_an_address_in_use_is_one_clear_error(server: StatusServer, tmp_path: Path) -> None:
+    capture = Capture(tmp_path)
+    with pytest.raises(ConfigError, match="cannot listen"):
+        StatusServer(capture, Outcomes([]), lambda: 0, server.url.removeprefix("http://"))
+
+
+class NoClock:
+    def tso(self, count: int = 1) -> int:
+        raise AssertionError(f"asked for {count} timestamps")
+
+
+class Lead:
+    """Records what the replay clock tells PD."""
+
+    def __init__(self) -> None:
+        self.bounds: list[int] = []
+        self.released = False
+
+    def lead(self, bound: int) -> None:
+        self.bounds.append(bound)
+
+    def release(self) -> None:
+        self.released = True
+
+
+def test_the_replay_clock_never_goes_back_and_runs_on_once_released() -> None:
+    pd = Lead()
+    clock = ReplayClock(pd)
+    for bound in (5, 9, 7, 9):
+        clock.lead(bound)
+    assert pd.bounds == [5, 9]
+    assert clock.now() == 9
+    clock.release()
+    assert pd.released
+    assert clock.now() >= 9
