@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import grpc
-from grpc.experimental import ChannelOptions
 
 from binlake.errors import BinlakeError, ConfigError, LostRange, SourceUnavailable, WireError
 from binlake.wire.admin_pb2 import InfoReq, InfoResp
@@ -28,8 +27,6 @@ _OPTIONS = (
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
     ("grpc.use_local_subchannel_pool", 1),
-    # Without it grpcio hands each message from a thread of its own to ours: half the speed.
-    (ChannelOptions.SingleThreadedUnaryStream, 1),
 )
 
 

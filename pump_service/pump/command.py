@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import threading
 from pathlib import Path
@@ -13,6 +14,13 @@ from pump_service.pump.server import PumpServer
 
 def _urls(text: str) -> tuple[str, ...]:
     return tuple(url.strip() for url in text.split(",") if url.strip())
+
+
+def _end_the_process(args: threading.ExceptHookArgs) -> None:
+    # A pump with a dead part must not look alive; a restart loses nothing that was acked.
+    threading.__excepthook__(args)
+    if args.thread is not None and args.thread.name.startswith("pump-"):
+        os._exit(os.EX_SOFTWARE)
 
 
 class PumpCommand:
@@ -51,6 +59,7 @@ class PumpCommand:
         stop = threading.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: stop.set())
+        threading.excepthook = _end_the_process
         server = PumpServer(config)
         server.start()
         print(f"pump {server.node_id} listens at {server.addr}", flush=True)

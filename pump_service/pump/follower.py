@@ -1,13 +1,15 @@
 """The follower of the value log: indexes what is durable, sorts it, and only then shows the watermark.
 
 One thread owns the index's writes and the sorter. A watermark is shown after the batch that carries it is in the index,
-so a reader who sees W finds every transaction up to W there.
+so a reader who sees W finds every transaction up to W there. The head pointer names only what was synced to the disk,
+once a second: after a power failure, too, everything behind it is fed again from the value log.
 """
 
 from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -23,6 +25,7 @@ log = structlog.get_logger()
 
 _PUTS = 1024  # entries of one LevelDB batch
 _RETRY_S = 1.0  # tidb-binlog 2.4
+_SYNC_S = 1.0
 _KINDS = {Prewrite: Kind.PREWRITE, Commit: Kind.COMMIT, Rollback: Kind.ROLLBACK}
 
 
@@ -63,6 +66,8 @@ class Follower:
         self._sorter = Sorter(index.max_ts, index.handle)
         self._sorter_lock = threading.Lock()
         self._watermark = index.max_ts
+        self._last = self._synced_head = index.head
+        self._synced_at = time.monotonic()
         self._moved = threading.Condition()
         self._batches: queue.SimpleQueue[tuple[list[Entry], int] | None] = queue.SimpleQueue()
         self._stopping = threading.Event()
@@ -79,7 +84,8 @@ class Follower:
             if len(batch) == _PUTS:
                 self._take(batch)
                 batch = []
-        self._take(batch)
+        self._take(batch, sync=True)
+        self.counters.duplicates = 0  # what is fed again is no double
         return count
 
     def start(self) -> None:
@@ -127,8 +133,10 @@ class Follower:
         ended = False
         while not ended:
             entries, memory, ended = self._gather()
-            self._take(entries)
+            self._take(entries, sync=ended or time.monotonic() - self._synced_at > _SYNC_S)
             self._released(memory)
+        self._synced_head = self._last
+        self._write([], self._sorter.max_ts, self._sorter.handle, sync=True)
 
     def _gather(self) -> tuple[list[Entry], int, bool]:
         gathered: list[Entry] = []
@@ -142,22 +150,27 @@ class Follower:
             batch = self._batches.get()
         return gathered, memory, True
 
-    def _take(self, batch: list[Entry]) -> None:
+    def _take(self, batch: list[Entry], *, sync: bool = False) -> None:
         if not batch:
             return
         with self._sorter_lock:
             self._sort(batch)
             max_ts, handle = self._sorter.max_ts, self._sorter.handle
         puts = [(entry.start_ts if entry.kind is Kind.PREWRITE else entry.commit_ts, entry.pointer) for entry in batch]
-        if self._write(puts, batch[-1].pointer, max_ts, handle) and max_ts > self._watermark:
+        if not self._write(puts, max_ts, handle, sync):
+            return
+        self._last = batch[-1].pointer
+        if sync:
+            self._synced_head, self._synced_at = self._last, time.monotonic()
+        if max_ts > self._watermark:
             with self._moved:
                 self._watermark = max_ts
                 self._moved.notify_all()
 
-    def _write(self, puts: list[tuple[int, Pointer]], head: Pointer, max_ts: int, handle: Pointer) -> bool:
+    def _write(self, puts: list[tuple[int, Pointer]], max_ts: int, handle: Pointer, sync: bool) -> bool:
         while True:
             try:
-                self._index.write(puts, head=head, max_ts=max_ts, handle=handle)
+                self._index.write(puts, head=self._synced_head, max_ts=max_ts, handle=handle, sync=sync)
             except plyvel.Error as error:
                 self.error = f"the index cannot be written: {error}"
                 log.error("index_write_failed", error=str(error))

@@ -46,9 +46,11 @@ class Index:
                 f"the index cannot be opened: {error}", where={"directory": directory}, hint=hint
             ) from error
 
-    def write(self, puts: Iterable[tuple[int, Pointer]], *, head: Pointer, max_ts: int, handle: Pointer) -> None:
-        """Add `puts` (ts -> pointer) and move the pointers, all or nothing; idempotent."""
-        with self._db.write_batch() as batch:
+    def write(
+        self, puts: Iterable[tuple[int, Pointer]], *, head: Pointer, max_ts: int, handle: Pointer, sync: bool = False
+    ) -> None:
+        """Add `puts` (ts -> pointer) and move the pointers, all or nothing; idempotent. `sync`: also to the disk."""
+        with self._db.write_batch(sync=sync) as batch:
             for ts, pointer in puts:
                 batch.put(_PREFIX + _BIG.pack(ts), pointer.to_bytes())
             batch.put(_HEAD, head.to_bytes())

@@ -118,6 +118,18 @@ def test_a_lost_index_is_rebuilt_from_the_value_log(tmp_path: Path) -> None:
     again.close()
 
 
+def test_the_head_claims_only_what_was_synced_to_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A power failure may take what LevelDB did not sync: the value log must be read again from before it.
+    monkeypatch.setattr("pump_service.pump.follower._SYNC_S", 3600.0)
+    storage = Storage(tmp_path)
+    store(storage, build.fake(10), build.fake(20))
+    reach(storage, 20)
+    assert storage.index.head == Pointer(0, 0)
+    storage.close()
+    with plyvel.DB(str(tmp_path / "kv")) as index:
+        assert Pointer.from_bytes(index.get(b"!binlog!headPointer")) > Pointer(0, 0)
+
+
 def test_a_restart_goes_on_where_it_was_with_open_prewrites(tmp_path: Path) -> None:
     for expected, more in (
         ((0, 0), [prewrite(10), prewrite(20), commit(20, 30)]),
