@@ -106,6 +106,7 @@ def test_orphans_end_by_the_answers_of_the_status_port(
     source = HttpStatusSource(["http://127.0.0.1:1", url])  # the first one is down: the next is asked
     resolver = Resolver(storage, source)
     store(storage, prewrite(100), prewrite(200), build.fake(700))
+    until(lambda: storage.unmatched() == (2, 100), "both wait")
     resolver.round()
     assert asked == []  # they may be on their way
     resolver.round()
@@ -128,6 +129,7 @@ def test_orphans_end_by_the_answers_of_the_status_port(
 def test_without_anybody_to_ask_a_prewrite_blocks_and_says_so(storage: Storage) -> None:
     resolver = Resolver(storage, NoStatusSource())
     store(storage, prewrite(100))
+    until(lambda: storage.unmatched() == (1, 100), "it waits")
     resolver.round()
     resolver.round()
     assert "--status-url" in resolver.blocked
