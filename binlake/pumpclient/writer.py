@@ -136,17 +136,17 @@ class PumpClient:
                 )
             time.sleep(self._times.retry_prewrite)
 
-    def write_commit(self, binlog: Binlog) -> str:
-        """Store a C on the pump that took its P; its node id.
+    def write_commit(self, binlog: Binlog, node_id: str | None = None) -> str:
+        """Store a C on the pump that took its P, or on `node_id` (a C sent again after its answer was lost); its node id.
 
         Tries again each second up to the commit timeout, then raises SourceUnavailable (the pump will ask the source
         itself); Permanent when this client wrote no such P.
         """
-        return self._write_end(binlog)
+        return self._write_end(binlog, node_id)
 
-    def write_rollback(self, binlog: Binlog) -> str:
+    def write_rollback(self, binlog: Binlog, node_id: str | None = None) -> str:
         """Store an R; as write_commit."""
-        return self._write_end(binlog)
+        return self._write_end(binlog, node_id)
 
     def close(self) -> None:
         """Close every connection."""
@@ -161,8 +161,8 @@ class PumpClient:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _write_end(self, binlog: Binlog) -> str:
-        node_id = self._placed.get(binlog.start_ts)
+    def _write_end(self, binlog: Binlog, node_id: str | None) -> str:
+        node_id = node_id or self._placed.get(binlog.start_ts)
         if node_id is None:
             raise Permanent("this client wrote no prewrite for it", where={"start_ts": binlog.start_ts})
         payload, begun = binlog.SerializeToString(), time.monotonic()

@@ -19,7 +19,6 @@ import structlog
 
 from binlake import tso
 from binlake.capture import Capture
-from binlake.errors import ConfigError
 from binlake.wire import binlog_pb2 as pb
 from pump_service.replay.clock import ReplayClock
 from pump_service.replay.outcomes import Outcomes
@@ -83,7 +82,12 @@ class Replayer:
         self._failure: BaseException | None = None
 
     def run(self, progress: Progress | None = None) -> ReplayResult:
-        """Write everything, then let the clock run on. Raises what the pump client and PD raise."""
+        """Write everything, then let the clock run on. Raises what the pump client and PD raise.
+
+        A second replay into the same cluster ends at the first lead, before a byte is written: PD's clock is past the
+        capture. Written again it would be harmless (equal doubles), but rows of another capture below a watermark
+        would be lost in silence.
+        """
         began = time.monotonic()
         self._clock.lead(self.plan.first_bound)
         threads = [threading.Thread(target=self._work, name=f"replay-{n}", daemon=True) for n in range(WRITERS)]
@@ -185,18 +189,3 @@ class Replayer:
             with self._state:
                 self._failure = self._failure or error
                 self._state.notify_all()
-
-
-def refuse_replayed(plan: ReplayPlan, now: int, capture: Capture) -> None:
-    """A PD whose clock has passed the capture's beginning cannot lead it any more.
-
-    `now` is a TSO of that PD. A second replay into the same cluster ends here, always: its watermarks stand above these
-    commits, and a row written below a watermark is lost in silence. Raises ConfigError.
-    """
-    if now >= plan.first_bound:
-        raise ConfigError(
-            f"PD's clock {now} is past the capture's first commit {plan.first_bound}",
-            where={"capture": capture.name},
-            hint="it was replayed into this cluster already, or PD followed the wall clock: start a new `binlake pd` "
-            "with its clock held, and pumps with fresh data directories",
-        )

@@ -11,11 +11,10 @@ from small_capture import write_capture
 
 from binlake import tso
 from binlake.capture import Capture
-from binlake.errors import ConfigError, WireError
+from binlake.errors import WireError
 from binlake.wire import binlog_pb2 as pb
 from pump_service.replay.outcomes import Outcomes, Transaction
 from pump_service.replay.plan import ReplayPlan, Step
-from pump_service.replay.replayer import refuse_replayed
 
 CAPTURES = Path(__file__).parents[2] / "captures"
 
@@ -128,14 +127,6 @@ def test_damage_is_named(tmp_path: Path) -> None:
     capture = write_capture(tmp_path, [(P, 1, 0)], tail=b"\x02\x00\x00\x00\xff\xff")
     with pytest.raises(WireError, match=r"no binlog.*binlog=1"):
         Outcomes.of(capture)
-
-
-def test_a_second_replay_is_refused(tmp_path: Path) -> None:
-    capture = write_capture(tmp_path, [(P, 1, 0), (C, 1, 50)])
-    plan = ReplayPlan.of(capture, Outcomes.of(capture))
-    refuse_replayed(plan, 49, capture)
-    with pytest.raises(ConfigError, match="past the capture's first commit 50"):
-        refuse_replayed(plan, 50, capture)
 
 
 def test_outcomes_by_key_are_in_order_of_start() -> None:

@@ -1,0 +1,141 @@
+"""`binlake capture`: replays a recorded capture into the pumps, or tells what it holds."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from binlake.capture import Capture
+from binlake.errors import ConfigError
+from binlake.placement import EtcdClient, PdClient, Registry
+from binlake.pumpclient import PumpClient
+from pump_service.replay.clock import ReplayClock
+from pump_service.replay.lead import PdLead
+from pump_service.replay.outcomes import Outcomes
+from pump_service.replay.plan import ReplayPlan
+from pump_service.replay.progress import shown
+from pump_service.replay.replayer import Replayer, ReplayResult
+from pump_service.replay.status_server import StatusServer
+
+
+class CaptureCommand:
+    """The command; `replay` needs a `binlake pd` whose clock is held, and at least one pump."""
+
+    name = "capture"
+    help = "replay a recorded TiDB capture into the pumps, or tell what it holds"
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Declare the options."""
+        actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+        replay = actions.add_parser("replay", help="write it to every registered pump and serve its status port")
+        replay.add_argument("dir", help="folder of the capture")
+        replay.add_argument("--pd-urls", default="http://127.0.0.1:2379", help="PD addresses, comma list")
+        replay.add_argument("--rate", type=float, help="binlogs a second (default: as fast as the pumps take them)")
+        replay.add_argument("--status-addr", default="127.0.0.1:10080", help="HOST:PORT of the capture's status port")
+        replay.add_argument("--keep-serving", action="store_true", help="serve the status port until interrupted")
+        replay.add_argument("--output", choices=("text", "json"), default="text")
+        info = actions.add_parser("info", help="tell what it holds")
+        info.add_argument("dir", help="folder of the capture")
+        info.add_argument("--output", choices=("text", "json"), default="text")
+
+    def run(self, args: argparse.Namespace) -> int:
+        """Do it. Raises BinlakeError."""
+        if args.action == "info":
+            _print(_info(Capture(args.dir)), args.output)
+            return 0
+        if args.rate is not None and args.rate <= 0:
+            raise ConfigError("--rate must be above 0", where={"rate": args.rate})
+        return _replay(args)
+
+
+def _replay(args: argparse.Namespace) -> int:
+    urls = [url.strip() for url in args.pd_urls.split(",") if url.strip()]
+    capture = Capture(args.dir)
+    outcomes = Outcomes.of(capture)
+    with _client(urls, capture) as client, _clock(urls) as clock:
+        replayer = Replayer(capture, outcomes, client, clock, rate=args.rate)
+        with StatusServer(capture, outcomes, clock.now, args.status_addr) as server:
+            with shown(capture.name) as progress:
+                result = replayer.run(progress)
+            _print(_told(capture, result, server.url), args.output)
+            if args.keep_serving:
+                threading.Event().wait()
+    return 0
+
+
+@contextmanager
+def _client(urls: list[str], capture: Capture) -> Iterator[PumpClient]:
+    pd, etcd = PdClient(urls), EtcdClient(urls)
+    try:
+        cluster = pd.cluster_id()
+        expected = cluster_id(capture)
+        if expected not in (None, cluster):
+            raise ConfigError(
+                f"PD serves cluster {cluster}, the capture is of cluster {expected}",
+                where={"capture": capture.name, "pd": ",".join(urls)},
+                hint=f"start `binlake pd --cluster-id {expected}` with a fresh data directory",
+            )
+        with PumpClient(Registry(etcd), cluster) as client:
+            yield client
+    finally:
+        etcd.close()
+        pd.close()
+
+
+@contextmanager
+def _clock(urls: list[str]) -> Iterator[ReplayClock]:
+    lead = PdLead(urls)
+    try:
+        yield ReplayClock(lead)
+    finally:
+        lead.close()
+
+
+def cluster_id(capture: Capture) -> int | None:
+    """The cluster id in the capture's requests; None when it was not recorded. Raises ConfigError for several."""
+    ids = sorted(int(text) for text in capture.meta.get("cluster_id_in_requests") or ())
+    if len(ids) > 1:
+        raise ConfigError("the capture is of several clusters", where={"capture": capture.name, "ids": ids})
+    return ids[0] if ids else None
+
+
+def _told(capture: Capture, result: ReplayResult, url: str) -> dict[str, Any]:
+    return {
+        "capture": capture.name,
+        "binlogs": result.binlogs,
+        "transactions": result.transactions,
+        "last_commit_ts": str(result.last_ts),
+        "seconds": round(result.seconds, 2),
+        "status_url": url,
+    }
+
+
+def _info(capture: Capture) -> dict[str, Any]:
+    outcomes = Outcomes.of(capture)
+    plan = ReplayPlan.of(capture, outcomes)
+    states = [state.commit_ts for state in capture.states()]
+    return {
+        "capture": capture.name,
+        "version": capture.meta.get("version", ""),
+        "cluster_id": str(cluster_id(capture) or ""),
+        "binlogs": len(plan.steps),
+        "transactions": plan.transactions,
+        "orphans": sum(transaction.orphan for transaction in outcomes.by_start.values()),
+        "ddl_jobs": sum(1 for _ in capture.jobs()),
+        "first_commit_ts": str(plan.first_bound),
+        "last_commit_ts": str(max((step.holds for step in plan.steps), default=0)),
+        "states": len(states),
+        "state_commit_ts": [str(ts) for ts in states],
+    }
+
+
+def _print(values: dict[str, Any], output: str) -> None:
+    if output == "json":
+        print(json.dumps(values))
+        return
+    for name, value in values.items():
+        print(f"{name}: {' '.join(value) if isinstance(value, list) else value}", flush=True)

@@ -1,0 +1,41 @@
+"""How far a replay is: a bar on a terminal, else a line every few seconds."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from pump_service.replay import replayer
+
+_EVERY_S = 5.0
+
+
+@contextmanager
+def shown(name: str) -> Iterator[replayer.Progress]:
+    """The function to tell (acked, total) to; on stderr."""
+    if not sys.stderr.isatty():
+        yield _Lines(name)
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task(name, total=None)
+        yield lambda acked, total: bar.update(task, completed=acked, total=total)
+
+
+class _Lines:
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._began = time.monotonic()
+        self._told = self._began
+
+    def __call__(self, acked: int, total: int) -> None:
+        now = time.monotonic()
+        if now - self._told >= _EVERY_S:
+            self._told = now
+            speed = acked / (now - self._began)
+            print(f"{self._name}: {acked} of {total} binlogs, {speed:.0f} a second", file=sys.stderr, flush=True)
