@@ -137,7 +137,7 @@ class PumpClient:
             time.sleep(self._times.retry_prewrite)
 
     def write_commit(self, binlog: Binlog, node_id: str | None = None) -> str:
-        """Store a C on the pump that took its P, or on `node_id` (a C sent again after its answer was lost); its node id.
+        """Store a C on the pump that took its P, or on `node_id` (a C that is sent again); its node id.
 
         Tries again each second up to the commit timeout, then raises SourceUnavailable (the pump will ask the source
         itself); Permanent when this client wrote no such P.
