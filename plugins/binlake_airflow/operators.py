@@ -116,7 +116,7 @@ class StageOperator(BaseOperator, SkipMixin):
         """Run the job in a child process of this interpreter; how it ended."""
         self._process = JobProcess(self.log.info)
         status = self._process.run(arguments, {**os.environ, **(env or {})})
-        return f"exit status {status}"
+        return f"exit status {status}, last line: {self._process.last_line}"
 
     def _show(self, first: Mapping[str, Any], context: Mapping[str, Any]) -> None:
         """Put the window and who blocks it where the run's page shows them; refuse what a person asked in vain."""

@@ -18,9 +18,10 @@ class JobProcess:
         self._log = log
         self._command = list(command)
         self._child: subprocess.Popen[str] | None = None
+        self.last_line = ""
 
     def run(self, arguments: Sequence[str], env: Mapping[str, str] | None = None) -> int:
-        """Run to the end; the exit status (negative: killed by that signal)."""
+        """Run to the end; the exit status (negative: killed by that signal). `last_line` is what it said last."""
         self._child = subprocess.Popen(
             [*self._command, *arguments],
             stdin=subprocess.DEVNULL,
@@ -34,6 +35,7 @@ class JobProcess:
         with self._child as child:
             for line in child.stdout or ():
                 self._log(line.rstrip())
+                self.last_line = line.strip() or self.last_line
         return self._child.returncode
 
     def kill(self) -> None:

@@ -158,6 +158,18 @@ def test_a_connect_stage_gets_a_session_of_its_own(run: Runner) -> None:
     assert len(set(urls)) == len(urls) == 5
 
 
+def test_a_retry_ends_the_session_that_its_first_try_left(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    released: list[str] = []
+    monkeypatch.setattr(operators.sparkconnect, "release", lambda url, _log: released.append(url))
+    window = good_window()
+    connect = 'schedule = ""\nengine = "connect"\nspark-conn-id = "connect"\nretries = 1\nretry-delay-s = 0'
+    done = run({**window, "land": [{"exit": 137}, *window["land"]]}, airflow=connect)
+    first, second = (call["options"]["--remote"] for call in done.calls if call["stage"] == "land")
+    assert done.state == "success"
+    assert released == [first]
+    assert first != second
+
+
 def test_a_blocked_plan_is_green_names_who_and_skips_the_rest(run: Runner) -> None:
     # S0-56, R-35
     blocked = answer("plan", LO, LO, "blocked", blocked_by="pump-2", detail={"reason": f"pump-2 since {LO}"})

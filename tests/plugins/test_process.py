@@ -18,6 +18,12 @@ def test_lines_of_both_streams_and_the_status_come_back() -> None:
     assert sorted(lines) == ["err", "out a b"]
 
 
+def test_what_a_job_said_last_tells_why_it_died() -> None:
+    job = _python("print('one'); print('Why: because'); print('')", [])
+    assert job.run([]) == 0
+    assert job.last_line == "Why: because"
+
+
 def test_bytes_that_are_no_text_do_not_stop_the_job() -> None:
     lines: list[str] = []
     assert _python("import sys; sys.stdout.buffer.write(b'\\xff\\n')", lines).run([]) == 0

@@ -1,0 +1,108 @@
+"""What a killed client leaves on a Spark Connect server, and how its owner ends it."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from binlake_airflow.sparkconnect import release, session_id, with_session
+
+pytestmark = pytest.mark.spark
+
+# Far longer than the test may take, on the server's only core.
+_HOG = """
+import sys
+from pyspark.sql import SparkSession
+spark = SparkSession.builder.remote(sys.argv[1]).getOrCreate()
+spark.range(10).collect()
+print("up", flush=True)
+spark.range(10**12).selectExpr("sum(id * id % 7)").collect()
+"""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of a Connect server with one core."""
+    spark_submit = shutil.which("spark-submit", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    assert spark_submit is not None, "no spark-submit: install the project's packages (`make setup`)"
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    folder = tmp_path_factory.mktemp("connect")
+    conf = {
+        "spark.connect.grpc.binding.address": "127.0.0.1",
+        "spark.connect.grpc.binding.port": str(port),
+        "spark.ui.enabled": "false",
+    }
+    settings = [text for key, value in conf.items() for text in ("--conf", f"{key}={value}")]
+    server_class = "org.apache.spark.sql.connect.service.SparkConnectServer"
+    command = [spark_submit, "--master", "local[1]", *settings, "--class", server_class, "spark-internal"]
+    env = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
+    with (folder / "log").open("w") as log:
+        process = subprocess.Popen(command, cwd=folder, env=env, stdout=log, stderr=log, start_new_session=True)
+    try:
+        _wait_for(port, process, folder / "log")
+        yield f"sc://127.0.0.1:{port}"
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait(30)
+
+
+def _wait_for(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + 90
+    while time.monotonic() < deadline and process.poll() is None:
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.1)
+    pytest.fail(f"the Connect server did not start: {log.read_text()[-2000:]}")
+
+
+def test_a_killed_client_s_job_is_ended_by_whoever_knows_its_session(server: str) -> None:
+    # Stack facts, "Connect server": kill -9 of a client leaves its job running, on all the cores there are.
+    from pyspark.sql import SparkSession
+
+    url = with_session(server, session_id("orders", "land", "run 1", 1))
+    client = subprocess.Popen([sys.executable, "-c", _HOG, url], stdout=subprocess.PIPE, text=True)
+    assert client.stdout is not None
+    assert client.stdout.readline() == "up\n"
+    spark = SparkSession.builder.remote(server).create()
+    with ThreadPoolExecutor(1) as pool:
+        # The core is busy: a small query waits behind the job, also after its client is gone.
+        waiting = None
+        while waiting is None or waiting.done():
+            waiting = pool.submit(lambda: spark.range(10).selectExpr("sum(id)").collect())
+            time.sleep(1)
+        client.kill()
+        client.wait(30)
+        assert not waiting.done()
+        said: list[str] = []
+        release(url, said.append)
+        assert waiting.result(60)[0][0] == 45
+    assert said == []
+    spark.stop()
+
+
+def test_a_session_that_is_gone_or_never_was_is_no_error(server: str) -> None:
+    said: list[str] = []
+    url = with_session(server, session_id("orders", "land", "run 2", 1))
+    release(url, said.append)
+    release(url, said.append)
+    assert said == []
+
+
+def test_a_server_that_is_gone_is_said_not_raised() -> None:
+    said: list[str] = []
+    with pytest.warns(UserWarning, match="RETRIES_EXCEEDED"):
+        release(with_session("sc://127.0.0.1:9", session_id("o", "land", "r", 1)), said.append)
+    assert len(said) == 1
+    assert "not released" in said[0]
