@@ -12,11 +12,12 @@ import structlog
 
 from binlake.errors import BinlakeError, ConfigError, Permanent
 from binlake.placement import EtcdClient, PdClient, Registry
+from binlake.source import TidbSource
 from binlake.wire.build import fake
 from pump_service.pump.config import PumpConfig
 from pump_service.pump.grpc_server import GrpcServer
 from pump_service.pump.membership import Members, Membership, Oracle, Ticker
-from pump_service.pump.resolver import HttpStatusSource, NoStatusSource, Resolver, StatusSource
+from pump_service.pump.resolver import NoStatusSource, Resolver, StatusSource
 from pump_service.pump.service import PumpService, State
 from pump_service.pump.storage import Storage, StorageOptions
 
@@ -68,8 +69,10 @@ class PumpServer:
     ) -> None:
         self._config = config
         self._oracle: Oracle = oracle or PdClient(config.pd_urls)
-        self._members: Members = members or Registry(EtcdClient(config.pd_urls))
-        self._source = source or (HttpStatusSource(config.status_urls) if config.status_urls else NoStatusSource())
+        self._etcd = EtcdClient(config.pd_urls)
+        self._members: Members = members or Registry(self._etcd)
+        urls = config.status_urls
+        self._source = source or (TidbSource(self._oracle, urls) if urls else NoStatusSource())
         self._tickers: list[Ticker] = []
 
     @property
@@ -95,11 +98,13 @@ class PumpServer:
             self._listen()
         except BaseException:
             self._storage.close()
+            self._disconnect()
             raise
         try:
             self._join(started_ts)
         except BaseException:
             self._end_serving()
+            self._disconnect()
             raise
         log.info("pump_online", pump=self.node_id, addr=self.addr, watermark=self._storage.watermark)
 
@@ -114,7 +119,7 @@ class PumpServer:
         self._end_serving()
         self.service.state = State(state)
         self._publish(State(state))
-        self._oracle.close()
+        self._disconnect()
         log.info("pump_stopped", pump=self.node_id, state=state, watermark=self._storage.watermark)
 
     def _check_source(self) -> int:
@@ -188,6 +193,10 @@ class PumpServer:
             log.warning("registry_not_updated", pump=self.node_id, state=state, error=str(error))
         else:
             self.service.problems.set("registry", "")
+
+    def _disconnect(self) -> None:
+        self._oracle.close()
+        self._etcd.close()
 
     def _end_serving(self) -> None:
         self.service.end_pulls()

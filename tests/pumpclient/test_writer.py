@@ -141,6 +141,11 @@ def test_an_end_without_its_prewrite_is_an_error(pumps: Pumps) -> None:
         pumps.client.write_rollback(build.rollback(p(1)))
 
 
+def test_an_end_goes_to_the_named_pump_when_another_client_wrote_the_prewrite(pumps: Pumps) -> None:
+    assert pumps.client.write_rollback(build.rollback(p(1)), "pump2") == "pump2"
+    assert pumps.counts() == [0, 0, 1]
+
+
 def test_only_online_pumps_get_prewrites(pumps: Pumps) -> None:
     pumps.listing.nodes[0].state = pumps.listing.nodes[2].state = "paused"
     assert {pumps.client.write_prewrite(p(ts)) for ts in range(1, 4)} == {"pump1"}

@@ -21,10 +21,10 @@ from binlake import tso
 from binlake.errors import BinlakeError, ConfigError, Permanent, SourceUnavailable
 from binlake.placement import NodeStatus
 from binlake.pumpclient import PumpReader
+from binlake.source import Committed, RolledBack, Status, Unknown
 from binlake.wire import build, cistern_pb2, cistern_pb2_grpc, pump_pb2, pump_pb2_grpc
 from binlake.wire.binlog_pb2 import Binlog, Commit
 from pump_service.pump.config import PumpConfig, parse_size
-from pump_service.pump.resolver import Committed, RolledBack, Status, Unknown
 from pump_service.pump.server import PumpServer
 from pump_service.pump.service import State
 
@@ -325,7 +325,7 @@ class Source:
     def __init__(self) -> None:
         self.answers: dict[int, Status] = {}
 
-    def ask(self, start_ts: int, key: bytes) -> Status:
+    def transaction_status(self, start_ts: int, key: bytes) -> Status:
         assert key == f"k{start_ts}".encode()
         return self.answers.get(start_ts, Unknown("no proof"))
 
