@@ -1,0 +1,9 @@
+"""Clients of the placement driver: timestamps, the registry of pumps and consumers in its etcd, locks."""
+
+from binlake.placement.clock import ClockClient
+from binlake.placement.etcd import EtcdClient
+from binlake.placement.lock import EtcdLock
+from binlake.placement.pd import PdClient
+from binlake.placement.registry import NodeStatus, Registry
+
+__all__ = ["ClockClient", "EtcdClient", "EtcdLock", "NodeStatus", "PdClient", "Registry"]

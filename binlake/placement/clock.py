@@ -1,0 +1,40 @@
+"""Leads the clock of an embedded PD during a replay (proto/binlake/wire/clock.proto)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import grpc
+
+from binlake.placement.channel import connect, unavailable
+from binlake.wire.clock_pb2 import LeadReq, LeadResp
+from binlake.wire.clock_pb2_grpc import ClockStub
+
+
+class ClockClient:
+    """Thread-safe. Raises SourceUnavailable; a real PD has no such service and is named so."""
+
+    def __init__(self, urls: Sequence[str], timeout_s: float = 10.0) -> None:
+        self._urls = list(urls)
+        self._timeout_s = timeout_s
+        self._channel = connect(urls, timeout_s)
+        self._stub = ClockStub(self._channel)
+
+    def lead(self, bound: int) -> int:
+        """From now on every timestamp is below `bound`; the last one given so far."""
+        return self._send(LeadReq(ts=bound, hold=True))
+
+    def release(self) -> int:
+        """The clock runs on at real pace; the last timestamp given so far."""
+        return self._send(LeadReq(hold=False))
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._channel.close()
+
+    def _send(self, request: LeadReq) -> int:
+        try:
+            answer: LeadResp = self._stub.Lead(request, timeout=self._timeout_s)
+        except grpc.RpcError as error:
+            raise unavailable(self._urls, error) from None
+        return answer.ts

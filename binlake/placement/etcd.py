@@ -1,0 +1,184 @@
+"""An etcd v3 client with what a registry needs; works against PD's etcd, a plain etcd and the embedded PD."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import grpc
+
+from binlake.errors import LostRange
+from binlake.placement.channel import connect, unavailable
+from binlake.wire import etcd_pb2 as pb
+from binlake.wire import etcd_rpc as rpc
+
+KeyValue = pb.KeyValue
+
+
+def prefix_end(prefix: bytes) -> bytes:
+    """The range_end that makes a range of all keys starting with `prefix`."""
+    kept = prefix.rstrip(b"\xff")
+    return kept[:-1] + bytes([kept[-1] + 1]) if kept else b"\0"
+
+
+class EtcdClient:
+    """Thread-safe; connects at the first call and again after a failure. Calls raise SourceUnavailable."""
+
+    def __init__(self, urls: Sequence[str], timeout_s: float = 5.0) -> None:
+        self._urls = list(urls)
+        self._timeout_s = timeout_s
+        self._channel: grpc.Channel | None = None
+        self._lock = threading.Lock()
+
+    def get(self, key: bytes) -> pb.KeyValue | None:
+        """The entry of `key`, or None."""
+        found = self.range(pb.RangeRequest(key=key)).kvs
+        return found[0] if found else None
+
+    def prefix(self, prefix: bytes) -> tuple[list[pb.KeyValue], int]:
+        """The entries below `prefix` by key, and the revision they are of (linearizable)."""
+        answer = self.range(
+            pb.RangeRequest(key=prefix, range_end=prefix_end(prefix), sort_order=pb.RangeRequest.ASCEND)
+        )
+        return list(answer.kvs), answer.header.revision
+
+    def range(self, request: pb.RangeRequest) -> pb.RangeResponse:
+        """KV.Range."""
+        answer: pb.RangeResponse = self._call(rpc.RANGE, request)
+        return answer
+
+    def put(self, key: bytes, value: bytes, lease: int = 0) -> int:
+        """KV.Put; the revision."""
+        revision: int = self._call(rpc.PUT, pb.PutRequest(key=key, value=value, lease=lease)).header.revision
+        return revision
+
+    def delete(self, key: bytes, range_end: bytes = b"") -> int:
+        """KV.DeleteRange; how many were there."""
+        deleted: int = self._call(rpc.DELETE_RANGE, pb.DeleteRangeRequest(key=key, range_end=range_end)).deleted
+        return deleted
+
+    def txn(
+        self,
+        compare: Iterable[pb.Compare],
+        success: Iterable[pb.RequestOp],
+        failure: Iterable[pb.RequestOp] = (),
+    ) -> pb.TxnResponse:
+        """KV.Txn."""
+        request = pb.TxnRequest(compare=compare, success=success, failure=failure)
+        answer: pb.TxnResponse = self._call(rpc.TXN, request)
+        return answer
+
+    def put_if(self, key: bytes, value: bytes, *, mod_revision: int, lease: int = 0) -> bool:
+        """Put `key` only when its ModRevision is `mod_revision` (0 = it does not exist); True when done."""
+        compare = pb.Compare(result=pb.Compare.EQUAL, target=pb.Compare.MOD, key=key, mod_revision=mod_revision)
+        put = pb.RequestOp(request_put=pb.PutRequest(key=key, value=value, lease=lease))
+        return self.txn([compare], [put]).succeeded
+
+    def watch(self, prefix: bytes, start_revision: int = 0) -> Watch:
+        """Changes below `prefix`, from `start_revision` on (0 = from now)."""
+        return Watch(self._open(), self._urls, prefix, start_revision, self._timeout_s)
+
+    def lease_grant(self, ttl_s: int, lease_id: int = 0) -> int:
+        """Lease.LeaseGrant; the lease's id."""
+        granted: int = self._call(rpc.LEASE_GRANT, pb.LeaseGrantRequest(TTL=ttl_s, ID=lease_id)).ID
+        return granted
+
+    def lease_revoke(self, lease_id: int) -> None:
+        """Lease.LeaseRevoke: its keys go with it."""
+        self._call(rpc.LEASE_REVOKE, pb.LeaseRevokeRequest(ID=lease_id))
+
+    def lease_keep_alive(self, lease_id: int) -> int:
+        """One round of Lease.LeaseKeepAlive; the seconds left, 0 or less when the lease is gone."""
+        method = rpc.LEASE_KEEP_ALIVE
+        call = self._open().stream_stream(
+            method.path, request_serializer=_bytes, response_deserializer=method.response.FromString
+        )
+        try:
+            answer = next(call(iter([pb.LeaseKeepAliveRequest(ID=lease_id)]), timeout=self._timeout_s))
+        except grpc.RpcError as error:
+            raise unavailable(self._urls, error) from None
+        ttl: int = answer.TTL
+        return ttl
+
+    def close(self) -> None:
+        """Close the connection; the client can be used again."""
+        with self._lock:
+            if self._channel is not None:
+                self._channel.close()
+            self._channel = None
+
+    def _open(self) -> grpc.Channel:
+        with self._lock:
+            if self._channel is None:
+                self._channel = connect(self._urls, self._timeout_s)
+            return self._channel
+
+    def _call(self, method: rpc.Method, request: Any) -> Any:
+        call = self._open().unary_unary(
+            method.path, request_serializer=_bytes, response_deserializer=method.response.FromString
+        )
+        try:
+            return call(request, timeout=self._timeout_s)
+        except grpc.RpcError as error:
+            self.close()
+            raise unavailable(self._urls, error) from None
+
+
+class Watch:
+    """A running watch: iterate it for (revision, event); `cancel` ends it."""
+
+    def __init__(
+        self, channel: grpc.Channel, urls: Sequence[str], prefix: bytes, start_revision: int, timeout_s: float
+    ) -> None:
+        create = pb.WatchCreateRequest(key=prefix, range_end=prefix_end(prefix), start_revision=start_revision)
+        self._urls = urls
+        self._ended = threading.Event()
+        stream = channel.stream_stream(
+            rpc.WATCH.path, request_serializer=_bytes, response_deserializer=pb.WatchResponse.FromString
+        )
+        self._call = stream(self._requests(pb.WatchRequest(create_request=create)))
+        self._first = self._created(timeout_s)
+
+    def cancel(self) -> None:
+        """End the watch; iteration stops."""
+        self._ended.set()
+        self._call.cancel()
+
+    def __iter__(self) -> Iterator[tuple[int, pb.Event]]:
+        """(revision, event) in order. Raises SourceUnavailable, or LostRange when the revision was compacted."""
+        try:
+            for answer in itertools.chain([self._first], self._call):
+                if answer.canceled:
+                    raise LostRange(
+                        f"the watch was cancelled: {answer.cancel_reason or 'the revision was compacted'}",
+                        where={"compact_revision": answer.compact_revision},
+                        hint="list the keys again and watch from that revision",
+                    )
+                for event in answer.events:
+                    yield event.kv.mod_revision, event
+        except grpc.RpcError as error:
+            if not self._ended.is_set():
+                raise unavailable(self._urls, error) from None
+
+    def _created(self, timeout_s: float) -> pb.WatchResponse:
+        timer = threading.Timer(timeout_s, self._call.cancel)
+        timer.start()
+        try:
+            first: pb.WatchResponse = next(self._call)
+        except grpc.RpcError as error:
+            raise unavailable(self._urls, error) from None
+        finally:
+            timer.cancel()
+        return first
+
+    def _requests(self, first: pb.WatchRequest) -> Iterator[pb.WatchRequest]:
+        yield first
+        # The stream must stay open on our side as long as the watch lives.
+        self._ended.wait()
+
+
+def _bytes(message: Any) -> bytes:
+    data: bytes = message.SerializeToString()
+    return data

@@ -1,0 +1,128 @@
+"""PD's own API: the cluster id and timestamps, from the leader (docs/formats.md 1.10)."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+from collections.abc import Iterator, Sequence
+
+import grpc
+
+from binlake import tso as oracle
+from binlake.errors import Permanent
+from binlake.placement.channel import connect, unavailable
+from binlake.wire import pd_pb2 as pb
+from binlake.wire.pd_pb2_grpc import PDStub
+
+
+class PdClient:
+    """Timestamps of one cluster; thread-safe. `cluster_id` given: any other cluster is refused."""
+
+    def __init__(self, urls: Sequence[str], timeout_s: float = 10.0, cluster_id: int | None = None) -> None:
+        self._urls = list(urls)
+        self._timeout_s = timeout_s
+        self._expected = cluster_id
+        self._known: int | None = None
+        self._channel: grpc.Channel | None = None
+        self._stream: _TsoStream | None = None
+        self._lock = threading.RLock()
+
+    def cluster_id(self) -> int:
+        """The cluster's id. Raises SourceUnavailable, or Permanent when it is not the expected one."""
+        with self._lock:
+            if self._known is None:
+                self._connect()
+            assert self._known is not None
+            return self._known
+
+    def tso(self, count: int = 1) -> int:
+        """A fresh timestamp, the last of a batch of `count`. Raises SourceUnavailable."""
+        with self._lock:
+            if self._stream is None:
+                self._connect()
+            assert self._stream is not None
+            try:
+                return self._stream.ask(count, self._timeout_s)
+            except (grpc.RpcError, queue.Empty) as error:
+                self._disconnect()
+                if isinstance(error, grpc.RpcError) and error.code() is grpc.StatusCode.FAILED_PRECONDITION:
+                    raise _another(self._urls, error.details() or "") from None
+                why = error if isinstance(error, grpc.RpcError) else f"no timestamp within {self._timeout_s:g} s"
+                raise unavailable(self._urls, why) from None
+
+    def close(self) -> None:
+        """Close the connections; the client can be used again."""
+        with self._lock:
+            self._disconnect()
+
+    def _connect(self) -> None:
+        self._disconnect()
+        channel = connect(self._urls, self._timeout_s)
+        try:
+            answer = PDStub(channel).GetMembers(pb.GetMembersRequest(), timeout=self._timeout_s)
+        except grpc.RpcError as error:
+            channel.close()
+            raise unavailable(self._urls, error) from None
+        self._known = answer.header.cluster_id
+        if self._expected is not None and self._expected != self._known:
+            channel.close()
+            found, self._known = self._known, None
+            raise _another(self._urls, f"cluster id {found}, expected {self._expected}")
+        self._channel = self._leader(channel, answer)
+        self._stream = _TsoStream(self._channel, self._known)
+
+    def _leader(self, channel: grpc.Channel, answer: pb.GetMembersResponse) -> grpc.Channel:
+        # A single PD is its own leader whatever address it advertises.
+        if len(answer.members) <= 1 or not answer.leader.client_urls:
+            return channel
+        channel.close()
+        return connect(list(answer.leader.client_urls), self._timeout_s)
+
+    def _disconnect(self) -> None:
+        if self._stream is not None:
+            self._stream.close()
+        if self._channel is not None:
+            self._channel.close()
+        self._stream = self._channel = None
+
+
+def _another(urls: Sequence[str], found: str) -> Permanent:
+    return Permanent(
+        f"PD belongs to another cluster: {found}",
+        where={"pd-urls": ",".join(urls)},
+        hint="mend `source.pd-urls` or `source.cluster-id`",
+    )
+
+
+class _TsoStream:
+    """One Tso stream: requests go in one at a time, a thread takes the answers, so that a wait can end."""
+
+    def __init__(self, channel: grpc.Channel, cluster_id: int) -> None:
+        self._header = pb.RequestHeader(cluster_id=cluster_id)
+        self._requests: queue.SimpleQueue[pb.TsoRequest | None] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[pb.TsoResponse | grpc.RpcError] = queue.SimpleQueue()
+        self._call = PDStub(channel).Tso(iter(self._requests.get, None))
+        threading.Thread(target=self._receive, name="pd-tso", daemon=True).start()
+
+    def ask(self, count: int, timeout_s: float) -> int:
+        """Raises queue.Empty after `timeout_s`, or the stream's RpcError."""
+        self._requests.put(pb.TsoRequest(header=self._header, count=count))
+        answer = self._answers.get(timeout=timeout_s)
+        if isinstance(answer, grpc.RpcError):
+            raise answer
+        return oracle.compose(answer.timestamp.physical, answer.timestamp.logical)
+
+    def close(self) -> None:
+        self._requests.put(None)
+        self._call.cancel()
+
+    def _receive(self) -> None:
+        answers: Iterator[pb.TsoResponse] = iter(self._call)
+        with contextlib.suppress(StopIteration):
+            while True:
+                try:
+                    self._answers.put(next(answers))
+                except grpc.RpcError as error:
+                    self._answers.put(error)
+                    return

@@ -1,0 +1,113 @@
+"""The registry of pumps and consumers in etcd: the original's keys, JSON and guards (docs/formats.md 3.1)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from binlake.errors import Transient, WireError
+from binlake.placement.etcd import EtcdClient
+
+ROOT = "/tidb-binlog/v1"
+PUMPS = f"{ROOT}/pumps/"
+DRAINERS = f"{ROOT}/drainers/"
+STATES = frozenset({"online", "pausing", "paused", "closing", "offline"})
+
+
+@dataclass(frozen=True)
+class NodeStatus:
+    """One entry. `max_commit_ts`: watermark of a pump, position of a consumer; `update_ts`: TSO of the last write."""
+
+    node_id: str
+    host: str
+    state: str
+    is_alive: bool = False
+    score: int = 0
+    label: Mapping[str, Any] | None = None
+    max_commit_ts: int = 0
+    update_ts: int = 0
+
+    def to_json(self) -> bytes:
+        """The value as the original writes it, byte for byte."""
+        value = {
+            "nodeId": self.node_id,
+            "host": self.host,
+            "state": self.state,
+            "isAlive": self.is_alive,
+            "score": self.score,
+            "label": self.label,
+            "maxCommitTS": self.max_commit_ts,
+            "updateTS": self.update_ts,
+        }
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+
+    @classmethod
+    def from_json(cls, data: bytes, key: str) -> NodeStatus:
+        """The entry of `key`. Raises WireError that names the key: one bad value breaks everybody's listing."""
+        try:
+            raw = json.loads(data)
+            status = cls(
+                node_id=str(raw["nodeId"]),
+                host=str(raw["host"]),
+                state=str(raw["state"]),
+                is_alive=bool(raw.get("isAlive", False)),
+                score=int(raw.get("score") or 0),
+                label=raw.get("label"),
+                max_commit_ts=int(raw.get("maxCommitTS") or 0),
+                update_ts=int(raw.get("updateTS") or 0),
+            )
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise WireError(
+                f"a registry entry cannot be read: {error!r}",
+                where={"key": key},
+                hint="TiDB and the originals stumble over it as well: correct or delete the key in etcd",
+            ) from None
+        if status.state not in STATES:
+            raise WireError(f"unknown state {status.state!r} in the registry", where={"key": key})
+        return status
+
+
+class Registry:
+    """Reads and writes entries. Raises SourceUnavailable, WireError, Transient after lost races."""
+
+    def __init__(self, etcd: EtcdClient) -> None:
+        self._etcd = etcd
+
+    def pumps(self) -> list[NodeStatus]:
+        """All pumps by node id, offline ones too (linearizable)."""
+        return self._list(PUMPS)
+
+    def drainers(self) -> list[NodeStatus]:
+        """All consumers by node id, offline ones too."""
+        return self._list(DRAINERS)
+
+    def put_pump(self, status: NodeStatus) -> None:
+        """Create or replace a pump's entry; confirmed when it returns."""
+        self._put(PUMPS + status.node_id, status)
+
+    def put_drainer(self, status: NodeStatus) -> None:
+        """Create or replace a consumer's entry."""
+        self._put(DRAINERS + status.node_id, status)
+
+    def publish_drainer(self, node_id: str, max_commit_ts: int, update_ts: int = 0) -> None:
+        """Tell closing pumps how far a batch consumer has landed.
+
+        `paused` keeps its place without being notified: it has no endpoint (hazards R-05).
+        """
+        found = self._etcd.get((DRAINERS + node_id).encode())
+        known = NodeStatus.from_json(found.value, DRAINERS + node_id) if found else NodeStatus(node_id, "", "paused")
+        self.put_drainer(replace(known, max_commit_ts=max_commit_ts, update_ts=update_ts or max_commit_ts))
+
+    def _list(self, prefix: str) -> list[NodeStatus]:
+        entries, _ = self._etcd.prefix(prefix.encode())
+        return [NodeStatus.from_json(entry.value, entry.key.decode()) for entry in entries]
+
+    def _put(self, key: str, status: NodeStatus) -> None:
+        name = key.encode()
+        for _ in range(5):
+            found = self._etcd.get(name)
+            if self._etcd.put_if(name, status.to_json(), mod_revision=found.mod_revision if found else 0):
+                return
+        raise Transient("others keep changing this registry entry", where={"key": key}, hint="two nodes with one id?")

@@ -1,0 +1,5 @@
+"""The embedded placement driver: PD's GetMembers and Tso and an etcd v3 subset on one port, persisted and fsynced."""
+
+from pump_service.pd.server import PlacementDriver
+
+__all__ = ["PlacementDriver"]
