@@ -5,6 +5,7 @@ Everything else differs. What is let pass is counted under its name.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from binlake.compare.shape import EXPRESSION, ColumnShape, KeyShape, TableShape
 JSON_TYPE = "JSON column: LONGTEXT on the target"
 COLLATION = "collation mapped: {} is {} on the target"
 GENERATED_NULL = "generated column: NOT NULL not compared"
+BEYOND_BMP = "ENUM or SET element beyond the BMP: servers show it as ?"
 EXPRESSION_KEY = "expression key: not on the target"
 
 _COLLATIONS = {
@@ -45,6 +47,8 @@ class Rules:
     def _column(self, expected: ColumnShape, found: ColumnShape, exempted: Counter[str]) -> Iterator[str]:
         if self.dialect == "mariadb" and expected.type == "json" and found.type == "longtext":
             exempted[JSON_TYPE] += 1
+        elif expected.type != found.type and _beyond_bmp(expected.type) == found.type:
+            exempted[BEYOND_BMP] += 1
         elif expected.type != found.type:
             yield f"column {expected.name} is {found.type} instead of {expected.type}"
         elif expected.collation != found.collation:
@@ -71,6 +75,10 @@ class Rules:
                 yield f"{key} missing"
         for key in sorted(found - expected, key=str):
             yield f"{key} only on the target"
+
+
+def _beyond_bmp(kind: str) -> str:
+    return re.sub("[^\u0000-\uffff]", "?", kind) if kind.startswith(("enum[", "set[")) else kind
 
 
 def _null(column: ColumnShape) -> str:

@@ -5,6 +5,7 @@ Only what equality is about is read (docs/equality.md); defaults, comments, part
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,8 @@ from binlake.errors import WireError
 
 EXPRESSION = "(expression)"
 _TOKEN = re.compile(r"/\*.*?\*/|`(?:[^`]|``)*`|'(?:[^'\\]|''|\\.)*'|\"(?:[^\"\\]|\"\"|\\.)*\"|\w+|[^\s\w]", re.S)
+# TiDB leaves a backslash as it is: it escapes no quote.
+_ELEMENT = re.compile(r"'(?:[^']|'')*'")
 _WITH_COLLATION = ("char", "varchar", "tinytext", "text", "mediumtext", "longtext", "enum", "set")
 
 
@@ -49,11 +52,28 @@ class TableShape:
     keys: frozenset[KeyShape]
 
 
-def canonical_type(text: str) -> str:
-    """One spelling per type: lower case outside quotes, single blanks, no display width of integers and YEAR."""
-    parts = re.split(r"('(?:[^'\\]|''|\\.)*')", text)
-    spelled = "".join(part if n % 2 else re.sub(r"\s+", " ", part.lower()) for n, part in enumerate(parts)).strip()
+def canonical_type(text: str, *, backslash_escapes: bool = False) -> str:
+    """One spelling per type: lower case, single blanks, no display width of integers and YEAR, ENUM and SET as JSON.
+
+    `backslash_escapes`: quoted elements escape backslashes, as MySQL and MariaDB do; TiDB escapes line ends only.
+    """
+    if base_type(text) in ("enum", "set"):
+        elements = [_element(part, backslash_escapes) for part in _ELEMENT.findall(text)]
+        return f"{base_type(text)}{json.dumps(elements, ensure_ascii=False)}"
+    spelled = re.sub(r"\s+", " ", text.lower()).strip()
     return re.sub(r"^((?:tiny|small|medium|big)?int|year)\s*\(\d+\)", r"\1", spelled)
+
+
+def _element(quoted: str, backslash_escapes: bool) -> str:
+    known = {"n": "\n", "r": "\r", "0": "\0"} | (
+        {"\\": "\\", "t": "\t", "b": "\b", "Z": "\x1a"} if backslash_escapes else {}
+    )
+    return re.sub(r"''|\\(.)", lambda m: "'" if m[1] is None else known.get(m[1], m[0]), quoted[1:-1], flags=re.S)
+
+
+def canonical_collation(name: str) -> str:
+    """Lower case; `utf8` under its newer name `utf8mb3`."""
+    return re.sub(r"^utf8_", "utf8mb3_", name.lower())
 
 
 def base_type(text: str) -> str:
@@ -113,7 +133,7 @@ def _option(tokens: Sequence[str], name: str) -> str:
 def _column(tokens: Sequence[str], kind: str, default: str) -> ColumnShape:
     top = list(_top_level(tokens))
     words = [token.upper() for token in top]
-    collation = (_option(top, "COLLATE") or default) if base_type(kind) in _WITH_COLLATION else ""
+    collation = canonical_collation(_option(top, "COLLATE") or default) if base_type(kind) in _WITH_COLLATION else ""
     not_null = ("NOT", "NULL") in pairwise(words)
     return ColumnShape(unquote(tokens[0]), canonical_type(kind), not not_null, collation, "GENERATED" in words)
 

@@ -59,7 +59,7 @@ def compare_state(
 
     Raises WireError for a state that cannot be read, pymysql's errors for a target that breaks.
     """
-    target = TargetView(connection, ignored)
+    target = TargetView(connection, dialect, ignored)
     result = Comparison(state.commit_ts, state.step)
     present = target.tables()
     for difference in _all(state, target, present, Rules(dialect), result):

@@ -10,7 +10,7 @@ from pymysql.connections import Connection
 from pymysql.converters import conversions
 from pymysql.cursors import SSCursor
 
-from binlake.compare.shape import ColumnShape, KeyShape, TableShape, base_type, canonical_type
+from binlake.compare.shape import ColumnShape, KeyShape, TableShape, base_type, canonical_collation, canonical_type
 from binlake.compare.values import Raw
 from binlake.errors import TargetUnavailable
 
@@ -52,10 +52,14 @@ def connect(
 
 
 class TargetView:
-    """Reads a target through a connection made by `connect`; `ignored`: databases that are not the source's."""
+    """Reads a target through a connection made by `connect`.
 
-    def __init__(self, connection: Connection[SSCursor], ignored: Sequence[str] = ("tidb_binlog",)) -> None:
+    `dialect`: mariadb, mysql or tidb; `ignored`: databases that are not the source's.
+    """
+
+    def __init__(self, connection: Connection[SSCursor], dialect: str, ignored: Sequence[str]) -> None:
         self._connection = connection
+        self._dialect = dialect
         self._ignored = {*SYSTEM_DATABASES, *ignored}
 
     def databases(self) -> set[str]:
@@ -73,9 +77,9 @@ class TargetView:
         columns = tuple(
             ColumnShape(
                 str(column),
-                canonical_type(str(kind)),
+                canonical_type(str(kind), backslash_escapes=self._dialect != "tidb"),
                 nullable == "YES",
-                str(collation or "").lower(),
+                canonical_collation(str(collation or "")),
                 "GENERATED" in str(extra).upper(),
             )
             for column, kind, nullable, collation, extra in self._rows(_COLUMNS, (db, name))
