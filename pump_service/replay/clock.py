@@ -10,16 +10,17 @@ import time
 from typing import Protocol
 
 from binlake import tso
+from binlake.errors import ConfigError
 
 
 class ClockLead(Protocol):
     """Who keeps PD's clock below a bound."""
 
-    def lead(self, bound: int) -> None:
-        """From now on every timestamp is below `bound`, and the clock stands close below it."""
+    def lead(self, bound: int) -> int:
+        """From now on every timestamp is below `bound`, and the clock stands close below it; the last one given."""
 
-    def release(self) -> None:
-        """Let the clock run on at real pace from where it is."""
+    def release(self) -> int:
+        """Let the clock run on at real pace from where it is; the last timestamp given."""
 
 
 class ReplayClock:
@@ -32,10 +33,16 @@ class ReplayClock:
         self._released: float | None = None
 
     def lead(self, bound: int) -> None:
-        """Move the bound up to `bound` (TSO). Raises what PD raises; the bound is then where it was."""
+        """Move the bound up to `bound` (TSO). Raises what PD raises, ConfigError when PD has gone past it already."""
         with self._lock:
             if bound > self._bound:
-                self._pd.lead(bound)
+                last = self._pd.lead(bound)
+                if last >= bound:
+                    raise ConfigError(
+                        f"PD has given the timestamp {last}, the replay needs it below {bound}",
+                        hint="this capture was replayed into this cluster already, or PD followed the wall clock: "
+                        "start a new `binlake pd` with its clock held, and pumps with fresh data directories",
+                    )
                 self._bound = bound
 
     def release(self) -> None:

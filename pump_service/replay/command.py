@@ -11,10 +11,9 @@ from typing import Any
 
 from binlake.capture import Capture
 from binlake.errors import ConfigError
-from binlake.placement import EtcdClient, PdClient, Registry
+from binlake.placement import ClockClient, EtcdClient, PdClient, Registry
 from binlake.pumpclient import PumpClient
 from pump_service.replay.clock import ReplayClock
-from pump_service.replay.lead import PdLead
 from pump_service.replay.outcomes import Outcomes
 from pump_service.replay.plan import ReplayPlan
 from pump_service.replay.progress import shown
@@ -88,7 +87,7 @@ def _client(urls: list[str], capture: Capture) -> Iterator[PumpClient]:
 
 @contextmanager
 def _clock(urls: list[str]) -> Iterator[ReplayClock]:
-    lead = PdLead(urls)
+    lead = ClockClient(urls)
     try:
         yield ReplayClock(lead)
     finally:

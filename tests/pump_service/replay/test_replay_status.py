@@ -157,15 +157,18 @@ class NoClock:
 class Lead:
     """Records what the replay clock tells PD."""
 
-    def __init__(self) -> None:
+    def __init__(self, last: int = 0) -> None:
         self.bounds: list[int] = []
         self.released = False
+        self.last = last
 
-    def lead(self, bound: int) -> None:
+    def lead(self, bound: int) -> int:
         self.bounds.append(bound)
+        return self.last
 
-    def release(self) -> None:
+    def release(self) -> int:
         self.released = True
+        return self.last
 
 
 def test_the_replay_clock_never_goes_back_and_runs_on_once_released() -> None:
@@ -178,3 +181,9 @@ def test_the_replay_clock_never_goes_back_and_runs_on_once_released() -> None:
     clock.release()
     assert pd.released
     assert clock.now() >= 9
+
+
+def test_a_second_replay_into_the_same_cluster_is_refused() -> None:
+    ReplayClock(Lead(last=49)).lead(50)
+    with pytest.raises(ConfigError, match="given the timestamp 50, the replay needs it below 50"):
+        ReplayClock(Lead(last=50)).lead(50)
