@@ -30,7 +30,7 @@ WRITERS = 64
 """Writes on their way at once: enough for a group commit, few enough for one process."""
 MAX_BYTES = 256 << 20
 """Bytes of payloads held at once."""
-_LEAD_EVERY_S = 0.004  # each Lead is an RPC; a bound that is a little late only makes the clock wait
+_LEAD_EVERY_S = 0.02  # each Lead is an RPC and an fsync; a bound that is a little late only makes the clock wait
 
 
 class Writer(Protocol):

@@ -73,11 +73,11 @@ class Mvcc:
         writes = {write["start_ts"]: write for write in map(_write, transactions)}
         values: dict[int, Json] = {}
         locks: dict[int, Json] = {}
-        for info in (body["value"]["info"] for body in recorded):
-            writes.update((write["start_ts"], write) for write in info.get("writes", ()))
-            values.update((value["start_ts"], value) for value in info.get("values", ()))
-            if "lock" in info:
-                locks[info["lock"]["start_ts"]] = info["lock"]
+        for then in (body["value"]["info"] for body in recorded):
+            writes.update((write["start_ts"], write) for write in then.get("writes", ()))
+            values.update((value["start_ts"], value) for value in then.get("values", ()))
+            if "lock" in then:
+                locks[then["lock"]["start_ts"]] = then["lock"]
         shown = sorted((w for w in writes.values() if w["commit_ts"] < now), key=lambda write: -int(write["commit_ts"]))
         undecided = [t for t in transactions if t.commit_ts >= now > t.start_ts]
         info: Json = {}
