@@ -1,0 +1,38 @@
+"""`binlake pd`: the embedded placement driver as a process."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import threading
+
+from binlake.errors import ConfigError
+from pump_service.pd.server import PlacementDriver
+
+
+class PdCommand:
+    """Run the embedded placement driver until SIGTERM or SIGINT."""
+
+    help = "run the embedded placement driver (PD's timestamps and registry)"
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Address, data directory, cluster id, led clock."""
+        parser.add_argument("--addr", default="127.0.0.1:2379", metavar="HOST:PORT", help="port 0 takes a free one")
+        parser.add_argument("--data-dir", default="data.pd", metavar="DIR")
+        parser.add_argument("--cluster-id", type=int, help="refuse a data directory of another cluster")
+        parser.add_argument("--led", action="store_true", help="the clock is led by `binlake capture replay`")
+        parser.add_argument("--start-ts", type=int, default=1, help="where a led clock starts")
+
+    def run(self, args: argparse.Namespace) -> int:
+        """Serve until a signal; the address is printed once it is known."""
+        host, _, port = args.addr.rpartition(":")
+        if not port.isdigit():
+            raise ConfigError("not an address", where={"addr": args.addr}, hint="HOST:PORT")
+        stopped = threading.Event()
+        for name in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(name, lambda *_: stopped.set())
+        led_from = args.start_ts if args.led else None
+        with PlacementDriver(args.data_dir, host or "127.0.0.1", int(port), args.cluster_id, led_from=led_from) as pd:
+            print(f"serving {pd.url} cluster_id={pd.cluster_id}", flush=True)
+            stopped.wait()
+        return 0
