@@ -5,6 +5,7 @@ A commit_ts is a string with the UTC time it stands for (hazards R-46).
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -26,7 +27,7 @@ def moment(commit_ts: int) -> dict[str, str]:
 
 
 def stage_row(event: Event) -> dict[str, Any]:
-    """One event: stage, state, bounds, rows, seconds, who blocks, when it ended (Unix ms)."""
+    """One event: stage, state, bounds, rows, seconds, who blocks and why, when it ended (Unix ms)."""
     return {
         "stage": event["stage"],
         "sink": event["sink"] or "",
@@ -36,6 +37,7 @@ def stage_row(event: Event) -> dict[str, Any]:
         "rows": event["rows"],
         "seconds": round(event["seconds"], 2),
         "blocked_by": event["blocked_by"] or "",
+        "reason": str(json.loads(event["detail"] or "{}").get("reason", "")),
         "run_id": event["run_id"],
         "at_ms": event["at_ms"],
     }
@@ -48,7 +50,7 @@ def run_view(events: Sequence[Event], run_id: str) -> dict[str, Any]:
     return {
         "run_id": run_id,
         "window": {"lo": landing["lo"], "hi": landing["hi"]} if landing else None,
-        "blocked_by": next((row["blocked_by"] for row in rows if row["blocked_by"]), ""),
+        "blocked": next((_who(row) for row in rows if row["blocked_by"]), None),
         "seconds": round(sum(row["seconds"] for row in rows), 2),
         "stages": rows,
     }
@@ -63,7 +65,7 @@ def replication_view(replication: Replication, events: Sequence[Event], now_ms: 
         "name": replication.name,
         "landed": _position(landed, now),
         "sinks": {sink: _position(_greatest_hi(events, stage), now) for sink, stage in sinks.items()},
-        "blocked_by": _blocked_by(events),
+        "blocked": _blocked(events),
         "stages": _stage_names(replication),
         "windows": _recent(events),
     }
@@ -88,10 +90,14 @@ def _position(commit_ts: int | None, now_ms: int) -> dict[str, Any] | None:
     return {**moment(commit_ts), "lag_seconds": round(max(now_ms - tso.physical(commit_ts), 0) / 1000, 1)}
 
 
-def _blocked_by(events: Sequence[Event]) -> str:
-    """Who blocked the newest plan; empty when something was planned or landed since."""
+def _who(row: Mapping[str, Any]) -> dict[str, str]:
+    return {"by": row["blocked_by"], "reason": row["reason"]}
+
+
+def _blocked(events: Sequence[Event]) -> dict[str, str] | None:
+    """Who blocked the newest plan, and why; None when something was planned or landed since."""
     newest = max((e for e in events if e["stage"] in ("plan", "land")), key=lambda e: e["at_ms"], default=None)
-    return str(newest["blocked_by"] or "") if newest and newest["state"] == "blocked" else ""
+    return _who(stage_row(newest)) if newest and newest["state"] == "blocked" else None
 
 
 def _recent(events: Sequence[Event]) -> list[dict[str, Any]]:

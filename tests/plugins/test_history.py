@@ -28,8 +28,10 @@ def test_a_run_shows_its_window_and_each_stage() -> None:
 
 def test_a_blocked_run_names_who() -> None:
     # S0-56
-    view = run_view([event("plan", T0, T0, "blocked", blocked_by="pump-2")], "r")
-    assert view["blocked_by"] == "pump-2"
+    why = f'{{"reason": "pump-2 since {T0} (online, watermark 5)"}}'
+    view = run_view([event("plan", T0, T0, "blocked", blocked_by="pump-2", detail=why)], "r")
+    assert view["blocked"] == {"by": "pump-2", "reason": f"pump-2 since {T0} (online, watermark 5)"}
+    assert run_view([event("land", T0, T0 + 5)], "r")["blocked"] is None
 
 
 def test_a_run_that_has_done_nothing_has_no_window() -> None:
@@ -55,9 +57,9 @@ def test_an_empty_lake_has_no_positions() -> None:
 
 def test_blocked_until_something_lands() -> None:
     blocked = event("plan", T0, T0, "blocked", at=1, blocked_by="pump-2")
-    assert replication_view(REPLICATION, [blocked], NOW_MS)["blocked_by"] == "pump-2"
+    assert replication_view(REPLICATION, [blocked], NOW_MS)["blocked"] == {"by": "pump-2", "reason": ""}
     later = event("land", T0, T0 + 5, at=2)
-    assert replication_view(REPLICATION, [blocked, later], NOW_MS)["blocked_by"] == ""
+    assert replication_view(REPLICATION, [blocked, later], NOW_MS)["blocked"] is None
 
 
 def test_recent_windows_newest_first_with_the_newest_passage_of_each_stage() -> None:

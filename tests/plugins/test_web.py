@@ -103,10 +103,13 @@ def test_the_page_of_a_replication_names_who_blocks(
     server: TestClient, windows: WindowLog, bearer: dict[str, str]
 ) -> None:
     # S0-56
-    windows.record(WindowEvent("plan", HI, HI, "blocked", 0, 0.1, "r2", blocked_by="pump-2 <b>"))
-    page = server.get("/binlake/dags/orders", headers=bearer).text
-    assert "pump-2 &lt;b&gt;" in page
-    assert "<b>" not in page
+    why = {"reason": f"pump-2 since {HI}"}
+    windows.record(WindowEvent("plan", HI, HI, "blocked", 0, 0.1, "r2", blocked_by="pump-2 <b>", detail=why))
+    for path in ("/binlake/dags/orders", "/binlake/dags/orders/runs/r2"):
+        page = server.get(path, headers=bearer).text
+        assert "pump-2 &lt;b&gt;" in page
+        assert f"pump-2 since {HI}" in page
+        assert "<b>" not in page
 
 
 def test_what_is_shown_is_escaped(server: TestClient, windows: WindowLog, bearer: dict[str, str]) -> None:

@@ -1,0 +1,87 @@
+"""What the operators do beyond a good run: a kill, a connection, a place that is missing."""
+
+import sys
+import threading
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from binlake.errors import ConfigError
+from binlake_airflow import operators
+from binlake_airflow.jobs import Job
+from binlake_airflow.operators import ConnectStageOperator, SubmitStageOperator, application_file, jars
+from binlake_airflow.process import JobProcess
+
+_SLEEPS = (sys.executable, "-c", "import time; print('up', flush=True); time.sleep(600)")
+
+
+def operator(cls: type, conn_id: str = "spark") -> Any:
+    return cls(task_id="land", stage="land", replication="orders", replication_file="/r.toml", spark_conn_id=conn_id)
+
+
+def _until(condition: Any) -> None:
+    deadline = time.monotonic() + 30
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert condition()
+
+
+def test_a_kill_ends_the_client_and_what_it_left_on_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK", '{"conn_type": "spark_connect", "host": "h", "port": 1}')
+    monkeypatch.setattr(operators, "JobProcess", partial(JobProcess, command=_SLEEPS))
+    released: list[str] = []
+    monkeypatch.setattr(operators.sparkconnect, "release", lambda url, _log: released.append(url))
+    task, ended = operator(ConnectStageOperator), []
+    job = Job("land", "/r.toml", "run 1", lo="1", hi="2")
+    runner = threading.Thread(target=lambda: ended.append(task.run_spark(job, Path("/nowhere"))))
+    runner.start()
+    _until(lambda: task._process is not None and task._process.last_line == "up")
+    task.on_kill()
+    runner.join(30)
+    assert ended == ["exit status -15, last line: up"]
+    assert len(released) == 1
+    assert released[0].startswith("sc://h:1/;session_id=")
+
+
+def test_a_kill_ends_the_driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    program = tmp_path / "spark-submit"
+    program.write_text("#!/bin/sh\necho up\nexec sleep 600\n")
+    program.chmod(0o755)
+    (tmp_path / "delta.jar").touch()
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setenv("BINLAKE_JARS", str(tmp_path))
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK", '{"conn_type": "spark", "host": "local[1]"}')
+    task, ended = operator(SubmitStageOperator), []
+    job = Job("land", "/r.toml", "run 1", lo="1", hi="2")
+    runner = threading.Thread(target=lambda: ended.append(task.run_spark(job, Path("/nowhere"))))
+    runner.start()
+    _until(lambda: task._hook is not None and "up" in task._hook._last_submit_log_lines)
+    task.on_kill()
+    runner.join(30)
+    assert "Error code is: -9" in ended[0]
+
+
+def test_a_kill_before_anything_started_is_quiet() -> None:
+    operator(ConnectStageOperator).on_kill()
+    operator(SubmitStageOperator).on_kill()
+
+
+@pytest.mark.parametrize("cls", [ConnectStageOperator, SubmitStageOperator])
+def test_a_missing_connection_is_named(cls: type) -> None:
+    with pytest.raises(ConfigError, match=r"spark_conn_id=nowhere.*AIRFLOW_CONN_NOWHERE"):
+        operator(cls, "nowhere").run_spark(Job("land", "/r.toml", "r"), Path("/nowhere"))
+
+
+def test_missing_jars_are_one_clear_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("BINLAKE_JARS", str(tmp_path))
+    with pytest.raises(ConfigError, match="no Delta jars found"):
+        jars()
+
+
+def test_the_job_is_found_without_importing_it() -> None:
+    before = set(sys.modules)
+    assert Path(application_file()).parts[-2:] == ("spark_jobs", "main.py")
+    assert {"spark_jobs.main", "pyspark"}.isdisjoint(set(sys.modules) - before)
