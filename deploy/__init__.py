@@ -1,0 +1,1 @@
+"""Everything around the programs: installers of servers, and servers on this machine."""

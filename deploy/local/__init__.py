@@ -1,0 +1,1 @@
+"""Servers on this machine, for the tests and the demo: loopback only, private folders, no root."""

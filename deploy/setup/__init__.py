@@ -1,0 +1,1 @@
+"""Installers: standard library only, run by a bare python3, repeatable."""
