@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from importlib.metadata import EntryPoint, entry_points
 from typing import Protocol
 
+import structlog
+
 from binlake.errors import BinlakeError
 
 GROUP = "binlake.commands"
@@ -35,6 +37,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     own = argparse.ArgumentParser(prog=f"binlake {name}", description=command.help)
     command.add_arguments(own)
     args = own.parse_args(arguments[1:])
+    # Events go to stderr: stdout is what the command prints, `--output json` among it.
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     try:
         return command.run(args)
     except BinlakeError as error:

@@ -10,7 +10,8 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from binlake.compare.shape import EXPRESSION, ColumnShape, KeyShape, TableShape
+from binlake.compare.shape import EXPRESSION, ColumnShape, KeyShape, TableShape, canonical_collation
+from binlake.ddl.collations import Dialect, target_collation
 
 JSON_TYPE = "JSON column: LONGTEXT on the target"
 COLLATION = "collation mapped: {} is {} on the target"
@@ -18,19 +19,12 @@ GENERATED_NULL = "generated column: NOT NULL not compared"
 BEYOND_BMP = "ENUM or SET element beyond the BMP: servers show it as ?"
 EXPRESSION_KEY = "expression key: not on the target"
 
-_COLLATIONS = {
-    "mariadb": {
-        "utf8mb4_0900_ai_ci": "utf8mb4_uca1400_nopad_ai_ci",
-        "utf8mb4_0900_bin": "utf8mb4_nopad_bin",
-    }
-}
-
 
 @dataclass(frozen=True)
 class Rules:
     """The rules for a target of `dialect`: mariadb, mysql or tidb."""
 
-    dialect: str
+    dialect: Dialect
 
     def differences(self, expected: TableShape, found: TableShape, exempted: Counter[str]) -> Iterator[str]:
         """What differs, as text; exemptions used are added to `exempted`."""
@@ -60,11 +54,11 @@ class Rules:
                 yield f"column {expected.name} is {_null(found)} instead of {_null(expected)}"
 
     def _collation(self, expected: ColumnShape, found: ColumnShape, exempted: Counter[str]) -> Iterator[str]:
-        mapped = _COLLATIONS.get(self.dialect, {}).get(expected.collation)
+        mapped = canonical_collation(target_collation(expected.collation, self.dialect))
         if mapped == found.collation:
             exempted[COLLATION.format(expected.collation, found.collation)] += 1
         else:
-            yield f"column {expected.name} has collation {found.collation} instead of {mapped or expected.collation}"
+            yield f"column {expected.name} has collation {found.collation} instead of {mapped}"
 
     def _keys(self, expected: frozenset[KeyShape], found: frozenset[KeyShape], exempted: Counter[str]) -> Iterator[str]:
         names = {key.name for key in found}

@@ -18,6 +18,7 @@ from binlake.compare.rules import Rules
 from binlake.compare.shape import parse_create
 from binlake.compare.target import TargetView
 from binlake.compare.values import canonical, exemptions, from_capture
+from binlake.ddl.collations import Dialect
 from binlake.errors import WireError
 
 _KEPT = 20
@@ -52,7 +53,7 @@ def compare_state(
     state: StateAt,
     connection: Connection[SSCursor],
     *,
-    dialect: str = "mariadb",
+    dialect: Dialect = "mariadb",
     ignored: Sequence[str] = ("tidb_binlog",),
 ) -> Comparison:
     """Compare the target behind `connection` (see `connect`) with `state`; `ignored`: databases left out on the target.
