@@ -27,7 +27,7 @@ from pump_service.pump.index import ts_key
 from pump_service.pump.storage import Storage
 
 CHILD = Path(__file__).with_name("pump_child.py")
-KILLS = 15
+KILLS = int(os.environ.get("BINLAKE_CRASH_KILLS", "15"))
 SEED = int(os.environ.get("BINLAKE_CRASH_SEED", "20261121"))
 
 
@@ -44,6 +44,13 @@ def child(data_dir: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str]
         process.kill()
         process.wait()
         process.stdout.close()
+
+
+def kill_at_start(data_dir: Path, after_s: float) -> None:
+    """A pump that is killed `after_s` seconds after its process began."""
+    with subprocess.Popen([sys.executable, str(CHILD), str(data_dir)], stdout=subprocess.DEVNULL) as process:
+        time.sleep(after_s)
+        process.kill()
 
 
 @dataclass
@@ -122,7 +129,9 @@ def test_no_acked_binlog_is_lost_over_many_kills(tmp_path: Path) -> None:
     # S0-48; replay with BINLAKE_CRASH_SEED
     print(f"BINLAKE_CRASH_SEED={SEED}")
     chance, clock, ledger = random.Random(SEED), Clock(), Ledger()
-    for _ in range(KILLS):
+    for life in range(KILLS):
+        if life % 5 == 4:  # killed while it recovers
+            kill_at_start(tmp_path, chance.uniform(0.2, 0.7))
         with child(tmp_path) as (process, address):
             writers = load(address, clock, ledger)
             time.sleep(chance.uniform(0.0, 0.3))
