@@ -1,5 +1,18 @@
-"""From net changes to SQL text: literals of canonical texts, and batches that finalize can execute."""
+"""SQL text of row changes: literals from canonical text, and batches of REPLACE, DELETE and INSERT.
 
-from binlake.statement.batch import UNCHECKED, StatementBatch, sql_digest
+Text goes in and out in columns (Arrow); the plain functions in `literal` are the reference that tests compare with.
+"""
 
-__all__ = ["UNCHECKED", "StatementBatch", "sql_digest"]
+from binlake.statement.batch import Phase, StatementBatch, statement_digest
+from binlake.statement.columns import images_from_maps, images_from_rows
+from binlake.statement.render import MAX_STATEMENT_BYTES, TableStatements
+
+__all__ = [
+    "MAX_STATEMENT_BYTES",
+    "Phase",
+    "StatementBatch",
+    "TableStatements",
+    "images_from_maps",
+    "images_from_rows",
+    "statement_digest",
+]

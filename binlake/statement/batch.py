@@ -1,33 +1,38 @@
-"""One batch of SQL as convert writes it and finalize executes it: a row of the lake table `statement`."""
+"""A batch of SQL as the lake's table `statement` holds it: what finalize executes and nothing else (hazards R-62)."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Literal
 
 UNCHECKED = -1
-"""In `expect`: the affected rows of this statement are not checked."""
+"""In `expect`: the number of affected rows says nothing (REPLACE counts removed rows too)."""
 
-Kind = Literal["ddl", "delete", "replace", "insert"]
+
+class Phase(IntEnum):
+    """Order inside a segment (invariant 6): its DDL, then deletes, then writes."""
+
+    DDL = 0
+    DELETE = 1
+    WRITE = 2
 
 
 @dataclass(frozen=True)
 class StatementBatch:
-    """`sql` is executed in order, in one transaction with its ledger row (a DDL: alone, by its intent).
+    """One batch: `sql` runs in order, each statement must report `expect` affected rows (-1 = unchecked).
 
-    `phase` 0 DDL, 1 deletes, 2 writes; `batch` numbers within (segment, phase); `expect` are affected rows per statement
-    (UNCHECKED = any); `verify_sql` counts the batch's keys after phase 2 and must give `verify_rows` (empty: no check);
-    `rows` are rows of the net change.
+    After phase 2 of the segment `verify_sql` (empty = none) must return `verify_rows`. `rows` counts row changes.
     """
 
     segment: int
-    phase: int
+    phase: Phase
     batch: int
     db: str
     table: str
-    kind: Kind
+    kind: Literal["ddl", "delete", "replace", "insert"]
     sql: tuple[str, ...]
     expect: tuple[int, ...]
     verify_sql: str
@@ -36,6 +41,10 @@ class StatementBatch:
     digest: str
 
 
-def sql_digest(sql: Sequence[str]) -> str:
-    """SHA-256 of the statements of a batch, as the ledger keeps it."""
-    return hashlib.sha256("\0".join(sql).encode()).hexdigest()
+def statement_digest(sql: Sequence[str]) -> str:
+    """SHA-256 (hex) of statements in order; a NUL byte parts them."""
+    digest = hashlib.sha256()
+    for statement in sql:
+        digest.update(statement.encode())
+        digest.update(b"\0")
+    return digest.hexdigest()

@@ -1,0 +1,139 @@
+"""What a DDL statement does, and to which tables: read from its first words (never by searching the text)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from binlake.ddl.tokens import Token, TokenKind, split_list, tokenize
+
+
+class Kind(Enum):
+    """Kinds of DDL that the mapping tells apart."""
+
+    CREATE_DATABASE = "create database"
+    ALTER_DATABASE = "alter database"
+    DROP_DATABASE = "drop database"
+    CREATE_TABLE = "create table"
+    CREATE_TABLE_LIKE = "create table like"
+    ALTER_TABLE = "alter table"
+    DROP_TABLE = "drop table"
+    TRUNCATE_TABLE = "truncate table"
+    RENAME_TABLE = "rename table"
+    CREATE_INDEX = "create index"
+    DROP_INDEX = "drop index"
+    CREATE_VIEW = "create view"
+    DROP_VIEW = "drop view"
+    CREATE_SEQUENCE = "create sequence"
+    ALTER_SEQUENCE = "alter sequence"
+    DROP_SEQUENCE = "drop sequence"
+    OTHER = "other"
+
+
+DESTRUCTIVE = frozenset({Kind.DROP_DATABASE, Kind.DROP_TABLE, Kind.TRUNCATE_TABLE, Kind.DROP_VIEW, Kind.DROP_SEQUENCE})
+
+NameRef = tuple[str, str]
+"""(database, table); database empty = the job's."""
+
+
+@dataclass(frozen=True)
+class Classified:
+    """A statement's `kind`, the objects that it names (or the database), and what can be told from its words.
+
+    `tables` are those created, changed or removed; `rest` is the index of the first token after the names.
+    `destructive`: data goes away (DROP, TRUNCATE, also of a column or partition).
+    """
+
+    kind: Kind
+    tables: tuple[NameRef, ...]
+    destructive: bool
+    rest: int
+
+
+def classify(text: str) -> Classified:
+    """Classify DDL text. Text that is empty once TiDB's own comments are gone has kind OTHER and no tables."""
+    return classify_tokens([t for t in tokenize(text) if t.kind not in (TokenKind.FEATURE, TokenKind.COMMENT)])
+
+
+def classify_tokens(tokens: Sequence[Token]) -> Classified:
+    """`classify` for tokens without comments."""
+    kind, at = _kind(tokens)
+    if kind is Kind.OTHER:
+        return Classified(kind, (), False, at)
+    if kind in (Kind.DROP_TABLE, Kind.DROP_VIEW, Kind.DROP_SEQUENCE, Kind.RENAME_TABLE):
+        return _listed(kind, tokens, at)
+    if kind in (Kind.CREATE_INDEX, Kind.DROP_INDEX):
+        at = next((i + 1 for i in range(at, len(tokens)) if tokens[i].is_word("ON")), len(tokens))
+    name, rest = read_name(tokens, at)
+    destructive = kind in DESTRUCTIVE or (kind is Kind.ALTER_TABLE and _drops(tokens[rest:]))
+    if kind is Kind.CREATE_TABLE and _is_like(tokens, rest):
+        kind = Kind.CREATE_TABLE_LIKE
+    return Classified(kind, (name,) if name else (), destructive, rest)
+
+
+_HEADS = {
+    "DATABASE": "DATABASE",
+    "SCHEMA": "DATABASE",
+    "TABLE": "TABLE",
+    "INDEX": "INDEX",
+    "VIEW": "VIEW",
+    "SEQUENCE": "SEQUENCE",
+}
+
+
+def _kind(tokens: Sequence[Token]) -> tuple[Kind, int]:
+    """(kind, index of the first token after `VERB … OBJECT [IF [NOT] EXISTS]`)."""
+    if not tokens or tokens[0].kind is not TokenKind.WORD:
+        return Kind.OTHER, 0
+    verb = tokens[0].text.upper()
+    at = next((i for i, t in enumerate(tokens) if i and t.is_word(*_HEADS)), None)
+    if verb == "TRUNCATE" and at is None:
+        return Kind.TRUNCATE_TABLE, 1
+    # `CREATE OR REPLACE ALGORITHM = … DEFINER = … VIEW` has other words in between; no statement has a `(` there.
+    if at is None or any(t.is_mark("(") for t in tokens[:at]):
+        return Kind.OTHER, 0
+    name = f"{verb} {_HEADS[tokens[at].text.upper()]}".lower()
+    if name not in Kind._value2member_map_:
+        return Kind.OTHER, at
+    return Kind(name), _after_exists(tokens, at + 1)
+
+
+def _after_exists(tokens: Sequence[Token], at: int) -> int:
+    while at < len(tokens) and tokens[at].is_word("IF", "NOT", "EXISTS"):
+        at += 1
+    return at
+
+
+def read_name(tokens: Sequence[Token], at: int) -> tuple[NameRef | None, int]:
+    """(`db`.`table` or `table` at index `at`, index after it); None when no name stands there."""
+    if at >= len(tokens) or tokens[at].kind not in (TokenKind.NAME, TokenKind.WORD):
+        return None, at
+    if at + 2 < len(tokens) and tokens[at + 1].is_mark("."):
+        return (tokens[at].value, tokens[at + 2].value), at + 3
+    return ("", tokens[at].value), at + 1
+
+
+def _listed(kind: Kind, tokens: Sequence[Token], at: int) -> Classified:
+    """DROP and RENAME take lists; a rename names two tables in each part."""
+    names: list[NameRef] = []
+    for part in split_list(tokens[at:]):
+        name, after = read_name(part, 0)
+        other = read_name(part, after + 1)[0] if after < len(part) and part[after].is_word("TO") else None
+        names += [n for n in (name, other) if n]
+    return Classified(kind, tuple(names), kind in DESTRUCTIVE, at)
+
+
+def _is_like(tokens: Sequence[Token], rest: int) -> bool:
+    at = rest + 1 if rest < len(tokens) and tokens[rest].is_mark("(") else rest
+    return at < len(tokens) and tokens[at].is_word("LIKE")
+
+
+def _drops(tokens: Sequence[Token]) -> bool:
+    for spec in split_list(tokens):
+        if not spec or not spec[0].is_word("DROP", "TRUNCATE", "EXCHANGE"):
+            continue
+        second = spec[1] if len(spec) > 1 else spec[0]
+        if spec[0].is_word("TRUNCATE", "EXCHANGE") or not second.is_word("INDEX", "KEY", "PRIMARY", "FOREIGN", "CHECK"):
+            return True
+    return False

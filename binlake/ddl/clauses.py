@@ -1,0 +1,165 @@
+"""Clauses of CREATE and ALTER that the target says otherwise, or not at all (docs/target-mapping.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from binlake.ddl.collations import DEFAULT_COLLATIONS, Dialect, target_charset, target_collation
+from binlake.ddl.errors import Unmappable
+from binlake.ddl.tokens import Token, TokenKind, closing, words
+from binlake.schema import TableDef
+
+DROPPED_WORDS = frozenset({"CLUSTERED", "NONCLUSTERED"})
+"""How TiDB stores a primary key: no other server has the word."""
+
+DROPPED_OPTIONS = frozenset(
+    {
+        "SHARD_ROW_ID_BITS",
+        "PRE_SPLIT_REGIONS",
+        "AUTO_ID_CACHE",
+        "AUTO_RANDOM",
+        "AUTO_RANDOM_BASE",
+        "STATS_AUTO_RECALC",
+        "STATS_BUCKETS",
+        "STATS_COL_CHOICE",
+        "STATS_COL_LIST",
+        "STATS_PERSISTENT",
+        "STATS_SAMPLE_PAGES",
+        "STATS_SAMPLE_RATE",
+        "STATS_TOPN",
+        "TTL_ENABLE",
+        "TTL_JOB_INTERVAL",
+        "ENGINE",
+        "SECONDARY_ENGINE",
+        "COMPRESSION",
+        "ENCRYPTION",
+    }
+)
+"""Options with a value that go: TiDB's own, and ENGINE and the like, which TiDB ignores and a target must not obey."""
+
+_MARIADB_WORDS = {"VISIBLE": "NOT IGNORED", "INVISIBLE": "IGNORED"}
+_CHARSET_WORDS = ("CHARACTER", "CHARSET", "COLLATE")
+_KEY_WORDS = ("INDEX", "KEY", "UNIQUE", "FULLTEXT")
+
+
+def no_own_charset(options: Sequence[Token]) -> bool:
+    """True when options name neither a character set nor a collation."""
+    return not any(token.is_word(*_CHARSET_WORDS) for token in options)
+
+
+def map_element(
+    tokens: Sequence[Token], column: Sequence[Token] | None, table: TableDef | None, dialect: Dialect
+) -> list[Token]:
+    """An element of CREATE TABLE, a spec of ALTER TABLE, or CREATE INDEX; raises Unmappable.
+
+    `column` is the tail of `tokens` that defines a column, if it does; its collation comes from `table`.
+    """
+    if dialect == "mariadb" and _is_expression_index(tokens):
+        raise Unmappable("an index on an expression")
+    if column:
+        head = list(tokens[: len(tokens) - len(column)])
+        tokens = [*head, *_own_collation(_plain_generated(column, dialect), table, dialect)]
+    return map_clauses(tokens, dialect)
+
+
+def map_clauses(tokens: Sequence[Token], dialect: Dialect) -> list[Token]:
+    """Tokens with words, options, character sets and collations in the target's way."""
+    mapped: list[Token] = []
+    at = 0
+    while at < len(tokens):
+        put, at = _clause(tokens, at, dialect)
+        mapped += put
+    return mapped
+
+
+def _clause(tokens: Sequence[Token], at: int, dialect: Dialect) -> tuple[list[Token], int]:
+    """(what replaces the clause at `at`, index after it)."""
+    token = tokens[at]
+    if token.kind is not TokenKind.WORD:
+        return [token], at + 1
+    word = token.text.upper()
+    if word in DROPPED_WORDS:
+        return [], at + 1
+    if word in DROPPED_OPTIONS:
+        return [], _after_value(tokens, at + 1)
+    if word == "COLLATE":
+        return _collate(tokens, at, dialect)
+    if word == "CHARSET" or (word == "CHARACTER" and at + 1 < len(tokens) and tokens[at + 1].is_word("SET")):
+        return _charset(tokens, at, dialect)
+    return _mariadb_word(tokens, at, word) if dialect == "mariadb" else ([token], at + 1)
+
+
+def _mariadb_word(tokens: Sequence[Token], at: int, word: str) -> tuple[list[Token], int]:
+    if word == "ENFORCED":
+        return [], at + 1
+    if word == "NOT" and at + 1 < len(tokens) and tokens[at + 1].is_word("ENFORCED"):
+        raise Unmappable("a CHECK that is not enforced")
+    return (words(_MARIADB_WORDS[word]) if word in _MARIADB_WORDS else [tokens[at]]), at + 1
+
+
+def _after_value(tokens: Sequence[Token], at: int) -> int:
+    """Index after `[=] value` or `(…)`."""
+    if at < len(tokens) and tokens[at].is_mark("="):
+        return at + 2
+    if at < len(tokens) and tokens[at].is_mark("("):
+        return closing(tokens, at) + 1
+    takes = at < len(tokens) and tokens[at].kind in (TokenKind.NUMBER, TokenKind.STRING)
+    return at + 1 if takes else at
+
+
+def _collate(tokens: Sequence[Token], at: int, dialect: Dialect) -> tuple[list[Token], int]:
+    value = _value_at(tokens, at + 1)
+    name = target_collation(tokens[value].value, dialect)
+    return [tokens[at], *words(name)], value + 1
+
+
+def _charset(tokens: Sequence[Token], at: int, dialect: Dialect) -> tuple[list[Token], int]:
+    """A character set named alone gets TiDB's collation for it: the target's default differs."""
+    value = _value_at(tokens, at + (1 if tokens[at].is_word("CHARSET") else 2))
+    name = tokens[value].value.lower()
+    put = words(f"CHARACTER SET {target_charset(name, dialect)}")
+    following = tokens[value + 1 : value + 3]
+    if not any(token.is_word("COLLATE") for token in following) and name in DEFAULT_COLLATIONS:
+        put += words(f"COLLATE {target_collation(DEFAULT_COLLATIONS[name], dialect)}")
+    return put, value + 1
+
+
+def _value_at(tokens: Sequence[Token], at: int) -> int:
+    at += at < len(tokens) and tokens[at].is_mark("=")
+    if at >= len(tokens):
+        raise Unmappable("a character set or collation without a name")
+    return at
+
+
+def _is_expression_index(tokens: Sequence[Token]) -> bool:
+    head = next((i for i, token in enumerate(tokens) if token.is_mark("(")), None)
+    if head is None or not any(token.is_word(*_KEY_WORDS) for token in tokens[:head]):
+        return False
+    inside = tokens[head + 1 : closing(tokens, head)]
+    starts = [inside[0], *(b for a, b in zip(inside, inside[1:], strict=False) if a.is_mark(","))] if inside else []
+    # A column def such as `a` DECIMAL(1,2) UNIQUE has its key word behind the parenthesis.
+    return any(token.is_mark("(") for token in starts)
+
+
+def _plain_generated(column: Sequence[Token], dialect: Dialect) -> list[Token]:
+    """MariaDB knows no NULL or NOT NULL on a generated column."""
+    at = next((i for i, token in enumerate(column) if token.is_word("AS")), None)
+    if dialect != "mariadb" or at is None or at + 1 >= len(column) or not column[at + 1].is_mark("("):
+        return list(column)
+    end = closing(column, at + 1)
+    return [*column[: end + 1], *(token for token in column[end + 1 :] if not token.is_word("NOT", "NULL"))]
+
+
+def _own_collation(column: list[Token], table: TableDef | None, dialect: Dialect) -> list[Token]:
+    """The column with its collation said, where it is not the table's and the text leaves it out."""
+    info = table.column(column[0].value) if table is not None and column[0].kind is TokenKind.NAME else None
+    if table is None or info is None or info.charset in ("", "binary") or info.collate == table.collate:
+        return column
+    if not no_own_charset(column) or not info.elems and info.type_name not in _TEXT_TYPES:
+        return column
+    end = closing(column, 2) if len(column) > 2 and column[2].is_mark("(") else 1
+    charset, collate = target_charset(info.charset, dialect), target_collation(info.collate, dialect)
+    return [*column[: end + 1], *words(f"CHARACTER SET {charset} COLLATE {collate}"), *column[end + 1 :]]
+
+
+_TEXT_TYPES = frozenset({"char", "varchar", "tinytext", "text", "mediumtext", "longtext"})

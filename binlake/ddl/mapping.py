@@ -1,0 +1,232 @@
+"""TiDB's DDL text in the dialect of the target: every change is a row of docs/target-mapping.md, the rest stops clearly.
+
+Sources: DESIGN 4 (charset and collation of each CREATE), tidb-binlog 1.11, 1.14, 5.10; hazards R-28.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from binlake.ddl.classify import Classified, Kind, classify_tokens
+from binlake.ddl.clauses import map_clauses, map_element, no_own_charset
+from binlake.ddl.collations import Dialect, target_charset, target_collation
+from binlake.ddl.errors import Unmappable
+from binlake.ddl.tokens import Token, TokenKind, closing, join_list, render, split_list, tokenize, words
+from binlake.errors import TargetRefused
+from binlake.schema import DbInfo, TableDef
+from binlake.schema.delta import Definitions
+from binlake.statement.literal import qualified, quote_name
+
+
+@dataclass(frozen=True)
+class SourceDdl:
+    """A DDL as the lake's table `ddl` has it: `db` and `table` of its job, `query` the text of its binlog."""
+
+    commit_ts: int
+    db: str
+    table: str
+    query: str
+    before: Definitions
+    after: Definitions
+
+
+@dataclass(frozen=True)
+class MappedDdl:
+    """What the target runs: `sql` in order (a USE first), or nothing with the `reason` when `decision` is skip.
+
+    `tables` are `db.table` (or `db` for a database) that the statement names.
+    """
+
+    sql: tuple[str, ...]
+    decision: Literal["apply", "skip"]
+    reason: str
+    tables: tuple[str, ...]
+    kind: Kind
+
+
+def map_ddl(ddl: SourceDdl, dialect: Dialect) -> MappedDdl:
+    """The statements for `dialect`. Raises TargetRefused naming commit_ts, the clause and the ways on."""
+    tokens = _plain(ddl.query, dialect)
+    found = classify_tokens(tokens)
+    tables = tuple(f"{db or ddl.db}.{name}" if not _on_database(found.kind) else name for db, name in found.tables)
+    reason = _skip_reason(tokens, found, ddl)
+    if reason:
+        return MappedDdl((), "skip", reason, tables, found.kind)
+    try:
+        mapped = tokens if dialect == "tidb" else _mapped(tokens, found, ddl, dialect)
+    except Unmappable as error:
+        raise _refused(ddl, dialect, error.clause) from None
+    if found.kind is Kind.ALTER_TABLE and not mapped[found.rest :]:
+        return MappedDdl((), "skip", "nothing is left for the target but options of TiDB", tables, found.kind)
+    text = render(mapped)
+    use = () if _on_database(found.kind) or not ddl.db else (f"USE {quote_name(ddl.db)}",)
+    return MappedDdl((*use, text), "apply", "", tables, found.kind)
+
+
+def _plain(query: str, dialect: Dialect) -> list[Token]:
+    """Tokens without comments and the last semicolon; a TiDB target keeps TiDB's own clauses."""
+    dropped = {TokenKind.COMMENT} if dialect == "tidb" else {TokenKind.COMMENT, TokenKind.FEATURE}
+    tokens = [token for token in tokenize(query) if token.kind not in dropped]
+    while tokens and tokens[-1].is_mark(";"):
+        tokens.pop()
+    return tokens
+
+
+def _on_database(kind: Kind) -> bool:
+    return kind in (Kind.CREATE_DATABASE, Kind.ALTER_DATABASE, Kind.DROP_DATABASE)
+
+
+_SKIPPED_SPECS = {
+    "ATTRIBUTES": "table attributes are TiDB's own",
+    "CACHE": "cached tables are TiDB's own",
+    "NOCACHE": "cached tables are TiDB's own",
+    "COMPACT": "compaction of TiFlash is TiDB's own",
+    "STATS_OPTIONS": "statistics options are TiDB's own",
+}
+
+
+def _skip_reason(tokens: Sequence[Token], found: Classified, ddl: SourceDdl) -> str:
+    if not tokens or all(token.kind is TokenKind.FEATURE for token in tokens):
+        return "placement, resource group or another statement of TiDB's own"
+    if _is_temporary(tokens, ddl):
+        return "rows of a global temporary table are in no binlog"
+    if found.kind is not Kind.ALTER_TABLE:
+        return ""
+    rest = tokens[found.rest :]
+    if rest and rest[0].is_word(*_SKIPPED_SPECS):
+        return _SKIPPED_SPECS[rest[0].text.upper()]
+    if rest and rest[0].is_word("SET") and any(token.is_word("TIFLASH") for token in rest):
+        return "TiFlash replicas are TiDB's own"
+    return ""
+
+
+def _is_temporary(tokens: Sequence[Token], ddl: SourceDdl) -> bool:
+    touched = (*ddl.before.tables, *ddl.after.tables)
+    defined = bool(touched) and all(table.raw.get("temp_table_type") for table in touched)
+    return defined or (tokens[0].is_word("CREATE") and len(tokens) > 1 and tokens[1].is_word("GLOBAL"))
+
+
+def _mapped(tokens: list[Token], found: Classified, ddl: SourceDdl, dialect: Dialect) -> list[Token]:
+    kind = found.kind
+    if kind is Kind.OTHER:
+        raise Unmappable(render(tokens[:3]))
+    if kind in (Kind.CREATE_SEQUENCE, Kind.ALTER_SEQUENCE, Kind.DROP_SEQUENCE) and dialect == "mysql":
+        raise Unmappable("SEQUENCE")
+    if kind is Kind.CREATE_TABLE:
+        return _create_table(tokens, found, ddl, dialect)
+    if kind is Kind.ALTER_TABLE:
+        return _alter_table(tokens, found, ddl, dialect)
+    if kind in (Kind.CREATE_DATABASE, Kind.ALTER_DATABASE):
+        return _database(tokens, found, ddl, dialect)
+    if kind in (Kind.DROP_TABLE, Kind.DROP_VIEW, Kind.DROP_SEQUENCE):
+        return _drop(tokens, found, ddl)
+    if kind is Kind.CREATE_VIEW:
+        return _view(tokens)
+    if kind in (Kind.CREATE_INDEX, Kind.DROP_INDEX):
+        return _without_online(map_element(tokens, None, None, dialect))
+    return tokens
+
+
+def _create_table(tokens: list[Token], found: Classified, ddl: SourceDdl, dialect: Dialect) -> list[Token]:
+    table = _table(ddl.after, found, ddl)
+    start = found.rest
+    end = closing(tokens, start)
+    elements = [map_element(part, part, table, dialect) for part in split_list(tokens[start + 1 : end])]
+    partition = next((i for i in range(end + 1, len(tokens)) if tokens[i].is_word("PARTITION")), len(tokens))
+    options = map_clauses(tokens[end + 1 : partition], dialect)
+    if table is not None and no_own_charset(options):
+        options = [*_charset_words(table, dialect), *options]
+    return [*tokens[: start + 1], *join_list(elements), tokens[end], *options, *tokens[partition:]]
+
+
+def _alter_table(tokens: list[Token], found: Classified, ddl: SourceDdl, dialect: Dialect) -> list[Token]:
+    table = _table(ddl.after, found, ddl) or (ddl.after.tables[0] if len(ddl.after.tables) == 1 else None)
+    specs = [_spec(part, table, dialect) for part in split_list(tokens[found.rest :])]
+    return [*tokens[: found.rest], *join_list([spec for spec in specs if spec])]
+
+
+def _spec(part: list[Token], table: TableDef | None, dialect: Dialect) -> list[Token]:
+    if part and part[0].is_word("ALGORITHM", "LOCK"):
+        return []
+    if len(part) > 1 and part[0].is_word("ALTER") and part[1].is_word("CHECK"):
+        raise Unmappable("ALTER CHECK")
+    if len(part) > 1 and part[0].is_word("DROP") and part[1].is_word("CHECK") and dialect == "mariadb":
+        return [part[0], *words("CONSTRAINT"), *part[2:]]
+    if len(part) > 1 and part[-1].is_word("VALIDATION") and part[-2].is_word("WITH", "WITHOUT"):
+        return part[:-2]
+    return map_element(part, _column_part(part), table, dialect)
+
+
+def _column_part(part: list[Token]) -> list[Token] | None:
+    """The column definition inside `ADD|MODIFY|CHANGE [COLUMN] …`, from the new name on."""
+    if not part or not part[0].is_word("ADD", "MODIFY", "CHANGE"):
+        return None
+    at = 1
+    while at < len(part) and part[at].is_word("COLUMN", "IF", "NOT", "EXISTS"):
+        at += 1
+    at += part[0].is_word("CHANGE")
+    return part[at:] if at < len(part) and part[at].kind is TokenKind.NAME else None
+
+
+def _database(tokens: list[Token], found: Classified, ddl: SourceDdl, dialect: Dialect) -> list[Token]:
+    options = map_clauses(tokens[found.rest :], dialect)
+    database = next((db for db in ddl.after.databases if db.name.lower() == found.tables[0][1].lower()), None)
+    if found.kind is Kind.CREATE_DATABASE and database is not None and no_own_charset(options):
+        options = [*_charset_words(database, dialect), *options]
+    return [*tokens[: found.rest], *options]
+
+
+def _drop(tokens: list[Token], found: Classified, ddl: SourceDdl) -> list[Token]:
+    """`DROP TABLE a, b` gives a job per table, each with the whole text: only the job's own are dropped (R-28)."""
+    own = {(table.db.lower(), table.name.lower()) for table in ddl.before.tables} or {
+        (ddl.db.lower(), ddl.table.lower())
+    }
+    named = [(db or ddl.db, name) for db, name in found.tables]
+    kept = [qualified(db, name) for db, name in named if (db.lower(), name.lower()) in own]
+    return tokens if len(named) == 1 or not kept else [*tokens[: found.rest], *words(", ".join(kept))]
+
+
+def _view(tokens: list[Token]) -> list[Token]:
+    """The definer of the source need not exist at the target; who applies becomes the definer."""
+    at = next((i for i, token in enumerate(tokens) if token.is_word("DEFINER")), None)
+    security = next((i for i, token in enumerate(tokens) if token.is_word("SQL", "VIEW")), len(tokens))
+    if at is None or at > security:
+        return tokens
+    return [*tokens[: at + 1], *words("= CURRENT_USER"), *tokens[security:]]
+
+
+def _without_online(tokens: list[Token]) -> list[Token]:
+    """Without `ALGORITHM = x` and `LOCK = x`: a target that cannot do it that way would refuse."""
+    kept: list[Token] = []
+    skip = 0
+    for index, token in enumerate(tokens):
+        if token.is_word("ALGORITHM", "LOCK") and index > 2:
+            skip = 3 if index + 1 < len(tokens) and tokens[index + 1].is_mark("=") else 2
+        if skip == 0:
+            kept.append(token)
+        skip = max(skip - 1, 0)
+    return kept
+
+
+def _table(side: Definitions, found: Classified, ddl: SourceDdl) -> TableDef | None:
+    db, name = found.tables[0]
+    wanted = ((db or ddl.db).lower(), name.lower())
+    return next((table for table in side.tables if (table.db.lower(), table.name.lower()) == wanted), None)
+
+
+def _charset_words(of: TableDef | DbInfo, dialect: Dialect) -> list[Token]:
+    charset, collate = of.charset or "utf8mb4", of.collate or "utf8mb4_bin"
+    return words(
+        f"DEFAULT CHARACTER SET {target_charset(charset, dialect)} COLLATE {target_collation(collate, dialect)}"
+    )
+
+
+def _refused(ddl: SourceDdl, dialect: Dialect, clause: str) -> TargetRefused:
+    return TargetRefused(
+        f"a DDL cannot be said in {dialect}: {clause}",
+        where={"commit_ts": ddl.commit_ts, "db": ddl.db, "table": ddl.table, "query": ddl.query[:200]},
+        hint="do by hand at the target what the statement means and name its commit_ts in filter.ignore-txn-commit-ts, "
+        "or leave the table out by filter.ignore-table",
+    )

@@ -1,0 +1,49 @@
+"""A row change as it enters compaction: images of canonical text at a place of the total order (invariant 4)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from binlake.errors import SchemaError
+
+Row = Mapping[str, str | None]
+"""Column name -> canonical text (None = NULL)."""
+
+Op = Literal["insert", "update", "delete"]
+
+
+@dataclass(frozen=True)
+class RowEvent:
+    """One row change. `before` is None for an insert, `after` for a delete; both are full images.
+
+    Events are ordered by (commit_ts, start_ts, seq).
+    """
+
+    commit_ts: int
+    start_ts: int
+    seq: int
+    op: Op
+    before: Row | None
+    after: Row | None
+
+    @property
+    def place(self) -> tuple[int, int, int]:
+        """The event's place in the total order."""
+        return self.commit_ts, self.start_ts, self.seq
+
+    def images(self) -> tuple[Row | None, Row | None]:
+        """(before, after); raises SchemaError when an image that the op needs is missing."""
+        needs = {"insert": (False, True), "update": (True, True), "delete": (True, False)}[self.op]
+        if (self.before is not None, self.after is not None) != needs:
+            raise SchemaError(
+                f"a row change of kind {self.op} has the wrong images", where={"commit_ts": self.commit_ts}
+            )
+        return self.before, self.after
+
+
+def row_key(row: Row, columns: Sequence[str]) -> str:
+    """JSON array of the text of `columns`: unlike joined text, no two keys share it. Raises KeyError."""
+    return json.dumps([row[name] for name in columns], ensure_ascii=False, separators=(",", ":"))

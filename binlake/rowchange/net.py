@@ -1,0 +1,123 @@
+"""The net change of each key in one segment: the last image wins, or the key is absent.
+
+Rules: data-migration 1.3 and 6.1 (combinations), DESIGN 3.6 (two phases), hazards R-14, R-17.
+
+An update that moves the key is a delete of the old key and a write of the new one; after that the last event of a
+key decides alone: its image, or absence. INSERT then DELETE stays a delete, because a replay may find the row. Whole
+rows (no key) are counted: +1 for each image that came, -1 for each that went; a count of zero leaves nothing.
+
+Why two phases in any order equal serial execution: let T be the touched keys and F the final rows of the table, no
+two of which share a unique value, since the source accepted them together. Rows with keys outside T are the same
+before and after, so they are in F. Phase 1 removes the keys of T that are absent in F. A REPLACE of phase 2 removes
+only rows that share a unique value with a row of F without being that row: such rows are not in F, hence their key is
+in T, and it is present in F (else phase 1 took it), so its own REPLACE writes its final image, before or after. A
+later REPLACE cannot remove a final image: it shares no unique value with another row of F. So after phase 2 the
+table is F, whatever the order inside a phase and whatever earlier prefix of these statements had already run.
+The premise is that the target's unique keys are the source's (checked by `binlake.downstream.definitions`).
+
+The SQL form for a table with a key: explode each event to (key, place, image) pairs: (old key, place, NULL) unless the
+key stays, and (new key, place, after); then `max_by(image, place)` by key. `place` must also order the pairs of one
+event: the write after the delete.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from binlake.rowchange.event import Row, RowEvent, row_key
+from binlake.schema import Identity
+
+
+@dataclass(frozen=True)
+class NetChange:
+    """What a segment leaves of one key.
+
+    `delete`: the key is absent at the end, `before` is the first image seen. `replace`: `after` is the full final image.
+    `insert` (tables without a key only): `copies` rows of `after` were added. For tables without a key a `delete`
+    removes `copies` rows of `before`. `mutations` counts the row changes reduced into this one.
+    """
+
+    key: str
+    identity: Literal["primary", "unique", "row"]
+    op: Literal["delete", "replace", "insert"]
+    before: Row | None
+    after: Row | None
+    copies: int
+    first_commit_ts: int
+    last_commit_ts: int
+    mutations: int
+
+
+def net_changes(events: Iterable[RowEvent], identity: Identity) -> list[NetChange]:
+    """The net changes of one table in one segment, by first appearance of the key; `events` in any order.
+
+    Raises SchemaError for an event with the wrong images, KeyError for an image without a key column.
+    """
+    ordered = sorted(events, key=lambda event: event.place)
+    return _counted(ordered, identity) if identity.kind == "row" else _last_images(ordered, identity)
+
+
+@dataclass
+class _Seen:
+    """A key's story so far."""
+
+    first: int
+    last: int
+    mutations: int = 0
+    before: Row | None = None
+    after: Row | None = None
+    count: int = 0
+
+
+def _last_images(events: list[RowEvent], identity: Identity) -> list[NetChange]:
+    seen: dict[str, _Seen] = {}
+    for event in events:
+        for key, before, after in _by_key(event, identity):
+            entry = _visit(seen, key, event)
+            entry.before, entry.after = entry.before or before, after
+    return [_net_keyed(key, entry, identity) for key, entry in seen.items()]
+
+
+def _by_key(event: RowEvent, identity: Identity) -> Iterator[tuple[str, Row | None, Row | None]]:
+    """(key, before, after) parts of an event; the delete of a moved key comes first."""
+    before, after = event.images()
+    old = None if before is None else row_key(before, identity.columns)
+    new = None if after is None else row_key(after, identity.columns)
+    if old is not None and new is not None and old != new:
+        yield old, before, None
+        yield new, None, after
+    else:
+        yield new or old or "", before, after
+
+
+def _net_keyed(key: str, entry: _Seen, identity: Identity) -> NetChange:
+    op: Literal["delete", "replace"] = "delete" if entry.after is None else "replace"
+    before = entry.before if op == "delete" else None
+    counts = (1, entry.first, entry.last, entry.mutations)
+    return NetChange(key, identity.kind, op, before, entry.after, *counts)
+
+
+def _counted(events: list[RowEvent], identity: Identity) -> list[NetChange]:
+    seen: dict[str, _Seen] = {}
+    for event in events:
+        for image, step in zip(event.images(), (-1, 1), strict=True):
+            if image is None:
+                continue
+            entry = _visit(seen, row_key(image, identity.columns), event)
+            entry.after, entry.count = image, entry.count + step
+    return [_net_row(key, entry) for key, entry in seen.items() if entry.count]
+
+
+def _net_row(key: str, entry: _Seen) -> NetChange:
+    counts = (abs(entry.count), entry.first, entry.last, entry.mutations)
+    change = NetChange(key, "row", "insert", None, entry.after, *counts)
+    return change if entry.count > 0 else replace(change, op="delete", before=entry.after, after=None)
+
+
+def _visit(seen: dict[str, _Seen], key: str, event: RowEvent) -> _Seen:
+    entry = seen.setdefault(key, _Seen(event.commit_ts, event.commit_ts))
+    entry.last = event.commit_ts
+    entry.mutations += 1
+    return entry

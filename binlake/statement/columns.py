@@ -1,0 +1,89 @@
+"""Literals of whole columns with Arrow's string kernels: the same text as `literal`, without an object per value."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from binlake.schema import ColumnInfo
+from binlake.statement.literal import LiteralKind, literal_kind
+
+Array = Any
+"""A pyarrow Array of strings (pyarrow has no stubs)."""
+
+_TEXT_KINDS = (LiteralKind.TEXT, LiteralKind.JSON)
+
+
+def images_from_rows(rows: Sequence[Mapping[str, str | None]], columns: Sequence[str]) -> dict[str, Array]:
+    """Columns of row dictionaries (column name -> canonical text); a missing name raises KeyError."""
+    return {name: pa.array([row[name] for row in rows], pa.large_string()) for name in columns}
+
+
+def images_from_maps(maps: Array, columns: Sequence[str]) -> dict[str, Array]:
+    """Columns of an Arrow MAP<string,string> array as the lake's `before` and `after` hold it; absent key = NULL."""
+    return {name: pc.map_lookup(maps, name, "first") for name in columns}
+
+
+def value_column(values: Array, column: ColumnInfo) -> Array:
+    """`value_literal` of each value of a string column."""
+    return _literals(values, literal_kind(column))
+
+
+def match_column(values: Array, column: ColumnInfo) -> Array:
+    """`match_literal` of each value of a string column."""
+    kind = literal_kind(column)
+    return _widened(values) if kind is LiteralKind.FLOAT else _literals(values, kind)
+
+
+def tuples(literals: Sequence[Array]) -> Array:
+    """`(a,b,…)` per row from columns of literals; a single column gives `(a)`."""
+    row = literals[0] if len(literals) == 1 else pc.binary_join_element_wise(*literals, _large(","))
+    return pc.binary_join_element_wise(_large("("), row, _large(")"), _large(""))
+
+
+def _literals(values: Array, kind: LiteralKind) -> Array:
+    values = values.cast(pa.large_string())
+    if kind in (LiteralKind.FLOAT, LiteralKind.DOUBLE):
+        return _or_null(_real(values))
+    if kind is LiteralKind.NUMBER:
+        return _or_null(values)
+    if kind is LiteralKind.BIT:
+        return _or_null(_join(_large("0x"), values))
+    if kind is LiteralKind.BINARY:
+        return _or_null(_join(_large("X'"), values, _large("'")))
+    return _or_null(_join(_large("'"), _escaped(values), _large("'")))
+
+
+def _escaped(values: Array) -> Array:
+    for found, put in (("\\", "\\\\"), ("'", "\\'"), ("\0", "\\0")):
+        # Looking first is cheaper than copying a column that has nothing to escape.
+        if pc.any(pc.match_substring(values, found)).as_py():
+            values = pc.replace_substring(values, found, put)
+    return values
+
+
+def _real(values: Array) -> Array:
+    plain = pc.invert(pc.match_substring(values, "e", ignore_case=True))
+    return pc.if_else(plain, _join(values, _large("e0")), values)
+
+
+def _widened(values: Array) -> Array:
+    numbers = np.asarray(values.cast(pa.float64()).fill_null(0.0)).astype(np.float32).astype(np.float64)
+    texts = pa.array([repr(number) for number in numbers.tolist()], pa.large_string())
+    return _or_null(_real(pc.if_else(values.is_null(), pa.scalar(None, pa.large_string()), texts)))
+
+
+def _join(*parts: Array) -> Array:
+    return pc.binary_join_element_wise(*parts, _large(""))
+
+
+def _or_null(values: Array) -> Array:
+    return pc.fill_null(values, _large("NULL"))
+
+
+def _large(text: str) -> Any:
+    return pa.scalar(text, pa.large_string())

@@ -1,0 +1,91 @@
+"""One SQL literal per canonical text: what a server reads back is the value that the source held.
+
+Sources: MISSION S0-22; hazards R-12, R-44. The session has no NO_BACKSLASH_ESCAPES and speaks utf8mb4
+(`binlake.downstream.session`). These functions are the reference; `columns` does the same for whole columns.
+"""
+
+from __future__ import annotations
+
+import struct
+from enum import Enum
+
+from binlake.schema import ColumnInfo
+from binlake.schema import mysqltypes as t
+
+
+class LiteralKind(Enum):
+    """How the canonical text of a column becomes a literal."""
+
+    NUMBER = "number"
+    FLOAT = "float"
+    DOUBLE = "double"
+    TEXT = "text"
+    JSON = "json"
+    BINARY = "binary"
+    BIT = "bit"
+
+
+_NUMBERS = t.INTEGERS | {t.NEWDECIMAL, t.YEAR}
+
+
+def literal_kind(column: ColumnInfo) -> LiteralKind:
+    """The kind of a column; temporal, ENUM and SET values are quoted text."""
+    if column.tp == t.BIT:
+        return LiteralKind.BIT
+    if column.is_binary:
+        return LiteralKind.BINARY
+    if column.tp in _NUMBERS:
+        return LiteralKind.NUMBER
+    return {t.FLOAT: LiteralKind.FLOAT, t.DOUBLE: LiteralKind.DOUBLE, t.JSON: LiteralKind.JSON}.get(
+        column.tp, LiteralKind.TEXT
+    )
+
+
+def value_literal(text: str | None, kind: LiteralKind) -> str:
+    """The literal that stores `text` (canonical; None = NULL) into a column of `kind`."""
+    if text is None:
+        return "NULL"
+    if kind is LiteralKind.NUMBER:
+        return text
+    if kind in (LiteralKind.FLOAT, LiteralKind.DOUBLE):
+        return _real(text)
+    if kind is LiteralKind.BINARY:
+        return f"X'{text}'"
+    # X'..' is a string in MariaDB's comparisons; 0x.. is bytes to a BIT column and a number to a comparison.
+    return f"0x{text}" if kind is LiteralKind.BIT else quote(text)
+
+
+def match_literal(text: str | None, kind: LiteralKind) -> str:
+    """The literal that compares equal to a stored value of `text`.
+
+    Differs from `value_literal` for FLOAT: a server compares the 32-bit value widened to 64 bits, so 1.1 never
+    matches while 1.100000023841858e0 does (hazards R-44, measured).
+    """
+    if text is None or kind is not LiteralKind.FLOAT:
+        return value_literal(text, kind)
+    return widened(text)
+
+
+def widened(text: str) -> str:
+    """A double literal equal to the 32-bit float that `text` stands for."""
+    return _real(repr(struct.unpack("<f", struct.pack("<f", float(text)))[0]))
+
+
+def quote(text: str) -> str:
+    """A string literal of `text`, safe without NO_BACKSLASH_ESCAPES."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'").replace("\0", "\\0") + "'"
+
+
+def quote_name(name: str) -> str:
+    """An identifier in back quotes."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def qualified(db: str, table: str) -> str:
+    """`db`.`table`, quoted."""
+    return f"{quote_name(db)}.{quote_name(table)}"
+
+
+def _real(text: str) -> str:
+    # Without an exponent the server would read a DECIMAL: -0 loses its sign, long ones are converted twice.
+    return text if "e" in text or "E" in text else text + "e0"

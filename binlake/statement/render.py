@@ -1,0 +1,178 @@
+"""Batches for one table: multi-row REPLACE and DELETE by key, exact DELETE and INSERT for tables without a key.
+
+Sources: DESIGN 3.6, 4; hazards R-12, R-44. Generated columns are never written. A batch ends at `batch_rows` rows or
+before its text passes `max_bytes`, so that it stays below the server's max_allowed_packet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from binlake.errors import SchemaError
+from binlake.schema import ColumnInfo, TableDef
+from binlake.statement.batch import UNCHECKED, Phase, StatementBatch, statement_digest
+from binlake.statement.columns import match_column, tuples, value_column
+from binlake.statement.keyless import Dialect, image_conditions
+from binlake.statement.literal import qualified, quote_name
+
+MAX_STATEMENT_BYTES = 4 << 20
+"""Default bound of one statement's text: a quarter of MariaDB's default max_allowed_packet."""
+
+Images = Mapping[str, Any]
+"""Column name -> Arrow array of canonical text, all of one length."""
+
+Kind = Literal["delete", "replace", "insert"]
+
+
+class TableStatements:
+    """Renders the batches of `table` (its definition after routing, valid at `segment`).
+
+    Batch numbers count from `first_batch` on, per call order. Raises SchemaError when a column of the table is
+    missing in the images.
+    """
+
+    def __init__(
+        self,
+        table: TableDef,
+        segment: int,
+        *,
+        dialect: Dialect = "mariadb",
+        batch_rows: int = 100,
+        max_bytes: int = MAX_STATEMENT_BYTES,
+        first_batch: int = 0,
+    ) -> None:
+        self._table = table
+        self._segment = segment
+        self._dialect: Dialect = dialect
+        self._rows = batch_rows
+        self._bytes = max_bytes
+        self._next = first_batch
+        self._name = qualified(table.db, table.name)
+        self._columns = [c for c in table.row_columns if not c.is_generated]
+        self._keys = [_column(table, name) for name in table.identity().columns]
+
+    @property
+    def next_batch(self) -> int:
+        """The number that the next batch will get."""
+        return self._next
+
+    def replaces(self, images: Images) -> Iterator[StatementBatch]:
+        """REPLACE of full final images; after phase 2 each key must be there once. For tables with a key only."""
+        self._require_key("replace")
+        head = f"REPLACE INTO {self._name} ({_names(self._columns)}) VALUES "
+        values = self._value_tuples(images)
+        keys = self._key_tuples(images)
+        for start, stop in self._cuts(values, keys):
+            sql = head + _joined(values, start, stop)
+            yield self._batch(
+                Phase.WRITE, "replace", (sql,), (UNCHECKED,), stop - start, self._count_sql(keys, start, stop)
+            )
+
+    def deletes(self, images: Images) -> Iterator[StatementBatch]:
+        """DELETE by key; `images` need the key columns only. For tables with a key only."""
+        self._require_key("delete")
+        keys = self._key_tuples(images)
+        head = f"DELETE FROM {self._name} WHERE {self._key_names()} IN ("
+        for start, stop in self._cuts(keys):
+            sql = f"{head}{_joined(keys, start, stop)})"
+            yield self._batch(Phase.DELETE, "delete", (sql,), (UNCHECKED,), stop - start)
+
+    def inserts(self, images: Images, copies: Sequence[int]) -> Iterator[StatementBatch]:
+        """INSERT of images, each `copies[i]` times; every row must be counted by the server."""
+        head = f"INSERT INTO {self._name} ({_names(self._columns)}) VALUES "
+        repeated = pa.array(np.repeat(np.arange(len(copies)), np.asarray(copies, dtype=np.int64)))
+        values = self._value_tuples(images).take(repeated)
+        for start, stop in self._cuts(values):
+            sql = head + _joined(values, start, stop)
+            yield self._batch(Phase.WRITE, "insert", (sql,), (stop - start,), stop - start)
+
+    def image_deletes(self, images: Images, copies: Sequence[int]) -> Iterator[StatementBatch]:
+        """DELETE by the whole image, one statement each, that must remove exactly `copies[i]` rows (hazards R-44)."""
+        conditions = self._conditions(images)
+        limits = pa.array([str(n) for n in copies], pa.large_string())
+        head, empty = pa.scalar(f"DELETE FROM {self._name} WHERE ", pa.large_string()), pa.scalar("", pa.large_string())
+        limit = pa.scalar(" LIMIT ", pa.large_string())
+        statements = pc.binary_join_element_wise(head, conditions, limit, limits, empty)
+        for start, stop in self._cuts(statements):
+            sql = tuple(statements.slice(start, stop - start).to_pylist())
+            expect = tuple(int(n) for n in copies[start:stop])
+            yield self._batch(Phase.DELETE, "delete", sql, expect, sum(expect))
+
+    def _batch(
+        self,
+        phase: Phase,
+        kind: Kind,
+        sql: tuple[str, ...],
+        expect: tuple[int, ...],
+        rows: int,
+        verify_sql: str = "",
+    ) -> StatementBatch:
+        number, self._next = self._next, self._next + 1
+        verify_rows = rows if verify_sql else 0
+        place = (self._segment, phase, number, self._table.db, self._table.name)
+        return StatementBatch(*place, kind, sql, expect, verify_sql, verify_rows, rows, statement_digest(sql))
+
+    def _cuts(self, *texts: Any) -> Iterator[tuple[int, int]]:
+        sizes = np.max([np.asarray(pc.binary_length(text)) for text in texts], axis=0) + 1
+        ends = np.cumsum(sizes)
+        start, total = 0, len(ends)
+        while start < total:
+            before = int(ends[start - 1]) if start else 0
+            fits = int(np.searchsorted(ends, before + self._bytes, side="right"))
+            stop = min(start + self._rows, max(fits, start + 1), total)
+            yield start, stop
+            start = stop
+
+    def _value_tuples(self, images: Images) -> Any:
+        return tuples(self._literals(images, self._columns, value_column))
+
+    def _key_tuples(self, images: Images) -> Any:
+        literals = self._literals(images, self._keys, match_column)
+        return literals[0] if len(literals) == 1 else tuples(literals)
+
+    def _conditions(self, images: Images) -> Any:
+        parts = [image_conditions(self._image(images, c.name), c, self._dialect) for c in self._columns]
+        return parts[0] if len(parts) == 1 else pc.binary_join_element_wise(*parts, " AND ")
+
+    def _literals(
+        self, images: Images, columns: Sequence[ColumnInfo], render: Callable[[Any, ColumnInfo], Any]
+    ) -> list[Any]:
+        return [render(self._image(images, column.name), column) for column in columns]
+
+    def _image(self, images: Images, name: str) -> Any:
+        if name not in images:
+            where = {"table": f"{self._table.db}.{self._table.name}", "column": name}
+            raise SchemaError("the image of a row lacks a column of its table", where=where)
+        return images[name]
+
+    def _count_sql(self, keys: Any, start: int, stop: int) -> str:
+        return f"SELECT COUNT(*) FROM {self._name} WHERE {self._key_names()} IN ({_joined(keys, start, stop)})"
+
+    def _key_names(self) -> str:
+        names = _names(self._keys)
+        return names if len(self._keys) == 1 else f"({names})"
+
+    def _require_key(self, kind: Kind) -> None:
+        if self._table.identity().kind == "row":
+            where = {"table": f"{self._table.db}.{self._table.name}"}
+            raise SchemaError(f"{kind} by key needs a table with a primary or unique key", where=where)
+
+
+def _column(table: TableDef, name: str) -> ColumnInfo:
+    column = table.column(name)
+    if column is None:
+        raise SchemaError("a key names a column that its table lacks", where={"table": table.name, "column": name})
+    return column
+
+
+def _names(columns: Sequence[ColumnInfo]) -> str:
+    return ",".join(quote_name(column.name) for column in columns)
+
+
+def _joined(texts: Any, start: int, stop: int) -> str:
+    return ",".join(texts.slice(start, stop - start).to_pylist())
