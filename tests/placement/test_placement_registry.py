@@ -1,0 +1,168 @@
+"""The registry: the original's keys and JSON, guarded writes; against the embedded PD and a real etcd alike."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from binlake.errors import LeaseHeld, SourceUnavailable, WireError
+from binlake.placement import EtcdClient, EtcdLock, NodeStatus, Registry
+from binlake.wire import etcd_pb2 as pb
+from pump_service.pd import PlacementDriver
+
+RECORDED = Path(__file__).parent.parent / "fixtures" / "wire" / "etcd-registry.txt"
+
+
+@pytest.fixture(params=["embedded", "etcd"])
+def etcd(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[EtcdClient]:
+    if request.param == "etcd":
+        client = EtcdClient([request.getfixturevalue("etcd_url")])
+        client.delete(b"\0", b"\0")
+        yield client
+        client.close()
+        return
+    with PlacementDriver(tmp_path) as driver:
+        client = EtcdClient([driver.url])
+        yield client
+        client.close()
+
+
+def recorded() -> list[tuple[str, bytes]]:
+    lines = [line for line in RECORDED.read_text().splitlines() if line and not line.startswith("#")]
+    return [(lines[n].split()[0], lines[n + 1].strip().encode()) for n in range(0, len(lines), 2)]
+
+
+def test_recorded_entries_are_read_and_written_byte_for_byte() -> None:
+    entries = recorded()
+    assert len(entries) >= 4
+    for key, value in entries:
+        assert NodeStatus.from_json(value, key).to_json() == value
+
+
+def test_entries_are_created_replaced_and_listed_by_node(etcd: EtcdClient) -> None:
+    registry = Registry(etcd)
+    registry.put_pump(NodeStatus("p2", "h:2", "online", max_commit_ts=470614260760444929))
+    registry.put_pump(NodeStatus("p1", "h:1", "online"))
+    registry.put_pump(NodeStatus("p1", "h:1", "paused"))
+    assert [(p.node_id, p.state, p.max_commit_ts) for p in registry.pumps()] == [
+        ("p1", "paused", 0),
+        ("p2", "online", 470614260760444929),
+    ]
+    assert registry.drainers() == []
+
+
+def test_a_consumer_publishes_its_position_and_keeps_its_place(etcd: EtcdClient) -> None:  # R-05
+    registry = Registry(etcd)
+    registry.publish_drainer("binlake-bank", 5)
+    registry.publish_drainer("binlake-bank", 9)
+    (drainer,) = registry.drainers()
+    assert (drainer.node_id, drainer.state, drainer.max_commit_ts) == ("binlake-bank", "paused", 9)
+
+
+def test_a_corrupt_entry_is_named(etcd: EtcdClient) -> None:
+    etcd.put(b"/tidb-binlog/v1/pumps/bad", b'{"nodeId":')
+    with pytest.raises(WireError, match="key=/tidb-binlog/v1/pumps/bad"):
+        Registry(etcd).pumps()
+
+
+def test_a_guarded_put_loses_against_any_other_write(etcd: EtcdClient) -> None:
+    assert etcd.put_if(b"k", b"1", mod_revision=0)
+    assert not etcd.put_if(b"k", b"2", mod_revision=0)
+    found = etcd.get(b"k")
+    assert found is not None
+    etcd.put(b"k", b"3")
+    assert not etcd.put_if(b"k", b"4", mod_revision=found.mod_revision)
+
+
+def test_revisions_and_versions_follow_etcd(etcd: EtcdClient) -> None:
+    first = etcd.put(b"a", b"1")
+    second = etcd.put(b"a", b"2")
+    found = etcd.get(b"a")
+    assert found is not None
+    assert (found.create_revision, found.mod_revision, found.version) == (first, second, 2)
+    assert second == first + 1
+    assert etcd.delete(b"a") == 1
+    etcd.put(b"a", b"3")
+    again = etcd.get(b"a")
+    assert again is not None
+    assert (again.version, again.create_revision) == (1, second + 2)
+
+
+def test_a_transaction_is_one_revision_and_takes_one_branch(etcd: EtcdClient) -> None:
+    etcd.put(b"x", b"1")
+    holds = pb.Compare(result=pb.Compare.GREATER, target=pb.Compare.VERSION, key=b"x", version=0)
+    puts = [pb.RequestOp(request_put=pb.PutRequest(key=key, value=b"v")) for key in (b"y", b"z")]
+    answer = etcd.txn([holds], puts, [pb.RequestOp(request_delete_range=pb.DeleteRangeRequest(key=b"x"))])
+    assert answer.succeeded
+    revisions = {etcd.get(key).mod_revision for key in (b"y", b"z")}  # type: ignore[union-attr]
+    assert revisions == {answer.header.revision}
+    fails = pb.Compare(result=pb.Compare.EQUAL, target=pb.Compare.VALUE, key=b"x", value=b"other")
+    assert not etcd.txn([fails], puts, [pb.RequestOp(request_delete_range=pb.DeleteRangeRequest(key=b"x"))]).succeeded
+    assert etcd.get(b"x") is None
+
+
+def test_a_watch_from_a_past_revision_misses_nothing(etcd: EtcdClient) -> None:
+    _, revision = etcd.prefix(b"w/")
+    etcd.put(b"w/1", b"a")
+    etcd.put(b"other", b"b")
+    watch = etcd.watch(b"w/", revision + 1)
+    etcd.delete(b"w/1")
+    found = []
+    for at, event in watch:
+        found.append((at - revision, event.type, event.kv.key))
+        if len(found) == 2:
+            watch.cancel()
+            break
+    assert found == [(1, pb.Event.PUT, b"w/1"), (3, pb.Event.DELETE, b"w/1")]
+
+
+def test_keys_go_with_their_lease(etcd: EtcdClient) -> None:
+    lease = etcd.lease_grant(60)
+    etcd.put(b"leased", b"1", lease=lease)
+    assert etcd.lease_keep_alive(lease) == 60
+    etcd.lease_revoke(lease)
+    assert etcd.get(b"leased") is None
+    assert etcd.lease_keep_alive(lease) <= 0
+
+
+def test_a_lease_that_nobody_renews_ends(etcd: EtcdClient) -> None:
+    etcd.put(b"short", b"1", lease=etcd.lease_grant(1))
+    deadline = time.monotonic() + 15
+    while etcd.get(b"short") is not None:
+        assert time.monotonic() < deadline, "the lease never ended"
+        time.sleep(0.1)
+
+
+def test_the_lock_excludes_and_names_its_holder(etcd: EtcdClient) -> None:
+    second = EtcdLock(etcd, "lake", "host:2", wait_s=0.3)
+    with EtcdLock(etcd, "lake", "host:1"), pytest.raises(LeaseHeld, match="host:1"), second:
+        pass
+    with EtcdLock(etcd, "lake", "host:2", wait_s=0.3):
+        pass
+
+
+def test_the_lock_excludes_threads_at_once(etcd: EtcdClient) -> None:
+    inside, most = [0], [0]
+
+    def work(name: str) -> None:
+        with EtcdLock(etcd, "busy", name, wait_s=30):
+            inside[0] += 1
+            most[0] = max(most[0], inside[0])
+            time.sleep(0.02)
+            inside[0] -= 1
+
+    threads = [threading.Thread(target=work, args=(f"t{n}",)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most[0] == 1
+
+
+def test_an_unreachable_etcd_is_named() -> None:
+    with pytest.raises(SourceUnavailable, match=r"pd-urls=http://127\.0\.0\.1:1"):
+        Registry(EtcdClient(["http://127.0.0.1:1"], timeout_s=0.3)).pumps()

@@ -1,0 +1,107 @@
+"""Timestamps: unique, rising, across restarts and clock steps; and the led clock of a replay."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from binlake import tso
+from binlake.errors import Permanent
+from pump_service.pd.oracle import LED_LOGICAL, Oracle
+
+NOW = 1_795_000_000_000
+BOUND = tso.compose(NOW, 1)
+
+
+def test_batches_are_unique_and_rising(tmp_path: Path) -> None:  # S0-16
+    oracle = Oracle(tmp_path, now_ms=lambda: NOW)
+    last = 0
+    for count in (1, 7, 1000, 1, 3):
+        given_now = oracle.take(count)
+        assert given_now - count >= last
+        last = given_now
+
+
+def test_a_full_millisecond_moves_the_whole_batch_on(tmp_path: Path) -> None:  # S0-16
+    oracle = Oracle(tmp_path, now_ms=lambda: NOW)
+    oracle.take(100_000)
+    oracle.take(100_000)
+    last = oracle.take(100_000)
+    assert tso.physical(last) == NOW + 1
+    assert tso.logical(last) >= 99_999
+
+
+def test_a_restart_with_the_clock_set_back_gives_greater_timestamps(tmp_path: Path) -> None:  # S0-16 R-09
+    before = Oracle(tmp_path, now_ms=lambda: NOW).take(5)
+    assert Oracle(tmp_path, now_ms=lambda: NOW - 3_600_000).take(1) > before
+
+
+@settings(max_examples=30, deadline=None)
+@given(steps=st.lists(st.tuples(st.integers(-5000, 5000), st.booleans(), st.integers(1, 500)), max_size=12))
+def test_nothing_ever_repeats(tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[int, bool, int]]) -> None:
+    folder, clock, last = tmp_path_factory.mktemp("tso"), [NOW], 0
+    oracle = Oracle(folder, now_ms=lambda: clock[0])
+    for step, restart, count in steps:
+        clock[0] += step
+        if restart:
+            oracle = Oracle(folder, now_ms=lambda: clock[0])
+        taken = oracle.take(count)
+        assert taken - count >= last
+        last = taken
+
+
+def test_a_led_clock_stands_just_below_its_bound(tmp_path: Path) -> None:
+    oracle = Oracle(tmp_path, led_from=1, now_ms=lambda: NOW)
+    assert oracle.take(1) < tso.compose(2)
+    oracle.lead(BOUND)
+    taken = oracle.take(1)
+    assert tso.physical(taken) == NOW - 1
+    assert tso.logical(taken) >= LED_LOGICAL, "never one of the recorded cluster's own timestamps"
+    assert oracle.take(3) == taken + 3
+
+
+def test_a_led_clock_waits_for_room_and_goes_on_when_the_bound_moves(tmp_path: Path) -> None:
+    oracle = Oracle(tmp_path, led_from=1, now_ms=lambda: NOW)
+    oracle.lead(BOUND)
+    oracle.take(60_000)
+    oracle.take(60_000)
+    with pytest.raises(TimeoutError):
+        oracle.take(60_000, wait_s=0.05)
+    taken: list[int] = []
+    waiter = threading.Thread(target=lambda: taken.append(oracle.take(60_000, wait_s=10)))
+    waiter.start()
+    oracle.lead(tso.compose(NOW + 5))
+    waiter.join()
+    assert tso.compose(NOW) < taken[0] < tso.compose(NOW + 5)
+
+
+def test_a_released_clock_runs_on_at_real_pace_from_the_bound(tmp_path: Path) -> None:
+    now = NOW + 50_000_000
+    oracle = Oracle(tmp_path, led_from=1, now_ms=lambda: now)
+    oracle.lead(BOUND)
+    oracle.release()
+    first = oracle.take(1)
+    assert first > BOUND
+    now += 1000
+    assert tso.physical(oracle.take(1)) - tso.physical(first) == 1000
+
+
+def test_a_restart_keeps_the_led_clock_led(tmp_path: Path) -> None:
+    oracle = Oracle(tmp_path, led_from=1, now_ms=lambda: NOW)
+    oracle.lead(BOUND)
+    before = oracle.take(1)
+    again = Oracle(tmp_path, now_ms=lambda: NOW + 10_000_000)
+    assert tso.physical(again.lead(BOUND + 1)) <= NOW
+    again.lead(tso.compose(NOW + 3))
+    assert before < again.take(1) < tso.compose(NOW + 3)
+
+
+def test_the_clock_is_never_led_back(tmp_path: Path) -> None:  # R-09
+    oracle = Oracle(tmp_path, now_ms=lambda: NOW)
+    oracle.take(1)
+    with pytest.raises(Permanent, match="given already"):
+        oracle.lead(tso.compose(NOW - 5))
