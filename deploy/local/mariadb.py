@@ -15,7 +15,7 @@ from typing import Any
 import pymysql
 from pymysql.connections import Connection
 
-from deploy.setup.mariadb import ROOT, install, library_path
+from deploy.setup.mariadb import install, install_script, library_path
 
 START_SECONDS = 60.0
 
@@ -102,7 +102,7 @@ class MariaDb:
 
     def _initialise(self, data: Path) -> None:
         data.mkdir(parents=True, exist_ok=True)
-        script = shutil.which("mariadb-install-db") or str(ROOT / "usr/bin/mariadb-install-db")
+        script = str(install_script())
         done = subprocess.run(
             [
                 script,

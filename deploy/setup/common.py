@@ -1,0 +1,75 @@
+"""What the installers share: one place (`.local/`), one installer at a time, nothing looks done before it is."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+LOCAL = REPOSITORY / ".local"
+# Programs of servers live here on Debian, but are not on an ordinary user's PATH.
+_SERVER_FOLDERS = ("/usr/local/sbin", "/usr/sbin", "/sbin")
+
+
+class SetupError(Exception):
+    """An installation did not work; one line that says what failed and what to do."""
+
+
+def run(command: Sequence[str], folder: Path | None = None, env: Mapping[str, str] | None = None) -> str:
+    """What `command` prints. Raises SetupError with the end of what it wrote when it fails or does not exist."""
+    try:
+        done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        raise SetupError(f"`{command[0]}` is not on this machine") from None
+    if done.returncode:
+        said = " | ".join((done.stderr.strip() or done.stdout.strip()).splitlines()[-5:])
+        raise SetupError(f"`{' '.join(command)}` failed ({done.returncode}): {said}")
+    return done.stdout
+
+
+def find_program(name: str) -> Path | None:
+    """The program `name` of this system, on the PATH or in the folders of servers; None when there is none."""
+    found = shutil.which(name, path=os.pathsep.join([os.environ.get("PATH", ""), *_SERVER_FOLDERS]))
+    return Path(found) if found else None
+
+
+@contextmanager
+def only_one(name: str) -> Iterator[None]:
+    """One process at a time installs `name`; the others wait."""
+    LOCAL.mkdir(parents=True, exist_ok=True)
+    with (LOCAL / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+@contextmanager
+def staged(target: Path) -> Iterator[Path]:
+    """A folder that becomes `target` (by one rename) when the block ends well; an interrupted run leaves nothing."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=f"{target.name}-setup-") as scratch:
+        tree = Path(scratch) / "tree"
+        tree.mkdir()
+        yield tree
+        if target.exists():
+            shutil.rmtree(target)
+        tree.rename(target)
+
+
+def command(name: str, install: Callable[[], str]) -> int:
+    """Run one installer as a program: a line with what is there and the seconds, or one line of error and status 1."""
+    began = time.monotonic()
+    try:
+        result = install()
+    except SetupError as error:
+        print(f"error: {name}: {error}", file=sys.stderr, flush=True)
+        return 1
+    print(f"{name}: {result} ({time.monotonic() - began:.1f} s)", flush=True)
+    return 0

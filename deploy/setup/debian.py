@@ -1,0 +1,37 @@
+"""Debian packages without root: downloaded by apt into a private place and unpacked below a folder of ours."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from deploy.setup.common import SetupError, find_program, run
+
+
+def unpack(packages: Sequence[str], tree: Path) -> None:
+    """Unpack `packages`, and what this system lacks of all they depend on, below `tree`. Raises SetupError."""
+    if find_program("apt-get") is None or find_program("dpkg") is None:
+        raise SetupError("this system has no apt")
+    with tempfile.TemporaryDirectory(prefix="binlake-apt-") as scratch:
+        archives = _download(packages, Path(scratch))
+        for archive in archives:
+            run(["dpkg", "-x", str(archive), str(tree)])
+
+
+def library_path(root: Path) -> str:
+    """LD_LIBRARY_PATH for programs below `root`: its folders of libraries; empty when there are none."""
+    folders = [*(root / "usr/lib").glob("*-linux-gnu*"), *(root / "lib").glob("*-linux-gnu*")]
+    return ":".join(str(folder) for folder in folders)
+
+
+def _download(packages: Sequence[str], scratch: Path) -> list[Path]:
+    lists, cache = scratch / "lists", scratch / "cache"
+    for folder in (lists / "partial", cache / "archives/partial"):
+        folder.mkdir(parents=True)
+    own_place = [f"-oDir::State::lists={lists}", f"-oDir::Cache={cache}"]
+    # Without root there is no `_apt` user to switch to and no system lock to take; nothing of the system is written.
+    apt = ["apt-get", "-qq", *own_place, "-oAPT::Sandbox::User=", "-oDebug::NoLocking=1"]
+    run([*apt, "update"])
+    run([*apt, "-y", "--no-install-recommends", "--download-only", "install", *packages])
+    return sorted((cache / "archives").glob("*.deb"))

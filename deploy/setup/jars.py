@@ -1,0 +1,113 @@
+"""Puts the two Delta jars into `.local/jars`: by Maven where it is (it knows a company's mirrors), else by plain HTTPS.
+
+Two jars, because the rest of the artifact's tree duplicates Spark's own. Each must have the SHA-256 written here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import sys
+import tempfile
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+
+from deploy.setup.common import LOCAL, SetupError, command, find_program, only_one, run, staged
+
+ROOT = LOCAL / "jars"
+CENTRAL = "https://repo1.maven.org/maven2"
+_TIMEOUT_S = 60
+
+
+@dataclass(frozen=True)
+class Jar:
+    """One artifact of Maven, with the SHA-256 of its file."""
+
+    group: str
+    artifact: str
+    version: str
+    sha256: str
+
+    @property
+    def file(self) -> str:
+        """Name of its file."""
+        return f"{self.artifact}-{self.version}.jar"
+
+    @property
+    def url(self) -> str:
+        """Its place in Maven Central."""
+        return f"{CENTRAL}/{self.group.replace('.', '/')}/{self.artifact}/{self.version}/{self.file}"
+
+    def fits(self, folder: Path) -> bool:
+        """Whether `folder` has it, whole."""
+        path = folder / self.file
+        return path.exists() and hashlib.sha256(path.read_bytes()).hexdigest() == self.sha256
+
+
+JARS = (
+    Jar(
+        "io.delta",
+        "delta-spark_4.2_2.13",
+        "4.4.0",
+        "27d4fd8b1f879535c573ed1c718177d6a27f24d3e626ba02e216369725721ead",
+    ),
+    Jar("io.delta", "delta-storage", "4.4.0", "c46735481fa8e326b0957be02b4420cbcab4b325bb08009b7f2045a95133f1cc"),
+)
+
+
+def install(root: Path = ROOT) -> Path:
+    """Make sure that the jars are there, whole; their folder. Raises SetupError."""
+    with only_one("jars"):
+        if not all(jar.fits(root) for jar in JARS):
+            with staged(root) as tree:
+                _fetch(tree)
+        return root
+
+
+def _fetch(tree: Path) -> None:
+    problems = []
+    for way in (_by_maven, _by_https):
+        try:
+            way(tree)
+            _check(tree)
+            return
+        except (SetupError, OSError) as error:
+            problems.append(f"{way.__name__.removeprefix('_by_')}: {error}")
+    raise SetupError("; ".join(problems))
+
+
+def _check(tree: Path) -> None:
+    wrong = [jar.file for jar in JARS if not jar.fits(tree)]
+    if wrong:
+        raise SetupError(f"not the expected file: {', '.join(wrong)}")
+
+
+def _by_https(tree: Path) -> None:
+    for jar in JARS:
+        with urllib.request.urlopen(jar.url, timeout=_TIMEOUT_S) as source, (tree / jar.file).open("wb") as out:
+            shutil.copyfileobj(source, out)
+
+
+def _by_maven(tree: Path) -> None:
+    if find_program("mvn") is None:
+        raise SetupError("no mvn here")
+    with tempfile.TemporaryDirectory(prefix="binlake-jars-") as scratch:
+        pom = Path(scratch) / "pom.xml"
+        pom.write_text(_pom(), encoding="utf-8")
+        run(["mvn", "-B", "-q", "-f", str(pom), "dependency:copy-dependencies", f"-DoutputDirectory={tree}"])
+
+
+def _pom() -> str:
+    own = "<groupId>binlake</groupId><artifactId>jars</artifactId><version>1</version>"
+    wanted = "".join(
+        f"<dependency><groupId>{jar.group}</groupId><artifactId>{jar.artifact}</artifactId>"
+        f"<version>{jar.version}</version><exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId>"
+        "</exclusion></exclusions></dependency>"
+        for jar in JARS
+    )
+    return f"<project><modelVersion>4.0.0</modelVersion>{own}<dependencies>{wanted}</dependencies></project>"
+
+
+if __name__ == "__main__":
+    sys.exit(command("jars", lambda: str(install())))
