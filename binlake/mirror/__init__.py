@@ -1,0 +1,18 @@
+"""Typed Delta replicas of the source's tables: types, one replica's operations, and the order they are applied in.
+
+Everything here works through delta-rs on one table at a time, so it runs in any Python process (in Spark's workers).
+"""
+
+from binlake.mirror.apply import Applied, apply_component
+from binlake.mirror.plan import ComponentPlan, MirrorPlan, mirror_plan
+from binlake.mirror.versions import MirrorVersion, MirrorVersions
+
+__all__ = [
+    "Applied",
+    "ComponentPlan",
+    "MirrorPlan",
+    "MirrorVersion",
+    "MirrorVersions",
+    "apply_component",
+    "mirror_plan",
+]

@@ -1,0 +1,210 @@
+"""Applies one component's window to its mirrors: segment by segment, its DDL first, then its net row changes.
+
+Rules: hazards R-32 (positions never go back), R-33 (each DDL and each window end gets a row in `mirror_version`).
+A table is complete up to the position in its own Delta log, so a rerun after any crash does what is left, once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+
+import pyarrow as pa
+
+from binlake.lake.paths import LakePaths
+from binlake.mirror.effects import Effect, effects
+from binlake.mirror.plan import ComponentPlan, Name
+from binlake.mirror.replica import Replica
+from binlake.mirror.rows import Reshaper
+from binlake.mirror.versions import MirrorVersion
+from binlake.schema import TableDef
+
+CHUNK_BYTES = 64 << 20
+"""Arrow bytes of keyed net changes that one MERGE takes; keyless ones go in a single commit."""
+
+_PARTITIONS = "partitions were dropped, emptied or exchanged, which logs no row changes"
+_UNKNOWN = "recovered at the source with rows that this lake never saw"
+
+
+@dataclass
+class Applied:
+    """What was done: a version row for each DDL and each table touched, rows merged, values kept as text."""
+
+    versions: list[MirrorVersion] = field(default_factory=list)
+    rows: int = 0
+    unfit: int = 0
+
+
+def apply_component(
+    plan: ComponentPlan, paths: LakePaths, retention_days: int, net: Iterable[pa.RecordBatch]
+) -> Applied:
+    """Apply `net` (columns of spark_jobs.netchange, sorted by segment, db, table) and the plan's DDL."""
+    return _Run(plan, paths, retention_days).run(net)
+
+
+class _Run:
+    def __init__(self, plan: ComponentPlan, paths: LakePaths, retention_days: int) -> None:
+        self._plan = plan
+        self._paths = paths
+        self._days = retention_days
+        self._replicas: dict[Name, Replica] = {}
+        self._state = dict(plan.known)
+        self._touched: set[Name] = set()
+        self._done = Applied()
+
+    def run(self, net: Iterable[pa.RecordBatch]) -> Applied:
+        segment = 0
+        for (at, db, name), slices in groupby(_slices(net), key=lambda entry: entry[0]):
+            segment = self._catch_up(segment, at)
+            self._rows(self._plan.tables[db, name, at], at, (rows for _, rows in slices))
+        self._catch_up(segment, len(self._plan.ddls))
+        for name in sorted(self._touched):
+            self._replica(name).tidy()
+            self._record(name, self._plan.segments.hi, self._replica(name).version)
+        return self._done
+
+    def _catch_up(self, segment: int, until: int) -> int:
+        for ddl in self._plan.ddls[segment:until]:
+            for effect in effects(ddl):
+                self._effect(effect, ddl.commit_ts)
+        return max(segment, until)
+
+    def _replica(self, name: Name) -> Replica:
+        if name not in self._replicas:
+            self._replicas[name] = Replica(self._paths.mirror(*name), self._days)
+        return self._replicas[name]
+
+    def _record(self, name: Name, hi: int, version: int) -> None:
+        state = self._state.get(name)
+        dropped, inexact = (state.dropped, state.inexact) if state else (False, "")
+        row = MirrorVersion(*name, version, self._plan.segments.lo, hi, dropped, inexact)
+        self._state[name] = row
+        self._done.versions.append(row)
+
+    def _mark(self, name: Name, *, dropped: bool = False, inexact: str = "") -> None:
+        row = self._state.get(name) or MirrorVersion(*name, -1, self._plan.segments.lo, self._plan.segments.lo)
+        self._state[name] = replace(row, dropped=dropped, inexact=inexact)
+
+    def _effect(self, effect: Effect, at: int) -> None:
+        name = (effect.table.db, effect.table.name)
+        replica = self._replica(name)
+        behind = replica.position() < at
+        {
+            "create": self._create,
+            "recover": self._recover,
+            "truncate": self._truncate,
+            "alter": self._alter,
+            "copy": self._copy,
+            "drop": self._drop,
+            "inexact": self._inexact,
+        }[effect.kind](effect, name, at, behind)
+        if effect.kind == "drop":
+            self._touched.discard(name)
+        else:
+            self._touched.add(name)
+        version = replica.version if behind else replica.version_at(at)
+        self._record(name, at, -1 if version is None else version)
+
+    def _create(self, effect: Effect, name: Name, at: int, behind: bool) -> None:
+        self._mark(name)
+        if behind:
+            self._replica(name).create(effect.table, at)
+
+    def _recover(self, effect: Effect, name: Name, at: int, behind: bool) -> None:
+        # A dropped table keeps its rows in its mirror; its name must not have been used since.
+        state = self._state.get(name)
+        kept = state is not None and state.dropped and self._replica(name).exists()
+        if not kept and behind:
+            self._replica(name).create(effect.table, at)
+        self._mark(name, inexact=state.inexact if kept and state else _UNKNOWN)
+
+    def _truncate(self, effect: Effect, name: Name, at: int, behind: bool) -> None:
+        self._mark(name)
+        if not behind:
+            return
+        if self._replica(name).exists():
+            self._replica(name).truncate(at)
+        else:
+            self._replica(name).create(effect.table, at)
+
+    def _alter(self, effect: Effect, name: Name, at: int, behind: bool) -> None:
+        replica = self._replica(name)
+        if effect.source is None or not behind:
+            return
+        if not replica.exists():
+            replica.create(effect.table, at)
+            return
+        reshaper = Reshaper(effect.source, effect.table)
+        appended = reshaper.appended()
+        if reshaper.same_layout():
+            return
+        if appended:
+            replica.add_columns(appended, at)
+            return
+        replica.reshape(reshaper, effect.table, at)
+        self._done.unfit += reshaper.unfit
+
+    def _copy(self, effect: Effect, name: Name, at: int, behind: bool) -> None:
+        if effect.source is None:
+            return
+        old = (effect.source.db, effect.source.name)
+        source = self._replica(old)
+        known = self._state.get(old)
+        self._mark(name, inexact=known.inexact if known else "")
+        version = source.version_at(at - 1)
+        if not behind:
+            return
+        if version is None:
+            self._replica(name).create(effect.table, at)
+            return
+        rows = Reshaper(effect.source, effect.table).batches(iter(source.batches(version)))
+        self._replica(name).fill(effect.table, rows, at)
+
+    def _drop(self, _effect: Effect, name: Name, _at: int, _behind: bool) -> None:
+        self._mark(name, dropped=True)
+
+    def _inexact(self, _effect: Effect, name: Name, _at: int, _behind: bool) -> None:
+        self._mark(name, inexact=_PARTITIONS)
+
+    def _rows(self, table: TableDef, segment: int, slices: Iterator[pa.Table]) -> None:
+        name = (table.db, table.name)
+        replica = self._replica(name)
+        since, until = self._plan.segments.bounds(segment)
+        self._touched.add(name)
+        if replica.position() >= until - 1:
+            return
+        if not replica.exists():
+            replica.create(table, since - 1)
+        if table.identity().kind == "row":
+            net = pa.concat_tables(slices)
+            replica.merge_keyless(table, net, until - 1)
+            self._done.rows += net.num_rows
+            return
+        for net, last in _chunks(slices):
+            replica.merge_keyed(table, net, until - 1 if last else None)
+            self._done.rows += net.num_rows
+
+
+def _slices(net: Iterable[pa.RecordBatch]) -> Iterator[tuple[tuple[int, str, str], pa.Table]]:
+    """The runs of equal (segment, db, table) in each batch."""
+    for batch in net:
+        places = zip(*(batch.column(name).to_pylist() for name in ("segment", "db", "table")), strict=True)
+        start = 0
+        for place, run in groupby(places):
+            size = sum(1 for _ in run)
+            yield place, pa.Table.from_batches([batch.slice(start, size)])
+            start += size
+
+
+def _chunks(slices: Iterator[pa.Table]) -> Iterator[tuple[pa.Table, bool]]:
+    """Tables of about CHUNK_BYTES and whether each is the last."""
+    held: list[pa.Table] = []
+    size = 0
+    for piece in slices:
+        if size >= CHUNK_BYTES:
+            yield pa.concat_tables(held), False
+            held, size = [], 0
+        held.append(piece)
+        size += piece.nbytes
+    yield pa.concat_tables(held), True

@@ -1,0 +1,53 @@
+"""What one DDL does to mirrors, told by the definitions around it and not by its text (tidb-binlog 1.14, 5.4)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from binlake.schema import Action, TableDef
+from binlake.window.definitions import LandedDdl
+
+Kind = Literal["create", "recover", "truncate", "alter", "copy", "drop", "inexact"]
+
+LOSES_ROWS = frozenset({Action.DROP_PARTITION, Action.TRUNCATE_PARTITION, Action.EXCHANGE_PARTITION})
+"""Actions that change rows without a row change in the binlog: the mirror cannot follow them."""
+
+_NEW_ID = frozenset({Action.PARTITION_BY, Action.REMOVE_PARTITIONING, Action.EXCHANGE_PARTITION})
+
+
+@dataclass(frozen=True)
+class Effect:
+    """`kind` on the mirror of `table`; `source` is the definition before (alter, copy)."""
+
+    kind: Kind
+    table: TableDef
+    source: TableDef | None = None
+
+
+def effects(ddl: LandedDdl) -> list[Effect]:
+    """In the order to apply: first what writes, so that copies find their sources, then drops."""
+    before = [table for table in ddl.before.tables if table.kind == "table"]
+    after = [table for table in ddl.after.tables if table.kind == "table"]
+    named = {_name(table) for table in after}
+    found = [effect for table in after for effect in _writes(ddl.action, before, table)]
+    return found + [Effect("drop", table) for table in before if _name(table) not in named]
+
+
+def _writes(action: int, before: list[TableDef], table: TableDef) -> list[Effect]:
+    same_id = next((old for old in before if old.id == table.id), None)
+    same_name = next((old for old in before if _name(old) == _name(table)), None)
+    if same_id is not None and _name(same_id) != _name(table):
+        return [Effect("copy", table, same_id)]
+    source = same_id or (same_name if action in _NEW_ID else None)
+    if source is not None:
+        lost = [Effect("inexact", table)] if action in LOSES_ROWS else []
+        return [Effect("alter", table, source), *lost]
+    if same_name is not None and action == Action.TRUNCATE_TABLE:
+        return [Effect("truncate", table, same_name)]
+    recovered = action in (Action.RECOVER_TABLE, Action.RECOVER_SCHEMA)
+    return [Effect("recover" if recovered else "create", table)]
+
+
+def _name(table: TableDef) -> tuple[str, str]:
+    return table.db.lower(), table.name.lower()

@@ -1,0 +1,94 @@
+"""How a window is split among mirrors: tables that a DDL links form one component, applied in order by one task.
+
+A component has its own segments (only its own DDL cut it), so a DDL elsewhere costs a table no extra commit (R-58).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from binlake.mirror.versions import MirrorVersion
+from binlake.schema import TableDef
+from binlake.window.definitions import Cell, LandedDdl, Segments, WindowDefinitions, cell
+
+Name = tuple[str, str]
+"""(db, table) as written."""
+
+
+@dataclass(frozen=True)
+class ComponentPlan:
+    """One component: its DDL (the k-th opens segment k), definitions by (db, table, segment), what is known before."""
+
+    number: int
+    segments: Segments
+    ddls: tuple[LandedDdl, ...]
+    tables: Mapping[tuple[str, str, int], TableDef]
+    known: Mapping[Name, MirrorVersion] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class MirrorPlan:
+    """All components of a window; `component` gives the number of each table, names in lower case."""
+
+    components: tuple[ComponentPlan, ...]
+    component: Mapping[Name, int]
+    cells: tuple[Cell, ...]
+
+
+def mirror_plan(
+    lo: int,
+    hi: int,
+    definitions: WindowDefinitions,
+    ddls: Iterable[LandedDdl],
+    touched: Iterable[Name],
+    known: Mapping[Name, MirrorVersion],
+    keeps: Callable[[str, str], bool],
+) -> MirrorPlan:
+    """The plan for (lo, hi]: `touched` tables have row changes; DDL of tables that `keeps` refuses are left out."""
+    touched = sorted(set(touched))
+    relevant = [ddl for ddl in ddls if any(keeps(*name) for name in _names(ddl))]
+    groups = _components([*([name] for name in touched), *(_names(ddl) for ddl in relevant)])
+    plans, cells = [], []
+    for number in sorted(set(groups.values())):
+        own = tuple(ddl for ddl in relevant if groups[_lower(_names(ddl)[0])] == number)
+        segments = Segments(lo, hi, tuple(ddl.commit_ts for ddl in own))
+        names = [name for name in touched if groups[_lower(name)] == number]
+        found = list(_cells(definitions, segments, names))
+        tables = {(c.db, c.table, c.segment): definitions.within(c.db, c.table, c.since, c.until) for c in found}
+        members = {name: version for name, version in known.items() if groups.get(_lower(name)) == number}
+        plans.append(ComponentPlan(number, segments, own, tables, members))
+        cells += found
+    return MirrorPlan(tuple(plans), groups, tuple(cells))
+
+
+def _names(ddl: LandedDdl) -> list[Name]:
+    return [(table.db, table.name) for table in (*ddl.before.tables, *ddl.after.tables) if table.kind == "table"]
+
+
+def _lower(name: Name) -> Name:
+    return name[0].lower(), name[1].lower()
+
+
+def _cells(definitions: WindowDefinitions, segments: Segments, names: list[Name]) -> Iterable[Cell]:
+    # A table that exists in some segments only has rows in those only.
+    for segment in range(len(segments.starts) + 1):
+        since, until = segments.bounds(segment)
+        for name in names:
+            if definitions.exists_within(*name, since, until):
+                yield cell(definitions, segments, *name, segment)
+
+
+def _components(groups: Iterable[list[Name]]) -> dict[Name, int]:
+    parent: dict[Name, Name] = {}
+
+    def root(name: Name) -> Name:
+        while parent.setdefault(name, name) != name:
+            name = parent[name]
+        return name
+
+    for group in groups:
+        for name in group:
+            parent[root(_lower(name))] = root(_lower(group[0]))
+    numbers = {top: number for number, top in enumerate(sorted({root(name) for name in parent}))}
+    return {name: numbers[root(name)] for name in parent}

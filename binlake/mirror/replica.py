@@ -1,0 +1,193 @@
+"""One mirror table through delta-rs: every commit carries the commit_ts up to which it is complete (hazards R-32).
+
+The position is Delta's own transaction version of one application id, so rows and position change in one commit. It is
+read before each write and never goes back: what a rerun has behind it, it passes over (hazards R-24 is about writers
+that do not look).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import CommitProperties, DeltaTable, Field, Transaction, write_deltalake
+from deltalake.exceptions import TableNotFoundError
+
+from binlake.mirror.rows import Reshaper, image_texts, typed_rows
+from binlake.mirror.types import COMMIT_TS, COPY, ROWKEY, schema_of
+from binlake.schema import TableDef
+
+APP = "binlake-mirror"
+UPTO = "binlake.upto"
+COMPACT_EVERY = 64
+
+Batches = Iterable[pa.RecordBatch]
+Source = Callable[[], Batches]
+
+
+class Replica:
+    """The mirror at `path`. Nothing is read before the first call; `retention_days` applies to a new table."""
+
+    def __init__(self, path: str, retention_days: int) -> None:
+        self._path = path
+        self._days = retention_days
+        self._table: DeltaTable | None = None
+
+    def exists(self) -> bool:
+        """True when the table was ever made, dropped at the source or not."""
+        return self._open() is not None
+
+    @property
+    def version(self) -> int:
+        """The Delta version as last read or written; -1 when there is none."""
+        return self._table.version() if self._open() is not None and self._table is not None else -1
+
+    def position(self) -> int:
+        """The commit_ts up to which the mirror is complete; -1 when there is no table."""
+        table = self._open()
+        found = None if table is None else table.transaction_version(APP)
+        return -1 if found is None else int(found)
+
+    def version_at(self, commit_ts: int) -> int | None:
+        """The newest Delta version complete up to `commit_ts` or less; None when there is none."""
+        table = self._open()
+        history = [] if table is None else table.history()
+        return next((int(c["version"]) for c in history if UPTO in c and int(c[UPTO]) <= commit_ts), None)
+
+    def create(self, table: TableDef, upto: int) -> None:
+        """An empty mirror of `table`; what a former table of that name held stays in the older versions."""
+        self._overwrite(pa.RecordBatchReader.from_batches(schema_of(table), []), upto)
+
+    def fill(self, table: TableDef, rows: Batches, upto: int) -> None:
+        """Make the mirror of `table` from `rows` (streamed), in one commit."""
+        self._overwrite(pa.RecordBatchReader.from_batches(schema_of(table), rows), upto)
+
+    def _overwrite(self, rows: pa.RecordBatchReader, upto: int) -> None:
+        if not self.exists():
+            days = f"interval {self._days} days"
+            self._table = DeltaTable.create(
+                self._path,
+                rows.schema,
+                description="Mirror of a source table; see docs/lake-tables.md",
+                # Time travel is the purpose of these tables: Delta's own defaults end after a week (hazards R-33).
+                configuration={
+                    "delta.deletedFileRetentionDuration": days,
+                    "delta.logRetentionDuration": f"interval {max(self._days, 30)} days",
+                    "delta.checkpointInterval": "50",
+                },
+            )
+        write_deltalake(
+            self._path, rows, mode="overwrite", schema_mode="overwrite", commit_properties=_properties(upto)
+        )
+        self._table = None
+
+    def truncate(self, upto: int) -> None:
+        """Remove all rows."""
+        self._require().delete(commit_properties=_properties(upto))
+
+    def add_columns(self, fields: list[pa.Field], upto: int) -> None:
+        """Append columns that are NULL in every row, without rewriting any (the order of columns stays Delta's own)."""
+        kept = [Field.from_arrow(field) for field in fields]
+        self._require().alter.add_columns(kept, commit_properties=_properties(upto))
+
+    def reshape(self, reshaper: Reshaper, after: TableDef, upto: int) -> None:
+        """Rewrite the mirror in the layout of `after`, streamed."""
+        self.fill(after, reshaper.batches(iter(self.batches())), upto)
+
+    def batches(self, version: int | None = None) -> Batches:
+        """The rows, of `version` when given."""
+        table = self._require() if version is None else DeltaTable(self._path, version=version)
+        names = [field.name for field in table.schema().fields]
+        found: Batches = table.to_pyarrow_dataset().to_batches(columns=names)
+        return found
+
+    def merge_keyed(self, table: TableDef, net: pa.Table, upto: int | None) -> None:
+        """Apply net changes of keyed rows; `upto` None: more of the same part follows, the position stays.
+
+        A row with a newer `_commit_ts` wins over `net` (an old window can never put an old row back, R-32).
+        """
+        deleted = pc.equal(net.column("op"), "delete").combine_chunks()
+        images = pc.if_else(deleted, net.column("before").combine_chunks(), net.column("after").combine_chunks())
+        stamps = net.column("last_commit_ts").to_pylist()
+        rows = typed_rows(table, image_texts(table, images), stamps, [0] * net.num_rows)
+        self._merge(rows.append_column("_deleted", deleted), upto)
+
+    def merge_keyless(self, table: TableDef, net: pa.Table, upto: int) -> None:
+        """Apply net copies of equal rows in one commit, guarded by the position alone: it must not run twice."""
+        deleted = pc.equal(net.column("op"), "delete").combine_chunks()
+        images = pc.if_else(deleted, net.column("before").combine_chunks(), net.column("after").combine_chunks())
+        texts = image_texts(table, images)
+        stamps = net.column("last_commit_ts").to_pylist()
+        rows = typed_rows(table, texts, stamps, [0] * net.num_rows)
+        have = self._copies(set(rows.column(ROWKEY).to_pylist()))
+        places: list[int] = []
+        numbers: list[int] = []
+        gone: list[bool] = []
+        counts = zip(
+            rows.column(ROWKEY).to_pylist(), net.column("copies").to_pylist(), deleted.to_pylist(), strict=True
+        )
+        for place, (key, copies, less) in enumerate(counts):
+            first = have.get(key, 0)
+            span = range(max(first - copies, 0), first) if less else range(first, first + copies)
+            places += [place] * len(span)
+            numbers += span
+            gone += [less] * len(span)
+        source = rows.take(pa.array(places, pa.int64()))
+        source = source.set_column(source.schema.get_field_index(COPY), COPY, pa.array(numbers, pa.int32()))
+        self._merge(source.append_column("_deleted", pa.array(gone, pa.bool_())), upto)
+
+    def _copies(self, keys: set[str]) -> dict[str, int]:
+        counts: dict[str, int] = {}
+        for batch in self._require().to_pyarrow_dataset().to_batches(columns=[ROWKEY]):
+            for key in batch.column(0).to_pylist():
+                if key in keys:
+                    counts[key] = counts.get(key, 0) + 1
+        return counts
+
+    def _merge(self, source: pa.Table, upto: int | None) -> None:
+        table = self._require()
+        values = {f"`{name}`": f"s.`{name}`" for name in source.schema.names if name != "_deleted"}
+        newer = f"t.{COMMIT_TS} <= s.{COMMIT_TS}"
+        (
+            table.merge(
+                source,
+                f"t.{ROWKEY} = s.{ROWKEY} AND t.{COPY} = s.{COPY}",
+                source_alias="s",
+                target_alias="t",
+                commit_properties=_properties(upto),
+            )
+            .when_matched_delete(f"s._deleted AND {newer}")
+            .when_matched_update(values, predicate=f"NOT s._deleted AND {newer}")
+            .when_not_matched_insert(values, predicate="NOT s._deleted")
+            .execute()
+        )
+
+    def tidy(self) -> None:
+        """Join small files now and then; rows and position stay."""
+        table = self._require()
+        if table.version() and table.version() % COMPACT_EVERY == 0:
+            table.optimize.compact()
+            self._table = None
+
+    def _open(self) -> DeltaTable | None:
+        if self._table is None:
+            try:
+                self._table = DeltaTable(self._path)
+            except TableNotFoundError:
+                return None
+        return self._table
+
+    def _require(self) -> DeltaTable:
+        table = self._open()
+        if table is None:
+            raise TableNotFoundError(self._path)
+        return table
+
+
+def _properties(upto: int | None) -> CommitProperties:
+    if upto is None:
+        return CommitProperties()
+    metadata: Mapping[str, Any] = {UPTO: str(upto)}
+    return CommitProperties(custom_metadata=dict(metadata), app_transactions=[Transaction(APP, upto)])

@@ -1,0 +1,129 @@
+"""Row images of a batch as typed rows of a mirror, and a mirror's typed rows as images again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+
+from binlake.codec.batch import key_text
+from binlake.codec.writers import filled_text
+from binlake.mirror.recast import recast, text_form
+from binlake.mirror.types import (
+    COMMIT_TS,
+    TEXT,
+    TEXT_TYPE,
+    arrow_type,
+    image_column,
+    parse,
+    schema_of,
+    texts_of,
+)
+from binlake.schema import ColumnInfo, TableDef
+
+Columns = dict[str, list[str | None]]
+"""Canonical texts by column, rows in parallel."""
+
+
+def image_texts(table: TableDef, images: pa.MapArray) -> Columns:
+    """The texts of `images` (NULL maps are rows of NULLs) for the columns of `table`."""
+    return {c.name: image_column(images, c.name).to_pylist() for c in table.row_columns}
+
+
+def row_keys(table: TableDef, texts: Columns) -> list[str]:
+    """`_rowkey` of each row: the JSON array of its identity's texts."""
+    columns = [texts[name] for name in table.identity().columns]
+    return [key_text(list(values)) for values in zip(*columns, strict=True)]
+
+
+def typed_rows(table: TableDef, texts: Columns, commit_ts: Sequence[int], copies: Sequence[int]) -> pa.Table:
+    """Rows of the mirror of `table` (types.schema_of) from texts, last commit_ts and number among equal rows."""
+    arrays, unfit = [], [{} for _ in commit_ts]  # type: list[pa.Array], list[dict[str, str]]
+    for column in table.row_columns:
+        array, kept = parse(column, pa.array(texts[column.name], pa.string()))
+        arrays.append(array)
+        for place, text in kept.items():
+            unfit[place][column.name] = text
+    arrays += [
+        pa.array(commit_ts, pa.int64()),
+        pa.array(row_keys(table, texts), pa.string()),
+        pa.array(copies, pa.int32()),
+        pa.array([list(kept.items()) if kept else None for kept in unfit], TEXT_TYPE),
+    ]
+    return pa.Table.from_arrays(arrays, schema=schema_of(table))
+
+
+def mirror_texts(table: TableDef, rows: pa.Table) -> Columns:
+    """The texts of rows read from the mirror of `table`."""
+    kept = rows.column(TEXT).combine_chunks()
+    return {c.name: _column_texts(c, rows, kept) for c in table.row_columns}
+
+
+def _column_texts(column: ColumnInfo, rows: pa.Table, kept: pa.MapArray) -> list[str | None]:
+    values = rows.column(column.name).combine_chunks()
+    return texts_of(column, values, image_column(kept, column.name).to_pylist())
+
+
+class Reshaper:
+    """Rows of the mirror of `before` as rows of the mirror of `after`: columns by id, else by name (R-19).
+
+    New columns get their origin default. A text that the new type cannot hold stays in `_text`; `unfit` counts them.
+    """
+
+    def __init__(self, before: TableDef, after: TableDef) -> None:
+        self._before, self._after = before, after
+        self._sources = {c.name: _source(c, before) for c in after.row_columns}
+        self._copies: dict[str, int] = {}
+        self.unfit = 0
+
+    def same_layout(self) -> bool:
+        """True when the rows stay as they are: only keys, defaults or comments that do not show here changed."""
+        before, after = self._before, self._after
+        kept = [None if s is None else s.name for s in self._sources.values()] == schema_of(before).names[:-4]
+        texts = all(s is not None and text_form(s) == text_form(c) for c, s in self._pairs())
+        return kept and texts and schema_of(before).equals(schema_of(after)) and before.identity() == after.identity()
+
+    def appended(self) -> list[pa.Field] | None:
+        """The fields to append when nothing but NULL columns without a default at the end was added; else None."""
+        known, new = self._after.row_columns[: len(self._before.row_columns)], []
+        for column in self._after.row_columns[len(known) :]:
+            if self._sources[column.name] is not None or filled_text(column) is not None:
+                return None
+            new.append(pa.field(column.name, arrow_type(column)))
+        same = len(known) == len(self._before.row_columns) and all(
+            s is not None and text_form(s) == text_form(c) for c, s in self._pairs()[: len(known)]
+        )
+        return new if same and self._before.identity() == self._after.identity() else None
+
+    def batches(self, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The reshaped rows, batch by batch."""
+        for batch in rows:
+            yield from self._reshape(pa.Table.from_batches([batch])).to_batches()
+
+    def _reshape(self, rows: pa.Table) -> pa.Table:
+        old = mirror_texts(self._before, rows)
+        texts = {c.name: self._texts(c, s, old, rows.num_rows) for c, s in self._pairs()}
+        keys = row_keys(self._after, texts)
+        typed = typed_rows(self._after, texts, rows.column(COMMIT_TS).to_pylist(), [self._copy(key) for key in keys])
+        self.unfit += sum(kept is not None for kept in typed.column(TEXT).to_pylist())
+        return typed
+
+    def _pairs(self) -> list[tuple[ColumnInfo, ColumnInfo | None]]:
+        return [(column, self._sources[column.name]) for column in self._after.row_columns]
+
+    @staticmethod
+    def _texts(column: ColumnInfo, source: ColumnInfo | None, old: Columns, rows: int) -> list[str | None]:
+        return [filled_text(column)] * rows if source is None else recast(source, column, old[source.name])
+
+    def _copy(self, key: str) -> int:
+        # Keyed rows are unique; equal keyless rows are told apart by a number.
+        if self._after.identity().kind != "row":
+            return 0
+        number = self._copies.get(key, 0)
+        self._copies[key] = number + 1
+        return number
+
+
+def _source(column: ColumnInfo, before: TableDef) -> ColumnInfo | None:
+    by_id = next((c for c in before.row_columns if c.id == column.id), None)
+    return by_id or next((c for c in before.row_columns if c.name.lower() == column.name.lower()), None)

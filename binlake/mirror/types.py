@@ -1,0 +1,189 @@
+"""Columns of a mirror: the Arrow (Delta) type of each source type, canonical text to typed values and back.
+
+The rule is to lose nothing and to stay readable by Spark and delta-rs. A value that its type cannot hold (zero and
+partly zero dates, year 0) is NULL in its column, and its text is kept in the map `_text`. The table of types is in
+docs/lake-tables.md; hazards R-44 on floats.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from binlake.codec.floats import double_text, float_text
+from binlake.codec.writers import decimal_layout
+from binlake.schema import ColumnInfo, TableDef
+from binlake.schema import mysqltypes as t
+
+COMMIT_TS, ROWKEY, COPY, TEXT = "_commit_ts", "_rowkey", "_copy", "_text"
+"""Columns of Binlake's own, behind the source's: last commit_ts, key as JSON, number among equal rows, unfit texts."""
+
+TEXT_TYPE = pa.map_(pa.string(), pa.string())
+_SMALL = frozenset({t.TINY, t.SHORT, t.INT24})
+# Spark's and Arrow's 128-bit decimals end here; MySQL's at 65.
+_MAX_PRECISION = 38
+
+Texts = Sequence[str | None]
+
+
+def arrow_type(column: ColumnInfo) -> pa.DataType:
+    """The type of `column` in its mirror."""
+    if column.is_binary:
+        return pa.binary()
+    return _TYPES.get(column.tp, _text_type)(column)
+
+
+def _integer(column: ColumnInfo) -> pa.DataType:
+    if column.tp == t.LONGLONG:
+        return pa.decimal128(20, 0) if column.unsigned else pa.int64()
+    return pa.int64() if column.unsigned and column.tp not in _SMALL else pa.int32()
+
+
+def _decimal(column: ColumnInfo) -> pa.DataType:
+    precision, scale = decimal_layout(column)
+    return pa.decimal128(precision, scale) if precision <= _MAX_PRECISION else pa.string()
+
+
+def _text_type(_column: ColumnInfo) -> pa.DataType:
+    return pa.string()
+
+
+_TYPES: dict[int, Callable[[ColumnInfo], pa.DataType]] = {
+    **dict.fromkeys(t.INTEGERS, _integer),
+    **dict.fromkeys(t.DATES, lambda _: pa.date32()),
+    t.YEAR: lambda _: pa.int32(),
+    t.FLOAT: lambda _: pa.float32(),
+    t.DOUBLE: lambda _: pa.float64(),
+    t.NEWDECIMAL: _decimal,
+    t.DATETIME: lambda _: pa.timestamp("us"),
+    t.TIMESTAMP: lambda _: pa.timestamp("us", tz="UTC"),
+}
+
+
+def schema_of(table: TableDef) -> pa.Schema:
+    """The mirror's columns: what a row change carries (no virtual columns), then Binlake's own."""
+    own = [
+        pa.field(COMMIT_TS, pa.int64()),
+        pa.field(ROWKEY, pa.string()),
+        pa.field(COPY, pa.int32()),
+        pa.field(TEXT, TEXT_TYPE),
+    ]
+    return pa.schema([*(pa.field(c.name, arrow_type(c)) for c in table.row_columns), *own])
+
+
+def parse(column: ColumnInfo, texts: pa.Array) -> tuple[pa.Array, dict[int, str]]:
+    """(typed values, texts by position that the type cannot hold) of canonical `texts`."""
+    kind = arrow_type(column)
+    if pa.types.is_string(kind):
+        return texts, {}
+    try:
+        return _parse_all(kind, texts), {}
+    except (pa.ArrowInvalid, ValueError):
+        return _parse_each(kind, texts.to_pylist())
+
+
+def _parse_all(kind: pa.DataType, texts: pa.Array) -> pa.Array:
+    if pa.types.is_binary(kind):
+        return pa.array([None if text is None else bytes.fromhex(text) for text in texts.to_pylist()], kind)
+    if not pa.types.is_temporal(kind):
+        return pc.cast(texts, kind)
+    if pc.any(pc.starts_with(texts, "0000")).as_py():
+        raise ValueError("year 0 is beyond what readers of dates take")
+    if pa.types.is_timestamp(kind) and kind.tz:
+        return pc.assume_timezone(pc.cast(texts, pa.timestamp("us")), kind.tz)
+    return pc.cast(texts, kind)
+
+
+def _parse_each(kind: pa.DataType, texts: Texts) -> tuple[pa.Array, dict[int, str]]:
+    read = _reader(kind)
+    values: list[Any] = []
+    unfit: dict[int, str] = {}
+    for place, text in enumerate(texts):
+        try:
+            values.append(None if text is None else read(text))
+        except (ValueError, ArithmeticError):
+            values.append(None)
+            unfit[place] = text or ""
+    return pa.array(values, kind), unfit
+
+
+def _reader(kind: pa.DataType) -> Callable[[str], Any]:
+    if pa.types.is_date(kind):
+        return date.fromisoformat
+    if pa.types.is_timestamp(kind):
+        return _moment if kind.tz is None else lambda text: _moment(text).replace(tzinfo=UTC)
+    if pa.types.is_decimal(kind):
+        return lambda text: _exact(text, kind.precision, kind.scale)
+    if pa.types.is_floating(kind):
+        return np.float32 if kind == pa.float32() else float
+    if pa.types.is_binary(kind):
+        return bytes.fromhex
+    low, high = (-(1 << 31), (1 << 31) - 1) if kind == pa.int32() else (-(1 << 63), (1 << 63) - 1)
+    return lambda text: _bounded(text, low, high)
+
+
+def _moment(text: str) -> datetime:
+    # Python reads 3 or 6 digits of a second only.
+    whole, _, fraction = text.partition(".")
+    return datetime.fromisoformat(f"{whole}.{fraction:0<6}" if fraction else whole)
+
+
+def _exact(text: str, precision: int, scale: int) -> Decimal:
+    value = Decimal(text)
+    fits = value == round(value, scale) and abs(value) < Decimal(10) ** (precision - scale)
+    if not fits:
+        raise ValueError(text)
+    return value
+
+
+def _bounded(text: str, low: int, high: int) -> int:
+    value = int(text)
+    if not low <= value <= high:
+        raise ValueError(text)
+    return value
+
+
+def texts_of(column: ColumnInfo, values: pa.Array, unfit: Sequence[str | None]) -> list[str | None]:
+    """Canonical texts of a mirror's `values`; `unfit` has the text of each row from `_text`, where there is one."""
+    show = _shower(column, values.type)
+    return [
+        kept if kept is not None else None if value is None else show(value)
+        for value, kept in zip(values.to_pylist(), unfit, strict=True)
+    ]
+
+
+def _shower(column: ColumnInfo, kind: pa.DataType) -> Callable[[Any], str]:
+    if pa.types.is_timestamp(kind):
+        return lambda value: _moment_text(value, column.fsp)
+    if pa.types.is_floating(kind):
+        return float_text if kind == pa.float32() else double_text
+    if pa.types.is_decimal(kind):
+        return lambda value: format(value, "f")
+    if pa.types.is_binary(kind):
+        return lambda value: value.hex().upper()
+    if column.tp == t.YEAR:
+        return lambda value: f"{value:04d}"
+    return str
+
+
+def _moment_text(value: datetime, fsp: int) -> str:
+    whole = value.strftime("%m-%d %H:%M:%S")
+    fraction = f".{value.microsecond:06d}"[: fsp + 1] if fsp else ""
+    return f"{value.year:04d}-{whole}{fraction}"
+
+
+@lru_cache(maxsize=4096)
+def _name_scalar(name: str) -> pa.Scalar:
+    return pa.scalar(name)
+
+
+def image_column(images: pa.MapArray, name: str) -> pa.Array:
+    """The texts of column `name` in a map column of row images; NULL where absent."""
+    return pc.map_lookup(images, _name_scalar(name), "first")

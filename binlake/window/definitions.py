@@ -1,0 +1,135 @@
+"""Which definition a table had at a place of a window, told by the landed DDL of the window alone (hazards R-18).
+
+Identity and types are those of the segment a row falls into, never today's: a DDL inside the window changes them for
+the rows behind it only.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from binlake.codec.writers import filled_text
+from binlake.errors import SchemaError
+from binlake.schema import SchemaState, TableDef
+from binlake.schema.delta import Definitions
+
+
+@dataclass(frozen=True)
+class LandedDdl:
+    """A row of the lake table `ddl`; `decision` is `apply` or `skip`, `reason` the rule that skipped it."""
+
+    commit_ts: int
+    start_ts: int
+    schema_version: int
+    job_id: int
+    action: int
+    db: str
+    table: str
+    query: str
+    sql: str
+    decision: str
+    reason: str
+    before: Definitions
+    after: Definitions
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A table inside one segment: the changes with since <= commit_ts < until, and what identifies its rows there.
+
+    `columns` are those of the identity (`identity`: primary, unique, row); `filled` their origin defaults, which a
+    deleted row written before ADD COLUMN does not carry.
+    """
+
+    db: str
+    table: str
+    segment: int
+    since: int
+    until: int
+    identity: str
+    columns: tuple[str, ...]
+    filled: tuple[str | None, ...]
+
+
+class WindowDefinitions:
+    """Definitions by place in the window (lo, hi]: `base` is the schema at lo, `ddls` the window's in commit order."""
+
+    def __init__(self, base: SchemaState, ddls: Iterable[LandedDdl]) -> None:
+        self._base = base
+        self._changes: dict[tuple[str, str], list[tuple[int, TableDef | None]]] = {}
+        for ddl in ddls:
+            for table in ddl.before.tables:
+                self._note(table, ddl.commit_ts, None)
+            for table in ddl.after.tables:
+                self._note(table, ddl.commit_ts, table)
+
+    def _note(self, table: TableDef, commit_ts: int, definition: TableDef | None) -> None:
+        self._changes.setdefault((table.db.lower(), table.name.lower()), []).append((commit_ts, definition))
+
+    def at(self, db: str, table: str, commit_ts: int) -> TableDef | None:
+        """The definition in force at `commit_ts`, a DDL of that very commit_ts included; None = no such table."""
+        changes = self._changes.get((db.lower(), table.lower()), [])
+        place = bisect_right(changes, commit_ts, key=lambda change: change[0])
+        return changes[place - 1][1] if place else self._base.find(db, table)
+
+    def within(self, db: str, table: str, since: int, until: int) -> TableDef:
+        """The definition for the segment [since, until): that at its start, else the first inside it.
+
+        A DDL that the sink skips opens no segment, so what it creates appears inside one. Raises SchemaError.
+        """
+        found = self._within(db, table, since, until)
+        if found is None:
+            raise SchemaError(
+                "rows of a table that has no definition at their place",
+                where={"table": f"{db}.{table}", "since": since, "until": until},
+                hint="the lake's schema history is damaged; derive the window again from merge",
+            )
+        return found
+
+    def exists_within(self, db: str, table: str, since: int, until: int) -> bool:
+        """True when the table exists somewhere in [since, until)."""
+        return self._within(db, table, since, until) is not None
+
+    def _within(self, db: str, table: str, since: int, until: int) -> TableDef | None:
+        found = self.at(db, table, since)
+        if found is not None:
+            return found
+        changes = self._changes.get((db.lower(), table.lower()), [])
+        place = bisect_left(changes, since, key=lambda change: change[0])
+        return next((new for ts, new in changes[place:] if ts < until and new is not None), None)
+
+
+@dataclass(frozen=True)
+class Segments:
+    """The window (lo, hi] cut at the commit_ts of DDLs: `starts` ascending; the k-th start opens segment k."""
+
+    lo: int
+    hi: int
+    starts: tuple[int, ...]
+
+    def of(self, commit_ts: int) -> int:
+        """The segment of `commit_ts`; that of a DDL itself is the one it opens."""
+        return bisect_right(self.starts, commit_ts)
+
+    def bounds(self, segment: int) -> tuple[int, int]:
+        """(since, until): the commit_ts of the segment are since <= commit_ts < until."""
+        since = self.starts[segment - 1] if segment else self.lo + 1
+        until = self.starts[segment] if segment < len(self.starts) else self.hi + 1
+        return since, until
+
+
+def cell(definitions: WindowDefinitions, segments: Segments, db: str, table: str, segment: int) -> Cell:
+    """The cell of `db`.`table` in `segment`. Raises SchemaError when it has no definition there."""
+    since, until = segments.bounds(segment)
+    definition = definitions.within(db, table, since, until)
+    identity = definition.identity()
+    return Cell(
+        db, table, segment, since, until, identity.kind, identity.columns, _filled(definition, identity.columns)
+    )
+
+
+def _filled(definition: TableDef, columns: Sequence[str]) -> tuple[str | None, ...]:
+    found = (definition.column(name) for name in columns)
+    return tuple(None if column is None else filled_text(column) for column in found)

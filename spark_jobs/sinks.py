@@ -1,0 +1,79 @@
+"""What all sinks ask of the lake: that their range is landed and merged, and how their window is cut into segments."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from binlake.errors import IncompleteWindow
+from binlake.lake.ddls import landed_ddls
+from binlake.lake.schemas import SchemaHistory
+from binlake.window.definitions import LandedDdl, Segments, WindowDefinitions
+from binlake.window.manifest import window_name
+from spark_jobs.context import Bounds, StageContext
+
+
+@dataclass(frozen=True)
+class Merged:
+    """What merge found in a range: row changes and DDL, skipped DDL included."""
+
+    rows: int
+    ddls: int
+
+    @property
+    def empty(self) -> bool:
+        """Nothing to derive from."""
+        return self.rows == 0 and self.ddls == 0
+
+
+@dataclass(frozen=True)
+class SinkWindow:
+    """A sink's window (lo, hi]: its DDL in commit order, its segments, and the definitions by place."""
+
+    bounds: Bounds
+    ddls: tuple[LandedDdl, ...]
+    segments: Segments
+    definitions: WindowDefinitions
+
+    @property
+    def applied(self) -> tuple[LandedDdl, ...]:
+        """The DDL that apply: the k-th one opens segment k, from 1."""
+        return tuple(ddl for ddl in self.ddls if ddl.decision == "apply")
+
+
+def require_merged(ctx: StageContext, lo: int, hi: int) -> Merged:
+    """The counts of (lo, hi]; overlapping windows count whole. Raises IncompleteWindow if one is not merged."""
+    merged = {(e["lo"], e["hi"]): e for e in _merge_events(ctx)}
+    landed = [window for window in ctx.windows.landed() if window[0] < hi and window[1] > lo]
+    missing = [window_name(*window) for window in landed if window not in merged]
+    if missing or not landed or landed[0][0] > lo or landed[-1][1] < hi:
+        raise IncompleteWindow(
+            "a sink wants a range that is not landed and merged whole",
+            where={"window": window_name(lo, hi), "not_merged": ",".join(missing)},
+            hint="run land and merge of that range first",
+        )
+    found = [merged[window] for window in landed]
+    return Merged(sum(e["rows"] for e in found), sum(_ddl_count(e) for e in found))
+
+
+def sink_window(ctx: StageContext, bounds: Bounds, merged: Merged) -> SinkWindow:
+    """The window as the SQL sink sees it: only DDL that apply open segments, over all its landed windows."""
+    ddls = tuple(landed_ddls(ctx.paths, bounds.lo, bounds.hi)) if merged.ddls else ()
+    starts = tuple(ddl.commit_ts for ddl in ddls if ddl.decision == "apply")
+    definitions = WindowDefinitions(SchemaHistory(ctx.paths).state_at(bounds.lo), ddls)
+    return SinkWindow(bounds, ddls, Segments(bounds.lo, bounds.hi, starts), definitions)
+
+
+def note(ctx: StageContext, stage: str, bounds: Bounds) -> dict[str, str]:
+    """What a commit to the lake says of itself."""
+    return {"run": ctx.run_id, "window": bounds.window, "stage": stage}
+
+
+def _merge_events(ctx: StageContext) -> list[dict[str, object]]:
+    return [event for event in ctx.windows.events() if event["stage"] == "merge" and event["state"] == "done"]
+
+
+def _ddl_count(event: Mapping[str, object]) -> int:
+    detail = json.loads(str(event["detail"]))
+    return int(detail.get("ddl", 0)) + int(detail.get("ddl_skipped", 0))

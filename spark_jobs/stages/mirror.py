@@ -1,0 +1,151 @@
+"""mirror: typed Delta replicas of the source's tables, from the mirror's own position to the window's end.
+
+One Spark job computes the net changes and sends each group of linked tables to one task, which applies it through
+delta-rs (binlake.mirror). Old windows are passed over; each table's own position makes a rerun after a crash exact.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from itertools import chain, groupby
+
+import pyarrow as pa
+import structlog
+from pyspark.sql import functions as F
+
+from binlake.filter import TableFilter
+from binlake.lake.ddls import landed_ddls
+from binlake.lake.lock import lake_lock
+from binlake.lake.paths import LakePaths
+from binlake.lake.schemas import SchemaHistory
+from binlake.lake.windowlog import WindowEvent
+from binlake.mirror import (
+    Applied,
+    ComponentPlan,
+    MirrorPlan,
+    MirrorVersion,
+    MirrorVersions,
+    apply_component,
+    mirror_plan,
+)
+from binlake.window.definitions import WindowDefinitions
+from spark_jobs.context import Bounds, StageContext, StageResult
+from spark_jobs.netchange import mutations, net_changes, touched_cells
+from spark_jobs.sinks import Merged, require_merged
+
+log = structlog.get_logger(__name__)
+
+_NET = ("component", "segment", "db", "table", "op", "before", "after", "copies", "last_commit_ts")
+_RESULT = (
+    "db STRING, table STRING, delta_version BIGINT, lo BIGINT, hi BIGINT, dropped BOOLEAN, inexact STRING, "
+    "rows BIGINT, unfit BIGINT"
+)
+_THREADS = 4
+
+
+def run(ctx: StageContext, bounds: Bounds) -> StageResult:
+    """Bring the mirrors to `bounds.hi`. Raises IncompleteWindow when a window on the way is not merged yet."""
+    began = time.monotonic()
+    with lake_lock(ctx.paths, "mirror"):
+        position = _position(ctx)
+        if bounds.hi <= position:
+            reason = f"the mirrors are at {position}"
+            return StageResult("mirror", "already", bounds.lo, bounds.hi, detail={"reason": reason})
+        window = Bounds(position, bounds.hi)
+        merged = require_merged(ctx, window.lo, window.hi)
+        applied = Applied() if merged.empty else _apply(ctx, window, merged)
+        MirrorVersions(ctx.paths).record(applied.versions)
+        seconds = time.monotonic() - began
+        detail = {"tables": len({(v.db, v.table) for v in applied.versions}), "unfit": applied.unfit}
+        ctx.windows.record(
+            WindowEvent("mirror", window.lo, window.hi, "done", applied.rows, seconds, ctx.run_id, "mirror", "", detail)
+        )
+    if applied.unfit:
+        log.warning("values kept as text after a change of type", window=window.window, values=applied.unfit)
+    return StageResult("mirror", "done", window.lo, window.hi, applied.rows, seconds, "", detail)
+
+
+def _position(ctx: StageContext) -> int:
+    done = [e["hi"] for e in ctx.windows.events() if e["stage"] == "mirror" and e["state"] == "done"]
+    return max(done) if done else ctx.windows.landed()[0][0]
+
+
+def _apply(ctx: StageContext, window: Bounds, merged: Merged) -> Applied:
+    ddls = landed_ddls(ctx.paths, window.lo, window.hi) if merged.ddls else []
+    definitions = WindowDefinitions(SchemaHistory(ctx.paths).state_at(window.lo), ddls)
+    rows = mutations(ctx.spark, ctx.paths, window.lo, window.hi) if merged.rows else None
+    touched = {(db, table) for db, table, _ in touched_cells(rows, ())} if rows is not None else set()
+    known = MirrorVersions(ctx.paths).latest()
+    keeps = TableFilter(ctx.replication.filter).keeps
+    plan = mirror_plan(window.lo, window.hi, definitions, ddls, touched, known, keeps)
+    done = _apply_ddl_only(ctx, plan)
+    if plan.cells and rows is not None:
+        done.append(_apply_rows(ctx, rows, plan))
+    return Applied(
+        list(chain.from_iterable(part.versions for part in done)),
+        sum(part.rows for part in done),
+        sum(part.unfit for part in done),
+    )
+
+
+def _apply_ddl_only(ctx: StageContext, plan: MirrorPlan) -> list[Applied]:
+    """Components without row changes need no Spark."""
+    quiet = [component for component in plan.components if not component.tables]
+    days = ctx.replication.lake.retention_days
+    with ThreadPoolExecutor(_THREADS) as pool:
+        return list(pool.map(lambda component: apply_component(component, ctx.paths, days, ()), quiet))
+
+
+def _apply_rows(ctx: StageContext, rows: object, plan: MirrorPlan) -> Applied:
+    net = net_changes(ctx.spark, rows, plan.cells)
+    numbers = [(c.db, c.table, plan.component[c.db.lower(), c.table.lower()]) for c in plan.cells]
+    components = ctx.spark.createDataFrame(sorted(set(numbers)), "db STRING, table STRING, component INT")
+    busy = {component.number: component for component in plan.components if component.tables}
+    task = MirrorTask(busy, ctx.paths, ctx.replication.lake.retention_days)
+    found = (
+        net.join(F.broadcast(components), ["db", "table"])
+        .select(*_NET)
+        .repartition("component")
+        .sortWithinPartitions("component", "segment", "db", "table")
+        .mapInArrow(task, _RESULT)
+        .collect()
+    )
+    versions = [MirrorVersion(**{name: row[name] for name in MirrorVersion.__dataclass_fields__}) for row in found]
+    return Applied(versions, sum(row["rows"] for row in found), sum(row["unfit"] for row in found))
+
+
+@dataclass(frozen=True)
+class MirrorTask:
+    """Applies the components of a partition one after the other, in a worker; yields their version rows."""
+
+    plans: dict[int, ComponentPlan]
+    paths: LakePaths
+    retention_days: int
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Batches of net changes sorted by component, segment and table; one result batch a component."""
+        for number, slices in groupby(_by_component(batches), key=lambda entry: entry[0]):
+            net = (batch for _, batch in slices)
+            yield _result(apply_component(self.plans[number], self.paths, self.retention_days, net))
+
+
+def _by_component(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, pa.RecordBatch]]:
+    for batch in batches:
+        start = 0
+        for number, run in groupby(batch.column("component").to_pylist()):
+            size = sum(1 for _ in run)
+            yield number, batch.slice(start, size)
+            start += size
+
+
+def _result(applied: Applied) -> pa.RecordBatch:
+    # The counts ride on the first row: a component with rows has at least one version.
+    rows = [{**asdict(version), "rows": 0, "unfit": 0} for version in applied.versions]
+    rows[0] |= {"rows": applied.rows, "unfit": applied.unfit}
+    names = [column.strip().split(" ")[0] for column in _RESULT.split(",")]
+    kinds = {"STRING": pa.string(), "BIGINT": pa.int64(), "BOOLEAN": pa.bool_()}
+    schema = pa.schema([(c.split()[0], kinds[c.split()[1]]) for c in _RESULT.split(",")])
+    return pa.RecordBatch.from_pylist([{name: row[name] for name in names} for row in rows], schema=schema)
