@@ -84,6 +84,10 @@ class TargetUnavailable(Transient):
     """The target database cannot be reached, or the connection broke outside a commit."""
 
 
+class TargetBusy(Transient):
+    """The target rolled the transaction back for another one's sake: a deadlock or a lock wait that took too long."""
+
+
 class TargetRefused(Permanent):
     """The target refuses: credentials, privileges, a statement it cannot run, data it does not take."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from binlake.ddl.collations import DEFAULT_COLLATIONS, Dialect, target_charset, target_collation
 from binlake.ddl.errors import Unmappable
@@ -136,7 +137,7 @@ def _is_expression_index(tokens: Sequence[Token]) -> bool:
     if head is None or not any(token.is_word(*_KEY_WORDS) for token in tokens[:head]):
         return False
     inside = tokens[head + 1 : closing(tokens, head)]
-    starts = [inside[0], *(b for a, b in zip(inside, inside[1:], strict=False) if a.is_mark(","))] if inside else []
+    starts = [inside[0], *(b for a, b in pairwise(inside) if a.is_mark(","))] if inside else []
     # A column def such as `a` DECIMAL(1,2) UNIQUE has its key word behind the parenthesis.
     return any(token.is_mark("(") for token in starts)
 
@@ -155,7 +156,7 @@ def _own_collation(column: list[Token], table: TableDef | None, dialect: Dialect
     info = table.column(column[0].value) if table is not None and column[0].kind is TokenKind.NAME else None
     if table is None or info is None or info.charset in ("", "binary") or info.collate == table.collate:
         return column
-    if not no_own_charset(column) or not info.elems and info.type_name not in _TEXT_TYPES:
+    if not no_own_charset(column) or (not info.elems and info.type_name not in _TEXT_TYPES):
         return column
     end = closing(column, 2) if len(column) > 2 and column[2].is_mark("(") else 1
     charset, collate = target_charset(info.charset, dialect), target_collation(info.collate, dialect)

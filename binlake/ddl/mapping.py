@@ -1,4 +1,4 @@
-"""TiDB's DDL text in the dialect of the target: every change is a row of docs/target-mapping.md, the rest stops clearly.
+"""TiDB's DDL text in the dialect of the target: each change is a row of docs/target-mapping.md, the rest stops clearly.
 
 Sources: DESIGN 4 (charset and collation of each CREATE), tidb-binlog 1.11, 1.14, 5.10; hazards R-28.
 """
@@ -61,8 +61,15 @@ def map_ddl(ddl: SourceDdl, dialect: Dialect) -> MappedDdl:
     if found.kind is Kind.ALTER_TABLE and not mapped[found.rest :]:
         return MappedDdl((), "skip", "nothing is left for the target but options of TiDB", tables, found.kind)
     text = render(mapped)
-    use = () if _on_database(found.kind) or not ddl.db else (f"USE {quote_name(ddl.db)}",)
+    use = () if _on_database(found.kind) or not ddl.db else (f"USE {quote_name(_session_db(found, ddl))}",)
     return MappedDdl((*use, text), "apply", "", tables, found.kind)
+
+
+def _session_db(found: Classified, ddl: SourceDdl) -> str:
+    """The database that bare names mean. A rename into another database has the new one in its job."""
+    bare = {name.lower() for db, name in found.tables if not db}
+    homes = {table.db for table in ddl.before.tables if table.name.lower() in bare}
+    return homes.pop() if len(homes) == 1 else ddl.db
 
 
 def _plain(query: str, dialect: Dialect) -> list[Token]:

@@ -34,7 +34,7 @@ from binlake.schema import Identity
 class NetChange:
     """What a segment leaves of one key.
 
-    `delete`: the key is absent at the end, `before` is the first image seen. `replace`: `after` is the full final image.
+    `delete`: the key is absent at the end, `before` is the first image seen. `replace`: `after` is the final image.
     `insert` (tables without a key only): `copies` rows of `after` were added. For tables without a key a `delete`
     removes `copies` rows of `before`. `mutations` counts the row changes reduced into this one.
     """

@@ -1,0 +1,15 @@
+-- One row per batch that is downstream, written in the batch's own transaction: what is here is not done again.
+-- atomic: 1 when the whole segment was one transaction. Kept for the newest two windows of a task.
+CREATE TABLE IF NOT EXISTS {schema}.binlake_ledger (
+  task VARCHAR(64) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+  lo BIGINT UNSIGNED NOT NULL,
+  hi BIGINT UNSIGNED NOT NULL,
+  segment INT UNSIGNED NOT NULL,
+  phase TINYINT UNSIGNED NOT NULL,
+  batch INT UNSIGNED NOT NULL,
+  digest CHAR(64) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+  row_count BIGINT UNSIGNED NOT NULL,
+  atomic TINYINT UNSIGNED NOT NULL,
+  at TIMESTAMP(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6),
+  PRIMARY KEY (task, lo, hi, segment, phase, batch)
+) DEFAULT CHARSET = utf8mb4;

@@ -1,0 +1,7 @@
+-- Which replication writes which row of `checkpoint`: two on one row would overwrite each other's position.
+CREATE TABLE IF NOT EXISTS {schema}.binlake_owner (
+  clusterID BIGINT UNSIGNED PRIMARY KEY,
+  task VARCHAR(64) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+  config_hash VARCHAR(64) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+  since TIMESTAMP(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6)
+) DEFAULT CHARSET = utf8mb4;
