@@ -1,1 +1,22 @@
-"""Every SQL file that runs on a database. A package only so that the files are installed beside `binlake`."""
+"""The SQL that Binlake runs on a target for itself: one file per table of the checkpoint schema.
+
+`{schema}` stands for the quoted name of that schema (target.checkpoint-schema).
+"""
+
+from __future__ import annotations
+
+from importlib.resources import files
+
+TABLES = ("checkpoint", "binlake_owner", "binlake_lease", "binlake_fence", "binlake_progress", "binlake_ledger")
+"""Tables of the checkpoint schema; `sql/<name>.sql` creates each."""
+
+
+def read(name: str) -> str:
+    """The text of `sql/<name>`, from a checkout and from an installed package. Raises FileNotFoundError."""
+    return files(__name__).joinpath(name).read_text(encoding="utf-8")
+
+
+def statement(table: str) -> str:
+    """The statement that creates `table`, without comment lines. Raises FileNotFoundError."""
+    text = read(f"{table}.sql")
+    return "\n".join(line for line in text.splitlines() if not line.startswith("--")).strip().rstrip(";")

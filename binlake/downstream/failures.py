@@ -1,0 +1,53 @@
+"""The target's error numbers as Binlake's errors: who may retry is decided here and nowhere else (S0-72, R-38, R-61)."""
+
+from __future__ import annotations
+
+from pymysql import err
+
+from binlake.errors import BinlakeError, TargetBusy, TargetRefused, TargetUnavailable
+
+_ACCESS = frozenset({1044, 1045, 1130, 1698, 1820, 1862})
+_PRIVILEGE = frozenset({1142, 1143, 1227, 1370, 1419})
+_BUSY = frozenset({1205, 1213, 1020})
+_UNREACHABLE = frozenset({2002, 2003, 2005, 1040, 1053, 1203, 1226})
+_LOST = frozenset({0, 1077, 1079, 1152, 1153, 1158, 1159, 1160, 1161, 1927, 1129, 2006, 2013, 2014, 2055, 4031})
+
+MISSING = frozenset({1049, 1146})
+"""Unknown database, unknown table."""
+
+_SHOWN = 300
+
+
+def failure(error: err.MySQLError, place: str, statement: str = "") -> BinlakeError:
+    """The error to raise for `error` of the target at `place` (host:port); `statement` is shown shortened."""
+    code, text = _parts(error)
+    where: dict[str, object] = {"target": place, "code": code}
+    if statement:
+        where["statement"] = statement[:_SHOWN]
+    if code in _ACCESS:
+        hint = "check target.user and target.password, and that the user may log in from this host"
+        return TargetRefused(f"the target refuses the login: {text}", where={"target": place, "code": code}, hint=hint)
+    if code in _PRIVILEGE:
+        return TargetRefused(
+            f"the target's user lacks a privilege: {text}", where=where, hint="grant it; see the runbook"
+        )
+    if code in _BUSY:
+        return TargetBusy(f"the target rolled back: {text}", where=where)
+    if code in _UNREACHABLE:
+        hint = "is the server up, and target.host and target.port right?"
+        return TargetUnavailable(f"the target cannot be reached: {text}", where=where, hint=hint)
+    if code in _LOST or isinstance(error, err.InterfaceError):
+        return TargetUnavailable(f"the connection to the target broke: {text}", where=where)
+    hint = "mend the target or the row at its source, then run the window again: the checkpoint has not moved"
+    return TargetRefused(f"the target refuses a statement: {text}", where=where, hint=hint)
+
+
+def code_of(error: BinlakeError) -> int:
+    """The server's number in an error of `failure`; 0 when it has none."""
+    return int(error.where.get("code", 0))
+
+
+def _parts(error: err.MySQLError) -> tuple[int, str]:
+    code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
+    text = str(error.args[1]) if len(error.args) > 1 else "no answer"
+    return code, text or "no answer"

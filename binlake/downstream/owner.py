@@ -1,0 +1,45 @@
+"""Who holds a lease: a text that tells another process on the same machine whether the holder still lives."""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import dataclass
+
+import psutil
+
+
+@dataclass(frozen=True)
+class Owner:
+    """A process: host name, pid, and when it started (seconds), since pids come again."""
+
+    host: str
+    pid: int
+    started: int
+
+    @classmethod
+    def me(cls) -> Owner:
+        """This process."""
+        return cls(socket.gethostname(), os.getpid(), int(psutil.Process().create_time()))
+
+    @classmethod
+    def parse(cls, text: str) -> Owner | None:
+        """The owner of `str(owner)`; None for a text of another make."""
+        parts = text.rsplit(":", 2)
+        if len(parts) != 3 or not all(part.isdigit() for part in parts[1:]):
+            return None
+        return cls(parts[0], int(parts[1]), int(parts[2]))
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.pid}:{self.started}"
+
+    def is_dead(self) -> bool:
+        """True when it ran on this host and is no more; False when it lives or cannot be known."""
+        if self.host != socket.gethostname():
+            return False
+        try:
+            process = psutil.Process(self.pid)
+            gone = process.status() == psutil.STATUS_ZOMBIE
+            return gone or int(process.create_time()) != self.started
+        except psutil.NoSuchProcess:
+            return True

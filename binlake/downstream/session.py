@@ -1,0 +1,144 @@
+"""A connection to the target whose settings make REPLACE and literals mean what `statement` says (hazards R-12)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pymysql
+import structlog
+from pymysql import err
+
+from binlake.config.model import Target
+from binlake.downstream.failures import code_of, failure
+from binlake.errors import TargetRefused, TargetUnavailable, UnknownOutcome
+
+log = structlog.get_logger()
+
+SQL_MODE = "STRICT_ALL_TABLES,NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES,NO_ENGINE_SUBSTITUTION"
+"""Strict, so that a value too long fails and is never cut (S0-72); id 0 stays 0; zero and odd dates of the source are
+taken (no NO_ZERO_*); backslashes escape; no ANSI_QUOTES."""
+
+READ_TIMEOUT_S = 4 * 3600
+"""Longest silence of a server at work: an ADD INDEX may take hours. A dead peer is found by TCP keepalive."""
+
+_SETTINGS = (
+    f"SET SESSION sql_mode = '{SQL_MODE}', time_zone = '+00:00', foreign_key_checks = 0",
+    "SET NAMES utf8mb4 COLLATE utf8mb4_bin",
+    "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
+)
+_OPTIONAL = (
+    "SET SESSION explicit_defaults_for_timestamp = 1",
+    "SET SESSION allow_auto_random_explicit_insert = 1",
+    "SET SESSION tidb_placement_mode = 'IGNORE'",
+)
+"""Settings that not every server has: TiDB's, and one that some servers only have as a global."""
+
+_UNKNOWN_SETTING = frozenset({1193, 1227, 1229, 1231, 1238})
+
+
+class Session:
+    """One connection, autocommit off. Methods raise TargetRefused, TargetBusy or TargetUnavailable."""
+
+    def __init__(self, target: Target, *, idle_s: int | None = None) -> None:
+        self.place = f"{target.host}:{target.port}"
+        self._open = False
+        self._link = self._connect(target)
+        for statement in _SETTINGS:
+            self.execute(statement)
+        optional = list(_OPTIONAL)
+        if idle_s is not None:
+            # A stopped process must not hold its row locks for longer than this.
+            optional += [f"SET SESSION idle_transaction_timeout = {idle_s}", f"SET SESSION wait_timeout = {idle_s}"]
+        for statement in optional:
+            self._try(statement)
+
+    @property
+    def connection_id(self) -> int:
+        """The server's number of this connection."""
+        return int(self._link.thread_id())
+
+    @property
+    def in_transaction(self) -> bool:
+        """True between `begin` and `commit` or `rollback`."""
+        return self._open
+
+    def begin(self) -> None:
+        """Start a transaction."""
+        self.execute("START TRANSACTION")
+        self._open = True
+
+    def commit(self) -> None:
+        """Commit. Raises UnknownOutcome when the connection breaks: look before you repeat (hazards R-61)."""
+        try:
+            self._link.query("COMMIT")
+        except err.MySQLError as error:
+            found = failure(error, self.place, "COMMIT")
+            if isinstance(found, TargetUnavailable):
+                raise UnknownOutcome("the connection broke at COMMIT", where=found.where) from error
+            raise found from error
+        self._open = False
+
+    def rollback(self) -> None:
+        """Roll back; nothing when no transaction is open."""
+        if self._open:
+            self.execute("ROLLBACK")
+            self._open = False
+
+    def execute(self, sql: str) -> int:
+        """Run one statement without arguments; affected rows."""
+        try:
+            return int(self._link.query(sql))
+        except (err.MySQLError, OSError) as error:
+            raise failure(_as_mysql(error), self.place, sql) from error
+
+    def write(self, sql: str, arguments: Sequence[object]) -> int:
+        """Run one statement with `%s` arguments; affected rows."""
+        return self.execute(self._mogrify(sql, arguments))
+
+    def rows(self, sql: str, arguments: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        """All rows of a query; for small answers."""
+        with self._link.cursor() as cursor:
+            try:
+                cursor.execute(self._mogrify(sql, arguments) if arguments else sql)
+                return list(cursor.fetchall())
+            except (err.MySQLError, OSError) as error:
+                raise failure(_as_mysql(error), self.place, sql) from error
+
+    def close(self) -> None:
+        """Close; what is open rolls back at the server."""
+        self._open = False
+        if self._link.open:
+            self._link.close()
+
+    def _connect(self, target: Target) -> pymysql.Connection[Any]:
+        try:
+            return pymysql.connect(
+                host=target.host,
+                port=target.port,
+                user=target.user,
+                password=target.password,
+                charset="utf8mb4",
+                autocommit=False,
+                connect_timeout=max(1, int(target.connect_timeout_s)),
+                read_timeout=READ_TIMEOUT_S,
+                program_name="binlake",
+            )
+        except (err.MySQLError, OSError) as error:
+            raise failure(_as_mysql(error), self.place) from error
+
+    def _mogrify(self, sql: str, arguments: Sequence[object]) -> str:
+        with self._link.cursor() as cursor:
+            return str(cursor.mogrify(sql, tuple(arguments)))
+
+    def _try(self, statement: str) -> None:
+        try:
+            self.execute(statement)
+        except TargetRefused as error:
+            if code_of(error) not in _UNKNOWN_SETTING:
+                raise
+            log.debug("setting_not_there", statement=statement)
+
+
+def _as_mysql(error: err.MySQLError | OSError) -> err.MySQLError:
+    return error if isinstance(error, err.MySQLError) else err.OperationalError(2013, str(error))
