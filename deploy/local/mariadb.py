@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
-import socket
-import subprocess
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
 import pymysql
 from pymysql.connections import Connection
 
+from deploy.local.ports import HOST, free_port
+from deploy.local.process import Service, ServiceError
+from deploy.setup.common import SetupError, run
 from deploy.setup.mariadb import install, install_script, library_path
 
 START_SECONDS = 60.0
-
-
-class MariaDbError(Exception):
-    """The server does not start or answer; holds the end of its log."""
+_STOP_S = 30.0
+_SYSTEM = ("information_schema", "mysql", "performance_schema", "sys")
 
 
 class MariaDb:
@@ -33,66 +30,61 @@ class MariaDb:
 
     user = "root"
     password = ""
-    host = "127.0.0.1"
+    host = HOST
 
     def __init__(self, folder: Path | None = None, *, port: int = 0, options: tuple[str, ...] = ()) -> None:
         self._temporary = folder is None
         self.folder = folder or Path(tempfile.mkdtemp(prefix="binlake-mariadb-"))
         self.port = port or free_port()
         self.options = options
-        self.log = self.folder / "mariadb.log"
         # A socket's path may hold about 100 bytes, so it sits in a short place of its own.
         self._socket_folder = Path(tempfile.mkdtemp(prefix="bl-my-", dir="/tmp"))
         self.socket = self._socket_folder / "s"
-        self._process: subprocess.Popen[bytes] | None = None
-        self._server = install()
+        self._binary = install()
+        self._service = Service("mariadb", self._command(), self.folder, env=self._environment())
+        self.log = self._service.log
 
     @property
     def pid(self) -> int | None:
         """Process id while it runs."""
-        return self._process.pid if self._process and self._process.poll() is None else None
+        return self._service.pid
 
     def start(self) -> MariaDb:
-        """Create the data folder if need be, start, and return when it answers. Raises MariaDbError."""
-        data = self.folder / "data"
-        if not (data / "mysql").exists():
-            self._initialise(data)
-        with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
-                self._command(data), stdout=log, stderr=log, env=self._environment(), start_new_session=True
-            )
-        self._wait_until_it_answers()
+        """Create the data folder if need be, start, and return when it answers. Raises ServiceError."""
+        if not (self._data / "mysql").exists():
+            self._initialise()
+        self._service.start().wait(self._answers, START_SECONDS)
         return self
 
     def stop(self) -> None:
         """Shut down cleanly; a temporary folder is removed."""
-        self._end(signal.SIGTERM)
+        self._service.stop(_STOP_S)
         shutil.rmtree(self._socket_folder, ignore_errors=True)
         if self._temporary:
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def kill9(self) -> None:
         """The machine is gone: no shutdown, no flush."""
-        self._end(signal.SIGKILL)
+        self._service.kill9()
 
     def restart(self) -> MariaDb:
         """Stop (if it runs) and start on the same data and port."""
-        self._end(signal.SIGTERM)
+        self._service.stop(_STOP_S)
         return self.start()
 
     def connect(self, **arguments: Any) -> Connection[Any]:
         """A connection as root, autocommit on; `arguments` go to pymysql."""
-        return pymysql.connect(
-            **{
-                "host": self.host,
-                "port": self.port,
-                "user": self.user,
-                "password": self.password,
-                "charset": "utf8mb4",
-                "autocommit": True,
-                **arguments,
-            }
-        )
+        own = {"host": self.host, "port": self.port, "user": self.user, "password": self.password}
+        return pymysql.connect(**{**own, "charset": "utf8mb4", "autocommit": True, **arguments})
+
+    def wipe(self) -> None:
+        """Drop every database that is not the server's own."""
+        with self.connect() as connection, connection.cursor() as cursor:
+            cursor.execute("SET foreign_key_checks = 0")
+            cursor.execute("SELECT schema_name FROM information_schema.schemata")
+            for (name,) in cursor.fetchall():
+                if name.lower() not in _SYSTEM:
+                    cursor.execute(f"DROP DATABASE `{name.replace('`', '``')}`")
 
     def __enter__(self) -> MariaDb:
         return self.start()
@@ -100,38 +92,29 @@ class MariaDb:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def _initialise(self, data: Path) -> None:
-        data.mkdir(parents=True, exist_ok=True)
-        script = str(install_script())
-        done = subprocess.run(
-            [
-                script,
-                "--no-defaults",
-                f"--basedir={self._base()}",
-                f"--datadir={data}",
-                "--auth-root-authentication-method=normal",
-                "--skip-test-db",
-                "--skip-name-resolve",
-                *_as_root(),
-            ],
-            env=self._environment(),
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if done.returncode:
-            raise MariaDbError(f"mariadb-install-db failed: {done.stdout[-800:]} {done.stderr[-800:]}")
+    @property
+    def _data(self) -> Path:
+        return self.folder / "data"
 
-    def _command(self, data: Path) -> list[str]:
+    def _initialise(self) -> None:
+        self._data.mkdir(parents=True, exist_ok=True)
+        options = ["--auth-root-authentication-method=normal", "--skip-test-db", "--skip-name-resolve"]
+        places = [f"--basedir={self._base}", f"--datadir={self._data}"]
+        command = [str(install_script()), "--no-defaults", *places, *options, *_as_root()]
+        try:
+            run(command, env={**os.environ, **self._environment()})
+        except SetupError as error:
+            raise ServiceError(str(error)) from None
+
+    def _command(self) -> list[str]:
         return [
-            str(self._server),
+            str(self._binary),
             "--no-defaults",
-            f"--basedir={self._base()}",
-            f"--datadir={data}",
+            f"--basedir={self._base}",
+            f"--datadir={self._data}",
             f"--socket={self.socket}",
             f"--port={self.port}",
             f"--bind-address={self.host}",
-            f"--pid-file={self.folder / 'mariadb.pid'}",
             "--skip-name-resolve",
             "--character-set-server=utf8mb4",
             "--collation-server=utf8mb4_bin",
@@ -142,46 +125,20 @@ class MariaDb:
             *self.options,
         ]
 
+    @property
     def _base(self) -> Path:
-        return self._server.resolve().parents[1]
+        return self._binary.resolve().parents[1]
 
     def _environment(self) -> dict[str, str]:
         found = library_path()
-        return {**os.environ, **({"LD_LIBRARY_PATH": found} if found else {})}
+        return {"LD_LIBRARY_PATH": found} if found else {}
 
-    def _wait_until_it_answers(self) -> None:
-        until = time.monotonic() + START_SECONDS
-        while time.monotonic() < until:
-            if self.pid is None:
-                break
-            try:
-                self.connect(connect_timeout=2).close()
-                return
-            except pymysql.err.OperationalError:
-                time.sleep(0.05)
-        raise MariaDbError(f"mariadbd does not answer on port {self.port}: {self._log_end()}")
-
-    def _log_end(self) -> str:
-        return self.log.read_text(errors="replace")[-1500:] if self.log.exists() else "(no log)"
-
-    def _end(self, how: signal.Signals) -> None:
-        if self._process is None:
-            return
-        if self._process.poll() is None:
-            self._process.send_signal(how)
-            try:
-                self._process.wait(timeout=30)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
-        self._process = None
-
-
-def free_port() -> int:
-    """A TCP port of the loopback address that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    def _answers(self) -> bool:
+        try:
+            self.connect(connect_timeout=2).close()
+        except pymysql.err.OperationalError:
+            return False
+        return True
 
 
 def _as_root() -> list[str]:

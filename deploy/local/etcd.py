@@ -1,0 +1,57 @@
+"""A private etcd, for tests: the embedded placement driver must behave as it does."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+
+from deploy.local.ports import HOST, free_ports
+from deploy.local.process import Service, listens
+from deploy.setup.debian import library_path
+from deploy.setup.etcd import ROOT, install
+
+_START_S = 30.0
+
+
+class Etcd:
+    """One server of one member; its data is thrown away when it stops."""
+
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="binlake-etcd-"))
+        self.port, self._peer_port = free_ports(2)
+        client, peer = self.url, f"http://{HOST}:{self._peer_port}"
+        command = [
+            install(),
+            f"--data-dir={self.folder / 'data'}",
+            f"--listen-client-urls={client}",
+            f"--advertise-client-urls={client}",
+            f"--listen-peer-urls={peer}",
+            f"--initial-advertise-peer-urls={peer}",
+            f"--initial-cluster=default={peer}",
+            # Tests write little and throw it away.
+            "--unsafe-no-fsync",
+        ]
+        found = library_path(ROOT)
+        self._service = Service("etcd", command, self.folder, env={"LD_LIBRARY_PATH": found} if found else None)
+
+    @property
+    def url(self) -> str:
+        """`http://host:port` of its clients."""
+        return f"http://{HOST}:{self.port}"
+
+    def start(self) -> Etcd:
+        """Start, and return when it listens. Raises ServiceError."""
+        self._service.start().wait(listens(self.port), _START_S)
+        return self
+
+    def stop(self) -> None:
+        """End it and remove its data."""
+        self._service.stop()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def __enter__(self) -> Etcd:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()

@@ -1,0 +1,189 @@
+"""A server as a child with a session of its own: stopping it ends all it started, and says so when it could not.
+
+A record in `<folder>/<name>.pid` lets another process stop what one left running (`stop_recorded`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+
+import psutil
+
+from deploy.local.ports import free_port, is_open
+
+__all__ = ["Service", "ServiceError", "end_session", "free_port", "listens", "members", "stop_recorded"]
+
+GRACE_S = 10.0
+_KILL_S = 10.0
+_POLL_S = 0.05
+
+
+class ServiceError(Exception):
+    """A server did not start, ended by itself, or cannot be stopped; holds the end of its log."""
+
+
+class Service:
+    """The program `command`; what it writes goes to `<folder>/<name>.log`."""
+
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str | Path],
+        folder: Path,
+        env: Mapping[str, str] | None = None,
+        *,
+        cwd: Path | None = None,
+    ) -> None:
+        self.name = name
+        self.folder = folder
+        self.log = folder / f"{name}.log"
+        self._command = [str(word) for word in command]
+        self._env = {**os.environ, **(env or {})}
+        self._cwd = cwd
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """Process id while it runs."""
+        return self._process.pid if self._process and self._process.poll() is None else None
+
+    def start(self) -> Service:
+        """Start it, without waiting for it to serve. Raises ServiceError."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        try:
+            with self.log.open("ab") as log:
+                self._process = subprocess.Popen(
+                    self._command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    env=self._env,
+                    cwd=self._cwd,
+                    start_new_session=True,
+                )
+        except OSError as error:
+            raise ServiceError(f"{self.name} does not start: {error}") from None
+        record = {"pid": self._process.pid, "created": psutil.Process(self._process.pid).create_time()}
+        self._record.write_text(json.dumps(record), encoding="utf-8")
+        return self
+
+    def wait(self, ready: Callable[[], bool], seconds: float) -> Service:
+        """Return when `ready()`. Raises ServiceError when it ends before, or after `seconds`."""
+        until = time.monotonic() + seconds
+        while not ready():
+            if self.pid is None:
+                raise ServiceError(f"{self.name} ended: {self.log_end()}")
+            if time.monotonic() > until:
+                raise ServiceError(f"{self.name} does not serve after {seconds:.0f} s: {self.log_end()}")
+            time.sleep(_POLL_S)
+        return self
+
+    def stop(self, grace_s: float = GRACE_S) -> None:
+        """SIGTERM to all of it, SIGKILL to what is left after `grace_s`. Raises ServiceError when some of it stays."""
+        if self._process is None:
+            return
+        end_session(self._process.pid, self.name, grace_s, reap=self._process.poll)
+        self._process.wait()
+        self._process = None
+        self._record.unlink(missing_ok=True)
+
+    def kill9(self) -> None:
+        """The machine is gone: SIGKILL at once, to all of it."""
+        self.stop(grace_s=0.0)
+
+    def log_end(self, characters: int = 1500) -> str:
+        """The last `characters` of its log."""
+        return self.log.read_text(encoding="utf-8", errors="replace")[-characters:] if self.log.exists() else "(no log)"
+
+    @property
+    def _record(self) -> Path:
+        return self.folder / f"{self.name}.pid"
+
+
+def listens(port: int) -> Callable[[], bool]:
+    """A condition to wait for: somebody accepts connections on the loopback's `port`."""
+    return lambda: is_open(port)
+
+
+def members(leader: int) -> list[psutil.Process]:
+    """What lives in the session that `leader` opened, and what descends from it."""
+    found: dict[int, psutil.Process] = {}
+    for process in psutil.process_iter():
+        if _session(process.pid) == leader:
+            found[process.pid] = process
+    for process in list(found.values()):
+        try:
+            found.update({child.pid: child for child in process.children(recursive=True)})
+        except psutil.NoSuchProcess:
+            continue
+    return [process for process in found.values() if _alive(process)]
+
+
+def end_session(leader: int, name: str, grace_s: float, *, reap: Callable[[], object] = lambda: None) -> None:
+    """End all of `members(leader)`: SIGTERM, after `grace_s` SIGKILL. Raises ServiceError when one stays."""
+    known = {process.pid: process for process in members(leader)}
+    for how, seconds in ((signal.SIGTERM, grace_s), (signal.SIGKILL, _KILL_S)):
+        if how == signal.SIGTERM and not grace_s:
+            continue
+        _send(known.values(), how)
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            reap()
+            # A program that is told to end may still start others: look again each time.
+            known = {pid: process for pid, process in known.items() if _alive(process)}
+            fresh = {process.pid: process for process in members(leader) if process.pid not in known}
+            _send(fresh.values(), how)
+            known |= fresh
+            if not known:
+                return
+            time.sleep(_POLL_S)
+    raise ServiceError(f"{name} is still there after SIGKILL: {sorted(known)}")
+
+
+def stop_recorded(folder: Path, grace_s: float = GRACE_S) -> list[str]:
+    """Stop every server that left its record in `folder`, the youngest first; their names."""
+    stopped = []
+    for record in sorted(folder.glob("**/*.pid"), key=lambda path: path.stat().st_mtime, reverse=True):
+        told = _read(record)
+        if told is not None:
+            end_session(int(told["pid"]), record.stem, grace_s)
+            stopped.append(record.stem)
+        record.unlink()
+    return stopped
+
+
+def _read(record: Path) -> dict[str, float] | None:
+    """The record, if the process it names is still that one and not another that got its number."""
+    try:
+        told: dict[str, float] = json.loads(record.read_text(encoding="utf-8"))
+        return told if psutil.Process(int(told["pid"])).create_time() == told["created"] else None
+    except (ValueError, psutil.NoSuchProcess):
+        return None
+
+
+def _send(processes: Iterable[psutil.Process], how: signal.Signals) -> None:
+    for process in processes:
+        try:
+            process.send_signal(how)
+        except psutil.NoSuchProcess:
+            continue
+
+
+def _session(pid: int) -> int | None:
+    try:
+        return os.getsid(pid)
+    except ProcessLookupError:
+        return None
+
+
+def _alive(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
