@@ -6,13 +6,17 @@ from collections.abc import Sequence
 
 import grpc
 
+from binlake.errors import ConfigError
 from binlake.placement.channel import connect, unavailable
 from binlake.wire.clock_pb2 import LeadReq, LeadResp
 from binlake.wire.clock_pb2_grpc import ClockStub
 
 
 class ClockClient:
-    """Thread-safe. Raises SourceUnavailable; a real PD has no such service and is named so."""
+    """Thread-safe.
+
+    Raises SourceUnavailable (a real PD has no such service and is named so), ConfigError for a bound that is passed.
+    """
 
     def __init__(self, urls: Sequence[str], timeout_s: float = 10.0) -> None:
         self._urls = list(urls)
@@ -36,5 +40,9 @@ class ClockClient:
         try:
             answer: LeadResp = self._stub.Lead(request, timeout=self._timeout_s)
         except grpc.RpcError as error:
+            if error.code() is grpc.StatusCode.FAILED_PRECONDITION:
+                raise ConfigError(
+                    error.details() or "the clock cannot be led", where={"pd-urls": ",".join(self._urls)}
+                ) from None
             raise unavailable(self._urls, error) from None
         return answer.ts
