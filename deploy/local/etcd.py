@@ -6,8 +6,8 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from deploy.local.ports import HOST, free_ports
-from deploy.local.process import Service, listens
+from deploy.local.ports import HOST, free_ports, is_open
+from deploy.local.process import Child
 from deploy.setup.debian import library_path
 from deploy.setup.etcd import ROOT, install
 
@@ -33,7 +33,7 @@ class Etcd:
             "--unsafe-no-fsync",
         ]
         found = library_path(ROOT)
-        self._service = Service("etcd", command, self.folder, env={"LD_LIBRARY_PATH": found} if found else None)
+        self._service = Child("etcd", command, self.folder, env={"LD_LIBRARY_PATH": found} if found else None)
 
     @property
     def url(self) -> str:
@@ -41,8 +41,8 @@ class Etcd:
         return f"http://{HOST}:{self.port}"
 
     def start(self) -> Etcd:
-        """Start, and return when it listens. Raises ServiceError."""
-        self._service.start().wait(listens(self.port), _START_S)
+        """Start, and return when it listens. Raises ProcessError."""
+        self._service.start().wait_until(lambda: is_open(self.port), _START_S)
         return self
 
     def stop(self) -> None:

@@ -12,7 +12,7 @@ import pymysql
 from pymysql.connections import Connection
 
 from deploy.local.ports import HOST, free_port
-from deploy.local.process import Service, ServiceError
+from deploy.local.process import Child, ProcessError
 from deploy.setup.common import SetupError, run
 from deploy.setup.mariadb import install, install_script, library_path
 
@@ -41,7 +41,7 @@ class MariaDb:
         self._socket_folder = Path(tempfile.mkdtemp(prefix="bl-my-", dir="/tmp"))
         self.socket = self._socket_folder / "s"
         self._binary = install()
-        self._service = Service("mariadb", self._command(), self.folder, env=self._environment())
+        self._service = Child("mariadb", self._command(), self.folder, env=self._environment())
         self.log = self._service.log
 
     @property
@@ -50,10 +50,10 @@ class MariaDb:
         return self._service.pid
 
     def start(self) -> MariaDb:
-        """Create the data folder if need be, start, and return when it answers. Raises ServiceError."""
+        """Create the data folder if need be, start, and return when it answers. Raises ProcessError."""
         if not (self._data / "mysql").exists():
             self._initialise()
-        self._service.start().wait(self._answers, START_SECONDS)
+        self._service.start().wait_until(self._answers, START_SECONDS)
         return self
 
     def stop(self) -> None:
@@ -104,7 +104,7 @@ class MariaDb:
         try:
             run(command, env={**os.environ, **self._environment()})
         except SetupError as error:
-            raise ServiceError(str(error)) from None
+            raise ProcessError(str(error)) from None
 
     def _command(self) -> list[str]:
         return [

@@ -15,20 +15,16 @@ from pathlib import Path
 
 import psutil
 
-from deploy.local.ports import free_port, is_open
-
-__all__ = ["Service", "ServiceError", "end_session", "free_port", "listens", "members", "stop_recorded"]
-
 GRACE_S = 10.0
 _KILL_S = 10.0
 _POLL_S = 0.05
 
 
-class ServiceError(Exception):
+class ProcessError(Exception):
     """A server did not start, ended by itself, or cannot be stopped; holds the end of its log."""
 
 
-class Service:
+class Child:
     """The program `command`; what it writes goes to `<folder>/<name>.log`."""
 
     def __init__(
@@ -53,8 +49,8 @@ class Service:
         """Process id while it runs."""
         return self._process.pid if self._process and self._process.poll() is None else None
 
-    def start(self) -> Service:
-        """Start it, without waiting for it to serve. Raises ServiceError."""
+    def start(self) -> Child:
+        """Start it, without waiting for it to serve. Raises ProcessError."""
         self.folder.mkdir(parents=True, exist_ok=True)
         try:
             with self.log.open("ab") as log:
@@ -68,24 +64,24 @@ class Service:
                     start_new_session=True,
                 )
         except OSError as error:
-            raise ServiceError(f"{self.name} does not start: {error}") from None
+            raise ProcessError(f"{self.name} does not start: {error}") from None
         record = {"pid": self._process.pid, "created": psutil.Process(self._process.pid).create_time()}
         self._record.write_text(json.dumps(record), encoding="utf-8")
         return self
 
-    def wait(self, ready: Callable[[], bool], seconds: float) -> Service:
-        """Return when `ready()`. Raises ServiceError when it ends before, or after `seconds`."""
+    def wait_until(self, ready: Callable[[], bool], seconds: float) -> Child:
+        """Return when `ready()`. Raises ProcessError when it ends before, or after `seconds`."""
         until = time.monotonic() + seconds
         while not ready():
             if self.pid is None:
-                raise ServiceError(f"{self.name} ended: {self.log_end()}")
+                raise ProcessError(f"{self.name} ended: {self.log_end()}")
             if time.monotonic() > until:
-                raise ServiceError(f"{self.name} does not serve after {seconds:.0f} s: {self.log_end()}")
+                raise ProcessError(f"{self.name} does not serve after {seconds:.0f} s: {self.log_end()}")
             time.sleep(_POLL_S)
         return self
 
     def stop(self, grace_s: float = GRACE_S) -> None:
-        """SIGTERM to all of it, SIGKILL to what is left after `grace_s`. Raises ServiceError when some of it stays."""
+        """SIGTERM to all of it, SIGKILL to what is left after `grace_s`. Raises ProcessError when some of it stays."""
         if self._process is None:
             return
         end_session(self._process.pid, self.name, grace_s, reap=self._process.poll)
@@ -106,11 +102,6 @@ class Service:
         return self.folder / f"{self.name}.pid"
 
 
-def listens(port: int) -> Callable[[], bool]:
-    """A condition to wait for: somebody accepts connections on the loopback's `port`."""
-    return lambda: is_open(port)
-
-
 def members(leader: int) -> list[psutil.Process]:
     """What lives in the session that `leader` opened, and what descends from it."""
     found: dict[int, psutil.Process] = {}
@@ -126,7 +117,7 @@ def members(leader: int) -> list[psutil.Process]:
 
 
 def end_session(leader: int, name: str, grace_s: float, *, reap: Callable[[], object] = lambda: None) -> None:
-    """End all of `members(leader)`: SIGTERM, after `grace_s` SIGKILL. Raises ServiceError when one stays."""
+    """End all of `members(leader)`: SIGTERM, after `grace_s` SIGKILL. Raises ProcessError when one stays."""
     known = {process.pid: process for process in members(leader)}
     for how, seconds in ((signal.SIGTERM, grace_s), (signal.SIGKILL, _KILL_S)):
         if how == signal.SIGTERM and not grace_s:
@@ -143,7 +134,7 @@ def end_session(leader: int, name: str, grace_s: float, *, reap: Callable[[], ob
             if not known:
                 return
             time.sleep(_POLL_S)
-    raise ServiceError(f"{name} is still there after SIGKILL: {sorted(known)}")
+    raise ProcessError(f"{name} is still there after SIGKILL: {sorted(known)}")
 
 
 def stop_recorded(folder: Path, grace_s: float = GRACE_S) -> list[str]:
