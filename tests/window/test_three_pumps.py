@@ -1,0 +1,161 @@
+"""The article's three-pump example as a race of real pumps: the members are listed after the TSO, or 8 is lost."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from binlake import tso
+from binlake.placement import ClockClient, EtcdClient, NodeStatus, PdClient, Registry
+from binlake.pumpclient import PumpClient, PumpReader
+from binlake.window.membership import Probe, gather
+from binlake.window.plan import Plan, propose
+from binlake.wire import build
+from pump_service.pd import PlacementDriver
+from pump_service.pump.config import PumpConfig
+from pump_service.pump.server import PumpServer
+
+
+def ts(position: float) -> int:
+    """The TSO of a position of the article."""
+    return tso.compose(int(position * 1000))
+
+
+class Only:
+    """A list of one pump: what is written through it goes there."""
+
+    def __init__(self, registry: Registry, node_id: str) -> None:
+        self._registry, self._node_id = registry, node_id
+
+    def pumps(self) -> Sequence[NodeStatus]:
+        return [pump for pump in self._registry.pumps() if pump.node_id == self._node_id]
+
+
+@dataclass
+class Race:
+    """A led PD and pumps; `landed` is what the windows gave so far, `lo` where the next one starts."""
+
+    folder: Path
+    stack: ExitStack
+    driver: PlacementDriver
+    lo: int = 0
+    landed: list[int] = field(default_factory=list)
+    clients: dict[str, PumpClient] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        urls = [self.driver.url]
+        self.clock = self.stack.enter_context(closing(ClockClient(urls)))
+        self.pd = self.stack.enter_context(closing(PdClient(urls)))
+        self.registry = Registry(self.stack.enter_context(closing(EtcdClient(urls))))
+
+    def join(self, name: str) -> None:
+        # Fakes come only when the test writes them: what the article shows depends on who has which watermark.
+        config = PumpConfig(
+            pd_urls=(self.driver.url,), addr="127.0.0.1:0", data_dir=self.folder / name, node_id=name,
+            gen_binlog_interval_s=3600, stop_write_at_available_space=0,
+        )  # fmt: skip
+        server = PumpServer(config)
+        server.start()
+        self.stack.callback(server.stop)
+        self.clients[name] = self.stack.enter_context(PumpClient(Only(self.registry, name), self.driver.cluster_id))
+
+    def write(self, name: str, position: int) -> None:
+        """A transaction as TiDB writes it: P acked, then the commit_ts from the clock, then C (hazards R-09)."""
+        prewrite = build.prewrite(ts(position - 0.5), str(position).encode(), b"x")
+        self.clients[name].write_prewrite(prewrite)
+        self.clock.lead(ts(position))
+        assert self.pd.tso() < ts(position)
+        self.clients[name].write_commit(build.commit(prewrite, ts(position)))
+
+    def fake(self, name: str, position: float) -> None:
+        self.clock.lead(ts(position) + 1)
+        self.clients[name].write_rollback(build.fake(ts(position)), name)
+
+    def probe(self, host: str) -> Probe:
+        info = PumpReader(host, self.driver.cluster_id).info()
+        return Probe(info.store_uuid, info.max_commit_ts, info.gc_ts)
+
+    def land(self, plan: Plan) -> list[int]:
+        """Pull the planned window from its members: the positions, in commit order."""
+        found: list[int] = []
+        for member in plan.members:
+            reader = PumpReader(member.host, self.driver.cluster_id)
+            found += [c for c, s, _ in reader.pull(plan.lo, plan.hi) if c != s and c <= plan.hi]
+        self.lo = plan.hi
+        self.landed += [tso.physical(commit) // 1000 for commit in sorted(found)]
+        return [tso.physical(commit) // 1000 for commit in sorted(found)]
+
+
+Planner = Callable[[Race, Callable[[], None], int | None], Plan]
+
+
+def tso_then_members(race: Race, between: Callable[[], None], stop: int | None = None) -> Plan:
+    """The window protocol (DESIGN 3.3)."""
+    now = race.pd.tso()
+    between()
+    members = gather(race.registry.pumps(), {}, race.lo, race.probe)
+    return propose(lo=race.lo, tso=now, members=members, stop_points=() if stop is None else (stop,))
+
+
+def members_then_tso(race: Race, between: Callable[[], None], stop: int | None = None) -> Plan:
+    """The mutant: who belongs to the window is asked before the time that bounds it."""
+    pumps = race.registry.pumps()
+    between()
+    members = gather(pumps, {}, race.lo, race.probe)
+    return propose(lo=race.lo, tso=race.pd.tso(), members=members, stop_points=() if stop is None else (stop,))
+
+
+@pytest.fixture
+def race(tmp_path: Path) -> Iterator[Race]:
+    with ExitStack() as stack:
+        driver = stack.enter_context(PlacementDriver(tmp_path / "pd", cluster_id=1, led_from=1))
+        race = Race(tmp_path, stack, driver)
+        for name in ("pump1", "pump2"):
+            race.join(name)
+        for position in range(1, 8):
+            race.write("pump1" if position % 2 else "pump2", position)
+        race.fake("pump2", 7)
+        race.clock.lead(ts(7.2))
+        yield race
+
+
+def play(race: Race, plan: Planner) -> list[list[int]]:
+    """The example: up to 7; pump3 joins while the next window is planned; the rest. What each window landed."""
+    windows = [race.land(plan(race, lambda: None, ts(7)))]
+
+    def pump3_joins() -> None:
+        race.clock.lead(ts(7.4))
+        race.join("pump3")
+        for name, position in (("pump3", 8), ("pump1", 9), ("pump2", 10), ("pump3", 12)):
+            race.write(name, position)
+
+    for between in (pump3_joins, lambda: None):
+        found = plan(race, between, None)
+        if found.state == "ready":
+            windows.append(race.land(found))
+    for name in ("pump1", "pump2", "pump3"):
+        race.fake(name, 12.5)
+    race.clock.lead(ts(20))
+    until = time.monotonic() + 10
+    while race.lo < ts(12) and time.monotonic() < until:
+        found = plan(race, lambda: None, None)
+        if found.state == "ready":
+            windows.append(race.land(found))
+    return [window for window in windows if window]
+
+
+def test_nothing_is_lost_when_a_pump_joins_while_a_window_is_planned(race: Race) -> None:  # S0-58
+    windows = play(race, tso_then_members)
+    assert windows == [[1, 2, 3, 4, 5, 6, 7], [8, 9], [10, 12]]
+    assert race.landed == [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12]
+
+
+def test_the_schedule_catches_a_planner_that_lists_members_before_the_tso(race: Race) -> None:  # S0-58, mutation
+    play(race, members_then_tso)
+    assert 8 not in race.landed, "the schedule must be one that loses 8 when the rule is broken"
+    assert [position for position in race.landed if position != 8] == [1, 2, 3, 4, 5, 6, 7, 9, 10, 12]
