@@ -1,0 +1,117 @@
+"""A warm Spark Connect server: Binlake's own settings, loopback only, code and Python of this virtual environment.
+
+The first query of a JVM costs 17 to 30 s (stack facts, "Connect server"): `start` runs one, so that no window pays it.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+
+from deploy.local.ports import free_port, is_open
+from deploy.local.process import Child, ProcessError
+from spark_jobs.session import CONF, jar_paths
+
+START_S = 120.0
+_CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
+# SerialGC with few cores needs less memory and less CPU than G1 (stack facts, "Spark and Delta").
+_JAVA = "-XX:+UseSerialGC -Xss4m"
+
+
+class SparkConnect:
+    """One server below `folder`. `master`: where it runs its tasks; `memory`: of its JVM; `conf` wins over ours."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        port: int = 0,
+        master: str = "local[2]",
+        memory: str = "2g",
+        conf: dict[str, str] | None = None,
+    ) -> None:
+        self.folder = folder
+        self.port = port or free_port()
+        self._settings = self._conf(memory) | (conf or {})
+        self.server = Child("spark-connect", self._command(master), folder, env=_environment(), cwd=folder)
+
+    @property
+    def url(self) -> str:
+        """`sc://127.0.0.1:port`."""
+        return f"sc://127.0.0.1:{self.port}"
+
+    def start(self, *, warm: bool = True) -> SparkConnect:
+        """Start it and return when it answers, warm unless told otherwise. Raises ProcessError."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.server.start().wait_until(lambda: is_open(self.port), START_S)
+        if warm:
+            warm_up(self.url, self.folder / "warm-up")
+        return self
+
+    def stop(self) -> None:
+        """End it and its Python workers."""
+        self.server.stop()
+
+    def __enter__(self) -> SparkConnect:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _conf(self, memory: str) -> dict[str, str]:
+        return CONF | {
+            "spark.connect.grpc.binding.address": "127.0.0.1",
+            "spark.connect.grpc.binding.port": str(self.port),
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.memory": memory,
+            "spark.driver.extraJavaOptions": f"{_JAVA} -Dderby.system.home={self.folder}",
+            "spark.jars": ",".join(jar_paths()),
+            "spark.sql.warehouse.dir": str(self.folder / "warehouse"),
+            "spark.local.dir": str(self.folder / "scratch"),
+        }
+
+    def _command(self, master: str) -> list[str]:
+        settings = [text for key, value in self._settings.items() for text in ("--conf", f"{key}={value}")]
+        return [spark_submit(), "--master", master, *settings, "--class", _CLASS, "spark-internal"]
+
+
+def spark_submit() -> str:
+    """The `spark-submit` of this virtual environment. Raises ProcessError."""
+    found = shutil.which("spark-submit", path=sysconfig.get_path("scripts"))
+    if found is None:
+        raise ProcessError("no spark-submit beside this Python: run `make setup`")
+    return found
+
+
+def warm_up(url: str, scratch: Path) -> None:
+    """Have the server load and compile what a window uses: Delta write, overwrite and read, SQL, a Python worker."""
+    from pyspark.sql import SparkSession
+
+    table = str(scratch / "table")
+    spark = SparkSession.builder.remote(url).create()
+    try:
+        rows = spark.range(200).selectExpr("id", "id % 7 AS part", "cast(id AS string) AS text")
+        mapped = rows.mapInArrow(_same, rows.schema)
+        for _ in range(2):
+            mapped.write.format("delta").mode("overwrite").save(table)
+        again = spark.read.format("delta").load(table)
+        again.groupBy("part").count().join(again, "part").orderBy("id").collect()
+    finally:
+        spark.stop()
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _same(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    yield from batches
+
+
+def _environment() -> dict[str, str]:
+    # Python workers import the same modules as whoever sends the job: this environment and this checkout.
+    root = str(Path(__file__).resolve().parents[2])
+    return {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": root}
