@@ -7,165 +7,139 @@ the first statement of each transaction proves the epoch and so locks the fence 
 from __future__ import annotations
 
 import hashlib
-import itertools
-import os
-import socket
+import threading
 import time
 from dataclasses import dataclass
-from typing import Any
 
-import psutil
-from pymysql.connections import Connection
+import structlog
 
 from binlake.config.model import Target
-from binlake.downstream.connection import commit, execute, query, translated
-from binlake.downstream.tables import own, quoted
-from binlake.errors import Fenced, LeaseHeld
+from binlake.downstream.failures import code_of
+from binlake.downstream.owner import Owner
+from binlake.downstream.session import Session
+from binlake.errors import BinlakeError, Fenced, LeaseHeld, TargetRefused
+from binlake.statement.literal import qualified
 
-_claims = itertools.count(1)
-_live: set[str] = set()
-"""Claims of this process that are neither released nor given up."""
+log = structlog.get_logger()
 
 _KILL_WAIT_S = 30.0
+_NO_SUCH_SESSION = 1094
+_held: set[str] = set()
+"""Tasks that this process applies now: what names us as holder without being here is a leftover of ours."""
 
 
 @dataclass(frozen=True)
 class Fence:
-    """A claim: the right to write for `task` while `epoch` is the newest. `owner` is host:pid:start:claim."""
+    """The right to write for `task` while `epoch` is the newest. `schema` holds the tables; `lease_s` in seconds."""
 
-    target: Target
+    schema: str
     task: str
     epoch: int
-    owner: str
+    lease_s: int
 
-    def prove(self, connection: Connection[Any]) -> None:
+    def prove(self, session: Session) -> None:
         """The first statement of every transaction. Raises Fenced when another process took over."""
-        sql = f"UPDATE {own(self.target, 'binlake_fence')} SET val = val + 1 WHERE task = %s AND epoch = %s"
-        with translated(self.target):
-            affected = execute(connection, sql, (self.task, self.epoch))
-        if affected != 1:
+        sql = f"UPDATE {qualified(self.schema, 'binlake_fence')} SET val = val + 1 WHERE task = %s AND epoch = %s"
+        if session.write(sql, (self.task, self.epoch)) != 1:
             raise Fenced(
                 "another process took over: this one writes no more",
-                where={"task": self.task, "epoch": self.epoch, "owner": self.owner},
+                where={"task": self.task, "epoch": self.epoch},
                 hint="nothing is lost: the newer run continues from the checkpoint",
             )
 
-    def renew(self, connection: Connection[Any]) -> bool:
-        """Keep the lease for another `target.lease_s`, in a transaction of its own. False: another process has it."""
-        sql = (
-            f"UPDATE {own(self.target, 'binlake_lease')} SET lease_until = {_until(self.target)}"
-            " WHERE task = %s AND epoch = %s"
-        )
-        with translated(self.target):
-            affected = execute(connection, sql, (self.task, self.epoch))
-            commit(connection, self.target)
-        return affected == 1
+    def hold(self, session: Session) -> None:
+        """Mark `session` as the holder's, so that a take-over can end it."""
+        session.rows("SELECT GET_LOCK(%s, 0)", (_lock_name(self.schema, self.task),))
 
-    def release(self, connection: Connection[Any]) -> None:
-        """Let the next one in at once. The fence stays at our epoch: a claim raises it."""
+    def renew(self, session: Session) -> bool:
+        """Keep the lease for another `lease_s`, in a transaction of its own. False: another process has it."""
+        table = qualified(self.schema, "binlake_lease")
+        until = f"UTC_TIMESTAMP(6) + INTERVAL {self.lease_s} SECOND"
+        session.begin()
+        kept = session.write(
+            f"UPDATE {table} SET lease_until = {until} WHERE task = %s AND epoch = %s", (self.task, self.epoch)
+        )
+        session.commit()
+        return kept == 1
+
+    def release(self, session: Session) -> None:
+        """Let the next one in at once. The epoch stays: the next claim raises it."""
         self.abandon()
-        sql = f"UPDATE {own(self.target, 'binlake_lease')} SET owner = '' WHERE task = %s AND epoch = %s"
-        with translated(self.target):
-            execute(connection, sql, (self.task, self.epoch))
-            execute(connection, "DO RELEASE_LOCK(%s)", (_lock_name(self.target, self.task),))
-            commit(connection, self.target)
+        table = qualified(self.schema, "binlake_lease")
+        session.begin()
+        session.write(f"UPDATE {table} SET owner = '' WHERE task = %s AND epoch = %s", (self.task, self.epoch))
+        session.commit()
+        session.rows("SELECT RELEASE_LOCK(%s)", (_lock_name(self.schema, self.task),))
 
     def abandon(self) -> None:
-        """Give the claim up without the server: this process may claim again at once."""
-        _live.discard(self.owner)
-
-    def hold_session(self, connection: Connection[Any]) -> None:
-        """Mark `connection` as the holder's, so that a take-over can end it."""
-        with translated(self.target):
-            query(connection, "SELECT GET_LOCK(%s, 0)", (_lock_name(self.target, self.task),))
+        """Give up without the server: this process may claim again at once."""
+        _held.discard(_lock_name(self.schema, self.task))
 
 
-def claim(connection: Connection[Any], target: Target, task: str) -> Fence:
-    """Take the lease and the next epoch; commits. Waits until a transaction of the old holder has ended.
+def claim(session: Session, target: Target, task: str) -> Fence:
+    """Take the lease and the next epoch; commits. Waits until the old holder's transaction has ended.
 
-    Raises LeaseHeld while its holder lives: the holder is this host's running process, or a lease elsewhere that has
-    not run out by the server's clock.
+    Raises LeaseHeld while the holder lives: a running process of this host, or one elsewhere whose lease has not run
+    out by the server's clock.
     """
-    owner = own_name()
-    with translated(target):
-        _ensure_rows(connection, target, task)
-        _judge(connection, target, task, owner)
-        _end_old_session(connection, target, task)
-        execute(connection, f"UPDATE {own(target, 'binlake_fence')} SET epoch = epoch + 1 WHERE task = %s", (task,))
-        fenced = query(connection, f"SELECT epoch FROM {own(target, 'binlake_fence')} WHERE task = %s FOR UPDATE", (task,))
-        epoch = int(fenced[0][0])
-        execute(
-            connection,
-            f"UPDATE {own(target, 'binlake_lease')} SET epoch = %s, owner = %s, lease_until = {_until(target)}"
-            " WHERE task = %s",
-            (epoch, owner, task),
-        )
-        commit(connection, target)
-    fence = Fence(target, task, epoch, owner)
-    _live.add(owner)
-    fence.hold_session(connection)
-    return fence
-
-
-def own_name() -> str:
-    """host:pid:start of this process and the number of the claim in it."""
-    start = int(psutil.Process().create_time() * 1000)
-    return f"{socket.gethostname()}:{os.getpid()}:{start}:{next(_claims)}"
-
-
-def _ensure_rows(connection: Connection[Any], target: Target, task: str) -> None:
-    execute(connection, f"INSERT IGNORE INTO {own(target, 'binlake_fence')} (task, epoch, val) VALUES (%s, 0, 0)", (task,))
-    execute(
-        connection,
-        f"INSERT IGNORE INTO {own(target, 'binlake_lease')} (task, epoch, owner, lease_until)"
-        " VALUES (%s, 0, '', UTC_TIMESTAMP(6))",
-        (task,),
+    schema = target.checkpoint_schema
+    _ensure_rows(session, schema, task)
+    session.begin()
+    _judge(session, schema, task)
+    _end_old_session(session, schema, task)
+    fence, lease = qualified(schema, "binlake_fence"), qualified(schema, "binlake_lease")
+    session.write(f"UPDATE {fence} SET epoch = epoch + 1 WHERE task = %s", (task,))
+    epoch = int(session.rows(f"SELECT epoch FROM {fence} WHERE task = %s", (task,))[0][0])
+    until = f"UTC_TIMESTAMP(6) + INTERVAL {target.lease_s} SECOND"
+    session.write(
+        f"UPDATE {lease} SET epoch = %s, owner = %s, lease_until = {until} WHERE task = %s",
+        (epoch, str(Owner.me()), task),
     )
-    commit(connection, target)
+    session.commit()
+    _held.add(_lock_name(schema, task))
+    claimed = Fence(schema, task, epoch, target.lease_s)
+    claimed.hold(session)
+    return claimed
 
 
-def _judge(connection: Connection[Any], target: Target, task: str, owner: str) -> None:
-    rows = query(
-        connection,
-        f"SELECT owner, lease_until, lease_until > UTC_TIMESTAMP(6) FROM {own(target, 'binlake_lease')}"
-        " WHERE task = %s FOR UPDATE",
-        (task,),
-    )
-    holder, until, running = rows[0]
-    if holder and running and _may_live(holder, owner):
-        connection.rollback()
+def _ensure_rows(session: Session, schema: str, task: str) -> None:
+    session.begin()
+    for table, values in (("binlake_fence", "%s, 0, 0"), ("binlake_lease", "%s, 0, '', UTC_TIMESTAMP(6)")):
+        session.write(f"INSERT IGNORE INTO {qualified(schema, table)} VALUES ({values})", (task,))
+    session.commit()
+
+
+def _judge(session: Session, schema: str, task: str) -> None:
+    lease = qualified(schema, "binlake_lease")
+    sql = f"SELECT owner, lease_until, lease_until > UTC_TIMESTAMP(6) FROM {lease} WHERE task = %s FOR UPDATE"
+    holder, until, running = session.rows(sql, (task,))[0]
+    if holder and running and not _is_gone(holder, _lock_name(schema, task)):
+        session.rollback()
         raise LeaseHeld(
             f"{holder} applies this replication until {until} UTC",
             where={"task": task},
-            hint="it renews while it lives; wait, or stop it",
+            hint="it renews while it lives; wait for it, or stop it",
         )
 
 
-def _may_live(holder: str, owner: str) -> bool:
-    host, _, _, _ = owner.rsplit(":", 3)
-    parts = holder.rsplit(":", 3)
-    if len(parts) != 4 or parts[0] != host:
-        return True
-    pid, start = int(parts[1]), int(parts[2])
-    if pid == os.getpid() and holder.rsplit(":", 1)[0] == owner.rsplit(":", 1)[0]:
-        return holder in _live
-    try:
-        return int(psutil.Process(pid).create_time() * 1000) == start
-    except psutil.NoSuchProcess:
+def _is_gone(holder: str, name: str) -> bool:
+    owner = Owner.parse(holder)
+    if owner is None:
         return False
+    return name not in _held if owner == Owner.me() else owner.is_dead()
 
 
-def _end_old_session(connection: Connection[Any], target: Target, task: str) -> None:
-    """Kill the session that the old holder may have left in a transaction or in a DDL, and wait until it is gone."""
-    name = _lock_name(target, task)
+def _end_old_session(session: Session, schema: str, task: str) -> None:
+    """Kill the session that the old holder may have left in a transaction or a DDL, and wait until it is gone."""
     until = time.monotonic() + _KILL_WAIT_S
     killed: set[int] = set()
-    while (holder := _session_of(connection, name)) is not None:
+    while (holder := _holding_session(session, schema, task)) is not None:
         if holder not in killed:
             killed.add(holder)
-            _kill(connection, holder)
+            log.warning("old_session_killed", task=task, session=holder)
+            _kill(session, holder)
         if time.monotonic() > until:
-            connection.rollback()
+            session.rollback()
             raise LeaseHeld(
                 f"the session {holder} of the last holder does not end",
                 where={"task": task},
@@ -174,26 +148,58 @@ def _end_old_session(connection: Connection[Any], target: Target, task: str) -> 
         time.sleep(0.05)
 
 
-def _session_of(connection: Connection[Any], name: str) -> int | None:
-    rows = query(connection, "SELECT IS_USED_LOCK(%s), CONNECTION_ID()", (name,))
-    holder, mine = rows[0]
-    return None if holder is None or holder == mine else int(holder)
+def _holding_session(session: Session, schema: str, task: str) -> int | None:
+    found = session.rows("SELECT IS_USED_LOCK(%s)", (_lock_name(schema, task),))[0][0]
+    return None if found is None or int(found) == session.connection_id else int(found)
 
 
-def _kill(connection: Connection[Any], session: int) -> None:
+def _kill(session: Session, holder: int) -> None:
     try:
-        execute(connection, f"KILL {session}")
-    except Exception as error:
+        session.execute(f"KILL {holder}")
+    except TargetRefused as error:
         # It may have ended by itself in between.
-        if not error.args or error.args[0] != 1094:
+        if code_of(error) != _NO_SUCH_SESSION:
             raise
 
 
-def _lock_name(target: Target, task: str) -> str:
+def _lock_name(schema: str, task: str) -> str:
     # Names of user locks hold 64 characters at most.
-    digest = hashlib.sha256(f"{quoted(target.checkpoint_schema)}.{task}".encode()).hexdigest()
-    return f"binlake:{digest[:48]}"
+    return f"binlake:{hashlib.sha256(qualified(schema, task).encode()).hexdigest()[:48]}"
 
 
-def _until(target: Target) -> str:
-    return f"UTC_TIMESTAMP(6) + INTERVAL {int(target.lease_s)} SECOND"
+class LeaseKeeper:
+    """Renews every third of the lease from a thread with a session of its own: a DDL may run for hours (R-29).
+
+    `lost` is set when another process has the lease. A renewal that fails is tried again with a new session: the
+    fence, not the lease, keeps writers apart.
+    """
+
+    def __init__(self, target: Target, fence: Fence) -> None:
+        self._target = target
+        self._fence = fence
+        self._ended = threading.Event()
+        self.lost = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"lease-{fence.task}", daemon=True)
+
+    def __enter__(self) -> LeaseKeeper:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join(timeout=self._target.connect_timeout_s)
+
+    def _run(self) -> None:
+        session: Session | None = None
+        while not self._ended.wait(self._fence.lease_s / 3) and not self.lost.is_set():
+            try:
+                session = session or Session(self._target)
+                if not self._fence.renew(session):
+                    self.lost.set()
+            except BinlakeError as error:
+                log.warning("lease_not_renewed", task=self._fence.task, error=str(error))
+                if session is not None:
+                    session.close()
+                session = None
+        if session is not None:
+            session.close()

@@ -2,45 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from pymysql.connections import Connection
-
 import sql
-from binlake.config.model import Target
-from binlake.downstream.connection import execute, query
+from binlake.downstream.session import Session
+from binlake.statement.literal import quote_name
 
 
-def quoted(name: str) -> str:
-    """`name` as an SQL identifier."""
-    return f"`{name.replace('`', '``')}`"
-
-
-def own(target: Target, table: str) -> str:
-    """The qualified name of one of our tables."""
-    return f"{quoted(target.checkpoint_schema)}.{table}"
-
-
-def create_tables(connection: Connection[Any], target: Target) -> None:
-    """Make the checkpoint schema and its tables where they are missing. Reads only when they are all there."""
-    if tables_exist(connection, target):
+def create_tables(session: Session, schema: str) -> None:
+    """Make the checkpoint schema and its tables where they are missing; only reads when they are all there."""
+    if tables_exist(session, schema):
         return
-    schema = quoted(target.checkpoint_schema)
-    execute(connection, f"CREATE DATABASE IF NOT EXISTS {schema}")
+    session.execute(f"CREATE DATABASE IF NOT EXISTS {quote_name(schema)}")
     for table in sql.TABLES:
-        execute(connection, sql.statement(table).replace("{schema}", schema))
+        session.execute(sql.statement(table).replace("{schema}", quote_name(schema)))
 
 
-def tables_exist(connection: Connection[Any], target: Target) -> bool:
+def tables_exist(session: Session, schema: str) -> bool:
     """True when every table of ours is there."""
-    return existing(connection, target).issuperset(sql.TABLES)
-
-
-def existing(connection: Connection[Any], target: Target) -> frozenset[str]:
-    """Names of the tables in the checkpoint schema."""
-    rows = query(
-        connection,
-        "SELECT table_name FROM information_schema.tables WHERE table_schema = %s",
-        (target.checkpoint_schema,),
-    )
-    return frozenset(str(name) for (name,) in rows)
+    rows = session.rows("SELECT table_name FROM information_schema.tables WHERE table_schema = %s", (schema,))
+    return {str(name) for (name,) in rows}.issuperset(sql.TABLES)
