@@ -1,24 +1,73 @@
-"""What every room's tests share: the repository on the path, and real servers as fixtures."""
+"""What every room's tests share: the repository on the path, real servers as fixtures, and the order of the run."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 # `deploy` is not an installed package: tests and demo run it from the checkout.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from support.leftovers import leftovers, mark_session
 from support.mariadb import MariaDb
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# Quick tests first: a slow one is no news when a quick one has failed already.
+_ORDER = ("mariadb", "spark", "airflow", "e2e")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Unit tests, then by what is needed: MariaDB, Spark, Airflow, all of it."""
+    items.sort(
+        key=lambda item: max((1 + n for n, mark in enumerate(_ORDER) if item.get_closest_marker(mark)), default=0)
+    )
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nothing_is_left() -> Iterator[None]:
+    """Fails the session when a process that a test started outlives it."""
+    mark_session()
+    yield
+    assert leftovers() == []
 
 
 @pytest.fixture(scope="session")
 def mariadb() -> Iterator[MariaDb]:
-    """A running MariaDB 10.11 of this test session; tests make and drop databases of their own."""
-    server = MariaDb()
-    try:
-        yield server.start()
-    finally:
-        server.stop()
+    """A running MariaDB of this test session; tests make and drop databases of their own."""
+    with MariaDb() as server:
+        yield server
+
+
+@pytest.fixture
+def empty_mariadb(mariadb: MariaDb) -> MariaDb:
+    """The session's MariaDB without any database of a test before."""
+    mariadb.wipe()
+    return mariadb
+
+
+@pytest.fixture(scope="session")
+def etcd_url() -> Iterator[str]:
+    """`http://host:port` of a real etcd, empty at first."""
+    from deploy.local.etcd import Etcd
+
+    with Etcd() as server:
+        yield server.url
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """A warm classic session with Delta on two cores; tables are in the folders of each test."""
+    from spark_jobs.session import classic_session
+
+    warehouse = tmp_path_factory.mktemp("warehouse")
+    session = classic_session(
+        "tests", "local[2]", {"spark.sql.warehouse.dir": str(warehouse), "spark.driver.memory": "1g"}
+    )
+    yield session
+    session.stop()

@@ -113,7 +113,7 @@ def members(leader: int) -> list[psutil.Process]:
             found.update({child.pid: child for child in process.children(recursive=True)})
         except psutil.NoSuchProcess:
             continue
-    return [process for process in found.values() if _alive(process)]
+    return [process for process in found.values() if alive(process)]
 
 
 def end_session(leader: int, name: str, grace_s: float, *, reap: Callable[[], object] = lambda: None) -> None:
@@ -127,7 +127,7 @@ def end_session(leader: int, name: str, grace_s: float, *, reap: Callable[[], ob
         while time.monotonic() < until:
             reap()
             # A program that is told to end may still start others: look again each time.
-            known = {pid: process for pid, process in known.items() if _alive(process)}
+            known = {pid: process for pid, process in known.items() if alive(process)}
             fresh = {process.pid: process for process in members(leader) if process.pid not in known}
             _send(fresh.values(), how)
             known |= fresh
@@ -173,7 +173,8 @@ def _session(pid: int) -> int | None:
         return None
 
 
-def _alive(process: psutil.Process) -> bool:
+def alive(process: psutil.Process) -> bool:
+    """Whether it still runs; one that only waits to be reaped does not."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

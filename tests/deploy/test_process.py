@@ -1,0 +1,96 @@
+"""A child is stopped with all it started, however that hides; a record is enough to stop it later."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from deploy.local.ports import free_port, free_ports, is_open
+from deploy.local.process import Child, ProcessError, alive, members, stop_recorded
+
+# Starts one child in its own process group (as pyspark.daemon does) and one that will not hear SIGTERM.
+_FAMILY = """
+import os, signal, subprocess, sys, time
+sleep = "import signal, sys, time; {} ; print('x', flush=True); time.sleep(600)"
+deaf = "signal.signal(signal.SIGTERM, signal.SIG_IGN)"
+a = subprocess.Popen([sys.executable, "-c", sleep.format("1")], process_group=0, stdout=subprocess.PIPE)
+b = subprocess.Popen([sys.executable, "-c", sleep.format(deaf)], stdout=subprocess.PIPE)
+a.stdout.readline(), b.stdout.readline()
+print("ready", flush=True)
+time.sleep(600)
+"""
+
+
+def _family(folder: Path) -> Child:
+    child = Child("family", [sys.executable, "-c", _FAMILY], folder)
+    return child.start().wait_until(lambda: "ready" in child.log.read_text(), 30)
+
+
+def test_stop_ends_other_groups_and_the_deaf(tmp_path: Path) -> None:
+    child = _family(tmp_path)
+    family = members(child.pid or 0)
+    assert len(family) == 3
+    child.stop(grace_s=0.5)
+    assert child.pid is None
+    assert not [process for process in family if alive(process)]
+
+
+def test_kill9_leaves_nothing_either(tmp_path: Path) -> None:
+    child = _family(tmp_path)
+    family = members(child.pid or 0)
+    child.kill9()
+    assert not [process for process in family if alive(process)]
+
+
+def test_what_its_leader_left_behind_is_ended(tmp_path: Path) -> None:
+    child = _family(tmp_path)
+    family = members(child.pid or 0)
+    psutil.Process(child.pid).kill()
+    child.stop(grace_s=0.5)
+    assert not [process for process in family if alive(process)]
+
+
+def test_one_that_ends_by_itself_is_told_with_its_log(tmp_path: Path) -> None:
+    child = Child("short", [sys.executable, "-c", "raise SystemExit('no disk')"], tmp_path).start()
+    with pytest.raises(ProcessError, match="short ended: no disk"):
+        child.wait_until(lambda: False, 30)
+
+
+def test_one_that_does_not_serve_in_time_is_told(tmp_path: Path) -> None:
+    child = _family(tmp_path)
+    with pytest.raises(ProcessError, match="family does not serve after 0 s"):
+        child.wait_until(lambda: False, 0.1)
+    child.kill9()
+
+
+def test_a_program_that_is_missing_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ProcessError, match="does not start"):
+        Child("nothing", ["/no/such/program"], tmp_path).start()
+
+
+def test_a_record_is_enough_to_stop_it(tmp_path: Path) -> None:
+    family = members(_family(tmp_path).pid or 0)
+    assert stop_recorded(tmp_path, grace_s=0.5) == ["family"]
+    assert not [process for process in family if alive(process)]
+    assert stop_recorded(tmp_path) == []
+
+
+def test_a_stale_record_stops_nobody_else(tmp_path: Path) -> None:
+    other = Child("other", [sys.executable, "-c", "import time; time.sleep(600)"], tmp_path / "other").start()
+    record = {"pid": other.pid, "created": time.time() - 1000}
+    (tmp_path / "old.pid").write_text(json.dumps(record))
+    (tmp_path / "other/other.pid").unlink()
+    assert stop_recorded(tmp_path) == []
+    assert other.pid is not None
+    other.kill9()
+
+
+def test_free_ports_are_different_and_closed() -> None:
+    ports = free_ports(5)
+    assert len(set(ports)) == 5
+    assert not any(is_open(port) for port in [*ports, free_port()])
