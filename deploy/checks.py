@@ -1,0 +1,162 @@
+"""`make lint`: style, types, import rules, and that what is made from something else still fits it.
+
+`python -m deploy.checks` runs all checks and tells each one's outcome; `proto` and `docs` make what two of them compare.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from binlake.config.reference import reference_text
+
+ROOT = Path(__file__).resolve().parents[1]
+PROTO = Path("binlake/wire")
+REFERENCE = ROOT / "docs" / "configuration.md"
+PROMISES = ROOT / "docs" / "promises.md"
+_ID = re.compile(r"\b(?:S[0-9]|R|C)-[0-9]{2}\b")
+_CITING = (
+    "binlake",
+    "pump_service",
+    "spark_jobs",
+    "plugins",
+    "dags",
+    "deploy",
+    "tests",
+    "bench",
+    "docs",
+    "sql",
+    "proto",
+)
+_TEXT = frozenset({".py", ".md", ".sql", ".proto", ".html", ".toml"})
+
+
+class CheckError(Exception):
+    """A check found something; what, for people."""
+
+
+def main(arguments: list[str]) -> int:
+    """Run all checks, or make what `arguments` name (`proto`, `docs`); the exit status."""
+    if arguments:
+        for name in arguments:
+            MAKERS[name]()
+        return 0
+    failed = [name for name, check in CHECKS.items() if not _passes(name, check)]
+    if failed:
+        print(f"lint: {len(failed)} of {len(CHECKS)} checks failed: {', '.join(failed)}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def _passes(name: str, check: Callable[[], None]) -> bool:
+    began = time.monotonic()
+    try:
+        check()
+    except CheckError as error:
+        print(f"lint: {name}: {error}", file=sys.stderr, flush=True)
+        return False
+    print(f"lint: {name}: ok ({time.monotonic() - began:.1f} s)", flush=True)
+    return True
+
+
+def _tool(*command: str) -> Callable[[], None]:
+    def check() -> None:
+        program = Path(sysconfig.get_path("scripts")) / command[0]
+        done = subprocess.run([program, *command[1:]], cwd=ROOT, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise CheckError(f"{' '.join(command)}\n{done.stdout}{done.stderr}")
+
+    return check
+
+
+def generate(folder: Path) -> None:
+    """Make the messages and stubs of every proto file below `folder`. Raises CheckError."""
+    sources = [str(path.relative_to(ROOT / "proto")) for path in sorted((ROOT / "proto" / PROTO).glob("*.proto"))]
+    outputs = [f"--{kind}={folder}" for kind in ("python_out", "pyi_out", "grpc_python_out")]
+    command = [sys.executable, "-m", "grpc_tools.protoc", f"-I{ROOT / 'proto'}", *outputs, *sources]
+    done = subprocess.run(command, cwd=ROOT / "proto", capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise CheckError(done.stderr.strip())
+
+
+def check_generated() -> None:
+    """The committed modules are those that the proto files give."""
+    with tempfile.TemporaryDirectory(prefix="binlake-proto-") as scratch:
+        generate(Path(scratch))
+        stale = [name for name in _committed() if not _same(Path(scratch) / name, ROOT / name)]
+    if stale:
+        raise CheckError(f"run `make proto`: {', '.join(stale)}")
+
+
+def _committed() -> list[str]:
+    # A service that is served without generated stubs has no such file.
+    return sorted(str(path.relative_to(ROOT)) for path in (ROOT / PROTO).glob("*_pb2*.py*"))
+
+
+def _same(made: Path, kept: Path) -> bool:
+    return made.exists() and made.read_bytes() == kept.read_bytes()
+
+
+def make_proto() -> None:
+    """Replace the committed modules by what the proto files give."""
+    with tempfile.TemporaryDirectory(prefix="binlake-proto-") as scratch:
+        generate(Path(scratch))
+        for made in sorted((Path(scratch) / PROTO).iterdir()):
+            kept = ROOT / PROTO / made.name
+            if kept.exists() or not made.name.endswith("_grpc.py") or _has_service(made):
+                kept.write_bytes(made.read_bytes())
+                print(f"proto: {PROTO / made.name}")
+
+
+def _has_service(stubs: Path) -> bool:
+    return "class " in stubs.read_text(encoding="utf-8")
+
+
+def make_reference() -> None:
+    """Write docs/configuration.md."""
+    REFERENCE.write_text(reference_text(), encoding="utf-8")
+    print(f"docs: {REFERENCE.relative_to(ROOT)}")
+
+
+def check_reference() -> None:
+    """docs/configuration.md is what the model gives."""
+    if not REFERENCE.exists() or REFERENCE.read_text(encoding="utf-8") != reference_text():
+        raise CheckError("docs/configuration.md is out of date: run `make docs`")
+
+
+def check_ids() -> None:
+    """Every id that code, tests or docs cite is on docs/promises.md."""
+    known = set(_ID.findall(PROMISES.read_text(encoding="utf-8")))
+    unknown = [f"{where}: {cited}" for where, cited in _citations() if cited not in known]
+    if unknown:
+        raise CheckError("not on docs/promises.md:\n  " + "\n  ".join(unknown))
+
+
+def _citations() -> Iterator[tuple[str, str]]:
+    for room in _CITING:
+        for path in sorted((ROOT / room).rglob("*")):
+            if path.suffix not in _TEXT or path == PROMISES:
+                continue
+            for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+                yield from ((f"{path.relative_to(ROOT)}:{number}", cited) for cited in _ID.findall(line))
+
+
+CHECKS: dict[str, Callable[[], None]] = {
+    "ruff": _tool("ruff", "check", "."),
+    "format": _tool("ruff", "format", "--check", "."),
+    "types": _tool("mypy"),
+    "imports": _tool("lint-imports", "--no-logo"),
+    "generated": check_generated,
+    "configuration": check_reference,
+    "ids": check_ids,
+}
+MAKERS: dict[str, Callable[[], None]] = {"proto": make_proto, "docs": make_reference}
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
