@@ -6,10 +6,27 @@ from collections.abc import Sequence
 
 import grpc
 
-from binlake.errors import ConfigError, SourceUnavailable
+from binlake.errors import BinlakeError, ConfigError, Permanent, SourceUnavailable
 
-OPTIONS = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1),
-           ("grpc.use_local_subchannel_pool", 1))  # fmt: skip
+OPTIONS = (
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    ("grpc.use_local_subchannel_pool", 1),
+    # A machine that vanishes closes no connection: streams learn it by pings, as PD's own clients send them.
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 3_000),
+    ("grpc.http2.max_pings_without_data", 0),
+)
+_REFUSED = {
+    grpc.StatusCode.UNIMPLEMENTED,
+    grpc.StatusCode.INVALID_ARGUMENT,
+    grpc.StatusCode.FAILED_PRECONDITION,
+    grpc.StatusCode.NOT_FOUND,
+    grpc.StatusCode.OUT_OF_RANGE,
+    grpc.StatusCode.UNAUTHENTICATED,
+    grpc.StatusCode.PERMISSION_DENIED,
+}
+"""Answers of a server that is well: the same request gets them again."""
 
 
 def targets(urls: Sequence[str]) -> list[str]:
@@ -39,3 +56,10 @@ def unavailable(urls: Sequence[str], why: object) -> SourceUnavailable:
     return SourceUnavailable(
         f"PD cannot be reached: {text}", where={"pd-urls": ",".join(urls)}, hint="is it running? `binlake pd --help`"
     )
+
+
+def failure(urls: Sequence[str], error: grpc.RpcError) -> BinlakeError:
+    """What a failed call means: Permanent when the server answered and refused, else SourceUnavailable."""
+    if error.code() not in _REFUSED:
+        return unavailable(urls, error)
+    return Permanent(f"PD refused: {error.details()} ({error.code().name})", where={"pd-urls": ",".join(urls)})

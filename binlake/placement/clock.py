@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import grpc
 
 from binlake.errors import ConfigError
-from binlake.placement.channel import connect, unavailable
+from binlake.placement.channel import connect, failure
 from binlake.wire.clock_pb2 import LeadReq, LeadResp
 from binlake.wire.clock_pb2_grpc import ClockStub
 
@@ -44,5 +44,5 @@ class ClockClient:
                 raise ConfigError(
                     error.details() or "the clock cannot be led", where={"pd-urls": ",".join(self._urls)}
                 ) from None
-            raise unavailable(self._urls, error) from None
+            raise failure(self._urls, error) from None
         return answer.ts

@@ -9,8 +9,8 @@ from typing import Any
 
 import grpc
 
-from binlake.errors import LostRange
-from binlake.placement.channel import connect, unavailable
+from binlake.errors import BinlakeError, LostRange, SourceUnavailable
+from binlake.placement.channel import connect, failure, unavailable
 from binlake.wire import etcd_pb2 as pb
 from binlake.wire import etcd_rpc as rpc
 
@@ -24,7 +24,11 @@ def prefix_end(prefix: bytes) -> bytes:
 
 
 class EtcdClient:
-    """Thread-safe; connects at the first call and again after a failure. Calls raise SourceUnavailable."""
+    """Thread-safe; connects at the first call, and anew (perhaps to another URL) after the server went away.
+
+    Calls raise SourceUnavailable, or Permanent when the server refuses. After SourceUnavailable a write may or may not
+    have been done: whoever cares reads again.
+    """
 
     def __init__(self, urls: Sequence[str], timeout_s: float = 5.0) -> None:
         self._urls = list(urls)
@@ -91,14 +95,14 @@ class EtcdClient:
 
     def lease_keep_alive(self, lease_id: int) -> int:
         """One round of Lease.LeaseKeepAlive; the seconds left, 0 or less when the lease is gone."""
-        method = rpc.LEASE_KEEP_ALIVE
-        call = self._open().stream_stream(
+        method, channel = rpc.LEASE_KEEP_ALIVE, self._open()
+        call = channel.stream_stream(
             method.path, request_serializer=_bytes, response_deserializer=method.response.FromString
         )
         try:
             answer = next(call(iter([pb.LeaseKeepAliveRequest(ID=lease_id)]), timeout=self._timeout_s))
         except grpc.RpcError as error:
-            raise unavailable(self._urls, error) from None
+            raise self._failed(channel, error) from None
         ttl: int = answer.TTL
         return ttl
 
@@ -116,14 +120,25 @@ class EtcdClient:
             return self._channel
 
     def _call(self, method: rpc.Method, request: Any) -> Any:
-        call = self._open().unary_unary(
+        channel = self._open()
+        call = channel.unary_unary(
             method.path, request_serializer=_bytes, response_deserializer=method.response.FromString
         )
         try:
             return call(request, timeout=self._timeout_s)
         except grpc.RpcError as error:
-            self.close()
-            raise unavailable(self._urls, error) from None
+            raise self._failed(channel, error) from None
+        except ValueError:
+            # grpc's way to say that another thread closed the channel.
+            raise unavailable(self._urls, "the connection was closed") from None
+
+    def _failed(self, channel: grpc.Channel, error: grpc.RpcError) -> BinlakeError:
+        told = failure(self._urls, error)
+        with self._lock:
+            # Calls and watches of other threads may still be well: they end with their own errors.
+            if isinstance(told, SourceUnavailable) and self._channel is channel:
+                self._channel = None
+        return told
 
 
 class Watch:
@@ -147,20 +162,31 @@ class Watch:
         self._call.cancel()
 
     def __iter__(self) -> Iterator[tuple[int, pb.Event]]:
-        """(revision, event) in order. Raises SourceUnavailable, or LostRange when the revision was compacted."""
+        """(revision, event) in order, until `cancel`.
+
+        Raises SourceUnavailable when the server goes away, LostRange when the start revision was compacted.
+        """
         try:
             for answer in itertools.chain([self._first], self._call):
                 if answer.canceled:
-                    raise LostRange(
-                        f"the watch was cancelled: {answer.cancel_reason or 'the revision was compacted'}",
-                        where={"compact_revision": answer.compact_revision},
-                        hint="list the keys again and watch from that revision",
-                    )
+                    raise self._canceled(answer)
                 for event in answer.events:
                     yield event.kv.mod_revision, event
         except grpc.RpcError as error:
             if not self._ended.is_set():
-                raise unavailable(self._urls, error) from None
+                raise failure(self._urls, error) from None
+            return
+        if not self._ended.is_set():
+            raise unavailable(self._urls, "the watch ended")
+
+    def _canceled(self, answer: pb.WatchResponse) -> BinlakeError:
+        if not answer.compact_revision:
+            return unavailable(self._urls, f"the watch was cancelled: {answer.cancel_reason or 'no reason given'}")
+        return LostRange(
+            "the watch would begin in the past that the server has forgotten",
+            where={"compact_revision": answer.compact_revision},
+            hint="list the keys again and watch from that revision",
+        )
 
     def _created(self, timeout_s: float) -> pb.WatchResponse:
         timer = threading.Timer(timeout_s, self._call.cancel)
@@ -168,7 +194,9 @@ class Watch:
         try:
             first: pb.WatchResponse = next(self._call)
         except grpc.RpcError as error:
-            raise unavailable(self._urls, error) from None
+            raise failure(self._urls, error) from None
+        except StopIteration:
+            raise unavailable(self._urls, "the watch ended") from None
         finally:
             timer.cancel()
         return first

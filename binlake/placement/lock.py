@@ -6,12 +6,22 @@ import threading
 import time
 from types import TracebackType
 
-from binlake.errors import LeaseHeld
+import structlog
+
+from binlake.errors import BinlakeError, Fenced, LeaseHeld
 from binlake.placement.etcd import EtcdClient
+
+log = structlog.get_logger(__name__)
+
+_POLL_S = 0.2
 
 
 class EtcdLock:
-    """`with EtcdLock(etcd, "name", owner="host:pid")`: waits up to `wait_s`, then LeaseHeld names the holder."""
+    """`with EtcdLock(etcd, "name", owner="host:pid") as lock`: waits up to `wait_s`, then LeaseHeld names the holder.
+
+    The lease of `ttl_s` is renewed in the background. A holder that cannot renew it loses the lock: call `check` before
+    each step that must not be done twice.
+    """
 
     def __init__(self, etcd: EtcdClient, name: str, owner: str, *, ttl_s: int = 15, wait_s: float = 60.0) -> None:
         self._etcd = etcd
@@ -20,35 +30,60 @@ class EtcdLock:
         self._ttl_s = ttl_s
         self._wait_s = wait_s
         self._lease = 0
+        self._held_until = 0.0
         self._released = threading.Event()
         self._keeper: threading.Thread | None = None
 
     def __enter__(self) -> EtcdLock:
         """Take the lock. Raises LeaseHeld, SourceUnavailable."""
+        self._held_until = time.monotonic() + self._ttl_s
         self._lease = self._etcd.lease_grant(self._ttl_s)
-        deadline = time.monotonic() + self._wait_s
-        while not self._etcd.put_if(self._key, self._owner.encode(), mod_revision=0, lease=self._lease):
-            if time.monotonic() >= deadline:
-                self._etcd.lease_revoke(self._lease)
-                raise self._held()
-            time.sleep(0.2)
         self._released.clear()
         self._keeper = threading.Thread(target=self._keep, name="etcd-lock", daemon=True)
         self._keeper.start()
+        try:
+            self._acquire()
+        except BaseException:
+            self._release()
+            raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._release()
+
+    def check(self) -> None:
+        """Raises Fenced when the lease may have ended: another one may hold the lock by now."""
+        if time.monotonic() >= self._held_until:
+            raise Fenced("the lock's lease was not renewed in time", where={"lock": self._key.decode()})
+
+    def _acquire(self) -> None:
+        deadline = time.monotonic() + self._wait_s
+        while not self._etcd.put_if(self._key, self._owner.encode(), mod_revision=0, lease=self._lease):
+            if time.monotonic() >= deadline:
+                raise self._held()
+            time.sleep(_POLL_S)
+
+    def _release(self) -> None:
         self._released.set()
         if self._keeper is not None:
             self._keeper.join()
-        self._etcd.lease_revoke(self._lease)
+        try:
+            self._etcd.lease_revoke(self._lease)
+        except BinlakeError as error:
+            log.warning("lock_left_to_its_lease", lock=self._key.decode(), seconds=self._ttl_s, error=str(error))
 
     def _keep(self) -> None:
         while not self._released.wait(self._ttl_s / 3):
-            if self._etcd.lease_keep_alive(self._lease) <= 0:
-                return
+            asked = time.monotonic()
+            try:
+                if self._etcd.lease_keep_alive(self._lease) <= 0:
+                    self._held_until = 0.0
+                    return
+                self._held_until = asked + self._ttl_s
+            except BinlakeError as error:
+                log.warning("lease_not_renewed", lock=self._key.decode(), error=str(error))
 
     def _held(self) -> LeaseHeld:
         found = self._etcd.get(self._key)

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
 import queue
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import grpc
 
 from binlake import tso as oracle
-from binlake.errors import Permanent
-from binlake.placement.channel import connect, unavailable
+from binlake.errors import Permanent, SourceUnavailable
+from binlake.placement.channel import connect, failure, unavailable
 from binlake.wire import pd_pb2 as pb
 from binlake.wire.pd_pb2_grpc import PDStub
 
 
 class PdClient:
-    """Timestamps of one cluster; thread-safe. `cluster_id` given: any other cluster is refused."""
+    """Timestamps of one cluster; thread-safe. `cluster_id` given: any other cluster is refused.
+
+    Once a cluster is known, a PD of another one that appears behind the same URLs is refused as well.
+    """
 
     def __init__(self, urls: Sequence[str], timeout_s: float = 10.0, cluster_id: int | None = None) -> None:
         self._urls = list(urls)
@@ -37,40 +39,58 @@ class PdClient:
             return self._known
 
     def tso(self, count: int = 1) -> int:
-        """A fresh timestamp, the last of a batch of `count`. Raises SourceUnavailable."""
+        """A fresh timestamp, the last of a batch of `count`.
+
+        Raises SourceUnavailable; Permanent for another cluster or a count that PD refuses.
+        """
         with self._lock:
-            if self._stream is None:
-                self._connect()
-            assert self._stream is not None
+            kept = self._stream
             try:
-                return self._stream.ask(count, self._timeout_s)
-            except (grpc.RpcError, queue.Empty) as error:
-                self._disconnect()
-                if isinstance(error, grpc.RpcError) and error.code() is grpc.StatusCode.FAILED_PRECONDITION:
-                    raise _another(self._urls, error.details() or "") from None
-                why = error if isinstance(error, grpc.RpcError) else f"no timestamp within {self._timeout_s:g} s"
-                raise unavailable(self._urls, why) from None
+                return self._ask(count)
+            except SourceUnavailable:
+                # A stream of long ago may have ended with a restart of PD; the one opened now says how PD is.
+                if kept is None or not kept.broke:
+                    raise
+                return self._ask(count)
 
     def close(self) -> None:
         """Close the connections; the client can be used again."""
         with self._lock:
             self._disconnect()
 
-    def _connect(self) -> None:
+    def _ask(self, count: int) -> int:
+        stream = self._stream or self._connect()
+        try:
+            return stream.ask(count, self._timeout_s)
+        except queue.Empty:
+            self._disconnect()
+            raise unavailable(self._urls, f"no timestamp within {self._timeout_s:g} s") from None
+        except grpc.RpcError as error:
+            self._disconnect()
+            if error.code() is grpc.StatusCode.FAILED_PRECONDITION:
+                raise _another(self._urls, error.details() or "") from None
+            raise failure(self._urls, error) from None
+        except _Ended as error:
+            self._disconnect()
+            raise unavailable(self._urls, error) from None
+
+    def _connect(self) -> _TsoStream:
         self._disconnect()
         channel = connect(self._urls, self._timeout_s)
         try:
             answer = PDStub(channel).GetMembers(pb.GetMembersRequest(), timeout=self._timeout_s)
         except grpc.RpcError as error:
             channel.close()
-            raise unavailable(self._urls, error) from None
-        self._known = answer.header.cluster_id
-        if self._expected is not None and self._expected != self._known:
+            raise failure(self._urls, error) from None
+        found = answer.header.cluster_id
+        expected = self._known if self._expected is None else self._expected
+        if expected is not None and expected != found:
             channel.close()
-            found, self._known = self._known, None
-            raise _another(self._urls, f"cluster id {found}, expected {self._expected}")
+            raise _another(self._urls, f"cluster id {found}, expected {expected}")
+        self._known = found
         self._channel = self._leader(channel, answer)
-        self._stream = _TsoStream(self._channel, self._known)
+        self._stream = _TsoStream(self._channel, found)
+        return self._stream
 
     def _leader(self, channel: grpc.Channel, answer: pb.GetMembersResponse) -> grpc.Channel:
         # A single PD is its own leader whatever address it advertises.
@@ -95,34 +115,43 @@ def _another(urls: Sequence[str], found: str) -> Permanent:
     )
 
 
+class _Ended(Exception):
+    """The stream is over, or PD answered with an error inside the message."""
+
+
 class _TsoStream:
     """One Tso stream: requests go in one at a time, a thread takes the answers, so that a wait can end."""
 
     def __init__(self, channel: grpc.Channel, cluster_id: int) -> None:
         self._header = pb.RequestHeader(cluster_id=cluster_id)
         self._requests: queue.SimpleQueue[pb.TsoRequest | None] = queue.SimpleQueue()
-        self._answers: queue.SimpleQueue[pb.TsoResponse | grpc.RpcError] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[pb.TsoResponse | Exception] = queue.SimpleQueue()
         self._call = PDStub(channel).Tso(iter(self._requests.get, None))
+        self.broke = False
+        self._closed = False
         threading.Thread(target=self._receive, name="pd-tso", daemon=True).start()
 
     def ask(self, count: int, timeout_s: float) -> int:
-        """Raises queue.Empty after `timeout_s`, or the stream's RpcError."""
+        """Raises queue.Empty after `timeout_s`, the stream's RpcError, _Ended."""
         self._requests.put(pb.TsoRequest(header=self._header, count=count))
         answer = self._answers.get(timeout=timeout_s)
-        if isinstance(answer, grpc.RpcError):
+        if isinstance(answer, Exception):
             raise answer
+        if answer.header.error.type != pb.OK:
+            raise _Ended(answer.header.error.message)
         return oracle.compose(answer.timestamp.physical, answer.timestamp.logical)
 
     def close(self) -> None:
+        self._closed = True
         self._requests.put(None)
         self._call.cancel()
 
     def _receive(self) -> None:
-        answers: Iterator[pb.TsoResponse] = iter(self._call)
-        with contextlib.suppress(StopIteration):
-            while True:
-                try:
-                    self._answers.put(next(answers))
-                except grpc.RpcError as error:
-                    self._answers.put(error)
-                    return
+        try:
+            for answer in self._call:
+                self._answers.put(answer)
+            end: Exception = _Ended("PD ended the stream")
+        except grpc.RpcError as error:
+            end = error
+        self.broke = not self._closed
+        self._answers.put(end)

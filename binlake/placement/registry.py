@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,6 +13,9 @@ from binlake.placement.etcd import EtcdClient
 ROOT = "/tidb-binlog/v1"
 PUMPS = f"{ROOT}/pumps/"
 DRAINERS = f"{ROOT}/drainers/"
+# Go's encoder writes these so that JSON can stand in HTML and JavaScript.
+_GO_ESCAPES = {ord(char): f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"}
+_TRIES = 20
 STATES = frozenset({"online", "pausing", "paused", "closing", "offline"})
 
 
@@ -37,11 +40,12 @@ class NodeStatus:
             "state": self.state,
             "isAlive": self.is_alive,
             "score": self.score,
-            "label": self.label,
+            "label": self.label if self.label is None else dict(sorted(self.label.items())),
             "maxCommitTS": self.max_commit_ts,
             "updateTS": self.update_ts,
         }
-        return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+        text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+        return text.translate(_GO_ESCAPES).encode()
 
     @classmethod
     def from_json(cls, data: bytes, key: str) -> NodeStatus:
@@ -70,7 +74,7 @@ class NodeStatus:
 
 
 class Registry:
-    """Reads and writes entries. Raises SourceUnavailable, WireError, Transient after lost races."""
+    """Reads and writes entries. Raises SourceUnavailable, WireError, Transient after lost races, Permanent."""
 
     def __init__(self, etcd: EtcdClient) -> None:
         self._etcd = etcd
@@ -85,29 +89,36 @@ class Registry:
 
     def put_pump(self, status: NodeStatus) -> None:
         """Create or replace a pump's entry; confirmed when it returns."""
-        self._put(PUMPS + status.node_id, status)
+        self._change(PUMPS + status.node_id, lambda _: status)
 
     def put_drainer(self, status: NodeStatus) -> None:
-        """Create or replace a consumer's entry."""
-        self._put(DRAINERS + status.node_id, status)
+        """Create or replace a consumer's entry; confirmed when it returns."""
+        self._change(DRAINERS + status.node_id, lambda _: status)
 
     def publish_drainer(self, node_id: str, max_commit_ts: int, update_ts: int = 0) -> None:
-        """Tell closing pumps how far a batch consumer has landed.
+        """Tell closing pumps how far a batch consumer has landed; the rest of its entry stays.
 
-        `paused` keeps its place without being notified: it has no endpoint (hazards R-05).
+        A new entry is `paused`, which keeps its place without being notified: it has no endpoint (hazards R-05).
         """
-        found = self._etcd.get((DRAINERS + node_id).encode())
-        known = NodeStatus.from_json(found.value, DRAINERS + node_id) if found else NodeStatus(node_id, "", "paused")
-        self.put_drainer(replace(known, max_commit_ts=max_commit_ts, update_ts=update_ts or max_commit_ts))
+
+        key = DRAINERS + node_id
+
+        def moved(known: bytes | None) -> NodeStatus:
+            entry = NodeStatus(node_id, "", "paused") if known is None else NodeStatus.from_json(known, key)
+            return replace(entry, max_commit_ts=max_commit_ts, update_ts=update_ts or max_commit_ts)
+
+        self._change(key, moved)
 
     def _list(self, prefix: str) -> list[NodeStatus]:
         entries, _ = self._etcd.prefix(prefix.encode())
         return [NodeStatus.from_json(entry.value, entry.key.decode()) for entry in entries]
 
-    def _put(self, key: str, status: NodeStatus) -> None:
+    def _change(self, key: str, change: Callable[[bytes | None], NodeStatus]) -> None:
+        # Created under ModRevision = 0, replaced under the ModRevision that was read: nobody's change is lost.
         name = key.encode()
-        for _ in range(5):
+        for _ in range(_TRIES):
             found = self._etcd.get(name)
+            status = change(found.value if found else None)
             if self._etcd.put_if(name, status.to_json(), mod_revision=found.mod_revision if found else 0):
                 return
         raise Transient("others keep changing this registry entry", where={"key": key}, hint="two nodes with one id?")

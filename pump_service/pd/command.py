@@ -18,6 +18,7 @@ class PdCommand:
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Address, data directory, cluster id, led clock."""
         parser.add_argument("--addr", default="127.0.0.1:2379", metavar="HOST:PORT", help="port 0 takes a free one")
+        parser.add_argument("--advertise-addr", default="", metavar="HOST:PORT", help="what other machines reach it by")
         parser.add_argument("--data-dir", default="data.pd", metavar="DIR")
         parser.add_argument("--cluster-id", type=int, help="refuse a data directory of another cluster")
         parser.add_argument("--led", action="store_true", help="the clock is led by `binlake capture replay`")
@@ -32,7 +33,15 @@ class PdCommand:
         for name in (signal.SIGTERM, signal.SIGINT):
             signal.signal(name, lambda *_: stopped.set())
         led_from = args.start_ts if args.led else None
-        with PlacementDriver(args.data_dir, host or "127.0.0.1", int(port), args.cluster_id, led_from=led_from) as pd:
+        driver = PlacementDriver(
+            args.data_dir,
+            host or "127.0.0.1",
+            int(port),
+            args.cluster_id,
+            advertise=args.advertise_addr,
+            led_from=led_from,
+        )
+        with driver as pd:
             print(f"serving {pd.url} cluster_id={pd.cluster_id}", flush=True)
             stopped.wait()
         return 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import grpc
@@ -13,6 +13,17 @@ import grpc
 from binlake.wire import etcd_pb2 as pb
 from binlake.wire import etcd_rpc as rpc
 from pump_service.pd.kvstore import KvStore
+
+_POLL_S = 0.5  # how soon a watch sees that its client went away
+
+# FileExistsError is an OSError: the narrower one comes first.
+_STATUS: tuple[tuple[type[Exception], grpc.StatusCode], ...] = (
+    (KeyError, grpc.StatusCode.NOT_FOUND),
+    (IndexError, grpc.StatusCode.OUT_OF_RANGE),
+    (ValueError, grpc.StatusCode.INVALID_ARGUMENT),
+    (FileExistsError, grpc.StatusCode.FAILED_PRECONDITION),
+    (OSError, grpc.StatusCode.INTERNAL),
+)
 
 
 class EtcdService:
@@ -25,14 +36,14 @@ class EtcdService:
     def handlers(self) -> list[grpc.GenericRpcHandler]:
         """What a grpc server registers."""
         store = self._store
-        unary = [
+        unary: list[tuple[rpc.Method, Callable[[Any], Any]]] = [
             (rpc.RANGE, store.range),
             (rpc.PUT, store.put),
             (rpc.DELETE_RANGE, store.delete_range),
             (rpc.TXN, store.txn),
             (rpc.LEASE_GRANT, store.grant),
-            (rpc.LEASE_REVOKE, self._revoke),
-            (rpc.LEASE_TIME_TO_LIVE, lambda request: store.time_to_live(request.ID)),
+            (rpc.LEASE_REVOKE, lambda request: store.revoke(request.ID)),
+            (rpc.LEASE_TIME_TO_LIVE, store.time_to_live),
         ]
         methods = [(method, _unary(method, call)) for method, call in unary]
         methods += [(rpc.WATCH, _stream(rpc.WATCH, self._watch))]
@@ -45,74 +56,95 @@ class EtcdService:
         ]
 
     def close(self) -> None:
-        """End the streams."""
+        """End the watches."""
         self._closing.set()
-
-    def _revoke(self, request: pb.LeaseRevokeRequest) -> pb.LeaseRevokeResponse:
-        self._store.revoke(request.ID)
-        return pb.LeaseRevokeResponse(header=self._store.header())
+        self._store.wake()
 
     def _keep_alive(
         self, requests: Iterator[pb.LeaseKeepAliveRequest], _context: grpc.ServicerContext
     ) -> Iterator[pb.LeaseKeepAliveResponse]:
         for request in requests:
-            ttl = self._store.keep_alive(request.ID)
-            yield pb.LeaseKeepAliveResponse(header=self._store.header(), ID=request.ID, TTL=ttl)
+            yield self._store.keep_alive(request.ID)
 
     def _watch(self, requests: Iterator[pb.WatchRequest], context: grpc.ServicerContext) -> Iterator[pb.WatchResponse]:
-        out: queue.SimpleQueue[pb.WatchResponse | None] = queue.SimpleQueue()
-        context.add_callback(lambda: out.put(None))
-        threading.Thread(target=self._serve_watches, args=(requests, context, out), daemon=True).start()
-        yield from iter(out.get, None)
+        stream = _WatchStream(self._store, context, self._closing)
+        if not context.add_callback(stream.end):
+            return
+        threading.Thread(target=stream.serve, args=(requests,), name="pd-watch", daemon=True).start()
+        yield from stream.answers()
+        if self._closing.is_set():
+            # Not the end of a watch: the client is to try another member.
+            context.abort(grpc.StatusCode.UNAVAILABLE, "the placement driver is stopping")
 
-    def _serve_watches(
-        self,
-        requests: Iterator[pb.WatchRequest],
-        context: grpc.ServicerContext,
-        out: queue.SimpleQueue[pb.WatchResponse | None],
-    ) -> None:
-        running: dict[int, threading.Event] = {}
-        ids = itertools.count(1)
+
+class _WatchStream:
+    """One Watch stream: its watches run on threads of their own and write into one queue of answers."""
+
+    def __init__(self, store: KvStore, context: grpc.ServicerContext, closing: threading.Event) -> None:
+        self._store = store
+        self._context = context
+        self._closing = closing
+        self._out: queue.SimpleQueue[pb.WatchResponse | None] = queue.SimpleQueue()
+        self._running: dict[int, threading.Event] = {}
+        self._ids = itertools.count(1)
+
+    def answers(self) -> Iterator[pb.WatchResponse]:
+        """What to send, until the stream ends."""
+        yield from iter(self._out.get, None)
+
+    def end(self) -> None:
+        """No more answers."""
+        self._out.put(None)
+
+    def serve(self, requests: Iterator[pb.WatchRequest]) -> None:
+        """Begin and cancel watches as the client asks."""
         try:
             for request in requests:
                 kind = request.WhichOneof("request_union")
                 if kind == "create_request":
-                    watch_id = request.create_request.watch_id or next(ids)
-                    running[watch_id] = threading.Event()
-                    arguments = (watch_id, request.create_request, running[watch_id], context, out)
-                    threading.Thread(target=self._follow, args=arguments, daemon=True).start()
-                elif kind == "cancel_request" and request.cancel_request.watch_id in running:
-                    running.pop(request.cancel_request.watch_id).set()
+                    self._create(request.create_request)
+                elif kind == "cancel_request" and request.cancel_request.watch_id in self._running:
+                    self._running.pop(request.cancel_request.watch_id).set()
         except grpc.RpcError:
             # The client went away: grpc tells a reader of its requests so.
             return
         finally:
-            for stopped in running.values():
+            for stopped in self._running.values():
                 stopped.set()
 
-    def _follow(
-        self,
-        watch_id: int,
-        request: pb.WatchCreateRequest,
-        stopped: threading.Event,
-        context: grpc.ServicerContext,
-        out: queue.SimpleQueue[pb.WatchResponse | None],
-    ) -> None:
-        store = self._store
-        following = request.start_revision or store.revision + 1
-        out.put(pb.WatchResponse(header=store.header(), watch_id=watch_id, created=True))
-        if following <= store.compacted:
-            out.put(_compacted(store, watch_id))
-            return
-        while context.is_active() and not stopped.is_set() and not self._closing.is_set():
-            if not store.wait_beyond(following - 1, 0.5):
-                continue
-            header, events = store.header(), store.events_since(following, request.key, request.range_end)
-            following = header.revision + 1
-            events = [event for event in events if event.kv.mod_revision <= header.revision and _wanted(event, request)]
-            if events:
-                out.put(pb.WatchResponse(header=header, watch_id=watch_id, events=events))
-        out.put(pb.WatchResponse(header=store.header(), watch_id=watch_id, canceled=True))
+    def _create(self, request: pb.WatchCreateRequest) -> None:
+        watch_id = request.watch_id or next(i for i in self._ids if i not in self._running)
+        stopped = self._running[watch_id] = threading.Event()
+        header = self._store.header()
+        self._out.put(pb.WatchResponse(header=header, watch_id=watch_id, created=True))
+        since = request.start_revision or header.revision + 1
+        threading.Thread(target=self._follow, args=(watch_id, request, since, stopped), daemon=True).start()
+
+    def _follow(self, watch_id: int, request: pb.WatchCreateRequest, since: int, stopped: threading.Event) -> None:
+        while self._context.is_active() and not stopped.is_set():
+            if self._closing.is_set():
+                self.end()
+                return
+            try:
+                revision, events = self._store.wait_changes(since, request.key, request.range_end, _POLL_S)
+            except IndexError as error:
+                self._out.put(self._canceled(watch_id, str(error), self._store.compacted + 1))
+                return
+            since = max(since, revision + 1)
+            shown = [_shown(event, request) for event in events if _wanted(event, request)]
+            if shown:
+                header = pb.ResponseHeader(revision=revision, member_id=1, raft_term=1)
+                self._out.put(pb.WatchResponse(header=header, watch_id=watch_id, events=shown))
+        self._out.put(self._canceled(watch_id))
+
+    def _canceled(self, watch_id: int, reason: str = "", compact_revision: int = 0) -> pb.WatchResponse:
+        return pb.WatchResponse(
+            header=self._store.header(),
+            watch_id=watch_id,
+            canceled=True,
+            cancel_reason=reason,
+            compact_revision=compact_revision,
+        )
 
 
 def _wanted(event: pb.Event, request: pb.WatchCreateRequest) -> bool:
@@ -120,23 +152,21 @@ def _wanted(event: pb.Event, request: pb.WatchCreateRequest) -> bool:
     return unwanted[event.type] not in request.filters
 
 
-def _compacted(store: KvStore, watch_id: int) -> pb.WatchResponse:
-    reason = "etcdserver: mvcc: required revision has been compacted"
-    return pb.WatchResponse(header=store.header(), watch_id=watch_id, canceled=True, cancel_reason=reason,
-                            compact_revision=store.compacted + 1)  # fmt: skip
+def _shown(event: pb.Event, request: pb.WatchCreateRequest) -> pb.Event:
+    return event if request.prev_kv else pb.Event(type=event.type, kv=event.kv)
 
 
-def _unary(method: rpc.Method, call: Any) -> grpc.RpcMethodHandler:
+def _unary(method: rpc.Method, call: Callable[[Any], Any]) -> grpc.RpcMethodHandler[Any, Any]:
     def answer(request: Any, context: grpc.ServicerContext) -> Any:
         try:
             return call(request)
-        except KeyError:
-            context.abort(grpc.StatusCode.NOT_FOUND, "etcdserver: requested lease not found")
-        except ValueError as error:
-            context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        except tuple(kind for kind, _ in _STATUS) as error:
+            status = next(status for kind, status in _STATUS if isinstance(error, kind))
+            # str() of a KeyError quotes its message; clients compare etcd's texts.
+            context.abort(status, str(error.args[0]) if isinstance(error, KeyError) else str(error))
 
     return grpc.unary_unary_rpc_method_handler(answer, method.request.FromString, method.response.SerializeToString)
 
 
-def _stream(method: rpc.Method, call: Any) -> grpc.RpcMethodHandler:
+def _stream(method: rpc.Method, call: Any) -> grpc.RpcMethodHandler[Any, Any]:
     return grpc.stream_stream_rpc_method_handler(call, method.request.FromString, method.response.SerializeToString)

@@ -1,15 +1,24 @@
 """Timestamps that never repeat and never fall, across restarts and clock steps (MISSION S0-16, hazards R-09).
 
-A bound is saved and fsynced ahead of use; a restart begins above it. *Led* mode (DESIGN 5, replay): the clock stands
-just below a bound that the replayer moves, and a request waits while there is no room below it. Timestamps of the led
-clock have a logical part of at least `LED_LOGICAL`, in the millisecond before the bound: a recorded cluster's own
-timestamps have small logical parts, so the two never meet. Once released, the clock runs on at real pace from there.
+A bound is saved and fsynced ahead of use; a restart begins above it.
+
+*Led* mode (DESIGN 5, capture replay; the protocol of `proto/binlake/wire/clock.proto`):
+
+1. `binlake pd --led --start-ts N` begins held, in the millisecond after N. That and every later step is durable before
+   it is answered, so a restart neither jumps to the wall clock nor repeats a timestamp.
+2. `Lead(ts, hold=true)` moves the bound: every timestamp given from now on is below `ts` and stands in the millisecond
+   before it, so that a fake binlog moves a watermark up close to the bound. Bounds do not fall: a lower one changes
+   nothing. A bound at or below a timestamp given already is refused (this driver is not fresh).
+3. A request that finds no room below the bound waits until the bound moves; it does not fail.
+4. `Lead(hold=false)` releases: the clock runs on at real pace from the bound, by a saved offset to the real clock.
+
+Timestamps of the held clock have a logical part of at least `LED_LOGICAL`: a recorded cluster's own timestamps have
+small ones, so the two never meet.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import threading
 import time
 from collections.abc import Callable
@@ -17,56 +26,68 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from binlake import tso
-from binlake.errors import Permanent
+from binlake.errors import ConfigError, Permanent
+from pump_service.durable import replace_file
 
 AHEAD_MS = 3000
+"""How far the saved bound runs ahead of a free clock: PD's own window."""
+AHEAD_HELD = 4096
+"""The same for a held clock, in timestamps: all of one bound share a millisecond."""
 LED_LOGICAL = 1 << 17
+MAX_COUNT = tso.MAX_LOGICAL >> 1
 
 
 @dataclass
 class _Saved:
-    """What survives: nothing at or above `bound_ms` was given; `held` with `lead_ts`; `offset_ms` to the real clock."""
+    """What survives: nothing above `bound_ts` was given; `held` below `lead_ts`; `offset_ms` to the real clock."""
 
-    bound_ms: int
+    bound_ts: int
     held: bool = False
     lead_ts: int = 0
     offset_ms: int = 0
 
 
 class Oracle:
-    """Gives timestamps; thread-safe. `now_ms` is the real clock in Unix milliseconds."""
+    """Gives timestamps; thread-safe. `now_ms` is the real clock in Unix milliseconds.
+
+    `led_from`: at the very first start, begin held after this ts. Raises ConfigError for an unreadable file.
+    """
 
     def __init__(self, folder: Path, *, led_from: int | None = None, now_ms: Callable[[], int] | None = None) -> None:
         self._path = folder / "tso.json"
         self._now_ms = now_ms or (lambda: time.time_ns() // 1_000_000)
         self._moved = threading.Condition()
         self._saved = self._load(led_from)
-        # Nothing given before the restart is at or above the saved bound.
-        self._last = tso.compose(self._saved.bound_ms, 0) - 1
+        self._last = self._saved.bound_ts
         self._stopped = False
 
     def take(self, count: int, wait_s: float | None = None) -> int:
-        """The last ts of a fresh batch of `count`. Waits while a led clock has no room; TimeoutError after `wait_s`."""
-        if not 1 <= count <= tso.MAX_LOGICAL >> 1:
-            raise ValueError(f"cannot give {count} timestamps at once")
+        """The last ts of a fresh batch of `count` (1 to MAX_COUNT).
+
+        Waits while a held clock has no room. Raises ValueError, and TimeoutError after `wait_s` or `stop`.
+        """
+        if not 1 <= count <= MAX_COUNT:
+            raise ValueError(f"cannot give {count} timestamps at once: 1 to {MAX_COUNT}")
         with self._moved:
             if not self._moved.wait_for(lambda: self._stopped or self._room(count), wait_s) or self._stopped:
                 raise TimeoutError("the led clock has no room below its bound")
-            self._last = self._next(count)
-            self._ahead(tso.physical(self._last))
-            return self._last
+            last = self._next(count)
+            self._ahead(last)
+            self._last = last
+            return last
 
     def lead(self, bound: int) -> int:
-        """Hold the clock below `bound`, which never falls; the last ts given."""
+        """Hold the clock below `bound`; the last ts given. Raises Permanent when that is at or above `bound`."""
         with self._moved:
             if bound <= self._last:
                 raise Permanent(
                     f"timestamps up to {self._last} are given already: the clock cannot be led below {bound}",
                     hint="a capture is replayed into a fresh placement driver (`binlake pd --led`)",
                 )
-            self._saved.held, self._saved.lead_ts = True, max(bound, self._saved.lead_ts)
-            self._save()
-            self._moved.notify_all()
+            if not self._saved.held or bound > self._saved.lead_ts:
+                self._saved.held, self._saved.lead_ts = True, max(bound, self._saved.lead_ts)
+                self._save()
+                self._moved.notify_all()
             return self._last
 
     def release(self) -> int:
@@ -79,6 +100,11 @@ class Oracle:
                 self._moved.notify_all()
             return self._last
 
+    @property
+    def stopped(self) -> bool:
+        """Whether `stop` was called."""
+        return self._stopped
+
     def stop(self) -> None:
         """Wake every waiter; they get TimeoutError."""
         with self._moved:
@@ -86,47 +112,50 @@ class Oracle:
             self._moved.notify_all()
 
     def _room(self, count: int) -> bool:
-        return not self._saved.held or self._next(count) < self._saved.lead_ts
+        if not self._saved.held:
+            return True
+        last = self._next(count)
+        return last <= tso.compose(self._held_ms(), tso.MAX_LOGICAL) and last < self._saved.lead_ts
 
     def _next(self, count: int) -> int:
         if self._saved.held:
-            just_below = tso.compose(max(tso.physical(self._saved.lead_ts) - 1, 0), LED_LOGICAL)
-            return max(self._last + count, just_below + count - 1)
+            return max(self._last + 1, tso.compose(self._held_ms(), LED_LOGICAL)) + count - 1
         floor = tso.compose(self._now_ms() + self._saved.offset_ms)
-        return self._in_one_ms(max(self._last + 1, floor), count)
+        return _in_one_ms(max(self._last + 1, floor), count)
 
-    @staticmethod
-    def _in_one_ms(first: int, count: int) -> int:
-        # A batch has one physical part: the whole of it moves to the next millisecond when it does not fit.
-        if tso.logical(first) + count - 1 > tso.MAX_LOGICAL:
-            first = tso.compose(tso.physical(first) + 1)
-        return first + count - 1
+    def _held_ms(self) -> int:
+        return max(tso.physical(self._saved.lead_ts) - 1, 0)
 
-    def _ahead(self, physical_ms: int) -> None:
-        if physical_ms >= self._saved.bound_ms:
-            self._saved.bound_ms = physical_ms + (1 if self._saved.held else AHEAD_MS)
+    def _ahead(self, last: int) -> None:
+        if last > self._saved.bound_ts:
+            # A held clock's bound stays below the lead, or a restart would seem to have passed it.
+            held = min(last + AHEAD_HELD, tso.compose(self._held_ms(), tso.MAX_LOGICAL), self._saved.lead_ts - 1)
+            self._saved.bound_ts = held if self._saved.held else tso.compose(tso.physical(last) + AHEAD_MS)
             self._save()
 
     def _load(self, led_from: int | None) -> _Saved:
         if self._path.exists():
-            return _Saved(**json.loads(self._path.read_text(encoding="utf-8")))
-        if led_from is None:
-            saved = _Saved(bound_ms=0)
-        else:
-            saved = _Saved(bound_ms=tso.physical(led_from), held=True, lead_ts=tso.compose(tso.physical(led_from) + 2))
-        self._saved = saved
+            try:
+                return _Saved(**json.loads(self._path.read_bytes()))
+            except (ValueError, TypeError) as error:
+                raise ConfigError(
+                    f"the saved timestamp bound cannot be read: {error}",
+                    where={"file": self._path},
+                    hint="restore the data directory, or begin with an empty one",
+                ) from None
+        self._saved = _Saved(bound_ts=0)
+        if led_from is not None:
+            start = tso.compose(tso.physical(led_from) + 2)
+            self._saved = _Saved(bound_ts=led_from, held=True, lead_ts=start)
         self._save()
-        return saved
+        return self._saved
 
     def _save(self) -> None:
-        temporary = self._path.with_suffix(".tmp")
-        with temporary.open("w", encoding="utf-8") as file:
-            json.dump(asdict(self._saved), file)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(self._path)
-        folder = os.open(self._path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        replace_file(self._path, [json.dumps(asdict(self._saved)).encode()])
+
+
+def _in_one_ms(first: int, count: int) -> int:
+    # A batch has one physical part: the whole of it moves to the next millisecond when it does not fit.
+    if tso.logical(first) + count - 1 > tso.MAX_LOGICAL:
+        first = tso.compose(tso.physical(first) + 1)
+    return first + count - 1

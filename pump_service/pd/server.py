@@ -19,6 +19,7 @@ from binlake.wire import pd_pb2 as pb
 from binlake.wire.clock_pb2 import LeadReq, LeadResp
 from binlake.wire.clock_pb2_grpc import ClockServicer, add_ClockServicer_to_server
 from binlake.wire.pd_pb2_grpc import PDServicer, add_PDServicer_to_server
+from pump_service.durable import replace_file
 from pump_service.pd.etcd_service import EtcdService
 from pump_service.pd.kvstore import KvStore
 from pump_service.pd.oracle import Oracle
@@ -28,13 +29,23 @@ log = structlog.get_logger(__name__)
 # Tso and Watch streams hold a thread each for as long as they live.
 WORKERS = 256
 LEASE_CHECK_S = 0.5
+# How often a Tso call that waits for a led clock looks whether its client is still there.
+CLIENT_CHECK_S = 1.0
+OPTIONS = (
+    ("grpc.so_reuseport", 0),
+    ("grpc.max_receive_message_length", -1),
+    # TiDB and etcd clients ping an idle connection every few seconds; the default answers that with GOAWAY.
+    ("grpc.http2.max_ping_strikes", 0),
+    ("grpc.keepalive_permit_without_calls", 1),
+)
 
 
 class PlacementDriver:
     """One embedded PD on `data_dir`, for one process at a time; `port` 0 takes a free one.
 
     `cluster_id` None: the stored one, or a random one at the first start. `led_from`: a led clock (see `oracle`) that
-    starts there. Raises ConfigError for a directory in use or of another cluster.
+    starts there. `advertise`: HOST:PORT that other machines reach, when it is not `host:port`. Raises ConfigError for a
+    directory in use or of another cluster, WireError for a damaged one.
     """
 
     def __init__(
@@ -44,51 +55,59 @@ class PlacementDriver:
         port: int = 0,
         cluster_id: int | None = None,
         *,
+        advertise: str = "",
         led_from: int | None = None,
         now_ms: Callable[[], int] | None = None,
     ) -> None:
-        self._folder = Path(data_dir)
-        self._folder.mkdir(parents=True, exist_ok=True)
-        self._lock = _lock(self._folder)
-        self.cluster_id = _cluster_id(self._folder, cluster_id)
-        self._oracle = Oracle(self._folder, led_from=led_from, now_ms=now_ms)
-        self._store = KvStore(self._folder)
+        folder = Path(data_dir)
+        folder.mkdir(parents=True, exist_ok=True)
+        self._host, self._port, self._advertise = host, port, advertise
+        self._data_dir = folder
+        self._lock = _lock(folder)
+        try:
+            self.cluster_id = _cluster_id(folder, cluster_id)
+            self._oracle = Oracle(folder, led_from=led_from, now_ms=now_ms)
+            self._store = KvStore(folder)
+        except BaseException:
+            os.close(self._lock)
+            raise
         self._etcd = EtcdService(self._store)
-        self._server = grpc.server(
-            ThreadPoolExecutor(WORKERS, thread_name_prefix="pd"),
-            options=(("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", -1)),
-        )
-        self._host, self._port = host, port
+        self._server = grpc.server(ThreadPoolExecutor(WORKERS, thread_name_prefix="pd"), options=OPTIONS)
         self._stopped = threading.Event()
+        self._leases = threading.Thread(target=self._expire_leases, name="pd-leases", daemon=True)
 
     @property
     def url(self) -> str:
-        """`http://host:port`, known once started."""
-        return f"http://{self._host}:{self._port}"
+        """`http://host:port` for clients, known once started."""
+        return f"http://{self._advertise or f'{self._host}:{self._port}'}"
 
     def start(self) -> PlacementDriver:
-        """Serve. Raises ConfigError when the address cannot be bound."""
+        """Serve. Raises ConfigError when the address cannot be bound; nothing is left running then."""
         add_PDServicer_to_server(_Pd(self), self._server)
         add_ClockServicer_to_server(_Clock(self._oracle), self._server)
-        for handler in self._etcd.handlers():
-            self._server.add_generic_rpc_handlers((handler,))
+        self._server.add_generic_rpc_handlers(tuple(self._etcd.handlers()))
+        self._leases.start()
         try:
             self._port = self._server.add_insecure_port(f"{self._host}:{self._port}")
         except RuntimeError as error:
+            self.stop()
             raise ConfigError(
                 f"cannot listen: {error}", where={"addr": f"{self._host}:{self._port}"}, hint="is the port taken?"
             ) from None
         self._server.start()
-        threading.Thread(target=self._expire_leases, name="pd-leases", daemon=True).start()
-        log.info("pd serving", url=self.url, cluster_id=str(self.cluster_id), data_dir=str(self._folder))
+        log.info("pd_serving", url=self.url, cluster_id=str(self.cluster_id), data_dir=str(self._data_dir))
         return self
 
     def stop(self) -> None:
-        """End all streams and close the files."""
+        """End all streams and close the files; once is enough."""
+        if self._stopped.is_set():
+            return
         self._stopped.set()
         self._oracle.stop()
         self._etcd.close()
-        self._server.stop(grace=1.0).wait()
+        self._server.stop(grace=0.5).wait()
+        if self._leases.is_alive():
+            self._leases.join()
         self._store.close()
         os.close(self._lock)
 
@@ -98,13 +117,21 @@ class PlacementDriver:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def take(self, count: int) -> int:
-        """The last ts of a batch. Raises ValueError, TimeoutError when stopping."""
-        return self._oracle.take(count)
+    def take(self, count: int, wanted: Callable[[], bool] = lambda: True) -> int:
+        """The last ts of a batch; waits for a led clock while `wanted`. Raises ValueError, TimeoutError."""
+        while True:
+            try:
+                return self._oracle.take(count, CLIENT_CHECK_S)
+            except TimeoutError:
+                if self._oracle.stopped or not wanted():
+                    raise
 
     def _expire_leases(self) -> None:
         while not self._stopped.wait(LEASE_CHECK_S):
-            self._store.expire()
+            try:
+                self._store.expire()
+            except OSError as error:
+                log.error("lease_expiry_failed", error=str(error), data_dir=str(self._data_dir))
 
 
 class _Pd(PDServicer):
@@ -124,7 +151,7 @@ class _Pd(PDServicer):
                 message = f"mismatch cluster id, need {self._driver.cluster_id} but got {asked}"
                 context.abort(grpc.StatusCode.FAILED_PRECONDITION, message)
             try:
-                last = self._driver.take(request.count)
+                last = self._driver.take(request.count, context.is_active)
             except ValueError as error:
                 context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
             except TimeoutError as error:
@@ -164,13 +191,14 @@ def _lock(folder: Path) -> int:
 def _cluster_id(folder: Path, wanted: int | None) -> int:
     path = folder / "cluster_id"
     if not path.exists():
-        temporary = path.with_suffix(".tmp")
-        temporary.write_text(str(wanted if wanted is not None else random.getrandbits(62)), encoding="utf-8")
-        temporary.replace(path)
+        # 63 bits: a cluster id also travels through signed columns.
+        fresh = wanted if wanted is not None else random.getrandbits(62) | 1
+        replace_file(path, [str(fresh).encode()])
     stored = int(path.read_text(encoding="utf-8"))
     if wanted is not None and wanted != stored:
         raise ConfigError(
-            f"the directory belongs to cluster {stored}", where={"data-dir": folder, "cluster-id": wanted},
+            f"the directory belongs to cluster {stored}",
+            where={"data-dir": folder, "cluster-id": wanted},
             hint="use another data-dir",
-        )  # fmt: skip
+        )
     return stored
