@@ -1,0 +1,250 @@
+"""The target's definitions: read, compared with what the schema history expects, and digested to know a DDL has run.
+
+Sources: hazards R-04, R-13, R-18; DESIGN 3.6, 3.9. A name is (database, table), or (database, "") for the database
+itself. The digest holds all that SHOW CREATE tells and the storage engine's number of each table, so that a swap of two
+equal tables or a TRUNCATE shows too, where the user may read those numbers (PROCESS privilege).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from binlake.ddl.collations import Dialect
+from binlake.downstream.failures import MISSING, code_of
+from binlake.downstream.forms import (
+    ColumnForm,
+    IndexForm,
+    TableForm,
+    differences,
+    expected_form,
+    missing_indexes,
+    normal_type,
+)
+from binlake.downstream.session import Session
+from binlake.errors import Drift, TargetRefused
+from binlake.schema import TableDef
+from binlake.schema.delta import Definitions
+from binlake.statement.literal import qualified
+
+Name = tuple[str, str]
+"""(database, table); an empty table means the database."""
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What must be at the target: databases that exist or not, forms of tables (None = must be absent)."""
+
+    databases: Mapping[str, bool] = field(default_factory=dict)
+    tables: Mapping[Name, TableForm | None] = field(default_factory=dict)
+
+    @property
+    def names(self) -> list[Name]:
+        """Everything that `read` and `fingerprint` need to look at."""
+        return [*((db, "") for db in self.databases), *self.tables]
+
+    def to_json(self) -> str:
+        """JSON for the column binlake_progress.ddl_expected."""
+        tables = [[db, name, form.to_dict() if form else None] for (db, name), form in self.tables.items()]
+        return json.dumps({"databases": dict(self.databases), "tables": tables}, ensure_ascii=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> Expected:
+        """The value of `to_json`."""
+        raw = json.loads(text)
+        tables = {(db, name): TableForm.from_dict(form) if form else None for db, name, form in raw["tables"]}
+        return cls(raw["databases"], tables)
+
+
+@dataclass(frozen=True)
+class Actual:
+    """What is at the target, by name; a missing table is None, a missing database False."""
+
+    databases: Mapping[str, bool]
+    tables: Mapping[Name, TableForm | None]
+
+
+def expected_of(
+    tables: Iterable[TableDef],
+    dialect: Dialect,
+    *,
+    absent: Iterable[Name] = (),
+    databases: Mapping[str, bool] | None = None,
+) -> Expected:
+    """The forms of `tables` in `dialect`; `absent` names must not exist, `databases` must (True) or must not."""
+    forms: dict[Name, TableForm | None] = dict.fromkeys(absent)
+    forms |= {(table.db, table.name): expected_form(table, dialect) for table in tables}
+    return Expected(dict(databases or {}), forms)
+
+
+def expected_after(before: Definitions, after: Definitions, dialect: Dialect) -> Expected:
+    """What a DDL leaves, from the definitions it touched (hazards R-04)."""
+    databases = {db.name: False for db in before.databases} | {db.name: True for db in after.databases}
+    # A dropped database takes its tables along, one by one: only the database itself tells that it is done.
+    gone = {name.lower() for name, there in databases.items() if not there}
+    kept = {_lower((table.db, table.name)) for table in after.tables}
+    removed = [(table.db, table.name) for table in before.tables if table.db.lower() not in gone]
+    absent = [name for name in removed if _lower(name) not in kept]
+    return expected_of(after.tables, dialect, absent=absent, databases=databases)
+
+
+def read(session: Session, names: Iterable[Name], dialect: Dialect) -> Actual:
+    """The target's definitions of `names`."""
+    databases, tables = {}, {}
+    for name in names:
+        if name[1]:
+            tables[name] = _table(session, name, dialect)
+        else:
+            databases[name[0]] = _database(session, name[0]) is not None
+    return Actual(databases, tables)
+
+
+def compare(expected: Expected, actual: Actual, *, indexes: bool = False) -> list[str]:
+    """Differences that can lose rows, for people; empty = none. `indexes` adds missing plain indexes (after a DDL)."""
+    found = [
+        f"database {name} is {'missing' if there else 'still there'}"
+        for name, there in expected.databases.items()
+        if actual.databases.get(name, False) != there
+    ]
+    for name, form in expected.tables.items():
+        found += [f"{name[0]}.{name[1]}: {text}" for text in _differences(form, actual.tables.get(name), indexes)]
+    return found
+
+
+def require_definitions(session: Session, tables: Iterable[TableDef], dialect: Dialect) -> None:
+    """Check tables before rows go into them. Raises Drift that names the differences (hazards R-13, R-18)."""
+    expected = expected_of(tables, dialect)
+    found = compare(expected, read(session, expected.names, dialect))
+    if found:
+        raise Drift(
+            "the target's definitions are not the source's: " + "; ".join(found[:5]),
+            where={"target": session.place, "differences": len(found)},
+            hint="alter the target to match, since rows could be lost without a word, "
+            "or leave the table out by filter.ignore-table",
+        )
+
+
+def fingerprint(session: Session, names: Iterable[Name], dialect: Dialect = "mariadb") -> str:
+    """SHA-256 (hex) of the definitions of `names` as they are now; what is absent counts as absent."""
+    return hashlib.sha256("\0".join(_described(session, names, dialect)).encode()).hexdigest()
+
+
+def tells_equal_tables_apart(session: Session, names: Iterable[Name], dialect: Dialect) -> bool:
+    """True when `fingerprint` sees a swap of equal tables: the engine's numbers of those that exist can be read."""
+    there = [name for name in names if name[1] and _show_create(session, name) is not None]
+    return all(_numbers(session, name, dialect) for name in there)
+
+
+def _differences(expected: TableForm | None, actual: TableForm | None, indexes: bool) -> list[str]:
+    if expected is None:
+        return [] if actual is None else [f"the {actual.kind} is still there"]
+    found = differences(expected, actual)
+    return found + missing_indexes(expected, actual) if indexes and actual is not None else found
+
+
+def _table(session: Session, name: Name, dialect: Dialect) -> TableForm | None:
+    types = session.rows(
+        "SELECT TABLE_TYPE FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s", name
+    )
+    if not types:
+        return None
+    kind = _KINDS.get(types[0][0], "table")
+    if kind != "table":
+        return TableForm(kind, (), frozenset())
+    return TableForm(kind, _columns(session, name, dialect), _indexes(session, name))
+
+
+_KINDS: dict[str, Literal["table", "view", "sequence"]] = {"VIEW": "view", "SEQUENCE": "sequence"}
+
+
+def _columns(session: Session, name: Name, dialect: Dialect) -> tuple[ColumnForm, ...]:
+    rows = session.rows(
+        "SELECT COLUMN_NAME, COLUMN_TYPE, IS_NULLABLE, COLLATION_NAME, EXTRA FROM information_schema.COLUMNS"
+        " WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s ORDER BY ORDINAL_POSITION",
+        name,
+    )
+    return tuple(
+        ColumnForm(column.lower(), normal_type(kind, dialect), nullable == "YES", collation or "", _generated(extra))
+        for column, kind, nullable, collation, extra in rows
+    )
+
+
+def _generated(extra: str) -> Literal["", "virtual", "stored"]:
+    words = extra.upper().split()
+    if "GENERATED" not in words:
+        return ""
+    return "virtual" if "VIRTUAL" in words else "stored"
+
+
+def _indexes(session: Session, name: Name) -> frozenset[IndexForm]:
+    rows = session.rows(
+        "SELECT INDEX_NAME, NON_UNIQUE, COLUMN_NAME, SUB_PART FROM information_schema.STATISTICS"
+        " WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s ORDER BY INDEX_NAME, SEQ_IN_INDEX",
+        name,
+    )
+    found: dict[str, tuple[bool, list[tuple[str, int]]]] = {}
+    for index, non_unique, column, length in rows:
+        parts = found.setdefault(index, (not int(non_unique), []))[1]
+        parts.append((str(column or "").lower(), int(length or 0)))
+    return frozenset(IndexForm(unique, tuple(parts)) for unique, parts in found.values())
+
+
+def _described(session: Session, names: Iterable[Name], dialect: Dialect) -> Iterable[str]:
+    for name in sorted(set(names)):
+        if not name[1]:
+            yield f"{name[0]}\0{_database(session, name[0])}"
+            continue
+        shown = _show_create(session, name)
+        yield f"{name[0]}.{name[1]}\0{shown}\0{shown and _numbers(session, name, dialect)}"
+
+
+def _database(session: Session, name: str) -> str | None:
+    rows = session.rows(
+        "SELECT DEFAULT_COLLATION_NAME FROM information_schema.SCHEMATA WHERE SCHEMA_NAME = %s", (name,)
+    )
+    return str(rows[0][0]) if rows else None
+
+
+def _show_create(session: Session, name: Name) -> str | None:
+    try:
+        rows = session.rows(f"SHOW CREATE TABLE {qualified(*name)}")
+    except TargetRefused as error:
+        if code_of(error) in MISSING:
+            return None
+        raise
+    # The next number of an AUTO_INCREMENT moves with the rows.
+    return re.sub(r" AUTO_INCREMENT=\d+", "", str(rows[0][1]))
+
+
+_NO_PRIVILEGE = frozenset({1044, 1109, 1142, 1227})
+
+
+def _numbers(session: Session, name: Name, dialect: Dialect) -> list[str]:
+    """The engine's numbers of a table and of its partitions; none where they cannot be read."""
+    try:
+        if dialect == "tidb":
+            view, column, where = "TABLES", "TIDB_TABLE_ID", "TABLE_SCHEMA = %s AND TABLE_NAME = %s"
+            rows = session.rows(f"SELECT {column} FROM information_schema.{view} WHERE {where}", name)
+        else:
+            view = "INNODB_SYS_TABLES" if dialect == "mariadb" else "INNODB_TABLES"
+            stored = f"{_file_name(name[0])}/{_file_name(name[1])}"
+            sql = f"SELECT CONCAT(NAME, ' ', TABLE_ID) FROM information_schema.{view} WHERE NAME = %s OR NAME LIKE %s"
+            rows = session.rows(sql, (stored, stored.replace("_", "\\_") + "#%"))
+    except TargetRefused as error:
+        if code_of(error) in _NO_PRIVILEGE or "privilege" in error.message:
+            return []
+        raise
+    return sorted(str(row[0]) for row in rows)
+
+
+def _file_name(name: str) -> str:
+    """How the server writes a name in file names: characters other than letters, digits and _ as @xxxx."""
+    return "".join(c if c.isascii() and (c.isalnum() or c == "_") else f"@{ord(c):04x}" for c in name)
+
+
+def _lower(name: Name) -> Name:
+    return name[0].lower(), name[1].lower()

@@ -1,0 +1,165 @@
+"""The part of a table's definition that decides which rows it can hold: expected from TiDB's, read from the target's.
+
+Sources: hazards R-12, R-13, R-18. Names of columns are compared without case. Not compared: defaults, comments, display
+widths, zero-fill, engine and storage options, partitions, checks and foreign keys; nullability of generated columns
+(MariaDB has no word for it); names of indexes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from binlake.ddl import target_collation
+from binlake.ddl.collations import Dialect
+from binlake.schema import ColumnInfo, IndexInfo, TableDef
+from binlake.schema import mysqltypes as t
+from binlake.schema.actions import PUBLIC
+
+
+@dataclass(frozen=True)
+class ColumnForm:
+    """A column: `type` normalised, `collation` empty for types without one, `generated` as `virtual` or `stored`."""
+
+    name: str
+    type: str
+    nullable: bool
+    collation: str
+    generated: Literal["", "virtual", "stored"]
+
+
+@dataclass(frozen=True)
+class IndexForm:
+    """An index by its (column, prefix length or 0) parts in order."""
+
+    unique: bool
+    parts: tuple[tuple[str, int], ...]
+
+    def __str__(self) -> str:
+        parts = ", ".join(name + (f"({length})" if length else "") for name, length in self.parts)
+        return f"{'unique key' if self.unique else 'index'} ({parts})"
+
+
+@dataclass(frozen=True)
+class TableForm:
+    """A table, view or sequence as far as rows go; views and sequences have no columns here."""
+
+    kind: Literal["table", "view", "sequence"]
+    columns: tuple[ColumnForm, ...]
+    indexes: frozenset[IndexForm]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        columns = [[c.name, c.type, c.nullable, c.collation, c.generated] for c in self.columns]
+        indexes = sorted([index.unique, [list(part) for part in index.parts]] for index in self.indexes)
+        return {"kind": self.kind, "columns": columns, "indexes": indexes}
+
+    @classmethod
+    def from_dict(cls, raw: dict[str, Any]) -> TableForm:
+        """The form of `to_dict`."""
+        columns = tuple(ColumnForm(*column) for column in raw["columns"])
+        parts = ((unique, tuple((name, length) for name, length in index)) for unique, index in raw["indexes"])
+        return cls(raw["kind"], columns, frozenset(IndexForm(unique, index) for unique, index in parts))
+
+    @property
+    def unique_keys(self) -> frozenset[frozenset[tuple[str, int]]]:
+        """Unique keys; the order of columns does not matter for what is unique."""
+        return frozenset(frozenset(index.parts) for index in self.indexes if index.unique)
+
+
+def expected_form(table: TableDef, dialect: Dialect) -> TableForm:
+    """What the target must have for TiDB's `table`."""
+    if table.kind != "table":
+        return TableForm(table.kind, (), frozenset())
+    columns = tuple(_column(column, dialect) for column in table.columns)
+    plain = [index for index in table.indexes if index.state == PUBLIC and not index.unique]
+    indexes = frozenset(_index(index, table) for index in (*table.unique_keys(), *plain))
+    return TableForm("table", columns, indexes)
+
+
+def normal_type(text: str, dialect: Dialect) -> str:
+    """`text` of information_schema's COLUMN_TYPE without what does not decide values."""
+    text = re.sub(r"\s+zerofill|\s*/\*.*?\*/", "", text)
+    text = re.sub(r"^((?:tiny|small|medium|big)?int|year|float|double)\([\d,]+\)", r"\1", text)
+    text = re.sub(r"^(?:tiny|medium|long)?(text|blob)(?:\(\d+\))?$", r"\1", text)
+    return "text" if text == "json" and dialect == "mariadb" else text
+
+
+def differences(expected: TableForm, actual: TableForm | None) -> list[str]:
+    """What must not differ and does, for people; empty = rows go in and come out alike (hazards R-13)."""
+    if actual is None:
+        return [f"the {expected.kind} is missing"]
+    if expected.kind != actual.kind:
+        return [f"it is a {actual.kind}, not a {expected.kind}"]
+    mine = {column.name: column for column in expected.columns}
+    theirs = {column.name: column for column in actual.columns}
+    found = [f"column {name} is missing" for name in mine if name not in theirs]
+    found += [f"column {name} is the target's own" for name in theirs if name not in mine]
+    for name in mine.keys() & theirs.keys():
+        found += _column_differences(mine[name], theirs[name])
+    found += [f"unique key ({_keys(key)}) is missing" for key in expected.unique_keys - actual.unique_keys]
+    found += [f"unique key ({_keys(key)}) is the target's own" for key in actual.unique_keys - expected.unique_keys]
+    return sorted(found)
+
+
+def missing_indexes(expected: TableForm, actual: TableForm) -> list[str]:
+    """Indexes that `actual` lacks: they slow it down only, but tell whether a DDL has run."""
+    return sorted(f"{index} is missing" for index in expected.indexes - actual.indexes)
+
+
+def _column_differences(mine: ColumnForm, theirs: ColumnForm) -> Iterable[str]:
+    if mine.type != theirs.type:
+        yield f"column {mine.name} is {theirs.type}, not {mine.type}"
+    if mine.collation != theirs.collation:
+        yield f"column {mine.name} has collation {theirs.collation or 'none'}, not {mine.collation or 'none'}"
+    if mine.nullable != theirs.nullable and not mine.generated:
+        yield f"column {mine.name} is {'NULL' if theirs.nullable else 'NOT NULL'}, unlike the source"
+    if mine.generated != theirs.generated:
+        yield f"column {mine.name} is {theirs.generated or 'not generated'}, not {mine.generated or 'plain'}"
+
+
+def _keys(key: Iterable[tuple[str, int]]) -> str:
+    return ", ".join(sorted(name + (f"({length})" if length else "") for name, length in key))
+
+
+def _column(column: ColumnInfo, dialect: Dialect) -> ColumnForm:
+    text = (column.tp in t.STRINGS and not column.is_binary) or column.tp in (t.ENUM, t.SET)
+    generated: Literal["", "virtual", "stored"] = ""
+    if column.is_generated:
+        generated = "stored" if column.generated_stored else "virtual"
+    # MariaDB's JSON is a text whose collation is always this one.
+    collation = "utf8mb4_bin" if column.tp == t.JSON and dialect == "mariadb" else ""
+    collation = target_collation(column.collate, dialect) if text else collation
+    return ColumnForm(column.name.lower(), _type(column, dialect), not column.not_null, collation, generated)
+
+
+_LENGTHS = {t.VARCHAR, t.VARSTRING, t.STRING, t.BIT}
+_DEFAULT_LENGTH = {t.STRING: 1, t.BIT: 1}
+
+
+def _type(column: ColumnInfo, dialect: Dialect) -> str:
+    name = column.type_name
+    if column.tp == t.NEWDECIMAL:
+        name = f"decimal({10 if column.flen < 0 else column.flen},{max(column.decimal, 0)})"
+    elif column.tp in (t.ENUM, t.SET):
+        name += "(" + ",".join("'" + elem.replace("'", "''") + "'" for elem in column.elems) + ")"
+    elif column.tp in _LENGTHS:
+        name += f"({column.flen if column.flen >= 0 else _DEFAULT_LENGTH.get(column.tp, 1)})"
+    elif column.fsp and column.tp in (t.DATETIME, t.TIMESTAMP, t.DURATION):
+        name += f"({column.fsp})"
+    unsigned = column.unsigned and column.tp in t.INTEGERS | {t.NEWDECIMAL, t.FLOAT, t.DOUBLE}
+    return normal_type(name + (" unsigned" if unsigned else ""), dialect)
+
+
+def _index(index: IndexInfo, table: TableDef) -> IndexForm:
+    return IndexForm(
+        index.unique, tuple((part.name.lower(), _prefix(part.name, part.length, table)) for part in index.columns)
+    )
+
+
+def _prefix(name: str, length: int, table: TableDef) -> int:
+    column = table.column(name)
+    whole = length < 0 or (column is not None and column.tp not in t.BLOBS and length == column.flen)
+    return 0 if whole else length
