@@ -66,6 +66,11 @@ class ReplayPlan:
         return self._holds[0][0] if self._holds else tso.MAX_TS
 
     @property
+    def end(self) -> int:
+        """Above every timestamp of the capture: the clock runs on from here, or it would give some of them again."""
+        return 1 + max((max(step.start_ts, step.commit_ts, step.holds) for step in self.steps), default=0)
+
+    @property
     def transactions(self) -> int:
         """How many different commit_ts the capture has."""
         return len({hold for hold, _ in self._holds})

@@ -105,6 +105,7 @@ class Replayer:
                 thread.join()
         if self._failure is not None:
             raise self._failure
+        self._clock.lead(self.plan.end)
         self._clock.release()
         result = self._result(time.monotonic() - began)
         log.info(
