@@ -73,8 +73,9 @@ def _events() -> Column:
     ends = F.col("m.before").isNotNull() & (rowwise | F.col("m.after").isNull() | (before["key"] != after["key"]))
     return F.filter(
         F.array(
-            F.when(ends, _event("delete", -1, before)),
-            F.when(F.col("m.after").isNotNull(), _event("replace", 1, after)),
+            F.when(ends, _event("delete", -1, before, before["image"])),
+            # A row that keeps its key brings its old image along: the first one seen is what a delete shows.
+            F.when(F.col("m.after").isNotNull(), _event("replace", 1, after, F.when(~ends, before["image"]))),
         ),
         lambda event: event.isNotNull(),
     )
@@ -105,15 +106,20 @@ def _null_key() -> Column:
     )
 
 
-def _event(op: str, weight: int, side: dict[str, Column]) -> Column:
+def _event(op: str, weight: int, side: dict[str, Column], old: Column) -> Column:
     return F.struct(
-        F.lit(op).alias("op"), F.lit(weight).alias("weight"), side["key"].alias("key"), side["image"].alias("image")
+        F.lit(op).alias("op"),
+        F.lit(weight).alias("weight"),
+        side["key"].alias("key"),
+        side["image"].alias("image"),
+        old.alias("old"),
     )
 
 
 def _net(events: DataFrame) -> DataFrame:
     grouped = events.groupBy("segment", "db", "table", "identity", F.col("e.key").alias("key")).agg(
         F.max_by(F.struct("e.op", "e.image"), F.struct(*_ORDER)).alias("last"),
+        F.min_by("e.old", F.when(F.col("e.old").isNotNull(), F.struct(*_ORDER))).alias("old"),
         F.sum("e.weight").alias("net"),
         F.min("commit_ts").alias("first_commit_ts"),
         F.max("commit_ts").alias("last_commit_ts"),
@@ -125,7 +131,7 @@ def _net(events: DataFrame) -> DataFrame:
     return (
         grouped.where(~rowwise | (F.col("net") != 0))
         .withColumn("op", op)
-        .withColumn("before", F.when(deleted, F.col("last.image")))
+        .withColumn("before", F.when(deleted, F.when(rowwise, F.col("last.image")).otherwise(F.col("old"))))
         .withColumn("after", F.when(~deleted, F.col("last.image")))
         .withColumn("copies", F.when(rowwise, F.abs("net")).otherwise(F.lit(1).cast("bigint")))
         .select(*NET_COLUMNS)
