@@ -1,6 +1,6 @@
 """`make lint`: style, types, import rules, and that what is made from something else still fits it.
 
-`python -m deploy.checks` runs all checks and tells each one's outcome; `proto` and `docs` make what two of them compare.
+`python -m deploy.checks` runs all checks and tells how each ended; `proto` and `docs` make what two of them compare.
 """
 
 from __future__ import annotations

@@ -1,0 +1,138 @@
+"""A private Airflow on SQLite: its four parts as four child processes, loopback only, one admin with a known password.
+
+`airflow standalone` leaves processes behind when it is stopped (stack facts, "Airflow"): each part has its own session.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import subprocess
+import sys
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+
+from deploy.local.ports import HOST, free_port
+from deploy.local.process import Child, ProcessError
+
+START_S = 180.0
+_ROOT = Path(__file__).resolve().parents[2]
+_USER = "admin"
+_PARTS: dict[str, tuple[str, ...]] = {
+    "api-server": ("api-server", "--host", HOST),
+    "scheduler": ("scheduler",),
+    "dag-processor": ("dag-processor",),
+    "triggerer": ("triggerer",),
+}
+_HEALTHY = ("metadatabase", "scheduler", "dag_processor", "triggerer")
+
+
+class Airflow:
+    """One deployment below `home`. `env` is added to what the parts and their tasks see (replications, connections)."""
+
+    user = _USER
+
+    def __init__(self, home: Path, env: Mapping[str, str], *, port: int = 0) -> None:
+        self.home = home
+        self.port = port or free_port()
+        self.password = secrets.token_hex(6)
+        self.env = {**_settings(home, self.port), **env}
+        self.parts = [
+            Child(f"airflow-{name}", [_program(), *words, *self._port_of(name)], home, env=self.env)
+            for name, words in _PARTS.items()
+        ]
+
+    @property
+    def url(self) -> str:
+        """Of the pages and the API."""
+        return f"http://{HOST}:{self.port}"
+
+    def start(self) -> Airflow:
+        """Create the database if need be, start all parts, return when all are healthy. Raises ProcessError."""
+        self.home.mkdir(parents=True, exist_ok=True)
+        # The file of passwords is Airflow's own: who is in it already gets no generated one.
+        (self.home / "passwords.json").write_text(json.dumps({_USER: self.password}), encoding="utf-8")
+        self._migrate()
+        for part in self.parts:
+            part.start()
+        self.parts[0].wait_until(self._healthy, START_S)
+        return self
+
+    def stop(self) -> None:
+        """End all parts side by side, with the tasks they run. Raises ProcessError when one stays."""
+        with ThreadPoolExecutor(len(self.parts)) as pool:
+            list(pool.map(Child.stop, self.parts))
+
+    def check(self) -> None:
+        """Raises ProcessError when a part has ended."""
+        for part in self.parts:
+            if part.pid is None:
+                raise ProcessError(f"{part.name} has ended: {part.log_end()}")
+
+    def __enter__(self) -> Airflow:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _port_of(self, name: str) -> list[str]:
+        return ["--port", str(self.port)] if name == "api-server" else []
+
+    def _migrate(self) -> None:
+        done = subprocess.run(
+            [_program(), "db", "migrate"],
+            env={**os.environ, **self.env},
+            cwd=self.home,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            raise ProcessError(f"airflow db migrate failed: {done.stderr.strip()[-1500:]}")
+
+    def _healthy(self) -> bool:
+        self.check()
+        try:
+            told = httpx.get(f"{self.url}/api/v2/monitor/health", timeout=5).json()
+        except (httpx.HTTPError, ValueError):
+            return False
+        return all(told.get(name, {}).get("status") == "healthy" for name in _HEALTHY)
+
+
+def _program() -> str:
+    # Beside the Python of this environment, whether or not it is activated.
+    return str(Path(sys.executable).parent / "airflow")
+
+
+def _settings(home: Path, port: int) -> dict[str, str]:
+    url = f"http://{HOST}:{port}"
+    return {
+        "AIRFLOW_HOME": str(home),
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
+        "AIRFLOW__CORE__DAGS_FOLDER": str(_ROOT / "dags"),
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        "AIRFLOW__CORE__PARALLELISM": "4",
+        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": f"{_USER}:admin",
+        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(home / "passwords.json"),
+        "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{url}/execution/",
+        "AIRFLOW__CORE__FERNET_KEY": "",
+        "AIRFLOW__API__BASE_URL": url,
+        "AIRFLOW__API__HOST": HOST,
+        "AIRFLOW__API__PORT": str(port),
+        "AIRFLOW__API__WORKERS": "1",
+        "AIRFLOW__API__SECRET_KEY": secrets.token_urlsafe(32),
+        "AIRFLOW__API_AUTH__JWT_SECRET": secrets.token_urlsafe(48),
+        # New and changed replications show within seconds; an idle scheduler looks often (stack facts, "Airflow").
+        "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "5",
+        "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "5",
+        "AIRFLOW__SCHEDULER__SCHEDULER_HEARTBEAT_SEC": "1",
+        "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.1",
+        # Each part would open a port for its logs on all addresses.
+        "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": str(free_port()),
+        "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": str(free_port()),
+        "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
+    }
