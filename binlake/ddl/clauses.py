@@ -7,8 +7,9 @@ from itertools import pairwise
 
 from binlake.ddl.collations import DEFAULT_COLLATIONS, Dialect, target_charset, target_collation
 from binlake.ddl.errors import Unmappable
-from binlake.ddl.tokens import Token, TokenKind, closing, words
-from binlake.schema import TableDef
+from binlake.ddl.tokens import Token, TokenKind, closing, tokenize, words
+from binlake.schema import ColumnInfo, TableDef
+from binlake.statement.literal import quote
 
 DROPPED_WORDS = frozenset({"CLUSTERED", "NONCLUSTERED"})
 """How TiDB stores a primary key: no other server has the word."""
@@ -59,7 +60,9 @@ def map_element(
         raise Unmappable("an index on an expression")
     if column:
         head = list(tokens[: len(tokens) - len(column)])
-        tokens = [*head, *_own_collation(_plain_generated(column, dialect), table, dialect)]
+        info = table.column(column[0].value) if table is not None else None
+        mapped = _own_elements(_plain_generated(column, dialect), info)
+        tokens = [*head, *_own_collation(mapped, info, table, dialect)]
     return map_clauses(tokens, dialect)
 
 
@@ -151,9 +154,19 @@ def _plain_generated(column: Sequence[Token], dialect: Dialect) -> list[Token]:
     return [*column[: end + 1], *(token for token in column[end + 1 :] if not token.is_word("NOT", "NULL"))]
 
 
-def _own_collation(column: list[Token], table: TableDef | None, dialect: Dialect) -> list[Token]:
+def _own_elements(column: list[Token], info: ColumnInfo | None) -> list[Token]:
+    """TiDB leaves a backslash in an ENUM or SET element as it is, which a server would take for an escape."""
+    plain = info is None or not any("\\" in elem for elem in info.elems)
+    if plain or info is None or len(column) < 3 or not column[2].is_mark("("):
+        return column
+    elements = ",".join(quote(elem) for elem in info.elems)
+    return [*column[:2], *tokenize(f"({elements})"), *column[closing(column, 2) + 1 :]]
+
+
+def _own_collation(
+    column: list[Token], info: ColumnInfo | None, table: TableDef | None, dialect: Dialect
+) -> list[Token]:
     """The column with its collation said, where it is not the table's and the text leaves it out."""
-    info = table.column(column[0].value) if table is not None and column[0].kind is TokenKind.NAME else None
     if table is None or info is None or info.charset in ("", "binary") or info.collate == table.collate:
         return column
     if not no_own_charset(column) or (not info.elems and info.type_name not in _TEXT_TYPES):

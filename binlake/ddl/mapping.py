@@ -138,6 +138,7 @@ def _mapped(tokens: list[Token], found: Classified, ddl: SourceDdl, dialect: Dia
 
 def _create_table(tokens: list[Token], found: Classified, ddl: SourceDdl, dialect: Dialect) -> list[Token]:
     table = _table(ddl.after, found, ddl)
+    _require_plain_key(table, dialect)
     start = found.rest
     end = closing(tokens, start)
     elements = [map_element(part, part, table, dialect) for part in split_list(tokens[start + 1 : end])]
@@ -150,8 +151,15 @@ def _create_table(tokens: list[Token], found: Classified, ddl: SourceDdl, dialec
 
 def _alter_table(tokens: list[Token], found: Classified, ddl: SourceDdl, dialect: Dialect) -> list[Token]:
     table = _table(ddl.after, found, ddl) or (ddl.after.tables[0] if len(ddl.after.tables) == 1 else None)
+    _require_plain_key(table, dialect)
     specs = [_spec(part, table, dialect) for part in split_list(tokens[found.rest :])]
     return [*tokens[: found.rest], *join_list([spec for spec in specs if spec])]
+
+
+def _require_plain_key(table: TableDef | None, dialect: Dialect) -> None:
+    keys = [table.column(name) for name in table.primary_key] if table is not None else []
+    if dialect == "mariadb" and any(column is not None and column.is_generated for column in keys):
+        raise Unmappable("a primary key on a generated column")
 
 
 def _spec(part: list[Token], table: TableDef | None, dialect: Dialect) -> list[Token]:

@@ -168,7 +168,14 @@ def _columns(session: Session, name: Name, dialect: Dialect) -> tuple[ColumnForm
         name,
     )
     return tuple(
-        ColumnForm(column.lower(), normal_type(kind, dialect), nullable == "YES", collation or "", _generated(extra))
+        # A backslash in an ENUM element is shown doubled.
+        ColumnForm(
+            column.lower(),
+            normal_type(kind.replace("\\\\", "\\"), dialect),
+            nullable == "YES",
+            collation or "",
+            _generated(extra),
+        )
         for column, kind, nullable, collation, extra in rows
     )
 

@@ -3,12 +3,13 @@
 Text goes in and out in columns (Arrow); the plain functions in `literal` are the reference that tests compare with.
 """
 
-from binlake.statement.batch import Phase, StatementBatch, statement_digest
+from binlake.statement.batch import UNCHECKED, Phase, StatementBatch, statement_digest
 from binlake.statement.columns import images_from_maps, images_from_rows
 from binlake.statement.render import MAX_STATEMENT_BYTES, TableStatements
 
 __all__ = [
     "MAX_STATEMENT_BYTES",
+    "UNCHECKED",
     "Phase",
     "StatementBatch",
     "TableStatements",
