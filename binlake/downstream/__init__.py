@@ -2,3 +2,29 @@
 
 Every write goes through `apply_window`; everything else here reads, or is a part of it.
 """
+
+from binlake.downstream.apply import apply_window
+from binlake.downstream.checkpoint import Checkpoint
+from binlake.downstream.definitions import Expected, expected_after, expected_of
+from binlake.downstream.position import checkpoint_of, checkpoint_ts, open_window, progress_of
+from binlake.downstream.segments import ApplyResult, Hook, SegmentPlan, StatementSource
+from binlake.downstream.session import Session
+from binlake.downstream.stopping import StopFlag
+
+__all__ = [
+    "ApplyResult",
+    "Checkpoint",
+    "Expected",
+    "Hook",
+    "SegmentPlan",
+    "Session",
+    "StatementSource",
+    "StopFlag",
+    "apply_window",
+    "checkpoint_of",
+    "checkpoint_ts",
+    "expected_after",
+    "expected_of",
+    "open_window",
+    "progress_of",
+]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from binlake.downstream.session import Session
 from binlake.errors import CheckpointConflict
-from binlake.statement import StatementBatch
+from binlake.statement.batch import StatementBatch
 from binlake.statement.literal import qualified
 
 _ROWS_A_STATEMENT = 500
@@ -41,7 +41,7 @@ class Ledger:
             return
         values = ", ".join(["(%s, %s, %s, %s, %s, %s, %s, %s, 1)"] * len(self._pending))
         arguments = [
-            part for b in self._pending for part in (*self._key, b.segment, b.phase, b.batch, b.digest, b.rows)
+            part for b in self._pending for part in (*self._key, b.segment, int(b.phase), b.batch, b.digest, b.rows)
         ]
         session.write(
             f"INSERT INTO {qualified(self._schema, 'binlake_ledger')}"

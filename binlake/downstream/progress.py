@@ -102,13 +102,11 @@ def read_progress(session: Session, schema: str, task: str) -> Progress | None:
     return Progress(*rows[0]) if rows else None
 
 
-def read_progress_of_cluster(session: Session, schema: str, cluster_id: int) -> Progress | None:
-    """The row of the open window of `cluster_id`, whatever its task; None when none is open."""
-    rows = session.rows(
-        f"SELECT {', '.join(_COLUMNS)} FROM {qualified(schema, 'binlake_progress')}"
-        " WHERE clusterID = %s AND open_lo IS NOT NULL",
-        (cluster_id,),
-    )
+def open_progress(session: Session, schema: str, cluster_id: int) -> Progress | None:
+    """The row of the window that is open for `cluster_id` (0: for any), whatever its task; None when none is."""
+    condition, arguments = (" AND clusterID = %s", (cluster_id,)) if cluster_id else ("", ())
+    sql = f"SELECT {', '.join(_COLUMNS)} FROM {qualified(schema, 'binlake_progress')} WHERE open_lo IS NOT NULL"
+    rows = session.rows(sql + condition, arguments)
     return Progress(*rows[0]) if rows else None
 
 

@@ -56,7 +56,7 @@ class Session:
     @property
     def connection_id(self) -> int:
         """The server's number of this connection."""
-        return int(self._link.thread_id())
+        return int(self._link.thread_id())  # type: ignore[no-untyped-call]
 
     @property
     def in_transaction(self) -> bool:

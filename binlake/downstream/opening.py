@@ -1,0 +1,78 @@
+"""Which window may be applied: the one that starts at the checkpoint, or exactly the one left open.
+
+Sources: invariants 7 and 8; hazards R-01, R-16, R-22, R-23; MISSION S3-05.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from binlake.downstream.checkpoint import Checkpoint
+from binlake.downstream.ledger import Ledger
+from binlake.downstream.progress import Progress, owner_of, read_progress, require_owner, take_ownership, write_progress
+from binlake.downstream.run import ApplyRun
+from binlake.downstream.session import Session
+from binlake.errors import CheckpointConflict
+from binlake.window.manifest import ApplyManifest
+
+
+def is_applied(run: ApplyRun) -> bool:
+    """True when the checkpoint is at or behind the window's hi (hazards R-01). Reads only."""
+    found = run.checkpoints.read(run.session)
+    run.session.commit()
+    return found is not None and found.commit_ts >= run.manifest.hi
+
+
+def open_or_resume(run: ApplyRun) -> None:
+    """In one transaction: consistent=false, exit_ts=hi and the manifest's digest; or take up the open window.
+
+    Raises CheckpointConflict when the window is neither.
+    """
+    place: list[int] = []
+    run.transact(lambda session: _open(run, session, place))
+    run.commit_ts = place[-1]
+    run.passed("opened")
+
+
+def _open(run: ApplyRun, session: Session, place: list[int]) -> Progress:
+    manifest = run.manifest
+    require_owner(session, run.schema, manifest)
+    checkpoint = run.locked_checkpoint(session)
+    progress = read_progress(session, run.schema, manifest.replication)
+    if progress is not None and progress.is_open:
+        _require_same(progress, manifest)
+    else:
+        _require_start(checkpoint, manifest)
+        progress = _begin(run, session, progress)
+    current = checkpoint or Checkpoint(manifest.lo, False)
+    run.checkpoints.write(session, replace(current, consistent=False))
+    place.append(current.commit_ts)
+    return progress
+
+
+def _begin(run: ApplyRun, session: Session, before: Progress | None) -> Progress:
+    manifest = run.manifest
+    opened = Progress.opened(manifest, before.exit_ts if before else 0)
+    Ledger(run.schema, manifest.replication, manifest.lo, manifest.hi).prune(session)
+    if owner_of(session, run.schema, manifest.cluster_id) is None:
+        take_ownership(session, run.schema, manifest.cluster_id, manifest.replication, manifest.config_hash)
+    write_progress(session, run.schema, opened)
+    return opened
+
+
+def _require_same(progress: Progress, manifest: ApplyManifest) -> None:
+    if not progress.is_for(manifest):
+        raise CheckpointConflict(
+            f"the window {progress.open_lo}-{progress.open_hi} is open on the target and must be finished first",
+            where={"window": manifest.window, "open_manifest": progress.manifest, "manifest": manifest.digest()},
+            hint="finalize the open window with the manifest it was opened with",
+        )
+
+
+def _require_start(checkpoint: Checkpoint | None, manifest: ApplyManifest) -> None:
+    if checkpoint is not None and checkpoint.commit_ts != manifest.lo:
+        raise CheckpointConflict(
+            f"the window does not start at the checkpoint {checkpoint.commit_ts}",
+            where={"window": manifest.window},
+            hint="derive the window again from the target's checkpoint (compact, convert)",
+        )
