@@ -1,0 +1,122 @@
+"""Shapes from SHOW CREATE TABLE and canonical values, without a server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from binlake.capture import Capture
+from binlake.compare import expected_states
+from binlake.compare.shape import EXPRESSION, KeyShape, canonical_type, parse_create
+from binlake.compare.values import canonical, exemptions, from_capture
+from binlake.errors import WireError
+
+CAPTURES = Path(__file__).parents[1] / "captures"
+
+
+@pytest.mark.parametrize("name", ["bank", "keys", "shard", "sysbench_like"])
+def test_every_recorded_table_can_be_read(name: str) -> None:
+    for state in expected_states(Capture(CAPTURES / name)):
+        for table in (t for t in state.contents if t.get("kind") == "BASE TABLE"):
+            shape = parse_create(table["create"], table["types"])
+            assert [column.name for column in shape.columns] == table["columns"]
+            assert any(key.name == "primary" for key in shape.keys) == ("PRIMARY KEY" in table["create"])
+            rules = [canonical(kind) for kind in table["types"]]
+            for row in table["rows"]:
+                assert [rule(from_capture(v)) is None for rule, v in zip(rules, row, strict=True)] == [
+                    v is None for v in row
+                ]
+
+
+def test_keys_of_every_form() -> None:
+    create = """CREATE TABLE `o``dd` (
+  `a,b` varchar(9) NOT NULL COMMENT ', KEY `no` (`x`)',
+  `c` int(11) DEFAULT '1',
+  PRIMARY KEY (`a,b`(3),`c`) /*T![clustered_index] NONCLUSTERED */,
+  UNIQUE KEY `U``k` (`c`),
+  KEY `ex` ((lower(`a,b`)),`c`) /*!80000 INVISIBLE */,
+  CONSTRAINT `fk` FOREIGN KEY (`c`) REFERENCES `d`.`p` (`id`) ON DELETE CASCADE
+) ENGINE=InnoDB DEFAULT CHARSET=latin1 COLLATE=latin1_bin COMMENT='x) COLLATE=y'
+PARTITION BY HASH (`c`) PARTITIONS 5"""
+    shape = parse_create(create, ["varchar(9)", "int(11)"])
+    assert shape.keys == {
+        KeyShape("primary", True, (("a,b", 3), ("c", 0))),
+        KeyShape("u`k", True, (("c", 0),)),
+        KeyShape("ex", False, ((EXPRESSION, 0), ("c", 0))),
+    }
+    assert [(c.name, c.nullable, c.collation) for c in shape.columns] == [("a,b", False, "latin1_bin"), ("c", True, "")]
+
+
+@pytest.mark.parametrize(
+    "create", ["", "CREATE VIEW v AS SELECT 1", "CREATE TABLE t (`a` int", "CREATE TABLE t (`a` int)"]
+)
+def test_a_text_that_is_no_table_is_one_clear_error(create: str) -> None:
+    with pytest.raises(WireError):
+        parse_create(create, ["int", "int"])
+
+
+@pytest.mark.parametrize(
+    ("text", "spelled"),
+    [
+        ("INT(11)  UNSIGNED", "int unsigned"),
+        ("tinyint(1)", "tinyint"),
+        ("year(4)", "year"),
+        ("decimal(10,0)", "decimal(10,0)"),
+        ("varchar(20)", "varchar(20)"),
+        ("int(8) unsigned zerofill", "int unsigned zerofill"),
+        ("enum('a','B''c','d\\e')", 'enum["a", "B\'c", "d\\\\e"]'),
+    ],
+)
+def test_one_spelling_for_a_type(text: str, spelled: str) -> None:
+    assert canonical_type(text) == spelled
+
+
+def test_servers_escape_backslashes_in_elements_and_tidb_does_not() -> None:
+    assert canonical_type(r"enum('Z\\z')", backslash_escapes=True) == canonical_type(r"enum('Z\z')")
+
+
+@given(st.floats(width=32, allow_nan=False, allow_infinity=False))
+def test_a_float_and_the_double_that_holds_it_have_one_text(value: float) -> None:
+    rule = canonical("float")
+    assert rule(repr(value)) == rule(f"{value:.17g}")
+
+
+@given(st.integers(-(2**63), 2**64 - 1), st.integers(0, 12))
+def test_padding_of_an_integer_does_not_count(value: int, zeros: int) -> None:
+    sign, digits = ("-", str(-value)) if value < 0 else ("", str(value))
+    assert canonical("bigint(20) unsigned zerofill")(sign + "0" * zeros + digits) == str(value)
+
+
+@given(st.decimals(allow_nan=False, allow_infinity=False, places=5, min_value=-(10**9), max_value=10**9))
+def test_the_scale_of_a_decimal_counts(value: object) -> None:
+    assert canonical("decimal(20,5)")(f"{value:f}") != canonical("decimal(20,6)")(f"{value:f}0")
+
+
+def test_text_keeps_blanks_case_and_bytes() -> None:
+    assert canonical("varchar(9)")("Ab ") == "Ab "
+    assert canonical("varbinary(9)")(b"\x00\xff") == "00FF"
+    assert canonical("bit(12)")(b"\x0a\xbc") == canonical("bit(12)")(b"\x00\x0a\xbc") == "2748"
+
+
+def test_json_is_a_value_but_numbers_keep_their_kind() -> None:
+    rule = canonical("json")
+    assert rule('{"b":1,"a":[1.50]}') == rule('{"a": [1.5], "b": 1}')
+    assert rule("1") != rule("1.0")
+    assert rule("12345678901234567890123") != rule("12345678901234567890124")
+    assert rule("{") == "not JSON: {"
+
+
+def test_exemptions_are_told_per_value() -> None:
+    assert exemptions("float", "3.40282e38")
+    assert not exemptions("float", "0.1")
+    assert exemptions("int(8) unsigned zerofill", "7")
+    assert exemptions("json", "{}")
+    assert not exemptions("double", "1e300")
+
+
+def test_what_is_no_value_of_a_capture_is_refused() -> None:
+    with pytest.raises(WireError, match="no value"):
+        from_capture(7)
