@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from binlake.errors import LeaseHeld, SourceUnavailable, WireError
+from binlake.errors import Fenced, LeaseHeld, Permanent, SourceUnavailable, WireError
 from binlake.placement import EtcdClient, EtcdLock, NodeStatus, Registry
 from binlake.wire import etcd_pb2 as pb
 from pump_service.pd import PlacementDriver
@@ -166,3 +166,75 @@ def test_the_lock_excludes_threads_at_once(etcd: EtcdClient) -> None:
 def test_an_unreachable_etcd_is_named() -> None:
     with pytest.raises(SourceUnavailable, match=r"pd-urls=http://127\.0\.0\.1:1"):
         Registry(EtcdClient(["http://127.0.0.1:1"], timeout_s=0.3)).pumps()
+
+
+def test_one_transaction_writes_a_key_once(etcd: EtcdClient) -> None:
+    puts = [pb.RequestOp(request_put=pb.PutRequest(key=b"k", value=value)) for value in (b"1", b"2")]
+    with pytest.raises(Permanent, match="duplicate key"):
+        etcd.txn([], puts)
+    assert etcd.get(b"k") is None
+
+
+def test_a_key_that_is_not_there_has_no_value_to_compare(etcd: EtcdClient) -> None:
+    differs = pb.Compare(result=pb.Compare.NOT_EQUAL, target=pb.Compare.VALUE, key=b"none", value=b"x")
+    assert not etcd.txn([differs], []).succeeded
+
+
+def test_ranges_read_the_past_and_filter_by_revision(etcd: EtcdClient) -> None:
+    first = etcd.put(b"r/1", b"old")
+    etcd.put(b"r/1", b"new")
+    last = etcd.put(b"r/2", b"x")
+    (past,) = etcd.range(pb.RangeRequest(key=b"r/", range_end=b"r0", revision=first)).kvs
+    assert (past.value, past.version) == (b"old", 1)
+    newest = etcd.range(pb.RangeRequest(key=b"r/", range_end=b"r0", min_mod_revision=last)).kvs
+    assert [kv.key for kv in newest] == [b"r/2"]
+    with pytest.raises(Permanent, match="future revision"):
+        etcd.range(pb.RangeRequest(key=b"r/1", revision=last + 100))
+
+
+def test_concurrent_changes_of_one_entry_lose_nothing(etcd: EtcdClient) -> None:
+    registry = Registry(etcd)
+    registry.put_drainer(NodeStatus("d", "h:1", "online", label={"a": "<b>"}))
+    workers = [threading.Thread(target=registry.publish_drainer, args=("d", ts)) for ts in range(1, 6)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    (drainer,) = registry.drainers()
+    assert (drainer.state, drainer.host, drainer.label) == ("online", "h:1", {"a": "<b>"})
+    found = etcd.get(b"/tidb-binlog/v1/drainers/d")
+    assert found is not None
+    assert found.version == 6
+    assert b'"label":{"a":"\\u003cb\\u003e"}' in found.value, "as Go's encoder writes it"
+
+
+def check_for(seconds: float, lock: EtcdLock) -> None:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        lock.check()
+        time.sleep(0.05)
+
+
+def test_a_holder_whose_lease_ended_is_told(etcd: EtcdClient) -> None:
+    with EtcdLock(etcd, "lost", "host:1", ttl_s=2) as lock:
+        lock.check()
+        held = etcd.get(b"/binlake/v1/locks/lost")
+        assert held is not None
+        etcd.lease_revoke(held.lease)
+        with pytest.raises(Fenced, match="lost"):
+            check_for(10, lock)
+
+
+def test_waiting_longer_than_the_lease_still_gets_the_lock(etcd: EtcdClient) -> None:
+    taken = threading.Event()
+
+    def wait_for_it() -> None:
+        with EtcdLock(etcd, "slow", "host:2", ttl_s=1, wait_s=20):
+            taken.set()
+
+    with EtcdLock(etcd, "slow", "host:1"):
+        waiter = threading.Thread(target=wait_for_it)
+        waiter.start()
+        assert not taken.wait(2.5), "held by host:1"
+    assert taken.wait(10)
+    waiter.join()

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from binlake import tso
-from binlake.errors import Permanent
+from binlake.errors import ConfigError, Permanent
 from pump_service.pd.oracle import LED_LOGICAL, Oracle
 
 NOW = 1_795_000_000_000
@@ -105,3 +105,22 @@ def test_the_clock_is_never_led_back(tmp_path: Path) -> None:  # R-09
     oracle.take(1)
     with pytest.raises(Permanent, match="given already"):
         oracle.lead(tso.compose(NOW - 5))
+
+
+def test_held_restarts_repeat_nothing_and_never_pass_the_bound(tmp_path: Path) -> None:
+    oracle, last = Oracle(tmp_path, led_from=1, now_ms=lambda: NOW), 0
+    oracle.lead(BOUND)
+    for _ in range(20):
+        taken = oracle.take(1)
+        assert last < taken < BOUND
+        last = taken
+        oracle = Oracle(tmp_path, now_ms=lambda: NOW)
+    # However often it restarted, the replayer may still move the bound.
+    oracle.lead(BOUND + 1)
+
+
+def test_an_unreadable_bound_is_an_error_not_a_fresh_start(tmp_path: Path) -> None:
+    Oracle(tmp_path).take(1)
+    (tmp_path / "tso.json").write_text("{")
+    with pytest.raises(ConfigError, match=r"tso\.json"):
+        Oracle(tmp_path)

@@ -1,0 +1,139 @@
+"""The embedded etcd's store: what a crash, a full disk, a restart and a slow watcher must not do to it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from binlake.errors import WireError
+from binlake.wire import etcd_pb2 as pb
+from pump_service.pd import kvstore, mvcc
+from pump_service.pd.kvstore import KvStore
+
+JOURNAL = "etcd.journal"
+
+
+def put(store: KvStore, key: bytes, value: bytes = b"v", lease: int = 0) -> int:
+    return store.put(pb.PutRequest(key=key, value=value, lease=lease)).header.revision
+
+
+def state(store: KvStore, revision: int = 0) -> dict[bytes, bytes]:
+    answer = store.range(pb.RangeRequest(key=b"\0", range_end=b"\0", revision=revision))
+    return {kv.key: kv.value for kv in answer.kvs}
+
+
+def reopened(store: KvStore, folder: Path) -> KvStore:
+    store.close()
+    return KvStore(folder)
+
+
+def test_a_transaction_that_fails_half_way_changes_nothing(tmp_path: Path) -> None:
+    store = KvStore(tmp_path)
+    before = put(store, b"a", b"1")
+    puts = [pb.PutRequest(key=b"a", value=b"2"), pb.PutRequest(key=b"b"), pb.PutRequest(key=b"c", lease=404)]
+    with pytest.raises(KeyError, match="lease not found"):
+        store.txn(pb.TxnRequest(success=[pb.RequestOp(request_put=one) for one in puts]))
+    assert (state(store), store.revision) == ({b"a": b"1"}, before)
+    assert state(reopened(store, tmp_path)) == {b"a": b"1"}
+
+
+def test_a_write_that_the_disk_refuses_is_not_seen_and_ends_all_writing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = KvStore(tmp_path)
+    put(store, b"a", b"1")
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fdatasync", full)
+        with pytest.raises(OSError, match="No space"):
+            put(store, b"a", b"2")
+    assert state(store) == {b"a": b"1"}
+    with pytest.raises(OSError, match="restart"):
+        put(store, b"a", b"3")
+
+
+@pytest.mark.parametrize("tail", [b"E", b"E\xff\x00\x00\x00", b"\0" * 64], ids=["head", "body", "zeros"])
+def test_a_torn_tail_is_cut_off_and_writing_goes_on(tmp_path: Path, tail: bytes) -> None:
+    store = KvStore(tmp_path)
+    put(store, b"a")
+    store.close()
+    with (tmp_path / JOURNAL).open("ab") as file:
+        file.write(tail)
+    store = KvStore(tmp_path)
+    put(store, b"b")
+    assert state(reopened(store, tmp_path)) == {b"a": b"v", b"b": b"v"}
+
+
+def test_damage_before_the_tail_is_an_error_not_a_loss(tmp_path: Path) -> None:
+    store = KvStore(tmp_path)
+    put(store, b"a")
+    put(store, b"b")
+    store.close()
+    data = bytearray((tmp_path / JOURNAL).read_bytes())
+    data[12] ^= 1
+    (tmp_path / JOURNAL).write_bytes(data)
+    with pytest.raises(WireError, match="offset=0"):
+        KvStore(tmp_path)
+
+
+def test_history_outlives_a_restart_and_ends_at_a_snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = KvStore(tmp_path)
+    first = put(store, b"a", b"1")
+    put(store, b"a", b"2")
+    store = reopened(store, tmp_path)
+    _, events = store.wait_changes(first, b"a", b"", 0)
+    assert [(event.kv.value, event.prev_kv.value) for event in events] == [(b"1", b""), (b"2", b"1")]
+    assert state(store, first) == {b"a": b"1"}
+    monkeypatch.setattr(kvstore, "COMPACT_BYTES", 0)
+    store = reopened(store, tmp_path)
+    last = put(store, b"b")
+    store = reopened(store, tmp_path)
+    assert (state(store), store.revision) == ({b"a": b"2", b"b": b"v"}, last)
+    with pytest.raises(IndexError, match="compacted"):
+        store.wait_changes(first, b"a", b"", 0)
+
+
+def test_a_watcher_too_far_behind_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mvcc, "HISTORY", 3)
+    store = KvStore(tmp_path)
+    revisions = [put(store, b"a", b"%d" % n) for n in range(6)]
+    with pytest.raises(IndexError, match="compacted"):
+        store.wait_changes(revisions[2], b"a", b"", 0)
+    _, events = store.wait_changes(revisions[3], b"a", b"", 0)
+    assert [event.kv.mod_revision for event in events] == revisions[3:]
+
+
+def test_no_crash_leaves_a_key_of_a_lease_that_is_gone(tmp_path: Path) -> None:
+    store = KvStore(tmp_path)
+    lease = store.grant(pb.LeaseGrantRequest(TTL=60)).ID
+    put(store, b"a", lease=lease)
+    size = (tmp_path / JOURNAL).stat().st_size
+    store.revoke(lease)
+    store.close()
+    whole = (tmp_path / JOURNAL).read_bytes()
+    for end in range(size, len(whole) + 1):
+        (tmp_path / JOURNAL).write_bytes(whole[:end])
+        store = KvStore(tmp_path)
+        left = store.time_to_live(pb.LeaseTimeToLiveRequest(ID=lease, keys=True))
+        assert list(left.keys) == list(state(store)), f"cut at {end}"
+        store.close()
+
+
+def test_a_lease_gets_its_whole_time_again_after_a_restart_and_then_ends(tmp_path: Path) -> None:
+    now = [1000.0]
+    store = KvStore(tmp_path, clock=lambda: now[0])
+    put(store, b"a", lease=store.grant(pb.LeaseGrantRequest(TTL=10)).ID)
+    now[0] += 9
+    store.close()
+    store = KvStore(tmp_path, clock=lambda: now[0])
+    now[0] += 9
+    store.expire()
+    assert state(store) == {b"a": b"v"}
+    now[0] += 1
+    store.expire()
+    assert state(store) == {}
