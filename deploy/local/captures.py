@@ -6,6 +6,9 @@ capture is called or holds.
 
 from __future__ import annotations
 
+import argparse
+import logging
+import sys
 import tempfile
 import time
 from collections import Counter
@@ -13,7 +16,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import pymysql
+import structlog
 from pyspark.sql import SparkSession
 
 from binlake.capture import Capture
@@ -21,23 +24,14 @@ from binlake.compare import compare_state, connect, expected_states
 from binlake.config import Replication
 from binlake.errors import BinlakeError, ConfigError, IncompleteWindow
 from deploy.local.cluster import CaptureCluster, capture_cluster
+from deploy.local.mariadb import MariaDb
+from deploy.local.process import ProcessError
 from spark_jobs.context import StageContext, StageResult
 from spark_jobs.runner import run_window
+from spark_jobs.session import classic_session
 
 DEFAULT = Path(__file__).resolve().parents[2] / "tests" / "captures"
 _PATIENCE_S = 60.0
-_SYSTEM = ("information_schema", "mysql", "performance_schema", "sys")
-
-
-@dataclass(frozen=True)
-class SqlServer:
-    """A private target server that may be wiped."""
-
-    host: str
-    port: int
-    user: str
-    password: str
-    dialect: str = "mariadb"
 
 
 @dataclass
@@ -79,7 +73,7 @@ def captures_in(folder: Path) -> list[Capture]:
 
 def run_capture(
     capture: Capture,
-    server: SqlServer,
+    server: MariaDb,
     make_spark: Callable[[], SparkSession],
     folder: Path,
     *,
@@ -92,7 +86,7 @@ def run_capture(
     """
     began = time.monotonic()
     outcome = Outcome(capture.name)
-    wipe(server)
+    server.wipe()
     try:
         points = [state.commit_ts for state in expected_states(capture)]
         with capture_cluster(capture, folder) as cluster:
@@ -100,14 +94,14 @@ def run_capture(
             outcome.replay_seconds = float(cluster.replay["seconds"])
             replication = _replication(cluster, server, folder, points, mirror)
             _compare_all(capture, server, StageContext(replication, capture.name, make_spark), outcome, only_states)
-    except BinlakeError as error:
+    except (BinlakeError, ProcessError) as error:
         outcome.difference = f"{type(error).__name__}: {error}"
     outcome.seconds = time.monotonic() - began
     return outcome
 
 
 def _replication(
-    cluster: CaptureCluster, server: SqlServer, folder: Path, points: list[int], mirror: bool
+    cluster: CaptureCluster, server: MariaDb, folder: Path, points: list[int], mirror: bool
 ) -> Replication:
     return Replication.model_validate(
         {
@@ -121,7 +115,7 @@ def _replication(
             "lake": {"path": str(folder / "lake")},
             "window": {"stop-at": [str(ts) for ts in sorted(set(points))]},
             "target": {
-                "db-type": server.dialect,
+                "db-type": "mariadb",
                 "host": server.host,
                 "port": server.port,
                 "user": server.user,
@@ -133,7 +127,7 @@ def _replication(
 
 
 def _compare_all(
-    capture: Capture, server: SqlServer, ctx: StageContext, outcome: Outcome, only_states: Collection[int] | None
+    capture: Capture, server: MariaDb, ctx: StageContext, outcome: Outcome, only_states: Collection[int] | None
 ) -> None:
     for number, state in enumerate(expected_states(capture)):
         outcome.windows += _advance(ctx, state.commit_ts)
@@ -141,7 +135,7 @@ def _compare_all(
             continue
         connection = connect(server.host, server.port, server.user, server.password)
         try:
-            result = compare_state(state, connection, dialect=server.dialect)
+            result = compare_state(state, connection)
         finally:
             connection.close()
         outcome.states += 1
@@ -171,19 +165,7 @@ def _landed(results: list[StageResult]) -> bool:
     return any(result.stage == "land" for result in results)
 
 
-def wipe(server: SqlServer) -> None:
-    """Drop every user database of the private server, Binlake's own included."""
-    with pymysql.connect(
-        host=server.host, port=server.port, user=server.user, password=server.password, autocommit=True
-    ) as connection, connection.cursor() as cursor:  # fmt: skip
-        cursor.execute("SET foreign_key_checks = 0")
-        cursor.execute("SELECT schema_name FROM information_schema.schemata")
-        for (name,) in cursor.fetchall():
-            if name.lower() not in _SYSTEM:
-                cursor.execute(f"DROP DATABASE `{name.replace('`', '``')}`")
-
-
-def run_all(captures: Iterable[Capture], server: SqlServer, make_spark: Callable[[], SparkSession]) -> int:
+def run_all(captures: Iterable[Capture], server: MariaDb, make_spark: Callable[[], SparkSession]) -> int:
     """Every capture, a line each; the exit status."""
     outcomes: list[Outcome] = []
     for capture in captures:
@@ -195,3 +177,29 @@ def run_all(captures: Iterable[Capture], server: SqlServer, make_spark: Callable
     differing = [outcome.name for outcome in outcomes if not outcome.equal]
     print(f"{len(outcomes)} captures, {len(differing)} differ" + (f": {', '.join(differing)}" if differing else ""))
     return 1 if differing else 0
+
+
+def main() -> int:
+    """Parse the arguments, start one target and one Spark session, run; 1 when a capture differs or cannot be read."""
+    parser = argparse.ArgumentParser(prog="make captures", description=__doc__)
+    parser.add_argument("folder", nargs="?", type=Path, default=DEFAULT, help="folder of captures, or one capture")
+    folder = parser.parse_args().folder
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
+    try:
+        captures = captures_in(folder)
+        with MariaDb() as server:
+            spark = classic_session("captures", "local[2]")
+            try:
+                return run_all(captures, server, lambda: spark)
+            finally:
+                spark.stop()
+    except (BinlakeError, ProcessError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

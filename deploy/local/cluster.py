@@ -7,26 +7,24 @@ from __future__ import annotations
 
 import contextlib
 import json
-import socket
-import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from binlake.capture import Capture
-from binlake.errors import SourceUnavailable
+from deploy.local.ports import HOST, free_ports
+from deploy.local.process import Child
 from pump_service.replay.command import cluster_id
 
 _START_S = 60.0
-_STOP_S = 15.0
+_REPLAY_S = 900.0
 
 
 @dataclass(frozen=True)
 class CaptureCluster:
-    """Addresses of a running source cluster whose capture is replayed; `replay` is what the replay printed."""
+    """Addresses of a running source cluster; `replay` is what `binlake capture replay` printed at its end."""
 
     pd_url: str
     status_url: str
@@ -36,89 +34,33 @@ class CaptureCluster:
 
 @contextlib.contextmanager
 def capture_cluster(capture: Capture, folder: Path, *, pumps: int = 2) -> Iterator[CaptureCluster]:
-    """Start everything below `folder`, replay `capture`, keep serving. Raises SourceUnavailable with the log's end."""
+    """Start everything below `folder`, replay `capture`, keep serving. Raises ProcessError with the end of the log."""
     number = cluster_id(capture) or 1
-    pd, status, *addresses = (f"127.0.0.1:{port}" for port in free_ports(2 + pumps))
-    urls = ["--pd-urls", f"http://{pd}"]
+    pd, status, *addresses = (f"{HOST}:{port}" for port in free_ports(2 + pumps))
+    pd_urls = ("--pd-urls", f"http://{pd}")
     with contextlib.ExitStack() as stack:
-        driver = ["pd", "--data-dir", str(folder / "pd"), "--addr", pd, "--cluster-id", str(number), "--led"]
-        stack.enter_context(_process("pd", driver, folder, _listens(pd)))
+        driver = ("pd", "--data-dir", str(folder / "pd"), "--addr", pd, "--cluster-id", str(number), "--led")
+        _start(stack, folder, "pd", driver, "serving http")
         for n, address in enumerate(addresses, 1):
-            own = ["--addr", address, "--data-dir", str(folder / f"pump-{n}"), "--node-id", f"pump-{n}"]
-            quick = ["--gen-binlog-interval", "0.2", "--heartbeat-interval", "1", "--status-url", f"http://{status}"]
-            disk = ["--stop-write-at-available-space", "1 gib"]
-            stack.enter_context(_process(f"pump-{n}", ["pump", *own, *urls, *quick, *disk], folder, _printed))
-        replay = ["capture", "replay", str(capture.path), *urls, "--status-addr", status, "--keep-serving"]
-        process = stack.enter_context(
-            _process("replay", [*replay, "--output", "json"], folder, _printed, limit_s=900.0)
-        )
-        yield CaptureCluster(f"http://{pd}", f"http://{status}", number, json.loads(process.first_line()))
+            own = ("--addr", address, "--data-dir", str(folder / f"pump-{n}"), "--node-id", f"pump-{n}")
+            # A window waits for the watermark of a quiet pump, and that for its next fake.
+            quick = ("--gen-binlog-interval", "0.2", "--heartbeat-interval", "1", "--status-url", f"http://{status}")
+            disk = ("--stop-write-at-available-space", "1 gib")
+            _start(stack, folder, f"pump-{n}", ("pump", *own, *pd_urls, *quick, *disk), " listens at ")
+        replay = ("capture", "replay", str(capture.path), *pd_urls, "--status-addr", status, "--keep-serving")
+        child = _start(stack, folder, "replay", (*replay, "--output", "json"), '\n{"capture"', _REPLAY_S)
+        yield CaptureCluster(f"http://{pd}", f"http://{status}", number, _printed(child))
 
 
-@dataclass(frozen=True)
-class _Running:
-    process: subprocess.Popen[bytes]
-    output: Path
-
-    def first_line(self) -> str:
-        return self.output.read_text(encoding="utf-8").partition("\n")[0]
-
-
-Ready = Callable[[_Running], bool]
+def _start(
+    stack: contextlib.ExitStack, folder: Path, name: str, words: tuple[str, ...], mark: str, limit_s: float = _START_S
+) -> Child:
+    child = Child(name, (sys.executable, "-m", "binlake.cli", *words), folder)
+    stack.callback(child.stop)
+    return child.start().wait_until(lambda: mark in f"\n{child.log.read_text(encoding='utf-8')}", limit_s)
 
 
-def _printed(running: _Running) -> bool:
-    return "\n" in running.output.read_text(encoding="utf-8")
-
-
-def _listens(address: str) -> Ready:
-    host, _, port = address.rpartition(":")
-
-    def ready(running: _Running) -> bool:
-        del running
-        with socket.socket() as client:
-            client.settimeout(1.0)
-            return client.connect_ex((host, int(port))) == 0
-
-    return ready
-
-
-@contextlib.contextmanager
-def _process(
-    name: str, arguments: list[str], folder: Path, ready: Ready, limit_s: float = _START_S
-) -> Iterator[_Running]:
-    folder.mkdir(parents=True, exist_ok=True)
-    output, errors = folder / f"{name}.out", folder / f"{name}.log"
-    with output.open("wb") as out, errors.open("wb") as err:
-        process = subprocess.Popen([sys.executable, "-m", "binlake.cli", *arguments], stdout=out, stderr=err)
-    running = _Running(process, output)
-    try:
-        _wait(name, running, errors, ready, limit_s)
-        yield running
-    finally:
-        process.terminate()
-        try:
-            process.wait(_STOP_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-
-def _wait(name: str, running: _Running, errors: Path, ready: Ready, limit_s: float) -> None:
-    until = time.monotonic() + limit_s
-    while not ready(running):
-        ended = running.process.poll()
-        if ended is not None or time.monotonic() > until:
-            tail = errors.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-3:]
-            state = "did not start in time" if ended is None else f"ended with {ended}"
-            raise SourceUnavailable(f"{name} {state}: {' | '.join(tail)}", where={"log": errors})
-        time.sleep(0.05)
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports of loopback that are free now."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [int(one.getsockname()[1]) for one in sockets]
+def _printed(child: Child) -> dict[str, Any]:
+    lines = child.log.read_text(encoding="utf-8").splitlines()
+    found: dict[str, Any] = json.loads(next(line for line in lines if line.startswith('{"capture"')))
+    return found

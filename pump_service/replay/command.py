@@ -134,7 +134,7 @@ def _info(capture: Capture) -> dict[str, Any]:
 
 def _print(values: dict[str, Any], output: str) -> None:
     if output == "json":
-        print(json.dumps(values))
+        print(json.dumps(values), flush=True)
         return
     for name, value in values.items():
         print(f"{name}: {' '.join(value) if isinstance(value, list) else value}", flush=True)
