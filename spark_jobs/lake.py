@@ -9,12 +9,14 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 
+import pyarrow as pa
 from deltalake import DeltaTable
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from binlake.lake.paths import LakePaths
 from binlake.lake.tables import SPARK_TABLES, LakeTable
+from binlake.tso import MAX_TS
 
 
 def ensure_tables(spark: SparkSession, paths: LakePaths, retention_days: int) -> None:
@@ -44,7 +46,14 @@ def overwrite(frame: DataFrame, paths: LakePaths, table: LakeTable, predicate: s
     )
     # The commit's own count: reading it back would scan the rows again.
     metrics = DeltaTable(paths.table(table.name)).history(1)[0]["operationMetrics"]
-    return int(metrics["numOutputRows"])
+    return int(metrics.get("numOutputRows", 0))
+
+
+def greatest(paths: LakePaths, table: LakeTable, column: str) -> int:
+    """The greatest value of an integer `column` by the files' statistics; 0 for a table without rows."""
+    files = pa.table(DeltaTable(paths.table(table.name)).get_add_actions(flatten=True)).to_pylist()
+    # A file without statistics could hold anything.
+    return max((MAX_TS if file[f"max.{column}"] is None else file[f"max.{column}"] for file in files), default=0)
 
 
 def folds(frame: DataFrame, columns: list[str]) -> list[Column]:

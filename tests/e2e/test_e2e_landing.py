@@ -1,0 +1,265 @@
+"""plan, land and merge against live pumps: complete, once, immutable, in order, decoded by the schema of the place."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+from support.live import LiveSource
+from support.workload import integer, text
+
+from binlake.config.model import Replication
+from binlake.errors import CheckpointConflict, ImmutableWindow, IncompleteWindow
+from spark_jobs.context import Bounds, StageContext, StageResult
+from spark_jobs.runner import run_stage
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Iterator[LiveSource]:
+    with LiveSource(tmp_path) as live:
+        yield live
+
+
+@pytest.fixture
+def context(source: LiveSource, spark: SparkSession) -> Callable[..., StageContext]:
+    def make(stop_ts: int | None = None, **more: Any) -> StageContext:
+        replication: Replication = source.replication(**{"mirror": {"enabled": False}, **more})
+        return StageContext(replication, "test", lambda: spark, stop_ts)
+
+    return make
+
+
+def land(ctx: StageContext) -> StageResult:
+    plan = run_stage("plan", ctx)
+    assert plan.state == "ready", plan
+    return run_stage("land", ctx, Bounds(plan.lo, plan.hi))
+
+
+def window(ctx: StageContext) -> Bounds:
+    landed = land(ctx)
+    bounds = Bounds(landed.lo, landed.hi)
+    run_stage("merge", ctx, bounds)
+    return bounds
+
+
+def rows(ctx: StageContext, table: str) -> list[dict[str, Any]]:
+    found = DeltaTable(ctx.paths.table(table)).to_pyarrow_table().to_pylist()
+    return sorted(found, key=lambda row: (row["commit_ts"], row.get("seq", 0)))
+
+
+def bank(source: LiveSource) -> None:
+    source.workload.create_database("d")
+    source.workload.create_table("d", "t", [integer("id"), text("name")], ["id"])
+
+
+def test_the_articles_transaction_becomes_six_mutations_of_one_commit(
+    source: LiveSource, context: Callable[..., StageContext]
+) -> None:  # S0-15 S0-18 S0-19 S0-21 S1-01
+    bank(source)
+    txn = source.workload.begin()
+    txn.insert("d", "t", id=1, name="a").insert("d", "t", id=2, name="b")
+    txn.update("d", "t", {"id": 1, "name": "a"}, name="c").update("d", "t", {"id": 2, "name": "b"}, name="d")
+    txn.delete("d", "t", id=2, name="d").insert("d", "t", id=2, name="c")
+    commit_ts = txn.commit()
+    source.settle()
+    ctx = context()
+    window(ctx)
+    found = rows(ctx, "mutation")
+    assert [(m["commit_ts"], m["seq"], m["op"]) for m in found] == [
+        (commit_ts, n, op) for n, op in enumerate(("insert", "insert", "update", "update", "delete", "insert"))
+    ]
+    assert dict(found[2]["before"])["name"] == "a"
+    assert dict(found[2]["after"])["name"] == "c"
+    binlog = rows(ctx, "binlog")
+    assert [row["kind"] for row in binlog] == ["ddl", "ddl", "dml"]
+    jobs = {row["job_id"] for row in DeltaTable(ctx.paths.table("schema_change")).to_pyarrow_table().to_pylist()}
+    assert jobs == {row["job_id"] for row in binlog if row["kind"] == "ddl"}
+
+
+def test_windows_tile_and_nothing_is_landed_twice(
+    source: LiveSource, context: Callable[..., StageContext]
+) -> None:  # S0-02 S0-12 S0-17 S0-63 C-06
+    bank(source)
+    ctx, expected = context(), []
+    for number in range(3):
+        open_first = source.workload.begin().insert("d", "t", id=100 + number, name="late")
+        prewritten = open_first.prewrite()
+        expected.append(source.workload.begin().insert("d", "t", id=number, name="x").commit())
+        source.workload.begin().insert("d", "t", id=50 + number, name="gone").rollback()
+        expected.append(open_first.commit(prewritten))
+        source.settle()
+        window(ctx)
+    assert [m["commit_ts"] for m in rows(ctx, "mutation")] == sorted(expected)
+    landed = ctx.windows.landed()
+    assert len(landed) == 3
+    assert all(before[1] == after[0] for before, after in itertools.pairwise(landed))
+
+
+def test_a_landed_window_is_immutable_when_the_pumps_are_gone(
+    source: LiveSource, context: Callable[..., StageContext]
+) -> None:  # R-03 R-24
+    bank(source)
+    source.workload.begin().insert("d", "t", id=1, name="x").commit()
+    source.settle()
+    ctx = context()
+    first = window(ctx)
+    before = {table: rows(ctx, table) for table in ("binlog", "mutation", "ddl")}
+    for pump in list(source.pumps):
+        source.stop_pump(pump)
+        shutil.rmtree(source.folder / pump)
+    for _ in range(2):
+        assert run_stage("land", ctx, first).state == "already"
+        run_stage("merge", ctx, first)
+    assert {table: rows(ctx, table) for table in before} == before
+
+
+def test_a_window_whose_rows_were_changed_after_landing_is_refused(
+    source: LiveSource, context: Callable[..., StageContext], spark: SparkSession
+) -> None:  # R-03
+    bank(source)
+    source.settle()
+    ctx = context()
+    landed = land(ctx)
+    spark.sql(f"UPDATE delta.`{ctx.paths.table('binlog')}` SET payload = X'00' WHERE kind = 'ddl'")
+    with pytest.raises(ImmutableWindow, match="not those that were sealed"):
+        run_stage("land", ctx, Bounds(landed.lo, landed.hi))
+
+
+def test_a_stopped_pump_blocks_and_is_named_until_it_is_back(
+    source: LiveSource, context: Callable[..., StageContext]
+) -> None:  # S0-56 R-05 R-35
+    bank(source)
+    source.settle()
+    ctx = context()
+    window(ctx)
+    source.stop_pump("pump2")
+    source.reconnect()
+    source.workload.begin().insert("d", "t", id=1, name="x").commit()
+    plan = run_stage("plan", ctx)
+    assert (plan.state, plan.blocked_by) == ("blocked", "pump2")
+    assert "unreachable" in plan.detail["reason"]
+    assert ctx.windows.events()[-1]["blocked_by"] == "pump2"
+    source.start_pump("pump2")
+    source.settle()
+    assert rows(ctx, "mutation") == []
+    window(ctx)
+    assert [dict(m["after"])["id"] for m in rows(ctx, "mutation")] == ["1"]
+
+
+def test_a_key_deleted_from_the_registry_and_a_wiped_disk_are_noticed(
+    source: LiveSource, context: Callable[..., StageContext]
+) -> None:  # R-05 R-06
+    source.settle()
+    ctx = context()
+    land(ctx)
+    source.stop_pump("pump2")
+    source._etcd.delete(b"/tidb-binlog/v1/pumps/pump2")
+    assert "pump2" in run_stage("plan", ctx).detail["reason"]
+    assert "vanished" in run_stage("plan", ctx).detail["reason"]
+    source.start_pump("pump2", folder="another-disk")
+    source.settle()
+    assert "data directory is another one" in run_stage("plan", ctx).detail["reason"]
+
+
+def test_closing_pumps_learn_how_far_the_lake_is(
+    source: LiveSource, context: Callable[..., StageContext]
+) -> None:  # R-05
+    source.settle()
+    ctx = context()
+    landed = land(ctx)
+    (consumer,) = source.registry.drainers()
+    assert (consumer.node_id, consumer.state, consumer.max_commit_ts) == ("binlake-live", "paused", landed.hi)
+
+
+def test_hi_is_lowered_to_just_before_a_ddl_whose_job_is_not_in_the_history(
+    source: LiveSource, context: Callable[..., StageContext]
+) -> None:  # R-20
+    bank(source)
+    source.workload.begin().insert("d", "t", id=1, name="x").commit()
+    added = source.workload.add_column("d", "t", integer("c", default="7"))
+    hidden = source.workload.jobs.pop()
+    source.workload.begin().insert("d", "t", id=2, name="y", c=8).commit()
+    source.settle()
+    ctx = context()
+    first = window(ctx)
+    assert first.hi == added - 1
+    with pytest.raises(IncompleteWindow, match=f"DDL job {hidden['id']}"):
+        land(ctx)
+    source.workload.jobs.append(hidden)
+    window(ctx)
+    found = [dict(m["after"]) for m in rows(ctx, "mutation")]
+    assert found == [{"id": "1", "name": "x"}, {"id": "2", "name": "y", "c": "8"}]
+
+
+def test_a_window_with_ddl_inside_decodes_each_row_at_its_place(
+    source: LiveSource, context: Callable[..., StageContext]
+) -> None:  # S0-60 S0-64 R-19
+    bank(source)
+    source.workload.begin().insert("d", "t", id=1, name="x").commit()
+    source.workload.add_column("d", "t", integer("c", default="7"))
+    source.workload.begin().insert("d", "t", id=2, name="y", c=8).commit()
+    source.settle()
+    ctx = context()
+    bounds = window(ctx)
+    assert [sorted(dict(m["after"])) for m in rows(ctx, "mutation")] == [["id", "name"], ["c", "id", "name"]]
+    ddls = [d for d in rows(ctx, "ddl") if d["decision"] == "apply"]
+    assert [(d["segment"], d["window"]) for d in ddls] == [(n, bounds.window) for n in (1, 2, 3)]
+    inserted = [m["commit_ts"] for m in rows(ctx, "mutation")]
+    assert inserted[0] < ddls[2]["commit_ts"] < inserted[1]
+    assert json.loads(ddls[2]["after"])["tables"][0]["info"]["cols"][-1]["name"]["O"] == "c"
+
+
+def test_initial_commit_ts_is_exclusive_and_minus_one_is_now(
+    source: LiveSource, context: Callable[..., StageContext]
+) -> None:  # S0-62
+    bank(source)
+    first = source.workload.begin().insert("d", "t", id=1, name="x").commit()
+    second = source.workload.begin().insert("d", "t", id=2, name="y").commit()
+    source.settle()
+    ctx = context(**{"initial-commit-ts": str(first)})
+    window(ctx)
+    assert [m["commit_ts"] for m in rows(ctx, "mutation")] == [second]
+    now = context(name="other", **{"initial-commit-ts": "-1"})
+    before = source.pd.tso()
+    run_stage("plan", now)
+    start = now.windows.start_ts()
+    assert start is not None
+    assert start > before
+    run_stage("plan", now)
+    assert now.windows.start_ts() == start
+
+
+def test_a_person_may_ask_for_a_landed_window_again_and_for_nothing_else_below(
+    source: LiveSource, context: Callable[..., StageContext]
+) -> None:  # C-04
+    source.settle()
+    ctx = context()
+    landed = land(ctx)
+    again = run_stage("plan", context(stop_ts=landed.hi), start_ts=landed.lo)
+    assert (again.state, again.lo, again.hi) == ("ready", landed.lo, landed.hi)
+    with pytest.raises(CheckpointConflict, match="no landed window"):
+        run_stage("plan", context(stop_ts=landed.hi - 1), start_ts=landed.lo)
+    with pytest.raises(CheckpointConflict, match="would leave a gap"):
+        run_stage("plan", ctx, start_ts=landed.hi + 1)
+
+
+def test_transactions_of_the_ignore_list_leave_no_row_and_are_told(
+    source: LiveSource, context: Callable[..., StageContext]
+) -> None:
+    bank(source)
+    skipped = source.workload.begin().insert("d", "t", id=1, name="x").commit()
+    kept = source.workload.begin().insert("d", "t", id=2, name="y").commit()
+    source.settle()
+    ctx = context(filter={"ignore-txn-commit-ts": [str(skipped)]})
+    window(ctx)
+    assert [m["commit_ts"] for m in rows(ctx, "mutation")] == [kept]
+    assert json.loads(ctx.windows.events()[-1]["detail"])["skipped_commit_ts"] == [str(skipped)]

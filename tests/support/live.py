@@ -1,0 +1,132 @@
+"""A live source cluster for tests: the embedded placement driver, real pumps, and a small TiDB that writes to them."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from support.workload import Workload
+
+from binlake.config.model import Replication
+from binlake.placement import EtcdClient, PdClient, Registry
+from binlake.pumpclient import PumpClient
+from binlake.wire import binlog_pb2 as pb
+from pump_service.pd import PlacementDriver
+from pump_service.pump.config import PumpConfig
+from pump_service.pump.server import PumpServer
+from pump_service.replay.status import History
+
+
+class LiveSource:
+    """Use as a context manager; everything is below `folder` and gone afterwards."""
+
+    def __init__(self, folder: Path, pumps: int = 2) -> None:
+        self.folder = folder
+        self.driver = PlacementDriver(folder / "pd", cluster_id=6791641053252586769).start()
+        self.pd = PdClient([self.driver.url])
+        self._etcd = EtcdClient([self.driver.url])
+        self.registry = Registry(self._etcd)
+        self.pumps: dict[str, PumpServer] = {}
+        for number in range(1, pumps + 1):
+            self.start_pump(f"pump{number}")
+        self.workload = Workload(clock=self.pd.tso, sink=self._write)
+        self._client: PumpClient | None = None
+        self._status = ThreadingHTTPServer(("127.0.0.1", 0), _status_handler(self.workload, self.pd))
+        self._status.daemon_threads = True
+        threading.Thread(target=self._status.serve_forever, args=(0.05,), daemon=True).start()
+
+    def __enter__(self) -> LiveSource:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.reconnect()
+        for pump in list(self.pumps):
+            self.stop_pump(pump)
+        self._status.shutdown()
+        self._status.server_close()
+        self.pd.close()
+        self._etcd.close()
+        self.driver.stop()
+
+    def start_pump(self, name: str, folder: str | None = None, fake_s: float = 0.1) -> PumpServer:
+        """Start (again) the pump `name` on its directory."""
+        config = PumpConfig(
+            pd_urls=(self.driver.url,), addr="127.0.0.1:0", data_dir=self.folder / (folder or name), node_id=name,
+            gen_binlog_interval_s=fake_s, heartbeat_interval_s=0.1, stop_write_at_available_space=1 << 20,
+        )  # fmt: skip
+        self.pumps[name] = PumpServer(config)
+        self.pumps[name].start()
+        return self.pumps[name]
+
+    def stop_pump(self, name: str, state: str = "paused") -> None:
+        """Stop it; it leaves `state` in the registry."""
+        self.pumps.pop(name).stop(state)  # type: ignore[arg-type]
+
+    def reconnect(self) -> None:
+        """Forget the pump client: the next write sees the pumps that are there then."""
+        if self._client is not None:
+            self._client.close()
+        self._client = None
+
+    def settle(self, ts: int | None = None) -> int:
+        """Wait until every pump's registered watermark has passed `ts` (default: now); that ts."""
+        ts = self.pd.tso() if ts is None else ts
+        deadline = time.monotonic() + 20
+        while any(p.max_commit_ts < ts for p in self.registry.pumps() if p.state == "online"):
+            assert time.monotonic() < deadline, f"a pump's watermark stands below {ts}: {self.registry.pumps()}"
+            time.sleep(0.02)
+        return ts
+
+    def replication(self, **more: Any) -> Replication:
+        """A replication of this source into a lake of this folder."""
+        return Replication.model_validate({
+            "name": "live",
+            "initial-commit-ts": "0",
+            "source": {"pd-urls": [self.driver.url], "status-url": self.status_url, "timeout-s": 5},
+            "lake": {"path": str(self.folder / "lake")},
+            **more,
+        })  # fmt: skip
+
+    @property
+    def status_url(self) -> str:
+        """The status port."""
+        return f"http://127.0.0.1:{self._status.server_address[1]}"
+
+    def _write(self, binlog: pb.Binlog) -> None:
+        if self._client is None:
+            self._client = PumpClient(self.registry, self.driver.cluster_id)
+        write = {
+            pb.Prewrite: self._client.write_prewrite,
+            pb.Commit: self._client.write_commit,
+            pb.Rollback: self._client.write_rollback,
+        }
+        write[binlog.tp](binlog)
+
+
+def _status_handler(workload: Workload, pd: PdClient) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            parts = urlsplit(self.path)
+            query = {name: int(values[-1]) for name, values in parse_qs(parts.query).items()}
+            if parts.path == "/ddl/history":
+                finished = History(workload.jobs).finished(
+                    pd.tso(), query.get("start_job_id", 0), query.get("limit", 0)
+                )
+                body = json.dumps(finished)
+            else:
+                body = json.dumps({"key": "", "value": {"info": {"writes": None, "lock": None}}})
+            data = body.encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Nothing: tests read assertions."""
+
+    return Handler
