@@ -1,38 +1,47 @@
 """Puts all that Binlake needs below this checkout: `python3 -m deploy.setup [--without-tests]`. Repeatable.
 
-Standard library only: this runs before anything is installed. The first part that fails ends it with one line.
+Standard library only: this runs before anything is installed. What waits for nothing else runs side by side.
 """
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 from deploy.setup import etcd, jars, java, mariadb, packages
 from deploy.setup.common import command
 
-PARTS: dict[str, Callable[[], str]] = {
-    "java": java.check,
-    "uv": lambda: str(packages.install_uv()),
-    "packages": packages.sync,
-    "jars": lambda: str(jars.install()),
-    "mariadb": lambda: str(mariadb.install()),
-    "etcd": lambda: str(etcd.install()),
-}
-_TESTS_ONLY = frozenset({"etcd"})
+Part = tuple[str, Callable[[], str]]
+# Java first: nothing is downloaded on a machine that cannot run it.
+_JAVA: Part = ("java", java.check)
+_ETCD: Part = ("etcd", lambda: str(etcd.install()))
+_CHAINS: tuple[tuple[Part, ...], ...] = (
+    (("uv", lambda: str(packages.install_uv())), ("packages", packages.sync)),
+    (("jars", lambda: str(jars.install())),),
+    (("mariadb", lambda: str(mariadb.install())),),
+)
 
 
 def main(arguments: list[str]) -> int:
-    """Install every part in turn; the exit status."""
+    """Install every part; the exit status: 1 when one of them failed, which is told in a line of its own."""
     began = time.monotonic()
-    for name, install in PARTS.items():
-        if name in _TESTS_ONLY and "--without-tests" in arguments:
-            continue
-        if command(name, install):
-            return 1
-    print(f"setup: downloads and installations took {time.monotonic() - began:.1f} s", flush=True)
+    chains = _CHAINS if "--without-tests" in arguments else (*_CHAINS, (_ETCD,))
+    if _run((_JAVA,)) or _side_by_side(chains):
+        return 1
+    print(f"setup: ready; downloads and installations took {time.monotonic() - began:.1f} s", flush=True)
     return 0
+
+
+def _side_by_side(chains: Sequence[Sequence[Part]]) -> int:
+    with ThreadPoolExecutor(len(chains)) as pool:
+        return max(pool.map(_run, chains))
+
+
+def _run(parts: Sequence[Part]) -> int:
+    # A part that fails ends its chain: the next one needs it.
+    return next((1 for name, install in parts if command(name, install)), 0)
 
 
 if __name__ == "__main__":

@@ -63,6 +63,11 @@ def staged(target: Path) -> Iterator[Path]:
         tree.rename(target)
 
 
+def say(name: str, text: str) -> None:
+    """Tell what an installer is about to do."""
+    print(f"{name}: {text}", flush=True)
+
+
 def command(name: str, install: Callable[[], str]) -> int:
     """Run one installer as a program: a line with what is there and the seconds, or one line of error and status 1."""
     began = time.monotonic()
@@ -71,5 +76,5 @@ def command(name: str, install: Callable[[], str]) -> int:
     except SetupError as error:
         print(f"error: {name}: {error}", file=sys.stderr, flush=True)
         return 1
-    print(f"{name}: {result} ({time.monotonic() - began:.1f} s)", flush=True)
+    say(name, f"{result} ({time.monotonic() - began:.1f} s)")
     return 0

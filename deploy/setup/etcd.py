@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from deploy.setup import debian
-from deploy.setup.common import LOCAL, SetupError, command, find_program, only_one, staged
+from deploy.setup.common import LOCAL, SetupError, command, find_program, only_one, say, staged
 
 ROOT = LOCAL / "etcd"
 PACKAGES = ("etcd-server",)
@@ -22,6 +22,7 @@ def install(root: Path = ROOT) -> Path:
         found = find_program("etcd") or (unpacked if unpacked.exists() else None)
         if found is not None:
             return found
+        say("etcd", f"downloading an etcd server into {root}")
         try:
             with staged(root) as tree:
                 debian.unpack(PACKAGES, tree)

@@ -13,7 +13,7 @@ import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 
-from deploy.setup.common import LOCAL, SetupError, command, find_program, only_one, run, staged
+from deploy.setup.common import LOCAL, SetupError, command, find_program, only_one, run, say, staged
 
 ROOT = LOCAL / "jars"
 CENTRAL = "https://repo1.maven.org/maven2"
@@ -60,6 +60,7 @@ def install(root: Path = ROOT) -> Path:
     """Make sure that the jars are there, whole; their folder. Raises SetupError."""
     with only_one("jars"):
         if not all(jar.fits(root) for jar in JARS):
+            say("jars", f"downloading the Delta jars into {root}")
             with staged(root) as tree:
                 _fetch(tree)
         return root

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from deploy.setup import debian
-from deploy.setup.common import LOCAL, SetupError, command, find_program, only_one, staged
+from deploy.setup.common import LOCAL, SetupError, command, find_program, only_one, say, staged
 
 ROOT = LOCAL / "mariadb"
 PACKAGES = ("mariadb-server-core", "mariadb-client-core", "mariadb-common")
@@ -32,6 +32,7 @@ def install(root: Path = ROOT) -> Path:
         found = server_binary(root)
         if found is not None:
             return found
+        say("mariadb", f"downloading a MariaDB server into {root}")
         try:
             with staged(root) as tree:
                 debian.unpack(PACKAGES, tree)

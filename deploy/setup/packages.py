@@ -12,7 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from deploy.setup.common import LOCAL, REPOSITORY, SetupError, command, only_one, run
+from deploy.setup.common import LOCAL, REPOSITORY, SetupError, command, only_one, run, say
 
 TOOLS = LOCAL / "tools"
 VENV = REPOSITORY / ".venv"
@@ -28,6 +28,7 @@ def install_uv(root: Path = TOOLS) -> Path:
         if _answers(program):
             return program
         # A virtual environment cannot be renamed: it is made in place, and `uv --version` tells whether it is whole.
+        say("uv", f"installing into {root}")
         shutil.rmtree(root, ignore_errors=True)
         try:
             run([sys.executable, "-m", "venv", str(root)])
@@ -44,6 +45,7 @@ def sync(venv: Path = VENV) -> str:
         wanted = _digest()
         if _STAMP.exists() and _STAMP.read_text() == wanted and (venv / "bin" / "python").exists():
             return f"{venv}, as the lock says"
+        say("packages", f"installing what uv.lock says into {venv}")
         _STAMP.unlink(missing_ok=True)
         environment = {**os.environ, "UV_PROJECT_ENVIRONMENT": str(venv)}
         environment.pop("VIRTUAL_ENV", None)
@@ -62,17 +64,16 @@ def _python() -> str:
         path = shutil.which(candidate)
         if path and _answers(Path(path), "-c", f"import sys; assert sys.version.startswith('{_WANTED}.')"):
             return path
-    print(f"no Python {_WANTED} on this machine: uv fetches one of its own", flush=True)
+    say("packages", f"no Python {_WANTED} on this machine: uv fetches one of its own")
     return _WANTED
 
 
 def _answers(program: Path, *arguments: str) -> bool:
     try:
-        return (
-            subprocess.run([program, *(arguments or ("--version",))], capture_output=True, check=False).returncode == 0
-        )
+        done = subprocess.run([program, *(arguments or ("--version",))], capture_output=True, check=False)
     except OSError:
         return False
+    return done.returncode == 0
 
 
 def _venv_hint(said: str) -> str:
