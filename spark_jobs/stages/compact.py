@@ -58,14 +58,14 @@ def _write(ctx: StageContext, window: SinkWindow) -> tuple[int, int]:
 
 def _window(ctx: StageContext, bounds: Bounds) -> Bounds | None:
     """The sink's window for the landed window `bounds`; None when the target has passed it without our doing."""
-    sealed = ctx.windows.sink_window(bounds.hi)
-    if sealed is not None:
-        return Bounds(*sealed)
     cluster_id = _cluster_id(ctx, bounds)
+    sealed, lo = ctx.windows.sink_window(bounds.hi), _start(ctx, cluster_id)
+    # A target behind what was sealed was restored from an older copy: it starts again from where it is (R-43).
+    if sealed is not None and lo >= sealed[0]:
+        return Bounds(*sealed)
     opened = open_window(ctx.replication, cluster_id)
     if opened is not None:
         return Bounds(*opened)
-    lo = _start(ctx, cluster_id)
     return Bounds(lo, _end(ctx, lo, bounds.hi)) if lo < bounds.hi else None
 
 
