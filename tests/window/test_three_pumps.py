@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -19,6 +20,7 @@ from binlake.wire import build
 from pump_service.pd import PlacementDriver
 from pump_service.pump.config import PumpConfig
 from pump_service.pump.server import PumpServer
+from spark_jobs.stages.plan import _propose
 
 
 def ts(position: float) -> int:
@@ -110,6 +112,35 @@ def members_then_tso(race: Race, between: Callable[[], None], stop: int | None =
     return propose(lo=race.lo, tso=race.pd.tso(), members=members, stop_points=() if stop is None else (stop,))
 
 
+def the_stage(race: Race, between: Callable[[], None], stop: int | None = None) -> Plan:
+    """What the stage `plan` does; `between` happens right after the first thing it asks, whatever that is."""
+    events = [between]
+
+    def then(answer: Callable[[], object]) -> Callable[[], object]:
+        def asked() -> object:
+            found = answer()
+            for event in events[:1]:
+                events.clear()
+                event()
+            return found
+
+        return asked
+
+    cluster = SimpleNamespace(
+        pd=SimpleNamespace(tso=then(race.pd.tso)),
+        registry=SimpleNamespace(pumps=then(race.registry.pumps)),
+        probe=race.probe,
+    )
+    stops = () if stop is None else (stop,)
+    ctx = SimpleNamespace(
+        members=SimpleNamespace(known=dict),
+        windows=SimpleNamespace(landed_ts=lambda: None),
+        replication=SimpleNamespace(window=SimpleNamespace(max_seconds=3600), stop_points=lambda: stops),
+        stop_ts=None,
+    )
+    return _propose(ctx, cluster, race.lo)  # type: ignore[arg-type]
+
+
 @pytest.fixture
 def race(tmp_path: Path) -> Iterator[Race]:
     with ExitStack() as stack:
@@ -149,8 +180,9 @@ def play(race: Race, plan: Planner) -> list[list[int]]:
     return [window for window in windows if window]
 
 
-def test_nothing_is_lost_when_a_pump_joins_while_a_window_is_planned(race: Race) -> None:  # S0-58
-    windows = play(race, tso_then_members)
+@pytest.mark.parametrize("planner", [tso_then_members, the_stage])
+def test_nothing_is_lost_when_a_pump_joins_while_a_window_is_planned(race: Race, planner: Planner) -> None:  # S0-58
+    windows = play(race, planner)
     assert windows == [[1, 2, 3, 4, 5, 6, 7], [8, 9], [10, 12]]
     assert race.landed == [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12]
 

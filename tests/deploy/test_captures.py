@@ -1,0 +1,34 @@
+"""`make captures`: which folders are captures, and what the one line of each says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from binlake.errors import ConfigError
+from deploy.local.captures import Outcome, captures_in
+
+
+def test_every_folder_with_binlogs_is_a_capture_and_no_other(tmp_path: Path) -> None:
+    for name, file in (("b", "binlogs.bin"), ("a", "binlogs.bin.gz"), ("wire", "samples.bin")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / file).touch()
+    (tmp_path / "README.md").touch()
+    assert [capture.name for capture in captures_in(tmp_path)] == ["a", "b"]
+    assert [capture.name for capture in captures_in(tmp_path / "b")] == ["b"]
+
+
+def test_a_folder_without_captures_is_one_clear_error(tmp_path: Path) -> None:
+    for folder in (tmp_path, tmp_path / "missing"):
+        with pytest.raises(ConfigError, match="no capture found"):
+            captures_in(folder)
+
+
+def test_the_line_tells_equal_or_the_first_difference() -> None:
+    outcome = Outcome("keys", transactions=1246, rows=3000, states=5, windows=6, seconds=12.34)
+    words = ["keys", "1246", "transactions", "3000", "rows", "5", "states", "6", "windows", "12.3", "s"]
+    assert outcome.line().split() == [*words, "equal"]
+    outcome.difference = "at 7 (end): keys_db.t: 1 rows missing"
+    assert outcome.line().split() == [*words, "differs:", *outcome.difference.split()]
+    assert not outcome.equal
