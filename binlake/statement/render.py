@@ -137,7 +137,7 @@ class TableStatements:
 
     def _conditions(self, images: Images) -> Any:
         parts = [image_conditions(self._image(images, c.name), c, self._dialect) for c in self._columns]
-        return parts[0] if len(parts) == 1 else pc.binary_join_element_wise(*parts, " AND ")
+        return parts[0] if len(parts) == 1 else pc.binary_join_element_wise(*parts, pa.scalar(" AND ", pa.large_string()))
 
     def _literals(
         self, images: Images, columns: Sequence[ColumnInfo], render: Callable[[Any, ColumnInfo], Any]

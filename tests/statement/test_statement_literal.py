@@ -1,0 +1,115 @@
+"""Literals: plain and column-wise give the same text, and MariaDB reads it as the value that the source held."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.mariadb import MariaDb, execute, rows
+from support.tabledefs import col, table
+
+from binlake.schema import ColumnInfo
+from binlake.schema import mysqltypes as t
+from binlake.statement.columns import images_from_maps, match_column, tuples, value_column
+from binlake.statement.keyless import image_condition, image_conditions
+from binlake.statement.literal import LiteralKind, literal_kind, match_literal, quote, value_literal, widened
+
+COLUMNS = {
+    c.name: c
+    for c in table(
+        "all",
+        col("int", t.LONGLONG),
+        col("dec", t.NEWDECIMAL, flen=20, decimal=4),
+        col("year", t.YEAR),
+        col("float", t.FLOAT),
+        col("double", t.DOUBLE),
+        col("text", t.VARCHAR, flen=200),
+        col("json", t.JSON),
+        col("enum", t.ENUM, elems=("a", "b")),
+        col("bytes", t.BLOB, charset="binary"),
+        col("bit", t.BIT, flen=12),
+        col("time", t.DATETIME, decimal=3),
+    ).columns
+}
+NUMBERS = st.one_of(st.none(), st.floats(allow_nan=False, allow_infinity=False, width=32).map(repr))
+TEXTS = st.one_of(st.none(), st.text(st.characters(exclude_categories=("Cs",)), max_size=20))
+HEX = st.one_of(st.none(), st.binary(max_size=9).map(lambda b: b.hex().upper()))
+
+
+def strategy(column: ColumnInfo) -> st.SearchStrategy[str | None]:
+    kind = literal_kind(column)
+    if kind in (LiteralKind.FLOAT, LiteralKind.DOUBLE, LiteralKind.NUMBER):
+        return NUMBERS
+    return HEX if kind in (LiteralKind.BINARY, LiteralKind.BIT) else TEXTS
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+@settings(max_examples=30, deadline=None)
+@given(data=st.data())
+def test_columns_give_the_text_of_the_plain_functions(name: str, data: st.DataObject) -> None:
+    column = COLUMNS[name]
+    values = data.draw(st.lists(strategy(column), max_size=8))
+    array, kind = pa.array(values, pa.large_string()), literal_kind(column)
+    assert value_column(array, column).to_pylist() == [value_literal(v, kind) for v in values]
+    assert match_column(array, column).to_pylist() == [match_literal(v, kind) for v in values]
+    conditions = image_conditions(array, column, "mariadb").to_pylist()
+    assert conditions == [image_condition(v, column, "mariadb") for v in values]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "literal"),
+    [
+        ("int", "-9223372036854775808", "-9223372036854775808"),
+        ("dec", "1.1000", "1.1000"),
+        ("float", "1.1", "1.1e0"),
+        ("double", "-0", "-0e0"),
+        ("double", "1e300", "1e300"),
+        ("text", "it's \\ \0", "'it\\'s \\\\ \\0'"),
+        ("json", '{"a": "\\"x\\""}', '\'{"a": "\\\\"x\\\\""}\''),
+        ("bytes", "00FF", "X'00FF'"),
+        ("bytes", "", "X''"),
+        ("bit", "0005", "0x0005"),
+        ("time", "2020-01-01 00:00:00.123", "'2020-01-01 00:00:00.123'"),
+        ("text", None, "NULL"),
+    ],
+)
+def test_literals(name: str, value: str | None, literal: str) -> None:
+    # S0-22
+    assert value_literal(value, literal_kind(COLUMNS[name])) == literal
+
+
+def test_a_float_is_found_by_its_widened_value() -> None:
+    # hazards R-44
+    assert widened("1.1") == "1.100000023841858e0"
+    assert match_literal("1.1", LiteralKind.DOUBLE) == "1.1e0"
+
+
+def test_tuples_and_maps() -> None:
+    ones, twos = pa.array(["1", "2"], pa.large_string()), pa.array(["'a'", "NULL"], pa.large_string())
+    assert tuples([ones, twos]).to_pylist() == ["(1,'a')", "(2,NULL)"]
+    maps = pa.array([[("a", "1"), ("b", None)], [("a", None)]], pa.map_(pa.string(), pa.string()))
+    images = images_from_maps(maps, ("a", "b"))
+    assert {name: values.to_pylist() for name, values in images.items()} == {"a": ["1", None], "b": [None, None]}
+
+
+@pytest.mark.mariadb
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.text(st.characters(exclude_categories=("Cs",)), max_size=30), min_size=1, max_size=20))
+def test_mariadb_reads_quoted_text_back(mariadb: MariaDb, texts: list[str]) -> None:
+    shown = rows(mariadb, "SELECT " + ", ".join(f"HEX({quote(text)})" for text in texts))
+    assert list(shown[0]) == [text.encode().hex().upper() for text in texts]
+
+
+@pytest.mark.mariadb
+@settings(max_examples=20, deadline=None)
+@given(st.lists(st.floats(allow_nan=False, allow_infinity=False, width=32), min_size=1, max_size=20))
+def test_mariadb_keeps_and_finds_every_float(mariadb: MariaDb, numbers: list[float]) -> None:
+    # hazards R-44: what was written is matched, for FLOAT and for DOUBLE
+    texts = [repr(number) for number in numbers]
+    execute(mariadb, "CREATE DATABASE IF NOT EXISTS lit", "CREATE OR REPLACE TABLE lit.f (n INT, f FLOAT, d DOUBLE)")
+    values = [(value_literal(x, LiteralKind.FLOAT), value_literal(x, LiteralKind.DOUBLE)) for x in texts]
+    execute(mariadb, "INSERT INTO lit.f VALUES " + ",".join(f"({n},{f},{d})" for n, (f, d) in enumerate(values)))
+    for n, text in enumerate(texts):
+        f, d = match_literal(text, LiteralKind.FLOAT), match_literal(text, LiteralKind.DOUBLE)
+        assert rows(mariadb, f"SELECT COUNT(*) FROM lit.f WHERE n = {n} AND f <=> {f} AND d <=> {d}") == [(1,)]
