@@ -91,7 +91,6 @@ def _require_expected(run: ApplyRun, plan: SegmentPlan) -> None:
     if plan.expected is None:
         return
     found = compare(plan.expected, read(run.session, plan.expected.names, run.target.db_type))
-    run.session.commit()
     if found:
         raise Drift(
             f"the target's definitions are not those of the source: {'; '.join(found)}",
@@ -116,7 +115,6 @@ def _require_tiled(plans: list[SegmentPlan], manifest: ApplyManifest) -> None:
 def _note_secondary_ts(run: ApplyRun) -> None:
     """ts-map: the target's own timestamp once the last row of the window is committed (MISSION S3-07)."""
     position = run.session.rows("SHOW MASTER STATUS")
-    run.session.commit()
     if not position:
         return
     ts_map = {"primary-ts": run.manifest.hi, "secondary-ts": int(position[0][1])}

@@ -20,6 +20,8 @@ from binlake.errors import Drift, Permanent, TargetRefused
 from binlake.statement.batch import UNCHECKED, StatementBatch
 
 _SPOOLED_BYTES = 16 << 20
+_CHECKS_A_QUERY = 50
+_QUERY_BYTES = 256 << 10
 
 
 @dataclass
@@ -105,15 +107,33 @@ def _note_check(checks: IO[str], batch: StatementBatch) -> None:
 def _verify(session: Session, checks: IO[str]) -> None:
     """Every key that must be there is there, after all writes: a later REPLACE may have removed an earlier row."""
     checks.seek(0)
+    for group in _groups(checks):
+        # One round trip for many: each check is a query of one number.
+        found = session.rows("SELECT " + ", ".join(f"({sql})" for sql, _, _ in group))[0]
+        for (sql, expected, place), there in zip(group, found, strict=True):
+            _require_all(sql, expected, place, int(there))
+
+
+def _require_all(sql: str, expected: int, place: dict[str, object], found: int) -> None:
+    if found != expected:
+        raise Drift(
+            f"{found} of {expected} written rows are there: two rows of the source are one on the target",
+            where={**place, "check": sql[:200]},
+            hint="compare unique keys and collations of the table with the source's",
+        )
+
+
+def _groups(checks: IO[str]) -> Iterator[list[tuple[str, int, dict[str, object]]]]:
+    group: list[tuple[str, int, dict[str, object]]] = []
+    size = 0
     for line in checks:
-        sql, expected, place = json.loads(line)
-        found = int(session.rows(sql)[0][0])
-        if found != expected:
-            raise Drift(
-                f"{found} of {expected} written rows are there: two rows of the source are one on the target",
-                where={**place, "check": sql[:200]},
-                hint="compare unique keys and collations of the table with the source's",
-            )
+        group.append(tuple(json.loads(line)))
+        size += len(line)
+        if len(group) >= _CHECKS_A_QUERY or size >= _QUERY_BYTES:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group
 
 
 def _place(batch: StatementBatch) -> dict[str, object]:

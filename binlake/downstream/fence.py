@@ -59,7 +59,7 @@ class Fence:
         kept = session.write(
             f"UPDATE {table} SET lease_until = {until} WHERE task = %s AND epoch = %s", (self.task, self.epoch)
         )
-        session.commit()
+        session.commit_repeatable()
         return kept == 1
 
     def release(self, session: Session) -> None:
@@ -68,7 +68,7 @@ class Fence:
         table = qualified(self.schema, "binlake_lease")
         session.begin()
         session.write(f"UPDATE {table} SET owner = '' WHERE task = %s AND epoch = %s", (self.task, self.epoch))
-        session.commit()
+        session.commit_repeatable()
         session.rows("SELECT RELEASE_LOCK(%s)", (_lock_name(self.schema, self.task),))
 
     def abandon(self) -> None:
@@ -95,7 +95,7 @@ def claim(session: Session, target: Target, task: str) -> Fence:
         f"UPDATE {lease} SET epoch = %s, owner = %s, lease_until = {until} WHERE task = %s",
         (epoch, str(Owner.me()), task),
     )
-    session.commit()
+    session.commit_repeatable()
     _held.add(_lock_name(schema, task))
     claimed = Fence(schema, task, epoch, target.lease_s)
     claimed.hold(session)
@@ -106,7 +106,7 @@ def _ensure_rows(session: Session, schema: str, task: str) -> None:
     session.begin()
     for table, values in (("binlake_fence", "%s, 0, 0"), ("binlake_lease", "%s, 0, '', UTC_TIMESTAMP(6)")):
         session.write(f"INSERT IGNORE INTO {qualified(schema, table)} VALUES ({values})", (task,))
-    session.commit()
+    session.commit_repeatable()
 
 
 def _judge(session: Session, schema: str, task: str) -> None:

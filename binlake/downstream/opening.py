@@ -19,7 +19,6 @@ from binlake.window.manifest import ApplyManifest
 def is_applied(run: ApplyRun) -> bool:
     """True when the checkpoint is at or behind the window's hi (hazards R-01). Reads only."""
     found = run.checkpoints.read(run.session)
-    run.session.commit()
     return found is not None and found.commit_ts >= run.manifest.hi
 
 

@@ -17,7 +17,7 @@ from binlake.downstream.progress import Progress, read_progress
 from binlake.downstream.segments import Hook
 from binlake.downstream.session import Session
 from binlake.downstream.stopping import StopFlag
-from binlake.errors import CheckpointConflict, Fenced, TargetBusy, TargetUnavailable, UnknownOutcome
+from binlake.errors import BinlakeError, CheckpointConflict, Fenced, TargetBusy, TargetUnavailable, UnknownOutcome
 from binlake.window.manifest import ApplyManifest
 
 log = structlog.get_logger()
@@ -73,7 +73,7 @@ class ApplyRun:
             self.session.rollback()
             if self._fence is not None:
                 self._fence.release(self.session)
-        except (TargetUnavailable, UnknownOutcome, TargetBusy) as error:
+        except BinlakeError as error:
             log.warning("lease_not_released", window=self.manifest.window, error=str(error))
         finally:
             if self._fence is not None:
@@ -95,7 +95,7 @@ class ApplyRun:
         """Prove the fence in a transaction of its own, before a statement that commits by itself."""
         self.session.begin()
         self.fence.prove(self.session)
-        self.session.commit()
+        self.session.commit_repeatable()
 
     def transact(self, body: Body) -> Progress:
         """Run `body` in one transaction behind the fence until it is known to be stored.

@@ -79,6 +79,13 @@ class Session:
             raise found from error
         self._open = False
 
+    def commit_repeatable(self) -> None:
+        """Commit what may run twice. Raises TargetUnavailable where `commit` would raise UnknownOutcome."""
+        try:
+            self.commit()
+        except UnknownOutcome as error:
+            raise TargetUnavailable(error.message, where=error.where) from error
+
     def rollback(self) -> None:
         """Roll back; nothing when no transaction is open."""
         if self._open:

@@ -1,0 +1,218 @@
+"""Exactly once, whatever dies and whenever: the same window again and again gives what one delivery gives."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable
+
+import pymysql
+import pytest
+from support.cutting import CuttingProxy
+from support.mariadb import MariaDb, execute, rows
+from support.windows import Window, apply, apply_in_child, at, ended, signal_me
+
+from binlake.config.model import Lake, Replication, Target
+from binlake.downstream import open_window
+from binlake.downstream.run import TRIES
+from binlake.errors import TargetBusy, TargetUnavailable
+
+pytestmark = pytest.mark.mariadb
+
+
+def window() -> Window:
+    """Two segments with keyed and keyless rows: doubled or lost rows of app.log show."""
+    found = Window(100, 300).put((1, "a"), (2, "b")).log("one", "two", "two").put((3, "c"))
+    found.ddl(200, "ALTER TABLE t ADD COLUMN w INT DEFAULT 5", [("app", "t")], repeatable=False)
+    return found.delete(1).unlog("two").put((2, "B")).log("three")
+
+
+END = ([(2, "B", 5), (3, "c", 5)], [("one",), ("three",), ("two",)])
+
+
+def state(server: MariaDb) -> tuple[list[tuple[object, ...]], list[tuple[object, ...]]]:
+    return rows(server, "SELECT * FROM app.t ORDER BY id"), rows(server, "SELECT line FROM app.log ORDER BY line")
+
+
+def assert_whole(server: MariaDb) -> None:
+    assert state(server) == END
+    text = rows(server, "SELECT checkPoint FROM tidb_binlog.checkpoint")[0][0]
+    assert text == '{"consistent":true,"commitTS":300,"ts-map":{},"schema-version":2}'
+
+
+class Crash(Exception):
+    """The process is gone, as far as the code under test can tell."""
+
+
+def crash() -> None:
+    raise Crash
+
+
+STEPS = [
+    ("opened", 1),
+    ("batch", 1),
+    ("batch", 3),
+    ("before_commit", 1),
+    ("before_commit", 2),
+    ("before_commit", 3),
+    ("before_commit", 4),
+    ("after_commit", 1),
+    ("after_commit", 2),
+    ("after_commit", 3),
+    ("after_commit", 4),
+    ("intent", 1),
+    ("ddl_executed", 1),
+    ("ddl_done", 1),
+    ("batch", 5),
+    ("before_commit", 5),
+    ("after_commit", 5),
+    ("closed", 1),
+]
+
+
+@pytest.mark.parametrize(("step", "number"), STEPS)
+def test_a_killed_process_is_continued_exactly(mariadb: MariaDb, target: Target, step: str, number: int) -> None:
+    # R-17, invariant 9: kill -9 before, inside and after each transaction; the keyless table is exact
+    pid = apply_in_child(target, window(), at(step, number, signal_me(signal.SIGKILL)))
+    assert ended(pid) == -signal.SIGKILL
+    if step != "closed" and (step, number) != ("after_commit", 5):
+        consistent = rows(mariadb, "SELECT checkPoint LIKE '%%true%%' FROM tidb_binlog.checkpoint")
+        assert consistent in ([(0,)], [(None,)], [])
+    apply(target, window())
+    assert_whole(mariadb)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_same_window_three_times_with_random_crashes(mariadb: MariaDb, target: Target, seed: int) -> None:
+    # S4-36
+    chance = random.Random(seed)
+
+    def hook(_step: str) -> None:
+        if chance.random() < 0.12:
+            raise Crash
+
+    delivered = 0
+    while delivered < 3:
+        try:
+            apply(target, window(), hook)
+            delivered += 1
+        except Crash:
+            continue
+    assert_whole(mariadb)
+
+
+@pytest.mark.parametrize("lose", ["request", "answer"])
+@pytest.mark.parametrize("commit", range(1, 10))
+def test_a_connection_lost_at_commit_is_looked_at(mariadb: MariaDb, target: Target, commit: int, lose: str) -> None:
+    # R-61: both outcomes of every COMMIT of an apply, the fence's and the opening's included
+    with CuttingProxy(target.host, target.port, at=commit, lose=lose) as proxy:
+        through = target.model_copy(update={"port": proxy.port})
+        for _ in range(3):
+            try:
+                apply(through, window())
+                break
+            except TargetUnavailable:
+                # The claim and the proof before a DDL are not repeated within a run.
+                continue
+        assert proxy.cuts == 1
+    apply(target, window())
+    assert_whole(mariadb)
+
+
+def test_a_killed_session_outside_commit_is_transient(mariadb: MariaDb, target: Target) -> None:
+    # S0-03: the link is cut once; the retry ends with equal data
+    def cut() -> None:
+        for (session,) in rows(mariadb, "SELECT id FROM information_schema.processlist WHERE info IS NULL"):
+            # Sessions of tests before end by themselves meanwhile.
+            with contextlib.suppress(pymysql.err.OperationalError):
+                execute(mariadb, f"KILL {session}")
+
+    with pytest.raises(TargetUnavailable):
+        apply(target, window(), at("batch", 2, cut))
+    apply(target, window())
+    assert_whole(mariadb)
+
+
+def test_sigterm_ends_between_batches_and_frees_the_lease(mariadb: MariaDb, target: Target) -> None:
+    # R-60, S4-35
+    pid = apply_in_child(target, window(), at("batch", 1, signal_me(signal.SIGTERM)))
+    assert ended(pid) == 1
+    assert rows(mariadb, "SELECT owner FROM tidb_binlog.binlake_lease") == [("",)]
+    assert rows(mariadb, "SELECT exit_ts, open_lo, segment FROM tidb_binlog.binlake_progress") == [(300, 100, 0)]
+    assert state(mariadb) == ([], [])
+    apply(target, window())
+    assert_whole(mariadb)
+
+
+def test_a_lock_wait_repeats_the_whole_segment(mariadb: MariaDb, target: Target) -> None:
+    # R-38: the lock wait runs out twice, then the other transaction ends
+    execute(mariadb, "INSERT INTO app.t VALUES (3, 'old')", "SET GLOBAL innodb_lock_wait_timeout = 1")
+    other = mariadb.connect(autocommit=False)
+    other.cursor().execute("UPDATE app.t SET v = 'held' WHERE id = 3")
+    released = threading.Timer(2.5, other.rollback)
+    released.start()
+    try:
+        apply(target, window())
+    finally:
+        released.join()
+        other.close()
+        execute(mariadb, "SET GLOBAL innodb_lock_wait_timeout = 50")
+    assert_whole(mariadb)
+
+
+def test_a_lock_that_stays_is_given_up_after_bounded_tries(mariadb: MariaDb, target: Target) -> None:
+    execute(mariadb, "INSERT INTO app.t VALUES (3, 'old')", "SET GLOBAL innodb_lock_wait_timeout = 0")
+    other = mariadb.connect(autocommit=False)
+    other.cursor().execute("UPDATE app.t SET v = 'held' WHERE id = 3")
+    begun: list[str] = []
+    try:
+        with pytest.raises(TargetBusy):
+            apply(target, window(), lambda step: begun.append(step))
+    finally:
+        other.close()
+        execute(mariadb, "SET GLOBAL innodb_lock_wait_timeout = 50")
+    assert begun.count("batch") == 2 * TRIES
+    apply(target, window())
+    assert_whole(mariadb)
+
+
+def test_a_killed_server_is_continued(mariadb: MariaDb, target: Target) -> None:
+    # Durable on the target's side too: what was committed is there, what was not is not
+    def die(restart: Callable[[], object]) -> Callable[[], None]:
+        def act() -> None:
+            mariadb.kill9()
+            restart()
+
+        return act
+
+    with pytest.raises(TargetUnavailable):
+        apply(target, window(), at("batch", 4, die(mariadb.restart)))
+    apply(target, window())
+    assert_whole(mariadb)
+
+
+def test_the_open_window_can_be_asked_for(target: Target) -> None:
+    # R-16: plan and compact take the window left open before any other
+    replication = Replication(name="shop", lake=Lake(path="/nowhere"), target=target)
+    assert open_window(replication, 0) is None
+    with pytest.raises(Crash):
+        apply(target, window(), at("opened", 1, crash))
+    assert open_window(replication, 0) == (100, 300)
+    apply(target, window())
+    assert open_window(replication, 0) is None
+
+
+def test_a_slow_link_costs_per_batch(mariadb: MariaDb, target: Target) -> None:
+    # S0-03: 10,000 rows in batches of 100 over a link with a delay
+    big = Window(0, 100)
+    for start in range(0, 10_000, 100):
+        big.put(*((key, "v") for key in range(start, start + 100)), verify=True)
+    with CuttingProxy(target.host, target.port, delay_s=0.005) as proxy:
+        started = time.monotonic()
+        apply(target.model_copy(update={"port": proxy.port}), big)
+        assert proxy.requests <= 250
+        assert time.monotonic() - started < 60
+    assert rows(mariadb, "SELECT COUNT(*) FROM app.t") == [(10_000,)]

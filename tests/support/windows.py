@@ -1,0 +1,187 @@
+"""Windows for apply tests: statements in memory, their manifest, and runs in a process that can be killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from support.mariadb import MariaDb
+
+from binlake.config.model import Target
+from binlake.downstream import ApplyResult, Expected, SegmentPlan, apply_window
+from binlake.errors import BinlakeError
+from binlake.statement.batch import UNCHECKED, Phase, StatementBatch, statement_digest
+from binlake.window.manifest import ApplyManifest
+
+CLUSTER = 6791641053252586769
+NAME = "shop"
+Kind = Literal["ddl", "delete", "replace", "insert"]
+
+
+@dataclass
+class Window:
+    """A StatementSource that is filled by its methods; `lo` and `hi` are commit_ts."""
+
+    lo: int
+    hi: int
+    plans: list[SegmentPlan] = field(default_factory=list)
+    written: list[StatementBatch] = field(default_factory=list)
+    label: str = ""
+
+    def __post_init__(self) -> None:
+        self.plans = self.plans or [SegmentPlan(0, self.hi, 1)]
+
+    def ddl(
+        self,
+        commit_ts: int,
+        sql: str,
+        touched: Sequence[tuple[str, str]],
+        after: Expected | None = None,
+        *,
+        repeatable: bool = True,
+        db: str = "app",
+    ) -> Window:
+        """A DDL that opens the next segment."""
+        self.plans[-1] = replace(self.plans[-1], end_ts=commit_ts - 1)
+        number = len(self.plans)
+        batch = _batch(number, Phase.DDL, 0, "ddl", (sql,), db=db)
+        self.plans.append(SegmentPlan(number, self.hi, number + 1, batch, commit_ts, tuple(touched), after, repeatable))
+        return self
+
+    def delete(self, *keys: int) -> Window:
+        """Phase 1 on app.t."""
+        return self._add(Phase.DELETE, "delete", f"DELETE FROM app.t WHERE id IN ({', '.join(map(str, keys))})")
+
+    def put(self, *rows: tuple[int, str], verify: bool = False) -> Window:
+        """Phase 2 on app.t(id, v): one REPLACE."""
+        values = ", ".join(f"({key}, '{value}')" for key, value in rows)
+        keys = ", ".join(str(key) for key, _ in rows)
+        check = f"SELECT COUNT(*) FROM app.t WHERE id IN ({keys})" if verify else ""
+        sql = f"REPLACE INTO app.t (id, v) VALUES {values}"
+        return self._add(Phase.WRITE, "replace", sql, rows=len(rows), verify=(check, len(rows) if verify else 0))
+
+    def log(self, *texts: str) -> Window:
+        """Phase 2 on the keyless app.log(line): one INSERT, its affected rows checked."""
+        values = ", ".join(f"('{text}')" for text in texts)
+        return self._add(
+            Phase.WRITE, "insert", f"INSERT INTO app.log VALUES {values}", rows=len(texts), expect=len(texts)
+        )
+
+    def unlog(self, text: str) -> Window:
+        """Phase 1 on the keyless app.log: one row by value."""
+        return self._add(Phase.DELETE, "delete", f"DELETE FROM app.log WHERE line = '{text}' LIMIT 1", expect=1)
+
+    def statement(self, sql: str, phase: Phase = Phase.WRITE) -> Window:
+        """Any statement."""
+        return self._add(phase, "replace" if phase == Phase.WRITE else "delete", sql)
+
+    def _add(
+        self,
+        phase: Phase,
+        kind: Kind,
+        sql: str,
+        *,
+        rows: int = 1,
+        expect: int = UNCHECKED,
+        verify: tuple[str, int] = ("", 0),
+    ) -> Window:
+        segment = len(self.plans) - 1
+        number = sum(1 for b in self.written if (b.segment, b.phase) == (segment, phase))
+        self.written.append(_batch(segment, phase, number, kind, (sql,), rows=rows, expect=expect, verify=verify))
+        return self
+
+    def segments(self) -> list[SegmentPlan]:
+        """As StatementSource."""
+        return list(self.plans)
+
+    def batches(self, segment: int, phase: int) -> Iterator[StatementBatch]:
+        """As StatementSource."""
+        return (b for b in self.written if (b.segment, b.phase) == (segment, phase))
+
+    def manifest(self) -> ApplyManifest:
+        """What convert would have pinned."""
+        digest = statement_digest([sql for b in self.written for sql in b.sql])
+        rows = sum(b.rows for b in self.written)
+        return ApplyManifest(
+            replication=NAME,
+            sink="sql",
+            cluster_id=CLUSTER,
+            lo=self.lo,
+            hi=self.hi,
+            config_hash="c",
+            safe_mode="always",
+            definitions="d",
+            change=self.label,
+            statement=digest,
+            segments=len(self.plans),
+            rows=rows,
+            schema_version=len(self.plans),
+            windows=(f"{self.lo}-{self.hi}",),
+        )
+
+
+def _batch(
+    segment: int,
+    phase: Phase,
+    number: int,
+    kind: Kind,
+    sql: tuple[str, ...],
+    *,
+    db: str = "app",
+    rows: int = 1,
+    expect: int = UNCHECKED,
+    verify: tuple[str, int] = ("", 0),
+) -> StatementBatch:
+    digest = statement_digest(sql)
+    return StatementBatch(segment, phase, number, db, "t", kind, sql, (expect,), *verify, rows, digest)
+
+
+def target_of(server: MariaDb, **changes: object) -> Target:
+    """The [target] of a test server."""
+    values = {"host": server.host, "port": server.port, "user": server.user, "db_type": "mariadb", "lease_s": 30}
+    return Target(**{**values, **changes})  # type: ignore[arg-type]
+
+
+def apply(target: Target, window: Window, hook: Callable[[str], None] | None = None) -> ApplyResult:
+    """`apply_window` of a test window."""
+    return apply_window(target, window.manifest(), window, hook=hook)
+
+
+def at(step: str, number: int, act: Callable[[], None]) -> Callable[[str], None]:
+    """A hook that acts the `number`-th time (from 1) that `step` is passed."""
+    seen = [0]
+
+    def hook(passed: str) -> None:
+        seen[0] += passed == step
+        if passed == step and seen[0] == number:
+            act()
+
+    return hook
+
+
+def signal_me(which: signal.Signals) -> Callable[[], None]:
+    """Send a signal to the calling process."""
+    return lambda: os.kill(os.getpid(), which)
+
+
+def apply_in_child(target: Target, window: Window, hook: Callable[[str], None] | None = None) -> int:
+    """Start `apply` in a forked process; its pid. It exits with 0, or with 1 after a BinlakeError."""
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 3
+    try:
+        apply(target, window, hook)
+        code = 0
+    except BinlakeError:
+        code = 1
+    finally:
+        os._exit(code)
+
+
+def ended(pid: int) -> int:
+    """Wait for a child: its exit code, or minus the signal that ended it."""
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
