@@ -200,7 +200,7 @@ def _drop(tokens: list[Token], found: Classified, ddl: SourceDdl) -> list[Token]
     }
     named = [(db or ddl.db, name) for db, name in found.tables]
     kept = [qualified(db, name) for db, name in named if (db.lower(), name.lower()) in own]
-    return tokens if len(named) == 1 or not kept else [*tokens[: found.rest], *words(", ".join(kept))]
+    return tokens if len(named) == 1 or not kept else [*tokens[: found.rest], *tokenize(" " + ", ".join(kept))]
 
 
 def _view(tokens: list[Token]) -> list[Token]:

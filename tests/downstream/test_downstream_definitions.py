@@ -1,0 +1,163 @@
+"""What the target must have for rows to be safe in it, and how a DDL shows that it has run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from support.mariadb import MariaDb, execute
+from support.tabledefs import col, key, primary, table
+
+from binlake.config.model import Target
+from binlake.downstream.definitions import (
+    Expected,
+    compare,
+    expected_after,
+    expected_of,
+    fingerprint,
+    read,
+    require_definitions,
+    tells_equal_tables_apart,
+)
+from binlake.downstream.forms import normal_type
+from binlake.downstream.session import Session
+from binlake.errors import Drift
+from binlake.schema import DbInfo, TableDef
+from binlake.schema import mysqltypes as t
+from binlake.schema.delta import Definitions
+
+pytestmark = pytest.mark.mariadb
+
+SOURCE = table(
+    "t",
+    col("Id", t.LONGLONG, not_null=True, unsigned=True, flen=20),
+    col("v", t.VARCHAR, flen=20),
+    col("ai", t.VARCHAR, flen=9, collate="utf8mb4_0900_ai_ci"),
+    col("j", t.JSON),
+    col("e", t.ENUM, elems=("a", "it's")),
+    col("b", t.BLOB, charset="binary"),
+    col("at", t.TIMESTAMP, decimal=3),
+    col("g", generated_expr_string="`Id` + 1", generated_stored=True, not_null=True),
+    keys=(primary("Id"), key("u", ("v", 4), "e"), key("i", "at", unique=False)),
+)
+CREATE = (
+    "CREATE TABLE d.t (id BIGINT UNSIGNED PRIMARY KEY, v VARCHAR(20),"
+    " ai VARCHAR(9) COLLATE utf8mb4_uca1400_nopad_ai_ci, j JSON, e ENUM('a','it''s'), b BLOB, at TIMESTAMP(3) NULL, g INT AS (id + 1) STORED,"
+    " UNIQUE u (v(4), e), INDEX i (at))"
+)
+
+
+@pytest.fixture
+def session(empty_mariadb: MariaDb) -> Iterator[Session]:
+    execute(empty_mariadb, "CREATE DATABASE d CHARACTER SET utf8mb4 COLLATE utf8mb4_bin", CREATE)
+    opened = Session(Target(db_type="mariadb", host="127.0.0.1", port=empty_mariadb.port))
+    yield opened
+    opened.close()
+
+
+def found(session: Session, *tables: TableDef) -> list[str]:
+    expected = expected_of(tables, "mariadb")
+    return compare(expected, read(session, expected.names, "mariadb"))
+
+
+def test_the_same_table_has_no_differences(session: Session) -> None:
+    require_definitions(session, [SOURCE], "mariadb")
+    expected = expected_of([SOURCE], "mariadb")
+    assert compare(Expected.from_json(expected.to_json()), read(session, expected.names, "mariadb"), indexes=True) == []
+
+
+@pytest.mark.parametrize(
+    ("statement", "difference"),
+    [
+        ("ADD COLUMN mine INT", "column mine is the target's own"),
+        ("DROP COLUMN b", "column b is missing"),
+        ("ADD UNIQUE (ai)", "unique key (ai) is the target's own"),
+        ("DROP INDEX u", "unique key (e, v(4)) is missing"),
+        (
+            "MODIFY v VARCHAR(20) COLLATE utf8mb4_general_ci",
+            "column v has collation utf8mb4_general_ci, not utf8mb4_bin",
+        ),
+        ("MODIFY v VARCHAR(10)", "column v is varchar(10), not varchar(20)"),
+        ("MODIFY v VARCHAR(20) NOT NULL", "column v is NOT NULL, unlike the source"),
+        ("MODIFY e ENUM('a')", "column e is enum('a'), not enum('a','it''s')"),
+        ("DROP PRIMARY KEY, ADD PRIMARY KEY (id, e)", "unique key (id) is missing"),
+    ],
+)
+def test_what_can_lose_rows_is_drift_with_its_name(session: Session, statement: str, difference: str) -> None:
+    # hazards R-12, R-13, R-18
+    session.execute(f"ALTER TABLE d.t {statement}")
+    with pytest.raises(Drift, match="not the source's") as drift:
+        require_definitions(session, [SOURCE], "mariadb")
+    assert f"d.t: {difference}" in drift.value.message
+
+
+@pytest.mark.parametrize(
+    "statement", ["ADD INDEX mine (b(3))", "DROP INDEX i", "COMMENT 'mine'", "ALTER v SET DEFAULT 'x'"]
+)
+def test_what_loses_no_row_is_none_of_our_business(session: Session, statement: str) -> None:
+    session.execute(f"ALTER TABLE d.t {statement}")
+    assert found(session, SOURCE) == []
+
+
+def test_a_missing_table_and_a_view_in_its_place(session: Session) -> None:
+    session.execute("CREATE VIEW d.other AS SELECT 1")
+    missing, other = table("gone", col("a")), table("other", col("a"))
+    assert found(session, missing, other) == ["d.gone: the table is missing", "d.other: it is a view, not a table"]
+
+
+def test_databases_and_absent_tables(session: Session) -> None:
+    expected = expected_of([], "mariadb", absent=[("d", "t"), ("d", "x")], databases={"d": False, "e": True})
+    assert compare(expected, read(session, expected.names, "mariadb")) == [
+        "database d is still there",
+        "database e is missing",
+        "d.t: the table is still there",
+    ]
+
+
+def test_what_a_ddl_leaves() -> None:
+    old, new = table("a", col("x")), table("b", col("x"))
+    renamed = expected_after(Definitions((), (old,)), Definitions((), (new,)), "mariadb")
+    assert [(name, form is None) for name, form in renamed.tables.items()] == [(("d", "a"), True), (("d", "b"), False)]
+    # a dropped database takes its tables along one by one: only it tells that the DDL is done
+    dropped = expected_after(Definitions((DbInfo(2, "d", "", "", {}),), (old,)), Definitions((), ()), "mariadb")
+    assert (dropped.databases, dropped.tables) == ({"d": False}, {})
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "ALTER TABLE d.t COMMENT 'x'",
+        "ALTER TABLE d.t ALTER v SET DEFAULT 'x'",
+        "ALTER TABLE d.t RENAME INDEX i TO k",
+        "TRUNCATE TABLE d.t",
+        "RENAME TABLE d.t TO d.z, d.u TO d.t, d.z TO d.u",
+        "DROP TABLE d.u",
+    ],
+)
+def test_every_ddl_shows_in_the_fingerprint(session: Session, statement: str) -> None:
+    # R-04: also a TRUNCATE and the swap of two equal tables
+    session.execute(CREATE.replace("d.t", "d.u"))
+    names = [("d", "t"), ("d", "u"), ("d", "")]
+    before = fingerprint(session, names)
+    session.execute("INSERT INTO d.t (id) VALUES (1)")
+    session.commit()
+    assert fingerprint(session, names) == before
+    assert tells_equal_tables_apart(session, names, "mariadb")
+    session.execute(statement)
+    assert fingerprint(session, names) != before
+
+
+def test_types_as_servers_show_them() -> None:
+    shown = {
+        "int(10) unsigned zerofill": "int unsigned",
+        "bigint(20)": "bigint",
+        "float(7,2)": "float",
+        "year(4)": "year",
+        "longtext": "text",
+        "json": "text",
+        "mediumblob": "blob",
+        "decimal(5,2)": "decimal(5,2)",
+        "datetime(3)": "datetime(3)",
+    }
+    assert {text: normal_type(text, "mariadb") for text in shown} == shown
+    assert normal_type("json", "mysql") == "json"
