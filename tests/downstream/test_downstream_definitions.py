@@ -42,8 +42,8 @@ SOURCE = table(
 )
 CREATE = (
     "CREATE TABLE d.t (id BIGINT UNSIGNED PRIMARY KEY, v VARCHAR(20),"
-    " ai VARCHAR(9) COLLATE utf8mb4_uca1400_nopad_ai_ci, j JSON, e ENUM('a','it''s'), b BLOB, at TIMESTAMP(3) NULL, g INT AS (id + 1) STORED,"
-    " UNIQUE u (v(4), e), INDEX i (at))"
+    " ai VARCHAR(9) COLLATE utf8mb4_uca1400_nopad_ai_ci, j JSON, e ENUM('a','it''s'), b BLOB,"
+    " at TIMESTAMP(3) NULL, g INT AS (id + 1) STORED, UNIQUE u (v(4), e), INDEX i (at))"
 )
 
 

@@ -1,0 +1,99 @@
+"""Every row that TiDB held at the end of the `keys` capture, through our text into MariaDB and back, is the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.mariadb import MariaDb
+
+from binlake.capture import Capture
+from binlake.config.model import Filter, Target
+from binlake.ddl import SourceDdl, map_ddl
+from binlake.downstream.definitions import require_definitions
+from binlake.downstream.session import Session
+from binlake.filter import TableFilter
+from binlake.schema import ColumnInfo, DdlJob, SchemaState, TableDef
+from binlake.schema import mysqltypes as t
+from binlake.statement import TableStatements, images_from_rows
+from binlake.statement.literal import qualified, quote_name
+from binlake.window.ddls import DdlBinlog, plan_ddls
+
+KEYS = Path(__file__).resolve().parents[1] / "captures" / "keys"
+
+
+def canonical(value: Any) -> str | None:
+    """A value of states.jsonl as the canonical text."""
+    return value["hex"].upper() if isinstance(value, dict) else value
+
+
+def create_tables(session: Session, jobs: list[DdlJob]) -> SchemaState:
+    """Run the history's own DDL texts; the schema at the end."""
+    logged = [DdlBinlog(job.finished_ts, job.start_ts, job.id, 5, job.query) for job in jobs]
+    placed = [(job.finished_ts, job) for job in jobs]
+    for row in plan_ddls(SchemaState(), logged, placed, TableFilter(Filter())):
+        if not row.reason:
+            source = SourceDdl(row.commit_ts, row.db, row.table, row.query, row.before, row.after)
+            for statement in map_ddl(source, "mariadb").sql:
+                session.execute(statement)
+    return SchemaState().fold(placed)
+
+
+def fill(session: Session, table: TableDef, images: list[dict[str, str | None]]) -> None:
+    out, columns = (
+        TableStatements(table, 0, batch_rows=7),
+        images_from_rows(images, [c.name for c in table.row_columns]),
+    )
+    keyless = table.identity().kind == "row"
+    for batch in out.inserts(columns, [1] * len(images)) if keyless else out.replaces(columns):
+        for sql in batch.sql:
+            session.execute(sql)
+        if batch.verify_sql:
+            assert session.rows(batch.verify_sql) == [(batch.verify_rows,)]
+
+
+def empty(session: Session, table: TableDef, images: list[dict[str, str | None]]) -> None:
+    out, columns = (
+        TableStatements(table, 0, batch_rows=7),
+        images_from_rows(images, [c.name for c in table.row_columns]),
+    )
+    keyless = table.identity().kind == "row"
+    for batch in out.image_deletes(columns, [1] * len(images)) if keyless else out.deletes(columns):
+        affected = [session.execute(sql) for sql in batch.sql]
+        assert sum(affected) == batch.rows
+
+
+def shown(column: ColumnInfo) -> str:
+    name = quote_name(column.name)
+    if column.tp == t.BIT:
+        return f"LPAD(HEX({name}), {(column.flen + 7) // 8 * 2}, '0')"
+    return f"HEX({name})" if column.is_binary else f"CAST({name} AS CHAR)"
+
+
+@pytest.mark.mariadb
+def test_rows_of_all_kinds_of_keys_come_back_as_they_were(empty_mariadb: MariaDb) -> None:
+    # S0-22
+    capture = Capture(KEYS)
+    session = Session(Target(db_type="mariadb", host="127.0.0.1", port=empty_mariadb.port))
+    try:
+        state = create_tables(session, [DdlJob.parse(text) for text in capture.job_texts()])
+        last = list(capture.states())[-1]
+        filled = 0
+        for content in last.contents:
+            table = state.find(content["schema"], content["name"])
+            if table is None or table.kind != "table" or not content["rows"]:
+                continue
+            require_definitions(session, [table], "mariadb")
+            images = [dict(zip(content["columns"], map(canonical, row), strict=True)) for row in content["rows"]]
+            fill(session, table, images)
+            columns = ", ".join(shown(column) for column in table.row_columns)
+            back = session.rows(f"SELECT {columns} FROM {qualified(table.db, table.name)}")
+            wanted = [tuple(image[c.name] for c in table.row_columns) for image in images]
+            assert sorted(map(repr, back)) == sorted(map(repr, wanted)), table.name
+            empty(session, table, images)
+            assert session.rows(f"SELECT COUNT(*) FROM {qualified(table.db, table.name)}") == [(0,)], table.name
+            filled += 1
+        assert filled > 15
+    finally:
+        session.close()
