@@ -58,3 +58,10 @@ class AirflowClient:
     def tasks(self, dag_id: str, run_id: str) -> list[dict[str, Any]]:
         """The task instances of a run."""
         return list(self.get(f"/api/v2/dags/{dag_id}/dagRuns/{run_id}/taskInstances")["task_instances"])
+
+    def log_end(self, dag_id: str, run_id: str, task: dict[str, Any], lines: int = 6) -> str:
+        """The last `lines` of the log of a task's last try."""
+        path = f"/api/v2/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task['task_id']}/logs/{task['try_number']}"
+        content = self._http.get(path, headers={"Accept": "application/json"}).raise_for_status().json()["content"]
+        events = [str(line.get("event", line)) if isinstance(line, dict) else str(line) for line in content]
+        return " | ".join(events[-lines:])

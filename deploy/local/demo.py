@@ -1,0 +1,207 @@
+"""`make demo`: a recorded TiDB travels through pumps, an Airflow DAG and Delta tables into MariaDB, and is compared.
+
+Everything is below `.local/demo` and on loopback. Exit status 0 only when every table was equal at every state.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import structlog
+
+from binlake.capture import Capture
+from binlake.compare import expected_states
+from binlake.config import Replication, load_replication
+from binlake.errors import BinlakeError
+from deploy.local.airflow import Airflow
+from deploy.local.airflow_client import AirflowClient
+from deploy.local.demo_audit import show_audit
+from deploy.local.demo_report import Report
+from deploy.local.demo_watch import Watch
+from deploy.local.mariadb import MariaDb
+from deploy.local.process import ProcessError, stop_recorded
+from deploy.local.source import CaptureSource
+from deploy.local.spark_connect import SparkConnect
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / ".local" / "demo"
+NAME = "demo"
+# 6,000 transactions last about as long as the windows of their first half need.
+RATE = 300.0
+_CONNECTION = "spark_connect_demo"
+
+
+class Demo:
+    """All servers of the demo below `folder`, and the replication file that ties them."""
+
+    def __init__(self, capture: Capture, folder: Path, report: Report) -> None:
+        self.report = report
+        self.folder = folder
+        self.source = CaptureSource(capture, folder / "source")
+        self.target = MariaDb(folder / "mariadb")
+        self.spark = SparkConnect(folder / "spark")
+        self.states = list(expected_states(capture))
+        # One state lies inside a window, not at its end: time travel must find it.
+        self.inside = self.states[len(self.states) // 2 - 1]
+        self.stops = [state for state in self.states if state is not self.inside]
+        self.file = folder / "replications" / f"{NAME}.toml"
+        self.airflow = Airflow(folder / "airflow", self._environment())
+
+    def start(self) -> None:
+        """Start all servers side by side. Raises ProcessError."""
+        self._write_replication()
+        servers = {
+            "pd and two pumps": self.source.start,
+            "MariaDB": self.target.start,
+            "Spark Connect, warm": self.spark.start,
+            "Airflow": self.airflow.start,
+        }
+        with ThreadPoolExecutor(len(servers)) as pool:
+            for future in [pool.submit(self._start, name, start) for name, start in servers.items()]:
+                future.result()
+
+    def stop(self) -> None:
+        """End all of them, whoever asks last first: Airflow, Spark, the pumps, the target."""
+        for part in (self.airflow, self.spark, self.source, self.target):
+            part.stop()
+
+    def replication(self) -> Replication:
+        """The replication as the DAG has it."""
+        return load_replication(self.file)
+
+    def _start(self, name: str, start: object) -> None:
+        began = time.monotonic()
+        start()  # type: ignore[operator]
+        self.report.say(f"{name} up after {time.monotonic() - began:.1f} s")
+
+    def _environment(self) -> dict[str, str]:
+        connection = f'{{"conn_type": "spark_connect", "host": "sc://127.0.0.1", "port": {self.spark.port}}}'
+        return {
+            "BINLAKE_REPLICATIONS": str(self.file.parent),
+            f"AIRFLOW_CONN_{_CONNECTION.upper()}": connection,
+        }
+
+    def _write_replication(self) -> None:
+        self.file.parent.mkdir(parents=True)
+        stops = ", ".join(f'"{state.commit_ts}"' for state in self.stops)
+        self.file.write_text(
+            f"""# Written by `make demo`.
+name = "{NAME}"
+initial-commit-ts = "0"
+
+[source]
+pd-urls = "{self.source.pd_url}"
+status-url = "{self.source.status_url}"
+cluster-id = "{self.source.cluster_id}"
+
+[lake]
+path = "{self.folder / "lake"}"
+
+[window]
+# Where the capture recorded what TiDB showed, but for one state that is left inside a window.
+stop-at = [{stops}]
+
+[target]
+db-type = "mariadb"
+host = "{self.target.host}"
+port = {self.target.port}
+user = "{self.target.user}"
+
+[mirror]
+enabled = true
+
+[airflow]
+schedule = "every 5s"
+layout = "stages"
+engine = "connect"
+spark-conn-id = "{_CONNECTION}"
+retry-delay-s = 2
+""",
+            encoding="utf-8",
+        )
+
+
+def run(capture: Capture, keep: bool) -> int:
+    """The whole demo; the exit status. Raises BinlakeError, ProcessError, KeyboardInterrupt."""
+    report = Report()
+    for name in stop_recorded(FOLDER):
+        report.say(f"stopped {name}, left running by an earlier demo")
+    shutil.rmtree(FOLDER, ignore_errors=True)
+    with _running(Demo(capture, FOLDER, report), keep) as demo:
+        report.page(demo.airflow.url, demo.airflow.user, demo.airflow.password, NAME)
+        equal = _windows(demo)
+        equal = show_audit(demo.replication(), demo.file, demo.spark.url, demo.inside, report) and equal
+        report.end(equal, demo.airflow.url, demo.airflow.user, demo.airflow.password, keep)
+    return 0 if equal else 1
+
+
+def _windows(demo: Demo) -> bool:
+    client = AirflowClient(demo.airflow.url, demo.airflow.user, demo.airflow.password)
+    try:
+        client.wait_for_dag(NAME, 60)
+        demo.source.feed(RATE)
+        demo.report.say(f"feeding the capture, {RATE:g} binlogs a second; the DAG `{NAME}` runs every 5 s")
+        client.set_paused(NAME, False)
+        watch = Watch(demo.replication(), demo.source, demo.stops, client, demo.report)
+        with watch:
+            equal = watch.until_all_compared()
+        client.set_paused(NAME, True)
+        return equal
+    finally:
+        client.close()
+
+
+@contextmanager
+def _running(demo: Demo, keep: bool) -> Iterator[Demo]:
+    """The started demo; stopped at the end, unless all went well and `keep`."""
+    done = False
+    try:
+        demo.start()
+        yield demo
+        done = True
+    finally:
+        if not (keep and done):
+            # A second ctrl-C must not leave half of it running.
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            demo.report.say("stopping all servers")
+            demo.stop()
+            demo.report.say("all servers have stopped")
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def main(arguments: list[str]) -> int:
+    """Parse, run, and say in one line what went wrong."""
+    parser = argparse.ArgumentParser(prog="make demo")
+    parser.add_argument("--keep", action="store_true", help="leave all running; `make stop` ends it")
+    parser.add_argument("--capture", type=Path, default=ROOT / "tests" / "captures" / "bank")
+    args = parser.parse_args(arguments)
+    signal.signal(signal.SIGTERM, _interrupt)
+    # What the pipeline says is in the logs of its processes; here only what goes wrong is of interest.
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
+    # The jobs are children of Airflow: they find this checkout as this process does.
+    os.environ["PYTHONPATH"] = str(ROOT)
+    try:
+        return run(Capture(args.capture), args.keep)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    except (BinlakeError, ProcessError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

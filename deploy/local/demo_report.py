@@ -1,0 +1,109 @@
+"""What the demo prints: one line an event, with the seconds since its start."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from binlake import tso
+from binlake.capture import StateAt
+from binlake.compare import Comparison
+
+
+@dataclass(frozen=True)
+class WindowLine:
+    """One applied window: bounds (commit_ts), rows landed and rows applied, seconds of each stage, lag in seconds."""
+
+    lo: int
+    hi: int
+    rows: int
+    applied: int
+    seconds: Mapping[str, float]
+    lag: float
+
+    @classmethod
+    def of(cls, event: Mapping[str, Any], same_run: Sequence[Mapping[str, Any]], lag: float) -> WindowLine:
+        """From the event of finalize and all events of its run."""
+        seconds = {other["stage"]: float(other["seconds"]) for other in same_run}
+        landed = sum(other["rows"] for other in same_run if other["stage"] == "merge")
+        return cls(event["lo"], event["hi"], landed, event["rows"], seconds, lag)
+
+
+class Report:
+    """Prints; remembers windows and states for the sum at the end."""
+
+    def __init__(self) -> None:
+        self._began = time.monotonic()
+        self._windows: list[WindowLine] = []
+        self._states: list[Comparison] = []
+        self._exempt: dict[str, int] = {}
+
+    def say(self, text: str) -> None:
+        """One line."""
+        print(f"{time.monotonic() - self._began:6.1f} s  {text}", flush=True)
+
+    def page(self, url: str, user: str, password: str, dag: str) -> None:
+        """Where to look while it runs."""
+        self.say(f"Airflow: {url}/dags/{dag}   login {user} / {password}")
+
+    def window(self, line: WindowLine) -> None:
+        """A window has been applied."""
+        self._windows.append(line)
+        stages = " ".join(f"{stage} {seconds:.1f}" for stage, seconds in line.seconds.items())
+        self.say(
+            f"window {len(self._windows)} ({line.lo}, {line.hi}]  {line.rows} mutations  {line.applied} rows applied  "
+            f"lag {line.lag:.1f} s  [{stages}]"
+        )
+
+    def compared(self, result: Comparison, still: int) -> None:
+        """A state has been compared; `still` states were waiting, itself among them."""
+        del still
+        self._states.append(result)
+        for kind, count in result.exemptions.items():
+            self._exempt[kind] = self._exempt.get(kind, 0) + count
+        verdict = "equal" if result.equal else f"differs: {result.first_difference}"
+        self.say(f"target at {result.commit_ts} ({result.step}): {result.tables} tables, {result.rows} rows: {verdict}")
+
+    def missed(self, state: StateAt, at: int) -> None:
+        """The target went past a state before it could be compared."""
+        self.say(f"target at {state.commit_ts} ({state.step}): not seen, it stands at {at} already: differs")
+
+    def tables(self, tables: Sequence[tuple[str, Comparison]]) -> None:
+        """Each table of the last state."""
+        for name, result in tables:
+            print(f"{'':10}{name:<24} {result.rows:>8,} rows  {result.first_difference or 'equal'}", flush=True)
+
+    def checkpoint(self, cluster_id: int, text: str) -> None:
+        """The row that says how far the target is."""
+        self.say(f"checkpoint row: clusterID {cluster_id}  checkPoint {text}")
+
+    def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+        """A small table with a title."""
+        self.say(title)
+        cells = [[str(cell) for cell in row] for row in [columns, *rows]]
+        widths = [max(len(row[n]) for row in cells) for n in range(len(columns))]
+        for row in cells:
+            print(
+                f"{'':10}" + "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)), flush=True
+            )
+
+    def end(self, equal: bool, url: str, user: str, password: str, keep: bool) -> None:
+        """The sum."""
+        lags = sorted(line.lag for line in self._windows)
+        rows = sum(line.applied for line in self._windows)
+        worst = f", lag {lags[len(lags) // 2]:.1f} s at the median, {lags[-1]:.1f} s at most" if lags else ""
+        self.say(f"{len(self._windows)} windows, {rows} rows applied{worst}")
+        for kind, count in sorted(self._exempt.items()):
+            self.say(f"exempt from the comparison: {count} x {kind}")
+        seen = sum(result.rows for result in self._states)
+        verdict = "equal" if equal else "NOT EQUAL"
+        self.say(f"{len(self._states)} states, {seen} rows compared: {verdict}")
+        if keep:
+            self.say(f"left running: {url}   login {user} / {password}   `make stop` ends it")
+
+
+def moment(ts: int) -> str:
+    """A commit_ts with its UTC time."""
+    return f"{ts} ({tso.to_datetime(ts):%Y-%m-%d %H:%M:%S.%f} UTC)"

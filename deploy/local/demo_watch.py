@@ -1,0 +1,186 @@
+"""Watches a replication while its DAG runs, and compares the target with what the source recorded.
+
+The comparison needs no pause: it reads the checkpoint row and every table in one snapshot of the target. In atomic
+mode a segment, its ledger row and the checkpoint appear at once (DESIGN 3.8), so a snapshot whose consistent checkpoint
+stands at a recorded commit_ts must be exactly that state.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import pymysql
+from pymysql.connections import Connection
+from pymysql.constants import ER
+
+from binlake.capture import StateAt
+from binlake.compare import Comparison, compare_state, connect
+from binlake.config import Replication
+from binlake.downstream import Checkpoint
+from binlake.lake.paths import LakePaths
+from binlake.lake.windowlog import WindowLog
+from binlake.placement import PdClient
+from deploy.local.airflow_client import AirflowClient
+from deploy.local.demo_report import Report, WindowLine
+from deploy.local.process import ProcessError
+from deploy.local.source import CaptureSource
+
+PATIENCE_S = 600.0
+_POLL_S = 0.25
+_RUNS_S = 3.0
+
+
+class Target:
+    """The target of `replication`, read by plain SQL beside the pipeline."""
+
+    def __init__(self, replication: Replication, cluster_id: int) -> None:
+        if replication.target is None:
+            raise ProcessError(f"{replication.name} has no SQL target")
+        self._place = replication.target
+        self.cluster_id = cluster_id
+        self._connection = self._connect()
+
+    def close(self) -> None:
+        """Drop its connection."""
+        self._connection.close()
+
+    def checkpoint(self) -> Checkpoint | None:
+        """The checkpoint row; None before there is one."""
+        try:
+            return self._read(self._connection)
+        except pymysql.err.MySQLError as error:
+            if error.args[0] in (ER.BAD_DB_ERROR, ER.NO_SUCH_TABLE):
+                return None
+            raise
+
+    @contextmanager
+    def snapshot(self) -> Iterator[tuple[Checkpoint | None, Connection[Any]]]:
+        """A connection that sees one moment of the target, and the checkpoint of that moment."""
+        connection = self._connect()
+        try:
+            with connection.cursor() as cursor:
+                cursor.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT")
+            yield self._read(connection), connection
+        finally:
+            connection.close()
+
+    def _connect(self) -> Connection[Any]:
+        return connect(self._place.host, self._place.port, self._place.user, self._place.password)
+
+    def _read(self, connection: Connection[Any]) -> Checkpoint | None:
+        query = f"SELECT checkPoint FROM `{self._place.checkpoint_schema}`.checkpoint WHERE clusterID = %s"
+        with connection.cursor() as cursor:
+            cursor.execute(query, (self.cluster_id,))
+            rows = cursor.fetchall()
+        return Checkpoint.from_json(rows[0][0]) if rows else None
+
+
+class Watch:
+    """Follows one replication from its first window until the last of `states` (ascending) has been compared."""
+
+    def __init__(
+        self,
+        replication: Replication,
+        source: CaptureSource,
+        states: Sequence[StateAt],
+        client: AirflowClient,
+        report: Report,
+    ) -> None:
+        self._target = Target(replication, source.cluster_id)
+        self._source = source
+        self._waiting = list(states)
+        self._client = client
+        self._report = report
+        self._dag = replication.name
+        self._windows = WindowLog(LakePaths.of(replication))
+        self._pd = PdClient([source.pd_url])
+        self._clock: list[tuple[float, int]] = []
+        self._shown: set[tuple[int, int]] = set()
+        self._at = 0
+        self._fed = False
+        self._runs_looked = 0.0
+
+    def __enter__(self) -> Watch:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pd.close()
+        self._target.close()
+
+    def until_all_compared(self) -> bool:
+        """Whether the target was equal at each state. Raises ProcessError when it stops moving or a run fails."""
+        equal, moved = True, time.monotonic()
+        while self._waiting:
+            self._clock.append((time.monotonic(), self._pd.tso()))
+            checkpoint = self._target.checkpoint()
+            if checkpoint is not None and checkpoint.commit_ts != self._at:
+                self._at, moved = checkpoint.commit_ts, time.monotonic()
+            if checkpoint is not None and checkpoint.commit_ts >= self._waiting[0].commit_ts:
+                equal = self._compare(self._waiting.pop(0)) and equal
+            self._tell_windows()
+            self._look_for_trouble(moved)
+            time.sleep(_POLL_S)
+        self._finish()
+        return equal
+
+    def _compare(self, state: StateAt) -> bool:
+        with self._target.snapshot() as (checkpoint, connection):
+            if checkpoint is None or checkpoint.commit_ts != state.commit_ts or not checkpoint.consistent:
+                # Not silently: a state that was passed before it was looked at counts as not equal.
+                self._report.missed(state, checkpoint.commit_ts if checkpoint else 0)
+                return False
+            result = compare_state(state, connection)
+            tables = self._each_table(state, connection) if not self._waiting else []
+        self._report.compared(result, len(self._waiting) + 1)
+        self._report.tables(tables)
+        return result.equal and all(one.equal for _, one in tables)
+
+    def _each_table(self, state: StateAt, connection: Connection[Any]) -> list[tuple[str, Comparison]]:
+        alone = [replace(state, contents=(table,), tables=None, databases=None) for table in state.contents]
+        return [(one.contents[0]["table"], compare_state(one, connection)) for one in alone]
+
+    def _tell_windows(self) -> None:
+        events = self._windows.events()
+        for event in events:
+            bounds = (event["lo"], event["hi"])
+            if event["stage"] == "finalize" and event["state"] == "done" and bounds not in self._shown:
+                self._shown.add(bounds)
+                same_run = [other for other in events if other["run_id"] == event["run_id"]]
+                self._report.window(WindowLine.of(event, same_run, self._lag(event["hi"], event["at_ms"])))
+
+    def _lag(self, hi: int, at_ms: int) -> float:
+        """Seconds from the source's clock passing `hi` to the target being there."""
+        passed = next((at for at, ts in self._clock if ts >= hi), time.monotonic())
+        return max(0.0, time.monotonic() - (time.time() - at_ms / 1000) - passed)
+
+    def _look_for_trouble(self, moved: float) -> None:
+        if time.monotonic() - self._runs_looked < _RUNS_S:
+            return
+        self._runs_looked = time.monotonic()
+        for part in self._source.parts:
+            if part.pid is None:
+                raise ProcessError(f"{part.name} has ended: {part.log_end()}")
+        told = self._source.fed()
+        if told and not self._fed:
+            self._fed = True
+            self._report.say(f"the capture is fed: {told['transactions']} transactions in {told['seconds']} s")
+        failed = [run for run in self._client.runs(self._dag) if run["state"] == "failed"]
+        if failed:
+            raise ProcessError(f"the run {failed[0]['dag_run_id']} failed: {self._why(failed[0]['dag_run_id'])}")
+        if time.monotonic() - moved > PATIENCE_S:
+            raise ProcessError(f"the target has not moved for {PATIENCE_S:.0f} s; it stands at {self._at}")
+
+    def _why(self, run_id: str) -> str:
+        tasks = [task for task in self._client.tasks(self._dag, run_id) if task["state"] == "failed"]
+        return "; ".join(f"{task['task_id']}: {self._client.log_end(self._dag, run_id, task)}" for task in tasks)
+
+    def _finish(self) -> None:
+        self._tell_windows()
+        checkpoint = self._target.checkpoint()
+        if checkpoint is not None:
+            self._report.checkpoint(self._target.cluster_id, json.dumps(dict(checkpoint.raw)))
