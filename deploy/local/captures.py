@@ -11,6 +11,7 @@ import logging
 import sys
 import tempfile
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
@@ -96,6 +97,9 @@ def run_capture(
             _compare_all(capture, server, StageContext(replication, capture.name, make_spark), outcome, only_states)
     except (BinlakeError, ProcessError) as error:
         outcome.difference = f"{type(error).__name__}: {error}"
+    except Exception as error:  # noqa: BLE001 - the other captures are run all the same; the traceback is shown
+        traceback.print_exc()
+        outcome.difference = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
     outcome.seconds = time.monotonic() - began
     return outcome
 
