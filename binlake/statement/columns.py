@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,6 @@ from binlake.statement.literal import LiteralKind, literal_kind
 
 Array = Any
 """A pyarrow Array of strings (pyarrow has no stubs)."""
-
-_TEXT_KINDS = (LiteralKind.TEXT, LiteralKind.JSON)
 
 
 def images_from_rows(rows: Sequence[Mapping[str, str | None]], columns: Sequence[str]) -> dict[str, Array]:
@@ -41,21 +40,54 @@ def match_column(values: Array, column: ColumnInfo) -> Array:
 
 def tuples(literals: Sequence[Array]) -> Array:
     """`(a,b,…)` per row from columns of literals; a single column gives `(a)`."""
-    row = literals[0] if len(literals) == 1 else pc.binary_join_element_wise(*literals, _large(","))
-    return pc.binary_join_element_wise(_large("("), row, _large(")"), _large(""))
+    return _concatenated(_in_parentheses([[literal] for literal in literals]))
+
+
+def value_tuples(columns: Sequence[tuple[Array, ColumnInfo]]) -> Array:
+    """`tuples` of the `value_column` of each (values, column), in one pass over the text where there is no NULL."""
+    return _concatenated(_in_parentheses([_pieces(values, literal_kind(column)) for values, column in columns]))
+
+
+def _in_parentheses(columns: Sequence[Sequence[Array | str]]) -> list[Array | str]:
+    pieces: list[Array | str] = ["("]
+    for number, column in enumerate(columns):
+        pieces += [",", *column] if number else column
+    return [*pieces, ")"]
+
+
+def _concatenated(pieces: Sequence[Array | str]) -> Array:
+    """Columns and constant texts joined row by row; neighbouring constants become one."""
+    joined: list[Any] = []
+    for constant, group in groupby(pieces, key=lambda piece: isinstance(piece, str)):
+        texts = list(group)
+        joined += [_large("".join(texts))] if constant else texts
+    return pc.binary_join_element_wise(*joined, _large(""))
+
+
+_AFFIXES = {LiteralKind.BIT: ("0x", ""), LiteralKind.BINARY: ("X'", "'"), LiteralKind.TEXT: ("'", "'")}
+_AFFIXES[LiteralKind.JSON] = _AFFIXES[LiteralKind.TEXT]
+
+
+def _pieces(values: Array, kind: LiteralKind) -> list[Array | str]:
+    """What `_concatenated` joins to the literals of `values`."""
+    if values.null_count:
+        return [_literals(values, kind)]
+    before, after = _AFFIXES.get(kind, ("", ""))
+    return [before, _inner(values, kind), after]
 
 
 def _literals(values: Array, kind: LiteralKind) -> Array:
+    before, after = _AFFIXES.get(kind, ("", ""))
+    inner = _inner(values, kind)
+    return _or_null(_concatenated([before, inner, after]) if before else inner)
+
+
+def _inner(values: Array, kind: LiteralKind) -> Array:
+    """The text between a literal's marks."""
     values = values.cast(pa.large_string())
     if kind in (LiteralKind.FLOAT, LiteralKind.DOUBLE):
-        return _or_null(_real(values))
-    if kind is LiteralKind.NUMBER:
-        return _or_null(values)
-    if kind is LiteralKind.BIT:
-        return _or_null(_join(_large("0x"), values))
-    if kind is LiteralKind.BINARY:
-        return _or_null(_join(_large("X'"), values, _large("'")))
-    return _or_null(_join(_large("'"), _escaped(values), _large("'")))
+        return _real(values)
+    return _escaped(values) if kind in (LiteralKind.TEXT, LiteralKind.JSON) else values
 
 
 def _escaped(values: Array) -> Array:
@@ -68,17 +100,13 @@ def _escaped(values: Array) -> Array:
 
 def _real(values: Array) -> Array:
     plain = pc.invert(pc.match_substring(values, "e", ignore_case=True))
-    return pc.if_else(plain, _join(values, _large("e0")), values)
+    return pc.if_else(plain, _concatenated([values, "e0"]), values)
 
 
 def _widened(values: Array) -> Array:
     numbers = np.asarray(values.cast(pa.float64()).fill_null(0.0)).astype(np.float32).astype(np.float64)
     texts = pa.array([repr(number) for number in numbers.tolist()], pa.large_string())
     return _or_null(_real(pc.if_else(values.is_null(), pa.scalar(None, pa.large_string()), texts)))
-
-
-def _join(*parts: Array) -> Array:
-    return pc.binary_join_element_wise(*parts, _large(""))
 
 
 def _or_null(values: Array) -> Array:

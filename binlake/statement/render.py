@@ -6,7 +6,7 @@ before its text passes `max_bytes`, so that it stays below the server's max_allo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from binlake.errors import SchemaError
 from binlake.schema import ColumnInfo, TableDef
 from binlake.statement.batch import UNCHECKED, Phase, StatementBatch, statement_digest
-from binlake.statement.columns import match_column, tuples, value_column
+from binlake.statement.columns import match_column, tuples, value_tuples
 from binlake.statement.keyless import Dialect, image_conditions
 from binlake.statement.literal import qualified, quote_name
 
@@ -55,6 +55,8 @@ class TableStatements:
         self._name = qualified(table.db, table.name)
         self._columns = [c for c in table.row_columns if not c.is_generated]
         self._keys = [_column(table, name) for name in table.identity().columns]
+        names = _names(self._keys)
+        self._key_names = names if len(self._keys) == 1 else f"({names})"
 
     @property
     def next_batch(self) -> int:
@@ -77,7 +79,7 @@ class TableStatements:
         """DELETE by key; `images` need the key columns only. For tables with a key only."""
         self._require_key("delete")
         keys = self._key_tuples(images)
-        head = f"DELETE FROM {self._name} WHERE {self._key_names()} IN ("
+        head = f"DELETE FROM {self._name} WHERE {self._key_names} IN ("
         for start, stop in self._cuts(keys):
             sql = f"{head}{_joined(keys, start, stop)})"
             yield self._batch(Phase.DELETE, "delete", (sql,), (UNCHECKED,), stop - start)
@@ -129,20 +131,17 @@ class TableStatements:
             start = stop
 
     def _value_tuples(self, images: Images) -> Any:
-        return tuples(self._literals(images, self._columns, value_column))
+        return value_tuples([(self._image(images, column.name), column) for column in self._columns])
 
     def _key_tuples(self, images: Images) -> Any:
-        literals = self._literals(images, self._keys, match_column)
+        literals = [match_column(self._image(images, column.name), column) for column in self._keys]
         return literals[0] if len(literals) == 1 else tuples(literals)
 
     def _conditions(self, images: Images) -> Any:
         parts = [image_conditions(self._image(images, c.name), c, self._dialect) for c in self._columns]
-        return parts[0] if len(parts) == 1 else pc.binary_join_element_wise(*parts, pa.scalar(" AND ", pa.large_string()))
-
-    def _literals(
-        self, images: Images, columns: Sequence[ColumnInfo], render: Callable[[Any, ColumnInfo], Any]
-    ) -> list[Any]:
-        return [render(self._image(images, column.name), column) for column in columns]
+        return (
+            parts[0] if len(parts) == 1 else pc.binary_join_element_wise(*parts, pa.scalar(" AND ", pa.large_string()))
+        )
 
     def _image(self, images: Images, name: str) -> Any:
         if name not in images:
@@ -151,11 +150,7 @@ class TableStatements:
         return images[name]
 
     def _count_sql(self, keys: Any, start: int, stop: int) -> str:
-        return f"SELECT COUNT(*) FROM {self._name} WHERE {self._key_names()} IN ({_joined(keys, start, stop)})"
-
-    def _key_names(self) -> str:
-        names = _names(self._keys)
-        return names if len(self._keys) == 1 else f"({names})"
+        return f"SELECT COUNT(*) FROM {self._name} WHERE {self._key_names} IN ({_joined(keys, start, stop)})"
 
     def _require_key(self, kind: Kind) -> None:
         if self._table.identity().kind == "row":

@@ -11,7 +11,7 @@ from support.tabledefs import col, table
 
 from binlake.schema import ColumnInfo
 from binlake.schema import mysqltypes as t
-from binlake.statement.columns import images_from_maps, match_column, tuples, value_column
+from binlake.statement.columns import images_from_maps, match_column, tuples, value_column, value_tuples
 from binlake.statement.keyless import image_condition, image_conditions
 from binlake.statement.literal import LiteralKind, literal_kind, match_literal, quote, value_literal, widened
 
@@ -53,6 +53,9 @@ def test_columns_give_the_text_of_the_plain_functions(name: str, data: st.DataOb
     array, kind = pa.array(values, pa.large_string()), literal_kind(column)
     assert value_column(array, column).to_pylist() == [value_literal(v, kind) for v in values]
     assert match_column(array, column).to_pylist() == [match_literal(v, kind) for v in values]
+    assert value_tuples([(array, column)] * 2).to_pylist() == [
+        "({0},{0})".format(value_literal(v, kind)) for v in values
+    ]
     conditions = image_conditions(array, column, "mariadb").to_pylist()
     assert conditions == [image_condition(v, column, "mariadb") for v in values]
 
