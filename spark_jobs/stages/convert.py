@@ -93,7 +93,8 @@ def _rendered(ctx: StageContext, window: SinkWindow, target: Target, changes: Da
     schema = "segment INT, phase INT, db STRING, table STRING, bucket INT, chunk INT"
     numbered = changes.join(F.broadcast(ctx.spark.createDataFrame(buckets, schema)), [*PLACE, "bucket"])
     wanted = numbered.select(*PLACE, "chunk", "key", "before", "after", "copies")
-    return wanted.groupBy(*PLACE, "chunk").applyInArrow(renderer, STATEMENT.schema())
+    # A function, not the object: Spark counts the arguments and would take self for the key.
+    return wanted.groupBy(*PLACE, "chunk").applyInArrow(lambda rows: renderer(rows), STATEMENT.schema())
 
 
 def _combined(counted: list[object]) -> str:
