@@ -71,7 +71,7 @@ def note(ctx: StageContext, stage: str, bounds: Bounds) -> dict[str, str]:
 
 
 def _merge_events(ctx: StageContext) -> list[dict[str, object]]:
-    return [event for event in ctx.windows.events() if event["stage"] == "merge" and event["state"] == "done"]
+    return [event for event in ctx.windows.events(stage="merge") if event["state"] == "done"]
 
 
 def _ddl_count(event: Mapping[str, object]) -> int:

@@ -5,8 +5,10 @@ A window is landed when its `land` event exists. Landed windows tile: the hi of 
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
+import operator
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -72,9 +74,13 @@ class WindowLog:
         detail = json.dumps(dict(event.detail), sort_keys=True, default=str)
         self._table.append([{**row, "detail": detail, "at_ms": time.time_ns() // 1_000_000}])
 
-    def events(self, run_id: str | None = None, limit: int | None = None) -> list[dict[str, Any]]:
-        """Events in order of time, of one run or of all; the last `limit` of them."""
-        where = ds.field("run_id") == run_id if run_id is not None else None
+    def events(
+        self, run_id: str | None = None, limit: int | None = None, stage: str | None = None
+    ) -> list[dict[str, Any]]:
+        """Events in order of time, of one run or stage or of all; the last `limit` of them."""
+        wanted = {"run_id": run_id, "stage": stage}
+        terms = [ds.field(name) == value for name, value in wanted.items() if value is not None]
+        where = functools.reduce(operator.and_, terms) if terms else None
         rows = sorted(self._table.rows(where=where), key=lambda row: row["at_ms"])
         return rows[-limit:] if limit else rows
 

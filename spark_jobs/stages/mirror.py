@@ -69,7 +69,7 @@ def run(ctx: StageContext, bounds: Bounds) -> StageResult:
 
 
 def _position(ctx: StageContext) -> int:
-    done = [e["hi"] for e in ctx.windows.events() if e["stage"] == "mirror" and e["state"] == "done"]
+    done = [e["hi"] for e in ctx.windows.events(stage="mirror") if e["state"] == "done"]
     return max(done) if done else ctx.windows.landed()[0][0]
 
 

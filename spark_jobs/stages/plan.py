@@ -97,9 +97,7 @@ def _propose(ctx: StageContext, cluster: Cluster, lo: int) -> Plan:
 
 
 def _alert(ctx: StageContext, plan: Plan) -> None:
-    blocked = [
-        e for e in ctx.windows.events() if e["stage"] == "plan" and e["lo"] == plan.lo and e["state"] == "blocked"
-    ]
+    blocked = [e for e in ctx.windows.events(stage="plan") if e["lo"] == plan.lo and e["state"] == "blocked"]
     limit = ctx.replication.window.blocked_alert_s
     waited = (blocked[-1]["at_ms"] - blocked[0]["at_ms"]) / 1000
     if waited > limit:
