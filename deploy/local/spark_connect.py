@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from deploy.local.ports import free_port, is_open
+from deploy.local.ports import HOST, free_port, is_open
 from deploy.local.process import Child, ProcessError
 from spark_jobs.session import CONF, jar_paths
 
@@ -37,13 +37,13 @@ class SparkConnect:
     ) -> None:
         self.folder = folder
         self.port = port or free_port()
-        self._settings = self._conf(memory) | (conf or {})
-        self.server = Child("spark-connect", self._command(master), folder, env=_environment(), cwd=folder)
+        command = server_command(folder, self.port, master=master, memory=memory, conf=conf)
+        self.server = Child("spark-connect", command, folder, env=environment(), cwd=folder)
 
     @property
     def url(self) -> str:
         """`sc://127.0.0.1:port`."""
-        return f"sc://127.0.0.1:{self.port}"
+        return f"sc://{HOST}:{self.port}"
 
     def start(self, *, warm: bool = True) -> SparkConnect:
         """Start it and return when it answers, warm unless told otherwise. Raises ProcessError."""
@@ -63,22 +63,24 @@ class SparkConnect:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def _conf(self, memory: str) -> dict[str, str]:
-        return CONF | {
-            "spark.connect.grpc.binding.address": "127.0.0.1",
-            "spark.connect.grpc.binding.port": str(self.port),
-            "spark.driver.bindAddress": "127.0.0.1",
-            "spark.driver.host": "127.0.0.1",
-            "spark.driver.memory": memory,
-            "spark.driver.extraJavaOptions": f"{_JAVA} -Dderby.system.home={self.folder}",
-            "spark.jars": ",".join(jar_paths()),
-            "spark.sql.warehouse.dir": str(self.folder / "warehouse"),
-            "spark.local.dir": str(self.folder / "scratch"),
-        }
 
-    def _command(self, master: str) -> list[str]:
-        settings = [text for key, value in self._settings.items() for text in ("--conf", f"{key}={value}")]
-        return [spark_submit(), "--master", master, *settings, "--class", _CLASS, "spark-internal"]
+def server_command(
+    folder: Path, port: int, *, master: str, memory: str, bind: str = HOST, conf: dict[str, str] | None = None
+) -> list[str]:
+    """The command of a server that keeps its files below `folder` and listens at `bind`:`port`. Raises ConfigError."""
+    ours = CONF | {
+        "spark.connect.grpc.binding.address": bind,
+        "spark.connect.grpc.binding.port": str(port),
+        "spark.driver.bindAddress": HOST,
+        "spark.driver.host": HOST,
+        "spark.driver.memory": memory,
+        "spark.driver.extraJavaOptions": f"{_JAVA} -Dderby.system.home={folder}",
+        "spark.jars": ",".join(jar_paths()),
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.local.dir": str(folder / "scratch"),
+    }
+    settings = [text for key, value in (ours | (conf or {})).items() for text in ("--conf", f"{key}={value}")]
+    return [spark_submit(), "--master", master, *settings, "--class", _CLASS, "spark-internal"]
 
 
 def spark_submit() -> str:
@@ -111,7 +113,8 @@ def _same(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     yield from batches
 
 
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
+    """What the server's process needs beside this one's environment."""
     # Python workers import the same modules as whoever sends the job: this environment and this checkout.
     root = str(Path(__file__).resolve().parents[2])
-    return {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": root}
+    return {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": HOST, "PYTHONPATH": root}

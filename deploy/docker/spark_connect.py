@@ -1,0 +1,28 @@
+"""The Spark Connect server of a container: the settings of `deploy.local.spark_connect`, listening for its network."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from deploy.local.spark_connect import environment, server_command
+
+
+def main() -> None:
+    """Become the server. SPARK_MASTER, SPARK_DRIVER_MEMORY and BINLAKE_SPARK_FOLDER say where, how large, where to."""
+    folder = Path(os.environ.get("BINLAKE_SPARK_FOLDER", "/var/lib/binlake/spark"))
+    folder.mkdir(parents=True, exist_ok=True)
+    command = server_command(
+        folder,
+        15002,
+        master=os.environ.get("SPARK_MASTER", "local[*]"),
+        memory=os.environ.get("SPARK_DRIVER_MEMORY", "4g"),
+        # Only the compose network sees it: its port is published on the host's loopback alone.
+        bind="0.0.0.0",
+    )
+    os.chdir(folder)
+    os.execvpe(command[0], command, {**os.environ, **environment()})
+
+
+if __name__ == "__main__":
+    main()

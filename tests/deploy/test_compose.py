@@ -1,0 +1,148 @@
+"""The compose file, as far as it can be checked without Docker: topology, checks, ports, commands that exist."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import re
+import subprocess
+import sys
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from binlake.cli import GROUP
+from deploy.docker.secrets_file import NAMES, lines
+
+ROOT = Path(__file__).resolve().parents[2]
+FILE = ROOT / "docker-compose.yaml"
+AIRFLOW = {"api-server", "scheduler", "dag-processor", "triggerer"}
+OURS = {"pump-1", "pump-2", "mariadb", "spark-connect", "postgres", "airflow-init"} | AIRFLOW
+# These end by themselves, so nobody waits for their health.
+JOBS = {"airflow-init"}
+
+
+@pytest.fixture(scope="module")
+def compose() -> dict[str, Any]:
+    """The file, its anchors resolved."""
+    return dict(yaml.safe_load(FILE.read_text(encoding="utf-8")))
+
+
+@pytest.fixture(scope="module")
+def services(compose: dict[str, Any]) -> dict[str, Any]:
+    """Its services by name."""
+    return dict(compose["services"])
+
+
+def test_the_topology_is_that_of_a_deployment(services: dict[str, Any]) -> None:
+    always = {name for name, service in services.items() if not service.get("profiles")}
+    assert always == OURS
+
+
+@pytest.mark.parametrize("profile", ["embedded", "tidb"])
+def test_each_profile_brings_a_pd_and_a_status_port(services: dict[str, Any], profile: str) -> None:
+    names = set()
+    for name, service in services.items():
+        if profile in service.get("profiles", []):
+            aliases = service.get("networks", {}).get("default", {}).get("aliases", [])
+            names |= {name, *aliases}
+    assert {"pd", "tidb"} <= names
+
+
+def test_every_server_has_a_health_check(services: dict[str, Any]) -> None:
+    without = {name for name, service in services.items() if not service.get("healthcheck", {}).get("test")}
+    assert without == JOBS
+
+
+def test_ports_are_published_on_loopback_only(services: dict[str, Any]) -> None:
+    published = [port for service in services.values() for port in service.get("ports", [])]
+    assert len(published) >= len(AIRFLOW)
+    assert [port for port in published if not port.startswith("127.0.0.1:")] == []
+
+
+def test_who_waits_waits_for_somebody_who_is_there(services: dict[str, Any]) -> None:
+    for name, service in services.items():
+        for other, how in service.get("depends_on", {}).items():
+            profiles = services[other].get("profiles", [])
+            assert not profiles or set(service.get("profiles", [])) <= set(profiles), f"{name} waits for {other}"
+            assert how["condition"] != "service_healthy" or "healthcheck" in services[other]
+
+
+def test_every_volume_is_declared(compose: dict[str, Any]) -> None:
+    used = {
+        volume.partition(":")[0]
+        for service in compose["services"].values()
+        for volume in service.get("volumes", [])
+        if not volume.startswith((".", "$", "/"))
+    }
+    assert used == set(compose["volumes"])
+
+
+def test_every_secret_is_required_and_made_by_the_script() -> None:
+    text = FILE.read_text(encoding="utf-8")
+    required = set(re.findall(r"\$\{([A-Z_]+):\?", text))
+    assert required == set(NAMES)
+    assert [line.partition("=")[0] for line in lines()] == list(NAMES)
+    assert len({line.partition("=")[2] for line in lines() + lines()}) == 2 * len(NAMES)
+    # Nothing that looks like a password is in the file itself.
+    assert re.findall(r"PASSWORD: (?!\$\{)\S+", text) == []
+
+
+def test_the_parts_of_airflow_share_their_secrets(services: dict[str, Any]) -> None:
+    environments = [services[name]["environment"] for name in AIRFLOW]
+    assert all(environment == environments[0] for environment in environments)
+    assert {"AIRFLOW__CORE__FERNET_KEY", "AIRFLOW__API_AUTH__JWT_SECRET", "AIRFLOW__API__SECRET_KEY"} <= set(
+        environments[0]
+    )
+
+
+def test_binlake_commands_are_understood(services: dict[str, Any]) -> None:
+    points = {point.name: point for point in entry_points(group=GROUP)}
+    seen = set()
+    for service in services.values():
+        words = service.get("command", [])
+        if words and words[0] == "binlake":
+            seen.add(words[1])
+            command = points[words[1]].load()()
+            parser = argparse.ArgumentParser(exit_on_error=False)
+            command.add_arguments(parser)
+            parser.parse_args([_resolved(word) for word in words[2:]])
+    assert seen == {"pd", "pump", "capture"}
+
+
+def test_module_commands_exist(services: dict[str, Any]) -> None:
+    modules = [s["command"][2] for s in services.values() if s.get("command", [])[:2] == ["python", "-m"]]
+    assert modules
+    assert [module for module in modules if importlib.util.find_spec(module) is None] == []
+
+
+@pytest.mark.airflow
+def test_airflow_commands_exist(services: dict[str, Any]) -> None:
+    from airflow.cli.cli_parser import get_parser
+
+    parser = get_parser()
+    for name in AIRFLOW:
+        words = services[name]["command"]
+        assert words[0] == "airflow"
+        parser.parse_args(words[1:])
+
+
+def test_the_secrets_script_needs_no_package() -> None:
+    code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); import deploy.docker.secrets_file"
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", code], check=False)
+    assert done.returncode == 0
+
+
+def test_the_image_installs_what_the_lock_says() -> None:
+    dockerfile = (ROOT / "deploy/docker/Dockerfile").read_text(encoding="utf-8")
+    assert "uv sync --frozen" in dockerfile
+    assert "deploy.setup.jars" in dockerfile
+    ignored = (ROOT / ".dockerignore").read_text(encoding="utf-8").split()
+    assert {".venv", ".local", ".env", ".git"} <= set(ignored)
+
+
+def _resolved(word: str) -> str:
+    return re.sub(r"\$\{[A-Z_]+:-([^}]*)\}", r"\1", word)
