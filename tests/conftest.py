@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,11 @@ if TYPE_CHECKING:
 
 # Quick tests first: a slow one is no news when a quick one has failed already.
 _ORDER = ("mariadb", "spark", "airflow", "e2e")
+
+
+def pytest_configure() -> None:
+    """A run that is told to end takes its servers down first, as at Ctrl-C."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -1,0 +1,67 @@
+"""A test session that is told to end takes its servers with it; one that left a process running has failed."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from deploy.setup.common import REPOSITORY
+
+_SERVES = """
+import pathlib, time
+def test_it(mariadb):
+    pathlib.Path({note!r}).write_text(str(mariadb.pid))
+    time.sleep({seconds})
+"""
+_LEAVES = """
+import pathlib, subprocess, sys
+def test_it():
+    left = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+    pathlib.Path({note!r}).write_text(str(left.pid))
+"""
+
+
+def _session(folder: Path, test: str, **values: object) -> tuple[subprocess.Popen[str], Path]:
+    note = folder / "pid"
+    path = folder / "test_inner.py"
+    path.write_text(test.format(note=str(note), **values))
+    own = ["-p", "conftest", "-p", "no:cacheprovider", "--rootdir", str(folder), "-q", str(path)]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pytest", *own],
+        cwd=REPOSITORY / "tests",
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    return process, note
+
+
+def _pid(note: Path) -> int:
+    until = time.monotonic() + 60
+    while not (note.exists() and note.read_text()):
+        assert time.monotonic() < until, "the inner session did not come so far"
+        time.sleep(0.05)
+    return int(note.read_text())
+
+
+@pytest.mark.mariadb
+def test_sigterm_takes_the_servers_down(tmp_path: Path) -> None:
+    process, note = _session(tmp_path, _SERVES, seconds=600)
+    server = _pid(note)
+    process.send_signal(signal.SIGTERM)
+    assert "KeyboardInterrupt" in process.communicate(timeout=60)[0]
+    assert not psutil.pid_exists(server)
+
+
+def test_a_process_left_running_fails_the_session(tmp_path: Path) -> None:
+    process, note = _session(tmp_path, _LEAVES)
+    said = process.communicate(timeout=60)[0]
+    psutil.Process(_pid(note)).kill()
+    assert process.returncode == 1
+    assert "time.sleep(600)" in said
