@@ -37,9 +37,7 @@ class MariaDb:
         self.folder = folder or Path(tempfile.mkdtemp(prefix="binlake-mariadb-"))
         self.port = port or free_port()
         self.options = options
-        # A socket's path may hold about 100 bytes, so it sits in a short place of its own.
-        self._socket_folder = Path(tempfile.mkdtemp(prefix="bl-my-", dir="/tmp"))
-        self.socket = self._socket_folder / "s"
+        self.socket = self._socket()
         self._binary = install()
         self._service = Child("mariadb", self._command(), self.folder, env=self._environment())
         self.log = self._service.log
@@ -59,7 +57,7 @@ class MariaDb:
     def stop(self) -> None:
         """Shut down cleanly; a temporary folder is removed."""
         self._service.stop(_STOP_S)
-        shutil.rmtree(self._socket_folder, ignore_errors=True)
+        self.socket.unlink(missing_ok=True)
         if self._temporary:
             shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -95,6 +93,11 @@ class MariaDb:
     @property
     def _data(self) -> Path:
         return self.folder / "data"
+
+    def _socket(self) -> Path:
+        inside = self.folder / "mariadb.sock"
+        # The path of a socket may hold 107 bytes.
+        return inside if len(os.fsencode(inside)) <= 100 else Path(tempfile.gettempdir()) / f"binlake-{self.port}.sock"
 
     def _initialise(self) -> None:
         self._data.mkdir(parents=True, exist_ok=True)
