@@ -128,6 +128,15 @@ class Watch:
         self._finish()
         return equal
 
+    def until_runs_ended(self) -> None:
+        """Return when no run of the DAG is going on. Raises ProcessError when one fails."""
+        until = time.monotonic() + PATIENCE_S
+        while self._client.active_runs(self._dag):
+            self._runs_looked = 0.0
+            self._look_for_trouble(until - PATIENCE_S)
+            time.sleep(1.0)
+        self._look_for_trouble(time.monotonic())
+
     def _compare(self, state: StateAt) -> bool:
         with self._target.snapshot() as (checkpoint, connection):
             if checkpoint is None or checkpoint.commit_ts != state.commit_ts or not checkpoint.consistent:

@@ -1,0 +1,91 @@
+"""The demo's look into the past, by `binlake audit`: a row's history, and tables as of a moment inside a window."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from binlake.capture import StateAt
+from binlake.compare.values import canonical, from_capture
+from binlake.config import Replication
+from binlake.errors import IncompleteWindow
+from binlake.lake.audit import Audit
+from binlake.lake.paths import LakePaths
+from binlake.lake.windowlog import WindowLog
+from deploy.local.demo_report import Report, moment
+from deploy.local.process import ProcessError
+
+_SHOWN = 5
+
+
+def show_audit(replication: Replication, file: Path, state: StateAt, report: Report) -> bool:
+    """Whether every table as of `state`, which lies inside a window, is what the source showed then."""
+    paths = LakePaths.of(replication)
+    lo, hi = _window_around(WindowLog(paths), state.commit_ts)
+    tables = [table for table in state.contents if table.get("kind") == "BASE TABLE"]
+    _show_history(tables[0], file, report)
+    report.say(f"as of {moment(state.commit_ts)}, strictly inside the window ({lo}, {hi}]:")
+    _show_rows(tables[0], file, state.commit_ts, report)
+    audit = Audit(paths)
+    wrong = [table["table"] for table in tables if not _equal(audit, table, state.commit_ts)]
+    rows = sum(len(table["rows"]) for table in tables)
+    verdict = f"differs: {', '.join(wrong)}" if wrong else "equal"
+    report.say(f"lake as of {state.commit_ts} ({state.step}): {len(tables)} tables, {rows} rows: {verdict}")
+    return not wrong
+
+
+def _window_around(windows: WindowLog, ts: int) -> tuple[int, int]:
+    found = next(((lo, hi) for lo, hi in windows.landed() if lo < ts < hi), None)
+    if found is None:
+        raise IncompleteWindow("no landed window holds this commit_ts strictly inside", where={"commit_ts": ts})
+    return found
+
+
+def _show_history(table: dict[str, Any], file: Path, report: Report) -> None:
+    key = [str(table["rows"][0][table["columns"].index(name)]) for name in table["order_by"]]
+    command = ["row", table["table"], *key]
+    history = _ask(file, command)
+    lines = [
+        (version["commit_ts"], version["commit_time"], version["op"], _image(version["before"], version["after"]))
+        for version in history
+    ]
+    title = f"binlake audit {' '.join(command)}: {len(history)} changes, the last {min(_SHOWN, len(lines))}:"
+    report.table(title, ("commit_ts", "commit time", "op", "row"), lines[-_SHOWN:])
+
+
+def _show_rows(table: dict[str, Any], file: Path, ts: int, report: Report) -> None:
+    command = ["table", table["table"], "--as-of", str(ts)]
+    found = _ask(file, command)
+    title = f"binlake audit {' '.join(command)}: {len(found['rows'])} rows, the first {_SHOWN}:"
+    report.table(title, found["columns"], found["rows"][:_SHOWN])
+
+
+def _equal(audit: Audit, table: dict[str, Any], ts: int) -> bool:
+    columns, rules = table["columns"], [canonical(kind) for kind in table["types"]]
+    found = audit.table_as_of(table["schema"], table["name"], ts)
+    shown = Counter(
+        tuple(rule(row[name]) for rule, name in zip(rules, columns, strict=True)) for row in found.rows
+    )  # fmt: skip
+    recorded = Counter(
+        tuple(rule(from_capture(value)) for rule, value in zip(rules, row, strict=True)) for row in table["rows"]
+    )
+    return list(found.columns) == list(columns) and shown == recorded
+
+
+def _image(before: dict[str, str] | None, after: dict[str, str] | None) -> str:
+    if before is None or after is None:
+        return ", ".join(f"{name}={value}" for name, value in (after or before or {}).items())
+    changed = {name for name in after if before.get(name) != after[name]}
+    return ", ".join(f"{name}: {before.get(name)} -> {after[name]}" for name in after if name in changed)
+
+
+def _ask(file: Path, words: list[str]) -> Any:
+    command = [sys.executable, "-m", "binlake.cli", "audit", *words, "--replication", str(file), "--output", "json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise ProcessError(f"binlake audit {' '.join(words)} failed: {done.stderr.strip()[-1500:]}")
+    return json.loads(done.stdout)
