@@ -83,12 +83,13 @@ def claim(session: Session, target: Target, task: str) -> Fence:
     out by the server's clock.
     """
     schema = target.checkpoint_schema
-    _ensure_rows(session, schema, task)
+    fence, lease = qualified(schema, "binlake_fence"), qualified(schema, "binlake_lease")
     session.begin()
+    session.write(f"INSERT IGNORE INTO {lease} VALUES (%s, 0, '', UTC_TIMESTAMP(6))", (task,))
     _judge(session, schema, task)
     _end_old_session(session, schema, task)
-    fence, lease = qualified(schema, "binlake_fence"), qualified(schema, "binlake_lease")
-    session.write(f"UPDATE {fence} SET epoch = epoch + 1 WHERE task = %s", (task,))
+    # Only here, behind the verdict: a holder in a transaction has locked this row.
+    session.write(f"INSERT INTO {fence} VALUES (%s, 1, 0) ON DUPLICATE KEY UPDATE epoch = epoch + 1", (task,))
     epoch = int(session.rows(f"SELECT epoch FROM {fence} WHERE task = %s", (task,))[0][0])
     until = f"UTC_TIMESTAMP(6) + INTERVAL {target.lease_s} SECOND"
     session.write(
@@ -100,13 +101,6 @@ def claim(session: Session, target: Target, task: str) -> Fence:
     claimed = Fence(schema, task, epoch, target.lease_s)
     claimed.hold(session)
     return claimed
-
-
-def _ensure_rows(session: Session, schema: str, task: str) -> None:
-    session.begin()
-    for table, values in (("binlake_fence", "%s, 0, 0"), ("binlake_lease", "%s, 0, '', UTC_TIMESTAMP(6)")):
-        session.write(f"INSERT IGNORE INTO {qualified(schema, table)} VALUES ({values})", (task,))
-    session.commit_repeatable()
 
 
 def _judge(session: Session, schema: str, task: str) -> None:

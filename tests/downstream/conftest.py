@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 from support.mariadb import MariaDb, execute
-from support.windows import target_of
+from support.windows import end_children, target_of
 
 from binlake.config.model import Target
 
 
 @pytest.fixture
-def target(mariadb: MariaDb) -> Target:
+def target(mariadb: MariaDb) -> Iterator[Target]:
     """The session's server with app.t(id, v) and the keyless app.log(line), empty, and no checkpoint."""
     execute(
         mariadb,
@@ -21,4 +23,5 @@ def target(mariadb: MariaDb) -> Target:
         "CREATE TABLE app.t (id BIGINT PRIMARY KEY, v VARCHAR(20))",
         "CREATE TABLE app.log (line VARCHAR(40))",
     )
-    return target_of(mariadb)
+    yield target_of(mariadb)
+    end_children()

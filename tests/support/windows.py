@@ -18,6 +18,7 @@ from binlake.window.manifest import ApplyManifest
 
 CLUSTER = 6791641053252586769
 NAME = "shop"
+_children: set[int] = set()
 Kind = Literal["ddl", "delete", "replace", "insert"]
 
 
@@ -171,6 +172,7 @@ def apply_in_child(target: Target, window: Window, hook: Callable[[str], None] |
     """Start `apply` in a forked process; its pid. It exits with 0, or with 1 after a BinlakeError."""
     pid = os.fork()
     if pid:
+        _children.add(pid)
         return pid
     code = 3
     try:
@@ -184,4 +186,12 @@ def apply_in_child(target: Target, window: Window, hook: Callable[[str], None] |
 
 def ended(pid: int) -> int:
     """Wait for a child: its exit code, or minus the signal that ended it."""
+    _children.discard(pid)
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def end_children() -> None:
+    """Kill what a failed test left, stopped processes too."""
+    for pid in list(_children):
+        os.kill(pid, signal.SIGKILL)
+        ended(pid)

@@ -1,0 +1,204 @@
+"""One writer: who was taken over writes nothing more, whatever it was doing, and who lives is not taken over."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import time
+from collections.abc import Callable
+
+import pytest
+from support.mariadb import MariaDb, execute, rows
+from support.windows import NAME, Window, apply, apply_in_child, at, ended, signal_me
+
+from binlake.config.model import Target
+from binlake.downstream import Session
+from binlake.downstream.fence import Fence, LeaseKeeper, claim
+from binlake.downstream.tables import create_tables
+from binlake.errors import Fenced, LeaseHeld
+
+pytestmark = pytest.mark.mariadb
+
+SCHEMA = "tidb_binlog"
+
+
+@pytest.fixture
+def sessions(target: Target) -> Callable[[], Session]:
+    """Opens sessions on a target whose tables exist."""
+    first = Session(target)
+    create_tables(first, SCHEMA)
+    first.close()
+    return lambda: Session(target)
+
+
+def pretend_elsewhere(server: MariaDb) -> None:
+    """The holder is on another host, so only its lease tells whether it lives."""
+    execute(server, f"UPDATE {SCHEMA}.binlake_lease SET owner = 'elsewhere:1:1'")
+
+
+def run_out(server: MariaDb) -> None:
+    """The lease ended a second ago."""
+    execute(server, f"UPDATE {SCHEMA}.binlake_lease SET lease_until = UTC_TIMESTAMP(6) - INTERVAL 1 SECOND")
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    limit = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < limit
+        time.sleep(0.02)
+
+
+def is_stopped(pid: int) -> bool:
+    with open(f"/proc/{pid}/stat") as stat:
+        return stat.read().rsplit(")", 1)[1].split()[0] == "T"
+
+
+def test_epochs_rise_and_the_newest_proves(target: Target, sessions: Callable[[], Session]) -> None:
+    # R-02
+    one, two = sessions(), sessions()
+    old = claim(one, target, NAME)
+    old.release(one)
+    new = claim(two, target, NAME)
+    assert new.epoch == old.epoch + 1
+    two.begin()
+    new.prove(two)
+    two.commit()
+    one.begin()
+    with pytest.raises(Fenced, match="took over"):
+        old.prove(one)
+    one.rollback()
+    new.release(two)
+
+
+def test_a_holder_elsewhere_is_waited_for_by_its_lease(
+    mariadb: MariaDb, target: Target, sessions: Callable[[], Session]
+) -> None:
+    one, two = sessions(), sessions()
+    claim(one, target, NAME)
+    pretend_elsewhere(mariadb)
+    with pytest.raises(LeaseHeld, match=r"elsewhere:1:1 applies this replication until \d{4}-"):
+        claim(two, target, NAME)
+    run_out(mariadb)
+    claim(two, target, NAME).release(two)
+
+
+def test_this_process_does_not_take_over_itself(target: Target, sessions: Callable[[], Session]) -> None:
+    one, two = sessions(), sessions()
+    fence = claim(one, target, NAME)
+    with pytest.raises(LeaseHeld):
+        claim(two, target, NAME)
+    # A run that broke off gives its claim up, reachable server or not.
+    fence.abandon()
+    claim(two, target, NAME).release(two)
+
+
+def test_another_replication_does_not_wait(target: Target, sessions: Callable[[], Session]) -> None:
+    one, two = sessions(), sessions()
+    first, second = claim(one, target, NAME), claim(two, target, "other")
+    first.release(one)
+    second.release(two)
+
+
+def test_a_dead_process_of_this_host_is_taken_over_at_once(mariadb: MariaDb, target: Target) -> None:
+    pid = apply_in_child(target, Window(0, 1).put((1, "a")), at("batch", 1, signal_me(signal.SIGKILL)))
+    assert ended(pid) == -signal.SIGKILL
+    assert rows(mariadb, f"SELECT lease_until > UTC_TIMESTAMP(6) FROM {SCHEMA}.binlake_lease") == [(1,)]
+    assert apply(target, Window(0, 1).put((1, "a"))).state == "applied"
+
+
+def test_a_live_process_of_this_host_is_not_taken_over_even_if_its_lease_stands(target: Target) -> None:
+    pid = apply_in_child(target, Window(0, 1).put((1, "a")), at("batch", 1, signal_me(signal.SIGSTOP)))
+    wait_until(lambda: is_stopped(pid))
+    with pytest.raises(LeaseHeld, match=f":{pid}:"):
+        apply(target, Window(0, 1).put((1, "a")))
+    os.kill(pid, signal.SIGCONT)
+    assert ended(pid) == 0
+
+
+STOPS = ["opened", "batch", "before_commit", "after_commit"]
+
+
+@pytest.mark.parametrize(("step", "later"), list(itertools.product(STOPS, [False, True])))
+def test_a_stopped_process_that_wakes_up_writes_nothing(
+    mariadb: MariaDb, target: Target, step: str, later: bool
+) -> None:
+    # R-02: stopped at any point, taken over, continued; `later`: when a newer window is down as well
+    old = Window(0, 1).put((1, "w1")).log("once")
+    number = 2 if step in ("before_commit", "after_commit") else 1
+    pid = apply_in_child(target, old, at(step, number, signal_me(signal.SIGSTOP)))
+    wait_until(lambda: is_stopped(pid))
+    run_out(mariadb)
+    apply(target, old)
+    if later:
+        apply(target, Window(1, 2).put((1, "w2")))
+    before = rows(mariadb, f"SELECT * FROM {SCHEMA}.binlake_fence")
+    os.kill(pid, signal.SIGCONT)
+    assert ended(pid) == (0 if step == "after_commit" else 1)
+    assert rows(mariadb, "SELECT * FROM app.t") == [(1, "w2" if later else "w1")]
+    assert rows(mariadb, "SELECT * FROM app.log") == [("once",)]
+    assert rows(mariadb, f"SELECT * FROM {SCHEMA}.binlake_fence") == before
+
+
+def test_a_take_over_waits_for_the_transaction_that_proved(
+    mariadb: MariaDb, target: Target, sessions: Callable[[], Session]
+) -> None:
+    # R-02: a session that does not hold the lock (a proxy hides it) still fences by its row lock
+    one, two = sessions(), sessions()
+    fence = claim(one, target, NAME)
+    one.rows("SELECT RELEASE_ALL_LOCKS()")
+    one.begin()
+    fence.prove(one)
+    run_out(mariadb)
+    two.execute("SET SESSION innodb_lock_wait_timeout = 1")
+    with pytest.raises(Exception, match="Lock wait timeout"):
+        claim(two, target, NAME)
+    one.commit()
+    fence.abandon()
+    two.rollback()
+    claim(two, target, NAME).release(two)
+
+
+def test_the_keeper_renews_and_learns_of_a_take_over(
+    mariadb: MariaDb, target: Target, sessions: Callable[[], Session]
+) -> None:
+    # R-29: a long statement does not let the lease run out
+    short = target.model_copy(update={"lease_s": 1})
+    one = sessions()
+    fence = claim(one, short, NAME)
+
+    def until() -> object:
+        return rows(mariadb, f"SELECT lease_until FROM {SCHEMA}.binlake_lease")[0][0]
+
+    with LeaseKeeper(short, fence) as keeper:
+        # The transaction that proved the fence does not hold the lease's row.
+        one.begin()
+        fence.prove(one)
+        first = until()
+        wait_until(lambda: until() != first)
+        one.rollback()
+        execute(mariadb, f"UPDATE {SCHEMA}.binlake_lease SET epoch = epoch + 1")
+        assert keeper.lost.wait(10)
+    fence.abandon()
+
+
+def test_the_keeper_survives_a_server_that_is_gone_for_a_while(
+    mariadb: MariaDb, target: Target, sessions: Callable[[], Session]
+) -> None:
+    short = target.model_copy(update={"lease_s": 1})
+    fence = claim(sessions(), short, NAME)
+    with LeaseKeeper(short, fence) as keeper:
+        mariadb.kill9()
+        mariadb.restart()
+        first = rows(mariadb, f"SELECT lease_until FROM {SCHEMA}.binlake_lease")[0][0]
+        wait_until(lambda: rows(mariadb, f"SELECT lease_until FROM {SCHEMA}.binlake_lease")[0][0] != first)
+        assert not keeper.lost.is_set()
+    fence.abandon()
+
+
+def test_an_epoch_that_never_was_proves_nothing(target: Target, sessions: Callable[[], Session]) -> None:
+    session = sessions()
+    session.begin()
+    with pytest.raises(Fenced):
+        Fence(SCHEMA, NAME, 99, target.lease_s).prove(session)
+    session.close()
