@@ -5,8 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import shutil
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,27 +14,11 @@ from pyspark.sql import SparkSession
 from support.live import LiveSource
 from support.workload import integer, text
 
-from binlake.config.model import Replication
 from binlake.errors import CheckpointConflict, ImmutableWindow, IncompleteWindow
 from spark_jobs.context import Bounds, StageContext, StageResult
 from spark_jobs.runner import run_stage
 
 pytestmark = pytest.mark.spark
-
-
-@pytest.fixture
-def source(tmp_path: Path) -> Iterator[LiveSource]:
-    with LiveSource(tmp_path) as live:
-        yield live
-
-
-@pytest.fixture
-def context(source: LiveSource, spark: SparkSession) -> Callable[..., StageContext]:
-    def make(stop_ts: int | None = None, **more: Any) -> StageContext:
-        replication: Replication = source.replication(**{"mirror": {"enabled": False}, **more})
-        return StageContext(replication, "test", lambda: spark, stop_ts)
-
-    return make
 
 
 def land(ctx: StageContext) -> StageResult:

@@ -1,0 +1,248 @@
+"""Whole windows into a real MariaDB: equal to the model, whatever is rerun, however it is cut."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+from support.live import LiveSource
+from support.mariadb import MariaDb, execute, rows
+from support.workload import Workload, integer, text
+
+from binlake.downstream import checkpoint_of
+from binlake.errors import BinlakeError
+from spark_jobs.context import Bounds, StageContext
+from spark_jobs.restore import restore
+from spark_jobs.runner import run_stage, run_window
+
+pytestmark = [pytest.mark.spark, pytest.mark.mariadb, pytest.mark.e2e]
+Make = Callable[..., StageContext]
+
+
+def tables_of(workload: Workload, server: MariaDb) -> dict[tuple[str, str], Counter[tuple[str | None, ...]]]:
+    """The target's rows of every table of the model, as texts."""
+    found = {}
+    for db, table in workload.rows:
+        names = [column.name for column in workload.table(db, table).columns]
+        query = f"SELECT {', '.join(f'CAST(`{name}` AS CHAR)' for name in names)} FROM `{db}`.`{table}`"
+        found[db, table] = Counter(rows(server, query))
+    return found
+
+
+def expected(workload: Workload) -> dict[tuple[str, str], Counter[tuple[str | None, ...]]]:
+    """The model's rows of every table."""
+    return {
+        (db, table): Counter(tuple(row[c.name] for c in workload.table(db, table).columns) for row in found)
+        for (db, table), found in workload.rows.items()
+    }
+
+
+def set_up(workload: Workload) -> None:
+    """A keyed table with a second unique key, and one without any key."""
+    workload.create_database("d")
+    workload.create_table("d", "t", [integer("id"), text("u"), integer("v")], ["id"], ["u"])
+    workload.create_table("d", "log", [integer("n"), text("what")])
+
+
+def some_changes(workload: Workload, seed: int, transactions: int = 12) -> None:
+    """Random inserts, updates (moved keys and swapped unique values among them) and deletes; doubles in `log`."""
+    draw = random.Random(seed)
+    for number in range(transactions):
+        txn = workload.begin()
+        here = workload.rows["d", "t"]
+        free = [n for n in range(40) if str(n) not in {row["id"] for row in here}]
+        key = draw.choice(free)
+        txn.insert("d", "t", id=key, u=f"u{seed}-{number}", v=draw.randrange(100))
+        if len(here) >= 2:
+            one, two = draw.sample(here, 2)
+            txn.delete("d", "t", **one).update("d", "t", two, u=one["u"])
+            txn.insert("d", "t", **{**one, "id": key + 100, "u": two["u"]})
+        txn.insert("d", "log", n=number % 3, what="same").insert("d", "log", n=number % 3, what="same")
+        if workload.rows["d", "log"] and draw.random() < 0.4:
+            txn.delete("d", "log", **draw.choice(workload.rows["d", "log"]))
+        txn.commit() if draw.random() < 0.85 else txn.rollback()
+
+
+def run(ctx: StageContext, source: LiveSource) -> Bounds:
+    """Run windows until all that was written so far is landed and applied; the last landed window."""
+    until = source.settle()
+    while (ctx.windows.landed_ts() or 0) < until:
+        run_window(ctx)
+    return Bounds(*ctx.windows.landed()[-1])
+
+
+def test_a_window_with_ddl_on_two_tables_and_rows_between_equals_the_source(
+    source: LiveSource, context: Make, target: dict[str, Any], mariadb: MariaDb
+) -> None:  # S0-22 S0-55 S0-64 S3-05
+    workload = source.workload
+    set_up(workload)
+    some_changes(workload, 1)
+    workload.add_column("d", "t", integer("c", default="7"))
+    workload.begin().insert("d", "t", id=900, u="new", v=1, c=8).commit()
+    some_changes(workload, 2)
+    workload.add_column("d", "log", text("more", default="x"))
+    workload.begin().insert("d", "log", n=1, what="a", more="b").commit()
+    workload.drop_column("d", "t", "v")
+    workload.begin().insert("d", "t", id=901, u="newer", c=9).commit()
+    workload.truncate("d", "log")
+    workload.begin().insert("d", "log", n=5, what="after", more="t").commit()
+    ctx = context(target=target)
+    bounds = run(ctx, source)
+    assert len(ctx.windows.landed()) == 1
+    assert tables_of(workload, mariadb) == expected(workload)
+    found = checkpoint_of(ctx.replication, source.driver.cluster_id)
+    assert found is not None
+    assert (found.commit_ts, found.consistent) == (bounds.hi, True)
+
+
+def test_nothing_changes_whatever_is_run_again_when_the_pumps_are_gone(
+    source: LiveSource, context: Make, target: dict[str, Any], mariadb: MariaDb
+) -> None:  # R-01 R-03 R-24 S4-36
+    workload = source.workload
+    set_up(workload)
+    ctx = context(target=target, mirror={"enabled": True})
+    for seed in range(3):
+        some_changes(workload, seed)
+        run(ctx, source)
+    before = tables_of(workload, mariadb)
+    assert before == expected(workload)
+    lake = {table: lake_rows(ctx, table) for table in ("binlog", "mutation", "ddl", "change", "statement")}
+    for pump in list(source.pumps):
+        source.stop_pump(pump)
+        shutil.rmtree(source.folder / pump)
+    draw = random.Random(7)
+    landed = [Bounds(*window) for window in ctx.windows.landed()]
+    runs = [(stage, b) for b in landed for stage in ("land", "merge", "compact", "convert", "finalize", "mirror")]
+    for stage, bounds in draw.sample(runs, len(runs)):
+        run_stage(stage, ctx, bounds)
+    assert tables_of(workload, mariadb) == before
+    assert {table: lake_rows(ctx, table) for table in lake} == lake
+
+
+def lake_rows(ctx: StageContext, table: str) -> list[str]:
+    """The rows of a lake table, whatever their order in files."""
+    return sorted(map(str, DeltaTable(ctx.paths.table(table)).to_pyarrow_table().to_pylist()))
+
+
+def test_a_sink_that_was_down_takes_several_windows_as_one_and_stops_no_other(
+    source: LiveSource, context: Make, target: dict[str, Any], mariadb: MariaDb
+) -> None:  # R-32
+    workload = source.workload
+    set_up(workload)
+    ctx = context(target=target, mirror={"enabled": True})
+    run(ctx, source)
+    down = context(target={**target, "port": 1}, mirror={"enabled": True})
+    for seed in range(2):
+        some_changes(workload, seed)
+        source.settle()
+        with pytest.raises(BinlakeError, match=r"127\.0\.0\.1"):
+            run_window(down)
+    mirrored = [event["hi"] for event in ctx.windows.events(stage="mirror")]
+    assert mirrored[-1] == ctx.windows.landed_ts()
+    run(ctx, source)
+    assert tables_of(workload, mariadb) == expected(workload)
+    applied = [event for event in ctx.windows.events(stage="finalize") if event["state"] == "done"]
+    assert applied[-1]["lo"] == ctx.windows.landed()[0][1]
+
+
+def test_the_lake_restores_a_range_without_the_source(
+    source: LiveSource, context: Make, target: dict[str, Any], mariadb: MariaDb
+) -> None:  # S0-01
+    workload = source.workload
+    set_up(workload)
+    ctx = context(target=target)
+    ends, states = [], []
+    for seed in range(3):
+        some_changes(workload, seed)
+        ends.append(run(ctx, source).hi)
+        states.append(expected(workload))
+    for pump in list(source.pumps):
+        source.stop_pump(pump)
+    source.driver.stop()
+    mariadb.wipe()
+    restore(ctx, ends[0])
+    assert tables_of(workload, mariadb) == states[0]
+    restore(ctx)
+    assert tables_of(workload, mariadb) == states[2]
+
+
+def test_a_replication_without_a_target_opens_no_connection_and_moves_its_own_position(
+    source: LiveSource, context: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:  # S0-04 S0-05
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("a connection to a target was opened")
+
+    monkeypatch.setattr("pymysql.connect", refuse)
+    workload = source.workload
+    set_up(workload)
+    for number in range(10):
+        workload.begin().insert("d", "t", id=number, u=f"u{number}", v=1).commit()
+    ctx = context(mirror={"enabled": True})
+    bounds = run(ctx, source)
+    assert len(lake_rows(ctx, "mutation")) == 10
+    mirrored = DeltaTable(ctx.paths.mirror("d", "t")).to_pyarrow_table().to_pylist()
+    assert sorted(row["id"] for row in mirrored) == list(range(10))
+    assert ctx.windows.events(stage="mirror")[-1]["hi"] == bounds.hi
+    assert not [name for name in sys.modules if "kafka" in name]
+
+
+def test_the_first_writes_are_replace_and_delete_and_the_checkpoint_comes_last(
+    source: LiveSource, context: Make, target: dict[str, Any], mariadb: MariaDb
+) -> None:  # C-03
+    set_up(source.workload)
+    ctx = context(target=target)
+    run(ctx, source)
+    some_changes(source.workload, 5)
+    execute(mariadb, "SET GLOBAL log_output = 'TABLE'", "TRUNCATE mysql.general_log", "SET GLOBAL general_log = 1")
+    try:
+        run(ctx, source)
+    finally:
+        execute(mariadb, "SET GLOBAL general_log = 0")
+    said = [query.decode() for (query,) in rows(mariadb, "SELECT argument FROM mysql.general_log")]
+    writes = [query for query in said if "`d`." in query and not query.lstrip().upper().startswith("SELECT")]
+    assert {query.split()[0].upper() for query in writes} <= {"REPLACE", "DELETE", "INSERT"}
+    assert any(query.upper().startswith("REPLACE") for query in writes)
+    last = max(n for n, query in enumerate(said) if "`d`." in query)
+    assert any("checkpoint" in query for query in said[last:])
+
+
+def test_stages_pass_on_executors_in_processes_of_their_own(
+    source: LiveSource, context: Make, target: dict[str, Any], mariadb: MariaDb, tmp_path: Path
+) -> None:
+    set_up(source.workload)
+    some_changes(source.workload, 3)
+    source.settle()
+    ctx = context(target=target, mirror={"enabled": True})
+    config = tmp_path / "live.toml"
+    config.write_text(toml(ctx.replication.model_dump(mode="json", by_alias=True, exclude_none=True)))
+    ran = subprocess.run(
+        [sys.executable, "-m", "spark_jobs.main", "window", "--replication", str(config),
+         "--master", "local-cluster[2,1,1024]"],
+        capture_output=True, text=True, timeout=280, check=False,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr[-4000:]
+    assert tables_of(source.workload, mariadb) == expected(source.workload)
+
+
+def toml(values: dict[str, Any], prefix: str = "") -> str:
+    """Nested values as TOML."""
+    plain = "".join(f"{key} = {literal(value)}\n" for key, value in values.items() if not isinstance(value, dict))
+    nested = {f"{prefix}{key}": value for key, value in values.items() if isinstance(value, dict)}
+    return plain + "".join(f"\n[{key}]\n{toml(value, key + '.')}" for key, value in nested.items())
+
+
+def literal(value: object) -> str:
+    """A TOML value."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, list):
+        return f"[{', '.join(map(literal, value))}]"
+    return f'"{value}"' if isinstance(value, str) else str(value)
