@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 
 from deploy.setup import etcd, jars, java, mariadb, packages
 from deploy.setup.common import command
@@ -28,20 +29,22 @@ def main(arguments: list[str]) -> int:
     """Install every part; the exit status: 1 when one of them failed, which is told in a line of its own."""
     began = time.monotonic()
     chains = _CHAINS if "--without-tests" in arguments else (*_CHAINS, (_ETCD,))
-    if _run((_JAVA,)) or _side_by_side(chains):
+    failed = _run((_JAVA,)) or _side_by_side(chains)
+    if failed:
+        print(f"setup: not ready, {' and '.join(failed)} failed", file=sys.stderr, flush=True)
         return 1
     print(f"setup: ready; downloads and installations took {time.monotonic() - began:.1f} s", flush=True)
     return 0
 
 
-def _side_by_side(chains: Sequence[Sequence[Part]]) -> int:
+def _side_by_side(chains: Sequence[Sequence[Part]]) -> list[str]:
     with ThreadPoolExecutor(len(chains)) as pool:
-        return max(pool.map(_run, chains))
+        return [name for failed in pool.map(_run, chains) for name in failed]
 
 
-def _run(parts: Sequence[Part]) -> int:
-    # A part that fails ends its chain: the next one needs it.
-    return next((1 for name, install in parts if command(name, install)), 0)
+def _run(parts: Sequence[Part]) -> list[str]:
+    """The name of the part that failed, if one did: it ends its chain, because the next one needs it."""
+    return list(islice((name for name, install in parts if command(name, install)), 1))
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from threading import Thread
 
 import pytest
 
+from deploy.setup import __main__ as setup
 from deploy.setup import common, debian, etcd, jars, java, mariadb, packages
 from deploy.setup.common import REPOSITORY, SetupError, command, only_one, staged
 
@@ -46,6 +47,13 @@ def test_a_tree_appears_whole_or_not_at_all(tmp_path: Path) -> None:
     with staged(target) as tree:
         (tree / "whole").touch()
     assert [path.name for path in target.iterdir()] == ["whole"]
+
+
+def test_what_a_killed_run_left_is_removed(tmp_path: Path) -> None:
+    (tmp_path / "tree-setup-abc/tree/half").mkdir(parents=True)
+    with staged(tmp_path / "tree"):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == ["tree"]
 
 
 def _interrupted(target: Path) -> None:
@@ -118,6 +126,25 @@ def test_a_command_that_fails_is_told_with_what_it_said(capsys: pytest.CaptureFi
     assert told.count("\n") == 1
 
 
+def test_a_part_that_fails_stops_what_needs_it_and_nothing_else(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails() -> str:
+        raise SetupError("no network")
+
+    parts = {name: (name, lambda name=name: f"{name} is there") for name in ("java", "packages", "jars", "etcd")}
+    monkeypatch.setattr(setup, "_JAVA", parts["java"])
+    monkeypatch.setattr(setup, "_CHAINS", ((("uv", fails), parts["packages"]), (parts["jars"],)))
+    monkeypatch.setattr(setup, "_ETCD", parts["etcd"])
+    assert setup.main([]) == 1
+    said = capsys.readouterr()
+    assert said.err.splitlines() == ["error: uv: no network", "setup: not ready, uv failed"]
+    assert {line.split(":")[0] for line in said.out.splitlines()} == {"java", "jars", "etcd"}
+    monkeypatch.setattr(setup, "_CHAINS", ((parts["packages"],), (parts["jars"],)))
+    assert setup.main(["--without-tests"]) == 0
+    assert "setup: ready" in capsys.readouterr().out
+
+
 # Java.
 
 
@@ -161,7 +188,8 @@ def test_a_missing_java_ends_make_setup_with_one_line(tmp_path: Path) -> None:
     told = [line for line in done.stderr.splitlines() if not line.startswith("make: ")]
     assert told == [
         "error: java: no Java on this machine: install it (Debian: apt-get install openjdk-17-jre-headless)"
-        " or set JAVA_HOME"
+        " or set JAVA_HOME",
+        "setup: not ready, java failed",
     ]
     assert not (tmp_path / ".venv").exists()
 
