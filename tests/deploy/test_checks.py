@@ -1,0 +1,66 @@
+"""`make lint` finds what it is there to find."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from deploy import checks
+
+
+def test_an_unknown_id_is_named_with_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "binlake").mkdir()
+    promises = tmp_path / "docs" / "promises.md"
+    # Put together here, or the check would read these lines as citations.
+    known, unknown = "R-" + "01", "R-" + "99"
+    promises.write_text(f"| {known} | a hazard |\n")
+    (tmp_path / "binlake" / "a.py").write_text(f"# {known}\n\n# {unknown}\n")
+    monkeypatch.setattr(checks, "ROOT", tmp_path)
+    monkeypatch.setattr(checks, "PROMISES", promises)
+    with pytest.raises(checks.CheckError, match=f"binlake/a.py:3: {unknown}") as found:
+        checks.check_ids()
+    assert known not in str(found.value)
+
+
+def test_a_stale_reference_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = tmp_path / "configuration.md"
+    monkeypatch.setattr(checks, "REFERENCE", page)
+    with pytest.raises(checks.CheckError, match="make docs"):
+        checks.check_reference()
+    page.write_text(checks.reference_text())
+    checks.check_reference()
+    page.write_text(checks.reference_text() + "\nmore\n")
+    with pytest.raises(checks.CheckError, match="make docs"):
+        checks.check_reference()
+
+
+def test_generated_modules_are_those_of_the_proto_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    checks.check_generated()
+    monkeypatch.setattr(checks, "_committed", lambda: ["binlake/wire/pump_pb2.py", "binlake/wire/gone_pb2.py"])
+    with pytest.raises(checks.CheckError, match="gone_pb2"):
+        checks.check_generated()
+
+
+def test_the_make_targets_are_all_there_and_tell_what_they_do() -> None:
+    text = (checks.ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = {line.partition(":")[0] for line in text.splitlines() if "  ## " in line}
+    assert targets >= {
+        "help", "setup", "demo", "test", "captures", "bench-window", "bench", "lint", "proto", "docs", "stop", "clean",
+    }  # fmt: skip
+    phony = next(line for line in text.splitlines() if line.startswith(".PHONY:"))
+    assert targets <= set(phony.split())
+
+
+def test_every_check_has_a_verdict(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails() -> None:
+        raise checks.CheckError("what is wrong")
+
+    monkeypatch.setattr(checks, "CHECKS", {"good": lambda: None, "bad": fails})
+    assert checks.main([]) == 1
+    told = capsys.readouterr()
+    assert "lint: good: ok" in told.out
+    assert "lint: bad: what is wrong" in told.err
+    monkeypatch.setattr(checks, "CHECKS", {"good": lambda: None})
+    assert checks.main([]) == 0
