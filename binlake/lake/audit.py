@@ -99,14 +99,25 @@ class Audit:
         db, table = definition.db, definition.name
         base = MirrorVersions(self._paths).at(db, table, ts)
         if base is None or base.dropped:
-            base = self._untouched(db, table, ts)
+            base = self._untouched(db, table)
+        self._require_followed(base, ts)
         rows = self._base_rows(definition, base)
         net = net_changes(self._mutations(db, table, base.hi, ts), definition.identity())
         changed = _patched(definition, rows, net)
         columns = tuple(column.name for column in definition.row_columns)
         return TableAsOf(ts, columns, tuple(changed), base.inexact)
 
-    def _untouched(self, db: str, table: str, ts: int) -> MirrorVersion:
+    def _require_followed(self, base: MirrorVersion, ts: int) -> None:
+        """No DDL of the table lies between its mirror and `ts`: else the mirrors are behind."""
+        for ddl in landed_ddls(self._paths, base.hi, ts):
+            if any((t.db, t.name) == (base.db, base.table) for t in (*ddl.before.tables, *ddl.after.tables)):
+                raise LostRange(
+                    "the table's mirror is behind a DDL before that time",
+                    where={"table": f"{base.db}.{base.table}", "mirror": base.hi, "ddl": ddl.commit_ts, "ts": ts},
+                    hint="run the stage mirror, then ask again",
+                )
+
+    def _untouched(self, db: str, table: str) -> MirrorVersion:
         """A table without a mirror yet: empty at the lake's start, unless the lake starts in the middle of its life."""
         first = self._log.landed()[0][0]
         return MirrorVersion(db, table, -1, first, first, inexact="rows from before the lake's start are not known")

@@ -7,11 +7,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 from pyspark.sql import SparkSession
 
 from spark_jobs.session import classic_session
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+
+@pytest.fixture(autouse=True)
+def _logs_of_each_test() -> Iterator[None]:
+    """The dispatcher sends logs to the stderr of its time, which pytest closes behind the test."""
+    yield
+    structlog.reset_defaults()
 
 
 @pytest.fixture(scope="session")

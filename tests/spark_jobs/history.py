@@ -1,0 +1,69 @@
+"""A source history with everything that mirrors and audits must follow, and the model's state at every commit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from support.workload import Col, Row, Workload, integer, text
+
+from binlake.schema import mysqltypes as t
+
+Tables = dict[tuple[str, str], list[Row]]
+
+
+@dataclass
+class History:
+    """`cuts`: the ends of windows. `states`: (commit_ts, all tables) behind every commit and DDL."""
+
+    workload: Workload = field(default_factory=Workload)
+    cuts: list[int] = field(default_factory=list)
+    states: list[tuple[int, Tables]] = field(default_factory=list)
+
+    def did(self, commit_ts: int) -> None:
+        self.states.append((commit_ts, self.workload.states()))
+
+    def cut(self) -> None:
+        self.cuts.append(self.workload.clock())
+
+
+def shop() -> History:
+    """Two databases' worth of DML with DDL in between: three windows, the second holds six DDL on four tables."""
+    h = History()
+    w = h.workload
+    w.create_database("shop")
+    money = Col("price", t.NEWDECIMAL, 10, 2)
+    h.did(w.create_table("shop", "item", [integer("id"), text("name"), money], ["id"]))
+    h.did(w.create_table("shop", "log", [text("what"), integer("n")]))
+    for n in range(40):
+        txn = w.begin().insert("shop", "item", id=n, name=f"item {n}", price=f"{n}.50")
+        h.did(txn.insert("shop", "log", what="new", n=n % 4).commit())
+    h.cut()
+    first = dict(w.rows["shop", "item"][3])
+    h.did(w.begin().update("shop", "item", first, price="99.99").delete("shop", "log", what="new", n=1).commit())
+    h.did(w.add_column("shop", "item", integer("stock", default="5")))
+    moved = dict(next(row for row in w.rows["shop", "item"] if row["id"] == "4"))
+    h.did(w.begin().update("shop", "item", moved, id=4000, stock="1").insert("shop", "log", what="move", n=4).commit())
+    h.did(w.drop_column("shop", "log", "n"))
+    h.did(w.begin().delete("shop", "log", what="new").insert("shop", "log", what="new").commit())
+    h.did(w.create_table("shop", "gone", [integer("id")], ["id"]))
+    h.did(w.begin().insert("shop", "gone", id=1).commit())
+    h.did(w.drop_table("shop", "gone"))
+    h.did(w.create_table("shop", "temp", [integer("id"), text("name")], [], ["name"]))
+    h.did(w.begin().insert("shop", "temp", id=1, name="a").insert("shop", "temp", id=2, name="b").commit())
+    h.did(w.truncate("shop", "temp"))
+    h.did(w.begin().insert("shop", "temp", id=3, name="a").commit())
+    h.cut()
+    for n in range(10, 20):
+        h.did(
+            w.begin()
+            .delete("shop", "item", **w.rows["shop", "item"][0])
+            .insert("shop", "log", what=f"x{n % 2}")
+            .commit()
+        )
+    h.cut()
+    return h
+
+
+def plain(rows: list[Row]) -> list[list[tuple[str, str | None]]]:
+    """Rows in an order that does not depend on where they came from."""
+    return sorted((sorted(row.items()) for row in rows), key=str)

@@ -1,0 +1,160 @@
+"""Mirrors follow DML and DDL exactly, a rerun changes nothing, and any commit_ts between versions has an answer."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+from history import History, plain, shop
+from lakehouse import Lakehouse, Source
+from pyspark.sql import SparkSession
+
+from binlake.cli import main
+from binlake.errors import IncompleteWindow, LostRange, SchemaError
+from binlake.lake.audit import Audit
+from binlake.lake.schemas import SchemaHistory
+from binlake.lake.windowlog import WindowLog
+from binlake.mirror import MirrorVersions
+from binlake.mirror.rows import mirror_texts
+from spark_jobs.context import Bounds, StageContext
+from spark_jobs.stages import mirror
+
+pytestmark = pytest.mark.spark
+
+
+class Mirrored:
+    """The history's windows in a lake with their mirrors; the second window's first attempt dies before its record."""
+
+    def __init__(self, spark: SparkSession, root: Path) -> None:
+        self.history: History = shop()
+        self.lakehouse = Lakehouse(spark, root, Source.of_workload(self.history.workload))
+        self.ctx: StageContext = self.lakehouse.context()
+        self.windows = [Bounds(lo, hi) for lo, hi in zip([0, *self.history.cuts], self.history.cuts, strict=False)]
+        self.after: list[dict[str, Any]] = []
+        for number, bounds in enumerate(self.windows):
+            self.lakehouse.land(bounds.lo, bounds.hi)
+            if number == 1:
+                self._die_before_record(bounds)
+            mirror.run(self.ctx, bounds)
+            self.after.append(self.tables())
+
+    def _die_before_record(self, bounds: Bounds) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(WindowLog, "record", _power_cut)
+            with pytest.raises(ConnectionAbortedError):
+                mirror.run(self.ctx, bounds)
+
+    def tables(self) -> dict[tuple[str, str], Any]:
+        """All mirrors that are not dropped, as texts."""
+        latest = MirrorVersions(self.ctx.paths).latest()
+        at = SchemaHistory(self.ctx.paths)
+        found = {}
+        for name, version in latest.items():
+            if not version.dropped:
+                table = at.state_at(version.hi).find(*name)
+                assert table is not None
+                data = DeltaTable(self.ctx.paths.mirror(*name), version=version.delta_version)
+                texts = mirror_texts(table, data.to_pyarrow_dataset().to_table())
+                found[name] = plain([dict(zip(texts, row, strict=True)) for row in zip(*texts.values(), strict=True)])
+        return found
+
+
+def _power_cut(*_: object) -> None:
+    raise ConnectionAbortedError("power cut")
+
+
+@pytest.fixture(scope="module")
+def mirrored(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Mirrored:
+    return Mirrored(spark, tmp_path_factory.mktemp("lake"))
+
+
+def _model(history: History, ts: int) -> dict[tuple[str, str], Any]:
+    state = [tables for commit_ts, tables in history.states if commit_ts <= ts][-1]
+    return {name: plain(rows) for name, rows in state.items()}
+
+
+def test_mirrors_equal_the_model_after_each_window(mirrored: Mirrored) -> None:
+    # The second window was applied, died before its record, and was applied again: keyless rows are not doubled.
+    for bounds, found in zip(mirrored.windows, mirrored.after, strict=True):
+        assert found == _model(mirrored.history, bounds.hi)
+
+
+def test_old_windows_cannot_regress_a_mirror(mirrored: Mirrored) -> None:
+    # R-32
+    states = [mirror.run(mirrored.ctx, bounds).state for bounds in mirrored.windows]
+    assert states == ["already"] * 3
+    assert mirrored.tables() == mirrored.after[-1]
+
+
+def test_a_mirror_is_typed_and_keeps_what_was_dropped(mirrored: Mirrored) -> None:
+    latest = MirrorVersions(mirrored.ctx.paths).latest()
+    item = DeltaTable(mirrored.ctx.paths.mirror("shop", "item"))
+    types = {field.name: str(field.type) for field in item.schema().fields}
+    assert "decimal(10,2)" in types["price"]
+    assert "integer" in types["stock"]
+    gone = latest["shop", "gone"]
+    assert gone.dropped
+    kept = DeltaTable(mirrored.ctx.paths.mirror("shop", "gone"), version=gone.delta_version)
+    assert kept.to_pyarrow_dataset().count_rows() == 1
+
+
+def test_spark_reads_a_mirror(mirrored: Mirrored, spark: SparkSession) -> None:
+    rows = spark.read.format("delta").load(mirrored.ctx.paths.mirror("shop", "item"))
+    assert rows.count() == len(mirrored.history.workload.rows["shop", "item"])
+
+
+def test_a_table_as_of_every_commit_equals_the_model(mirrored: Mirrored) -> None:
+    # C-07, R-33: commits strictly inside a window, at its ends, and between the DDL inside it
+    audit = Audit(mirrored.ctx.paths)
+    for ts, tables in mirrored.history.states[1::3]:
+        for (db, name), rows in tables.items():
+            found = audit.table_as_of(db, name, ts)
+            assert plain(list(found.rows)) == plain(rows), (ts, name)
+
+
+def test_the_history_of_a_row_follows_its_key(mirrored: Mirrored) -> None:
+    # C-07: the moved row's change is in the history of both keys.
+    audit = Audit(mirrored.ctx.paths)
+    old, new = audit.row_history("shop", "item", ["4"]), audit.row_history("shop", "item", ["4000"])
+    assert [change.op for change in old] == ["insert", "update"]
+    assert old[-1] == new[0]
+    assert new[0].before is not None
+    assert new[0].after is not None
+    assert (new[0].before["id"], new[0].after["id"]) == ("4", "4000")
+    assert audit.row_history("shop", "item", ["4"], after=old[0].commit_ts) == old[1:]
+
+
+def test_audits_of_the_unknown_are_refused(mirrored: Mirrored) -> None:
+    audit = Audit(mirrored.ctx.paths)
+    end = mirrored.windows[-1].hi
+    with pytest.raises(LostRange, match="ends at"):
+        audit.table_as_of("shop", "item", end + 1)
+    with pytest.raises(SchemaError, match="no such table"):
+        audit.table_as_of("shop", "gone", end)
+    with pytest.raises(SchemaError, match="does not know"):
+        audit.row_history("shop", "nobody", ["1"])
+
+
+def test_the_command_answers_in_json(mirrored: Mirrored, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "demo.toml"
+    file.write_text(f'name = "demo"\n[lake]\npath = "{mirrored.lakehouse.root}"\n')
+    assert main(["audit", "row", "shop.item", "4000", "--replication", str(file), "--output", "json"]) == 0
+    [change] = json.loads(capsys.readouterr().out)
+    assert isinstance(change["commit_ts"], str)
+    ts = change["commit_ts"]
+    arguments = ["audit", "table", "shop.item", "--as-of", ts, "--replication", str(file), "--output", "json"]
+    assert main(arguments) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["as_of"] == ts
+    assert ["4000", "item 4", "4.50", "1"] in answer["rows"]
+    assert main(["audit", "row", "shop", "1", "--replication", str(file)]) == 1
+    assert "names no table" in capsys.readouterr().err
+
+
+def test_a_window_that_is_not_merged_stops_the_sink(mirrored: Mirrored) -> None:
+    end = mirrored.windows[-1].hi
+    with pytest.raises(IncompleteWindow, match="not landed and merged"):
+        mirror.run(mirrored.ctx, Bounds(end, end + 10))
