@@ -206,7 +206,7 @@ def test_the_first_writes_are_replace_and_delete_and_the_checkpoint_comes_last(
         run(ctx, source)
     finally:
         execute(mariadb, "SET GLOBAL general_log = 0")
-    said = [query.decode() for (query,) in rows(mariadb, "SELECT argument FROM mysql.general_log")]
+    said = [str(query) for (query,) in rows(mariadb, "SELECT argument FROM mysql.general_log")]
     writes = [query for query in said if "`d`." in query and not query.lstrip().upper().startswith("SELECT")]
     assert {query.split()[0].upper() for query in writes} <= {"REPLACE", "DELETE", "INSERT"}
     assert any(query.upper().startswith("REPLACE") for query in writes)
