@@ -31,11 +31,11 @@ def shop() -> History:
     h = History()
     w = h.workload
     w.create_database("shop")
-    money = Col("price", t.NEWDECIMAL, 10, 2)
+    money = Col("price", t.DOUBLE, 22, -1)
     h.did(w.create_table("shop", "item", [integer("id"), text("name"), money], ["id"]))
     h.did(w.create_table("shop", "log", [text("what"), integer("n")]))
     for n in range(40):
-        txn = w.begin().insert("shop", "item", id=n, name=f"item {n}", price=f"{n}.50")
+        txn = w.begin().insert("shop", "item", id=n, name=f"item {n}", price=f"{n}.5")
         h.did(txn.insert("shop", "log", what="new", n=n % 4).commit())
     h.cut()
     first = dict(w.rows["shop", "item"][3])
