@@ -27,12 +27,16 @@ _SETTINGS = (
     "SET NAMES utf8mb4 COLLATE utf8mb4_bin",
     "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
 )
-_OPTIONAL = (
-    "SET SESSION explicit_defaults_for_timestamp = 1",
+_OPTIONAL = ("SET SESSION explicit_defaults_for_timestamp = 1",)
+"""Some servers only have it as a global."""
+
+_OPTIONAL_TIDB = (
     "SET SESSION allow_auto_random_explicit_insert = 1",
     "SET SESSION tidb_placement_mode = 'IGNORE'",
+    # The fence needs row locks.
+    "SET SESSION tidb_txn_mode = 'pessimistic'",
 )
-"""Settings that not every server has: TiDB's, and one that some servers only have as a global."""
+"""Settings that not every TiDB has."""
 
 _UNKNOWN_SETTING = frozenset({1193, 1227, 1229, 1231, 1238})
 
@@ -46,7 +50,7 @@ class Session:
         self._link = self._connect(target)
         for statement in _SETTINGS:
             self.execute(statement)
-        optional = list(_OPTIONAL)
+        optional = [*_OPTIONAL, *(_OPTIONAL_TIDB if target.db_type == "tidb" else ())]
         if idle_s is not None:
             # A stopped process must not hold its row locks for longer than this.
             optional += [f"SET SESSION idle_transaction_timeout = {idle_s}", f"SET SESSION wait_timeout = {idle_s}"]

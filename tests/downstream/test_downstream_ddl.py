@@ -1,0 +1,172 @@
+"""A DDL runs once: whoever finds an intent looks at the target and knows (R-04)."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+
+import pytest
+from support.mariadb import MariaDb, execute, rows
+from support.windows import Window, apply, apply_in_child, at, ended, signal_me
+
+from binlake.config.model import Target
+from binlake.downstream import Expected, Session
+from binlake.downstream.definitions import read
+from binlake.errors import Permanent, TargetRefused
+
+pytestmark = pytest.mark.mariadb
+
+TOUCHED = {
+    "create": ("CREATE TABLE n (id INT PRIMARY KEY)", [("app", "n")]),
+    "drop": ("DROP TABLE log", [("app", "log")]),
+    "add column": ("ALTER TABLE t ADD COLUMN w INT NOT NULL DEFAULT 7", [("app", "t")]),
+    "drop column": ("ALTER TABLE t DROP COLUMN extra", [("app", "t")]),
+    "modify column": ("ALTER TABLE t MODIFY COLUMN v VARCHAR(200)", [("app", "t")]),
+    "add index": ("CREATE INDEX by_v ON t (v)", [("app", "t")]),
+    "add unique": ("ALTER TABLE t ADD UNIQUE KEY only_v (v)", [("app", "t")]),
+    "truncate": ("TRUNCATE TABLE t", [("app", "t")]),
+    "rename": ("RENAME TABLE log TO diary", [("app", "log"), ("app", "diary")]),
+    "swap": ("RENAME TABLE a TO x, b TO a, x TO b", [("app", "a"), ("app", "b")]),
+    "create database": ("CREATE DATABASE app2", [("app2", "")]),
+    "drop database": ("DROP DATABASE app3", [("app3", "")]),
+    "comment": ("ALTER TABLE t COMMENT = 'only a word'", [("app", "t")]),
+}
+KILLS = ["intent", "ddl_executed", "ddl_done"]
+
+
+def prepare(server: MariaDb) -> None:
+    """The databases as before every window of these tests, and nothing applied."""
+    own = rows(server, "SELECT table_name FROM information_schema.tables WHERE table_schema = 'tidb_binlog'")
+    execute(
+        server,
+        *(f"DELETE FROM tidb_binlog.{name}" for (name,) in own),
+        *(f"DROP DATABASE IF EXISTS {name}" for name in ("app", "app2")),
+        "CREATE DATABASE IF NOT EXISTS app3",
+        "CREATE DATABASE app CHARACTER SET utf8mb4 COLLATE utf8mb4_bin",
+        "CREATE TABLE app.t (id BIGINT PRIMARY KEY, v VARCHAR(20), extra INT)",
+        "CREATE TABLE app.log (line VARCHAR(40))",
+        "CREATE TABLE app.a (id INT PRIMARY KEY, v INT)",
+        "CREATE TABLE app.b LIKE app.a",
+        "INSERT INTO app.a VALUES (1, 1)",
+        "INSERT INTO app.b VALUES (2, 2)",
+    )
+
+
+@pytest.fixture(autouse=True)
+def no_other_databases(mariadb: MariaDb) -> Iterator[None]:
+    """Leaves nothing but what `target` makes."""
+    yield
+    execute(mariadb, "DROP DATABASE IF EXISTS app2", "DROP DATABASE IF EXISTS app3")
+
+
+def window(kind: str, after: Expected | None) -> Window:
+    sql, touched = TOUCHED[kind]
+    found = Window(100, 300).statement("REPLACE INTO app.t (id, v) VALUES (1, 'old')")
+    db = touched[0][0]
+    found.ddl(200, sql, touched, after, repeatable=kind != "swap", db=db)
+    return found.statement("REPLACE INTO app.t (id, v) VALUES (2, 'new')")
+
+
+def picture(server: MariaDb) -> list[object]:
+    """All definitions and rows of app, and the names of the databases."""
+    shown: list[object] = rows(server, "SHOW DATABASES LIKE 'app%%'")
+    for (name,) in rows(server, "SHOW TABLES IN app"):
+        shown += rows(server, f"SHOW CREATE TABLE app.{name}")
+        shown += rows(server, f"SELECT * FROM app.{name} ORDER BY 1")
+    return shown
+
+
+def uninterrupted(server: MariaDb, target: Target, kind: str) -> tuple[Expected, list[object]]:
+    """What a run leaves that nothing disturbs: definitions, and the picture."""
+    prepare(server)
+    apply(target, window(kind, None))
+    session = Session(target)
+    actual = read(session, TOUCHED[kind][1], "mariadb")
+    session.close()
+    return Expected(actual.databases, actual.tables), picture(server)
+
+
+@pytest.mark.parametrize("kind", TOUCHED)
+def test_a_kill_between_intent_execution_and_done_is_continued(mariadb: MariaDb, target: Target, kind: str) -> None:
+    # R-04: kill between 2, 3 and 4; rows before the DDL are not written again, rows after it are there once
+    after, done = uninterrupted(mariadb, target, kind)
+    for step in KILLS:
+        prepare(mariadb)
+        pid = apply_in_child(target, window(kind, after), at(step, 1, signal_me(signal.SIGKILL)))
+        assert ended(pid) == -signal.SIGKILL
+        assert apply(target, window(kind, after)).ddls == (step == "intent")
+        assert picture(mariadb) == done, step
+
+
+def test_the_checkpoint_stands_at_the_ddl_before_the_rows_behind_it(mariadb: MariaDb, target: Target) -> None:
+    # R-04 steps 1 and 4
+    seen: list[tuple[str, str]] = []
+
+    def look(step: str) -> None:
+        text = rows(mariadb, "SELECT checkPoint FROM tidb_binlog.checkpoint")[0][0]
+        seen.append((step, text.split('"commitTS":')[1].split(",")[0]))
+
+    prepare(mariadb)
+    apply(target, window("add column", None), lambda step: look(step) if step.startswith(("intent", "ddl")) else None)
+    assert seen == [("intent", "199"), ("ddl_executed", "199"), ("ddl_done", "200")]
+
+
+def test_a_target_that_shows_neither_side_stops_for_a_person(mariadb: MariaDb, target: Target) -> None:
+    prepare(mariadb)
+    sql, touched = TOUCHED["add column"]
+    other = Expected({}, {("app", "t"): None})
+    found = Window(100, 300).ddl(200, sql, touched, other)
+    pid = apply_in_child(target, found, at("intent", 1, signal_me(signal.SIGKILL)))
+    assert ended(pid) == -signal.SIGKILL
+    execute(mariadb, "ALTER TABLE app.t ADD COLUMN by_hand INT")
+    with pytest.raises(Permanent, match="neither the definitions before it nor those after it") as stopped:
+        apply(target, found)
+    assert "app.t" in str(stopped.value)
+    assert "binlake_progress" in stopped.value.hint
+    # What the hint says works.
+    execute(mariadb, "UPDATE tidb_binlog.binlake_progress SET ddl_state = 'done'")
+    assert apply(target, found).ddls == 0
+
+
+def test_a_ddl_that_the_target_refuses_may_be_run_again(mariadb: MariaDb, target: Target) -> None:
+    execute(mariadb, "INSERT INTO app.t VALUES (1, 'same'), (2, 'same')")
+    found = Window(100, 300).ddl(200, "ALTER TABLE t ADD UNIQUE KEY (v)", [("app", "t")])
+    for _ in range(2):
+        with pytest.raises(TargetRefused, match="Duplicate entry"):
+            apply(target, found)
+    execute(mariadb, "DELETE FROM app.t WHERE id = 2")
+    assert apply(target, found).ddls == 1
+
+
+def test_a_segment_before_the_intent_is_never_executed_again(mariadb: MariaDb, target: Target) -> None:
+    # R-04: a dropped column would fail for ever
+    prepare(mariadb)
+    found = Window(100, 300).statement("REPLACE INTO app.t (id, extra) VALUES (1, 1)").log("once")
+    found.ddl(200, "ALTER TABLE t DROP COLUMN extra", [("app", "t")]).put((2, "b"))
+    pid = apply_in_child(target, found, at("batch", 3, signal_me(signal.SIGKILL)))
+    assert ended(pid) == -signal.SIGKILL
+    assert apply(target, found).batches == 1
+    assert rows(mariadb, "SELECT * FROM app.log") == [("once",)]
+
+
+def test_a_swap_that_does_not_show_is_not_guessed(mariadb: MariaDb, target: Target) -> None:
+    # R-04: two equal tables swap names; without PROCESS the engine's numbers, which would tell, cannot be read
+    prepare(mariadb)
+    execute(
+        mariadb,
+        "CREATE OR REPLACE USER 'narrow'@'%' IDENTIFIED BY 'secret'",
+        "GRANT ALL ON app.* TO 'narrow'@'%'",
+        "GRANT ALL ON tidb_binlog.* TO 'narrow'@'%'",
+    )
+    narrow = target.model_copy(update={"user": "narrow", "password": "secret"})
+    session = Session(target)
+    actual = read(session, TOUCHED["swap"][1], "mariadb")
+    session.close()
+    found = window("swap", Expected(actual.databases, actual.tables))
+    pid = apply_in_child(narrow, found, at("ddl_executed", 1, signal_me(signal.SIGKILL)))
+    assert ended(pid) == -signal.SIGKILL
+    with pytest.raises(Permanent, match="do not tell whether it ran"):
+        apply(narrow, found)
+    # With the privilege it shows.
+    assert apply(target, found).ddls == 0
+    assert rows(mariadb, "SELECT id FROM app.a") == [(2,)]

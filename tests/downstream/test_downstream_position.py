@@ -1,0 +1,129 @@
+"""Where a target stands is read without writing, in the original's form, by people and programs alike."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import structlog
+from hypothesis import given
+from hypothesis import strategies as st
+from support.mariadb import MariaDb, execute, rows
+from support.windows import CLUSTER, NAME, Window, apply
+
+from binlake.cli import main
+from binlake.config.model import Lake, Replication, Target
+from binlake.downstream import Checkpoint, checkpoint_of, checkpoint_ts, open_window
+from binlake.errors import CheckpointConflict, TargetUnavailable
+
+pytestmark = pytest.mark.mariadb
+
+BY_HAND = '{"consistent":false,"commitTS":414529105591271429,"ts-map":{}}'
+
+
+def replication(target: Target | None) -> Replication:
+    return Replication(name=NAME, lake=Lake(path="/nowhere"), target=target)
+
+
+def insert_by_hand(server: MariaDb, *clusters: int) -> None:
+    execute(
+        server,
+        "CREATE DATABASE tidb_binlog",
+        "CREATE TABLE tidb_binlog.checkpoint (clusterID BIGINT UNSIGNED PRIMARY KEY, checkPoint MEDIUMTEXT)",
+        *(f"INSERT INTO tidb_binlog.checkpoint VALUES ({cluster}, '{BY_HAND}')" for cluster in clusters),
+    )
+
+
+def test_the_articles_row_is_read_exactly(mariadb: MariaDb, target: Target) -> None:
+    # S3-06
+    insert_by_hand(mariadb, CLUSTER)
+    found = checkpoint_of(replication(target), CLUSTER)
+    assert found is not None
+    assert (found.consistent, found.commit_ts, dict(found.ts_map)) == (False, 414529105591271429, {})
+    assert found.to_json() == BY_HAND
+    assert checkpoint_ts(replication(target), CLUSTER) == 414529105591271429
+
+
+def test_nothing_there_is_none(mariadb: MariaDb, target: Target) -> None:
+    assert checkpoint_ts(replication(None), CLUSTER) is None
+    assert checkpoint_ts(replication(target), CLUSTER) is None
+    assert open_window(replication(target), CLUSTER) is None
+    insert_by_hand(mariadb, CLUSTER)
+    assert checkpoint_ts(replication(target), CLUSTER + 1) is None
+    assert rows(mariadb, "SHOW TABLES IN tidb_binlog") == [("checkpoint",)]
+
+
+def test_cluster_0_means_the_only_row(mariadb: MariaDb, target: Target) -> None:
+    # tidb-binlog 5.8
+    insert_by_hand(mariadb, CLUSTER)
+    assert checkpoint_ts(replication(target), 0) == 414529105591271429
+    execute(mariadb, f"INSERT INTO tidb_binlog.checkpoint VALUES (1, '{BY_HAND}')")
+    with pytest.raises(CheckpointConflict, match="several clusters"):
+        checkpoint_ts(replication(target), 0)
+
+
+def test_a_damaged_row_is_named(mariadb: MariaDb, target: Target) -> None:
+    insert_by_hand(mariadb, CLUSTER)
+    execute(mariadb, "UPDATE tidb_binlog.checkpoint SET checkPoint = 'nonsense'")
+    with pytest.raises(CheckpointConflict, match="nonsense"):
+        checkpoint_ts(replication(target), CLUSTER)
+
+
+def test_a_target_that_is_down_is_not_a_target_without_a_checkpoint(target: Target) -> None:
+    with pytest.raises(TargetUnavailable):
+        checkpoint_ts(replication(target.model_copy(update={"port": 1})), CLUSTER)
+
+
+@given(
+    st.integers(0, 2**63 - 1),
+    st.booleans(),
+    st.dictionaries(st.text(st.characters(categories=("L",)), min_size=1), st.integers(), max_size=3),
+)
+def test_unknown_keys_and_all_numbers_survive(ts: int, consistent: bool, more: dict[str, int]) -> None:
+    # S3-06: keys of a newer drainer stay
+    raw = {"consistent": consistent, "commitTS": ts, "ts-map": {"primary-ts": ts, "secondary-ts": 1}, "x": more}
+    text = json.dumps(raw, ensure_ascii=False, separators=(",", ":"))
+    assert Checkpoint.from_json(text).to_json() == text
+
+
+@pytest.fixture
+def file(tmp_path: Path, target: Target) -> Iterator[Path]:
+    """The replication's TOML."""
+    path = tmp_path / "shop.toml"
+    path.write_text(
+        f'name = "{NAME}"\n[lake]\npath = "{tmp_path}"\n[target]\nhost = "{target.host}"\nport = {target.port}\n'
+        f'user = "{target.user}"\ndb-type = "mariadb"\n'
+    )
+    yield path
+    # The command line sends events to this test's stderr.
+    structlog.reset_defaults()
+
+
+def test_the_command_shows_timestamps_as_strings(
+    target: Target, file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    apply(target, Window(0, 414529105591271429).put((1, "a")))
+    capsys.readouterr()
+    assert main(["checkpoint", "show", "--replication", str(file), "--output", "json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["checkpoint"]["commit_ts"] == "414529105591271429"
+    assert shown["checkpoint"]["consistent"] is True
+    assert shown["open_window"] is None
+    assert main(["checkpoint", "show", "--replication", str(file), "--cluster-id", str(CLUSTER)]) == 0
+    assert "commit_ts       414529105591271429" in capsys.readouterr().out
+
+
+def test_the_command_adopts_a_row_of_another_replication(
+    mariadb: MariaDb, target: Target, file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # R-23
+    apply(target, Window(0, 1).put((1, "a")))
+    execute(mariadb, "UPDATE tidb_binlog.binlake_owner SET task = 'before'")
+    with pytest.raises(CheckpointConflict, match="before"):
+        apply(target, Window(1, 2).put((1, "b")))
+    assert main(["checkpoint", "adopt", "--replication", str(file)]) == 1
+    assert "--cluster-id" in capsys.readouterr().err
+    assert main(["checkpoint", "adopt", "--replication", str(file), "--cluster-id", str(CLUSTER)]) == 0
+    assert apply(target, Window(1, 2).put((1, "b"))).state == "applied"
