@@ -1,0 +1,203 @@
+"""One component applied to real Delta tables without Spark: renames, swaps, changed keys, copies, and crashes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+from tidb_json import INT_PK, column, index, table_def, table_info
+
+from binlake.lake.paths import LakePaths
+from binlake.mirror import ComponentPlan, MirrorVersion, apply_component, mirror_plan
+from binlake.mirror.replica import Replica
+from binlake.mirror.rows import mirror_texts
+from binlake.schema import Action, SchemaState, TableDef
+from binlake.schema import mysqltypes as t
+from binlake.schema.delta import Definitions
+from binlake.window.definitions import LandedDdl, Segments, WindowDefinitions
+
+MAP = pa.map_(pa.string(), pa.string())
+NET = pa.schema([("segment", pa.int32()), ("db", pa.string()), ("table", pa.string()), ("op", pa.string()),
+                 ("before", MAP), ("after", MAP), ("copies", pa.int64()), ("last_commit_ts", pa.int64())])  # fmt: skip
+
+Row = dict[str, str | None]
+
+
+IDS = {"id": 1, "k": 1, "v": 2, "w": 2, "x": 3}
+
+
+def table(table_id: int, name: str, *names: str, key: bool = True, db: str = "d") -> TableDef:
+    cols = [column(IDS[c], c, flag=INT_PK if key and c == names[0] else 0) for c in names]
+    return table_def(table_info(table_id, name, cols, pk_is_handle=key), db)
+
+
+def ddl(ts: int, action: Action, before: Sequence[TableDef], after: Sequence[TableDef]) -> LandedDdl:
+    sides = Definitions((), tuple(before)), Definitions((), tuple(after))
+    return LandedDdl(ts, ts - 1, ts, ts, int(action), "d", "", "", "", "apply", "", *sides)
+
+
+def change(segment: int, of: TableDef, op: str, row: Row, ts: int, copies: int = 1) -> dict[str, Any]:
+    image = list(row.items())
+    sides = {"before": image, "after": None} if op == "delete" else {"before": None, "after": image}
+    place = {"segment": segment, "db": of.db, "table": of.name, "op": op}
+    return {**place, **sides, "copies": copies, "last_commit_ts": ts}
+
+
+class Mirrors:
+    """The mirrors of one component in a folder, window after window."""
+
+    def __init__(self, root: Path) -> None:
+        self.paths = LakePaths(str(root))
+        self.known: dict[tuple[str, str], MirrorVersion] = {}
+
+    def plan(self, lo: int, hi: int, ddls: Sequence[LandedDdl], tables: dict[int, Sequence[TableDef]]) -> ComponentPlan:
+        places = {(of.db, of.name, segment): of for segment, found in tables.items() for of in found}
+        return ComponentPlan(0, Segments(lo, hi, tuple(d.commit_ts for d in ddls)), tuple(ddls), places, self.known)
+
+    def apply(self, plan: ComponentPlan, *changes: dict[str, Any]) -> None:
+        ordered = sorted(changes, key=lambda c: (c["segment"], c["db"], c["table"]))
+        net = pa.Table.from_pylist(list(ordered), schema=NET).to_batches()
+        for version in apply_component(plan, self.paths, 30, net).versions:
+            self.known[version.db, version.table] = version
+
+    def rows(self, of: TableDef) -> list[Row]:
+        data = DeltaTable(self.paths.mirror(of.db, of.name)).to_pyarrow_dataset().to_table()
+        texts = mirror_texts(of, data)
+        return sorted((dict(zip(texts, row, strict=True)) for row in zip(*texts.values(), strict=True)), key=str)
+
+
+@pytest.fixture
+def mirrors(tmp_path: Path) -> Mirrors:
+    return Mirrors(tmp_path)
+
+
+A, B = table(1, "a", "id", "v"), table(2, "b", "id", "w")
+
+
+def test_a_swap_of_names_swaps_rows_and_a_rerun_does_not_swap_back(mirrors: Mirrors) -> None:
+    first = mirrors.plan(0, 10, [], {0: [A, B]})
+    mirrors.apply(first, change(0, A, "replace", {"id": "1", "v": "a"}, 5) | {}, change(0, B, "replace", _w("2"), 6))
+    a_then, b_then = table(2, "a", "id", "w"), table(1, "b", "id", "v")
+    swap = mirrors.plan(10, 20, [ddl(15, Action.RENAME_TABLES, [A, B], [a_then, b_then])], {})
+    for _ in range(2):
+        mirrors.apply(swap)
+        assert mirrors.rows(a_then) == [_w("2")]
+        assert [row["id"] for row in mirrors.rows(b_then)] == ["1"]
+
+
+def _w(key: str) -> Row:
+    return {"id": key, "w": "7"}
+
+
+def test_a_rename_keeps_the_old_mirror_as_dropped(mirrors: Mirrors) -> None:
+    mirrors.apply(mirrors.plan(0, 10, [], {0: [B]}), change(0, B, "replace", _w("2"), 6))
+    new = table(2, "c", "id", "w")
+    renamed = mirrors.plan(10, 20, [ddl(15, Action.RENAME_TABLE, [B], [new])], {1: [new]})
+    mirrors.apply(renamed, change(1, new, "replace", _w("3"), 16))
+    assert mirrors.rows(new) == [_w("2"), _w("3")]
+    assert mirrors.known["d", "b"].dropped
+    assert not mirrors.known["d", "c"].dropped
+
+
+def test_a_new_key_numbers_every_row_again(mirrors: Mirrors) -> None:
+    # R-18: identity of the segment; without its key a table is a bag of rows.
+    mirrors.apply(mirrors.plan(0, 10, [], {0: [B]}), *(change(0, B, "replace", _w(k), 6) for k in "23"))
+    bag = table(2, "b", "w", key=False)
+    dropped = mirrors.plan(10, 20, [ddl(15, Action.MULTI_SCHEMA_CHANGE, [B], [bag])], {1: [bag]})
+    mirrors.apply(dropped, change(1, bag, "insert", {"w": "7"}, 16, 2))
+    assert mirrors.rows(bag) == [{"w": "7"}] * 4
+    copies = DeltaTable(mirrors.paths.mirror("d", "b")).to_pyarrow_dataset().to_table().column("_copy").to_pylist()
+    assert sorted(copies) == [0, 1, 2, 3]
+
+
+def test_copies_of_equal_rows_come_and_go_once_however_often_a_window_is_applied(mirrors: Mirrors) -> None:
+    # R-17, R-32
+    bag = table(2, "b", "w", key=False)
+    first, second = mirrors.plan(0, 10, [], {0: [bag]}), mirrors.plan(10, 20, [], {0: [bag]})
+    for _ in range(3):
+        mirrors.apply(first, change(0, bag, "insert", {"w": "7"}, 5, 3))
+    for plan in (second, second, first):
+        mirrors.apply(plan, change(0, bag, "delete", {"w": "7"}, 15, 1))
+    assert mirrors.rows(bag) == [{"w": "7"}] * 2
+
+
+def test_a_crash_between_two_segments_is_finished_by_the_rerun(
+    mirrors: Mirrors, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bag = table(2, "b", "w", key=False)
+    wider = table(2, "b", "w", "x", key=False)
+    plan = mirrors.plan(0, 10, [ddl(5, Action.ADD_COLUMN, [bag], [wider])], {0: [bag], 1: [wider]})
+    changes = change(0, bag, "insert", {"w": "1"}, 3), change(1, wider, "insert", {"w": "2", "x": "9"}, 7)
+    with monkeypatch.context() as patch:
+        patch.setattr(Replica, "reshape", _power_cut)
+        with pytest.raises(ConnectionAbortedError):
+            mirrors.apply(plan, *changes)
+    mirrors.apply(plan, *changes)
+    assert mirrors.rows(wider) == [{"w": "1", "x": None}, {"w": "2", "x": "9"}]
+
+
+def _power_cut(*_: object) -> None:
+    raise ConnectionAbortedError("power cut")
+
+
+def test_an_older_change_never_replaces_a_newer_row(mirrors: Mirrors) -> None:
+    # R-32: the guard on rows holds even when the position is lost.
+    mirrors.apply(mirrors.plan(0, 20, [], {0: [B]}), change(0, B, "replace", {"id": "2", "w": "8"}, 15))
+    replica = Replica(mirrors.paths.mirror("d", "b"), 30)
+    old = pa.Table.from_pylist([change(0, B, "replace", {"id": "2", "w": "1"}, 5)], schema=NET)
+    replica.merge_keyed(B, old, None)
+    assert mirrors.rows(B) == [{"id": "2", "w": "8"}]
+
+
+def test_truncate_drop_and_create_again_under_one_name(mirrors: Mirrors) -> None:
+    mirrors.apply(mirrors.plan(0, 10, [], {0: [B]}), change(0, B, "replace", _w("2"), 6))
+    emptied, again = table(3, "b", "id", "w"), table(4, "b", "k")
+    ddls = [
+        ddl(12, Action.TRUNCATE_TABLE, [B], [emptied]),
+        ddl(14, Action.DROP_TABLE, [emptied], []),
+        ddl(16, Action.CREATE_TABLE, [], [again]),
+    ]
+    plan = mirrors.plan(10, 20, ddls, {1: [emptied], 3: [again]})
+    mirrors.apply(plan, change(1, emptied, "replace", _w("5"), 13), change(3, again, "replace", {"k": "1"}, 17))
+    assert mirrors.rows(again) == [{"k": "1"}]
+    assert not mirrors.known["d", "b"].dropped
+
+
+def test_dropped_partitions_make_a_mirror_inexact_until_it_is_emptied(mirrors: Mirrors) -> None:
+    mirrors.apply(mirrors.plan(0, 10, [], {0: [B]}), change(0, B, "replace", _w("2"), 6))
+    mirrors.apply(mirrors.plan(10, 20, [ddl(15, Action.DROP_PARTITION, [B], [table(2, "b", "id", "w")])], {}))
+    assert "partitions" in mirrors.known["d", "b"].inexact
+    mirrors.apply(mirrors.plan(20, 30, [ddl(25, Action.TRUNCATE_TABLE, [B], [table(9, "b", "id", "w")])], {}))
+    assert mirrors.known["d", "b"].inexact == ""
+
+
+def test_tables_that_a_ddl_links_are_one_component_and_others_are_not() -> None:
+    # R-58: a DDL cuts only the tables it touches.
+    rename = ddl(5, Action.RENAME_TABLE, [A], [table(1, "c", "id", "v")])
+    z = table(8, "z", "id", key=False)
+    created = ddl(6, Action.CREATE_TABLE, [], [z])
+    definitions = WindowDefinitions(SchemaState(), [ddl(1, Action.CREATE_TABLE, [], [A, B]), rename, created])
+    plan = mirror_plan(1, 10, definitions, [rename, created], [("d", "a"), ("d", "b")], {}, lambda _db, _table: True)
+    assert plan.component["d", "a"] == plan.component["d", "c"]
+    assert len(set(plan.component.values())) == 3
+    starts = {c.number: c.segments.starts for c in plan.components}
+    assert starts[plan.component["d", "b"]] == ()
+    assert starts[plan.component["d", "a"]] == (5,)
+    assert [(c.table, c.segment) for c in plan.cells] == [("a", 0), ("b", 0)]
+
+
+def test_a_unique_key_of_texts_survives_a_wider_column(mirrors: Mirrors) -> None:
+    def named(width: int) -> TableDef:
+        cols = [column(1, "n", t.VARCHAR, flag=t.FLAG_NOT_NULL, flen=width)]
+        return table_def(table_info(5, "u", cols, index_info=[index(1, "uk", [("n", -1)], unique=True)]), "d")
+
+    mirrors.apply(mirrors.plan(0, 10, [], {0: [named(5)]}), change(0, named(5), "replace", {"n": "a\n\x1f"}, 5))
+    version = mirrors.known["d", "u"].delta_version
+    mirrors.apply(mirrors.plan(10, 20, [ddl(15, Action.MODIFY_COLUMN, [named(5)], [named(9)])], {}))
+    assert mirrors.known["d", "u"].delta_version == version
+    mirrors.apply(mirrors.plan(20, 30, [], {0: [named(9)]}), change(0, named(9), "delete", {"n": "a\n\x1f"}, 25))
+    assert mirrors.rows(named(9)) == []

@@ -1,0 +1,115 @@
+"""Canonical text to a mirror's typed values and back, without loss; changes of type as the source converts values."""
+
+from __future__ import annotations
+
+from datetime import date, datetime
+from decimal import Decimal
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tidb_json import column
+
+from binlake.mirror.recast import recast
+from binlake.mirror.rows import mirror_texts, typed_rows
+from binlake.mirror.types import arrow_type, parse, texts_of
+from binlake.schema import ColumnInfo, TableDef
+from binlake.schema import mysqltypes as t
+
+
+def info(tp: int, **more: object) -> ColumnInfo:
+    return ColumnInfo.from_json(column(1, "c", tp, **more))  # type: ignore[arg-type]
+
+
+UNSIGNED = t.FLAG_UNSIGNED
+BIGINT_U = info(t.LONGLONG, flag=UNSIGNED)
+DATETIME3 = info(t.DATETIME, decimal=3)
+
+CASES = [
+    (info(t.LONG), pa.int32(), "-2147483648", -2147483648),
+    (info(t.LONG, flag=UNSIGNED), pa.int64(), "4294967295", 4294967295),
+    (info(t.INT24, flag=UNSIGNED), pa.int32(), "16777215", 16777215),
+    (BIGINT_U, pa.decimal128(20, 0), "18446744073709551615", Decimal(18446744073709551615)),
+    (info(t.NEWDECIMAL, flen=10, decimal=2), pa.decimal128(10, 2), "-0.10", Decimal("-0.10")),
+    (info(t.NEWDECIMAL, flen=65, decimal=30), pa.string(), "1." + "0" * 30, "1." + "0" * 30),
+    (info(t.DOUBLE), pa.float64(), "1.5e20", 1.5e20),
+    (info(t.YEAR), pa.int32(), "0000", 0),
+    (info(t.DATE), pa.date32(), "9999-12-31", date(9999, 12, 31)),
+    (DATETIME3, pa.timestamp("us"), "1000-01-01 00:00:00.120", datetime(1000, 1, 1, 0, 0, 0, 120000)),
+    (info(t.DURATION, decimal=0), pa.string(), "-838:59:59", "-838:59:59"),
+    (info(t.BIT, flen=10), pa.binary(), "03FF", b"\x03\xff"),
+    (info(t.BLOB, charset="binary"), pa.binary(), "00FF", b"\x00\xff"),
+    (info(t.ENUM, elems=["a", "b"]), pa.string(), "b", "b"),
+]
+
+
+@pytest.mark.parametrize(("of", "kind", "text", "value"), CASES, ids=lambda case: getattr(case, "type_name", None))
+def test_each_type_holds_its_values(of: ColumnInfo, kind: pa.DataType, text: str, value: object) -> None:
+    assert arrow_type(of) == kind
+    typed, unfit = parse(of, pa.array([text, None]))
+    assert (typed.to_pylist(), unfit) == ([value, None], {})
+    assert texts_of(of, typed, [None, None]) == [text, None]
+
+
+def test_a_timestamp_is_utc() -> None:
+    of = info(t.TIMESTAMP, decimal=6)
+    typed, _ = parse(of, pa.array(["2026-11-21 01:02:03.000004"]))
+    assert typed.type == pa.timestamp("us", tz="UTC")
+    assert texts_of(of, typed, [None]) == ["2026-11-21 01:02:03.000004"]
+
+
+@given(st.floats(width=32, allow_nan=False, allow_infinity=False))
+def test_a_float_comes_back_as_its_own_text(value: float) -> None:
+    # R-44
+    from binlake.codec.floats import float_text
+
+    of = info(t.FLOAT)
+    typed, _ = parse(of, pa.array([float_text(value)]))
+    assert texts_of(of, typed, [None]) == [float_text(value)]
+
+
+@pytest.mark.parametrize("zero", ["0000-00-00", "2024-00-01", "2024-02-30", "0000-01-01"])
+def test_a_date_that_no_reader_knows_is_kept_as_text(zero: str) -> None:
+    of = info(t.DATE)
+    typed, unfit = parse(of, pa.array(["2024-01-01", zero]))
+    assert typed.to_pylist() == [date(2024, 1, 1), None]
+    assert unfit == {1: zero}
+
+
+def test_rows_with_unfit_values_come_back_whole(keyed: TableDef) -> None:
+    texts = {"id": ["1", "2"], "day": ["0000-00-00", "2024-01-01"]}
+    rows = typed_rows(keyed, texts, [5, 6], [0, 0])
+    assert rows.column("_text").to_pylist() == [[("day", "0000-00-00")], None]
+    assert rows.column("_rowkey").to_pylist() == ['["1"]', '["2"]']
+    assert mirror_texts(keyed, rows) == texts
+
+
+@pytest.fixture
+def keyed() -> TableDef:
+    from tidb_json import INT_PK, table_def, table_info
+
+    columns = [column(1, "id", flag=INT_PK), column(2, "day", t.DATE)]
+    return table_def(table_info(45, "t", columns, pk_is_handle=True))
+
+
+CHANGES = [
+    (info(t.LONG), info(t.VARCHAR, flen=10), "42", "42"),
+    (info(t.VARCHAR, flen=10), info(t.LONG), " 42", "42"),
+    (info(t.NEWDECIMAL, flen=10, decimal=3), info(t.NEWDECIMAL, flen=10, decimal=1), "1.250", "1.3"),
+    (info(t.NEWDECIMAL, flen=10, decimal=1), info(t.LONG), "-2.5", "-3"),
+    (info(t.DATE), DATETIME3, "2024-01-02", "2024-01-02 00:00:00.000"),
+    (info(t.DATETIME, decimal=6), DATETIME3, "2024-12-31 23:59:59.999500", "2025-01-01 00:00:00.000"),
+    (DATETIME3, info(t.DATE), "2024-01-02 03:04:05.678", "2024-01-02"),
+    (info(t.VARCHAR, flen=4), info(t.VARCHAR, flen=4, charset="binary"), "é", "C3A9"),
+    (info(t.BLOB, charset="binary"), info(t.BLOB), "C3A9", "é"),
+    (info(t.BIT, flen=8), info(t.LONG), "2A", "42"),
+    (info(t.VARCHAR, flen=4), info(t.LONG), "x", "x"),
+]
+
+
+@pytest.mark.parametrize(("source", "target", "text", "changed"), CHANGES)
+def test_a_change_of_type_converts_stored_values(
+    source: ColumnInfo, target: ColumnInfo, text: str, changed: str
+) -> None:
+    assert recast(source, target, [text, None]) == [changed, None]
