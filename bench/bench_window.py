@@ -1,0 +1,114 @@
+"""`make bench-window`: one window of `sysbench_like` through every stage, and the target's floor in the same run.
+
+The floor is what the target takes when the same final rows come as ready multi-row REPLACE text over one connection of
+this process. Ratios count, absolute figures belong to the machine.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import pyarrow.dataset as ds
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from binlake.capture import Capture
+from binlake.config import Replication
+from binlake.window.manifest import window_name
+from deploy.local.cluster import CaptureCluster, capture_cluster
+from deploy.local.mariadb import MariaDb
+from spark_jobs.context import StageContext, StageResult
+from spark_jobs.runner import run_window
+from spark_jobs.session import classic_session
+
+CAPTURE = Path(__file__).resolve().parents[1] / "tests" / "captures" / "sysbench_like"
+WARM_UP = CAPTURE.parent / "keys"
+
+
+def main() -> int:
+    """Print seconds and rows/s of each stage, the sum, and the ratio to the floor."""
+    spark = classic_session("bench-window", "local[2]", {"spark.driver.memory": "2g"})
+    with MariaDb() as target:
+        measure(Capture(WARM_UP), target, spark)
+        target.wipe()
+        results, statements, seconds_replayed = measure(Capture(CAPTURE), target, spark)
+        rows, floor = replace_floor(target, statements)
+    print(f"replay through two pumps: {seconds_replayed:.1f} s (not part of the window)")
+    report(results, rows, floor)
+    return 0
+
+
+def measure(capture: Capture, target: MariaDb, spark: SparkSession) -> tuple[list[StageResult], list[str], float]:
+    """Stage results of the one window that holds the whole capture, and its REPLACE statements."""
+    temporary = tempfile.TemporaryDirectory(prefix="binlake-bench-")
+    with temporary as folder, capture_cluster(capture, Path(folder)) as cluster:
+        last = max(state.commit_ts for state in capture.states())
+        # The stop makes plan wait for the watermarks: the whole capture is one window.
+        ctx = StageContext(replication(cluster, target, folder), "bench", lambda: spark, last)
+        results: list[StageResult] = []
+        while not [result for result in results if result.stage == "finalize"]:
+            results = run_window(ctx)
+        bounds = next(result for result in results if result.stage == "finalize")
+        texts = list(replaces(ctx, window_name(bounds.lo, bounds.hi)))
+        return results, texts, float(cluster.replay["seconds"])
+
+
+def replication(cluster: CaptureCluster, target: MariaDb, folder: str) -> Replication:
+    """Into `target` and mirrors."""
+    return Replication.model_validate({
+        "name": "bench",
+        "initial-commit-ts": "0",
+        "source": {"pd-urls": [cluster.pd_url], "status-url": cluster.status_url},
+        "lake": {"path": f"{folder}/lake"},
+        "target": {"db-type": "mariadb", "host": target.host, "port": target.port, "user": target.user,
+                   "txn-batch": 1000},
+    })  # fmt: skip
+
+
+def replaces(ctx: StageContext, window: str) -> Iterator[str]:
+    """The REPLACE texts of a window, as convert wrote them."""
+    where = (ds.field("window") == window) & (ds.field("phase") == 2)
+    dataset = DeltaTable(ctx.paths.table("statement")).to_pyarrow_dataset()
+    for batch in dataset.to_batches(columns=["sql"], filter=where):
+        for texts in batch.column("sql").to_pylist():
+            yield from texts
+
+
+def replace_floor(target: MariaDb, statements: list[str]) -> tuple[int, float]:
+    """(rows, seconds) to execute the same texts into the same tables, emptied, in one transaction."""
+    with target.connect(autocommit=False) as connection, connection.cursor() as cursor:
+        cursor.execute("SELECT table_name FROM information_schema.tables WHERE table_schema = 'sbtest'")
+        for (name,) in cursor.fetchall():
+            cursor.execute(f"TRUNCATE `sbtest`.`{name}`")
+        connection.commit()
+        began = time.perf_counter()
+        rows = sum(cursor.execute(statement) for statement in statements)
+        connection.commit()
+        return rows, time.perf_counter() - began
+
+
+def report(results: list[StageResult], rows: int, floor: float) -> None:
+    """A line a stage, the whole window, the floor, the ratio."""
+    mutations = next(result.rows for result in results if result.stage == "merge")
+    for result in results:
+        rate = f"{mutations / result.seconds:>10,.0f} mutations/s" if result.seconds else ""
+        print(f"{result.stage:<10} {result.rows:>8,} rows {result.seconds:7.2f} s {rate}")
+    path = sum(result.seconds for result in results if result.stage != "mirror")
+    finalize = next(result.seconds for result in results if result.stage == "finalize")
+    print(
+        f"window     {mutations:>8,} mutations {path:7.2f} s {mutations / path:>10,.0f} mutations/s, plan to finalize"
+    )
+    print(
+        f"floor      {rows:>8,} rows {floor:7.2f} s {rows / floor:>10,.0f} rows/s by multi-row REPLACE, one connection"
+    )
+    print(f"finalize / floor {finalize / floor:.2f}   window / floor {path / floor:.2f}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
