@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 # Quick tests first: a slow one is no news when a quick one has failed already.
 _ORDER = ("mariadb", "spark", "airflow", "e2e")
+_CONNECT_MODE = ("SPARK_CONNECT_MODE_ENABLED", "SPARK_REMOTE", "SPARK_LOCAL_REMOTE")
 
 
 def pytest_configure() -> None:
@@ -41,6 +43,14 @@ def nothing_is_left() -> Iterator[None]:
     mark_session()
     yield
     assert leftovers() == []
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _classic_again() -> Iterator[None]:
+    """A client of a Connect server leaves its whole process in that mode: the next module's Spark is a classic one."""
+    yield
+    for name in _CONNECT_MODE:
+        os.environ.pop(name, None)
 
 
 @pytest.fixture(scope="session")

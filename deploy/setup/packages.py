@@ -50,6 +50,10 @@ def sync(venv: Path = VENV) -> str:
         environment = {**os.environ, "UV_PROJECT_ENVIRONMENT": str(venv)}
         environment.pop("VIRTUAL_ENV", None)
         run([str(uv), "sync", "--frozen", "--quiet", "--python", _python()], REPOSITORY, environment)
+        for remains in REPOSITORY.glob("*.egg-info"):
+            # The build's by-product is a second distribution to whoever has this folder on the path (PYTHONPATH, -m):
+            # Airflow would find the plugin twice and show that as an import error.
+            shutil.rmtree(remains)
         _STAMP.write_text(wanted)
         return str(venv)
 

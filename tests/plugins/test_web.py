@@ -140,7 +140,8 @@ def test_the_ui_is_told_where_to_show_the_pages(server: TestClient, bearer: dict
     plugins = server.get("/api/v2/plugins", headers=bearer).json()["plugins"]
     views = {v["destination"]: v["href"] for p in plugins if p["name"] == "binlake" for v in p["external_views"]}
     assert views == {"dag": "/binlake/dags/{DAG_ID}", "dag_run": "/binlake/dags/{DAG_ID}/runs/{RUN_ID}"}
-    assert server.get("/api/v2/plugins/importErrors", headers=bearer).json()["total_entries"] == 0
+    errors = server.get("/api/v2/plugins/importErrors", headers=bearer).json()
+    assert errors["total_entries"] == 0, errors
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ import psutil
 
 _MARK = "BINLAKE_TEST_SESSION"
 _PATIENCE_S = 10.0
-# PySpark keeps the JVM of a classic session until its own process ends, and goes with it.
-_GATEWAY = "pyspark-shell"
+# These end with the process that has them: PySpark's JVM of a classic session, and Python's own helper.
+_HELPERS = ("pyspark-shell", "multiprocessing.resource_tracker")
 
 
 def mark_session() -> None:
@@ -28,7 +28,7 @@ def leftovers(patience_s: float = _PATIENCE_S) -> list[str]:
 
 
 def _marked() -> list[str]:
-    own = _with_gateway(psutil.Process())
+    own = _with_helpers(psutil.Process())
     found = []
     for process in psutil.process_iter():
         if process.pid not in own and _bears_mark(process):
@@ -36,10 +36,10 @@ def _marked() -> list[str]:
     return found
 
 
-def _with_gateway(me: psutil.Process) -> set[int]:
-    gateways = [child for child in me.children() if _GATEWAY in child.cmdline()]
-    below = [process for gateway in gateways for process in gateway.children(recursive=True)]
-    return {process.pid for process in [me, *gateways, *below]}
+def _with_helpers(me: psutil.Process) -> set[int]:
+    helpers = [child for child in me.children() if any(name in " ".join(child.cmdline()) for name in _HELPERS)]
+    below = [process for helper in helpers for process in helper.children(recursive=True)]
+    return {process.pid for process in [me, *helpers, *below]}
 
 
 def _bears_mark(process: psutil.Process) -> bool:
