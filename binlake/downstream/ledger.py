@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from binlake.downstream.session import Session
 from binlake.errors import CheckpointConflict
 from binlake.statement.batch import StatementBatch
@@ -50,10 +48,6 @@ class Ledger:
         )
         self._pending.clear()
 
-    def forget_pending(self) -> None:
-        """The transaction was rolled back."""
-        self._pending.clear()
-
     def prune(self, session: Session) -> None:
         """Remove rows of the windows before the one that ended at our lo."""
         task, lo, _ = self._key
@@ -72,12 +66,3 @@ def is_done(batch: StatementBatch, done: dict[tuple[int, int], str]) -> bool:
             hint="restore the lake's statement table; a window is applied as it was pinned",
         )
     return digest is not None
-
-
-def batches_of(session: Session, schema: str, task: str) -> Sequence[tuple[int, int, int, int, int, int]]:
-    """(lo, hi, segment, phase, batch, rows) of everything in the ledger of `task`, in order."""
-    return session.rows(
-        f"SELECT lo, hi, segment, phase, batch, row_count FROM {qualified(schema, 'binlake_ledger')} WHERE task = %s"
-        " ORDER BY lo, hi, segment, phase, batch",
-        (task,),
-    )

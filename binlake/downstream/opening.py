@@ -5,8 +5,6 @@ Sources: invariants 7 and 8; hazards R-01, R-16, R-22, R-23; MISSION S3-05.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from binlake.downstream.checkpoint import Checkpoint
 from binlake.downstream.ledger import Ledger
 from binlake.downstream.progress import Progress, owner_of, read_progress, require_owner, take_ownership, write_progress
@@ -44,7 +42,7 @@ def _open(run: ApplyRun, session: Session, place: list[int]) -> Progress:
         _require_start(checkpoint, manifest)
         progress = _begin(run, session, progress)
     current = checkpoint or Checkpoint(manifest.lo, False)
-    run.checkpoints.write(session, replace(current, consistent=False))
+    run.checkpoints.write(session, current.marked(consistent=False))
     place.append(current.commit_ts)
     return progress
 

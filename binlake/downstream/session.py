@@ -44,16 +44,13 @@ _UNKNOWN_SETTING = frozenset({1193, 1227, 1229, 1231, 1238})
 class Session:
     """One connection, autocommit off. Methods raise TargetRefused, TargetBusy or TargetUnavailable."""
 
-    def __init__(self, target: Target, *, idle_s: int | None = None) -> None:
+    def __init__(self, target: Target) -> None:
         self.place = f"{target.host}:{target.port}"
         self._open = False
         self._link = self._connect(target)
         for statement in _SETTINGS:
             self.execute(statement)
         optional = [*_OPTIONAL, *(_OPTIONAL_TIDB if target.db_type == "tidb" else ())]
-        if idle_s is not None:
-            # A stopped process must not hold its row locks for longer than this.
-            optional += [f"SET SESSION idle_transaction_timeout = {idle_s}", f"SET SESSION wait_timeout = {idle_s}"]
         for statement in optional:
             self._try(statement)
 
@@ -61,11 +58,6 @@ class Session:
     def connection_id(self) -> int:
         """The server's number of this connection."""
         return int(self._link.thread_id())  # type: ignore[no-untyped-call]
-
-    @property
-    def in_transaction(self) -> bool:
-        """True between `begin` and `commit` or `rollback`."""
-        return self._open
 
     def begin(self) -> None:
         """Start a transaction."""

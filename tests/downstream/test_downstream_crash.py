@@ -105,7 +105,7 @@ def test_the_same_window_three_times_with_random_crashes(mariadb: MariaDb, targe
 
 
 @pytest.mark.parametrize("lose", ["request", "answer"])
-@pytest.mark.parametrize("commit", range(1, 10))
+@pytest.mark.parametrize("commit", range(1, 9))
 def test_a_connection_lost_at_commit_is_looked_at(mariadb: MariaDb, target: Target, commit: int, lose: str) -> None:
     # both outcomes of every COMMIT of an apply, the fence's and the opening's included
     with CuttingProxy(target.host, target.port, at=commit, lose=lose) as proxy:
