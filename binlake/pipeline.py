@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Stage:
-    """One stage: its `name`, the stages it waits for, the `sink` it serves (None = the lake itself), a line for people."""
+    """One stage: `name`, the stages it waits for, the `sink` it serves (None: the lake itself), a line for people."""
 
     name: str
     after: tuple[str, ...]

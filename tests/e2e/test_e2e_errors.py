@@ -52,14 +52,14 @@ def test_each_fault_is_one_clear_error_and_moves_nothing(
 ) -> None:  # S0-72
     before = position(mariadb)
     assert len(before) == 1
-    faults = {
-        ("source", "cluster-id", "5"): ("Permanent", "expected 5"),
-        ("source", "pd-urls", ["http://127.0.0.1:1"]): ("Transient", "PD cannot be reached"),
-        ("target", "port", 1): ("Transient", "127.0.0.1"),
-        ("target", "password", "wrong"): ("Permanent", "root"),
-        ("target", "pasword", "x"): ("Permanent", "did you mean `password`?"),
-    }
-    for (section, key, value), (kind, text) in faults.items():
+    faults: list[tuple[str, str, object, str, str]] = [
+        ("source", "cluster-id", "5", "Permanent", "expected 5"),
+        ("source", "pd-urls", ["http://127.0.0.1:1"], "Transient", "PD cannot be reached"),
+        ("target", "port", 1, "Transient", "127.0.0.1"),
+        ("target", "password", "wrong", "Permanent", "root"),
+        ("target", "pasword", "x", "Permanent", "did you mean `password`?"),
+    ]
+    for section, key, value, kind, text in faults:
         found = outcome(tmp_path, {**good, section: {**good[section], key: value}})
         assert (found["kind"], text in found["message"]) == (kind, True), found
         assert "Hint: " in found["message"], found
