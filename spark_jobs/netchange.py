@@ -16,12 +16,18 @@ from pyspark.sql import functions as F
 from binlake.lake.paths import LakePaths
 from binlake.lake.tables import MUTATION
 from binlake.window.definitions import Cell
-from spark_jobs.lake import read
+from spark_jobs.lake import local_frame, read
 
 CELLS = (
     "db STRING, table STRING, segment INT, since BIGINT, until BIGINT, identity STRING, "
     "columns ARRAY<STRING>, filled ARRAY<STRING>"
 )
+COMPILED_SHAPES = 64
+"""Distinct identities of a window whose keys get an expression of their own."""
+
+# What JSON escapes.
+_SPECIAL = r'["\\\x00-\x1f]'
+
 NET_COLUMNS = (
     "segment", "db", "table", "key", "identity", "op", "before", "after", "copies", "first_commit_ts",
     "last_commit_ts", "mutations",
@@ -53,7 +59,9 @@ def net_changes(spark: SparkSession, rows: DataFrame, cells: Sequence[Cell]) -> 
     op: `delete` and `replace` for keyed rows, `delete` and `insert` of `copies` rows for the others. A key with a NULL
     fails the job as SchemaError.
     """
-    places = F.broadcast(spark.createDataFrame([astuple(cell) for cell in cells], CELLS))
+    shapes = {shape: number for number, shape in enumerate(dict.fromkeys(map(_shape, cells)))}
+    found = [(*astuple(cell), shapes[_shape(cell)]) for cell in cells]
+    places = F.broadcast(local_frame(spark, found, f"{CELLS}, shape INT"))
     here = (
         (F.col("m.db") == F.col("c.db"))
         & (F.col("m.table") == F.col("c.table"))
@@ -61,33 +69,79 @@ def net_changes(spark: SparkSession, rows: DataFrame, cells: Sequence[Cell]) -> 
         & (F.col("m.commit_ts") < F.col("c.until"))
     )
     placed = rows.alias("m").join(places.alias("c"), here)
-    return _net(placed.select("c.segment", "c.db", "c.table", "c.identity", *_ORDER, F.explode(_events()).alias("e")))
+    own = [F.col(f"c.{name}") for name in ("segment", "db", "table", "identity", "columns", "filled")]
+    # Keys are used more than once behind this: a column of their own is computed once.
+    keys = [_key(f"m.{image}", list(shapes)).alias(f"{image}_key") for image in ("before", "after")]
+    keyed = placed.select(*own, *_ORDER, "m.before", "m.after", *keys)
+    return _net(keyed.select("segment", "db", "table", "identity", *_ORDER, F.explode(_events()).alias("e")))
+
+
+Shape = tuple[str, tuple[str, ...], tuple[str | None, ...]]
+
+
+def _shape(cell: Cell) -> Shape:
+    return cell.identity, cell.columns, cell.filled
+
+
+def _key(image: str, shapes: list[Shape]) -> Column:
+    """The key of a row as JSON. Common shapes get an expression of their own, which Spark compiles; others a loop."""
+    key = F.to_json(_values(image))
+    for number, (_, columns, filled) in enumerate(shapes[:COMPILED_SHAPES]):
+        key = F.when(F.col("c.shape") == number, _compiled(image, columns, filled)).otherwise(key)
+    broken = F.exists(_values(image), lambda value: value.isNull())
+    bad = (F.col("c.identity") != "row") & key.contains("null") & broken
+    return F.when(F.col(image).isNotNull(), F.when(bad, F.raise_error(_null_key())).otherwise(key))
+
+
+def _compiled(image: str, columns: Sequence[str], filled: Sequence[str | None]) -> Column:
+    parts = [_json(_or_filled(image, name, default)) for name, default in zip(columns, filled, strict=True)]
+    return F.concat(F.lit("["), F.concat_ws(",", *parts), F.lit("]"))
+
+
+def _or_filled(image: str, name: str, default: str | None) -> Column:
+    value = F.col(image)[name]
+    if default is None:
+        return value
+    return F.when(value.isNull() & ~F.map_contains_key(F.col(image), F.lit(name)), F.lit(default)).otherwise(value)
+
+
+def _json(value: Column) -> Column:
+    """A text as JSON, as `to_json` writes it; plain ones, which most are, without its cost."""
+    quoted = F.to_json(F.array(value))
+    return (
+        F.when(value.isNull(), "null")
+        .when(value.rlike(_SPECIAL), F.substring(quoted, F.lit(2), F.length(quoted) - 2))
+        .otherwise(F.concat(F.lit('"'), value, F.lit('"')))
+    )
 
 
 _ORDER = ("commit_ts", "start_ts", "seq")
 
 
 def _events() -> Column:
-    before, after = _side("m.before"), _side("m.after")
-    rowwise = F.col("c.identity") == "row"
-    ends = F.col("m.before").isNotNull() & (rowwise | F.col("m.after").isNull() | (before["key"] != after["key"]))
+    before, after = _image("before"), _image("after")
+    rowwise = F.col("identity") == "row"
+    moved = F.col("before_key") != F.col("after_key")
+    ends = F.col("before").isNotNull() & (rowwise | F.col("after").isNull() | moved)
     return F.filter(
         F.array(
-            F.when(ends, _event("delete", -1, before, before["image"])),
+            F.when(ends, _event("delete", -1, "before_key", before, before)),
             # A row that keeps its key brings its old image along: the first one seen is what a delete shows.
-            F.when(F.col("m.after").isNotNull(), _event("replace", 1, after, F.when(~ends, before["image"]))),
+            F.when(F.col("after").isNotNull(), _event("replace", 1, "after_key", after, F.when(~ends, before))),
         ),
         lambda event: event.isNotNull(),
     )
 
 
-def _side(image: str) -> dict[str, Column]:
-    values = F.transform(F.arrays_zip("c.columns", "c.filled"), lambda column: _value(image, column))
-    broken = F.exists(values, lambda value: value.isNull()) & (F.col("c.identity") != "row")
-    key = F.when(broken, F.raise_error(_null_key())).otherwise(F.to_json(values))
+def _image(name: str) -> Column:
     # The image of a keyless row is its key: complete, so that equal rows are equal images.
-    whole = F.when(F.col("c.identity") == "row", F.map_from_arrays("c.columns", values)).otherwise(F.col(image))
-    return {"key": key, "image": whole}
+    whole = F.map_from_arrays("columns", _values(name))
+    return F.when(F.col("identity") == "row", whole).otherwise(F.col(name))
+
+
+def _values(image: str) -> Column:
+    """The identity's texts by a loop over its columns: for any shape."""
+    return F.transform(F.arrays_zip("columns", "filled"), lambda column: _value(image, column))
 
 
 def _value(image: str, column: Column) -> Column:
@@ -106,12 +160,12 @@ def _null_key() -> Column:
     )
 
 
-def _event(op: str, weight: int, side: dict[str, Column], old: Column) -> Column:
+def _event(op: str, weight: int, key: str, image: Column, old: Column) -> Column:
     return F.struct(
         F.lit(op).alias("op"),
         F.lit(weight).alias("weight"),
-        side["key"].alias("key"),
-        side["image"].alias("image"),
+        F.col(key).alias("key"),
+        image.alias("image"),
         old.alias("old"),
     )
 

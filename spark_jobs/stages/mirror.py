@@ -33,6 +33,7 @@ from binlake.mirror import (
 )
 from binlake.window.definitions import WindowDefinitions
 from spark_jobs.context import Bounds, StageContext, StageResult
+from spark_jobs.lake import local_frame
 from spark_jobs.netchange import mutations, net_changes, touched_cells
 from spark_jobs.sinks import Merged, require_merged
 
@@ -102,7 +103,7 @@ def _apply_ddl_only(ctx: StageContext, plan: MirrorPlan) -> list[Applied]:
 def _apply_rows(ctx: StageContext, rows: object, plan: MirrorPlan) -> Applied:
     net = net_changes(ctx.spark, rows, plan.cells)
     numbers = [(c.db, c.table, plan.component[c.db.lower(), c.table.lower()]) for c in plan.cells]
-    components = ctx.spark.createDataFrame(sorted(set(numbers)), "db STRING, table STRING, component INT")
+    components = local_frame(ctx.spark, sorted(set(numbers)), "db STRING, table STRING, component INT")
     busy = {component.number: component for component in plan.components if component.tables}
     task = MirrorTask(busy, ctx.paths, ctx.replication.lake.retention_days)
     found = (
