@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import pyarrow as pa
 from deltalake import DeltaTable
@@ -29,6 +29,12 @@ def ensure_tables(spark: SparkSession, paths: LakePaths, retention_days: int) ->
 def read(spark: SparkSession, paths: LakePaths, table: LakeTable) -> DataFrame:
     """The table as it is now."""
     return spark.read.format("delta").load(paths.table(table.name))
+
+
+def local_frame(spark: SparkSession, rows: Iterable[Sequence[object]], schema: str) -> DataFrame:
+    """The few `rows` of a driver as a DataFrame; a client of a Connect server takes arrays as lists only."""
+    cells = [tuple(list(cell) if isinstance(cell, tuple) else cell for cell in row) for row in rows]
+    return spark.createDataFrame(cells, schema)
 
 
 def overwrite(frame: DataFrame, paths: LakePaths, table: LakeTable, predicate: str, note: Mapping[str, str]) -> int:

@@ -26,7 +26,7 @@ from binlake.statement import Phase, StatementBatch, statement_digest
 from binlake.window.definitions import LandedDdl
 from binlake.window.manifest import ApplyManifest
 from spark_jobs.context import Bounds, StageContext, StageResult
-from spark_jobs.lake import folded, overwrite, read
+from spark_jobs.lake import folded, local_frame, overwrite, read
 from spark_jobs.render import PLACE, Chunk, Renderer, chunks, placed, sizes
 from spark_jobs.sinks import SinkWindow, note, require_merged, sink_window
 from spark_jobs.statements import LakeStatements, batch_row
@@ -74,7 +74,7 @@ def _write(ctx: StageContext, window: SinkWindow, target: Target) -> tuple[str, 
     frames = [_rendered(ctx, window, target, changes, chunks(counted, target.batch))] if counted else []
     if ddls:
         rows = [tuple(batch_row(bounds.window, batch)[name] for name in STATEMENT.column_names()) for batch in ddls]
-        frames.append(ctx.spark.createDataFrame(rows, STATEMENT.schema()))
+        frames.append(local_frame(ctx.spark, rows, STATEMENT.schema()))
     if frames:
         frame = frames[0] if len(frames) == 1 else frames[0].unionByName(frames[1])
         predicate = f"window = '{bounds.window}'"
@@ -91,7 +91,7 @@ def _rendered(ctx: StageContext, window: SinkWindow, target: Target, changes: Da
     renderer = Renderer(window.bounds.window, tables, numbers, target.db_type, target.batch)
     buckets = [(*chunk.place, bucket, chunk.number) for chunk in cut for bucket in chunk.buckets]
     schema = "segment INT, phase INT, db STRING, table STRING, bucket INT, chunk INT"
-    numbered = changes.join(F.broadcast(ctx.spark.createDataFrame(buckets, schema)), [*PLACE, "bucket"])
+    numbered = changes.join(F.broadcast(local_frame(ctx.spark, buckets, schema)), [*PLACE, "bucket"])
     wanted = numbered.select(*PLACE, "chunk", "key", "before", "after", "copies")
     # A function, not the object: Spark counts the arguments and would take self for the key.
     return wanted.groupBy(*PLACE, "chunk").applyInArrow(lambda rows: renderer(rows), STATEMENT.schema())

@@ -28,7 +28,7 @@ from binlake.window.ddls import DdlBinlog, PlannedDdl, plan_ddls, window_schemas
 from binlake.window.manifest import WindowManifest
 from binlake.wire import binlog_pb2
 from spark_jobs.context import Bounds, StageContext, StageResult
-from spark_jobs.lake import overwrite, read
+from spark_jobs.lake import local_frame, overwrite, read
 
 log = structlog.get_logger(__name__)
 
@@ -45,7 +45,7 @@ def run(ctx: StageContext, bounds: Bounds) -> StageResult:
     with lake_lock(ctx.paths, "merge"):
         planned, schemas = _ddls(ctx, manifest, ignored)
         if planned:
-            frame = ctx.spark.createDataFrame([_ddl_row(bounds, ddl) for ddl in planned], DDL.schema())
+            frame = local_frame(ctx.spark, [_ddl_row(bounds, ddl) for ddl in planned], DDL.schema())
             overwrite(frame, ctx.paths, DDL, f"window = '{bounds.window}'", _note(ctx, bounds))
         rows = _write_mutations(ctx, manifest, schemas, ignored) if manifest.dml else 0
     seconds = time.monotonic() - began
