@@ -58,13 +58,13 @@ def some_changes(workload: Workload, seed: int, transactions: int = 12) -> None:
     for number in range(transactions):
         txn = workload.begin()
         here = workload.rows["d", "t"]
-        free = [n for n in range(40) if str(n) not in {row["id"] for row in here}]
-        key = draw.choice(free)
+        taken = {row["id"] for row in here}
+        key, moved = draw.sample([n for n in range(200) if str(n) not in taken], 2)
         txn.insert("d", "t", id=key, u=f"u{seed}-{number}", v=draw.randrange(100))
         if len(here) >= 2:
             one, two = draw.sample(here, 2)
             txn.delete("d", "t", **one).update("d", "t", two, u=one["u"])
-            txn.insert("d", "t", **{**one, "id": key + 100, "u": two["u"]})
+            txn.insert("d", "t", **{**one, "id": moved, "u": two["u"]})
         txn.insert("d", "log", n=number % 3, what="same").insert("d", "log", n=number % 3, what="same")
         if workload.rows["d", "log"] and draw.random() < 0.4:
             txn.delete("d", "log", **draw.choice(workload.rows["d", "log"]))
