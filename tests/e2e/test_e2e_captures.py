@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 from support.mariadb import MariaDb
 
 from binlake.capture import Capture
-from deploy.local.captures import SqlServer, run_capture
+from deploy.local.captures import run_capture
 
 pytestmark = [pytest.mark.spark, pytest.mark.mariadb, pytest.mark.e2e]
 
@@ -20,8 +20,7 @@ CAPTURES = Path(__file__).parent.parent / "captures"
 def test_a_capture_is_equal_at_every_state(
     name: str, states: int, empty_mariadb: MariaDb, spark: SparkSession, tmp_path: Path
 ) -> None:  # S0-55 S0-60 S0-64 S1-04
-    server = SqlServer(empty_mariadb.host, empty_mariadb.port, empty_mariadb.user, empty_mariadb.password)
-    outcome = run_capture(Capture(CAPTURES / name), server, lambda: spark, tmp_path)
+    outcome = run_capture(Capture(CAPTURES / name), empty_mariadb, lambda: spark, tmp_path)
     assert outcome.line().endswith("equal"), outcome.line()
     assert outcome.states == states
     assert outcome.rows > 1000
