@@ -25,7 +25,7 @@ class BinlakeError(Exception):
     def __str__(self) -> str:
         place = " ".join(f"{key}={value}" for key, value in self.where.items())
         parts = [self.message, f"[{place}]" if place else "", f"Hint: {self.hint}" if self.hint else ""]
-        return " ".join(part for part in parts if part)
+        return " ".join(" ".join(part.split("\n")) for part in parts if part)
 
     def __reduce__(self) -> tuple[object, ...]:
         # Spark and Airflow carry errors between processes; keyword-only arguments need help to be pickled.

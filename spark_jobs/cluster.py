@@ -31,7 +31,7 @@ class Cluster:
         except WireError:
             # An original pump has no Info service: the registry's word and the proof in the pull must do.
             return Probe()
-        return Probe(info.store_uuid, info.max_commit_ts, info.gc_ts, info.last_error)
+        return Probe(info.store_uuid, info.max_commit_ts, info.gc_ts, info.last_error, info.node_id)
 
 
 @contextmanager

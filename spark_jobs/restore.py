@@ -10,7 +10,7 @@ import argparse
 import uuid
 
 from binlake.config import load_replication
-from binlake.errors import ConfigError
+from binlake.errors import CheckpointConflict, ConfigError
 from spark_jobs.commands import show
 from spark_jobs.context import Bounds, StageContext, StageResult
 from spark_jobs.main import session_factory
@@ -54,13 +54,19 @@ def restore(ctx: StageContext, to: int | None = None) -> list[StageResult]:
             where={"lake": ctx.paths.root, "nearest_below": below},
             hint="`binlake window list` shows them; a stop-at in the configuration makes one end where you want it",
         )
-    return [result for window in landed if window[1] <= last for result in _apply(ctx, Bounds(*window))]
+    return [result for window in landed if window[1] <= last for result in _apply(ctx, Bounds(*window), last)]
 
 
-def _apply(ctx: StageContext, bounds: Bounds) -> list[StageResult]:
+def _apply(ctx: StageContext, bounds: Bounds, last: int) -> list[StageResult]:
     results: list[StageResult] = []
     for stage in SINK_STAGES:
         results.append(run_stage(stage, ctx, bounds))
+        if results[-1].hi > last:
+            raise CheckpointConflict(
+                f"the lake holds a window of the SQL sink that ends at {results[-1].hi}, above {last}",
+                where={"window": bounds.window},
+                hint="an earlier target took several landed windows as one: restore to the end of that window",
+            )
         if results[-1].state in STOPPED:
             break
         bounds = Bounds(results[-1].lo, results[-1].hi)

@@ -49,11 +49,14 @@ class Ledger:
         self._pending.clear()
 
     def prune(self, session: Session) -> None:
-        """Remove rows of the windows before the one that ended at our lo."""
+        """Remove rows of the windows before the one that ended at our lo, and of any above it.
+
+        A window that is opened, not resumed, starts at the checkpoint: nothing above lo is downstream, whatever a
+        ledger says that was not restored together with the data.
+        """
         task, lo, _ = self._key
-        session.write(
-            f"DELETE FROM {qualified(self._schema, 'binlake_ledger')} WHERE task = %s AND hi < %s", (task, lo)
-        )
+        table = qualified(self._schema, "binlake_ledger")
+        session.write(f"DELETE FROM {table} WHERE task = %s AND (hi < %s OR hi > %s)", (task, lo, lo))
 
 
 def is_done(batch: StatementBatch, done: dict[tuple[int, int], str]) -> bool:

@@ -15,9 +15,15 @@ from binlake.window.manifest import ApplyManifest
 
 
 def is_applied(run: ApplyRun) -> bool:
-    """True when the checkpoint is at or behind the window's hi (hazards R-01). Reads only."""
+    """True when the checkpoint is at or behind the window's hi and nothing is left open (hazards R-01). Reads only.
+
+    A DDL at hi itself moves the checkpoint there before its segment is applied: that window is still open.
+    """
     found = run.checkpoints.read(run.session)
-    return found is not None and found.commit_ts >= run.manifest.hi
+    if found is None or found.commit_ts < run.manifest.hi:
+        return False
+    progress = read_progress(run.session, run.schema, run.manifest.replication)
+    return not (progress is not None and progress.is_open and progress.open_hi == run.manifest.hi)
 
 
 def open_or_resume(run: ApplyRun) -> None:

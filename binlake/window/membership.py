@@ -35,6 +35,7 @@ class Probe:
     max_commit_ts: int = 0
     gc_ts: int = 0
     last_error: str = ""
+    node_id: str = ""
 
 
 def gather(
@@ -56,7 +57,9 @@ def gather(
 def _member(pump: PumpStatus, known: RememberedMember | None, lo: int, probe: Callable[[str], Probe]) -> Member:
     uuid = known.store_uuid if known else ""
     if pump.state == "offline":
-        return Member(pump.node_id, pump.host, pump.state, pump.max_commit_ts, uuid)
+        # A forced offline keeps the last heartbeat's watermark: what a probe saw later is not forgotten.
+        seen = max(pump.max_commit_ts, known.watermark if known else 0)
+        return Member(pump.node_id, pump.host, pump.state, seen, uuid)
     try:
         found = probe(pump.host)
     except SourceUnavailable as error:
@@ -64,8 +67,14 @@ def _member(pump: PumpStatus, known: RememberedMember | None, lo: int, probe: Ca
     except BinlakeError as error:
         return Member(pump.node_id, pump.host, pump.state, pump.max_commit_ts, uuid, error.message)
     watermark = max(pump.max_commit_ts, found.max_commit_ts)
-    problem = _problem(uuid, found, lo)
+    problem = _another(pump, found) or _problem(uuid, found, lo)
     return Member(pump.node_id, pump.host, pump.state, watermark, found.store_uuid or uuid, problem)
+
+
+def _another(pump: PumpStatus, found: Probe) -> str:
+    if found.node_id and found.node_id != pump.node_id:
+        return f"its address {pump.host} is served by {found.node_id}"
+    return ""
 
 
 def _problem(uuid: str, found: Probe, lo: int) -> str:

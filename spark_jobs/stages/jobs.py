@@ -100,7 +100,8 @@ def _without_binlog(
         known = known + 1 if job.schema_version <= state.version else 0
         if known > LOOK_BACK:
             break
-        if job.id not in named and job.schema_version > state.version and job.finished_ts <= hi:
+        newer = job.took_effect and job.schema_version > state.version and job.finished_ts <= hi
+        if newer and job.id not in named:
             before = [commit_ts for commit_ts, other in changes if other.schema_version < job.schema_version]
             found.append((max(before, default=bounds.lo + 1), job))
     return found

@@ -44,6 +44,7 @@ def run(ctx: StageContext, bounds: Bounds) -> StageResult:
         sealed = _sealed(ctx, bounds)
         if sealed is not None:
             _verify(ctx, sealed)
+            _finish(ctx, sealed)
             return _result(sealed, began, "already")
         with open_cluster(ctx.replication) as cluster:
             manifest, members = _land(ctx, bounds, cluster)
@@ -149,7 +150,7 @@ def _proof(cluster: Cluster, member: Member, part: PumpPart, bounds: Bounds) -> 
         raise LostRange(
             f"the pump collected binlogs up to {after.gc_ts} during the pull", where=where, hint="see the runbook"
         )
-    if member.store_uuid != after.store_uuid:
+    if member.store_uuid != after.store_uuid or after.node_id not in ("", member.node_id):
         raise IncompleteWindow("the pump changed its data directory during the pull", where=where)
     return MemberProof(member.node_id, member.store_uuid, member.state, after.gc_ts, part.proof, part.entities)
 
@@ -195,10 +196,23 @@ def _seal(ctx: StageContext, cluster: Cluster, manifest: WindowManifest, members
     ctx.windows.record(
         WindowEvent("land", manifest.lo, manifest.hi, "done", rows, seconds, ctx.run_id, manifest=manifest.to_json())
     )
-    # Pumps that close wait for this (hazards R-05): never ahead of the seal.
-    cluster.registry.publish_drainer(f"binlake-{ctx.replication.name}", manifest.hi)
-    shutil.rmtree(ctx.paths.staging(str(manifest.lo)), ignore_errors=True)
+    _publish(ctx, cluster, manifest)
     log.info("landed", window=manifest.window, transactions=rows, bytes=manifest.bytes, digest=manifest.digest[:12])
+
+
+def _finish(ctx: StageContext, sealed: WindowManifest) -> None:
+    """What a death right behind the seal left undone, for the last window only."""
+    if ctx.paths.local is not None and (ctx.paths.local / "_staging" / str(sealed.lo)).exists():
+        with open_cluster(ctx.replication) as cluster:
+            _publish(ctx, cluster, sealed)
+
+
+def _publish(ctx: StageContext, cluster: Cluster, manifest: WindowManifest) -> None:
+    # Pumps that close wait for this (hazards R-05): never ahead of the seal.
+    if manifest.hi == ctx.windows.landed_ts():
+        cluster.registry.publish_drainer(f"binlake-{ctx.replication.name}", manifest.hi)
+    # Gone last: it marks that all of the above is done.
+    shutil.rmtree(ctx.paths.staging(str(manifest.lo)), ignore_errors=True)
 
 
 def _result(manifest: WindowManifest, began: float, state: str) -> StageResult:

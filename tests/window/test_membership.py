@@ -62,3 +62,15 @@ def test_an_unreachable_pump_is_named_with_the_reason() -> None:  # S0-56
     assert member.problem == "unreachable: connection refused"
     (offline,) = gather([Status("p2", state="offline", max_commit_ts=40)], {}, 50, refuse)
     assert offline.drained(50)
+
+
+def test_a_forced_offline_does_not_forget_what_a_probe_saw() -> None:
+    seen = known("p1", watermark=760, landed_ts=740)
+    (member,) = gather([Status("p1", state="offline", max_commit_ts=700)], seen, 740, answer(Probe()))
+    assert member.watermark == 760
+    assert not member.drained(740)
+
+
+def test_another_pump_at_the_same_address_proves_nothing() -> None:  # R-05 R-06
+    (member,) = gather([Status("p1")], {}, 50, answer(Probe("u2", 140, node_id="p9")))
+    assert "is served by p9" in member.problem
