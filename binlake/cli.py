@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import atexit
+import os
 import sys
 from collections.abc import Sequence
 from importlib.metadata import EntryPoint, entry_points
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 import structlog
 
@@ -27,9 +29,20 @@ class Command(Protocol):
         """Do it; the exit status. Raises BinlakeError for everything a person must read."""
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run `binlake ARGV`; 0 = done, 1 = an error was printed, 2 = unusable arguments, 130 = interrupted."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
+def main() -> NoReturn:
+    """The process `binlake`: run and leave with the command's status."""
+    status = run(sys.argv[1:])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Thread pools of native libraries (Arrow, delta-rs) now and then abort while the interpreter is taken down: all
+    # that must be ended has been ended, so the process leaves without that.
+    atexit._run_exitfuncs()
+    os._exit(status)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run `binlake ARGUMENTS`; 0 = done, 1 = an error was printed, 2 = unusable arguments, 130 = interrupted."""
+    arguments = list(arguments)
     points = {point.name: point for point in entry_points(group=GROUP)}
     parser = _parser(points)
     name = parser.parse_args(arguments[:1]).command
@@ -59,4 +72,4 @@ def _parser(points: dict[str, EntryPoint]) -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -39,6 +39,8 @@ NAME = "demo"
 # 6,000 transactions last about as long as the windows of their first half need.
 RATE = 300.0
 _CONNECTION = "spark_connect_demo"
+# Only the quick compiler: over the few windows of a demo the other one costs more than it saves (measured).
+_SHORT_LIVED = "-XX:TieredStopAtLevel=1"
 
 
 class Demo:
@@ -49,7 +51,7 @@ class Demo:
         self.folder = folder
         self.source = CaptureSource(capture, folder / "source")
         self.target = MariaDb(folder / "mariadb")
-        self.spark = SparkConnect(folder / "spark")
+        self.spark = SparkConnect(folder / "spark", java=_SHORT_LIVED)
         self.states = list(expected_states(capture))
         # One state lies inside a window, not at its end: time travel must find it.
         self.inside = self.states[len(self.states) // 2 - 1]
@@ -122,7 +124,8 @@ enabled = true
 
 [airflow]
 schedule = "every 5s"
-layout = "stages"
+# One task a window: eight of them would start eight Python processes each.
+layout = "fused"
 engine = "connect"
 spark-conn-id = "{_CONNECTION}"
 retry-delay-s = 2

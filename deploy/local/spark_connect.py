@@ -24,7 +24,10 @@ _JAVA = "-XX:+UseSerialGC -Xss4m"
 
 
 class SparkConnect:
-    """One server below `folder`. `master`: where it runs its tasks; `memory`: of its JVM; `conf` wins over ours."""
+    """One server below `folder`. `master`: where it runs its tasks; `memory`, `java`: of its JVM, a size and options.
+
+    `conf` wins over our settings.
+    """
 
     def __init__(
         self,
@@ -33,11 +36,12 @@ class SparkConnect:
         port: int = 0,
         master: str = "local[2]",
         memory: str = "2g",
+        java: str = "",
         conf: dict[str, str] | None = None,
     ) -> None:
         self.folder = folder
         self.port = port or free_port()
-        command = server_command(folder, self.port, master=master, memory=memory, conf=conf)
+        command = server_command(folder, self.port, master=master, memory=memory, java=java, conf=conf)
         self.server = Child("spark-connect", command, folder, env=environment(), cwd=folder)
 
     @property
@@ -65,7 +69,14 @@ class SparkConnect:
 
 
 def server_command(
-    folder: Path, port: int, *, master: str, memory: str, bind: str = HOST, conf: dict[str, str] | None = None
+    folder: Path,
+    port: int,
+    *,
+    master: str,
+    memory: str,
+    java: str = "",
+    bind: str = HOST,
+    conf: dict[str, str] | None = None,
 ) -> list[str]:
     """The command of a server that keeps its files below `folder` and listens at `bind`:`port`. Raises ConfigError."""
     ours = CONF | {
@@ -74,7 +85,7 @@ def server_command(
         "spark.driver.bindAddress": HOST,
         "spark.driver.host": HOST,
         "spark.driver.memory": memory,
-        "spark.driver.extraJavaOptions": f"{_JAVA} -Dderby.system.home={folder}",
+        "spark.driver.extraJavaOptions": f"{_JAVA} {java} -Dderby.system.home={folder}",
         "spark.jars": ",".join(jar_paths()),
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.local.dir": str(folder / "scratch"),
