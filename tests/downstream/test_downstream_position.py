@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from support.mariadb import MariaDb, execute, rows
 from support.windows import CLUSTER, NAME, Window, apply
 
-from binlake.cli import main
+from binlake.cli import run as main
 from binlake.config.model import Lake, Replication, Target
 from binlake.downstream import Checkpoint, checkpoint_of, checkpoint_ts, open_window
 from binlake.errors import CheckpointConflict, TargetUnavailable

@@ -12,7 +12,7 @@ from history import History, plain, shop
 from lakehouse import Lakehouse, Source
 from pyspark.sql import SparkSession
 
-from binlake.cli import main
+from binlake.cli import run as main
 from binlake.errors import IncompleteWindow, LostRange, SchemaError
 from binlake.lake.audit import Audit
 from binlake.lake.schemas import SchemaHistory
