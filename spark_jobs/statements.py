@@ -16,6 +16,7 @@ from deltalake import DeltaTable
 from binlake.config.model import Target
 from binlake.downstream import SegmentPlan, expected_after, expected_of
 from binlake.errors import ImmutableWindow
+from binlake.lake.dataset import dataset
 from binlake.lake.paths import LakePaths
 from binlake.schema import Action
 from binlake.statement import Phase, StatementBatch, statement_digest
@@ -43,7 +44,7 @@ class LakeStatements:
         self._window = window
         self._target = target
         self._versions = schema_versions
-        self._data = DeltaTable(paths.table("statement")).to_pyarrow_dataset()
+        self._data = dataset(DeltaTable(paths.table("statement")))
         self._own = ds.field("window") == window.bounds.window
         self._index = self._data.to_table(columns=list(_PLACE), filter=self._own).to_pylist()
 

@@ -18,6 +18,7 @@ from deltalake.exceptions import TableNotFoundError
 
 from binlake import tso
 from binlake.errors import LostRange, SchemaError
+from binlake.lake.dataset import dataset
 from binlake.lake.ddls import landed_ddls
 from binlake.lake.paths import LakePaths
 from binlake.lake.schemas import SchemaHistory
@@ -136,7 +137,7 @@ class Audit:
             mirror = DeltaTable(self._paths.mirror(base.db, base.table), version=base.delta_version)
         except TableNotFoundError as error:
             raise LostRange("the mirror's version is gone", where={"table": f"{base.db}.{base.table}"}) from error
-        texts = mirror_texts(at, mirror.to_pyarrow_dataset().to_table())
+        texts = mirror_texts(at, dataset(mirror).to_table())
         names = list(texts)
         return [dict(zip(names, values, strict=True)) for values in zip(*texts.values(), strict=True)]
 
@@ -157,7 +158,7 @@ class Audit:
         where = days & (ds.field("commit_ts") > lo) & (ds.field("commit_ts") <= hi)
         where &= (ds.field("db") == db) & (ds.field("table") == table)
         columns = ["commit_ts", "start_ts", "seq", "op", "before", "after"]
-        data = DeltaTable(self._paths.table("mutation")).to_pyarrow_dataset()
+        data = dataset(DeltaTable(self._paths.table("mutation")))
         rows = data.to_table(columns=columns, filter=where).to_pylist()
         events = [RowEvent(**{**row, "before": _image(row["before"]), "after": _image(row["after"])}) for row in rows]
         return sorted(events, key=lambda event: event.place)

@@ -14,6 +14,8 @@ import pyarrow.dataset as ds
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import TableNotFoundError
 
+from binlake.lake.dataset import dataset
+
 COMPACT_EVERY = 64
 
 Row = Mapping[str, Any]
@@ -48,7 +50,7 @@ class ControlTable:
         table = self._open()
         if table is None:
             return []
-        found = table.to_pyarrow_dataset().to_table(columns=list(columns) if columns else None, filter=where)
+        found = dataset(table).to_table(columns=list(columns) if columns else None, filter=where)
         result: list[dict[str, Any]] = found.to_pylist()
         return result
 

@@ -6,6 +6,7 @@ import pyarrow.dataset as ds
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
+from binlake.lake.dataset import dataset
 from binlake.lake.paths import LakePaths
 from binlake.schema.delta import Definitions
 from binlake.window.definitions import LandedDdl
@@ -23,7 +24,7 @@ def landed_ddls(paths: LakePaths, lo: int, hi: int) -> list[LandedDdl]:
         return []
     where = (ds.field("commit_ts") > lo) & (ds.field("commit_ts") <= hi)
     columns = [*_PLAIN, "segment", "before", "after"]
-    rows = table.to_pyarrow_dataset().to_table(columns=columns, filter=where).to_pylist()
+    rows = dataset(table).to_table(columns=columns, filter=where).to_pylist()
     # Rows of one commit_ts keep the order that merge gave them; a window's segments only grow.
     rows.sort(key=lambda row: (row["commit_ts"], row["segment"], row["schema_version"]))
     return [_ddl(row) for row in rows]

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, Field, Transaction, write_deltalake
 from deltalake.exceptions import TableNotFoundError
 
+from binlake.lake.dataset import dataset
 from binlake.mirror.rows import Reshaper, image_texts, typed_rows
 from binlake.mirror.types import COMMIT_TS, COPY, ROWKEY, schema_of
 from binlake.schema import TableDef
@@ -100,7 +101,7 @@ class Replica:
         """The rows, of `version` when given."""
         table = self._require() if version is None else DeltaTable(self._path, version=version)
         names = [field.name for field in table.schema().fields]
-        found: Batches = table.to_pyarrow_dataset().to_batches(columns=names)
+        found: Batches = dataset(table).to_batches(columns=names)
         return found
 
     def merge_keyed(self, table: TableDef, net: pa.Table, upto: int | None) -> None:
@@ -140,7 +141,7 @@ class Replica:
 
     def _copies(self, keys: set[str]) -> dict[str, int]:
         counts: dict[str, int] = {}
-        for batch in self._require().to_pyarrow_dataset().to_batches(columns=[ROWKEY]):
+        for batch in dataset(self._require()).to_batches(columns=[ROWKEY]):
             for key in batch.column(0).to_pylist():
                 if key in keys:
                     counts[key] = counts.get(key, 0) + 1

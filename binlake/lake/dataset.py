@@ -1,0 +1,22 @@
+"""A Delta table as an Arrow dataset, read without Python in Arrow's own threads.
+
+delta-rs lends Arrow a file system written in Python. Arrow still closes files in its threads when the interpreter ends,
+and a thread that asks a dying interpreter for its lock aborts the process (measured: 9 of 12 short programs, after they
+had done their work). On a local disk Arrow's own file system does the same without Python.
+"""
+
+from __future__ import annotations
+
+import pyarrow.dataset as ds
+import pyarrow.fs as fs
+from deltalake import DeltaTable
+
+
+def dataset(table: DeltaTable) -> ds.Dataset:
+    """The files of `table` at the version it was opened at."""
+    place = table.table_uri
+    if place.startswith("file://"):
+        place = fs.FileSystem.from_uri(place)[1]
+    if "://" in place:
+        return table.to_pyarrow_dataset()
+    return table.to_pyarrow_dataset(filesystem=fs.SubTreeFileSystem(place, fs.LocalFileSystem()))
