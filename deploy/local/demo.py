@@ -48,14 +48,14 @@ class Demo:
 
     def __init__(self, capture: Capture, folder: Path, report: Report) -> None:
         self.report = report
-        self.folder = folder
+        self.folder = folder.resolve()
         self.source = CaptureSource(capture, folder / "source")
         self.target = MariaDb(folder / "mariadb")
         self.spark = SparkConnect(folder / "spark", java=_SHORT_LIVED)
         self.states = list(expected_states(capture))
-        # One state lies inside a window, not at its end: time travel must find it.
-        self.inside = self.states[len(self.states) // 2 - 1]
-        self.stops = [state for state in self.states if state is not self.inside]
+        # Every second state lies inside a window, not at its end: time travel must find it.
+        self.inside = self.states[2:-1:2]
+        self.stops = [state for state in self.states if state not in self.inside]
         self.file = folder / "replications" / f"{NAME}.toml"
         self.airflow = Airflow(folder / "airflow", self._environment())
 
@@ -110,7 +110,7 @@ cluster-id = "{self.source.cluster_id}"
 path = "{self.folder / "lake"}"
 
 [window]
-# Where the capture recorded what TiDB showed, but for one state that is left inside a window.
+# Where the capture recorded what TiDB showed; some of its states are left inside a window.
 stop-at = [{stops}]
 
 [target]
@@ -124,7 +124,7 @@ enabled = true
 
 [airflow]
 schedule = "every 5s"
-# One task a window: eight of them would start eight Python processes each.
+# A task a window: with one a stage, seven more Python processes start for each window.
 layout = "fused"
 engine = "connect"
 spark-conn-id = "{_CONNECTION}"
@@ -134,13 +134,13 @@ retry-delay-s = 2
         )
 
 
-def run(capture: Capture, keep: bool) -> int:
+def run(capture: Capture, folder: Path, keep: bool) -> int:
     """The whole demo; the exit status. Raises BinlakeError, ProcessError, KeyboardInterrupt."""
     report = Report()
-    for name in stop_recorded(FOLDER):
+    for name in stop_recorded(folder):
         report.say(f"stopped {name}, left running by an earlier demo")
-    shutil.rmtree(FOLDER, ignore_errors=True)
-    with _running(Demo(capture, FOLDER, report), keep) as demo:
+    shutil.rmtree(folder, ignore_errors=True)
+    with _running(Demo(capture, folder, report), keep) as demo:
         report.page(demo.airflow.url, demo.airflow.user, demo.airflow.password, NAME)
         equal = _windows(demo)
         equal = show_audit(demo.replication(), demo.file, demo.inside, report) and equal
@@ -155,12 +155,11 @@ def _windows(demo: Demo) -> bool:
         demo.source.feed(RATE)
         demo.report.say(f"feeding the capture, {RATE:g} binlogs a second; the DAG `{NAME}` runs every 5 s")
         client.set_paused(NAME, False)
-        watch = Watch(demo.replication(), demo.source, demo.stops, client, demo.report)
-        with watch:
+        with Watch(demo.replication(), demo.source, demo.stops, client, demo.report) as watch:
             equal = watch.until_all_compared()
-        client.set_paused(NAME, True)
-        # The mirrors are a sink of their own and may still be at the last window.
-        watch.until_runs_ended()
+            client.set_paused(NAME, True)
+            # The mirrors are a sink of their own and may still be at the last window.
+            watch.until_mirrored()
         return equal
     finally:
         client.close()
@@ -192,6 +191,7 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="make demo")
     parser.add_argument("--keep", action="store_true", help="leave all running; `make stop` ends it")
     parser.add_argument("--capture", type=Path, default=ROOT / "tests" / "captures" / "bank")
+    parser.add_argument("--folder", type=Path, default=FOLDER, help="where all of it keeps its files (emptied first)")
     args = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, _interrupt)
     # What the pipeline says is in the logs of its processes; here only what goes wrong is of interest.
@@ -199,7 +199,7 @@ def main(arguments: list[str]) -> int:
     # The jobs are children of Airflow: they find this checkout as this process does.
     os.environ["PYTHONPATH"] = str(ROOT)
     try:
-        return run(Capture(args.capture), args.keep)
+        return run(Capture(args.capture), args.folder.resolve(), args.keep)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130

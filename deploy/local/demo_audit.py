@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,20 +23,31 @@ from deploy.local.process import ProcessError
 _SHOWN = 5
 
 
-def show_audit(replication: Replication, file: Path, state: StateAt, report: Report) -> bool:
-    """Whether every table as of `state`, which lies inside a window, is what the source showed then."""
+def show_audit(replication: Replication, file: Path, states: Sequence[StateAt], report: Report) -> bool:
+    """Whether every table as of each of `states`, which lie inside windows, is what the source showed then."""
     paths = LakePaths.of(replication)
+    equal = [_as_of(paths, state, report) for state in states]
+    table = _tables(states[0])[0]
+    _show_history(table, file, report)
+    _show_rows(table, file, states[0].commit_ts, report)
+    return all(equal)
+
+
+def _as_of(paths: LakePaths, state: StateAt, report: Report) -> bool:
     lo, hi = _window_around(WindowLog(paths), state.commit_ts)
-    tables = [table for table in state.contents if table.get("kind") == "BASE TABLE"]
-    _show_history(tables[0], file, report)
-    report.say(f"as of {moment(state.commit_ts)}, strictly inside the window ({lo}, {hi}]:")
-    _show_rows(tables[0], file, state.commit_ts, report)
-    audit = Audit(paths)
+    audit, tables = Audit(paths), _tables(state)
     wrong = [table["table"] for table in tables if not _equal(audit, table, state.commit_ts)]
     rows = sum(len(table["rows"]) for table in tables)
     verdict = f"differs: {', '.join(wrong)}" if wrong else "equal"
-    report.say(f"lake as of {state.commit_ts} ({state.step}): {len(tables)} tables, {rows} rows: {verdict}")
+    report.say(
+        f"lake as of {moment(state.commit_ts)}, inside the window ({lo}, {hi}] ({state.step}): "
+        f"{len(tables)} tables, {rows} rows: {verdict}"
+    )
     return not wrong
+
+
+def _tables(state: StateAt) -> list[dict[str, Any]]:
+    return [table for table in state.contents if table.get("kind") == "BASE TABLE"]
 
 
 def _window_around(windows: WindowLog, ts: int) -> tuple[int, int]:

@@ -128,14 +128,12 @@ class Watch:
         self._finish()
         return equal
 
-    def until_runs_ended(self) -> None:
-        """Return when no run of the DAG is going on. Raises ProcessError when one fails."""
-        until = time.monotonic() + PATIENCE_S
-        while self._client.active_runs(self._dag):
-            self._runs_looked = 0.0
-            self._look_for_trouble(until - PATIENCE_S)
-            time.sleep(1.0)
-        self._look_for_trouble(time.monotonic())
+    def until_mirrored(self) -> None:
+        """Return when the mirrors are where the target is. Raises ProcessError when they do not come there."""
+        since = time.monotonic()
+        while not any(event["stage"] == "mirror" and event["hi"] >= self._at for event in self._windows.events()):
+            self._look_for_trouble(since)
+            time.sleep(_POLL_S)
 
     def _compare(self, state: StateAt) -> bool:
         with self._target.snapshot() as (checkpoint, connection):
@@ -182,7 +180,7 @@ class Watch:
         if failed:
             raise ProcessError(f"the run {failed[0]['dag_run_id']} failed: {self._why(failed[0]['dag_run_id'])}")
         if time.monotonic() - moved > PATIENCE_S:
-            raise ProcessError(f"the target has not moved for {PATIENCE_S:.0f} s; it stands at {self._at}")
+            raise ProcessError(f"nothing has moved for {PATIENCE_S:.0f} s; the target stands at {self._at}")
 
     def _why(self, run_id: str) -> str:
         tasks = [task for task in self._client.tasks(self._dag, run_id) if task["state"] == "failed"]

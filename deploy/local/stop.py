@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 from deploy.local.demo import FOLDER
 from deploy.local.process import ProcessError, stop_recorded
 
 
-def main() -> int:
-    """Stop every server that left a record; the exit status."""
+def main(folder: Path = FOLDER) -> int:
+    """Stop every server that left a record below `folder`; the exit status."""
     try:
-        stopped = stop_recorded(FOLDER)
+        stopped = stop_recorded(folder)
     except ProcessError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -20,4 +21,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(*map(Path, sys.argv[1:])))
