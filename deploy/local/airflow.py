@@ -20,6 +20,8 @@ from deploy.local.ports import HOST, free_port
 from deploy.local.process import Child, ProcessError
 
 START_S = 180.0
+# A scheduler waits for its tasks, which are to end now too: a stage that is killed can be run again.
+_GRACE_S = 4.0
 _ROOT = Path(__file__).resolve().parents[2]
 _USER = "admin"
 _PARTS: dict[str, tuple[str, ...]] = {
@@ -65,7 +67,7 @@ class Airflow:
     def stop(self) -> None:
         """End all parts side by side, with the tasks they run. Raises ProcessError when one stays."""
         with ThreadPoolExecutor(len(self.parts)) as pool:
-            list(pool.map(Child.stop, self.parts))
+            list(pool.map(lambda part: part.stop(_GRACE_S), self.parts))
 
     def check(self) -> None:
         """Raises ProcessError when a part has ended."""

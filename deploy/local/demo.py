@@ -73,9 +73,11 @@ class Demo:
                 future.result()
 
     def stop(self) -> None:
-        """End all of them, whoever asks last first: Airflow, Spark, the pumps, the target."""
-        for part in (self.airflow, self.spark, self.source, self.target):
-            part.stop()
+        """End all of them: first who asks the others, Airflow; then the others side by side."""
+        self.airflow.stop()
+        with ThreadPoolExecutor(3) as pool:
+            for future in [pool.submit(part.stop) for part in (self.spark, self.source, self.target)]:
+                future.result()
 
     def replication(self) -> Replication:
         """The replication as the DAG has it."""
