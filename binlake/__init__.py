@@ -1,1 +1,7 @@
 """The core of Binlake: codec, schema history, windows, net change, statements, downstream; no Spark, no Airflow."""
+
+import os
+
+# gRPC's own fork handlers abort a process that forks while calls run (seen when Spark's JVM is started); whoever forks
+# here starts another program at once and needs none.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")

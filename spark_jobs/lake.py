@@ -37,19 +37,23 @@ def local_frame(spark: SparkSession, rows: Iterable[Sequence[object]], schema: s
     return spark.createDataFrame(cells, schema)
 
 
-def overwrite(frame: DataFrame, paths: LakePaths, table: LakeTable, predicate: str, note: Mapping[str, str]) -> int:
+def overwrite(
+    frame: DataFrame,
+    paths: LakePaths,
+    table: LakeTable,
+    predicate: str,
+    note: Mapping[str, str],
+    *,
+    fresh: bool = False,
+) -> int:
     """Replace the rows that match `predicate` by `frame` (all of which must match it) in one commit; the rows written.
 
-    `note` goes into the commit's userMetadata (`DESCRIBE HISTORY`): run, window, stage.
+    `fresh`: no row matches yet, which spares the search. `note` goes into the commit's userMetadata (`DESCRIBE
+    HISTORY`): run, window, stage.
     """
-    (
-        frame.select(*table.column_names())
-        .write.format("delta")
-        .mode("overwrite")
-        .option("replaceWhere", predicate)
-        .option("userMetadata", json.dumps(dict(note), sort_keys=True))
-        .save(paths.table(table.name))
-    )
+    writer = frame.select(*table.column_names()).write.format("delta")
+    writer = writer.mode("append") if fresh else writer.mode("overwrite").option("replaceWhere", predicate)
+    writer.option("userMetadata", json.dumps(dict(note), sort_keys=True)).save(paths.table(table.name))
     # The commit's own count: reading it back would scan the rows again.
     metrics = DeltaTable(paths.table(table.name)).history(1)[0]["operationMetrics"]
     return int(metrics.get("numOutputRows", 0))

@@ -1,4 +1,4 @@
-"""The Spark data source over pumps: one partition a pump, each pulled over (lo, hi] until its own proof.
+"""Spark's way to the pumps: one partition a pump, each pulled over (lo, hi] until its own proof.
 
 A partition ends at the first entity with commit_ts >= hi: the stream is ordered and bounded by the pump's watermark, so
 that entity proves that nothing at or below hi is missing (hazards R-48). The proof comes out as a row of kind `proof`;
@@ -8,14 +8,13 @@ fakes otherwise leave no row. A partition reads the network: land writes its out
 from __future__ import annotations
 
 import hashlib
-import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from google.protobuf.message import DecodeError
+from pyspark.sql import DataFrame, SparkSession
 
-from binlake.errors import WireError
 from binlake.pumpclient import PumpReader
 from binlake.wire import binlog_pb2
 
@@ -45,61 +44,48 @@ ARROW_SCHEMA = pa.schema(
 
 
 @dataclass(frozen=True)
-class PumpPartition(InputPartition):
-    """One pump's part of the window."""
+class PumpPull:
+    """Pulls the pump of each row in the workers; `pumps` are (node id, host), a row's `id` their place.
 
-    node_id: str
-    host: str
+    A function over rows, not a Python data source: that starts a fresh interpreter twice in the planning of each read,
+    several seconds a window, while these run in the workers that merge uses too.
+    """
 
+    pumps: tuple[tuple[str, str], ...]
+    cluster_id: int
+    lo: int
+    hi: int
+    timeout_s: float
 
-class PumpDataSource(DataSource):
-    """`spark.read.format("binlake_pump")`; options: `pumps` (JSON [[node id, host]…]), `cluster_id`, `lo`, `hi`,
-    `timeout_s`."""
+    def frame(self, spark: SparkSession) -> DataFrame:
+        """One partition a pump, with the columns of `SCHEMA_DDL`."""
+        places = spark.range(0, len(self.pumps), 1, max(len(self.pumps), 1))
+        return places.mapInArrow(self, SCHEMA_DDL)
 
-    @classmethod
-    def name(cls) -> str:
-        """The format's name."""
-        return "binlake_pump"
-
-    def schema(self) -> str:
-        """One row per chunk of a complete transaction, and one proof per pump."""
-        return SCHEMA_DDL
-
-    def reader(self, schema: object) -> DataSourceReader:  # noqa: ARG002 - the interface of DataSource
-        """The reader of the window in the options."""
-        return PumpDataSourceReader(dict(self.options))
-
-
-class PumpDataSourceReader(DataSourceReader):
-    """Pulls each pump once per task."""
-
-    def __init__(self, options: dict[str, str]) -> None:
-        self._pumps = [PumpPartition(node_id=node, host=host) for node, host in json.loads(options["pumps"])]
-        self._cluster_id = int(options["cluster_id"])
-        self._lo, self._hi = int(options["lo"]), int(options["hi"])
-        self._timeout_s = float(options["timeout_s"])
-
-    def partitions(self) -> Sequence[InputPartition]:
-        """One partition a pump."""
-        return self._pumps
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Rows of the pump in commit_ts order, as Arrow batches bounded by bytes."""
-        assert isinstance(partition, PumpPartition)
-        yield from pull_batches(partition, self._cluster_id, self._lo, self._hi, self._timeout_s)
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The batches of all pumps named by `id`. Raises SourceUnavailable, LostRange, WireError."""
+        for batch in batches:
+            for place in batch.column("id").to_pylist():
+                node_id, host = self.pumps[place]
+                yield from pull_batches(node_id, host, self.cluster_id, self.lo, self.hi, self.timeout_s)
 
 
-def pull_batches(pump: PumpPartition, cluster_id: int, lo: int, hi: int, timeout_s: float) -> Iterator[pa.RecordBatch]:
-    """The batches of one pump over (lo, hi]. Raises SourceUnavailable, LostRange, WireError."""
+def pull_batches(
+    node_id: str, host: str, cluster_id: int, lo: int, hi: int, timeout_s: float
+) -> Iterator[pa.RecordBatch]:
+    """Rows of one pump over (lo, hi] in commit_ts order, as batches bounded by bytes.
+
+    Raises SourceUnavailable, LostRange, WireError.
+    """
     rows: list[tuple[object, ...]] = []
     size = 0
-    reader = PumpReader(pump.host, cluster_id, timeout_s=timeout_s)
+    reader = PumpReader(host, cluster_id, timeout_s=timeout_s)
     for commit_ts, start_ts, payload in reader.pull(lo, until_ts=hi):
         if commit_ts <= hi and commit_ts != start_ts:
-            rows.extend(_rows(pump.node_id, commit_ts, start_ts, payload))
+            rows.extend(_rows(node_id, commit_ts, start_ts, payload))
             size += len(payload)
         if commit_ts >= hi:
-            rows.append(_proof(pump.node_id, commit_ts, start_ts))
+            rows.append(_proof(node_id, commit_ts, start_ts))
         if size >= BATCH_BYTES or len(rows) >= BATCH_ROWS:
             yield _batch(rows)
             rows, size = [], 0
@@ -107,27 +93,33 @@ def pull_batches(pump: PumpPartition, cluster_id: int, lo: int, hi: int, timeout
 
 
 def _rows(pump: str, commit_ts: int, start_ts: int, payload: bytes) -> Iterator[tuple[object, ...]]:
+    binlog, version = _parsed(payload)
+    kind = "ddl" if binlog.ddl_job_id > 0 else "dml"
+    query = binlog.ddl_query.decode("utf-8", "replace") if kind == "ddl" else None
+    content = _content(binlog) if version is not None else _digest(payload)
+    head = (pump, kind, version or 0, binlog.ddl_job_id, binlog.ddl_schema_state, query, content)
+    for number, at in enumerate(range(0, max(len(payload), 1), CHUNK_BYTES)):
+        yield (commit_ts, start_ts, number, *head, payload[at : at + CHUNK_BYTES])
+
+
+def _parsed(payload: bytes) -> tuple[binlog_pb2.Binlog, int | None]:
+    """The binlog and its schema version; None: damaged. It lands as it is, and merge tells, where the configured list
+    of transactions to ignore can let it pass; refused here, it would stop every later window too."""
     binlog = binlog_pb2.Binlog()
     try:
         binlog.ParseFromString(payload)
-        value = binlog_pb2.PrewriteValue.FromString(binlog.prewrite_value)
-    except Exception as error:
-        where = {"pump": pump, "commit_ts": commit_ts, "start_ts": start_ts}
-        hint = (
-            "the pump holds a damaged record; list the commit_ts in `filter.ignore-txn-commit-ts` to go on without it"
-        )
-        raise WireError(f"payload is not a binlog: {error}", where=where, hint=hint) from error
-    kind = "ddl" if binlog.ddl_job_id > 0 else "dml"
-    query = binlog.ddl_query.decode("utf-8", "replace") if kind == "ddl" else None
-    head = (pump, kind, value.schema_version, binlog.ddl_job_id, binlog.ddl_schema_state, query, _content(binlog))
-    for number, at in enumerate(range(0, max(len(payload), 1), CHUNK_BYTES)):
-        yield (commit_ts, start_ts, number, *head, payload[at : at + CHUNK_BYTES])
+        return binlog, binlog_pb2.PrewriteValue.FromString(binlog.prewrite_value).schema_version
+    except DecodeError:
+        return binlog, None
 
 
 def _content(binlog: binlog_pb2.Binlog) -> str:
     """What must be equal when two pumps hold one transaction: all but prewrite_key (invariant 4)."""
     state = f"{binlog.start_ts},{binlog.commit_ts},{binlog.ddl_job_id},{binlog.ddl_schema_state}".encode()
-    parts = (state, binlog.prewrite_value, binlog.ddl_query)
+    return _digest(state, binlog.prewrite_value, binlog.ddl_query)
+
+
+def _digest(*parts: bytes) -> str:
     return hashlib.blake2b(b"".join(len(part).to_bytes(8, "big") + part for part in parts), digest_size=16).hexdigest()
 
 

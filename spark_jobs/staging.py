@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from dataclasses import dataclass
 
@@ -11,7 +10,7 @@ from pyspark.sql import functions as F
 
 from binlake.window.plan import Member
 from spark_jobs.context import Bounds, StageContext
-from spark_jobs.pump_source import SCHEMA_DDL, PumpDataSource
+from spark_jobs.pump_source import SCHEMA_DDL, PumpPull
 
 
 def pull(ctx: StageContext, cluster_id: int, members: list[Member], bounds: Bounds) -> DataFrame:
@@ -19,17 +18,8 @@ def pull(ctx: StageContext, cluster_id: int, members: list[Member], bounds: Boun
     folder = ctx.paths.staging(str(bounds.lo))
     # What a dead attempt left is worthless: its pull has no proof.
     shutil.rmtree(folder, ignore_errors=True)
-    pumps = [[member.node_id, member.host] for member in members if not member.drained(bounds.lo)]
-    ctx.spark.dataSource.register(PumpDataSource)
-    source = (
-        ctx.spark.read.format(PumpDataSource.name())
-        .option("pumps", json.dumps(pumps))
-        .option("cluster_id", str(cluster_id))
-        .option("lo", str(bounds.lo))
-        .option("hi", str(bounds.hi))
-        .option("timeout_s", str(ctx.replication.source.timeout_s))
-        .load()
-    )
+    pumps = tuple((member.node_id, member.host) for member in members if not member.drained(bounds.lo))
+    source = PumpPull(pumps, cluster_id, bounds.lo, bounds.hi, ctx.replication.source.timeout_s).frame(ctx.spark)
     source.write.mode("overwrite").parquet(folder)
     return ctx.spark.read.schema(SCHEMA_DDL).parquet(folder)
 

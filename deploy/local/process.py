@@ -1,6 +1,6 @@
 """A server as a child with a session of its own: stopping it ends all it started, and says so when it could not.
 
-A record in `<folder>/<name>.pid` lets another process stop what one left running (`stop_recorded`).
+A record in `<folder>/<name>.process` lets another process stop what one left running (`stop_recorded`).
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class Child:
 
     @property
     def _record(self) -> Path:
-        return self.folder / f"{self.name}.pid"
+        return self.folder / f"{self.name}.process"
 
 
 def members(leader: int) -> list[psutil.Process]:
@@ -140,7 +140,7 @@ def end_session(leader: int, name: str, grace_s: float, *, reap: Callable[[], ob
 def stop_recorded(folder: Path, grace_s: float = GRACE_S) -> list[str]:
     """Stop every server that left its record in `folder`, the youngest first; their names."""
     stopped = []
-    for record in sorted(folder.glob("**/*.pid"), key=lambda path: path.stat().st_mtime, reverse=True):
+    for record in sorted(folder.glob("**/*.process"), key=lambda path: path.stat().st_mtime, reverse=True):
         told = _read(record)
         if told is not None:
             end_session(int(told["pid"]), record.stem, grace_s)

@@ -118,8 +118,9 @@ def _land(ctx: StageContext, bounds: Bounds, cluster: Cluster) -> tuple[WindowMa
     ensure_tables(ctx.spark, ctx.paths, ctx.replication.lake.retention_days)
     note = {"run": ctx.run_id, "window": bounds.window, "stage": "land"}
     # All above lo is replaced: an unsealed attempt with a greater hi may have left rows there.
-    if any(part.entities for part in parts.values()) or greatest(ctx.paths, BINLOG, "commit_ts") > bounds.lo:
-        overwrite(transactions(pulled, bounds), ctx.paths, BINLOG, f"commit_ts > {bounds.lo}", note)
+    fresh = greatest(ctx.paths, BINLOG, "commit_ts") <= bounds.lo
+    if any(part.entities for part in parts.values()) or not fresh:
+        overwrite(transactions(pulled, bounds), ctx.paths, BINLOG, f"commit_ts > {bounds.lo}", note, fresh=fresh)
     SchemaHistory(ctx.paths).append(bounds.lo, bounds.hi, jobs.base, jobs.changes)
     return _manifest(ctx, cluster, bounds, proofs, jobs), members
 

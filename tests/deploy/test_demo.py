@@ -68,8 +68,9 @@ def test_the_demo_ends_equal_stays_on_request_and_stops_cleanly(tmp_path: Path) 
             cwd=ROOT,
             capture_output=True,
             text=True,
-            check=True,
+            check=False,
         )
+    assert stopped.returncode == 0, stopped.stderr
     assert "airflow-scheduler" in stopped.stdout
     assert _left(folder) == []
 

@@ -83,8 +83,8 @@ def test_a_record_is_enough_to_stop_it(tmp_path: Path) -> None:
 def test_a_stale_record_stops_nobody_else(tmp_path: Path) -> None:
     other = Child("other", [sys.executable, "-c", "import time; time.sleep(600)"], tmp_path / "other").start()
     record = {"pid": other.pid, "created": time.time() - 1000}
-    (tmp_path / "old.pid").write_text(json.dumps(record))
-    (tmp_path / "other/other.pid").unlink()
+    (tmp_path / "old.process").write_text(json.dumps(record))
+    (tmp_path / "other/other.process").unlink()
     assert stop_recorded(tmp_path) == []
     assert other.pid is not None
     other.kill9()

@@ -70,14 +70,16 @@ def test_a_corrupt_payload_and_an_unknown_table_are_named_with_their_commit_ts(
     good: dict[str, Any], source: LiveSource, tmp_path: Path, mariadb: MariaDb
 ) -> None:  # S0-20 S0-72
     before = position(mariadb)
-    for value, kind, text in (
+    for content, kind, text in (
+        (b"\xff", "WireError", "no binlog"),
         (pb.PrewriteValue(schema_version=1, mutations=[pb.TableMutation(table_id=4711, inserted_rows=[b"\x08\x02"],
-                                                                        sequence=[0])]), "SchemaError", "4711"),
+                                                                        sequence=[0])]).SerializeToString(),
+         "SchemaError", "4711"),
         (pb.PrewriteValue(schema_version=1, mutations=[
-            pb.TableMutation(table_id=source.workload.table("d", "t").id, deleted_ids=[5], sequence=[2])]),
-         "WireError", "deleted_ids"),
+            pb.TableMutation(table_id=source.workload.table("d", "t").id, deleted_ids=[5], sequence=[2])])
+         .SerializeToString(), "WireError", "deleted_ids"),
     ):  # fmt: skip
-        prewrite = build.prewrite(source.pd.tso(), b"k", value.SerializeToString())
+        prewrite = build.prewrite(source.pd.tso(), b"k", content)
         source.workload.log(prewrite)
         commit_ts = source.pd.tso()
         source.workload.log(build.commit(prewrite, commit_ts))
@@ -92,6 +94,8 @@ def test_a_corrupt_payload_and_an_unknown_table_are_named_with_their_commit_ts(
         landed = json.loads(json.dumps(run_job(["plan", "--replication", str(config)])))
         assert landed["ok"]
     assert position(mariadb) == before
+    assert run_job(["window", "--replication", str(config)])["ok"]
+    assert position(mariadb) != before
 
 
 def test_the_command_line_prints_one_line(tmp_path: Path) -> None:
