@@ -94,7 +94,8 @@ def test_a_corrupt_payload_and_an_unknown_table_are_named_with_their_commit_ts(
         landed = json.loads(json.dumps(run_job(["plan", "--replication", str(config)])))
         assert landed["ok"]
     assert position(mariadb) == before
-    assert run_job(["window", "--replication", str(config)])["ok"]
+    applied = run_job(["window", "--replication", str(config)])
+    assert applied["ok"], applied
     assert position(mariadb) != before
 
 
