@@ -7,7 +7,7 @@ the rows behind it only.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from binlake.codec.writers import filled_text
@@ -125,11 +125,11 @@ def cell(definitions: WindowDefinitions, segments: Segments, db: str, table: str
     since, until = segments.bounds(segment)
     definition = definitions.within(db, table, since, until)
     identity = definition.identity()
-    return Cell(
-        db, table, segment, since, until, identity.kind, identity.columns, _filled(definition, identity.columns)
-    )
+    filled = tuple(filled_key(definition).values())
+    return Cell(db, table, segment, since, until, identity.kind, identity.columns, filled)
 
 
-def _filled(definition: TableDef, columns: Sequence[str]) -> tuple[str | None, ...]:
-    found = (definition.column(name) for name in columns)
-    return tuple(None if column is None else filled_text(column) for column in found)
+def filled_key(definition: TableDef) -> dict[str, str | None]:
+    """What a row written before ADD COLUMN holds in each column of the table's identity (tidb-binlog 5.5)."""
+    found = ((name, definition.column(name)) for name in definition.identity().columns)
+    return {name: None if column is None else filled_text(column) for name, column in found}
