@@ -59,6 +59,17 @@ def overwrite(
     return int(metrics.get("numOutputRows", 0))
 
 
+def clear(spark: SparkSession, paths: LakePaths, table: LakeTable, window: str, note: Mapping[str, str]) -> None:
+    """Remove the rows of `window` from a table partitioned by it; no commit when there are none."""
+    if has_rows(paths, table, window):
+        overwrite(local_frame(spark, [], table.schema()), paths, table, f"window = '{window}'", note)
+
+
+def has_rows(paths: LakePaths, table: LakeTable, window: str) -> bool:
+    """True when a table partitioned by window has files of `window`; asks the log only."""
+    return bool(DeltaTable(paths.table(table.name)).file_uris([("window", "=", window)]))
+
+
 def greatest(paths: LakePaths, table: LakeTable, column: str) -> int:
     """The greatest value of an integer `column` by the files' statistics; 0 for a table without rows."""
     files = pa.table(DeltaTable(paths.table(table.name)).get_add_actions(flatten=True)).to_pylist()

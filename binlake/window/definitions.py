@@ -15,6 +15,9 @@ from binlake.errors import SchemaError
 from binlake.schema import SchemaState, TableDef
 from binlake.schema.delta import Definitions
 
+IGNORED = "ignore-txn-commit-ts"
+"""The rule that skips what somebody else does on the target: it keeps the change of schema, without a statement."""
+
 
 @dataclass(frozen=True)
 class LandedDdl:
@@ -33,6 +36,11 @@ class LandedDdl:
     reason: str
     before: Definitions
     after: Definitions
+
+    @property
+    def opens_segment(self) -> bool:
+        """The rows behind it have other definitions on the target: it applies, or is left to the operator."""
+        return self.decision == "apply" or self.reason == IGNORED
 
 
 @dataclass(frozen=True)
@@ -77,7 +85,7 @@ class WindowDefinitions:
     def within(self, db: str, table: str, since: int, until: int) -> TableDef:
         """The definition for the segment [since, until): that at its start, else the first inside it.
 
-        A DDL that the sink skips opens no segment, so what it creates appears inside one. Raises SchemaError.
+        A DDL that a filter skips opens no segment, so what it creates appears inside one. Raises SchemaError.
         """
         found = self._within(db, table, since, until)
         if found is None:
