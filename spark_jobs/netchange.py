@@ -41,20 +41,6 @@ def mutations(spark: SparkSession, paths: LakePaths, lo: int, hi: int) -> DataFr
     return read(spark, paths, MUTATION).where((F.col("commit_ts") > lo) & (F.col("commit_ts") <= hi))
 
 
-def segment_of(starts: Sequence[int]) -> Column:
-    """The segment of a row's commit_ts: how many of `starts` are at or below it."""
-    if not starts:
-        return F.lit(0)
-    edges = F.array(*[F.lit(start) for start in starts])
-    return F.size(F.filter(edges, lambda start: start <= F.col("commit_ts")))
-
-
-def touched_cells(rows: DataFrame, starts: Sequence[int]) -> list[tuple[str, str, int]]:
-    """(db, table, segment) of everything that `rows` change, sorted: names only, no rows."""
-    found = rows.select("db", "table", segment_of(starts).alias("segment")).distinct().collect()
-    return sorted((row["db"], row["table"], row["segment"]) for row in found)
-
-
 def net_changes(spark: SparkSession, rows: DataFrame, cells: Sequence[Cell]) -> DataFrame:
     """NET_COLUMNS of `rows` (of `mutation`); every row must fall into one of `cells`.
 

@@ -66,6 +66,11 @@ def sink_window(ctx: StageContext, bounds: Bounds, merged: Merged) -> SinkWindow
     return SinkWindow(bounds, ddls, Segments(bounds.lo, bounds.hi, starts), definitions)
 
 
+def own_rows(bounds: Bounds) -> str:
+    """The predicate of a window's rows in a table partitioned by window."""
+    return f"window = '{bounds.window}'"
+
+
 def note(ctx: StageContext, stage: str, bounds: Bounds) -> dict[str, str]:
     """What a commit to the lake says of itself."""
     return {"run": ctx.run_id, "window": bounds.window, "stage": stage}

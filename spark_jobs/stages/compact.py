@@ -16,15 +16,16 @@ from binlake.config.model import Target
 from binlake.downstream import Position
 from binlake.errors import ConfigError
 from binlake.lake.lock import lake_lock
+from binlake.lake.mutations import touched_cells
 from binlake.lake.tables import CHANGE
 from binlake.lake.windowlog import WindowEvent
 from binlake.window.definitions import cell
 from binlake.window.manifest import ApplyManifest
 from spark_jobs.context import Bounds, StageContext, StageResult
 from spark_jobs.lake import clear, overwrite, read
-from spark_jobs.netchange import mutations, net_changes, touched_cells
+from spark_jobs.netchange import mutations, net_changes
 from spark_jobs.pinned import combined, digest_of, open_manifest, require_pinned, start_of, target_position
-from spark_jobs.sinks import SinkWindow, merged_rows, note, require_merged, sink_window
+from spark_jobs.sinks import SinkWindow, merged_rows, note, own_rows, require_merged, sink_window
 
 log = structlog.get_logger(__name__)
 
@@ -62,19 +63,19 @@ def _write(ctx: StageContext, window: SinkWindow, mutated: int, pinned: ApplyMan
     if frame is None:
         if pinned is not None:
             require_pinned(CHANGE.name, bounds, pinned.change, combined([]))
-        clear(ctx.spark, ctx.paths, CHANGE, bounds.window, note(ctx, "compact", bounds))
+        clear(ctx.spark, ctx.paths, CHANGE, own_rows(bounds), note(ctx, "compact", bounds))
         return 0, 0
     if pinned is not None:
         require_pinned(CHANGE.name, bounds, pinned.change, digest_of(frame, names)[0])
-    return overwrite(frame, ctx.paths, CHANGE, f"window = '{bounds.window}'", note(ctx, "compact", bounds)), tables
+    return overwrite(frame, ctx.paths, CHANGE, own_rows(bounds), note(ctx, "compact", bounds)), tables
 
 
 def _derived(ctx: StageContext, window: SinkWindow) -> tuple[DataFrame | None, int]:
     """(rows of `change`, tables); no rows when nothing in the window changes one."""
-    rows = mutations(ctx.spark, ctx.paths, window.bounds.lo, window.bounds.hi)
-    places = touched_cells(rows, window.segments.starts)
+    places = touched_cells(ctx.paths, window.bounds.lo, window.bounds.hi, window.segments.starts)
     if not places:
         return None, 0
+    rows = mutations(ctx.spark, ctx.paths, window.bounds.lo, window.bounds.hi)
     cells = [cell(window.definitions, window.segments, *place) for place in places]
     frame = net_changes(ctx.spark, rows, cells).withColumn("window", F.lit(window.bounds.window))
     return frame, len({(db, table) for db, table, _ in places})

@@ -27,10 +27,10 @@ from binlake.statement import BatchLimits, Phase, StatementBatch, statement_dige
 from binlake.window.definitions import LandedDdl
 from binlake.window.manifest import ApplyManifest, window_name
 from spark_jobs.context import Bounds, StageContext, StageResult
-from spark_jobs.lake import clear, has_rows, local_frame, overwrite, read
+from spark_jobs.lake import clear, local_frame, may_have, overwrite, read
 from spark_jobs.pinned import cluster_id, combined, open_manifest, require_pinned, start_of, target_position
 from spark_jobs.render import PLACE, Chunk, Renderer, chunks, placed, require_segments, sizes
-from spark_jobs.sinks import SinkWindow, note, require_merged, sink_window
+from spark_jobs.sinks import SinkWindow, note, own_rows, require_merged, sink_window
 from spark_jobs.statements import INDEX, LakeStatements, batch_row, index_digest
 
 log = structlog.get_logger(__name__)
@@ -93,7 +93,7 @@ def _write(
     """Writes the rows, those of `pinned` if there is one; the digest of `change`."""
     bounds, about = window.bounds, note(ctx, "convert", window.bounds)
     changes = placed(read(ctx.spark, ctx.paths, CHANGE).where(F.col("window") == bounds.window))
-    counted = sizes(changes, CHANGE.column_names()) if has_rows(ctx.paths, CHANGE, bounds.window) else []
+    counted = sizes(changes, CHANGE.column_names()) if may_have(ctx.paths, CHANGE, own_rows(bounds)) else []
     require_segments(counted, target.max_segment_rows, bounds.window)
     frames = [_rendered(ctx, window, target, changes, chunks(counted, limits), limits)] if counted else []
     if ddls:
@@ -104,9 +104,9 @@ def _write(
         index = [row.asDict() for row in frame.select(*INDEX).collect()] if frame is not None else []
         require_pinned(STATEMENT.name, bounds, pinned.statement, index_digest(index))
     if frame is None:
-        clear(ctx.spark, ctx.paths, STATEMENT, bounds.window, about)
+        clear(ctx.spark, ctx.paths, STATEMENT, own_rows(bounds), about)
     else:
-        overwrite(frame, ctx.paths, STATEMENT, f"window = '{bounds.window}'", about)
+        overwrite(frame, ctx.paths, STATEMENT, own_rows(bounds), about)
     return combined(counted)
 
 

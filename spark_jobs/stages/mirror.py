@@ -19,6 +19,7 @@ from pyspark.sql import functions as F
 from binlake.filter import TableFilter
 from binlake.lake.ddls import landed_ddls
 from binlake.lake.lock import lake_lock
+from binlake.lake.mutations import touched_cells
 from binlake.lake.paths import LakePaths
 from binlake.lake.schemas import SchemaHistory
 from binlake.lake.windowlog import WindowEvent
@@ -34,7 +35,7 @@ from binlake.mirror import (
 from binlake.window.definitions import WindowDefinitions
 from spark_jobs.context import Bounds, StageContext, StageResult
 from spark_jobs.lake import local_frame
-from spark_jobs.netchange import mutations, net_changes, touched_cells
+from spark_jobs.netchange import mutations, net_changes
 from spark_jobs.sinks import Merged, require_merged
 
 log = structlog.get_logger(__name__)
@@ -99,7 +100,8 @@ def _apply(ctx: StageContext, window: Bounds, merged: Merged) -> Applied:
     ddls = landed_ddls(ctx.paths, window.lo, window.hi) if merged.ddls else []
     definitions = WindowDefinitions(SchemaHistory(ctx.paths).state_at(window.lo), ddls)
     rows = mutations(ctx.spark, ctx.paths, window.lo, window.hi) if merged.rows else None
-    touched = {(db, table) for db, table, _ in touched_cells(rows, ())} if rows is not None else set()
+    cells = touched_cells(ctx.paths, window.lo, window.hi, ()) if merged.rows else []
+    touched = {(db, table) for db, table, _ in cells}
     known = MirrorVersions(ctx.paths).latest()
     keeps = TableFilter(ctx.replication.filter).keeps
     plan = mirror_plan(window.lo, window.hi, definitions, ddls, touched, known, keeps)
