@@ -15,8 +15,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from binlake.lake.paths import LakePaths
-from binlake.lake.tables import SPARK_TABLES, LakeTable
-from binlake.tso import MAX_TS
+from binlake.lake.tables import SPARK_TABLES, LakeTable, arrow_schema
 
 
 def ensure_tables(spark: SparkSession, paths: LakePaths, retention_days: int) -> None:
@@ -32,38 +31,39 @@ def read(spark: SparkSession, paths: LakePaths, table: LakeTable) -> DataFrame:
 
 
 def local_frame(spark: SparkSession, rows: Iterable[Sequence[object]], schema: str) -> DataFrame:
-    """The few `rows` of a driver as a DataFrame; a client of a Connect server takes arrays as lists only."""
-    cells = [tuple(list(cell) if isinstance(cell, tuple) else cell for cell in row) for row in rows]
-    return spark.createDataFrame(cells, schema)
+    """The few `rows` of a driver as a DataFrame: through Arrow they are part of the plan and need no Spark job."""
+    kinds = arrow_schema(schema)
+    columns = list(zip(*rows, strict=True)) or [[] for _ in kinds]
+    arrays = [pa.array(column, kind) for column, kind in zip(columns, kinds.types, strict=True)]
+    return spark.createDataFrame(pa.Table.from_arrays(arrays, schema=kinds))
 
 
-def overwrite(
-    frame: DataFrame,
-    paths: LakePaths,
-    table: LakeTable,
-    predicate: str,
-    note: Mapping[str, str],
-    *,
-    fresh: bool = False,
-) -> int:
+def overwrite(frame: DataFrame, paths: LakePaths, table: LakeTable, predicate: str, note: Mapping[str, str]) -> int:
     """Replace the rows that match `predicate` by `frame` (all of which must match it) in one commit; the rows written.
 
-    `fresh`: no row matches yet, which spares the search. `note` goes into the commit's userMetadata (`DESCRIBE
-    HISTORY`): run, window, stage.
+    Caller holds the table's lock. `note` goes into the commit's userMetadata (`DESCRIBE HISTORY`): run, window, stage.
     """
     writer = frame.select(*table.column_names()).write.format("delta")
-    writer = writer.mode("append") if fresh else writer.mode("overwrite").option("replaceWhere", predicate)
+    if may_have(paths, table, predicate):
+        writer = writer.mode("overwrite").option("replaceWhere", predicate)
+    else:
+        # Nothing to replace, as in all but reruns: two Spark jobs that would look for it are saved.
+        writer = writer.mode("append")
     writer.option("userMetadata", json.dumps(dict(note), sort_keys=True)).save(paths.table(table.name))
     # The commit's own count: reading it back would scan the rows again.
     metrics = DeltaTable(paths.table(table.name)).history(1)[0]["operationMetrics"]
     return int(metrics.get("numOutputRows", 0))
 
 
-def greatest(paths: LakePaths, table: LakeTable, column: str) -> int:
-    """The greatest value of an integer `column` by the files' statistics; 0 for a table without rows."""
-    files = pa.table(DeltaTable(paths.table(table.name)).get_add_actions(flatten=True)).to_pylist()
-    # A file without statistics could hold anything.
-    return max((MAX_TS if file[f"max.{column}"] is None else file[f"max.{column}"] for file in files), default=0)
+def clear(spark: SparkSession, paths: LakePaths, table: LakeTable, predicate: str, note: Mapping[str, str]) -> None:
+    """Remove the rows that match `predicate`; no commit when there are none."""
+    if may_have(paths, table, predicate):
+        overwrite(local_frame(spark, [], table.schema()), paths, table, predicate, note)
+
+
+def may_have(paths: LakePaths, table: LakeTable, predicate: str) -> bool:
+    """False when no file can have a row that matches `predicate`, by partitions and statistics."""
+    return bool(DeltaTable(paths.table(table.name)).file_uris(file_pruning_predicate=predicate))
 
 
 def folds(frame: DataFrame, columns: list[str]) -> list[Column]:

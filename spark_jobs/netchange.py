@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import astuple
+from functools import reduce
+from operator import or_
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -39,20 +41,6 @@ def mutations(spark: SparkSession, paths: LakePaths, lo: int, hi: int) -> DataFr
     return read(spark, paths, MUTATION).where((F.col("commit_ts") > lo) & (F.col("commit_ts") <= hi))
 
 
-def segment_of(starts: Sequence[int]) -> Column:
-    """The segment of a row's commit_ts: how many of `starts` are at or below it."""
-    if not starts:
-        return F.lit(0)
-    edges = F.array(*[F.lit(start) for start in starts])
-    return F.size(F.filter(edges, lambda start: start <= F.col("commit_ts")))
-
-
-def touched_cells(rows: DataFrame, starts: Sequence[int]) -> list[tuple[str, str, int]]:
-    """(db, table, segment) of everything that `rows` change, sorted: names only, no rows."""
-    found = rows.select("db", "table", segment_of(starts).alias("segment")).distinct().collect()
-    return sorted((row["db"], row["table"], row["segment"]) for row in found)
-
-
 def net_changes(spark: SparkSession, rows: DataFrame, cells: Sequence[Cell]) -> DataFrame:
     """NET_COLUMNS of `rows` (of `mutation`); every row must fall into one of `cells`.
 
@@ -72,7 +60,8 @@ def net_changes(spark: SparkSession, rows: DataFrame, cells: Sequence[Cell]) -> 
     own = [F.col(f"c.{name}") for name in ("segment", "db", "table", "identity", "columns", "filled")]
     # Keys are used more than once behind this: a column of their own is computed once.
     keys = [_key(f"m.{image}", list(shapes)).alias(f"{image}_key") for image in ("before", "after")]
-    keyed = placed.select(*own, *_ORDER, "m.before", "m.after", *keys)
+    images = [_completed(f"m.{image}", list(shapes)).alias(image) for image in ("before", "after")]
+    keyed = placed.select(*own, *_ORDER, *images, *keys)
     return _net(keyed.select("segment", "db", "table", "identity", *_ORDER, F.explode(_events()).alias("e")))
 
 
@@ -91,6 +80,29 @@ def _key(image: str, shapes: list[Shape]) -> Column:
     broken = F.exists(_values(image), lambda value: value.isNull())
     bad = (F.col("c.identity") != "row") & key.contains("null") & broken
     return F.when(F.col(image).isNotNull(), F.when(bad, F.raise_error(_null_key())).otherwise(key))
+
+
+def _completed(image: str, shapes: list[Shape]) -> Column:
+    """The image with the key columns that it lacks: a DELETE finds its row by them (tidb-binlog 5.5)."""
+    lacks = _lacks_any(image)
+    for number, (_, columns, filled) in enumerate(shapes[:COMPILED_SHAPES]):
+        known = [name for name, default in zip(columns, filled, strict=True) if default is not None]
+        lacks = F.when(F.col("c.shape") == number, _lacks(image, known)).otherwise(lacks)
+    missing = F.map_filter(F.map_from_arrays("columns", "filled"), lambda name, _: ~_has(image, name))
+    keyed = F.col("c.identity") != "row"
+    return F.when(keyed & lacks, F.map_concat(F.col(image), missing)).otherwise(F.col(image))
+
+
+def _lacks(image: str, names: Sequence[str]) -> Column:
+    return reduce(or_, [~_has(image, F.lit(name)) for name in names], F.lit(False))
+
+
+def _lacks_any(image: str) -> Column:
+    return F.exists("columns", lambda name: ~_has(image, name))
+
+
+def _has(image: str, name: Column) -> Column:
+    return F.map_contains_key(F.col(image), name)
 
 
 def _compiled(image: str, columns: Sequence[str], filled: Sequence[str | None]) -> Column:

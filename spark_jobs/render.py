@@ -15,9 +15,10 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from binlake.downstream import too_many_rows
 from binlake.errors import Permanent
 from binlake.schema import TableDef
-from binlake.statement import MAX_STATEMENT_BYTES, Phase, StatementBatch, TableStatements, images_from_maps
+from binlake.statement import BatchLimits, Phase, StatementBatch, TableStatements, images_from_maps
 from spark_jobs.lake import folds
 from spark_jobs.statements import batch_row, statement_table
 
@@ -54,10 +55,19 @@ def sizes(changes: DataFrame, columns: list[str]) -> list[Any]:
     text = F.octet_length(F.array_join(F.map_values(image), "", "")) * 4 + F.size(image) * 300
     counted = [F.greatest(F.count("*"), F.sum("copies")).alias("rows"), F.sum(text * F.col("copies")).alias("bytes")]
     kept: list[Column] = [fold.alias(f"fold{n}") for n, fold in enumerate(folds(changes, columns))]
-    return changes.groupBy(*PLACE, "bucket").agg(*counted, *kept).orderBy(*PLACE, "bucket").collect()
+    found = changes.groupBy(*PLACE, "bucket").agg(*counted, *kept).collect()
+    return sorted(found, key=lambda row: tuple(row[name] for name in (*PLACE, "bucket")))
 
 
-def chunks(counted: Sequence[Any], batch_rows: int) -> list[Chunk]:
+def require_segments(counted: Sequence[Any], most: int, window: str) -> None:
+    """Every segment fits into one transaction. Raises Permanent before anything is sealed (hazards R-30)."""
+    for number, rows in groupby(counted, key=lambda row: row["segment"]):
+        found = sum(row["rows"] for row in rows)
+        if found > most:
+            raise too_many_rows(window, number, found, most)
+
+
+def chunks(counted: Sequence[Any], limits: BatchLimits) -> list[Chunk]:
     """Chunks in order of place; batch numbers of one (segment, phase) never meet."""
     found: list[Chunk] = []
     for _, phase in groupby(counted, key=lambda row: (row["segment"], row["phase"])):
@@ -66,7 +76,7 @@ def chunks(counted: Sequence[Any], batch_rows: int) -> list[Chunk]:
             for number, part in enumerate(_parts(list(rows))):
                 size, text = sum(row["rows"] for row in part), sum(row["bytes"] for row in part)
                 # Two neighbours that were cut for their bytes hold more than one bound together.
-                last = first + size // batch_rows + 1 + 2 * (text // MAX_STATEMENT_BYTES + 1)
+                last = first + size // limits.rows + 1 + 2 * (text // limits.bytes + 1)
                 found.append(Chunk(place, number, tuple(row["bucket"] for row in part), first, last))
                 first = last + 1
     return found
@@ -91,7 +101,7 @@ class Renderer:
     tables: Mapping[tuple[int, str, str], TableDef]
     chunks: Mapping[tuple[Place, int], Chunk]
     dialect: str
-    batch_rows: int
+    limits: BatchLimits
 
     def __call__(self, rows: pa.Table) -> pa.Table:
         """All rows of one chunk to its batches. Raises SchemaError, Permanent."""
@@ -103,7 +113,7 @@ class Renderer:
             table,
             head["segment"],
             dialect=self.dialect,  # type: ignore[arg-type]
-            batch_rows=self.batch_rows,
+            limits=self.limits,
             first_batch=chunk.first_batch,
         )
         found = [batch_row(self.window, batch) for batch in _batches(writer, table, rows.sort_by("key"), head["phase"])]

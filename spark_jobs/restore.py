@@ -11,10 +11,12 @@ import uuid
 
 from binlake.config import load_replication
 from binlake.errors import CheckpointConflict, ConfigError
+from binlake.window.manifest import window_name
 from spark_jobs.commands import show
 from spark_jobs.context import Bounds, StageContext, StageResult
 from spark_jobs.main import session_factory
-from spark_jobs.runner import STOPPED, run_stage
+from spark_jobs.pinned import target_position
+from spark_jobs.runner import run_sink
 
 SINK_STAGES = ("compact", "convert", "finalize")
 
@@ -54,20 +56,15 @@ def restore(ctx: StageContext, to: int | None = None) -> list[StageResult]:
             where={"lake": ctx.paths.root, "nearest_below": below},
             hint="`binlake window list` shows them; a stop-at in the configuration makes one end where you want it",
         )
-    return [result for window in landed if window[1] <= last for result in _apply(ctx, Bounds(*window), last)]
+    _require_not_open_beyond(ctx, Bounds(landed[0][0], last))
+    return [result for window in landed if window[1] <= last for result in run_sink(ctx, SINK_STAGES, Bounds(*window))]
 
 
-def _apply(ctx: StageContext, bounds: Bounds, last: int) -> list[StageResult]:
-    results: list[StageResult] = []
-    for stage in SINK_STAGES:
-        results.append(run_stage(stage, ctx, bounds))
-        if results[-1].hi > last:
-            raise CheckpointConflict(
-                f"the lake holds a window of the SQL sink that ends at {results[-1].hi}, above {last}",
-                where={"window": bounds.window},
-                hint="an earlier target took several landed windows as one: restore to the end of that window",
-            )
-        if results[-1].state in STOPPED:
-            break
-        bounds = Bounds(results[-1].lo, results[-1].hi)
-    return results
+def _require_not_open_beyond(ctx: StageContext, bounds: Bounds) -> None:
+    """A window that the target holds open is finished whole, wherever it ends."""
+    opened = target_position(ctx, bounds).window
+    if opened is not None and opened[1] > bounds.hi:
+        raise CheckpointConflict(
+            f"the target holds the window {window_name(*opened)} open, which ends above {bounds.hi}",
+            hint="restore to the end of that window, or further",
+        )

@@ -48,19 +48,28 @@ def run_window(ctx: StageContext, start_ts: int | None = None) -> list[StageResu
         results.append(run_stage(stage.name, ctx, bounds))
         bounds = Bounds(results[-1].lo, results[-1].hi)
     chains = [[s for s in stages if s.sink == sink] for sink in dict.fromkeys(s.sink for s in stages if s.sink)]
-    return results + _side_by_side([lambda c=chain: _run_chain(ctx, c, bounds) for chain in chains])  # type: ignore[misc]
+    return results + _side_by_side([lambda c=chain: run_sink(ctx, _names(c), bounds) for chain in chains])  # type: ignore[misc]
 
 
-def _run_chain(ctx: StageContext, chain: Sequence[Stage], bounds: Bounds) -> list[StageResult]:
+def run_sink(ctx: StageContext, stages: Sequence[str], bounds: Bounds) -> list[StageResult]:
+    """The stages of a sink up to `bounds.hi`, window by window: compact may end one before (stop points, size)."""
     results: list[StageResult] = []
-    for stage in chain:
-        result = run_stage(stage.name, ctx, bounds)
-        results.append(result)
-        if result.state in STOPPED:
-            break
-        # compact widens the window to all that its sink has not applied yet.
-        bounds = Bounds(result.lo, result.hi)
-    return results
+    reached = bounds.lo
+    while True:
+        window = bounds
+        for stage in stages:
+            results.append(run_stage(stage, ctx, window))
+            if results[-1].state in STOPPED:
+                return results
+            # compact widens or narrows the window to what its sink applies next.
+            window = Bounds(results[-1].lo, results[-1].hi)
+        if window.hi >= bounds.hi or window.hi <= reached:
+            return results
+        reached = window.hi
+
+
+def _names(chain: Sequence[Stage]) -> list[str]:
+    return [stage.name for stage in chain]
 
 
 def _side_by_side(chains: Sequence[Callable[[], list[StageResult]]]) -> list[StageResult]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 import time
@@ -69,4 +70,6 @@ def connect_session(remote: str, app: str) -> SparkSession:
     if "session_id=" not in remote:
         session = uuid.uuid5(uuid.NAMESPACE_URL, f"{app}/{int(time.time()) // 3600}")
         remote = f"{remote}{'' if '/;' in remote else '/' if not remote.endswith('/') else ''};session_id={session}"
+    # Delta's conflicts come as exceptions of their own: those of a client in this process need no import.
+    importlib.import_module("delta.connect")
     return SparkSession.builder.remote(remote).getOrCreate()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from binlake.errors import IncompleteWindow
 from binlake.lake.ddls import landed_ddls
@@ -37,14 +38,14 @@ class SinkWindow:
     definitions: WindowDefinitions
 
     @property
-    def applied(self) -> tuple[LandedDdl, ...]:
-        """The DDL that apply: the k-th one opens segment k, from 1."""
-        return tuple(ddl for ddl in self.ddls if ddl.decision == "apply")
+    def cuts(self) -> tuple[LandedDdl, ...]:
+        """The DDL that open segments: the k-th one opens segment k, from 1."""
+        return tuple(ddl for ddl in self.ddls if ddl.opens_segment)
 
 
 def require_merged(ctx: StageContext, lo: int, hi: int) -> Merged:
     """The counts of (lo, hi]; overlapping windows count whole. Raises IncompleteWindow if one is not merged."""
-    merged = {(e["lo"], e["hi"]): e for e in _merge_events(ctx)}
+    merged = {(e["lo"], e["hi"]): e for e in _merge_events(ctx, lo, hi)}
     landed = [window for window in ctx.windows.landed() if window[0] < hi and window[1] > lo]
     missing = [window_name(*window) for window in landed if window not in merged]
     if missing or not landed or landed[0][0] > lo or landed[-1][1] < hi:
@@ -58,11 +59,16 @@ def require_merged(ctx: StageContext, lo: int, hi: int) -> Merged:
 
 
 def sink_window(ctx: StageContext, bounds: Bounds, merged: Merged) -> SinkWindow:
-    """The window as the SQL sink sees it: only DDL that apply open segments, over all its landed windows."""
+    """The window as the SQL sink sees it: its DDL open segments over all its landed windows."""
     ddls = tuple(landed_ddls(ctx.paths, bounds.lo, bounds.hi)) if merged.ddls else ()
-    starts = tuple(ddl.commit_ts for ddl in ddls if ddl.decision == "apply")
+    starts = tuple(ddl.commit_ts for ddl in ddls if ddl.opens_segment)
     definitions = WindowDefinitions(SchemaHistory(ctx.paths).state_at(bounds.lo), ddls)
     return SinkWindow(bounds, ddls, Segments(bounds.lo, bounds.hi, starts), definitions)
+
+
+def own_rows(bounds: Bounds) -> str:
+    """The predicate of a window's rows in a table partitioned by window."""
+    return f"window = '{bounds.window}'"
 
 
 def note(ctx: StageContext, stage: str, bounds: Bounds) -> dict[str, str]:
@@ -70,8 +76,14 @@ def note(ctx: StageContext, stage: str, bounds: Bounds) -> dict[str, str]:
     return {"run": ctx.run_id, "window": bounds.window, "stage": stage}
 
 
-def _merge_events(ctx: StageContext) -> list[dict[str, object]]:
-    return [event for event in ctx.windows.events(stage="merge") if event["state"] == "done"]
+def merged_rows(ctx: StageContext, lo: int, hi: int) -> dict[tuple[int, int], int]:
+    """Row changes of each merged window that overlaps (lo, hi]."""
+    return {(e["lo"], e["hi"]): e["rows"] for e in _merge_events(ctx, lo, hi)}
+
+
+def _merge_events(ctx: StageContext, lo: int, hi: int) -> list[dict[str, Any]]:
+    events = ctx.windows.events(stage="merge", within=(lo, hi))
+    return [event for event in events if event["state"] == "done"]
 
 
 def _ddl_count(event: Mapping[str, object]) -> int:

@@ -6,8 +6,9 @@ finalize executes what is here and nothing else, so whatever it reads is checked
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.dataset as ds
@@ -22,7 +23,7 @@ from binlake.schema import Action
 from binlake.statement import Phase, StatementBatch, statement_digest
 from spark_jobs.sinks import SinkWindow
 
-_PLACE = ("segment", "phase", "batch", "db", "table", "rows", "digest")
+INDEX = ("segment", "phase", "batch", "db", "table", "rows", "digest")
 _BATCH = ("segment", "phase", "batch", "db", "table", "kind", "sql", "expect", "verify_sql", "verify_rows", "rows",
           "digest")  # fmt: skip
 _READ_AHEAD = 8
@@ -46,15 +47,11 @@ class LakeStatements:
         self._versions = schema_versions
         self._data = dataset(DeltaTable(paths.table("statement")))
         self._own = ds.field("window") == window.bounds.window
-        self._index = self._data.to_table(columns=list(_PLACE), filter=self._own).to_pylist()
+        self._index = self._data.to_table(columns=list(INDEX), filter=self._own).to_pylist()
 
     def digest(self) -> str:
         """SHA-256 over the place, row count and digest of every batch, in order."""
-        digest = hashlib.sha256()
-        for row in sorted(self._index, key=lambda row: tuple(row[name] for name in _PLACE[:3])):
-            digest.update("\0".join(str(row[name]) for name in _PLACE).encode())
-            digest.update(b"\n")
-        return digest.hexdigest()
+        return index_digest(self._index)
 
     @property
     def rows(self) -> int:
@@ -94,7 +91,7 @@ class LakeStatements:
         return self._with_ddl(plan) if number else plan
 
     def _with_ddl(self, plan: SegmentPlan) -> SegmentPlan:
-        ddl = self._window.applied[plan.number - 1]
+        ddl = self._window.cuts[plan.number - 1]
         batch = next(self.batches(plan.number, Phase.DDL), None)
         if batch is None:
             return plan
@@ -115,7 +112,16 @@ class LakeStatements:
     def _version(self, number: int) -> int:
         if number == len(self._window.segments.starts):
             return self._versions[1]
-        return self._window.applied[number - 1].schema_version if number else self._versions[0]
+        return self._window.cuts[number - 1].schema_version if number else self._versions[0]
+
+
+def index_digest(rows: Iterable[Mapping[str, Any]]) -> str:
+    """The digest of batches by their columns of INDEX."""
+    digest = hashlib.sha256()
+    for row in sorted(rows, key=lambda row: tuple(row[name] for name in INDEX[:3])):
+        digest.update("\0".join(str(row[name]) for name in INDEX).encode())
+        digest.update(b"\n")
+    return digest.hexdigest()
 
 
 def _checked(row: dict[str, object]) -> StatementBatch:
@@ -123,7 +129,7 @@ def _checked(row: dict[str, object]) -> StatementBatch:
     if statement_digest(sql) != row["digest"]:
         raise ImmutableWindow(
             "a statement is not the one that was derived",
-            where={name: row[name] for name in _PLACE[:5]},
+            where={name: row[name] for name in INDEX[:5]},
             hint="the table `statement` was changed: restore it by Delta time travel, or run convert again",
         )
     fields = {**row, "phase": Phase(row["phase"]), "sql": tuple(sql), "expect": tuple(row["expect"])}  # type: ignore

@@ -6,8 +6,8 @@ Every write goes through `apply_window`; everything else here reads, or is a par
 from binlake.downstream.apply import apply_window
 from binlake.downstream.checkpoint import Checkpoint
 from binlake.downstream.definitions import Expected, expected_after, expected_of
-from binlake.downstream.position import checkpoint_of, checkpoint_ts, open_window, progress_of
-from binlake.downstream.segments import ApplyResult, Hook, SegmentPlan, StatementSource
+from binlake.downstream.position import Position, checkpoint_of, checkpoint_ts, position_of, progress_of
+from binlake.downstream.segments import ApplyResult, Hook, SegmentPlan, StatementSource, too_many_rows
 from binlake.downstream.session import Session
 from binlake.downstream.stopping import StopFlag
 
@@ -16,6 +16,7 @@ __all__ = [
     "Checkpoint",
     "Expected",
     "Hook",
+    "Position",
     "SegmentPlan",
     "Session",
     "StatementSource",
@@ -25,6 +26,7 @@ __all__ = [
     "checkpoint_ts",
     "expected_after",
     "expected_of",
-    "open_window",
+    "position_of",
     "progress_of",
+    "too_many_rows",
 ]

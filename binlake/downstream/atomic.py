@@ -14,9 +14,9 @@ from typing import IO
 from binlake.downstream.ledger import Ledger, is_done
 from binlake.downstream.progress import Progress, write_progress
 from binlake.downstream.run import ApplyRun
-from binlake.downstream.segments import SegmentPlan, StatementSource
+from binlake.downstream.segments import SegmentPlan, StatementSource, too_many_rows
 from binlake.downstream.session import Session
-from binlake.errors import Drift, Permanent, TargetRefused
+from binlake.errors import Drift, TargetRefused
 from binlake.statement.batch import UNCHECKED, StatementBatch
 
 _SPOOLED_BYTES = 16 << 20
@@ -91,11 +91,7 @@ def _run_batch(session: Session, batch: StatementBatch) -> None:
 def _require_within(run: ApplyRun, plan: SegmentPlan, rows: int) -> None:
     limit = run.target.max_segment_rows
     if rows > limit:
-        raise Permanent(
-            f"segment {plan.number} has more than {limit} rows: too many for one transaction",
-            where={"window": run.manifest.window, "segment": plan.number, "rows": rows},
-            hint="raise target.max-segment-rows, or make windows shorter (window.max-seconds)",
-        )
+        raise too_many_rows(run.manifest.window, plan.number, rows, limit)
 
 
 def _note_check(checks: IO[str], batch: StatementBatch) -> None:
@@ -107,7 +103,7 @@ def _note_check(checks: IO[str], batch: StatementBatch) -> None:
 def _verify(session: Session, checks: IO[str]) -> None:
     """Every key that must be there is there, after all writes: a later REPLACE may have removed an earlier row."""
     checks.seek(0)
-    for group in _groups(checks):
+    for group in _groups(checks, min(_QUERY_BYTES, session.max_packet() // 2)):
         # One round trip for many: each check is a query of one number.
         found = session.rows("SELECT " + ", ".join(f"({sql})" for sql, _, _ in group))[0]
         for (sql, expected, place), there in zip(group, found, strict=True):
@@ -123,15 +119,17 @@ def _require_all(sql: str, expected: int, place: dict[str, object], found: int) 
         )
 
 
-def _groups(checks: IO[str]) -> Iterator[list[tuple[str, int, dict[str, object]]]]:
+def _groups(checks: IO[str], most: int) -> Iterator[list[tuple[str, int, dict[str, object]]]]:
+    """Checks in groups of `most` bytes of text together, unless one alone has more."""
     group: list[tuple[str, int, dict[str, object]]] = []
     size = 0
     for line in checks:
-        group.append(tuple(json.loads(line)))
-        size += len(line)
-        if len(group) >= _CHECKS_A_QUERY or size >= _QUERY_BYTES:
+        added = len(line.encode())
+        if group and (len(group) >= _CHECKS_A_QUERY or size + added > most):
             yield group
             group, size = [], 0
+        group.append(tuple(json.loads(line)))
+        size += added
     if group:
         yield group
 

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from binlake.config.load import load_replication
 from binlake.config.model import Replication, Target
 from binlake.downstream.checkpoint import Checkpoint
-from binlake.downstream.fence import claim
+from binlake.downstream.fence import Fence, claim
 from binlake.downstream.position import checkpoint_of, progress_of
-from binlake.downstream.progress import Progress, take_ownership
+from binlake.downstream.progress import Progress, open_progress, read_progress, take_ownership, write_progress
 from binlake.downstream.session import Session
 from binlake.downstream.tables import create_tables
-from binlake.errors import ConfigError
+from binlake.errors import CheckpointConflict, ConfigError
 
 
 class CheckpointCommand:
@@ -27,6 +29,11 @@ class CheckpointCommand:
         """`show` or `adopt`, the replication's file, the cluster."""
         parser.add_argument("action", choices=("show", "adopt"))
         parser.add_argument("--replication", required=True, metavar="FILE", help="the replication's TOML")
+        parser.add_argument(
+            "--close-window",
+            action="store_true",
+            help="adopt: give up the window that another replication left open; this one goes on from the checkpoint",
+        )
         parser.add_argument("--cluster-id", type=int, help="default: source.cluster-id, else the only row there is")
         parser.add_argument("--output", choices=("text", "json"), default="text")
 
@@ -37,27 +44,66 @@ class CheckpointCommand:
             raise ConfigError("this replication has no [target]", where={"file": args.replication})
         cluster_id = args.cluster_id if args.cluster_id is not None else int(replication.source.cluster_id or 0)
         if args.action == "adopt":
-            _adopt(replication, replication.target, cluster_id)
+            _adopt(replication, replication.target, cluster_id, close=args.close_window)
         shown = _shown(cluster_id, checkpoint_of(replication, cluster_id), progress_of(replication, cluster_id))
         print(json.dumps(shown, indent=2) if args.output == "json" else _text(shown))
         return 0
 
 
-def _adopt(replication: Replication, target: Target, cluster_id: int) -> None:
+def _adopt(replication: Replication, target: Target, cluster_id: int, *, close: bool) -> None:
     if not cluster_id:
         raise ConfigError("adopt must know the cluster", hint="give --cluster-id, or set source.cluster-id")
-    session = Session(target)
+    session, schema = Session(target), target.checkpoint_schema
     try:
-        create_tables(session, target.checkpoint_schema)
-        # A claim: nobody of this replication may be writing meanwhile.
-        fence = claim(session, target, replication.name)
-        session.begin()
-        fence.prove(session)
-        take_ownership(session, target.checkpoint_schema, cluster_id, replication.name, replication.data_hash())
-        session.commit()
-        fence.release(session)
+        create_tables(session, schema)
+        opened = open_progress(session, schema, cluster_id)
+        other = opened.task if opened is not None and opened.task != replication.name else None
+        # A claim: nobody of either replication may be writing meanwhile.
+        with _claimed(session, target, [replication.name, *([] if other is None else [other])]):
+            if other is not None:
+                _close_window(session, schema, other, close=close)
+            take_ownership(session, schema, cluster_id, replication.name, replication.data_hash())
     finally:
         session.close()
+
+
+@contextmanager
+def _claimed(session: Session, target: Target, tasks: Sequence[str]) -> Iterator[None]:
+    """One transaction behind the fences of `tasks`."""
+    fences: list[Fence] = []
+    try:
+        for task in tasks:
+            fences.append(claim(session, target, task))
+        session.begin()
+        for fence in fences:
+            fence.prove(session)
+        yield
+        session.commit()
+    finally:
+        session.rollback()
+        for fence in fences:
+            fence.release(session)
+
+
+def _close_window(session: Session, schema: str, task: str, *, close: bool) -> None:
+    """Segments are applied whole, so between two of them the target is the source at the checkpoint, DDL included."""
+    found = read_progress(session, schema, task)
+    if found is None or not found.is_open:
+        return
+    window = f"{found.open_lo}-{found.open_hi}"
+    if found.ddl_state == "intent":
+        raise CheckpointConflict(
+            f"the replication {task} began a DDL of its window {window}, and only it can tell whether it ran",
+            where={"ddl": (found.ddl_sql or "")[:300], "commit_ts": found.ddl_commit_ts},
+            hint=f"let {task} finish its window (`binlake stage finalize`), then adopt",
+        )
+    if not close:
+        raise CheckpointConflict(
+            f"the replication {task} holds the window {window} open",
+            where={"schema": schema, "segment": found.segment},
+            hint=f"let {task} finish it (`binlake stage finalize`), or give it up with --close-window",
+        )
+    write_progress(session, schema, found.closed())
 
 
 def _shown(cluster_id: int, checkpoint: Checkpoint | None, progress: Progress | None) -> dict[str, Any]:

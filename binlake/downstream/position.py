@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from binlake.config.model import Replication, Target
 from binlake.downstream.checkpoint import Checkpoint, CheckpointTable
 from binlake.downstream.failures import MISSING, code_of
 from binlake.downstream.progress import Progress, open_progress
 from binlake.downstream.session import Session
-from binlake.errors import TargetRefused
+from binlake.errors import CheckpointConflict, TargetRefused
 
 
 def checkpoint_of(replication: Replication, cluster_id: int) -> Checkpoint | None:
@@ -30,25 +31,56 @@ def checkpoint_ts(replication: Replication, cluster_id: int) -> int | None:
     return found.commit_ts if found else None
 
 
+@dataclass(frozen=True)
+class Position:
+    """Where a target stands: `commit_ts` (None before its first window), the window it holds `opened`, and the bytes
+    that one packet to it may have."""
+
+    commit_ts: int | None
+    opened: Progress | None
+    max_packet: int
+
+    @property
+    def window(self) -> tuple[int, int] | None:
+        """(lo, hi) of the open window; it must be finished before any other (hazards R-16)."""
+        if self.opened is None or self.opened.open_lo is None or self.opened.open_hi is None:
+            return None
+        return self.opened.open_lo, self.opened.open_hi
+
+
+def position_of(target: Target, task: str, cluster_id: int) -> Position:
+    """Where `target` stands for the replication `task`, in one look.
+
+    Raises as `checkpoint_of`, and CheckpointConflict when another replication holds a window open there.
+    """
+    with _session(target) as session:
+        checkpoint = CheckpointTable(target.checkpoint_schema, cluster_id).read(session)
+        opened = _open_progress(session, target, cluster_id, task)
+        packet = session.max_packet()
+    if opened is not None and opened.task != task:
+        raise CheckpointConflict(
+            f"the replication {opened.task} holds the window {opened.open_lo}-{opened.open_hi} open on this target",
+            where={"cluster": cluster_id, "schema": target.checkpoint_schema, "task": task},
+            hint=f"let {opened.task} finish it, or take its place: `binlake checkpoint adopt --close-window`",
+        )
+    return Position(checkpoint.commit_ts if checkpoint else None, opened, packet)
+
+
 def progress_of(replication: Replication, cluster_id: int) -> Progress | None:
     """The window that was begun on the target and not finished; None when there is none. Raises as `checkpoint_of`."""
     if replication.target is None:
         return None
     with _session(replication.target) as session:
-        try:
-            return open_progress(session, replication.target.checkpoint_schema, cluster_id)
-        except TargetRefused as error:
-            if code_of(error) in MISSING:
-                return None
-            raise
+        return _open_progress(session, replication.target, cluster_id, replication.name)
 
 
-def open_window(replication: Replication, cluster_id: int) -> tuple[int, int] | None:
-    """(lo, hi) of the open window; it must be finished before any other (hazards R-16)."""
-    found = progress_of(replication, cluster_id)
-    if found is None or found.open_lo is None or found.open_hi is None:
-        return None
-    return found.open_lo, found.open_hi
+def _open_progress(session: Session, target: Target, cluster_id: int, task: str) -> Progress | None:
+    try:
+        return open_progress(session, target.checkpoint_schema, cluster_id, task)
+    except TargetRefused as error:
+        if code_of(error) in MISSING:
+            return None
+        raise
 
 
 @contextmanager

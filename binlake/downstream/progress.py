@@ -102,11 +102,11 @@ def read_progress(session: Session, schema: str, task: str) -> Progress | None:
     return Progress(*rows[0]) if rows else None
 
 
-def open_progress(session: Session, schema: str, cluster_id: int) -> Progress | None:
-    """The row of the window that is open for `cluster_id` (0: for any), whatever its task; None when none is."""
-    condition, arguments = (" AND clusterID = %s", (cluster_id,)) if cluster_id else ("", ())
+def open_progress(session: Session, schema: str, cluster_id: int, task: str = "") -> Progress | None:
+    """The row of the window that is open for `cluster_id` (0: for any): that of `task`, else anybody's, else None."""
+    condition, arguments = (" AND clusterID = %s", (cluster_id, task)) if cluster_id else ("", (task,))
     sql = f"SELECT {', '.join(_COLUMNS)} FROM {qualified(schema, 'binlake_progress')} WHERE open_lo IS NOT NULL"
-    rows = session.rows(sql + condition, arguments)
+    rows = session.rows(f"{sql}{condition} ORDER BY task = %s DESC LIMIT 1", arguments)
     return Progress(*rows[0]) if rows else None
 
 

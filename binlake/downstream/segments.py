@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from binlake.downstream.definitions import Expected
+from binlake.errors import Permanent
 from binlake.statement.batch import StatementBatch
 
 Hook = Callable[[str], None]
@@ -37,6 +38,16 @@ class SegmentPlan:
     repeatable: bool = True
     expected: Expected | None = None
     rows: int | None = None
+
+
+def too_many_rows(window: str, segment: int, rows: int, most: int) -> Permanent:
+    """The error for a segment above `target.max-segment-rows` (hazards R-30)."""
+    return Permanent(
+        f"segment {segment} has {rows} rows or more, above {most}: too many for one transaction",
+        where={"window": window, "segment": segment},
+        hint="raise target.max-segment-rows; or name a commit_ts inside the window in window.stop-at, where the"
+        " sink's window shall end, and run compact again",
+    )
 
 
 class StatementSource(Protocol):

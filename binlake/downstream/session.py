@@ -59,6 +59,10 @@ class Session:
         """The server's number of this connection."""
         return int(self._link.thread_id())  # type: ignore[no-untyped-call]
 
+    def max_packet(self) -> int:
+        """Bytes that the server takes in one packet (max_allowed_packet)."""
+        return int(self.rows("SELECT @@max_allowed_packet")[0][0])
+
     def begin(self) -> None:
         """Start a transaction."""
         self.execute("START TRANSACTION")

@@ -27,7 +27,7 @@ from binlake.mirror.rows import mirror_texts
 from binlake.mirror.versions import MirrorVersion, MirrorVersions
 from binlake.rowchange import RowEvent, net_changes, row_key
 from binlake.schema import TableDef
-from binlake.window.definitions import WindowDefinitions
+from binlake.window.definitions import WindowDefinitions, filled_key
 
 Row = dict[str, str | None]
 """Column name -> canonical text."""
@@ -103,7 +103,7 @@ class Audit:
             base = self._untouched(db, table)
         self._require_followed(base, ts)
         rows = self._base_rows(definition, base)
-        net = net_changes(self._mutations(db, table, base.hi, ts), definition.identity())
+        net = net_changes(self._mutations(db, table, base.hi, ts), definition.identity(), filled_key(definition))
         changed = _patched(definition, rows, net)
         columns = tuple(column.name for column in definition.row_columns)
         return TableAsOf(ts, columns, tuple(changed), base.inexact)

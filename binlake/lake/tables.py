@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
+
+import pyarrow as pa
 
 
 @dataclass(frozen=True)
@@ -33,9 +36,32 @@ class LakeTable:
         """The columns as a Spark schema text (`a BIGINT, …`)."""
         return ", ".join(f"`{column.name}` {column.type}" for column in self.columns)
 
+    def arrow_schema(self) -> pa.Schema:
+        """The columns as Arrow has them."""
+        return arrow_schema(self.schema())
+
     def column_names(self) -> list[str]:
         """Names in table order."""
         return [column.name for column in self.columns]
+
+
+_ARROW_TYPES = {
+    "BIGINT": pa.int64(),
+    "INT": pa.int32(),
+    "STRING": pa.string(),
+    "DATE": pa.date32(),
+    "BINARY": pa.binary(),
+    "BOOLEAN": pa.bool_(),
+    "ARRAY<STRING>": pa.list_(pa.string()),
+    "ARRAY<BIGINT>": pa.list_(pa.int64()),
+    "MAP<STRING, STRING>": pa.map_(pa.string(), pa.string()),
+}
+
+
+def arrow_schema(schema: str) -> pa.Schema:
+    """A Spark schema text of this module's types (`a BIGINT, b ARRAY<STRING>`) as Arrow's. Raises KeyError."""
+    columns = re.findall(r"`?(\w+)`? (\w+(?:<[^>]*>)?)", schema)
+    return pa.schema([(name, _ARROW_TYPES[kind]) for name, kind in columns])
 
 
 _MAP = "MAP<STRING, STRING>"

@@ -75,11 +75,20 @@ class WindowLog:
         self._table.append([{**row, "detail": detail, "at_ms": time.time_ns() // 1_000_000}])
 
     def events(
-        self, run_id: str | None = None, limit: int | None = None, stage: str | None = None
+        self,
+        run_id: str | None = None,
+        limit: int | None = None,
+        stage: str | None = None,
+        within: tuple[int, int] | None = None,
     ) -> list[dict[str, Any]]:
-        """Events in order of time, of one run or stage or of all; the last `limit` of them."""
+        """Events in order of time, of one run or stage or of all; the last `limit` of them.
+
+        `within` = (lo, hi): those of windows that overlap this range of commit_ts.
+        """
         wanted = {"run_id": run_id, "stage": stage}
         terms = [ds.field(name) == value for name, value in wanted.items() if value is not None]
+        if within is not None:
+            terms += [ds.field("lo") < within[1], ds.field("hi") > within[0]]
         where = functools.reduce(operator.and_, terms) if terms else None
         rows = sorted(self._table.rows(where=where), key=lambda row: row["at_ms"])
         return rows[-limit:] if limit else rows
@@ -111,17 +120,16 @@ class WindowLog:
         texts = self._manifests("land", lo, hi)
         return WindowManifest.from_json(texts[0]) if texts else None
 
-    def apply_manifest(self, lo: int, hi: int) -> ApplyManifest | None:
-        """The newest apply manifest written for (lo, hi]; None when convert has not run."""
-        texts = self._manifests("convert", lo, hi)
-        return ApplyManifest.from_json(texts[-1]) if texts else None
+    def apply_manifests(self, lo: int, hi: int) -> list[ApplyManifest]:
+        """The apply manifests written for (lo, hi], the newest last; several when the target or its options changed."""
+        return [ApplyManifest.from_json(text) for text in self._manifests("convert", lo, hi)]
 
-    def sink_window(self, hi: int) -> tuple[int, int] | None:
-        """The bounds of the SQL sink's window that covers the landed window ending at `hi`; None when none does."""
+    def sealed_windows(self, hi: int) -> list[tuple[int, int]]:
+        """Windows that the SQL sink sealed and that cover the landed window ending at `hi`, the newest first."""
         where = (ds.field("stage") == "convert") & (ds.field("state") == "done")
         where &= (ds.field("lo") < hi) & (ds.field("hi") >= hi)
-        rows = sorted(self._table.rows(("lo", "hi", "at_ms"), where), key=lambda row: row["at_ms"])
-        return (rows[-1]["lo"], rows[-1]["hi"]) if rows else None
+        rows = sorted(self._table.rows(("lo", "hi", "at_ms"), where), key=lambda row: -row["at_ms"])
+        return [(row["lo"], row["hi"]) for row in rows]
 
     def _manifests(self, stage: str, lo: int, hi: int) -> list[str]:
         where = (ds.field("stage") == stage) & (ds.field("state") == "done")

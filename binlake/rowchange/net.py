@@ -22,7 +22,7 @@ event: the write after the delete.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -50,13 +50,23 @@ class NetChange:
     mutations: int
 
 
-def net_changes(events: Iterable[RowEvent], identity: Identity) -> list[NetChange]:
+def net_changes(
+    events: Iterable[RowEvent], identity: Identity, filled: Mapping[str, str | None] | None = None
+) -> list[NetChange]:
     """The net changes of one table in one segment, by first appearance of the key; `events` in any order.
 
-    Raises SchemaError for an event with the wrong images, KeyError for an image without a key column.
+    `filled`: what a row written before ADD COLUMN holds in a key column that its image lacks; the images of the
+    result have it. Raises SchemaError for an event with the wrong images, KeyError for an image without a key column.
     """
-    ordered = sorted(events, key=lambda event: event.place)
+    ordered = sorted((_completed(event, filled or {}) for event in events), key=lambda event: event.place)
     return _counted(ordered, identity) if identity.kind == "row" else _last_images(ordered, identity)
+
+
+def _completed(event: RowEvent, filled: Mapping[str, str | None]) -> RowEvent:
+    if not filled:
+        return event
+    before, after = (None if image is None else {**filled, **image} for image in (event.before, event.after))
+    return replace(event, before=before, after=after)
 
 
 @dataclass

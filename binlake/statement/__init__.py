@@ -5,11 +5,13 @@ Text goes in and out in columns (Arrow); the plain functions in `literal` are th
 
 from binlake.statement.batch import UNCHECKED, Phase, StatementBatch, statement_digest
 from binlake.statement.columns import images_from_maps, images_from_rows
-from binlake.statement.render import MAX_STATEMENT_BYTES, TableStatements
+from binlake.statement.limits import MAX_STATEMENT_BYTES, BatchLimits
+from binlake.statement.render import TableStatements
 
 __all__ = [
     "MAX_STATEMENT_BYTES",
     "UNCHECKED",
+    "BatchLimits",
     "Phase",
     "StatementBatch",
     "TableStatements",

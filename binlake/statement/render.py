@@ -1,7 +1,7 @@
 """Batches for one table: multi-row REPLACE and DELETE by key, exact DELETE and INSERT for tables without a key.
 
-Sources: DESIGN 3.6, 4; hazards R-12, R-44. Generated columns are never written. A batch ends at `batch_rows` rows or
-before its text passes `max_bytes`, so that it stays below the server's max_allowed_packet.
+Sources: DESIGN 3.6, 4; hazards R-12, R-44. Generated columns are never written. A batch ends where
+its limits say (`limits`), so that it stays below the server's max_allowed_packet.
 """
 
 from __future__ import annotations
@@ -13,27 +13,28 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from binlake.errors import SchemaError
+from binlake.codec.batch import key_text
+from binlake.errors import Permanent, SchemaError
 from binlake.schema import ColumnInfo, TableDef
 from binlake.statement.batch import UNCHECKED, Phase, StatementBatch, statement_digest
 from binlake.statement.columns import match_column, tuples, value_tuples
 from binlake.statement.keyless import Dialect, image_conditions
+from binlake.statement.limits import BatchLimits
 from binlake.statement.literal import qualified, quote_name
-
-MAX_STATEMENT_BYTES = 4 << 20
-"""Default bound of one statement's text: a quarter of MariaDB's default max_allowed_packet."""
 
 Images = Mapping[str, Any]
 """Column name -> Arrow array of canonical text, all of one length."""
 
 Kind = Literal["delete", "replace", "insert"]
 
+_SHOWN = 200
+
 
 class TableStatements:
     """Renders the batches of `table` (its definition after routing, valid at `segment`).
 
     Batch numbers count from `first_batch` on, per call order. Raises SchemaError when a column of the table is
-    missing in the images.
+    missing in the images, Permanent for a row that no packet of the server can hold.
     """
 
     def __init__(
@@ -42,15 +43,13 @@ class TableStatements:
         segment: int,
         *,
         dialect: Dialect = "mariadb",
-        batch_rows: int = 100,
-        max_bytes: int = MAX_STATEMENT_BYTES,
+        limits: BatchLimits | None = None,
         first_batch: int = 0,
     ) -> None:
         self._table = table
         self._segment = segment
         self._dialect: Dialect = dialect
-        self._rows = batch_rows
-        self._bytes = max_bytes
+        self._limits = limits or BatchLimits()
         self._next = first_batch
         self._name = qualified(table.db, table.name)
         self._columns = [c for c in table.row_columns if not c.is_generated]
@@ -71,6 +70,7 @@ class TableStatements:
         keys = self._key_tuples(images)
         for start, stop in self._cuts(values, keys):
             sql = head + _joined(values, start, stop)
+            self._require_taken(sql, images, start)
             yield self._batch(
                 Phase.WRITE, "replace", (sql,), (UNCHECKED,), stop - start, self._count_sql(keys, start, stop)
             )
@@ -82,6 +82,7 @@ class TableStatements:
         head = f"DELETE FROM {self._name} WHERE {self._key_names} IN ("
         for start, stop in self._cuts(keys):
             sql = f"{head}{_joined(keys, start, stop)})"
+            self._require_taken(sql, images, start)
             yield self._batch(Phase.DELETE, "delete", (sql,), (UNCHECKED,), stop - start)
 
     def inserts(self, images: Images, copies: Sequence[int]) -> Iterator[StatementBatch]:
@@ -91,6 +92,7 @@ class TableStatements:
         values = self._value_tuples(images).take(repeated)
         for start, stop in self._cuts(values):
             sql = head + _joined(values, start, stop)
+            self._require_taken(sql, images, repeated[start].as_py())
             yield self._batch(Phase.WRITE, "insert", (sql,), (stop - start,), stop - start)
 
     def image_deletes(self, images: Images, copies: Sequence[int]) -> Iterator[StatementBatch]:
@@ -102,6 +104,8 @@ class TableStatements:
         statements = pc.binary_join_element_wise(head, conditions, limit, limits, empty)
         for start, stop in self._cuts(statements):
             sql = tuple(statements.slice(start, stop - start).to_pylist())
+            for row, statement in enumerate(sql, start):
+                self._require_taken(statement, images, row)
             expect = tuple(int(n) for n in copies[start:stop])
             yield self._batch(Phase.DELETE, "delete", sql, expect, sum(expect))
 
@@ -125,8 +129,8 @@ class TableStatements:
         start, total = 0, len(ends)
         while start < total:
             before = int(ends[start - 1]) if start else 0
-            fits = int(np.searchsorted(ends, before + self._bytes, side="right"))
-            stop = min(start + self._rows, max(fits, start + 1), total)
+            fits = int(np.searchsorted(ends, before + self._limits.bytes, side="right"))
+            stop = min(start + self._limits.rows, max(fits, start + 1), total)
             yield start, stop
             start = stop
 
@@ -151,6 +155,18 @@ class TableStatements:
 
     def _count_sql(self, keys: Any, start: int, stop: int) -> str:
         return f"SELECT COUNT(*) FROM {self._name} WHERE {self._key_names} IN ({_joined(keys, start, stop)})"
+
+    def _require_taken(self, sql: str, images: Images, row: int) -> None:
+        """Only a statement of one row can be too long: `row` is its place in `images`."""
+        if self._limits.takes(sql):
+            return
+        key = key_text([self._image(images, column.name)[row].as_py() for column in self._keys])
+        raise Permanent(
+            f"a row takes a statement of {len(sql.encode())} bytes, and the target takes packets of"
+            f" {self._limits.packet} bytes",
+            where={"table": f"{self._table.db}.{self._table.name}", "key": key[:_SHOWN]},
+            hint="raise max_allowed_packet on the target, then run the window again",
+        )
 
     def _require_key(self, kind: Kind) -> None:
         if self._table.identity().kind == "row":

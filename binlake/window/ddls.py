@@ -1,6 +1,7 @@
 """The DDL of a window in commit order: which apply, which are skipped by which rule, and the segment each opens.
 
-Only what is applied opens a segment for the sinks; what is skipped still changes how later rows are decoded.
+What is applied opens a segment for the sinks, and so does what `filter.ignore-txn-commit-ts` leaves to the operator;
+what is skipped still changes how later rows are decoded.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from binlake.filter import TableFilter
 from binlake.schema import DdlJob, SchemaState, WindowDdl, WindowSchemas
 from binlake.schema.delta import Definitions, touched
+from binlake.window.definitions import IGNORED
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,7 @@ def plan_ddls(
         after = state.apply(ddl.job, ddl.commit_ts) if ddl.job is not None and ddl.kind == "ddl" else state
         before_defs, after_defs = touched(state, after)
         reason = _reason(ddl, logged, before_defs, after_defs, tables, ignored)
-        segment += 0 if reason else 1
+        segment += 1 if reason in ("", IGNORED) else 0
         job = ddl.job
         planned.append(
             PlannedDdl(
@@ -112,15 +114,15 @@ def _reason(
         return "pseudo DDL of a sequence"
     if ddl.kind == "delete-only":
         return "delete-only step of DROP COLUMN"
-    if ddl.commit_ts in ignored:
-        return "ignore-txn-commit-ts"
     if job is None or not job.took_effect:
         return "the job was rolled back or cancelled"
     if not job.is_supported:
         return f"{job.label} is not replicated"
     if not logged:
         return "the source logged no binlog for it"
-    return "" if _kept(job, before, after, tables) else "filtered"
+    if not _kept(job, before, after, tables):
+        return "filtered"
+    return IGNORED if ddl.commit_ts in ignored else ""
 
 
 def _kept(job: DdlJob, before: Definitions, after: Definitions, tables: TableFilter) -> bool:

@@ -7,13 +7,16 @@ the rows behind it only.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from binlake.codec.writers import filled_text
 from binlake.errors import SchemaError
 from binlake.schema import SchemaState, TableDef
 from binlake.schema.delta import Definitions
+
+IGNORED = "ignore-txn-commit-ts"
+"""The rule that skips what somebody else does on the target: it keeps the change of schema, without a statement."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,11 @@ class LandedDdl:
     reason: str
     before: Definitions
     after: Definitions
+
+    @property
+    def opens_segment(self) -> bool:
+        """The rows behind it have other definitions on the target: it applies, or is left to the operator."""
+        return self.decision == "apply" or self.reason == IGNORED
 
 
 @dataclass(frozen=True)
@@ -77,7 +85,7 @@ class WindowDefinitions:
     def within(self, db: str, table: str, since: int, until: int) -> TableDef:
         """The definition for the segment [since, until): that at its start, else the first inside it.
 
-        A DDL that the sink skips opens no segment, so what it creates appears inside one. Raises SchemaError.
+        A DDL that a filter skips opens no segment, so what it creates appears inside one. Raises SchemaError.
         """
         found = self._within(db, table, since, until)
         if found is None:
@@ -125,11 +133,11 @@ def cell(definitions: WindowDefinitions, segments: Segments, db: str, table: str
     since, until = segments.bounds(segment)
     definition = definitions.within(db, table, since, until)
     identity = definition.identity()
-    return Cell(
-        db, table, segment, since, until, identity.kind, identity.columns, _filled(definition, identity.columns)
-    )
+    filled = tuple(filled_key(definition).values())
+    return Cell(db, table, segment, since, until, identity.kind, identity.columns, filled)
 
 
-def _filled(definition: TableDef, columns: Sequence[str]) -> tuple[str | None, ...]:
-    found = (definition.column(name) for name in columns)
-    return tuple(None if column is None else filled_text(column) for column in found)
+def filled_key(definition: TableDef) -> dict[str, str | None]:
+    """What a row written before ADD COLUMN holds in each column of the table's identity (tidb-binlog 5.5)."""
+    found = ((name, definition.column(name)) for name in definition.identity().columns)
+    return {name: None if column is None else filled_text(column) for name, column in found}

@@ -7,7 +7,8 @@ the target's definitions, and is written only where it may be applied: at the ch
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import reduce
 
 import structlog
 from pyspark.sql import DataFrame
@@ -15,21 +16,22 @@ from pyspark.sql import functions as F
 
 from binlake.config.model import Target
 from binlake.ddl import SourceDdl, map_ddl
-from binlake.downstream import Session, checkpoint_ts, open_window
+from binlake.downstream import Position, Session
 from binlake.downstream.definitions import fingerprint, require_definitions
-from binlake.errors import CheckpointConflict, ConfigError, ImmutableWindow
+from binlake.errors import CheckpointConflict, ConfigError
 from binlake.lake.lock import lake_lock
 from binlake.lake.schemas import SchemaHistory
 from binlake.lake.tables import CHANGE, STATEMENT
 from binlake.lake.windowlog import WindowEvent
-from binlake.statement import Phase, StatementBatch, statement_digest
+from binlake.statement import BatchLimits, Phase, StatementBatch, statement_digest
 from binlake.window.definitions import LandedDdl
-from binlake.window.manifest import ApplyManifest
+from binlake.window.manifest import ApplyManifest, window_name
 from spark_jobs.context import Bounds, StageContext, StageResult
-from spark_jobs.lake import folded, local_frame, overwrite, read
-from spark_jobs.render import PLACE, Chunk, Renderer, chunks, placed, sizes
-from spark_jobs.sinks import SinkWindow, note, require_merged, sink_window
-from spark_jobs.statements import LakeStatements, batch_row
+from spark_jobs.lake import clear, local_frame, may_have, overwrite, read
+from spark_jobs.pinned import cluster_id, combined, open_manifest, require_pinned, start_of, target_position
+from spark_jobs.render import PLACE, Chunk, Renderer, chunks, placed, require_segments, sizes
+from spark_jobs.sinks import SinkWindow, note, own_rows, require_merged, sink_window
+from spark_jobs.statements import INDEX, LakeStatements, batch_row, index_digest
 
 log = structlog.get_logger(__name__)
 
@@ -39,17 +41,32 @@ def run(ctx: StageContext, bounds: Bounds) -> StageResult:
     began = time.monotonic()
     target = _target(ctx)
     merged = require_merged(ctx, bounds.lo, bounds.hi)
+    position = target_position(ctx, bounds)
     with lake_lock(ctx.paths, "sql"):
         window = sink_window(ctx, bounds, merged)
-        change, skipped = _write(ctx, window, target) if not merged.empty else (folded(()), 0)
-        statements = statements_of(ctx, window, target)
-        sealed = _seal(ctx, window, target, change, statements)
+        ddls, skipped = _ddl_batches(window, target)
+        statements, sealed = _statements(ctx, window, target, ddls, position)
     seconds = time.monotonic() - began
     state = "done" if sealed else "already"
-    detail = {"batches": statements.count, "ddl": len(window.applied) - skipped, "ddl_skipped": skipped}
+    detail = {"batches": statements.count, "ddl": len(ddls), "ddl_skipped": skipped}
     event = WindowEvent("convert", bounds.lo, bounds.hi, state, statements.rows, seconds, ctx.run_id, "sql")
     ctx.windows.record(replace(event, detail=detail, manifest=sealed.to_json() if sealed else ""))
     return StageResult("convert", state, bounds.lo, bounds.hi, statements.rows, seconds, "", detail)
+
+
+def _statements(
+    ctx: StageContext, window: SinkWindow, target: Target, ddls: list[StatementBatch], position: Position
+) -> tuple[LakeStatements, ApplyManifest | None]:
+    """The statements in the lake, and their manifest when there is one to write."""
+    pinned = open_manifest(ctx, window.bounds, position)
+    if pinned is not None:
+        statements = statements_of(ctx, window, target)
+        if statements.digest() == pinned.statement:
+            return statements, None
+    limits = BatchLimits.of(target.batch, position.max_packet)
+    change = _write(ctx, window, target, limits, ddls, pinned)
+    statements = statements_of(ctx, window, target)
+    return statements, _seal(ctx, window, target, change, statements, position) if pinned is None else None
 
 
 def statements_of(ctx: StageContext, window: SinkWindow, target: Target) -> LakeStatements:
@@ -65,30 +82,43 @@ def _target(ctx: StageContext) -> Target:
     return ctx.replication.target
 
 
-def _write(ctx: StageContext, window: SinkWindow, target: Target) -> tuple[str, int]:
-    """Writes the rows; (digest of `change`, DDL that the dialect skips)."""
-    bounds = window.bounds
+def _write(
+    ctx: StageContext,
+    window: SinkWindow,
+    target: Target,
+    limits: BatchLimits,
+    ddls: list[StatementBatch],
+    pinned: ApplyManifest | None,
+) -> str:
+    """Writes the rows, those of `pinned` if there is one; the digest of `change`."""
+    bounds, about = window.bounds, note(ctx, "convert", window.bounds)
     changes = placed(read(ctx.spark, ctx.paths, CHANGE).where(F.col("window") == bounds.window))
-    counted = sizes(changes, CHANGE.column_names())
-    ddls, skipped = _ddl_batches(window, target)
-    frames = [_rendered(ctx, window, target, changes, chunks(counted, target.batch))] if counted else []
+    counted = sizes(changes, CHANGE.column_names()) if may_have(ctx.paths, CHANGE, own_rows(bounds)) else []
+    require_segments(counted, target.max_segment_rows, bounds.window)
+    frames = [_rendered(ctx, window, target, changes, chunks(counted, limits), limits)] if counted else []
     if ddls:
         rows = [tuple(batch_row(bounds.window, batch)[name] for name in STATEMENT.column_names()) for batch in ddls]
         frames.append(local_frame(ctx.spark, rows, STATEMENT.schema()))
-    if frames:
-        frame = frames[0] if len(frames) == 1 else frames[0].unionByName(frames[1])
-        predicate = f"window = '{bounds.window}'"
-        overwrite(frame, ctx.paths, STATEMENT, predicate, note(ctx, "convert", bounds))
-    return _combined(counted), skipped
+    frame = reduce(DataFrame.unionByName, frames) if frames else None
+    if pinned is not None:
+        index = [row.asDict() for row in frame.select(*INDEX).collect()] if frame is not None else []
+        require_pinned(STATEMENT.name, bounds, pinned.statement, index_digest(index))
+    if frame is None:
+        clear(ctx.spark, ctx.paths, STATEMENT, own_rows(bounds), about)
+    else:
+        overwrite(frame, ctx.paths, STATEMENT, own_rows(bounds), about)
+    return combined(counted)
 
 
-def _rendered(ctx: StageContext, window: SinkWindow, target: Target, changes: DataFrame, cut: list[Chunk]) -> DataFrame:
+def _rendered(
+    ctx: StageContext, window: SinkWindow, target: Target, changes: DataFrame, cut: list[Chunk], limits: BatchLimits
+) -> DataFrame:
     places = {(chunk.place[0], chunk.place[2], chunk.place[3]) for chunk in cut}
     tables = {
         place: window.definitions.within(place[1], place[2], *window.segments.bounds(place[0])) for place in places
     }
     numbers = {(chunk.place, chunk.number): chunk for chunk in cut}
-    renderer = Renderer(window.bounds.window, tables, numbers, target.db_type, target.batch)
+    renderer = Renderer(window.bounds.window, tables, numbers, target.db_type, limits)
     buckets = [(*chunk.place, bucket, chunk.number) for chunk in cut for bucket in chunk.buckets]
     schema = "segment INT, phase INT, db STRING, table STRING, bucket INT, chunk INT"
     numbered = changes.join(F.broadcast(local_frame(ctx.spark, buckets, schema)), [*PLACE, "bucket"])
@@ -97,19 +127,14 @@ def _rendered(ctx: StageContext, window: SinkWindow, target: Target, changes: Da
     return wanted.groupBy(*PLACE, "chunk").applyInArrow(lambda rows: renderer(rows), STATEMENT.schema())
 
 
-def _combined(counted: list[object]) -> str:
-    """The digest of all rows from the folds of their groups: count, sum and exclusive or."""
-    total, added, mixed = 0, 0, 0
-    for row in counted:
-        total += row["fold0"]  # type: ignore[index]
-        added += int(row["fold1"])  # type: ignore[index]
-        mixed ^= row["fold2"]  # type: ignore[index]
-    return folded((total, added, mixed))
-
-
 def _ddl_batches(window: SinkWindow, target: Target) -> tuple[list[StatementBatch], int]:
+    """(the DDL of each segment that has one, how many are left out: by the dialect, or to the operator)."""
     found, skipped = [], 0
-    for segment, ddl in enumerate(window.applied, 1):
+    for segment, ddl in enumerate(window.cuts, 1):
+        if ddl.decision == "skip":
+            skipped += 1
+            log.info("ddl left to the operator", commit_ts=str(ddl.commit_ts), reason=ddl.reason, query=ddl.query[:200])
+            continue
         mapped = map_ddl(SourceDdl(ddl.commit_ts, ddl.db, ddl.table, ddl.query, ddl.before, ddl.after), target.db_type)
         if mapped.decision == "skip":
             skipped += 1
@@ -125,47 +150,29 @@ def _ddl_batch(segment: int, ddl: LandedDdl, sql: tuple[str, ...]) -> StatementB
     return StatementBatch(segment, Phase.DDL, 0, "", ddl.table, "ddl", sql, unchecked, "", 0, 0, digest)
 
 
-@dataclass(frozen=True)
-class _Position:
-    """Where the target is: its commitTS (None before its first window) and the window it holds open."""
-
-    commit_ts: int | None
-    opened: tuple[int, int] | None
-
-
 def _seal(
-    ctx: StageContext, window: SinkWindow, target: Target, change: str, statements: LakeStatements
+    ctx: StageContext,
+    window: SinkWindow,
+    target: Target,
+    change: str,
+    statements: LakeStatements,
+    position: Position,
 ) -> ApplyManifest | None:
     """The manifest to write, if the window is the next one and not sealed so already; None = nothing to seal."""
-    bounds = window.bounds
-    sealed = ctx.windows.apply_manifest(bounds.lo, bounds.hi)
-    landed = ctx.windows.landed()
-    landing = ctx.windows.manifest(*next(w for w in landed if w[0] < bounds.hi <= w[1]))
-    cluster_id = landing.cluster_id if landing else 0
-    position = _Position(checkpoint_ts(ctx.replication, cluster_id), open_window(ctx.replication, cluster_id))
-    if position.opened == (bounds.lo, bounds.hi):
-        _require_same(sealed, change, statements, bounds)
+    bounds, opened = window.bounds, position.window
+    start = start_of(ctx, position)
+    if bounds.hi <= (start if opened is None else opened[0]):
         return None
-    start = landed[0][0] if position.commit_ts is None else position.commit_ts
-    if start >= bounds.hi:
-        return None
-    if start != bounds.lo:
+    if opened is not None or start != bounds.lo:
+        state = f"holds the window {window_name(*opened)} open" if opened else f"is at {start}"
         raise CheckpointConflict(
-            f"the window does not start at the target's checkpoint {start}",
+            f"the window is not the next one: the target {state}",
             where={"window": bounds.window},
             hint="run compact again: it takes the window from the checkpoint on",
         )
-    manifest = _manifest(ctx, window, target, change, statements, cluster_id)
-    return None if manifest == sealed else manifest
-
-
-def _require_same(sealed: ApplyManifest | None, change: str, statements: LakeStatements, bounds: Bounds) -> None:
-    if sealed is None or (sealed.change, sealed.statement) != (change, statements.digest()):
-        raise ImmutableWindow(
-            "the target holds this window open, and its statements are no longer those that were sealed",
-            where={"window": bounds.window},
-            hint="restore `statement` by Delta time travel, or run the version of Binlake that sealed it",
-        )
+    manifest = _manifest(ctx, window, target, change, statements, cluster_id(ctx, bounds))
+    written = ctx.windows.apply_manifests(bounds.lo, bounds.hi)
+    return None if written and manifest == written[-1] else manifest
 
 
 def _manifest(

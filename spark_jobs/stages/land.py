@@ -25,7 +25,7 @@ from binlake.window.membership import gather
 from binlake.window.plan import Member, propose
 from spark_jobs.cluster import Cluster, open_cluster
 from spark_jobs.context import Bounds, StageContext, StageResult
-from spark_jobs.lake import ensure_tables, folded, folds, greatest, overwrite, read
+from spark_jobs.lake import ensure_tables, folded, folds, may_have, overwrite, read
 from spark_jobs.stages.jobs import WindowJobs, fetch_jobs
 from spark_jobs.staging import NOTHING, PumpPart, pull, survey, transactions
 
@@ -88,7 +88,7 @@ class _Landed:
 
 
 def _landed(ctx: StageContext, bounds: Bounds) -> _Landed:
-    if greatest(ctx.paths, BINLOG, "commit_ts") <= bounds.lo:
+    if not may_have(ctx.paths, BINLOG, f"commit_ts > {bounds.lo}"):
         return _Landed(0, 0, 0, 0, folded((0, None, None)))
     rows = read(ctx.spark, ctx.paths, BINLOG).where(_between(bounds))
     first = F.col("chunk") == 0
@@ -118,9 +118,9 @@ def _land(ctx: StageContext, bounds: Bounds, cluster: Cluster) -> tuple[WindowMa
     ensure_tables(ctx.spark, ctx.paths, ctx.replication.lake.retention_days)
     note = {"run": ctx.run_id, "window": bounds.window, "stage": "land"}
     # All above lo is replaced: an unsealed attempt with a greater hi may have left rows there.
-    fresh = greatest(ctx.paths, BINLOG, "commit_ts") <= bounds.lo
-    if any(part.entities for part in parts.values()) or not fresh:
-        overwrite(transactions(pulled, bounds), ctx.paths, BINLOG, f"commit_ts > {bounds.lo}", note, fresh=fresh)
+    above = f"commit_ts > {bounds.lo}"
+    if any(part.entities for part in parts.values()) or may_have(ctx.paths, BINLOG, above):
+        overwrite(transactions(pulled, bounds), ctx.paths, BINLOG, above, note)
     SchemaHistory(ctx.paths).append(bounds.lo, bounds.hi, jobs.base, jobs.changes)
     return _manifest(ctx, cluster, bounds, proofs, jobs), members
 

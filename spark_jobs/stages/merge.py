@@ -28,7 +28,7 @@ from binlake.window.ddls import DdlBinlog, PlannedDdl, plan_ddls, window_schemas
 from binlake.window.manifest import WindowManifest
 from binlake.wire import binlog_pb2
 from spark_jobs.context import Bounds, StageContext, StageResult
-from spark_jobs.lake import greatest, local_frame, overwrite, read
+from spark_jobs.lake import local_frame, overwrite, read
 
 log = structlog.get_logger(__name__)
 
@@ -107,8 +107,7 @@ def _write_mutations(
     frame = whole(rows, manifest.chunks).mapInArrow(Decoder(schemas, ctx.replication.filter), MUTATION.schema())
     bounds = Bounds(manifest.lo, manifest.hi)
     predicate = f"commit_ts > {bounds.lo} AND commit_ts <= {bounds.hi}"
-    fresh = greatest(ctx.paths, MUTATION, "commit_ts") <= bounds.lo
-    return overwrite(frame, ctx.paths, MUTATION, predicate, _note(ctx, bounds), fresh=fresh)
+    return overwrite(frame, ctx.paths, MUTATION, predicate, _note(ctx, bounds))
 
 
 def _note(ctx: StageContext, bounds: Bounds) -> dict[str, str]:

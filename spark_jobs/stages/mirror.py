@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import chain, groupby
 
 import pyarrow as pa
@@ -19,6 +19,7 @@ from pyspark.sql import functions as F
 from binlake.filter import TableFilter
 from binlake.lake.ddls import landed_ddls
 from binlake.lake.lock import lake_lock
+from binlake.lake.mutations import touched_cells
 from binlake.lake.paths import LakePaths
 from binlake.lake.schemas import SchemaHistory
 from binlake.lake.windowlog import WindowEvent
@@ -34,7 +35,7 @@ from binlake.mirror import (
 from binlake.window.definitions import WindowDefinitions
 from spark_jobs.context import Bounds, StageContext, StageResult
 from spark_jobs.lake import local_frame
-from spark_jobs.netchange import mutations, net_changes, touched_cells
+from spark_jobs.netchange import mutations, net_changes
 from spark_jobs.sinks import Merged, require_merged
 
 log = structlog.get_logger(__name__)
@@ -49,36 +50,58 @@ _THREADS = 4
 
 def run(ctx: StageContext, bounds: Bounds) -> StageResult:
     """Bring the mirrors to `bounds.hi`. Raises IncompleteWindow when a window on the way is not merged yet."""
-    began = time.monotonic()
     with lake_lock(ctx.paths, "mirror"):
-        position = _position(ctx)
-        if bounds.hi <= position:
-            reason = f"the mirrors are at {position}"
-            return StageResult("mirror", "already", bounds.lo, bounds.hi, detail={"reason": reason})
-        window = Bounds(position, bounds.hi)
-        merged = require_merged(ctx, window.lo, window.hi)
-        applied = Applied() if merged.empty else _apply(ctx, window, merged)
-        MirrorVersions(ctx.paths).record(applied.versions)
-        seconds = time.monotonic() - began
-        detail = {"tables": len({(v.db, v.table) for v in applied.versions}), "unfit": applied.unfit}
-        ctx.windows.record(
-            WindowEvent("mirror", window.lo, window.hi, "done", applied.rows, seconds, ctx.run_id, "mirror", "", detail)
-        )
+        windows = _windows(ctx, bounds.hi)
+        done = [_bring(ctx, window) for window in windows]
+    if not done:
+        return StageResult("mirror", "already", bounds.lo, bounds.hi, detail={"reason": "the mirrors are past it"})
+    rows, seconds = sum(result.rows for result in done), sum(result.seconds for result in done)
+    return replace(done[-1], lo=done[0].lo, rows=rows, seconds=seconds)
+
+
+def _windows(ctx: StageContext, hi: int) -> list[Bounds]:
+    """What is left up to `hi`: first the window that an earlier run began, by its very bounds."""
+    events = ctx.windows.events(stage="mirror")
+    done = [event["hi"] for event in events if event["state"] == "done"]
+    position = max(done) if done else ctx.windows.landed()[0][0]
+    begun = [Bounds(position, e["hi"]) for e in events if e["state"] == "started" and e["lo"] == position][:1]
+    reached = begun[0].hi if begun else position
+    return [*begun, Bounds(reached, hi)] if hi > reached else begun
+
+
+def _bring(ctx: StageContext, window: Bounds) -> StageResult:
+    began = time.monotonic()
+    merged = require_merged(ctx, window.lo, window.hi)
+    if not merged.empty:
+        # Before the first write: a table that took part of other bounds would count its keyless rows twice.
+        ctx.windows.record(WindowEvent("mirror", window.lo, window.hi, "started", run_id=ctx.run_id, sink="mirror"))
+    applied = Applied() if merged.empty else _apply(ctx, window, merged)
+    MirrorVersions(ctx.paths).record(applied.versions)
+    seconds = time.monotonic() - began
+    detail = {"tables": len({(v.db, v.table) for v in applied.versions}), "unfit": applied.unfit}
+    ctx.windows.record(
+        WindowEvent("mirror", window.lo, window.hi, "done", applied.rows, seconds, ctx.run_id, "mirror", "", detail)
+    )
     if applied.unfit:
         log.warning("values kept as text after a change of type", window=window.window, values=applied.unfit)
     return StageResult("mirror", "done", window.lo, window.hi, applied.rows, seconds, "", detail)
 
 
-def _position(ctx: StageContext) -> int:
-    done = [e["hi"] for e in ctx.windows.events(stage="mirror") if e["state"] == "done"]
-    return max(done) if done else ctx.windows.landed()[0][0]
+def _position(ctx: StageContext) -> tuple[int, Bounds | None]:
+    """How far the mirrors are, and the window that was begun from there and not finished."""
+    events = ctx.windows.events(stage="mirror")
+    done = [e["hi"] for e in events if e["state"] == "done"]
+    position = max(done) if done else ctx.windows.landed()[0][0]
+    begun = [Bounds(e["lo"], e["hi"]) for e in events if e["state"] == "started" and e["lo"] == position]
+    return position, begun[-1] if begun else None
 
 
 def _apply(ctx: StageContext, window: Bounds, merged: Merged) -> Applied:
     ddls = landed_ddls(ctx.paths, window.lo, window.hi) if merged.ddls else []
     definitions = WindowDefinitions(SchemaHistory(ctx.paths).state_at(window.lo), ddls)
     rows = mutations(ctx.spark, ctx.paths, window.lo, window.hi) if merged.rows else None
-    touched = {(db, table) for db, table, _ in touched_cells(rows, ())} if rows is not None else set()
+    cells = touched_cells(ctx.paths, window.lo, window.hi, ()) if merged.rows else []
+    touched = {(db, table) for db, table, _ in cells}
     known = MirrorVersions(ctx.paths).latest()
     keeps = TableFilter(ctx.replication.filter).keeps
     plan = mirror_plan(window.lo, window.hi, definitions, ddls, touched, known, keeps)

@@ -7,6 +7,8 @@ The TSO is fetched before the members are listed: a pump that joins after the li
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import structlog
 
@@ -19,6 +21,9 @@ from spark_jobs.cluster import Cluster, open_cluster
 from spark_jobs.context import StageContext, StageResult
 
 log = structlog.get_logger(__name__)
+
+NOW = -1
+"""As start_ts or initial-commit-ts: the source's present."""
 
 
 def run(ctx: StageContext, start_ts: int | None = None) -> StageResult:
@@ -33,13 +38,15 @@ def run(ctx: StageContext, start_ts: int | None = None) -> StageResult:
     seconds = time.monotonic() - began
     log.info("planned", state=plan.state, lo=str(plan.lo), hi=str(plan.hi), reason=plan.reason)
     blocked_by = ",".join(blocker.node_id for blocker in plan.blocked_by)
-    if plan.state != "ready":
+    blocked = blocked_since(ctx.windows.events(stage="plan", within=(plan.lo - 1, plan.lo + 1)), plan.lo)
+    if plan.state != "ready" or blocked is not None:
+        # A plan that is ready leaves a mark only where it ends a time of being blocked.
         detail = {"reason": plan.reason}
         ctx.windows.record(
             WindowEvent("plan", plan.lo, plan.hi, plan.state, 0, seconds, ctx.run_id, "", blocked_by, detail)
         )
-    if plan.state == "blocked":
-        _alert(ctx, plan)
+    if plan.state == "blocked" and blocked is not None:
+        _alert(ctx, plan, time.time() - blocked / 1000)
     return StageResult("plan", plan.state, plan.lo, plan.hi, 0, seconds, blocked_by, {"reason": plan.reason})
 
 
@@ -65,6 +72,11 @@ def _start(ctx: StageContext, cluster: Cluster, start_ts: int | None) -> int:
             )
         return landed
     started = ctx.windows.start_ts()
+    if started is not None and start_ts is not None and start_ts not in (started, NOW):
+        raise CheckpointConflict(
+            f"start_ts {start_ts} is asked for, and this lake starts after {started}",
+            hint="leave start_ts empty; or give the replication a new lake folder to start it elsewhere",
+        )
     if started is None:
         # Remembered at once: a second plan before the first landing must not start later and skip what lies between.
         started = _first_start(ctx, cluster, start_ts)
@@ -75,6 +87,11 @@ def _start(ctx: StageContext, cluster: Cluster, start_ts: int | None) -> int:
 def _first_start(ctx: StageContext, cluster: Cluster, start_ts: int | None) -> int:
     checkpoint = checkpoint_ts(ctx.replication, cluster.cluster_id)
     if checkpoint is not None:
+        if start_ts is not None and start_ts not in (checkpoint, NOW):
+            raise CheckpointConflict(
+                f"start_ts {start_ts} is asked for, and the target's checkpoint is {checkpoint}",
+                hint="leave start_ts empty: the lake then starts at the checkpoint",
+            )
         log.info("initial-commit-ts ignored", checkpoint=str(checkpoint))
         return checkpoint
     initial = int(ctx.replication.initial_commit_ts) if start_ts is None else start_ts
@@ -96,10 +113,18 @@ def _propose(ctx: StageContext, cluster: Cluster, lo: int) -> Plan:
     )
 
 
-def _alert(ctx: StageContext, plan: Plan) -> None:
-    blocked = [e for e in ctx.windows.events(stage="plan") if e["lo"] == plan.lo and e["state"] == "blocked"]
+def blocked_since(events: Sequence[Mapping[str, Any]], lo: int) -> int | None:
+    """When (Unix ms) the unbroken run of blocked plans at `lo` began that `events` end with; None = not blocked."""
+    since = None
+    for event in reversed([event for event in events if event["lo"] == lo]):
+        if event["state"] != "blocked":
+            break
+        since = event["at_ms"]
+    return since
+
+
+def _alert(ctx: StageContext, plan: Plan, waited: float) -> None:
     limit = ctx.replication.window.blocked_alert_s
-    waited = (blocked[-1]["at_ms"] - blocked[0]["at_ms"]) / 1000
     if waited > limit:
         raise IncompleteWindow(
             f"blocked for {waited:.0f} s by {plan.reason}",

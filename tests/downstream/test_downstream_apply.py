@@ -146,7 +146,7 @@ def test_a_missing_table_is_drift_before_the_first_write(mariadb: MariaDb, targe
 def test_too_many_rows_for_one_transaction_fail_clearly(mariadb: MariaDb, target: Target) -> None:
     # never a silent fall-back
     small = target.model_copy(update={"max_segment_rows": 2})
-    with pytest.raises(Permanent, match="more than 2 rows"):
+    with pytest.raises(Permanent, match="above 2: too many"):
         apply(small, Window(0, 1).put((1, "a"), (2, "b")).put((3, "c")))
     assert table(mariadb) == []
     assert apply(target, Window(0, 1).put((1, "a"), (2, "b")).put((3, "c"))).rows == 3

@@ -15,8 +15,8 @@ from support.cutting import CuttingProxy
 from support.mariadb import MariaDb, execute, rows
 from support.windows import Window, apply, apply_in_child, at, ended, signal_me
 
-from binlake.config.model import Lake, Replication, Target
-from binlake.downstream import open_window
+from binlake.config.model import Target
+from binlake.downstream import position_of
 from binlake.downstream.run import TRIES
 from binlake.errors import TargetBusy, TargetUnavailable
 
@@ -196,13 +196,12 @@ def test_a_killed_server_is_continued(mariadb: MariaDb, target: Target) -> None:
 
 def test_the_open_window_can_be_asked_for(target: Target) -> None:
     # plan and compact take the window left open before any other
-    replication = Replication(name="shop", lake=Lake(path="/nowhere"), target=target)
-    assert open_window(replication, 0) is None
+    assert position_of(target, "shop", 0).window is None
     with pytest.raises(Crash):
         apply(target, window(), at("opened", 1, crash))
-    assert open_window(replication, 0) == (100, 300)
+    assert position_of(target, "shop", 0).window == (100, 300)
     apply(target, window())
-    assert open_window(replication, 0) is None
+    assert position_of(target, "shop", 0).window is None
 
 
 def test_a_slow_link_costs_per_batch(mariadb: MariaDb, target: Target) -> None:

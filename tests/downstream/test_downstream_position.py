@@ -15,7 +15,7 @@ from support.windows import CLUSTER, NAME, Window, apply
 
 from binlake.cli import run as main
 from binlake.config.model import Lake, Replication, Target
-from binlake.downstream import Checkpoint, checkpoint_of, checkpoint_ts, open_window
+from binlake.downstream import Checkpoint, checkpoint_of, checkpoint_ts, position_of
 from binlake.errors import CheckpointConflict, TargetUnavailable
 
 pytestmark = pytest.mark.mariadb
@@ -49,7 +49,10 @@ def test_the_articles_row_is_read_exactly(mariadb: MariaDb, target: Target) -> N
 def test_nothing_there_is_none(mariadb: MariaDb, target: Target) -> None:
     assert checkpoint_ts(replication(None), CLUSTER) is None
     assert checkpoint_ts(replication(target), CLUSTER) is None
-    assert open_window(replication(target), CLUSTER) is None
+    position = position_of(target, NAME, CLUSTER)
+    assert (position.commit_ts, position.window) == (None, None)
+    [(packet,)] = rows(mariadb, "SELECT @@max_allowed_packet")
+    assert position.max_packet == packet
     insert_by_hand(mariadb, CLUSTER)
     assert checkpoint_ts(replication(target), CLUSTER + 1) is None
     assert rows(mariadb, "SHOW TABLES IN tidb_binlog") == [("checkpoint",)]
@@ -127,3 +130,43 @@ def test_the_command_adopts_a_row_of_another_replication(
     assert "--cluster-id" in capsys.readouterr().err
     assert main(["checkpoint", "adopt", "--replication", str(file), "--cluster-id", str(CLUSTER)]) == 0
     assert apply(target, Window(1, 2).put((1, "b"))).state == "applied"
+
+
+def _die(step: str) -> None:
+    if step == "opened":
+        raise ConnectionAbortedError("power cut")
+
+
+def test_the_command_takes_the_place_of_a_replication_that_left_a_window_open(
+    mariadb: MariaDb, target: Target, file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # its manifest is unknown to the one that adopts
+    apply(target, Window(0, 1).put((1, "a")))
+    with pytest.raises(ConnectionAbortedError):
+        apply(target, Window(1, 5).put((1, "b")), _die)
+    for table in ("binlake_owner", "binlake_progress"):
+        execute(mariadb, f"UPDATE tidb_binlog.{table} SET task = 'before'")
+    with pytest.raises(CheckpointConflict, match=r"before holds the window 1-5 open.*--close-window"):
+        position_of(target, NAME, CLUSTER)
+    adopt = ["checkpoint", "adopt", "--replication", str(file), "--cluster-id", str(CLUSTER)]
+    assert main(adopt) == 1
+    assert "--close-window" in capsys.readouterr().err
+    execute(mariadb, "UPDATE tidb_binlog.binlake_progress SET ddl_state = 'intent', ddl_sql = 'DROP TABLE t'")
+    assert main([*adopt, "--close-window"]) == 1
+    assert "DROP TABLE t" in capsys.readouterr().err
+    execute(mariadb, "UPDATE tidb_binlog.binlake_progress SET ddl_state = '', ddl_sql = NULL")
+    assert main([*adopt, "--close-window"]) == 0
+    assert position_of(target, NAME, CLUSTER).commit_ts == 1
+    assert apply(target, Window(1, 3).put((1, "c"))).state == "applied"
+    assert rows(mariadb, "SELECT v FROM app.t") == [("c",)]
+
+
+def test_the_own_open_window_comes_before_that_of_another(mariadb: MariaDb, target: Target) -> None:
+    with pytest.raises(ConnectionAbortedError):
+        apply(target, Window(1, 5).put((1, "b")), _die)
+    execute(
+        mariadb,
+        "INSERT INTO tidb_binlog.binlake_progress (task, clusterID, open_lo, open_hi, manifest, exit_ts, segment,"
+        f" ddl_state) VALUES ('a', {CLUSTER}, 7, 9, 'm', 0, 0, '')",
+    )
+    assert position_of(target, NAME, CLUSTER).window == (1, 5)

@@ -138,6 +138,30 @@ def test_a_deleted_row_older_than_its_column_is_the_row_with_the_origin_default(
     assert (row["op"], row["before"], row["copies"]) == ("delete", {"a": "2", "z": "7"}, 1)
 
 
+@pytest.mark.parametrize("compiled", [netchange.COMPILED_SHAPES, 0])
+def test_a_key_column_younger_than_its_row_is_in_the_image_too(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, compiled: int
+) -> None:
+    # renderer and mirror find the row of a DELETE by its image.
+    monkeypatch.setattr(netchange, "COMPILED_SHAPES", compiled)
+    events: list[Event] = [
+        ("t", RowEvent(5, 4, 0, "delete", {"a": "1", "v": "x"}, None)),
+        ("t", RowEvent(6, 4, 0, "update", {"a": "2"}, {"a": "2", "z": "8"})),
+    ]
+    identity = Identity("primary", ("a", "z"))
+    cells = [Cell("d", "t", 0, 1, 10, "primary", identity.columns, (None, "7"))]
+    found = netchange.net_changes(spark, _frame(spark, events), cells).collect()
+    assert {row["key"]: row["before"] or row["after"] for row in found} == {
+        '["1","7"]': {"a": "1", "v": "x", "z": "7"},
+        '["2","7"]': {"a": "2", "z": "7"},
+        '["2","8"]': {"a": "2", "z": "8"},
+    }
+    reference = net_changes([event for _, event in events], identity, {"z": "7"})
+    assert {_comparable(row.asDict()) for row in found} == {
+        _comparable({**vars(change), "db": "d", "table": "t", "segment": 0}) for change in reference
+    }
+
+
 def test_a_null_in_a_key_stops_with_the_place(spark: SparkSession) -> None:
     events: list[Event] = [("t", RowEvent(5, 4, 0, "insert", None, {"a": None}))]
     cells = [Cell("d", "t", 0, 1, 10, "primary", ("a",), (None,))]

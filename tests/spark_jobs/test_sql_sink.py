@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 from history import History, plain, shop
 from lakehouse import Lakehouse, Source, rows_of
 from pyspark.sql import SparkSession
 from support.mariadb import MariaDb, execute, rows
 
-from binlake.downstream import checkpoint_ts
-from binlake.errors import CheckpointConflict, Drift, ImmutableWindow
+from binlake.downstream import apply_window, checkpoint_ts
+from binlake.errors import CheckpointConflict, Drift, ImmutableWindow, Permanent
+from binlake.lake.windowlog import WindowEvent
 from spark_jobs.context import Bounds, StageContext, StageResult
-from spark_jobs.stages import compact, convert, finalize
+from spark_jobs.runner import run_stage
+from spark_jobs.sinks import require_merged, sink_window
+from spark_jobs.stages import compact, convert, finalize, merge
 
 pytestmark = [pytest.mark.spark, pytest.mark.mariadb]
 
@@ -145,3 +150,96 @@ def test_a_window_without_a_manifest_is_not_applied(spark: SparkSession, mariadb
     sink.lakehouse.land(first.lo, first.hi)
     with pytest.raises(CheckpointConflict, match="no sealed manifest"):
         finalize.run(sink.ctx, first)
+
+
+def test_a_window_that_was_sealed_and_never_opened_pins_nothing(
+    spark: SparkSession, mariadb: MariaDb, tmp_path: Path
+) -> None:
+    # another target, or a restore to an earlier time, cuts it anew; what is derived replaces what was.
+    sink = Sink(spark, tmp_path, mariadb)
+    first, second = sink.windows[:2]
+    for bounds in (first, second):
+        sink.lakehouse.land(bounds.lo, bounds.hi)
+    assert [(r.lo, r.hi) for r in sink.derive(second)] == [(0, second.hi)] * 2
+    assert [(r.lo, r.hi) for r in sink.derive(first)] == [(0, first.hi)] * 2
+    assert {row["phase"] for row in _rows_of(sink, "statement", first)} == {0, 2}
+
+    transactions = [str(b.commit_ts) for b in sink.lakehouse.source.binlogs if not b.ddl_query]
+    sink.lakehouse.config["filter"] = {"ignore-txn-commit-ts": transactions}
+    sink.ctx = sink.lakehouse.context()
+    merge.run(sink.ctx, first)
+    assert [r.rows for r in sink.derive(first)] == [0, 0]
+    assert _rows_of(sink, "change", first) == []
+    assert {row["phase"] for row in _rows_of(sink, "statement", first)} == {0}
+
+
+def _rows_of(sink: Sink, table: str, bounds: Bounds) -> list[dict[str, Any]]:
+    return [row for row in rows_of(sink.ctx.paths.table(table)) if row["window"] == bounds.window]
+
+
+def _die(step: str) -> None:
+    if step == "opened":
+        raise ConnectionAbortedError("power cut")
+
+
+def test_a_window_that_the_target_holds_open_is_kept_as_it_was_sealed(
+    spark: SparkSession, mariadb: MariaDb, tmp_path: Path
+) -> None:
+    #
+    sink = Sink(spark, tmp_path, mariadb)
+    first, second = sink.windows[:2]
+    sink.lakehouse.land(first.lo, first.hi)
+    sink.derive(first)
+    target = sink.ctx.replication.target
+    assert target is not None
+    [opened] = sink.ctx.windows.apply_manifests(first.lo, first.hi)
+    window = sink_window(sink.ctx, first, require_merged(sink.ctx, first.lo, first.hi))
+    with pytest.raises(ConnectionAbortedError):
+        apply_window(target, opened, convert.statements_of(sink.ctx, window, target), hook=_die)
+    sink.lakehouse.land(second.lo, second.hi)
+    before = _versions(sink)
+
+    # Another configuration, as another target that was sealed for meanwhile: neither counts for the open window.
+    sink.lakehouse.config["target"]["txn-batch"] = 7
+    sink.ctx = sink.lakehouse.context()
+    other = replace(opened, definitions="of another target")
+    sink.ctx.windows.record(WindowEvent("convert", first.lo, first.hi, "done", sink="sql", manifest=other.to_json()))
+    assert [(r.lo, r.hi) for r in sink.derive(second)] == [(0, first.hi)] * 2
+    assert _versions(sink) == before
+
+    path = sink.ctx.paths.table("statement")
+    spark.sql(f"DELETE FROM delta.`{path}` WHERE phase = 2")
+    with pytest.raises(ImmutableWindow, match="`statement` would not be what was sealed"):
+        sink.derive(second)
+    assert {row["phase"] for row in _rows_of(sink, "statement", first)} == {0}
+    del sink.lakehouse.config["target"]["txn-batch"]
+    sink.ctx = sink.lakehouse.context()
+    assert [r.state for r in sink.apply(second)] == ["done", "already", "done"]
+    assert sink.target() == sink.model(first.hi)
+
+
+def _versions(sink: Sink) -> list[int]:
+    return [DeltaTable(sink.ctx.paths.table(name)).version() for name in ("change", "statement")]
+
+
+def test_what_no_transaction_or_packet_can_hold_is_refused_before_anything_is_sealed(
+    spark: SparkSession, mariadb: MariaDb, tmp_path: Path
+) -> None:
+    #
+    sink = Sink(spark, tmp_path, mariadb, **{"max-segment-rows": 30})
+    first = sink.windows[0]
+    sink.lakehouse.land(first.lo, first.hi)
+    with pytest.raises(Permanent, match=r"above 30: too many.*max-segment-rows.*stop-at"):
+        sink.derive(first)
+    sink.lakehouse.config["target"]["max-segment-rows"] = 1000
+    sink.ctx = sink.lakehouse.context()
+    [(packet,)] = rows(mariadb, "SELECT @@GLOBAL.max_allowed_packet")
+    execute(mariadb, "SET GLOBAL max_allowed_packet = 1024")
+    try:
+        with pytest.raises(Permanent, match=r"packets of 1024 bytes.*table=shop\.(item|log) key="):
+            run_stage("convert", sink.ctx, first)
+    finally:
+        execute(mariadb, f"SET GLOBAL max_allowed_packet = {packet}")
+    assert rows_of(sink.ctx.paths.table("statement")) == []
+    assert sink.ctx.windows.apply_manifests(first.lo, first.hi) == []
+    assert checkpoint_ts(sink.ctx.replication, 7) is None

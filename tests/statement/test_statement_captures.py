@@ -16,7 +16,7 @@ from binlake.downstream.session import Session
 from binlake.filter import TableFilter
 from binlake.schema import ColumnInfo, DdlJob, SchemaState, TableDef
 from binlake.schema import mysqltypes as t
-from binlake.statement import TableStatements, images_from_rows
+from binlake.statement import BatchLimits, TableStatements, images_from_rows
 from binlake.statement.literal import qualified, quote_name
 from binlake.window.ddls import DdlBinlog, plan_ddls
 
@@ -42,7 +42,7 @@ def create_tables(session: Session, jobs: list[DdlJob]) -> SchemaState:
 
 def fill(session: Session, table: TableDef, images: list[dict[str, str | None]]) -> None:
     out, columns = (
-        TableStatements(table, 0, batch_rows=7),
+        TableStatements(table, 0, limits=BatchLimits(7)),
         images_from_rows(images, [c.name for c in table.row_columns]),
     )
     keyless = table.identity().kind == "row"
@@ -55,7 +55,7 @@ def fill(session: Session, table: TableDef, images: list[dict[str, str | None]])
 
 def empty(session: Session, table: TableDef, images: list[dict[str, str | None]]) -> None:
     out, columns = (
-        TableStatements(table, 0, batch_rows=7),
+        TableStatements(table, 0, limits=BatchLimits(7)),
         images_from_rows(images, [c.name for c in table.row_columns]),
     )
     keyless = table.identity().kind == "row"

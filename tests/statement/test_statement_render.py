@@ -10,10 +10,10 @@ import pytest
 from support.mariadb import MariaDb, execute, rows
 from support.tabledefs import col, key, primary, table
 
-from binlake.errors import SchemaError
+from binlake.errors import Permanent, SchemaError
 from binlake.schema import TableDef
 from binlake.schema import mysqltypes as t
-from binlake.statement import Phase, StatementBatch, TableStatements, images_from_rows, statement_digest
+from binlake.statement import BatchLimits, Phase, StatementBatch, TableStatements, images_from_rows, statement_digest
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -82,14 +82,40 @@ def test_text_of_batches(name: str) -> None:
 
 def test_batches_are_bounded_by_rows_and_by_bytes() -> None:
     many = images(ORDERS, [{**ORDER_ROWS[0], "id": str(n)} for n in range(1000)])
-    by_rows = list(TableStatements(ORDERS, 0, batch_rows=300).replaces(many))
+    by_rows = list(TableStatements(ORDERS, 0, limits=BatchLimits(300)).replaces(many))
     assert [b.rows for b in by_rows] == [300, 300, 300, 100]
     assert [b.batch for b in by_rows] == [0, 1, 2, 3]
-    by_bytes = list(TableStatements(ORDERS, 0, batch_rows=300, max_bytes=4000).replaces(many))
+    by_bytes = list(TableStatements(ORDERS, 0, limits=BatchLimits(300, 4000)).replaces(many))
     assert sum(b.rows for b in by_bytes) == 1000
     assert max(len(b.sql[0]) for b in by_bytes) < 4300
     # one row that is larger than the bound still travels
-    assert [b.rows for b in TableStatements(ORDERS, 0, max_bytes=1).replaces(images(ORDERS, ORDER_ROWS))] == [1, 1]
+    smallest = TableStatements(ORDERS, 0, limits=BatchLimits(bytes=1))
+    assert [b.rows for b in smallest.replaces(images(ORDERS, ORDER_ROWS))] == [1, 1]
+
+
+def test_a_statement_fits_into_a_packet_and_a_row_that_cannot_is_named() -> None:
+    # the server would only say that it has gone away
+    packet = 1 << 20
+    limits = BatchLimits.of(100_000, packet)
+    many = images(ORDERS, [{**ORDER_ROWS[0], "id": str(n)} for n in range(20_000)])
+    batches = list(TableStatements(ORDERS, 0, limits=limits).replaces(many))
+    assert len(batches) > 1
+    assert max(len(b.sql[0].encode()) for b in batches) < packet
+    assert max(len(b.verify_sql.encode()) for b in batches) < packet
+    text = next(c.name for c in ORDERS.columns if ORDER_ROWS[0][c.name] is not None and c.tp in t.STRINGS)
+    wide = images(ORDERS, [ORDER_ROWS[0], {**ORDER_ROWS[0], "id": "77", text: "é" * (packet // 2)}])
+    with pytest.raises(Permanent, match=rf"10\d{{5}} bytes.*{packet} bytes.*table=.*77") as caught:
+        list(TableStatements(ORDERS, 0, limits=limits).replaces(wide))
+    assert "max_allowed_packet" in caught.value.hint
+
+
+@pytest.mark.parametrize("write", ["image_deletes", "inserts"])
+def test_a_row_without_a_key_that_no_packet_holds_is_shown_shortened(write: str) -> None:
+    text = next(c.name for c in HEAP.columns if c.tp in t.STRINGS)
+    wide = images(HEAP, [HEAP_ROWS[0], {**HEAP_ROWS[0], text: "x" * (1 << 20)}])
+    with pytest.raises(Permanent, match="packets") as caught:
+        list(getattr(TableStatements(HEAP, 0, limits=BatchLimits.of(100, 1 << 20)), write)(wide, [1, 3]))
+    assert len(caught.value.where["key"]) <= 200
 
 
 def test_a_batch_knows_its_place_and_digest() -> None:

@@ -12,6 +12,7 @@ from binlake.config.model import Filter
 from binlake.filter import TableFilter
 from binlake.schema import DdlJob, SchemaState
 from binlake.window.ddls import DdlBinlog, plan_ddls, window_schemas
+from binlake.window.definitions import LandedDdl
 from binlake.wire import binlog_pb2
 
 CAPTURES = Path(__file__).parent.parent / "captures"
@@ -62,6 +63,21 @@ def test_a_commit_ts_of_the_ignore_list_is_skipped_and_still_changes_the_schema(
     table = schemas.place(target.commit_ts).find("shard_2", "t_1")
     assert table is not None
     assert table.column("note") is not None
+
+
+def test_a_ddl_left_to_the_operator_opens_a_segment_and_one_that_a_filter_skips_does_not() -> None:
+    binlogs, jobs = load("shard")
+    named = next(b for b in binlogs if "ADD COLUMN `note`" in b.query)
+    tables = TableFilter(Filter())  # type: ignore[call-arg]
+    plain = plan_ddls(SchemaState(), binlogs, jobs, tables)
+    filtered = next(d for d in plain if d.reason == "filtered")
+    planned = plan_ddls(SchemaState(), binlogs, jobs, tables, {named.commit_ts, filtered.commit_ts})
+    assert [d.segment for d in planned] == [d.segment for d in plain]
+    landed = {d.commit_ts: LandedDdl(d.commit_ts, 0, 0, 0, 0, "", "", "", "", d.decision, d.reason, d.before, d.after)
+              for d in planned}  # fmt: skip
+    assert landed[named.commit_ts].decision == "skip"
+    assert landed[named.commit_ts].opens_segment
+    assert not landed[filtered.commit_ts].opens_segment
 
 
 def test_a_job_that_left_no_binlog_changes_the_schema_at_its_place_and_is_never_applied() -> None:

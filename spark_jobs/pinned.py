@@ -1,0 +1,92 @@
+"""What the target holds open is pinned: its bounds, its manifest, its rows; nothing else is (hazards R-16, R-62).
+
+A window that was sealed and never opened pins nothing: another target, or another configuration, may cut it anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyspark.sql import DataFrame
+
+from binlake.downstream import Position, position_of
+from binlake.errors import CheckpointConflict, ConfigError, ImmutableWindow, LostRange
+from binlake.window.manifest import ApplyManifest
+from spark_jobs.context import Bounds, StageContext
+from spark_jobs.lake import folded, folds
+
+
+def target_position(ctx: StageContext, bounds: Bounds) -> Position:
+    """Where the target stands; `bounds` lie within the landed range. Raises CheckpointConflict, TargetUnavailable."""
+    target = ctx.replication.target
+    if target is None:
+        raise ConfigError("this replication has no SQL target", hint="add a section [target]")
+    return position_of(target, ctx.replication.name, cluster_id(ctx, bounds))
+
+
+def cluster_id(ctx: StageContext, bounds: Bounds) -> int:
+    """The source cluster of a landed window. Raises CheckpointConflict when it is not landed."""
+    landed = next((window for window in ctx.windows.landed() if window[0] < bounds.hi <= window[1]), None)
+    manifest = ctx.windows.manifest(*landed) if landed else None
+    if manifest is None:
+        raise CheckpointConflict("the window is not landed", where={"window": bounds.window}, hint="run land first")
+    return manifest.cluster_id
+
+
+def start_of(ctx: StageContext, position: Position) -> int:
+    """The lo of the target's next window. Raises LostRange, CheckpointConflict when the lake does not hold it."""
+    landed, checkpoint = ctx.windows.landed(), position.commit_ts
+    if checkpoint is None:
+        return landed[0][0]
+    if checkpoint < landed[0][0]:
+        raise LostRange(
+            f"the target is at {checkpoint}, and the lake starts at {landed[0][0]}",
+            hint="restore the target from a newer copy, or start a lake from the target's checkpoint",
+        )
+    if checkpoint > landed[-1][1]:
+        raise CheckpointConflict(
+            f"the target's checkpoint {checkpoint} is ahead of the landed ts {landed[-1][1]}",
+            hint="another replication writes this checkpoint, or the lake was restored from an older copy",
+        )
+    return checkpoint
+
+
+def open_manifest(ctx: StageContext, bounds: Bounds, position: Position) -> ApplyManifest | None:
+    """The manifest of `bounds` when the target holds just this window open, else None. Raises CheckpointConflict."""
+    if position.opened is None or position.window != (bounds.lo, bounds.hi):
+        return None
+    written = ctx.windows.apply_manifests(bounds.lo, bounds.hi)
+    found = next((manifest for manifest in written if manifest.digest() == position.opened.manifest), None)
+    if found is None:
+        raise CheckpointConflict(
+            "the target holds this window open with a manifest that the lake does not have",
+            where={"window": bounds.window, "manifest": position.opened.manifest},
+            hint="bring back the lake that opened it (Delta time travel of `window`)",
+        )
+    return found
+
+
+def require_pinned(table: str, bounds: Bounds, pinned: str, found: str) -> None:
+    """Before a rewrite: the rows derived anew are those pinned. Raises ImmutableWindow."""
+    if pinned != found:
+        raise ImmutableWindow(
+            f"the target holds this window open, and `{table}` would not be what was sealed",
+            where={"window": bounds.window},
+            hint=f"restore `{table}` by Delta time travel, or run the version of Binlake that sealed it",
+        )
+
+
+def digest_of(rows: DataFrame, columns: list[str]) -> tuple[str, int]:
+    """(digest, count) of `rows`, in any order."""
+    found = rows.agg(*[fold.alias(f"fold{n}") for n, fold in enumerate(folds(rows, columns))]).collect()
+    return combined(found), int(found[0]["fold0"])
+
+
+def combined(parts: Sequence[object]) -> str:
+    """The digest of all rows from the folds of their parts: count, sum and exclusive or."""
+    total, added, mixed = 0, 0, 0
+    for row in parts:
+        total += row["fold0"]  # type: ignore[index]
+        added += int(row["fold1"] or 0)  # type: ignore[index]
+        mixed ^= row["fold2"] or 0  # type: ignore[index]
+    return folded((total, added, mixed))
