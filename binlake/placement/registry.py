@@ -105,7 +105,7 @@ class Registry:
         return self._entry(DRAINERS + node_id)
 
     def write_pump(self, status: NodeStatus, revision: int) -> int:
-        """Write a pump's entry when its ModRevision is still `revision` (0 = there is none); the new one, 0 = it is not.
+        """Write a pump's entry over its ModRevision `revision` (0 = there is none); the new one, 0 = it was changed.
 
         After SourceUnavailable the write may have been done: read again.
         """

@@ -13,6 +13,7 @@ import structlog
 from binlake.downstream import checkpoint_ts
 from binlake.errors import CheckpointConflict, IncompleteWindow
 from binlake.lake.windowlog import WindowEvent
+from binlake.window.incidents import STAGE, new_incidents, words
 from binlake.window.membership import gather
 from binlake.window.plan import Plan, propose
 from spark_jobs.cluster import Cluster, open_cluster
@@ -30,6 +31,7 @@ def run(ctx: StageContext, start_ts: int | None = None) -> StageResult:
     with open_cluster(ctx.replication) as cluster:
         lo = _start(ctx, cluster, start_ts)
         plan = _propose(ctx, cluster, lo)
+    incidents = _incidents(ctx, plan)
     seconds = time.monotonic() - began
     log.info("planned", state=plan.state, lo=str(plan.lo), hi=str(plan.hi), reason=plan.reason)
     blocked_by = ",".join(blocker.node_id for blocker in plan.blocked_by)
@@ -40,7 +42,8 @@ def run(ctx: StageContext, start_ts: int | None = None) -> StageResult:
         )
     if plan.state == "blocked":
         _alert(ctx, plan)
-    return StageResult("plan", plan.state, plan.lo, plan.hi, 0, seconds, blocked_by, {"reason": plan.reason})
+    detail = {"reason": plan.reason} | ({"incidents": incidents} if incidents else {})
+    return StageResult("plan", plan.state, plan.lo, plan.hi, 0, seconds, blocked_by, detail)
 
 
 def _landed_again(ctx: StageContext, start_ts: int | None) -> StageResult | None:
@@ -94,6 +97,16 @@ def _propose(ctx: StageContext, cluster: Cluster, lo: int) -> Plan:
         max_seconds=None if first else window.max_seconds,
         stop_ts=ctx.stop_ts,
     )
+
+
+def _incidents(ctx: StageContext, plan: Plan) -> str:
+    """Transactions that pumps saw too late: told and recorded when they are new, else empty."""
+    found = new_incidents(plan.members, ctx.windows.events(stage=STAGE))
+    if not found:
+        return ""
+    ctx.windows.record(WindowEvent(STAGE, plan.lo, plan.lo, "told", run_id=ctx.run_id, detail={"pumps": found}))
+    log.error("late_commits_on_pumps", pumps=sorted(found), detail=words(found))
+    return words(found)
 
 
 def _alert(ctx: StageContext, plan: Plan) -> None:
