@@ -1,4 +1,4 @@
-"""What a page gets and gives back, apart from any transport."""
+"""What a plain HTTP handler gets and gives: it never sees a socket, so the same handler serves HTTP/1.1 and HTTP/2."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class HttpRequest:
-    """One request; `headers` have lower-case names, `path` is without the query."""
+    """One request, complete. `path` is decoded and without the query; `headers` have lower-case names."""
 
     method: str
     path: str
@@ -19,7 +19,7 @@ class HttpRequest:
 
 @dataclass(frozen=True)
 class HttpResponse:
-    """One whole answer."""
+    """One answer, complete; its length is added."""
 
     status: int
     content_type: str
@@ -27,4 +27,4 @@ class HttpResponse:
 
 
 HttpHandler = Callable[[HttpRequest], HttpResponse]
-"""Answers one request; may block."""
+"""Runs in a thread pool, so it may block; what it raises becomes a 500 with the text."""

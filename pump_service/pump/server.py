@@ -228,6 +228,8 @@ class PumpServer:
             collect=self._collect,
             score=lambda: self._score,
         )
+        if config.tls.wanted or config.socket:
+            raise ConfigError("this pump cannot listen with TLS or on a Unix socket yet", where={"addr": config.addr})
         self._grpc = GrpcServer(self.service, config.addr)
         host = config.advertise_addr or self._grpc.address
         directory = self._storage.directory

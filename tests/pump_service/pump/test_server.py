@@ -8,9 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent import futures
-from dataclasses import replace
 from itertools import islice
-from pathlib import Path
 
 import grpc
 import pytest
@@ -29,36 +27,6 @@ from pump_service.pump.server import PumpServer
 from pump_service.pump.service import State
 
 MakePump = Callable[..., PumpServer]
-
-
-@pytest.fixture
-def cluster() -> MemoryCluster:
-    return MemoryCluster()
-
-
-@pytest.fixture
-def make_pump(tmp_path: Path, cluster: MemoryCluster) -> Iterator[MakePump]:
-    """Starts pumps on the in-memory cluster; stops those that still run."""
-    running: list[PumpServer] = []
-
-    def start(name: str = "pump1", source: object = None, **changes: object) -> PumpServer:
-        config = PumpConfig(
-            data_dir=tmp_path / name,
-            addr="127.0.0.1:0",
-            node_id=name,
-            gen_binlog_interval_s=0.05,
-            heartbeat_interval_s=0.05,
-            resolve_interval_s=0.05,
-            stop_write_at_available_space=0,
-        )
-        pump = PumpServer(replace(config, **changes), oracle=cluster, members=cluster, source=source)
-        pump.start()
-        running.append(pump)
-        return pump
-
-    yield start
-    for pump in running:
-        pump.stop()
 
 
 @contextlib.contextmanager
