@@ -198,9 +198,8 @@ class OfflinePumpCommand(_Action):
 
     def _apply(self, registry: Registry, node: NodeStatus) -> None:
         super()._apply(registry, node)
-        waits = not_taken(node, registry.drainers())
-        if waits:
-            print(f"it waits until consumers have taken {waits}, and what it still gets; see `binlake pumps`")
+        missing = not_taken(node, registry.drainers())
+        print("it goes offline when consumers have taken all it holds" + (f"; not yet: {missing}" if missing else ""))
 
 
 class PauseDrainerCommand(_Action):

@@ -1,4 +1,4 @@
-"""Asking a node over its pages; an answer is an envelope `{message, code, data}`, code 200 = done (tidb-binlog 2.13)."""
+"""Asking a node over its pages: an answer is the envelope `{message, code, data}`, code 200 = done (2.13)."""
 
 from __future__ import annotations
 

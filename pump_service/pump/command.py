@@ -11,12 +11,12 @@ import signal
 import sys
 import threading
 from pathlib import Path
+from typing import TextIO
 
 import structlog
 
 from binlake.config import load_replication
-from binlake.lake.forget import forget
-from binlake.lake.paths import LakePaths
+from binlake.errors import ConfigError
 from binlake.placement import EtcdClient, Registry
 from pump_service.pump.config import PumpConfig
 from pump_service.pump.processes import Supervisor, commands
@@ -72,6 +72,10 @@ class PumpCommand:
 
 
 def _forget(args: argparse.Namespace) -> int:
+    # A pump itself has no lake, and must not load what reads one.
+    from binlake.lake.forget import forget
+    from binlake.lake.paths import LakePaths
+
     replication = load_replication(args.replication, secrets=False)
     with contextlib.closing(EtcdClient(replication.source.pd_urls, replication.source.timeout_s)) as etcd:
         entry = Registry(etcd).pump(args.node)
@@ -100,11 +104,19 @@ def _supervise(args: argparse.Namespace, settings: PumpFile) -> int:
 
 def _log_to(settings: PumpFile) -> None:
     level = {"warn": "warning", "fatal": "critical"}.get(settings.log_level, settings.log_level)
-    file = Path(settings.log_file).open("a", encoding="utf-8") if settings.log_file else sys.stderr  # noqa: SIM115
+    file = _opened(Path(settings.log_file)) if settings.log_file else sys.stderr
     structlog.configure(
         logger_factory=structlog.PrintLoggerFactory(file),
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
     )
+
+
+def _opened(path: Path) -> TextIO:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path.open("a", encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"the log file cannot be written: {error.strerror}", where={"log-file": path}) from None
 
 
 def _count(text: str) -> int:
