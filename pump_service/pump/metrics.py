@@ -47,11 +47,6 @@ class PumpMetrics:
     errors: Counter = field(
         default_factory=lambda: Counter(f"{_STORAGE}_error_count", "Failures of the storage", ("type",))
     )
-    behind_gc: Counter = field(
-        default_factory=lambda: Counter(
-            "binlog_pump_detected_drainer_binlog_purge_count", "Consumers found close to the collected range", ("id",)
-        )
-    )
     forced: Counter = field(
         default_factory=lambda: Counter(
             "binlake_pump_forced_resolutions_total", "Prewrites whose outcome an operator decided"
@@ -75,7 +70,7 @@ class PumpMetrics:
 
     def page(self, storage: Storage, status_queries: Callable[[], int], score: Callable[[], int]) -> bytes:
         """The page: everything counted, and what the storage shows now."""
-        counted = [self.rpc, self.lost, self.write_seconds, self.write_bytes, self.errors, self.behind_gc, self.forced]
+        counted = [self.rpc, self.lost, self.write_seconds, self.write_bytes, self.errors, self.forced]
         return page([*counted, *_readings(storage, status_queries, score)])
 
 

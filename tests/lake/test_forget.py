@@ -16,7 +16,6 @@ from binlake.placement import NodeStatus
 from binlake.window.membership import Probe, gather
 from binlake.window.plan import propose
 
-
 HEALTHY = Probe()
 
 
