@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from binlake.config.reference import reference_text
+from pump_service.pump.settings import settings_text
 
 ROOT = Path(__file__).resolve().parents[1]
 PROTO = Path("binlake/wire")
@@ -119,14 +120,19 @@ def _has_service(stubs: Path) -> bool:
 
 def make_reference() -> None:
     """Write docs/configuration.md."""
-    REFERENCE.write_text(reference_text(), encoding="utf-8")
+    REFERENCE.write_text(configuration_text(), encoding="utf-8")
     print(f"docs: {REFERENCE.relative_to(ROOT)}")
 
 
 def check_reference() -> None:
     """docs/configuration.md is what the model gives."""
-    if not REFERENCE.exists() or REFERENCE.read_text(encoding="utf-8") != reference_text():
+    if not REFERENCE.exists() or REFERENCE.read_text(encoding="utf-8") != configuration_text():
         raise CheckError("docs/configuration.md is out of date: run `make docs`")
+
+
+def configuration_text() -> str:
+    """docs/configuration.md as the models give it."""
+    return f"{reference_text()}\n{settings_text()}"
 
 
 def check_ids() -> None:

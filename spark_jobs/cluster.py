@@ -31,7 +31,16 @@ class Cluster:
         except WireError:
             # An original pump has no Info service: the registry's word and the proof in the pull must do.
             return Probe()
-        return Probe(info.store_uuid, info.max_commit_ts, info.gc_ts, info.last_error, info.node_id)
+        return Probe(
+            store_uuid=info.store_uuid,
+            max_commit_ts=info.max_commit_ts,
+            gc_ts=info.gc_ts,
+            last_error=info.last_error,
+            node_id=info.node_id,
+            late_commits=info.late_commits,
+            early_commits=info.early_commits,
+            status_queries=info.status_queries,
+        )
 
 
 @contextmanager

@@ -22,34 +22,41 @@ def load_replication(path: str | Path, *, secrets: bool = True) -> Replication:
     """
     path = Path(path)
     try:
-        raw = tomllib.loads(path.read_text(encoding="utf-8"))
+        raw = read_toml(path)
     except FileNotFoundError:
         raise ConfigError(
             "replication file not found", where={"file": path}, hint="see `replications/` for a sample"
         ) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"not valid TOML: {error}", where={"file": path}, hint="mend the line named") from None
     try:
         replication = Replication.model_validate(raw)
     except ValidationError as error:
-        raise _readable(error, path) from None
+        raise readable(error, Replication, path) from None
     return _with_secrets(replication, path) if secrets else replication
 
 
-def _readable(error: ValidationError, path: Path) -> ConfigError:
+def read_toml(path: Path) -> dict[str, Any]:
+    """The content of a TOML file. Raises FileNotFoundError, ConfigError."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"not valid TOML: {error}", where={"file": path}, hint="mend the line named") from None
+
+
+def readable(error: ValidationError, model: type[BaseModel], path: str | Path) -> ConfigError:
+    """One clear error for the first thing that `model` refuses: the key, and what is allowed."""
     first = error.errors()[0]
     key = ".".join(str(part) for part in first["loc"])
     hint = "see docs/configuration.md"
     if first["type"] == "extra_forbidden":
-        known = _known_keys(first["loc"][:-1])
+        known = _known_keys(model, first["loc"][:-1])
         close = difflib.get_close_matches(str(first["loc"][-1]), known, n=1)
         hint = f"did you mean `{close[0]}`?" if close else f"known keys here: {', '.join(sorted(known))}"
         return ConfigError(f"unknown key `{key}`", where={"file": path}, hint=hint)
     return ConfigError(f"`{key}`: {first['msg']}", where={"file": path}, hint=hint)
 
 
-def _known_keys(place: tuple[int | str, ...]) -> list[str]:
-    model: Any = Replication
+def _known_keys(root: type[BaseModel], place: tuple[int | str, ...]) -> list[str]:
+    model: Any = root
     for part in place:
         field = next((f for f in model.model_fields.values() if f.alias == part), None)
         candidates = [field.annotation, *getattr(field.annotation, "__args__", ())] if field else []

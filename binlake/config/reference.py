@@ -18,8 +18,13 @@ Made by `make docs` from `binlake/config/model.py`; a test fails when the two di
 
 
 def reference_text() -> str:
-    """The whole reference."""
-    return "\n".join([_HEAD, *_section("", Replication), ""])
+    """The reference of a replication."""
+    return model_text(_HEAD, Replication)
+
+
+def model_text(head: str, model: type[BaseModel]) -> str:
+    """`head`, then a table of keys for each section of `model`."""
+    return "\n".join([head, *_section("", model), ""])
 
 
 def _section(name: str, model: type[BaseModel]) -> Iterator[str]:

@@ -23,6 +23,10 @@ SCHEMA = pa.schema(
 )
 
 
+FORGOTTEN = "forgotten"
+"""State of a pump that a person gave up: windows go on without it, until it serves again."""
+
+
 @dataclass(frozen=True)
 class RememberedMember:
     """What the last landed window knew of a pump: `store_uuid` (empty for an original pump), `state`, `landed_ts`."""

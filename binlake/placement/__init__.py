@@ -4,6 +4,6 @@ from binlake.placement.clock import ClockClient
 from binlake.placement.etcd import EtcdClient
 from binlake.placement.lock import EtcdLock
 from binlake.placement.pd import PdClient
-from binlake.placement.registry import NodeStatus, Registry
+from binlake.placement.registry import Entry, NodeStatus, Registry
 
-__all__ = ["ClockClient", "EtcdClient", "EtcdLock", "NodeStatus", "PdClient", "Registry"]
+__all__ = ["ClockClient", "Entry", "EtcdClient", "EtcdLock", "NodeStatus", "PdClient", "Registry"]

@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from binlake.errors import Transient, WireError
+from binlake.errors import ConfigError, Permanent, Transient, WireError
 from binlake.placement.etcd import EtcdClient
+from binlake.wire import etcd_pb2 as pb
 
 ROOT = "/tidb-binlog/v1"
 PUMPS = f"{ROOT}/pumps/"
@@ -73,6 +74,14 @@ class NodeStatus:
         return status
 
 
+@dataclass(frozen=True)
+class Entry:
+    """One entry with the ModRevision that guards its next change."""
+
+    status: NodeStatus
+    revision: int
+
+
 class Registry:
     """Reads and writes entries. Raises SourceUnavailable, WireError, Transient after lost races, Permanent."""
 
@@ -86,6 +95,37 @@ class Registry:
     def drainers(self) -> list[NodeStatus]:
         """All consumers by node id, offline ones too."""
         return self._list(DRAINERS)
+
+    def pump(self, node_id: str) -> Entry | None:
+        """The entry of one pump, or None."""
+        return self._entry(PUMPS + node_id)
+
+    def drainer(self, node_id: str) -> Entry | None:
+        """The entry of one consumer, or None."""
+        return self._entry(DRAINERS + node_id)
+
+    def write_pump(self, status: NodeStatus, revision: int) -> int:
+        """Write a pump's entry over its ModRevision `revision` (0 = there is none); the new one, 0 = it was changed.
+
+        After SourceUnavailable the write may have been done: read again.
+        """
+        key = (PUMPS + status.node_id).encode()
+        holds = pb.Compare(result=pb.Compare.EQUAL, target=pb.Compare.MOD, key=key, mod_revision=revision)
+        put = pb.RequestOp(request_put=pb.PutRequest(key=key, value=status.to_json()))
+        answer = self._etcd.txn([holds], [put])
+        written: int = answer.header.revision
+        return written if answer.succeeded else 0
+
+    def set_pump_state(self, node_id: str, state: str) -> NodeStatus:
+        """Rewrite the state of a pump's entry and nothing else (binlogctl update-pump); the entry before.
+
+        Raises Permanent for an unknown node, ConfigError for a state that is none.
+        """
+        return self._set_state(PUMPS + node_id, state)
+
+    def set_drainer_state(self, node_id: str, state: str) -> NodeStatus:
+        """The same for a consumer (binlogctl update-drainer)."""
+        return self._set_state(DRAINERS + node_id, state)
 
     def put_pump(self, status: NodeStatus) -> None:
         """Create or replace a pump's entry; confirmed when it returns."""
@@ -113,6 +153,24 @@ class Registry:
         entries, _ = self._etcd.prefix(prefix.encode())
         return [NodeStatus.from_json(entry.value, entry.key.decode()) for entry in entries]
 
+    def _entry(self, key: str) -> Entry | None:
+        found = self._etcd.get(key.encode())
+        return Entry(NodeStatus.from_json(found.value, key), found.mod_revision) if found else None
+
+    def _set_state(self, key: str, state: str) -> NodeStatus:
+        before: list[NodeStatus] = []
+
+        def changed(known: bytes | None) -> NodeStatus:
+            if known is None:
+                raise unknown_node(key)
+            if state not in STATES:
+                raise ConfigError(f"state {state} is illegal", hint=f"one of {', '.join(sorted(STATES))}")
+            before.append(NodeStatus.from_json(known, key))
+            return replace(before[-1], state=state)
+
+        self._change(key, changed)
+        return before[-1]
+
     def _change(self, key: str, change: Callable[[bytes | None], NodeStatus]) -> None:
         # Created under ModRevision = 0, replaced under the ModRevision that was read: nobody's change is lost.
         name = key.encode()
@@ -122,3 +180,8 @@ class Registry:
             if self._etcd.put_if(name, status.to_json(), mod_revision=found.mod_revision if found else 0):
                 return
         raise Transient("others keep changing this registry entry", where={"key": key}, hint="two nodes with one id?")
+
+
+def unknown_node(key: str) -> Permanent:
+    """The error for a node that is not in the registry, in the original's words."""
+    return Permanent(f"key {key} in etcd not found", hint="`binlake pumps` and `binlake drainers` list the nodes")

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from binlake.errors import BinlakeError, SourceUnavailable
-from binlake.lake.members import RememberedMember
-from binlake.window.plan import Member
+from binlake.lake.members import FORGOTTEN, RememberedMember
+from binlake.window.plan import Counters, Member
 
 
 class PumpStatus(Protocol):
@@ -36,6 +36,9 @@ class Probe:
     gc_ts: int = 0
     last_error: str = ""
     node_id: str = ""
+    late_commits: int = 0
+    early_commits: int = 0
+    status_queries: int = 0
 
 
 def gather(
@@ -49,9 +52,17 @@ def gather(
     `pumps` must have been listed after the TSO that bounds hi was fetched. `probe(host)` asks a pump for its own view
     and raises SourceUnavailable when it does not answer.
     """
-    members = [_member(pump, remembered.get(pump.node_id), lo, probe) for pump in pumps]
     present = {pump.node_id for pump in pumps}
-    return members + [_vanished(known) for known in remembered.values() if known.node_id not in present]
+    kept = {known.node_id: known for known in remembered.values() if known.state != FORGOTTEN}
+    members = [_member(pump, kept.get(pump.node_id), lo, probe) for pump in pumps if not _given_up(pump, remembered)]
+    return members + [_vanished(known) for known in kept.values() if known.node_id not in present]
+
+
+def _given_up(pump: PumpStatus, remembered: Mapping[str, RememberedMember]) -> bool:
+    known = remembered.get(pump.node_id)
+    gone = known is not None and known.state == FORGOTTEN and pump.state == "offline"
+    # A watermark above the one it was given up with: it has served since.
+    return gone and known is not None and pump.max_commit_ts <= known.watermark
 
 
 def _member(pump: PumpStatus, known: RememberedMember | None, lo: int, probe: Callable[[str], Probe]) -> Member:
@@ -68,7 +79,8 @@ def _member(pump: PumpStatus, known: RememberedMember | None, lo: int, probe: Ca
         return Member(pump.node_id, pump.host, pump.state, pump.max_commit_ts, uuid, error.message)
     watermark = max(pump.max_commit_ts, found.max_commit_ts)
     problem = _another(pump, found) or _problem(uuid, found, lo)
-    return Member(pump.node_id, pump.host, pump.state, watermark, found.store_uuid or uuid, problem)
+    counters = Counters(found.late_commits, found.early_commits, found.status_queries)
+    return Member(pump.node_id, pump.host, pump.state, watermark, found.store_uuid or uuid, problem, counters)
 
 
 def _another(pump: PumpStatus, found: Probe) -> str:

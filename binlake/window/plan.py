@@ -18,6 +18,16 @@ State = Literal["ready", "blocked", "waiting"]
 
 
 @dataclass(frozen=True)
+class Counters:
+    """What a pump counted since it started: `late_commits` (hazards R-08) and `early_commits` (hazards R-09) are
+    transactions that windows may have missed; `status_queries` tells of writers that do not send their C."""
+
+    late_commits: int = 0
+    early_commits: int = 0
+    status_queries: int = 0
+
+
+@dataclass(frozen=True)
 class Member:
     """One pump, from the registry or remembered: its `watermark` (commit_ts; 0 = none yet), `state`, and `problem`.
 
@@ -30,6 +40,7 @@ class Member:
     watermark: int
     store_uuid: str = ""
     problem: str = ""
+    counters: Counters = Counters()
 
     def drained(self, landed_ts: int) -> bool:
         """Nothing of this member is left to land: it is offline and all it has is at or below `landed_ts`."""

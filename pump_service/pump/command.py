@@ -1,19 +1,29 @@
-"""`binlake pump`: runs one pump until SIGTERM or SIGINT, then leaves it paused."""
+"""`binlake pump`: runs one pump, or several on one host, until a signal or a command ends it."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import json
+import logging
 import os
 import signal
+import sys
 import threading
 from pathlib import Path
+from typing import TextIO
 
-from pump_service.pump.config import PumpConfig, parse_size
+import structlog
+
+from binlake.config import load_replication
+from binlake.errors import ConfigError
+from binlake.placement import EtcdClient, Registry
+from pump_service.pump.config import PumpConfig
+from pump_service.pump.processes import Supervisor, commands
 from pump_service.pump.server import PumpServer
+from pump_service.pump.settings import PumpFile, add_flags, ignored, read_settings, to_config
 
-
-def _urls(text: str) -> tuple[str, ...]:
-    return tuple(url.strip() for url in text.split(",") if url.strip())
+log = structlog.get_logger()
 
 
 def _end_the_process(args: threading.ExceptHookArgs) -> None:
@@ -30,39 +40,87 @@ class PumpCommand:
     help = "run a pump: stores binlogs durably and serves complete transactions in commit order"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Declare the options with the defaults of PumpConfig."""
-        default = PumpConfig()
+        """The settings of a pump, `--processes`, and the actions beside running."""
+        add_flags(parser)
         add = parser.add_argument
-        add("--addr", default=default.addr, help="HOST:PORT to listen on (default %(default)s)")
-        add("--advertise-addr", default="", help="HOST:PORT to register, when it is another one")
-        add("--data-dir", type=Path, default=default.data_dir, help="where binlogs are kept (default %(default)s)")
-        add("--pd-urls", type=_urls, default=default.pd_urls, help="PD urls, comma separated")
-        add("--node-id", default="", help="name in the registry (default host:port; the data directory remembers it)")
-        add("--status-url", type=_urls, default=(), help="status ports that know what became of a transaction")
-        add("--gen-binlog-interval", type=float, default=default.gen_binlog_interval_s, help="seconds between fakes")
-        add("--heartbeat-interval", type=float, default=default.heartbeat_interval_s, help="seconds between heartbeats")
-        add("--stop-write-at-available-space", default="10 gib", help="take no writes below it (default %(default)s)")
+        add(
+            "--processes", type=_count, default=1, metavar="N", help="run N pumps: N ports, data-dir/0..N-1, N node ids"
+        )
+        add("--restart", action="store_true", help="with --processes: start a pump that died again")
+        actions = parser.add_subparsers(dest="action", metavar="ACTION")
+        actions.add_parser("config", help="print the effective settings as JSON, and start nothing")
+        gone = actions.add_parser("forget", help="let windows go on without a pump that is gone for ever")
+        gone.add_argument("node", help="its node id")
+        gone.add_argument("--replication", required=True, metavar="FILE", help="the replication that waits for it")
+        gone.add_argument("--accept-loss", action="store_true", help="its binlogs that are not landed are lost: yes")
 
     def run(self, args: argparse.Namespace) -> int:
-        """Serve until a signal; 0 after a clean stop. Raises BinlakeError when it cannot start."""
-        config = PumpConfig(
-            pd_urls=args.pd_urls,
-            addr=args.addr,
-            advertise_addr=args.advertise_addr,
-            data_dir=args.data_dir,
-            node_id=args.node_id,
-            status_urls=args.status_url,
-            gen_binlog_interval_s=args.gen_binlog_interval,
-            heartbeat_interval_s=args.heartbeat_interval,
-            stop_write_at_available_space=parse_size(args.stop_write_at_available_space),
-        )
-        stop = threading.Event()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: stop.set())
-        threading.excepthook = _end_the_process
-        server = PumpServer(config)
-        server.start()
-        print(f"pump {server.node_id} listens at {server.addr}", flush=True)
-        stop.wait()
-        server.stop()
-        return 0
+        """Serve until the end; 0 after a clean one. Raises BinlakeError when it cannot start or lost its place."""
+        if args.action == "forget":
+            return _forget(args)
+        settings = read_settings(args)
+        config = to_config(settings)
+        if args.action == "config":
+            print(json.dumps(settings.model_dump(mode="json", by_alias=True), indent=2))
+            return 0
+        if args.processes > 1:
+            return _supervise(args, settings)
+        _log_to(settings)
+        for key, reason in ignored(settings).items():
+            log.warning("setting_ignored", key=key, reason=reason)
+        return _serve(config)
+
+
+def _forget(args: argparse.Namespace) -> int:
+    # A pump itself has no lake, and must not load what reads one.
+    from binlake.lake.forget import forget
+    from binlake.lake.paths import LakePaths
+
+    replication = load_replication(args.replication, secrets=False)
+    with contextlib.closing(EtcdClient(replication.source.pd_urls, replication.source.timeout_s)) as etcd:
+        entry = Registry(etcd).pump(args.node)
+    status = entry.status if entry else None
+    print(forget(LakePaths.of(replication), args.node, status, accept_loss=args.accept_loss))
+    return 0
+
+
+def _serve(config: PumpConfig) -> int:
+    server = PumpServer(config)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: server.ask("pause"))
+    threading.excepthook = _end_the_process
+    server.start()
+    print(f"pump {server.node_id} listens at {server.addr}", flush=True)
+    server.serve()
+    return 0
+
+
+def _supervise(args: argparse.Namespace, settings: PumpFile) -> int:
+    supervisor = Supervisor(commands(settings, args, args.processes), restart=args.restart)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: supervisor.ask_to_stop())
+    return supervisor.run()
+
+
+def _log_to(settings: PumpFile) -> None:
+    level = {"warn": "warning", "fatal": "critical"}.get(settings.log_level, settings.log_level)
+    file = _opened(Path(settings.log_file)) if settings.log_file else sys.stderr
+    structlog.configure(
+        logger_factory=structlog.PrintLoggerFactory(file),
+        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
+    )
+
+
+def _opened(path: Path) -> TextIO:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path.open("a", encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"the log file cannot be written: {error.strerror}", where={"log-file": path}) from None
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if not 1 <= number <= 256:
+        raise argparse.ArgumentTypeError("1 to 256")
+    return number

@@ -1,13 +1,21 @@
-"""The pump's settings: names and defaults of the original (tidb-binlog 2.12), read once and frozen."""
+"""The pump's settings: names and defaults of the original (tidb-binlog 2.12), read once and frozen.
+
+`pump_service.pump.settings` makes them from flags, environment and the TOML file.
+"""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from binlake.errors import ConfigError
+from pump_service.pump.score import Weights
 from pump_service.pump.vlog import SEGMENT_BYTES
+
+DAY_S = 86400.0
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": DAY_S}
 
 _UNITS = {"": 1, "b": 1}
 _UNITS |= {f"{letter}b": 1000**power for power, letter in enumerate("kmgtp", start=1)}
@@ -15,10 +23,26 @@ _UNITS |= {f"{letter}ib": 1024**power for power, letter in enumerate("kmgtp", st
 
 
 @dataclass(frozen=True)
+class TlsFiles:
+    """PEM files of `[security]`; all empty = no TLS. `allowed_cn`: common names of callers, empty = any."""
+
+    ca: str = ""
+    cert: str = ""
+    key: str = ""
+    allowed_cn: tuple[str, ...] = ()
+
+    @property
+    def wanted(self) -> bool:
+        """Whether the pump speaks TLS."""
+        return bool(self.cert or self.key or self.ca)
+
+
+@dataclass(frozen=True)
 class PumpConfig:
     """Settings of one pump. Intervals in seconds, sizes in bytes. `addr` with port 0 takes a free port.
 
-    An empty `node_id` means host:port of the advertised address, remembered in the data directory.
+    An empty `node_id` means host:port of the advertised address, remembered in the data directory. `socket` is the path
+    of a second, Unix listener. `gc_s` 0 = binlogs are never collected.
     """
 
     pd_urls: tuple[str, ...] = ("http://127.0.0.1:2379",)
@@ -33,6 +57,12 @@ class PumpConfig:
     stop_write_at_available_space: int = 10 << 30
     sync_log: bool = True
     segment_bytes: int = SEGMENT_BYTES
+    socket: str = ""
+    tls: TlsFiles = TlsFiles()
+    gc_s: float = 7 * DAY_S
+    slow_write_threshold_s: float = 1.0
+    label: Mapping[str, str] = field(default_factory=dict)
+    score_weights: Weights = field(default_factory=Weights)
 
     def __post_init__(self) -> None:
         host, _, port = self.addr.rpartition(":")
@@ -46,6 +76,8 @@ class PumpConfig:
             )
         if not self.pd_urls:
             raise ConfigError("no PD url", hint="set --pd-urls")
+        if self.tls.wanted and not (self.tls.cert and self.tls.key):
+            raise ConfigError("TLS needs ssl-cert and ssl-key", hint="set both in [security], or none of its keys")
         if min(self.gen_binlog_interval_s, self.heartbeat_interval_s, self.resolve_interval_s) <= 0:
             raise ConfigError("intervals must be above 0 seconds")
 
@@ -56,3 +88,14 @@ def parse_size(text: str) -> int:
     if match is None or match[2] not in _UNITS:
         raise ConfigError("not a size", where={"value": text}, hint='write it as "10 gib" or "500 MB"')
     return int(float(match[1]) * _UNITS[match[2]])
+
+
+def parse_gc(value: str | float) -> float:
+    """Seconds of `gc`: days as a number, or a duration such as "8h" or "1h30m"; 0 = never. Raises ConfigError."""
+    text = str(value).strip().lower()
+    if re.fullmatch(r"\d+(\.\d+)?", text):
+        return float(text) * DAY_S
+    parts = re.findall(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)", text)
+    if not parts or "".join(number + unit for number, unit in parts) != text:
+        raise ConfigError("gc is no time", where={"gc": value}, hint='days as a number, or a duration such as "8h"')
+    return sum(float(number) * _SECONDS[unit] for number, unit in parts)

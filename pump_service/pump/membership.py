@@ -1,21 +1,22 @@
 """How a pump is known to others: its registry entry, and the handshake with consumers before it serves (S0-57).
 
-The registry's and PD's clients are known here only by what the pump asks of them.
+Every write of the entry is guarded by the revision of the one before: a pump never overwrites another one that serves
+under its name. The registry's and PD's clients are known here only by what the pump asks of them.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import grpc
 import structlog
 
 from binlake import tso
-from binlake.errors import SourceUnavailable
-from binlake.placement import NodeStatus
+from binlake.errors import Fenced, Permanent, SourceUnavailable, Transient
+from binlake.placement import Entry, NodeStatus
 from binlake.wire.cistern_pb2 import NotifyReq, NotifyResp
 
 log = structlog.get_logger()
@@ -23,6 +24,8 @@ log = structlog.get_logger()
 _TRIES = 3  # tidb-binlog 2.11
 _BUDGET_S = 10.0
 _BACKOFF_S = 1.0  # doubled after each try
+_RACES = 5
+_SERVING = frozenset({"online", "pausing", "closing"})
 
 
 class Oracle(Protocol):
@@ -47,40 +50,128 @@ class Members(Protocol):
     def drainers(self) -> Sequence[NodeStatus]:
         """Every registered consumer."""
 
-    def put_pump(self, status: NodeStatus) -> None:
-        """Create or replace a pump's entry; returns after the write is confirmed."""
+    def pump(self, node_id: str) -> Entry | None:
+        """A pump's entry."""
+
+    def write_pump(self, status: NodeStatus, revision: int) -> int:
+        """Write a pump's entry over `revision` (0 = none yet); the new revision once confirmed, 0 = it was changed."""
 
 
 class Membership:
     """One pump's entry. `started_ts`: TSO of the start; updateTS = started_ts + wall time since (tidb-binlog 3.1)."""
 
-    def __init__(self, members: Members, node_id: str, host: str, started_ts: int) -> None:
+    def __init__(
+        self,
+        members: Members,
+        node_id: str,
+        host: str,
+        started_ts: int,
+        *,
+        label: Mapping[str, str],
+        score: Callable[[], int],
+    ) -> None:
         self._members = members
         self._node_id = node_id
         self._host = host
         self._started_ts = started_ts
         self._started = time.monotonic()
+        self._label = dict(label) or None
+        self._score = score
+        self._revision = 0
+        self._published = ""
+        self._lost: Fenced | None = None
+        self._lock = threading.Lock()
 
-    def previous_state(self) -> str:
-        """The state the last run left; `offline` when there is no entry."""
-        found = [pump.state for pump in self._members.pumps() if pump.node_id == self._node_id]
-        return found[0] if found else "offline"
+    def claim(self, node_at: Callable[[str], str]) -> str:
+        """The state the last run left, `offline` when there is no entry; from now on the entry is ours to write.
 
-    def publish(self, state: str, max_commit_ts: int) -> None:
-        """Write the entry; confirmed when it returns."""
+        `node_at(host)` asks who serves at an address, and raises SourceUnavailable when nobody does. Raises Permanent
+        when another live pump has this node id, or another node this address.
+        """
+        for other in self._members.pumps():
+            if other.node_id != self._node_id and other.host == self._host:
+                self._check_neighbour(other)
+        found = self._members.pump(self._node_id)
+        if found is None:
+            return "offline"
+        if found.status.state in _SERVING and found.status.host != self._host:
+            self._check_gone(found.status, node_at)
+        self._revision = found.revision
+        return found.status.state
+
+    def publish(self, state: str, max_commit_ts: int) -> str:
+        """Write the entry, confirmed when it returns; the state that now stands there.
+
+        That is `state`, but a closing pump that was marked offline by command finds `offline`. Raises Fenced when
+        another pump took the entry over.
+        """
+        with self._lock:
+            if self._lost is not None:
+                raise self._lost
+            return self._write(state, max_commit_ts)
+
+    def _write(self, state: str, max_commit_ts: int) -> str:
         elapsed_ms = int((time.monotonic() - self._started) * 1000)
-        self._members.put_pump(
-            NodeStatus(
-                node_id=self._node_id,
-                host=self._host,
-                state=state,
-                is_alive=False,  # written and never relied on
-                score=0,
-                label=None,
-                max_commit_ts=max_commit_ts,
-                update_ts=self._started_ts + tso.compose(elapsed_ms),
-            )
+        status = NodeStatus(
+            node_id=self._node_id,
+            host=self._host,
+            state=state,
+            is_alive=False,  # written and never relied on
+            score=self._score(),
+            label=self._label,
+            max_commit_ts=max_commit_ts,
+            update_ts=self._started_ts + tso.compose(elapsed_ms),
         )
+        for _ in range(_RACES):
+            written = self._members.write_pump(status, self._revision)
+            if written:
+                self._revision, self._published = written, state
+                return state
+            if self._overruled(state):
+                return "offline"
+        raise Transient("others keep changing this pump's registry entry", where={"pump": self._node_id})
+
+    def _overruled(self, state: str) -> bool:
+        """Look at what somebody else wrote; whether it is the command to be offline, for a pump that is leaving."""
+        found = self._members.pump(self._node_id)
+        self._revision = found.revision if found else 0
+        if found is None:
+            log.warning("registry_entry_deleted", pump=self._node_id)
+            return False
+        if found.status.host != self._host:
+            self._lost = Fenced(
+                "another pump registered under this node id: this one must not serve any more",
+                where={"pump": self._node_id, "here": self._host, "there": found.status.host},
+                hint="two processes run with one node id; give each its own",
+            )
+            raise self._lost
+        if found.status.state not in (self._published, state):
+            log.warning("state_changed_by_command", pump=self._node_id, to=found.status.state, ours=state)
+        return state == "closing" and found.status.state == "offline"
+
+    def _check_neighbour(self, other: NodeStatus) -> None:
+        if other.state in _SERVING:
+            raise Permanent(
+                "another node is registered at this address and not known to have left",
+                where={"addr": self._host, "node": other.node_id, "state": other.state},
+                hint=f"start this pump with that node id and data directory, or, when that node is gone: "
+                f"binlake update-pump --node-id {other.node_id} --state paused",
+            )
+        if other.state != "offline":
+            log.warning("address_of_another_node", addr=self._host, node=other.node_id, state=other.state)
+
+    def _check_gone(self, rival: NodeStatus, node_at: Callable[[str], str]) -> None:
+        try:
+            there = node_at(rival.host)
+        except SourceUnavailable:
+            log.warning("entry_taken_over", pump=self._node_id, last_addr=rival.host, last_state=rival.state)
+            return
+        if there in ("", self._node_id):
+            raise Permanent(
+                "another pump serves under this node id",
+                where={"pump": self._node_id, "there": rival.host, "here": self._host},
+                hint="one process per node id: stop the other one, or choose another --node-id",
+            )
 
     def notify_consumers(self) -> None:
         """Tell each online consumer that this pump joins. Raises SourceUnavailable when one does not answer."""

@@ -1,4 +1,6 @@
-"""The life of a pump: checks whose data it holds, listens, registers, serves, leaves as `paused` (tidb-binlog 2.11).
+"""The life of a pump: checks whose data it holds, listens, registers, serves, leaves (tidb-binlog 2.11, 3.2).
+
+It leaves as `paused` (pause, SIGTERM: its data is still needed) or, once every consumer has taken all, as `offline`.
 
 Before the first P: the cluster is the one remembered, PD's clock is not behind the data (hazards R-09), the
 registration is confirmed, a fake gives it a watermark (hazards R-49), and online consumers have answered (S0-57).
@@ -6,24 +8,33 @@ registration is confirmed, a fake gives it a watermark (hazards R-49), and onlin
 
 from __future__ import annotations
 
+import queue
+from collections.abc import Callable
 from typing import Literal
 
 import structlog
 
-from binlake.errors import BinlakeError, ConfigError, Permanent
+from binlake.errors import BinlakeError, ConfigError, Fenced, Permanent, WireError
 from binlake.placement import EtcdClient, PdClient, Registry
+from binlake.pumpclient import PumpReader
 from binlake.source import TidbSource
 from binlake.wire.build import fake
 from pump_service.pump.config import PumpConfig
+from pump_service.pump.forced import Verdict
 from pump_service.pump.grpc_server import GrpcServer
+from pump_service.pump.leaving import Departure
 from pump_service.pump.membership import Members, Membership, Oracle, Ticker
+from pump_service.pump.pages import Pages
 from pump_service.pump.resolver import NoStatusSource, Resolver, StatusSource
+from pump_service.pump.score import score, usage
 from pump_service.pump.service import PumpService, State
 from pump_service.pump.storage import Storage, StorageOptions
 
 log = structlog.get_logger()
 
 _GRACE_S = 10.0
+_LOOK_S = 1.0  # how often a closing pump looks whether it may go
+_PROBE_S = 2.0
 
 
 class FakeWriter:
@@ -49,11 +60,12 @@ class FakeWriter:
         else:
             self._service.problems.set("fake", "")
 
-    def write(self) -> None:
-        """Store one fake at a fresh timestamp. Raises BinlakeError."""
+    def write(self) -> int:
+        """Store one fake at a fresh timestamp, and tell it. Raises BinlakeError."""
         ts = self._oracle.tso()
         self._storage.append(fake(ts).SerializeToString()).result()
         self._seen = max(self._seen, ts)
+        return ts
 
 
 class PumpServer:
@@ -74,6 +86,9 @@ class PumpServer:
         urls = config.status_urls
         self._source = source or (TidbSource(self._oracle, urls) if urls else NoStatusSource())
         self._tickers: list[Ticker] = []
+        self._asked: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._score = 0
+        self._left = False
 
     @property
     def addr(self) -> str:
@@ -108,19 +123,75 @@ class PumpServer:
             raise
         log.info("pump_online", pump=self.node_id, addr=self.addr, watermark=self._storage.watermark)
 
+    def ask(self, action: str) -> None:
+        """Ask `serve` to leave: "pause", "close", or "lost" (without a word to the registry).
+
+        Safe from a signal handler and from any thread.
+        """
+        self._asked.put(action)
+
+    def serve(self) -> State:
+        """Serve until asked to leave, and leave; the state that the registry then shows.
+
+        Raises Fenced when another pump took this node id: nothing is written there any more.
+        """
+        action = self._asked.get()
+        if action == "close":
+            action = self._close()
+        if action == "lost":
+            self._leave(None)
+            raise Fenced("another pump took this node id over", where={"pump": self.node_id})
+        if action == "pause":
+            self.stop()
+        return self.service.state
+
     def stop(self, state: Literal["paused", "offline"] = "paused") -> None:
         """Take no more P, finish what is in flight, register `state` (`offline`: all is consumed); idempotent."""
-        if self.service.state is State(state):
+        if self._left:
             return
         self.service.state = State.PAUSING
-        self._publish(State.PAUSING)
+        self._publish()
+        self._leave(lambda: State(state))
+
+    def _close(self) -> str:
+        """Wait until nothing here is needed; empty when the pump has left, else what it was asked meanwhile."""
+        self.service.state = State.CLOSING
+        for ticker in self._moving:
+            ticker.stop()
+        departure = Departure(self._storage, self._members, self._fakes)
+        while True:
+            why = departure.waits_for()
+            self.service.problems.set("closing", why)
+            if self._publish() == State.OFFLINE:
+                log.error("offline_by_command", pump=self.node_id, not_taken=why or "nothing")
+                self._leave(lambda: State.OFFLINE)
+                return ""
+            if not why:
+                self._leave(self._gone_or_paused(self._storage.watermark))
+                return ""
+            try:
+                return self._asked.get(timeout=min(_LOOK_S, self._config.heartbeat_interval_s))
+            except queue.Empty:
+                continue
+
+    def _gone_or_paused(self, taken: int) -> Callable[[], State]:
+        def state() -> State:
+            # A write that was under way when closing began may have been stored since: then it is still needed.
+            done = not self._storage.unmatched()[0] and self._storage.watermark <= taken
+            return State.OFFLINE if done else State.PAUSED
+
+        return state
+
+    def _leave(self, state: Callable[[], State] | None) -> None:
+        self._left = True
         for ticker in self._tickers:
             ticker.stop()
         self._end_serving()
-        self.service.state = State(state)
-        self._publish(State(state))
+        if state is not None:
+            self.service.state = state()
+            self._publish()
         self._disconnect()
-        log.info("pump_stopped", pump=self.node_id, state=state, watermark=self._storage.watermark)
+        log.info("pump_stopped", pump=self.node_id, state=self.service.state, watermark=self._storage.watermark)
 
     def _check_source(self) -> int:
         directory, cluster = self._storage.directory, self._oracle.cluster_id()
@@ -142,8 +213,23 @@ class PumpServer:
     def _listen(self) -> None:
         config = self._config
         self.service = PumpService(
-            self._storage, self._oracle.cluster_id(), free_bytes_needed=config.stop_write_at_available_space
+            self._storage,
+            self._oracle.cluster_id(),
+            free_bytes_needed=config.stop_write_at_available_space,
+            slow_write_s=config.slow_write_threshold_s,
         )
+        self.pages = Pages(
+            self.service,
+            self._storage,
+            self._members,
+            self._oracle,
+            ask=self.ask,
+            decide=Verdict(self._storage, self._source, self.service.metrics).decide,
+            collect=self._collect,
+            score=lambda: self._score,
+        )
+        if config.tls.wanted or config.socket:
+            raise ConfigError("this pump cannot listen with TLS or on a Unix socket yet", where={"addr": config.addr})
         self._grpc = GrpcServer(self.service, config.addr)
         host = config.advertise_addr or self._grpc.address
         directory = self._storage.directory
@@ -152,24 +238,27 @@ class PumpServer:
         self._grpc.start()
 
     def _join(self, started_ts: int) -> None:
-        self._membership = Membership(self._members, self.node_id, self._host, started_ts)
-        previous = self._membership.previous_state()
+        self._membership = Membership(
+            self._members, self.node_id, self._host, started_ts, label=self._config.label, score=self._fresh_score
+        )
+        previous = self._membership.claim(self._node_at)
         self._membership.publish(State.ONLINE, self._storage.watermark)
-        fakes = FakeWriter(self._storage, self._oracle, self.service)
-        fakes.write()
+        self._fakes = FakeWriter(self._storage, self._oracle, self.service)
+        self._fakes.write()
         if previous == State.OFFLINE:
             self._announce()
         self.service.state = State.ONLINE
-        self._start_tickers(fakes)
+        self._start_tickers()
 
     def _announce(self) -> None:
         try:
             self._membership.notify_consumers()
         except BinlakeError:
-            self._publish(State.OFFLINE)
+            self.service.state = State.OFFLINE
+            self._publish()
             raise
 
-    def _start_tickers(self, fakes: FakeWriter) -> None:
+    def _start_tickers(self) -> None:
         config, resolver = self._config, Resolver(self._storage, self._source)
         self.service.status_queries = lambda: resolver.queries
 
@@ -177,22 +266,47 @@ class PumpServer:
             resolver.round()
             self.service.problems.set("blocked", resolver.blocked)
 
-        self._tickers = [
-            Ticker("pump-fake", config.gen_binlog_interval_s, fakes.tick),
-            Ticker("pump-heartbeat", config.heartbeat_interval_s, lambda: self._publish(State.ONLINE)),
-            Ticker("pump-resolver", config.resolve_interval_s, resolve),
+        # A closing pump writes both itself, as it needs them.
+        self._moving = [
+            Ticker("pump-fake", config.gen_binlog_interval_s, self._fakes.tick),
+            Ticker("pump-heartbeat", config.heartbeat_interval_s, self._publish),
         ]
+        self._tickers = [*self._moving, Ticker("pump-resolver", config.resolve_interval_s, resolve)]
         for ticker in self._tickers:
             ticker.start()
 
-    def _publish(self, state: State) -> None:
+    def _publish(self) -> str:
+        """Write the state as it is now; the state that then stands in the registry, empty when it was not reached."""
+        state, problem = self.service.state, ""
         try:
-            self._membership.publish(state, self._storage.watermark)
+            return self._membership.publish(state, self._storage.watermark)
+        except Fenced as error:
+            problem = str(error)
+            self.service.state = State.PAUSING
+            self.ask("lost")
         except BinlakeError as error:
-            self.service.problems.set("registry", str(error))
-            log.warning("registry_not_updated", pump=self.node_id, state=state, error=str(error))
-        else:
-            self.service.problems.set("registry", "")
+            problem = str(error)
+        finally:
+            self.service.problems.set("registry", problem)
+        log.warning("registry_not_updated", pump=self.node_id, state=state, error=problem)
+        return ""
+
+    def _fresh_score(self) -> int:
+        try:
+            self._score = score(usage(self._config.data_dir), self._config.score_weights)
+        except OSError as error:
+            # A value log file may be collected between the listing and the look at it.
+            log.warning("score_not_renewed", error=str(error))
+        return self._score
+
+    def _node_at(self, host: str) -> str:
+        try:
+            return PumpReader(host, self._oracle.cluster_id(), timeout_s=_PROBE_S).info().node_id
+        except WireError:
+            return ""  # an original pump: it is there, but does not tell its name
+
+    def _collect(self) -> None:
+        raise Permanent("this pump does not collect yet", where={"pump": self.node_id})
 
     def _disconnect(self) -> None:
         self._oracle.close()

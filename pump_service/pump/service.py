@@ -1,21 +1,30 @@
 """What the pump answers, apart from any transport (tidb-binlog 2.8, 2.9): a transport only carries bytes and errors.
 
 P is accepted only while the state is online, which the server sets after the registration is confirmed (S0-57); C and R
-are accepted in any state. Nothing but fakes is stored when the disk is nearly full.
+are accepted in any state. Nothing but fakes is stored when the disk is nearly full. Everything is counted here.
 """
 
 from __future__ import annotations
 
+import functools
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from enum import StrEnum
 
-from binlake.errors import ConfigError, Transient
+import structlog
+
+from binlake.errors import BinlakeError, ConfigError, Transient
 from binlake.wire.admin_pb2 import InfoResp
 from binlake.wire.binlog_pb2 import Prewrite
+from pump_service.pump.metrics import PumpMetrics
 from pump_service.pump.pull import Transaction, pull
 from pump_service.pump.storage import Storage, parse
+
+log = structlog.get_logger()
+
+_DISK_LOOK_S = 3.0  # tidb-binlog 2.8
 
 
 class State(StrEnum):
@@ -49,17 +58,23 @@ class Problems:
 
 
 class PumpService:
-    """WriteBinlog, PullBinlogs and Info over a Storage. `free_bytes_needed`: the guard of 2.8."""
+    """WriteBinlog, PullBinlogs and Info over a Storage.
 
-    def __init__(self, storage: Storage, cluster_id: int, *, free_bytes_needed: int) -> None:
+    `free_bytes_needed`: the guard of 2.8. `slow_write_s`: a write that takes longer is logged.
+    """
+
+    def __init__(self, storage: Storage, cluster_id: int, *, free_bytes_needed: int, slow_write_s: float = 1.0) -> None:
         self._storage = storage
         self._cluster_id = cluster_id
         self._free_bytes_needed = free_bytes_needed
+        self._slow_write_s = slow_write_s
         self.node_id = ""
         self.state = State.STARTING
         self.problems = Problems()
+        self.metrics = PumpMetrics()
         self.status_queries: Callable[[], int] = int
         self._serving = True
+        self._full = (0.0, False)
 
     def write(self, cluster_id: int, payload: bytes) -> Future[None] | None:
         """Store a binlog; wait for the future, if there is one, before the answer.
@@ -68,18 +83,51 @@ class PumpService:
         bytes that are no binlog.
         """
         self._check_cluster(cluster_id)
+        began = time.perf_counter()
+        try:
+            stored = self._store(payload)
+        except BinlakeError:
+            self.metrics.refused(time.perf_counter() - began)
+            raise
+        if stored is None:
+            self.metrics.rpc.observe(time.perf_counter() - began, "WriteBinlog", "succ")
+        else:
+            stored.add_done_callback(functools.partial(self._answered, began, len(payload)))
+        return stored
+
+    def _store(self, payload: bytes) -> Future[None] | None:
         if self.state is not State.ONLINE and (not payload or parse(payload).tp == Prewrite):
             raise Transient(f"the pump is {self.state}: it takes no prewrite", where={"pump": self.node_id})
         if self.disk_full():
             raise Transient("no space left for binlogs (stop-write-at-available-space)", where={"pump": self.node_id})
         return self._storage.append(payload) if payload else None
 
+    def _answered(self, began: float, size: int, stored: Future[None]) -> None:
+        seconds = time.perf_counter() - began
+        if stored.exception() is None:
+            self.metrics.written(seconds, size)
+        else:
+            self.metrics.refused(seconds)
+            self.metrics.errors.add("write")
+        if seconds >= self._slow_write_s:
+            log.warning("slow_write", seconds=round(seconds, 3), bytes=size, pump=self.node_id)
+
     def pull(self, cluster_id: int, after_ts: int, alive: Callable[[], bool]) -> Iterator[Transaction]:
         """Transactions after `after_ts`, until not `alive()` or the pump stops. Raises as pull(), and ConfigError."""
         self._check_cluster(cluster_id)
         if after_ts < 0:
             raise ConfigError("startFrom.offset is negative", where={"offset": after_ts})
-        return pull(self._storage, after_ts, lambda: not (self._serving and alive()))
+        return self._counted(pull(self._storage, after_ts, lambda: not (self._serving and alive())))
+
+    def _counted(self, found: Iterator[Transaction]) -> Iterator[Transaction]:
+        began, well = time.perf_counter(), True
+        try:
+            yield from found
+        except BinlakeError:
+            well = False
+            raise
+        finally:
+            self.metrics.pulled(time.perf_counter() - began, well=well)
 
     def wake(self) -> None:
         """Let the pull streams look whether their caller is still there."""
@@ -96,11 +144,16 @@ class PumpService:
         return self._serving
 
     def disk_full(self) -> bool:
-        """Whether only fakes may be stored now; remembers it as a problem."""
+        """Whether only fakes may be stored; looked at every few seconds, remembered as a problem."""
+        looked, full = self._full
+        now = time.monotonic()
+        if looked and now - looked < _DISK_LOOK_S:
+            return full
         available = self._storage.directory.available_bytes()
         full = available <= self._free_bytes_needed
         text = f"{available} bytes available, {self._free_bytes_needed} needed: no writes are taken" if full else ""
         self.problems.set("disk", text)
+        self._full = (now, full)
         return full
 
     def info(self) -> InfoResp:

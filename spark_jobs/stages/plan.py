@@ -15,6 +15,7 @@ import structlog
 from binlake.downstream import checkpoint_ts
 from binlake.errors import CheckpointConflict, IncompleteWindow
 from binlake.lake.windowlog import WindowEvent
+from binlake.window.incidents import STAGE, new_incidents, words
 from binlake.window.membership import gather
 from binlake.window.plan import Plan, propose
 from spark_jobs.cluster import Cluster, open_cluster
@@ -35,6 +36,7 @@ def run(ctx: StageContext, start_ts: int | None = None) -> StageResult:
     with open_cluster(ctx.replication) as cluster:
         lo = _start(ctx, cluster, start_ts)
         plan = _propose(ctx, cluster, lo)
+    incidents = _incidents(ctx, plan)
     seconds = time.monotonic() - began
     log.info("planned", state=plan.state, lo=str(plan.lo), hi=str(plan.hi), reason=plan.reason)
     blocked_by = ",".join(blocker.node_id for blocker in plan.blocked_by)
@@ -47,7 +49,8 @@ def run(ctx: StageContext, start_ts: int | None = None) -> StageResult:
         )
     if plan.state == "blocked" and blocked is not None:
         _alert(ctx, plan, time.time() - blocked / 1000)
-    return StageResult("plan", plan.state, plan.lo, plan.hi, 0, seconds, blocked_by, {"reason": plan.reason})
+    detail = {"reason": plan.reason} | ({"incidents": incidents} if incidents else {})
+    return StageResult("plan", plan.state, plan.lo, plan.hi, 0, seconds, blocked_by, detail)
 
 
 def _landed_again(ctx: StageContext, start_ts: int | None) -> StageResult | None:
@@ -121,6 +124,16 @@ def blocked_since(events: Sequence[Mapping[str, Any]], lo: int) -> int | None:
             break
         since = event["at_ms"]
     return since
+
+
+def _incidents(ctx: StageContext, plan: Plan) -> str:
+    """Transactions that pumps saw too late: told and recorded when they are new, else empty."""
+    found = new_incidents(plan.members, ctx.windows.events(stage=STAGE))
+    if not found:
+        return ""
+    ctx.windows.record(WindowEvent(STAGE, plan.lo, plan.lo, "told", run_id=ctx.run_id, detail={"pumps": found}))
+    log.error("late_commits_on_pumps", pumps=sorted(found), detail=words(found))
+    return words(found)
 
 
 def _alert(ctx: StageContext, plan: Plan, waited: float) -> None:

@@ -29,9 +29,9 @@ def test_a_stale_reference_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(checks, "REFERENCE", page)
     with pytest.raises(checks.CheckError, match="make docs"):
         checks.check_reference()
-    page.write_text(checks.reference_text())
+    page.write_text(checks.configuration_text())
     checks.check_reference()
-    page.write_text(checks.reference_text() + "\nmore\n")
+    page.write_text(checks.configuration_text() + "\nmore\n")
     with pytest.raises(checks.CheckError, match="make docs"):
         checks.check_reference()
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from binlake import tso
 from binlake.errors import SourceUnavailable
-from binlake.placement import NodeStatus
+from binlake.placement import Entry, NodeStatus
 
 CLUSTER_ID = 7710533641674055416
 
@@ -24,6 +24,8 @@ class MemoryCluster:
     nodes: dict[str, NodeStatus] = field(default_factory=dict)
     consumers: list[NodeStatus] = field(default_factory=list)
     history: list[str] = field(default_factory=list)
+    revision: int = 0
+    _revisions: dict[str, int] = field(default_factory=dict)
     _last: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -46,11 +48,31 @@ class MemoryCluster:
         self._check()
         return self.consumers
 
-    def put_pump(self, status: NodeStatus) -> None:
+    def pump(self, node_id: str) -> Entry | None:
+        self._check()
+        with self._lock:
+            found = self.nodes.get(node_id)
+            return None if found is None else Entry(found, self._revisions.setdefault(node_id, 1))
+
+    def write_pump(self, status: NodeStatus, revision: int) -> int:
         time.sleep(self.delay_s)
         self._check()
+        with self._lock:
+            known = self._revisions.setdefault(status.node_id, 1) if status.node_id in self.nodes else 0
+            return self._put(status) if known == revision else 0
+
+    def command(self, status: NodeStatus) -> None:
+        """What an operator or another process writes, whatever stands there."""
+        with self._lock:
+            self._put(status)
+
+    def _put(self, status: NodeStatus) -> int:
+        self.revision += 2
         self.nodes[status.node_id] = status
-        self.history.append(status.state)
+        self._revisions[status.node_id] = self.revision
+        if not self.history or self.history[-1] != status.state:
+            self.history.append(status.state)
+        return self.revision
 
     def close(self) -> None:
         """Nothing is open."""

@@ -1,0 +1,243 @@
+"""`binlake pumps`, `drainers`, `update-pump`, `pause-pump`, …: binlogctl's commands, one each (tidb-binlog 3.4).
+
+Options may be written `--pd-urls` or, as the original has them, `-pd-urls`.
+"""
+
+from __future__ import annotations
+
+import abc
+import argparse
+import contextlib
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from urllib.parse import quote
+
+from binlake.control.http import ask
+from binlake.control.nodes import is_stale, not_taken, shown, table, time_of
+from binlake.errors import Permanent
+from binlake.placement import EtcdClient, NodeStatus, PdClient, Registry
+from binlake.placement.registry import DRAINERS, PUMPS, unknown_node
+
+_HEARTBEAT_S = 2.0
+
+
+def add_option(parser: argparse.ArgumentParser, name: str, **options: object) -> None:
+    """Declare `--name` and `-name`."""
+    parser.add_argument(f"--{name}", f"-{name}", **options)  # type: ignore[arg-type]
+
+
+def add_pd_urls(parser: argparse.ArgumentParser) -> None:
+    """Declare `--pd-urls`."""
+    add_option(
+        parser, "pd-urls", default="http://127.0.0.1:2379", metavar="URLS", help="PD, comma list (default %(default)s)"
+    )
+
+
+@contextlib.contextmanager
+def open_registry(pd_urls: str) -> Iterator[Registry]:
+    """The registry behind these URLs."""
+    with contextlib.closing(EtcdClient(pd_urls.split(","))) as etcd:
+        yield Registry(etcd)
+
+
+class _Listing(abc.ABC):
+    """Lists the nodes of one kind."""
+
+    help = "list the nodes"
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """PD, what to show, and how."""
+        add_pd_urls(parser)
+        add_option(parser, "show-offline-nodes", action="store_true", help="those that left, too")
+        add_option(
+            parser,
+            "heartbeat-interval",
+            type=float,
+            default=_HEARTBEAT_S,
+            metavar="SECONDS",
+            help="what the nodes are set to: three missed ones are shown as stale (default %(default)s)",
+        )
+        parser.add_argument("--json", action="store_true", help="print JSON; timestamps are strings")
+
+    def run(self, args: argparse.Namespace) -> int:
+        """Print them."""
+        with open_registry(args.pd_urls) as registry, contextlib.closing(PdClient(args.pd_urls.split(","))) as pd:
+            nodes = self._nodes(registry)
+            now = pd.tso()
+        nodes = [node for node in nodes if args.show_offline_nodes or node.state != "offline"]
+        stale = [is_stale(node, now, args.heartbeat_interval) for node in nodes]
+        if args.json:
+            print(json.dumps([shown(node, stale=old) for node, old in zip(nodes, stale, strict=True)]))
+            return 0
+        rows = [
+            (node.node_id, node.host, node.state, str(node.max_commit_ts), time_of(node.update_ts), "stale" * old)
+            for node, old in zip(nodes, stale, strict=True)
+        ]
+        print(table(("NodeID", "Address", "State", "Max_Commit_Ts", "Update_Time", ""), rows))
+        return 0
+
+    @abc.abstractmethod
+    def _nodes(self, registry: Registry) -> Sequence[NodeStatus]:
+        """The nodes of its kind."""
+
+
+class PumpsCommand(_Listing):
+    """`binlake pumps`."""
+
+    help = "list the pumps of a cluster: address, state, watermark, last heartbeat"
+
+    def _nodes(self, registry: Registry) -> Sequence[NodeStatus]:
+        return registry.pumps()
+
+
+class DrainersCommand(_Listing):
+    """`binlake drainers`."""
+
+    help = "list the consumers of a cluster: address, state, how far they are"
+
+    def _nodes(self, registry: Registry) -> Sequence[NodeStatus]:
+        return registry.drainers()
+
+
+def _add_node(parser: argparse.ArgumentParser) -> None:
+    add_pd_urls(parser)
+    add_option(parser, "node-id", required=True, metavar="NODE", help="its name in the registry")
+
+
+class UpdatePumpCommand:
+    """`binlake update-pump`."""
+
+    help = "rewrite a pump's state in the registry, whatever the pump does (unsafe: see the runbook)"
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Node and state."""
+        _add_node(parser)
+        add_option(parser, "state", required=True, help="online, pausing, paused, closing or offline")
+
+    def run(self, args: argparse.Namespace) -> int:
+        """Rewrite it, and say what that gives up."""
+        with open_registry(args.pd_urls) as registry, contextlib.closing(PdClient(args.pd_urls.split(","))) as pd:
+            before = registry.set_pump_state(args.node_id, args.state)
+            lost = not_taken(before, registry.drainers()) if args.state == "offline" else ""
+            alive = before.state == "online" and not is_stale(before, pd.tso(), _HEARTBEAT_S)
+        print(f"pump {args.node_id}: {before.state} -> {args.state}")
+        if lost:
+            _warn(
+                f"offline by force. Binlogs of {args.node_id} that no consumer has taken are lost unless it is started "
+                f"again: {lost}. Windows wait for it until then, or until `binlake pump forget {args.node_id}`."
+            )
+        if alive:
+            _warn(
+                f"{args.node_id} is alive and writes its own state at its next heartbeat: use pause-pump, offline-pump"
+            )
+        return 0
+
+
+class UpdateDrainerCommand:
+    """`binlake update-drainer`."""
+
+    help = "rewrite a consumer's state in the registry, whatever it does"
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Node and state."""
+        _add_node(parser)
+        add_option(parser, "state", required=True, help="online, pausing, paused, closing or offline")
+
+    def run(self, args: argparse.Namespace) -> int:
+        """Rewrite it."""
+        with open_registry(args.pd_urls) as registry:
+            before = registry.set_drainer_state(args.node_id, args.state)
+        print(f"drainer {args.node_id}: {before.state} -> {args.state}")
+        if args.state == "offline":
+            _warn(f"pumps that close no longer wait for {args.node_id} (it is at {before.max_commit_ts})")
+        return 0
+
+
+class _Action:
+    """Asks a node to leave, over its HTTP page."""
+
+    help = "ask a node to leave"
+    action = ""
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """The node."""
+        _add_node(parser)
+
+    def run(self, args: argparse.Namespace) -> int:
+        """Ask it; it acts after its answer."""
+        with open_registry(args.pd_urls) as registry:
+            node = self._node(registry, args.node_id)
+            self._apply(registry, node)
+        return 0
+
+    def _apply(self, registry: Registry, node: NodeStatus) -> None:
+        del registry
+        ask("PUT", node.host, f"/state/{quote(node.node_id, safe='')}/{self.action}")
+        print(f"Apply action on node success: {self.action} {node.node_id}")
+
+    def _node(self, registry: Registry, node_id: str) -> NodeStatus:
+        found = registry.pump(node_id)
+        if found is None:
+            raise unknown_node(PUMPS + node_id)
+        return found.status
+
+
+class PausePumpCommand(_Action):
+    """`binlake pause-pump`."""
+
+    help = "stop a pump that is to come back: its data is still needed"
+    action = "pause"
+
+
+class OfflinePumpCommand(_Action):
+    """`binlake offline-pump`."""
+
+    help = "take a pump out for good: it takes no prewrites, waits for its consumers, and goes offline"
+    action = "close"
+
+    def _apply(self, registry: Registry, node: NodeStatus) -> None:
+        super()._apply(registry, node)
+        missing = not_taken(node, registry.drainers())
+        print("it goes offline when consumers have taken all it holds" + (f"; not yet: {missing}" if missing else ""))
+
+
+class PauseDrainerCommand(_Action):
+    """`binlake pause-drainer`."""
+
+    help = "stop an original drainer that is to come back"
+    action = "pause"
+
+    def _node(self, registry: Registry, node_id: str) -> NodeStatus:
+        found = registry.drainer(node_id)
+        if found is None:
+            raise unknown_node(DRAINERS + node_id)
+        return found.status
+
+    def _apply(self, registry: Registry, node: NodeStatus) -> None:
+        if not node.host:
+            raise Permanent(
+                "this consumer is a replication of Binlake: no process to pause",
+                where={"drainer": node.node_id, "state": node.state},
+                hint="pause its DAG in Airflow",
+            )
+        super()._apply(registry, node)
+
+
+class OfflineDrainerCommand(PauseDrainerCommand):
+    """`binlake offline-drainer`."""
+
+    help = "take a consumer out for good: pumps no longer wait for it"
+    action = "close"
+
+    def _apply(self, registry: Registry, node: NodeStatus) -> None:
+        if node.host:
+            super()._apply(registry, node)
+            return
+        # A replication has no process: its entry is all there is of it (S0-74).
+        registry.set_drainer_state(node.node_id, "offline")
+        print(f"drainer {node.node_id}: {node.state} -> offline; pumps that close no longer wait for it")
+
+
+def _warn(text: str) -> None:
+    print(f"WARNING: {text}", file=sys.stderr)

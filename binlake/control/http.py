@@ -1,0 +1,44 @@
+"""Asking a node over its pages: an answer is the envelope `{message, code, data}`, code 200 = done (2.13)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+
+from binlake.errors import Permanent, SourceUnavailable, UnknownOutcome
+
+_TIMEOUT_S = 10.0
+_DONE = 200
+
+
+def ask(method: str, host: str, path: str) -> dict[str, Any]:
+    """The envelope that the node at `host` (HOST:PORT) answers.
+
+    Raises Permanent when the node refuses, SourceUnavailable when it cannot be reached, UnknownOutcome when it was
+    asked and did not answer.
+    """
+    url = f"http://{host}{path}"
+    try:
+        answer = httpx.request(method, url, timeout=_TIMEOUT_S)
+        found = answer.json()
+    except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+        raise SourceUnavailable(
+            f"the node cannot be reached: {error}",
+            where={"url": url},
+            hint="its process is gone or its address is not reachable from here",
+        ) from None
+    except httpx.HTTPError as error:
+        raise UnknownOutcome(
+            f"the node did not answer: {error or type(error).__name__}",
+            where={"url": url},
+            hint="look at its state with `binlake pumps` before asking again",
+        ) from None
+    except ValueError:
+        raise Permanent(
+            f"the answer is no envelope (HTTP {answer.status_code})", where={"url": url}, hint="is this a pump?"
+        ) from None
+    if not isinstance(found, dict) or found.get("code") != _DONE:
+        message = found.get("message") if isinstance(found, dict) else found
+        raise Permanent(f"the node refused: {message}", where={"url": url})
+    return found

@@ -1,0 +1,46 @@
+"""`binlake generate_meta`: the savepoint a new original drainer starts from (tidb-binlog 3.4)."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+from pathlib import Path
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from binlake import tso
+from binlake.control.commands import add_option, add_pd_urls
+from binlake.errors import ConfigError
+from binlake.placement import PdClient
+
+
+class GenerateMetaCommand:
+    """Writes `<data-dir>/savepoint` with the newest timestamp of PD."""
+
+    help = "write a savepoint file with PD's newest timestamp"
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """PD, the folder, and a time zone for people."""
+        add_pd_urls(parser)
+        add_option(
+            parser, "data-dir", type=Path, default=Path("binlog_position"), help="folder of the file `savepoint`"
+        )
+        add_option(parser, "time-zone", default="", metavar="ZONE", help="add the time there, such as Asia/Tokyo")
+
+    def run(self, args: argparse.Namespace) -> int:
+        """Write it and print it."""
+        with contextlib.closing(PdClient(args.pd_urls.split(","))) as pd:
+            ts = pd.tso()
+        lines = [f"commitTS = {ts}"]
+        if args.time_zone:
+            lines.append(f"# {tso.to_datetime(ts).astimezone(_zone(args.time_zone)).isoformat(' ')}")
+        args.data_dir.mkdir(parents=True, exist_ok=True)
+        (args.data_dir / "savepoint").write_text("\n".join(lines) + "\n")
+        print("\n".join(lines))
+        return 0
+
+
+def _zone(name: str) -> ZoneInfo:
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError):
+        raise ConfigError("unknown time zone", where={"time-zone": name}, hint="such as Asia/Tokyo or UTC") from None

@@ -1,0 +1,55 @@
+"""What the registry's entries tell an operator: who is stale, and what a forced offline gives up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from binlake import tso
+from binlake.placement import NodeStatus
+
+MISSED_BEATS = 3
+_BEATING = frozenset({"online", "pausing", "closing"})
+
+
+def is_stale(node: NodeStatus, now_ts: int, heartbeat_s: float) -> bool:
+    """Whether a node that should write its entry has missed MISSED_BEATS heartbeats (S0-34)."""
+    age_ms = tso.physical(now_ts) - tso.physical(node.update_ts)
+    return node.state in _BEATING and age_ms > MISSED_BEATS * heartbeat_s * 1000
+
+
+def shown(node: NodeStatus, *, stale: bool) -> dict[str, Any]:
+    """One node as JSON of our own: the registry's names, timestamps as decimal strings."""
+    return {
+        "nodeId": node.node_id,
+        "host": node.host,
+        "state": node.state,
+        "score": node.score,
+        "label": dict(node.label) if node.label else None,
+        "maxCommitTS": str(node.max_commit_ts),
+        "updateTS": str(node.update_ts),
+        "updateTime": time_of(node.update_ts),
+        "stale": stale,
+    }
+
+
+def time_of(ts: int) -> str:
+    """UTC time of `ts` to the second; empty for none."""
+    return tso.to_datetime(ts).strftime("%Y-%m-%d %H:%M:%S") if ts else ""
+
+
+def not_taken(pump: NodeStatus, drainers: Sequence[NodeStatus]) -> str:
+    """The commit_ts range that consumers have not taken from `pump`, in words; empty = they have all."""
+    taken = [drainer.max_commit_ts for drainer in drainers if drainer.state != "offline"]
+    if not taken:
+        return f"everything it holds, up to {pump.max_commit_ts}: no consumer is registered"
+    if min(taken) >= pump.max_commit_ts:
+        return ""
+    return f"({min(taken)}, {pump.max_commit_ts}]"
+
+
+def table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Aligned columns, never cropped."""
+    widths = [max(len(row[at]) for row in [titles, *rows]) for at in range(len(titles))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in [titles, *rows]]
+    return "\n".join(line.rstrip() for line in lines)

@@ -1,0 +1,60 @@
+"""Windows go on without a pump that is gone for ever: a person accepts the loss, and it is recorded (hazards R-05)."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import structlog
+
+from binlake.errors import ConfigError, Permanent
+from binlake.lake.members import FORGOTTEN, MemberTable, RememberedMember
+from binlake.lake.paths import LakePaths
+from binlake.lake.windowlog import WindowEvent, WindowLog
+
+log = structlog.get_logger(__name__)
+
+
+class RegistryStatus(Protocol):
+    """What the registry says of a pump (`binlake.placement.NodeStatus`)."""
+
+    @property
+    def state(self) -> str: ...
+    @property
+    def max_commit_ts(self) -> int: ...
+
+
+def forget(paths: LakePaths, node_id: str, status: RegistryStatus | None, *, accept_loss: bool) -> str:
+    """Leave the pump `node_id` out of coming windows; what was done, in words. `status`: its registry entry, if any.
+
+    Raises Permanent for a pump that nobody knows or that is not offline, ConfigError without `accept_loss`; that names
+    the range which is lost.
+    """
+    members, windows = MemberTable(paths), WindowLog(paths)
+    known = members.known().get(node_id)
+    _check(node_id, known, status)
+    landed = known.landed_ts if known else windows.landed_ts() or 0
+    seen = max(known.watermark if known else 0, status.max_commit_ts if status else 0)
+    reach = f"({landed}, {seen}]" if seen > landed else f"above {landed} (nothing newer is known of it)"
+    if not accept_loss:
+        raise ConfigError(
+            f"the binlogs of {node_id} with commit_ts {reach} would be lost",
+            where={"lake": paths.root},
+            hint="bring its disk back; or, when it is gone for ever, the same with --accept-loss",
+        )
+    detail = {"pump": node_id, "lost": reach, "last_state": known.state if known else status and status.state}
+    windows.record(WindowEvent("forget", landed, max(landed, seen), "accepted-loss", detail=detail))
+    uuid = known.store_uuid if known else ""
+    members.remember([RememberedMember(node_id, uuid, FORGOTTEN, seen, landed)])
+    log.warning("pump_forgotten", pump=node_id, lost=reach)
+    return f"{node_id} is forgotten; lost are its binlogs with commit_ts {reach}"
+
+
+def _check(node_id: str, known: RememberedMember | None, status: RegistryStatus | None) -> None:
+    if status is None and (known is None or known.state == FORGOTTEN):
+        raise Permanent("neither the registry nor this lake knows such a pump", where={"pump": node_id})
+    if status is not None and status.state != "offline":
+        raise Permanent(
+            "only a pump that is offline can be forgotten",
+            where={"pump": node_id, "state": status.state},
+            hint=f"start it again; or, when it is gone: binlake update-pump --node-id {node_id} --state offline",
+        )

@@ -1,0 +1,30 @@
+"""What a plain HTTP handler gets and gives: it never sees a socket, so the same handler serves HTTP/1.1 and HTTP/2."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class HttpRequest:
+    """One request, complete. `path` is decoded and without the query; `headers` have lower-case names."""
+
+    method: str
+    path: str
+    query: Mapping[str, str]
+    headers: Mapping[str, str]
+    body: bytes
+
+
+@dataclass(frozen=True)
+class HttpResponse:
+    """One answer, complete; its length is added."""
+
+    status: int
+    content_type: str
+    body: bytes
+
+
+HttpHandler = Callable[[HttpRequest], HttpResponse]
+"""Runs in a thread pool, so it may block; what it raises becomes a 500 with the text."""

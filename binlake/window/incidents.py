@@ -1,0 +1,51 @@
+"""Transactions that a pump saw too late: told once, durably, when a plan first sees them (hazards R-08, R-09)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from binlake.window.plan import Counters, Member
+
+STAGE = "incident"
+"""Events of this stage in the table `window` hold what was told."""
+
+
+def new_incidents(members: Sequence[Member], events: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """By node, what its counters show beyond the last event about it; empty = nothing new.
+
+    `events` are those of STAGE in order of time. Counters start at 0 with each process: a smaller one counts from 0.
+    """
+    told = _told(events)
+    return {
+        member.node_id: {
+            "store_uuid": member.store_uuid,
+            "late_commits": member.counters.late_commits,
+            "early_commits": member.counters.early_commits,
+            "status_queries": member.counters.status_queries,
+        }
+        for member in members
+        if _more(member.counters, told.get((member.node_id, member.store_uuid), Counters()))
+    }
+
+
+def words(incidents: Mapping[str, Mapping[str, Any]]) -> str:
+    """For a log line and a task's result."""
+    return "; ".join(
+        f"{node}: {found['late_commits']} late and {found['early_commits']} early commits since its start"
+        for node, found in incidents.items()
+    )
+
+
+def _told(events: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], Counters]:
+    told = {}
+    for event in events:
+        for node, found in json.loads(event["detail"])["pumps"].items():
+            told[node, found["store_uuid"]] = Counters(found["late_commits"], found["early_commits"])
+    return told
+
+
+def _more(now: Counters, before: Counters) -> bool:
+    late, early = now.late_commits, now.early_commits
+    return (late > 0 and late != before.late_commits) or (early > 0 and early != before.early_commits)

@@ -1,0 +1,142 @@
+"""Instruments and the Prometheus text page (format 0.0.4), with names as given: the originals' counters lack `_total`.
+
+The usual client library would rename those counters, so the page could not carry the names that dashboards and alert
+rules of the originals ask for. Instruments are thread-safe.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from decimal import Decimal
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+Labels = tuple[str, ...]
+
+
+class Counter:
+    """Counts by label values; shown as 0 before the first count when it has no labels."""
+
+    kind = "counter"
+
+    def __init__(self, name: str, text: str, labels: Sequence[str] = ()) -> None:
+        self.name = name
+        self.text = text
+        self._labels = tuple(labels)
+        self._values: dict[Labels, float] = {} if labels else {(): 0.0}
+        self._lock = threading.Lock()
+
+    def add(self, *labels: str, amount: float = 1) -> None:
+        """Count `amount` more for these label values."""
+        with self._lock:
+            self._values[labels] = self._values.get(labels, 0.0) + amount
+
+    def samples(self) -> Iterator[str]:
+        """The lines of the page."""
+        with self._lock:
+            values = sorted(self._values.items())
+        for labels, value in values:
+            yield f"{self.name}{_braces(zip(self._labels, labels, strict=True))} {_number(value)}"
+
+
+class Reading:
+    """A gauge or counter that is read when the page is asked for: `read()` gives a number, or one by label value."""
+
+    def __init__(
+        self,
+        name: str,
+        text: str,
+        read: Callable[[], float | Mapping[str, float]],
+        label: str = "",
+        kind: str = "gauge",
+    ) -> None:
+        self.name = name
+        self.text = text
+        self.kind = kind
+        self._read = read
+        self._label = label
+
+    def samples(self) -> Iterator[str]:
+        """The lines of the page."""
+        found = self._read()
+        values = found if isinstance(found, Mapping) else {"": found}
+        for value, number in sorted(values.items()):
+            yield f"{self.name}{_braces([(self._label, value)] if self._label else [])} {_number(number)}"
+
+
+class Histogram:
+    """Counts observations by bucket and label values; a label combination is on the page from its first one on."""
+
+    kind = "histogram"
+
+    def __init__(self, name: str, text: str, labels: Sequence[str], buckets: Sequence[float]) -> None:
+        self.name = name
+        self.text = text
+        self._labels = tuple(labels)
+        self._buckets = list(buckets)
+        self._counts: dict[Labels, list[int]] = {}
+        self._sums: dict[Labels, float] = {}
+        self._lock = threading.Lock()
+
+    def observe(self, value: float, *labels: str) -> None:
+        """Count one observation for these label values."""
+        at = bisect_left(self._buckets, value)
+        with self._lock:
+            counts = self._counts.get(labels)
+            if counts is None:
+                counts = self._counts[labels] = [0] * (len(self._buckets) + 1)
+            counts[at] += 1
+            self._sums[labels] = self._sums.get(labels, 0.0) + value
+
+    def samples(self) -> Iterator[str]:
+        """The lines of the page: cumulative buckets, sum, count."""
+        with self._lock:
+            found = [(labels, list(counts), self._sums[labels]) for labels, counts in sorted(self._counts.items())]
+        for labels, counts, total in found:
+            pairs = sorted(zip(self._labels, labels, strict=True))
+            seen = 0
+            for bound, count in zip([*self._buckets, float("inf")], counts, strict=True):
+                seen += count
+                yield f"{self.name}_bucket{_braces([*pairs, ('le', _number(bound))])} {seen}"
+            yield f"{self.name}_sum{_braces(pairs)} {_number(total)}"
+            yield f"{self.name}_count{_braces(pairs)} {seen}"
+
+
+Instrument = Counter | Reading | Histogram
+
+
+def exponential(start: float, factor: float, count: int) -> list[float]:
+    """`count` bucket bounds from `start` on, each `factor` times the one before."""
+    return [start * factor**n for n in range(count)]
+
+
+def page(instruments: Sequence[Instrument]) -> bytes:
+    """The page of these instruments, by name."""
+    lines = []
+    for one in sorted(instruments, key=lambda one: one.name):
+        lines += [f"# HELP {one.name} {one.text}", f"# TYPE {one.name} {one.kind}", *one.samples()]
+    return ("\n".join(lines) + "\n").encode()
+
+
+def _braces(pairs: Iterable[tuple[str, str]]) -> str:
+    text = ",".join(f'{name}="{_escaped(value)}"' for name, value in pairs)
+    return f"{{{text}}}" if text else ""
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
+
+
+def _number(value: float) -> str:
+    # As Go writes it: a bucket's bound is a label, so its text matters.
+    if value == float("inf"):
+        return "+Inf"
+    number = Decimal(repr(value))
+    exponent = number.adjusted() if number else 0
+    if -4 <= exponent < 6:
+        return f"{number.normalize():f}"
+    digits = "".join(map(str, number.normalize().as_tuple().digits))
+    point = f".{digits[1:]}" if len(digits) > 1 else ""
+    return f"{'-' if number < 0 else ''}{digits[0]}{point}e{exponent:+03d}"

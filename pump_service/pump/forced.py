@@ -1,0 +1,79 @@
+"""An operator decides what became of a transaction that no source can tell (hazards R-07): logged, counted, durable.
+
+Only a P that blocks the watermark can be decided, and never against what the source knows.
+"""
+
+from __future__ import annotations
+
+import structlog
+
+from binlake.errors import ConfigError, Permanent, SourceUnavailable
+from binlake.source import Committed, Locked, RolledBack, Unknown
+from binlake.wire import binlog_pb2 as pb
+from pump_service.pump.metrics import PumpMetrics
+from pump_service.pump.resolver import StatusSource
+from pump_service.pump.sorter import Entry
+from pump_service.pump.storage import Storage
+
+log = structlog.get_logger()
+
+
+class Verdict:
+    """Stores the end of a P by command."""
+
+    def __init__(self, storage: Storage, source: StatusSource, metrics: PumpMetrics) -> None:
+        self._storage = storage
+        self._source = source
+        self._metrics = metrics
+
+    def decide(self, start_ts: int, commit_ts: int) -> None:
+        """The transaction `start_ts` committed at `commit_ts`, or was rolled back when that is 0; durable on return.
+
+        Raises Permanent when no P with this start_ts waits or the source knows better, ConfigError for a commit_ts that
+        cannot be, Transient when it cannot be stored now.
+        """
+        prewrite = self._waiting(start_ts)
+        if commit_ts and commit_ts <= max(start_ts, self._storage.watermark):
+            raise ConfigError(
+                "this cannot be the commit_ts: it is not above the start_ts and the watermark",
+                where={"start_ts": start_ts, "commit_ts": commit_ts, "watermark": self._storage.watermark},
+                hint="what is at or below the watermark may be landed already",
+            )
+        said = self._check_source(prewrite, commit_ts)
+        kind = pb.Commit if commit_ts else pb.Rollback
+        self._storage.append(pb.Binlog(tp=kind, start_ts=start_ts, commit_ts=commit_ts).SerializeToString()).result()
+        self._metrics.forced.add()
+        log.warning("outcome_forced_by_command", start_ts=start_ts, commit_ts=commit_ts, source_said=said)
+
+    def _waiting(self, start_ts: int) -> Entry:
+        for entry in self._storage.waiting():
+            if entry.start_ts == start_ts:
+                return entry
+        raise Permanent(
+            "no P with this start_ts waits here",
+            where={"start_ts": start_ts},
+            hint="its C or R came meanwhile, or another pump holds it",
+        )
+
+    def _check_source(self, prewrite: Entry, commit_ts: int) -> str:
+        """What the source said, when it does not contradict."""
+        try:
+            status = self._source.transaction_status(prewrite.start_ts, prewrite.key)
+        except SourceUnavailable as error:
+            return f"nothing: {error.message}"
+        match status:
+            case Committed(known) if known != commit_ts:
+                said = f"it committed at {known}"
+            case RolledBack() if commit_ts:
+                said = "it was rolled back"
+            case Locked():
+                said = "its lock is still there, it may yet commit"
+            case Unknown(reason):
+                return reason
+            case _:
+                return "the same"
+        raise Permanent(
+            f"the source says otherwise: {said}",
+            where={"start_ts": prewrite.start_ts, "asked_for": commit_ts or "rolled back"},
+            hint="the pump resolves by itself what the source knows",
+        )

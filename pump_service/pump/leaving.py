@@ -1,0 +1,63 @@
+"""When a closing pump may be offline: every consumer has taken all it holds (DESIGN 3.3, hazards R-05).
+
+Unlike the original, a pump without any registered consumer stays: nobody has taken its binlogs. And once no P waits, it
+writes one last fake and no more: a consumer in batches can reach a mark that stands still, not one that runs away.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import structlog
+
+from binlake.errors import BinlakeError
+from pump_service.pump.membership import Members
+from pump_service.pump.storage import Storage
+
+log = structlog.get_logger()
+
+_SETTLE_S = 1.0
+
+
+class FakeSource(Protocol):
+    """Who writes fakes."""
+
+    def write(self) -> int:
+        """Store one fake; its ts. Raises BinlakeError."""
+
+
+class Departure:
+    """Looks again and again, from CLOSING on, until nothing is left to wait for."""
+
+    def __init__(self, storage: Storage, members: Members, fakes: FakeSource) -> None:
+        self._storage = storage
+        self._members = members
+        self._fakes = fakes
+        self._sealed = 0
+
+    def waits_for(self) -> str:
+        """Why the pump must stay, for people; empty = it may go."""
+        try:
+            return self._unmatched() or self._behind()
+        except BinlakeError as error:
+            return str(error)
+
+    def _unmatched(self) -> str:
+        count, oldest = self._storage.unmatched()
+        if count:
+            self._sealed = 0
+            self._fakes.write()
+            return f"{count} P wait for their C or R, the oldest has start_ts {oldest}"
+        if not self._sealed:
+            self._sealed = self._fakes.write()
+            log.info("last_fake", ts=self._sealed)
+        self._storage.wait_above(self._sealed - 1, _SETTLE_S, lambda: False)
+        return "" if self._storage.watermark >= self._sealed else "the last fake is not indexed yet"
+
+    def _behind(self) -> str:
+        watermark = self._storage.watermark
+        consumers = [one for one in self._members.drainers() if one.state != "offline"]
+        if not consumers:
+            return f"no consumer is registered: nobody has taken the binlogs up to {watermark}"
+        behind = [f"{one.node_id} at {one.max_commit_ts}" for one in consumers if one.max_commit_ts < watermark]
+        return f"consumers have not taken all up to {watermark}: {', '.join(behind)}" if behind else ""

@@ -1,0 +1,103 @@
+"""The pump's metrics: the original's names, labels and buckets (tidb-binlog 2.14), and what only ours knows.
+
+Timestamps are shown as Unix milliseconds, as the original shows them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from binlake import tso
+from pump_service.prometheus import Counter, Histogram, Instrument, Reading, exponential, page
+from pump_service.pump.storage import Storage
+
+_STORAGE = "binlog_pump_storage"
+
+
+@dataclass
+class PumpMetrics:
+    """Instruments that the service counts with."""
+
+    rpc: Histogram = field(
+        default_factory=lambda: Histogram(
+            "binlog_pump_rpc_duration_seconds",
+            "Bucketed histogram of processing time (s) of rpc queries.",
+            ("method", "label"),
+            exponential(0.00005, 2, 18),
+        )
+    )
+    lost: Counter = field(
+        default_factory=lambda: Counter("binlog_pump_loss_binlog_count", "Writes that were refused or failed")
+    )
+    write_seconds: Histogram = field(
+        default_factory=lambda: Histogram(
+            f"{_STORAGE}_write_binlog_duration_time",
+            "Bucketed histogram of write time (s) of binlog.",
+            ("type",),
+            exponential(0.00005, 2, 20),
+        )
+    )
+    write_bytes: Histogram = field(
+        default_factory=lambda: Histogram(
+            f"{_STORAGE}_write_binlog_size", "Bytes of a write", ("type",), exponential(16, 2, 25)
+        )
+    )
+    errors: Counter = field(
+        default_factory=lambda: Counter(f"{_STORAGE}_error_count", "Failures of the storage", ("type",))
+    )
+    forced: Counter = field(
+        default_factory=lambda: Counter(
+            "binlake_pump_forced_resolutions_total", "Prewrites whose outcome an operator decided"
+        )
+    )
+
+    def written(self, seconds: float, size: int) -> None:
+        """A WriteBinlog of `size` bytes was acked after `seconds`."""
+        self.rpc.observe(seconds, "WriteBinlog", "succ")
+        self.write_seconds.observe(seconds, "single")
+        self.write_bytes.observe(size, "single")
+
+    def refused(self, seconds: float) -> None:
+        """A WriteBinlog ended with an error after the check of the cluster id."""
+        self.rpc.observe(seconds, "WriteBinlog", "fail")
+        self.lost.add()
+
+    def pulled(self, seconds: float, *, well: bool) -> None:
+        """A PullBinlogs stream ended after `seconds`, by its caller's will or by an error."""
+        self.rpc.observe(seconds, "PullBinlogs", "succ" if well else "fail")
+
+    def page(self, storage: Storage, status_queries: Callable[[], int], score: Callable[[], int]) -> bytes:
+        """The page: everything counted, and what the storage shows now."""
+        counted = [self.rpc, self.lost, self.write_seconds, self.write_bytes, self.errors, self.forced]
+        return page([*counted, *_readings(storage, status_queries, score)])
+
+
+def _readings(storage: Storage, queries: Callable[[], int], score: Callable[[], int]) -> list[Instrument]:
+    counters = storage.counters
+    return [
+        Reading(f"{_STORAGE}_gc_ts", "gc ts of storage", lambda: tso.physical(storage.index.gc_ts)),
+        Reading(f"{_STORAGE}_max_commit_ts", "max commit ts of storage", lambda: tso.physical(storage.watermark)),
+        Reading(f"{_STORAGE}_storage_size_bytes", "storage size info", lambda: _disk(storage), "type"),
+        Reading(f"{_STORAGE}_query_tikv_count", "Times the source was asked about a P", queries, kind="counter"),
+        Reading("binlake_pump_unmatched_prewrites", "P without their C or R", lambda: storage.unmatched()[0]),
+        Reading("binlake_pump_score", "0 to 100: how free this pump is", score),
+        Reading(
+            "binlake_pump_late_commits_total",
+            "C that came too late for their place",
+            lambda: counters.late_commits,
+            kind="counter",
+        ),
+        Reading(
+            "binlake_pump_early_commits_total",
+            "C whose commit_ts is older than their P",
+            lambda: counters.early_commits,
+            kind="counter",
+        ),
+    ]
+
+
+def _disk(storage: Storage) -> dict[str, float]:
+    stat = os.statvfs(storage.directory.path)
+    return {"capacity": stat.f_blocks * stat.f_frsize, "available": stat.f_bavail * stat.f_frsize}

@@ -1,0 +1,162 @@
+"""The pump's pages: the original's paths and answers (tidb-binlog 2.13), and a few of ours.
+
+As the original does, errors of a page are HTTP 200 with their text, or with the envelope `{message, code, data}`.
+Only unknown paths (404) and methods (405) use the status.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+import structlog
+
+from binlake.errors import BinlakeError, ConfigError, Permanent
+from binlake.rpc.http import HttpRequest, HttpResponse
+from pump_service.prometheus import CONTENT_TYPE
+from pump_service.pump.dump import as_json, as_text
+from pump_service.pump.membership import Members, Oracle
+from pump_service.pump.service import PumpService, State
+from pump_service.pump.storage import Storage
+
+log = structlog.get_logger()
+
+TEXT = "text/plain; charset=utf-8"
+JSON = "application/json; charset=UTF-8"
+_OK, _BAD_PARAMETER, _NOT_FOUND, _OTHER = 200, 1, 2, 3
+_ACTIONS = ("pause", "close")
+
+Page = Callable[..., HttpResponse]
+
+
+class Pages:
+    """Answers HTTP requests about one pump.
+
+    `ask(action)` starts the pump's leaving; `decide(start_ts, commit_ts)` is Verdict's; `collect` starts a GC.
+    """
+
+    def __init__(
+        self,
+        service: PumpService,
+        storage: Storage,
+        members: Members,
+        oracle: Oracle,
+        *,
+        ask: Callable[[str], None],
+        decide: Callable[[int, int], None],
+        collect: Callable[[], None],
+        score: Callable[[], int],
+    ) -> None:
+        self._service = service
+        self._storage = storage
+        self._members = members
+        self._oracle = oracle
+        self._ask = ask
+        self._decide = decide
+        self._collect = collect
+        self._score = score
+        self._routes: list[tuple[str, re.Pattern[str], Page]] = [
+            ("GET", re.compile("/status"), self._status),
+            ("GET", re.compile("/drainers"), self._drainers),
+            ("PUT", re.compile("/state/([^/]+)/([^/]+)"), self._state),
+            ("GET", re.compile("/debug/binlog/([^/]+)"), self._binlog),
+            ("POST", re.compile("/debug/gc/trigger"), self._gc),
+            ("GET", re.compile("/metrics"), self._metrics),
+            ("PUT", re.compile("/txn/([0-9]+)/commit/([0-9]+)"), self._commit),
+            ("PUT", re.compile("/txn/([0-9]+)/rollback"), self._rollback),
+        ]
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        """The answer to one request."""
+        methods = set()
+        for method, pattern, answer in self._routes:
+            found = pattern.fullmatch(request.path)
+            if found and method == request.method:
+                return answer(request, *found.groups())
+            if found:
+                methods.add(method)
+        if methods:
+            return HttpResponse(405, TEXT, b"")
+        return HttpResponse(404, TEXT, b"404 page not found\n")
+
+    def _status(self, _: HttpRequest) -> HttpResponse:
+        try:
+            pumps = {pump.node_id: json.loads(pump.to_json()) for pump in self._members.pumps()}
+            found = {"status": pumps, "CommitTS": self._oracle.tso(), "Checkpoint": {}, "ErrMsg": ""}
+        except BinlakeError as error:
+            found = {"status": None, "CommitTS": 0, "Checkpoint": {}, "ErrMsg": str(error)}
+        return _compact(found)
+
+    def _drainers(self, _: HttpRequest) -> HttpResponse:
+        try:
+            return _compact([json.loads(one.to_json()) for one in self._members.drainers()])
+        except BinlakeError as error:
+            return _envelope(str(error), _OTHER)
+
+    def _state(self, _: HttpRequest, node_id: str, action: str) -> HttpResponse:
+        own, state = self._service.node_id, self._service.state
+        if node_id != own:
+            return _envelope(f"invalide nodeID {node_id}, this pump's nodeID is {own}", _OTHER)
+        if action not in _ACTIONS:
+            return _envelope(f"invalide action {action}", _OTHER)
+        if state is not State.ONLINE:
+            return _envelope(f"this pump's state is {state}, apply {action} failed!", _OTHER)
+        log.info("asked_to_leave", action=action, pump=own)
+        self._ask(action)
+        return _envelope(f"apply action {action} success!", _OK)
+
+    def _binlog(self, request: HttpRequest, text: str) -> HttpResponse:
+        wants_json = request.query.get("format") == "json"
+        if not text.lstrip("-").isdigit():
+            message = f"invalid parameter ts: {text}"
+            return _envelope(message, _BAD_PARAMETER) if wants_json else HttpResponse(200, TEXT, message.encode())
+        try:
+            pointer = self._storage.index.pointer(int(text)) if abs(int(text)) < 1 << 63 else None
+            if pointer is None:
+                raise Permanent("leveldb: not found")
+            payload = self._storage.read(pointer)
+        except BinlakeError as error:
+            message = f"fail read binlog by ts: {text}: {error}"
+            return _envelope(message, _NOT_FOUND) if wants_json else HttpResponse(200, TEXT, message.encode())
+        if wants_json:
+            return _envelope("", _OK, as_json(payload, self._storage))
+        return HttpResponse(200, TEXT, as_text(payload).encode())
+
+    def _gc(self, _: HttpRequest) -> HttpResponse:
+        try:
+            self._collect()
+        except BinlakeError as error:
+            return HttpResponse(200, TEXT, f"trigger gc failed: {error}\n".encode())
+        return HttpResponse(200, TEXT, b"trigger gc success\n")
+
+    def _metrics(self, _: HttpRequest) -> HttpResponse:
+        body = self._service.metrics.page(self._storage, self._service.status_queries, self._score)
+        return HttpResponse(200, CONTENT_TYPE, body)
+
+    def _commit(self, _: HttpRequest, start_ts: str, commit_ts: str) -> HttpResponse:
+        return self._decided(int(start_ts), int(commit_ts))
+
+    def _rollback(self, _: HttpRequest, start_ts: str) -> HttpResponse:
+        return self._decided(int(start_ts), 0)
+
+    def _decided(self, start_ts: int, commit_ts: int) -> HttpResponse:
+        try:
+            self._decide(start_ts, commit_ts)
+        except ConfigError as error:
+            return _envelope(str(error), _BAD_PARAMETER)
+        except BinlakeError as error:
+            return _envelope(str(error), _OTHER)
+        outcome = f"committed at {commit_ts}" if commit_ts else "rolled back"
+        return _envelope(f"transaction {start_ts} counts as {outcome}", _OK)
+
+
+def _compact(value: Any) -> HttpResponse:
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return HttpResponse(200, TEXT, f"{text}\n".encode())
+
+
+def _envelope(message: str, code: int, data: Any = None) -> HttpResponse:
+    text = json.dumps({"message": message, "code": code, "data": data}, ensure_ascii=False, indent=2)
+    return HttpResponse(200, JSON, f"{text}\n".encode())

@@ -1,0 +1,45 @@
+"""The score a pump publishes, 1 to 100: higher is freer (S0-31). Same input, same score."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Weights:
+    """How much each input counts; any unit, only their ratio matters."""
+
+    load: float = 1.0
+    disk: float = 1.0
+    stored: float = 1.0
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Shares of 0 to 1: the machine's load, its disk in use, and the part of the disk this pump's binlogs take."""
+
+    load: float
+    disk: float
+    stored: float
+
+
+def score(usage: Usage, weights: Weights) -> int:
+    """100 for an idle pump on an empty disk; never 0, which means "no score" to a writer."""
+    parts = ((usage.load, weights.load), (usage.disk, weights.disk), (usage.stored, weights.stored))
+    total = sum(weight for _, weight in parts)
+    used = sum(min(1.0, max(0.0, share)) * weight for share, weight in parts) / total if total else 0.0
+    return max(1, round(100 * (1 - used)))
+
+
+def usage(data_dir: Path) -> Usage:
+    """What the machine shows now. Raises OSError."""
+    stat = os.statvfs(data_dir)
+    capacity = max(1, stat.f_blocks)
+    stored = sum(entry.stat().st_blocks * 512 for entry in os.scandir(data_dir / "value"))
+    return Usage(
+        load=os.getloadavg()[0] / (os.cpu_count() or 1),
+        disk=1 - stat.f_bavail / capacity,
+        stored=stored / (capacity * stat.f_frsize),
+    )

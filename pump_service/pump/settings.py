@@ -1,0 +1,256 @@
+"""Where a pump's settings come from: flags before `PUMP_*` variables before the TOML file (tidb-binlog 2.12).
+
+The file is the original's: all its keys are known, any other key is an error. Keys that have no meaning here are
+accepted and named in the log, never ignored in silence.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import structlog
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from binlake.config.load import read_toml, readable
+from binlake.config.reference import model_text
+from binlake.errors import ConfigError
+from pump_service.pump.config import PumpConfig, TlsFiles, parse_gc, parse_size
+from pump_service.pump.score import Weights
+
+log = structlog.get_logger()
+
+_HEAD = """# The pump's configuration
+
+`binlake pump --config FILE`, the original's TOML file. A flag (`--pd-urls`, or `-pd-urls` as the original writes it)
+beats the variable (`PUMP_PD_URLS`), which beats the file. Unknown keys are errors."""
+
+_ELSEWHERE = "LevelDB decides this itself here"
+IGNORED = {
+    "metrics-addr": "metrics are not pushed: let Prometheus read /metrics",
+    "metrics-interval": "metrics are not pushed: let Prometheus read /metrics",
+    "enable-debug": "there is no Go profile to serve",
+    "max-message-size": "a binlog may be as large as protobuf allows: 2 GiB",
+    "storage.kv_chan_cap": "bytes in flight are bounded, not their number",
+} | {
+    f"storage.kv.{name}": _ELSEWHERE
+    for name in (
+        "block-cache-capacity",
+        "block-restart-interval",
+        "block-size",
+        "compaction-L0-trigger",
+        "compaction-table-size",
+        "compaction-total-size",
+        "compaction-total-size-multiplier",
+        "write-buffer",
+        "write-L0-pause-trigger",
+        "write-L0-slowdown-trigger",
+    )
+}
+"""Keys of the original that change nothing here, and why."""
+
+_ALIASES = {"gen-binlog-interval": ("fake-binlog-interval",), "log-level": ("L",), "status-urls": ("status-url",)}
+
+
+def _comma_list(value: object) -> object:
+    return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+
+
+def _pairs(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    return dict(pair.split("=", 1) if "=" in pair else (pair, "") for pair in _words(value))
+
+
+def _words(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+Names = Annotated[tuple[str, ...], BeforeValidator(_comma_list)]
+Pairs = Annotated[dict[str, str], BeforeValidator(_pairs)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", alias_generator=lambda name: name.replace("_", "-"), populate_by_name=True
+    )
+
+
+class Security(_Section):
+    """TLS for everything the pump listens on."""
+
+    ssl_ca: str = Field("", description="PEM file of the authority that signs callers; set = callers must show one")
+    ssl_cert: str = Field("", description="PEM file of the pump's certificate")
+    ssl_key: str = Field("", description="PEM file of its key")
+    cert_allowed_cn: Names = Field((), description="common names of callers that are let in, comma list; none = any")
+
+
+class Kv(_Section):
+    """LevelDB's knobs: accepted, without effect, and said so in the log."""
+
+    block_cache_capacity: int = Field(8 << 20, description="ignored")
+    block_restart_interval: int = Field(16, description="ignored")
+    block_size: int = Field(4096, description="ignored")
+    compaction_l0_trigger: int = Field(8, alias="compaction-L0-trigger", description="ignored")
+    compaction_table_size: int = Field(64 << 20, description="ignored")
+    compaction_total_size: int = Field(512 << 20, description="ignored")
+    compaction_total_size_multiplier: float = Field(8.0, description="ignored")
+    write_buffer: int = Field(64 << 20, description="ignored")
+    write_l0_pause_trigger: int = Field(24, alias="write-L0-pause-trigger", description="ignored")
+    write_l0_slowdown_trigger: int = Field(17, alias="write-L0-slowdown-trigger", description="ignored")
+
+
+class StorageKeys(_Section):
+    """How binlogs are kept."""
+
+    sync_log: bool = Field(True, description="fdatasync before the answer; false loses acked binlogs in a power cut")
+    kv_chan_cap: int = Field(1 << 20, alias="kv_chan_cap", description="ignored")
+    slow_write_threshold: float = Field(
+        1.0, ge=0, alias="slow_write_threshold", description="seconds; a longer write is logged"
+    )
+    stop_write_at_available_space: str = Field("10 gib", description="no writes are taken below this free space")
+    kv: Kv = Kv()  # type: ignore[call-arg]
+
+
+class ScoreKeys(_Section):
+    """Weights of the score that the pump publishes (S0-31); only their ratio matters."""
+
+    load: float = Field(1.0, ge=0, description="the machine's load")
+    disk: float = Field(1.0, ge=0, description="the share of the disk in use")
+    stored: float = Field(1.0, ge=0, description="the share of the disk that this pump's binlogs take")
+
+
+class PumpFile(_Section):
+    """Keys of the original, and a few of ours at the end."""
+
+    addr: str = Field("127.0.0.1:8250", description="host:port to listen on")
+    advertise_addr: str = Field("", description="host:port to register, when it is another one")
+    socket: str = Field("", description="path of a second, Unix listener")
+    node_id: str = Field("", description="name in the registry; empty = host:port; the data directory remembers it")
+    pd_urls: Names = Field(("http://127.0.0.1:2379",), description="PD addresses, comma list")
+    data_dir: Path = Field(Path("data.pump"), description="where binlogs are kept")
+    heartbeat_interval: float = Field(2.0, gt=0, description="seconds between writes of the registry entry")
+    gc: str | float = Field(7, description='days to keep binlogs, or a duration such as "8h"; 0 = for ever')
+    gen_binlog_interval: float = Field(3.0, gt=0, description="seconds without progress after which a fake is written")
+    log_level: str = Field(
+        "info", pattern="^(debug|info|warn|warning|error|fatal)$", description="least level of the log"
+    )
+    log_file: str = Field("", description="where the log goes; empty = stderr")
+    metrics_addr: str = Field("", description="ignored: let Prometheus read /metrics")
+    metrics_interval: int = Field(15, description="ignored")
+    max_message_size: int = Field((1 << 63) - 1 - (4 << 20), description="ignored: the limit is 2 GiB")
+    enable_debug: bool = Field(False, description="ignored")
+    status_urls: Names = Field(
+        (), description="ours: status ports asked about a transaction, comma list; flag --status-url"
+    )
+    label: Pairs = Field({}, description="ours: group of this pump, `zone=a,...` or a table; writers choose by it")
+    security: Security = Security()  # type: ignore[call-arg]
+    storage: StorageKeys = StorageKeys()  # type: ignore[call-arg]
+    score: ScoreKeys = ScoreKeys()  # type: ignore[call-arg]
+
+
+# Flags beside the top-level keys: the original has these of its sections too (ssl-*), or we do.
+_SECTION_FLAGS = {
+    "ssl-ca": "security",
+    "ssl-cert": "security",
+    "ssl-key": "security",
+    "cert-allowed-cn": "security",
+    "stop-write-at-available-space": "storage",
+}
+
+
+def settings_text() -> str:
+    """The configuration reference of the pump."""
+    return model_text(_HEAD, PumpFile)
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Declare a flag for each key that has one; no flag has a default, so that what was given is known."""
+    add = parser.add_argument
+    add("--config", "-config", type=Path, metavar="FILE", help="the original's TOML file")
+    for name, text in _flags().items():
+        spellings = [spelling for one in (name, *_ALIASES.get(name, ())) for spelling in _spellings(one)]
+        add(*spellings, dest=f"set:{name}", metavar=name.rpartition("-")[2].upper(), help=text)
+
+
+def given_flags(args: argparse.Namespace) -> dict[str, str]:
+    """The flags that were given on the command line."""
+    return {name: value for name in _flags() if (value := getattr(args, f"set:{name}")) is not None}
+
+
+def read_settings(args: argparse.Namespace, environment: Mapping[str, str] = os.environ) -> PumpFile:
+    """The settings of one pump: flags, then variables, then the file. Raises ConfigError."""
+    values = _file(args.config)
+    given = given_flags(args)
+    for name in _flags():
+        text = given.get(name, environment.get(f"PUMP_{name.upper().replace('-', '_')}"))
+        if text is not None:
+            place = values.setdefault(_SECTION_FLAGS[name], {}) if name in _SECTION_FLAGS else values
+            place[name] = text
+    try:
+        return PumpFile.model_validate(values)
+    except ValidationError as error:
+        raise readable(error, PumpFile, args.config or "flags and PUMP_* variables") from None
+
+
+def to_config(found: PumpFile) -> PumpConfig:
+    """What the pump works with. Raises ConfigError."""
+    security, storage = found.security, found.storage
+    return PumpConfig(
+        pd_urls=found.pd_urls,
+        addr=found.addr,
+        advertise_addr=found.advertise_addr,
+        socket=found.socket,
+        data_dir=found.data_dir,
+        node_id=found.node_id,
+        status_urls=found.status_urls,
+        gen_binlog_interval_s=found.gen_binlog_interval,
+        heartbeat_interval_s=found.heartbeat_interval,
+        stop_write_at_available_space=parse_size(storage.stop_write_at_available_space),
+        sync_log=storage.sync_log,
+        slow_write_threshold_s=storage.slow_write_threshold,
+        gc_s=parse_gc(found.gc),
+        tls=TlsFiles(security.ssl_ca, security.ssl_cert, security.ssl_key, security.cert_allowed_cn),
+        label=found.label,
+        score_weights=Weights(found.score.load, found.score.disk, found.score.stored),
+    )
+
+
+def ignored(found: PumpFile) -> dict[str, str]:
+    """The keys that somebody set and that change nothing, with the reason."""
+    return {key: IGNORED[key] for key in _set_keys(found, "") if key in IGNORED}
+
+
+def _set_keys(section: BaseModel, prefix: str) -> list[str]:
+    keys = []
+    for name in section.model_fields_set:
+        value = getattr(section, name)
+        key = prefix + (type(section).model_fields[name].alias or name)
+        keys += _set_keys(value, f"{key}.") if isinstance(value, BaseModel) else [key]
+    return keys
+
+
+def _file(path: Path | None) -> dict[str, Any]:
+    if path is None:
+        return {}
+    try:
+        return read_toml(path)
+    except OSError as error:
+        raise ConfigError(f"the configuration file cannot be read: {error.strerror}", where={"file": path}) from None
+
+
+def _flags() -> dict[str, str]:
+    flags = {}
+    for model in (PumpFile, Security, StorageKeys):
+        for name, info in model.model_fields.items():
+            alias = info.alias or name
+            if info.description and (model is PumpFile or alias in _SECTION_FLAGS):
+                flags[alias] = info.description
+    return flags
+
+
+def _spellings(name: str) -> tuple[str, ...]:
+    return (f"-{name}",) if len(name) == 1 else (f"--{name}", f"-{name}")

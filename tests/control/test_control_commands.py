@@ -1,0 +1,289 @@
+"""The operator's commands against the embedded placement driver and pumps with their pages."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from support.http_front import http_front
+
+from binlake import tso
+from binlake.cli import Command
+from binlake.control import commands as control
+from binlake.control.meta import GenerateMetaCommand
+from binlake.control.nodes import is_stale, not_taken, table
+from binlake.control.txn import TxnCommand
+from binlake.errors import BinlakeError, ConfigError, Permanent, SourceUnavailable
+from binlake.placement import EtcdClient, NodeStatus, PdClient, Registry
+from binlake.source import Unknown
+from binlake.wire import build
+from binlake.wire.binlog_pb2 import PrewriteValue
+from pump_service.pd import PlacementDriver
+from pump_service.pump.config import PumpConfig
+from pump_service.pump.server import PumpServer
+
+VALUE = PrewriteValue(schema_version=1).SerializeToString()
+
+
+@dataclass
+class Cluster:
+    """A placement driver with its clients."""
+
+    url: str
+    registry: Registry
+    pd: PdClient
+
+    def run(self, command: type[Command], *words: str) -> int:
+        """One command, as the CLI runs it."""
+        parser = argparse.ArgumentParser()
+        one = command()
+        one.add_arguments(parser)
+        # `txn` has its options behind its action.
+        at = 1 if words and words[0] in ("show", "resolve") else 0
+        arguments = [*words[:at], f"-pd-urls={self.url}", *words[at:]]
+        return one.run(parser.parse_args(arguments))
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    with PlacementDriver(tmp_path / "pd") as driver, contextlib.ExitStack() as stack:
+        etcd = stack.enter_context(contextlib.closing(EtcdClient([driver.url])))
+        pd = stack.enter_context(contextlib.closing(PdClient([driver.url])))
+        yield Cluster(driver.url, Registry(etcd), pd)
+
+
+class Silent:
+    """A source that knows nothing."""
+
+    def transaction_status(self, start_ts: int, key: bytes) -> Unknown:
+        del start_ts, key
+        return Unknown("collected")
+
+
+MakePump = Callable[[str], PumpServer]
+
+
+@pytest.fixture
+def make_pump(tmp_path: Path, cluster: Cluster) -> Iterator[MakePump]:
+    """Pumps that serve in threads, registered at the address of their pages."""
+    with contextlib.ExitStack() as stack:
+
+        def start(name: str) -> PumpServer:
+            front = stack.enter_context(http_front())
+            config = PumpConfig(
+                pd_urls=(cluster.url,), addr="127.0.0.1:0", advertise_addr=front.address, data_dir=tmp_path / name,
+                node_id=name, gen_binlog_interval_s=0.1, heartbeat_interval_s=0.1, stop_write_at_available_space=0,
+            )  # fmt: skip
+            pump = PumpServer(config, source=Silent())
+            pump.start()
+            front.handler = pump.pages
+            thread = threading.Thread(target=pump.serve)
+            thread.start()
+            stack.callback(thread.join)
+            stack.callback(pump.ask, "pause")
+            return pump
+
+        yield start
+
+
+def state_of(cluster: Cluster, node: str) -> str:
+    entry = cluster.registry.pump(node)
+    assert entry is not None
+    return entry.status.state
+
+
+def awaited(condition: Callable[[], bool]) -> None:
+    done = threading.Event()
+    for _ in range(500):
+        if condition():
+            return
+        done.wait(0.02)
+    raise AssertionError("not within 10 s")
+
+
+def test_pumps_are_listed_as_binlogctl_and_show_pump_status_name_it(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = cluster.pd.tso()
+    cluster.registry.put_pump(NodeStatus("pump1", "127.0.0.1:8250", "online", max_commit_ts=7, update_ts=now))
+    cluster.registry.put_pump(NodeStatus("pump2", "127.0.0.1:8252", "online", max_commit_ts=470614495969148933))
+    cluster.registry.put_pump(NodeStatus("gone", "127.0.0.1:8253", "offline"))
+    assert cluster.run(control.PumpsCommand) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["NodeID", "Address", "State", "Max_Commit_Ts", "Update_Time"]
+    assert [line.split()[0] for line in lines[1:]] == ["pump1", "pump2"]
+    # S0-34: a heartbeat of long ago is no heartbeat.
+    assert ["stale" in line for line in lines[1:]] == [False, True]
+    assert cluster.run(control.PumpsCommand, "-show-offline-nodes", "--json") == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert [one["nodeId"] for one in shown] == ["gone", "pump1", "pump2"]
+    assert shown[2]["maxCommitTS"] == "470614495969148933"
+    assert shown[0]["stale"] is False
+
+
+def test_drainers_are_listed(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+    cluster.registry.publish_drainer("binlake-bank", 470614495969148933)
+    assert cluster.run(control.DrainersCommand) == 0
+    assert "binlake-bank" in capsys.readouterr().out
+
+
+def test_a_forced_offline_says_what_is_lost(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+    # R-05
+    cluster.registry.put_pump(NodeStatus("pump1", "h:1", "online", score=3, max_commit_ts=900))
+    cluster.registry.publish_drainer("binlake-bank", 700)
+    assert cluster.run(control.UpdatePumpCommand, "-node-id", "pump1", "-state", "offline") == 0
+    told = capsys.readouterr()
+    assert "online -> offline" in told.out
+    assert "(700, 900]" in told.err
+    entry = cluster.registry.pump("pump1")
+    assert entry is not None
+    assert (entry.status.state, entry.status.score, entry.status.max_commit_ts) == ("offline", 3, 900)
+    assert cluster.run(control.UpdatePumpCommand, "-node-id", "pump1", "-state", "paused") == 0
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("command", "words", "kind", "message"),
+    [
+        (control.UpdatePumpCommand, ("-state", "offline"), Permanent, "key /tidb-binlog/v1/pumps/no in etcd not found"),
+        (control.UpdatePumpCommand, ("-state", "bogus"), Permanent, "in etcd not found"),
+        (control.UpdateDrainerCommand, ("-state", "offline"), Permanent, "/tidb-binlog/v1/drainers/no in etcd"),
+        (control.PausePumpCommand, (), Permanent, "pumps/no in etcd not found"),
+        (control.OfflineDrainerCommand, (), Permanent, "drainers/no in etcd not found"),
+    ],
+)
+def test_an_unknown_node_is_told_in_the_originals_words(
+    cluster: Cluster, command: type[Command], words: tuple[str, ...], kind: type[BinlakeError], message: str
+) -> None:
+    with pytest.raises(kind, match=message):
+        cluster.run(command, "-node-id", "no", *words)
+
+
+def test_an_illegal_state_is_refused(cluster: Cluster) -> None:
+    cluster.registry.put_pump(NodeStatus("pump1", "h:1", "paused"))
+    with pytest.raises(ConfigError, match="state bogus is illegal"):
+        cluster.run(control.UpdatePumpCommand, "-node-id", "pump1", "-state", "bogus")
+    assert state_of(cluster, "pump1") == "paused"
+
+
+def test_pause_pump_pauses_it(cluster: Cluster, make_pump: MakePump, capsys: pytest.CaptureFixture[str]) -> None:
+    # S0-29
+    make_pump("pump1")
+    assert cluster.run(control.PausePumpCommand, "-node-id", "pump1") == 0
+    assert "Apply action on node success" in capsys.readouterr().out
+    awaited(lambda: state_of(cluster, "pump1") == "paused")
+    with pytest.raises(Permanent, match="this pump's state is paused, apply close failed"):
+        cluster.run(control.OfflinePumpCommand, "-node-id", "pump1")
+
+
+def test_offline_pump_waits_for_the_consumers(
+    cluster: Cluster, make_pump: MakePump, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # S0-33, R-05
+    pump = make_pump("pump1")
+    cluster.registry.publish_drainer("binlake-bank", 5)
+    awaited(lambda: cluster.registry.pumps()[0].max_commit_ts > 5)
+    assert cluster.run(control.OfflinePumpCommand, "-node-id", "pump1") == 0
+    assert "not yet: (5, " in capsys.readouterr().out
+    awaited(lambda: "binlake-bank at 5" in str(pump.service.problems))
+    assert state_of(cluster, "pump1") == "closing"
+    cluster.registry.publish_drainer("binlake-bank", cluster.pd.tso())
+    awaited(lambda: state_of(cluster, "pump1") == "offline")
+    entry, taken = cluster.registry.pump("pump1"), cluster.registry.drainers()[0].max_commit_ts
+    assert entry is not None
+    assert entry.status.max_commit_ts <= taken
+
+
+def test_a_live_pump_is_not_changed_behind_its_back(
+    cluster: Cluster, make_pump: MakePump, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_pump("pump1")
+    assert cluster.run(control.UpdatePumpCommand, "-node-id", "pump1", "-state", "paused") == 0
+    assert "is alive" in capsys.readouterr().err
+    awaited(lambda: state_of(cluster, "pump1") == "online")
+
+
+def test_a_node_that_does_not_answer_is_named(cluster: Cluster) -> None:
+    cluster.registry.put_pump(NodeStatus("pump1", "127.0.0.1:1", "online"))
+    with pytest.raises(SourceUnavailable, match=r"http://127\.0\.0\.1:1/state/pump1/pause"):
+        cluster.run(control.PausePumpCommand, "-node-id", "pump1")
+
+
+def test_a_replication_has_no_process_but_can_be_taken_out(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # S0-74
+    cluster.registry.publish_drainer("binlake-bank", 5)
+    with pytest.raises(Permanent, match="pause its DAG"):
+        cluster.run(control.PauseDrainerCommand, "-node-id", "binlake-bank")
+    assert cluster.run(control.OfflineDrainerCommand, "-node-id", "binlake-bank") == 0
+    assert "no longer wait" in capsys.readouterr().out
+    assert cluster.registry.drainers()[0].state == "offline"
+
+
+def test_generate_meta_writes_the_savepoint(
+    cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = cluster.pd.tso()
+    words = ("-data-dir", str(tmp_path / "meta"), "-time-zone", "Asia/Tokyo")
+    assert cluster.run(GenerateMetaCommand, *words) == 0
+    first, second = (tmp_path / "meta" / "savepoint").read_text().splitlines()
+    assert capsys.readouterr().out.splitlines() == [first, second]
+    assert before < int(first.removeprefix("commitTS = "))
+    assert second.endswith("+09:00")
+    with pytest.raises(ConfigError, match="unknown time zone"):
+        cluster.run(GenerateMetaCommand, "-data-dir", str(tmp_path), "-time-zone", "Nowhere")
+
+
+def test_a_transaction_is_shown_and_decided_by_command(
+    cluster: Cluster, make_pump: MakePump, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # R-07, S0-75
+    pump = make_pump("pump1")
+    start = cluster.pd.tso()
+    payload = build.prewrite(start, b"k", VALUE).SerializeToString()
+    stored = pump.service.write(cluster.pd.cluster_id(), payload)
+    assert stored is not None
+    stored.result(10)
+    awaited(lambda: pump.service.info().unmatched_prewrites == 1)
+    assert cluster.run(TxnCommand, "show", str(start), "--pump", "pump1") == 0
+    assert f"type: Prewrite\nstart_ts: {start}\n" in capsys.readouterr().out
+    commit_ts = cluster.pd.tso()
+    assert cluster.run(TxnCommand, "resolve", str(start), "--commit-ts", str(commit_ts), "--pump", "pump1") == 0
+    assert f"counts as committed at {commit_ts}" in capsys.readouterr().out
+    awaited(lambda: pump.service.info().max_commit_ts >= commit_ts)
+    with pytest.raises(Permanent, match="no P with this start_ts waits here"):
+        cluster.run(TxnCommand, "resolve", str(start), "--rolled-back", "--pump", "pump1")
+
+
+@pytest.mark.parametrize("words", [("resolve", "5", "--pump", "p"), ("resolve", "x", "--rolled-back", "--pump", "p")])
+def test_an_outcome_must_be_said(cluster: Cluster, words: tuple[str, ...]) -> None:
+    with pytest.raises(SystemExit):
+        cluster.run(TxnCommand, *words)
+
+
+def test_staleness_counts_three_heartbeats_of_nodes_that_beat() -> None:
+    # S0-34
+    now = tso.compose(1_000_000)
+    old = NodeStatus("p", "h:1", "online", update_ts=tso.compose(1_000_000 - 6001))
+    assert is_stale(old, now, 2.0)
+    assert not is_stale(old, now, 2.1)
+    assert not is_stale(NodeStatus("p", "h:1", "paused"), now, 2.0)
+
+
+def test_what_is_not_taken_counts_consumers_that_are_not_offline() -> None:
+    pump = NodeStatus("p", "h:1", "online", max_commit_ts=90)
+    assert not_taken(pump, [NodeStatus("d", "", "offline", max_commit_ts=90)]).startswith("everything")
+    drainers = [NodeStatus("d", "", "paused", max_commit_ts=70), NodeStatus("e", "", "online", max_commit_ts=99)]
+    assert not_taken(pump, drainers) == "(70, 90]"
+    assert not_taken(pump, drainers[1:]) == ""
+
+
+def test_a_table_is_never_cropped() -> None:
+    assert table(("a", "b"), [("x" * 200, "1")]) == f"{'a'.ljust(200)}  b\n{'x' * 200}  1"

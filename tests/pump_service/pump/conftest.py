@@ -1,0 +1,45 @@
+"""Pumps on the in-memory cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from pump_cluster import MemoryCluster
+
+from pump_service.pump.config import PumpConfig
+from pump_service.pump.server import PumpServer
+
+MakePump = Callable[..., PumpServer]
+
+
+@pytest.fixture
+def cluster() -> MemoryCluster:
+    return MemoryCluster()
+
+
+@pytest.fixture
+def make_pump(tmp_path: Path, cluster: MemoryCluster) -> Iterator[MakePump]:
+    """Starts pumps on the in-memory cluster; stops those that still run."""
+    running: list[PumpServer] = []
+
+    def start(name: str = "pump1", source: object = None, **changes: object) -> PumpServer:
+        config = PumpConfig(
+            data_dir=tmp_path / name,
+            addr="127.0.0.1:0",
+            node_id=name,
+            gen_binlog_interval_s=0.05,
+            heartbeat_interval_s=0.05,
+            resolve_interval_s=0.05,
+            stop_write_at_available_space=0,
+        )
+        pump = PumpServer(replace(config, **changes), oracle=cluster, members=cluster, source=source)
+        pump.start()
+        running.append(pump)
+        return pump
+
+    yield start
+    for pump in running:
+        pump.stop()

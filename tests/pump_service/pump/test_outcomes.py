@@ -1,0 +1,88 @@
+"""What a write may end as, apart from any transport (tidb-binlog 2.8)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from pump_cluster import MemoryCluster
+from pump_helpers import commit, prewrite, rollback
+
+from binlake.errors import BinlakeError, ConfigError, Transient, WireError
+from binlake.wire.binlog_pb2 import Binlog
+from pump_service.pump.server import PumpServer
+from pump_service.pump.service import State
+
+MakePump = Callable[..., PumpServer]
+NOT_ONLINE = [State.STARTING, State.PAUSING, State.CLOSING, State.PAUSED, State.OFFLINE]
+
+
+def outcome(pump: PumpServer, cluster_id: int, payload: bytes) -> str:
+    """ok, ignored, or the error's text."""
+    try:
+        stored = pump.service.write(cluster_id, payload)
+        if stored is None:
+            return "ignored"
+        stored.result(10)
+    except BinlakeError as error:
+        return f"{type(error).__name__}: {error}"
+    return "ok"
+
+
+@pytest.mark.parametrize("state", NOT_ONLINE)
+def test_outside_online_only_ends_are_stored(make_pump: MakePump, cluster: MemoryCluster, state: State) -> None:
+    # S0-29
+    pump = make_pump()
+    first, second = cluster.tso(), cluster.tso()
+    assert outcome(pump, cluster.id, prewrite(first).SerializeToString()) == "ok"
+    assert outcome(pump, cluster.id, prewrite(second).SerializeToString()) == "ok"
+    pump.service.state = state
+    for refused in (prewrite(cluster.tso()).SerializeToString(), b""):
+        told = outcome(pump, cluster.id, refused)
+        assert told.startswith("Transient")
+        assert f"the pump is {state}" in told
+    assert outcome(pump, cluster.id, commit(first, cluster.tso()).SerializeToString()) == "ok"
+    assert outcome(pump, cluster.id, rollback(second).SerializeToString()) == "ok"
+    pump.service.state = State.ONLINE
+
+
+def test_a_probe_is_accepted_and_leaves_nothing(make_pump: MakePump, cluster: MemoryCluster) -> None:
+    # S0-40
+    pump = make_pump(gen_binlog_interval_s=60.0)
+    files = pump._config.data_dir / "value"
+    before = sum(file.stat().st_size for file in files.iterdir())
+    assert [outcome(pump, cluster.id, b"") for _ in range(100)] == ["ignored"] * 100
+    assert sum(file.stat().st_size for file in files.iterdir()) == before
+
+
+def test_errors_have_their_kind(make_pump: MakePump, cluster: MemoryCluster) -> None:
+    pump = make_pump()
+    with pytest.raises(ConfigError, match="mismatched cluster id"):
+        pump.service.write(cluster.id + 1, prewrite(1).SerializeToString())
+    with pytest.raises(WireError):
+        pump.service.write(cluster.id, b"\xff\xff")
+    with pytest.raises(WireError, match="commit_ts"):
+        pump.service.write(cluster.id, Binlog(tp=1, start_ts=5).SerializeToString())
+
+
+def test_below_the_free_space_nothing_but_fakes_is_stored(make_pump: MakePump, cluster: MemoryCluster) -> None:
+    pump = make_pump(stop_write_at_available_space=1 << 60)
+    for binlog in (prewrite(cluster.tso()), commit(5, 6), rollback(7)):
+        with pytest.raises(Transient, match="stop-write-at-available-space"):
+            pump.service.write(cluster.id, binlog.SerializeToString())
+    assert pump.service.info().max_commit_ts > 0
+
+
+def test_a_slow_write_is_told(make_pump: MakePump, cluster: MemoryCluster, capsys: pytest.CaptureFixture[str]) -> None:
+    pump = make_pump(slow_write_threshold_s=0.0)
+    outcome(pump, cluster.id, prewrite(cluster.tso()).SerializeToString())
+    assert "slow_write" in capsys.readouterr().out
+
+
+def test_a_pull_refuses_what_cannot_be(make_pump: MakePump, cluster: MemoryCluster) -> None:
+    # tidb-binlog 2.9
+    pump = make_pump()
+    with pytest.raises(ConfigError, match="mismatched cluster id"):
+        pump.service.pull(cluster.id + 1, 0, lambda: True)
+    with pytest.raises(ConfigError, match="negative"):
+        pump.service.pull(cluster.id, -1, lambda: True)

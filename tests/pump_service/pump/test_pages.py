@@ -1,0 +1,241 @@
+"""The pages of a pump: the original's answers, byte for byte where they were recorded (tidb-binlog 2.13, 2.14)."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pump_cluster import MemoryCluster
+from pump_helpers import commit, prewrite, until
+
+from binlake.placement import NodeStatus
+from binlake.rpc.http import HttpRequest, HttpResponse
+from binlake.source import Committed, Locked, RolledBack, Status, Unknown
+from binlake.wire.binlog_pb2 import Binlog, PrewriteValue, Rollback, TableMutation
+from pump_service.pump.dump import as_text
+from pump_service.pump.server import PumpServer
+
+MakePump = Callable[..., PumpServer]
+WIRE = Path(__file__).resolve().parents[2] / "fixtures" / "wire"
+
+
+def recorded() -> dict[str, tuple[int, dict[str, str], bytes]]:
+    """`METHOD /path` -> (status, headers, body) of the original."""
+    found = {}
+    for part in re.split(r"^### curl -X ", (WIRE / "http-pump.txt").read_text(), flags=re.M)[1:]:
+        request, _, answer = part.partition("\n")
+        method, url = request.split()[:2]
+        head, _, body = answer.partition("\n\n")
+        status, *lines = head.splitlines()
+        headers = dict(line.split(": ", 1) for line in lines)
+        length = int(headers.get("Content-Length", len(body)))
+        path = url.removeprefix("http://127.0.0.1:8250")
+        found[f"{method} {path}"] = int(status.split()[1]), headers, body.encode()[:length]
+    return found
+
+
+def ask(pump: PumpServer, method: str, path: str, **query: str) -> HttpResponse:
+    return pump.pages(HttpRequest(method, path, query, {}, b""))
+
+
+def envelope(answer: HttpResponse) -> tuple[str, int]:
+    found = json.loads(answer.body)
+    return found["message"], found["code"]
+
+
+def write(pump: PumpServer, cluster: MemoryCluster, *binlogs: Binlog) -> None:
+    for binlog in binlogs:
+        stored = pump.service.write(cluster.id, binlog.SerializeToString())
+        assert stored is not None
+        stored.result(10)
+
+
+@pytest.mark.parametrize(
+    "request_line",
+    [
+        "GET /debug/binlog/470613798705430542",
+        "GET /debug/binlog/x",
+        "GET /nosuch",
+        "PUT /state/nosuch/pause",
+        "PUT /state/pump1/frobnicate",
+        "GET /state/pump1/pause",
+    ],
+)
+def test_an_answer_is_the_recorded_one(make_pump: MakePump, request_line: str) -> None:
+    status, headers, body = recorded()[request_line]
+    method, path = request_line.split()
+    answer = ask(make_pump(), method, path)
+    assert (answer.status, answer.body) == (status, body)
+    assert not body or answer.content_type == headers["Content-Type"]
+
+
+def test_status_and_drainers_have_the_recorded_form(make_pump: MakePump, cluster: MemoryCluster) -> None:
+    entries = json.loads(recorded()["GET /status"][2])["status"].values()
+    drainers = recorded()["GET /drainers"]
+    pump = make_pump("ours")
+    cluster.consumers = [NodeStatus.from_json(json.dumps(one).encode(), "k") for one in json.loads(drainers[2])]
+    assert ask(pump, "GET", "/drainers").body == drainers[2]
+    own = cluster.nodes["ours"]
+    cluster.nodes = {key: NodeStatus.from_json(json.dumps(one).encode(), key) for key, one in
+                     ((one["nodeId"], one) for one in entries)} | {"ours": own}  # fmt: skip
+    answer = ask(pump, "GET", "/status")
+    assert answer.content_type == recorded()["GET /status"][1]["Content-Type"]
+    found = json.loads(answer.body)
+    assert list(found) == ["status", "CommitTS", "Checkpoint", "ErrMsg"]
+    assert found["CommitTS"] > own.update_ts - (1 << 40)
+    theirs = recorded()["GET /status"][2].partition(b',"CommitTS"')[0][:-1]
+    assert theirs.removeprefix(b'{"status":{') in answer.body
+
+
+def test_status_tells_that_pd_is_gone(make_pump: MakePump, cluster: MemoryCluster) -> None:
+    pump = make_pump()
+    cluster.down = True
+    found = json.loads(ask(pump, "GET", "/status").body)
+    cluster.down = False
+    assert "PD does not answer" in found["ErrMsg"]
+
+
+def test_a_stored_binlog_is_shown_as_the_original_shows_it() -> None:
+    text = recorded()["GET /debug/binlog/0"][2].decode().partition("\n")[0]
+    key = b"t\x80\x00\x00\x00\x00\x00\x00\x81_r\x80\x00\x00\x00\x00\x00\x0b\x98"
+    binlog = Binlog(tp=Rollback, start_ts=470613872840016011, commit_ts=0, prewrite_key=key, ddl_job_id=0)
+    assert as_text(binlog.SerializeToString()) == text + "\n"
+
+
+def test_a_stored_transaction_is_told_with_its_tables_and_rows(make_pump: MakePump, cluster: MemoryCluster) -> None:
+    # S0-75
+    pump = make_pump()
+    tables = [TableMutation(table_id=45, inserted_rows=[b"a", b"b"], deleted_rows=[b"c"]), TableMutation(table_id=46)]
+    value = PrewriteValue(schema_version=23, mutations=tables).SerializeToString()
+    start = cluster.tso()
+    write(pump, cluster, prewrite(start, value))
+    commit_ts = cluster.tso()
+    write(pump, cluster, commit(start, commit_ts))
+    until(lambda: pump.service.info().max_commit_ts >= commit_ts, "it is indexed")
+    found = json.loads(ask(pump, "GET", f"/debug/binlog/{commit_ts}", format="json").body)
+    assert (found["code"], found["data"]["type"]) == (200, "Commit")
+    assert (found["data"]["start_ts"], found["data"]["commit_ts"]) == (str(start), str(commit_ts))
+    assert found["data"]["tables"][0] == {"table_id": 45, "inserted": 2, "updated": 0, "deleted": 1}
+    assert f"tp:Prewrite start_ts:{start} " in ask(pump, "GET", f"/debug/binlog/{start}").body.decode()
+    assert envelope(ask(pump, "GET", "/debug/binlog/7", format="json"))[1] == 2
+    assert envelope(ask(pump, "GET", "/debug/binlog/x", format="json"))[1] == 1
+
+
+def test_pause_is_taken_once_and_only_while_online(make_pump: MakePump) -> None:
+    pump = make_pump()
+    assert envelope(ask(pump, "PUT", "/state/pump1/pause")) == ("apply action pause success!", 200)
+    assert pump.serve() == "paused"
+    message, code = envelope(ask(pump, "PUT", "/state/pump1/close"))
+    assert (message, code) == ("this pump's state is paused, apply close failed!", 3)
+
+
+def test_every_metric_of_the_original_is_there_with_its_type_and_labels(
+    make_pump: MakePump, cluster: MemoryCluster
+) -> None:
+    pump = make_pump()
+    start = cluster.tso()
+    write(pump, cluster, prewrite(start), commit(start, cluster.tso()))
+    page = ask(pump, "GET", "/metrics")
+    assert page.content_type.startswith("text/plain; version=0.0.4")
+    ours, theirs = series(page.body.decode()), series((WIRE / "metrics-pump.txt").read_text())
+    missing = {name for name in theirs if name.startswith("binlog_")} - set(ours)
+    assert missing == UNKNOWN_HERE
+    for name in set(theirs) & set(ours):
+        assert ours[name][0] == theirs[name][0], name
+        assert ours[name][1] <= theirs[name][1], f"labels and buckets of {name}"
+
+
+UNKNOWN_HERE = {
+    # A drainer's metric that a pump of theirs shows by mistake, and what only their way to collect has.
+    "binlog_drainer_slow_chaser_catchup_time_seconds",
+    "binlog_pump_storage_deleted_kv_total",
+    "binlog_pump_storage_done_gc_ts",
+}
+
+
+def series(page: str) -> dict[str, tuple[str, set[str]]]:
+    """Metric -> (type, label sets); histograms count by the name without suffix."""
+    types = dict(line.split()[2:4] for line in page.splitlines() if line.startswith("# TYPE"))
+    found: dict[str, tuple[str, set[str]]] = {name: (kind, set()) for name, kind in types.items()}
+    for line in page.splitlines():
+        name = re.split(r"[{ ]", line)[0]
+        base = name if name in types else re.sub("_(bucket|sum|count)$", "", name)
+        if base in found and "{" in line:
+            found[base][1].add(line[line.index("{") : line.index("}") + 1])
+    return found
+
+
+def value(pump: PumpServer, sample: str) -> float:
+    lines = ask(pump, "GET", "/metrics").body.decode().splitlines()
+    return next((float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"{sample} ")), 0.0)
+
+
+def test_failures_after_the_cluster_check_count_as_lost(make_pump: MakePump, cluster: MemoryCluster) -> None:
+    # tidb-binlog 2.8
+    pump = make_pump()
+    write(pump, cluster, prewrite(cluster.tso()))
+    for cluster_id, payload in ((cluster.id, b"\xff"), (cluster.id, Binlog(tp=1).SerializeToString())):
+        with pytest.raises(Exception, match=r"binlog|start_ts"):
+            pump.service.write(cluster_id, payload)
+    with pytest.raises(Exception, match="cluster id"):
+        pump.service.write(cluster.id + 1, b"")
+    pump.service.write(cluster.id, b"")
+    assert value(pump, "binlog_pump_loss_binlog_count") == 2
+    assert value(pump, 'binlog_pump_rpc_duration_seconds_count{label="succ",method="WriteBinlog"}') == 2
+    assert value(pump, 'binlog_pump_rpc_duration_seconds_count{label="fail",method="WriteBinlog"}') == 2
+    assert value(pump, 'binlog_pump_storage_write_binlog_size_count{type="single"}') == 1
+
+
+class Source:
+    """Answers the same about every transaction."""
+
+    def __init__(self) -> None:
+        self.answer: Status = Unknown("its write record was collected")
+
+    def transaction_status(self, start_ts: int, key: bytes) -> Status:
+        del start_ts, key
+        return self.answer
+
+
+def test_an_operator_decides_what_no_source_can_tell(make_pump: MakePump, cluster: MemoryCluster) -> None:
+    # R-07
+    pump = make_pump(source=Source())
+    first, second = cluster.tso(), cluster.tso()
+    write(pump, cluster, prewrite(first), prewrite(second))
+    until(lambda: pump.service.info().unmatched_prewrites == 2, "both wait")
+    commit_ts = cluster.tso()
+    message, code = envelope(ask(pump, "PUT", f"/txn/{first}/commit/{commit_ts}"))
+    assert (message, code) == (f"transaction {first} counts as committed at {commit_ts}", 200)
+    assert envelope(ask(pump, "PUT", f"/txn/{second}/rollback"))[1] == 200
+    until(lambda: pump.service.info().unmatched_prewrites == 0, "none waits")
+    assert value(pump, "binlake_pump_forced_resolutions_total") == 2
+    assert pump.service.info().late_commits == 0
+    message, code = envelope(ask(pump, "PUT", f"/txn/{first}/rollback"))
+    assert "no P with this start_ts waits here" in message
+    assert code == 3
+
+
+def test_an_operator_cannot_decide_against_the_source(make_pump: MakePump, cluster: MemoryCluster) -> None:
+    # R-07
+    source = Source()
+    pump = make_pump(source=source, resolve_interval_s=60.0)
+    start = cluster.tso()
+    write(pump, cluster, prewrite(start))
+    until(lambda: pump.service.info().unmatched_prewrites == 1, "it waits")
+    commit_ts = cluster.tso()
+    for answer, asked, reason in (
+        (Locked(), f"commit/{commit_ts}", "lock is still there"),
+        (RolledBack(), f"commit/{commit_ts}", "rolled back"),
+        (Committed(commit_ts), "rollback", f"committed at {commit_ts}"),
+        (Committed(commit_ts), f"commit/{commit_ts + 1}", f"committed at {commit_ts}"),
+    ):
+        source.answer = answer
+        message, code = envelope(ask(pump, "PUT", f"/txn/{start}/{asked}"))
+        assert code == 3
+        assert reason in message
+    message, code = envelope(ask(pump, "PUT", f"/txn/{start}/commit/{start - 5}"))
+    assert (code, "cannot be the commit_ts" in message) == (1, True)
+    assert pump.service.info().unmatched_prewrites == 1

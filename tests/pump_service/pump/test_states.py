@@ -1,0 +1,208 @@
+"""States and transitions of a pump: who may register, who may leave, and as what (tidb-binlog 3.2)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from pump_cluster import MemoryCluster
+from pump_helpers import commit, prewrite, until
+
+from binlake.errors import Fenced, Permanent
+from binlake.placement import NodeStatus
+from binlake.wire.binlog_pb2 import Binlog
+from pump_service.pump.server import PumpServer
+from pump_service.pump.service import State
+
+MakePump = Callable[..., PumpServer]
+
+
+class Serving:
+    """A pump whose `serve` runs, as in the process; `end` waits for it."""
+
+    def __init__(self, pump: PumpServer) -> None:
+        self.error: Exception | None = None
+        self._pump = pump
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        try:
+            self._pump.serve()
+        except Fenced as error:
+            self.error = error
+
+    def end(self) -> None:
+        self._thread.join(20)
+        assert not self._thread.is_alive(), str(self._pump.service.problems)
+
+
+def write(pump: PumpServer, cluster: MemoryCluster, *binlogs: Binlog) -> None:
+    for binlog in binlogs:
+        stored = pump.service.write(cluster.id, binlog.SerializeToString())
+        assert stored is not None
+        stored.result(10)
+
+
+def transaction(pump: PumpServer, cluster: MemoryCluster) -> int:
+    start = cluster.tso()
+    write(pump, cluster, prewrite(start))
+    commit_ts = cluster.tso()
+    write(pump, cluster, commit(start, commit_ts))
+    return commit_ts
+
+
+def consumer(name: str, max_commit_ts: int, state: str = "paused") -> NodeStatus:
+    return NodeStatus(name, "", state, max_commit_ts=max_commit_ts)
+
+
+def closing(pump: PumpServer) -> str:
+    return str(pump.service.problems)
+
+
+def test_close_waits_until_every_consumer_has_taken_all(make_pump: MakePump, cluster: MemoryCluster) -> None:
+    # S0-33, R-05, S0-29
+    pump = make_pump()
+    cluster.consumers = [consumer("a", 1), consumer("b", 1), consumer("gone", 0, "offline")]
+    serving = Serving(pump)
+    transaction(pump, cluster)
+    pump.ask("close")
+    until(lambda: "a at 1, b at 1" in closing(pump), "it says whom it waits for")
+    entry = cluster.nodes["pump1"]
+    assert (entry.state, pump.service.state) == ("closing", State.CLOSING)
+    held = pump.service.info().max_commit_ts
+    cluster.consumers = [consumer("a", held), consumer("b", held - 1), consumer("gone", 0, "offline")]
+    until(lambda: "b at" in closing(pump) and "a at" not in closing(pump), "only one is left")
+    assert pump.service.info().max_commit_ts == held, "the mark that consumers must reach stands still"
+    cluster.consumers = [consumer("a", held), consumer("b", held), consumer("gone", 0, "offline")]
+    serving.end()
+    entry = cluster.nodes["pump1"]
+    assert (entry.state, entry.max_commit_ts) == ("offline", held)
+    assert cluster.history == ["online", "closing", "offline"]
+
+
+def test_close_without_any_consumer_stays(make_pump: MakePump, cluster: MemoryCluster) -> None:
+    # S0-33: the original leaves at once, and takes what nobody has read with it.
+    pump = make_pump()
+    serving = Serving(pump)
+    pump.ask("close")
+    until(lambda: "no consumer is registered" in closing(pump), "it says why it stays")
+    pump.ask("pause")
+    serving.end()
+    assert cluster.history == ["online", "closing", "pausing", "paused"]
+
+
+def test_close_waits_for_prewrites_and_still_takes_their_ends(make_pump: MakePump, cluster: MemoryCluster) -> None:
+    pump = make_pump()
+    start = cluster.tso()
+    write(pump, cluster, prewrite(start))
+    cluster.consumers = [consumer("a", 1 << 62)]
+    serving = Serving(pump)
+    pump.ask("close")
+    until(lambda: f"the oldest has start_ts {start}" in closing(pump), "it names the P")
+    commit_ts = cluster.tso()
+    write(pump, cluster, commit(start, commit_ts))
+    serving.end()
+    entry = cluster.nodes["pump1"]
+    assert entry.state == "offline"
+    assert entry.max_commit_ts >= commit_ts
+
+
+def test_a_closing_pump_goes_when_it_is_marked_offline_by_command(make_pump: MakePump, cluster: MemoryCluster) -> None:
+    pump = make_pump()
+    cluster.consumers = [consumer("a", 1)]
+    serving = Serving(pump)
+    pump.ask("close")
+    until(lambda: "a at 1" in closing(pump), "it waits")
+    cluster.command(replace(cluster.nodes["pump1"], state="offline"))
+    serving.end()
+    assert cluster.nodes["pump1"].state == "offline"
+
+
+def test_a_write_that_slips_in_while_it_leaves_keeps_it_paused(
+    make_pump: MakePump, cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # R-05: what was stored behind the last look is still needed.
+    pump = make_pump()
+    write(pump, cluster, prewrite(cluster.tso()))
+    monkeypatch.setattr("pump_service.pump.leaving.Departure.waits_for", lambda _: "")
+    serving = Serving(pump)
+    pump.ask("close")
+    serving.end()
+    assert cluster.nodes["pump1"].state == "paused"
+
+
+def test_an_online_pump_keeps_its_state_against_a_command(make_pump: MakePump, cluster: MemoryCluster) -> None:
+    make_pump()
+    cluster.command(replace(cluster.nodes["pump1"], state="offline"))
+    until(lambda: cluster.nodes["pump1"].state == "online", "the next heartbeat")
+
+
+def test_a_deleted_entry_comes_back(make_pump: MakePump, cluster: MemoryCluster) -> None:
+    make_pump()
+    del cluster.nodes["pump1"]
+    until(lambda: "pump1" in cluster.nodes, "the next heartbeat")
+
+
+def test_a_second_pump_under_a_live_node_id_is_refused(make_pump: MakePump, cluster: MemoryCluster) -> None:
+    # S0-35
+    first = make_pump("pump1")
+    with pytest.raises(Permanent, match="another pump serves under this node id"):
+        make_pump("other-directory", node_id="pump1")
+    assert cluster.nodes["pump1"].host == first.addr
+    assert cluster.nodes["pump1"].state == "online"
+
+
+def test_a_stale_entry_whose_address_another_pump_has_now_is_taken_over(
+    make_pump: MakePump, cluster: MemoryCluster
+) -> None:
+    neighbour = make_pump("pump2")
+    cluster.nodes["pump1"] = NodeStatus("pump1", neighbour.addr, "online", max_commit_ts=5)
+    pump = make_pump("pump1")
+    assert cluster.nodes["pump1"].host == pump.addr
+
+
+@pytest.mark.parametrize("state", ["online", "pausing", "closing"])
+def test_the_address_of_another_node_that_may_serve_is_refused(
+    make_pump: MakePump, cluster: MemoryCluster, state: str
+) -> None:
+    cluster.nodes["old"] = NodeStatus("old", "10.0.0.1:8250", state)
+    with pytest.raises(Permanent, match=r"another node is registered at this address.*--node-id old"):
+        make_pump("new", advertise_addr="10.0.0.1:8250")
+    assert "new" not in cluster.nodes
+
+
+@pytest.mark.parametrize("state", ["paused", "offline"])
+def test_the_address_of_a_node_that_left_is_free(make_pump: MakePump, cluster: MemoryCluster, state: str) -> None:
+    cluster.nodes["old"] = NodeStatus("old", "10.0.0.1:8250", state)
+    make_pump("new", advertise_addr="10.0.0.1:8250")
+    assert cluster.nodes["new"].state == "online"
+
+
+def test_a_pump_whose_node_id_was_taken_ends_and_writes_no_more(make_pump: MakePump, cluster: MemoryCluster) -> None:
+    pump = make_pump()
+    serving = Serving(pump)
+    taken = NodeStatus("pump1", "10.9.9.9:8250", "online", max_commit_ts=7)
+    cluster.command(taken)
+    serving.end()
+    assert isinstance(serving.error, Fenced)
+    assert "10.9.9.9:8250" in str(pump.service.problems)
+    assert cluster.nodes["pump1"] == taken
+
+
+@pytest.mark.parametrize("previous", ["paused", "offline", "closing", "pausing"])
+def test_a_restart_goes_online_from_any_state(make_pump: MakePump, cluster: MemoryCluster, previous: str) -> None:
+    cluster.nodes["pump1"] = NodeStatus("pump1", "127.0.0.1:9", previous, max_commit_ts=5)
+    make_pump()
+    assert cluster.nodes["pump1"].state == "online"
+
+
+def test_label_and_score_are_published(make_pump: MakePump, cluster: MemoryCluster) -> None:
+    # S0-31, S0-32, S0-28
+    make_pump(label={"zone": "a"})
+    entry = cluster.nodes["pump1"]
+    assert entry.label == {"zone": "a"}
+    assert 1 <= entry.score <= 100
+    assert b'"label":{"zone":"a"}' in entry.to_json()

@@ -1,0 +1,111 @@
+"""The same guards against the embedded registry and a real etcd."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from pump_cluster import MemoryCluster
+from pump_helpers import until
+
+from binlake.errors import Fenced, Permanent
+from binlake.placement import EtcdClient, NodeStatus, Registry
+from pump_service.pd import PlacementDriver
+from pump_service.pump.config import PumpConfig
+from pump_service.pump.server import PumpServer
+
+
+@pytest.fixture(params=["embedded", "etcd"])
+def registry(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Registry]:
+    with contextlib.ExitStack() as stack:
+        if request.param == "etcd":
+            url = request.getfixturevalue("etcd_url")
+        else:
+            url = stack.enter_context(PlacementDriver(tmp_path / "pd")).url
+        client = stack.enter_context(contextlib.closing(EtcdClient([url])))
+        client.delete(b"\0", b"\0")
+        yield Registry(client)
+
+
+Start = Callable[[str], PumpServer]
+
+
+@pytest.fixture
+def start(tmp_path: Path, registry: Registry) -> Iterator[Start]:
+    running: list[PumpServer] = []
+    cluster = MemoryCluster()
+
+    def started(folder: str) -> PumpServer:
+        config = PumpConfig(
+            data_dir=tmp_path / folder, addr="127.0.0.1:0", node_id="pump1", heartbeat_interval_s=0.05,
+            stop_write_at_available_space=0,
+        )  # fmt: skip
+        pump = PumpServer(config, oracle=cluster, members=registry)
+        pump.start()
+        running.append(pump)
+        return pump
+
+    yield started
+    for pump in running:
+        pump.stop()
+
+
+def test_the_entry_follows_the_pump_and_a_rival_is_refused(start: Start, registry: Registry) -> None:
+    # S0-35, S0-37
+    pump = start("one")
+    first = registry.pump("pump1")
+    assert first is not None
+    assert (first.status.state, first.status.host) == ("online", pump.addr)
+    until(lambda: (registry.pump("pump1") or first).revision > first.revision + 2, "heartbeats")
+    with pytest.raises(Permanent, match="another pump serves under this node id"):
+        start("two")
+    registry.set_pump_state("pump1", "offline")
+    until(lambda: registry.pumps()[0].state == "online", "a live pump's own word counts")
+    pump.stop()
+    assert registry.pumps()[0].state == "paused"
+
+
+def test_a_closing_pump_leaves_behind_its_consumer(start: Start, registry: Registry) -> None:
+    # S0-33, R-05
+    pump = start("one")
+    registry.publish_drainer("binlake-x", 5)
+    ended: list[str] = []
+    thread = threading.Thread(target=lambda: ended.append(pump.serve()))
+    thread.start()
+    pump.ask("close")
+    until(lambda: "binlake-x at 5" in str(pump.service.problems), "it waits")
+    held = registry.pumps()[0].max_commit_ts
+    registry.publish_drainer("binlake-x", held)
+    thread.join(20)
+    assert ended == ["offline"]
+    status = registry.pumps()[0]
+    assert (status.state, status.max_commit_ts) == ("offline", held)
+
+
+def test_a_pump_that_lost_its_name_ends(start: Start, registry: Registry) -> None:
+    pump = start("one")
+    taken = NodeStatus("pump1", "10.9.9.9:1", "online")
+    registry.put_pump(taken)
+    with pytest.raises(Fenced):
+        pump.serve()
+    assert registry.pumps() == [taken]
+
+
+def test_a_guarded_write_loses_against_any_other(registry: Registry) -> None:
+    mine = NodeStatus("pump1", "h:1", "online")
+    revision = registry.write_pump(mine, 0)
+    assert revision
+    assert registry.write_pump(mine, 0) == 0
+    assert registry.write_pump(replace(mine, state="pausing"), revision) == revision + 1
+    assert registry.write_pump(mine, revision) == 0
+    assert registry.set_pump_state("pump1", "paused").state == "pausing"
+    assert registry.write_pump(mine, revision + 1) == 0
+    entry = registry.pump("pump1")
+    assert entry is not None
+    assert (entry.status.state, entry.revision) == ("paused", revision + 2)
+    assert registry.pump("nobody") is None
+    assert registry.drainer("nobody") is None

@@ -1,0 +1,45 @@
+"""Late and early commits are told when they are new, once, and with the pump's name."""
+
+from __future__ import annotations
+
+import json
+
+from binlake.window.incidents import new_incidents, words
+from binlake.window.plan import Counters, Member
+
+
+def member(node: str, uuid: str = "u", late: int = 0, early: int = 0) -> Member:
+    return Member(node, "h:1", "online", 9, uuid, counters=Counters(late, early, 5))
+
+
+def event(**pumps: object) -> dict[str, str]:
+    return {"detail": json.dumps({"pumps": pumps})}
+
+
+def test_a_pump_without_incidents_is_not_named() -> None:
+    assert new_incidents([member("p1")], []) == {}
+
+
+def test_new_counts_are_told_and_named() -> None:
+    # R-08, R-09
+    found = new_incidents([member("p1", late=2), member("p2"), member("p3", early=1)], [])
+    assert set(found) == {"p1", "p3"}
+    assert found["p1"]["late_commits"] == 2
+    assert found["p1"]["status_queries"] == 5
+    assert words(found) == (
+        "p1: 2 late and 0 early commits since its start; p3: 0 late and 1 early commits since its start"
+    )
+
+
+def test_what_was_told_is_not_told_again() -> None:
+    first = new_incidents([member("p1", late=2)], [])
+    told = [event(**first)]
+    assert new_incidents([member("p1", late=2)], told) == {}
+    assert set(new_incidents([member("p1", late=3)], told)) == {"p1"}
+
+
+def test_a_restart_counts_from_zero_and_another_disk_is_another_pump() -> None:
+    told = [event(**new_incidents([member("p1", late=5)], []))]
+    assert new_incidents([member("p1", late=0)], told) == {}
+    assert set(new_incidents([member("p1", late=1)], told)) == {"p1"}
+    assert set(new_incidents([member("p1", "other", late=5)], told)) == {"p1"}

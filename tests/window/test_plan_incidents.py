@@ -1,0 +1,39 @@
+"""The plan stage tells of pumps that saw a commit too late: in its log, its result, and the table `window`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from support.live import LiveSource
+
+from binlake.wire import build
+from spark_jobs.context import StageContext
+from spark_jobs.stages import plan
+
+
+def no_spark() -> None:
+    raise AssertionError("plan needs no Spark")
+
+
+def test_new_late_commits_are_told_once_with_the_pumps_name(tmp_path: Path) -> None:
+    # R-08
+    with LiveSource(tmp_path) as live:
+        live.settle()
+        ctx = StageContext(live.replication(), "run1", no_spark)  # type: ignore[arg-type]
+        assert "incidents" not in plan.run(ctx).detail
+        start, commit_ts = live.pd.tso(), live.pd.tso()
+        live.settle()
+        service = live.pumps["pump2"].service
+        late = build.commit(build.prewrite(start, b"k", b"v"), commit_ts)
+        stored = service.write(live.driver.cluster_id, late.SerializeToString())
+        assert stored is not None
+        stored.result(10)
+        live.settle()
+        assert service.info().late_commits == 1
+        told = plan.run(ctx).detail["incidents"]
+        assert told == "pump2: 1 late and 0 early commits since its start"
+        assert "incidents" not in plan.run(ctx).detail
+        (event,) = ctx.windows.events(stage="incident")
+        assert json.loads(event["detail"])["pumps"]["pump2"]["late_commits"] == 1
+        assert event["run_id"] == "run1"
