@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from binlake.errors import ConfigError
+from pump_service.pump.gc import INTERVAL_S, KEEP_S
+from pump_service.pump.resolver import TXN_TIMEOUT_S
 from pump_service.pump.vlog import SEGMENT_BYTES
 
 _UNITS = {"": 1, "b": 1}
@@ -18,7 +20,8 @@ _UNITS |= {f"{letter}ib": 1024**power for power, letter in enumerate("kmgtp", st
 class PumpConfig:
     """Settings of one pump. Intervals in seconds, sizes in bytes. `addr` with port 0 takes a free port.
 
-    An empty `node_id` means host:port of the advertised address, remembered in the data directory.
+    An empty `node_id` means host:port of the advertised address, remembered in the data directory. `gc_s` 0 = binlogs are
+    never collected; `gc_force_after_s` 0 = never before every registered consumer has them.
     """
 
     pd_urls: tuple[str, ...] = ("http://127.0.0.1:2379",)
@@ -33,6 +36,10 @@ class PumpConfig:
     stop_write_at_available_space: int = 10 << 30
     sync_log: bool = True
     segment_bytes: int = SEGMENT_BYTES
+    gc_s: float = KEEP_S
+    gc_force_after_s: float = 0.0
+    gc_interval_s: float = INTERVAL_S
+    txn_timeout_s: float = TXN_TIMEOUT_S
 
     def __post_init__(self) -> None:
         host, _, port = self.addr.rpartition(":")

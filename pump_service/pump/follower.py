@@ -124,7 +124,7 @@ class Follower:
             self._sorter = Sorter(index.max_ts, index.handle, trust_rollbacks=trust_rollbacks)
             self._next, self._taken = min(index.head, index.handle), None
         self._sorter_lock = threading.Lock()
-        self._watermark = index.max_ts
+        self._watermark = max(index.max_ts, self._sorter.max_ts)  # what is behind the head is fed before any reader
         self._synced_head = index.head
         self._state = b""
         self._synced_at, self._sync_s = time.monotonic(), _SYNC_S
@@ -313,6 +313,8 @@ class Follower:
         if commit.commit_ts in fresh or self._index.pointer(commit.commit_ts) is not None:
             self.counters.duplicates += 1
             return
+        if commit.commit_ts <= self._index.gc_ts:
+            return  # an index that is built again: the P is collected
         self.counters.late_commits += 1
         log.error("late_commit", **where)
         prewrite = self._index.pointer(commit.start_ts)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+import plyvel
 import structlog
 
 from binlake.errors import BinlakeError, ConfigError, Permanent
@@ -15,6 +16,7 @@ from binlake.placement import EtcdClient, PdClient, Registry
 from binlake.source import TidbSource
 from binlake.wire.build import fake
 from pump_service.pump.config import PumpConfig
+from pump_service.pump.gc import Collector, GcRule
 from pump_service.pump.grpc_server import GrpcServer
 from pump_service.pump.membership import Members, Membership, Oracle, Ticker
 from pump_service.pump.resolver import NoStatusSource, Resolver, StatusSource
@@ -24,6 +26,7 @@ from pump_service.pump.storage import Storage, StorageOptions
 log = structlog.get_logger()
 
 _GRACE_S = 10.0
+_VERIFY_S = 0.1  # between two looks at the R that want a proof
 
 
 class FakeWriter:
@@ -91,7 +94,11 @@ class PumpServer:
         Raises Permanent (data directory or port taken, PD's clock behind), ConfigError (another cluster),
         SourceUnavailable (PD, registry or a consumer does not answer); then nothing is left running.
         """
-        options = StorageOptions(segment_bytes=self._config.segment_bytes, sync_log=self._config.sync_log)
+        options = StorageOptions(
+            segment_bytes=self._config.segment_bytes,
+            sync_log=self._config.sync_log,
+            trust_rollbacks=isinstance(self._source, NoStatusSource),
+        )
         self._storage = Storage(self._config.data_dir, options)
         try:
             started_ts = self._check_source()
@@ -116,6 +123,7 @@ class PumpServer:
         self._publish(State.PAUSING)
         for ticker in self._tickers:
             ticker.stop()
+        self.resolver.close()
         self._end_serving()
         self.service.state = State(state)
         self._publish(State(state))
@@ -170,17 +178,31 @@ class PumpServer:
             raise
 
     def _start_tickers(self, fakes: FakeWriter) -> None:
-        config, resolver = self._config, Resolver(self._storage, self._source)
+        config, resolver = self._config, Resolver(self._storage, self._source, self._config.txn_timeout_s)
+        self.resolver = resolver
         self.service.status_queries = lambda: resolver.queries
+        rule = GcRule(config.gc_s, config.gc_force_after_s)
+        self.collector = Collector(self._storage, self._members, self._oracle, rule)
 
         def resolve() -> None:
             resolver.round()
             self.service.problems.set("blocked", resolver.blocked)
 
+        def collect() -> None:
+            problem = ""
+            try:
+                problem = self.collector.run().problem
+            except (BinlakeError, OSError, plyvel.Error) as error:
+                problem = str(error)
+                log.warning("not_collected", pump=self.node_id, error=problem)
+            self.service.problems.set("gc", problem)
+
         self._tickers = [
             Ticker("pump-fake", config.gen_binlog_interval_s, fakes.tick),
             Ticker("pump-heartbeat", config.heartbeat_interval_s, lambda: self._publish(State.ONLINE)),
             Ticker("pump-resolver", config.resolve_interval_s, resolve),
+            Ticker("pump-rollbacks", min(_VERIFY_S, config.resolve_interval_s), resolver.verify),
+            Ticker("pump-gc", config.gc_interval_s, collect),
         ]
         for ticker in self._tickers:
             ticker.start()

@@ -14,16 +14,18 @@ import uuid
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
 
 import structlog
 from binlake.errors import BinlakeError, Permanent, WireError
+from binlake.wire.binlog_pb2 import Binlog, Commit, Rollback
 from pump_service.durable import replace_file
 from pump_service.pump.files import Files
 from pump_service.pump.follower import Counters, Follower, file_max_at_head
 from pump_service.pump.groupcommit import Budget, Done, GroupCommit, Item
-from pump_service.pump.heads import Head, normal, parse
+from pump_service.pump.heads import PROOF, Head, normal, parse
 from pump_service.pump.index import Index
 from pump_service.pump.record import Pointer
 from pump_service.pump.sorter import Entry, Kind
@@ -34,7 +36,6 @@ __all__ = ["DataDirectory", "Removed", "Storage", "StorageOptions", "parse"]
 log = structlog.get_logger()
 
 _NEED_START = (Kind.PREWRITE, Kind.COMMIT)
-_STATFS_S = 1.0
 _PATIENCE_S = 10.0  # below the 15 s after which a writer gives up (tidb-binlog 4)
 
 
@@ -64,7 +65,6 @@ class DataDirectory:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._available, self._looked_at = 0, float("-inf")
         path.mkdir(parents=True, exist_ok=True)
         self._lock = os.open(path / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -96,12 +96,9 @@ class DataDirectory:
         replace_file(self.path / f".{name}", [value.encode()])
 
     def available_bytes(self) -> int:
-        """Bytes of the file system that an ordinary user may still take; looked at once a second."""
-        now = time.monotonic()
-        if now - self._looked_at >= _STATFS_S:
-            stat = os.statvfs(self.path)
-            self._available, self._looked_at = stat.f_bavail * stat.f_frsize, now
-        return self._available
+        """Bytes of the file system that an ordinary user may still take."""
+        stat = os.statvfs(self.path)
+        return stat.f_bavail * stat.f_frsize
 
     def close(self) -> None:
         """Free the directory for another process."""
@@ -166,6 +163,12 @@ class Storage:
             self._budget.give_back(item.size)
             raise
 
+    def end(self, start_ts: int, commit_ts: int | None) -> None:
+        """Store, durably, what is proved (or decided by an operator) of the P `start_ts`: committed at `commit_ts`, or
+        None = rolled back. Raises as `append` and its future.
+        """
+        self.append(_ended(start_ts, commit_ts)).result()
+
     def read(self, pointer: Pointer) -> bytes:
         """The payload at `pointer`. Raises WireError, LostRange."""
         return self._log.read(pointer)
@@ -225,17 +228,19 @@ class Storage:
         self._follower.wake()
 
     def collect(self, gc_ts: int, bound: int) -> Removed:
-        """Remove what is no longer needed once everything up to `gc_ts` may be gone: the files that end at or below
-        `bound` and hold no P of a later C, and their keys.
+        """Remove what is no longer needed once everything up to `gc_ts` may be gone: the oldest files as long as they end
+        at or below `bound` and hold no P of a later C, and their keys.
 
         `gc_ts` is durable before the first deletion. Raises OSError, plyvel.Error; then the next call goes on.
         """
         if gc_ts > self.index.gc_ts:
             self.directory.replace("gcts", str(gc_ts))
             self.index.set_gc_ts(gc_ts)
-        old = [fid for fid, max_ts in self._log.old_files() if max_ts <= bound]
-        needed = self._follower.needed(old)
-        fids = [fid for fid in old if needed.get(fid, gc_ts + 1) <= gc_ts]
+        # Never one behind a file that stays: there a P would be left without its C.
+        files = self._log.old_files()
+        needed = self._follower.needed(fid for fid, _ in files)
+        over = takewhile(lambda one: one[1] <= bound and needed.get(one[0], gc_ts + 1) <= gc_ts, files)
+        fids = [fid for fid, _ in over]
         keys = self.index.remove_below(gc_ts, fids) if fids else 0
         self._log.remove(fids)
         self._follower.forget(fids)
@@ -265,6 +270,14 @@ class Storage:
                 hint="restore the files of value/; or remove kv/ to go on with what is left",
             )
         return values
+
+
+def _ended(start_ts: int, commit_ts: int | None) -> bytes:
+    if commit_ts is None:
+        rollback = Binlog(tp=Rollback, start_ts=start_ts, commit_ts=0, ddl_job_id=0, ddl_schema_state=0)
+        return rollback.SerializeToString() + PROOF
+    commit = Binlog(tp=Commit, start_ts=start_ts, commit_ts=commit_ts, ddl_job_id=0, ddl_schema_state=0)
+    return commit.SerializeToString()
 
 
 def _checked(payload: bytes) -> tuple[bytes, Head]:

@@ -155,7 +155,7 @@ class ValueLog:
                 self._handles.pop(fid, None)
                 self._fids = [kept for kept in self._fids if kept != fid]
                 del self._max_ts[fid]
-        self._files.sync_directory(self._directory)
+            self._files.sync_directory(self._directory)  # each by itself: no later file goes before an earlier one
 
     def close(self) -> None:
         """Seal the current file when it is worth it (50 KiB) and close all files."""
