@@ -208,13 +208,18 @@ class Follower:
                 self._sorter.forget(fid)
 
     def _run(self) -> None:
-        while (part := self._backlog.take()) is not None:
-            if isinstance(part, Pointer):
-                self._chase(part)
-            else:
-                self._take(part)
+        while self._round():
+            pass
         self._sync()
         self._write((), sync=True)
+
+    def _round(self) -> bool:
+        part = self._backlog.take()
+        if isinstance(part, Pointer):
+            self._chase(part)
+        elif part is not None:
+            self._take(part)
+        return part is not None
 
     def _chase(self, end: Pointer) -> None:
         self.counters.slow_chases += 1

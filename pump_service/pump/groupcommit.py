@@ -106,8 +106,14 @@ class GroupCommit:
         self._thread.join()
 
     def _run(self) -> None:
-        while (first := self._held.pop() if self._held else self._items.get()) is not None:
+        while self._round():
+            pass  # nothing of a batch is held while the next one is waited for
+
+    def _round(self) -> bool:
+        first = self._held.pop() if self._held else self._items.get()
+        if first is not None:
             self._commit(self._gather(first))
+        return first is not None
 
     def _gather(self, first: Item) -> list[Item]:
         batch, size = [first], first.size

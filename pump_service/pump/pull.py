@@ -26,6 +26,8 @@ _ROWS = 4096
 _FEW = 8  # fewer rows are faster one by one
 _LOOK_S = 1.0  # how long a stream sleeps at most before it looks whether its caller is still there
 
+_COMMIT, _PREWRITE = int(Commit), int(Prewrite)
+
 Transaction = tuple[int, int, bytes]
 """(start_ts, commit_ts, payload: the complete C, or a fake as stored)."""
 
@@ -44,6 +46,7 @@ def pull(storage: Storage, after_ts: int, give_up: Callable[[], bool]) -> Iterat
             yield found
             if give_up():
                 return
+        del batch, found  # they may be large, and the next ones far
 
 
 def pull_batches(storage: Storage, after_ts: int, give_up: Callable[[], bool]) -> Iterator[list[Transaction]]:
@@ -59,6 +62,7 @@ def pull_batches(storage: Storage, after_ts: int, give_up: Callable[[], bool]) -
             _check_not_collected(storage, last)
             if reader.found:
                 yield reader.found
+                reader.found = []
             if reader.failed is not None:
                 raise reader.failed
             last = max(last, ts_of(entries[reader.taken - 1][0]) if entries else watermark)
@@ -107,22 +111,29 @@ class _Reader:
     def _block(self, entries: Keyed) -> None:
         block = read_block([pointer for _, pointer in entries], self._storage.read_bytes, _BLOCK_BYTES)
         data, tails, crc_of, add = block.data, self._tails, google_crc32c.value, self.found.append
-        for plain, begin, cut, end, crc, tp, start_ts, commit_ts in block.rows:
-            payload = data[begin:end] if plain else b""
-            if not plain or crc_of(payload) != crc:
-                self._one(Pointer.from_bytes(entries[self.taken][1]))
-            elif start_ts == commit_ts:
-                add((start_ts, commit_ts, payload))
-            elif tp == Commit:
-                tail = tails.pop(start_ts, None)
-                if tail is None:
-                    add((start_ts, commit_ts, self._complete(start_ts, commit_ts, payload)))
-                else:
-                    self._bytes -= len(tail)
-                    add((start_ts, commit_ts, data[begin:cut] + tail))
-            elif tp == Prewrite:
-                self._keep(start_ts, data[cut:end])
-            self.taken += 1
+        held, taken = self._bytes, 0
+        try:
+            for plain, begin, cut, end, crc, tp, start_ts, commit_ts in block.rows:
+                payload = data[begin:end]
+                if not plain or crc_of(payload) != crc:
+                    self._bytes = held
+                    self._one(Pointer.from_bytes(entries[taken][1]))
+                    held = self._bytes
+                elif start_ts == commit_ts:
+                    add((start_ts, commit_ts, payload))
+                elif tp == _COMMIT:
+                    tail = tails.pop(start_ts, None)
+                    if tail is None:
+                        add((start_ts, commit_ts, self._complete(start_ts, commit_ts, payload)))
+                    else:
+                        held -= len(tail)
+                        add((start_ts, commit_ts, data[begin:cut] + tail))
+                elif tp == _PREWRITE and start_ts not in tails:
+                    tails[start_ts] = tail = data[cut:end]
+                    held += len(tail)
+                taken += 1
+        finally:
+            self._bytes, self.taken = held, taken
 
     def _one(self, pointer: Pointer) -> None:
         if self._is_huge_prewrite(pointer):

@@ -24,17 +24,11 @@ Ints = NDArray[np.int64]
 ReadBytes = Callable[[Pointer, int], bytes]
 
 
-class Row(NamedTuple):
-    """A record in the block: `data[begin:end]` is its payload, `cut` as in heads.Layout; `plain`: all this is sure."""
+Row = tuple[bool, int, int, int, int, int, int, int]
+"""(plain, begin, cut, end, crc, tp, start_ts, commit_ts): `data[begin:end]` is the payload, `cut` as in heads.Layout.
 
-    plain: bool
-    begin: int
-    cut: int
-    end: int
-    crc: int
-    tp: int
-    start_ts: int
-    commit_ts: int
+Only if `plain` is any of it sure, and the crc is still to be checked.
+"""
 
 
 class Block(NamedTuple):
@@ -114,7 +108,7 @@ def _rows(data: bytes, at: Ints) -> Iterator[Row]:
     look.byte(0x80)
     plain = look.plain & (look.place == end)
     columns = (plain, begin, cut, end, header["crc"], tp, start_ts, commit_ts)
-    return map(Row._make, zip(*(column.tolist() for column in columns), strict=True))
+    return zip(*(column.tolist() for column in columns), strict=True)
 
 
 class _Look:

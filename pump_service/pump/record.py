@@ -97,28 +97,26 @@ def scan(read: Read, start: int, end: int) -> Iterator[Found]:
     while at < end:
         if base + len(window) < min(at + HEADER.size, end):
             window, base = read(at, min(_WINDOW, end - at)), at
-        size = _size_at(window, at - base, end - at)
-        if base + len(window) < at + size:
-            window, base = read(at, min(max(_WINDOW, size), end - at)), at
-        payload = _payload_at(window, at - base, size) if size else None
+        size, crc = _header_at(window, at - base, end - at)
+        if size > _WINDOW:
+            body = read(at + HEADER.size, size - HEADER.size)  # as it is: a huge payload is not copied
+        else:
+            if base + len(window) < at + size:
+                window, base = read(at, min(_WINDOW, end - at)), at
+            body = window[at - base + HEADER.size : at - base + size]
+        payload = body if size and len(body) == size - HEADER.size and google_crc32c.value(body) == crc else None
         if payload is None:
             size = _next_magic(read, at + 1, end) - at
         yield Found(at, size, payload)
         at += size
 
 
-def _size_at(window: bytes, at: int, left: int) -> int:
-    """The size of the record that begins at `at`, `left` bytes before the end; 0 = none does."""
+def _header_at(window: bytes, at: int, left: int) -> tuple[int, int]:
+    """Size and crc of the record that begins at `at`, `left` bytes before the end; size 0 = none does."""
     if len(window) - at < HEADER.size:
-        return 0
-    magic, length, _ = HEADER.unpack_from(window, at)
-    return HEADER.size + length if magic == MAGIC and HEADER.size + length <= left else 0
-
-
-def _payload_at(window: bytes, at: int, size: int) -> bytes | None:
-    payload = window[at + HEADER.size : at + size]
-    fits = len(payload) == size - HEADER.size
-    return payload if fits and google_crc32c.value(payload) == HEADER.unpack_from(window, at)[2] else None
+        return 0, 0
+    magic, length, crc = HEADER.unpack_from(window, at)
+    return (HEADER.size + length, crc) if magic == MAGIC and HEADER.size + length <= left else (0, 0)
 
 
 def _next_magic(read: Read, at: int, end: int) -> int:
