@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from binlake.errors import ConfigError
+from pump_service.pump.gc import INTERVAL_S, KEEP_S
+from pump_service.pump.resolver import TXN_TIMEOUT_S
 from pump_service.pump.score import Weights
 from pump_service.pump.vlog import SEGMENT_BYTES
 
@@ -42,7 +44,8 @@ class PumpConfig:
     """Settings of one pump. Intervals in seconds, sizes in bytes. `addr` with port 0 takes a free port.
 
     An empty `node_id` means host:port of the advertised address, remembered in the data directory. `socket` is the path
-    of a second, Unix listener. `gc_s` 0 = binlogs are never collected.
+    of a second, Unix listener. `gc_s` 0 = binlogs are never collected; `gc_force_after_s` 0 = never before every
+    registered consumer has them.
     """
 
     pd_urls: tuple[str, ...] = ("http://127.0.0.1:2379",)
@@ -59,7 +62,10 @@ class PumpConfig:
     segment_bytes: int = SEGMENT_BYTES
     socket: str = ""
     tls: TlsFiles = TlsFiles()
-    gc_s: float = 7 * DAY_S
+    gc_s: float = KEEP_S
+    gc_force_after_s: float = 0.0
+    gc_interval_s: float = INTERVAL_S
+    txn_timeout_s: float = TXN_TIMEOUT_S
     slow_write_threshold_s: float = 1.0
     label: Mapping[str, str] = field(default_factory=dict)
     score_weights: Weights = field(default_factory=Weights)

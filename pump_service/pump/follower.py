@@ -2,31 +2,38 @@
 
 One thread owns the index's writes and the sorter. A watermark is shown after the batch that carries it is in the index,
 so a reader who sees W finds every transaction up to W there. The head pointer names only what was synced to the disk,
-once a second: after a power failure, too, everything behind it is fed again from the value log.
+once a second, and the sorter's state goes with it: after a power failure, too, what is behind the head is fed again.
+
+Memory is bounded however slow the index is: what does not fit into the queue is read back from the value log later
+(tidb-binlog 2.4, the slow chaser).
 """
 
 from __future__ import annotations
 
-import queue
+import struct
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import plyvel
 import structlog
 
-from binlake.wire.binlog_pb2 import Binlog, Commit, Prewrite, Rollback
+from pump_service.pump.heads import head_of
 from pump_service.pump.index import Index
 from pump_service.pump.record import Pointer
 from pump_service.pump.sorter import Entry, Kind, Outcome, Sorter
+from pump_service.pump.vlog import ValueLog
 
 log = structlog.get_logger()
 
 _PUTS = 1024  # entries of one LevelDB batch
 _RETRY_S = 1.0  # tidb-binlog 2.4
 _SYNC_S = 1.0
-_KINDS = {Prewrite: Kind.PREWRITE, Commit: Kind.COMMIT, Rollback: Kind.ROLLBACK}
+_DUMP_SHARE = 20  # writing the state may take a twentieth of the time
+_QUEUE = 1 << 18  # entries in memory, some 300 bytes each
+_FILE_MAX = struct.Struct("<q")
 
 
 @dataclass(slots=True)
@@ -34,57 +41,105 @@ class Counters:
     """What went wrong so far in this process, shown by Info.
 
     late_commits: C that no pull can have shown in its place (hazards R-08). early_commits: C whose commit_ts was
-    fetched before the ack of its P (hazards R-09). duplicates: the same C again (harmless).
+    fetched before the ack of its P (hazards R-09). duplicates: the same C again (harmless). slow_chases: how often the
+    index fell behind so far that the log had to be read back.
     """
 
     late_commits: int = 0
     early_commits: int = 0
     duplicates: int = 0
-
-
-def kind_of(binlog: Binlog) -> Kind:
-    """What `binlog` is to the sorter; a fake is known by start_ts == commit_ts (tidb-binlog 2.7)."""
-    if binlog.start_ts == binlog.commit_ts and binlog.start_ts:
-        return Kind.FAKE
-    return _KINDS.get(binlog.tp, Kind.OTHER)
+    slow_chases: int = 0
 
 
 def entry_of(pointer: Pointer, payload: bytes) -> Entry:
-    """The entry of a record read back from the value log."""
-    binlog = Binlog.FromString(payload)
-    kind = kind_of(binlog)
-    key = binlog.prewrite_key if kind is Kind.PREWRITE else b""
-    return Entry(kind, binlog.start_ts, binlog.commit_ts, pointer, key)
+    """The entry of a record read back from the value log. Raises WireError."""
+    head = head_of(payload)
+    return Entry(head.kind, head.start_ts, head.commit_ts, pointer, head.key)
+
+
+class Backlog:
+    """What the follower has not taken yet: entries in log order, or a stretch of the log to be read back."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._parts: deque[list[Entry] | Pointer] = deque()
+        self._entries = 0
+        self._changed = threading.Condition()
+        self._closed = False
+        self.stretches = 0
+
+    def put(self, entries: list[Entry], end: Pointer) -> None:
+        """Add entries that end where `end` is; when they do not fit, only `end` is kept. Never blocks."""
+        with self._changed:
+            if self._parts and isinstance(self._parts[-1], Pointer):
+                self._parts[-1] = end
+            elif self._entries + len(entries) > self._limit and self._entries:
+                self._parts.append(end)
+                self.stretches += 1
+            else:
+                self._parts.append(entries)
+                self._entries += len(entries)
+            self._changed.notify()
+
+    def close(self) -> None:
+        """Let `take` end when all is taken."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+
+    def take(self) -> list[Entry] | Pointer | None:
+        """Wait for the next entries (some parts at once), or the end of a stretch to be read; None = closed."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._parts or self._closed)
+            if not self._parts:
+                return None
+            first = self._parts.popleft()
+            if isinstance(first, Pointer):
+                return first
+            taken = list(first)
+            while self._parts and len(taken) < _PUTS and not isinstance(self._parts[0], Pointer):
+                taken += self._parts.popleft()  # type: ignore[arg-type]  # the type of parts[0] was just seen
+            self._entries -= len(taken)
+            return taken
+
+    def __len__(self) -> int:
+        """Entries in memory."""
+        return self._entries
 
 
 class Follower:
-    """Feeds index and sorter; `released(bytes)` is told what left the memory."""
+    """Feeds index and sorter from `put` and, where that is not enough, from the log. See the module."""
 
-    def __init__(self, index: Index, released: Callable[[int], None]) -> None:
+    def __init__(
+        self, index: Index, values: ValueLog, *, trust_rollbacks: bool = True, queue_limit: int = _QUEUE
+    ) -> None:
         self._index = index
-        self._released = released
-        self._sorter = Sorter(index.max_ts, index.handle)
+        self._values = values
+        state = index.checkpoint
+        if state:
+            self._sorter = Sorter.load(state[_FILE_MAX.size :], trust_rollbacks=trust_rollbacks)
+            self._next = index.head
+            self._taken: Pointer | None = index.head
+        else:
+            self._sorter = Sorter(index.max_ts, index.handle, trust_rollbacks=trust_rollbacks)
+            self._next, self._taken = min(index.head, index.handle), None
         self._sorter_lock = threading.Lock()
-        self._watermark = index.max_ts
-        self._last = self._synced_head = index.head
-        self._synced_at = time.monotonic()
+        self._watermark = max(index.max_ts, self._sorter.max_ts)  # what is behind the head is fed before any reader
+        self._synced_head = index.head
+        self._state = b""
+        self._synced_at, self._sync_s = time.monotonic(), _SYNC_S
         self._moved = threading.Condition()
-        self._batches: queue.SimpleQueue[tuple[list[Entry], int] | None] = queue.SimpleQueue()
+        self._backlog = Backlog(queue_limit)
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="pump-index", daemon=True)
         self.counters = Counters()
         self.error = ""
 
-    def recover(self, records: Iterable[tuple[Pointer, bytes]]) -> int:
+    def recover(self) -> int:
         """Feed again what the last run may not have indexed, before `start`; how many records that were."""
-        count, batch = 0, []
-        for pointer, payload in records:
-            batch.append(entry_of(pointer, payload))
-            count += 1
-            if len(batch) == _PUTS:
-                self._take(batch)
-                batch = []
-        self._take(batch, sync=True)
+        count = self._read_back(self._values.end)
+        if count:
+            self._sync()
         self.counters.duplicates = 0  # what is fed again is no double
         return count
 
@@ -92,14 +147,14 @@ class Follower:
         """Begin to follow."""
         self._thread.start()
 
-    def put(self, entries: list[Entry], memory: int) -> None:
-        """Hand over durable entries in log order, which hold `memory` bytes; never blocks."""
-        self._batches.put((entries, memory))
+    def put(self, entries: list[Entry], end: Pointer) -> None:
+        """Hand over durable entries in log order, `end` the place after them; never blocks."""
+        self._backlog.put(entries, end)
 
     def close(self) -> None:
         """Index what was handed over (unless the index fails), then end and wake every waiter."""
         self._stopping.set()
-        self._batches.put(None)
+        self._backlog.close()
         if self._thread.ident is not None:
             self._thread.join()
         self.wake()
@@ -108,6 +163,11 @@ class Follower:
     def watermark(self) -> int:
         """Every transaction with commit_ts at or below it is in the index, complete."""
         return self._watermark
+
+    @property
+    def backlog(self) -> Backlog:
+        """What waits to be indexed."""
+        return self._backlog
 
     def wait_above(self, ts: int, timeout_s: float, give_up: Callable[[], bool]) -> None:
         """Wait until the watermark is above `ts`, `give_up()` says so after a wake, or the time is over."""
@@ -124,78 +184,150 @@ class Follower:
         with self._sorter_lock:
             return self._sorter.waiting(limit)
 
+    def doubted(self, limit: int = 0) -> list[Entry]:
+        """The P whose writer says they are rolled back, without proof."""
+        with self._sorter_lock:
+            return self._sorter.doubted(limit)
+
     def unmatched(self) -> tuple[int, int]:
         """How many P wait, and the least start_ts of them (0 = none)."""
         with self._sorter_lock:
             return len(self._sorter), self._sorter.oldest_waiting()
 
+    def needed(self, fids: Iterable[int]) -> dict[int, int]:
+        """For each file the greatest commit_ts whose P is in it (0 = none is known); files with a waiting P are not
+        told."""
+        with self._sorter_lock:
+            blocking = self._sorter.blocking_files()
+            return {fid: self._sorter.needed_until(fid) for fid in fids if fid not in blocking}
+
+    def forget(self, fids: Iterable[int]) -> None:
+        """These files are gone."""
+        with self._sorter_lock:
+            for fid in fids:
+                self._sorter.forget(fid)
+
     def _run(self) -> None:
-        ended = False
-        while not ended:
-            entries, memory, ended = self._gather()
-            self._take(entries, sync=ended or time.monotonic() - self._synced_at > _SYNC_S)
-            self._released(memory)
-        self._synced_head = self._last
-        self._write([], self._sorter.max_ts, self._sorter.handle, sync=True)
+        while self._round():
+            pass
+        self._sync()
+        self._write((), sync=True)
 
-    def _gather(self) -> tuple[list[Entry], int, bool]:
-        gathered: list[Entry] = []
-        memory = 0
-        batch = self._batches.get()
-        while batch is not None:
-            gathered += batch[0]
-            memory += batch[1]
-            if len(gathered) >= _PUTS or self._batches.empty():
-                return gathered, memory, False
-            batch = self._batches.get()
-        return gathered, memory, True
+    def _round(self) -> bool:
+        part = self._backlog.take()
+        if isinstance(part, Pointer):
+            self._chase(part)
+        elif part is not None:
+            self._take(part)
+        return part is not None
 
-    def _take(self, batch: list[Entry], *, sync: bool = False) -> None:
+    def _chase(self, end: Pointer) -> None:
+        self.counters.slow_chases += 1
+        begun = time.monotonic()
+        count = self._read_back(end)
+        log.warning("index_was_behind", records=count, seconds=round(time.monotonic() - begun, 1))
+
+    def _read_back(self, end: Pointer) -> int:
+        count, batch = 0, list[Entry]()
+        for entry in self._entries(end):
+            batch.append(entry)
+            count += 1
+            if len(batch) == _PUTS:
+                if not self._take(batch):
+                    return count
+                batch = []
+        self._take(batch)
+        self._next = max(self._next, end)
+        return count
+
+    def _entries(self, end: Pointer) -> Iterator[Entry]:
+        """What is in the log from the next place to before `end`."""
+        taken = self._taken
+        for pointer, payload in self._values.scan_from(self._next, end):
+            if pointer != taken:
+                yield entry_of(pointer, payload)
+
+    def _take(self, batch: list[Entry]) -> bool:
+        """Sort and index entries; False when the pump stops while the index fails."""
         if not batch:
-            return
+            return True
         with self._sorter_lock:
             self._sort(batch)
-            max_ts, handle = self._sorter.max_ts, self._sorter.handle
-        puts = [(entry.start_ts if entry.kind is Kind.PREWRITE else entry.commit_ts, entry.pointer) for entry in batch]
-        if not self._write(puts, max_ts, handle, sync):
-            return
-        self._last = batch[-1].pointer
-        if sync:
-            self._synced_head, self._synced_at = self._last, time.monotonic()
+            max_ts = self._sorter.max_ts
+        puts = [(entry[1] if entry[0] is Kind.PREWRITE else entry[2], entry[3]) for entry in batch]
+        due = time.monotonic() - self._synced_at > self._sync_s
+        if not self._write(puts, sync=due):
+            return False
+        self._taken = self._next = batch[-1].pointer
+        if due:
+            self._synced()
         if max_ts > self._watermark:
             with self._moved:
                 self._watermark = max_ts
                 self._moved.notify_all()
+        return True
 
-    def _write(self, puts: list[tuple[int, Pointer]], max_ts: int, handle: Pointer, sync: bool) -> bool:
+    def _sync(self) -> None:
+        if self._write((), sync=True):
+            self._synced()
+
+    def _synced(self) -> None:
+        """All that was taken is on disk: the next batch may say so."""
+        if self._taken is None:
+            return
+        begun = time.monotonic()
+        with self._sorter_lock:
+            state = self._sorter.dump()
+        self._synced_head = self._taken
+        self._state = _FILE_MAX.pack(self._values.file_max_ts(self._taken.fid)) + state
+        self._synced_at = time.monotonic()
+        self._sync_s = max(_SYNC_S, (self._synced_at - begun) * _DUMP_SHARE)
+
+    def _write(self, puts: Sequence[tuple[int, Pointer]], *, sync: bool) -> bool:
+        max_ts, handle = self._sorter.max_ts, self._sorter.handle
         while True:
             try:
-                self._index.write(puts, head=self._synced_head, max_ts=max_ts, handle=handle, sync=sync)
+                self._index.write(
+                    puts, head=self._synced_head, max_ts=max_ts, handle=handle, state=self._state, sync=sync
+                )
             except plyvel.Error as error:
                 self.error = f"the index cannot be written: {error}"
                 log.error("index_write_failed", error=str(error))
                 if self._stopping.wait(_RETRY_S):
                     return False
             else:
-                self.error = ""
+                self.error, self._state = "", b""
                 return True
 
     def _sort(self, batch: list[Entry]) -> None:
         fresh: set[int] = set()
+        push = self._sorter.push
         for entry in batch:
-            outcome = self._sorter.push(entry)
-            if entry.kind is Kind.COMMIT:
-                self._judge(entry, outcome, fresh)
-                fresh.add(entry.commit_ts)
+            outcome = push(entry)
+            if entry[0] is Kind.COMMIT:
+                if outcome is not Outcome.TAKEN:
+                    self._judge(entry, outcome, fresh)
+                fresh.add(entry[2])
 
     def _judge(self, commit: Entry, outcome: Outcome, fresh: set[int]) -> None:
         where = {"start_ts": commit.start_ts, "commit_ts": commit.commit_ts, "watermark": self._watermark}
         if outcome is Outcome.TOO_EARLY:
             self.counters.early_commits += 1
             log.error("commit_ts_fetched_before_prewrite_was_stored", **where)
-        elif outcome is Outcome.UNMATCHED:
-            if commit.commit_ts in fresh or self._index.pointer(commit.commit_ts) is not None:
-                self.counters.duplicates += 1
-            else:
-                self.counters.late_commits += 1
-                log.error("late_commit", **where)
+            return
+        if commit.commit_ts in fresh or self._index.pointer(commit.commit_ts) is not None:
+            self.counters.duplicates += 1
+            return
+        if commit.commit_ts <= self._index.gc_ts:
+            return  # an index that is built again: the P is collected
+        self.counters.late_commits += 1
+        log.error("late_commit", **where)
+        prewrite = self._index.pointer(commit.start_ts)
+        if prewrite is not None:
+            self._sorter.need(prewrite.fid, commit.commit_ts)
+
+
+def file_max_at_head(index: Index) -> tuple[Pointer, int]:
+    """What the checkpoint tells of the file that holds the head: see ValueLog's `known`."""
+    state = index.checkpoint
+    return (index.head, _FILE_MAX.unpack_from(state)[0]) if state else (Pointer(0, 0), 0)

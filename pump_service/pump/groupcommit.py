@@ -9,43 +9,30 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
-from dataclasses import dataclass, field
 
 from binlake.errors import BinlakeError, Transient
+from pump_service.pump.heads import Head
 from pump_service.pump.record import HEADER, Pointer
-from pump_service.pump.sorter import Entry, Kind
+from pump_service.pump.sorter import Entry
 from pump_service.pump.vlog import ValueLog
 
 BATCH_BYTES = 1 << 20
 SMALL_BYTES = 128 << 10
-_OVERHEAD_BYTES = 256  # what an item costs in memory beside its payload
+
+Done = Callable[[BinlakeError | None], None]
+"""Told once, on the log's thread, what became of an item; must not block."""
 
 
-@dataclass(slots=True)
 class Item:
-    """A binlog on its way to the log; `stored` gets None once it is durable, or the error."""
+    """A binlog on its way to the log; `done(None)` is called once it is durable, else `done(error)`."""
 
-    payload: bytes
-    kind: Kind
-    start_ts: int
-    commit_ts: int
-    key: bytes
-    stored: Future[None] = field(default_factory=Future)
+    __slots__ = ("done", "head", "payload", "size")
 
-    @property
-    def size(self) -> int:
-        """Bytes of its record."""
-        return HEADER.size + len(self.payload)
-
-    @property
-    def memory(self) -> int:
-        """Bytes it may hold until it is indexed."""
-        return _OVERHEAD_BYTES + len(self.payload) + len(self.key)
-
-    def placed(self, pointer: Pointer) -> Entry:
-        """What the index and the sorter need to know of it."""
-        return Entry(self.kind, self.start_ts, self.commit_ts, pointer, self.key)
+    def __init__(self, payload: bytes, head: Head, done: Done) -> None:
+        self.payload = payload
+        self.head = head
+        self.done = done
+        self.size = HEADER.size + len(payload)
 
 
 class Budget:
@@ -57,11 +44,17 @@ class Budget:
         self._used = 0
         self._changed = threading.Condition()
 
-    def take(self, size: int) -> None:
+    @property
+    def used(self) -> int:
+        """Bytes in flight."""
+        return self._used
+
+    def take(self, size: int, *, wait: bool = True) -> None:
         """Reserve `size` bytes; something larger than the limit is let in alone. Raises Transient."""
         with self._changed:
-            fits = self._changed.wait_for(lambda: not self._used or self._used + size <= self._limit, self._patience_s)
-            if not fits:
+            if not self._fits(size) and not (
+                wait and self._changed.wait_for(lambda: self._fits(size), self._patience_s)
+            ):
                 raise Transient("the pump is behind: too many bytes wait to be stored", where={"bytes": self._used})
             self._used += size
 
@@ -71,20 +64,23 @@ class Budget:
             self._used -= size
             self._changed.notify_all()
 
+    def _fits(self, size: int) -> bool:
+        return not self._used or self._used + size <= self._limit
+
 
 class GroupCommit:
     """One thread that writes items in batches.
 
-    `durable(entries, bytes)` is called in log order before their writers are answered, so nothing acked can be missing
-    from what follows the log; `dropped(bytes)` tells the memory of items that could not be written.
+    `durable(entries, end)` is called in log order before their writers are answered, so nothing acked can be missing
+    from what follows the log; `released(bytes)` tells how much is not in flight any more, written or not.
     """
 
     def __init__(
-        self, log: ValueLog, durable: Callable[[list[Entry], int], None], dropped: Callable[[int], None]
+        self, log: ValueLog, durable: Callable[[list[Entry], Pointer], None], released: Callable[[int], None]
     ) -> None:
         self._log = log
         self._durable = durable
-        self._dropped = dropped
+        self._released = released
         self._items: queue.SimpleQueue[Item | None] = queue.SimpleQueue()
         self._held: list[Item | None] = []
         self._gate = threading.Lock()
@@ -96,11 +92,10 @@ class GroupCommit:
         self._thread.start()
 
     def put(self, item: Item) -> None:
-        """Hand over an item; its future tells the outcome. Raises Transient after `close`."""
+        """Hand over an item; its `done` tells the outcome. Raises Transient after `close`."""
         with self._gate:
             if self._closed:
                 raise Transient("the pump is stopping")
-            item.stored.set_running_or_notify_cancel()
             self._items.put(item)
 
     def close(self) -> None:
@@ -111,8 +106,14 @@ class GroupCommit:
         self._thread.join()
 
     def _run(self) -> None:
-        while (first := self._held.pop() if self._held else self._items.get()) is not None:
+        while self._round():
+            pass  # nothing of a batch is held while the next one is waited for
+
+    def _round(self) -> bool:
+        first = self._held.pop() if self._held else self._items.get()
+        if first is not None:
             self._commit(self._gather(first))
+        return first is not None
 
     def _gather(self, first: Item) -> list[Item]:
         batch, size = [first], first.size
@@ -129,15 +130,21 @@ class GroupCommit:
             size += item.size
 
     def _commit(self, batch: list[Item]) -> None:
-        memory = sum(item.memory for item in batch)
-        max_ts = max(max(item.start_ts, item.commit_ts) for item in batch)
+        max_ts = max(max(item.head.start_ts, item.head.commit_ts) for item in batch)
+        failure: BinlakeError | None = None
         try:
             pointers = self._log.append([item.payload for item in batch], max_ts)
         except BinlakeError as error:
-            self._dropped(memory)
-            for item in batch:
-                item.stored.set_exception(error)
-            return
-        self._durable([item.placed(pointer) for item, pointer in zip(batch, pointers, strict=True)], memory)
+            failure = error
+        else:
+            end = Pointer(pointers[-1].fid, pointers[-1].offset + batch[-1].size)
+            self._durable(
+                [
+                    Entry(head.kind, head.start_ts, head.commit_ts, pointer, head.key)
+                    for head, pointer in zip((item.head for item in batch), pointers, strict=True)
+                ],
+                end,
+            )
+        self._released(sum(item.size for item in batch))
         for item in batch:
-            item.stored.set_result(None)
+            item.done(failure)

@@ -7,10 +7,9 @@ time until the next magic, so records after a torn tail are still found.
 
 from __future__ import annotations
 
-import mmap
 import struct
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import google_crc32c
 
@@ -22,10 +21,13 @@ HEADER = struct.Struct("<IQI")
 FOOTER = struct.Struct("<qI")
 _POINTER = struct.Struct("<Iq")
 _MAGIC_BYTES = struct.pack("<I", MAGIC)
+_WINDOW = 4 << 20
+
+Read = Callable[[int, int], bytes]
+"""`read(offset, size)`: the bytes there, fewer at the end of the file."""
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Pointer:
+class Pointer(NamedTuple):
     """Where a record starts: file number and byte offset. In the index: fid u32 + offset i64, little endian."""
 
     fid: int
@@ -41,8 +43,7 @@ class Pointer:
         return cls(*_POINTER.unpack(data))
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(NamedTuple):
     """What a scan meets: a record's payload at `offset`, or (payload None) `size` damaged bytes."""
 
     offset: int
@@ -52,7 +53,12 @@ class Found:
 
 def encode_record(payload: bytes) -> bytes:
     """A record: header and payload."""
-    return HEADER.pack(MAGIC, len(payload), google_crc32c.value(payload)) + payload
+    return encode_header(payload) + payload
+
+
+def encode_header(payload: bytes) -> bytes:
+    """The 16 bytes before a payload."""
+    return HEADER.pack(MAGIC, len(payload), google_crc32c.value(payload))
 
 
 def encode_footer(max_ts: int) -> bytes:
@@ -81,30 +87,46 @@ def check_payload(header: bytes, payload: bytes, pointer: Pointer) -> None:
         raise _damaged("crc of the record does not fit", pointer)
 
 
-def scan(data: mmap.mmap | bytes, start: int, end: int) -> Iterator[Found]:
-    """Every record of `data[start:end]` in file order, and the damaged stretches between them."""
-    at = start
+def scan(read: Read, start: int, end: int) -> Iterator[Found]:
+    """Every record between the offsets `start` and `end` in file order, and the damaged stretches between them.
+
+    Memory is that of one window (4 MiB), or of one larger record.
+    """
+    at = base = start
+    window = b""
     while at < end:
-        payload = _record_at(data, at, end)
-        if payload is None:
-            following = data.find(_MAGIC_BYTES, at + 1, end)
-            stop = end if following < 0 else following
-            yield Found(at, stop - at, None)
-            at = stop
+        if base + len(window) < min(at + HEADER.size, end):
+            window, base = read(at, min(_WINDOW, end - at)), at
+        size, crc = _header_at(window, at - base, end - at)
+        if size > _WINDOW:
+            body = read(at + HEADER.size, size - HEADER.size)  # as it is: a huge payload is not copied
         else:
-            yield Found(at, HEADER.size + len(payload), payload)
-            at += HEADER.size + len(payload)
+            if base + len(window) < at + size:
+                window, base = read(at, min(_WINDOW, end - at)), at
+            body = window[at - base + HEADER.size : at - base + size]
+        payload = body if size and len(body) == size - HEADER.size and google_crc32c.value(body) == crc else None
+        if payload is None:
+            size = _next_magic(read, at + 1, end) - at
+        yield Found(at, size, payload)
+        at += size
 
 
-def _record_at(data: mmap.mmap | bytes, at: int, end: int) -> bytes | None:
-    body = at + HEADER.size
-    if body > end:
-        return None
-    magic, length, crc = HEADER.unpack_from(data, at)
-    if magic != MAGIC or body + length > end:
-        return None
-    payload = data[body : body + length]
-    return payload if google_crc32c.value(payload) == crc else None
+def _header_at(window: bytes, at: int, left: int) -> tuple[int, int]:
+    """Size and crc of the record that begins at `at`, `left` bytes before the end; size 0 = none does."""
+    if len(window) - at < HEADER.size:
+        return 0, 0
+    magic, length, crc = HEADER.unpack_from(window, at)
+    return (HEADER.size + length, crc) if magic == MAGIC and HEADER.size + length <= left else (0, 0)
+
+
+def _next_magic(read: Read, at: int, end: int) -> int:
+    while at < end:
+        window = read(at, min(_WINDOW, end - at))
+        found = window.find(_MAGIC_BYTES)
+        if found >= 0:
+            return at + found
+        at += max(len(window) - len(_MAGIC_BYTES) + 1, 1)
+    return end
 
 
 def _damaged(message: str, pointer: Pointer) -> WireError:

@@ -1,25 +1,35 @@
-"""Resolving an orphan P: what became of its transaction is asked from the source, never guessed (hazards R-07).
+"""Resolving a P without end: what became of its transaction is asked from the source, never guessed (hazards R-07).
 
-Committed and rolled back become a C or an R in the value log, so the proof outlives a restart and the source's own
-collection; everything else, and nobody to ask, blocks the watermark and is shown.
+Asked about are a P that got neither C nor R, and a P that got an R: TiDB sends one after an undetermined commit, too.
+Committed and rolled back become a C or a proven R in the value log, so the proof outlives a restart and the source's own
+collection; everything else, and nobody to ask, blocks the watermark and is shown. Age discards nothing: beyond the
+transaction timeout it only makes a waiting P a problem that is told (tidb-binlog 2.6).
 """
 
 from __future__ import annotations
 
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import structlog
 
+from binlake import tso
 from binlake.errors import BinlakeError, SourceUnavailable
 from binlake.source import Committed, Locked, RolledBack, Status, Unknown
-from binlake.wire import binlog_pb2 as pb
 from pump_service.pump.sorter import Entry
 from pump_service.pump.storage import Storage
 
 log = structlog.get_logger()
 
+TXN_TIMEOUT_S = 600.0  # MISSION S0-51
 _AT_ONCE = 64  # P asked about in one round
+_DOUBTS_AT_ONCE = 1024  # R are common: 1 to 15 % of transactions (tidb-binlog 1.14)
+_THREADS = 8
+_FIRST_PAUSE_S, _LAST_PAUSE_S = 0.1, 5.0  # between two questions about one R; doubled each time
 
 
 class StatusSource(Protocol):
@@ -38,48 +48,139 @@ class NoStatusSource:
         return Unknown("no status source is configured (--status-url)")
 
 
+@dataclass(slots=True)
+class Resolutions:
+    """What a resolver did so far. `contradicted`: R whose transaction was committed, a loss that was averted."""
+
+    queries: int = 0
+    committed: int = 0
+    rolled_back: int = 0
+    contradicted: int = 0
+
+
+@dataclass(slots=True)
+class _Doubt:
+    """When to ask again about a P with an R."""
+
+    pause_s: float = _FIRST_PAUSE_S
+    due: float = 0.0
+
+
 @dataclass
 class Resolver:
-    """Asks about each P that waits for two rounds in a row (a round a second: tidb-binlog 2.5)."""
+    """Asks about each P that waits for two rounds in a row (a round a second: tidb-binlog 2.5) and about each R.
+
+    `timeout_s`: the transaction timeout, measured on the timestamps of the log: what waits longer is `overdue`.
+    """
 
     storage: Storage
     source: StatusSource
-    queries: int = 0
+    timeout_s: float = TXN_TIMEOUT_S
     blocked: str = ""
+    overdue: int = 0
+    counters: Resolutions = field(default_factory=Resolutions)
     _seen: set[int] = field(default_factory=set)
+    _doubts: dict[int, _Doubt] = field(default_factory=dict)
+    _reasons: dict[int, str] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _pool: ThreadPoolExecutor | None = None
+
+    @property
+    def queries(self) -> int:
+        """How often the source was asked."""
+        return self.counters.queries
 
     def round(self) -> None:
-        """Look once; `blocked` then says why the first P still waits, empty when nothing waits for long."""
+        """Look once at the P that wait; `blocked` then says why the first one does, empty when none waits for long."""
         waiting = self.storage.waiting(_AT_ONCE)
-        patient = [entry for entry in waiting if entry.start_ts in self._seen]
+        doubted = {entry.start_ts for entry in self.storage.doubted()}
+        patient = [entry for entry in waiting if entry.start_ts in self._seen and entry.start_ts not in doubted]
         self._seen = {entry.start_ts for entry in waiting}
-        reasons = [reason for reason in map(self._resolve, patient) if reason]
-        self.blocked = reasons[0] if reasons else ""
+        self._ask(patient)
+        self._show(waiting)
 
-    def _resolve(self, prewrite: Entry) -> str:
-        """Ask and store the outcome; why that was not possible, empty when it was."""
-        self.queries += 1
+    def verify(self) -> None:
+        """Ask about the P that got an R, each after a pause that grows; nothing is asked when R are trusted."""
+        doubted = self.storage.doubted(_DOUBTS_AT_ONCE)
+        now = time.monotonic()
+        known = {entry.start_ts: self._doubts.get(entry.start_ts, _Doubt()) for entry in doubted}
+        self._doubts = known
+        due = [entry for entry in doubted if known[entry.start_ts].due <= now]
+        for entry in due:
+            doubt = known[entry.start_ts]
+            doubt.due, doubt.pause_s = now + doubt.pause_s, min(2 * doubt.pause_s, _LAST_PAUSE_S)
+        self._ask(due)
+        if due:
+            self._show(self.storage.waiting(_AT_ONCE))
+
+    def close(self) -> None:
+        """End the threads that ask."""
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+
+    def _ask(self, entries: Sequence[Entry]) -> None:
+        if len(entries) > 1:
+            self._pool = self._pool or ThreadPoolExecutor(_THREADS, "pump-status")
+            list(self._pool.map(self._resolve, entries))
+        elif entries:
+            self._resolve(entries[0])
+
+    def _resolve(self, prewrite: Entry) -> None:
+        """Ask, and store the outcome where there is proof of one."""
+        start_ts = prewrite.start_ts
         try:
-            end = _end_of(prewrite.start_ts, self.source.transaction_status(prewrite.start_ts, prewrite.key))
-            if isinstance(end, str):
-                return f"P start_ts={prewrite.start_ts} waits for its C or R: {end}"
-            self.storage.append(end.SerializeToString()).result()
+            status = self.source.transaction_status(start_ts, prewrite.key)
+            reason = _why_not(status)
+            if not reason:
+                self.storage.end(start_ts, status.commit_ts if isinstance(status, Committed) else None)
         except SourceUnavailable as error:
-            return f"P start_ts={prewrite.start_ts} waits for its C or R: {error}"
+            status, reason = Unknown(str(error)), str(error)
         except BinlakeError as error:
-            return f"P start_ts={prewrite.start_ts}: its outcome cannot be stored: {error}"
-        log.info("orphan_resolved", start_ts=prewrite.start_ts, commit_ts=end.commit_ts)
-        return ""
+            status, reason = Unknown(str(error)), f"its outcome cannot be stored: {error}"
+        with self._lock:
+            self._count(start_ts, status, reason)
+
+    def _count(self, start_ts: int, status: Status, reason: str) -> None:
+        self.counters.queries += 1
+        if reason:
+            self._reasons[start_ts] = reason
+            return
+        self._reasons.pop(start_ts, None)
+        if isinstance(status, RolledBack):
+            self.counters.rolled_back += 1
+            log.info("prewrite_proved_rolled_back", start_ts=start_ts)
+            return
+        self.counters.committed += 1
+        doubted = start_ts in self._doubts
+        self.counters.contradicted += doubted
+        commit_ts = status.commit_ts if isinstance(status, Committed) else 0
+        if doubted:
+            log.error("writer_said_rolled_back_but_it_is_committed", start_ts=start_ts, commit_ts=commit_ts)
+        else:
+            log.info("orphan_resolved", start_ts=start_ts, commit_ts=commit_ts)
+
+    def _show(self, waiting: Sequence[Entry]) -> None:
+        now_ms = tso.physical(self.storage.max_ts)
+        old = [entry for entry in waiting if now_ms - tso.physical(entry.start_ts) > self.timeout_s * 1000]
+        starts = {entry.start_ts for entry in waiting}
+        with self._lock:
+            self._reasons = {start: why for start, why in self._reasons.items() if start in starts}
+            told = [(entry, self._reasons[entry.start_ts]) for entry in waiting if entry.start_ts in self._reasons]
+        self.overdue = len(old)
+        self.blocked = ""
+        if told:
+            entry, why = told[0]
+            age = (now_ms - tso.physical(entry.start_ts)) / 1000
+            late = f", {age:.0f} s old: beyond the transaction timeout of {self.timeout_s:g} s" if entry in old else ""
+            self.blocked = f"P start_ts={entry.start_ts} waits for its C or R{late}: {why}"
 
 
-def _end_of(start_ts: int, status: Status) -> pb.Binlog | str:
-    """The binlog that ends the transaction, or why there is no proof of its end."""
+def _why_not(status: Status) -> str:
+    """Why there is no proof of an end; empty when there is."""
     match status:
-        case Committed(commit_ts):
-            return pb.Binlog(tp=pb.Commit, start_ts=start_ts, commit_ts=commit_ts)
-        case RolledBack():
-            return pb.Binlog(tp=pb.Rollback, start_ts=start_ts, commit_ts=0)
-        case Locked():
-            return "its lock is still there"
+        case Locked(ttl_ms):
+            return f"its lock is still there (ttl {ttl_ms} ms)" if ttl_ms else "its lock is still there"
         case Unknown(reason):
             return reason
+        case _:
+            return ""

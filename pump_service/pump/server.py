@@ -12,6 +12,7 @@ import queue
 from collections.abc import Callable
 from typing import Literal
 
+import plyvel
 import structlog
 
 from binlake.errors import BinlakeError, ConfigError, Fenced, Permanent, WireError
@@ -21,6 +22,7 @@ from binlake.source import TidbSource
 from binlake.wire.build import fake
 from pump_service.pump.config import PumpConfig
 from pump_service.pump.forced import Verdict
+from pump_service.pump.gc import Collector, GcRule
 from pump_service.pump.grpc_server import GrpcServer
 from pump_service.pump.leaving import Departure
 from pump_service.pump.membership import Members, Membership, Oracle, Ticker
@@ -35,6 +37,7 @@ log = structlog.get_logger()
 _GRACE_S = 10.0
 _LOOK_S = 1.0  # how often a closing pump looks whether it may go
 _PROBE_S = 2.0
+_VERIFY_S = 0.1  # between two looks at the R that want a proof
 
 
 class FakeWriter:
@@ -106,7 +109,11 @@ class PumpServer:
         Raises Permanent (data directory or port taken, PD's clock behind), ConfigError (another cluster),
         SourceUnavailable (PD, registry or a consumer does not answer); then nothing is left running.
         """
-        options = StorageOptions(segment_bytes=self._config.segment_bytes, sync_log=self._config.sync_log)
+        options = StorageOptions(
+            segment_bytes=self._config.segment_bytes,
+            sync_log=self._config.sync_log,
+            trust_rollbacks=isinstance(self._source, NoStatusSource),
+        )
         self._storage = Storage(self._config.data_dir, options)
         try:
             started_ts = self._check_source()
@@ -186,6 +193,7 @@ class PumpServer:
         self._left = True
         for ticker in self._tickers:
             ticker.stop()
+        self.resolver.close()
         self._end_serving()
         if state is not None:
             self.service.state = state()
@@ -218,6 +226,8 @@ class PumpServer:
             free_bytes_needed=config.stop_write_at_available_space,
             slow_write_s=config.slow_write_threshold_s,
         )
+        rule = GcRule(config.gc_s, config.gc_force_after_s)
+        self.collector = Collector(self._storage, self._members, self._oracle, rule)
         self.pages = Pages(
             self.service,
             self._storage,
@@ -225,7 +235,7 @@ class PumpServer:
             self._oracle,
             ask=self.ask,
             decide=Verdict(self._storage, self._source, self.service.metrics).decide,
-            collect=self._collect,
+            collect=self._collect_now,
             score=lambda: self._score,
         )
         if config.tls.wanted or config.socket:
@@ -259,7 +269,8 @@ class PumpServer:
             raise
 
     def _start_tickers(self) -> None:
-        config, resolver = self._config, Resolver(self._storage, self._source)
+        config, resolver = self._config, Resolver(self._storage, self._source, self._config.txn_timeout_s)
+        self.resolver = resolver
         self.service.status_queries = lambda: resolver.queries
 
         def resolve() -> None:
@@ -271,7 +282,12 @@ class PumpServer:
             Ticker("pump-fake", config.gen_binlog_interval_s, self._fakes.tick),
             Ticker("pump-heartbeat", config.heartbeat_interval_s, self._publish),
         ]
-        self._tickers = [*self._moving, Ticker("pump-resolver", config.resolve_interval_s, resolve)]
+        self._tickers = [
+            *self._moving,
+            Ticker("pump-resolver", config.resolve_interval_s, resolve),
+            Ticker("pump-rollbacks", min(_VERIFY_S, config.resolve_interval_s), resolver.verify),
+            Ticker("pump-gc", config.gc_interval_s, self._collect),
+        ]
         for ticker in self._tickers:
             ticker.start()
 
@@ -305,8 +321,15 @@ class PumpServer:
         except WireError:
             return ""  # an original pump: it is there, but does not tell its name
 
+    def _collect_now(self) -> None:
+        self.service.problems.set("gc", self.collector.run().problem)
+
     def _collect(self) -> None:
-        raise Permanent("this pump does not collect yet", where={"pump": self.node_id})
+        try:
+            self._collect_now()
+        except (BinlakeError, OSError, plyvel.Error) as error:
+            self.service.problems.set("gc", str(error))
+            log.warning("not_collected", pump=self.node_id, error=str(error))
 
     def _disconnect(self) -> None:
         self._oracle.close()

@@ -19,6 +19,7 @@ from binlake.config.load import read_toml, readable
 from binlake.config.reference import model_text
 from binlake.errors import ConfigError
 from pump_service.pump.config import PumpConfig, TlsFiles, parse_gc, parse_size
+from pump_service.pump.resolver import TXN_TIMEOUT_S
 from pump_service.pump.score import Weights
 
 log = structlog.get_logger()
@@ -146,6 +147,12 @@ class PumpFile(_Section):
     status_urls: Names = Field(
         (), description="ours: status ports asked about a transaction, comma list; flag --status-url"
     )
+    gc_force_after: str | float = Field(
+        0, description="ours: days after which binlogs go even if a registered consumer lacks them; 0 = never"
+    )
+    txn_timeout: float = Field(
+        TXN_TIMEOUT_S, gt=0, description="ours: seconds after which a P without its C or R is asked about"
+    )
     label: Pairs = Field({}, description="ours: group of this pump, `zone=a,...` or a table; writers choose by it")
     security: Security = Security()  # type: ignore[call-arg]
     storage: StorageKeys = StorageKeys()  # type: ignore[call-arg]
@@ -213,6 +220,8 @@ def to_config(found: PumpFile) -> PumpConfig:
         sync_log=storage.sync_log,
         slow_write_threshold_s=storage.slow_write_threshold,
         gc_s=parse_gc(found.gc),
+        gc_force_after_s=parse_gc(found.gc_force_after),
+        txn_timeout_s=found.txn_timeout,
         tls=TlsFiles(security.ssl_ca, security.ssl_cert, security.ssl_key, security.cert_allowed_cn),
         label=found.label,
         score_weights=Weights(found.score.load, found.score.disk, found.score.stored),

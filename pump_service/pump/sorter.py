@@ -8,26 +8,31 @@ long one blocks. Pure: no clock, no I/O, not thread-safe.
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import NamedTuple
 
 from pump_service.pump.record import Pointer
 
 _START = Pointer(0, 0)
+_ROOT = struct.Struct("<qqIqII")
+_KEPT = struct.Struct("<Iq")
+_BLOCKING = struct.Struct("<qqIqqIq?I")
 
 
 class Kind(Enum):
-    """What an entry of the value log is to the sorter."""
+    """What an entry of the value log is to the sorter. PROVEN_ROLLBACK: an R that the resolver wrote with proof."""
 
     PREWRITE = "prewrite"
     COMMIT = "commit"
     ROLLBACK = "rollback"
+    PROVEN_ROLLBACK = "proven rollback"
     FAKE = "fake"
     OTHER = "other"
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """One binlog of the value log, without its payload; `key` is the prewrite key of a P."""
 
     kind: Kind
@@ -38,17 +43,21 @@ class Entry:
 
 
 class Outcome(Enum):
-    """What became of an entry: UNMATCHED is a C or R whose P does not wait here (a double, or a late one)."""
+    """What became of an entry: UNMATCHED is a C or R whose P does not wait here (a double, or a late one).
+
+    DOUBTED: an R that proves nothing by itself (hazards R-07); its P goes on waiting, for the proof.
+    """
 
     TAKEN = "taken"
     UNMATCHED = "unmatched"
     TOO_EARLY = "too early"
+    DOUBTED = "doubted"
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Segment:
     """A blocking P, the greatest commit_ts logged before it (`floor`: its own must be above), and the greatest
-    (`high`, at `high_at`) between it and the next blocking P."""
+    (`high`, at `high_at`) between it and the next blocking P. `doubted`: a writer says that it is rolled back."""
 
     prewrite: Entry
     floor: int
@@ -56,18 +65,26 @@ class _Segment:
     high_at: Pointer
     older: _Segment = field(repr=False)
     newer: _Segment = field(repr=False)
+    doubted: bool = False
 
 
 class Sorter:
-    """Watermark over entries pushed in value-log order; `max_ts` and `handle` come from the last run."""
+    """Watermark over entries pushed in value-log order; `max_ts` and `handle` come from the last run.
 
-    def __init__(self, max_ts: int = 0, handle: Pointer = _START) -> None:
+    `trust_rollbacks`: a writer's R ends its P. Otherwise only a C or a PROVEN_ROLLBACK does.
+    """
+
+    def __init__(self, max_ts: int = 0, handle: Pointer = _START, *, trust_rollbacks: bool = True) -> None:
         root = _Segment.__new__(_Segment)
-        root.prewrite, root.floor = Entry(Kind.OTHER, 0, 0, handle), 0
+        root.prewrite, root.floor, root.doubted = Entry(Kind.OTHER, 0, 0, handle), 0, False
         root.high, root.high_at, root.older, root.newer = max_ts, handle, root, root
         self._root = root
         self._waiting: dict[int, list[_Segment]] = {}
+        self._doubted: dict[int, None] = {}
+        self._count = 0
         self._seen = 0
+        self._needed: dict[int, int] = {}
+        self._ends = {Kind.COMMIT, Kind.PROVEN_ROLLBACK} | ({Kind.ROLLBACK} if trust_rollbacks else set())
 
     @property
     def max_ts(self) -> int:
@@ -85,13 +102,37 @@ class Sorter:
         TOO_EARLY = hazards R-09: a commit_ts at or above this one was logged before its P, so this one was not
         fetched after the ack of P and the watermark may have passed it.
         """
-        if entry.kind is Kind.PREWRITE:
+        kind = entry.kind
+        if kind is Kind.PREWRITE:
             self._open(entry)
             return Outcome.TAKEN
-        outcome = self._match(entry) if entry.kind in (Kind.COMMIT, Kind.ROLLBACK) else Outcome.TAKEN
-        self._seen = max(self._seen, entry.commit_ts)
-        self._raise(self._root.older, entry.commit_ts, entry.pointer)
+        outcome = Outcome.TAKEN
+        if kind in self._ends:
+            outcome = self._match(entry)
+        elif kind is Kind.ROLLBACK:
+            outcome = self._doubt(entry.start_ts)
+        commit_ts = entry.commit_ts
+        if commit_ts > self._seen:
+            self._seen = commit_ts
+        self._raise(self._root.older, commit_ts, entry.pointer)
         return outcome
+
+    def need(self, fid: int, commit_ts: int) -> None:
+        """Remember that the C at `commit_ts` has its P in value-log file `fid`."""
+        if commit_ts > self._needed.get(fid, 0):
+            self._needed[fid] = commit_ts
+
+    def needed_until(self, fid: int) -> int:
+        """The greatest commit_ts whose P is in file `fid`; 0 = none is known."""
+        return self._needed.get(fid, 0)
+
+    def blocking_files(self) -> set[int]:
+        """The files with a P that still waits."""
+        return {segment.prewrite.pointer.fid for found in self._waiting.values() for segment in found}
+
+    def forget(self, fid: int) -> None:
+        """File `fid` is gone."""
+        self._needed.pop(fid, None)
 
     def waiting(self, limit: int = 0) -> list[Entry]:
         """The blocking P in log order, the head first; at most `limit` of them when it is not 0."""
@@ -102,28 +143,101 @@ class Sorter:
             segment = segment.newer
         return found
 
+    def doubted(self, limit: int = 0) -> list[Entry]:
+        """The P that a writer says are rolled back, unproved so far, the oldest such R first."""
+        starts = list(self._doubted)
+        return [self._waiting[start_ts][0].prewrite for start_ts in (starts[:limit] if limit else starts)]
+
+    def is_doubted(self, start_ts: int) -> bool:
+        """Whether the P `start_ts` waits for the proof of its R."""
+        return start_ts in self._doubted
+
     def oldest_waiting(self) -> int:
         """The least start_ts that is not matched; 0 = none."""
         return min(self._waiting, default=0)
 
     def __len__(self) -> int:
         """How many P wait."""
-        return sum(map(len, self._waiting.values()))
+        return self._count
 
-    def _open(self, entry: Entry) -> None:
+    def dump(self) -> bytes:
+        """The state, for `load`; as long as the open transactions are many."""
+        root = self._root
+        parts = [_ROOT.pack(self._seen, root.high, *root.high_at, len(self._needed), self._count)]
+        parts += [_KEPT.pack(*item) for item in self._needed.items()]
+        segment = root.newer
+        while segment is not root:
+            prewrite = segment.prewrite
+            parts.append(
+                _BLOCKING.pack(
+                    prewrite.start_ts, segment.floor, *prewrite.pointer, segment.high, *segment.high_at,
+                    segment.doubted, len(prewrite.key),
+                )
+            )  # fmt: skip
+            parts.append(prewrite.key)
+            segment = segment.newer
+        return b"".join(parts)
+
+    @classmethod
+    def load(cls, data: bytes, *, trust_rollbacks: bool = True) -> Sorter:
+        """The sorter whose `dump` gave `data`; a P that it doubted is freed when rollbacks are trusted now."""
+        seen, high, fid, offset, needed, count = _ROOT.unpack_from(data)
+        sorter = cls(high, Pointer(fid, offset), trust_rollbacks=trust_rollbacks)
+        sorter._seen, at = seen, _ROOT.size
+        for _ in range(needed):
+            sorter.need(*_KEPT.unpack_from(data, at))
+            at += _KEPT.size
+        doubted: list[int] = []
+        for _ in range(count):
+            start, floor, fid, offset, high, high_fid, high_offset, doubt, length = _BLOCKING.unpack_from(data, at)
+            at += _BLOCKING.size
+            key = data[at : at + length]
+            at += length
+            segment = sorter._open(Entry(Kind.PREWRITE, start, 0, Pointer(fid, offset), key))
+            segment.floor, segment.high, segment.high_at = floor, high, Pointer(high_fid, high_offset)
+            doubted += [start] if doubt else []
+        for start in doubted:
+            sorter._doubt(start)
+            if trust_rollbacks:
+                sorter._match(Entry(Kind.ROLLBACK, start, 0, _START))
+        return sorter
+
+    def _open(self, entry: Entry) -> _Segment:
         last = self._root.older
         segment = _Segment(entry, self._seen, 0, entry.pointer, last, self._root)
         last.newer = self._root.older = segment
-        self._waiting.setdefault(entry.start_ts, []).append(segment)
+        found = self._waiting.get(entry.start_ts)
+        if found is None:
+            self._waiting[entry.start_ts] = [segment]
+        else:
+            segment.doubted = found[0].doubted  # the same P again
+            found.append(segment)
+        self._count += 1
+        return segment
+
+    def _doubt(self, start_ts: int) -> Outcome:
+        segments = self._waiting.get(start_ts)
+        if segments is None:
+            return Outcome.UNMATCHED
+        self._doubted[start_ts] = None
+        for segment in segments:
+            segment.doubted = True
+        return Outcome.DOUBTED
 
     def _match(self, entry: Entry) -> Outcome:
         segments = self._waiting.pop(entry.start_ts, None)
         if segments is None:
             return Outcome.UNMATCHED
+        self._doubted.pop(entry.start_ts, None)
+        self._count -= len(segments)
+        commit_ts = entry.commit_ts if entry.kind is Kind.COMMIT else 0
+        early = False
         for segment in segments:
             segment.older.newer, segment.newer.older = segment.newer, segment.older
             self._raise(segment.older, segment.high, segment.high_at)
-        early = entry.kind is Kind.COMMIT and any(entry.commit_ts <= segment.floor for segment in segments)
+            if commit_ts:
+                self.need(segment.prewrite.pointer.fid, commit_ts)
+                early = early or commit_ts <= segment.floor
         return Outcome.TOO_EARLY if early else Outcome.TAKEN
 
     @staticmethod

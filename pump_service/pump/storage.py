@@ -9,37 +9,56 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 import uuid
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
+from typing import NamedTuple
 
 import structlog
-from google.protobuf.message import DecodeError
 
-from binlake.errors import Permanent, WireError
-from binlake.wire.binlog_pb2 import Binlog
-from binlake.wire.build import emit_always
-from pump_service.pump.follower import Counters, Follower, kind_of
-from pump_service.pump.groupcommit import Budget, GroupCommit, Item
+from binlake.errors import BinlakeError, Permanent, WireError
+from binlake.wire.binlog_pb2 import Binlog, Commit, Rollback
+from pump_service.durable import replace_file
+from pump_service.pump.files import Files
+from pump_service.pump.follower import Counters, Follower, file_max_at_head
+from pump_service.pump.groupcommit import Budget, Done, GroupCommit, Item
+from pump_service.pump.heads import PROOF, Head, normal, parse
 from pump_service.pump.index import Index
 from pump_service.pump.record import Pointer
 from pump_service.pump.sorter import Entry, Kind
-from pump_service.pump.vlog import SEGMENT_BYTES, ValueLog, sync_directory
+from pump_service.pump.vlog import SEGMENT_BYTES, ValueLog
+
+__all__ = ["DataDirectory", "Removed", "Storage", "StorageOptions", "parse"]
 
 log = structlog.get_logger()
 
+_NEED_START = (Kind.PREWRITE, Kind.COMMIT)
 _PATIENCE_S = 10.0  # below the 15 s after which a writer gives up (tidb-binlog 4)
 
 
 @dataclass(frozen=True)
 class StorageOptions:
-    """`memory_bytes`: what may be in flight between a call and the index; the others as in tidb-binlog 2.2, 2.12."""
+    """`segment_bytes`, `sync_log`: tidb-binlog 2.2, 2.12. `memory_bytes`: what may be in flight between a call and its
+    fsync. `index_queue`: entries that may wait for the index in memory. `trust_rollbacks`: an R ends its P without
+    proof (hazards R-07); False when there is a source to ask.
+    """
 
     segment_bytes: int = SEGMENT_BYTES
     sync_log: bool = True
     memory_bytes: int = 256 << 20
+    index_queue: int = 1 << 18
+    trust_rollbacks: bool = True
+
+
+class Removed(NamedTuple):
+    """What a collection deleted."""
+
+    files: int
+    keys: int
 
 
 class DataDirectory:
@@ -70,14 +89,12 @@ class DataDirectory:
         known = self.recall(name)
         if known:
             return known
-        fresh = self.path / f".{name}.new"
-        with fresh.open("w") as file:
-            file.write(value)
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.rename(self.path / f".{name}")
-        sync_directory(self.path)
+        self.replace(name, value)
         return value
+
+    def replace(self, name: str, value: str) -> None:
+        """Write `.name` durably, whatever it was."""
+        replace_file(self.path / f".{name}", [value.encode()])
 
     def available_bytes(self) -> int:
         """Bytes of the file system that an ordinary user may still take."""
@@ -92,20 +109,27 @@ class DataDirectory:
 class Storage:
     """Open with the recovery done; see the module. All methods may be called from any thread."""
 
-    def __init__(self, directory: Path, options: StorageOptions = StorageOptions()) -> None:
+    def __init__(
+        self, directory: Path, options: StorageOptions = StorageOptions(), *, files: Files | None = None
+    ) -> None:
         self.directory = DataDirectory(directory)
         try:
-            self._log = ValueLog(directory / "value", segment_bytes=options.segment_bytes, sync=options.sync_log)
             self.index = Index(directory / "kv")
+            self._log = self._open_log(options, files)
         except BaseException:
             self.directory.close()
             raise
         self._budget = Budget(options.memory_bytes, _PATIENCE_S)
-        self._follower = Follower(self.index, self._budget.give_back)
+        self._follower = Follower(
+            self.index, self._log, trust_rollbacks=options.trust_rollbacks, queue_limit=options.index_queue
+        )
         self._commit = GroupCommit(self._log, self._follower.put, self._budget.give_back)
-        start = min(self.index.head, self.index.handle)
-        records = self._follower.recover(self._log.scan_from(start))
-        log.info("storage_opened", records=records, watermark=self.watermark, store_uuid=self.directory.store_uuid)
+        begun = time.monotonic()
+        records = self._follower.recover()
+        log.info(
+            "storage_opened", records=records, seconds=round(time.monotonic() - begun, 2), watermark=self.watermark,
+            store_uuid=self.directory.store_uuid,
+        )  # fmt: skip
         self._follower.start()
         self._commit.start()
 
@@ -115,18 +139,44 @@ class Storage:
         Raises WireError for bytes that are no binlog or a P, C without its ts; Transient when too much is in flight.
         The future raises Transient (nothing was stored) or Permanent (the disk failed).
         """
-        item = _item(payload)
-        self._budget.take(item.memory)
+        stored: Future[None] = Future()
+
+        def done(error: BinlakeError | None) -> None:
+            if error is None:
+                stored.set_result(None)
+            else:
+                stored.set_exception(error)
+
+        self.submit(payload, done, wait=True)
+        stored.set_running_or_notify_cancel()
+        return stored
+
+    def submit(self, payload: bytes, done: Done, *, wait: bool = False) -> None:
+        """As `append`, for a caller that must not block: `done` is told the outcome on the log's thread.
+
+        `wait`: block for a while when too much is in flight, instead of being refused at once. Raises as `append`.
+        """
+        item = Item(*_checked(payload), done)
+        self._budget.take(item.size, wait=wait)
         try:
             self._commit.put(item)
         except BaseException:
-            self._budget.give_back(item.memory)
+            self._budget.give_back(item.size)
             raise
-        return item.stored
+
+    def end(self, start_ts: int, commit_ts: int | None) -> None:
+        """Store, durably, what is proved (or decided by an operator) of the P `start_ts`: committed at `commit_ts`, or
+        None = rolled back. Raises as `append` and its future.
+        """
+        self.append(_ended(start_ts, commit_ts)).result()
 
     def read(self, pointer: Pointer) -> bytes:
         """The payload at `pointer`. Raises WireError, LostRange."""
         return self._log.read(pointer)
+
+    def read_bytes(self, pointer: Pointer, size: int) -> bytes:
+        """Raw bytes of the value log, unchecked. Raises LostRange."""
+        return self._log.read_bytes(pointer, size)
 
     @property
     def watermark(self) -> int:
@@ -148,9 +198,23 @@ class Storage:
         """Why nothing can be stored or shown at the moment; empty = all is well."""
         return self._log.failed or self._follower.error
 
+    @property
+    def in_flight_bytes(self) -> int:
+        """Bytes taken from writers and not yet durable."""
+        return self._budget.used
+
+    @property
+    def index_lag(self) -> int:
+        """Entries in memory that are durable and not yet indexed."""
+        return len(self._follower.backlog)
+
     def waiting(self, limit: int = 0) -> list[Entry]:
         """The P that block the watermark, in log order."""
         return self._follower.waiting(limit)
+
+    def doubted(self, limit: int = 0) -> list[Entry]:
+        """The P that a writer says are rolled back, without proof (only unless `trust_rollbacks`)."""
+        return self._follower.doubted(limit)
 
     def unmatched(self) -> tuple[int, int]:
         """How many P wait, and the least start_ts of them (0 = none)."""
@@ -164,6 +228,25 @@ class Storage:
         """Let every waiter look at its `give_up` again."""
         self._follower.wake()
 
+    def collect(self, gc_ts: int, bound: int) -> Removed:
+        """Remove what is no longer needed once everything up to `gc_ts` may be gone: the oldest files as long as they end
+        at or below `bound` and hold no P of a later C, and their keys.
+
+        `gc_ts` is durable before the first deletion. Raises OSError, plyvel.Error; then the next call goes on.
+        """
+        if gc_ts > self.index.gc_ts:
+            self.directory.replace("gcts", str(gc_ts))
+            self.index.set_gc_ts(gc_ts)
+        # Never one behind a file that stays: there a P would be left without its C.
+        files = self._log.old_files()
+        needed = self._follower.needed(fid for fid, _ in files)
+        over = takewhile(lambda one: one[1] <= bound and needed.get(one[0], gc_ts + 1) <= gc_ts, files)
+        fids = [fid for fid, _ in over]
+        keys = self.index.remove_below(gc_ts, fids) if fids else 0
+        self._log.remove(fids)
+        self._follower.forget(fids)
+        return Removed(len(fids), keys)
+
     def close(self) -> None:
         """Store and index what is in flight, then close and free the directory."""
         self._commit.close()
@@ -172,23 +255,36 @@ class Storage:
         self.index.close()
         self.directory.close()
 
+    def _open_log(self, options: StorageOptions, files: Files | None) -> ValueLog:
+        recorded = int(self.directory.recall("gcts") or 0)
+        if recorded > self.index.gc_ts:  # the index was lost and is built again: what was collected stays collected
+            self.index.set_gc_ts(recorded)
+        values = ValueLog(
+            self.directory.path / "value", segment_bytes=options.segment_bytes, sync=options.sync_log, files=files,
+            known=file_max_at_head(self.index),
+        )  # fmt: skip
+        head = self.index.head
+        if head > values.end or (head == values.end and self.index.checkpoint):
+            raise Permanent(
+                "the value log ends before what the index knows: stored binlogs are lost",
+                where={"index_head": tuple(head), "value_log_end": tuple(values.end)},
+                hint="restore the files of value/; or remove kv/ to go on with what is left",
+            )
+        return values
 
-def parse(payload: bytes) -> Binlog:
-    """The binlog in `payload`. Raises WireError."""
-    try:
-        return Binlog.FromString(payload)
-    except DecodeError as error:
-        raise WireError("the payload is no binlog", where={"bytes": len(payload), "reason": error}) from None
+
+def _ended(start_ts: int, commit_ts: int | None) -> bytes:
+    if commit_ts is None:
+        rollback = Binlog(tp=Rollback, start_ts=start_ts, commit_ts=0, ddl_job_id=0, ddl_schema_state=0)
+        return rollback.SerializeToString() + PROOF
+    commit = Binlog(tp=Commit, start_ts=start_ts, commit_ts=commit_ts, ddl_job_id=0, ddl_schema_state=0)
+    return commit.SerializeToString()
 
 
-def _item(payload: bytes) -> Item:
-    binlog = parse(payload)
-    kind = kind_of(binlog)
-    if kind in (Kind.PREWRITE, Kind.COMMIT) and binlog.start_ts <= 0:
-        raise WireError("a P or C needs its start_ts", where={"start_ts": binlog.start_ts})
-    if kind is Kind.COMMIT and binlog.commit_ts <= 0:
-        raise WireError("a C needs its commit_ts", where={"start_ts": binlog.start_ts})
-    if emit_always(binlog):
-        payload = binlog.SerializeToString()
-    key = binlog.prewrite_key if kind is Kind.PREWRITE else b""
-    return Item(payload, kind, binlog.start_ts, binlog.commit_ts, key)
+def _checked(payload: bytes) -> tuple[bytes, Head]:
+    head, payload = normal(payload)
+    if head.kind in _NEED_START and head.start_ts <= 0:
+        raise WireError("a P or C needs its start_ts", where={"start_ts": head.start_ts})
+    if head.kind is Kind.COMMIT and head.commit_ts <= 0:
+        raise WireError("a C needs its commit_ts", where={"start_ts": head.start_ts})
+    return payload, head

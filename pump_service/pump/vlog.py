@@ -6,16 +6,17 @@ the footer rules are the original's (tidb-binlog 2.2).
 
 from __future__ import annotations
 
-import mmap
+import io
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import structlog
 
 from binlake.errors import BinlakeError, LostRange, Permanent, Transient
-from binlake.wire.binlog_pb2 import Binlog
+from pump_service.pump.files import Files
+from pump_service.pump.heads import head_of
 from pump_service.pump.record import (
     FOOTER,
     HEADER,
@@ -23,7 +24,7 @@ from pump_service.pump.record import (
     check_payload,
     decode_footer,
     encode_footer,
-    encode_record,
+    encode_header,
     scan,
 )
 
@@ -32,29 +33,41 @@ log = structlog.get_logger()
 SEGMENT_BYTES = 500 << 20  # tidb-binlog 2.2
 SEAL_ON_CLOSE_BYTES = 50 << 10  # a smaller file stays open for the next start
 _FIRST_READ = 4096
+_JOIN_BYTES = 4 << 20  # a larger batch is written piece by piece instead of being copied
+_START = Pointer(0, 0)
 
 
 class ValueLog:
     """The files `NNNNNN.vlog` of one directory.
 
+    `known`: a place and the greatest ts of its file up to there, so that a start need not read what is before it.
     Raises LostRange for a pointer into a file that is gone, WireError for a damaged record, Transient when a
     batch could not be written and was taken back, Permanent once the disk has failed to sync.
     """
 
-    def __init__(self, directory: Path, *, segment_bytes: int = SEGMENT_BYTES, sync: bool = True) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        segment_bytes: int = SEGMENT_BYTES,
+        sync: bool = True,
+        files: Files | None = None,
+        known: tuple[Pointer, int] = (_START, 0),
+    ) -> None:
         self._directory = directory
         self._segment_bytes = segment_bytes
         self._sync = sync
+        self._files = files or Files()
         self._failed = ""
-        self._handles: dict[int, int] = {}
+        self._handles: dict[int, io.FileIO] = {}
         self._handles_lock = threading.Lock()
         self._max_ts: dict[int, int] = {}
         directory.mkdir(parents=True, exist_ok=True)
         self._fids = sorted(int(path.stem) for path in directory.glob("[0-9]*.vlog"))
-        sealed = [self._load(fid) for fid in self._fids]
+        sealed = [self._load(fid, known) for fid in self._fids]
         if not sealed or sealed[-1]:
             self._create(self._fids[-1] + 1 if self._fids else 0)
-        self._end = os.fstat(self._handle(self._fids[-1])).st_size
+        self._end = self._size(self._handle(self._fids[-1]))
 
     @property
     def end(self) -> Pointer:
@@ -71,6 +84,18 @@ class ValueLog:
         """Why nothing can be written any more; empty while all is well."""
         return self._failed
 
+    def file_max_ts(self, fid: int) -> int:
+        """The greatest ts in file `fid` so far; 0 for a file that is gone."""
+        return self._max_ts.get(fid, 0)
+
+    def old_files(self) -> list[tuple[int, int]]:
+        """(fid, greatest ts) of every file but the current one, the oldest first."""
+        return [(fid, self._max_ts[fid]) for fid in self._fids[:-1]]
+
+    def holds(self, fid: int) -> bool:
+        """Whether file `fid` is still there."""
+        return fid in self._max_ts
+
     def room(self) -> int:
         """Bytes until the current file reaches its limit: a batch should end there."""
         return self._segment_bytes - self._end
@@ -79,12 +104,14 @@ class ValueLog:
         """Write records in one write and one fdatasync; their places. `max_ts`: the greatest ts among them."""
         if self._failed:
             raise Permanent("the value log cannot be written", where={"reason": self._failed})
-        fid, offset, pointers, records = self._fids[-1], self._end, [], []
+        fid, offset = self._fids[-1], self._end
+        pointers: list[Pointer] = []
+        pieces: list[bytes] = []
         for payload in payloads:
             pointers.append(Pointer(fid, offset))
-            records.append(encode_record(payload))
-            offset += len(records[-1])
-        self._write(b"".join(records), offset)
+            pieces += (encode_header(payload), payload)
+            offset += HEADER.size + len(payload)
+        self._write(pieces if offset - self._end > _JOIN_BYTES else [b"".join(pieces)], offset)
         self._max_ts[fid] = max(self._max_ts[fid], max_ts)
         if self._end >= self._segment_bytes:
             self._rotate()
@@ -92,94 +119,124 @@ class ValueLog:
 
     def read(self, pointer: Pointer) -> bytes:
         """The payload of the record at `pointer`, magic and crc checked."""
-        handle = self._handle(pointer.fid)
+        file = self._handle(pointer.fid)
+        handle = file.fileno()
         data = os.pread(handle, _FIRST_READ, pointer.offset)
         header = data[: HEADER.size]
         length = HEADER.unpack(header)[1] if len(header) == HEADER.size else 0
         body = data[HEADER.size : HEADER.size + length]
-        if len(body) < length and pointer.offset + HEADER.size + length <= os.fstat(handle).st_size:
+        if len(body) < length and pointer.offset + HEADER.size + length <= self._size(file):
             body = os.pread(handle, length, pointer.offset + HEADER.size)
         check_payload(header, body, pointer)
         return body
 
-    def scan_from(self, pointer: Pointer) -> Iterator[tuple[Pointer, bytes]]:
-        """Every readable record at or after `pointer`, in log order; damaged bytes are logged and passed over."""
-        for fid in [fid for fid in self._fids if fid >= pointer.fid]:
-            yield from self._scan_file(fid, pointer.offset if fid == pointer.fid else 0)
+    def read_bytes(self, pointer: Pointer, size: int) -> bytes:
+        """`size` raw bytes from `pointer` on, headers included; fewer at the end of the file."""
+        file = self._handle(pointer.fid)
+        return os.pread(file.fileno(), size, pointer.offset)
+
+    def scan_from(self, pointer: Pointer, upto: Pointer | None = None) -> Iterator[tuple[Pointer, bytes]]:
+        """Every readable record from `pointer` to before `upto` (default: the end), in log order.
+
+        Damaged bytes are logged and passed over.
+        """
+        end = upto or self.end
+        for fid in [fid for fid in self._fids if pointer.fid <= fid <= end.fid]:
+            start = pointer.offset if fid == pointer.fid else 0
+            yield from self._scan_file(fid, start, end.offset if fid == end.fid else None)
+
+    def remove(self, fids: Iterable[int]) -> None:
+        """Delete files, the oldest first; readers that hold one keep it until they are done. Raises OSError."""
+        for fid in sorted(fids):
+            if fid == self._fids[-1]:
+                raise ValueError("the current file of the value log is never removed")
+            self._files.remove(self._path(fid))
+            with self._handles_lock:
+                self._handles.pop(fid, None)
+                self._fids = [kept for kept in self._fids if kept != fid]
+                del self._max_ts[fid]
+            self._files.sync_directory(self._directory)  # each by itself: no later file goes before an earlier one
 
     def close(self) -> None:
         """Seal the current file when it is worth it (50 KiB) and close all files."""
         if not self._failed and self._end >= SEAL_ON_CLOSE_BYTES:
             self._seal()
         with self._handles_lock:
-            for handle in self._handles.values():
-                os.close(handle)
+            for file in self._handles.values():
+                file.close()
             self._handles.clear()
 
     def _path(self, fid: int) -> Path:
         return self._directory / f"{fid:06d}.vlog"
 
-    def _handle(self, fid: int) -> int:
+    def _handle(self, fid: int) -> io.FileIO:
         with self._handles_lock:
             if fid not in self._handles:
                 try:
-                    self._handles[fid] = os.open(self._path(fid), os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
+                    self._handles[fid] = self._files.open(self._path(fid))
                 except FileNotFoundError:
                     raise LostRange("a file of the value log is gone", where={"file": self._path(fid).name}) from None
             return self._handles[fid]
 
-    def _load(self, fid: int) -> bool:
-        handle = self._handle(fid)
-        size = os.fstat(handle).st_size
-        footer = decode_footer(os.pread(handle, FOOTER.size, max(0, size - FOOTER.size)))
-        self._max_ts[fid] = self._scan_max_ts(fid) if footer is None else footer
+    @staticmethod
+    def _size(file: io.FileIO) -> int:
+        return os.fstat(file.fileno()).st_size
+
+    def _load(self, fid: int, known: tuple[Pointer, int]) -> bool:
+        footer = self._footer(self._handle(fid))
+        self._max_ts[fid] = self._scan_max_ts(fid, known) if footer is None else footer
         return footer is not None
 
-    def _scan_max_ts(self, fid: int) -> int:
-        greatest = 0
-        for _, payload in self._scan_file(fid, 0):
-            binlog = Binlog.FromString(payload)
-            greatest = max(greatest, binlog.start_ts, binlog.commit_ts)
+    def _footer(self, file: io.FileIO) -> int | None:
+        size = self._size(file)
+        return decode_footer(os.pread(file.fileno(), FOOTER.size, max(0, size - FOOTER.size)))
+
+    def _scan_max_ts(self, fid: int, known: tuple[Pointer, int]) -> int:
+        start, greatest = (known[0].offset, known[1]) if known[0].fid == fid else (0, 0)
+        for _, payload in self._scan_file(fid, start, None):
+            head = head_of(payload)
+            greatest = max(greatest, head.start_ts, head.commit_ts)
         return greatest
 
-    def _scan_file(self, fid: int, start: int) -> Iterator[tuple[Pointer, bytes]]:
-        handle = self._handle(fid)
-        size = os.fstat(handle).st_size
-        if start >= size:
-            return
-        with mmap.mmap(handle, size, access=mmap.ACCESS_READ) as data:
-            sealed = decode_footer(data[-FOOTER.size :]) is not None
-            for found in scan(data, start, size - FOOTER.size if sealed else size):
-                if found.payload is None:
-                    log.warning("value_log_damaged", file=self._path(fid).name, offset=found.offset, bytes=found.size)
-                else:
-                    yield Pointer(fid, found.offset), found.payload
+    def _scan_file(self, fid: int, start: int, stop: int | None) -> Iterator[tuple[Pointer, bytes]]:
+        file = self._handle(fid)
+        size = self._size(file)
+        sealed = fid != self._fids[-1] and self._footer(file) is not None
+        end = size - FOOTER.size if sealed else size
+        for found in scan(
+            lambda at, count: os.pread(file.fileno(), count, at), start, end if stop is None else min(stop, end)
+        ):
+            if found.payload is None:
+                log.warning("value_log_damaged", file=self._path(fid).name, offset=found.offset, bytes=found.size)
+            else:
+                yield Pointer(fid, found.offset), found.payload
 
-    def _write(self, data: bytes, end: int) -> None:
-        handle = self._handle(self._fids[-1])
+    def _write(self, pieces: Sequence[bytes], end: int) -> None:
+        file = self._handle(self._fids[-1])
         try:
-            view = memoryview(data)
-            while view:
-                view = view[os.write(handle, view) :]
+            for piece in pieces:
+                view = memoryview(piece)
+                while view:
+                    view = view[self._files.append(file, view) :]
         except OSError as error:
-            self._take_back(handle, error)
-        self._flush(handle)
+            self._take_back(file, error)
+        self._flush(file)
         self._end = end
 
-    def _take_back(self, handle: int, error: OSError) -> None:
+    def _take_back(self, file: io.FileIO, error: OSError) -> None:
         # The callers will be told that nothing was stored, so nothing may stay.
         try:
-            os.ftruncate(handle, self._end)
+            self._files.truncate(file, self._end)
         except OSError as second:
             self._failed = f"write failed ({error}) and could not be taken back ({second})"
             raise Permanent(self._failed) from second
         raise Transient("the value log could not be written", where={"reason": error}) from error
 
-    def _flush(self, handle: int) -> None:
+    def _flush(self, file: io.FileIO) -> None:
         if not self._sync:
             return
         try:
-            os.fdatasync(handle)
+            self._files.sync(file)
         except OSError as error:
             # After a failed sync the kernel may have dropped the pages: a later success would prove nothing.
             self._failed = f"fdatasync failed: {error}"
@@ -196,22 +253,13 @@ class ValueLog:
     def _seal(self) -> None:
         fid = self._fids[-1]
         footer = encode_footer(self._max_ts[fid])
-        self._write(footer, self._end + len(footer))
+        self._write([footer], self._end + len(footer))
 
     def _create(self, fid: int) -> None:
-        handle = os.open(self._path(fid), os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        file = self._files.open(self._path(fid), create=True)
         with self._handles_lock:
-            self._handles[fid] = handle
-        sync_directory(self._directory)
+            self._handles[fid] = file
+        self._files.sync_directory(self._directory)
         self._max_ts[fid] = 0
         self._end = 0
         self._fids.append(fid)
-
-
-def sync_directory(directory: Path) -> None:
-    """Make the names in `directory` durable: a file that was just created may otherwise vanish with the power."""
-    handle = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

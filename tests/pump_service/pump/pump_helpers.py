@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import islice
 from pathlib import Path
 
 from binlake.wire import build
 from binlake.wire.binlog_pb2 import Binlog, PrewriteValue
 from pump_service.pump.pull import Transaction, pull
+from pump_service.pump.sorter import Entry, Kind
 from pump_service.pump.storage import Storage
 
 VALUE = PrewriteValue(schema_version=23).SerializeToString()
@@ -65,3 +66,17 @@ def settled(storage: Storage, after_ts: int = 0) -> list[Transaction]:
 
 def open_storage(path: Path) -> Storage:
     return Storage(path)
+
+
+def plain_rule(entries: Sequence[Entry]) -> int:
+    """tidb-binlog 2.5 word for word: a queue whose head P waits for its C or R anywhere later."""
+    watermark = 0
+    for place, entry in enumerate(entries):
+        later = entries[place + 1 :]
+        if entry.kind is Kind.PREWRITE:
+            ends = (Kind.COMMIT, Kind.ROLLBACK)
+            if not any(other.kind in ends and other.start_ts == entry.start_ts for other in later):
+                return watermark
+        else:
+            watermark = max(watermark, entry.commit_ts)
+    return watermark

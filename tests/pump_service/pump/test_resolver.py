@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 from pump_cluster import MemoryCluster
-from pump_helpers import prewrite, settled, store, until
+from pump_helpers import VALUE, commit, prewrite, reach, rollback, settled, store, until
 
-from binlake.source import TidbSource
+from binlake import tso
+from binlake.errors import SourceUnavailable
+from binlake.source import Committed, Locked, RolledBack, Status, TidbSource, Unknown
 from binlake.wire import build
-from pump_service.pump.resolver import NoStatusSource, Resolver
-from pump_service.pump.storage import Storage
+from binlake.wire.binlog_pb2 import Binlog
+from pump_service.pump.resolver import TXN_TIMEOUT_S, NoStatusSource, Resolver
+from pump_service.pump.storage import Storage, StorageOptions
 
 
 def answer(**info: object) -> str:
@@ -96,3 +100,142 @@ def test_without_anybody_to_ask_a_prewrite_blocks_and_says_so(storage: Storage) 
     resolver.round()
     resolver.round()
     assert "--status-url" in resolver.blocked
+
+
+class Answers:
+    """A status source with an answer by start_ts; `asked` in order."""
+
+    def __init__(self, answers: dict[int, Status]) -> None:
+        self.answers = answers
+        self.asked: list[int] = []
+
+    def transaction_status(self, start_ts: int, key: bytes) -> Status:
+        assert key == f"k{start_ts}".encode()
+        self.asked.append(start_ts)
+        found = self.answers.get(start_ts)
+        if found is None:
+            raise SourceUnavailable("nobody is there")
+        return found
+
+
+@pytest.fixture
+def doubting(tmp_path: Path) -> Iterator[Storage]:
+    """A storage that takes no writer's R for a proof."""
+    opened = Storage(tmp_path / "doubting", StorageOptions(trust_rollbacks=False))
+    yield opened
+    opened.close()
+
+
+def ask_until(resolver: Resolver, condition: Callable[[], bool], what: str) -> None:
+    """Verify again and again, as the pump does."""
+
+    def look() -> bool:
+        resolver.verify()
+        return condition()
+
+    until(look, what)
+
+
+def test_an_r_that_lies_loses_nothing(doubting: Storage) -> None:
+    # R-07: TiDB sends an R after an undetermined commit, too. 100 is committed, 200 is rolled back.
+    source = Answers({100: Committed(500), 200: RolledBack()})
+    resolver = Resolver(doubting, source)
+    store(doubting, prewrite(100), rollback(100), prewrite(200), rollback(200), build.fake(700))
+    until(lambda: len(doubting.doubted()) == 2, "both wait for a proof")
+    assert (doubting.watermark, settled(doubting)) == (0, [])
+    ask_until(resolver, lambda: doubting.watermark == 700, "both are proved")
+    found = settled(doubting)
+    assert [(start, ts) for start, ts, _ in found] == [(100, 500), (700, 700)]
+    assert Binlog.FromString(found[0][2]).prewrite_value == VALUE
+    counters = resolver.counters
+    assert (counters.committed, counters.rolled_back, counters.contradicted, counters.queries) == (1, 1, 1, 2)
+
+
+def test_an_r_waits_as_long_as_nobody_proves_it_and_the_pump_says_why(doubting: Storage) -> None:
+    # R-07: locked, unknown and unreachable prove nothing.
+    source = Answers({})
+    resolver = Resolver(doubting, source)
+    store(doubting, prewrite(100), rollback(100), build.fake(700))
+    for answer, why in ((None, "nobody is there"), (Locked(3000), "lock"), (Unknown("no record"), "no record")):
+        source.answers = {} if answer is None else {100: answer}
+        ask_until(resolver, lambda why=why: why in resolver.blocked, why)
+        assert "start_ts=100" in resolver.blocked
+        assert doubting.watermark == 0
+    source.answers = {100: RolledBack()}
+    ask_until(resolver, lambda: doubting.watermark == 700, "proved")
+    ask_until(resolver, lambda: resolver.blocked == "", "nothing waits")
+    assert [ts for _, ts, _ in settled(doubting)] == [700]
+
+
+def test_questions_about_one_r_become_rare(doubting: Storage) -> None:
+    source = Answers({100: Unknown("no record")})
+    resolver = Resolver(doubting, source)
+    store(doubting, prewrite(100), rollback(100))
+    until(lambda: len(doubting.doubted()) == 1, "it waits")
+    for _ in range(1000):
+        resolver.verify()
+    assert 1 <= len(source.asked) <= 5
+
+
+def test_a_proof_outlives_a_restart_and_the_lost_index_and_a_doubt_does_too(tmp_path: Path) -> None:
+    # R-07: the source forgets (TiKV keeps rollbacks for minutes); what was proved is not asked again.
+    options = StorageOptions(trust_rollbacks=False)
+    storage = Storage(tmp_path, options)
+    store(storage, prewrite(100), rollback(100), prewrite(200), rollback(200), build.fake(300))
+    resolver = Resolver(storage, Answers({100: RolledBack(), 200: Unknown("no record")}))
+    ask_until(resolver, lambda: [entry.start_ts for entry in storage.waiting()] == [200], "one is proved")
+    storage.close()
+    for lost in (False, True):
+        if lost:
+            shutil.rmtree(tmp_path / "kv")
+        storage = Storage(tmp_path, options)
+        assert [entry.start_ts for entry in storage.doubted()] == [200]
+        storage.close()
+    storage = Storage(tmp_path)  # without a source an R is taken at its word
+    reach(storage, 300)
+    assert storage.unmatched() == (0, 0)
+    storage.close()
+
+
+def test_a_commit_ends_a_doubt(doubting: Storage) -> None:
+    store(doubting, prewrite(100), rollback(100), commit(100, 150))
+    reach(doubting, 150)
+    assert (doubting.doubted(), doubting.counters.late_commits) == ([], 0)
+    assert [ts for _, ts, _ in settled(doubting)] == [150]
+
+
+def test_age_is_measured_on_timestamps_and_discards_nothing(storage: Storage) -> None:
+    # S0-51: beyond the timeout a P is told to be overdue; only a proof ends it.
+    assert TXN_TIMEOUT_S == 600
+    begin = tso.compose(1_000_000)
+    source = Answers({begin: Unknown("neither lock nor write record")})
+    resolver = Resolver(storage, source, timeout_s=2.0)
+    for age_s, late in ((1, False), (3, True)):
+        now = tso.compose(1_000_000 + age_s * 1000)
+        store(storage, *([prewrite(begin)] if age_s == 1 else []), build.fake(now))
+        until(lambda: storage.unmatched() == (1, begin), "it waits")
+        resolver.round()
+        resolver.round()
+        assert ("beyond the transaction timeout of 2 s" in resolver.blocked) is late
+        assert (resolver.overdue, storage.watermark) == (int(late), 0)
+    source.answers[begin] = Locked(20_000)
+    resolver.round()
+    assert "ttl 20000" in resolver.blocked
+    assert storage.watermark == 0
+    source.answers[begin] = RolledBack()
+    resolver.round()
+    reach(storage, tso.compose(1_003_000))
+
+
+def test_many_rollbacks_are_verified_at_once(doubting: Storage) -> None:
+    # R are common (1 to 15 % of transactions): they must not stop the watermark for long.
+    starts = range(1000, 4000, 3)
+    source = Answers({start: RolledBack() for start in starts})
+    resolver = Resolver(doubting, source)
+    for start in starts:
+        doubting.append(prewrite(start).SerializeToString())
+        doubting.append(rollback(start).SerializeToString())
+    store(doubting, build.fake(9000))
+    ask_until(resolver, lambda: doubting.watermark == 9000, "all are proved")
+    assert resolver.counters.rolled_back == len(starts)
+    resolver.close()

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from hypothesis import given
 from hypothesis import strategies as st
+from pump_helpers import plain_rule
 
 from pump_service.pump.record import Pointer
 from pump_service.pump.sorter import Entry, Kind, Outcome, Sorter
@@ -35,20 +36,6 @@ def fed(*entries: Entry) -> Sorter:
     for entry in entries:
         sorter.push(entry)
     return sorter
-
-
-def plain_rule(entries: Sequence[Entry]) -> int:
-    """tidb-binlog 2.5 word for word: a queue whose head P waits for its C or R anywhere later."""
-    watermark = 0
-    for place, entry in enumerate(entries):
-        later = entries[place + 1 :]
-        if entry.kind is Kind.PREWRITE:
-            ends = (Kind.COMMIT, Kind.ROLLBACK)
-            if not any(other.kind in ends and other.start_ts == entry.start_ts for other in later):
-                return watermark
-        else:
-            watermark = max(watermark, entry.commit_ts)
-    return watermark
 
 
 def test_a_prewrite_blocks_until_its_commit_is_seen() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import shutil
 import struct
 import tarfile
@@ -15,6 +16,7 @@ from pump_helpers import VALUE, commit, prewrite, pulled, reach, rollback, settl
 from binlake.errors import LostRange, Permanent, Transient, WireError
 from binlake.wire import binlog_pb2 as pb
 from binlake.wire import build
+from pump_service.pump.files import Files
 from pump_service.pump.pull import pull
 from pump_service.pump.record import HEADER, MAGIC, Pointer
 from pump_service.pump.storage import Storage, StorageOptions
@@ -225,19 +227,49 @@ def test_fields_that_go_always_emits_are_added(storage: Storage) -> None:
     assert storage.read(Pointer(0, 0)) == prewrite(10).SerializeToString()
 
 
+class GatedFiles(Files):
+    """A disk whose sync waits until the gate is open."""
+
+    def __init__(self) -> None:
+        self.gate = threading.Event()
+
+    def sync(self, file: io.FileIO) -> None:
+        assert self.gate.wait(10)
+        super().sync(file)
+
+
 def test_bytes_in_flight_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pump_service.pump.storage._PATIENCE_S", 0.05)
-    storage = Storage(tmp_path, StorageOptions(memory_bytes=2000))
-    gate = threading.Event()
-    write = storage.index.write
-    monkeypatch.setattr(storage.index, "write", lambda *a, **k: (gate.wait(10), write(*a, **k)))
-    fakes = [build.fake(ts) for ts in range(1, 20)]
+    files = GatedFiles()
+    storage = Storage(tmp_path, StorageOptions(memory_bytes=200), files=files)
     with pytest.raises(Transient, match="behind"):
-        store(storage, *fakes)
-    gate.set()
-    until(lambda: storage.watermark >= 3, "the index caught up")
+        store(storage, *(build.fake(ts) for ts in range(1, 20)))
+    with pytest.raises(Transient, match="behind"):
+        storage.submit(build.fake(30).SerializeToString(), lambda _: None)  # at once
+    files.gate.set()
+    until(lambda: storage.in_flight_bytes == 0, "the disk caught up")
     store(storage, prewrite(100, b"x" * 5000), commit(100, 101))  # larger than the bound: let in alone
     reach(storage, 101)
+    storage.close()
+
+
+def test_a_slow_index_costs_no_memory_and_no_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # tidb-binlog 2.4, slow chaser: acks go on, what does not fit into memory is read back from the log on disk.
+    storage = Storage(tmp_path, StorageOptions(segment_bytes=4000, index_queue=20))
+    gate, write = threading.Event(), storage.index.write
+    monkeypatch.setattr(storage.index, "write", lambda *a, **k: (gate.wait(10), write(*a, **k)))
+    for start in range(10, 2000, 10):
+        store(storage, prewrite(start), commit(start, start + 1))
+        assert storage.index_lag <= 22
+    assert storage.watermark == 0
+    gate.set()
+    reach(storage, 1991)
+    assert storage.counters.slow_chases >= 1
+    for start in range(2000, 2300, 10):  # and it follows from memory again
+        store(storage, prewrite(start), commit(start, start + 1))
+    reach(storage, 2291)
+    assert [ts for _, ts, _ in settled(storage)] == list(range(11, 2300, 10))
+    assert (storage.counters.late_commits, storage.counters.duplicates, storage.unmatched()) == (0, 0, (0, 0))
     storage.close()
 
 
@@ -286,4 +318,27 @@ def test_a_data_directory_of_an_original_pump_is_served(tmp_path: Path) -> None:
     fakes = {b.commit_ts for b in records if 0 < b.start_ts == b.commit_ts <= originals_watermark}
     assert found == sorted({b.commit_ts for b in shown if b.start_ts in prewrites} | fakes)
     assert len(found) > 100
+    storage.close()
+
+
+def test_long_and_short_pulls_of_mixed_sizes_give_the_same(tmp_path: Path) -> None:
+    # S0-52, S0-53: whole stretches of the files, or record by record: the same transactions, byte for byte.
+    storage = Storage(tmp_path, StorageOptions(segment_bytes=200_000))
+    sizes = [0, 10, 300, 70_000, 5, 200, 3_000_000, 40]
+    written, expected = [], []
+    for number in range(80):
+        start, value = number * 10 + 1, b"x" * sizes[number % len(sizes)]
+        opened = build.prewrite(start, b"k", value)
+        done = build.commit(opened, start + (500_000 if number % 7 == 0 else 5))
+        written += [opened, build.fake(start + 1), build.commit(opened, done.commit_ts)]
+        if value:
+            done.prewrite_value = value
+        expected += [(start + 1, start + 1, build.fake(start + 1).SerializeToString())]
+        expected += [(start, done.commit_ts, done.SerializeToString())]
+    store(storage, *written)
+    expected.sort(key=lambda found: found[1])
+    reach(storage, expected[-1][1])
+    assert settled(storage) == expected
+    for after in (expected[100][1], expected[-3][1]):
+        assert settled(storage, after) == [found for found in expected if found[1] > after]
     storage.close()

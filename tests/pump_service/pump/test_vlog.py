@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import io
 from pathlib import Path
 
 import pytest
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from binlake.errors import LostRange, Permanent, Transient, WireError
 from binlake.wire import build
-from pump_service.pump import vlog
+from pump_service.pump.files import Files
 from pump_service.pump.record import Pointer, decode_footer, encode_footer, encode_record, scan
 from pump_service.pump.vlog import ValueLog
 
@@ -47,7 +47,7 @@ def test_a_scan_finds_every_record_around_damage(before: list[bytes], garbage: b
     # A torn record in the middle: what follows it is still found (tidb-binlog 2.2).
     torn = encode_record(b"x" * 50)[: 16 + len(garbage)]
     data = b"".join(map(encode_record, before)) + torn + b"".join(map(encode_record, after))
-    found = list(scan(data, 0, len(data)))
+    found = list(scan(lambda at, size: data[at : at + size], 0, len(data)))
     assert [item.payload for item in found if item.payload is not None] == before + after
     assert sum(item.size for item in found) == len(data)
 
@@ -102,37 +102,81 @@ def test_new_records_follow_a_torn_tail(tmp_path: Path) -> None:
     assert [payload for _, payload in again.scan_from(Pointer(0, 0))] == [FAKE_BYTES, C_BYTES]
 
 
-def test_a_failed_write_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    log = ValueLog(tmp_path)
-    log.append([b"kept"], 1)
+class FaultyFiles(Files):
+    """A disk that fails where it is told to: `room` bytes can be written, `sync_error` is what a sync raises."""
 
-    def half(handle: int, data: bytes) -> int:
-        if len(data) < 20:
+    def __init__(self) -> None:
+        self.room: int | None = None
+        self.sync_error: OSError | None = None
+
+    def append(self, file: io.FileIO, data: bytes | memoryview) -> int:
+        if self.room is None:
+            return super().append(file, data)
+        if not self.room:
             raise OSError(28, "No space left on device")
-        return real(handle, data[:20])
+        taken = super().append(file, bytes(data[: self.room]))
+        self.room -= taken
+        return taken
 
-    real = os.write
-    with monkeypatch.context() as patched:
-        patched.setattr(vlog.os, "write", half)
-        with pytest.raises(Transient, match="No space left"):
-            log.append([b"refused"], 2)
+    def sync(self, file: io.FileIO) -> None:
+        if self.sync_error is not None:
+            raise self.sync_error
+        super().sync(file)
+
+
+def test_a_failed_write_leaves_nothing_behind(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    log = ValueLog(tmp_path, files=files)
+    log.append([b"kept"], 1)
+    files.room = 20
+    with pytest.raises(Transient, match="No space left"):
+        log.append([b"refused"], 2)
+    files.room = None
     log.append([b"after"], 3)
     assert [payload for _, payload in log.scan_from(Pointer(0, 0))] == [b"kept", b"after"]
 
 
-def test_after_a_failed_sync_nothing_is_ever_acked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    log = ValueLog(tmp_path)
-
-    def broken(_: int) -> None:
-        raise OSError(5, "Input/output error")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(vlog.os, "fdatasync", broken)
-        with pytest.raises(Permanent, match="fdatasync"):
-            log.append([b"a"], 1)
+def test_after_a_failed_sync_nothing_is_ever_acked_again(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    log = ValueLog(tmp_path, files=files)
+    files.sync_error = OSError(5, "Input/output error")
+    with pytest.raises(Permanent, match="fdatasync"):
+        log.append([b"a"], 1)
+    files.sync_error = None
     with pytest.raises(Permanent, match="cannot be written"):
         log.append([b"b"], 2)
     assert "Input/output" in log.failed
+
+
+def test_a_removed_file_stays_readable_for_who_holds_it_and_is_a_lost_range_afterwards(tmp_path: Path) -> None:
+    log = ValueLog(tmp_path, segment_bytes=50)
+    first, second = (log.append([bytes([n]) * 60], n)[0] for n in (1, 2))
+    running = log.scan_from(first)
+    assert next(running)[0] == first
+    assert log.old_files() == [(0, 1), (1, 2)]
+    log.remove([0])
+    assert [place for place, _ in running] == [second]
+    with pytest.raises(LostRange, match=r"000000\.vlog"):
+        log.read(first)
+    with pytest.raises(ValueError, match="current"):
+        log.remove([log.end.fid])
+
+
+def test_a_start_reads_only_what_is_behind_the_known_place(tmp_path: Path) -> None:
+    log = ValueLog(tmp_path)
+    log.append([build.fake(ts).SerializeToString() for ts in (5, 6)], 6)
+    known = log.append([build.fake(7).SerializeToString()], 7)[0]
+    with (tmp_path / "000000.vlog").open("r+b") as file:
+        file.write(b"never read")
+    assert ValueLog(tmp_path, known=(known, 6)).max_ts == 7
+
+
+def test_a_batch_larger_than_one_buffer_is_written_piece_by_piece(tmp_path: Path) -> None:
+    log = ValueLog(tmp_path)
+    payloads = [b"a" * (3 << 20), b"b" * (3 << 20), b"c"]
+    places = log.append(payloads, 1)
+    assert [log.read(place) for place in places] == payloads
+    assert [payload for _, payload in log.scan_from(Pointer(0, 0))] == payloads
 
 
 def test_a_pointer_into_a_removed_file_is_a_lost_range(tmp_path: Path) -> None:

@@ -1,0 +1,105 @@
+"""The pump's storage against the floors of this machine: `python bench/bench_storage.py [WRITES]`, no network.
+
+Writes/s and CPU per write (all threads: group commit, index, sorter) of 200-byte P and C with fsync, beside raw append +
+fdatasync of the same bytes in the same batches; pulled transactions/s beside raw reading of the same files.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import structlog
+
+from binlake.wire import build
+from pump_service.pump.pull import pull_batches
+from pump_service.pump.storage import Storage
+
+VALUE = os.urandom(150)
+_WINDOW = 256  # calls in flight, as 256 writers would have
+
+
+def main(writes: int) -> None:
+    structlog.configure(processors=[lambda *_: (_ for _ in ()).throw(structlog.DropEvent)])
+    with tempfile.TemporaryDirectory(dir=os.environ.get("BINLAKE_BENCH_DIR")) as name:
+        payloads = _payloads(writes)
+        size = sum(map(len, payloads)) + 16 * writes
+        floor = _raw_append(Path(name) / "floor", payloads)
+        storage = Storage(Path(name) / "pump")
+        seconds, cpu, indexed = _write(storage, payloads)
+        print(f"raw append + fdatasync   {writes / floor:>10,.0f} records/s (batches of {_WINDOW})")
+        print(
+            f"write                    {writes / seconds:>10,.0f} writes/s, {cpu / writes * 1e6:.1f} us CPU a write,"
+            f" {floor / seconds:.0%} of the floor; indexed {indexed - seconds:.2f} s later"
+        )
+        raw = min(_raw_read(Path(name) / "pump" / "value") for _ in range(3))
+        took = min(_pull(storage, writes // 2) for _ in range(3))
+        print(f"raw read                 {size / raw / 1e6:>10,.0f} MB/s")
+        print(
+            f"pull                     {writes / 2 / took:>10,.0f} transactions/s = {writes / took:,.0f} binlogs/s,"
+            f" {size / took / 1e6:,.0f} MB/s, {raw / took:.0%} of the floor"
+        )
+        storage.close()
+
+
+def _payloads(writes: int) -> list[bytes]:
+    start, found = 470614287839920132, list[bytes]()
+    for number in range(writes // 2):
+        prewrite = build.prewrite(start + 4 * number, b"t\x80\0\0\0\0\0\0\x2d_r\x80\0\0\0\0\0\0\1", VALUE)
+        found += (prewrite.SerializeToString(), build.commit(prewrite, start + 4 * number + 1).SerializeToString())
+    return found
+
+
+def _raw_append(path: Path, payloads: list[bytes]) -> float:
+    begun = time.perf_counter()
+    with path.open("ab", buffering=0) as file:
+        for at in range(0, len(payloads), _WINDOW):
+            file.write(b"".join(payloads[at : at + _WINDOW]))
+            os.fdatasync(file.fileno())
+    return time.perf_counter() - begun
+
+
+def _write(storage: Storage, payloads: list[bytes]) -> tuple[float, float, float]:
+    """Seconds until all is durable, CPU seconds, and seconds until all is indexed."""
+    free = threading.Semaphore(_WINDOW)
+
+    def done(error: Exception | None) -> None:
+        assert error is None
+        free.release()
+
+    begun, cpu = time.perf_counter(), time.process_time()
+    for payload in payloads:
+        free.acquire()
+        storage.submit(payload, done)
+    for _ in range(_WINDOW):
+        free.acquire()
+    seconds = time.perf_counter() - begun
+    while storage.unmatched()[0] or storage.index_lag or storage.watermark < storage.max_ts:
+        time.sleep(0.01)
+    return seconds, time.process_time() - cpu, time.perf_counter() - begun
+
+
+def _raw_read(directory: Path) -> float:
+    begun = time.perf_counter()
+    for path in directory.iterdir():
+        with path.open("rb", buffering=0) as file:
+            while file.read(4 << 20):
+                pass
+    return time.perf_counter() - begun
+
+
+def _pull(storage: Storage, count: int) -> float:
+    begun, found = time.perf_counter(), 0
+    for batch in pull_batches(storage, 0, lambda: False):
+        found += len(batch)
+        if found >= count:
+            return time.perf_counter() - begun
+    raise AssertionError("the pull ended early")
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 400_000)

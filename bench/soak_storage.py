@@ -1,0 +1,121 @@
+"""The pump's storage at scale: `python bench/soak_storage.py [BINLOGS]` (default 5,000,000; some minutes and GB).
+
+A first process stores that many P and C behind one P that never ends (the worst case for a start), one transaction of
+200 MiB, and is killed. A second one starts on what is left. Printed: start-up seconds, records read by it, whether the
+watermark is right, and resident memory along the way.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import structlog
+
+from binlake.wire import build
+from pump_service.pump.pull import pull_batches
+from pump_service.pump.storage import Storage
+
+VALUE = os.urandom(150)
+START = 470614287839920132
+HUGE = 200 << 20
+_IN_FLIGHT = 512
+
+
+def main(binlogs: int) -> None:
+    with tempfile.TemporaryDirectory(dir=os.environ.get("BINLAKE_BENCH_DIR")) as name:
+        for role in ("write", "start"):
+            begun = time.perf_counter()
+            subprocess.run([sys.executable, __file__, role, name, str(binlogs)], check=True)
+            print(f"process '{role}' took {time.perf_counter() - begun:,.0f} s", flush=True)
+
+
+def write(directory: Path, binlogs: int) -> None:
+    """The first process; ends without a close."""
+    storage = Storage(directory)
+    say("empty")
+    free = threading.Semaphore(_IN_FLIGHT)
+
+    def done(error: Exception | None) -> None:
+        assert error is None
+        free.release()
+
+    def submit(payload: bytes) -> None:
+        free.acquire()
+        storage.submit(payload, done)
+
+    submit(build.prewrite(START, b"never ended", VALUE).SerializeToString())
+    for number in range(1, binlogs // 2 + 1):
+        prewrite = build.prewrite(START + 4 * number, b"t\x80\0\0\0\0\0\0\x2d_r\x80\0\0\0\0\0\0\1", VALUE)
+        submit(prewrite.SerializeToString())
+        submit(build.commit(prewrite, START + 4 * number + 1).SerializeToString())
+        if number % (binlogs // 10) == 0:
+            say(f"{2 * number:,} binlogs")
+    while storage.index_lag or storage.unmatched()[0] > 1:
+        time.sleep(0.05)
+    time.sleep(1.5)  # one more binlog after a second, so that the head moves: as any fake does
+    submit(build.fake(START + 2 * binlogs + 8).SerializeToString())
+    time.sleep(1.5)
+    submit(build.fake(START + 2 * binlogs + 9).SerializeToString())
+    storage.append(_huge(START + 2 * binlogs + 10)).result()
+    say(f"with a transaction of {HUGE >> 20} MiB")
+    commit = build.commit(build.prewrite(START + 2 * binlogs + 10, b"huge"), START + 2 * binlogs + 11)
+    storage.append(commit.SerializeToString()).result()
+    os._exit(0)
+
+
+def _huge(start_ts: int) -> bytes:
+    """A P of 200 MiB; the peak of the memory is measured from here on."""
+    small = build.prewrite(start_ts, b"huge", b"h").SerializeToString()
+    at = small.index(b"\x2a\x01h")
+    length = b"\x2a\x80\x80\x80\x64"  # 200 << 20 as a varint
+    payload = b"".join((small[:at], length, bytes(HUGE), small[at + 3 :]))
+    Path("/proc/self/clear_refs").write_text("5")
+    return payload
+
+
+def start(directory: Path, binlogs: int) -> None:
+    """The second process: what a start costs, and that nothing is missing."""
+    begun = time.perf_counter()
+    storage = Storage(directory)
+    took = time.perf_counter() - begun
+    waits = storage.unmatched()
+    right = waits == (1, START) and storage.watermark == 0
+    print(f"start-up {took:.2f} s; one P waits and the watermark stands before it: {right}", flush=True)
+    say("started")
+    storage.end(START, None)
+    last = START + 2 * binlogs + 11
+    while storage.watermark < last:
+        time.sleep(0.01)
+    begun, found, ts = time.perf_counter(), 0, 0
+    for batch in pull_batches(storage, 0, lambda: False):
+        assert ts < batch[0][1]
+        found, ts = found + len(batch), batch[-1][1]
+        if ts == last:
+            break
+    seconds = time.perf_counter() - begun
+    complete = found == binlogs // 2 + 3
+    print(f"pulled {found:,} transactions in {seconds:.1f} s, {found / seconds:,.0f} /s; complete: {complete}")
+    say("pulled")
+    storage.close()
+
+
+def say(what: str) -> None:
+    """Resident memory now and its peak."""
+    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines() if ":" in line)
+    now, peak = (int(status[key].split()[0]) // 1024 for key in ("VmRSS", "VmHWM"))
+    print(f"  {what:<40} RSS {now:>5} MiB, peak {peak:>5} MiB", flush=True)
+
+
+if __name__ == "__main__":
+    structlog.configure(processors=[lambda *_: (_ for _ in ()).throw(structlog.DropEvent)])
+    words = sys.argv[1:]
+    if words and words[0] in ("write", "start"):
+        {"write": write, "start": start}[words[0]](Path(words[1]), int(words[2]))
+    else:
+        main(int(words[0]) if words else 5_000_000)

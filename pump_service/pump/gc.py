@@ -1,0 +1,139 @@
+"""Collecting old binlogs: by age, but never past a registered consumer's position unless that is configured.
+
+The original collects by age alone and only notices consumers that lost data (tidb-binlog 2.10, hazards R-26). Here each
+consumer that is not offline holds the collection back, and is named; `force_after_s` is the way around it, as loud.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import structlog
+
+from binlake import tso
+from binlake.errors import Transient
+from pump_service.pump.storage import Removed, Storage
+
+log = structlog.get_logger()
+
+KEEP_S = 7 * 86400.0  # tidb-binlog 2.12
+INTERVAL_S = 3600.0  # tidb-binlog 2.10
+_SAFE = tso.compose(600 * 1000)  # tidb-binlog 2.10: files live this much longer, for P of the C that are just kept
+
+
+@dataclass(frozen=True)
+class GcRule:
+    """`keep_s`: age in seconds beyond which binlogs go; 0 = never.
+
+    `force_after_s`: age beyond which they go even if a consumer has not taken them; 0 = never.
+    """
+
+    keep_s: float = KEEP_S
+    force_after_s: float = 0.0
+
+
+class Consumer(Protocol):
+    """A registered consumer (`binlake.placement.NodeStatus`)."""
+
+    @property
+    def node_id(self) -> str: ...
+    @property
+    def state(self) -> str: ...
+    @property
+    def max_commit_ts(self) -> int: ...
+
+
+class Registered(Protocol):
+    """The registry. Raises SourceUnavailable."""
+
+    def drainers(self) -> Sequence[Consumer]:
+        """Every registered consumer."""
+
+
+class Clock(Protocol):
+    """PD. Raises SourceUnavailable."""
+
+    def tso(self, count: int = 1) -> int:
+        """A fresh timestamp."""
+
+
+class Decision(NamedTuple):
+    """Everything up to `gc_ts` may go. `held_by`: who keeps it from going further; `losing`: who has not taken all that
+    goes. Both hold (node id, its position).
+    """
+
+    gc_ts: int
+    held_by: tuple[tuple[str, int], ...] = ()
+    losing: tuple[tuple[str, int], ...] = ()
+
+
+class Collected(NamedTuple):
+    """What a collection did."""
+
+    gc_ts: int
+    removed: Removed
+    problem: str
+
+
+def decide(rule: GcRule, now: int, gc_ts: int, watermark: int, consumers: Sequence[Consumer]) -> Decision:
+    """How far to collect at TSO `now`; never below `gc_ts`, where it is, and never to the watermark. Pure."""
+    if rule.keep_s <= 0:
+        return Decision(gc_ts)
+    by_age = now - tso.compose(int(rule.keep_s * 1000))
+    slow = [(one.node_id, one.max_commit_ts) for one in consumers if one.state != "offline"]
+    slow = [(name, position) for name, position in slow if position < by_age]
+    target = by_age
+    if slow:
+        forced = now - tso.compose(int(rule.force_after_s * 1000)) if rule.force_after_s > 0 else 0
+        target = min(by_age, max(forced, min(position for _, position in slow)))
+    target = max(gc_ts, min(target, watermark - 1))
+    held_by = tuple((name, position) for name, position in slow if position <= target < by_age)
+    return Decision(target, held_by, tuple((name, position) for name, position in slow if position < target))
+
+
+class Collector:
+    """Decides and collects, one at a time; `problem` says who holds it back or loses data, empty = nobody."""
+
+    def __init__(self, storage: Storage, registry: Registered, clock: Clock, rule: GcRule = GcRule()) -> None:
+        self._storage = storage
+        self._registry = registry
+        self._clock = clock
+        self._rule = rule
+        self._one = threading.Lock()
+        self.problem = ""
+
+    def run(self) -> Collected:
+        """Collect now. Raises SourceUnavailable (then nothing goes), Transient while another one runs, OSError."""
+        if not self._one.acquire(blocking=False):
+            raise Transient("a collection is running")
+        try:
+            return self._run()
+        finally:
+            self._one.release()
+
+    def _run(self) -> Collected:
+        consumers = self._registry.drainers()
+        before = self._storage.index.gc_ts
+        decision = decide(self._rule, self._clock.tso(), before, self._storage.watermark, consumers)
+        self.problem = _told(decision)
+        if self.problem:
+            log.error("gc_and_a_slow_consumer", problem=self.problem)
+        removed = Removed(0, 0)
+        if decision.gc_ts > 0:
+            removed = self._storage.collect(decision.gc_ts, decision.gc_ts - _SAFE)
+        if decision.gc_ts > before or removed.files:
+            log.info("collected", gc_ts=decision.gc_ts, files=removed.files, keys=removed.keys)
+        return Collected(decision.gc_ts, removed, self.problem)
+
+
+def _told(decision: Decision) -> str:
+    if decision.losing:
+        who = ", ".join(f"{name} (at {position})" for name, position in decision.losing)
+        return f"binlogs up to {decision.gc_ts} are collected and were not taken by {who}"
+    if decision.held_by:
+        who = ", ".join(f"{name} (at {position})" for name, position in decision.held_by)
+        return f"held back at {decision.gc_ts} by {who}: set a consumer that is gone to offline"
+    return ""

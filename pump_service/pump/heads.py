@@ -1,0 +1,142 @@
+"""Reads the few fields of a serialised Binlog that the pump needs, without parsing or copying the rest (tidb-binlog 1.2).
+
+A payload is *plain* when it is what Go writes for the fields we know: fields 1 to 8 in order, each once, the five that
+Go always emits present, nothing else. Of two plain payloads the completed C is C up to its field 4 and P from there on.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from google.protobuf.message import DecodeError
+
+from binlake.errors import WireError
+from binlake.wire.binlog_pb2 import Binlog, Commit, Prewrite, Rollback
+from binlake.wire.build import emit_always
+from pump_service.pump.sorter import Kind
+
+PROOF = b"\xa8\x06\x01"
+"""Ends an R that this pump wrote with proof of the rollback: field 101 = 1, unknown to others, who keep it."""
+
+_LARGE_BYTES = 64 << 10  # below it the parser of protobuf is faster than Python
+_VARINT, _BYTES = 0, 2
+_TYPES = {1: _VARINT, 2: _VARINT, 3: _VARINT, 4: _BYTES, 5: _BYTES, 6: _BYTES, 7: _VARINT, 8: _VARINT}
+_ALWAYS = frozenset((1, 2, 3, 7, 8))
+_MAX_STATE = (1 << 31) - 1
+_KINDS = {Prewrite: Kind.PREWRITE, Commit: Kind.COMMIT, Rollback: Kind.ROLLBACK}
+
+
+class Head(NamedTuple):
+    """What index and sorter need to know of a binlog; `key` is the prewrite key of a P."""
+
+    kind: Kind
+    start_ts: int
+    commit_ts: int
+    key: bytes
+
+
+class Layout(NamedTuple):
+    """Where a plain payload's parts are: `tp`, both ts, `key` = field 4, `cut` = the byte after it."""
+
+    tp: int
+    start_ts: int
+    commit_ts: int
+    key: bytes
+    cut: int
+
+
+def parse(payload: bytes) -> Binlog:
+    """The binlog in `payload`. Raises WireError."""
+    try:
+        return Binlog.FromString(payload)
+    except DecodeError as error:
+        raise WireError("the payload is no binlog", where={"bytes": len(payload), "reason": error}) from None
+
+
+def head_of(payload: bytes) -> Head:
+    """The head of a stored payload. Raises WireError."""
+    layout = layout_of(payload) if len(payload) > _LARGE_BYTES else None
+    if layout is not None:
+        return _head(layout.tp, layout.start_ts, layout.commit_ts, layout.key, payload)
+    binlog = parse(payload)
+    return _head(binlog.tp, binlog.start_ts, binlog.commit_ts, binlog.prewrite_key, payload)
+
+
+def normal(payload: bytes) -> tuple[Head, bytes]:
+    """The head of a payload that just arrived, and its bytes as Go writes them. Raises WireError."""
+    layout = layout_of(payload) if len(payload) > _LARGE_BYTES else None
+    if layout is not None:
+        return _head(layout.tp, layout.start_ts, layout.commit_ts, layout.key, payload), payload
+    binlog = parse(payload)
+    head = _head(binlog.tp, binlog.start_ts, binlog.commit_ts, binlog.prewrite_key, payload)
+    return head, binlog.SerializeToString() if emit_always(binlog) else payload
+
+
+def layout_of(payload: bytes) -> Layout | None:
+    """The layout of `payload`; None when it is not plain."""
+    values: dict[int, int] = {}
+    key, cut, at, last = b"", 0, 0, 0
+    try:
+        while at < len(payload):
+            number, kind = payload[at] >> 3, payload[at] & 7
+            if number <= last or _TYPES.get(number) != kind:
+                return None
+            value, at = _varint(payload, at + 1)
+            if kind == _BYTES:
+                key = payload[at : at + value] if number == 4 else key
+                at += value
+            values[number], last = value, number
+            cut = at if number <= 4 else cut
+    except IndexError:
+        return None
+    if at != len(payload) or not values.keys() >= _ALWAYS or values[1] not in _KINDS or values[8] > _MAX_STATE:
+        return None
+    return Layout(values[1], _signed(values[2]), _signed(values[3]), key, cut)
+
+
+def completed(commit: bytes, prewrite: bytes) -> bytes:
+    """C with its P's prewrite_value, ddl_query, ddl_job_id and ddl_schema_state, whatever C carries (MISSION S0-14)."""
+    first, second = layout_of(commit), layout_of(prewrite)
+    if first is not None and second is not None:
+        return b"".join((commit[: first.cut], memoryview(prewrite)[second.cut :]))
+    return _completed(parse(commit), parse(prewrite)).SerializeToString()
+
+
+def _completed(commit: Binlog, prewrite: Binlog) -> Binlog:
+    for name in ("prewrite_value", "ddl_query"):
+        if prewrite.HasField(name):
+            setattr(commit, name, getattr(prewrite, name))
+        else:
+            commit.ClearField(name)
+    commit.ddl_job_id = prewrite.ddl_job_id
+    commit.ddl_schema_state = prewrite.ddl_schema_state
+    return commit
+
+
+def _head(tp: int, start_ts: int, commit_ts: int, key: bytes, payload: bytes) -> Head:
+    if start_ts == commit_ts and start_ts:
+        return Head(Kind.FAKE, start_ts, commit_ts, b"")
+    kind = _KINDS.get(tp, Kind.OTHER)
+    if kind is Kind.PREWRITE:
+        return Head(kind, start_ts, commit_ts, key)
+    if kind is Kind.ROLLBACK and payload.endswith(PROOF):
+        kind = Kind.PROVEN_ROLLBACK
+    return Head(kind, start_ts, commit_ts, b"")
+
+
+def _varint(payload: bytes, at: int) -> tuple[int, int]:
+    """The varint at `at` and the place after it. Raises IndexError when it is not the shortest form of 64 bits."""
+    value = shift = 0
+    while True:
+        byte = payload[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            if (shift and not byte) or value >> 64:
+                raise IndexError("not as Go writes it")
+            return value, at
+        shift += 7
+
+
+def _signed(value: int) -> int:
+    return value - (1 << 64) if value >> 63 else value

@@ -1,0 +1,199 @@
+"""A disk that can lose, at any operation, all that was not synced: the seam `Files` and the index, recorded.
+
+The model is harsh: of what was not synced any part may survive: a file's tail sector by sector, a new name or its absence,
+a removed file, any subset of the index's batches.
+"""
+
+from __future__ import annotations
+
+import io
+import random
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pump_service.pump import storage as storage_module
+from pump_service.pump.files import Files
+from pump_service.pump.index import Index
+from pump_service.pump.record import Pointer
+
+_SECTOR = 64  # smaller than a disk's, so that small records are torn too
+
+
+@dataclass
+class Kept:
+    """One file: its bytes, how many are synced, and whether its name is."""
+
+    data: bytearray
+    synced: int
+    named: bool
+    removed: bool = False
+
+
+@dataclass
+class Disk:
+    """The disk below `folder`. Before operation `crash_at` it keeps what a crash would leave, by `chance`, and `facts()`."""
+
+    folder: Path
+    crash_at: int
+    chance: random.Random
+    facts: Callable[[], Any]
+    operations: int = 0
+    lock: threading.RLock = field(default_factory=threading.RLock)
+    files: dict[Path, Kept] = field(default_factory=dict)
+    batches: list[Callable[[Index], object]] = field(default_factory=list)
+    synced_batches: int = 0
+    left: tuple[dict[str, bytes], list[Callable[[Index], object]], Any] | None = None
+    small: dict[str, bytes] = field(default_factory=dict)
+
+    def operation(self) -> None:
+        """Called, under the lock, before each operation."""
+        if self.operations == self.crash_at:
+            self.crash()
+        self.operations += 1
+
+    def crash(self) -> None:
+        """Keep what is left now, once."""
+        with self.lock:
+            if self.left is None:
+                files = {path.name: self._survivor(kept) for path, kept in self.files.items()}
+                durable = self.batches[: self.synced_batches]
+                tail = [batch for batch in self.batches[self.synced_batches :] if self.chance.random() < 0.6]
+                found = {name: data for name, data in files.items() if data is not None}
+                self.small = {one.name: one.read_bytes() for one in self.folder.glob(".[a-km-z]*")}
+                self.left = (found, durable + tail, self.facts())
+
+    def _survivor(self, kept: Kept) -> bytes | None:
+        if (kept.removed or not kept.named) and self.chance.random() < 0.5:
+            return None
+        data = bytearray(kept.data[: self.chance.randint(kept.synced, len(kept.data))])
+        for at in range(kept.synced, len(data), _SECTOR):
+            if self.chance.random() < 0.3:
+                end = min(at + _SECTOR, len(data))
+                data[at:end] = bytes(end - at)
+        return bytes(data)
+
+    def restore(self, new: Path) -> Any:
+        """Build at `new` what is left of the data directory; the facts of the crash."""
+        assert self.left is not None
+        files, batches, facts = self.left
+        (new / "value").mkdir(parents=True)
+        for name, data in files.items():
+            (new / "value" / name).write_bytes(data)
+        for name, data in self.small.items():
+            (new / name).write_bytes(data)
+        index = Index(new / "kv")
+        for batch in batches:
+            batch(index)
+        index.close()
+        return facts
+
+
+class DiskFiles(Files):
+    """The value log's files on a `Disk`."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        self._paths: dict[int, Path] = {}
+
+    def open(self, path: Path, *, create: bool = False) -> io.FileIO:
+        with self._disk.lock:
+            self._disk.operation()
+            file = super().open(path, create=create)
+            self._paths[file.fileno()] = path
+            if create:
+                self._disk.files[path] = Kept(bytearray(), 0, named=False)
+            return file
+
+    def append(self, file: io.FileIO, data: bytes | memoryview) -> int:
+        with self._disk.lock:
+            self._disk.operation()
+            taken = super().append(file, data)
+            self._of(file).data += bytes(data[:taken])
+            return taken
+
+    def truncate(self, file: io.FileIO, size: int) -> None:
+        with self._disk.lock:
+            self._disk.operation()
+            super().truncate(file, size)
+            del self._of(file).data[size:]
+
+    def sync(self, file: io.FileIO) -> None:
+        with self._disk.lock:
+            self._disk.operation()
+            kept = self._of(file)
+            kept.synced = len(kept.data)
+
+    def remove(self, path: Path) -> None:
+        with self._disk.lock:
+            self._disk.operation()
+            super().remove(path)
+            self._disk.files[path].removed = True
+
+    def sync_directory(self, directory: Path) -> None:
+        with self._disk.lock:
+            self._disk.operation()
+            for path, kept in list(self._disk.files.items()):
+                kept.named = True
+                if kept.removed:
+                    del self._disk.files[path]
+
+    def _of(self, file: io.FileIO) -> Kept:
+        return self._disk.files[self._paths[file.fileno()]]
+
+
+def recorded(disk: Disk) -> type[Index]:
+    """An index class that records its batches on `disk`."""
+
+    class RecordedIndex(Index):
+        def write(self, puts: Iterable[tuple[int, Pointer]], **more: Any) -> None:
+            kept = list(puts)
+            with disk.lock:
+                disk.operation()
+                super().write(kept, **more)
+                disk.batches.append(lambda index: Index.write(index, kept, **more))
+                if more.get("sync"):
+                    disk.synced_batches = len(disk.batches)
+
+        def set_gc_ts(self, ts: int) -> None:
+            with disk.lock:
+                disk.operation()
+                super().set_gc_ts(ts)
+                disk.batches.append(lambda index: Index.set_gc_ts(index, ts))
+                disk.synced_batches = len(disk.batches)
+
+        def _delete(self, keys: list[bytes]) -> int:
+            kept = list(keys)
+            with disk.lock:
+                disk.operation()
+                disk.batches.append(lambda index: Index._delete(index, kept))
+                return super()._delete(kept)
+
+    return RecordedIndex
+
+
+def open_on(disk: Disk, *more: Any) -> storage_module.Storage:
+    """A storage on `disk`. Its index is what the folder already holds."""
+    plain, path = storage_module.Index, disk.folder
+    for file in path.glob("value/*"):
+        data = bytearray(file.read_bytes())
+        disk.files[file] = Kept(data, len(data), named=True)
+    if (path / "kv").exists():
+        copy = Index(path / "kv")
+        content = dict(copy._db.iterator())
+        copy.close()
+
+        def load(index: Index) -> None:
+            for key, value in content.items():
+                index._db.put(key, value)
+            index._gc_ts = index._number(b"!binlog!gcts")
+
+        disk.batches.append(load)
+        disk.synced_batches = 1
+    storage_module.Index = recorded(disk)  # type: ignore[misc]
+    try:
+        return storage_module.Storage(path, *more, files=DiskFiles(disk))
+    finally:
+        storage_module.Index = plain  # type: ignore[misc]

@@ -1,0 +1,252 @@
+"""Collecting: by age, never past a registered consumer unless forced, never the P of a C that is kept (hazards R-26)."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pump_helpers import commit, prewrite, pulled, reach, settled, store, until
+
+from binlake import tso
+from binlake.errors import LostRange, SourceUnavailable, Transient
+from binlake.wire import build
+from pump_service.pump.gc import Collector, GcRule, decide
+from pump_service.pump.storage import Storage, StorageOptions
+
+DAY = 86400
+
+
+@dataclass(frozen=True)
+class Node:
+    node_id: str
+    state: str
+    max_commit_ts: int
+
+
+def at(days: float) -> int:
+    """The TSO of a day."""
+    return tso.compose(int(days * DAY * 1000))
+
+
+WEEK = GcRule()
+
+
+def test_binlogs_go_after_seven_days() -> None:
+    assert decide(WEEK, at(100), 0, at(100), []).gc_ts == at(93)
+    assert decide(GcRule(keep_s=0), at(100), 5, at(100), []).gc_ts == 5  # 0 = never
+    assert decide(GcRule(keep_s=8 * 3600), at(1), 0, at(1), []).gc_ts == at(1) - tso.compose(8 * 3600 * 1000)
+
+
+def test_it_never_goes_back_and_never_reaches_the_watermark() -> None:
+    assert decide(WEEK, at(100), at(95), at(100), []).gc_ts == at(95)
+    assert decide(WEEK, at(100), 0, at(50), []).gc_ts == at(50) - 1
+    assert decide(WEEK, at(100), 0, 0, []).gc_ts == 0
+
+
+@pytest.mark.parametrize("state", ["online", "paused", "pausing", "closing"])
+def test_a_consumer_that_is_behind_holds_it_back_and_is_named(state: str) -> None:
+    # R-26: paused for eight days with gc = 7.
+    nodes = [Node("sync", state, at(92)), Node("audit", "online", at(99)), Node("gone", "offline", at(1))]
+    found = decide(WEEK, at(100), 0, at(100), nodes)
+    assert (found.gc_ts, found.held_by, found.losing) == (at(92), (("sync", at(92)),), ())
+
+
+def test_the_override_is_as_loud() -> None:
+    # R-26: the hard cap.
+    nodes = [Node("sync", "paused", at(60)), Node("audit", "paused", at(88))]
+    rule = GcRule(force_after_s=30 * DAY)
+    assert decide(rule, at(100), 0, at(100), nodes)[:1] == (at(70),)
+    assert decide(rule, at(100), 0, at(100), nodes).losing == (("sync", at(60)),)
+    assert decide(rule, at(89), 0, at(89), nodes).losing == ()
+
+
+nodes = st.lists(
+    st.builds(
+        Node, st.sampled_from("abc"), st.sampled_from(["online", "paused", "offline"]), st.integers(0, at(120))
+    ),
+    max_size=4,
+)
+
+
+@given(st.integers(0, at(120)), st.integers(0, at(110)), st.integers(0, at(120)), nodes)
+def test_no_consumer_that_counts_ever_loses_without_the_override(
+    now: int, gc_ts: int, watermark: int, consumers: list[Node]
+) -> None:
+    # R-26
+    found = decide(WEEK, now, gc_ts, watermark, consumers)
+    assert found.gc_ts >= gc_ts
+    if found.gc_ts > gc_ts:
+        assert found.gc_ts <= now - at(7)
+        assert found.gc_ts < watermark
+        assert all(one.max_commit_ts >= found.gc_ts for one in consumers if one.state != "offline")
+        assert found.losing == ()
+
+
+@dataclass
+class Cluster:
+    """Registry and clock."""
+
+    now: int
+    consumers: list[Node] = field(default_factory=list)
+    down: bool = False
+
+    def drainers(self) -> Sequence[Node]:
+        if self.down:
+            raise SourceUnavailable("PD does not answer")
+        return self.consumers
+
+    def tso(self, count: int = 1) -> int:
+        return self.now
+
+
+SMALL = StorageOptions(segment_bytes=300)
+
+
+def filled(path: Path, days: Sequence[float]) -> Storage:
+    """One transaction a day, a file each."""
+    storage = Storage(path, SMALL)
+    for day in days:
+        store(storage, prewrite(at(day), b"x" * 300), commit(at(day), at(day) + 1))
+    store(storage, build.fake(at(days[-1]) + 2))
+    reach(storage, at(days[-1]) + 2)
+    return storage
+
+
+def files(storage: Storage) -> int:
+    return len(list((storage.directory.path / "value").iterdir()))
+
+
+def test_files_and_keys_go_and_the_range_is_an_error_that_names_it(tmp_path: Path) -> None:
+    # R-26
+    storage = filled(tmp_path, range(90, 100))
+    before = files(storage)
+    collector = Collector(storage, Cluster(at(100)), Cluster(at(100)))
+    found = collector.run()
+    assert (found.gc_ts, found.problem) == (at(93), "")
+    assert found.removed.files >= 3
+    assert files(storage) == before - found.removed.files
+    assert storage.index.pointer(at(90)) is storage.index.pointer(at(90) + 1) is None
+    with pytest.raises(LostRange, match=rf"\({at(91)}, {at(93)}\] is lost"):
+        pulled(storage, 1, after_ts=at(91))
+    assert [ts for _, ts, _ in settled(storage, at(93))] == [*(at(day) + 1 for day in range(93, 100)), at(99) + 2]
+    assert collector.run().removed == (0, 0)
+    storage.close()
+
+
+def test_a_consumer_holds_files_back_until_it_moves_or_is_offline(tmp_path: Path) -> None:
+    # R-26
+    storage = filled(tmp_path, range(90, 100))
+    cluster = Cluster(at(100), [Node("sync", "paused", at(90) - 1)])
+    collector = Collector(storage, cluster, cluster)
+    held = collector.run()
+    assert (held.gc_ts, held.removed.files) == (at(90) - 1, 0)
+    assert "held back" in collector.problem
+    assert "sync" in collector.problem
+    assert len(settled(storage, at(90) - 1)) == 11
+    cluster.consumers = [Node("sync", "offline", at(90) - 1)]
+    assert collector.run().removed.files >= 3
+    assert collector.problem == ""
+    storage.close()
+
+
+def test_without_a_registry_nothing_goes(tmp_path: Path) -> None:
+    storage = filled(tmp_path, range(90, 100))
+    cluster = Cluster(at(100), down=True)
+    with pytest.raises(SourceUnavailable):
+        Collector(storage, cluster, cluster).run()
+    assert storage.index.gc_ts == 0
+    storage.close()
+
+
+def test_the_prewrite_of_a_kept_commit_is_kept(tmp_path: Path) -> None:
+    # R-26: a transaction of ten days; the original collects its P and then skips its C.
+    storage = filled(tmp_path, range(70, 76))
+    store(storage, prewrite(at(80), b"x" * 400), build.fake(at(80) + 1), prewrite(at(81), b"y" * 400))
+    for day in range(82, 100):
+        store(storage, prewrite(at(day), b"z" * 400), commit(at(day), at(day) + 1))
+    store(storage, commit(at(80), at(98) + 5), build.fake(at(99) + 2))
+    until(lambda: storage.unmatched() == (1, at(81)), "80 is matched, 81 waits")
+    cluster = Cluster(at(105))
+    removed = storage.collect(at(90), at(90))
+    assert removed.files > 0
+    assert storage.index.pointer(at(80)) is not None
+    store(storage, commit(at(81), at(99) + 9))
+    reach(storage, at(99) + 9)
+    got = settled(storage, at(90))
+    assert [(start, ts) for start, ts, _ in got if start in (at(80), at(81))] == [
+        (at(80), at(98) + 5),
+        (at(81), at(99) + 9),
+    ]
+    store(storage, build.fake(at(105)), build.fake(at(105) + 1))
+    reach(storage, at(105) + 1)
+    cluster.now = at(113)
+    Collector(storage, cluster, cluster).run()
+    assert storage.index.pointer(at(80)) is None
+    storage.close()
+
+
+def test_the_mark_is_durable_before_the_first_file_goes_and_survives_the_index(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # R-26: a crash in the middle of a collection, and the loss of the index afterwards.
+    storage = filled(tmp_path, range(90, 100))
+
+    def crash(_: object) -> None:
+        assert (storage.directory.recall("gcts"), storage.index.gc_ts) == (str(at(93)), at(93))
+        raise OSError(5, "the pump dies here")
+
+    before = files(storage)
+    with monkeypatch.context() as broken:
+        broken.setattr(storage._log, "remove", crash)
+        with pytest.raises(OSError, match="dies here"):
+            storage.collect(at(93), at(93))
+    assert files(storage) == before
+    with pytest.raises(LostRange):
+        pulled(storage, 1, after_ts=at(92))
+    storage.close()
+    shutil.rmtree(tmp_path / "kv")
+    storage = Storage(tmp_path, SMALL)
+    assert storage.index.gc_ts == at(93)
+    removed = storage.collect(at(93), at(93))  # it goes on where it was
+    assert removed.files >= 3
+    assert removed.keys >= 3
+    assert len(settled(storage, at(93))) == 8
+    storage.close()
+
+
+def test_one_collection_at_a_time(tmp_path: Path) -> None:
+    storage = filled(tmp_path, range(90, 95))
+
+    class Reentrant(Cluster):
+        def drainers(self) -> Sequence[Node]:
+            with pytest.raises(Transient, match="running"):
+                collector.run()
+            return []
+
+    cluster = Reentrant(at(100))
+    collector = Collector(storage, cluster, cluster)
+    assert collector.run().gc_ts == at(93)
+    storage.close()
+
+
+def test_a_pull_beside_collections_sees_all_or_an_error(tmp_path: Path) -> None:
+    # R-26: never a silent gap.
+    storage = filled(tmp_path, [90 + n / 10 for n in range(100)])
+    expected = [at(90 + n / 10) + 1 for n in range(100)]
+    for gc_day in range(90, 99):
+        seen = []
+        try:
+            for entity in settled(storage, at(90) if gc_day == 90 else at(gc_day)):
+                seen.append(entity[1])
+                storage.collect(at(gc_day + 1), at(gc_day + 1))
+        except LostRange:
+            pass
+        start = at(90) if gc_day == 90 else at(gc_day)
+        full = [ts for ts in expected if ts > start]
+        assert seen[: len(full)] == full[: len(seen)]
+    storage.close()

@@ -1,0 +1,171 @@
+"""Reading a binlog's head and splicing C from P gives what parsing and serialising it gives (MISSION S0-14, S0-53)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from binlake.errors import WireError
+from binlake.wire import build
+from binlake.wire.binlog_pb2 import Binlog, Commit, Prewrite, Rollback
+from pump_service.pump.heads import PROOF, Head, completed, head_of, layout_of, normal
+from pump_service.pump.ranges import read_block
+from pump_service.pump.record import Pointer
+from pump_service.pump.sorter import Kind
+from pump_service.pump.vlog import ValueLog
+
+int64 = st.integers(-(2**63), 2**63 - 1)
+stamps = st.one_of(st.integers(0, 5), st.integers(470614287839920132, 470614287839930000), int64)
+values = st.one_of(st.binary(max_size=40), st.binary(min_size=120, max_size=140), st.just(b"v" * 70_000))
+
+
+@st.composite
+def binlogs(draw: st.DrawFn, tp: int | None = None) -> Binlog:
+    """Any binlog: as Go writes it, or with fields left out."""
+    found = Binlog()
+    fields = {
+        "tp": st.sampled_from([Prewrite, Commit, Rollback, 3, 4]) if tp is None else st.just(tp),
+        "start_ts": stamps,
+        "commit_ts": stamps,
+        "prewrite_key": st.binary(max_size=30),
+        "prewrite_value": values,
+        "ddl_query": st.binary(max_size=30),
+        "ddl_job_id": st.one_of(st.integers(0, 3), int64),
+        "ddl_schema_state": st.one_of(st.integers(0, 6), st.integers(-(2**31), 2**31 - 1)),
+    }
+    optional = ("prewrite_key", "prewrite_value", "ddl_query")
+    sparse = draw(st.booleans())
+    for name, strategy in fields.items():
+        if not (draw(st.booleans()) if sparse or name in optional else False):
+            setattr(found, name, draw(strategy))
+    return found
+
+
+@st.composite
+def payloads(draw: st.DrawFn, tp: int | None = None) -> bytes:
+    """A serialised binlog, sometimes with what protobuf tolerates: unknown fields, other orders, doubled fields."""
+    payload = draw(binlogs(tp)).SerializeToString()
+    for extra in draw(
+        st.lists(st.sampled_from([PROOF, b"\x7a\x02hi", b"\x38\x07", b"\x18\x05", b"\x2a\x01z"]), max_size=2)
+    ):
+        payload = extra + payload if draw(st.booleans()) else payload + extra
+    return payload
+
+
+def reference(commit: Binlog, prewrite: Binlog) -> bytes:
+    """The rule in protobuf's own terms."""
+    for name in ("prewrite_value", "ddl_query"):
+        commit.ClearField(name)
+        if prewrite.HasField(name):
+            setattr(commit, name, getattr(prewrite, name))
+    commit.ddl_job_id, commit.ddl_schema_state = prewrite.ddl_job_id, prewrite.ddl_schema_state
+    return commit.SerializeToString()
+
+
+@given(payloads(Commit), payloads(Prewrite))
+def test_a_completed_commit_is_what_protobuf_makes_of_it(commit: bytes, prewrite: bytes) -> None:
+    # S0-14, S0-53
+    assert completed(commit, prewrite) == reference(Binlog.FromString(commit), Binlog.FromString(prewrite))
+
+
+@given(payloads())
+@example(b"\x08\x00\x10\x81\x00\x18\x00\x38\x00\x40\x00")  # a varint longer than it need be
+@example(b"\x08\x00\x10\x05\x18\x00\x38\x00\x40\x80\x80\x80\x80\x10")  # a state of 33 bits
+def test_a_layout_is_only_found_in_what_protobuf_would_write_again(payload: bytes) -> None:
+    layout = layout_of(payload)
+    binlog = Binlog.FromString(payload)
+    if layout is None:
+        return
+    assert binlog.SerializeToString() == payload
+    assert (layout.tp, layout.start_ts, layout.commit_ts) == (binlog.tp, binlog.start_ts, binlog.commit_ts)
+    assert layout.key == binlog.prewrite_key
+    tail = Binlog.FromString(payload[layout.cut :])
+    assert (tail.prewrite_value, tail.ddl_query) == (binlog.prewrite_value, binlog.ddl_query)
+
+
+@given(binlogs(), st.binary(max_size=10))
+def test_any_bytes_are_read_or_refused_and_never_misread(binlog: Binlog, noise: bytes) -> None:
+    for payload in (binlog.SerializeToString(), binlog.SerializeToString()[:-1] + noise):
+        try:
+            parsed = Binlog.FromString(payload)
+        except Exception:
+            assert layout_of(payload) is None
+            with pytest.raises(WireError):
+                normal(payload)
+            continue
+        head, kept = normal(payload)
+        assert (head.start_ts, head.commit_ts) == (parsed.start_ts, parsed.commit_ts)
+        build.emit_always(parsed)
+        assert Binlog.FromString(kept) == parsed
+        assert head_of(kept) == head
+
+
+def test_heads_of_large_and_small_payloads_are_the_same() -> None:
+    # S0-07: what is large is neither parsed nor copied.
+    for value in (b"x", b"x" * 100_000):
+        payload = build.prewrite(10, b"key", value).SerializeToString()
+        head, kept = normal(payload)
+        assert (head, kept is payload) == (Head(Kind.PREWRITE, 10, 0, b"key"), True)
+
+
+def test_an_r_with_proof_is_told_from_a_writers() -> None:
+    # R-07
+    plain = build.rollback(build.prewrite(10, b"k"))
+    assert head_of(plain.SerializeToString()).kind is Kind.ROLLBACK
+    assert head_of(plain.SerializeToString() + PROOF).kind is Kind.PROVEN_ROLLBACK
+    assert Binlog.FromString(plain.SerializeToString() + PROOF).SerializeToString().endswith(PROOF)  # others keep it
+
+
+@given(st.lists(payloads(), min_size=1, max_size=12), st.randoms(use_true_random=False), st.integers(100, 200_000))
+@settings(max_examples=60)
+def test_rows_of_a_block_are_the_layouts_of_its_records(
+    tmp_path_factory: pytest.TempPathFactory, found: list[bytes], chance, limit: int
+) -> None:
+    # S0-52
+    folder: Path = tmp_path_factory.mktemp("block")
+    log = ValueLog(folder, segment_bytes=400)
+    places = [log.append([payload], 1)[0] for payload in found]
+    order = list(range(len(found)))
+    chance.shuffle(order)
+    block = read_block([places[one].to_bytes() for one in order], log.read_bytes, limit)
+    rows = list(block.rows)
+    assert 1 <= block.count == len(rows) <= len(found)
+    for (plain, begin, cut, end, _, *fields), one in zip(rows, order, strict=False):
+        layout = layout_of(found[one])
+        if plain:
+            assert layout is not None
+            assert block.data[begin:end] == found[one]
+            assert tuple(fields) == layout[:3]
+            assert cut - begin == layout.cut
+    log.close()
+
+
+def test_what_tidb_writes_is_plain(tmp_path: Path) -> None:
+    # S0-52: the fast way is the usual one.
+    start = 470614287839920132
+    prewrite = build.prewrite(start, b"key" * 9, b"v" * 300)
+    usual = [prewrite, build.commit(prewrite, start + 9), build.rollback(prewrite), build.fake(start + 10)]
+    payloads = [binlog.SerializeToString() for binlog in usual]
+    log = ValueLog(tmp_path)
+    places = log.append(payloads, start)
+    block = read_block([place.to_bytes() for place in places], log.read_bytes, 1 << 20)
+    assert [row[0] for row in block.rows] == [True] * 4
+    assert all(layout_of(payload) for payload in payloads)
+
+
+def test_a_damaged_record_is_no_row(tmp_path: Path) -> None:
+    log = ValueLog(tmp_path)
+    places = log.append([build.fake(ts).SerializeToString() for ts in range(1, 10)], 9)
+    log.close()
+    with (tmp_path / "000000.vlog").open("r+b") as file:
+        file.seek(places[4].offset)
+        file.write(b"\xff" * 12)
+    log = ValueLog(tmp_path)
+    rows = list(read_block([place.to_bytes() for place in places], log.read_bytes, 1 << 20).rows)
+    assert [row[0] for row in rows] == [True] * 4 + [False] + [True] * 4
+    gone = [Pointer(7, 0).to_bytes()]
+    with pytest.raises(Exception, match=r"000007\.vlog"):
+        read_block(gone, log.read_bytes, 1 << 20)
