@@ -10,6 +10,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
+from binlake.codec.floats import double_text
 from binlake.errors import ConfigError
 from binlake.schema import mysqltypes as t
 from pump_service.workload.definitions import CHARSET, COLLATE, Col
@@ -82,7 +83,7 @@ def _decimal(random: Random) -> str:
 
 
 def _double(random: Random) -> str:
-    return repr(random.randint(-(10**9), 10**9) / 8)
+    return double_text(random.randint(-(10**9), 10**9) / 8)
 
 
 def _json(random: Random) -> str:

@@ -101,7 +101,7 @@ def test_tls_proves_both_sides(tmp_path: Path, server: grpc.Server, taker: Taker
 
 
 def test_tls_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="gone.pem"):
+    with pytest.raises(ConfigError, match=r"gone\.pem"):
         Tls(tmp_path / "gone.pem").credentials()
     with pytest.raises(ConfigError, match="ssl-key"):
         Tls(tmp_path / "ca.pem", cert=tmp_path / "cert.pem").credentials()
