@@ -6,10 +6,13 @@ import argparse
 import json
 import signal
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
+
+import structlog
 
 from binlake import tso
 from binlake.placement import EtcdClient, PdClient, Registry
@@ -22,8 +25,11 @@ from pump_service.workload.runner import Runner
 from pump_service.workload.source import LiveTransactions, SharedClock
 from pump_service.workload.spec import DDL_KINDS, Faults, Spec
 
+log = structlog.get_logger()
+
 VERSION = "8.0.11-TiDB-v7.5.0"
-_DRAIN_S = 30.0
+_DRAIN_S = _SETTLE_S = 30.0
+_POLL_S = 0.2
 
 
 class WorkloadCommand:
@@ -64,17 +70,17 @@ class WorkloadCommand:
             stack.enter_context(status)
             recording = Recording(args.record, pd.cluster_id(), spec.seed) if args.record else None
             runner = Runner(spec, client, clock, transactions, history, recording)
-            signal.signal(signal.SIGTERM, lambda *_: runner.stop())
-            signal.signal(signal.SIGINT, lambda *_: runner.stop())
+            _on_signal(runner.stop)
             print(f"workload: status port {status.url}", flush=True)
             runner.run()
             pending = client.drain(_DRAIN_S)
+            if spec.faults.orphans:
+                _settle(_words(args.pd_urls), runner.tally.last_ts)
             _keep(runner, spec, args.state, recording)
             _print(told(runner, pending, status.url), args.output)
             if args.keep_serving:
                 stopped = threading.Event()
-                for number in (signal.SIGTERM, signal.SIGINT):
-                    signal.signal(number, lambda *_: stopped.set())
+                _on_signal(stopped.set)
                 stopped.wait()
         return 0
 
@@ -148,6 +154,23 @@ def _connected(args: argparse.Namespace) -> Iterator[tuple[PdClient, PumpClient]
         options = ClientOptions(strategy=args.strategy, label=args.label, socket=args.socket)
         with PumpClient(None if args.socket else Registry(etcd), pd.cluster_id(), options) as client:
             yield pd, client
+
+
+def _settle(urls: Sequence[str], last_ts: int) -> None:
+    """Wait until each online pump has passed `last_ts`: it asks the status port for what was lost on purpose."""
+    until = time.monotonic() + _SETTLE_S
+    with closing(EtcdClient(urls)) as etcd:
+        registry = Registry(etcd)
+        while behind := [p.node_id for p in registry.pumps() if p.state == "online" and p.max_commit_ts < last_ts]:
+            if time.monotonic() > until:
+                log.warning("pumps_behind", pumps=behind, last_commit_ts=last_ts, hint="--keep-serving")
+                return
+            time.sleep(_POLL_S)
+
+
+def _on_signal(action: Callable[[], None]) -> None:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: action())
 
 
 def _keep(runner: Runner, spec: Spec, state: Path | None, recording: Recording | None) -> None:

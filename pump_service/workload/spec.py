@@ -33,6 +33,11 @@ class Faults:
         if min(shares) < 0 or sum(shares) > 1:
             raise ConfigError("shares of faults are 0 to 1 and 1 in all", where={"faults": self})
 
+    @property
+    def orphans(self) -> bool:
+        """Whether some P will lie on a pump without its C or R."""
+        return self.lose_commit + self.lose_rollback + self.double > 0
+
 
 @dataclass(frozen=True)
 class Spec:

@@ -70,10 +70,14 @@ class Checker:
                 told = "\n".join(map(str, self.infos()))
                 raise AssertionError(f"landed {self.landed} of {goal}: {self.blocked}\n{told}")
             time.sleep(0.05)
-        self._stopped.set()
-        self._thread.join()
+        self.stop()
         if self._failure is not None:
             raise self._failure
+
+    def stop(self) -> None:
+        """End after the window that is under way."""
+        self._stopped.set()
+        self._thread.join()
 
     def infos(self) -> list[PumpInfo]:
         """What each pump tells of itself."""
@@ -139,3 +143,13 @@ def until(condition: Callable[[], object], what: str, seconds: float = 60) -> No
     while not condition():
         assert time.monotonic() < deadline, what
         time.sleep(0.05)
+
+
+def verify(ledger: Ledger, taken: dict[int, tuple[int, int]]) -> None:
+    """What was committed was taken, at its commit_ts and unchanged, and nothing else."""
+    found = {start_ts: commit_ts for start_ts, (commit_ts, _) in taken.items()}
+    lost, invented = ledger.committed.items() - found.items(), found.items() - ledger.committed.items()
+    assert not lost, f"{len(lost)} lost, the first {min(lost, key=lambda one: one[1])}"
+    assert not invented, f"{len(invented)} were not committed, the first {min(invented, key=lambda one: one[1])}"
+    changed = [start_ts for start_ts, (_, value) in taken.items() if ledger.acked[start_ts] != value]
+    assert not changed, f"{len(changed)} changed on their way: {changed[:5]}"

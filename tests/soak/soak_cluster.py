@@ -19,6 +19,7 @@ from binlake.wire import build
 from deploy.local.ports import free_port
 from pump_service.pd import PlacementDriver
 from pump_service.pump.record import encode_record
+from pump_service.workload.source import LiveTransactions
 
 HOST = "127.0.0.1"
 
@@ -181,8 +182,6 @@ def _append(segment: Path, data: bytes) -> None:
 
 
 def _record(start_ts: int, random: Random) -> bytes:
-    from pump_service.workload.source import LiveTransactions  # noqa: PLC0415
-
     prewrite = build.prewrite(start_ts, LiveTransactions.key(start_ts), random.randbytes(40))
     return encode_record(prewrite.SerializeToString())
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from soak_chaos import Chaos
-from soak_checker import Checker, Ledger, until
+from soak_checker import Checker, Ledger, until, verify
 from soak_cluster import Cluster
 
 from binlake import tso
@@ -69,7 +69,7 @@ def run(folder: Path, seed: int, seconds: float, strategy: str) -> None:
         assert client.drain(60) == 0
         checker.finish(90)
         say("all is taken")
-        _verify(ledger, checker)
+        verify(ledger, checker.taken)
         for info in checker.infos():
             assert (info.early_commits, info.late_commits) == (0, 0), info
         tally = runner.tally.counts
@@ -85,16 +85,6 @@ def _guarded(runner: Runner, failures: list[BaseException]) -> None:
         runner.run()
     except BaseException as error:  # noqa: BLE001 - the test raises it
         failures.append(error)
-
-
-def _verify(ledger: Ledger, checker: Checker) -> None:
-    taken = {start_ts: commit_ts for start_ts, (commit_ts, _) in checker.taken.items()}
-    lost = ledger.committed.items() - taken.items()
-    invented = taken.items() - ledger.committed.items()
-    assert not lost, f"{len(lost)} lost, the first {min(lost, key=lambda one: one[1])}"
-    assert not invented, f"{len(invented)} were not committed, the first {min(invented, key=lambda one: one[1])}"
-    changed = [start_ts for start_ts, (_, value) in checker.taken.items() if ledger.acked[start_ts] != value]
-    assert not changed, f"{len(changed)} changed on their way: {changed[:5]}"
 
 
 def setting(name: str, default: float) -> float:
