@@ -1,7 +1,7 @@
 # Everything a newcomer types. `make help` lists the targets; each can be repeated at once.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tests demo test captures bench-window bench lint proto docs stop clean
+.PHONY: help setup setup-tests demo test soak captures bench-window bench lint proto docs stop clean
 
 # The installers need no package, only Python 3.11; Debian's python3 is taken where it is one.
 PYTHON311 := $(shell for one in python3.11 python3 /usr/bin/python3.11; do \
@@ -27,6 +27,10 @@ demo: setup  ## A recorded TiDB through pumps, Airflow and Spark into MariaDB, c
 
 test: setup-tests lint  ## Install, lint, and all tests
 	@$(PYTHON) -m pytest $(PYTEST_ARGS)
+
+soak: setup-tests  ## Half an hour of faults on pumps, disks, clocks and writers: nothing may be lost (SEED=, SECONDS_EACH=)
+	@BINLAKE_SOAK_SEED="$${SEED:-$$RANDOM}" BINLAKE_SOAK_SECONDS="$${SECONDS_EACH:-600}" \
+		$(PYTHON) -m pytest -m soak -s tests/soak $(PYTEST_ARGS)
 
 captures: setup  ## Every capture of BINLAKE_CAPTURES=DIR through pumps and windows, compared at each recorded state
 	@$(PYTHON) -m deploy.local.captures "$(BINLAKE_CAPTURES)"

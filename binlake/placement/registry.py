@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from binlake.errors import ConfigError, Permanent, Transient, WireError
-from binlake.placement.etcd import EtcdClient
+from binlake.placement.etcd import EtcdClient, Watch
 from binlake.wire import etcd_pb2 as pb
 
 ROOT = "/tidb-binlog/v1"
@@ -82,6 +82,27 @@ class Entry:
     revision: int
 
 
+class PumpsWatch:
+    """The `pumps` of one listing, and every change after it by iteration: (node id, its entry or None when deleted).
+
+    Iteration goes on until `close`; it raises SourceUnavailable, LostRange, and WireError for an unreadable entry.
+    """
+
+    def __init__(self, pumps: list[NodeStatus], watch: Watch) -> None:
+        self.pumps = pumps
+        self._watch = watch
+
+    def __iter__(self) -> Iterator[tuple[str, NodeStatus | None]]:
+        for _, event in self._watch:
+            key = event.kv.key.decode()
+            gone = event.type == pb.Event.DELETE
+            yield key.removeprefix(PUMPS), None if gone else NodeStatus.from_json(event.kv.value, key)
+
+    def close(self) -> None:
+        """End it, from any thread."""
+        self._watch.cancel()
+
+
 class Registry:
     """Reads and writes entries. Raises SourceUnavailable, WireError, Transient after lost races, Permanent."""
 
@@ -91,6 +112,12 @@ class Registry:
     def pumps(self) -> list[NodeStatus]:
         """All pumps by node id, offline ones too (linearizable)."""
         return self._list(PUMPS)
+
+    def watch_pumps(self) -> PumpsWatch:
+        """All pumps now, and what changes from then on, with no gap between the two."""
+        entries, revision = self._etcd.prefix(PUMPS.encode())
+        pumps = [NodeStatus.from_json(entry.value, entry.key.decode()) for entry in entries]
+        return PumpsWatch(pumps, self._etcd.watch(PUMPS.encode(), revision + 1))
 
     def drainers(self) -> list[NodeStatus]:
         """All consumers by node id, offline ones too."""

@@ -3,7 +3,22 @@
 Both speak to our pump and to an original one; nothing is connected before the first call.
 """
 
+from binlake.pumpclient.follow import PumpList, PumpWatch
+from binlake.pumpclient.pumps import PumpStatus
 from binlake.pumpclient.reader import Pulled, PumpInfo, PumpReader
-from binlake.pumpclient.writer import PumpClient, PumpList
+from binlake.pumpclient.transport import Tls
+from binlake.pumpclient.writer import ClientOptions, ClientStats, PumpClient, WriteTimes
 
-__all__ = ["Pulled", "PumpClient", "PumpInfo", "PumpList", "PumpReader"]
+__all__ = [
+    "ClientOptions",
+    "ClientStats",
+    "Pulled",
+    "PumpClient",
+    "PumpInfo",
+    "PumpList",
+    "PumpReader",
+    "PumpStatus",
+    "PumpWatch",
+    "Tls",
+    "WriteTimes",
+]

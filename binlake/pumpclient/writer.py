@@ -1,58 +1,33 @@
 """PumpClient: hands binlogs to pumps as TiDB's pump client does (tidb-binlog 4).
 
-P goes round robin with an offset that continues and tries the next pump after an error. C and R go to the pump that
-took their P and nowhere else: any other pump could not complete them.
+P goes to a usable pump by the strategy and tries others after an error. C and R go to the pump that took their P and
+nowhere else: any other pump could not complete them.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
 
-import grpc
 import structlog
+from google.protobuf.message import EncodeError
 
-from binlake.errors import BinlakeError, ConfigError, Permanent, SourceUnavailable
+from binlake.errors import ConfigError, Permanent, SourceUnavailable
+from binlake.pumpclient.ends import End, Ends
+from binlake.pumpclient.follow import Follower, PumpList
+from binlake.pumpclient.pumps import ONLINE, Pump, Pumps
+from binlake.pumpclient.strategy import strategy_of
+from binlake.pumpclient.transport import Connect, Refused, Tls, grpc_connect
 from binlake.wire.binlog_pb2 import Binlog
-from binlake.wire.pump_pb2 import WriteBinlogReq, WriteBinlogResp
+from binlake.wire.pump_pb2 import WriteBinlogReq
 
 log = structlog.get_logger()
 
-_OPTIONS = (
-    ("grpc.max_receive_message_length", -1),
-    ("grpc.max_send_message_length", -1),
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 1000),
-)
-_MAX_ERRORS = 10  # in a row: then a pump is left alone for _PROBE_S
-_PROBE_S = 30.0
-_REFRESH_S = 5.0  # how old the list of pumps may be
-
-
-class PumpStatus(Protocol):
-    """What the client needs of a registry entry."""
-
-    @property
-    def node_id(self) -> str:
-        """Name of the pump."""
-
-    @property
-    def host(self) -> str:
-        """HOST:PORT of the pump."""
-
-    @property
-    def state(self) -> str:
-        """State in the registry; only `online` takes P."""
-
-
-class PumpList(Protocol):
-    """Who lists the pumps: the registry."""
-
-    def pumps(self) -> Sequence[PumpStatus]:
-        """Every registered pump. Raises BinlakeError."""
+MAX_BYTES = (1 << 31) - (1 << 20)
+"""Bytes of one binlog: protobuf's 2 GiB, with room for the request around it."""
+_SOCKET_NODE = "local unix"
 
 
 @dataclass(frozen=True)
@@ -63,78 +38,92 @@ class WriteTimes:
     commit_timeout: float = 600.0
     retry_prewrite: float = 0.1
     retry_commit: float = 1.0
+    probe_interval: float = 30.0
 
 
-@dataclass
-class _Pump:
-    node_id: str
-    host: str
-    write: grpc.UnaryUnaryMultiCallable[WriteBinlogReq, WriteBinlogResp]
-    channel: grpc.Channel
-    errors: int = 0
-    last_error_at: float = 0.0
+@dataclass(frozen=True)
+class ClientOptions:
+    """How a client chooses and connects.
 
-    def usable(self, now: float) -> bool:
-        return self.errors <= _MAX_ERRORS or now - self.last_error_at > _PROBE_S
+    `strategy`: range, hash or score. `label`: only pumps that carry each of these pairs get a P, unless
+    `label_fallback` and none of them is usable. `socket`: the path of one local pump, instead of the registry.
+    """
+
+    strategy: str = "range"
+    label: Mapping[str, str] = field(default_factory=dict)
+    label_fallback: bool = False
+    socket: str = ""
+    tls: Tls | None = None
+    times: WriteTimes = WriteTimes()
 
 
-@dataclass
-class _View:
-    """The pumps as last listed."""
+@dataclass(frozen=True)
+class ClientStats:
+    """Since the client was made: `prewrite_retries`, `commit_retries` (C and R), `given_up` (C and R), `probes`."""
 
-    online: list[_Pump] = field(default_factory=list)
-    known: dict[str, _Pump] = field(default_factory=dict)
-    listed_at: float = float("-inf")
+    prewrite_retries: int
+    commit_retries: int
+    given_up: int
+    probes: int
 
 
 class PumpClient:
-    """Writes to the online pumps of `registry`; thread-safe. `strategy`: only `range` (round robin) so far.
-
-    Raises ConfigError for an unknown strategy.
-    """
+    """Writes to the pumps of `registry` (None with `socket`); thread-safe; connects at the first call."""
 
     def __init__(
-        self, registry: PumpList, cluster_id: int, strategy: str = "range", *, times: WriteTimes = WriteTimes()
+        self,
+        registry: PumpList | None,
+        cluster_id: int,
+        options: ClientOptions = ClientOptions(),
+        *,
+        connect: Connect | None = None,
     ) -> None:
-        if strategy != "range":
-            raise ConfigError("unknown pump strategy", where={"strategy": strategy}, hint="use range")
-        self._registry = registry
+        if (registry is None) != bool(options.socket):
+            raise ConfigError("a pump client needs a registry or a socket", where={"socket": options.socket})
         self._cluster_id = cluster_id
-        self._times = times
-        self._view = _View()
-        self._stale: list[_Pump] = []
+        self._options = options
+        self._times = options.times
+        self._strategy = strategy_of(options.strategy)
+        self._pumps = Pumps(connect or grpc_connect(options.tls), options.label, options.label_fallback)
+        self._follower = None if registry is None else Follower(registry, self._pumps)
+        if options.socket:
+            self._pumps.put(_SOCKET_NODE, _Local(options.socket))
         self._lock = threading.Lock()
-        self._offset = 0
         self._placed: dict[int, str] = {}
+        self._ends = Ends(
+            self._pumps,
+            timeout_s=self._times.write_timeout,
+            retry_s=self._times.retry_commit,
+            give_up_s=self._times.commit_timeout,
+            settled=self.forget,
+        )
+        self._prewrite_retries = 0
+        self._probes = 0
+        self._stopped = threading.Event()
+        self._prober: threading.Thread | None = None
+
+    @property
+    def stats(self) -> ClientStats:
+        """What went on so far."""
+        return ClientStats(self._prewrite_retries, self._ends.retries, self._ends.given_up, self._probes)
+
+    def usable_pumps(self) -> list[str]:
+        """Node ids of the pumps that P go to now. Raises SourceUnavailable when they were never listed."""
+        self._start()
+        return [pump.node_id for pump in self._pumps.usable()]
 
     def write_prewrite(self, binlog: Binlog) -> str:
         """Store a P on one pump; its node id, after the fsync.
 
-        Raises SourceUnavailable when no pump took it within the write timeout, Permanent for another cluster or a
-        binlog that is too large.
+        Raises SourceUnavailable when no pump took it (whether one of them stored it is then unknown: a timeout proves
+        nothing), Permanent for another cluster or a binlog that is too large.
         """
-        payload, begun, tries = binlog.SerializeToString(), time.monotonic(), 0
-        last: BinlakeError | None = None
-        while True:
-            pumps = self._candidates()
-            pump = self._next_of(pumps) if pumps else None
-            if pump is not None:
-                last = self._try(pump, payload, self._times.write_timeout)
-                if last is None:
-                    self._placed[binlog.start_ts] = pump.node_id
-                    return pump.node_id
-            tries += 1
-            if time.monotonic() - begun > self._times.write_timeout and tries > len(pumps):
-                raise SourceUnavailable(
-                    "no pump took the prewrite",
-                    where={
-                        "start_ts": binlog.start_ts,
-                        "pumps": len(pumps),
-                        "tries": tries,
-                        "last": last or "none online",
-                    },
-                )
-            time.sleep(self._times.retry_prewrite)
+        request = self._request(binlog)
+        self._start()
+        pump = self._first_taker(request, binlog.start_ts)
+        with self._lock:
+            self._placed[binlog.start_ts] = pump.node_id
+        return pump.node_id
 
     def write_commit(self, binlog: Binlog, node_id: str | None = None) -> str:
         """Store a C on the pump that took its P, or on `node_id` (a C that is sent again); its node id.
@@ -148,12 +137,38 @@ class PumpClient:
         """Store an R; as write_commit."""
         return self._write_end(binlog, node_id)
 
-    def close(self) -> None:
-        """Close every connection."""
+    def send_commit(self, binlog: Binlog) -> str:
+        """Send a C without waiting, as TiDB does: an application never waits for it (MISSION S0-24); its node id.
+
+        It is tried again in the background, and given up after the commit timeout (see `stats`). Raises Permanent when
+        this client wrote no such P.
+        """
+        node_id = self._place_of(binlog)
+        self._ends.put(End(binlog.start_ts, node_id, self._request(binlog)))
+        return node_id
+
+    def send_rollback(self, binlog: Binlog) -> str:
+        """Send an R without waiting; as send_commit."""
+        return self.send_commit(binlog)
+
+    def forget(self, start_ts: int) -> None:
+        """No C or R will come for this P."""
         with self._lock:
-            for pump in [*self._view.known.values(), *self._stale]:
-                pump.channel.close()
-            self._view, self._stale = _View(), []
+            self._placed.pop(start_ts, None)
+
+    def drain(self, timeout_s: float) -> int:
+        """Wait for the C and R that were sent, for at most `timeout_s`; how many are still on their way."""
+        return self._ends.drain(timeout_s)
+
+    def close(self) -> None:
+        """Close every connection; what is still on its way is left to the pumps (see `drain`)."""
+        self._stopped.set()
+        if self._follower is not None:
+            self._follower.stop()
+        self._ends.stop()
+        self._pumps.close()
+        if self._prober is not None:
+            self._prober.join()
 
     def __enter__(self) -> PumpClient:
         return self
@@ -161,84 +176,123 @@ class PumpClient:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _write_end(self, binlog: Binlog, node_id: str | None) -> str:
-        node_id = node_id or self._placed.get(binlog.start_ts)
-        if node_id is None:
-            raise Permanent("this client wrote no prewrite for it", where={"start_ts": binlog.start_ts})
-        payload, begun = binlog.SerializeToString(), time.monotonic()
+    def _start(self) -> None:
+        if self._follower is not None:
+            self._follower.start()
+        with self._lock:
+            if self._prober is None and not self._stopped.is_set():
+                self._prober = threading.Thread(target=self._probe, name="pump-probe", daemon=True)
+                self._prober.start()
+
+    def _request(self, binlog: Binlog) -> WriteBinlogReq:
+        try:
+            payload = binlog.SerializeToString()
+        except EncodeError:
+            payload = b""
+        size = len(payload) or binlog.ByteSize()
+        if size > MAX_BYTES:
+            where = {"start_ts": binlog.start_ts, "bytes": size, "limit": MAX_BYTES}
+            raise Permanent("the binlog is too large", where=where, hint="split the transaction")
+        return WriteBinlogReq(clusterID=self._cluster_id, payload=payload)
+
+    def _first_taker(self, request: WriteBinlogReq, start_ts: int) -> Pump:
+        begun, tries = time.monotonic(), 0
+        failed: dict[str, str] = {}
         while True:
-            pump = self._listed().known.get(node_id)
-            last = self._try(pump, payload, self._times.write_timeout) if pump else None
-            if pump and last is None:
-                self._placed.pop(binlog.start_ts, None)
+            pumps = self._pumps.usable()
+            if pumps:
+                pump = pumps[self._strategy.pick(pumps, start_ts, tries, failed)]
+                refused = self._try(pump, request)
+                if refused is None:
+                    return pump
+                failed[pump.node_id] = refused.text
+                self._prewrite_retries += 1
+            tries += 1
+            if time.monotonic() - begun > self._times.write_timeout and tries > len(pumps):
+                return self._last_round(request, start_ts, failed)
+            # At once to a pump that was not tried yet (MISSION S0-39); else a moment for things to get better.
+            if all(pump.node_id in failed for pump in pumps):
+                failed = {}
+                self._stopped.wait(self._times.retry_prewrite)
+
+    def _last_round(self, request: WriteBinlogReq, start_ts: int, failed: Mapping[str, str]) -> Pump:
+        """Everybody who is online, whatever the errors so far: one success makes that pump usable again."""
+        reasons = dict(failed)
+        for pump in self._pumps.online():
+            refused = self._try(pump, request)
+            if refused is None:
+                return pump
+            reasons[pump.node_id] = refused.text
+        label = " ".join(f"{name}={value}" for name, value in sorted(self._options.label.items()))
+        raise SourceUnavailable(
+            "no pump took the prewrite" if reasons else "no available pump",
+            where={"start_ts": start_ts, **reasons, **({"label": label} if label else {})},
+            hint="is a pump of this label online?" if label else "",
+        )
+
+    def _write_end(self, binlog: Binlog, node_id: str | None) -> str:
+        node_id = node_id or self._place_of(binlog)
+        request, begun, last = self._request(binlog), time.monotonic(), ""
+        self._start()
+        while True:
+            pump = self._pumps.find(node_id)
+            refused = self._try(pump, request) if pump else Refused("it is not registered")
+            if refused is None:
+                self.forget(binlog.start_ts)
                 return node_id
+            last = refused.text
             if time.monotonic() - begun > self._times.commit_timeout:
                 raise SourceUnavailable(
                     "the pump did not take the end of a transaction",
-                    where={"pump": node_id, "start_ts": binlog.start_ts, "last": last or "not registered"},
+                    where={"pump": node_id, "start_ts": binlog.start_ts, "last": last},
                 )
-            time.sleep(self._times.retry_commit)
+            self._stopped.wait(self._times.retry_commit)
 
-    def _candidates(self) -> list[_Pump]:
-        online, now = self._listed().online, time.monotonic()
-        return [pump for pump in online if pump.usable(now)] or online
-
-    def _next_of(self, pumps: list[_Pump]) -> _Pump:
+    def _place_of(self, binlog: Binlog) -> str:
         with self._lock:
-            self._offset += 1
-            return pumps[(self._offset - 1) % len(pumps)]
+            node_id = self._placed.get(binlog.start_ts)
+        if node_id is None:
+            raise Permanent("this client wrote no prewrite for it", where={"start_ts": binlog.start_ts})
+        return node_id
 
-    def _try(self, pump: _Pump, payload: bytes, timeout_s: float) -> BinlakeError | None:
+    def _try(self, pump: Pump, request: WriteBinlogReq) -> Refused | None:
         """None when it is stored, else why not; raises what no other try can change."""
-        try:
-            answer = pump.write(WriteBinlogReq(clusterID=self._cluster_id, payload=payload), timeout=timeout_s)
-            text, code = answer.errmsg, None
-        except grpc.RpcError as error:
-            text, code = error.details() or "", error.code()
-        if not text and code is None:
-            pump.errors = 0
+        refused = pump.connection.write(request, self._times.write_timeout)
+        if refused is None:
+            self._pumps.succeeded(pump)
             return None
-        pump.errors += 1
-        pump.last_error_at = time.monotonic()
-        self._view.listed_at = float("-inf")
-        return _refusal(pump, text, code)
+        where = {"pump": pump.node_id, "addr": pump.host}
+        if "cluster id" in refused.text.lower():
+            hint = "client and pump follow different PDs"
+            raise ConfigError(f"the pump refused: {refused.text}", where=where, hint=hint)
+        if refused.too_large:
+            raise Permanent(f"the binlog is too large: {refused.text}", where=where)
+        if self._pumps.failed(pump):
+            log.warning("pump_left_alone", pump=pump.node_id, error=refused.text)
+        return refused
 
-    def _listed(self) -> _View:
-        with self._lock:
-            if time.monotonic() - self._view.listed_at > _REFRESH_S:
-                self._refresh()
-            return self._view
-
-    def _refresh(self) -> None:
-        try:
-            listed = sorted(self._registry.pumps(), key=lambda status: status.node_id)
-        except SourceUnavailable as error:
-            # The pumps known so far still work without PD; without any, there is nobody to write to.
-            if not self._view.known:
-                raise
-            log.warning("pumps_not_listed", error=str(error))
-            return
-        known = {status.node_id: self._pump(status) for status in listed}
-        online = [known[status.node_id] for status in listed if status.state == "online"]
-        # Not closed here: another thread may be in the middle of a call.
-        self._stale += [pump for node_id, pump in self._view.known.items() if known.get(node_id) is not pump]
-        self._view = _View(online, known, time.monotonic())
-
-    def _pump(self, status: PumpStatus) -> _Pump:
-        old = self._view.known.get(status.node_id)
-        if old is not None and old.host == status.host:
-            return old
-        channel = grpc.insecure_channel(status.host, options=_OPTIONS)
-        write: grpc.UnaryUnaryMultiCallable[WriteBinlogReq, WriteBinlogResp] = channel.unary_unary(
-            "/binlog.Pump/WriteBinlog", WriteBinlogReq.SerializeToString, WriteBinlogResp.FromString
-        )
-        return _Pump(status.node_id, status.host, write, channel)
+    def _probe(self) -> None:
+        """An empty write to each online pump that is left alone (MISSION S0-40)."""
+        request = WriteBinlogReq(clusterID=self._cluster_id)
+        while not self._stopped.wait(self._times.probe_interval):
+            for pump in self._pumps.left_alone():
+                self._probes += 1
+                refused = pump.connection.write(request, self._times.write_timeout)
+                if refused is None:
+                    self._pumps.succeeded(pump)
+                    log.info("pump_used_again", pump=pump.node_id)
 
 
-def _refusal(pump: _Pump, text: str, code: grpc.StatusCode | None) -> BinlakeError:
-    where = {"pump": pump.node_id, "addr": pump.host}
-    if "cluster id" in text.lower():
-        raise ConfigError(f"the pump refused: {text}", where=where, hint="client and pump follow different PDs")
-    if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
-        raise Permanent(f"the binlog is too large: {text}", where=where)
-    return SourceUnavailable(f"the pump refused: {text}", where=where)
+@dataclass(frozen=True)
+class _Local:
+    """The one pump behind a Unix socket."""
+
+    path: str
+    node_id: str = _SOCKET_NODE
+    state: str = ONLINE
+    score: int = 0
+    label: Mapping[str, str] | None = None
+
+    @property
+    def host(self) -> str:
+        return f"unix:{self.path}"

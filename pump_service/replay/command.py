@@ -57,7 +57,7 @@ def _replay(args: argparse.Namespace) -> int:
     outcomes = Outcomes.of(capture)
     with _client(urls, capture) as client, _clock(urls) as clock:
         replayer = Replayer(capture, outcomes, client, clock, rate=args.rate)
-        with StatusServer(capture, outcomes, clock.now, args.status_addr) as server:
+        with StatusServer.of_capture(capture, outcomes, clock.now, args.status_addr) as server:
             with shown(capture.name) as progress:
                 result = replayer.run(progress)
             _print(_told(capture, result, server.url), args.output)

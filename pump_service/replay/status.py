@@ -31,10 +31,14 @@ def go_json(value: object, *, indent: bool = True) -> str:
 
 
 class History:
-    """The DDL jobs of a capture, by id. Memory: the texts of the jobs."""
+    """DDL jobs by id; thread-safe. Memory: the texts of the jobs."""
 
-    def __init__(self, jobs: Iterable[Json]) -> None:
-        self._jobs = sorted(jobs, key=lambda job: int(job["id"]))
+    def __init__(self, jobs: Iterable[Json] = ()) -> None:
+        self._jobs = sorted(jobs, key=_job_id)
+
+    def add(self, job: Json) -> None:
+        """One more job is finished."""
+        self._jobs = sorted([*self._jobs, job], key=_job_id)
 
     def finished(self, now: int, start_job_id: int = 0, limit: int = 0) -> list[Json]:
         """As `/ddl/history`: the newest `limit` first, from `start_job_id` downwards; 0, 0 = all, oldest first."""
@@ -43,6 +47,10 @@ class History:
             return jobs
         below = [job for job in reversed(jobs) if not start_job_id or job["id"] <= start_job_id]
         return below[: limit or MAX_HISTORY]
+
+
+def _job_id(job: Json) -> int:
+    return int(job["id"])
 
 
 class Mvcc:
@@ -70,7 +78,7 @@ class Mvcc:
         """The body of `/mvcc/hex/KEY`."""
         recorded = self._recorded.get(key.hex(), ())
         transactions = self._outcomes.by_key.get(key, [])
-        writes = {write["start_ts"]: write for write in map(_write, transactions)}
+        writes = {write["start_ts"]: write for write in map(write_record, transactions)}
         values: dict[int, Json] = {}
         locks: dict[int, Json] = {}
         for then in (body["value"]["info"] for body in recorded):
@@ -82,23 +90,30 @@ class Mvcc:
         undecided = [t for t in transactions if t.commit_ts >= now > t.start_ts]
         info: Json = {}
         if undecided:
-            info["lock"] = locks.get(undecided[0].start_ts) or _lock(undecided[0])
+            info["lock"] = locks.get(undecided[0].start_ts) or lock_record(undecided[0].start_ts, key)
         if shown:
             info["writes"] = shown
         if found := [values[write["start_ts"]] for write in shown if write["start_ts"] in values]:
             info["values"] = found
         region = recorded[0]["region_id"] if recorded else 1
-        return {"key": key.hex().upper(), "region_id": region, "value": {"info": info}}
+        return mvcc_body(key, info, region)
 
 
-def _write(transaction: Transaction) -> Json:
+def mvcc_body(key: bytes, info: Json, region: int = 1) -> Json:
+    """The body of `/mvcc/hex/KEY`; `info`: lock, writes, values, each only where there is one."""
+    return {"key": key.hex().upper(), "region_id": region, "value": {"info": info}}
+
+
+def write_record(transaction: Transaction) -> Json:
+    """The write record of a transaction that is over."""
     if transaction.commit_ts:
         return {"start_ts": transaction.start_ts, "commit_ts": transaction.commit_ts}
     return {"type": _ROLLBACK, "start_ts": transaction.start_ts, "commit_ts": transaction.start_ts}
 
 
-def _lock(transaction: Transaction) -> Json:
-    return {"start_ts": transaction.start_ts, "primary": base64.b64encode(transaction.key).decode()}
+def lock_record(start_ts: int, key: bytes) -> Json:
+    """The lock of a transaction that is not over."""
+    return {"start_ts": start_ts, "primary": base64.b64encode(key).decode()}
 
 
 def status(meta: Json) -> Json:

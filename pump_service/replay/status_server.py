@@ -1,4 +1,7 @@
-"""The capture's TiDB status port on loopback: `/status`, `/info/all`, `/ddl/history`, `/mvcc/hex/KEY`, by a clock."""
+"""A TiDB's status port on loopback: `/status`, `/info/all`, `/ddl/history`, `/mvcc/hex/KEY`, by a clock.
+
+Who knows the answers is a recorded capture here, and a running workload in `pump_service.workload`.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import parse_qs, urlsplit
 
 import structlog
@@ -23,16 +26,30 @@ class BadRequest(Exception):
     """The caller asked for something that a status port refuses with 400."""
 
 
-class StatusServer:
-    """Serves `capture` as of `now()`; `addr` is HOST:PORT, port 0 = a free one.
+class Transactions(Protocol):
+    """Who knows what became of transactions."""
 
-    Raises ConfigError when it cannot listen.
+    def answer(self, key: bytes, now: int) -> status.Json:
+        """The body of `/mvcc/hex/KEY` as of `now`."""
+
+
+class StatusServer:
+    """Serves `history` and `transactions` as of `now()`; `meta`: the version and such, as a capture's meta.json.
+
+    `addr` is HOST:PORT, port 0 = a free one. Raises ConfigError when it cannot listen.
     """
 
-    def __init__(self, capture: Capture, outcomes: Outcomes, now: Callable[[], int], addr: str = "127.0.0.1:0") -> None:
-        self._meta = capture.meta
-        self._history = status.History(capture.jobs())
-        self._mvcc = status.Mvcc.of(capture, outcomes)
+    def __init__(
+        self,
+        meta: status.Json,
+        history: status.History,
+        transactions: Transactions,
+        now: Callable[[], int],
+        addr: str = "127.0.0.1:0",
+    ) -> None:
+        self._meta = meta
+        self._history = history
+        self._transactions = transactions
         self._now = now
         self._started = int(time.time())
         host, _, port = addr.rpartition(":")
@@ -44,6 +61,14 @@ class StatusServer:
             ) from error
         self._server.daemon_threads = True
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), daemon=True)
+
+    @classmethod
+    def of_capture(
+        cls, capture: Capture, outcomes: Outcomes, now: Callable[[], int], addr: str = "127.0.0.1:0"
+    ) -> StatusServer:
+        """The status port of a recorded TiDB."""
+        mvcc = status.Mvcc.of(capture, outcomes)
+        return cls(capture.meta, status.History(capture.jobs()), mvcc, now, addr)
 
     @property
     def url(self) -> str:
@@ -81,7 +106,7 @@ class StatusServer:
         if parts.path == "/ddl/history":
             return self._jobs(query)
         if parts.path.startswith("/mvcc/hex/"):
-            return status.go_json(self._mvcc.answer(_key(parts.path.removeprefix("/mvcc/hex/")), self._now()))
+            return status.go_json(self._transactions.answer(_key(parts.path.removeprefix("/mvcc/hex/")), self._now()))
         return None
 
     def _jobs(self, query: dict[str, str]) -> str:

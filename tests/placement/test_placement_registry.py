@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,31 @@ def test_a_consumer_publishes_its_position_and_keeps_its_place(etcd: EtcdClient)
     registry.publish_drainer("binlake-bank", 9)
     (drainer,) = registry.drainers()
     assert (drainer.node_id, drainer.state, drainer.max_commit_ts) == ("binlake-bank", "paused", 9)
+
+
+def test_a_watch_of_the_pumps_has_no_gap_after_its_listing(etcd: EtcdClient) -> None:
+    # S0-27, S0-38
+    registry = Registry(etcd)
+    registry.put_pump(NodeStatus("p1", "h:1", "online"))
+    with closing(registry.watch_pumps()) as watch:
+        assert [pump.node_id for pump in watch.pumps] == ["p1"]
+        registry.put_pump(NodeStatus("p2", "h:2", "online", score=70, label={"zone": "a"}))
+        registry.put_pump(NodeStatus("p1", "h:1", "paused"))
+        registry.publish_drainer("binlake-bank", 5)  # no pump: not told
+        etcd.delete(b"/tidb-binlog/v1/pumps/p2")
+        etcd.put(b"/tidb-binlog/v1/pumps/p1", b"{")
+        changes = iter(watch)
+        assert next(changes) == ("p2", NodeStatus("p2", "h:2", "online", score=70, label={"zone": "a"}))
+        assert next(changes) == ("p1", NodeStatus("p1", "h:1", "paused"))
+        assert next(changes) == ("p2", None)
+        with pytest.raises(WireError, match="pumps/p1"):
+            next(changes)
+
+
+def test_a_closed_watch_of_the_pumps_ends(etcd: EtcdClient) -> None:
+    watch = Registry(etcd).watch_pumps()
+    threading.Timer(0.05, watch.close).start()
+    assert list(watch) == []
 
 
 def test_a_corrupt_entry_is_named(etcd: EtcdClient) -> None:

@@ -1,21 +1,31 @@
-"""PumpClient: round robin for P, the same pump for its C and R, clear errors (tidb-binlog 4)."""
+"""PumpClient: P to a usable pump, its C and R to the same one, clear errors (tidb-binlog 4)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import grpc
 import pytest
 
 from binlake.errors import ConfigError, Permanent, SourceUnavailable
-from binlake.pumpclient import PumpClient
-from binlake.pumpclient.writer import WriteTimes
+from binlake.pumpclient import ClientOptions, PumpClient, WriteTimes, writer
 from binlake.wire import build, pump_pb2, pump_pb2_grpc
 from binlake.wire.binlog_pb2 import Binlog, Commit, Prewrite, Rollback
 
-QUICK = WriteTimes(write_timeout=0.5, commit_timeout=0.5, retry_prewrite=0.01, retry_commit=0.05)
+QUICK = WriteTimes(0.5, 0.5, 0.01, 0.05, probe_interval=0.05)
+OPTIONS = ClientOptions(times=QUICK)
+
+
+def until(condition: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.005)
 
 
 class StubPump(pump_pb2_grpc.PumpServicer):
@@ -45,24 +55,58 @@ class StubPump(pump_pb2_grpc.PumpServicer):
         return [binlog.tp for binlog in self.got]
 
 
-@dataclass
+@dataclass(frozen=True)
 class Node:
     node_id: str
     host: str
     state: str = "online"
+    score: int = 0
+    label: Mapping[str, str] | None = None
+
+
+class Watched:
+    """One listing and what changes after it."""
+
+    def __init__(self, pumps: list[Node]) -> None:
+        self.pumps = pumps
+        self.events: queue.SimpleQueue[tuple[str, Node | None] | None] = queue.SimpleQueue()
+
+    def __iter__(self) -> Iterator[tuple[str, Node | None]]:
+        yield from iter(self.events.get, None)
+        raise SourceUnavailable("the watch ended")
+
+    def close(self) -> None:
+        self.events.put(None)
 
 
 @dataclass
 class Listing:
-    """A registry with a fixed list."""
+    """A registry in memory."""
 
-    nodes: list[Node] = field(default_factory=list)
+    nodes: dict[str, Node] = field(default_factory=dict)
     down: bool = False
+    watches: list[Watched] = field(default_factory=list)
 
-    def pumps(self) -> list[Node]:
+    def watch_pumps(self) -> Watched:
         if self.down:
             raise SourceUnavailable("no registry")
-        return self.nodes
+        self.watches.append(Watched(list(self.nodes.values())))
+        return self.watches[-1]
+
+    def put(self, node: Node) -> None:
+        self.nodes[node.node_id] = node
+        self._tell(node.node_id, node)
+
+    def change(self, node_id: str, **fields: object) -> None:
+        self.put(replace(self.nodes[node_id], **fields))  # type: ignore[arg-type]
+
+    def delete(self, node_id: str) -> None:
+        del self.nodes[node_id]
+        self._tell(node_id, None)
+
+    def _tell(self, node_id: str, node: Node | None) -> None:
+        for watch in self.watches:
+            watch.events.put((node_id, node))
 
 
 @dataclass
@@ -80,8 +124,8 @@ class Pumps:
 @pytest.fixture
 def pumps() -> Iterator[Pumps]:
     stubs = [StubPump() for _ in range(3)]
-    listing = Listing([Node(f"pump{n}", stub.host) for n, stub in enumerate(stubs)])
-    with PumpClient(listing, 7, times=QUICK) as client:
+    listing = Listing({f"pump{n}": Node(f"pump{n}", stub.host) for n, stub in enumerate(stubs)})
+    with PumpClient(listing, 7, OPTIONS) as client:
         yield Pumps(stubs, listing, client)
     for stub in stubs:
         stub.server.stop(0).wait()
@@ -91,11 +135,16 @@ def p(start_ts: int) -> Binlog:
     return build.prewrite(start_ts, b"k", b"\x08\x17")
 
 
+def c(start_ts: int) -> Binlog:
+    return build.commit(p(start_ts), start_ts + 10_000)
+
+
 def test_prewrites_go_round_and_the_end_goes_where_the_prewrite_went(pumps: Pumps) -> None:
+    # S0-06, S0-42, S0-43
     placed = {ts: pumps.client.write_prewrite(p(ts)) for ts in range(1, 7)}
     assert list(placed.values()) == ["pump0", "pump1", "pump2"] * 2
     for ts in (6, 5, 4, 3):
-        assert pumps.client.write_commit(build.commit(p(ts), ts + 100)) == placed[ts]
+        assert pumps.client.write_commit(c(ts)) == placed[ts]
     for ts in (2, 1):
         assert pumps.client.write_rollback(build.rollback(p(ts))) == placed[ts]
     assert [stub.types() for stub in pumps.stubs] == [
@@ -105,26 +154,89 @@ def test_prewrites_go_round_and_the_end_goes_where_the_prewrite_went(pumps: Pump
     ]
 
 
-def test_a_prewrite_tries_the_next_pump_and_its_end_follows(pumps: Pumps) -> None:
-    pumps.stubs[0].fails = 1
-    assert pumps.client.write_prewrite(p(1)) == "pump1"
-    assert pumps.client.write_commit(build.commit(p(1), 2)) == "pump1"
-    assert pumps.counts() == [0, 2, 0]
+@pytest.mark.parametrize("strategy", ["range", "hash", "score", "nonsense"])
+def test_each_strategy_reaches_all_pumps_and_keeps_transactions_together(pumps: Pumps, strategy: str) -> None:
+    # S0-41, S0-42: a word that is no strategy means range.
+    with PumpClient(pumps.listing, 7, replace(OPTIONS, strategy=strategy)) as client:
+        for ts in range(300):
+            assert client.write_prewrite(p(ts)) == client.write_commit(c(ts))
+    assert pumps.counts() == [200, 200, 200]
+
+
+def test_hash_goes_by_start_ts_and_one_further_at_each_retry(pumps: Pumps) -> None:
+    # S0-44
+    with PumpClient(pumps.listing, 7, replace(OPTIONS, strategy="hash")) as client:
+        assert [client.write_prewrite(p(ts)) for ts in (6, 7, 8)] == ["pump0", "pump1", "pump2"]
+        pumps.stubs[0].fails = 1
+        assert client.write_prewrite(p(9)) == "pump1"
+
+
+def test_score_follows_what_the_pumps_publish_while_it_runs(pumps: Pumps) -> None:
+    # S0-45
+    for name, score in (("pump0", 30), ("pump1", 70), ("pump2", 100)):
+        pumps.listing.change(name, score=score)
+    with PumpClient(pumps.listing, 7, replace(OPTIONS, strategy="score")) as client:
+        placed = [client.write_prewrite(p(ts)) for ts in range(200)]
+        assert [placed.count(f"pump{n}") for n in range(3)] == [30, 70, 100]
+        pumps.listing.change("pump2", score=30)
+        pumps.listing.change("pump1", score=30)
+        until(lambda: [client.write_prewrite(p(ts)) for ts in range(3)].count("pump2") == 1, "the new scores")
+        placed = [client.write_prewrite(p(ts)) for ts in range(90)]
+        assert [placed.count(f"pump{n}") for n in range(3)] == [30, 30, 30]
+
+
+def test_a_prewrite_tries_the_next_pump_at_once_and_its_end_follows(pumps: Pumps) -> None:
+    # S0-39
+    slow = replace(OPTIONS, times=replace(QUICK, retry_prewrite=3600))
+    pumps.stubs[0].fails = pumps.stubs[1].fails = 1
+    with PumpClient(pumps.listing, 7, slow) as client:
+        assert client.write_prewrite(p(1)) == "pump2"
+        assert client.write_commit(c(1)) == "pump2"
+        assert client.stats.prewrite_retries == 2
+    assert pumps.counts() == [0, 0, 2]
 
 
 def test_a_commit_is_tried_again_on_its_pump_and_nowhere_else(pumps: Pumps) -> None:
+    # S0-42
     pumps.client.write_prewrite(p(1))
     pumps.stubs[0].fails = 2
-    assert pumps.client.write_commit(build.commit(p(1), 2)) == "pump0"
+    assert pumps.client.write_commit(c(1)) == "pump0"
     assert pumps.counts() == [2, 0, 0]
+
+
+def test_a_sent_commit_waits_for_nobody_and_arrives_when_its_pump_is_well(pumps: Pumps) -> None:
+    # S0-24: the application goes on; ends of another pump are not held up by those of a dead one.
+    patient = replace(OPTIONS, times=replace(QUICK, commit_timeout=60))
+    with PumpClient(pumps.listing, 7, patient) as client:
+        placed = {ts: client.write_prewrite(p(ts)) for ts in range(30)}
+        pumps.stubs[0].fails = 10_000
+        assert {ts: client.send_commit(c(ts)) for ts in range(30)} == placed
+        until(lambda: pumps.counts()[1:] == [20, 20], "the ends of the other pumps")
+        until(lambda: client.stats.commit_retries > 20, "retries")
+        pumps.stubs[0].fails = 0
+        assert client.drain(10) == 0
+        assert pumps.counts() == [20, 20, 20]
+        assert client.stats.given_up == 0
+        with pytest.raises(Permanent, match="wrote no prewrite"):
+            client.send_commit(c(5))  # forgotten with its end
+
+
+def test_a_sent_end_that_is_never_taken_is_given_up_and_counted(pumps: Pumps) -> None:
+    # S0-24
+    pumps.client.write_prewrite(p(1))
+    pumps.stubs[0].fails = 10_000
+    pumps.client.send_rollback(build.rollback(p(1)))
+    assert pumps.client.drain(10) == 0
+    assert pumps.client.stats.given_up == 1
+    assert pumps.counts() == [1, 0, 0]
 
 
 def test_a_pump_that_moved_to_another_port_is_found(pumps: Pumps) -> None:
     pumps.client.write_prewrite(p(1))
     pumps.stubs[0].server.stop(0).wait()
     moved = StubPump()
-    pumps.listing.nodes[0].host = moved.host
-    assert pumps.client.write_commit(build.commit(p(1), 2)) == "pump0"
+    pumps.listing.change("pump0", host=moved.host)
+    assert pumps.client.write_commit(c(1)) == "pump0"
     assert moved.types() == [Commit]
     moved.server.stop(0).wait()
 
@@ -133,12 +245,16 @@ def test_an_end_that_its_pump_never_takes_is_an_error(pumps: Pumps) -> None:
     pumps.client.write_prewrite(p(1))
     pumps.stubs[0].fails = 1000
     with pytest.raises(SourceUnavailable, match="pump=pump0 start_ts=1"):
-        pumps.client.write_commit(build.commit(p(1), 2))
+        pumps.client.write_commit(c(1))
 
 
 def test_an_end_without_its_prewrite_is_an_error(pumps: Pumps) -> None:
     with pytest.raises(Permanent, match="wrote no prewrite"):
         pumps.client.write_rollback(build.rollback(p(1)))
+    pumps.client.write_prewrite(p(2))
+    pumps.client.forget(2)
+    with pytest.raises(Permanent, match="wrote no prewrite"):
+        pumps.client.write_commit(c(2))
 
 
 def test_an_end_goes_to_the_named_pump_when_another_client_wrote_the_prewrite(pumps: Pumps) -> None:
@@ -147,19 +263,105 @@ def test_an_end_goes_to_the_named_pump_when_another_client_wrote_the_prewrite(pu
 
 
 def test_only_online_pumps_get_prewrites(pumps: Pumps) -> None:
-    pumps.listing.nodes[0].state = pumps.listing.nodes[2].state = "paused"
-    assert {pumps.client.write_prewrite(p(ts)) for ts in range(1, 4)} == {"pump1"}
-    pumps.listing.nodes.clear()
-    with PumpClient(pumps.listing, 7, times=QUICK) as client, pytest.raises(SourceUnavailable, match="no pump took"):
+    # S0-36
+    for number, state in enumerate(("pausing", "paused", "closing", "offline")):
+        pumps.listing.put(Node(f"other{number}", pumps.stubs[2].host, state))
+    pumps.listing.change("pump0", state="paused")
+    pumps.listing.delete("pump2")
+    with PumpClient(pumps.listing, 7, OPTIONS) as client:
+        assert client.usable_pumps() == ["pump1"]
+        assert {client.write_prewrite(p(ts)) for ts in range(1, 4)} == {"pump1"}
+
+
+def test_without_an_online_pump_the_error_says_so() -> None:
+    # S0-23: the writer must fail its transaction.
+    with PumpClient(Listing(), 7, OPTIONS) as client, pytest.raises(SourceUnavailable, match="no available pump"):
         client.write_prewrite(p(9))
 
 
-def test_after_ten_errors_in_a_row_a_pump_is_left_alone(pumps: Pumps) -> None:
-    pumps.stubs[0].fails = 11
-    for ts in range(1, 40):
-        pumps.client.write_prewrite(p(ts))
-    assert pumps.stubs[0].fails == 0
-    assert pumps.counts()[0] == 0
+def test_joins_leaves_and_states_are_followed(pumps: Pumps) -> None:
+    # S0-10, S0-27, S0-38
+    assert pumps.client.usable_pumps() == ["pump0", "pump1", "pump2"]
+    pumps.listing.put(Node("pump3", pumps.stubs[0].host))
+    until(lambda: pumps.client.usable_pumps() == ["pump0", "pump1", "pump2", "pump3"], "the new one")
+    pumps.listing.delete("pump1")
+    pumps.listing.change("pump2", state="paused")
+    until(lambda: pumps.client.usable_pumps() == ["pump0", "pump3"], "those that left")
+    pumps.listing.change("pump2", state="online")
+    until(lambda: pumps.client.usable_pumps() == ["pump0", "pump2", "pump3"], "the one that is back")
+
+
+def test_a_broken_watch_is_made_anew_with_a_fresh_listing(pumps: Pumps) -> None:
+    pumps.client.usable_pumps()
+    watch = pumps.listing.watches.pop()
+    pumps.listing.delete("pump1")  # nobody is told
+    watch.close()
+    until(lambda: pumps.client.usable_pumps() == ["pump0", "pump2"], "the new listing")
+
+
+def test_after_ten_errors_in_a_row_a_pump_is_left_alone_until_a_probe_reaches_it(pumps: Pumps) -> None:
+    # S0-11, S0-39, S0-40; no transaction notices anything
+    pumps.client.close()
+    with PumpClient(pumps.listing, 7, replace(OPTIONS, times=replace(QUICK, probe_interval=3600))) as client:
+        pumps.stubs[0].fails = 10_000
+        for ts in range(1, 100):
+            client.write_prewrite(p(ts))
+        assert pumps.stubs[0].fails == 10_000 - 11
+        assert client.usable_pumps() == ["pump1", "pump2"]
+    with PumpClient(pumps.listing, 7, OPTIONS) as client:
+        for ts in range(100, 200):
+            client.write_prewrite(p(ts))
+        until(lambda: client.stats.probes > 2, "probes")
+        assert client.usable_pumps() == ["pump1", "pump2"]
+        pumps.stubs[0].fails = 0
+        until(lambda: client.usable_pumps() == ["pump0", "pump1", "pump2"], "a probe that succeeds")
+        assert not any(binlog.ByteSize() for binlog in pumps.stubs[0].got)  # probes are empty
+
+
+def test_a_pump_that_comes_back_online_is_used_at_once(pumps: Pumps) -> None:
+    # S0-38
+    with PumpClient(pumps.listing, 7, replace(OPTIONS, times=replace(QUICK, probe_interval=3600))) as client:
+        pumps.stubs[0].fails = 11
+        for ts in range(1, 40):
+            client.write_prewrite(p(ts))
+        pumps.listing.change("pump0", state="paused")
+        pumps.listing.change("pump0", state="online")
+        until(lambda: "pump0" in client.usable_pumps(), "back in use")
+
+
+def test_the_last_round_asks_even_pumps_that_are_left_alone(pumps: Pumps) -> None:
+    with PumpClient(pumps.listing, 7, replace(OPTIONS, times=replace(QUICK, probe_interval=3600))) as client:
+        pumps.stubs[0].fails = 11
+        for ts in range(1, 40):
+            client.write_prewrite(p(ts))
+        assert client.usable_pumps() == ["pump1", "pump2"]
+        pumps.stubs[1].fails = pumps.stubs[2].fails = 10_000
+        assert client.write_prewrite(p(40)) == "pump0"
+        assert "pump0" in client.usable_pumps()
+
+
+def test_all_pumps_failing_is_one_error_that_names_each(pumps: Pumps) -> None:
+    for stub in pumps.stubs:
+        stub.fails = 10_000
+    began = time.monotonic()
+    with pytest.raises(SourceUnavailable, match=r"no pump took the prewrite.*pump0=.*pump1=.*pump2="):
+        pumps.client.write_prewrite(p(1))
+    assert QUICK.write_timeout < time.monotonic() - began < 10 * QUICK.write_timeout
+
+
+def test_labels_bind_a_writer_to_its_pumps(pumps: Pumps) -> None:
+    # S0-32
+    for number, zone in enumerate("aab"):
+        pumps.listing.change(f"pump{number}", label={"zone": zone, "disk": "ssd"})
+    own = replace(OPTIONS, label={"zone": "b"})
+    with PumpClient(pumps.listing, 7, own) as client:
+        assert {client.write_prewrite(p(ts)) for ts in range(10)} == {"pump2"}
+        pumps.listing.change("pump2", state="paused")
+        until(lambda: not client.usable_pumps(), "nobody of the label")
+        with pytest.raises(SourceUnavailable, match="zone=b"):
+            client.write_prewrite(p(11))
+    with PumpClient(pumps.listing, 7, replace(own, label_fallback=True)) as client:
+        assert {client.write_prewrite(p(ts)) for ts in range(10)} == {"pump0", "pump1"}
 
 
 def test_an_error_message_in_the_answer_counts_as_an_error(pumps: Pumps) -> None:
@@ -168,40 +370,50 @@ def test_an_error_message_in_the_answer_counts_as_an_error(pumps: Pumps) -> None
 
 
 def test_another_cluster_is_refused_at_once(pumps: Pumps) -> None:
+    # S0-46
     pumps.stubs[0].fails, pumps.stubs[0].text = 1, "mismatched cluster id"
     with pytest.raises(ConfigError, match="cluster id"):
         pumps.client.write_prewrite(p(1))
 
 
-def test_a_binlog_too_large_is_not_sent_again(pumps: Pumps) -> None:
+def test_a_binlog_too_large_is_not_sent_again(pumps: Pumps, monkeypatch: pytest.MonkeyPatch) -> None:
+    # S0-07
     pumps.stubs[0].fails, pumps.stubs[0].code = 1, grpc.StatusCode.RESOURCE_EXHAUSTED
     with pytest.raises(Permanent, match="too large"):
         pumps.client.write_prewrite(p(1))
+    monkeypatch.setattr(writer, "MAX_BYTES", 100)
+    with pytest.raises(Permanent, match=r"too large.*bytes=1\d\d limit=100"):
+        pumps.client.write_prewrite(build.prewrite(2, b"k", bytes(100)))
 
 
 def test_known_pumps_are_used_while_the_registry_is_away(pumps: Pumps) -> None:
     pumps.client.write_prewrite(p(1))
     pumps.listing.down = True
-    pumps.stubs[1].fails = 1  # an error makes the client list again
+    pumps.listing.watches[-1].close()
+    pumps.stubs[1].fails = 1
     assert pumps.client.write_prewrite(p(2)) == "pump2"
-    with PumpClient(pumps.listing, 7, times=QUICK) as fresh, pytest.raises(SourceUnavailable, match="no registry"):
+    with PumpClient(pumps.listing, 7, OPTIONS) as fresh, pytest.raises(SourceUnavailable, match="no registry"):
         fresh.write_prewrite(p(3))
-
-
-def test_an_unknown_strategy_is_refused() -> None:
-    with pytest.raises(ConfigError, match="strategy"):
-        PumpClient(Listing(), 7, strategy="hash")
 
 
 def test_concurrent_writers_lose_and_double_nothing(pumps: Pumps) -> None:
     def run(start: int) -> None:
         for ts in range(start, start + 50):
             pumps.client.write_prewrite(p(ts))
-            pumps.client.write_commit(build.commit(p(ts), ts + 10_000))
+            pumps.client.send_commit(c(ts))
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(run, range(1000, 1200, 50)))
+    assert pumps.client.drain(10) == 0
     for stub in pumps.stubs:
         prewritten = [binlog.start_ts for binlog in stub.got if binlog.tp == Prewrite]
         assert sorted(prewritten) == sorted(binlog.start_ts for binlog in stub.got if binlog.tp == Commit)
     assert sum(pumps.counts()) == 400
+
+
+def test_closing_ends_all_threads(pumps: Pumps) -> None:
+    pumps.client.write_prewrite(p(1))
+    pumps.stubs[0].fails = 10_000
+    pumps.client.send_commit(c(1))
+    pumps.client.close()
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("pump-")]

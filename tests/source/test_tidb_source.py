@@ -89,7 +89,7 @@ def port(request: pytest.FixtureRequest, serve: Callable[[Callable[[str], tuple[
     jobs = {int(job["id"]): job for job in capture.jobs()}
     requests: list[str] = []
     if request.param == "capture":
-        with StatusServer(capture, Outcomes.of(capture), lambda: FOREVER) as server:
+        with StatusServer.of_capture(capture, Outcomes.of(capture), lambda: FOREVER) as server:
             yield Served(TidbSource(NoClock(), server.url), jobs, requests)
         return
     url = serve(recorded_tidb(list(jobs.values()), request.param.endswith("inclusive"), requests))

@@ -20,24 +20,17 @@ from binlake.schema import Action, DbInfo, TableDef
 from binlake.schema import mysqltypes as t
 from binlake.wire import binlog_pb2 as pb
 from binlake.wire import build
+from pump_service.workload.definitions import (
+    Col,
+    column_json,
+    create_sql,
+    database_json,
+    index_json,
+    job_json,
+    table_json,
+)
 
 Row = dict[str, str | None]
-
-
-@dataclass(frozen=True)
-class Col:
-    """A column: TiDB type number, flags, length, decimals, defaults as text."""
-
-    name: str
-    tp: int = t.LONG
-    flen: int = 11
-    decimal: int = 0
-    not_null: bool = False
-    unsigned: bool = False
-    charset: str = "binary"
-    collate: str = "binary"
-    default: str | None = None
-    id: int = 0
 
 
 def integer(name: str, **more: Any) -> Col:
@@ -82,8 +75,7 @@ class Workload:
 
     def create_database(self, name: str) -> int:
         """CREATE DATABASE; its commit_ts."""
-        info = {"id": next(self._ids), "db_name": {"O": name, "L": name.lower()}, "charset": "utf8mb4",
-                "collate": "utf8mb4_bin", "state": 5}  # fmt: skip
+        info = database_json(next(self._ids), name)
         self._dbs[name] = DbInfo.from_json(info)
         return self._ddl(Action.CREATE_SCHEMA, name, "", f"CREATE DATABASE `{name}`", db_info=info)
 
@@ -94,17 +86,17 @@ class Workload:
         info = self._info(next(self._ids), name, columns, primary, unique)
         self._put(db, info)
         self.rows[db, name] = []
-        return self._ddl(Action.CREATE_TABLE, db, name, _create_sql(name, columns, primary, unique), info)
+        return self._ddl(Action.CREATE_TABLE, db, name, create_sql(name, columns, _keys(primary, unique)), info)
 
     def add_column(self, db: str, name: str, column: Col) -> int:
         """ADD COLUMN at the end, filled with its default; its commit_ts."""
         info = json.loads(json.dumps(self.table(db, name).raw))
-        new = _column(column, max(c["id"] for c in info["cols"]) + 1, len(info["cols"]), ())
+        new = column_json(column, max(c["id"] for c in info["cols"]) + 1, len(info["cols"]))
         info["cols"].append({**new, "origin_default": column.default})
         self._put(db, info)
         for row in self.rows[db, name]:
             row[column.name] = column.default
-        return self._ddl(Action.ADD_COLUMN, db, name, f"ALTER TABLE `{name}` ADD COLUMN {_column_sql(column)}", info)
+        return self._ddl(Action.ADD_COLUMN, db, name, f"ALTER TABLE `{name}` ADD COLUMN {column.sql}", info)
 
     def drop_column(self, db: str, name: str, column: str) -> int:
         """DROP COLUMN; its commit_ts."""
@@ -154,15 +146,16 @@ class Workload:
     def _info(
         self, table_id: int, name: str, columns: Sequence[Col], primary: Sequence[str], unique: Sequence[str]
     ) -> dict[str, Any]:
-        cols = [_column(column, n + 1, n, primary) for n, column in enumerate(columns)]
+        cols = [column_json(column, n + 1, n, primary=column.name in primary) for n, column in enumerate(columns)]
+        offsets = {column.name: offset for offset, column in enumerate(columns)}
         handle = len(primary) == 1 and next(c for c in columns if c.name == primary[0]).tp in t.INTEGERS
-        indexes = [_index(1, "PRIMARY", columns, primary, True)] if primary and not handle else []
-        indexes += [_index(2 + n, f"uk_{name}", columns, [name], False) for n, name in enumerate(unique)]
-        return {
-            "id": table_id, "name": {"O": name, "L": name.lower()}, "charset": "utf8mb4", "collate": "utf8mb4_bin",
-            "cols": cols, "index_info": indexes, "state": 5, "pk_is_handle": handle, "is_common_handle": False,
-            "common_handle_version": 0, "partition": None, "view": None, "sequence": None, "comment": "",
-        }  # fmt: skip
+        indexes = []
+        if primary and not handle:
+            parts = [(key, offsets[key]) for key in primary]
+            indexes.append(index_json(1, "PRIMARY", parts, unique=True, primary=True))
+        for n, key in enumerate(unique):
+            indexes.append(index_json(2 + n, f"uk_{key}", [(key, offsets[key])], unique=True, primary=False))
+        return table_json(table_id, name, cols, indexes, pk_is_handle=handle)
 
     def _ddl(
         self, action: Action, db: str, table: str, query: str, info: dict[str, Any] | None = None, *,
@@ -175,13 +168,11 @@ class Workload:
         )
         self.log(prewrite)
         commit_ts = self.clock()
-        self.jobs.append({
-            "id": job_id, "type": int(action), "schema_id": self._dbs[db].id,
-            "table_id": table_id or (info["id"] if info else 0), "schema_name": db, "table_name": table, "state": 6,
-            "err": None, "query": query, "start_ts": start_ts, "raw_args": None, "schema_state": 5,
-            "binlog": {"SchemaVersion": self.version, "DBInfo": db_info, "TableInfo": info,
-                       "FinishedTS": commit_ts + 1, "MultipleTableInfos": None},
-        })  # fmt: skip
+        self.jobs.append(job_json(
+            job_id, action, query, schema=(self._dbs[db].id, db),
+            table=(table_id or (info["id"] if info else 0), table), version=self.version, start_ts=start_ts,
+            finished_ts=commit_ts + 1, db_info=db_info, table_info=info,
+        ))  # fmt: skip
         self.log(build.commit(prewrite, commit_ts))
         return commit_ts
 
@@ -250,38 +241,6 @@ def _row(table: TableDef, values: Mapping[str, object] | None) -> Row | None:
     return {name: None if value is None else str(value) for name, value in found.items()}
 
 
-def _column(column: Col, column_id: int, offset: int, primary: Sequence[str]) -> dict[str, Any]:
-    flag = t.FLAG_PRIMARY | t.FLAG_NOT_NULL if column.name in primary else 0
-    flag |= t.FLAG_NOT_NULL if column.not_null else 0
-    flag |= t.FLAG_UNSIGNED if column.unsigned else 0
-    return {
-        "id": column_id, "name": {"O": column.name, "L": column.name.lower()}, "offset": offset,
-        "origin_default": None, "default": column.default, "default_is_expr": False, "generated_expr_string": "",
-        "generated_stored": False, "state": 5, "comment": "", "hidden": False, "version": 2,
-        "type": {"Tp": column.tp, "Flag": flag, "Flen": column.flen, "Decimal": column.decimal,
-                 "Charset": column.charset, "Collate": column.collate, "Elems": None},
-    }  # fmt: skip
-
-
-def _index(index_id: int, name: str, columns: Sequence[Col], key: Sequence[str], primary: bool) -> dict[str, Any]:
-    offsets = {column.name: offset for offset, column in enumerate(columns)}
-    parts = [{"name": {"O": name, "L": name.lower()}, "offset": offsets[name], "length": -1} for name in key]
-    return {"id": index_id, "idx_name": {"O": name, "L": name.lower()}, "idx_cols": parts, "state": 5,
-            "is_unique": True, "is_primary": primary, "is_invisible": False}  # fmt: skip
-
-
-_WORDS = {t.LONG: "INT", t.LONGLONG: "BIGINT", t.DOUBLE: "DOUBLE"}
-
-
-def _column_sql(column: Col) -> str:
-    kind = _WORDS.get(column.tp) or f"VARCHAR({column.flen})"
-    rest = " UNSIGNED" * column.unsigned + " NOT NULL" * column.not_null
-    return f"`{column.name}` {kind}{rest}" + (f" DEFAULT '{column.default}'" if column.default is not None else "")
-
-
-def _create_sql(name: str, columns: Sequence[Col], primary: Sequence[str], unique: Sequence[str]) -> str:
-    parts = [_column_sql(column) for column in columns]
-    if primary:
-        parts.append(f"PRIMARY KEY({','.join(f'`{key}`' for key in primary)})")
-    parts += [f"UNIQUE KEY `uk_{key}`(`{key}`)" for key in unique]
-    return f"CREATE TABLE `{name}` ({','.join(parts)})"
+def _keys(primary: Sequence[str], unique: Sequence[str]) -> list[str]:
+    parts = [f"PRIMARY KEY({','.join(f'`{key}`' for key in primary)})"] if primary else []
+    return parts + [f"UNIQUE KEY `uk_{key}`(`{key}`)" for key in unique]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
@@ -33,9 +34,21 @@ class Only:
 
     def __init__(self, registry: Registry, node_id: str) -> None:
         self._registry, self._node_id = registry, node_id
+        self._ended = threading.Event()
 
+    def watch_pumps(self) -> Only:
+        return self
+
+    @property
     def pumps(self) -> Sequence[NodeStatus]:
         return [pump for pump in self._registry.pumps() if pump.node_id == self._node_id]
+
+    def __iter__(self) -> Iterator[tuple[str, NodeStatus | None]]:
+        self._ended.wait()
+        return iter(())
+
+    def close(self) -> None:
+        self._ended.set()
 
 
 @dataclass

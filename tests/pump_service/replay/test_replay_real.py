@@ -195,7 +195,7 @@ def test_orphans_and_doubles_are_settled_by_the_captures_own_status_port(parts: 
     outcomes = [{"start_ts": str(base + 2), "commit_ts": str(base + 8)}, {"start_ts": str(base + 3)}]
     capture = write_capture(parts.folder / "capture", binlogs, outcomes=outcomes)
     known = Outcomes.of(capture)
-    with StatusServer(capture, known, parts.clock.now) as server:
+    with StatusServer.of_capture(capture, known, parts.clock.now) as server:
         parts.status_url = server.url
         pumps = [parts.pump(1), parts.pump(2)]
         result = Replayer(capture, known, parts.client(), parts.clock).run()

@@ -53,7 +53,7 @@ def moment() -> Moment:
 def server(tmp_path: Path, moment: Moment) -> Iterator[StatusServer]:
     binlogs = [(P, 10, 0), (P, 20, 0), (C, 10, 30), (R, 20, 0), (P, 50, 0), (C, 50, 70)]
     capture = write_capture(tmp_path, binlogs, jobs=JOBS)
-    with StatusServer(capture, Outcomes.of(capture), moment) as server:
+    with StatusServer.of_capture(capture, Outcomes.of(capture), moment) as server:
         yield server
 
 
@@ -146,7 +146,7 @@ def test_a_transaction_is_locked_until_its_commit_has_passed(
 def test_an_address_in_use_is_one_clear_error(server: StatusServer, tmp_path: Path) -> None:
     capture = Capture(tmp_path)
     with pytest.raises(ConfigError, match="cannot listen"):
-        StatusServer(capture, Outcomes([]), lambda: 0, server.url.removeprefix("http://"))
+        StatusServer.of_capture(capture, Outcomes([]), lambda: 0, server.url.removeprefix("http://"))
 
 
 class NoClock:

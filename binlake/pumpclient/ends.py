@@ -1,0 +1,122 @@
+"""Sends C and R in the background: to the pump of their P only, each second again, for ten minutes (tidb-binlog 4).
+
+Nobody waits for them. What a pump has not taken by then is given up, counted and logged: the pump asks the source.
+One thread serves all, so that the ends of a dead pump keep no end of another one waiting.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import structlog
+
+from binlake.pumpclient.pumps import Pumps
+from binlake.pumpclient.transport import Refused
+from binlake.wire.pump_pb2 import WriteBinlogReq
+
+log = structlog.get_logger()
+
+
+@dataclass
+class End:
+    """A C or R on its way to the pump `node_id`."""
+
+    start_ts: int
+    node_id: str
+    request: WriteBinlogReq
+    begun: float = field(default_factory=time.monotonic)
+
+
+class Ends:
+    """Thread-safe. `settled(start_ts)` is called for each that was taken or given up."""
+
+    def __init__(
+        self, pumps: Pumps, *, timeout_s: float, retry_s: float, give_up_s: float, settled: Callable[[int], None]
+    ) -> None:
+        self._pumps = pumps
+        self._timeout_s = timeout_s
+        self._retry_s = retry_s
+        self._give_up_s = give_up_s
+        self._settled = settled
+        self._changed = threading.Condition()
+        self._queue: list[tuple[float, int, End]] = []
+        self._order = itertools.count()
+        self._pending = 0
+        self._stopped = False
+        self._thread: threading.Thread | None = None
+        self.retries = 0
+        self.given_up = 0
+
+    def put(self, end: End) -> None:
+        """Send `end` now and go on until it is taken."""
+        with self._changed:
+            self._pending += 1
+        self._try(end)
+
+    def drain(self, timeout_s: float) -> int:
+        """Wait until none is on its way, for at most `timeout_s`; how many still are."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._pending == 0, timeout_s)
+            return self._pending
+
+    def stop(self) -> None:
+        """Send nothing more; those on their way are left to the pumps."""
+        with self._changed:
+            self._stopped = True
+            self._changed.notify_all()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _try(self, end: End) -> None:
+        pump = self._pumps.find(end.node_id)
+        if pump is None:
+            self._ended(end, Refused("it is not registered"))
+            return
+
+        def done(refused: Refused | None) -> None:
+            if refused is None:
+                self._pumps.succeeded(pump)
+            else:
+                self._pumps.failed(pump)
+            self._ended(end, refused)
+
+        pump.connection.send(end.request, self._timeout_s, done)
+
+    def _ended(self, end: End, refused: Refused | None) -> None:
+        late = time.monotonic() - end.begun > self._give_up_s
+        with self._changed:
+            if refused is not None and not late and not self._stopped:
+                self.retries += 1
+                heapq.heappush(self._queue, (time.monotonic() + self._retry_s, next(self._order), end))
+                self._start()
+                self._changed.notify_all()
+                return
+            self._pending -= 1
+            self.given_up += refused is not None
+            self._changed.notify_all()
+        if refused is not None:
+            log.warning("end_given_up", pump=end.node_id, start_ts=end.start_ts, error=refused.text)
+        self._settled(end.start_ts)
+
+    def _start(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="pump-ends", daemon=True)
+            self._thread.start()
+
+    def _run(self) -> None:
+        while (end := self._next()) is not None:
+            self._try(end)
+
+    def _next(self) -> End | None:
+        with self._changed:
+            while not self._stopped:
+                wait_s = self._queue[0][0] - time.monotonic() if self._queue else None
+                if wait_s is not None and wait_s <= 0:
+                    return heapq.heappop(self._queue)[2]
+                self._changed.wait(wait_s)
+            return None

@@ -1,0 +1,155 @@
+"""The pumps as the client knows them: which are online, which of those are left alone, who comes and goes.
+
+A pump that is not online takes no P. One that failed more than ten writes in a row is left alone until a probe, or a
+write in the last round, succeeds (tidb-binlog 4). C and R find any pump by its node id, whatever its state.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from binlake.pumpclient.strategy import labelled
+from binlake.pumpclient.transport import Connect, Connection
+
+MAX_ERRORS = 10
+ONLINE = "online"
+
+
+class PumpStatus(Protocol):
+    """What the client needs of a registry entry."""
+
+    @property
+    def node_id(self) -> str:
+        """Name of the pump."""
+
+    @property
+    def host(self) -> str:
+        """HOST:PORT of the pump."""
+
+    @property
+    def state(self) -> str:
+        """State in the registry; only `online` takes P."""
+
+    @property
+    def score(self) -> int:
+        """What the pump says it can take; 0 = it does not say."""
+
+    @property
+    def label(self) -> Mapping[str, Any] | None:
+        """The group it belongs to."""
+
+
+@dataclass
+class Pump:
+    """One pump; `errors` in a row so far. Fields change under the lock of `Pumps`."""
+
+    node_id: str
+    host: str
+    connection: Connection
+    state: str = ONLINE
+    score: int = 0
+    label: Mapping[str, Any] = field(default_factory=dict)
+    errors: int = 0
+
+    @property
+    def usable(self) -> bool:
+        """Whether a P may go there."""
+        return self.state == ONLINE and self.errors <= MAX_ERRORS
+
+    @property
+    def left_alone(self) -> bool:
+        """Online, but it failed too often."""
+        return self.state == ONLINE and self.errors > MAX_ERRORS
+
+
+class Pumps:
+    """All known pumps; thread-safe. `label` narrows them: a pump without each of its pairs gets no P."""
+
+    def __init__(self, connect: Connect, label: Mapping[str, str], label_fallback: bool) -> None:
+        self._connect = connect
+        self._label = label
+        self._label_fallback = label_fallback
+        self._lock = threading.Lock()
+        self._known: dict[str, Pump] = {}
+        self._stale: list[Connection] = []
+
+    def replace(self, listed: Iterable[PumpStatus]) -> None:
+        """Take over a whole listing: who is not in it is gone."""
+        statuses = {status.node_id: status for status in listed}
+        for node_id in self.node_ids() - statuses.keys():
+            self.put(node_id, None)
+        for node_id, status in statuses.items():
+            self.put(node_id, status)
+
+    def put(self, node_id: str, status: PumpStatus | None) -> None:
+        """Take over one entry of the registry; None = it was deleted."""
+        with self._lock:
+            known = self._known.get(node_id)
+            if status is None or (known is not None and known.host != status.host):
+                self._remove(node_id)
+                known = None
+            if status is None:
+                return
+            if known is None:
+                known = self._known[node_id] = Pump(node_id, status.host, self._connect(status.host), status.state)
+            elif known.state != status.state:
+                known.errors = 0  # it came back, or left: what it refused before says nothing any more
+            known.state, known.score, known.label = status.state, status.score, status.label or {}
+
+    def node_ids(self) -> set[str]:
+        """The names of all known pumps."""
+        with self._lock:
+            return set(self._known)
+
+    def find(self, node_id: str) -> Pump | None:
+        """The pump of that name in any state; None when it is not registered."""
+        with self._lock:
+            return self._known.get(node_id)
+
+    def usable(self) -> Sequence[Pump]:
+        """Who may take a P now, by node id. The fall-back to other labels is taken when no own one is usable."""
+        return self._narrowed([pump for pump in self._sorted() if pump.usable])
+
+    def online(self) -> Sequence[Pump]:
+        """Who could take a P at all, those left alone among them, by node id."""
+        return self._narrowed([pump for pump in self._sorted() if pump.state == ONLINE])
+
+    def left_alone(self) -> Sequence[Pump]:
+        """Online pumps that failed too often."""
+        return [pump for pump in self._sorted() if pump.left_alone]
+
+    def succeeded(self, pump: Pump) -> None:
+        """A write or a probe reached `pump`."""
+        with self._lock:
+            pump.errors = 0
+
+    def failed(self, pump: Pump) -> bool:
+        """A write to `pump` failed; True when it is left alone from now on."""
+        with self._lock:
+            pump.errors += 1
+            return pump.errors == MAX_ERRORS + 1
+
+    def close(self) -> None:
+        """Close every connection."""
+        with self._lock:
+            connections = [*(pump.connection for pump in self._known.values()), *self._stale]
+            self._known, self._stale = {}, []
+        for connection in connections:
+            connection.close()
+
+    def _sorted(self) -> list[Pump]:
+        with self._lock:
+            return [self._known[node_id] for node_id in sorted(self._known)]
+
+    def _narrowed(self, pumps: list[Pump]) -> list[Pump]:
+        own = [pump for pump in pumps if labelled(pump.label, self._label)]
+        return own or (pumps if self._label_fallback else [])
+
+    def _remove(self, node_id: str) -> None:
+        # Not closed here: another thread may be in the middle of a call.
+        gone = self._known.pop(node_id, None)
+        if gone is not None:
+            self._stale.append(gone.connection)

@@ -1,0 +1,115 @@
+"""Definitions as TiDB tells them: the JSON of columns, indexes, tables and DDL jobs, and the SQL text of a statement.
+
+What a real TiDB writes and nobody here reads is left out (tidb-binlog 1.13).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from binlake.schema import Action
+from binlake.schema import mysqltypes as t
+
+Json = dict[str, Any]
+CHARSET, COLLATE = "utf8mb4", "utf8mb4_bin"
+
+
+@dataclass(frozen=True)
+class Col:
+    """A column: TiDB's type number, length, decimals (-1 = none given), flags, elements; defaults as text."""
+
+    name: str
+    tp: int = t.LONG
+    flen: int = 11
+    decimal: int = 0
+    not_null: bool = False
+    unsigned: bool = False
+    charset: str = "binary"
+    collate: str = "binary"
+    default: str | None = None
+    elems: tuple[str, ...] = ()
+
+    @property
+    def sql_type(self) -> str:
+        """The type as SHOW COLUMNS has it: `bigint(20) unsigned`, `varchar(64)`."""
+        name = t.type_name(self.tp, self.charset == "binary")
+        if self.elems:
+            return name + "(" + ",".join(f"'{elem}'" for elem in self.elems) + ")"
+        if self.tp == t.NEWDECIMAL:
+            name += f"({self.flen},{self.decimal})"
+        elif self.tp in (t.DATETIME, t.TIMESTAMP, t.DURATION):
+            name += f"({self.decimal})" if self.decimal > 0 else ""
+        elif self.tp not in t.BLOBS | t.DATES | {t.JSON, t.FLOAT, t.DOUBLE}:
+            name += f"({self.flen})"
+        return name + " unsigned" * self.unsigned
+
+    @property
+    def sql(self) -> str:
+        """The column's part of a CREATE or ALTER statement."""
+        null = " NOT NULL" if self.not_null else " NULL" if self.tp == t.TIMESTAMP else ""
+        return f"`{self.name}` {self.sql_type.upper() if not self.elems else self.sql_type}{null}{_default(self)}"
+
+
+def column_json(column: Col, column_id: int, offset: int, *, primary: bool = False) -> Json:
+    """One element of TableInfo.cols."""
+    flag = t.FLAG_PRIMARY | t.FLAG_NOT_NULL if primary else 0
+    flag |= t.FLAG_NOT_NULL if column.not_null else 0
+    flag |= t.FLAG_UNSIGNED if column.unsigned else 0
+    return {
+        "id": column_id, "name": name_json(column.name), "offset": offset,
+        "origin_default": None, "default": column.default, "default_is_expr": False, "generated_expr_string": "",
+        "generated_stored": False, "state": 5, "comment": "", "hidden": False, "version": 2,
+        "type": {"Tp": column.tp, "Flag": flag, "Flen": column.flen, "Decimal": column.decimal,
+                 "Charset": column.charset, "Collate": column.collate, "Elems": list(column.elems) or None},
+    }  # fmt: skip
+
+
+def index_json(index_id: int, name: str, key: Sequence[tuple[str, int]], *, unique: bool, primary: bool) -> Json:
+    """One element of TableInfo.index_info; `key`: (column, its offset) of each part."""
+    parts = [{"name": name_json(column), "offset": offset, "length": -1} for column, offset in key]
+    return {"id": index_id, "idx_name": name_json(name), "idx_cols": parts, "state": 5,
+            "is_unique": unique, "is_primary": primary, "is_invisible": False}  # fmt: skip
+
+
+def table_json(table_id: int, name: str, cols: list[Json], indexes: list[Json], *, pk_is_handle: bool) -> Json:
+    """A TableInfo."""
+    return {
+        "id": table_id, "name": name_json(name), "charset": CHARSET, "collate": COLLATE, "cols": cols,
+        "index_info": indexes, "state": 5, "pk_is_handle": pk_is_handle, "is_common_handle": False,
+        "common_handle_version": 0, "partition": None, "view": None, "sequence": None, "comment": "",
+    }  # fmt: skip
+
+
+def database_json(database_id: int, name: str) -> Json:
+    """A DBInfo."""
+    return {"id": database_id, "db_name": name_json(name), "charset": CHARSET, "collate": COLLATE, "state": 5}
+
+
+def job_json(
+    job_id: int, action: Action, query: str, *, schema: tuple[int, str], table: tuple[int, str], version: int,
+    start_ts: int, finished_ts: int, db_info: Json | None = None, table_info: Json | None = None,
+) -> Json:  # fmt: skip
+    """A finished job as `/ddl/history` tells it; `schema` and `table`: (id, name)."""
+    return {
+        "id": job_id, "type": int(action), "schema_id": schema[0], "table_id": table[0], "schema_name": schema[1],
+        "table_name": table[1], "state": 6, "err": None, "err_count": 0, "row_count": 0, "raw_args": None,
+        "schema_state": 5, "query": query, "start_ts": start_ts, "charset": CHARSET, "collate": COLLATE,
+        "binlog": {"SchemaVersion": version, "DBInfo": db_info, "TableInfo": table_info, "FinishedTS": finished_ts,
+                   "MultipleTableInfos": None},
+    }  # fmt: skip
+
+
+def name_json(name: str) -> Json:
+    """TiDB's CIStr."""
+    return {"O": name, "L": name.lower()}
+
+
+def create_sql(name: str, columns: Iterable[Col], keys: Iterable[str]) -> str:
+    """CREATE TABLE; `keys`: its key clauses."""
+    return f"CREATE TABLE `{name}` ({','.join([*(column.sql for column in columns), *keys])})"
+
+
+def _default(column: Col) -> str:
+    return "" if column.default is None else f" DEFAULT '{column.default}'"

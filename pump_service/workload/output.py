@@ -1,0 +1,95 @@
+"""What a workload leaves: its end state, and if wished all it wrote, in the format of captures (binlake.capture)."""
+
+from __future__ import annotations
+
+import json
+import struct
+import threading
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from binlake.wire import binlog_pb2 as pb
+from pump_service.workload.definitions import CHARSET, COLLATE, Col
+from pump_service.workload.tables import ID, Table, table_rows
+
+Json = dict[str, Any]
+_LENGTH = struct.Struct("<I")
+
+
+def state_lines(db: str, tables: Iterable[Table], commit_ts: int, step: str = "end") -> Iterator[Json]:
+    """The lines of states.jsonl for the state at `commit_ts`."""
+    tables = list(tables)
+    names = sorted([db, table.name, "BASE TABLE"] for table in tables)
+    yield {"commit_ts": str(commit_ts), "step": step, "databases": [db], "tables": names}
+    for table in tables:
+        shown = table_rows(table)
+        yield {
+            "commit_ts": str(commit_ts), "step": step, "table": f"{db}.{table.name}", "schema": db,
+            "name": table.name, "kind": "BASE TABLE", "create": _show_create(table), "columns": table.names(),
+            "types": [col.sql_type for _, col in table.columns], "time_zone": "+00:00",
+            "order_by": [ID] if table.keyed else table.names(), "rows": [shown(row) for row in table.rows()],
+        }  # fmt: skip
+
+
+def write_lines(path: Path, lines: Iterable[Json]) -> None:
+    """One JSON a line."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", encoding="utf-8") as file:
+        for line in lines:
+            file.write(json.dumps(line, ensure_ascii=False) + "\n")
+
+
+def _show_create(table: Table) -> str:
+    parts = [f"  {_shown(col)}" for _, col in table.columns] + [f"  {key}" for key in table.keys_sql()]
+    options = f"ENGINE=InnoDB DEFAULT CHARSET={CHARSET} COLLATE={COLLATE}"
+    return f"CREATE TABLE `{table.name}` (\n" + ",\n".join(parts) + f"\n) {options}"
+
+
+def _shown(col: Col) -> str:
+    null = " NOT NULL" if col.not_null else " NULL" if "timestamp" in col.sql_type else ""
+    default = f" DEFAULT '{col.default}'" if col.default is not None else "" if col.not_null else " DEFAULT NULL"
+    return f"`{col.name}` {col.sql_type}{null}{default}"
+
+
+class Recording:
+    """A capture folder that grows while the workload runs; thread-safe."""
+
+    def __init__(self, folder: Path, cluster_id: int, seed: int) -> None:
+        self._folder = folder
+        self._meta: Json = {"case": folder.name, "seed": seed, "cluster_id_in_requests": {str(cluster_id): 1}}
+        self._jobs: list[Json] = []
+        self._outcomes: list[Json] = []
+        self._lock = threading.Lock()
+        folder.mkdir(parents=True, exist_ok=True)
+        self._file = (folder / "binlogs.bin").open("wb")
+
+    def binlog(self, binlog: pb.Binlog) -> None:
+        """It was acked, or handed over for good."""
+        payload = binlog.SerializeToString()
+        with self._lock:
+            self._file.write(_LENGTH.pack(len(payload)) + payload)
+
+    def job(self, job: Json) -> None:
+        """A DDL is finished."""
+        self._jobs.append(job)
+
+    def orphan(self, start_ts: int, commit_ts: int) -> None:
+        """Its C (`commit_ts` 0: its R) was lost."""
+        kind, outcome = ("orphan", "committed") if commit_ts else ("orphan_rollback", "rolled_back")
+        found = {"start_ts": str(start_ts), "kind": kind, "outcome": outcome}
+        with self._lock:
+            self._outcomes.append(found | ({"commit_ts": str(commit_ts)} if commit_ts else {}))
+
+    def close(self, states: Iterable[Json]) -> None:
+        """Write the rest of the folder."""
+        self._file.close()
+        write_lines(self._folder / "ddl_jobs.jsonl", sorted(self._jobs, key=_version))
+        write_lines(self._folder / "states.jsonl", states)
+        (self._folder / "outcomes.json").write_text(json.dumps(self._outcomes, indent=1), encoding="utf-8")
+        (self._folder / "meta.json").write_text(json.dumps(self._meta, indent=1), encoding="utf-8")
+
+
+def _version(job: Json) -> int:
+    version: int = job["binlog"]["SchemaVersion"]
+    return version

@@ -1,0 +1,102 @@
+"""What the workload's TiDB knows: timestamps, what became of each transaction, finished DDL jobs.
+
+The outcome is known here before any binlog of it is sent, so a pump that asks is never told less than is true.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+from concurrent.futures import Future
+from typing import Protocol
+
+from pump_service.replay.outcomes import Transaction
+from pump_service.replay.status import Json, lock_record, mvcc_body, write_record
+
+_OPEN = -1
+_START = struct.Struct(">Q")
+_KEY = b"t" + bytes(8) + b"_r"
+
+
+class Oracle(Protocol):
+    """PD."""
+
+    def tso(self, count: int = 1) -> int:
+        """The last of `count` fresh timestamps. Raises SourceUnavailable."""
+
+
+class SharedClock:
+    """Timestamps for many threads: those who ask while a request is on its way share the next one.
+
+    None is fetched ahead: a request leaves PD after everybody it serves has asked (hazards R-09).
+    """
+
+    def __init__(self, oracle: Oracle) -> None:
+        self._oracle = oracle
+        self._changed = threading.Condition()
+        self._asking: list[Future[int]] = []
+        self._stopped = False
+        self._thread = threading.Thread(target=self._run, name="workload-clock", daemon=True)
+        self._thread.start()
+
+    def tso(self) -> int:
+        """A fresh timestamp. Raises what the oracle raises."""
+        mine: Future[int] = Future()
+        with self._changed:
+            self._asking.append(mine)
+            self._changed.notify()
+        return mine.result()
+
+    def close(self) -> None:
+        """End the thread; the oracle stays its owner's."""
+        with self._changed:
+            self._stopped = True
+            self._changed.notify()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._asking or self._stopped)
+                asking, self._asking = self._asking, []
+                if not asking:
+                    return
+            try:
+                first = self._oracle.tso(len(asking)) - len(asking) + 1
+            except BaseException as error:  # noqa: BLE001 - each who asked raises it
+                for one in asking:
+                    one.set_exception(error)
+                continue
+            for number, one in enumerate(asking):
+                one.set_result(first + number)
+
+
+class LiveTransactions:
+    """The transactions so far; thread-safe. Memory: some 150 bytes each."""
+
+    def __init__(self) -> None:
+        self._ends: dict[int, int] = {}
+
+    @staticmethod
+    def key(start_ts: int) -> bytes:
+        """The primary key of a transaction: one of its own, so that an answer stays short."""
+        return _KEY + _START.pack(start_ts)
+
+    def begin(self, start_ts: int) -> None:
+        """It has its locks."""
+        self._ends[start_ts] = _OPEN
+
+    def end(self, start_ts: int, commit_ts: int) -> None:
+        """It is over: committed at `commit_ts`, 0 = rolled back."""
+        self._ends[start_ts] = commit_ts
+
+    def answer(self, key: bytes, now: int) -> Json:
+        """The body of `/mvcc/hex/KEY`; a running TiDB knows what it knows, whatever the time."""
+        del now
+        start_ts = _START.unpack(key[len(_KEY) :])[0] if len(key) == len(_KEY) + _START.size else 0
+        commit_ts = self._ends.get(start_ts)
+        if commit_ts is None:
+            return mvcc_body(key, {})
+        if commit_ts == _OPEN:
+            return mvcc_body(key, {"lock": lock_record(start_ts, key)})
+        return mvcc_body(key, {"writes": [write_record(Transaction(start_ts, key, commit_ts, False))]})

@@ -1,0 +1,145 @@
+"""The tables of a workload and their rows: what a consumer must show in the end.
+
+The rows of a table are parted by writer: nobody else changes them, so that the end state depends on the seed alone,
+not on who is faster. Definitions change only while every writer stands still.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from random import Random
+
+from binlake.codec import MutationBuilder
+from binlake.schema import DbInfo, TableDef
+from binlake.schema import mysqltypes as t
+from pump_service.workload.definitions import Col, Json, column_json, index_json, table_json
+from pump_service.workload.kinds import SIZED, Value, kind_of
+from pump_service.workload.spec import Spec
+
+Row = dict[str, str | None]
+ID = "id"
+
+
+@dataclass
+class Part:
+    """The rows of one writer by row id; `ids` in an order that a random choice can use; `next` id to give."""
+
+    next: int
+    step: int
+    rows: dict[int, Row] = field(default_factory=dict)
+    ids: list[int] = field(default_factory=list)
+    _place: dict[int, int] = field(default_factory=dict)
+
+    def take_id(self) -> int:
+        """A row id that was never used."""
+        self.next += self.step
+        return self.next - self.step
+
+    def put(self, row_id: int, row: Row | None) -> None:
+        """Insert, replace or (None) delete."""
+        if row is not None:
+            if row_id not in self.rows:
+                self._place[row_id] = len(self.ids)
+                self.ids.append(row_id)
+            self.rows[row_id] = row
+        elif self.rows.pop(row_id, None) is not None:
+            place, last = self._place.pop(row_id), self.ids.pop()
+            if last != row_id:
+                self.ids[place] = last
+                self._place[last] = place
+
+    def clear(self) -> None:
+        """Delete all; ids are not given again."""
+        self.rows, self.ids, self._place = {}, [], {}
+
+
+@dataclass
+class Table:
+    """One table. `columns` in order, the key among them; `fresh`: what gives a value of each column but the key."""
+
+    table_id: int
+    name: str
+    columns: list[tuple[int, Col]]
+    fresh: dict[str, Value]
+    keyed: bool
+    parts: list[Part]
+    indexes: list[tuple[int, str, str]] = field(default_factory=list)
+    origin: dict[str, str] = field(default_factory=dict)
+    next_column: int = 100
+    definition: TableDef = field(init=False)
+
+    def rebuild(self, db: DbInfo) -> None:
+        """Make `definition` from the fields, after each change of them."""
+        self.definition = TableDef.from_json(self.info(), db)
+
+    def info(self) -> Json:
+        """The TableInfo of now."""
+        cols = [
+            {
+                **column_json(col, number, offset, primary=self.keyed and col.name == ID),
+                "origin_default": self.origin.get(col.name),
+            }
+            for offset, (number, col) in enumerate(self.columns)
+        ]
+        offsets = {col.name: offset for offset, (_, col) in enumerate(self.columns)}
+        indexes = [
+            index_json(number, name, [(column, offsets[column])], unique=False, primary=False)
+            for number, name, column in self.indexes
+        ]
+        return table_json(self.table_id, self.name, cols, indexes, pk_is_handle=self.keyed)
+
+    def names(self) -> list[str]:
+        """The columns in order."""
+        return [col.name for _, col in self.columns]
+
+    def keys_sql(self) -> list[str]:
+        """The key clauses of its CREATE TABLE."""
+        primary = [f"PRIMARY KEY (`{ID}`) /*T![clustered_index] CLUSTERED */"] if self.keyed else []
+        return primary + [f"KEY `{name}` (`{column}`)" for _, name, column in self.indexes]
+
+    def new_row(self, row_id: int, random: Random) -> Row:
+        """A row with fresh values."""
+        row: Row = {name: value(random) for name, value in self.fresh.items()}
+        return {ID: str(row_id), **row} if self.keyed else row
+
+    def changed(self, row: Row, random: Random) -> Row:
+        """`row` with one other value."""
+        name = random.choice(list(self.fresh))
+        return {**row, name: self.fresh[name](random)}
+
+    def rows(self) -> Iterator[Row]:
+        """All rows by row id."""
+        found = {row_id: row for part in self.parts for row_id, row in part.rows.items()}
+        return (found[row_id] for row_id in sorted(found))
+
+    def builder(self) -> MutationBuilder:
+        """Encodes row changes of this table as it is now."""
+        return MutationBuilder(self.definition)
+
+
+def new_table(spec: Spec, table_id: int, name: str, *, keyed: bool) -> Table:
+    """An empty table of `spec`'s columns."""
+    width = max(1, spec.row_bytes // max(1, sum(word in SIZED for word in spec.columns)))
+    columns, fresh = [], dict[str, Value]()
+    if keyed:
+        columns.append((1, Col(ID, t.LONGLONG, 20, 0, not_null=True)))
+    for number, word in enumerate(spec.columns, 2):
+        col, value = kind_of(word)(f"c{number - 1}_{word}", width)
+        columns.append((number, col))
+        fresh[col.name] = value
+    parts = [Part(1 + writer, spec.writers) for writer in range(spec.writers)]
+    return Table(table_id, name, columns, fresh, keyed, parts)
+
+
+def table_rows(table: Table) -> Callable[[Row], list[object]]:
+    """Turns a row of `table` into a list of values as a capture's state has them."""
+    binary = {
+        col.name for _, col in table.columns if col.tp == t.BIT or (col.tp in t.STRINGS and col.charset == "binary")
+    }
+    names = table.names()
+
+    def shown(row: Row) -> list[object]:
+        return [{"hex": row[name]} if name in binary and row[name] is not None else row[name] for name in names]
+
+    return shown

@@ -1,0 +1,122 @@
+"""`binlake workload` against a real placement driver and pumps: what it prints, serves, keeps and refuses."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from binlake.capture import Capture
+from binlake.pumpclient import PumpReader
+from binlake.wire import binlog_pb2 as pb
+from deploy.local.ports import free_port
+from pump_service.pd import PlacementDriver
+from pump_service.pump.config import PumpConfig
+from pump_service.pump.server import PumpServer
+from pump_service.replay.outcomes import Outcomes
+from pump_service.replay.plan import ReplayPlan
+
+
+@dataclass
+class Source:
+    """A placement driver and two pumps whose status port the workload will be."""
+
+    url: str
+    status: str
+    pumps: list[PumpServer]
+    cluster_id: int
+
+    def run(self, *words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "binlake.cli", "workload", "--pd-urls", self.url]
+        return subprocess.run(
+            [*command, "--status-addr", self.status, *words], capture_output=True, text=True, timeout=100, check=False
+        )
+
+    def taken(self, until_ts: int) -> dict[int, list[pb.Binlog]]:
+        """commit_ts -> what each pump gives there."""
+        found: dict[int, list[pb.Binlog]] = {}
+        for pump in self.pumps:
+            for commit_ts, start_ts, payload in PumpReader(pump.addr, self.cluster_id).pull(0, until_ts):
+                if commit_ts != start_ts and commit_ts <= until_ts:
+                    found.setdefault(commit_ts, []).append(pb.Binlog.FromString(payload))
+        return found
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Iterator[Source]:
+    status = f"127.0.0.1:{free_port()}"
+    with ExitStack() as stack:
+        pd = stack.enter_context(PlacementDriver(tmp_path / "pd"))
+        pumps = []
+        for number in (1, 2):
+            pumps.append(PumpServer(PumpConfig(
+                pd_urls=(pd.url,), addr="127.0.0.1:0", data_dir=tmp_path / f"pump{number}", node_id=f"pump{number}",
+                status_urls=(f"http://{status}",), gen_binlog_interval_s=0.1, heartbeat_interval_s=0.2,
+                resolve_interval_s=0.1, stop_write_at_available_space=0,
+            )))  # fmt: skip
+            pumps[-1].start()
+            stack.callback(pumps[-1].stop)
+        yield Source(pd.url, status, pumps, pd.cluster_id)
+
+
+def test_a_run_is_told_kept_and_pulled(source: Source, tmp_path: Path) -> None:
+    # S0-06, S0-12, S0-15
+    faults = ("--rollback", "0.1", "--hold", "0.1", "--double", "0.1")
+    state, record = tmp_path / "state.jsonl", tmp_path / "taken"
+    words = ("--transactions", "300", "--ddl-every", "50", "--seed", "5", *faults)
+    done = source.run(*words, "--state", str(state), "--record", str(record), "--output", "json")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert told["committed"] + told["rolled_back"] == 300
+    assert told["ends_on_their_way"] == told["failed"] == 0
+    assert told["writes_per_s"] > told["transactions_per_s"] > 0
+    assert 0 < told["p50_ms"] <= told["p99_ms"]
+
+    last_ts = int(told["last_commit_ts"])
+    capture = Capture(record)
+    binlogs = [pb.Binlog.FromString(payload) for payload in capture.binlogs()]
+    kinds = Counter(binlog.tp for binlog in binlogs)
+    assert kinds[pb.Commit] == told["committed"] + len([b for b in binlogs if b.ddl_job_id and b.tp == pb.Commit])
+    committed = {binlog.commit_ts for binlog in binlogs if binlog.tp == pb.Commit}
+    taken = source.taken(last_ts)
+    assert set(taken) == committed
+    assert all(len({one.prewrite_value for one in twins}) == 1 for twins in taken.values())
+    assert {job["binlog"]["SchemaVersion"] for job in capture.jobs()} == set(range(1, told["ddl"] + 1))
+    assert ReplayPlan.of(capture, Outcomes.of(capture)).transactions == len(committed)
+    (end,) = capture.states()
+    assert end.commit_ts == last_ts
+    assert state.read_text() == (record / "states.jsonl").read_text()
+
+
+def test_what_a_crashing_writer_loses_is_settled_by_its_status_port(source: Source, tmp_path: Path) -> None:
+    # S0-50, R-07: it waits for the pumps to ask.
+    words = ("--transactions", "200", "--lose-commit", "0.2", "--lose-rollback", "0.2")
+    done = source.run(*words, "--record", str(tmp_path / "taken"))
+    assert done.returncode == 0, done.stderr
+    outcomes = Outcomes.of(Capture(tmp_path / "taken"))
+    committed = {found.commit_ts for found in outcomes.by_start.values() if found.commit_ts}
+    orphans = [found for found in outcomes.by_start.values() if found.orphan]
+    assert {bool(found.commit_ts) for found in orphans} == {True, False}
+    assert set(source.taken(max(committed))) == committed
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ((), "one of transactions and seconds"),
+        (("--transactions", "1", "--columns", "nonsense"), "unknown kind of column"),
+        (("--transactions", "1", "--rollback", "2"), "shares of faults"),
+    ],
+)
+def test_what_cannot_be_is_one_clear_error(source: Source, words: tuple[str, ...], says: str) -> None:
+    done = source.run(*words)
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: ")
+    assert says in done.stderr

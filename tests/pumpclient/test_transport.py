@@ -1,0 +1,121 @@
+"""The connection to one pump: Unix socket, TLS, closing (tidb-binlog 1.5, 4)."""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import grpc
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from binlake.errors import ConfigError, SourceUnavailable
+from binlake.pumpclient import ClientOptions, PumpClient, Tls, WriteTimes
+from binlake.pumpclient.transport import Refused, grpc_connect
+from binlake.wire import build, pump_pb2, pump_pb2_grpc
+
+QUICK = WriteTimes(write_timeout=0.5, commit_timeout=0.5, retry_prewrite=0.01, retry_commit=0.05)
+P = build.prewrite(1, b"k", b"\x08\x17")
+
+
+class Taker(pump_pb2_grpc.PumpServicer):
+    """Takes everything."""
+
+    def __init__(self) -> None:
+        self.got: list[bytes] = []
+
+    def WriteBinlog(self, request: pump_pb2.WriteBinlogReq, context: grpc.ServicerContext) -> pump_pb2.WriteBinlogResp:
+        del context
+        self.got.append(request.payload)
+        return pump_pb2.WriteBinlogResp()
+
+
+@pytest.fixture
+def taker() -> Taker:
+    return Taker()
+
+
+@pytest.fixture
+def server(taker: Taker) -> Iterator[grpc.Server]:
+    server = grpc.server(ThreadPoolExecutor(2))
+    pump_pb2_grpc.add_PumpServicer_to_server(taker, server)
+    yield server
+    server.stop(0).wait()
+
+
+def certificate(folder: Path) -> Tls:
+    """A certificate that is its own authority, for 127.0.0.1."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "binlake")])
+    now = datetime.datetime.now(datetime.UTC)
+    made = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(hours=1))
+        .not_valid_after(now + datetime.timedelta(hours=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), False)
+        .sign(key, hashes.SHA256())
+    )
+    pem = serialization.Encoding.PEM
+    (folder / "cert.pem").write_bytes(made.public_bytes(pem))
+    plain = serialization.NoEncryption()
+    (folder / "key.pem").write_bytes(key.private_bytes(pem, serialization.PrivateFormat.PKCS8, plain))
+    return Tls(folder / "cert.pem", folder / "cert.pem", folder / "key.pem")
+
+
+def test_a_local_pump_is_reached_by_its_socket_without_a_registry(
+    tmp_path: Path, server: grpc.Server, taker: Taker
+) -> None:
+    socket = tmp_path / "pump.sock"
+    server.add_insecure_port(f"unix:{socket}")
+    server.start()
+    with PumpClient(None, 7, ClientOptions(socket=str(socket), times=QUICK)) as client:
+        node = client.write_prewrite(P)
+        assert client.send_commit(build.commit(P, 2)) == node
+        assert client.drain(5) == 0
+    assert len(taker.got) == 2
+
+
+def test_a_client_has_either_a_registry_or_a_socket() -> None:
+    with pytest.raises(ConfigError, match="registry or a socket"):
+        PumpClient(None, 7)
+
+
+def test_tls_proves_both_sides(tmp_path: Path, server: grpc.Server, taker: Taker) -> None:
+    tls = certificate(tmp_path)
+    cert, key = (tmp_path / "cert.pem").read_bytes(), (tmp_path / "key.pem").read_bytes()
+    port = server.add_secure_port("127.0.0.1:0", grpc.ssl_server_credentials([(key, cert)], cert, True))
+    server.start()
+    request = pump_pb2.WriteBinlogReq(clusterID=7, payload=P.SerializeToString())
+    for right, options in ((True, tls), (False, None), (False, Tls(tls.ca))):
+        connection = grpc_connect(options)(f"127.0.0.1:{port}")
+        refused = connection.write(request, 1.0)
+        connection.close()
+        assert (refused is None) is right, refused
+    assert len(taker.got) == 1
+
+
+def test_tls_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"gone\.pem"):
+        Tls(tmp_path / "gone.pem").credentials()
+    with pytest.raises(ConfigError, match="ssl-key"):
+        Tls(tmp_path / "ca.pem", cert=tmp_path / "cert.pem").credentials()
+
+
+def test_a_closed_connection_answers_instead_of_breaking_its_caller() -> None:
+    connection = grpc_connect()("127.0.0.1:1")
+    connection.close()
+    told: list[Refused | None] = []
+    connection.send(pump_pb2.WriteBinlogReq(), 1.0, told.append)
+    assert [connection.write(pump_pb2.WriteBinlogReq(), 1.0), *told] == [Refused("the connection was closed")] * 2
+
+
+def test_nobody_there_is_told_with_the_address() -> None:
+    options = ClientOptions(socket="/nonexistent/pump.sock", times=QUICK)
+    with PumpClient(None, 7, options) as client, pytest.raises(SourceUnavailable, match="local unix"):
+        client.write_prewrite(P)

@@ -1,0 +1,160 @@
+"""What goes wrong, and when: a schedule by seed over the pumps and the placement driver."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from random import Random
+
+from soak_cluster import DAMAGES, Cluster, Later, Pump
+
+from binlake.placement import PdClient
+from pump_service.workload.source import LiveTransactions
+
+_MOST_PUMPS = 5
+
+
+class Chaos:
+    """Hurts one part at a time, more than one at once now and then; at least one pump is always well.
+
+    `happened` counts each fault by name.
+    """
+
+    def __init__(
+        self, cluster: Cluster, transactions: LiveTransactions, pd: PdClient, seed: int, say: Callable[[str], None]
+    ) -> None:
+        self._cluster = cluster
+        self._transactions = transactions
+        self._pd = pd
+        self._random = Random(f"{seed}/chaos")
+        self._say = say
+        self._busy: set[str] = set()
+        self._lock = threading.Lock()
+        self._later = Later()
+        self.happened: Counter[str] = Counter()
+
+    def run(self, seconds: float) -> None:
+        """Go on for `seconds`, each fault in turn in an order of chance; then wait until all is repaired."""
+        until = time.monotonic() + seconds
+        faults: list[Callable[[], None]] = []
+        while time.monotonic() < until:
+            if not faults:
+                faults = [self._kill, self._kill, self._pause, self._freeze, self._full_disk, self._jump, self._pd_away,
+                          self._join]  # fmt: skip
+                self._random.shuffle(faults)
+            faults.pop()()
+            time.sleep(self._random.uniform(0.2, 2.0))
+        self._later.join()
+        assert not self._later.errors, self._later.errors
+
+    def _kill(self) -> None:
+        kind, wait_s = self._random.choice(list(DAMAGES)), self._random.uniform(0.0, 1.5)
+        own = Random(self._random.random())
+        pump = self._take("kill", kind)
+        if pump is None:
+            return
+
+        def act() -> None:
+            pump.end(signal.SIGKILL)
+            segment = pump.last_segment()
+            if segment is not None:
+                DAMAGES[kind](segment, own, self._rolled_back())
+            time.sleep(wait_s)
+            self._restart(pump)
+
+        self._later.run(act)
+
+    def _pause(self) -> None:
+        wait_s, pump = self._random.uniform(0.0, 1.5), self._take("pause")
+        if pump is None:
+            return
+
+        def act() -> None:
+            pump.end(signal.SIGTERM)
+            time.sleep(wait_s)
+            self._restart(pump)
+
+        self._later.run(act)
+
+    def _freeze(self) -> None:
+        wait_s, pump = self._random.uniform(0.5, 5.0), self._take("freeze")
+        if pump is None:
+            return
+
+        def act() -> None:
+            os.kill(pump.pid, signal.SIGSTOP)
+            time.sleep(wait_s)
+            os.kill(pump.pid, signal.SIGCONT)
+            self._give(pump)
+
+        self._later.run(act)
+
+    def _full_disk(self) -> None:
+        wait_s, whole = self._random.uniform(0.5, 3.0), self._random.random() < 0.5
+        pump = self._take("full disk", "all files" if whole else "value log")
+        if pump is None:
+            return
+
+        def act() -> None:
+            segment = pump.last_segment()
+            pump.limit_files(0 if whole or segment is None else segment.stat().st_size)
+            time.sleep(wait_s)
+            pump.limit_files(None)
+            self._give(pump)
+
+        self._later.run(act)
+
+    def _jump(self) -> None:
+        jump_ms = self._random.choice([-3_600_000, -10_000, 10_000, 60_000])
+        self._note("clock", f"{jump_ms} ms")
+        self._cluster.clock.offset_ms += jump_ms
+
+    def _pd_away(self) -> None:
+        wait_s = self._random.uniform(0.0, 2.0)
+        self._note("pd restart", f"{wait_s:.1f} s")
+        self._cluster.restart_driver(wait_s)
+
+    def _join(self) -> None:
+        if len(self._cluster.pumps) < _MOST_PUMPS:
+            self._note("join", self._cluster.add_pump().name)
+
+    def _rolled_back(self) -> int:
+        """A transaction that its TiDB rolled back: its P may lie in a log without ever having been acked."""
+        start_ts = self._pd.tso()
+        self._transactions.begin(start_ts)
+        self._transactions.end(start_ts, 0)
+        return start_ts
+
+    def _take(self, fault: str, detail: str = "") -> Pump | None:
+        """A pump that is well now, reserved; None when too few would be left."""
+        with self._lock:
+            well = [pump for name, pump in self._cluster.pumps.items() if name not in self._busy and pump.runs]
+            if len(well) < 2:
+                return None
+            pump = self._random.choice(well)
+            self._busy.add(pump.name)
+        self._note(fault, f"{pump.name} {detail}")
+        return pump
+
+    def _restart(self, pump: Pump) -> None:
+        # It may come while PD is away: then it ends with an error, and is started again as a supervisor would.
+        until = time.monotonic() + 60
+        pump.start()
+        while not pump.serves.wait(0.1):
+            assert time.monotonic() < until, f"{pump.name} does not start: {pump.log.read_text()[-2000:]}"
+            if not pump.runs:
+                time.sleep(0.5)
+                pump.start()
+        self._give(pump)
+
+    def _give(self, pump: Pump) -> None:
+        with self._lock:
+            self._busy.discard(pump.name)
+
+    def _note(self, fault: str, detail: str) -> None:
+        self.happened[fault] += 1
+        self._say(f"{fault}: {detail}")

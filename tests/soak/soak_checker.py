@@ -1,0 +1,155 @@
+"""Takes everything from the pumps by the planning rules, and keeps what a window must never get wrong (DESIGN 3.3)."""
+
+from __future__ import annotations
+
+import threading
+import time
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from binlake.errors import SourceUnavailable
+from binlake.lake.members import RememberedMember
+from binlake.placement import PdClient, Registry
+from binlake.pumpclient import PumpInfo, PumpReader
+from binlake.window.membership import Probe, gather
+from binlake.window.plan import Member, Plan, propose
+from binlake.wire import binlog_pb2 as pb
+
+
+def digest(binlog: pb.Binlog) -> int:
+    """What must not change on the way."""
+    return zlib.crc32(binlog.prewrite_value + binlog.ddl_query)
+
+
+@dataclass
+class Ledger:
+    """What the workload did: it is told by the runner as its journal."""
+
+    acked: dict[int, int] = field(default_factory=dict)
+    committed: dict[int, int] = field(default_factory=dict)
+
+    def binlog(self, binlog: pb.Binlog) -> None:
+        if binlog.tp == pb.Prewrite:
+            self.acked[binlog.start_ts] = digest(binlog)
+        elif binlog.tp == pb.Commit:
+            self.committed[binlog.start_ts] = binlog.commit_ts
+
+    def job(self, job: dict[str, Any]) -> None:
+        """Nothing: its binlog was told."""
+
+    def orphan(self, start_ts: int, commit_ts: int) -> None:
+        if commit_ts:
+            self.committed[start_ts] = commit_ts
+
+
+class Checker:
+    """Lands windows one after another; `taken`: start_ts -> (commit_ts, digest), `landed`: how far."""
+
+    def __init__(self, pd: PdClient, registry: Registry) -> None:
+        self._pd = pd
+        self._registry = registry
+        self._known: dict[str, RememberedMember] = {}
+        self._stopped = threading.Event()
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self.taken: dict[int, tuple[int, int]] = {}
+        self.landed = 0
+        self.windows = 0
+        self.blocked = ""
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def finish(self, seconds: float) -> None:
+        """Land everything that is committed by now, then stop. Fails when that is not possible in `seconds`."""
+        goal, until = self._pd.tso(), time.monotonic() + seconds
+        while self.landed < goal and self._failure is None:
+            if time.monotonic() > until:
+                told = "\n".join(map(str, self.infos()))
+                raise AssertionError(f"landed {self.landed} of {goal}: {self.blocked}\n{told}")
+            time.sleep(0.05)
+        self.stop()
+        if self._failure is not None:
+            raise self._failure
+
+    def stop(self) -> None:
+        """End after the window that is under way."""
+        self._stopped.set()
+        self._thread.join()
+
+    def infos(self) -> list[PumpInfo]:
+        """What each pump tells of itself."""
+        return [PumpReader(pump.host, self._pd.cluster_id()).info() for pump in self._registry.pumps()]
+
+    def _run(self) -> None:
+        try:
+            while not self._stopped.is_set():
+                try:
+                    if not self._land():
+                        self._stopped.wait(0.1)
+                except SourceUnavailable as error:
+                    self.blocked = str(error)
+                    self._stopped.wait(0.2)
+        except BaseException as error:  # noqa: BLE001 - finish() raises it
+            self._failure = error
+
+    def _land(self) -> bool:
+        now = self._pd.tso()
+        members = gather(self._registry.pumps(), self._known, self.landed, self._probe)
+        plan = propose(lo=self.landed, tso=now, members=members)
+        self.blocked = plan.reason
+        if plan.state != "ready":
+            return False
+        found: dict[int, tuple[int, int]] = {}
+        for member in members:
+            if not member.drained(plan.lo):
+                self._pull(member, plan, found)
+        self._keep(plan, found)
+        self._known = {
+            m.node_id: RememberedMember(m.node_id, m.store_uuid, m.state, m.watermark, plan.hi) for m in members
+        }
+        return True
+
+    def _pull(self, member: Member, plan: Plan, found: dict[int, tuple[int, int]]) -> None:
+        last = plan.lo
+        for commit_ts, start_ts, payload in PumpReader(member.host, self._pd.cluster_id()).pull(plan.lo, plan.hi):
+            assert commit_ts > last, f"{member.node_id} gave {commit_ts} after {last}"
+            last = commit_ts
+            if commit_ts > plan.hi or commit_ts == start_ts:
+                continue
+            one = (start_ts, digest(pb.Binlog.FromString(payload)))
+            twin = found.setdefault(commit_ts, one)
+            assert twin == one, f"two pumps differ at {commit_ts}: {twin} and {one}"
+        assert last >= plan.hi, f"{member.node_id} proved {last} only, of {plan.hi}"
+
+    def _keep(self, plan: Plan, found: dict[int, tuple[int, int]]) -> None:
+        for commit_ts, (start_ts, value) in sorted(found.items()):
+            assert plan.lo < commit_ts <= plan.hi
+            assert start_ts not in self.taken, f"transaction {start_ts} came at {self.taken[start_ts]} and {commit_ts}"
+            self.taken[start_ts] = (commit_ts, value)
+        self.landed = plan.hi
+        self.windows += 1
+
+    def _probe(self, host: str) -> Probe:
+        info = PumpReader(host, self._pd.cluster_id(), timeout_s=2).info()
+        return Probe(info.store_uuid, info.max_commit_ts, info.gc_ts, info.last_error, info.node_id)
+
+
+def until(condition: Callable[[], object], what: str, seconds: float = 60) -> None:
+    """Wait for `condition`."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.05)
+
+
+def verify(ledger: Ledger, taken: dict[int, tuple[int, int]]) -> None:
+    """What was committed was taken, at its commit_ts and unchanged, and nothing else."""
+    found = {start_ts: commit_ts for start_ts, (commit_ts, _) in taken.items()}
+    lost, invented = ledger.committed.items() - found.items(), found.items() - ledger.committed.items()
+    assert not lost, f"{len(lost)} lost, the first {min(lost, key=lambda one: one[1])}"
+    assert not invented, f"{len(invented)} were not committed, the first {min(invented, key=lambda one: one[1])}"
+    changed = [start_ts for start_ts, (_, value) in taken.items() if ledger.acked[start_ts] != value]
+    assert not changed, f"{len(changed)} changed on their way: {changed[:5]}"
