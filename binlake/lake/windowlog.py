@@ -42,7 +42,10 @@ SCHEMA = pa.schema(
 
 @dataclass(frozen=True)
 class WindowEvent:
-    """One stage of one window came to an end: `state` done, blocked, waiting or skipped; `rows`; `seconds`."""
+    """One stage of one window came to an end: `state` done, already, blocked, waiting, skipped; `rows`; `seconds`.
+
+    Two states are marks: `started` before a mirror's first write, `ready` where a plan ends a time of being blocked.
+    """
 
     stage: str
     lo: int

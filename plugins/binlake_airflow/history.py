@@ -45,7 +45,8 @@ def stage_row(event: Event) -> dict[str, Any]:
 
 def run_view(events: Sequence[Event], run_id: str) -> dict[str, Any]:
     """One run: its window (of the landing; of the plan when nothing landed), totals, and each stage."""
-    rows = [stage_row(event) for event in events if event["stage"] in BY_NAME]
+    # `started` is a mark of a mirror at work: its passage has a row of its own.
+    rows = [stage_row(event) for event in events if event["stage"] in BY_NAME and event["state"] != "started"]
     landing = next((row for row in rows if row["stage"] == "land"), rows[0] if rows else None)
     return {
         "run_id": run_id,
