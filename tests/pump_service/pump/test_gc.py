@@ -66,9 +66,7 @@ def test_the_override_is_as_loud() -> None:
 
 
 nodes = st.lists(
-    st.builds(
-        Node, st.sampled_from("abc"), st.sampled_from(["online", "paused", "offline"]), st.integers(0, at(120))
-    ),
+    st.builds(Node, st.sampled_from("abc"), st.sampled_from(["online", "paused", "offline"]), st.integers(0, at(120))),
     max_size=4,
 )
 

@@ -1,0 +1,232 @@
+"""The three-pump example at every interleaving: whatever the order of steps, pump 3's 8 is landed, once, in its place.
+
+The planning functions and the pump's sorter are the real ones; only network and disk are left out, so that each step of
+each process can come before or after each step of the others. Rules broken on purpose show that the search finds a loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import pytest
+
+from binlake.window.membership import Probe, gather
+from binlake.window.plan import Plan, propose
+from pump_service.pump.record import Pointer
+from pump_service.pump.sorter import Entry, Kind, Sorter
+
+AT = Pointer(0, 0)
+LANDED = 70  # the position up to which pumps 1 and 2 are landed already; 1 to 7 of the article
+
+
+@dataclass(frozen=True)
+class NodeStatus:
+    """A registry entry: the watermark is what the pump's last heartbeat told."""
+
+    node_id: str
+    host: str
+    state: str
+    max_commit_ts: int
+
+
+@dataclass(frozen=True)
+class World:
+    """All that processes share, and how far each of them is. `logs`: (kind, start, commit) in log order, by pump."""
+
+    clock: int = LANDED
+    logs: tuple[tuple[tuple[str, int, int], ...], ...] = ((), (), ())
+    registered: tuple[int, ...] = (0, 1)
+    counters: tuple[int, ...] = ()
+    local: tuple[tuple[int, ...], ...] = ()
+    tso: int = 0
+    listed: tuple[int, ...] = ()
+    probed: tuple[tuple[int, int], ...] = ()
+    lo: int = LANDED
+    landed: tuple[int, ...] = ()
+
+    def tick(self) -> tuple[World, int]:
+        """A timestamp of the one oracle."""
+        return replace(self, clock=self.clock + 1), self.clock + 1
+
+    def log(self, pump: int, kind: str, start: int, commit: int) -> World:
+        logs = list(self.logs)
+        logs[pump] = (*logs[pump], (kind, start, commit))
+        return replace(self, logs=tuple(logs))
+
+
+Step = Callable[[World, int], World]
+"""One atomic step of the process with this number."""
+
+
+def keep(world: World, process: int, value: int) -> World:
+    local = list(world.local)
+    local[process] = (*local[process], value)
+    return replace(world, local=tuple(local))
+
+
+def fetch(world: World, process: int) -> World:
+    world, ts = world.tick()
+    return keep(world, process, ts)
+
+
+def register(pump: int) -> Step:
+    return lambda world, _: replace(world, registered=(*world.registered, pump))
+
+
+def prewrite(pump: int) -> Step:
+    return lambda world, process: world.log(pump, "P", world.local[process][0], 0)
+
+
+def commit(pump: int) -> Step:
+    return lambda world, process: world.log(pump, "C", *world.local[process][:2])
+
+
+def fake(pump: int) -> Step:
+    return lambda world, process: world.log(pump, "F", *[world.local[process][-1]] * 2)
+
+
+def transaction(pump: int) -> list[Step]:
+    """As TiDB writes it: start_ts, P acked, commit_ts, C."""
+    return [fetch, prewrite(pump), fetch, commit(pump)]
+
+
+def watermark(world: World, pump: int) -> int:
+    """What the pump shows: the real sorter over its log."""
+    kinds = {"P": Kind.PREWRITE, "C": Kind.COMMIT, "F": Kind.FAKE}
+    sorter = Sorter()
+    for kind, start, ts in world.logs[pump]:
+        sorter.push(Entry(kinds[kind], start, ts, AT))
+    return sorter.max_ts
+
+
+def list_tso(world: World, _: int) -> World:
+    world, ts = world.tick()
+    return replace(world, tso=ts)
+
+
+def list_members(world: World, _: int) -> World:
+    return replace(world, listed=world.registered)
+
+
+def probe(nth: int) -> Step:
+    """Ask the n-th listed member for its watermark; a step by itself, since the others go on meanwhile."""
+
+    def step(world: World, _: int) -> World:
+        if nth >= len(world.listed):
+            return world
+        pump = world.listed[nth]
+        return replace(world, probed=(*world.probed, (pump, watermark(world, pump))))
+
+    return step
+
+
+def plan(world: World) -> Plan:
+    """The real planning functions on what was fetched, listed and probed."""
+    seen = dict(world.probed)
+    pumps = [NodeStatus(f"pump{pump}", str(pump), "online", 0) for pump in world.listed]
+    members = gather(pumps, {}, world.lo, lambda host: Probe(max_commit_ts=seen[int(host)]))
+    return propose(lo=world.lo, tso=world.tso, members=members)
+
+
+def land(world: World, _: int) -> World:
+    """Pull the planned window from its members; then the next plan begins with nothing known."""
+    found = plan(world)
+    fresh = replace(world, tso=0, listed=(), probed=())
+    if found.state != "ready":
+        return fresh
+    pulled = sorted(ts for pump in world.listed for ts in shown(world, pump) if found.lo < ts <= found.hi)
+    return replace(fresh, lo=found.hi, landed=(*world.landed, *pulled))
+
+
+def shown(world: World, pump: int) -> list[int]:
+    """commit_ts of the transactions that a pull yields now."""
+    limit = watermark(world, pump)
+    return [ts for kind, _, ts in world.logs[pump] if kind == "C" and ts <= limit]
+
+
+PLANNER = [list_tso, list_members, probe(0), probe(1), probe(2), land]
+MEMBERS_FIRST = [list_members, list_tso, probe(0), probe(1), probe(2), land]
+MEMBERS_AND_WATERMARKS_FIRST = [list_members, probe(0), probe(1), probe(2), list_tso, land]
+PUMP_3 = [register(2), *transaction(2)]
+REGISTERS_LATE = [fetch, prewrite(2), fetch, register(2), commit(2)]
+PREFETCHES = [register(2), fetch, fetch, prewrite(2), commit(2)]
+PUMP_1 = [fetch, fake(0), fetch, fake(0)]
+PUMP_3_FAKES = [fetch, fake(2)]
+PUMP_2 = [fetch, fake(1)]
+
+
+def interleavings(processes: list[list[Step]]) -> Iterator[World]:
+    """The world at the end of every interleaving; states that were met before are not followed twice."""
+    begin = World(counters=(0,) * len(processes), local=((),) * len(processes))
+    begin = begin.log(0, "F", LANDED, LANDED).log(1, "F", LANDED, LANDED)
+    met, stack = {begin}, [begin]
+    while stack:
+        world = stack.pop()
+        ended = True
+        for process, steps in enumerate(processes):
+            at = world.counters[process]
+            if at == len(steps):
+                continue
+            ended = False
+            counters = list(world.counters)
+            counters[process] = at + 1
+            following = steps[at](replace(world, counters=tuple(counters)), process)
+            if following not in met:
+                met.add(following)
+                stack.append(following)
+        if ended:
+            yield world
+
+
+def finished(world: World) -> World:
+    """Everybody shows a later fake, and windows are planned until all is landed."""
+    for pump in world.registered:
+        world, ts = world.tick()
+        world = world.log(pump, "F", ts, ts)
+    for _ in range(2):
+        for step in PLANNER:
+            world = step(world, 0)
+    return world
+
+
+def lost(world: World) -> bool:
+    """Whether a committed transaction is missing, doubled, or landed out of order."""
+    world = finished(world)
+    committed = sorted(ts for log in world.logs for kind, _, ts in log if kind == "C")
+    return list(world.landed) != committed
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        pytest.param([PUMP_3, PUMP_1, PUMP_2], id="a pump joins while two are idle"),
+        pytest.param([PUMP_3, transaction(0), PUMP_2], id="9 is written to pump 1 meanwhile"),
+        pytest.param([PUMP_3, transaction(0), transaction(1)], id="9 and 10 are written meanwhile"),
+        pytest.param([PUMP_3, PUMP_3_FAKES, PUMP_1], id="pump 3 writes fakes of its own"),
+    ],
+)
+def test_no_interleaving_loses_8(others: list[list[Step]]) -> None:  # S0-58
+    ends = list(interleavings([PLANNER, *others]))
+    assert len(ends) > 100
+    assert not any(map(lost, ends))
+    assert any(world.lo > LANDED for world in ends), "windows must be landed while pump 3 joins"
+
+
+def test_two_plans_in_a_row_lose_nothing_either() -> None:  # S0-58
+    ends = list(interleavings([[*PLANNER, *PLANNER], PUMP_3, PUMP_2]))
+    assert not any(map(lost, ends))
+
+
+@pytest.mark.parametrize(
+    ("planner", "pump_3"),
+    [
+        pytest.param(MEMBERS_FIRST, PUMP_3, id="members are listed before the TSO"),
+        pytest.param(MEMBERS_AND_WATERMARKS_FIRST, PUMP_3, id="members and watermarks before the TSO"),
+        pytest.param(PLANNER, REGISTERS_LATE, id="a pump takes a P before its registration is confirmed"),
+        pytest.param(PLANNER, PREFETCHES, id="commit_ts fetched before the ack of P"),
+    ],
+)
+def test_each_broken_rule_loses_8_at_some_interleaving(planner: list[Step], pump_3: list[Step]) -> None:
+    # S0-58, mutation; S0-57, R-09
+    assert any(map(lost, interleavings([planner, pump_3, PUMP_3_FAKES, [fetch, fake(0)], PUMP_2])))
