@@ -108,6 +108,13 @@ class WindowLog:
                 )
         return found
 
+    def not_merged(self, until: int) -> list[WindowManifest]:
+        """The landed windows that end at or below `until` and were never merged, ascending."""
+        where = (ds.field("stage") == "merge") & (ds.field("state") == "done")
+        merged = {(row["lo"], row["hi"]) for row in self._table.rows(("lo", "hi"), where)}
+        left = [window for window in self.landed() if window[1] <= until and window not in merged]
+        return [manifest for window in left if (manifest := self.manifest(*window)) is not None]
+
     def landed_ts(self) -> int | None:
         """The hi of the last landed window; None for an empty lake."""
         found = self.landed()

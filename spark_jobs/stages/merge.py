@@ -36,18 +36,27 @@ BATCH_ROWS = 8192
 
 
 def run(ctx: StageContext, bounds: Bounds) -> StageResult:
-    """Derive `mutation` and `ddl` of a landed window. Raises WireError, SchemaError, ImmutableWindow."""
-    began = time.monotonic()
+    """Derive `mutation` and `ddl` of a landed window, and first of each window before it that a failure left out.
+
+    Raises WireError, SchemaError, ImmutableWindow.
+    """
     manifest = ctx.windows.manifest(bounds.lo, bounds.hi)
     if manifest is None:
         raise ImmutableWindow("the window is not landed", where={"window": bounds.window}, hint="run land first")
-    ignored = frozenset(int(ts) for ts in ctx.replication.filter.ignore_txn_commit_ts)
     with lake_lock(ctx.paths, "merge"):
-        planned, schemas = _ddls(ctx, manifest, ignored)
-        if planned:
-            frame = local_frame(ctx.spark, [_ddl_row(bounds, ddl) for ddl in planned], DDL.schema())
-            overwrite(frame, ctx.paths, DDL, f"window = '{bounds.window}'", _note(ctx, bounds))
-        rows = _write_mutations(ctx, manifest, schemas, ignored) if manifest.dml else 0
+        for earlier in ctx.windows.not_merged(bounds.lo):
+            _merge(ctx, earlier)
+        return _merge(ctx, manifest)
+
+
+def _merge(ctx: StageContext, manifest: WindowManifest) -> StageResult:
+    began, bounds = time.monotonic(), Bounds(manifest.lo, manifest.hi)
+    ignored = frozenset(int(ts) for ts in ctx.replication.filter.ignore_txn_commit_ts)
+    planned, schemas = _ddls(ctx, manifest, ignored)
+    if planned:
+        frame = local_frame(ctx.spark, [_ddl_row(bounds, ddl) for ddl in planned], DDL.schema())
+        overwrite(frame, ctx.paths, DDL, f"window = '{bounds.window}'", _note(ctx, bounds))
+    rows = _write_mutations(ctx, manifest, schemas, ignored) if manifest.dml else 0
     seconds = time.monotonic() - began
     skipped = [str(ts) for ts in sorted(ignored) if bounds.lo < ts <= bounds.hi]
     applied = sum(ddl.decision == "apply" for ddl in planned)
