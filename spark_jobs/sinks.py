@@ -61,7 +61,7 @@ def require_merged(ctx: StageContext, lo: int, hi: int) -> Merged:
 def sink_window(ctx: StageContext, bounds: Bounds, merged: Merged) -> SinkWindow:
     """The window as the SQL sink sees it: its DDL open segments over all its landed windows."""
     ddls = tuple(landed_ddls(ctx.paths, bounds.lo, bounds.hi)) if merged.ddls else ()
-    starts = tuple(ddl.commit_ts for ddl in ddls if ddl.opens_segment)
+    starts = tuple(ddl.since for ddl in ddls if ddl.opens_segment)
     definitions = WindowDefinitions(SchemaHistory(ctx.paths).state_at(bounds.lo), ddls)
     return SinkWindow(bounds, ddls, Segments(bounds.lo, bounds.hi, starts), definitions)
 

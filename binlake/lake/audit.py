@@ -146,7 +146,7 @@ class Audit:
         start = max(after, self._log.landed()[0][0])
         ddls = landed_ddls(self._paths, start, upto)
         definitions = WindowDefinitions(SchemaHistory(self._paths).state_at(start), ddls)
-        for ts in (start, *(ddl.commit_ts for ddl in ddls)):
+        for ts in (start, *(ddl.since for ddl in ddls)):
             found = definitions.at(db, table, ts)
             if found is not None:
                 yield found.identity().columns

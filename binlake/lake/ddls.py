@@ -12,7 +12,8 @@ from binlake.schema.delta import Definitions
 from binlake.window.definitions import LandedDdl
 
 _PLAIN = (
-    "commit_ts", "start_ts", "schema_version", "job_id", "action", "db", "table", "query", "sql", "decision", "reason",
+    "commit_ts", "since", "start_ts", "schema_version", "job_id", "action", "db", "table", "query", "sql", "decision",
+    "reason",
 )  # fmt: skip
 
 

@@ -52,7 +52,7 @@ def mirror_plan(
     plans, cells = [], []
     for number in sorted(set(groups.values())):
         own = tuple(ddl for ddl in relevant if groups[_lower(_names(ddl)[0])] == number)
-        segments = Segments(lo, hi, tuple(ddl.commit_ts for ddl in own))
+        segments = Segments(lo, hi, tuple(ddl.since for ddl in own))
         names = [name for name in touched if groups[_lower(name)] == number]
         found = list(_cells(definitions, segments, names))
         tables = {(c.db, c.table, c.segment): definitions.within(c.db, c.table, c.since, c.until) for c in found}

@@ -7,7 +7,7 @@ from binlake.schema.actions import Action, JobState
 from binlake.schema.info import ColumnInfo, DbInfo, Identity, IndexColumn, IndexInfo, TableDef
 from binlake.schema.job import DdlJob, in_version_order
 from binlake.schema.state import SchemaState, schema_at
-from binlake.schema.window import WindowDdl, WindowSchemas, ddl_kind
+from binlake.schema.window import WindowDdl, WindowSchemas, ddl_kind, segment_start
 
 __all__ = [
     "Action",
@@ -25,4 +25,5 @@ __all__ = [
     "ddl_kind",
     "in_version_order",
     "schema_at",
+    "segment_start",
 ]

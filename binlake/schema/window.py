@@ -58,7 +58,7 @@ class WindowSchemas:
     ) -> None:
         real = sorted((d for d in ddls if d.kind == "ddl"), key=lambda d: d.commit_ts)
         self.ddls: tuple[WindowDdl, ...] = tuple(real)
-        self._starts = [_start(d, first_seen or {}) for d in real]
+        self._starts = [segment_start(d, first_seen or {}) for d in real]
         states = [base]
         for ddl in real:
             states.append(states[-1].apply(_job_of(ddl), ddl.commit_ts))
@@ -100,7 +100,8 @@ def unknown_table(table_id: int, commit_ts: int) -> SchemaError:
     )
 
 
-def _start(ddl: WindowDdl, first_seen: Mapping[int, int]) -> int:
+def segment_start(ddl: WindowDdl, first_seen: Mapping[int, int]) -> int:
+    """The least commit_ts whose rows may have seen `ddl`; `first_seen` as in WindowSchemas."""
     job = ddl.job
     if job is None or not job.took_effect:
         return ddl.commit_ts

@@ -6,11 +6,12 @@ what is skipped still changes how later rows are decoded.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from binlake.filter import TableFilter
-from binlake.schema import DdlJob, SchemaState, WindowDdl, WindowSchemas
+from binlake.schema import DdlJob, SchemaState, WindowDdl, WindowSchemas, segment_start
 from binlake.schema.delta import Definitions, touched
 from binlake.window.definitions import IGNORED
 
@@ -28,10 +29,14 @@ class DdlBinlog:
 
 @dataclass(frozen=True)
 class PlannedDdl:
-    """One row of the lake table `ddl`; `reason` says which rule skipped it, empty when it applies."""
+    """One row of the lake table `ddl`; `reason` says which rule skipped it, empty when it applies.
+
+    `since`: the least commit_ts of rows behind it, below its own where rows ran ahead of it.
+    """
 
     segment: int
     commit_ts: int
+    since: int
     start_ts: int
     schema_version: int
     job_id: int
@@ -55,10 +60,16 @@ class PlannedDdl:
 
 
 def window_schemas(
-    base: SchemaState, binlogs: Sequence[DdlBinlog], jobs: Sequence[tuple[int, DdlJob]]
+    base: SchemaState,
+    binlogs: Sequence[DdlBinlog],
+    jobs: Sequence[tuple[int, DdlJob]],
+    first_seen: Mapping[int, int],
 ) -> WindowSchemas:
-    """The schemas of a window: `jobs` are its (commit_ts, job) pairs, also those that left no binlog."""
-    return WindowSchemas(base, [ddl for _, _, ddl in _in_order(binlogs, jobs)])
+    """The schemas of a window: `jobs` are its (commit_ts, job) pairs, also those that left no binlog.
+
+    `first_seen`: least commit_ts of the window's row changes by schema version.
+    """
+    return WindowSchemas(base, [ddl for _, _, ddl in _in_order(binlogs, jobs)], first_seen)
 
 
 def plan_ddls(
@@ -67,8 +78,12 @@ def plan_ddls(
     jobs: Sequence[tuple[int, DdlJob]],
     tables: TableFilter,
     ignored: Collection[int] = (),
+    first_seen: Mapping[int, int] = MappingProxyType({}),
 ) -> list[PlannedDdl]:
-    """The rows of `ddl` for a window whose schema at lo is `base`; `ignored` are commit_ts skipped by configuration."""
+    """The rows of `ddl` for a window whose schema at lo is `base`; `ignored` are commit_ts skipped by configuration.
+
+    `first_seen` as for window_schemas: sinks cut the window where the rows do.
+    """
     state, segment, planned = base, 0, []
     for start_ts, logged, ddl in _in_order(binlogs, jobs):
         after = state.apply(ddl.job, ddl.commit_ts) if ddl.job is not None and ddl.kind == "ddl" else state
@@ -80,6 +95,7 @@ def plan_ddls(
             PlannedDdl(
                 segment=segment,
                 commit_ts=ddl.commit_ts,
+                since=segment_start(ddl, first_seen),
                 start_ts=start_ts,
                 schema_version=job.schema_version if job else 0,
                 job_id=ddl.job_id,

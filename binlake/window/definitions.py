@@ -21,9 +21,13 @@ IGNORED = "ignore-txn-commit-ts"
 
 @dataclass(frozen=True)
 class LandedDdl:
-    """A row of the lake table `ddl`; `decision` is `apply` or `skip`, `reason` the rule that skipped it."""
+    """A row of the lake table `ddl`; `decision` is `apply` or `skip`, `reason` the rule that skipped it.
+
+    `since` is where the window is cut: at or below its commit_ts.
+    """
 
     commit_ts: int
+    since: int
     start_ts: int
     schema_version: int
     job_id: int
@@ -69,9 +73,9 @@ class WindowDefinitions:
         self._changes: dict[tuple[str, str], list[tuple[int, TableDef | None]]] = {}
         for ddl in ddls:
             for table in ddl.before.tables:
-                self._note(table, ddl.commit_ts, None)
+                self._note(table, ddl.since, None)
             for table in ddl.after.tables:
-                self._note(table, ddl.commit_ts, table)
+                self._note(table, ddl.since, table)
 
     def _note(self, table: TableDef, commit_ts: int, definition: TableDef | None) -> None:
         self._changes.setdefault((table.db.lower(), table.name.lower()), []).append((commit_ts, definition))

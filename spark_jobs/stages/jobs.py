@@ -5,8 +5,8 @@ A job appears in the source's history only after its DDL is finished; until then
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 
 import structlog
 from pyspark.sql import DataFrame
@@ -48,8 +48,10 @@ def fetch_jobs(
         return WindowJobs(bounds.hi, base, (), state.version)
     jobs = source.ddl_jobs_by_id({job_id for _, job_id in ddls})
     hi = _lowered(bounds, ddls, jobs)
+    newer = _newer(source, state)
+    hi = _behind_ddl(pulled, replace(bounds, hi=hi), {job_id for _, job_id in ddls}, newer)
     changes = [(commit_ts, DdlJob.from_dict(jobs[job_id])) for commit_ts, job_id in ddls if commit_ts <= hi]
-    changes += _without_binlog(source, state, bounds, hi, changes)
+    changes += _without_binlog(newer, bounds, hi, changes)
     changes.sort(key=lambda change: (change[0], change[1].schema_version))
     return WindowJobs(hi, base, tuple(changes), max([state.version, *(job.schema_version for _, job in changes)]))
 
@@ -85,23 +87,54 @@ def _lowered(bounds: Bounds, ddls: list[tuple[int, int]], jobs: dict[int, dict[s
     return commit_ts - 1
 
 
+def _newer(source: TidbSource, state: SchemaState) -> list[DdlJob]:
+    """The jobs that took effect since `state`."""
+    found: list[DdlJob] = []
+    known = 0
+    for job in (DdlJob.from_dict(raw) for raw in source.ddl_jobs(0)):
+        known = known + 1 if job.schema_version <= state.version else 0
+        if known > LOOK_BACK:
+            break
+        if job.took_effect and job.schema_version > state.version:
+            found.append(job)
+    return found
+
+
+def _behind_ddl(pulled: DataFrame, bounds: Bounds, logged: Collection[int], newer: Sequence[DdlJob]) -> int:
+    """hi, lowered to before the first row that has seen a DDL whose binlog lies above hi.
+
+    The columns of a multi-schema change turn public one step before its binlog is written: rows that ran ahead must
+    land together with it, or what they hold in its columns is lost. Raises IncompleteWindow.
+    """
+    ahead = [job.schema_version for job in newer if job.finished_ts > bounds.hi and job.id not in logged]
+    if not ahead:
+        return bounds.hi
+    rows = pulled.where(F.col("schema_version") >= min(ahead)).where(F.col("commit_ts") > bounds.lo)
+    first = rows.where(F.col("kind") == "dml").agg(F.min("commit_ts")).collect()[0][0]
+    if first is None or first > bounds.hi:
+        return bounds.hi
+    log.info("hi lowered", window=bounds.window, hi=str(first - 1), reason="rows ran ahead of a DDL above hi")
+    if first - 1 <= bounds.lo:
+        raise IncompleteWindow(
+            "rows of the window ran ahead of a DDL that is not logged yet",
+            where={"commit_ts": first, "window": bounds.window},
+            hint="plan again with a greater hi; a `stop-at` between them cannot be met: move it",
+        )
+    return int(first) - 1
+
+
 def _without_binlog(
-    source: TidbSource, state: SchemaState, bounds: Bounds, hi: int, changes: list[tuple[int, DdlJob]]
+    newer: Sequence[DdlJob], bounds: Bounds, hi: int, changes: list[tuple[int, DdlJob]]
 ) -> list[tuple[int, DdlJob]]:
-    """Jobs newer than `state`, finished by hi, that no binlog of the window names, at their place among `changes`.
+    """Jobs finished by hi that no binlog of the window names, at their place among `changes`.
 
     Such are DDL that TiDB does not log, and DDL that committed at or before lo but finished after the base was read.
     Their place is that of the last job with a smaller version: the order of versions is the order of effects.
     """
     named = {job.id for _, job in changes}
     found: list[tuple[int, DdlJob]] = []
-    known = 0
-    for job in (DdlJob.from_dict(raw) for raw in source.ddl_jobs(0)):
-        known = known + 1 if job.schema_version <= state.version else 0
-        if known > LOOK_BACK:
-            break
-        newer = job.took_effect and job.schema_version > state.version and job.finished_ts <= hi
-        if newer and job.id not in named:
+    for job in newer:
+        if job.finished_ts <= hi and job.id not in named:
             before = [commit_ts for commit_ts, other in changes if other.schema_version < job.schema_version]
             found.append((max(before, default=bounds.lo + 1), job))
     return found

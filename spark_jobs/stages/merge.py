@@ -79,8 +79,15 @@ def _ddls(
     if manifest.ddls:
         rows = whole(_landed(ctx, manifest, "ddl"), manifest.chunks, "job_id", "schema_state")
         binlogs = [_ddl_binlog(row.asDict()) for row in rows.collect()]
-    planned = plan_ddls(base, binlogs, jobs, TableFilter(ctx.replication.filter), ignored)
-    return planned, window_schemas(base, binlogs, jobs)
+    seen = _first_seen(ctx, manifest, base.version) if jobs else {}
+    planned = plan_ddls(base, binlogs, jobs, TableFilter(ctx.replication.filter), ignored, seen)
+    return planned, window_schemas(base, binlogs, jobs, seen)
+
+
+def _first_seen(ctx: StageContext, manifest: WindowManifest, version: int) -> dict[int, int]:
+    """Least commit_ts of the window's row changes by schema version, of versions above `version`."""
+    rows = _landed(ctx, manifest, "dml").where(F.col("schema_version") > version)
+    return dict(rows.groupBy("schema_version").agg(F.min("commit_ts")).collect())  # type: ignore[arg-type]
 
 
 def _ddl_binlog(row: dict[str, object]) -> DdlBinlog:
@@ -101,9 +108,9 @@ def whole(rows: DataFrame, chunks: int, *more: str) -> DataFrame:
 def _ddl_row(bounds: Bounds, ddl: PlannedDdl) -> tuple[object, ...]:
     # Without routes the text that applies is the text that was logged.
     return (
-        bounds.window, ddl.segment, ddl.commit_ts, ddl.start_ts, ddl.schema_version, ddl.job_id, ddl.action, ddl.db,
-        ddl.table, ddl.query, ddl.query, ddl.tables, ddl.decision, ddl.reason, ddl.before.to_json(),
-        ddl.after.to_json(),
+        bounds.window, ddl.segment, ddl.commit_ts, ddl.since, ddl.start_ts, ddl.schema_version, ddl.job_id,
+        ddl.action, ddl.db, ddl.table, ddl.query, ddl.query, ddl.tables, ddl.decision, ddl.reason,
+        ddl.before.to_json(), ddl.after.to_json(),
     )  # fmt: skip
 
 

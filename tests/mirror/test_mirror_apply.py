@@ -37,7 +37,7 @@ def table(table_id: int, name: str, *names: str, key: bool = True, db: str = "d"
 
 def ddl(ts: int, action: Action, before: Sequence[TableDef], after: Sequence[TableDef]) -> LandedDdl:
     sides = Definitions((), tuple(before)), Definitions((), tuple(after))
-    return LandedDdl(ts, ts - 1, ts, ts, int(action), "d", "", "", "", "apply", "", *sides)
+    return LandedDdl(ts, ts, ts - 1, ts, ts, int(action), "d", "", "", "", "apply", "", *sides)
 
 
 def change(segment: int, of: TableDef, op: str, row: Row, ts: int, copies: int = 1) -> dict[str, Any]:

@@ -59,7 +59,7 @@ def test_a_commit_ts_of_the_ignore_list_is_skipped_and_still_changes_the_schema(
     target = next(b for b in binlogs if "ADD COLUMN `note`" in b.query)
     planned = plan_ddls(SchemaState(), binlogs, jobs, TableFilter(Filter()), {target.commit_ts})  # type: ignore[call-arg]
     assert next(d.reason for d in planned if d.commit_ts == target.commit_ts) == "ignore-txn-commit-ts"
-    schemas = window_schemas(SchemaState(), binlogs, jobs)
+    schemas = window_schemas(SchemaState(), binlogs, jobs, {})
     table = schemas.place(target.commit_ts).find("shard_2", "t_1")
     assert table is not None
     assert table.column("note") is not None
@@ -73,7 +73,7 @@ def test_a_ddl_left_to_the_operator_opens_a_segment_and_one_that_a_filter_skips_
     filtered = next(d for d in plain if d.reason == "filtered")
     planned = plan_ddls(SchemaState(), binlogs, jobs, tables, {named.commit_ts, filtered.commit_ts})
     assert [d.segment for d in planned] == [d.segment for d in plain]
-    landed = {d.commit_ts: LandedDdl(d.commit_ts, 0, 0, 0, 0, "", "", "", "", d.decision, d.reason, d.before, d.after)
+    landed = {d.commit_ts: LandedDdl(d.commit_ts, d.since, 0, 0, 0, 0, "", "", "", "", d.decision, d.reason, d.before, d.after)
               for d in planned}  # fmt: skip
     assert landed[named.commit_ts].decision == "skip"
     assert landed[named.commit_ts].opens_segment
@@ -87,3 +87,19 @@ def test_a_job_that_left_no_binlog_changes_the_schema_at_its_place_and_is_never_
     found = next(d for d in planned if d.job_id == lost.job_id)
     assert found.reason == "the source logged no binlog for it"
     assert found.commit_ts == lost.commit_ts
+
+
+def test_rows_that_ran_ahead_of_a_ddl_cut_the_window_before_it() -> None:
+    binlogs, jobs = load("shard")
+    added = next(b for b in binlogs if "ADD COLUMN `note`" in b.query)
+    version = next(job.schema_version for _, job in jobs if job.id == added.job_id)
+    seen = {version - 1: added.commit_ts - 50, version: added.commit_ts - 9, version + 1: added.commit_ts + 9}
+    planned = plan_ddls(SchemaState(), binlogs, jobs, TableFilter(Filter()), (), seen)  # type: ignore[call-arg]
+    places = [ddl.since for ddl in planned if ddl.job_id == added.job_id and not ddl.reason]
+    assert places == [added.commit_ts - 9]
+    schemas = window_schemas(SchemaState(), binlogs, jobs, seen)
+    table = next(ddl.after.tables[0].id for ddl in planned if ddl.job_id == added.job_id and not ddl.reason)
+    for ts, known in ((added.commit_ts - 10, False), (added.commit_ts - 9, True)):
+        definition = schemas.place(ts).table(table)
+        assert definition is not None
+        assert any(column.name == "note" for column in definition.columns) is known
