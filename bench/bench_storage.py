@@ -1,7 +1,7 @@
 """The pump's storage against the floors of this machine: `python bench/bench_storage.py [WRITES]`, no network.
 
-Writes/s and CPU per write (all threads: group commit, index, sorter) of 200-byte P and C with fsync, beside raw append +
-fdatasync of the same bytes in the same batches; pulled transactions/s beside raw reading of the same files.
+Writes/s and CPU per write (all threads: group commit, index, sorter) of 200-byte P and C with fsync, beside raw append
+and fdatasync of the same bytes in the same batches; pulled transactions/s beside raw reading of the same files.
 """
 
 from __future__ import annotations
@@ -43,12 +43,15 @@ def main(writes: int) -> None:
             f"pull                     {writes / 2 / took:>10,.0f} transactions/s = {writes / took:,.0f} binlogs/s,"
             f" {size / took / 1e6:,.0f} MB/s, {raw / took:.0%} of the floor"
         )
+        more = _payloads(writes, writes // 2)
+        shared = _write_beside_a_puller(storage, more)
+        print(f"write beside a puller    {writes / shared:>10,.0f} writes/s, {seconds / shared:.0%} of alone")
         storage.close()
 
 
-def _payloads(writes: int) -> list[bytes]:
+def _payloads(writes: int, first: int = 0) -> list[bytes]:
     start, found = 470614287839920132, list[bytes]()
-    for number in range(writes // 2):
+    for number in range(first, first + writes // 2):
         prewrite = build.prewrite(start + 4 * number, b"t\x80\0\0\0\0\0\0\x2d_r\x80\0\0\0\0\0\0\1", VALUE)
         found += (prewrite.SerializeToString(), build.commit(prewrite, start + 4 * number + 1).SerializeToString())
     return found
@@ -81,6 +84,26 @@ def _write(storage: Storage, payloads: list[bytes]) -> tuple[float, float, float
     while storage.unmatched()[0] or storage.index_lag or storage.watermark < storage.max_ts:
         time.sleep(0.01)
     return seconds, time.process_time() - cpu, time.perf_counter() - begun
+
+
+def _write_beside_a_puller(storage: Storage, payloads: list[bytes]) -> float:
+    """Seconds until all is durable while one stream pulls everything, again and again (MISSION S0-52)."""
+    ended = threading.Event()
+
+    def pull_on() -> None:
+        while not ended.is_set():
+            last = storage.watermark
+            for batch in pull_batches(storage, 0, ended.is_set):
+                if batch[-1][1] >= last:
+                    break  # from the beginning again
+
+    reader = threading.Thread(target=pull_on)
+    reader.start()
+    seconds = _write(storage, payloads)[0]
+    ended.set()
+    storage.wake()
+    reader.join()
+    return seconds
 
 
 def _raw_read(directory: Path) -> float:

@@ -1,4 +1,4 @@
-"""Reads the few fields of a serialised Binlog that the pump needs, without parsing or copying the rest (tidb-binlog 1.2).
+"""Reads the few fields of a serialised Binlog that a pump needs, without parsing or copying the rest (tidb-binlog 1.2).
 
 A payload is *plain* when it is what Go writes for the fields we know: fields 1 to 8 in order, each once, the five that
 Go always emits present, nothing else. Of two plain payloads the completed C is C up to its field 4 and P from there on.
@@ -23,7 +23,7 @@ _VARINT, _BYTES = 0, 2
 _TYPES = {1: _VARINT, 2: _VARINT, 3: _VARINT, 4: _BYTES, 5: _BYTES, 6: _BYTES, 7: _VARINT, 8: _VARINT}
 _ALWAYS = frozenset((1, 2, 3, 7, 8))
 _MAX_STATE = (1 << 31) - 1
-_KINDS = {Prewrite: Kind.PREWRITE, Commit: Kind.COMMIT, Rollback: Kind.ROLLBACK}
+_KINDS = {int(Prewrite): Kind.PREWRITE, int(Commit): Kind.COMMIT, int(Rollback): Kind.ROLLBACK}
 
 
 class Head(NamedTuple):

@@ -2,8 +2,8 @@
 
 `ts:` + 8 bytes big endian -> pointer (start_ts for P, commit_ts for all others); `!binlog!gcts` and
 `!binlog!maxCommitTS` i64 LE; `!binlog!handlePointer` and `!binlog!headPointer` pointers. One batch carries its puts
-together with the pointers, so that after a crash they never claim more than is there. Ours alone is `!binlake!checkpoint`:
-the sorter's state at the head, so that a start reads nothing before it.
+together with the pointers, so that after a crash they never claim more than is there. Ours alone is
+`!binlake!checkpoint`: the sorter's state at the head, so that a start reads nothing before it.
 """
 
 from __future__ import annotations

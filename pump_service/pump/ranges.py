@@ -32,10 +32,10 @@ Only if `plain` is any of it sure, and the crc is still to be checked.
 
 
 class Block(NamedTuple):
-    """The bytes of some stretches, and a row for each pointer that was asked for (fewer when they are too large)."""
+    """The bytes of some stretches, and a row for each of the first `size` pointers that were asked for."""
 
     data: bytes
-    count: int
+    size: int
     rows: Iterator[Row]
 
 
@@ -161,4 +161,5 @@ class _Look:
         self.place = np.where(present, self.place + length, before)
 
     def _here(self, ahead: Ints | int = 0) -> NDArray[np.uint8]:
-        return self._raw[np.clip(self.place + ahead, 0, self._last)]
+        found: NDArray[np.uint8] = self._raw[np.clip(self.place + ahead, 0, self._last)]
+        return found

@@ -1,8 +1,8 @@
 """Resolving a P without end: what became of its transaction is asked from the source, never guessed (hazards R-07).
 
 Asked about are a P that got neither C nor R, and a P that got an R: TiDB sends one after an undetermined commit, too.
-Committed and rolled back become a C or a proven R in the value log, so the proof outlives a restart and the source's own
-collection; everything else, and nobody to ask, blocks the watermark and is shown. Age discards nothing: beyond the
+Committed and rolled back become a C or a proven R in the value log, so the proof outlives a restart and the source's
+own collection; everything else, and nobody to ask, blocks the watermark and is shown. Age discards nothing: beyond the
 transaction timeout it only makes a waiting P a problem that is told (tidb-binlog 2.6).
 """
 

@@ -151,7 +151,9 @@ class PumpFile(_Section):
         0, description="ours: days after which binlogs go even if a registered consumer lacks them; 0 = never"
     )
     txn_timeout: float = Field(
-        TXN_TIMEOUT_S, gt=0, description="ours: seconds after which a P without its C or R is asked about"
+        TXN_TIMEOUT_S,
+        gt=0,
+        description="ours: seconds after which a P that still waits is told as overdue; age discards nothing",
     )
     label: Pairs = Field({}, description="ours: group of this pump, `zone=a,...` or a table; writers choose by it")
     security: Security = Security()  # type: ignore[call-arg]

@@ -107,7 +107,10 @@ class DataDirectory:
 
 
 class Storage:
-    """Open with the recovery done; see the module. All methods may be called from any thread."""
+    """Open with the recovery done; see the module. All methods may be called from any thread.
+
+    `recovered`: how many records the start had to read again.
+    """
 
     def __init__(
         self, directory: Path, options: StorageOptions = StorageOptions(), *, files: Files | None = None
@@ -125,11 +128,9 @@ class Storage:
         )
         self._commit = GroupCommit(self._log, self._follower.put, self._budget.give_back)
         begun = time.monotonic()
-        records = self._follower.recover()
-        log.info(
-            "storage_opened", records=records, seconds=round(time.monotonic() - begun, 2), watermark=self.watermark,
-            store_uuid=self.directory.store_uuid,
-        )  # fmt: skip
+        self.recovered = self._follower.recover()
+        took = round(time.monotonic() - begun, 2)
+        log.info("storage_opened", records=self.recovered, seconds=took, watermark=self.watermark)
         self._follower.start()
         self._commit.start()
 
@@ -229,8 +230,9 @@ class Storage:
         self._follower.wake()
 
     def collect(self, gc_ts: int, bound: int) -> Removed:
-        """Remove what is no longer needed once everything up to `gc_ts` may be gone: the oldest files as long as they end
-        at or below `bound` and hold no P of a later C, and their keys.
+        """Remove what is no longer needed once everything up to `gc_ts` may be gone.
+
+        That is the oldest files as long as they end at or below `bound` and hold no P of a later C, and their keys.
 
         `gc_ts` is durable before the first deletion. Raises OSError, plyvel.Error; then the next call goes on.
         """
@@ -264,7 +266,7 @@ class Storage:
             known=file_max_at_head(self.index),
         )  # fmt: skip
         head = self.index.head
-        if head > values.end or (head == values.end and self.index.checkpoint):
+        if self.index.checkpoint and not values.holds(head):
             raise Permanent(
                 "the value log ends before what the index knows: stored binlogs are lost",
                 where={"index_head": tuple(head), "value_log_end": tuple(values.end)},

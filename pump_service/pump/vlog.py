@@ -20,6 +20,7 @@ from pump_service.pump.heads import head_of
 from pump_service.pump.record import (
     FOOTER,
     HEADER,
+    MAGIC,
     Pointer,
     check_payload,
     decode_footer,
@@ -92,9 +93,15 @@ class ValueLog:
         """(fid, greatest ts) of every file but the current one, the oldest first."""
         return [(fid, self._max_ts[fid]) for fid in self._fids[:-1]]
 
-    def holds(self, fid: int) -> bool:
-        """Whether file `fid` is still there."""
-        return fid in self._max_ts
+    def holds(self, pointer: Pointer) -> bool:
+        """Whether a whole record begins at `pointer`, or its file was collected; its crc is not checked."""
+        if pointer.fid not in self._max_ts:
+            return pointer.fid < self._fids[-1]
+        header = self.read_bytes(pointer, HEADER.size)
+        if len(header) < HEADER.size:
+            return False
+        magic, length, _ = HEADER.unpack(header)
+        return bool(magic == MAGIC and pointer.offset + HEADER.size + length <= self._size(self._handle(pointer.fid)))
 
     def room(self) -> int:
         """Bytes until the current file reaches its limit: a batch should end there."""

@@ -1,7 +1,8 @@
 """The three-pump example at every interleaving: whatever the order of steps, pump 3's 8 is landed, once, in its place.
 
-The planning functions and the pump's sorter are the real ones; only network and disk are left out, so that each step of
-each process can come before or after each step of the others. Rules broken on purpose show that the search finds a loss.
+The planning functions and the pump's sorter are the real ones; only network and disk are left out, so that each step
+of each process can come before or after each step of the others. Rules broken on purpose show that the search finds a
+loss.
 """
 
 from __future__ import annotations

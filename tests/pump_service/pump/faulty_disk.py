@@ -1,7 +1,7 @@
 """A disk that can lose, at any operation, all that was not synced: the seam `Files` and the index, recorded.
 
-The model is harsh: of what was not synced any part may survive: a file's tail sector by sector, a new name or its absence,
-a removed file, any subset of the index's batches.
+The model is harsh: of what was not synced any part may survive: a file's tail sector by sector, a new name or its
+absence, a removed file, any subset of the index's batches.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Kept:
 
 @dataclass
 class Disk:
-    """The disk below `folder`. Before operation `crash_at` it keeps what a crash would leave, by `chance`, and `facts()`."""
+    """The disk below `folder`. Before operation `crash_at` it keeps what a crash leaves, by `chance`, and `facts()`."""
 
     folder: Path
     crash_at: int
@@ -133,6 +133,7 @@ class DiskFiles(Files):
             self._disk.files[path].removed = True
 
     def sync_directory(self, directory: Path) -> None:
+        del directory  # there is one
         with self._disk.lock:
             self._disk.operation()
             for path, kept in list(self._disk.files.items()):

@@ -1,4 +1,4 @@
-"""Collecting: by age, never past a registered consumer unless forced, never the P of a C that is kept (hazards R-26)."""
+"""Collecting: by age, never past a registered consumer unless forced, never the P of a kept C (hazards R-26)."""
 
 from __future__ import annotations
 
@@ -99,6 +99,7 @@ class Cluster:
         return self.consumers
 
     def tso(self, count: int = 1) -> int:
+        assert count == 1
         return self.now
 
 

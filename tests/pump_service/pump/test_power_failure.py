@@ -189,19 +189,23 @@ def test_an_order_that_is_wrong_is_caught(
         monkeypatch.setattr(Follower, "_take", _take_and_claim)
     else:
         monkeypatch.setattr(Storage, "collect", _collect_then_mark)
-    chance = random.Random(1)
     with pytest.raises((AssertionError, BinlakeError)):
-        for _ in range(60):
-            world, path = World(), tmp_path_factory.mktemp("mutant")
-            steps = [chance.choice((4, 8, 8, 10, 11)) for _ in range(25)]
-            disk = live(world, path, steps, chance.randint(20, 120), chance)
-            left = tmp_path_factory.mktemp("mutant")
-            facts = disk.restore(left)
-            storage = Storage(left, OPTIONS)
-            try:
-                check(storage, world, facts)
-            finally:
-                storage.close()
+        _sixty_lives(tmp_path_factory)
+
+
+def _sixty_lives(tmp_path_factory: pytest.TempPathFactory) -> None:
+    chance = random.Random(1)
+    for _ in range(60):
+        world, path = World(), tmp_path_factory.mktemp("mutant")
+        steps = [chance.choice((4, 8, 8, 10, 11)) for _ in range(25)]
+        disk = live(world, path, steps, chance.randint(20, 120), chance)
+        left = tmp_path_factory.mktemp("mutant")
+        facts = disk.restore(left)
+        storage = Storage(left, OPTIONS)
+        try:
+            check(storage, world, facts)
+        finally:
+            storage.close()
 
 
 def _take_and_claim(self: Follower, batch: list[Entry]) -> bool:

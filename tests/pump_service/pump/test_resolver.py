@@ -18,6 +18,8 @@ from binlake.errors import SourceUnavailable
 from binlake.source import Committed, Locked, RolledBack, Status, TidbSource, Unknown
 from binlake.wire import build
 from binlake.wire.binlog_pb2 import Binlog
+from pump_service.pump.forced import Verdict
+from pump_service.pump.metrics import PumpMetrics
 from pump_service.pump.resolver import TXN_TIMEOUT_S, NoStatusSource, Resolver
 from pump_service.pump.storage import Storage, StorageOptions
 
@@ -71,6 +73,7 @@ def test_orphans_end_by_the_answers_of_the_status_port(
     resolver.round()
     assert asked == []  # they may be on their way
     resolver.round()
+    asked.sort()  # they are asked about side by side
     assert asked == ["/mvcc/hex/" + b"k100".hex(), "/mvcc/hex/" + b"k200".hex()]
     assert "start_ts=100" in resolver.blocked
     assert "HTTP 400" in resolver.blocked
@@ -239,3 +242,14 @@ def test_many_rollbacks_are_verified_at_once(doubting: Storage) -> None:
     ask_until(resolver, lambda: doubting.watermark == 9000, "all are proved")
     assert resolver.counters.rolled_back == len(starts)
     resolver.close()
+
+
+def test_a_decision_by_command_is_a_proof(doubting: Storage) -> None:
+    # where no source can tell, also about a P whose R nobody can prove.
+    verdict = Verdict(doubting, Answers({100: Unknown("collected"), 200: Unknown("collected")}), PumpMetrics())
+    store(doubting, prewrite(100), rollback(100), prewrite(200), rollback(200), build.fake(300))
+    until(lambda: len(doubting.doubted()) == 2, "both wait")
+    verdict.decide(100, 0)
+    verdict.decide(200, 310)
+    reach(doubting, 310)
+    assert [(start, ts) for start, ts, _ in settled(doubting)] == [(300, 300), (200, 310)]

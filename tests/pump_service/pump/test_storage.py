@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import io
+import os
 import shutil
 import struct
 import tarfile
 import threading
+import time
+from itertools import islice
 from pathlib import Path
 
 import plyvel
@@ -248,7 +251,9 @@ def test_bytes_in_flight_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyP
         storage.submit(build.fake(30).SerializeToString(), lambda _: None)  # at once
     files.gate.set()
     until(lambda: storage.in_flight_bytes == 0, "the disk caught up")
-    store(storage, prewrite(100, b"x" * 5000), commit(100, 101))  # larger than the bound: let in alone
+    store(storage, prewrite(100, b"x" * 5000))  # larger than the bound: let in alone
+    until(lambda: storage.in_flight_bytes == 0, "written")
+    store(storage, commit(100, 101))
     reach(storage, 101)
     storage.close()
 
@@ -342,3 +347,124 @@ def test_long_and_short_pulls_of_mixed_sizes_give_the_same(tmp_path: Path) -> No
     for after in (expected[100][1], expected[-3][1]):
         assert settled(storage, after) == [found for found in expected if found[1] > after]
     storage.close()
+
+
+def test_a_start_reads_only_what_is_behind_the_head(tmp_path: Path) -> None:
+    # Whatever a P at the beginning blocks: the sorter's state is in the index, not only in the log.
+    storage = Storage(tmp_path, StorageOptions(segment_bytes=5000))
+    store(storage, prewrite(1))
+    for start in range(10, 3000, 10):
+        storage.append(prewrite(start).SerializeToString())
+        store(storage, commit(start, start + 1))
+    until(lambda: storage.unmatched() == (1, 1), "all but the first are matched")
+    storage.close()
+    storage = Storage(tmp_path)
+    assert (storage.recovered, storage.watermark, storage.unmatched()) == (0, 0, (1, 1))
+    store(storage, commit(1, 3005))
+    reach(storage, 3005)
+    assert [ts for _, ts, _ in settled(storage)] == [*range(11, 3000, 10), 3005]
+    assert (storage.counters.late_commits, storage.counters.early_commits) == (0, 0)
+    storage.close()
+
+
+def test_a_state_of_another_head_is_not_used(tmp_path: Path) -> None:
+    # An original pump that ran here meanwhile moves the pointers and knows nothing of our state.
+    storage = Storage(tmp_path)
+    store(storage, prewrite(10), build.fake(20))
+    until(lambda: storage.unmatched() == (1, 10), "it waits")
+    storage.close()
+    with plyvel.DB(str(tmp_path / "kv")) as index:
+        index.put(b"!binlog!headPointer", Pointer(0, 0).to_bytes())
+    storage = Storage(tmp_path)
+    assert (storage.recovered, storage.unmatched()) == (2, (1, 10))
+    storage.close()
+
+
+def test_a_value_log_that_lost_its_end_is_not_served(tmp_path: Path) -> None:
+    storage = Storage(tmp_path)
+    store(storage, build.fake(10), build.fake(20))
+    storage.close()
+    with (tmp_path / "value" / "000000.vlog").open("r+b") as file:
+        file.truncate(36)
+    with pytest.raises(Permanent, match="stored binlogs are lost"):
+        Storage(tmp_path)
+    shutil.rmtree(tmp_path / "kv")
+    storage = Storage(tmp_path)
+    assert storage.watermark == 10
+    storage.close()
+
+
+def test_damage_inside_the_log_is_an_error_that_names_the_place_and_never_a_gap(tmp_path: Path) -> None:
+    storage = Storage(tmp_path)
+    for start in range(10, 400, 10):
+        store(storage, prewrite(start), commit(start, start + 1))
+    reach(storage, 391)
+    place = storage.index.pointer(200)
+    assert place is not None
+    storage.close()
+    with (tmp_path / "value" / "000000.vlog").open("r+b") as file:
+        file.seek(place.offset + 30)
+        file.write(b"\xff")
+    storage = Storage(tmp_path)
+    found = pull(storage, 0, lambda: False)
+    assert [ts for _, ts, _ in islice(found, 19)] == list(range(11, 200, 10))
+    with pytest.raises(WireError, match=f"offset={place.offset}"):
+        next(found)
+    storage.close()
+
+
+def test_a_full_disk_refuses_and_heals(tmp_path: Path) -> None:
+    files = SmallDisk()
+    storage = Storage(tmp_path, files=files)
+    store(storage, prewrite(10), commit(10, 11))
+    files.room = 30
+    for _ in range(3):
+        with pytest.raises(Transient, match="No space left"):
+            store(storage, prewrite(20, b"x" * 100))
+    files.room = 1 << 20
+    store(storage, prewrite(30), commit(30, 31), build.fake(40))
+    reach(storage, 40)
+    assert [ts for _, ts, _ in settled(storage)] == [11, 31, 40]
+    storage.close()
+    storage = Storage(tmp_path)
+    assert [ts for _, ts, _ in settled(storage)] == [11, 31, 40]
+    storage.close()
+
+
+class SmallDisk(Files):
+    """A disk with `room` bytes left."""
+
+    room = 1 << 20
+
+    def append(self, file: io.FileIO, data: bytes | memoryview) -> int:
+        if not self.room:
+            raise OSError(28, "No space left on device")
+        taken = super().append(file, bytes(data[: self.room]))
+        self.room -= taken
+        return taken
+
+    def truncate(self, file: io.FileIO, size: int) -> None:
+        self.room += os.fstat(file.fileno()).st_size - size
+        super().truncate(file, size)
+
+
+def test_a_slow_disk_makes_batches_larger_not_fewer_acks(tmp_path: Path) -> None:
+    files = SlowDisk()
+    storage = Storage(tmp_path, files=files)
+    begun = time.monotonic()
+    store(storage, *(build.fake(ts) for ts in range(1, 400)))
+    assert time.monotonic() - begun < 5
+    assert files.syncs < 40
+    reach(storage, 399)
+    storage.close()
+
+
+class SlowDisk(Files):
+    """A disk whose sync takes 20 ms."""
+
+    syncs = 0
+
+    def sync(self, file: io.FileIO) -> None:
+        self.syncs += 1
+        time.sleep(0.02)
+        super().sync(file)
