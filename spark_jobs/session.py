@@ -28,6 +28,8 @@ CONF = {
     # Small windows on few cores: 200 shuffle partitions cost seconds a stage.
     "spark.sql.shuffle.partitions": "2",
     "spark.default.parallelism": "2",
+    # A window compiles some 90 classes, the same ones each time; the default keeps 100 and forgets them in between.
+    "spark.sql.codegen.cache.maxEntries": "1000",
     "spark.databricks.delta.snapshotPartitions": "1",
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
     "spark.ui.enabled": "false",

@@ -87,15 +87,6 @@ def _bring(ctx: StageContext, window: Bounds) -> StageResult:
     return StageResult("mirror", "done", window.lo, window.hi, applied.rows, seconds, "", detail)
 
 
-def _position(ctx: StageContext) -> tuple[int, Bounds | None]:
-    """How far the mirrors are, and the window that was begun from there and not finished."""
-    events = ctx.windows.events(stage="mirror")
-    done = [e["hi"] for e in events if e["state"] == "done"]
-    position = max(done) if done else ctx.windows.landed()[0][0]
-    begun = [Bounds(e["lo"], e["hi"]) for e in events if e["state"] == "started" and e["lo"] == position]
-    return position, begun[-1] if begun else None
-
-
 def _apply(ctx: StageContext, window: Bounds, merged: Merged) -> Applied:
     ddls = landed_ddls(ctx.paths, window.lo, window.hi) if merged.ddls else []
     definitions = WindowDefinitions(SchemaHistory(ctx.paths).state_at(window.lo), ddls)

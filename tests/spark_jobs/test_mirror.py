@@ -16,7 +16,6 @@ from binlake.cli import run as main
 from binlake.errors import IncompleteWindow, LostRange, SchemaError
 from binlake.lake.audit import Audit
 from binlake.lake.schemas import SchemaHistory
-from binlake.lake.windowlog import WindowLog
 from binlake.mirror import MirrorVersions
 from binlake.mirror.rows import mirror_texts
 from spark_jobs.context import Bounds, StageContext
@@ -43,7 +42,7 @@ class Mirrored:
 
     def _die_before_record(self, bounds: Bounds) -> None:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(WindowLog, "record", _power_cut)
+            patch.setattr(MirrorVersions, "record", _power_cut)
             with pytest.raises(ConnectionAbortedError):
                 mirror.run(self.ctx, bounds)
 
