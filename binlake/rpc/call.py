@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from binlake.rpc import frames, headers, messages
 from binlake.rpc.flow import Stream
 from binlake.rpc.request import Request
-from binlake.rpc.status import RpcError, Status
+from binlake.rpc.status import Status
 
 if TYPE_CHECKING:
     from binlake.rpc.server_connection import ServerConnection
@@ -138,10 +138,6 @@ class Call(Stream):
             self.started, block = True, _OPENING + block
         self.connection.send(self, b"", frames.headers(self.id, block, end_stream=True))
         self._notify()
-
-    def fail_with(self, error: RpcError) -> None:
-        """End with an error's status and text."""
-        self.fail(error.status, str(error))
 
     def sent(self, size: int) -> None:
         """Tell who paces itself."""

@@ -67,7 +67,11 @@ class RpcServer:
 
     def add_blocking(self, path: str, work: Callable[[bytes], bytes]) -> None:
         """Serve a unary method by `work(request) -> response` on a pool of threads."""
-        self.methods[path] = self._workers.unary(work)
+        self.methods[path] = self.blocking(work)
+
+    def blocking(self, work: Callable[[bytes], bytes]) -> Handler:
+        """The handler that add_blocking() makes, for a quick one to fall back on."""
+        return self._workers.unary(work)
 
     def add_streaming(self, path: str, work: Callable[[bytes, Sink], None]) -> None:
         """Serve a server-streaming method by `work(request, sink)` in a thread of its own."""
@@ -120,6 +124,8 @@ class RpcServer:
             asyncio.run_coroutine_threadsafe(self._drain(grace_s), self._loop).result()
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
+        else:
+            self._loop.close()
         for bound, _, _ in self._sockets:
             bound.close()
         self._workers.close()

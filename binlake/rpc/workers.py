@@ -44,7 +44,7 @@ class Workers:
             try:
                 answer = work(message)
             except RpcError as error:
-                status, text = error.status, str(error)
+                status, text = error.status, error.message
                 return lambda: call.fail(status, text)
             except Exception as error:
                 log.exception("handler_failed", method=call.request.path)
@@ -73,7 +73,7 @@ class Workers:
         try:
             work(message, sink)
         except RpcError as error:
-            status, text = error.status, str(error)
+            status, text = error.status, error.message
         except Exception as error:
             log.exception("handler_failed", method=sink.call.request.path)
             status, text = Status.UNKNOWN, f"{type(error).__name__}: {error}"
