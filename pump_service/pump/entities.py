@@ -1,7 +1,7 @@
 """PullBinlogResp messages for the wire, many at once: as protobuf would write them, at a tenth of its cost.
 
-entity (field 1) = pos (1, empty: Go emits it), payload (2), meta (4) = startTs (1), commitTs (2). Before each message stands
-gRPC's prefix. Timestamps of a batch become varints in columns.
+entity (field 1) = pos (1, empty: Go emits it), payload (2), meta (4) = startTs (1), commitTs (2). Before each message
+stands gRPC's prefix. Timestamps of a batch become varints in columns.
 """
 
 from __future__ import annotations

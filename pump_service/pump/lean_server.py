@@ -41,28 +41,28 @@ class LeanServer:
         socket: Path | None = None,
     ) -> None:
         self._service = service
-        self._rpc = RpcServer(http=http)
+        self.rpc = RpcServer(http=http)
         self._stored: deque[tuple[Call, BinlakeError | None]] = deque()
         self._answering = False
-        self._rpc.add("/binlog.Pump/WriteBinlog", self._write)
-        self._rpc.add_streaming("/binlog.Pump/PullBinlogs", self._pull)
-        self._rpc.add_blocking("/binlake.wire.PumpAdmin/Info", lambda _: service.info().SerializeToString())
-        self._write_waiting = self._rpc.blocking(self._wait_and_write)
+        self.rpc.add("/binlog.Pump/WriteBinlog", self._write)
+        self.rpc.add_streaming("/binlog.Pump/PullBinlogs", self._pull)
+        self.rpc.add_blocking("/binlake.wire.PumpAdmin/Info", lambda _: service.info().SerializeToString())
+        self._write_waiting = self.rpc.blocking(self._wait_and_write)
         try:
-            self.address = self._rpc.listen(address, tls)
+            self.address = self.rpc.listen(address, tls)
             if socket is not None:
-                self._rpc.listen_unix(socket)
+                self.rpc.listen_unix(socket)
         except BaseException:
-            self._rpc.stop(0)
+            self.rpc.stop(0)
             raise
 
     def start(self) -> None:
         """Begin to answer."""
-        self._rpc.start()
+        self.rpc.start()
 
     def stop(self, grace_s: float) -> None:
         """Let running calls finish for at most `grace_s`, then end them."""
-        self._rpc.stop(grace_s)
+        self.rpc.stop(grace_s)
 
     def _write(self, call: Call, message: bytes) -> None:
         try:
@@ -94,7 +94,7 @@ class LeanServer:
         self._stored.append((call, error))
         if not self._answering:
             self._answering = True
-            self._rpc.later(self._answer)
+            self.rpc.later(self._answer)
 
     def _answer(self) -> None:
         self._answering = False
