@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from types import TracebackType
 
+from binlake.rpc import messages
 from binlake.rpc.client_connection import ClientConnection, Exchange, request_head, unary_message
 from binlake.rpc.frames import ConnectionFault
 from binlake.rpc.limits import Limits
@@ -29,7 +30,7 @@ _TRIES = 3  # of a call that the server has certainly not begun
 class Channel:
     """Calls to one server, over one connection, which is opened at the first call and again after it broke.
 
-    `address`: HOST:PORT or unix:PATH. `gzip`: ask for compressed answers. Thread-safe; close() ends every call.
+    `address`: HOST:PORT or unix:PATH. `gzip`: compress, and ask for compressed answers. Thread-safe; close() ends all.
     """
 
     def __init__(
@@ -74,7 +75,7 @@ class Channel:
             authority = "localhost" if self.address.startswith("unix:") else self.address
             head = self._heads[method] = request_head(method, authority, scheme, gzip=self._gzip)
         link = self._connected()
-        return link, link.begin(head, message, timeout_s, holding=holding)
+        return link, link.begin(head, messages.frame(message, gzip=self._gzip), timeout_s, holding=holding)
 
     def close(self) -> None:
         """End every call and the connection; idempotent."""
@@ -202,10 +203,10 @@ class Link:
                 self._reading.release()
         return not self._connection.gone
 
-    def begin(self, head: bytes, message: bytes, timeout_s: float | None, *, holding: bool) -> Exchange:
+    def begin(self, head: bytes, body: bytes, timeout_s: float | None, *, holding: bool) -> Exchange:
         """Send a request. Raises RpcError."""
         with self._lock:
-            exchange = self._connection.begin(head, message, timeout_s, holding=holding)
+            exchange = self._connection.begin(head, body, timeout_s, holding=holding)
             self._flush()
         while self._wire.unsent and self._reading.locked():
             # The thread that reads does not know that there is something to write.

@@ -80,8 +80,8 @@ class ClientConnection(Connection):
         self._next_id = 1
         self.open([(Setting.ENABLE_PUSH, 0)])
 
-    def begin(self, head: bytes, message: bytes, timeout_s: float | None, *, holding: bool) -> Exchange:
-        """Send a request: `head` is its header block without the timeout. Raises RpcError when there is no room."""
+    def begin(self, head: bytes, body: bytes, timeout_s: float | None, *, holding: bool) -> Exchange:
+        """Send a request: its header block without the timeout, its framed message. Raises RpcError: no room for it."""
         if len(self.streams) >= self.peer_streams:
             raise RpcError(Status.UNAVAILABLE, "the server takes no more calls at once", where={"addr": self.address})
         exchange = Exchange(self, self._next_id, holding=holding)
@@ -92,7 +92,7 @@ class ClientConnection(Connection):
             head += headers.encode([(b"grpc-timeout", messages.format_timeout(timeout_s))])
         self.streams[exchange.id] = exchange
         self._write(frames.headers(exchange.id, head, end_stream=False))
-        self.send(exchange, messages.frame(message), b"")
+        self.send(exchange, body, b"")
         return exchange
 
     def cancel(self, exchange: Exchange, error: RpcError) -> None:

@@ -252,8 +252,9 @@ class Connection(Sender):
         if self._heard_settings:
             self._count_control()
         self._heard_settings = True
-        self.take_settings(frames.read_settings(payload))
+        # First the ACK: what is sent before it is held against the old values (grpc's C core does so).
         self._write(frames.frame(frames.SETTINGS, frames.ACK, 0))
+        self.take_settings(frames.read_settings(payload))
 
     def _on_push_promise(self, flags: int, stream_id: int, payload: bytes) -> None:
         del flags, stream_id, payload

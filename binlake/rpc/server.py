@@ -6,8 +6,6 @@ A port speaks gRPC and plain HTTP: the first bytes tell HTTP/2 from HTTP/1.1, co
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
 import socket
 import ssl
 import threading
@@ -53,6 +51,7 @@ class RpcServer:
         self._loop = uvloop.new_event_loop()
         self._workers = Workers(self._loop, limits.streaming_calls)
         self._sockets: list[tuple[socket.socket, ssl.SSLContext | None, Tls | None]] = []
+        self._paths: list[Path] = []
         self._listeners: list[asyncio.AbstractServer] = []
         self._peers: set[Peer] = set()
         self._thread = threading.Thread(target=self._run, name="pump-rpc-loop", daemon=True)
@@ -109,6 +108,7 @@ class RpcServer:
             bound.close()
             raise Permanent("cannot listen", where={"socket": path, "reason": error}) from None
         self._sockets.append((bound, None, None))
+        self._paths.append(path)
 
     def start(self) -> None:
         """Begin to answer."""
@@ -128,6 +128,8 @@ class RpcServer:
             self._loop.close()
         for bound, _, _ in self._sockets:
             bound.close()
+        for path in self._paths:
+            path.unlink(missing_ok=True)
         self._workers.close()
 
     def later(self, action: Callable[[], None]) -> None:
@@ -160,10 +162,6 @@ class RpcServer:
     async def _drain(self, grace_s: float) -> None:
         for listener in self._listeners:
             listener.close()
-        for bound, _, _ in self._sockets:
-            if bound.family == socket.AF_UNIX:
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(bound.getsockname())
         until = self.clock() + grace_s
         for peer in list(self._peers):
             peer.drain()
