@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from http import HTTPStatus
 from typing import cast
 
 import h11
 
+from binlake.rpc.host import Host
 from binlake.rpc.http import HttpResponse
 from binlake.rpc.request import http_request
-from binlake.rpc.server_connection import Host
 
 _IDLE_S = 120.0
+
+
+def _reason(status: int) -> str:
+    return HTTPStatus(status).phrase if status in HTTPStatus.__members__.values() else ""
 
 
 class Http1Connection(asyncio.Protocol):
@@ -85,6 +90,8 @@ class Http1Connection(asyncio.Protocol):
                 return
             if isinstance(event, h11.Request):
                 self._request, self._body, self._body_bytes = event, [], 0
+                if sum(len(name) + len(value) for name, value in event.headers) > self._host.limits.header_bytes:
+                    raise h11.RemoteProtocolError("the headers are too large", 431)
             elif isinstance(event, h11.Data):
                 self._add(bytes(event.data))
             elif isinstance(event, h11.EndOfMessage):
@@ -129,7 +136,9 @@ class Http1Connection(asyncio.Protocol):
         headers = [("content-type", answer.content_type), ("content-length", str(len(answer.body)))]
         if self._draining:
             headers.append(("connection", "close"))
-        parts = [self._parser.send(h11.Response(status_code=answer.status, headers=headers))]
+        parts = [
+            self._parser.send(h11.Response(status_code=answer.status, headers=headers, reason=_reason(answer.status)))
+        ]
         if not head_only:
             parts.append(self._parser.send(h11.Data(data=answer.body)))
         parts.append(self._parser.send(h11.EndOfMessage()))

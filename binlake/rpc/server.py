@@ -22,10 +22,11 @@ from binlake.rpc.assembly import Assembly
 from binlake.rpc.call import Handler
 from binlake.rpc.frames import PREFACE
 from binlake.rpc.health import Health, Serving
+from binlake.rpc.host import Peer
 from binlake.rpc.http import HttpHandler, HttpRequest, HttpResponse
 from binlake.rpc.http1 import Http1Connection
 from binlake.rpc.limits import Limits
-from binlake.rpc.server_connection import Peer, ServerConnection
+from binlake.rpc.server_connection import ServerConnection
 from binlake.rpc.tls import Tls
 from binlake.rpc.workers import Sink, Workers
 

@@ -3,62 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import cast
 
 from binlake.rpc import frames, headers, messages, request
-from binlake.rpc.call import Call, Handler
+from binlake.rpc.call import Call
 from binlake.rpc.connection import Connection
 from binlake.rpc.flow import Stream
 from binlake.rpc.frames import Code, ConnectionFault, Setting, StreamFault
 from binlake.rpc.headers import Field
-from binlake.rpc.http import HttpRequest, HttpResponse
-from binlake.rpc.limits import Limits, Pace
+from binlake.rpc.host import Host
+from binlake.rpc.http import HttpResponse
+from binlake.rpc.limits import Pace
 from binlake.rpc.request import Malformed, Request
 from binlake.rpc.status import RpcError, Status
-
-if TYPE_CHECKING:
-    from binlake.rpc.assembly import Assembly
 
 _DRAIN_PING = b"drained?"
 _FOREVER = float("inf")
 _MANY_PARTS = 512
 _SMALL_PART = 4096  # bytes: parts below it are joined, or their objects weigh more than they hold
-
-
-class Peer(Protocol):
-    """What a server needs of a connection, whatever it speaks."""
-
-    @property
-    def idle(self) -> bool:
-        """Whether nothing runs on it."""
-
-    def drain(self) -> None:
-        """Take no new calls, close after the last."""
-
-    def end_calls(self) -> None:
-        """End what runs, then close."""
-
-    def tick(self, now: float) -> None:
-        """Look for what takes too long."""
-
-
-class Host(Protocol):
-    """What a connection needs of its server."""
-
-    methods: dict[str, Handler]
-    limits: Limits
-    assembly: Assembly
-    clock: Callable[[], float]
-
-    def http(self, asked: HttpRequest, answer: Callable[[HttpResponse], None]) -> None:
-        """Answer a plain HTTP request, later."""
-
-    def joined(self, connection: Peer) -> None:
-        """It is open."""
-
-    def left(self, connection: Peer) -> None:
-        """It is closed."""
 
 
 class ServerConnection(Connection, asyncio.Protocol):
@@ -402,9 +364,7 @@ class ServerConnection(Connection, asyncio.Protocol):
             self.close()
 
     def _gone_away(self, last_id: int, code: int, text: str) -> None:
-        del last_id, code, text
-        if self.idle:
-            self.close()
+        """The peer opens no more streams here; it closes the connection itself."""
 
     def _last_peer_id(self) -> int:
         return self._last_id
