@@ -324,7 +324,11 @@ class PumpServer:
 
     def _node_at(self, host: str) -> str:
         try:
-            return PumpReader(host, self._oracle.cluster_id(), timeout_s=_PROBE_S, tls=self._config.tls.rpc()).info().node_id
+            return (
+                PumpReader(host, self._oracle.cluster_id(), timeout_s=_PROBE_S, tls=self._config.tls.rpc())
+                .info()
+                .node_id
+            )
         except WireError:
             return ""  # an original pump: it is there, but does not tell its name
 
