@@ -7,6 +7,7 @@ are accepted in any state. Nothing but fakes is stored when the disk is nearly f
 from __future__ import annotations
 
 import functools
+import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -132,8 +133,7 @@ class PumpService:
 
     def pull(self, cluster_id: int, after_ts: int, alive: Callable[[], bool]) -> Iterator[Transaction]:
         """Transactions after `after_ts`, until not `alive()` or the pump stops. Raises as pull(), and ConfigError."""
-        for batch in self.pull_batches(cluster_id, after_ts, alive):
-            yield from batch
+        return itertools.chain.from_iterable(self.pull_batches(cluster_id, after_ts, alive))
 
     def pull_batches(self, cluster_id: int, after_ts: int, alive: Callable[[], bool]) -> Iterator[list[Transaction]]:
         """As `pull`, many at once."""
