@@ -1,7 +1,7 @@
 # Everything a newcomer types. `make help` lists the targets; each can be repeated at once.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tests demo test soak captures bench-window bench lint proto docs stop clean
+.PHONY: help setup setup-tests demo test soak captures bench-window bench-pump bench lint proto docs stop clean
 
 # The installers need no package, only Python 3.11; Debian's python3 is taken where it is one.
 PYTHON311 := $(shell for one in python3.11 python3 /usr/bin/python3.11; do \
@@ -18,7 +18,7 @@ setup:  ## Install what is missing below this checkout: uv, locked packages, Del
 	@test -n "$(PYTHON311)" || { echo "error: Python 3.11 is needed (Debian: apt-get install python3.11)" >&2; exit 1; }
 	@$(PYTHON311) -m deploy.setup --without-tests
 
-setup-tests:  ## The same, and what only the tests need (etcd)
+setup-tests:  ## The same, and what only the tests need (etcd, HTTP/2 tools)
 	@test -n "$(PYTHON311)" || { echo "error: Python 3.11 is needed (Debian: apt-get install python3.11)" >&2; exit 1; }
 	@$(PYTHON311) -m deploy.setup
 
@@ -37,6 +37,9 @@ captures: setup  ## Every capture of BINLAKE_CAPTURES=DIR through pumps and wind
 
 bench-window: setup  ## Rows/s and seconds of each stage on `sysbench_like`, and the floor of the target
 	@$(PYTHON) bench/bench_window.py
+
+bench-pump: setup  ## Writes/s, latency, CPU and pulls of a pump beside the floors of disk and RPC
+	@$(PYTHON) bench/bench_pump.py
 
 bench: setup  ## Every measurement of bench/
 	@set -e; for one in bench/bench_*.py; do echo "== $$one"; $(PYTHON) "$$one"; done

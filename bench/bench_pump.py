@@ -1,118 +1,199 @@
-"""The pump's speed against this disk's own limit: `python bench/bench_pump.py [SECONDS]`, one process, loopback.
+"""The pump against its floors: `python bench/bench_pump.py [SECONDS] [lean|grpcio]`; server and load in own processes.
 
-Prints fdatasync/s of the same directory's disk, WriteBinlog calls/s by 1, 8 and 64 writers (each waits for its fsync),
-and pulled messages/s. The original's bar: 2.6k / 8.7k / 22.3k writes/s, pull 74k to 103k (DESIGN 7).
+Writes (P and C in turn, each answered after its fsync) by 1, 8, 64 and 256 writers over one connection, payloads of
+200 B and 2 KiB; beside each what an empty call over the same layer costs, and before all what the disk itself does.
+Then pulls of all that, by PumpReader and by the bare stream. CPU is the pump's process, RSS at the end of the run.
 """
 
 from __future__ import annotations
 
 import itertools
 import multiprocessing
+import multiprocessing.connection
 import os
 import sys
 import tempfile
-import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
-import grpc
+import psutil
+import pump_load
 import structlog
 
 from binlake.pumpclient import PumpReader
+from binlake.rpc import Channel
 from binlake.wire import build
-from binlake.wire.pump_pb2 import WriteBinlogReq, WriteBinlogResp
+from binlake.wire.pump_pb2 import Pos, PullBinlogReq, WriteBinlogReq
 from pump_service.pump.grpc_server import GrpcServer
+from pump_service.pump.lean_server import LeanServer
 from pump_service.pump.service import PumpService, State
 from pump_service.pump.storage import Storage
 
 CLUSTER_ID = 1
-VALUE = os.urandom(120)  # about a row
+WRITERS = (1, 8, 64, 256)
+SIZES = (200, 2048)
+FIRST_TS = 470_000_000_000_000_000  # of 2026: nine bytes on the wire, as real ones
+SPAWN = multiprocessing.get_context("spawn")
+WRITE, EMPTY, PULL = "/binlog.Pump/WriteBinlog", "/bench.Bench/Empty", "/binlog.Pump/PullBinlogs"
 
 
-def main(seconds: float) -> None:
-    structlog.configure(processors=[lambda *_: (_ for _ in ()).throw(structlog.DropEvent)])
+def main(seconds: float, kind: str) -> None:
     with tempfile.TemporaryDirectory(dir=os.environ.get("BINLAKE_BENCH_DIR")) as name:
-        print(f"fdatasync floor        {_fdatasyncs(Path(name), seconds):>9,.0f} /s")
-        storage = Storage(Path(name) / "pump")
-        service = PumpService(storage, CLUSTER_ID, free_bytes_needed=0)
-        service.state = State.ONLINE
-        server = GrpcServer(service, "127.0.0.1:0")
-        server.start()
-        start = 1
-        for writers in (1, 8, 64):
-            calls, took = _write(server.address, start, writers, seconds)
-            print(f"WriteBinlog {writers:>3} writers {calls / took:>9,.0f} calls/s")
-            start += calls
-        print(f"pull                   {_pull(server.address, storage.watermark):>9,.0f} messages/s")
-        service.end_pulls()
-        server.stop(1)
-        storage.close()
+        folder = Path(name)
+        print(f"pump on {kind}; {os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}, {seconds:g} s a figure")
+        for size in SIZES:
+            print(f"append + fdatasync of {size:>4} B {_fdatasyncs(folder, size, seconds / 2):>34,.0f} /s")
+        print(f"{'payload':>8} {'writers':>8} {'writes/s':>10} {'p50 ms':>8} {'p99 ms':>8} {'CPU us':>8}", end="")
+        print(f" {'empty/s':>10} {'p50 ms':>8} {'CPU us':>8}")
+        for size in SIZES:
+            _one_size(folder / str(size), kind, size, seconds)
 
 
-def _fdatasyncs(directory: Path, seconds: float) -> float:
-    count, begun = 0, time.perf_counter()
-    with (directory / "floor").open("ab") as file:
-        while time.perf_counter() - begun < seconds:
-            file.write(VALUE)
-            file.flush()
-            os.fdatasync(file.fileno())
-            count += 1
-    return count / (time.perf_counter() - begun)
+def _one_size(folder: Path, kind: str, size: int, seconds: float) -> None:
+    with _Pump(folder, kind) as pump:
+        start = FIRST_TS
+        for writers in WRITERS:
+            before = pump.cpu()
+            load = _loaded(pump.address, WRITE, writers, size, start, seconds)
+            after = pump.cpu()
+            start += 2 * load.calls + 2 * writers
+            cost = (after - before) / load.calls * 1e6
+            line = f"{size:>6} B {writers:>8} {load.rate:>10,.0f} {load.percentile(0.5):>8.2f}"
+            line += f" {load.percentile(0.99):>8.2f} {cost:>8.1f}"
+            if kind == "lean":
+                before = pump.cpu()
+                floor = _loaded(pump.address, EMPTY, writers, size, start, seconds / 2)
+                cost = (pump.cpu() - before) / floor.calls * 1e6
+                line += f" {floor.rate:>10,.0f} {floor.percentile(0.5):>8.2f} {cost:>8.1f}"
+            print(line, flush=True)
+        print(f"RSS {pump.rss() / 2**20:.0f} MiB")
+        _pulls(pump, start)
 
 
-def _write(address: str, start: int, writers: int, seconds: float) -> tuple[int, float]:
-    """P and C in turn by each writer, in a process of their own; calls and seconds."""
-    context = multiprocessing.get_context("spawn")
-    answer, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_writers, args=(address, start, writers, seconds, sender))
-    process.start()
-    found: tuple[int, float] = answer.recv()
-    process.join()
-    return found
-
-
-def _writers(address: str, start: int, writers: int, seconds: float, sender: object) -> None:
-    clock, counts = itertools.count(start), [0] * writers
-    begun = time.perf_counter()
-    threads = [
-        threading.Thread(target=_one_writer, args=(address, clock, counts, number, begun + seconds))
-        for number in range(writers)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    sender.send((sum(counts), time.perf_counter() - begun))  # type: ignore[attr-defined]
-
-
-def _one_writer(address: str, clock: itertools.count[int], counts: list[int], number: int, until: float) -> None:
-    with grpc.insecure_channel(address) as channel:
-        write = channel.unary_unary(
-            "/binlog.Pump/WriteBinlog", WriteBinlogReq.SerializeToString, WriteBinlogResp.FromString
+def _pulls(pump: _Pump, end: int) -> None:
+    request = PullBinlogReq(clusterID=CLUSTER_ID, startFrom=Pos(offset=0)).SerializeToString()
+    reader = PumpReader(pump.address, CLUSTER_ID)
+    until = reader.info().max_commit_ts
+    assert until < end
+    for name, pull in (("PumpReader", _by_reader), ("stream", _by_stream)):
+        before = pump.cpu()
+        count, size, took = _in_process(pull, pump.address, request, until)
+        cost = (pump.cpu() - before) / count * 1e6
+        print(
+            f"pull by {name:<10} {count / took:>10,.0f} binlogs/s {size / took / 1e6:>8,.0f} MB/s,"
+            f" {cost:.1f} us CPU of the pump each ({count} binlogs)",
+            flush=True,
         )
-        while time.perf_counter() < until:
-            prewrite = build.prewrite(next(clock), b"k", VALUE)
-            write(WriteBinlogReq(clusterID=CLUSTER_ID, payload=prewrite.SerializeToString()))
-            commit = build.commit(prewrite, next(clock))
-            write(WriteBinlogReq(clusterID=CLUSTER_ID, payload=commit.SerializeToString()))
-            counts[number] += 2
 
 
-def _pull(address: str, watermark: int) -> float:
-    context = multiprocessing.get_context("spawn")
-    answer, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_puller, args=(address, watermark, sender))
+def _fdatasyncs(folder: Path, size: int, seconds: float) -> float:
+    count, began, data = 0, time.perf_counter(), os.urandom(size)
+    handle = os.open(folder / "floor", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    while time.perf_counter() - began < seconds:
+        os.write(handle, data)
+        os.fdatasync(handle)
+        count += 1
+    os.close(handle)
+    return count / (time.perf_counter() - began)
+
+
+def _loaded(address: str, path: str, writers: int, size: int, start: int, seconds: float) -> pump_load.Load:
+    return _in_process(_load, address, path, writers, size, start, seconds)
+
+
+def _load(address: str, path: str, writers: int, size: int, start: int, seconds: float) -> pump_load.Load:
+    clock = itertools.count(start)
+    return pump_load.run(address, path, [_requests(clock, size) for _ in range(writers)], seconds)
+
+
+def _requests(clock: Iterator[int], size: int) -> Iterator[bytes]:
+    """P and C of one writer; a commit_ts is fetched after the ack of its P."""
+    value = os.urandom(max(0, size - 50))
+    while True:
+        prewrite = build.prewrite(next(clock), b"t\x80\x00\x00\x00\x00\x00\x00\x2d_r", value)
+        yield WriteBinlogReq(clusterID=CLUSTER_ID, payload=prewrite.SerializeToString()).SerializeToString()
+        commit = build.commit(prewrite, next(clock))
+        yield WriteBinlogReq(clusterID=CLUSTER_ID, payload=commit.SerializeToString()).SerializeToString()
+
+
+def _by_reader(address: str, request: bytes, until: int) -> tuple[int, int, float]:
+    del request
+    began, count, size = time.perf_counter(), 0, 0
+    for _, _, payload in PumpReader(address, CLUSTER_ID).pull(0, until):
+        count += 1
+        size += len(payload)
+    return count, size, time.perf_counter() - began
+
+
+def _by_stream(address: str, request: bytes, until: int) -> tuple[int, int, float]:
+    end = build.fake(until).SerializeToString()[3:12]  # the varint of the last ts
+    began, count, size = time.perf_counter(), 0, 0
+    with Channel(address) as channel, channel.stream(PULL, request, idle_timeout_s=30) as stream:
+        for messages in stream.batches():
+            count += len(messages)
+            size += sum(map(len, messages))
+            if end in messages[-1]:
+                break
+    return count, size, time.perf_counter() - began
+
+
+class _Pump:
+    """A pump in a process of its own, without PD and registry: storage, service and transport."""
+
+    def __init__(self, folder: Path, kind: str) -> None:
+        parent, child = SPAWN.Pipe()
+        self._pipe = parent
+        self._process = SPAWN.Process(target=_serve, args=(folder, kind, child))
+        self._process.start()
+        self.address: str = parent.recv()
+        self._seen = psutil.Process(self._process.pid)
+
+    def cpu(self) -> float:
+        times = self._seen.cpu_times()
+        return times.user + times.system
+
+    def rss(self) -> int:
+        return int(self._seen.memory_info().rss)
+
+    def __enter__(self) -> _Pump:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pipe.send(None)
+        self._process.join()
+
+
+def _serve(folder: Path, kind: str, pipe: multiprocessing.connection.Connection) -> None:
+    structlog.configure(processors=[lambda *_: (_ for _ in ()).throw(structlog.DropEvent)])
+    storage = Storage(folder)
+    service = PumpService(storage, CLUSTER_ID, free_bytes_needed=0)
+    service.state = State.ONLINE
+    server = (LeanServer if kind == "lean" else GrpcServer)(service, "127.0.0.1:0")
+    if isinstance(server, LeanServer):
+        server.rpc.add(EMPTY, lambda call, message: call.reply(b"") if message else None)
+    server.start()
+    pipe.send(server.address)
+    pipe.recv()
+    service.end_pulls()
+    server.stop(1)
+    storage.close()
+
+
+def _in_process(work: object, *arguments: object) -> object:
+    parent, child = SPAWN.Pipe()
+    process = SPAWN.Process(target=_report, args=(child, work, arguments))
     process.start()
-    rate: float = answer.recv()
-    process.join()
-    return rate
+    try:
+        return parent.recv()
+    finally:
+        process.join()
 
 
-def _puller(address: str, watermark: int, sender: object) -> None:
-    begun = time.perf_counter()
-    count = sum(1 for _ in PumpReader(address, CLUSTER_ID).pull(0, watermark))
-    sender.send(count / (time.perf_counter() - begun))  # type: ignore[attr-defined]
+def _report(pipe: multiprocessing.connection.Connection, work: object, arguments: tuple[object, ...]) -> None:
+    pipe.send(work(*arguments))  # type: ignore[operator]
 
 
 if __name__ == "__main__":
-    main(float(sys.argv[1]) if len(sys.argv) > 1 else 3.0)
+    given = sys.argv[1:]
+    main(float(given[0]) if given else 3.0, given[1] if len(given) > 1 else "lean")

@@ -9,8 +9,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from binlake.errors import ConfigError
+from binlake.rpc import Tls
 from pump_service.pump.gc import INTERVAL_S, KEEP_S
 from pump_service.pump.resolver import TXN_TIMEOUT_S
 from pump_service.pump.score import Weights
@@ -38,6 +40,11 @@ class TlsFiles:
         """Whether the pump speaks TLS."""
         return bool(self.cert or self.key or self.ca)
 
+    def rpc(self) -> Tls | None:
+        """For server and clients of binlake.rpc; None = no TLS."""
+        ca, cert, key = (Path(name) if name else None for name in (self.ca, self.cert, self.key))
+        return Tls(ca, cert, key, self.allowed_cn) if self.wanted else None
+
 
 @dataclass(frozen=True)
 class PumpConfig:
@@ -45,7 +52,8 @@ class PumpConfig:
 
     An empty `node_id` means host:port of the advertised address, remembered in the data directory. `socket` is the path
     of a second, Unix listener. `gc_s` 0 = binlogs are never collected; `gc_force_after_s` 0 = never before every
-    registered consumer has them.
+    registered consumer has them. `rpc`: who serves, binlake.rpc or grpcio (a tenth as quick, without pages, TLS and
+    socket).
     """
 
     pd_urls: tuple[str, ...] = ("http://127.0.0.1:2379",)
@@ -61,6 +69,7 @@ class PumpConfig:
     sync_log: bool = True
     segment_bytes: int = SEGMENT_BYTES
     socket: str = ""
+    rpc: Literal["lean", "grpcio"] = "lean"
     tls: TlsFiles = TlsFiles()
     gc_s: float = KEEP_S
     gc_force_after_s: float = 0.0
@@ -84,6 +93,8 @@ class PumpConfig:
             raise ConfigError("no PD url", hint="set --pd-urls")
         if self.tls.wanted and not (self.tls.cert and self.tls.key):
             raise ConfigError("TLS needs ssl-cert and ssl-key", hint="set both in [security], or none of its keys")
+        if self.rpc == "grpcio" and (self.tls.wanted or self.socket):
+            raise ConfigError("grpcio serves neither TLS nor a Unix socket here", hint="leave rpc at lean")
         if min(self.gen_binlog_interval_s, self.heartbeat_interval_s, self.resolve_interval_s) <= 0:
             raise ConfigError("intervals must be above 0 seconds")
 

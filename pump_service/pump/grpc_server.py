@@ -15,6 +15,7 @@ import structlog
 
 from binlake.errors import BinlakeError, ConfigError, LostRange, Permanent
 from binlake.wire import admin_pb2, pump_pb2
+from pump_service.pump.entities import message
 from pump_service.pump.service import PumpService
 
 log = structlog.get_logger()
@@ -67,7 +68,7 @@ class GrpcServer:
         context.add_callback(leave)
         try:
             for found in self._service.pull(request.clusterID, request.startFrom.offset, lambda: not gone.is_set()):
-                yield _message(*found)
+                yield message(*found)
         except BinlakeError as error:
             log.error("pull_failed", error=str(error))
             context.abort(_pull_status(error), str(error))
@@ -84,16 +85,6 @@ def _pull_status(error: BinlakeError) -> grpc.StatusCode:
     if isinstance(error, LostRange):
         return grpc.StatusCode.OUT_OF_RANGE
     return grpc.StatusCode.FAILED_PRECONDITION if isinstance(error, ConfigError) else grpc.StatusCode.DATA_LOSS
-
-
-def _message(start_ts: int, commit_ts: int, payload: bytes) -> bytes:
-    response = pump_pb2.PullBinlogResp()
-    entity = response.entity
-    entity.pos.SetInParent()  # Go emits it, empty
-    entity.payload = payload
-    entity.meta.startTs = start_ts
-    entity.meta.commitTs = commit_ts
-    return response.SerializeToString()
 
 
 def _pump_handlers(server: GrpcServer) -> grpc.GenericRpcHandler:

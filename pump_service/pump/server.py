@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import queue
 from collections.abc import Callable
+from pathlib import Path
 from typing import Literal
 
 import plyvel
@@ -24,6 +25,7 @@ from pump_service.pump.config import PumpConfig
 from pump_service.pump.forced import Verdict
 from pump_service.pump.gc import Collector, GcRule
 from pump_service.pump.grpc_server import GrpcServer
+from pump_service.pump.lean_server import LeanServer
 from pump_service.pump.leaving import Departure
 from pump_service.pump.membership import Members, Membership, Oracle, Ticker
 from pump_service.pump.pages import Pages
@@ -96,7 +98,7 @@ class PumpServer:
     @property
     def addr(self) -> str:
         """HOST:PORT it listens at; known after `start`."""
-        return self._grpc.address
+        return self._rpc.address
 
     @property
     def node_id(self) -> str:
@@ -238,14 +240,19 @@ class PumpServer:
             collect=self._collect_now,
             score=lambda: self._score,
         )
-        if config.tls.wanted or config.socket:
-            raise ConfigError("this pump cannot listen with TLS or on a Unix socket yet", where={"addr": config.addr})
-        self._grpc = GrpcServer(self.service, config.addr)
-        host = config.advertise_addr or self._grpc.address
+        self._rpc = self._transport()
+        host = config.advertise_addr or self._rpc.address
         directory = self._storage.directory
         self.service.node_id = directory.recall("node") or config.node_id or directory.remember("node", host)
         self._host = host
-        self._grpc.start()
+        self._rpc.start()
+
+    def _transport(self) -> LeanServer | GrpcServer:
+        config = self._config
+        if config.rpc == "grpcio":
+            return GrpcServer(self.service, config.addr)
+        socket = Path(config.socket) if config.socket else None
+        return LeanServer(self.service, config.addr, http=self.pages, tls=config.tls.rpc(), socket=socket)
 
     def _join(self, started_ts: int) -> None:
         self._membership = Membership(
@@ -317,7 +324,11 @@ class PumpServer:
 
     def _node_at(self, host: str) -> str:
         try:
-            return PumpReader(host, self._oracle.cluster_id(), timeout_s=_PROBE_S).info().node_id
+            return (
+                PumpReader(host, self._oracle.cluster_id(), timeout_s=_PROBE_S, tls=self._config.tls.rpc())
+                .info()
+                .node_id
+            )
         except WireError:
             return ""  # an original pump: it is there, but does not tell its name
 
@@ -337,5 +348,5 @@ class PumpServer:
 
     def _end_serving(self) -> None:
         self.service.end_pulls()
-        self._grpc.stop(_GRACE_S)
+        self._rpc.stop(_GRACE_S)
         self._storage.close()

@@ -18,8 +18,9 @@ import structlog
 from binlake.errors import BinlakeError, ConfigError, Transient
 from binlake.wire.admin_pb2 import InfoResp
 from binlake.wire.binlog_pb2 import Prewrite
+from pump_service.pump.groupcommit import Done
 from pump_service.pump.metrics import PumpMetrics
-from pump_service.pump.pull import Transaction, pull
+from pump_service.pump.pull import Transaction, pull_batches
 from pump_service.pump.storage import Storage, parse
 
 log = structlog.get_logger()
@@ -77,34 +78,51 @@ class PumpService:
         self._full = (0.0, False)
 
     def write(self, cluster_id: int, payload: bytes) -> Future[None] | None:
-        """Store a binlog; wait for the future, if there is one, before the answer.
+        """Store a binlog; wait for the future before the answer (None: there is nothing to wait for).
 
         Raises ConfigError for another cluster, Transient when the state, the disk or the load forbids it, WireError for
         bytes that are no binlog.
         """
+        stored: Future[None] = Future()
+
+        def done(error: BinlakeError | None) -> None:
+            if error is None:
+                stored.set_result(None)
+            else:
+                stored.set_exception(error)
+
+        self.submit(cluster_id, payload, done, wait=True)
+        return stored if payload else None
+
+    def submit(self, cluster_id: int, payload: bytes, done: Done, *, wait: bool = False) -> None:
+        """As `write`, for a caller that must not block: `done` is told the outcome, maybe on the log's thread.
+
+        `wait`: block for a while when too much is in flight, instead of Transient at once. Raises as `write`.
+        """
         self._check_cluster(cluster_id)
         began = time.perf_counter()
         try:
-            stored = self._store(payload)
+            self._check_state(payload)
+            if payload:
+                answered = functools.partial(self._answered, began, len(payload), done)
+                self._storage.submit(payload, answered, wait=wait)
         except BinlakeError:
             self.metrics.refused(time.perf_counter() - began)
             raise
-        if stored is None:
+        if not payload:
             self.metrics.rpc.observe(time.perf_counter() - began, "WriteBinlog", "succ")
-        else:
-            stored.add_done_callback(functools.partial(self._answered, began, len(payload)))
-        return stored
+            done(None)
 
-    def _store(self, payload: bytes) -> Future[None] | None:
+    def _check_state(self, payload: bytes) -> None:
         if self.state is not State.ONLINE and (not payload or parse(payload).tp == Prewrite):
             raise Transient(f"the pump is {self.state}: it takes no prewrite", where={"pump": self.node_id})
         if self.disk_full():
             raise Transient("no space left for binlogs (stop-write-at-available-space)", where={"pump": self.node_id})
-        return self._storage.append(payload) if payload else None
 
-    def _answered(self, began: float, size: int, stored: Future[None]) -> None:
+    def _answered(self, began: float, size: int, done: Done, error: BinlakeError | None) -> None:
+        done(error)
         seconds = time.perf_counter() - began
-        if stored.exception() is None:
+        if error is None:
             self.metrics.written(seconds, size)
         else:
             self.metrics.refused(seconds)
@@ -114,12 +132,17 @@ class PumpService:
 
     def pull(self, cluster_id: int, after_ts: int, alive: Callable[[], bool]) -> Iterator[Transaction]:
         """Transactions after `after_ts`, until not `alive()` or the pump stops. Raises as pull(), and ConfigError."""
+        for batch in self.pull_batches(cluster_id, after_ts, alive):
+            yield from batch
+
+    def pull_batches(self, cluster_id: int, after_ts: int, alive: Callable[[], bool]) -> Iterator[list[Transaction]]:
+        """As `pull`, many at once."""
         self._check_cluster(cluster_id)
         if after_ts < 0:
             raise ConfigError("startFrom.offset is negative", where={"offset": after_ts})
-        return self._counted(pull(self._storage, after_ts, lambda: not (self._serving and alive())))
+        return self._counted(pull_batches(self._storage, after_ts, lambda: not (self._serving and alive())))
 
-    def _counted(self, found: Iterator[Transaction]) -> Iterator[Transaction]:
+    def _counted(self, found: Iterator[list[Transaction]]) -> Iterator[list[Transaction]]:
         began, well = time.perf_counter(), True
         try:
             yield from found

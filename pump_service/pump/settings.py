@@ -10,7 +10,7 @@ import argparse
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import structlog
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
@@ -153,6 +153,9 @@ class PumpFile(_Section):
     txn_timeout: float = Field(
         TXN_TIMEOUT_S, gt=0, description="ours: seconds after which a P without its C or R is asked about"
     )
+    rpc: Literal["lean", "grpcio"] = Field(
+        "lean", description="ours: who serves, the lean layer or grpcio (slower; no pages, TLS, socket)"
+    )
     label: Pairs = Field({}, description="ours: group of this pump, `zone=a,...` or a table; writers choose by it")
     security: Security = Security()  # type: ignore[call-arg]
     storage: StorageKeys = StorageKeys()  # type: ignore[call-arg]
@@ -211,6 +214,7 @@ def to_config(found: PumpFile) -> PumpConfig:
         addr=found.addr,
         advertise_addr=found.advertise_addr,
         socket=found.socket,
+        rpc=found.rpc,
         data_dir=found.data_dir,
         node_id=found.node_id,
         status_urls=found.status_urls,

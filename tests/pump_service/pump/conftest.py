@@ -21,7 +21,13 @@ def cluster() -> MemoryCluster:
 
 
 @pytest.fixture
-def make_pump(tmp_path: Path, cluster: MemoryCluster) -> Iterator[MakePump]:
+def rpc() -> str:
+    """Who serves the pumps of a test."""
+    return "lean"
+
+
+@pytest.fixture
+def make_pump(rpc: str, tmp_path: Path, cluster: MemoryCluster) -> Iterator[MakePump]:
     """Starts pumps on the in-memory cluster; stops those that still run."""
     running: list[PumpServer] = []
 
@@ -34,6 +40,7 @@ def make_pump(tmp_path: Path, cluster: MemoryCluster) -> Iterator[MakePump]:
             heartbeat_interval_s=0.05,
             resolve_interval_s=0.05,
             stop_write_at_available_space=0,
+            rpc=rpc,
         )
         pump = PumpServer(replace(config, **changes), oracle=cluster, members=cluster, source=source)
         pump.start()

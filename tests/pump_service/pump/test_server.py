@@ -29,6 +29,12 @@ from pump_service.pump.service import State
 MakePump = Callable[..., PumpServer]
 
 
+@pytest.fixture(params=["lean", "grpcio"])
+def rpc(request: pytest.FixtureRequest) -> str:
+    """Each test runs on both layers: nobody can tell them apart."""
+    return request.param
+
+
 @contextlib.contextmanager
 def stub(pump: PumpServer) -> Iterator[pump_pb2_grpc.PumpStub]:
     """A client generated from the original proto."""

@@ -1,0 +1,129 @@
+"""The load of bench_pump.py: unary gRPC calls of N writers over one connection, about 5 us of CPU a call.
+
+It writes HTTP/2 frames itself and reads no more of an answer than its status, so that the server is what is measured.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from binlake.rpc import frames
+from binlake.rpc.client_connection import request_head
+from binlake.rpc.frames import Setting
+from binlake.rpc.headers import encode
+
+_OK = encode([(b"grpc-status", b"0")])
+_HEADER = frames.HEADER
+
+
+@dataclass(frozen=True)
+class Load:
+    """What a run gave: calls, seconds, and the latency of each call in seconds, sorted."""
+
+    calls: int
+    seconds: float
+    latencies: list[float]
+
+    @property
+    def rate(self) -> float:
+        """Calls a second."""
+        return self.calls / self.seconds
+
+    def percentile(self, share: float) -> float:
+        """Milliseconds."""
+        return self.latencies[min(len(self.latencies) - 1, int(share * len(self.latencies)))] * 1000
+
+
+def run(address: str, path: str, writers: Sequence[Iterator[bytes]], seconds: float) -> Load:
+    """Each writer sends the next message of its iterator when the one before is answered, and ends after a pair."""
+    host, _, port = address.rpartition(":")
+    with socket.create_connection((host, int(port))) as wire:
+        wire.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return _Run(wire, request_head(path, address, "http", gzip=False)).drive(writers, seconds)
+
+
+class _Run:
+    def __init__(self, wire: socket.socket, block: bytes) -> None:
+        self._wire = wire
+        self._head = struct.pack(">BHBB", 0, len(block), frames.HEADERS, frames.END_HEADERS)
+        self._block = block
+        self._next_id = 1
+        self._out: list[bytes] = []
+        self._owner: dict[int, tuple[Iterator[bytes], float, bool]] = {}
+        self._latencies: list[float] = []
+        self._until = 0.0
+
+    def drive(self, writers: Sequence[Iterator[bytes]], seconds: float) -> Load:
+        settings = frames.settings([(Setting.INITIAL_WINDOW_SIZE, 1 << 20)])
+        self._wire.sendall(frames.PREFACE + settings + frames.window_update(0, 1 << 30))
+        began = time.perf_counter()
+        self._until = began + seconds
+        for writer in writers:
+            self._call(writer, began, first=True)
+        rest = b""
+        while self._owner:
+            self._flush()
+            data = self._wire.recv(1 << 18)
+            if not data:
+                raise SystemExit("the server closed the connection")
+            rest = self._feed(rest + data)
+        ended = time.perf_counter()
+        self._latencies.sort()
+        return Load(len(self._latencies), ended - began, self._latencies)
+
+    def _call(self, writer: Iterator[bytes], now: float, *, first: bool) -> None:
+        message = next(writer)
+        stream_id = self._next_id.to_bytes(4, "big")
+        size = len(message) + 5
+        self._out.append(
+            b"".join(
+                (
+                    self._head,
+                    stream_id,
+                    self._block,
+                    struct.pack(">BHBB", 0, size, frames.DATA, frames.END_STREAM),
+                    stream_id,
+                    struct.pack(">BI", 0, size - 5),
+                    message,
+                )
+            )
+        )
+        self._owner[self._next_id] = (writer, now, first)
+        self._next_id += 2
+
+    def _flush(self) -> None:
+        if self._out:
+            self._wire.sendall(b"".join(self._out))
+            self._out.clear()
+
+    def _feed(self, data: bytes) -> bytes:
+        at, size = 0, len(data)
+        while size - at >= 9:
+            high, low, kind, flags, stream_id = _HEADER.unpack_from(data, at)
+            end = at + 9 + (high << 16 | low)
+            if end > size:
+                break
+            if kind == frames.HEADERS and flags & frames.END_STREAM:
+                self._answered(stream_id, data[at + 9 : end])
+            elif kind == frames.SETTINGS and not flags:
+                self._out.append(frames.frame(frames.SETTINGS, frames.ACK, 0))
+            elif kind == frames.PING and not flags:
+                self._out.append(frames.frame(frames.PING, frames.ACK, 0, data[at + 9 : end]))
+            elif kind in (frames.GOAWAY, frames.RST_STREAM):
+                raise SystemExit(f"the server ended it: {data[at:end]!r}")
+            at = end
+        return data[at:]
+
+    def _answered(self, stream_id: int, block: bytes) -> None:
+        # grpcio writes its trailers in another form of the same; an error has a text and is longer than both.
+        if block != _OK and len(block) > 32:
+            raise SystemExit(f"a call failed: {block!r}")
+        writer, began, first = self._owner.pop(stream_id)
+        now = time.perf_counter()
+        self._latencies.append(now - began)
+        if first or now < self._until:
+            self._call(writer, now, first=not first)

@@ -1,0 +1,167 @@
+"""One call on the server: what came, and the ways to answer it. All methods belong to the server's loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from binlake.rpc import frames, headers, messages
+from binlake.rpc.flow import Stream
+from binlake.rpc.request import Request
+from binlake.rpc.status import Status
+
+if TYPE_CHECKING:
+    from binlake.rpc.server_connection import ServerConnection
+
+Handler = Callable[["Call", bytes], None]
+"""Gets a call and its one request message on the loop; must not block, and answers now or later.
+
+It answers each call once, also one whose caller is gone: so the server knows what still costs it something."""
+
+_OPENING = b"\x88" + headers.encode([(b"content-type", b"application/grpc")])
+_OPENING_GZIP = _OPENING + headers.encode([(b"grpc-encoding", b"gzip")])
+_GOOD_END = headers.encode([(b"grpc-status", b"0")])
+_EMPTY_MESSAGE = messages.frame(b"")
+_OPENING_HEAD = frames.head(len(_OPENING), frames.HEADERS, frames.END_HEADERS, 0)[:5]
+_END_HEAD = frames.head(len(_GOOD_END), frames.HEADERS, frames.END_HEADERS | frames.END_STREAM, 0)[:5]
+_EMPTY_HEAD = frames.head(len(_EMPTY_MESSAGE), frames.DATA, 0, 0)[:5]
+
+
+class Call(Stream):
+    """`deadline`: on the loop's clock, inf without one. `on_end`: called once when the call is over, however it ended.
+    `on_sent`: told the bytes that left, for who paces itself by them."""
+
+    __slots__ = (
+        "answered",
+        "connection",
+        "deadline",
+        "declared",
+        "dispatched",
+        "on_end",
+        "on_sent",
+        "parts",
+        "received",
+        "request",
+        "settled",
+        "started",
+    )
+
+    def __init__(self, connection: ServerConnection, stream_id: int, request: Request, deadline: float) -> None:
+        super().__init__(stream_id, connection.peer_window, connection.limits.stream_window)
+        self.connection = connection
+        self.request = request
+        self.deadline = deadline
+        self.parts: list[bytes] | None = None
+        self.received = 0
+        self.declared = 0
+        self.dispatched = False
+        self.settled = False
+        self.started = False
+        self.answered = False
+        self.on_end: Callable[[], None] | None = None
+        self.on_sent: Callable[[int], None] | None = None
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing can be said any more: answered, given up by the caller, or too late."""
+        return self.answered
+
+    def reply(self, message: bytes) -> None:
+        """Answer a unary call."""
+        if self.answered:
+            self._settle()
+            return
+        if not message and self.connection.quick(self, len(_EMPTY_MESSAGE)):
+            stream_id = self.id.to_bytes(4, "big")
+            self.connection.write(
+                b"".join(
+                    (
+                        _OPENING_HEAD,
+                        stream_id,
+                        _OPENING,
+                        _EMPTY_HEAD,
+                        stream_id,
+                        _EMPTY_MESSAGE,
+                        _END_HEAD,
+                        stream_id,
+                        _GOOD_END,
+                    )
+                )
+            )
+            self._over()
+            return
+        self.send(self.framed(message))
+        self.finish_ok()
+
+    def framed(self, message: bytes) -> bytes:
+        """`message` as send() wants it, compressed when the caller compresses; from any thread."""
+        return messages.frame(message, gzip=self.request.gzip)
+
+    def send(self, data: bytes) -> None:
+        """Send framed messages: any number of them, whole."""
+        if self.answered:
+            return
+        if not self.started:
+            self.started = True
+            opening = _OPENING_GZIP if self.request.gzip else _OPENING
+            self.connection.write(frames.headers(self.id, opening, end_stream=False))
+        self.connection.send(self, data)
+
+    def finish_ok(self) -> None:
+        """End with status OK."""
+        if self.answered:
+            self._settle()
+            return
+        if not self.started:
+            self.send(b"")
+        self.connection.send(self, b"", _END_HEAD + self.id.to_bytes(4, "big") + _GOOD_END)
+        self._over()
+
+    def fail(self, status: Status, text: str) -> None:
+        """End with `status`; what was sent before still goes out."""
+        if self.answered:
+            self._settle()
+            return
+        self._fail(status, text)
+        self._settle()
+
+    def expire(self) -> None:
+        """Its deadline has passed: the caller is told, what was started still runs."""
+        if not self.answered:
+            self._fail(Status.DEADLINE_EXCEEDED, "context deadline exceeded")
+            if not self.dispatched:
+                self._settle()
+
+    def _fail(self, status: Status, text: str) -> None:
+        block = headers.encode([(b"grpc-status", b"%d" % status), (b"grpc-message", messages.quote_text(text))])
+        if not self.started:
+            self.started, block = True, _OPENING + block
+        self.connection.send(self, b"", frames.headers(self.id, block, end_stream=True))
+        self._notify()
+
+    def sent(self, size: int) -> None:
+        """Tell who paces itself."""
+        if self.on_sent is not None:
+            self.on_sent(size)
+
+    def abandon(self) -> None:
+        """The caller is gone: nothing more is said."""
+        if not self.answered:
+            self._notify()
+            if not self.dispatched:
+                self._settle()
+
+    def _over(self) -> None:
+        self._notify()
+        self._settle()
+
+    def _notify(self) -> None:
+        self.answered = True
+        notify, self.on_end = self.on_end, None
+        if notify is not None:
+            notify()
+
+    def _settle(self) -> None:
+        if not self.settled:
+            self.settled = True
+            self.connection.settled(self)

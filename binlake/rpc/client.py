@@ -1,0 +1,326 @@
+"""Channel: gRPC calls from plain threads, without an event loop and without a thread of its own.
+
+Whoever waits for an answer reads the socket, for all calls of the channel; when it has what it wants, another one that
+waits takes over. So a single caller pays no switch between threads, many share one connection, and a channel that is
+not used holds nothing but a socket: it may be made before a fork.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator
+from types import TracebackType
+
+from binlake.rpc import messages
+from binlake.rpc.client_connection import ClientConnection, Exchange, request_head, unary_message
+from binlake.rpc.frames import ConnectionFault
+from binlake.rpc.limits import Limits
+from binlake.rpc.status import RpcError, Status
+from binlake.rpc.tls import Tls
+from binlake.rpc.wire import Wire
+
+_LIMITS = Limits(stream_window=4 << 20, frame_bytes=256 << 10, connection_window=64 << 20)
+_CONNECT_S = 10.0
+_WRITE_LOOK_S = 0.05
+_TRIES = 3  # of a call that the server has certainly not begun
+
+
+class Channel:
+    """Calls to one server, over one connection, which is opened at the first call and again after it broke.
+
+    `address`: HOST:PORT or unix:PATH. `gzip`: compress, and ask for compressed answers. Thread-safe; close() ends all.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        tls: Tls | None = None,
+        gzip: bool = False,
+        connect_timeout_s: float = _CONNECT_S,
+        limits: Limits = _LIMITS,
+    ) -> None:
+        self.address = address
+        self._tls = tls
+        self._gzip = gzip
+        self._connect_timeout_s = connect_timeout_s
+        self._limits = limits
+        self._heads: dict[str, bytes] = {}
+        self._lock = threading.Lock()
+        self._link: Link | None = None
+        self._closed = False
+
+    def call(self, method: str, message: bytes, timeout_s: float | None = None) -> bytes:
+        """Call the unary `/package.Service/Method`; its answer. Raises RpcError."""
+        return self.start(method, message, timeout_s).result()
+
+    def start(self, method: str, message: bytes, timeout_s: float | None = None) -> PendingCall:
+        """Send a unary call without waiting: many may be on their way. Raises RpcError when it cannot be sent."""
+        return PendingCall(self, method, message, timeout_s)
+
+    def stream(
+        self, method: str, message: bytes, *, timeout_s: float | None = None, idle_timeout_s: float | None = None
+    ) -> MessageStream:
+        """Call a server-streaming method. `idle_timeout_s`: how long to wait for the next message at most."""
+        link, exchange = self.begin(method, message, timeout_s, holding=True)
+        return MessageStream(link, exchange, timeout_s, idle_timeout_s)
+
+    def begin(self, method: str, message: bytes, timeout_s: float | None, *, holding: bool) -> tuple[Link, Exchange]:
+        """Send a request on the current connection, or a new one."""
+        head = self._heads.get(method)
+        if head is None:
+            scheme = "https" if self._tls is not None else "http"
+            authority = "localhost" if self.address.startswith("unix:") else self.address
+            head = self._heads[method] = request_head(method, authority, scheme, gzip=self._gzip)
+        link = self._connected()
+        return link, link.begin(head, messages.frame(message, gzip=self._gzip), timeout_s, holding=holding)
+
+    def close(self) -> None:
+        """End every call and the connection; idempotent."""
+        with self._lock:
+            self._closed, link, self._link = True, self._link, None
+        if link is not None:
+            link.lose(RpcError(Status.CANCELLED, "the channel was closed", where={"addr": self.address}))
+
+    def __enter__(self) -> Channel:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _connected(self) -> Link:
+        with self._lock:
+            if self._closed:
+                raise RpcError(Status.CANCELLED, "the channel was closed", where={"addr": self.address})
+            if self._link is None or not self._link.usable():
+                wire = Wire(self.address, self._tls, self._connect_timeout_s)
+                self._link = Link(wire, ClientConnection(self._limits, self.address))
+            return self._link
+
+
+class PendingCall:
+    """A unary call on its way; for one thread."""
+
+    def __init__(self, channel: Channel, method: str, message: bytes, timeout_s: float | None) -> None:
+        self._channel = channel
+        self._method = method
+        self._message = message
+        self._until = None if timeout_s is None else time.monotonic() + timeout_s
+        self._link, self._exchange = self._send()
+
+    def result(self) -> bytes:
+        """Wait for the answer. Raises RpcError."""
+        for _ in range(_TRIES):
+            exchange = self._exchange
+            if not self._link.wait(exchange, self._until):
+                self._link.cancel(exchange, RpcError(Status.DEADLINE_EXCEEDED, "no answer in time"))
+            if exchange.error is None:
+                return unary_message(exchange)
+            if not exchange.untouched:
+                raise exchange.error
+            self._link, self._exchange = self._send()
+        raise RpcError(Status.UNAVAILABLE, "the server is going away", where={"addr": self._channel.address})
+
+    def _send(self) -> tuple[Link, Exchange]:
+        return self._channel.begin(self._method, self._message, _left(self._until), holding=False)
+
+
+class MessageStream:
+    """The messages of a streaming call, in the order they were sent; for one thread.
+
+    The server is held back when they are not taken. Ends with the call; raises RpcError when that did not end with OK.
+    """
+
+    def __init__(self, link: Link, exchange: Exchange, timeout_s: float | None, idle_timeout_s: float | None) -> None:
+        self._link = link
+        self._exchange = exchange
+        self._idle_timeout_s = idle_timeout_s
+        self._until = None if timeout_s is None else time.monotonic() + timeout_s
+
+    def batches(self) -> Iterator[list[bytes]]:
+        """Messages as they come, at least one each time: the quick way."""
+        exchange, link = self._exchange, self._link
+        while True:
+            until, idle = self._until, False
+            if self._idle_timeout_s is not None:
+                limit = time.monotonic() + self._idle_timeout_s
+                until, idle = (limit, True) if until is None or limit < until else (until, False)
+            while not (found := self._take()):
+                if exchange.done and not exchange.parts:
+                    if exchange.error is not None:
+                        raise exchange.error
+                    return
+                if not link.wait(exchange, until):
+                    text = f"nothing came for {self._idle_timeout_s:g} s" if idle else "the stream took too long"
+                    link.cancel(exchange, RpcError(Status.DEADLINE_EXCEEDED, text))
+            yield found
+
+    def __iter__(self) -> Iterator[bytes]:
+        for batch in self.batches():
+            yield from batch
+
+    def cancel(self) -> None:
+        """Give it up; idempotent."""
+        self._link.cancel(self._exchange, RpcError(Status.CANCELLED, "the caller gave up"))
+
+    def __enter__(self) -> MessageStream:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.cancel()
+
+    def _take(self) -> list[bytes]:
+        parts = self._link.take(self._exchange)
+        if not parts:
+            return []
+        try:
+            return self._exchange.splitter.feed(parts)
+        except RpcError as error:
+            self._link.cancel(self._exchange, error)
+            raise
+
+
+class Link:
+    """A connection with its wire: `_lock` guards both, `_reading` is held by the thread that waits on the socket."""
+
+    def __init__(self, wire: Wire, connection: ClientConnection) -> None:
+        self._wire = wire
+        self._connection = connection
+        self._lock = threading.Lock()
+        self._reading = threading.Lock()
+        self._waiting: dict[int, threading.Event] = {}
+
+    def usable(self) -> bool:
+        """Whether a new call may go over it; looks whether the server has left while nobody read."""
+        if not self._connection.streams and self._reading.acquire(blocking=False):
+            try:
+                self._read_now()
+            finally:
+                self._reading.release()
+        return not self._connection.gone
+
+    def begin(self, head: bytes, body: bytes, timeout_s: float | None, *, holding: bool) -> Exchange:
+        """Send a request. Raises RpcError."""
+        with self._lock:
+            exchange = self._connection.begin(head, body, timeout_s, holding=holding)
+            self._flush()
+        while self._wire.unsent and self._reading.locked():
+            # The thread that reads does not know that there is something to write.
+            self._wire.wait_writable(_WRITE_LOOK_S)
+            self._push()
+        return exchange
+
+    def cancel(self, exchange: Exchange, error: RpcError) -> None:
+        """Give a call up."""
+        with self._lock:
+            if not exchange.done:
+                self._connection.cancel(exchange, error)
+                self._flush()
+
+    def take(self, exchange: Exchange) -> list[bytes]:
+        """What came of a stream since the last time."""
+        with self._lock:
+            parts, exchange.parts = exchange.parts, []
+            if parts:
+                self._connection.taken(exchange)
+                self._flush()
+        return parts
+
+    def lose(self, error: RpcError) -> None:
+        """Close it: every call ends with `error`."""
+        with self._lock:
+            self._lose(error)
+
+    def wait(self, exchange: Exchange, until: float | None) -> bool:
+        """Wait until `exchange` is ready, reading for everybody if nobody else does; False when `until` passed."""
+        while not exchange.ready:
+            left = _left(until)
+            if left is not None and left <= 0:
+                return False
+            if self._reading.acquire(blocking=False):
+                try:
+                    self._read(exchange, until)
+                finally:
+                    self._reading.release()
+            else:
+                self._follow(exchange, left)
+            # Whoever was woken to read but needs it no more passes it on, so somebody reads while anybody waits.
+            self._hand_over()
+        return True
+
+    def _read(self, exchange: Exchange, until: float | None) -> None:
+        while not exchange.ready:
+            left = _left(until)
+            if left is not None and left <= 0:
+                return
+            self._wire.wait(left)
+            self._read_now()
+
+    def _read_now(self) -> None:
+        with self._lock:
+            connection = self._connection
+            if connection.closed:
+                return
+            try:
+                self._wire.flush()
+                data = self._wire.read()
+                if data:
+                    connection.feed(data)
+                    self._flush()
+            except ConnectionFault as fault:
+                connection.fault(fault)
+                self._flush()
+                self._lose(RpcError(Status.INTERNAL, f"the server broke HTTP/2: {fault}"))
+            except RpcError as error:
+                self._lose(error)
+            if connection.gone and not connection.streams:
+                self._lose(RpcError(Status.UNAVAILABLE, "the server is going away"))
+
+    def _push(self) -> None:
+        with self._lock:
+            try:
+                self._wire.flush()
+            except RpcError as error:
+                self._lose(error)
+
+    def _follow(self, exchange: Exchange, left: float | None) -> None:
+        woken = threading.Event()
+        with self._lock:
+            exchange.waiter = self._waiting[exchange.id] = woken
+        # Its holder may have left before we stood in the list: then nobody would wake us.
+        if not exchange.ready and self._reading.locked():
+            woken.wait(left)
+        with self._lock:
+            exchange.waiter = None
+            del self._waiting[exchange.id]
+
+    def _hand_over(self) -> None:
+        if self._waiting and not self._reading.locked():
+            with self._lock:
+                for woken in self._waiting.values():
+                    if not woken.is_set():
+                        woken.set()
+                        return
+
+    def _flush(self) -> None:
+        connection = self._connection
+        if not connection.out:
+            return
+        data, connection.out = b"".join(connection.out), []
+        try:
+            self._wire.write(data)
+        except RpcError as error:
+            self._lose(error)
+
+    def _lose(self, error: RpcError) -> None:
+        self._connection.lost(error)
+        with contextlib.suppress(OSError):
+            self._wire.close()
+
+
+def _left(until: float | None) -> float | None:
+    return None if until is None else until - time.monotonic()

@@ -1,0 +1,228 @@
+"""The client's end of one HTTP/2 connection: calls become requests, their answers messages and a status."""
+
+from __future__ import annotations
+
+import threading
+from typing import cast
+
+from binlake.rpc import frames, headers, messages
+from binlake.rpc.connection import Connection
+from binlake.rpc.flow import Stream
+from binlake.rpc.frames import Code, ConnectionFault, Setting
+from binlake.rpc.headers import Field
+from binlake.rpc.limits import Limits
+from binlake.rpc.messages import Splitter
+from binlake.rpc.status import RpcError, Status
+
+_BY_RESET = {
+    Code.REFUSED_STREAM: Status.UNAVAILABLE,
+    Code.CANCEL: Status.CANCELLED,
+    Code.ENHANCE_YOUR_CALM: Status.RESOURCE_EXHAUSTED,
+    Code.INADEQUATE_SECURITY: Status.PERMISSION_DENIED,
+}
+_BY_HTTP = {
+    b"400": Status.INTERNAL,
+    b"401": Status.UNAUTHENTICATED,
+    b"403": Status.PERMISSION_DENIED,
+    b"404": Status.UNIMPLEMENTED,
+    b"429": Status.UNAVAILABLE,
+    b"502": Status.UNAVAILABLE,
+    b"503": Status.UNAVAILABLE,
+    b"504": Status.UNAVAILABLE,
+}
+
+
+class Exchange(Stream):
+    """One call on its way.
+
+    `done`: `error` (None = OK) and `parts` are final. `untouched`: the server has certainly not begun it, so it may be
+    sent again. `waiter`: set when it may be ready, by whoever reads.
+    """
+
+    __slots__ = ("done", "error", "holding", "opened", "parts", "splitter", "untouched", "waiter")
+
+    def __init__(self, connection: ClientConnection, stream_id: int, *, holding: bool) -> None:
+        super().__init__(stream_id, connection.peer_window, connection.limits.stream_window)
+        self.parts: list[bytes] = []
+        self.splitter = Splitter(connection.limits.message_bytes)
+        self.holding = holding  # a stream: the server may go on when the messages are taken, not before
+        self.opened = False
+        self.done = False
+        self.untouched = False
+        self.error: RpcError | None = None
+        self.waiter: threading.Event | None = None
+
+    @property
+    def ready(self) -> bool:
+        """Whether its caller has something to do."""
+        return self.done or (self.holding and bool(self.parts))
+
+    def settle(self, error: RpcError | None) -> None:
+        """The call is over."""
+        if not self.done:
+            self.done, self.error = True, error
+            self.tell()
+
+    def tell(self) -> None:
+        """There is news."""
+        if self.waiter is not None:
+            self.waiter.set()
+
+
+class ClientConnection(Connection):
+    """Not thread-safe: the channel serialises. `out` collects what has to be written."""
+
+    def __init__(self, limits: Limits, address: str) -> None:
+        super().__init__(limits)
+        self.address = address
+        self.out: list[bytes] = [frames.PREFACE]
+        self.gone = False  # no new calls: the server said so, or the connection is lost
+        self._next_id = 1
+        self.open([(Setting.ENABLE_PUSH, 0)])
+
+    def begin(self, head: bytes, body: bytes, timeout_s: float | None, *, holding: bool) -> Exchange:
+        """Send a request: its header block without the timeout, its framed message. Raises RpcError: no room for it."""
+        if len(self.streams) >= self.peer_streams:
+            raise RpcError(Status.UNAVAILABLE, "the server takes no more calls at once", where={"addr": self.address})
+        exchange = Exchange(self, self._next_id, holding=holding)
+        self._next_id += 2
+        if self._next_id > frames.U31 - 2:
+            self.gone = True
+        if timeout_s is not None:
+            head += headers.encode([(b"grpc-timeout", messages.format_timeout(timeout_s))])
+        self.streams[exchange.id] = exchange
+        self._write(frames.headers(exchange.id, head, end_stream=False))
+        self.send(exchange, body, b"")
+        return exchange
+
+    def cancel(self, exchange: Exchange, error: RpcError) -> None:
+        """Give a call up."""
+        if exchange.id in self.streams:
+            self.reset(exchange.id, Code.CANCEL)
+        exchange.settle(error)
+
+    def taken(self, exchange: Exchange) -> None:
+        """What `exchange` held was taken: the server may go on."""
+        if exchange.id in self.streams and not exchange.remote_closed:
+            self.grant(exchange)
+
+    def lost(self, error: RpcError) -> None:
+        """The connection is over: every call fails."""
+        self.closed = self.gone = True
+        for stream in list(self.streams.values()):
+            self.drop(stream)
+            cast(Exchange, stream).settle(error)
+
+    def _write(self, data: bytes) -> None:
+        self.out.append(data)
+
+    def _room(self) -> int:
+        return frames.U31
+
+    def _headers(self, stream_id: int, block: bytes, end: bool) -> None:
+        fields = self.cached(block, lambda found: found or [])
+        stream = self.streams.get(stream_id)
+        if stream is None:
+            if self._idle(stream_id):
+                raise ConnectionFault(Code.PROTOCOL_ERROR, "HEADERS on an idle stream")
+            return
+        exchange = cast(Exchange, stream)
+        if not end and fields and fields[0][0] == b":status" and fields[0][1][:1] == b"1":
+            return
+        if not exchange.opened:
+            self._begin_answer(exchange, dict(fields), end)
+        elif end:
+            self._end(exchange, _status(dict(fields), self.address))
+        else:
+            raise ConnectionFault(Code.PROTOCOL_ERROR, "HEADERS in the middle of an answer")
+
+    def _begin_answer(self, exchange: Exchange, found: dict[bytes, bytes], end: bool) -> None:
+        exchange.opened = True
+        http_status = found.get(b":status", b"")
+        if end and b"grpc-status" in found:
+            self._end(exchange, _status(found, self.address))
+        elif http_status != b"200" or not found.get(b"content-type", b"").startswith(b"application/grpc"):
+            status = _BY_HTTP.get(http_status, Status.UNKNOWN)
+            text = f"no gRPC server: HTTP status {http_status.decode('latin-1') or 'missing'}"
+            self.cancel(exchange, RpcError(status, text, where={"addr": self.address}))
+        elif end:
+            self._end(exchange, _status(found, self.address))
+        else:
+            exchange.splitter.gzip = found.get(b"grpc-encoding") == b"gzip"
+
+    def _end(self, exchange: Exchange, error: RpcError | None) -> None:
+        exchange.remote_closed = True
+        self.drop(exchange)
+        exchange.settle(error)
+
+    def _data(self, stream: Stream, payload: bytes, end: bool) -> None:
+        exchange = cast(Exchange, stream)
+        if payload:
+            exchange.parts.append(payload)
+            if exchange.holding:
+                exchange.tell()
+            elif not end:
+                self.grant(exchange)
+        if end:
+            error = RpcError(Status.INTERNAL, "the answer ended without a status", where={"addr": self.address})
+            self._end(exchange, error)
+
+    def _ended(self, stream: Stream, code: int, *, by_peer: bool) -> None:
+        exchange = cast(Exchange, stream)
+        if not by_peer:
+            return
+        exchange.untouched = code == Code.REFUSED_STREAM
+        status = _BY_RESET.get(cast(Code, code), Status.INTERNAL)
+        exchange.settle(RpcError(status, f"the server reset the call ({_name(code)})", where={"addr": self.address}))
+
+    def _gone_away(self, last_id: int, code: int, text: str) -> None:
+        self.gone = True
+        for stream in [stream for stream in self.streams.values() if stream.id > last_id]:
+            exchange = cast(Exchange, stream)
+            self.drop(stream)
+            exchange.untouched = True
+            told = f"the server is going away ({_name(code)}) {text}".rstrip()
+            exchange.settle(RpcError(Status.UNAVAILABLE, told, where={"addr": self.address}))
+
+    def _last_peer_id(self) -> int:
+        return 0
+
+    def _idle(self, stream_id: int) -> bool:
+        return stream_id >= self._next_id or not stream_id & 1
+
+
+def request_head(path: str, authority: str, scheme: str, *, gzip: bool) -> bytes:
+    """The header block of every call of a method, without what differs from call to call."""
+    fields: list[Field] = [
+        (b":path", path.encode()),
+        (b":authority", authority.encode()),
+        (b"te", b"trailers"),
+        (b"content-type", b"application/grpc"),
+        (b"user-agent", b"binlake"),
+        (b"grpc-accept-encoding", b"identity,gzip"),
+    ]
+    if gzip:
+        fields.append((b"grpc-encoding", b"gzip"))
+    return (b"\x83\x87" if scheme == "https" else b"\x83\x86") + headers.encode(fields)
+
+
+def unary_message(exchange: Exchange) -> bytes:
+    """The one message of a unary answer that ended well. Raises RpcError."""
+    found = exchange.splitter.feed(exchange.parts)
+    if len(found) != 1 or not exchange.splitter.clean:
+        raise RpcError(Status.INTERNAL, f"a unary answer with {len(found)} messages")
+    return found[0]
+
+
+def _status(found: dict[bytes, bytes], address: str) -> RpcError | None:
+    value = found.get(b"grpc-status", b"")
+    if value == b"0":
+        return None
+    known = value.isdigit() and int(value) in Status.__members__.values()
+    status = Status(int(value)) if known else Status.UNKNOWN
+    text = messages.unquote_text(found.get(b"grpc-message", b"")) if value else "the answer has no grpc-status"
+    return RpcError(status, text, where={"addr": address})
+
+
+def _name(code: int) -> str:
+    return Code(code).name if code in Code.__members__.values() else str(code)

@@ -1,0 +1,303 @@
+"""One HTTP/2 connection (RFC 9113) without a socket: bytes in by `feed`, out by `_write`; server and client share it.
+
+It keeps frame order, SETTINGS, PING, the dictionary of streams and the receiving half of flow control; the sending half
+is in flow.py, what a request or an answer means in the subclasses. Not thread-safe: its owner serialises the calls.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import TypeVar
+
+from binlake.rpc import frames
+from binlake.rpc.flow import Sender, Stream
+from binlake.rpc.frames import Code, ConnectionFault, Setting, StreamFault
+from binlake.rpc.headers import Field, HeaderDecoder
+from binlake.rpc.limits import Limits, Pace
+
+_FORGIVEN = 1000  # streams we ended ourselves: late frames of theirs are no fault
+_CACHED_BLOCKS = 512
+T = TypeVar("T")
+
+
+class Connection(Sender):
+    """See the module. Subclasses give `_headers`, `_data`, `_ended`, `_gone_away`, and Sender's `_write`, `_room`."""
+
+    def __init__(self, limits: Limits) -> None:
+        super().__init__()
+        self.limits = limits
+        self.closed = False
+        self._rest = b""
+        self._recv_window = frames.DEFAULT_WINDOW
+        self._decoder = HeaderDecoder(limits.header_bytes)
+        self._cache: dict[bytes, object] = {}
+        self._cache_changes = 0
+        self._block: list[bytes] | None = None
+        self._block_head = (0, 0)
+        self._block_bytes = 0
+        self._forgiven: deque[int] = deque(maxlen=_FORGIVEN)
+        self._control = Pace(limits.control_frames_per_s)
+        self._heard_settings = False
+        self._handlers: tuple[Callable[[int, int, bytes], None], ...] = (
+            self._on_data,
+            self._on_headers,
+            self._on_priority,
+            self._on_rst_stream,
+            self._on_settings,
+            self._on_push_promise,
+            self._on_ping,
+            self._on_goaway,
+            self._on_window_update,
+            self._on_continuation,
+        )
+
+    def open(self, settings: list[tuple[Setting, int]]) -> None:
+        """Write our SETTINGS and widen the connection's window."""
+        limits = self.limits
+        own = [
+            *settings,
+            (Setting.INITIAL_WINDOW_SIZE, limits.stream_window),
+            (Setting.MAX_FRAME_SIZE, max(limits.frame_bytes, frames.DEFAULT_FRAME_BYTES)),
+            (Setting.MAX_HEADER_LIST_SIZE, limits.header_bytes),
+        ]
+        self._write(frames.settings(own))
+        self._refill()
+
+    def feed(self, data: bytes) -> None:
+        """Take what the peer sent. Raises ConnectionFault: say so by `fault` and close."""
+        if self._rest:
+            data = self._rest + data
+        at, size = 0, len(data)
+        unpack_from, handlers, limit = frames.HEADER.unpack_from, self._handlers, self.limits.frame_bytes
+        while size - at >= 9 and not self.closed:
+            high, low, kind, flags, stream_id = unpack_from(data, at)
+            length = high << 16 | low
+            if length > limit:
+                raise ConnectionFault(Code.FRAME_SIZE_ERROR, f"frame of {length} bytes, at most {limit} are taken")
+            start, end = at + 9, at + 9 + length
+            if end > size:
+                break
+            at = end
+            if kind > 9 or (self._block is not None and kind != 9) or not self._heard_settings:
+                self._check_order(kind)
+                if kind > 9:
+                    continue
+            try:
+                handlers[kind](flags, stream_id & frames.U31, data[start:end])
+            except StreamFault as fault:
+                self.reset(fault.stream_id, fault.code)
+        self._rest = data[at:]
+
+    def fault(self, fault: ConnectionFault) -> None:
+        """Tell the peer why the connection ends."""
+        self.closed = True
+        self._write(frames.goaway(self._last_peer_id(), fault.code, str(fault)))
+
+    def reset(self, stream_id: int, code: Code) -> None:
+        """End a stream at once, from our side."""
+        self._write(frames.rst_stream(stream_id, code))
+        self._forgiven.append(stream_id)
+        stream = self.streams.get(stream_id)
+        if stream is not None:
+            self.drop(stream)
+            self._ended(stream, code, by_peer=False)
+
+    def cached(self, block: bytes, build: Callable[[list[Field] | None], T]) -> T:
+        """`build(fields of block)`; of an equal block the same object again while the table stands still."""
+        cache, decoder = self._cache, self._decoder
+        if self._cache_changes != decoder.changes:
+            cache.clear()
+            self._cache_changes = decoder.changes
+        found = cache.get(block)
+        if found is None:
+            found = build(decoder.decode(block))
+            if self._cache_changes == decoder.changes:
+                if len(cache) >= _CACHED_BLOCKS:
+                    cache.clear()
+                cache[block] = found
+        return found  # type: ignore[return-value]  # what `build` made of this very block
+
+    # what subclasses give
+
+    def _headers(self, stream_id: int, block: bytes, end: bool) -> None:
+        raise NotImplementedError
+
+    def _data(self, stream: Stream, payload: bytes, end: bool) -> None:
+        raise NotImplementedError
+
+    def _ended(self, stream: Stream, code: int, *, by_peer: bool) -> None:
+        """`stream` ended by a reset; it is out of the dictionary."""
+        raise NotImplementedError
+
+    def _gone_away(self, last_id: int, code: int, text: str) -> None:
+        raise NotImplementedError
+
+    def _last_peer_id(self) -> int:
+        """The greatest stream the peer opened."""
+        raise NotImplementedError
+
+    def _idle(self, stream_id: int) -> bool:
+        """Whether this stream was never opened."""
+        raise NotImplementedError
+
+    def _ponged(self, payload: bytes) -> None:
+        """Our PING was answered."""
+
+    # frames
+
+    def _check_order(self, kind: int) -> None:
+        if not self._heard_settings and kind != frames.SETTINGS:
+            raise ConnectionFault(Code.PROTOCOL_ERROR, "the first frame must be SETTINGS")
+        if self._block is not None and kind != frames.CONTINUATION:
+            raise ConnectionFault(Code.PROTOCOL_ERROR, "a header block must not be interrupted")
+        if kind > frames.CONTINUATION:
+            self._count_control()
+
+    def _count_control(self) -> None:
+        if self._control.used_up() and self._control.exceeded(time.monotonic()):
+            raise ConnectionFault(Code.ENHANCE_YOUR_CALM, "too many control frames")
+
+    def _on_data(self, flags: int, stream_id: int, payload: bytes) -> None:
+        length = len(payload)
+        self._recv_window -= length
+        if self._recv_window < self.limits.connection_window >> 1:
+            if self._recv_window < 0:
+                raise ConnectionFault(Code.FLOW_CONTROL_ERROR, "more DATA than the connection's window")
+            self._refill()
+        if flags & frames.PADDED:
+            payload = frames.unpad(payload)
+        stream = self.streams.get(stream_id)
+        if stream is None or stream.remote_closed:
+            self._data_without_stream(stream_id)
+            return
+        stream.recv_window -= length
+        if stream.recv_window < 0:
+            raise StreamFault(stream_id, Code.FLOW_CONTROL_ERROR, "more DATA than the stream's window")
+        if not payload and not flags & frames.END_STREAM:
+            self._count_control()
+        self._data(stream, payload, bool(flags & frames.END_STREAM))
+
+    def _data_without_stream(self, stream_id: int) -> None:
+        if self._idle(stream_id):
+            raise ConnectionFault(Code.PROTOCOL_ERROR, "DATA on an idle stream")
+        self._count_control()
+        if stream_id not in self._forgiven:
+            raise StreamFault(stream_id, Code.STREAM_CLOSED, "DATA on a closed stream")
+
+    def _on_headers(self, flags: int, stream_id: int, payload: bytes) -> None:
+        if not stream_id:
+            raise ConnectionFault(Code.PROTOCOL_ERROR, "HEADERS on stream 0")
+        if flags & frames.PADDED:
+            payload = frames.unpad(payload)
+        if flags & frames.WITH_PRIORITY:
+            if len(payload) < 5:
+                raise ConnectionFault(Code.FRAME_SIZE_ERROR, "HEADERS too short for its priority")
+            self._check_dependency(stream_id, payload)
+            payload = payload[5:]
+        if flags & frames.END_HEADERS:
+            self._headers(stream_id, payload, bool(flags & frames.END_STREAM))
+        else:
+            self._block, self._block_head, self._block_bytes = [payload], (stream_id, flags), len(payload)
+
+    def _on_continuation(self, flags: int, stream_id: int, payload: bytes) -> None:
+        if self._block is None or stream_id != self._block_head[0]:
+            raise ConnectionFault(Code.PROTOCOL_ERROR, "CONTINUATION without its HEADERS")
+        self._count_control()
+        self._block.append(payload)
+        self._block_bytes += len(payload)
+        # Compressed it is smaller than what it holds, so a longer block cannot be within the limit; nor may a thousand
+        # empty frames make one (CONTINUATION flood).
+        if self._block_bytes > self.limits.header_bytes + frames.DEFAULT_FRAME_BYTES or len(self._block) > 64:
+            raise ConnectionFault(Code.ENHANCE_YOUR_CALM, "header block is too large")
+        if flags & frames.END_HEADERS:
+            block, self._block = b"".join(self._block), None
+            self._headers(stream_id, block, bool(self._block_head[1] & frames.END_STREAM))
+
+    def _on_priority(self, flags: int, stream_id: int, payload: bytes) -> None:
+        del flags
+        self._count_control()
+        if not stream_id:
+            raise ConnectionFault(Code.PROTOCOL_ERROR, "PRIORITY on stream 0")
+        if len(payload) != 5:
+            raise StreamFault(stream_id, Code.FRAME_SIZE_ERROR, "PRIORITY of a wrong size")
+        self._check_dependency(stream_id, payload)
+
+    @staticmethod
+    def _check_dependency(stream_id: int, payload: bytes) -> None:
+        if int.from_bytes(payload[:4], "big") & frames.U31 == stream_id:
+            raise StreamFault(stream_id, Code.PROTOCOL_ERROR, "a stream cannot depend on itself")
+
+    def _on_rst_stream(self, flags: int, stream_id: int, payload: bytes) -> None:
+        del flags
+        if len(payload) != 4:
+            raise ConnectionFault(Code.FRAME_SIZE_ERROR, "RST_STREAM of a wrong size")
+        if not stream_id or self._idle(stream_id):
+            raise ConnectionFault(Code.PROTOCOL_ERROR, "RST_STREAM on an idle stream")
+        stream = self.streams.get(stream_id)
+        if stream is None:
+            self._count_control()
+        else:
+            self.drop(stream)
+            self._ended(stream, int.from_bytes(payload, "big"), by_peer=True)
+
+    def _on_settings(self, flags: int, stream_id: int, payload: bytes) -> None:
+        if stream_id:
+            raise ConnectionFault(Code.PROTOCOL_ERROR, "SETTINGS on a stream")
+        if len(payload) % 6 or (flags & frames.ACK and payload):
+            raise ConnectionFault(Code.FRAME_SIZE_ERROR, "SETTINGS of a wrong size")
+        if flags & frames.ACK:
+            return
+        if self._heard_settings:
+            self._count_control()
+        self._heard_settings = True
+        # First the ACK: what is sent before it is held against the old values (grpc's C core does so).
+        self._write(frames.frame(frames.SETTINGS, frames.ACK, 0))
+        self.take_settings(frames.read_settings(payload))
+
+    def _on_push_promise(self, flags: int, stream_id: int, payload: bytes) -> None:
+        del flags, stream_id, payload
+        raise ConnectionFault(Code.PROTOCOL_ERROR, "PUSH_PROMISE is not allowed")
+
+    def _on_ping(self, flags: int, stream_id: int, payload: bytes) -> None:
+        if stream_id:
+            raise ConnectionFault(Code.PROTOCOL_ERROR, "PING on a stream")
+        if len(payload) != 8:
+            raise ConnectionFault(Code.FRAME_SIZE_ERROR, "PING of a wrong size")
+        if flags & frames.ACK:
+            self._ponged(payload)
+        else:
+            self._count_control()
+            self._write(frames.frame(frames.PING, frames.ACK, 0, payload))
+
+    def _on_goaway(self, flags: int, stream_id: int, payload: bytes) -> None:
+        del flags
+        if stream_id:
+            raise ConnectionFault(Code.PROTOCOL_ERROR, "GOAWAY on a stream")
+        if len(payload) < 8:
+            raise ConnectionFault(Code.FRAME_SIZE_ERROR, "GOAWAY of a wrong size")
+        text = payload[8:1008].decode(errors="replace")
+        self._gone_away(frames.number(payload[:4]), int.from_bytes(payload[4:8], "big"), text)
+
+    def _on_window_update(self, flags: int, stream_id: int, payload: bytes) -> None:
+        del flags
+        if len(payload) != 4:
+            raise ConnectionFault(Code.FRAME_SIZE_ERROR, "WINDOW_UPDATE of a wrong size")
+        if stream_id and self._idle(stream_id):
+            raise ConnectionFault(Code.PROTOCOL_ERROR, "WINDOW_UPDATE on an idle stream")
+        self._count_control()
+        self.widen(stream_id, frames.number(payload))
+
+    def _refill(self) -> None:
+        missing = self.limits.connection_window - self._recv_window
+        if missing > 0:
+            self._recv_window += missing
+            self._write(frames.window_update(0, missing))
+
+    def grant(self, stream: Stream) -> None:
+        """Let the peer send as much on `stream` as its full window, once half of it is used."""
+        missing = self.limits.stream_window - stream.recv_window
+        if missing >= self.limits.stream_window >> 1:
+            stream.recv_window += missing
+            self._write(frames.window_update(stream.id, missing))

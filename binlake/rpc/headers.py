@@ -1,0 +1,160 @@
+"""Header blocks (HPACK, RFC 7541): a quick decoder with limits, and an encoder that keeps no state.
+
+`hpack` gives the static table and the Huffman code. Its own decoder takes three times as long for what every call of
+a Go client sends: known fields and a grpc-timeout that is new each time.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+
+from hpack import HPACKError
+from hpack.huffman_table import decode_huffman
+from hpack.table import HeaderTable
+
+from binlake.rpc.frames import Code, ConnectionFault
+
+Field = tuple[bytes, bytes]
+
+_STATIC: tuple[Field, ...] = tuple((bytes(name), bytes(value)) for name, value in HeaderTable.STATIC_TABLE)
+_STATIC_COUNT = len(_STATIC)
+_OVERHEAD = 32  # what an entry counts beside its bytes (RFC 7541 4.1)
+_MAX_INTEGER_BYTES = 6
+_KEPT_STRINGS = 1024
+
+
+def encode(fields: Iterable[Field]) -> bytes:
+    """A block of literals without indexing: valid whatever the peer's table holds."""
+    return b"".join(b"\x00" + _string(name) + _string(value) for name, value in fields)
+
+
+def _string(text: bytes) -> bytes:
+    length = len(text)
+    if length < 127:
+        return bytes((length,)) + text
+    out, length = bytearray(b"\x7f"), length - 127
+    while length >= 128:
+        out.append(length & 127 | 128)
+        length >>= 7
+    out.append(length)
+    return bytes(out) + text
+
+
+class HeaderDecoder:
+    """Decodes the blocks of one connection, in order.
+
+    `changes` moves on whenever the table did: while it stands still, equal blocks mean equal fields. Raises
+    ConnectionFault (COMPRESSION_ERROR) for a damaged block; a list longer than `max_list_bytes` is read to its end (the
+    table must stay in step) and given as None.
+    """
+
+    def __init__(self, max_list_bytes: int, table_bytes: int = 4096) -> None:
+        self.changes = 0
+        self._max_list_bytes = max_list_bytes
+        self._allowed = self._capacity = table_bytes
+        self._size = 0
+        self._entries: deque[Field] = deque()
+        self._strings: dict[bytes, bytes] = {}
+
+    def decode(self, block: bytes) -> list[Field] | None:
+        """The fields of `block`, or None when they are too many bytes."""
+        try:
+            return self._decode(block)
+        except (IndexError, HPACKError) as error:
+            raise ConnectionFault(Code.COMPRESSION_ERROR, f"damaged header block: {error}") from None
+
+    def _decode(self, block: bytes) -> list[Field] | None:
+        fields: list[Field] = []
+        at, end, size = 0, len(block), 0
+        while at < end:
+            first = block[at]
+            if first & 0x80:
+                if first == 0xFF:
+                    index, at = _integer(block, at, 0x7F)
+                else:
+                    index, at = first & 0x7F, at + 1
+                field = self._field(index)
+            elif first & 0x60 == 0x20:
+                at = self._resize(block, at, fields)
+                continue
+            else:
+                field, at = self._literal(block, at, first)
+            size += len(field[0]) + len(field[1]) + _OVERHEAD
+            if size <= self._max_list_bytes:
+                fields.append(field)
+        return fields if size <= self._max_list_bytes else None
+
+    def _field(self, index: int) -> Field:
+        if index > _STATIC_COUNT:
+            return self._entries[index - _STATIC_COUNT - 1]
+        if index == 0:
+            raise ConnectionFault(Code.COMPRESSION_ERROR, "header index 0")
+        return _STATIC[index - 1]
+
+    def _literal(self, block: bytes, at: int, first: int) -> tuple[Field, int]:
+        mask = 0x3F if first & 0x40 else 0x0F
+        index, at = _integer(block, at, mask)
+        if index:
+            name = self._field(index)[0]
+        else:
+            name, at = self._text(block, at)
+        value, at = self._text(block, at)
+        field = (name, value)
+        if first & 0x40:
+            self._add(field)
+        return field, at
+
+    def _text(self, block: bytes, at: int) -> tuple[bytes, int]:
+        huffman = block[at] & 0x80
+        length, at = _integer(block, at, 0x7F)
+        end = at + length
+        if end > len(block):
+            raise ConnectionFault(Code.COMPRESSION_ERROR, "header block is cut off")
+        text = block[at:end]
+        return (self._plain(text) if huffman else text), end
+
+    def _plain(self, text: bytes) -> bytes:
+        known = self._strings.get(text)
+        if known is None:
+            known = bytes(decode_huffman(text))
+            if len(self._strings) >= _KEPT_STRINGS:
+                self._strings.clear()
+            if len(text) <= 64:
+                self._strings[text] = known
+        return known
+
+    def _resize(self, block: bytes, at: int, fields: list[Field]) -> int:
+        capacity, at = _integer(block, at, 0x1F)
+        if fields or capacity > self._allowed:
+            raise ConnectionFault(Code.COMPRESSION_ERROR, "table size update out of place or too large")
+        self._capacity = capacity
+        self.changes += 1
+        self._evict()
+        return at
+
+    def _add(self, field: Field) -> None:
+        self.changes += 1
+        self._entries.appendleft(field)
+        self._size += len(field[0]) + len(field[1]) + _OVERHEAD
+        if self._size > self._capacity:
+            self._evict()
+
+    def _evict(self) -> None:
+        while self._size > self._capacity:
+            name, value = self._entries.pop()
+            self._size -= len(name) + len(value) + _OVERHEAD
+
+
+def _integer(block: bytes, at: int, mask: int) -> tuple[int, int]:
+    value = block[at] & mask
+    at += 1
+    if value < mask:
+        return value, at
+    for shift in range(0, 7 * _MAX_INTEGER_BYTES, 7):
+        byte = block[at]
+        at += 1
+        value += (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+    raise ConnectionFault(Code.COMPRESSION_ERROR, "header integer is too long")

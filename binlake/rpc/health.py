@@ -1,0 +1,81 @@
+"""grpc.health.v1: Check and Watch. Its two messages have one field each and are written by hand.
+
+Generated ones would clash with those of any other package in the process that brings the same proto file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import IntEnum
+
+from binlake.rpc.call import Call, Handler
+from binlake.rpc.status import Status
+
+
+class Serving(IntEnum):
+    """HealthCheckResponse.ServingStatus."""
+
+    UNKNOWN = 0
+    SERVING = 1
+    NOT_SERVING = 2
+    SERVICE_UNKNOWN = 3
+
+
+class Health:
+    """What is served: by service name, "" is the whole server. Belongs to the loop."""
+
+    def __init__(self) -> None:
+        self._services: dict[str, Serving] = {"": Serving.SERVING}
+        self._watchers: dict[Call, str] = {}
+
+    def handlers(self) -> Mapping[str, Handler]:
+        """Its methods by path."""
+        return {"/grpc.health.v1.Health/Check": self._check, "/grpc.health.v1.Health/Watch": self._watch}
+
+    def set(self, service: str, serving: Serving) -> None:
+        """Change a service's state and tell those who watch it."""
+        if self._services.get(service) is serving:
+            return
+        self._services[service] = serving
+        for call, watched in list(self._watchers.items()):
+            if watched == service:
+                call.send(call.framed(_response(serving)))
+
+    def _check(self, call: Call, message: bytes) -> None:
+        name = _service(message)
+        serving = None if name is None else self._services.get(name)
+        if name is None:
+            call.fail(Status.INTERNAL, "damaged HealthCheckRequest")
+        elif serving is None:
+            call.fail(Status.NOT_FOUND, f"unknown service {name}")
+        else:
+            call.reply(_response(serving))
+
+    def _watch(self, call: Call, message: bytes) -> None:
+        name = _service(message)
+        if name is None:
+            call.fail(Status.INTERNAL, "damaged HealthCheckRequest")
+            return
+        self._watchers[call] = name
+        call.on_end = lambda: self._forget(call)
+        call.send(call.framed(_response(self._services.get(name, Serving.SERVICE_UNKNOWN))))
+
+    def _forget(self, call: Call) -> None:
+        self._watchers.pop(call, None)
+        call.finish_ok()
+
+
+def _response(serving: Serving) -> bytes:
+    return bytes((0x08, serving))
+
+
+def _service(message: bytes) -> str | None:
+    """HealthCheckRequest.service; None for what is no such message."""
+    if not message:
+        return ""
+    if len(message) < 2 or message[0] != 0x0A or message[1] != len(message) - 2 or message[1] > 127:
+        return None
+    try:
+        return message[2:].decode()
+    except UnicodeDecodeError:
+        return None

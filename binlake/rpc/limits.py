@@ -1,0 +1,58 @@
+"""What one peer may cost: every buffer of the layer has a bound here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Bounds of a server or a channel; sizes in bytes.
+
+    message_bytes: one message, either way (binlogs of hundreds of MiB are real; protobuf ends at 2 GiB).
+    header_bytes: a decoded header list. streams: calls of one connection that are not answered yet.
+    stream_window, connection_window: what the peer may send before we took it. frame_bytes: one frame we take.
+    queue_bytes: output that waits for the peer to read, of one connection; then nothing more is read from it.
+    assembly_bytes: unfinished request messages of all connections together (one alone may be larger).
+    http_body_bytes: the body of a plain HTTP request.
+    connections: open at once. streaming_calls: at once, each holds a thread.
+    control_frames_per_s: PING, SETTINGS, PRIORITY, empty DATA, WINDOW_UPDATE; resets_per_s: calls the peer gave up.
+    header_wait_s: from the connection to the first request of it. stall_s: how long output may wait for the peer to
+    read the least bit.
+    """
+
+    message_bytes: int = (1 << 31) - 1
+    header_bytes: int = 16 << 10
+    streams: int = 10_000
+    stream_window: int = 1 << 20
+    connection_window: int = 16 << 20
+    frame_bytes: int = 16 << 10
+    queue_bytes: int = 1 << 20
+    assembly_bytes: int = 1 << 30
+    http_body_bytes: int = 1 << 20
+    connections: int = 10_000
+    streaming_calls: int = 256
+    control_frames_per_s: int = 20_000
+    resets_per_s: int = 1_000
+    header_wait_s: float = 30.0
+    stall_s: float = 600.0
+
+
+class Pace:
+    """Counts events and tells when they come faster than `per_second`; looks at the clock once in `per_second`/10."""
+
+    def __init__(self, per_second: int) -> None:
+        self._batch = max(1, per_second // 10)
+        self._left = self._batch
+        self._since = float("-inf")
+
+    def exceeded(self, clock: float) -> bool:
+        """Called when a batch is used up: whether it took less than its 100 ms."""
+        hurried = clock - self._since < 0.1
+        self._since, self._left = clock, self._batch
+        return hurried
+
+    def used_up(self) -> bool:
+        """Count one event; whether it is time to ask exceeded()."""
+        self._left -= 1
+        return self._left <= 0

@@ -1,0 +1,123 @@
+"""gRPC's own bytes on top of HTTP/2: length-prefixed messages, gzip, grpc-timeout, grpc-message."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from urllib.parse import unquote_to_bytes
+
+from binlake.rpc.status import RpcError, Status
+
+PREFIX = struct.Struct(">BI")
+"""Compressed flag, length of the message in bytes."""
+PREFIX_BYTES = 5
+
+_GZIP = 16 + zlib.MAX_WBITS
+_SMALLEST_GZIP = 128  # bytes: below it gzip makes a message longer
+_LEVEL = 1  # a pump compresses each message by itself: speed counts
+_UNITS = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
+_MAX_TEXT_BYTES = 4096
+
+
+def frame(message: bytes, *, gzip: bool = False) -> bytes:
+    """`message` with its prefix; compressed when `gzip` and worth it."""
+    if gzip and len(message) >= _SMALLEST_GZIP:
+        packer = zlib.compressobj(_LEVEL, zlib.DEFLATED, _GZIP)
+        packed = packer.compress(message) + packer.flush()
+        return PREFIX.pack(1, len(packed)) + packed
+    return PREFIX.pack(0, len(message)) + message
+
+
+def unpack(flag: int, body: bytes, *, gzip: bool, max_bytes: int) -> bytes:
+    """The message in `body`. Raises RpcError: damaged, compressed without an encoding, or above `max_bytes`."""
+    if not flag:
+        return body
+    if flag != 1 or not gzip:
+        raise RpcError(Status.INTERNAL, f"message with compressed flag {flag} and no known grpc-encoding")
+    unpacker = zlib.decompressobj(_GZIP)
+    try:
+        message = unpacker.decompress(body, max_bytes + 1)
+    except zlib.error as error:
+        raise RpcError(Status.INTERNAL, f"damaged gzip message: {error}") from None
+    if len(message) > max_bytes:
+        raise too_large("more", max_bytes)
+    if not unpacker.eof:
+        raise RpcError(Status.INTERNAL, "gzip message is cut off")
+    return message
+
+
+def too_large(size: int | str, max_bytes: int) -> RpcError:
+    """The error for a message above the limit; its words are those of grpc-go."""
+    return RpcError(Status.RESOURCE_EXHAUSTED, f"grpc: received message larger than max ({size} vs. {max_bytes})")
+
+
+class Splitter:
+    """Cuts the bytes of a stream into messages, many at once. `gzip`: its grpc-encoding."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self.gzip = False
+        self._max_bytes = max_bytes
+        self._parts: list[bytes] = []
+        self._have = 0
+        self._needed = PREFIX_BYTES
+
+    @property
+    def clean(self) -> bool:
+        """Whether nothing of an unfinished message is held."""
+        return not self._have
+
+    def feed(self, parts: list[bytes]) -> list[bytes]:
+        """The messages that `parts` complete. Raises RpcError as unpack()."""
+        self._parts += parts
+        self._have += sum(map(len, parts))
+        if self._have < self._needed:
+            return []  # a large message is joined once, not with each of its parts
+        data = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
+        messages, at = self._cut(data)
+        rest = data[at:] if at else data
+        self._parts, self._have = ([rest], len(rest)) if rest else ([], 0)
+        return messages
+
+    def _cut(self, data: bytes) -> tuple[list[bytes], int]:
+        messages: list[bytes] = []
+        add, unpack_from = messages.append, PREFIX.unpack_from
+        at, end = 0, len(data)
+        while end - at >= PREFIX_BYTES:
+            flag, length = unpack_from(data, at)
+            if length > self._max_bytes:
+                raise too_large(length, self._max_bytes)
+            following = at + PREFIX_BYTES + length
+            if following > end:
+                self._needed = PREFIX_BYTES + length
+                return messages, at
+            body = data[at + PREFIX_BYTES : following]
+            add(unpack(flag, body, gzip=self.gzip, max_bytes=self._max_bytes) if flag else body)
+            at = following
+        self._needed = PREFIX_BYTES
+        return messages, at
+
+
+def parse_timeout(value: bytes) -> float:
+    """Seconds of a grpc-timeout such as b"15S". Raises RpcError."""
+    digits, unit = value[:-1], value[-1:]
+    if unit not in _UNITS or not digits.isdigit() or len(digits) > 8:
+        raise RpcError(Status.INTERNAL, f"malformed grpc-timeout: {value[:20]!r}")
+    return int(digits) * _UNITS[unit]
+
+
+def format_timeout(seconds: float) -> bytes:
+    """A grpc-timeout, rounded up: at most eight digits."""
+    if seconds < 99:
+        return b"%du" % max(1, int(seconds * 1e6 + 0.999))
+    return b"%dS" % min(99_999_999, int(seconds + 0.999))
+
+
+def quote_text(text: str) -> bytes:
+    """A grpc-message: percent-encoded, at most 4 KiB of text."""
+    raw = text.encode()[:_MAX_TEXT_BYTES]
+    return b"".join(bytes((byte,)) if 0x20 <= byte <= 0x7E and byte != 0x25 else b"%%%02X" % byte for byte in raw)
+
+
+def unquote_text(value: bytes) -> str:
+    """The text of a grpc-message; what is no percent-encoding stays."""
+    return unquote_to_bytes(value).decode(errors="replace")

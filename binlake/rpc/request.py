@@ -1,0 +1,122 @@
+"""What the header list of a request says, checked once (RFC 9113 8.2, 8.3; gRPC over HTTP/2)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from urllib.parse import parse_qsl, unquote
+
+from binlake.rpc.headers import Field
+from binlake.rpc.http import HttpRequest
+from binlake.rpc.messages import parse_timeout
+from binlake.rpc.status import RpcError, Status
+
+_OF_A_CONNECTION = frozenset((b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade"))
+_PSEUDO = frozenset((b":method", b":scheme", b":path", b":authority"))
+_NEEDED = frozenset((b":method", b":scheme", b":path"))
+_known_names: set[bytes] = set()  # names that were found well-formed: each connection repeats a few
+_KNOWN_NAMES = 1000
+
+
+class Malformed(Exception):
+    """The list breaks a rule of HTTP/2: a stream error."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """`timeout_s` is inf without a grpc-timeout; `refusal` is why a well-formed gRPC request cannot be served."""
+
+    method: str
+    path: str
+    grpc: bool
+    gzip: bool
+    timeout_s: float
+    content_length: int
+    headers: Mapping[str, str]
+    refusal: RpcError | None = None
+
+    def http(self, body: bytes) -> HttpRequest:
+        """As an HTTP handler sees it."""
+        return http_request(self.method, self.path, self.headers, body)
+
+
+def http_request(method: str, target: str, headers: Mapping[str, str], body: bytes) -> HttpRequest:
+    """Split `target` into path and query; of a repeated parameter the last one counts."""
+    path, _, query = target.partition("?")
+    return HttpRequest(method, unquote(path), dict(parse_qsl(query, keep_blank_values=True)), headers, body)
+
+
+def read(fields: list[Field] | None) -> Request | None:
+    """The request; None when its list was too large. Raises Malformed."""
+    if fields is None:
+        return None
+    found = _checked(fields)
+    if not found.keys() >= _NEEDED or not found[b":path"]:
+        raise Malformed("method, scheme or path is missing")
+    kind = found.get(b"content-type", b"")
+    grpc = kind == b"application/grpc" or kind.startswith((b"application/grpc+", b"application/grpc;"))
+    timeout_s, refusal = _terms(found) if grpc else (float("inf"), None)
+    length = found.get(b"content-length", b"-1")
+    if length != b"-1" and not length.isdigit():
+        raise Malformed("content-length is no number")
+    return Request(
+        method=found[b":method"].decode("latin-1"),
+        path=found[b":path"].decode("latin-1"),
+        grpc=grpc,
+        gzip=found.get(b"grpc-encoding") == b"gzip",
+        timeout_s=timeout_s,
+        content_length=int(length),
+        headers={name.decode("latin-1"): value.decode("latin-1") for name, value in found.items() if name[0] != 58},
+        refusal=refusal,
+    )
+
+
+def check_trailers(fields: list[Field] | None) -> bool:
+    """Check the list after a request's body; whether it fits. Raises Malformed."""
+    if fields is None:
+        return False
+    if any(name.startswith(b":") for name, _ in fields):
+        raise Malformed("pseudo header in trailers")
+    _checked(fields)
+    return True
+
+
+def _checked(fields: list[Field]) -> dict[bytes, bytes]:
+    found: dict[bytes, bytes] = {}
+    regular = False
+    for name, value in fields:
+        if name not in _known_names:
+            _check_name(name)
+        if name[0] == 58:  # ":"
+            if regular or name in found:
+                raise Malformed("pseudo header repeated or after a regular one")
+            found[name] = value
+        else:
+            regular = True
+            found[name] = found[name] + b", " + value if name in found else value
+            if name == b"te" and value != b"trailers":
+                raise Malformed("te other than trailers")
+    return found
+
+
+def _check_name(name: bytes) -> None:
+    if not name or name != name.lower() or name in _OF_A_CONNECTION or not name.isascii():
+        raise Malformed("header name not allowed in HTTP/2")
+    if name[0] == 58 and name not in _PSEUDO:
+        raise Malformed("unknown pseudo header")
+    if len(_known_names) >= _KNOWN_NAMES:
+        _known_names.clear()
+    _known_names.add(name)
+
+
+def _terms(found: Mapping[bytes, bytes]) -> tuple[float, RpcError | None]:
+    if found[b":method"] != b"POST":
+        return 0.0, RpcError(Status.UNIMPLEMENTED, "a gRPC call is a POST")
+    encoding = found.get(b"grpc-encoding", b"identity")
+    if encoding not in (b"identity", b"gzip"):
+        text = f"grpc: Decompressor is not installed for grpc-encoding {encoding.decode('latin-1')!r}"
+        return 0.0, RpcError(Status.UNIMPLEMENTED, text)
+    try:
+        return parse_timeout(found[b"grpc-timeout"]) if b"grpc-timeout" in found else float("inf"), None
+    except RpcError as error:
+        return 0.0, error

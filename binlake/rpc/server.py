@@ -1,0 +1,278 @@
+"""RpcServer: one event loop in a thread of its own, listeners (TCP, TLS, Unix socket), and an orderly end.
+
+A port speaks gRPC and plain HTTP: the first bytes tell HTTP/2 from HTTP/1.1, content-type tells gRPC from the rest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import cast
+
+import structlog
+import uvloop
+
+from binlake.errors import Permanent
+from binlake.rpc.assembly import Assembly
+from binlake.rpc.call import Handler
+from binlake.rpc.frames import PREFACE
+from binlake.rpc.health import Health, Serving
+from binlake.rpc.host import Peer
+from binlake.rpc.http import HttpHandler, HttpRequest, HttpResponse
+from binlake.rpc.http1 import Http1Connection
+from binlake.rpc.limits import Limits
+from binlake.rpc.server_connection import ServerConnection
+from binlake.rpc.tls import Tls
+from binlake.rpc.workers import Sink, Workers
+
+log = structlog.get_logger()
+
+_TICK_S = 0.05
+_BACKLOG = 1024
+
+
+_LIMITS = Limits()
+
+
+class RpcServer:
+    """A gRPC server; see binlake.rpc for how it is used. Thread-safe, but for what is said to belong to the loop."""
+
+    def __init__(self, *, http: HttpHandler | None = None, limits: Limits = _LIMITS) -> None:
+        self.limits = limits
+        self.methods: dict[str, Handler] = {}
+        self.health = Health()
+        self.assembly = Assembly(limits.assembly_bytes)
+        self.clock = time.monotonic
+        self._http = http
+        self._loop = uvloop.new_event_loop()
+        self._workers = Workers(self._loop, limits.streaming_calls)
+        self._sockets: list[tuple[socket.socket, ssl.SSLContext | None, Tls | None]] = []
+        self._paths: list[Path] = []
+        self._listeners: list[asyncio.AbstractServer] = []
+        self._peers: set[Peer] = set()
+        self._thread = threading.Thread(target=self._run, name="pump-rpc-loop", daemon=True)
+        self._stopped = False
+        self.methods.update(self.health.handlers())
+
+    # what it serves
+
+    def add(self, path: str, handler: Handler) -> None:
+        """Serve the method `/package.Service/Method` by `handler`, on the loop: see Handler."""
+        self.methods[path] = handler
+
+    def add_blocking(self, path: str, work: Callable[[bytes], bytes]) -> None:
+        """Serve a unary method by `work(request) -> response` on a pool of threads."""
+        self.methods[path] = self.blocking(work)
+
+    def blocking(self, work: Callable[[bytes], bytes]) -> Handler:
+        """The handler that add_blocking() makes, for a quick one to fall back on."""
+        return self._workers.unary(work)
+
+    def add_streaming(self, path: str, work: Callable[[bytes, Sink], None]) -> None:
+        """Serve a server-streaming method by `work(request, sink)` in a thread of its own."""
+        self.methods[path] = self._workers.streaming(work)
+
+    def set_serving(self, serving: bool, service: str = "") -> None:
+        """What the health service says of `service`."""
+        state = Serving.SERVING if serving else Serving.NOT_SERVING
+        self.later(lambda: self.health.set(service, state))
+
+    # life
+
+    def listen(self, address: str, tls: Tls | None = None) -> str:
+        """Bind HOST:PORT (port 0: a free one); the address. Raises Permanent when it is taken, ConfigError for TLS."""
+        host, _, port = address.rpartition(":")
+        context = tls.server_context() if tls is not None else None
+        bare = host.strip("[]")
+        family = socket.AF_INET6 if ":" in bare else socket.AF_INET
+        try:
+            bound = socket.create_server((bare, int(port)), family=family, backlog=_BACKLOG)
+        except (OSError, ValueError) as error:
+            raise Permanent("cannot listen", where={"addr": address, "reason": error}) from None
+        self._sockets.append((bound, context, tls))
+        return f"{host}:{bound.getsockname()[1]}"
+
+    def listen_unix(self, path: Path) -> None:
+        """Bind a Unix socket; a dead one in its place is replaced. Raises Permanent."""
+        bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            if path.is_socket() and not _answers(path):
+                path.unlink()
+            bound.bind(str(path))
+            bound.listen(_BACKLOG)
+        except OSError as error:
+            bound.close()
+            raise Permanent("cannot listen", where={"socket": path, "reason": error}) from None
+        self._sockets.append((bound, None, None))
+        self._paths.append(path)
+
+    def start(self) -> None:
+        """Begin to answer."""
+        self._thread.start()
+        asyncio.run_coroutine_threadsafe(self._accept(), self._loop).result()
+
+    def stop(self, grace_s: float = 10.0) -> None:
+        """Take no new calls, let running ones end for at most `grace_s`, then end them; idempotent."""
+        if self._stopped:
+            return
+        self._stopped = True
+        if self._thread.is_alive():
+            asyncio.run_coroutine_threadsafe(self._drain(grace_s), self._loop).result()
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+        else:
+            self._loop.close()
+        for bound, _, _ in self._sockets:
+            bound.close()
+        for path in self._paths:
+            path.unlink(missing_ok=True)
+        self._workers.close()
+
+    def later(self, action: Callable[[], None]) -> None:
+        """Run `action` on the loop; from any thread."""
+        self._workers.later(action)
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_forever()
+        finally:
+            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+            self._loop.close()
+
+    async def _accept(self) -> None:
+        for bound, context, tls in self._sockets:
+            self._listeners.append(await self._listener(bound, context, tls))
+        self._loop.call_later(_TICK_S, self._tick)
+
+    async def _listener(
+        self, bound: socket.socket, context: ssl.SSLContext | None, tls: Tls | None
+    ) -> asyncio.AbstractServer:
+        def accepted() -> _Doorman:
+            return _Doorman(self, self._loop, tls)
+
+        if bound.family == socket.AF_UNIX:
+            return await self._loop.create_unix_server(accepted, sock=bound)
+        return await self._loop.create_server(accepted, sock=bound, ssl=context, backlog=_BACKLOG)
+
+    async def _drain(self, grace_s: float) -> None:
+        for listener in self._listeners:
+            listener.close()
+        until = self.clock() + grace_s
+        for peer in list(self._peers):
+            peer.drain()
+        while self.clock() < until and any(not peer.idle for peer in self._peers):
+            await asyncio.sleep(_TICK_S / 5)
+        for peer in list(self._peers):
+            peer.end_calls()
+        until = min(until, self.clock() + 1)
+        while self._peers and self.clock() < until:
+            await asyncio.sleep(_TICK_S / 5)
+
+    def _tick(self) -> None:
+        now = self.clock()
+        for peer in list(self._peers):
+            peer.tick(now)
+        self._loop.call_later(_TICK_S, self._tick)
+
+    # what connections need
+
+    @property
+    def full(self) -> bool:
+        """Whether no more connections are taken."""
+        return len(self._peers) >= self.limits.connections
+
+    def joined(self, connection: Peer) -> None:
+        """A connection is open."""
+        self._peers.add(connection)
+
+    def left(self, connection: Peer) -> None:
+        """A connection is closed."""
+        self._peers.discard(connection)
+
+    def http(self, asked: HttpRequest, answer: Callable[[HttpResponse], None]) -> None:
+        """Have a plain HTTP request answered on the pool."""
+        handler = self._http or _nothing_here
+
+        def work() -> Callable[[], None]:
+            try:
+                found = handler(asked)
+            except Exception as error:
+                log.exception("http_handler_failed", path=asked.path)
+                found = HttpResponse(500, "text/plain; charset=utf-8", f"{type(error).__name__}: {error}\n".encode())
+            return lambda: answer(found)
+
+        self._workers.run(work)
+
+
+class _Doorman(asyncio.Protocol):
+    """Looks at the first bytes of a connection and hands it to who speaks that language."""
+
+    def __init__(self, server: RpcServer, loop: asyncio.AbstractEventLoop, tls: Tls | None) -> None:
+        self._server = server
+        self._loop = loop
+        self._tls = tls
+        self._first = b""
+        self._transport: asyncio.Transport | None = None
+        self._deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Turn away who may not call."""
+        self._transport = cast(asyncio.Transport, transport)
+        if self._tls is not None and not self._tls.allows(transport.get_extra_info("peercert")):
+            log.warning("client_certificate_refused", peer=transport.get_extra_info("peername"))
+            self._transport.abort()
+        elif self._server.full:
+            self._transport.abort()
+        else:
+            _tune(transport.get_extra_info("socket"))
+            self._deadline = self._loop.call_later(self._server.limits.header_wait_s, self._transport.abort)
+
+    def data_received(self, data: bytes) -> None:
+        """Decide as soon as it is clear."""
+        self._first += data
+        if len(self._first) < len(PREFACE) and PREFACE.startswith(self._first):
+            return
+        transport = self._transport
+        assert transport is not None
+        if self._deadline is not None:
+            self._deadline.cancel()
+        # What begins like the preface but is none is told so in HTTP/2.
+        speaks_http2 = self._first.startswith(b"PRI * HTTP/2")
+        talk = ServerConnection(self._server, self._loop) if speaks_http2 else Http1Connection(self._server)
+        transport.set_protocol(talk)
+        talk.connection_made(transport)
+        talk.data_received(self._first)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """It left before it said anything."""
+        del exc
+        if self._deadline is not None:
+            self._deadline.cancel()
+
+
+def _tune(bound: socket.socket | None) -> None:
+    if bound is None or bound.family == socket.AF_UNIX:
+        return
+    bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    # A peer whose machine is gone is noticed by the kernel: no PING of ours is needed.
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 60_000)
+
+
+def _answers(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(str(path))
+        except OSError:
+            return False
+        return True
+
+
+def _nothing_here(asked: HttpRequest) -> HttpResponse:
+    return HttpResponse(404, "text/plain; charset=utf-8", f"nothing at {asked.path}\n".encode())

@@ -1,0 +1,373 @@
+"""The server's end of one HTTP/2 connection: requests become calls, calls their answers, and nobody takes too much."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import cast
+
+from binlake.rpc import frames, headers, messages, request
+from binlake.rpc.call import Call
+from binlake.rpc.connection import Connection
+from binlake.rpc.flow import Stream
+from binlake.rpc.frames import Code, ConnectionFault, Setting, StreamFault
+from binlake.rpc.headers import Field
+from binlake.rpc.host import Host
+from binlake.rpc.http import HttpResponse
+from binlake.rpc.limits import Pace
+from binlake.rpc.request import Malformed, Request
+from binlake.rpc.status import RpcError, Status
+
+_DRAIN_PING = b"drained?"
+_FOREVER = float("inf")
+_MANY_PARTS = 512
+_SMALL_PART = 4096  # bytes: parts below it are joined, or their objects weigh more than they hold
+
+
+class ServerConnection(Connection, asyncio.Protocol):
+    """An asyncio protocol; belongs to the server's loop."""
+
+    def __init__(self, host: Host, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(host.limits)
+        self._host = host
+        self._loop = loop
+        self._transport: asyncio.Transport | None = None
+        self._out: list[bytes] = []
+        self._out_bytes = 0
+        self._flushing = False
+        self._paused = False
+        self._stalled_since = _FOREVER
+        self._opened_at = host.clock()
+        self._preface = frames.PREFACE
+        self._last_id = 0
+        self._working = 0  # calls taken and not answered, given up ones too: their work still runs
+        self._resets = Pace(host.limits.resets_per_s)
+        self._draining = False
+        self._final = False
+
+    # asyncio
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Open with our SETTINGS."""
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=self.limits.queue_bytes)
+        self._host.joined(self)
+        self.open([(Setting.MAX_CONCURRENT_STREAMS, self.limits.streams)])
+        self._flush()
+
+    def data_received(self, data: bytes) -> None:
+        """Take what came, answer in one write."""
+        if self.closed:
+            return
+        self._flushing = True  # one flush at the end instead of one a call
+        try:
+            if self._preface:
+                data = self._take_preface(data)
+            self.feed(data)
+        except ConnectionFault as fault:
+            self.fault(fault)
+        self._flush()
+        if self.closed:
+            self.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End every call."""
+        del exc
+        self.closed = True
+        for stream in list(self.streams.values()):
+            self.drop(stream)
+            cast(Call, stream).abandon()
+        self._host.left(self)
+
+    def pause_writing(self) -> None:
+        """The peer does not read: neither do we, so that its requests cannot pile up answers."""
+        self._paused = True
+        self._stalled_since = self._host.clock()
+        if self._transport is not None and not self.closed:
+            self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        """It reads again."""
+        self._paused = False
+        self._stalled_since = _FOREVER
+        if self._transport is not None and not self.closed:
+            self._transport.resume_reading()
+            self.resume()
+
+    # life
+
+    def close(self) -> None:
+        """Close after what is written."""
+        self.closed = True
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Close at once."""
+        self.closed = True
+        if self._transport is not None:
+            self._transport.abort()
+
+    def drain(self) -> None:
+        """Ask the peer to open no more streams, end the connection after the last one (RFC 9113 6.8)."""
+        if not self._draining and not self.closed:
+            self._draining = True
+            self.write(frames.goaway(frames.U31, Code.NO_ERROR))
+            self.write(frames.frame(frames.PING, 0, 0, _DRAIN_PING))
+
+    def end_calls(self) -> None:
+        """The grace is over: every call ends as UNAVAILABLE, then the connection."""
+        for stream in list(self.streams.values()):
+            cast(Call, stream).fail(Status.UNAVAILABLE, "the server is stopping")
+        self._flush()
+        self.close()
+
+    def tick(self, now: float) -> None:
+        """Look for what takes too long."""
+        if now - self._stalled_since > self.limits.stall_s:
+            self.abort()
+        elif not self._last_id and now - self._opened_at > self.limits.header_wait_s:
+            self.fault(ConnectionFault(Code.NO_ERROR, "no request came"))
+            self._flush()
+            self.close()
+        for stream in list(self.streams.values()):
+            call = cast(Call, stream)
+            if now > call.deadline:
+                call.deadline = _FOREVER
+                call.expire()
+
+    @property
+    def idle(self) -> bool:
+        """Whether no stream is open."""
+        return not self.streams
+
+    # output
+
+    def write(self, data: bytes) -> None:
+        """Queue bytes for the next write of this connection."""
+        self._out.append(data)
+        self._out_bytes += len(data)
+        if not self._flushing:
+            self._flushing = True
+            self._loop.call_soon(self._flush)
+
+    _write = write
+
+    def _flush(self) -> None:
+        self._flushing = False
+        if self._out and self._transport is not None:
+            data = self._out[0] if len(self._out) == 1 else b"".join(self._out)
+            self._out, self._out_bytes = [], 0
+            if not self._transport.is_closing():
+                self._transport.write(data)
+
+    def _room(self) -> int:
+        if self._paused or self._transport is None:
+            return 0
+        if self._out_bytes >= self.limits.queue_bytes >> 1:
+            self._flush()
+        return self.limits.queue_bytes - self._transport.get_write_buffer_size() - self._out_bytes
+
+    def quick(self, call: Call, size: int) -> bool:
+        """Whether a whole answer with `size` bytes of DATA may go out at once; then the stream is closed."""
+        if size > self.send_window or size > call.window or self._paused or self._draining or call.started:
+            return False
+        self.send_window -= size
+        call.local_closed = True
+        self.streams.pop(call.id, None)
+        return True
+
+    # requests
+
+    def _take_preface(self, data: bytes) -> bytes:
+        want = self._preface
+        if not data.startswith(want[: len(data)]):
+            raise ConnectionFault(Code.PROTOCOL_ERROR, "no HTTP/2 preface")
+        self._preface = want[len(data) :]
+        return data[len(want) :]
+
+    def _headers(self, stream_id: int, block: bytes, end: bool) -> None:
+        stream = self.streams.get(stream_id)
+        if stream is not None:
+            self._trailers(cast(Call, stream), block, end)
+            return
+        if not stream_id & 1 or stream_id <= self._last_id:
+            self._late_headers(stream_id, block)
+            return
+        self._last_id = stream_id
+        try:
+            asked = self.cached(block, request.read)
+        except Malformed as error:
+            raise StreamFault(stream_id, Code.PROTOCOL_ERROR, str(error)) from None
+        self._open_call(stream_id, asked, end)
+
+    def _late_headers(self, stream_id: int, block: bytes) -> None:
+        if stream_id not in self._forgiven:
+            code = Code.STREAM_CLOSED if stream_id & 1 else Code.PROTOCOL_ERROR
+            raise ConnectionFault(code, "HEADERS on a closed stream or one a client cannot open")
+        self._decoder.decode(block)
+        self._count_control()
+
+    def _open_call(self, stream_id: int, asked: Request | None, end: bool) -> None:
+        if self._final or max(self._working, len(self.streams)) >= self.limits.streams:
+            raise StreamFault(stream_id, Code.REFUSED_STREAM, "too many calls, or the server is stopping")
+        if asked is None:
+            raise StreamFault(stream_id, Code.ENHANCE_YOUR_CALM, "header list is too large")
+        deadline = _FOREVER if asked.timeout_s == _FOREVER else self._host.clock() + asked.timeout_s
+        call = Call(self, stream_id, asked, deadline)
+        call.remote_closed = end
+        self.streams[stream_id] = call
+        self._working += 1
+        if asked.grpc and (asked.refusal is not None or asked.path not in self._host.methods):
+            refusal = asked.refusal or RpcError(Status.UNIMPLEMENTED, f"unknown method {asked.path}")
+            self._refuse(call, refusal)
+        if end:
+            self._complete(call)
+
+    def _refuse(self, call: Call, error: RpcError) -> None:
+        """Answer before the request is complete; what still comes of it is not looked at."""
+        call.parts = None
+        call.fail(error.status, error.message)
+
+    def _trailers(self, call: Call, block: bytes, end: bool) -> None:
+        if call.remote_closed:
+            raise StreamFault(call.id, Code.STREAM_CLOSED, "HEADERS after the end of the stream")
+        try:
+            fits = request.check_trailers(self._decoder.decode(block))
+        except Malformed as error:
+            raise StreamFault(call.id, Code.PROTOCOL_ERROR, str(error)) from None
+        if not end or not fits:
+            raise StreamFault(call.id, Code.PROTOCOL_ERROR, "trailers without an end, or too large")
+        self._complete(call)
+
+    def _data(self, stream: Stream, payload: bytes, end: bool) -> None:
+        call = cast(Call, stream)
+        call.received += len(payload)
+        if not call.answered and payload:
+            if call.parts is None:
+                call.parts = [payload]
+            else:
+                call.parts.append(payload)
+            if not end:
+                self._foresee(call)
+        if end:
+            self._complete(call)
+        else:
+            self.grant(call)
+
+    def _foresee(self, call: Call) -> None:
+        """Refuse what is too large as soon as it says so; make room for a message that comes in parts."""
+        parts = call.parts or []
+        if len(parts) >= _MANY_PARTS and call.received < len(parts) * _SMALL_PART:
+            parts[:] = [b"".join(parts)]
+        if not call.request.grpc:
+            if call.received > self.limits.http_body_bytes:
+                raise StreamFault(call.id, Code.ENHANCE_YOUR_CALM, "the body is too large")
+        elif call.declared:
+            if call.received > call.declared:
+                self._refuse(call, RpcError(Status.INTERNAL, "more than one message in a unary request"))
+        elif call.received >= messages.PREFIX_BYTES:
+            parts[:] = [b"".join(parts)]
+            self._reserve(call, messages.PREFIX.unpack_from(parts[0])[1])
+
+    def _reserve(self, call: Call, length: int) -> None:
+        call.declared = length + messages.PREFIX_BYTES
+        if length > self.limits.message_bytes:
+            self._refuse(call, messages.too_large(length, self.limits.message_bytes))
+        elif not self._host.assembly.reserve(call, call.declared):
+            self._refuse(call, RpcError(Status.UNAVAILABLE, "the server receives too many large messages"))
+
+    def _complete(self, call: Call) -> None:
+        call.remote_closed = True
+        if call.request.content_length not in (-1, call.received):
+            raise StreamFault(call.id, Code.PROTOCOL_ERROR, "content-length does not fit")
+        if call.declared:
+            self._host.assembly.release(call)
+        if call.answered:
+            if call.local_closed:
+                self.streams.pop(call.id, None)
+            return
+        parts, call.parts = call.parts or [], None
+        call.dispatched = True
+        if not call.request.grpc:
+            asked = call.request.http(b"".join(parts))
+            self._host.http(asked, lambda answer: self._http_answer(call, answer))
+            return
+        try:
+            message = self._message(call, parts)
+        except RpcError as error:
+            call.fail(error.status, error.message)
+            return
+        self._host.methods[call.request.path](call, message)
+
+    def _message(self, call: Call, parts: list[bytes]) -> bytes:
+        if call.received < messages.PREFIX_BYTES:
+            raise RpcError(Status.INTERNAL, "a unary request needs one message")
+        if len(parts[0]) < messages.PREFIX_BYTES:
+            parts = [b"".join(parts)]
+        flag, length = messages.PREFIX.unpack_from(parts[0])
+        if length > self.limits.message_bytes:
+            raise messages.too_large(length, self.limits.message_bytes)
+        if length + messages.PREFIX_BYTES != call.received:
+            raise RpcError(Status.INTERNAL, "a unary request needs one whole message")
+        parts[0] = parts[0][messages.PREFIX_BYTES :]
+        message = parts[0] if len(parts) == 1 else b"".join(parts)
+        if not flag:
+            return message
+        return messages.unpack(flag, message, gzip=call.request.gzip, max_bytes=self.limits.message_bytes)
+
+    def _http_answer(self, call: Call, answer: HttpResponse) -> None:
+        if not call.answered:
+            fields: list[Field] = [
+                (b":status", b"%d" % answer.status),
+                (b"content-type", answer.content_type.encode("latin-1")),
+                (b"content-length", b"%d" % len(answer.body)),
+            ]
+            call.answered = True
+            self.write(frames.headers(call.id, headers.encode(fields), end_stream=False))
+            self.send(call, b"" if call.request.method == "HEAD" else answer.body, b"")
+        self.settled(call)
+
+    def settled(self, call: Call) -> None:
+        """Nothing works for this call any more."""
+        self._working -= 1
+        if call.declared:
+            self._host.assembly.release(call)
+
+    def _close_local(self, stream: Stream) -> None:
+        super()._close_local(stream)
+        if not stream.remote_closed:
+            # The rest of the request is of no use (RFC 9113 8.1).
+            self.reset(stream.id, Code.NO_ERROR)
+        if self._draining:
+            self._end_when_idle()
+
+    def _ended(self, stream: Stream, code: int, *, by_peer: bool) -> None:
+        del code
+        cast(Call, stream).abandon()
+        if by_peer and self._resets.used_up() and self._resets.exceeded(self._host.clock()):
+            raise ConnectionFault(Code.ENHANCE_YOUR_CALM, "too many calls were given up")
+        if self._draining:
+            self._end_when_idle()
+
+    # end
+
+    def _ponged(self, payload: bytes) -> None:
+        if payload == _DRAIN_PING and self._draining:
+            # What the peer sent before it heard of the first GOAWAY is here now.
+            self._final = True
+            self.write(frames.goaway(self._last_id, Code.NO_ERROR))
+            self._end_when_idle()
+
+    def _end_when_idle(self) -> None:
+        if self._final and self.idle and not self.closed:
+            self._flush()
+            self.close()
+
+    def _gone_away(self, last_id: int, code: int, text: str) -> None:
+        """The peer opens no more streams here; it closes the connection itself."""
+
+    def _last_peer_id(self) -> int:
+        return self._last_id
+
+    def _idle(self, stream_id: int) -> bool:
+        return stream_id > self._last_id or not stream_id & 1

@@ -1,0 +1,67 @@
+"""TLS as `[security]` of tidb-binlog 2.12 has it: files, client certificates, their common names; ALPN for both."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from binlake.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Tls:
+    """The files of one `[security]` block, PEM, the same on both sides.
+
+    With `ca` a server asks for a client certificate, and a client checks the server by it (else by the system's).
+    `allowed_cn`: common names a client certificate may have, all when it is empty.
+    """
+
+    ca: Path | None = None
+    cert: Path | None = None
+    key: Path | None = None
+    allowed_cn: tuple[str, ...] = ()
+
+    def server_context(self) -> ssl.SSLContext:
+        """For a server of both HTTP/2 and HTTP/1.1. Raises ConfigError."""
+        if self.cert is None or self.key is None:
+            raise ConfigError("a TLS server needs ssl-cert and ssl-key")
+        if self.allowed_cn and self.ca is None:
+            raise ConfigError("cert-allowed-cn needs ssl-ca: without it no client certificate is checked")
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.set_alpn_protocols(["h2", "http/1.1"])
+        self._load(context)
+        if self.ca is not None:
+            context.verify_mode = ssl.CERT_REQUIRED
+        return context
+
+    def client_context(self) -> ssl.SSLContext:
+        """For a client of HTTP/2. Raises ConfigError."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.set_alpn_protocols(["h2"])
+        if self.ca is None:
+            context.load_default_certs()
+        self._load(context)
+        return context
+
+    def _load(self, context: ssl.SSLContext) -> None:
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        try:
+            if self.ca is not None:
+                context.load_verify_locations(self.ca)
+            if self.cert is not None:
+                context.load_cert_chain(self.cert, self.key)
+        except (OSError, ssl.SSLError) as error:
+            where = {"ssl-ca": self.ca, "ssl-cert": self.cert, "ssl-key": self.key, "reason": error}
+            raise ConfigError("the TLS files cannot be used", where=where) from None
+
+    def allows(self, certificate: Mapping[str, object] | None) -> bool:
+        """Whether a peer with this certificate (as `getpeercert` gives it) may call."""
+        return not self.allowed_cn or any(name in self.allowed_cn for name in _common_names(certificate or {}))
+
+
+def _common_names(certificate: Mapping[str, object]) -> list[str]:
+    subject = certificate.get("subject", ())
+    assert isinstance(subject, tuple)
+    return [value for part in subject for name, value in part if name == "commonName"]

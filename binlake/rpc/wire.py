@@ -1,0 +1,155 @@
+"""The client's end of a socket, TCP, TLS or Unix: blocks only in its waits, so one thread reads while others write."""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import ssl
+
+from binlake.rpc.status import RpcError, Status
+from binlake.rpc.tls import Tls
+
+_READ_BYTES = 1 << 20
+
+
+class Wire:
+    """Connect to `address`, HOST:PORT or unix:PATH. Raises RpcError (UNAVAILABLE). Its owner serialises the calls."""
+
+    def __init__(self, address: str, tls: Tls | None, timeout_s: float) -> None:
+        self._address = address
+        self._unsent = bytearray()
+        self._ssl: ssl.SSLObject | None = None
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        try:
+            self._socket = _connect(address, timeout_s)
+        except (OSError, ValueError) as error:
+            raise self._lost(f"cannot connect: {error}") from None
+        try:
+            if tls is not None:
+                self._handshake(tls)
+            self._socket.setblocking(False)
+        except (OSError, ssl.SSLError) as error:
+            self._socket.close()
+            raise self._lost(f"TLS failed: {error}") from None
+        except BaseException:
+            self._socket.close()
+            raise
+
+    @property
+    def unsent(self) -> bool:
+        """Whether bytes wait for the peer to read."""
+        return bool(self._unsent)
+
+    def write(self, data: bytes) -> None:
+        """Send `data`, or keep what the socket does not take now."""
+        if self._ssl is not None:
+            self._ssl.write(data)
+            data = self._outgoing.read()
+        if self._unsent:
+            self._unsent += data
+            self.flush()
+            return
+        try:
+            sent = self._socket.send(data)
+        except BlockingIOError:
+            sent = 0
+        except OSError as error:
+            raise self._lost(f"connection broke: {error}") from None
+        if sent < len(data):
+            self._unsent += memoryview(data)[sent:]
+
+    def flush(self) -> None:
+        """Send what waits, as far as the socket takes it."""
+        while self._unsent:
+            try:
+                sent = self._socket.send(self._unsent)
+            except BlockingIOError:
+                return
+            except OSError as error:
+                raise self._lost(f"connection broke: {error}") from None
+            del self._unsent[:sent]
+
+    def wait(self, timeout_s: float | None) -> None:
+        """Wait until there is something to read, or to write for what waits. May run beside `write`."""
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN | (select.POLLOUT if self._unsent else 0))
+        poll.poll(None if timeout_s is None else max(0, int(timeout_s * 1000 + 0.999)))
+
+    def wait_writable(self, timeout_s: float) -> None:
+        """Wait until the socket takes more. May run beside `wait`."""
+        poll = select.poll()
+        poll.register(self._socket, select.POLLOUT)
+        poll.poll(int(timeout_s * 1000))
+
+    def read(self) -> bytes | None:
+        """What came; None when nothing did. Raises RpcError at the end of the connection."""
+        try:
+            data = self._socket.recv(_READ_BYTES)
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            raise self._lost(f"connection broke: {error}") from None
+        if not data:
+            raise self._lost("the server closed the connection")
+        if self._ssl is None:
+            return data
+        self._incoming.write(data)
+        return self._decrypted()
+
+    def close(self) -> None:
+        """Close the socket; idempotent."""
+        self._socket.close()
+
+    def _decrypted(self) -> bytes:
+        assert self._ssl is not None
+        parts: list[bytes] = []
+        try:
+            while part := self._ssl.read(_READ_BYTES):
+                parts.append(part)
+        except ssl.SSLWantReadError:
+            pass
+        except ssl.SSLError as error:
+            raise self._lost(f"TLS failed: {error}") from None
+        if answer := self._outgoing.read():
+            self._unsent += answer
+            self.flush()
+        return b"".join(parts)
+
+    def _handshake(self, tls: Tls) -> None:
+        host = self._address.rpartition(":")[0].strip("[]")
+        self._ssl = tls.client_context().wrap_bio(self._incoming, self._outgoing, server_hostname=host)
+        while True:
+            try:
+                self._ssl.do_handshake()
+                return
+            except ssl.SSLWantReadError:
+                pass
+            finally:
+                with contextlib.suppress(BrokenPipeError):
+                    self._socket.sendall(self._outgoing.read())
+            data = self._socket.recv(_READ_BYTES)
+            if not data:
+                raise OSError("the server closed the connection")
+            self._incoming.write(data)
+
+    def _lost(self, text: str) -> RpcError:
+        return RpcError(Status.UNAVAILABLE, text, where={"addr": self._address})
+
+
+def _connect(address: str, timeout_s: float) -> socket.socket:
+    if address.startswith("unix:"):
+        made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        made.settimeout(timeout_s)
+        try:
+            made.connect(address.removeprefix("unix:"))
+        except BaseException:
+            made.close()
+            raise
+        return made
+    host, _, port = address.rpartition(":")
+    made = socket.create_connection((host.strip("[]"), int(port)), timeout_s)
+    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 60_000)
+    return made

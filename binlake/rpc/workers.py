@@ -1,0 +1,143 @@
+"""Handlers that may block: unary ones on a small pool of threads, streaming ones with a thread each."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import structlog
+
+from binlake.rpc.call import Call, Handler
+from binlake.rpc.status import RpcError, Status
+
+log = structlog.get_logger()
+
+_THREADS = 16
+_WAITING_BYTES = 1 << 20  # of one stream, before its thread has to wait
+_LOOK_S = 1.0
+
+
+class Workers:
+    """Threads for one server; `loop` is the server's."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, streaming_calls: int) -> None:
+        self.loop = loop
+        self._pool = ThreadPoolExecutor(_THREADS, "rpc-worker")
+        self._streaming_calls = streaming_calls
+        self._streams: set[threading.Thread] = set()
+
+    def run(self, work: Callable[[], Callable[[], None]]) -> None:
+        """Do `work` on the pool, then what it returns on the loop."""
+        self._pool.submit(lambda: self.later(work()))
+
+    def later(self, action: Callable[[], None]) -> None:
+        """Run `action` on the loop; from any thread. Without a loop there is nobody left to tell."""
+        if not self.loop.is_closed():
+            self.loop.call_soon_threadsafe(action)
+
+    def unary(self, work: Callable[[bytes], bytes]) -> Handler:
+        """A handler that answers with what `work(request)` gives; it may raise RpcError."""
+
+        def answered(call: Call, message: bytes) -> Callable[[], None]:
+            try:
+                answer = work(message)
+            except RpcError as error:
+                status, text = error.status, error.message
+                return lambda: call.fail(status, text)
+            except Exception as error:
+                log.exception("handler_failed", method=call.request.path)
+                text = f"{type(error).__name__}: {error}"
+                return lambda: call.fail(Status.UNKNOWN, text)
+            return lambda: call.reply(answer)
+
+        return lambda call, message: self.run(lambda: answered(call, message))
+
+    def streaming(self, work: Callable[[bytes, Sink], None]) -> Handler:
+        """A handler that runs `work(request, sink)` in its own thread; OK when it returns. It may raise RpcError."""
+
+        def start(call: Call, message: bytes) -> None:
+            if len(self._streams) >= self._streaming_calls:
+                call.fail(Status.UNAVAILABLE, f"{len(self._streams)} streams run already")
+                return
+            sink = Sink(self, call)
+            thread = threading.Thread(target=self._stream, args=(work, message, sink), name="rpc-stream", daemon=True)
+            self._streams.add(thread)
+            thread.start()
+
+        return start
+
+    def _stream(self, work: Callable[[bytes, Sink], None], message: bytes, sink: Sink) -> None:
+        status, text = Status.OK, ""
+        try:
+            work(message, sink)
+        except RpcError as error:
+            status, text = error.status, error.message
+        except Exception as error:
+            log.exception("handler_failed", method=sink.call.request.path)
+            status, text = Status.UNKNOWN, f"{type(error).__name__}: {error}"
+        thread = threading.current_thread()
+
+        def end() -> None:
+            self._streams.discard(thread)
+            if status is Status.OK:
+                sink.call.finish_ok()
+            else:
+                sink.call.fail(status, text)
+
+        self.later(end)
+
+    def close(self) -> None:
+        """Take no more work."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+class Sink:
+    """Where a streaming handler, one thread, sends its messages. `on_gone`: called on the loop when nobody listens."""
+
+    def __init__(self, workers: Workers, call: Call) -> None:
+        self.call = call
+        self.on_gone: Callable[[], None] | None = None
+        self._workers = workers
+        self._changed = threading.Condition()
+        self._waiting = 0
+        self._alive = True
+        call.on_sent = self._sent
+        call.on_end = self._ended
+
+    @property
+    def alive(self) -> bool:
+        """Whether somebody still listens."""
+        return self._alive
+
+    def send(self, message: bytes) -> bool:
+        """Send one message; see send_framed()."""
+        return self.send_framed(self.call.framed(message))
+
+    def send_framed(self, data: bytes) -> bool:
+        """Send messages that are framed already (Call.framed): many at once cost as little as one.
+
+        Waits while too much is on its way to a slow reader. False: nobody listens any more.
+        """
+        with self._changed:
+            while self._alive and self._waiting >= _WAITING_BYTES:
+                self._changed.wait(_LOOK_S)
+            if not self._alive:
+                return False
+            self._waiting += len(data)
+        self._workers.later(lambda: self.call.send(data))
+        return True
+
+    def _sent(self, size: int) -> None:
+        with self._changed:
+            self._waiting -= size
+            if self._waiting < _WAITING_BYTES:
+                self._changed.notify()
+
+    def _ended(self) -> None:
+        with self._changed:
+            self._alive = False
+            self._changed.notify()
+        if self.on_gone is not None:
+            self.on_gone()

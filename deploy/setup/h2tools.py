@@ -1,0 +1,71 @@
+"""Puts HTTP/2 tools below `.local`, without root: nghttp2's h2load and nghttp, and h2spec where Go is. Tests only."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from deploy.setup import debian
+from deploy.setup.common import LOCAL, SetupError, command, find_program, only_one, run, say, staged
+
+NGHTTP2 = LOCAL / "nghttp2"
+H2SPEC = LOCAL / "h2spec"
+PACKAGES = ("nghttp2-client",)
+_MODULE = "github.com/summerwind/h2spec/cmd/h2spec@v2.2.1+incompatible"
+_GO_FOLDERS = ("/usr/local/go/bin", "/usr/lib/go/bin")
+
+
+def program(name: str) -> Path | None:
+    """`h2load`, `nghttp` or `h2spec`: the system's, else the unpacked one; None when there is none."""
+    unpacked = H2SPEC / "bin/h2spec" if name == "h2spec" else NGHTTP2 / "usr/bin" / name
+    return find_program(name) or (unpacked if unpacked.exists() else None)
+
+
+def environment() -> dict[str, str]:
+    """What the unpacked programs need beside the process's own environment."""
+    path = debian.library_path(NGHTTP2)
+    return {**os.environ, "LD_LIBRARY_PATH": path} if path else dict(os.environ)
+
+
+def install_nghttp2() -> Path:
+    """Make sure that h2load and nghttp are there. Raises SetupError."""
+    with only_one("nghttp2"):
+        found = program("h2load")
+        if found is not None:
+            return found
+        say("nghttp2", f"downloading nghttp2's clients into {NGHTTP2}")
+        try:
+            with staged(NGHTTP2) as tree:
+                debian.unpack(PACKAGES, tree)
+        except SetupError as error:
+            raise SetupError(f"{error}; install nghttp2's clients by the system's package manager") from None
+        return NGHTTP2 / "usr/bin/h2load"
+
+
+def install_h2spec() -> str:
+    """Make sure that h2spec is there, if Go and its modules are; what came of it: one test needs it, nobody else."""
+    with only_one("h2spec"):
+        found = program("h2spec")
+        if found is not None:
+            return str(found)
+        go = _go()
+        if go is None:
+            return "not installed: it needs Go; its test is left out"
+        say("h2spec", f"building it into {H2SPEC}")
+        try:
+            with staged(H2SPEC) as tree:
+                cache = {"GOBIN": str(tree / "bin"), "GOFLAGS": "-modcacherw"}
+                run([str(go), "install", _MODULE], env={**os.environ, **cache})
+        except SetupError as error:
+            return f"not installed, its test is left out: {error}"
+        return str(H2SPEC / "bin/h2spec")
+
+
+def _go() -> Path | None:
+    places = [Path(folder) / "go" for folder in _GO_FOLDERS]
+    return find_program("go") or next((place for place in places if place.exists()), None)
+
+
+if __name__ == "__main__":
+    sys.exit(command("nghttp2", lambda: str(install_nghttp2())) or command("h2spec", install_h2spec))

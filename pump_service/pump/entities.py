@@ -1,0 +1,83 @@
+"""PullBinlogResp messages for the wire, many at once: as protobuf would write them, at a tenth of its cost.
+
+entity (field 1) = pos (1, empty: Go emits it), payload (2), meta (4) = startTs (1), commitTs (2). Before each message
+stands gRPC's prefix. Timestamps of a batch become varints in columns.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
+
+from binlake.wire.pump_pb2 import PullBinlogResp
+
+_PREFIX = struct.Struct(">BI")
+_FEW = 8
+_NINE = 1 << 56  # timestamps from here below 2^63 are varints of nine bytes: all since 2016
+_META_BYTES = 20
+_SHIFTS = np.arange(0, 63, 7, dtype=np.uint64)
+
+Entity = tuple[int, int, bytes]
+"""start_ts, commit_ts, payload."""
+
+
+def message(start_ts: int, commit_ts: int, payload: bytes) -> bytes:
+    """One PullBinlogResp."""
+    response = PullBinlogResp()
+    entity = response.entity
+    entity.pos.SetInParent()
+    entity.payload = payload
+    entity.meta.startTs = start_ts
+    entity.meta.commitTs = commit_ts
+    return response.SerializeToString()
+
+
+def framed(batch: Sequence[Entity]) -> bytes:
+    """The messages of `batch`, each with its prefix."""
+    least = min((min(start_ts, commit_ts) for start_ts, commit_ts, _ in batch), default=0)
+    if len(batch) < _FEW or least < _NINE:
+        return b"".join(_alone(message(*entity)) for entity in batch)
+    metas = _metas(batch)
+    out: list[bytes] = []
+    at = 0
+    for _, _, payload in batch:
+        following = at + _META_BYTES
+        out += (_head(len(payload)), payload, b"\x22\x14", metas[at:following])
+        at = following
+    return b"".join(out)
+
+
+def _alone(response: bytes) -> bytes:
+    return _PREFIX.pack(0, len(response)) + response
+
+
+def _metas(batch: Sequence[Entity]) -> bytes:
+    """Meta messages of 20 bytes each."""
+    ts = np.array([entity[:2] for entity in batch], np.uint64)
+    out = np.empty((len(batch), _META_BYTES), np.uint8)
+    out[:, 0], out[:, 10] = 0x08, 0x10
+    for column, begin in ((0, 1), (1, 11)):
+        out[:, begin : begin + 9] = (ts[:, column, None] >> _SHIFTS) & np.uint64(0x7F) | np.uint64(0x80)
+        out[:, begin + 8] &= 0x7F
+    return out.tobytes()
+
+
+@lru_cache(4096)
+def _head(size: int) -> bytes:
+    """All that comes before a payload of `size` bytes whose meta has 20."""
+    payload = b"\x12" + _varint(size) if size else b""
+    entity = 2 + len(payload) + size + 2 + _META_BYTES
+    response = b"\x0a" + _varint(entity)
+    return _PREFIX.pack(0, len(response) + entity) + response + b"\x0a\x00" + payload
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)

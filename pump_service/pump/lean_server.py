@@ -1,0 +1,152 @@
+"""The pump on binlake.rpc: the loop answers WriteBinlog from the group commit, PullBinlogs goes many messages at once.
+
+The statuses are those of grpc_server.py, the pump on grpcio: tests hold the two against each other.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import structlog
+from google.protobuf.message import DecodeError
+
+from binlake.errors import BinlakeError, ConfigError, LostRange, Transient
+from binlake.rpc import Call, HttpHandler, RpcError, RpcServer, Sink, Status, Tls
+from binlake.wire.pump_pb2 import PullBinlogReq, WriteBinlogReq
+from pump_service.pump import entities
+from pump_service.pump.entities import Entity
+from pump_service.pump.service import PumpService
+
+log = structlog.get_logger()
+
+_CHUNK_BYTES = 256 << 10
+
+
+class LeanServer:
+    """Serves binlog.Pump, binlake.wire.PumpAdmin, gRPC health, and `http` for all else, on one port.
+
+    Also on the Unix socket `socket` if given. Raises Permanent when it cannot listen, ConfigError for TLS files.
+    """
+
+    def __init__(
+        self,
+        service: PumpService,
+        address: str,
+        *,
+        http: HttpHandler | None = None,
+        tls: Tls | None = None,
+        socket: Path | None = None,
+    ) -> None:
+        self._service = service
+        self.rpc = RpcServer(http=http)
+        self._stored: deque[tuple[Call, BinlakeError | None]] = deque()
+        self._answering = False
+        self.rpc.add("/binlog.Pump/WriteBinlog", self._write)
+        self.rpc.add_streaming("/binlog.Pump/PullBinlogs", self._pull)
+        self.rpc.add_blocking("/binlake.wire.PumpAdmin/Info", lambda _: service.info().SerializeToString())
+        self._write_waiting = self.rpc.blocking(self._wait_and_write)
+        try:
+            self.address = self.rpc.listen(address, tls)
+            if socket is not None:
+                self.rpc.listen_unix(socket)
+        except BaseException:
+            self.rpc.stop(0)
+            raise
+
+    def start(self) -> None:
+        """Begin to answer."""
+        self.rpc.start()
+
+    def stop(self, grace_s: float) -> None:
+        """Let running calls finish for at most `grace_s`, then end them."""
+        self.rpc.stop(grace_s)
+
+    def _write(self, call: Call, message: bytes) -> None:
+        try:
+            request = WriteBinlogReq.FromString(message)
+        except DecodeError as error:
+            call.fail(Status.INTERNAL, f"damaged WriteBinlogReq: {error}")
+            return
+        try:
+            self._service.submit(request.clusterID, request.payload, partial(self._on_stored, call))
+        except Transient:
+            # Too much is in flight, maybe: the caller waits for room, the loop must not.
+            self._write_waiting(call, message)
+        except BinlakeError as error:
+            self._refuse(call, error)
+
+    def _wait_and_write(self, message: bytes) -> bytes:
+        request = WriteBinlogReq.FromString(message)
+        try:
+            stored = self._service.write(request.clusterID, request.payload)
+            if stored is not None:
+                stored.result()
+        except BinlakeError as error:
+            log.warning("write_refused", error=str(error))
+            raise RpcError(Status.UNKNOWN, str(error)) from error
+        return b""
+
+    def _on_stored(self, call: Call, error: BinlakeError | None) -> None:
+        # On the log's thread, for each binlog of a batch: the loop is woken once.
+        self._stored.append((call, error))
+        if not self._answering:
+            self._answering = True
+            self.rpc.later(self._answer)
+
+    def _answer(self) -> None:
+        self._answering = False
+        stored = self._stored
+        while stored:
+            call, error = stored.popleft()
+            if error is None:
+                call.reply(b"")
+            else:
+                self._refuse(call, error)
+
+    @staticmethod
+    def _refuse(call: Call, error: BinlakeError) -> None:
+        log.warning("write_refused", error=str(error))
+        call.fail(Status.UNKNOWN, str(error))
+
+    def _pull(self, message: bytes, sink: Sink) -> None:
+        try:
+            request = PullBinlogReq.FromString(message)
+        except DecodeError as error:
+            raise RpcError(Status.INTERNAL, f"damaged PullBinlogReq: {error}") from None
+        service = self._service
+        sink.on_gone = service.wake
+        try:
+            for batch in service.pull_batches(request.clusterID, request.startFrom.offset, lambda: sink.alive):
+                for chunk in _chunks(batch, sink):
+                    if not sink.send_framed(chunk):
+                        return
+        except BinlakeError as error:
+            log.error("pull_failed", error=str(error))
+            raise RpcError(_pull_status(error), str(error)) from error
+        if not service.serving:
+            raise RpcError(Status.UNAVAILABLE, "the pump is stopping")
+
+
+def _chunks(batch: list[Entity], sink: Sink) -> Iterator[bytes]:
+    """`batch` as framed messages, in pieces that do not hold the loop for long."""
+    if sink.call.request.gzip:
+        for entity in batch:
+            yield sink.call.framed(entities.message(*entity))
+        return
+    first, size = 0, 0
+    for at, entity in enumerate(batch):
+        size += len(entity[2])
+        if size >= _CHUNK_BYTES:
+            yield entities.framed(batch[first : at + 1])
+            first, size = at + 1, 0
+    if first < len(batch):
+        yield entities.framed(batch[first:])
+
+
+def _pull_status(error: BinlakeError) -> Status:
+    if isinstance(error, LostRange):
+        return Status.OUT_OF_RANGE
+    return Status.FAILED_PRECONDITION if isinstance(error, ConfigError) else Status.DATA_LOSS

@@ -1,0 +1,321 @@
+"""Calls end to end: our client and grpcio's, on our server and grpcio's; nobody can tell which is which."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent import futures
+from itertools import islice
+from pathlib import Path
+
+import grpc
+import pytest
+from rpc_helpers import ECHO, EMPTY, LATE, STREAM, TestServer, raw, serving, until
+
+from binlake.rpc import Channel, Limits, RpcError, Status
+
+BIG = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1))
+Unary = Callable[..., bytes]
+
+
+class GrpcioClient:
+    """grpcio with the face of our Channel."""
+
+    def __init__(self, address: str, *, gzip: bool = False) -> None:
+        self._compression = grpc.Compression.Gzip if gzip else None
+        self._channel = grpc.insecure_channel(address, options=BIG)
+
+    def call(self, method: str, message: bytes, timeout_s: float | None = 10) -> bytes:
+        try:
+            return self._channel.unary_unary(method)(message, timeout=timeout_s, compression=self._compression)
+        except grpc.RpcError as error:
+            raise RpcError(Status[error.code().name], error.details() or "") from None
+
+    def stream(self, method: str, message: bytes) -> Iterator[bytes]:
+        try:
+            yield from self._channel.unary_stream(method)(message, timeout=30, compression=self._compression)
+        except grpc.RpcError as error:
+            raise RpcError(Status[error.code().name], error.details() or "") from None
+
+    def __enter__(self) -> GrpcioClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._channel.close()
+
+
+class GrpcioServer(grpc.GenericRpcHandler):
+    """The same methods as the TestServer, on grpcio."""
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
+        unary = {ECHO: lambda m, _: m, EMPTY: lambda _m, _: b"", "/t.T/Upper": lambda m, _: m.upper()}
+        unary["/t.T/Refuse"] = self._refuse
+        stream = {STREAM: self._stream, "/t.T/StreamRefuse": self._stream_refuse}
+        method = handler_call_details.method
+        if method in unary:
+            return grpc.unary_unary_rpc_method_handler(unary[method])
+        return grpc.unary_stream_rpc_method_handler(stream[method]) if method in stream else None
+
+    def _refuse(self, message: bytes, context: grpc.ServicerContext) -> bytes:
+        code = next(code for code in grpc.StatusCode if code.value[0] == int(message))
+        context.abort(code, "because: 100% ünwell")
+
+    def _stream(self, message: bytes, _: grpc.ServicerContext) -> Iterator[bytes]:
+        count, size = map(int, message.split())
+        for _ in range(count):
+            yield b"s" * size
+
+    def _stream_refuse(self, message: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
+        yield message
+        context.abort(grpc.StatusCode.OUT_OF_RANGE, "no more")
+
+
+@contextlib.contextmanager
+def grpcio_server() -> Iterator[str]:
+    server = grpc.server(futures.ThreadPoolExecutor(8), options=BIG)
+    server.add_generic_rpc_handlers((GrpcioServer(),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    yield f"127.0.0.1:{port}"
+    server.stop(0).wait()
+
+
+@pytest.fixture(params=["lean client, lean server", "grpcio client, lean server", "lean client, grpcio server"])
+def connect(request: pytest.FixtureRequest) -> Iterator[Callable[..., Channel]]:
+    """Makes clients of one server; the three pairs of which one side is ours."""
+    client, server = (part.split()[0] for part in request.param.split(", "))
+    with contextlib.ExitStack() as stack:
+        address = stack.enter_context(grpcio_server()) if server == "grpcio" else stack.enter_context(serving())[1]
+        make = Channel if client == "lean" else GrpcioClient
+        yield lambda **options: stack.enter_context(make(address, **options))
+
+
+@pytest.mark.parametrize("size", [0, 1, 5, 16_384, 65_535, 65_536, 1_000_000, 20 << 20])
+@pytest.mark.parametrize("gzip", [False, True])
+def test_a_message_of_any_size_comes_back_as_it_was(connect: Callable[..., Channel], size: int, gzip: bool) -> None:
+    message = (bytes(range(256)) * (size // 256 + 1))[:size]
+    assert connect(gzip=gzip).call(ECHO, message, 30) == message
+
+
+def test_answers_may_be_empty_or_come_from_a_thread(connect: Callable[..., Channel]) -> None:
+    client = connect()
+    assert client.call(EMPTY, b"x", 10) == b""
+    assert client.call("/t.T/Upper", b"abc", 10) == b"ABC"
+
+
+@pytest.mark.parametrize("status", [status for status in Status if status is not Status.OK])
+def test_each_status_arrives_with_its_text(connect: Callable[..., Channel], status: Status) -> None:
+    with pytest.raises(RpcError) as caught:
+        connect().call("/t.T/Refuse", b"%d" % status, 10)
+    assert (caught.value.status, caught.value.message) == (status, "because: 100% ünwell")
+
+
+def test_an_unknown_method_is_unimplemented(connect: Callable[..., Channel]) -> None:
+    with pytest.raises(RpcError) as caught:
+        connect().call("/t.T/Nothing", b"x" * 200_000, 10)
+    assert caught.value.status is Status.UNIMPLEMENTED
+
+
+@pytest.mark.parametrize(("count", "size"), [(0, 1), (1, 0), (1000, 200), (3, 3_000_000), (2000, 5000)])
+@pytest.mark.parametrize("gzip", [False, True])
+def test_a_stream_gives_every_message(connect: Callable[..., Channel], count: int, size: int, gzip: bool) -> None:
+    found = list(connect(gzip=gzip).stream(STREAM, b"%d %d" % (count, size)))
+    assert found == [b"s" * size] * count
+
+
+def test_a_stream_that_fails_gives_what_came_before(connect: Callable[..., Channel]) -> None:
+    stream = iter(connect().stream("/t.T/StreamRefuse", b"first"))
+    assert next(stream) == b"first"
+    with pytest.raises(RpcError, match="no more") as caught:
+        next(stream)
+    assert caught.value.status is Status.OUT_OF_RANGE
+
+
+def test_a_handler_that_breaks_is_an_unknown_error() -> None:
+    with serving() as (_, address), Channel(address) as channel:
+        with pytest.raises(RpcError, match="IndexError") as caught:
+            channel.call("/t.T/Break", b"short", 10)
+        assert caught.value.status is Status.UNKNOWN
+        assert channel.call(ECHO, b"still here", 10) == b"still here"
+
+
+def test_many_calls_share_a_connection_and_each_gets_its_own_answer() -> None:
+    with serving() as (server, address), Channel(address) as channel:
+        pending = [channel.start(ECHO, b"%d" % number) for number in range(2000)]
+        assert [call.result() for call in reversed(pending)] == [b"%d" % number for number in reversed(range(2000))]
+        wrong: list[int] = []
+
+        def work(number: int) -> None:
+            for turn in range(50):
+                message = b"%d %d" % (number, turn) + b"x" * (number * turn)
+                if channel.call(ECHO, message, 30) != message:
+                    wrong.append(number)
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(32)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert not wrong
+        assert not any(thread.is_alive() for thread in threads)
+        assert len(server._peers) == 1
+
+
+def test_a_stream_and_calls_share_a_connection() -> None:
+    with serving() as (_, address), Channel(address) as channel, channel.stream(STREAM, b"100000 1000") as stream:
+        for batch in islice(stream.batches(), 20):
+            assert batch[0] == b"s" * 1000
+            assert channel.call(ECHO, b"between", 10) == b"between"
+
+
+def test_a_deadline_ends_a_call_on_both_sides() -> None:
+    with serving() as (server, address), Channel(address) as channel:
+        begun = time.monotonic()
+        with pytest.raises(RpcError) as caught:
+            channel.call(LATE, b"", 0.2)
+        assert caught.value.status is Status.DEADLINE_EXCEEDED
+        assert time.monotonic() - begun < 5
+        until(lambda: server.gone == 1, "the server knows")
+        server.answer_late()  # of no use, and of no harm
+        assert channel.call(ECHO, b"x", 10) == b"x"
+
+
+def test_the_server_itself_ends_a_call_at_its_deadline() -> None:
+    with serving() as (server, address), grpc.insecure_channel(address) as channel:
+        call = channel.unary_unary(LATE).future(b"", timeout=0.2)
+        assert call.exception(10).code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        until(lambda: server.gone == 1, "its handler is told")
+
+
+def test_a_cancelled_stream_ends_its_handler() -> None:
+    with serving() as (server, address), Channel(address) as channel:
+        with channel.stream(STREAM, b"100000000 1000") as stream:
+            assert next(iter(stream))
+        until(lambda: server.gone == 1, "the handler is told")
+        until(lambda: not server._workers._streams, "its thread ends")
+        assert channel.call(ECHO, b"x", 10) == b"x"
+
+
+def test_a_stream_that_is_silent_for_too_long_is_an_error() -> None:
+    with serving() as (_, address), Channel(address) as channel:
+        silent = channel.stream(LATE, b"", idle_timeout_s=0.2)
+        with pytest.raises(RpcError, match="nothing came") as caught:
+            next(iter(silent))
+        assert caught.value.status is Status.DEADLINE_EXCEEDED
+
+
+def test_a_message_above_the_limit_is_refused_with_both_numbers_and_the_server_lives() -> None:
+    # S0-07
+    with serving(Limits(message_bytes=100_000)) as (_, address), Channel(address) as channel:
+        for size in (100_001, 5 << 20):
+            with pytest.raises(RpcError, match=f"{size} vs. 100000") as caught:
+                channel.call(ECHO, b"x" * size, 10)
+            assert caught.value.status is Status.RESOURCE_EXHAUSTED
+        assert len(channel.call(ECHO, b"x" * 100_000, 10)) == 100_000
+        bomb = Channel(address, gzip=True, limits=Limits(message_bytes=1000))
+        with bomb, pytest.raises(RpcError, match="larger than max"):
+            bomb.call(ECHO, b"x" * 2000, 10)
+
+
+def test_a_compressed_bomb_is_refused_by_its_unpacked_size() -> None:
+    with serving(Limits(message_bytes=100_000)) as (_, address), GrpcioClient(address, gzip=True) as client:
+        with pytest.raises(RpcError, match="larger than max"):
+            client.call(ECHO, bytes(50 << 20))
+        assert client.call(ECHO, b"x" * 1000) == b"x" * 1000
+
+
+def test_large_messages_share_a_budget_and_one_alone_may_exceed_it() -> None:
+    limits = Limits(assembly_bytes=1 << 20)
+    with serving(limits) as (server, address), Channel(address) as channel:
+        assert len(channel.call(ECHO, bytes(5 << 20), 30)) == 5 << 20
+        with raw(address) as peer:
+            peer.begin(1, 900_000)
+            until(lambda: server.assembly.used > 900_000, "it is on its way")
+            with pytest.raises(RpcError, match="too many large messages") as caught:
+                channel.call(ECHO, bytes(900_000), 10)
+            assert caught.value.status is Status.UNAVAILABLE
+            assert len(channel.call(ECHO, bytes(9000), 10)) == 9000
+        until(lambda: server.assembly.used == 0, "it is given up with its connection")
+        assert len(channel.call(ECHO, bytes(900_000), 10)) == 900_000
+
+
+def test_a_lost_server_is_unavailable_and_a_new_one_is_found() -> None:
+    with serving() as (_, address):
+        channel = Channel(address)
+        assert channel.call(ECHO, b"1", 10) == b"1"
+    with pytest.raises(RpcError) as caught:
+        channel.call(ECHO, b"2", 10)
+    assert caught.value.status is Status.UNAVAILABLE
+    again = TestServer()
+    again.listen(address)
+    again.start()
+    assert channel.call(ECHO, b"3", 10) == b"3"
+    again.stop(0)
+    channel.close()
+
+
+def test_a_stop_lets_running_calls_end_and_takes_no_new_ones() -> None:
+    server = TestServer()
+    address = server.listen("127.0.0.1:0")
+    server.start()
+    channel = Channel(address)
+    running = channel.start(LATE, b"")
+    until(lambda: bool(server.waiting), "it runs")
+    stopping = threading.Thread(target=server.stop, args=(10,))
+    stopping.start()
+    until(lambda: bool(server._listeners) and not server._listeners[0].is_serving(), "it drains")
+    with pytest.raises(RpcError) as caught:
+        Channel(address).call(ECHO, b"new", 1)
+    assert caught.value.status is Status.UNAVAILABLE
+    server.answer_late()
+    assert running.result() == b"late"
+    stopping.join(5)
+    assert not stopping.is_alive()
+    channel.close()
+
+
+def test_a_stop_without_grace_ends_calls_as_unavailable() -> None:
+    with serving() as (server, address), Channel(address) as channel:
+        running = channel.start(LATE, b"")
+        until(lambda: bool(server.waiting), "it runs")
+        server.stop(0.1)
+        with pytest.raises(RpcError) as caught:
+            running.result()
+        assert caught.value.status is Status.UNAVAILABLE
+
+
+def leave_dead_socket(path: Path) -> None:
+    """What a killed server leaves."""
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(path))
+
+
+def test_a_unix_socket_serves_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "pump.sock"
+    for _ in range(2):  # the second finds what a killed server left
+        server = TestServer()
+        server.listen_unix(path)
+        server.start()
+        with Channel(f"unix:{path}") as channel, GrpcioClient(f"unix:{path}") as other:
+            assert channel.call(ECHO, b"x", 10) == other.call(ECHO, b"x") == b"x"
+        server.stop(0)
+        assert not path.exists()
+        leave_dead_socket(path)
+
+
+def test_health_is_checked_and_watched() -> None:
+    check, watch = "/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"
+    with serving() as (server, address), GrpcioClient(address) as client:
+        assert client.call(check, b"") == b"\x08\x01"
+        with pytest.raises(RpcError) as caught:
+            client.call(check, b"\x0a\x04none")
+        assert caught.value.status is Status.NOT_FOUND
+        watching = client.stream(watch, b"\x0a\x01s")
+        assert next(watching) == b"\x08\x03"
+        server.set_serving(True, "s")
+        assert next(watching) == b"\x08\x01"
+        server.set_serving(False, "s")
+        assert next(watching) == b"\x08\x02"

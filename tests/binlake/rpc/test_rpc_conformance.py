@@ -1,0 +1,46 @@
+"""The layer held against others' tools: h2spec's 145 cases, nghttp2's client and its load generator."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+from rpc_helpers import EMPTY, serving
+
+from deploy.setup.h2tools import environment, program
+
+
+def run(name: str, *arguments: str) -> str:
+    """What the tool prints; left out where it is not installed (`make setup-tests`)."""
+    found = program(name)
+    if found is None:
+        pytest.skip(f"{name} is not installed")
+    done = subprocess.run(
+        [found, *arguments], capture_output=True, text=True, timeout=120, env=environment(), check=False
+    )
+    return done.stdout + done.stderr
+
+
+def test_h2spec_finds_no_fault() -> None:
+    with serving() as (_, address):
+        host, _, port = address.rpartition(":")
+        said = run("h2spec", "-h", host, "-p", port, "-o", "3", "-P", "/page")
+    assert re.search(r"(\d{3}) tests, \1 passed, 0 skipped, 0 failed", said), said[-3000:]
+
+
+def test_nghttp_gets_pages_with_priorities_and_a_small_window() -> None:
+    with serving() as (_, address):
+        said = run("nghttp", "-nv", "-w", "8", "-W", "8", "-m", "5", f"http://{address}/page?x=1")
+    assert said.count(":status: 200") == 5, said[-3000:]
+
+
+@pytest.mark.parametrize("streams", ["1", "100"])
+def test_h2load_is_answered_every_time(tmp_path: Path, streams: str) -> None:
+    body = tmp_path / "body"
+    body.write_bytes(b"\x00\x00\x00\x00\x05hello")
+    head = ["-H", "content-type: application/grpc", "-H", "te: trailers"]
+    with serving() as (_, address):
+        said = run("h2load", "-n", "5000", "-c", "4", "-m", streams, "-d", str(body), *head, f"http://{address}{EMPTY}")
+    assert "5000 succeeded, 0 failed, 0 errored, 0 timeout" in said, said

@@ -1,0 +1,226 @@
+"""Plain HTTP on the port of gRPC, over HTTP/1.1 and HTTP/2, cleartext and TLS; who may call with which certificate."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import http.client
+import socket
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+from rpc_helpers import ECHO, STREAM, TestServer, raw, serving
+
+from binlake.errors import ConfigError, Permanent
+from binlake.rpc import Channel, Limits, RpcError, Status, Tls, frames, headers
+
+
+@pytest.fixture
+def address() -> Iterator[str]:
+    with serving() as (_, address):
+        yield address
+
+
+def connection(address: str) -> http.client.HTTPConnection:
+    host, _, port = address.rpartition(":")
+    return http.client.HTTPConnection(host, int(port), timeout=10)
+
+
+def test_pages_answer_beside_grpc_and_keep_the_connection(address: str) -> None:
+    client = connection(address)
+    for _ in range(3):
+        client.request("GET", "/a%20b?x=1&y=&x=2", headers={"X-One": "1"})
+        answer = client.getresponse()
+        assert (answer.status, answer.read()) == (200, b"GET /a b {'x': '2', 'y': ''} 0\n")
+    client.request("POST", "/post", body=b"z" * 70_000)
+    assert client.getresponse().read() == b"POST /post {} 70000\n"
+    client.request("PUT", "/chunks", body=iter([b"ab", b"c"]), encode_chunked=True)
+    assert client.getresponse().read() == b"PUT /chunks {} 3\n"
+    client.request("HEAD", "/head")
+    answer = client.getresponse()
+    assert (answer.read(), answer.headers["content-length"]) == (b"", "16")
+    with Channel(address) as channel:
+        assert channel.call(ECHO, b"x", 10) == b"x"
+
+
+def test_statuses_are_the_pages_and_a_broken_page_is_a_500(address: str) -> None:
+    client = connection(address)
+    for path, status in [("/missing", 404), ("/broken", 500), ("/fine", 200)]:
+        client.request("GET", path)
+        answer = client.getresponse()
+        answer.read()
+        assert answer.status == status
+
+
+def test_requests_that_come_together_are_answered_in_order(address: str) -> None:
+    host, _, port = address.rpartition(":")
+    with socket.create_connection((host, int(port)), 10) as plain:
+        plain.sendall(b"".join(b"GET /%d HTTP/1.1\r\nhost: x\r\n\r\n" % number for number in range(5)))
+        data = b""
+        while b"GET /4 " not in data:
+            data += plain.recv(1 << 16)
+        assert [data.index(b"GET /%d " % number) for number in range(5)] == sorted(
+            data.index(b"GET /%d " % number) for number in range(5)
+        )
+
+
+@pytest.mark.parametrize(
+    ("data", "status"),
+    [
+        (b"GET / HTTP/1.1\r\nhost: x\r\n" + b"a: b\r\n" * 10_000 + b"\r\n", b"431"),
+        (b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 3000000\r\n\r\n" + bytes(2_000_000), b"413"),
+    ],
+)
+def test_what_is_too_large_is_refused(address: str, data: bytes, status: bytes) -> None:
+    host, _, port = address.rpartition(":")
+    with socket.create_connection((host, int(port)), 10) as plain:
+        with contextlib.suppress(OSError):  # refused before all of it was sent
+            plain.sendall(data)
+        assert plain.recv(1 << 16).startswith(b"HTTP/1.1 " + status)
+
+
+def test_a_server_without_pages_has_none() -> None:
+    from binlake.rpc import RpcServer
+
+    server = RpcServer()
+    address = server.listen("127.0.0.1:0")
+    server.start()
+    client = connection(address)
+    client.request("GET", "/status")
+    assert client.getresponse().status == 404
+    server.stop(0)
+
+
+def test_a_taken_port_is_one_clear_error(address: str) -> None:
+    with pytest.raises(Permanent, match="cannot listen"):
+        TestServer().listen(address)
+
+
+class Authority:
+    """A certificate authority in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.key = ec.generate_private_key(ec.SECP256R1())
+        self.cert = self._sign("authority", self.key, ca=True)
+        self.path = folder / "ca.pem"
+        self.path.write_bytes(self.cert.public_bytes(serialization.Encoding.PEM))
+
+    def _sign(self, name: str, key: ec.EllipticCurvePrivateKey, *, ca: bool = False) -> x509.Certificate:
+        now = datetime.datetime.now(datetime.UTC)
+        issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "authority")])
+        builder = x509.CertificateBuilder(issuer, x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]))
+        builder = builder.public_key(key.public_key()).serial_number(x509.random_serial_number())
+        builder = builder.not_valid_before(now - datetime.timedelta(1)).not_valid_after(now + datetime.timedelta(1))
+        names = x509.SubjectAlternativeName([x509.DNSName("localhost")])
+        builder = builder.add_extension(names, False).add_extension(x509.BasicConstraints(ca, None), True)
+        return builder.sign(self.key, hashes.SHA256())
+
+    def tls(self, name: str, *allowed_cn: str) -> Tls:
+        """Files of a certificate for `name`."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        cert, private = self.folder / f"{name}.pem", self.folder / f"{name}.key"
+        cert.write_bytes(self._sign(name, key).public_bytes(serialization.Encoding.PEM))
+        pem, plain = serialization.Encoding.PEM, serialization.NoEncryption()
+        private.write_bytes(key.private_bytes(pem, serialization.PrivateFormat.PKCS8, plain))
+        return Tls(self.path, cert, private, allowed_cn)
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path)
+
+
+@pytest.fixture
+def secure(authority: Authority) -> Iterator[str]:
+    """A server that lets in tidb and drainer."""
+    server = TestServer()
+    _, _, port = server.listen("127.0.0.1:0", authority.tls("pump", "tidb", "drainer")).rpartition(":")
+    server.start()
+    yield f"localhost:{port}"
+    server.stop(0)
+
+
+def test_the_names_on_the_list_call_over_tls(secure: str, authority: Authority) -> None:
+    for name in ("tidb", "drainer"):
+        with Channel(secure, tls=authority.tls(name)) as channel:
+            assert channel.call(ECHO, b"x" * 1_000_000, 10) == b"x" * 1_000_000
+            assert sum(map(len, channel.stream(STREAM, b"5000 1000").batches())) == 5000
+
+
+@pytest.mark.parametrize("name", ["stranger", None])
+def test_another_name_or_none_is_turned_away(secure: str, authority: Authority, name: str | None) -> None:
+    tls = authority.tls(name) if name else Tls(authority.path)
+    with Channel(secure, tls=tls) as channel, pytest.raises(RpcError) as caught:
+        channel.call(ECHO, b"x", 10)
+    assert caught.value.status is Status.UNAVAILABLE
+
+
+def test_grpcio_and_browsers_speak_to_the_same_tls_port(secure: str, authority: Authority) -> None:
+    files = authority.tls("tidb")
+    assert files.cert is not None
+    assert files.key is not None
+    credentials = grpc.ssl_channel_credentials(
+        authority.path.read_bytes(), files.key.read_bytes(), files.cert.read_bytes()
+    )
+    with grpc.secure_channel(secure, credentials) as channel:
+        assert channel.unary_unary(ECHO)(b"x", timeout=10) == b"x"
+    context = files.client_context()
+    context.set_alpn_protocols(["http/1.1"])
+    host, _, port = secure.rpartition(":")
+    client = http.client.HTTPSConnection(host, int(port), timeout=10, context=context)
+    client.request("GET", "/page")
+    assert client.getresponse().read() == b"GET /page {} 0\n"
+
+
+def test_a_server_the_client_does_not_trust_is_an_error(secure: str, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    with Channel(secure, tls=Authority(tmp_path / "other").tls("tidb")) as channel, pytest.raises(RpcError) as caught:
+        channel.call(ECHO, b"x", 10)
+    assert "TLS failed" in caught.value.message
+
+
+def test_a_cleartext_client_of_a_tls_port_and_the_reverse_are_errors(
+    secure: str, authority: Authority, address: str
+) -> None:
+    with Channel(secure) as channel, pytest.raises(RpcError):
+        channel.call(ECHO, b"x", 5)
+    port = address.rpartition(":")[2]
+    with (
+        Channel(f"localhost:{port}", tls=authority.tls("tidb")) as channel,
+        pytest.raises(RpcError, match="TLS failed"),
+    ):
+        channel.call(ECHO, b"x", 5)
+
+
+@pytest.mark.parametrize("tls", [Tls(), Tls(cert=Path("none"), key=Path("none")), Tls(allowed_cn=("x",))])
+def test_tls_files_that_cannot_be_used_are_config_errors(tls: Tls) -> None:
+    with pytest.raises(ConfigError):
+        tls.server_context()
+
+
+def test_alpn_offers_both_protocols(secure: str, authority: Authority) -> None:
+    host, _, port = secure.rpartition(":")
+    for offered in ("h2", "http/1.1"):
+        context = authority.tls("tidb").client_context()
+        context.set_alpn_protocols([offered])
+        with context.wrap_socket(socket.create_connection((host, int(port))), server_hostname=host) as plain:
+            assert isinstance(plain, ssl.SSLSocket)
+            assert plain.selected_alpn_protocol() == offered
+
+
+def test_a_body_over_http2_has_a_limit_too() -> None:
+    fields = [(b":method", b"POST"), (b":scheme", b"http"), (b":path", b"/page")]
+    with serving(Limits(http_body_bytes=1000)) as (_, address), raw(address) as peer:
+        for stream_id, size, kind in [(1, 500, frames.HEADERS), (3, 5000, frames.RST_STREAM)]:
+            peer.send(frames.headers(stream_id, headers.encode(fields), end_stream=False))
+            peer.send(frames.frame(frames.DATA, 0, stream_id, bytes(size)))
+            peer.send(frames.frame(frames.DATA, frames.END_STREAM, stream_id))
+            assert peer.until(kind, stream_id)

@@ -1,0 +1,29 @@
+"""Messages of a pull made by columns are byte for byte those that protobuf makes."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from binlake.wire.pump_pb2 import PullBinlogResp
+from pump_service.pump import entities
+
+TS = st.integers(1 << 56, (1 << 63) - 1) | st.integers(0, 1 << 60)
+BATCHES = st.lists(st.tuples(TS, TS, st.binary(max_size=20) | st.integers(0, 40_000).map(bytes)), max_size=20)
+
+
+@given(BATCHES)
+def test_a_batch_is_its_messages_with_their_prefixes(batch: list[entities.Entity]) -> None:
+    expected = [entities.message(*entity) for entity in batch]
+    assert entities.framed(batch) == b"".join(b"\x00" + len(one).to_bytes(4, "big") + one for one in expected)
+    for message, (start_ts, commit_ts, payload) in zip(expected, batch, strict=True):
+        entity = PullBinlogResp.FromString(message).entity
+        assert (entity.meta.startTs, entity.meta.commitTs, entity.payload) == (start_ts, commit_ts, payload)
+        assert entity.HasField("pos")
+
+
+@given(st.lists(st.tuples(st.integers(1 << 56, (1 << 63) - 1), st.integers(1 << 56, (1 << 63) - 1)), min_size=8))
+def test_real_timestamps_take_the_quick_way(ts: list[tuple[int, int]]) -> None:
+    batch = [(start_ts, commit_ts, b"p" * number) for number, (start_ts, commit_ts) in enumerate(ts)]
+    expected = [entities.message(*entity) for entity in batch]
+    assert entities.framed(batch) == b"".join(b"\x00" + len(one).to_bytes(4, "big") + one for one in expected)

@@ -1,0 +1,152 @@
+"""The pump on the lean layer: what an original's clients sent it, answered and pulled byte for byte; plain HTTP."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from pump_helpers import commit, prewrite, until
+
+from binlake.errors import ConfigError, SourceUnavailable
+from binlake.pumpclient import PumpReader
+from binlake.rpc import Channel, HttpResponse, RpcError, Status
+from binlake.wire.pump_pb2 import WriteBinlogReq
+from pump_service.pump.lean_server import LeanServer
+from pump_service.pump.service import PumpService, State
+from pump_service.pump.storage import Storage, StorageOptions
+
+RECORDED = Path(__file__).parent / "recorded"
+CLUSTER_ID = 7710533641674055416  # of the recording
+WRITE, PULL = "/binlog.Pump/WriteBinlog", "/binlog.Pump/PullBinlogs"
+
+
+class Pump:
+    """Storage, service and the lean server."""
+
+    def __init__(self, folder: Path, memory_bytes: int = 256 << 20) -> None:
+        self.storage = Storage(folder / "pump", StorageOptions(memory_bytes=memory_bytes))
+        self.service = PumpService(self.storage, CLUSTER_ID, free_bytes_needed=0)
+        self.service.state = State.ONLINE
+        pages = {"/status": HttpResponse(200, "text/plain", b"well\n")}
+        self.server = LeanServer(
+            self.service, "127.0.0.1:0", http=lambda asked: pages[asked.path], socket=folder / "pump.sock"
+        )
+        self.server.start()
+        self.address = self.server.address
+
+    def stop(self) -> None:
+        self.service.end_pulls()
+        self.server.stop(1)
+        self.storage.close()
+
+
+@pytest.fixture
+def pump(tmp_path: Path) -> Iterator[Pump]:
+    running = Pump(tmp_path)
+    yield running
+    running.stop()
+
+
+def request(binlog: bytes) -> bytes:
+    return WriteBinlogReq(clusterID=CLUSTER_ID, payload=binlog).SerializeToString()
+
+
+@pytest.mark.parametrize("kind", ["dml.1", "ddl.1"])
+def test_recorded_writes_are_acked_and_pulled_as_the_original_pump_sent_them(pump: Pump, kind: str) -> None:
+    # S0-46, S0-53
+    with Channel(pump.address) as channel:
+        for name in ("WriteBinlogReq.probe", f"WriteBinlogReq.Prewrite.{kind}", f"WriteBinlogReq.Commit.{kind}"):
+            assert channel.call(WRITE, (RECORDED / f"{name}.bin").read_bytes(), 10) == b""
+        with channel.stream(PULL, b"\x08" + request(b"")[1:], idle_timeout_s=10) as stream:
+            assert next(iter(stream)) == (RECORDED / f"PullBinlogResp.Commit.{kind}.bin").read_bytes()
+
+
+def test_a_pull_starts_where_the_recorded_request_says(pump: Pump) -> None:
+    with Channel(pump.address) as channel:
+        for name in ("WriteBinlogReq.Prewrite.dml.1", "WriteBinlogReq.Commit.dml.1"):
+            channel.call(WRITE, (RECORDED / f"{name}.bin").read_bytes(), 10)
+        recorded = (RECORDED / "PullBinlogReq.bin").read_bytes()
+        assert len(next(iter(channel.stream(PULL, recorded, idle_timeout_s=10)))) > 50
+
+
+def test_many_writers_are_answered_by_few_commits_and_all_is_pulled(pump: Pump) -> None:
+    base = 470_000_000_000_000_000
+    with Channel(pump.address) as channel:
+        starts = range(base, base + 3000)
+        for group in ([prewrite(start) for start in starts], [commit(start, start + 10_000) for start in starts]):
+            calls = [channel.start(WRITE, request(binlog.SerializeToString())) for binlog in group]
+            assert {call.result() for call in calls} == {b""}
+    found = [commit_ts for commit_ts, _, _ in PumpReader(pump.address, CLUSTER_ID).pull(0, base + 12_999)]
+    assert found == [start + 10_000 for start in starts]
+
+
+def test_a_compressed_pull_gives_the_same(pump: Pump) -> None:
+    with Channel(pump.address) as channel:
+        for number in range(1, 200, 2):
+            channel.call(WRITE, request(prewrite(number, b"v" * 500).SerializeToString()))
+            channel.call(WRITE, request(commit(number, number + 1).SerializeToString()))
+    until(lambda: pump.storage.watermark == 200, "all is committed")
+    pulls = []
+    for gzip in (False, True):
+        with Channel(pump.address, gzip=gzip) as channel:
+            stream = iter(channel.stream(PULL, b"\x08" + request(b"")[1:], idle_timeout_s=10))
+            pulls.append([next(stream) for _ in range(100)])
+    assert pulls[0] == pulls[1]
+
+
+def test_writers_wait_when_too_much_is_in_flight_and_none_is_lost(tmp_path: Path) -> None:
+    pump = Pump(tmp_path, memory_bytes=20_000)
+    with Channel(pump.address) as channel:
+        binlogs = [prewrite(number, b"v" * 5000) for number in range(1, 200)]
+        calls = [channel.start(WRITE, request(binlog.SerializeToString()), 30) for binlog in binlogs]
+        assert {call.result() for call in calls} == {b""}
+    until(lambda: pump.storage.unmatched()[0] == 199, "all are stored")
+    pump.stop()
+
+
+def test_refusals_name_their_reason(pump: Pump) -> None:
+    with Channel(pump.address) as channel:
+        for message, text in [
+            (WriteBinlogReq(clusterID=1, payload=b"x").SerializeToString(), "cluster id"),
+            (request(b"\xff"), "no binlog"),
+            (b"\xff\xff", "damaged WriteBinlogReq"),
+        ]:
+            with pytest.raises(RpcError, match=text):
+                channel.call(WRITE, message, 10)
+        pump.service.state = State.PAUSING
+        with pytest.raises(RpcError, match="takes no prewrite") as caught:
+            channel.call(WRITE, request(prewrite(5).SerializeToString()), 10)
+        assert caught.value.status is Status.UNKNOWN  # tidb-binlog 2.8
+    with pytest.raises(ConfigError, match="cluster id"):
+        next(PumpReader(pump.address, 1).pull(0))
+
+
+def test_one_port_and_a_unix_socket_serve_grpc_health_and_pages(pump: Pump, tmp_path: Path) -> None:
+    assert httpx.get(f"http://{pump.address}/status").text == "well\n"
+    for address in (pump.address, f"unix:{tmp_path}/pump.sock"):
+        with Channel(address) as channel:
+            assert channel.call(WRITE, (RECORDED / "WriteBinlogReq.probe.bin").read_bytes(), 10) == b""
+            assert channel.call("/grpc.health.v1.Health/Check", b"", 10) == b"\x08\x01"
+
+
+def test_a_stop_ends_pulls_as_unavailable_and_their_threads(pump: Pump) -> None:
+    failures: list[SourceUnavailable] = []
+
+    def pull() -> None:
+        try:
+            list(PumpReader(pump.address, CLUSTER_ID).pull(0))
+        except SourceUnavailable as error:
+            failures.append(error)
+
+    pulls = [threading.Thread(target=pull) for _ in range(5)]
+    for thread in pulls:
+        thread.start()
+    until(lambda: sum(thread.name == "rpc-stream" for thread in threading.enumerate()) == 5, "five pulls run")
+    pump.service.end_pulls()
+    for thread in pulls:
+        thread.join(10)
+    assert ["stopping" in str(error) for error in failures] == [True] * 5
+    until(lambda: not any(thread.name == "rpc-stream" for thread in threading.enumerate()), "their threads end")
