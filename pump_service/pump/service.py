@@ -110,7 +110,7 @@ class PumpService:
             self.metrics.refused(time.perf_counter() - began)
             raise
         if not payload:
-            self.metrics.rpc.observe(time.perf_counter() - began, "WriteBinlog", "succ")
+            self.metrics.probed(time.perf_counter() - began)
             done(None)
 
     def _check_state(self, payload: bytes) -> None:
