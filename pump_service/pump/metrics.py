@@ -46,6 +46,12 @@ class PumpMetrics:
         self._write_seconds(seconds)
         self._write_bytes(size)
 
+    def synced(self, *, fsync_s: float, to_disk_s: float, size: int) -> None:
+        """A batch of `size` bytes is durable: seconds of its write and sync, and of the sync alone."""
+        for kind, seconds in (("fsync", fsync_s), ("to_disk", to_disk_s), ("batch", to_disk_s)):
+            self._seconds.series(kind).observe(seconds)
+        self._bytes.series("batch").observe(size)
+
     def probed(self, seconds: float) -> None:
         """An empty WriteBinlog was accepted."""
         self._write_done(seconds)
