@@ -9,7 +9,6 @@ import structlog
 
 from binlake.errors import ConfigError, Permanent, SourceUnavailable
 from binlake.source import Committed, Locked, RolledBack, Unknown
-from binlake.wire import binlog_pb2 as pb
 from pump_service.pump.metrics import PumpMetrics
 from pump_service.pump.resolver import StatusSource
 from pump_service.pump.sorter import Entry
@@ -40,8 +39,7 @@ class Verdict:
                 hint="what is at or below the watermark may be landed already",
             )
         said = self._check_source(prewrite, commit_ts)
-        kind = pb.Commit if commit_ts else pb.Rollback
-        self._storage.append(pb.Binlog(tp=kind, start_ts=start_ts, commit_ts=commit_ts).SerializeToString()).result()
+        self._storage.end(start_ts, commit_ts or None)
         self._metrics.forced.add()
         log.warning("outcome_forced_by_command", start_ts=start_ts, commit_ts=commit_ts, source_said=said)
 
