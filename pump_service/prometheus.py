@@ -66,6 +66,30 @@ class Reading:
             yield f"{self.name}{_braces([(self._label, value)] if self._label else [])} {_number(number)}"
 
 
+class Series:
+    """The observations of one label combination; made by `Histogram.series`, kept by who observes often."""
+
+    __slots__ = ("_buckets", "_counts", "_lock", "_total")
+
+    def __init__(self, buckets: list[float]) -> None:
+        self._buckets = buckets
+        self._counts = [0] * (len(buckets) + 1)
+        self._total = 0.0
+        self._lock = threading.Lock()
+
+    def observe(self, value: float) -> None:
+        """Count one observation."""
+        at = bisect_left(self._buckets, value)
+        with self._lock:
+            self._counts[at] += 1
+            self._total += value
+
+    def read(self) -> tuple[list[int], float]:
+        """Observations of each bucket, not cumulative, and their sum."""
+        with self._lock:
+            return list(self._counts), self._total
+
+
 class Histogram:
     """Counts observations by bucket and label values; a label combination is on the page from its first one on."""
 
@@ -76,32 +100,30 @@ class Histogram:
         self.text = text
         self._labels = tuple(labels)
         self._buckets = list(buckets)
-        self._counts: dict[Labels, list[int]] = {}
-        self._sums: dict[Labels, float] = {}
+        self._series: dict[Labels, Series] = {}
         self._lock = threading.Lock()
 
-    def observe(self, value: float, *labels: str) -> None:
-        """Count one observation for these label values."""
-        at = bisect_left(self._buckets, value)
+    def series(self, *labels: str) -> Series:
+        """Where to observe for these label values."""
         with self._lock:
-            counts = self._counts.get(labels)
-            if counts is None:
-                counts = self._counts[labels] = [0] * (len(self._buckets) + 1)
-            counts[at] += 1
-            self._sums[labels] = self._sums.get(labels, 0.0) + value
+            return self._series.setdefault(labels, Series(self._buckets))
 
     def samples(self) -> Iterator[str]:
         """The lines of the page: cumulative buckets, sum, count."""
         with self._lock:
-            found = [(labels, list(counts), self._sums[labels]) for labels, counts in sorted(self._counts.items())]
-        for labels, counts, total in found:
-            pairs = sorted(zip(self._labels, labels, strict=True))
-            seen = 0
-            for bound, count in zip([*self._buckets, float("inf")], counts, strict=True):
-                seen += count
-                yield f"{self.name}_bucket{_braces([*pairs, ('le', _number(bound))])} {seen}"
-            yield f"{self.name}_sum{_braces(pairs)} {_number(total)}"
-            yield f"{self.name}_count{_braces(pairs)} {seen}"
+            found = sorted(self._series.items())
+        for labels, series in found:
+            counts, total = series.read()
+            if any(counts):
+                yield from self._lines(sorted(zip(self._labels, labels, strict=True)), counts, total)
+
+    def _lines(self, pairs: list[tuple[str, str]], counts: list[int], total: float) -> Iterator[str]:
+        seen = 0
+        for bound, count in zip([*self._buckets, float("inf")], counts, strict=True):
+            seen += count
+            yield f"{self.name}_bucket{_braces([*pairs, ('le', _number(bound))])} {seen}"
+        yield f"{self.name}_sum{_braces(pairs)} {_number(total)}"
+        yield f"{self.name}_count{_braces(pairs)} {seen}"
 
 
 Instrument = Counter | Reading | Histogram

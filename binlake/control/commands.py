@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from urllib.parse import quote
 
-from binlake.control.http import ask
+from binlake.control.http import Identity, ask
 from binlake.control.nodes import is_stale, not_taken, shown, table, time_of
 from binlake.errors import Permanent
 from binlake.placement import EtcdClient, NodeStatus, PdClient, Registry
@@ -32,6 +32,17 @@ def add_pd_urls(parser: argparse.ArgumentParser) -> None:
     add_option(
         parser, "pd-urls", default="http://127.0.0.1:2379", metavar="URLS", help="PD, comma list (default %(default)s)"
     )
+
+
+def add_identity(parser: argparse.ArgumentParser) -> None:
+    """Declare `--ssl-ca`, `--ssl-cert`, `--ssl-key`: for nodes that speak TLS."""
+    for name, text in (("ca", "authority of the node's certificate"), ("cert", "own certificate"), ("key", "its key")):
+        add_option(parser, f"ssl-{name}", default="", metavar="FILE", help=f"{text}, PEM; for a node with TLS")
+
+
+def identity(args: argparse.Namespace) -> Identity:
+    """The files given."""
+    return Identity(args.ssl_ca, args.ssl_cert, args.ssl_key)
 
 
 @contextlib.contextmanager
@@ -163,17 +174,18 @@ class _Action:
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """The node."""
         _add_node(parser)
+        add_identity(parser)
 
     def run(self, args: argparse.Namespace) -> int:
         """Ask it; it acts after its answer."""
         with open_registry(args.pd_urls) as registry:
             node = self._node(registry, args.node_id)
-            self._apply(registry, node)
+            self._apply(registry, node, identity(args))
         return 0
 
-    def _apply(self, registry: Registry, node: NodeStatus) -> None:
+    def _apply(self, registry: Registry, node: NodeStatus, identity: Identity) -> None:
         del registry
-        ask("PUT", node.host, f"/state/{quote(node.node_id, safe='')}/{self.action}")
+        ask("PUT", node.host, f"/state/{quote(node.node_id, safe='')}/{self.action}", identity)
         print(f"Apply action on node success: {self.action} {node.node_id}")
 
     def _node(self, registry: Registry, node_id: str) -> NodeStatus:
@@ -196,8 +208,8 @@ class OfflinePumpCommand(_Action):
     help = "take a pump out for good: it takes no prewrites, waits for its consumers, and goes offline"
     action = "close"
 
-    def _apply(self, registry: Registry, node: NodeStatus) -> None:
-        super()._apply(registry, node)
+    def _apply(self, registry: Registry, node: NodeStatus, identity: Identity) -> None:
+        super()._apply(registry, node, identity)
         missing = not_taken(node, registry.drainers())
         print("it goes offline when consumers have taken all it holds" + (f"; not yet: {missing}" if missing else ""))
 
@@ -214,14 +226,14 @@ class PauseDrainerCommand(_Action):
             raise unknown_node(DRAINERS + node_id)
         return found.status
 
-    def _apply(self, registry: Registry, node: NodeStatus) -> None:
+    def _apply(self, registry: Registry, node: NodeStatus, identity: Identity) -> None:
         if not node.host:
             raise Permanent(
                 "this consumer is a replication of Binlake: no process to pause",
                 where={"drainer": node.node_id, "state": node.state},
                 hint="pause its DAG in Airflow",
             )
-        super()._apply(registry, node)
+        super()._apply(registry, node, identity)
 
 
 class OfflineDrainerCommand(PauseDrainerCommand):
@@ -230,9 +242,9 @@ class OfflineDrainerCommand(PauseDrainerCommand):
     help = "take a consumer out for good: pumps no longer wait for it"
     action = "close"
 
-    def _apply(self, registry: Registry, node: NodeStatus) -> None:
+    def _apply(self, registry: Registry, node: NodeStatus, identity: Identity) -> None:
         if node.host:
-            super()._apply(registry, node)
+            super()._apply(registry, node, identity)
             return
         # A replication has no process: its entry is all there is of it (S0-74).
         registry.set_drainer_state(node.node_id, "offline")

@@ -6,7 +6,7 @@ import argparse
 import json
 from typing import Any
 
-from binlake.control.commands import add_option, add_pd_urls, open_registry
+from binlake.control.commands import add_identity, add_option, add_pd_urls, identity, open_registry
 from binlake.control.http import ask
 from binlake.placement.registry import PUMPS, unknown_node
 
@@ -29,6 +29,7 @@ class TxnCommand:
         outcome.add_argument("--rolled-back", action="store_true", help="it was rolled back: its rows are dropped")
         for one in (show, resolve):
             add_pd_urls(one)
+            add_identity(one)
             add_option(one, "pump", required=True, metavar="NODE", help="node id of the pump that holds it")
 
     def run(self, args: argparse.Namespace) -> int:
@@ -37,12 +38,13 @@ class TxnCommand:
             entry = registry.pump(args.pump)
         if entry is None:
             raise unknown_node(PUMPS + args.pump)
+        own = identity(args)
         if args.action == "show":
-            found = ask("GET", entry.status.host, f"/debug/binlog/{args.ts}?format=json")["data"]
+            found = ask("GET", entry.status.host, f"/debug/binlog/{args.ts}?format=json", own)["data"]
             print(json.dumps(found) if args.json else _words(found))
             return 0
         outcome = "rollback" if args.rolled_back else f"commit/{args.commit_ts}"
-        print(ask("PUT", entry.status.host, f"/txn/{args.ts}/{outcome}")["message"])
+        print(ask("PUT", entry.status.host, f"/txn/{args.ts}/{outcome}", own)["message"])
         return 0
 
 

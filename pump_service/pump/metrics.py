@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 from binlake import tso
 from pump_service.prometheus import Counter, Histogram, Instrument, Reading, exponential, page
@@ -16,61 +15,59 @@ from pump_service.pump.storage import Storage
 _STORAGE = "binlog_pump_storage"
 
 
-@dataclass
 class PumpMetrics:
     """Instruments that the service counts with."""
 
-    rpc: Histogram = field(
-        default_factory=lambda: Histogram(
+    def __init__(self) -> None:
+        self._rpc = Histogram(
             "binlog_pump_rpc_duration_seconds",
             "Bucketed histogram of processing time (s) of rpc queries.",
             ("method", "label"),
             exponential(0.00005, 2, 18),
         )
-    )
-    lost: Counter = field(
-        default_factory=lambda: Counter("binlog_pump_loss_binlog_count", "Writes that were refused or failed")
-    )
-    write_seconds: Histogram = field(
-        default_factory=lambda: Histogram(
+        self._seconds = Histogram(
             f"{_STORAGE}_write_binlog_duration_time",
             "Bucketed histogram of write time (s) of binlog.",
             ("type",),
             exponential(0.00005, 2, 20),
         )
-    )
-    write_bytes: Histogram = field(
-        default_factory=lambda: Histogram(
-            f"{_STORAGE}_write_binlog_size", "Bytes of a write", ("type",), exponential(16, 2, 25)
-        )
-    )
-    errors: Counter = field(
-        default_factory=lambda: Counter(f"{_STORAGE}_error_count", "Failures of the storage", ("type",))
-    )
-    forced: Counter = field(
-        default_factory=lambda: Counter(
-            "binlake_pump_forced_resolutions_total", "Prewrites whose outcome an operator decided"
-        )
-    )
+        self._bytes = Histogram(f"{_STORAGE}_write_binlog_size", "Bytes of a write", ("type",), exponential(16, 2, 25))
+        self._lost = Counter("binlog_pump_loss_binlog_count", "Writes that were refused or failed")
+        self.errors = Counter(f"{_STORAGE}_error_count", "Failures of the storage", ("type",))
+        self.forced = Counter("binlake_pump_forced_resolutions_total", "Prewrites whose outcome an operator decided")
+        # Each write passes here: what can be looked up before is.
+        self._write_done = self._rpc.series("WriteBinlog", "succ").observe
+        self._write_seconds = self._seconds.series("single").observe
+        self._write_bytes = self._bytes.series("single").observe
 
     def written(self, seconds: float, size: int) -> None:
         """A WriteBinlog of `size` bytes was acked after `seconds`."""
-        self.rpc.observe(seconds, "WriteBinlog", "succ")
-        self.write_seconds.observe(seconds, "single")
-        self.write_bytes.observe(size, "single")
+        self._write_done(seconds)
+        self._write_seconds(seconds)
+        self._write_bytes(size)
+
+    def synced(self, *, fsync_s: float, to_disk_s: float, size: int) -> None:
+        """A batch of `size` bytes is durable: seconds of its write and sync, and of the sync alone."""
+        for kind, seconds in (("fsync", fsync_s), ("to_disk", to_disk_s), ("batch", to_disk_s)):
+            self._seconds.series(kind).observe(seconds)
+        self._bytes.series("batch").observe(size)
+
+    def probed(self, seconds: float) -> None:
+        """An empty WriteBinlog was accepted."""
+        self._write_done(seconds)
 
     def refused(self, seconds: float) -> None:
         """A WriteBinlog ended with an error after the check of the cluster id."""
-        self.rpc.observe(seconds, "WriteBinlog", "fail")
-        self.lost.add()
+        self._rpc.series("WriteBinlog", "fail").observe(seconds)
+        self._lost.add()
 
     def pulled(self, seconds: float, *, well: bool) -> None:
         """A PullBinlogs stream ended after `seconds`, by its caller's will or by an error."""
-        self.rpc.observe(seconds, "PullBinlogs", "succ" if well else "fail")
+        self._rpc.series("PullBinlogs", "succ" if well else "fail").observe(seconds)
 
     def page(self, storage: Storage, status_queries: Callable[[], int], score: Callable[[], int]) -> bytes:
         """The page: everything counted, and what the storage shows now."""
-        counted = [self.rpc, self.lost, self.write_seconds, self.write_bytes, self.errors, self.forced]
+        counted = [self._rpc, self._lost, self._seconds, self._bytes, self.errors, self.forced]
         return page([*counted, *_readings(storage, status_queries, score)])
 
 

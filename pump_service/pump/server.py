@@ -28,11 +28,13 @@ from pump_service.pump.grpc_server import GrpcServer
 from pump_service.pump.lean_server import LeanServer
 from pump_service.pump.leaving import Departure
 from pump_service.pump.membership import Members, Membership, Oracle, Ticker
+from pump_service.pump.metrics import PumpMetrics
 from pump_service.pump.pages import Pages
 from pump_service.pump.resolver import NoStatusSource, Resolver, StatusSource
 from pump_service.pump.score import score, usage
 from pump_service.pump.service import PumpService, State
 from pump_service.pump.storage import Storage, StorageOptions
+from pump_service.pump.timedfiles import TimedFiles
 
 log = structlog.get_logger()
 
@@ -116,10 +118,11 @@ class PumpServer:
             sync_log=self._config.sync_log,
             trust_rollbacks=isinstance(self._source, NoStatusSource),
         )
-        self._storage = Storage(self._config.data_dir, options)
+        metrics = PumpMetrics()
+        self._storage = Storage(self._config.data_dir, options, files=TimedFiles(metrics))
         try:
             started_ts = self._check_source()
-            self._listen()
+            self._listen(metrics)
         except BaseException:
             self._storage.close()
             self._disconnect()
@@ -220,13 +223,14 @@ class PumpServer:
             )
         return now
 
-    def _listen(self) -> None:
+    def _listen(self, metrics: PumpMetrics) -> None:
         config = self._config
         self.service = PumpService(
             self._storage,
             self._oracle.cluster_id(),
             free_bytes_needed=config.stop_write_at_available_space,
             slow_write_s=config.slow_write_threshold_s,
+            metrics=metrics,
         )
         rule = GcRule(config.gc_s, config.gc_force_after_s)
         self.collector = Collector(self._storage, self._members, self._oracle, rule)

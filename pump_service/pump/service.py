@@ -65,7 +65,15 @@ class PumpService:
     `free_bytes_needed`: the guard of 2.8. `slow_write_s`: a write that takes longer is logged.
     """
 
-    def __init__(self, storage: Storage, cluster_id: int, *, free_bytes_needed: int, slow_write_s: float = 1.0) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        cluster_id: int,
+        *,
+        free_bytes_needed: int,
+        slow_write_s: float = 1.0,
+        metrics: PumpMetrics | None = None,
+    ) -> None:
         self._storage = storage
         self._cluster_id = cluster_id
         self._free_bytes_needed = free_bytes_needed
@@ -73,7 +81,7 @@ class PumpService:
         self.node_id = ""
         self.state = State.STARTING
         self.problems = Problems()
-        self.metrics = PumpMetrics()
+        self.metrics = metrics or PumpMetrics()
         self.status_queries: Callable[[], int] = int
         self._serving = True
         self._full = (0.0, False)
@@ -111,7 +119,7 @@ class PumpService:
             self.metrics.refused(time.perf_counter() - began)
             raise
         if not payload:
-            self.metrics.rpc.observe(time.perf_counter() - began, "WriteBinlog", "succ")
+            self.metrics.probed(time.perf_counter() - began)
             done(None)
 
     def _check_state(self, payload: bytes) -> None:

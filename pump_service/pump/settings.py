@@ -134,7 +134,7 @@ class PumpFile(_Section):
     pd_urls: Names = Field(("http://127.0.0.1:2379",), description="PD addresses, comma list")
     data_dir: Path = Field(Path("data.pump"), description="where binlogs are kept")
     heartbeat_interval: float = Field(2.0, gt=0, description="seconds between writes of the registry entry")
-    gc: str | float = Field(7, description='days to keep binlogs, or a duration such as "8h"; 0 = for ever')
+    gc: str | float = Field("7", description='days to keep binlogs, or a duration such as "8h"; 0 = for ever')
     gen_binlog_interval: float = Field(3.0, gt=0, description="seconds without progress after which a fake is written")
     log_level: str = Field(
         "info", pattern="^(debug|info|warn|warning|error|fatal)$", description="least level of the log"

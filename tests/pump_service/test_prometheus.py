@@ -32,7 +32,7 @@ def test_counters_keep_their_names_and_escape_their_labels() -> None:
 def test_buckets_are_cumulative_and_labels_are_sorted() -> None:
     one = Histogram("h", "text", ("method", "label"), exponential(1, 2, 3))
     for value in (0.5, 1.0, 3.0, 99.0):
-        one.observe(value, "Write", "succ")
+        one.series("Write", "succ").observe(value)
     assert lines(one)[2:] == [
         'h_bucket{label="succ",method="Write",le="1"} 2',
         'h_bucket{label="succ",method="Write",le="2"} 2',
@@ -70,7 +70,7 @@ def test_nothing_is_lost_between_threads() -> None:
     def work() -> None:
         for _ in range(2000):
             counter.add()
-            histogram.observe(0.5, "x")
+            histogram.series("x").observe(0.5)
 
     threads = [threading.Thread(target=work) for _ in range(4)]
     for thread in threads:

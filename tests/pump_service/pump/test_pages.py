@@ -189,6 +189,19 @@ def test_failures_after_the_cluster_check_count_as_lost(make_pump: MakePump, clu
     assert value(pump, 'binlog_pump_storage_write_binlog_size_count{type="single"}') == 1
 
 
+def test_batches_and_syncs_are_timed(make_pump: MakePump, cluster: MemoryCluster) -> None:
+    pump = make_pump(gen_binlog_interval_s=60.0)
+    size, seconds = "binlog_pump_storage_write_binlog_size", "binlog_pump_storage_write_binlog_duration_time"
+    before = value(pump, f'{size}_sum{{type="batch"}}')
+    binlog = prewrite(cluster.tso())
+    write(pump, cluster, binlog)
+    assert value(pump, f'{size}_sum{{type="batch"}}') - before >= len(binlog.SerializeToString())
+    counts = {kind: value(pump, f'{seconds}_count{{type="{kind}"}}') for kind in ("batch", "to_disk", "fsync")}
+    assert set(counts.values()) == {value(pump, f'{size}_count{{type="batch"}}')}
+    sums = [value(pump, f'{seconds}_sum{{type="{kind}"}}') for kind in ("fsync", "to_disk")]
+    assert 0 < sums[0] < sums[1]
+
+
 class Source:
     """Answers the same about every transaction."""
 
