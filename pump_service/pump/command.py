@@ -27,10 +27,13 @@ log = structlog.get_logger()
 
 
 def _end_the_process(args: threading.ExceptHookArgs) -> None:
-    # A pump with a dead part must not look alive; a restart loses nothing that was acked.
-    threading.__excepthook__(args)
-    if args.thread is not None and args.thread.name.startswith("pump-"):
-        os._exit(os.EX_SOFTWARE)
+    # A pump with a dead part must not look alive, not even when its log takes no more text (a full disk); a restart
+    # loses nothing that was acked.
+    try:
+        threading.__excepthook__(args)
+    finally:
+        if args.thread is not None and args.thread.name.startswith("pump-"):
+            os._exit(os.EX_SOFTWARE)
 
 
 class PumpCommand:
