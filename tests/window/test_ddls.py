@@ -74,7 +74,9 @@ def test_a_ddl_left_to_the_operator_opens_a_segment_and_one_that_a_filter_skips_
     planned = plan_ddls(SchemaState(), binlogs, jobs, tables, {named.commit_ts, filtered.commit_ts})
     assert [d.segment for d in planned] == [d.segment for d in plain]
     landed = {
-        d.commit_ts: LandedDdl(d.commit_ts, d.since, 0, 0, 0, 0, "", "", "", "", d.decision, d.reason, d.before, d.after)
+        d.commit_ts: LandedDdl(
+            d.commit_ts, d.since, 0, 0, 0, 0, "", "", "", "", d.decision, d.reason, d.before, d.after
+        )
         for d in planned
     }
     assert landed[named.commit_ts].decision == "skip"
