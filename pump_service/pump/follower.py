@@ -42,13 +42,19 @@ class Counters:
 
     late_commits: C that no pull can have shown in its place (hazards R-08). early_commits: C whose commit_ts was
     fetched before the ack of its P (hazards R-09). duplicates: the same C again (harmless). slow_chases: how often the
-    index fell behind so far that the log had to be read back.
+    index fell behind so far that the log had to be read back. contradicted: R of a writer whose transaction was
+    committed (hazards R-07). collected_files, collected_keys, done_gc_ts: what GC
+    removed, and the gcTS of the last one that ended.
     """
 
     late_commits: int = 0
     early_commits: int = 0
     duplicates: int = 0
     slow_chases: int = 0
+    contradicted: int = 0
+    collected_files: int = 0
+    collected_keys: int = 0
+    done_gc_ts: int = 0
 
 
 def entry_of(pointer: Pointer, payload: bytes) -> Entry:

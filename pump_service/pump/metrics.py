@@ -77,6 +77,17 @@ def _readings(storage: Storage, queries: Callable[[], int], score: Callable[[], 
         Reading(f"{_STORAGE}_gc_ts", "gc ts of storage", lambda: tso.physical(storage.index.gc_ts)),
         Reading(f"{_STORAGE}_max_commit_ts", "max commit ts of storage", lambda: tso.physical(storage.watermark)),
         Reading(f"{_STORAGE}_storage_size_bytes", "storage size info", lambda: _disk(storage), "type"),
+        Reading(f"{_STORAGE}_done_gc_ts", "gc ts of the last gc", lambda: tso.physical(counters.done_gc_ts)),
+        Reading(f"{_STORAGE}_deleted_kv_total", "keys removed by gc", lambda: counters.collected_keys, kind="counter"),
+        Reading(
+            f"{_STORAGE}_slow_chaser_count", "times the index fell behind", lambda: counters.slow_chases, kind="counter"
+        ),
+        Reading(
+            "binlake_pump_contradicted_rollbacks_total",
+            "R of a writer whose transaction was committed",
+            lambda: counters.contradicted,
+            kind="counter",
+        ),
         Reading(f"{_STORAGE}_query_tikv_count", "Times the source was asked about a P", queries, kind="counter"),
         Reading("binlake_pump_unmatched_prewrites", "P without their C or R", lambda: storage.unmatched()[0]),
         Reading("binlake_pump_score", "0 to 100: how free this pump is", score),

@@ -83,6 +83,7 @@ class Resolver:
     _doubts: dict[int, _Doubt] = field(default_factory=dict)
     _reasons: dict[int, str] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
+    _stopped: threading.Event = field(default_factory=threading.Event)
     _pool: ThreadPoolExecutor | None = None
 
     @property
@@ -101,11 +102,11 @@ class Resolver:
 
     def verify(self) -> None:
         """Ask about the P that got an R, each after a pause that grows; nothing is asked when R are trusted."""
-        doubted = self.storage.doubted(_DOUBTS_AT_ONCE)
+        doubted = self.storage.doubted()
         now = time.monotonic()
         known = {entry.start_ts: self._doubts.get(entry.start_ts, _Doubt()) for entry in doubted}
         self._doubts = known
-        due = [entry for entry in doubted if known[entry.start_ts].due <= now]
+        due = [entry for entry in doubted if known[entry.start_ts].due <= now][:_DOUBTS_AT_ONCE]
         for entry in due:
             doubt = known[entry.start_ts]
             doubt.due, doubt.pause_s = now + doubt.pause_s, min(2 * doubt.pause_s, _LAST_PAUSE_S)
@@ -113,8 +114,13 @@ class Resolver:
         if due:
             self._show(self.storage.waiting(_AT_ONCE))
 
+    def stop(self) -> None:
+        """Ask nothing more: a round that runs ends soon."""
+        self._stopped.set()
+
     def close(self) -> None:
-        """End the threads that ask."""
+        """End the threads that ask; no round may run any more."""
+        self.stop()
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
 
@@ -128,6 +134,8 @@ class Resolver:
     def _resolve(self, prewrite: Entry) -> None:
         """Ask, and store the outcome where there is proof of one."""
         start_ts = prewrite.start_ts
+        if self._stopped.is_set():
+            return
         try:
             status = self.source.transaction_status(start_ts, prewrite.key)
             reason = _why_not(status)
@@ -153,6 +161,7 @@ class Resolver:
         self.counters.committed += 1
         doubted = start_ts in self._doubts
         self.counters.contradicted += doubted
+        self.storage.counters.contradicted += doubted
         commit_ts = status.commit_ts if isinstance(status, Committed) else 0
         if doubted:
             log.error("writer_said_rolled_back_but_it_is_committed", start_ts=start_ts, commit_ts=commit_ts)

@@ -196,6 +196,7 @@ class PumpServer:
 
     def _leave(self, state: Callable[[], State] | None) -> None:
         self._left = True
+        self.resolver.stop()
         for ticker in self._tickers:
             ticker.stop()
         self.resolver.close()

@@ -247,6 +247,9 @@ class Storage:
         keys = self.index.remove_below(gc_ts, fids) if fids else 0
         self._log.remove(fids)
         self._follower.forget(fids)
+        self.counters.collected_files += len(fids)
+        self.counters.collected_keys += keys
+        self.counters.done_gc_ts = gc_ts
         return Removed(len(fids), keys)
 
     def close(self) -> None:

@@ -328,6 +328,39 @@ def test_orphans_wait_for_a_proof_and_are_shown(make_pump: MakePump, cluster: Me
     assert again.service.info().unmatched_prewrites == 0
 
 
+def test_an_r_is_verified_where_there_is_a_source_to_ask(make_pump: MakePump, cluster: MemoryCluster) -> None:
+    # TiDB says rolled back, its store says committed.
+    source = Source()
+    pump = make_pump(source=source)
+    lied, true, silent = (cluster.tso() for _ in range(3))
+    write(pump, *map(prewrite, (lied, true, silent)), *map(rollback, (lied, true, silent)))
+    commit_ts = cluster.tso()
+    until(lambda: f"start_ts={lied}" in pump.service.info().last_error, "it waits, and says so")
+    source.answers = {lied: Committed(commit_ts), true: RolledBack()}
+    until(lambda: pump.service.info().oldest_unmatched_start_ts == silent, "two are proved")
+    assert pump.service.info().max_commit_ts < lied
+    source.answers[silent] = RolledBack()
+    assert data(pump, 1) == [commit_ts]
+    until(lambda: pump.service.info().last_error == "", "nothing waits")
+    assert pump.resolver.counters.contradicted == 1
+
+
+def test_collecting_is_held_back_by_a_registered_consumer_and_shown(
+    make_pump: MakePump, cluster: MemoryCluster
+) -> None:
+    #
+    position = cluster.tso()
+    cluster.consumers = [NodeStatus("sync", "h", "paused", False, 0, None, position, 0)]
+    pump = make_pump(gc_s=0.1, gc_interval_s=0.05)
+    until(lambda: f"held back at {position} by sync" in pump.service.info().last_error, "held back")
+    assert pump.service.info().gc_ts <= position
+    cluster.consumers = []
+    until(lambda: pump.service.info().gc_ts > position, "it goes on")
+    until(lambda: "gc" not in pump.service.info().last_error, "and says nothing")
+    with pytest.raises(BinlakeError, match="collected up to"):
+        list(islice(reader(pump).pull(position), 1))
+
+
 def test_info_tells_who_the_pump_is(make_pump: MakePump) -> None:
     pump = make_pump()
     info = reader(pump).info()

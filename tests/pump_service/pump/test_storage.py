@@ -310,18 +310,24 @@ def test_a_data_directory_of_an_original_pump_is_served(tmp_path: Path) -> None:
     assert storage.watermark == originals_watermark
     assert all(storage.index.pointer(b.start_ts if b.tp == pb.Prewrite else b.commit_ts) for b in records)
 
-    prewrites = {b.start_ts for b in records if b.tp == pb.Prewrite}
-    shown = [b for b in records if b.tp == pb.Commit and b.commit_ts <= originals_watermark]
-    found, after = [], 0
+    prewrites = {b.start_ts: b for b in records if b.tp == pb.Prewrite}
+    expected = {b.commit_ts: b.SerializeToString() for b in records if b.start_ts == b.commit_ts}
+    for done in (b for b in records if b.tp == pb.Commit and b.start_ts in prewrites):
+        done.prewrite_value = prewrites[done.start_ts].prewrite_value
+        done.ddl_query = prewrites[done.start_ts].ddl_query
+        for name in ("prewrite_value", "ddl_query"):
+            if not prewrites[done.start_ts].HasField(name):
+                done.ClearField(name)
+        expected[done.commit_ts] = done.SerializeToString()
+    found, after = {}, 0
     while after < originals_watermark:
         try:
-            for _, ts, _ in pull(storage, after, lambda: storage.watermark <= max(found, default=0)):
-                found.append(ts)
+            for _, ts, payload in pull(storage, after, lambda: storage.watermark <= max(found, default=0)):
+                found[ts] = payload
             after = originals_watermark
         except WireError as error:
             after = int(error.where["commit_ts"])
-    fakes = {b.commit_ts for b in records if 0 < b.start_ts == b.commit_ts <= originals_watermark}
-    assert found == sorted({b.commit_ts for b in shown if b.start_ts in prewrites} | fakes)
+    assert list(found.items()) == sorted(one for one in expected.items() if 0 < one[0] <= originals_watermark)
     assert len(found) > 100
     storage.close()
 
