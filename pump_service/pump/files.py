@@ -10,13 +10,20 @@ import os
 from pathlib import Path
 
 
+class Handle(io.FileIO):
+    """A file that closes itself when its last reader lets go of it, however late that is after its removal."""
+
+    def __del__(self) -> None:
+        self.close()
+
+
 class Files:
-    """The operating system's files. A handle closes itself when its last reader lets go of it."""
+    """The operating system's files."""
 
     def open(self, path: Path, *, create: bool = False) -> io.FileIO:
         """A handle to read and append. Raises FileNotFoundError, or FileExistsError when it should be new."""
         flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if create else 0)
-        return io.FileIO(os.open(path, flags, 0o644), "r+")
+        return Handle(os.open(path, flags, 0o644), "r+")
 
     def append(self, file: io.FileIO, data: bytes | memoryview) -> int:
         """Write at the end; how many bytes were taken."""

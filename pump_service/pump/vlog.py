@@ -264,9 +264,9 @@ class ValueLog:
 
     def _create(self, fid: int) -> None:
         file = self._files.open(self._path(fid), create=True)
-        with self._handles_lock:
-            self._handles[fid] = file
         self._files.sync_directory(self._directory)
-        self._max_ts[fid] = 0
-        self._end = 0
-        self._fids.append(fid)
+        with self._handles_lock:  # a collection may take old files off the list at the same time
+            self._handles[fid] = file
+            self._max_ts[fid] = 0
+            self._end = 0
+            self._fids.append(fid)
