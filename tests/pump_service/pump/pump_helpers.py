@@ -68,13 +68,13 @@ def open_storage(path: Path) -> Storage:
     return Storage(path)
 
 
-def plain_rule(entries: Sequence[Entry]) -> int:
+def plain_rule(entries: Sequence[Entry], *, trust_rollbacks: bool = True) -> int:
     """tidb-binlog 2.5 word for word: a queue whose head P waits for its C or R anywhere later."""
     watermark = 0
+    ends = (Kind.COMMIT, Kind.PROVEN_ROLLBACK, *([Kind.ROLLBACK] if trust_rollbacks else []))
     for place, entry in enumerate(entries):
         later = entries[place + 1 :]
         if entry.kind is Kind.PREWRITE:
-            ends = (Kind.COMMIT, Kind.ROLLBACK)
             if not any(other.kind in ends and other.start_ts == entry.start_ts for other in later):
                 return watermark
         else:

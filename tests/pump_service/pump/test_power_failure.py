@@ -9,7 +9,7 @@ import os
 import random
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -24,10 +24,11 @@ from binlake.wire.binlog_pb2 import Binlog
 from pump_service.pump.follower import Follower, entry_of
 from pump_service.pump.record import Pointer
 from pump_service.pump.sorter import Entry, Kind
-from pump_service.pump.storage import Storage, StorageOptions
+from pump_service.pump.storage import Storage, StorageOptions, _ended
 from pump_service.pump.vlog import ValueLog
 
 OPTIONS = StorageOptions(segment_bytes=700, index_queue=6)
+DOUBTING = replace(OPTIONS, trust_rollbacks=False)
 
 
 @dataclass
@@ -66,6 +67,11 @@ class World:
             self.write(storage, *(commit(start, self.tick()) for start in first))
         elif what == 9 and self.open:
             self.write(storage, rollback(self.open.pop()))
+        elif what == 12 and storage.doubted():
+            start = storage.doubted()[0].start_ts
+            self.sent.add(_ended(start, None))
+            storage.end(start, None)
+            self.acked.add(_ended(start, None))
         elif what == 10:
             self.write(storage, build.fake(self.tick()))
         elif what == 11 and storage.watermark > self.gc_ts + 1:
@@ -82,7 +88,7 @@ class Facts:
     gc_ts: int
 
 
-def check(storage: Storage, world: World, facts: Facts) -> None:
+def check(storage: Storage, world: World, facts: Facts, *, trust: bool = True) -> None:
     """What recovery must give."""
     records = list(storage._log.scan_from(Pointer(0, 0)))
     entries = [entry_of(place, payload) for place, payload in records]
@@ -94,11 +100,11 @@ def check(storage: Storage, world: World, facts: Facts) -> None:
     for payload in facts.acked - counts.keys():
         lost = entry_of(Pointer(0, 0), payload)
         assert max(lost.start_ts, lost.commit_ts) <= gc_ts, f"acked and lost: {lost}"
-    check_watermark(storage, entries, facts)
+    check_watermark(storage, entries, facts, plain_rule(entries, trust_rollbacks=trust))
     ended = {entry.start_ts: entry.commit_ts for entry in entries if entry.kind is Kind.COMMIT}
     for entry in entries:
         until = ended.get(entry.start_ts, gc_ts + 1) if entry.kind is Kind.PREWRITE else entry.commit_ts
-        if entry.kind is not Kind.ROLLBACK and until > gc_ts:
+        if entry.kind not in (Kind.ROLLBACK, Kind.PROVEN_ROLLBACK) and until > gc_ts:
             ts = entry.start_ts if entry.kind is Kind.PREWRITE else entry.commit_ts
             assert storage.index.pointer(ts) == entry.pointer
     shown = (Kind.COMMIT, Kind.FAKE)
@@ -108,38 +114,50 @@ def check(storage: Storage, world: World, facts: Facts) -> None:
     )
 
 
-def check_watermark(storage: Storage, entries: Sequence[Entry], facts: Facts) -> None:
+def check_watermark(storage: Storage, entries: Sequence[Entry], facts: Facts, plain: int) -> None:
     assert storage.watermark >= facts.watermark, "a watermark that was shown does not go back"
-    assert storage.watermark >= plain_rule(entries)
+    assert storage.watermark >= plain
     if not storage.index.gc_ts:
-        assert storage.watermark == plain_rule(entries)
+        assert storage.watermark == plain
+        assert storage.unmatched()[0] == len({one.start_ts for one in storage.waiting()})
+        said = {one.start_ts for one in entries if one.kind is Kind.ROLLBACK}
+        assert {one.start_ts for one in storage.doubted()} == said & {one.start_ts for one in storage.waiting()}
     assert (storage.counters.late_commits, storage.counters.early_commits) == (0, 0)
 
 
-lives = st.lists(st.tuples(st.lists(st.integers(0, 11), max_size=25), st.integers(0, 150)), min_size=1, max_size=3)
+lives = st.lists(st.tuples(st.lists(st.integers(0, 12), max_size=25), st.integers(0, 150)), min_size=1, max_size=3)
 
 
-@given(lives, st.integers(0, 2**32))
+@given(lives, st.integers(0, 2**32), st.booleans())
 @settings(max_examples=int(os.environ.get("BINLAKE_POWER_EXAMPLES", "40")), deadline=None)
 def test_the_power_may_fail_at_any_operation(
-    tmp_path_factory: pytest.TempPathFactory, found: Sequence[tuple[list[int], int]], seed: int
+    tmp_path_factory: pytest.TempPathFactory, found: Sequence[tuple[list[int], int]], seed: int, trust: bool
 ) -> None:
-    # S0-48
+    # S0-48; R-07: what is doubted, and what is proved, is known again
+    options = OPTIONS if trust else DOUBTING
     chance, world, path = random.Random(seed), World(), tmp_path_factory.mktemp("power")
     for steps, crash_at in found:
-        disk = live(world, path, steps, crash_at, chance)
+        disk = live(world, path, steps, crash_at, chance, options)
         path = tmp_path_factory.mktemp("power")
         facts = disk.restore(path)
-        storage = Storage(path, OPTIONS)
+        storage = Storage(path, options)
         try:
-            check(storage, world, facts)
-            world.open = sorted({entry.start_ts for entry in storage.waiting()})
+            check(storage, world, facts, trust=trust)
+            ended = {entry.start_ts for entry in storage.doubted()}
+            world.open = sorted({entry.start_ts for entry in storage.waiting()} - ended)
         finally:
             storage.close()
         world.acked, world.gc_ts = set(facts.acked), storage.index.gc_ts
 
 
-def live(world: World, path: Path, steps: Sequence[int], crash_at: int, chance: random.Random) -> Disk:
+def live(
+    world: World,
+    path: Path,
+    steps: Sequence[int],
+    crash_at: int,
+    chance: random.Random,
+    options: StorageOptions = OPTIONS,
+) -> Disk:
     """One life of a pump; the power fails at operation `crash_at`, at the latest at its end."""
     running: list[Storage] = []
 
@@ -148,7 +166,7 @@ def live(world: World, path: Path, steps: Sequence[int], crash_at: int, chance: 
         return Facts(set(world.acked), watermark, gc_ts)
 
     disk = Disk(path, crash_at, chance, facts)
-    running.append(open_on(disk, OPTIONS))
+    running.append(open_on(disk, options))
     for what in steps:
         if disk.left is None:
             world.step(running[0], what)
