@@ -91,7 +91,7 @@ def _rows(data: bytes, at: Ints) -> Iterator[Row]:
     begin = safe + HEADER.size
     length = header["length"].astype(np.int64)
     end = begin + length
-    plain = (at >= 0) & (header["magic"] == MAGIC) & (length >= 0) & (end <= len(raw) - _PAD)
+    plain = (at >= 0) & (header["magic"] == MAGIC) & (length > 0) & (end <= len(raw) - _PAD)
     look = _Look(raw, begin, plain)
     look.tag(0x08)
     tp = look.byte(3)

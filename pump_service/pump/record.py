@@ -81,7 +81,7 @@ def check_payload(header: bytes, payload: bytes, pointer: Pointer) -> None:
     magic, length, crc = HEADER.unpack(header)
     if magic != MAGIC:
         raise _damaged(f"no record starts here (magic {magic:#010x})", pointer)
-    if len(payload) != length:
+    if not length or len(payload) != length:
         raise _damaged(f"record is cut off: {len(payload)} of {length} bytes", pointer)
     if google_crc32c.value(payload) != crc:
         raise _damaged("crc of the record does not fit", pointer)
@@ -116,7 +116,8 @@ def _header_at(window: bytes, at: int, left: int) -> tuple[int, int]:
     if len(window) - at < HEADER.size:
         return 0, 0
     magic, length, crc = HEADER.unpack_from(window, at)
-    return (HEADER.size + length, crc) if magic == MAGIC and HEADER.size + length <= left else (0, 0)
+    # A header torn to its magic and zeros would pass for an empty payload, whose crc is 0: no binlog is empty.
+    return (HEADER.size + length, crc) if magic == MAGIC and 0 < length <= left - HEADER.size else (0, 0)
 
 
 def _next_magic(read: Read, at: int, end: int) -> int:
