@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import cast
 
+import structlog
+
 from binlake.rpc import frames, headers, messages, request
 from binlake.rpc.call import Call
 from binlake.rpc.connection import Connection
@@ -16,6 +18,8 @@ from binlake.rpc.http import HttpResponse
 from binlake.rpc.limits import Pace
 from binlake.rpc.request import Malformed, Request
 from binlake.rpc.status import RpcError, Status
+
+log = structlog.get_logger()
 
 _DRAIN_PING = b"drained?"
 _FOREVER = float("inf")
@@ -297,7 +301,15 @@ class ServerConnection(Connection, asyncio.Protocol):
         except RpcError as error:
             call.fail(error.status, error.message)
             return
-        self._host.methods[call.request.path](call, message)
+        self._handle(call, message)
+
+    def _handle(self, call: Call, message: bytes) -> None:
+        try:
+            self._host.methods[call.request.path](call, message)
+        except Exception as error:
+            # One call fails, not the connection with all the others.
+            log.exception("handler_failed", method=call.request.path)
+            call.fail(Status.UNKNOWN, f"{type(error).__name__}: {error}")
 
     def _message(self, call: Call, parts: list[bytes]) -> bytes:
         if call.received < messages.PREFIX_BYTES:

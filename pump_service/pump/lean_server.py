@@ -41,7 +41,7 @@ class LeanServer:
         socket: Path | None = None,
     ) -> None:
         self._service = service
-        self.rpc = RpcServer(http=http)
+        self.rpc = RpcServer(http=http, name="pump-rpc")
         self._stored: deque[tuple[Call, BinlakeError | None]] = deque()
         self._answering = False
         self.rpc.add("/binlog.Pump/WriteBinlog", self._write)
