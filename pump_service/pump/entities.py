@@ -39,23 +39,26 @@ def message(start_ts: int, commit_ts: int, payload: bytes) -> bytes:
 def framed(batch: Sequence[Entity]) -> bytes:
     """The messages of `batch`, each with its prefix."""
     if len(batch) < _FEW:
-        return b"".join(_alone(message(*entity)) for entity in batch)
+        return b"".join(piece for entity in batch for piece in pieces(entity))
     start_ts, commit_ts, payloads = zip(*batch, strict=True)
     ts = np.array((start_ts, commit_ts), np.uint64)
     if ts.min() < _NINE:
-        return b"".join(_alone(message(*entity)) for entity in batch)
+        return b"".join(piece for entity in batch for piece in pieces(entity))
     metas = _metas(ts)
     out: list[bytes] = []
     at = 0
     for payload in payloads:
         following = at + _META_BYTES
-        out += (_head(len(payload)), payload, metas[at:following])
+        out += (_head(len(payload), _META_BYTES), payload, metas[at:following])
         at = following
     return b"".join(out)
 
 
-def _alone(response: bytes) -> bytes:
-    return _PREFIX.pack(0, len(response)) + response
+def pieces(entity: Entity) -> tuple[bytes, bytes, bytes]:
+    """One message with its prefix, in pieces of which the second is the payload itself: a large one is not copied."""
+    start_ts, commit_ts, payload = entity
+    meta = b"".join(tag + _varint(ts) for tag, ts in ((b"\x08", start_ts), (b"\x10", commit_ts)) if ts)
+    return _head(len(payload), len(meta) + 2), payload, b"\x22" + bytes((len(meta),)) + meta
 
 
 def _metas(ts: NDArray[np.uint64]) -> bytes:
@@ -69,10 +72,10 @@ def _metas(ts: NDArray[np.uint64]) -> bytes:
 
 
 @lru_cache(4096)
-def _head(size: int) -> bytes:
-    """All that comes before a payload of `size` bytes with both ts."""
+def _head(size: int, meta: int) -> bytes:
+    """All that comes before a payload of `size` bytes that is followed by a meta field of `meta` bytes."""
     payload = b"\x12" + _varint(size) if size else b""
-    entity = 2 + len(payload) + size + _META_BYTES
+    entity = 2 + len(payload) + size + meta
     response = b"\x0a" + _varint(entity)
     return _PREFIX.pack(0, len(response) + entity) + response + b"\x0a\x00" + payload
 
