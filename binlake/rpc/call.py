@@ -37,6 +37,7 @@ class Call(Stream):
         "deadline",
         "declared",
         "dispatched",
+        "large",
         "on_end",
         "on_sent",
         "parts",
@@ -52,6 +53,7 @@ class Call(Stream):
         self.request = request
         self.deadline = deadline
         self.parts: list[bytes] | None = None
+        self.large: bytearray | None = None
         self.received = 0
         self.declared = 0
         self.dispatched = False

@@ -40,9 +40,12 @@ _LIMITS = Limits()
 
 
 class RpcServer:
-    """A gRPC server; see binlake.rpc for how it is used. Thread-safe, but for what is said to belong to the loop."""
+    """A gRPC server; see binlake.rpc for how it is used. Thread-safe, but for what is said to belong to the loop.
 
-    def __init__(self, *, http: HttpHandler | None = None, limits: Limits = _LIMITS) -> None:
+    `name`: what its threads are called.
+    """
+
+    def __init__(self, *, http: HttpHandler | None = None, limits: Limits = _LIMITS, name: str = "rpc") -> None:
         self.limits = limits
         self.methods: dict[str, Handler] = {}
         self.health = Health()
@@ -55,7 +58,7 @@ class RpcServer:
         self._paths: list[Path] = []
         self._listeners: list[asyncio.AbstractServer] = []
         self._peers: set[Peer] = set()
-        self._thread = threading.Thread(target=self._run, name="pump-rpc-loop", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"{name}-loop", daemon=True)
         self._stopped = False
         self.methods.update(self.health.handlers())
 

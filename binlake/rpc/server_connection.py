@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import cast
 
+import structlog
+
 from binlake.rpc import frames, headers, messages, request
 from binlake.rpc.call import Call
 from binlake.rpc.connection import Connection
@@ -17,9 +19,12 @@ from binlake.rpc.limits import Pace
 from binlake.rpc.request import Malformed, Request
 from binlake.rpc.status import RpcError, Status
 
+log = structlog.get_logger()
+
 _DRAIN_PING = b"drained?"
 _FOREVER = float("inf")
 _MANY_PARTS = 512
+_LARGE = 1 << 20  # bytes
 _SMALL_PART = 4096  # bytes: parts below it are joined, or their objects weigh more than they hold
 
 
@@ -225,7 +230,7 @@ class ServerConnection(Connection, asyncio.Protocol):
 
     def _refuse(self, call: Call, error: RpcError) -> None:
         """Answer before the request is complete; what still comes of it is not looked at."""
-        call.parts = None
+        call.parts = call.large = None
         call.fail(error.status, error.message)
 
     def _trailers(self, call: Call, block: bytes, end: bool) -> None:
@@ -243,7 +248,9 @@ class ServerConnection(Connection, asyncio.Protocol):
         call = cast(Call, stream)
         call.received += len(payload)
         if not call.answered and payload:
-            if call.parts is None:
+            if call.large is not None:
+                call.large += payload
+            elif call.parts is None:
                 call.parts = [payload]
             else:
                 call.parts.append(payload)
@@ -275,6 +282,9 @@ class ServerConnection(Connection, asyncio.Protocol):
             self._refuse(call, messages.too_large(length, self.limits.message_bytes))
         elif not self._host.assembly.reserve(call, call.declared):
             self._refuse(call, RpcError(Status.UNAVAILABLE, "the server receives too many large messages"))
+        elif length > _LARGE:
+            # Grows in place: many small pieces would leave holes that the allocator keeps.
+            call.large, call.parts = bytearray(b"".join(call.parts or ())), None
 
     def _complete(self, call: Call) -> None:
         call.remote_closed = True
@@ -287,6 +297,10 @@ class ServerConnection(Connection, asyncio.Protocol):
                 self.streams.pop(call.id, None)
             return
         parts, call.parts = call.parts or [], None
+        if call.large is not None:
+            large, call.large = call.large, None
+            parts = [bytes(large[: messages.PREFIX_BYTES]), bytes(memoryview(large)[messages.PREFIX_BYTES :])]
+            del large
         call.dispatched = True
         if not call.request.grpc:
             asked = call.request.http(b"".join(parts))
@@ -297,7 +311,15 @@ class ServerConnection(Connection, asyncio.Protocol):
         except RpcError as error:
             call.fail(error.status, error.message)
             return
-        self._host.methods[call.request.path](call, message)
+        self._handle(call, message)
+
+    def _handle(self, call: Call, message: bytes) -> None:
+        try:
+            self._host.methods[call.request.path](call, message)
+        except Exception as error:
+            # One call fails, not the connection with all the others.
+            log.exception("handler_failed", method=call.request.path)
+            call.fail(Status.UNKNOWN, f"{type(error).__name__}: {error}")
 
     def _message(self, call: Call, parts: list[bytes]) -> bytes:
         if call.received < messages.PREFIX_BYTES:
@@ -310,6 +332,7 @@ class ServerConnection(Connection, asyncio.Protocol):
         if length + messages.PREFIX_BYTES != call.received:
             raise RpcError(Status.INTERNAL, "a unary request needs one whole message")
         parts[0] = parts[0][messages.PREFIX_BYTES :]
+        parts = [part for part in parts if part]
         message = parts[0] if len(parts) == 1 else b"".join(parts)
         if not flag:
             return message

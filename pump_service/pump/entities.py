@@ -11,13 +11,14 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
+from numpy.typing import NDArray
 
 from binlake.wire.pump_pb2 import PullBinlogResp
 
 _PREFIX = struct.Struct(">BI")
 _FEW = 8
 _NINE = 1 << 56  # timestamps from here below 2^63 are varints of nine bytes: all since 2016
-_META_BYTES = 20
+_META_BYTES = 22
 _SHIFTS = np.arange(0, 63, 7, dtype=np.uint64)
 
 Entity = tuple[int, int, bytes]
@@ -37,39 +38,44 @@ def message(start_ts: int, commit_ts: int, payload: bytes) -> bytes:
 
 def framed(batch: Sequence[Entity]) -> bytes:
     """The messages of `batch`, each with its prefix."""
-    least = min((min(start_ts, commit_ts) for start_ts, commit_ts, _ in batch), default=0)
-    if len(batch) < _FEW or least < _NINE:
-        return b"".join(_alone(message(*entity)) for entity in batch)
-    metas = _metas(batch)
+    if len(batch) < _FEW:
+        return b"".join(piece for entity in batch for piece in pieces(entity))
+    start_ts, commit_ts, payloads = zip(*batch, strict=True)
+    ts = np.array((start_ts, commit_ts), np.uint64)
+    if ts.min() < _NINE:
+        return b"".join(piece for entity in batch for piece in pieces(entity))
+    metas = _metas(ts)
     out: list[bytes] = []
     at = 0
-    for _, _, payload in batch:
+    for payload in payloads:
         following = at + _META_BYTES
-        out += (_head(len(payload)), payload, b"\x22\x14", metas[at:following])
+        out += (_head(len(payload), _META_BYTES), payload, metas[at:following])
         at = following
     return b"".join(out)
 
 
-def _alone(response: bytes) -> bytes:
-    return _PREFIX.pack(0, len(response)) + response
+def pieces(entity: Entity) -> tuple[bytes, bytes, bytes]:
+    """One message with its prefix, in pieces of which the second is the payload itself: a large one is not copied."""
+    start_ts, commit_ts, payload = entity
+    meta = b"".join(tag + _varint(ts) for tag, ts in ((b"\x08", start_ts), (b"\x10", commit_ts)) if ts)
+    return _head(len(payload), len(meta) + 2), payload, b"\x22" + bytes((len(meta),)) + meta
 
 
-def _metas(batch: Sequence[Entity]) -> bytes:
-    """Meta messages of 20 bytes each."""
-    ts = np.array([entity[:2] for entity in batch], np.uint64)
-    out = np.empty((len(batch), _META_BYTES), np.uint8)
-    out[:, 0], out[:, 10] = 0x08, 0x10
-    for column, begin in ((0, 1), (1, 11)):
-        out[:, begin : begin + 9] = (ts[:, column, None] >> _SHIFTS) & np.uint64(0x7F) | np.uint64(0x80)
+def _metas(ts: NDArray[np.uint64]) -> bytes:
+    """The meta fields, 22 bytes each: tag, length, and a tag and nine bytes for each ts."""
+    out = np.empty((ts.shape[1], _META_BYTES), np.uint8)
+    out[:, 0], out[:, 1], out[:, 2], out[:, 12] = 0x22, 20, 0x08, 0x10
+    for values, begin in zip(ts, (3, 13), strict=True):
+        out[:, begin : begin + 9] = (values[:, None] >> _SHIFTS) & np.uint64(0x7F) | np.uint64(0x80)
         out[:, begin + 8] &= 0x7F
     return out.tobytes()
 
 
 @lru_cache(4096)
-def _head(size: int) -> bytes:
-    """All that comes before a payload of `size` bytes whose meta has 20."""
+def _head(size: int, meta: int) -> bytes:
+    """All that comes before a payload of `size` bytes that is followed by a meta field of `meta` bytes."""
     payload = b"\x12" + _varint(size) if size else b""
-    entity = 2 + len(payload) + size + 2 + _META_BYTES
+    entity = 2 + len(payload) + size + meta
     response = b"\x0a" + _varint(entity)
     return _PREFIX.pack(0, len(response) + entity) + response + b"\x0a\x00" + payload
 

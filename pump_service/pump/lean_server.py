@@ -23,6 +23,7 @@ from pump_service.pump.service import PumpService
 log = structlog.get_logger()
 
 _CHUNK_BYTES = 256 << 10
+_LARGE = 1 << 20  # bytes: of a message like that no copies are made
 
 
 class LeanServer:
@@ -41,7 +42,7 @@ class LeanServer:
         socket: Path | None = None,
     ) -> None:
         self._service = service
-        self.rpc = RpcServer(http=http)
+        self.rpc = RpcServer(http=http, name="pump-rpc")
         self._stored: deque[tuple[Call, BinlakeError | None]] = deque()
         self._answering = False
         self.rpc.add("/binlog.Pump/WriteBinlog", self._write)
@@ -66,12 +67,12 @@ class LeanServer:
 
     def _write(self, call: Call, message: bytes) -> None:
         try:
-            request = WriteBinlogReq.FromString(message)
+            cluster_id, payload = _read_write(message)
         except DecodeError as error:
             call.fail(Status.INTERNAL, f"damaged WriteBinlogReq: {error}")
             return
         try:
-            self._service.submit(request.clusterID, request.payload, partial(self._on_stored, call))
+            self._service.submit(cluster_id, payload, partial(self._on_stored, call))
         except Transient:
             # Too much is in flight, maybe: the caller waits for room, the loop must not.
             self._write_waiting(call, message)
@@ -79,9 +80,9 @@ class LeanServer:
             self._refuse(call, error)
 
     def _wait_and_write(self, message: bytes) -> bytes:
-        request = WriteBinlogReq.FromString(message)
+        cluster_id, payload = _read_write(message)
         try:
-            stored = self._service.write(request.clusterID, request.payload)
+            stored = self._service.write(cluster_id, payload)
             if stored is not None:
                 stored.result()
         except BinlakeError as error:
@@ -130,6 +131,37 @@ class LeanServer:
             raise RpcError(Status.UNAVAILABLE, "the pump is stopping")
 
 
+def _read_write(message: bytes) -> tuple[int, bytes]:
+    """clusterID and payload of a WriteBinlogReq. Raises DecodeError."""
+    found = _cut(message) if len(message) >= _LARGE else None
+    if found is not None:
+        return found
+    request = WriteBinlogReq.FromString(message)
+    return request.clusterID, request.payload
+
+
+def _cut(message: bytes) -> tuple[int, bytes] | None:
+    """As _read_write, without protobuf's own copy, of the two fields in order; None for any other message."""
+    at, cluster_id = 0, 0
+    if message[0] == 0x08:
+        cluster_id, at = _varint(message, 1)
+    if message[at] != 0x12:
+        return None
+    size, at = _varint(message, at + 1)
+    return (cluster_id, message[at:]) if at + size == len(message) else None
+
+
+def _varint(message: bytes, at: int) -> tuple[int, int]:
+    value = 0
+    for shift in range(0, 70, 7):
+        byte = message[at]
+        value |= (byte & 0x7F) << shift
+        at += 1
+        if byte < 0x80:
+            break
+    return value, at
+
+
 def _chunks(batch: list[Entity], sink: Sink) -> Iterator[bytes]:
     """`batch` as framed messages, in pieces that do not hold the loop for long."""
     if sink.call.request.gzip:
@@ -138,6 +170,11 @@ def _chunks(batch: list[Entity], sink: Sink) -> Iterator[bytes]:
         return
     first, size = 0, 0
     for at, entity in enumerate(batch):
+        if len(entity[2]) >= _LARGE:
+            yield entities.framed(batch[first:at])
+            yield from entities.pieces(entity)
+            first, size = at + 1, 0
+            continue
         size += len(entity[2])
         if size >= _CHUNK_BYTES:
             yield entities.framed(batch[first : at + 1])

@@ -26,6 +26,7 @@ class TestServer(RpcServer):
         self.add(LATE, self._late)
         self.add_blocking("/t.T/Upper", bytes.upper)
         self.add_blocking("/t.T/Refuse", _refuse)
+        self.add("/t.T/BreakLoop", lambda call, message: call.reply(message[5:][0:0] + bytes([message[99]])))
         self.add_blocking("/t.T/Break", lambda message: message[5:][0:0] + bytes([message[99]]))
         self.add_streaming(STREAM, self._stream)
         self.add_streaming("/t.T/StreamRefuse", _stream_refuse)

@@ -119,7 +119,7 @@ def test_an_unknown_method_is_unimplemented(connect: Callable[..., Channel]) -> 
     assert caught.value.status is Status.UNIMPLEMENTED
 
 
-@pytest.mark.parametrize(("count", "size"), [(0, 1), (1, 0), (1000, 200), (3, 3_000_000), (2000, 5000)])
+@pytest.mark.parametrize(("count", "size"), [(0, 1), (1, 0), (1000, 200), (2, 9_000_000), (2000, 5000)])
 @pytest.mark.parametrize("gzip", [False, True])
 def test_a_stream_gives_every_message(connect: Callable[..., Channel], count: int, size: int, gzip: bool) -> None:
     found = list(connect(gzip=gzip).stream(STREAM, b"%d %d" % (count, size)))
@@ -134,10 +134,11 @@ def test_a_stream_that_fails_gives_what_came_before(connect: Callable[..., Chann
     assert caught.value.status is Status.OUT_OF_RANGE
 
 
-def test_a_handler_that_breaks_is_an_unknown_error() -> None:
+@pytest.mark.parametrize("method", ["/t.T/Break", "/t.T/BreakLoop"])
+def test_a_handler_that_breaks_is_an_unknown_error(method: str) -> None:
     with serving() as (_, address), Channel(address) as channel:
         with pytest.raises(RpcError, match="IndexError") as caught:
-            channel.call("/t.T/Break", b"short", 10)
+            channel.call(method, b"short", 10)
         assert caught.value.status is Status.UNKNOWN
         assert channel.call(ECHO, b"still here", 10) == b"still here"
 

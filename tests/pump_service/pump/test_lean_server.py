@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import threading
 from collections.abc import Iterator
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import httpx
@@ -13,6 +15,7 @@ from pump_helpers import commit, prewrite, until
 from binlake.errors import ConfigError, SourceUnavailable
 from binlake.pumpclient import PumpReader
 from binlake.rpc import Channel, HttpResponse, RpcError, Status
+from binlake.wire.binlog_pb2 import Binlog
 from binlake.wire.pump_pb2 import WriteBinlogReq
 from pump_service.pump.lean_server import LeanServer
 from pump_service.pump.service import PumpService, State
@@ -105,6 +108,49 @@ def test_writers_wait_when_too_much_is_in_flight_and_none_is_lost(tmp_path: Path
         assert {call.result() for call in calls} == {b""}
     until(lambda: pump.storage.unmatched()[0] == 199, "all are stored")
     pump.stop()
+
+
+class BigPump:
+    """A pump in a process of its own, whose greatest memory can be read."""
+
+    def __init__(self, folder: Path) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._pipe, child = context.Pipe()
+        self._process = context.Process(target=_serve, args=(folder, child))
+        self._process.start()
+        self.address: str = self._pipe.recv()
+
+    def peak_bytes(self) -> int:
+        status = Path(f"/proc/{self._process.pid}/status").read_text()
+        return int(status.split("VmHWM:")[1].split()[0]) << 10
+
+    def stop(self) -> None:
+        self._pipe.send(None)
+        self._process.join()
+
+
+def _serve(folder: Path, pipe: Connection) -> None:
+    pump = Pump(folder)
+    pipe.send(pump.address)
+    pipe.recv()
+    pump.stop()
+
+
+def test_a_large_binlog_goes_through_without_many_copies(tmp_path: Path) -> None:
+    # S0-07
+    pump, size = BigPump(tmp_path), 100 << 20
+    before = pump.peak_bytes()
+    with Channel(pump.address) as channel:
+        large = prewrite(1, bytes(size))
+        for binlog in (large, commit(1, 2)):
+            assert channel.call(WRITE, request(binlog.SerializeToString()), 120) == b""
+    written = pump.peak_bytes()
+    commit_ts, _, payload = next(PumpReader(pump.address, CLUSTER_ID).pull(0))
+    assert (commit_ts, Binlog.FromString(payload).prewrite_value) == (2, large.prewrite_value)
+    pulled = pump.peak_bytes()
+    pump.stop()
+    assert (written - before) / size < 4
+    assert (pulled - before) / size < 4
 
 
 def test_refusals_name_their_reason(pump: Pump) -> None:
