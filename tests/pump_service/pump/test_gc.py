@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pump_helpers import commit, prewrite, pulled, reach, settled, store, until
 
@@ -72,6 +72,7 @@ nodes = st.lists(
 
 
 @given(st.integers(0, at(120)), st.integers(0, at(110)), st.integers(0, at(120)), nodes)
+@settings(deadline=None)
 def test_no_consumer_that_counts_ever_loses_without_the_override(
     now: int, gc_ts: int, watermark: int, consumers: list[Node]
 ) -> None:

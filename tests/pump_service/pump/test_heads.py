@@ -67,12 +67,14 @@ def reference(commit: Binlog, prewrite: Binlog) -> bytes:
 
 
 @given(payloads(Commit), payloads(Prewrite))
+@settings(deadline=None)  # a busy machine is no failure
 def test_a_completed_commit_is_what_protobuf_makes_of_it(commit: bytes, prewrite: bytes) -> None:
     # S0-14, S0-53
     assert completed(commit, prewrite) == reference(Binlog.FromString(commit), Binlog.FromString(prewrite))
 
 
 @given(payloads())
+@settings(deadline=None)
 @example(b"\x08\x00\x10\x81\x00\x18\x00\x38\x00\x40\x00")  # a varint longer than it need be
 @example(b"\x08\x00\x10\x05\x18\x00\x38\x00\x40\x80\x80\x80\x80\x10")  # a state of 33 bits
 def test_a_layout_is_only_found_in_what_protobuf_would_write_again(payload: bytes) -> None:
@@ -88,6 +90,7 @@ def test_a_layout_is_only_found_in_what_protobuf_would_write_again(payload: byte
 
 
 @given(binlogs(), st.binary(max_size=10))
+@settings(deadline=None)
 def test_any_bytes_are_read_or_refused_and_never_misread(binlog: Binlog, noise: bytes) -> None:
     for payload in (binlog.SerializeToString(), binlog.SerializeToString()[:-1] + noise):
         try:
@@ -121,7 +124,7 @@ def test_an_r_with_proof_is_told_from_a_writers() -> None:
 
 
 @given(st.lists(payloads(), min_size=1, max_size=12), st.randoms(use_true_random=False), st.integers(100, 200_000))
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 def test_rows_of_a_block_are_the_layouts_of_its_records(
     tmp_path_factory: pytest.TempPathFactory, found: list[bytes], chance, limit: int
 ) -> None:
