@@ -205,7 +205,7 @@ def _notify(drainer: NodeStatus, deadline: float) -> None:
 class Ticker:
     """Calls `action` every `interval_s` on a thread of its own, until it is stopped."""
 
-    def __init__(self, name: str, interval_s: float, action: Callable[[], None]) -> None:
+    def __init__(self, name: str, interval_s: float, action: Callable[[], object]) -> None:
         self._interval_s = interval_s
         self._action = action
         self._stopped = threading.Event()

@@ -34,7 +34,8 @@ Page = Callable[..., HttpResponse]
 class Pages:
     """Answers HTTP requests about one pump.
 
-    `ask(action)` starts the pump's leaving; `decide(start_ts, commit_ts)` is Verdict's; `collect` starts a GC.
+    `ask(action)` starts the pump's leaving; `decide(start_ts, commit_ts)` is Verdict's; `collect` collects
+    and tells what stands in its way.
     """
 
     def __init__(
@@ -46,7 +47,7 @@ class Pages:
         *,
         ask: Callable[[str], None],
         decide: Callable[[int, int], None],
-        collect: Callable[[], None],
+        collect: Callable[[], str],
         score: Callable[[], int],
     ) -> None:
         self._service = service
@@ -125,11 +126,9 @@ class Pages:
         return HttpResponse(200, TEXT, as_text(payload).encode())
 
     def _gc(self, _: HttpRequest) -> HttpResponse:
-        try:
-            self._collect()
-        except BinlakeError as error:
-            return HttpResponse(200, TEXT, f"trigger gc failed: {error}\n".encode())
-        return HttpResponse(200, TEXT, b"trigger gc success\n")
+        problem = self._collect()
+        told = f"trigger gc success\n{problem}\n" if problem else "trigger gc success\n"
+        return HttpResponse(200, TEXT, told.encode())
 
     def _metrics(self, _: HttpRequest) -> HttpResponse:
         body = self._service.metrics.page(self._storage, self._service.status_queries, self._score)

@@ -242,7 +242,7 @@ class PumpServer:
             self._oracle,
             ask=self.ask,
             decide=Verdict(self._storage, self._source, self.service.metrics).decide,
-            collect=self._collect_now,
+            collect=self._collect,
             score=lambda: self._score,
         )
         self._rpc = self._transport()
@@ -337,15 +337,15 @@ class PumpServer:
         except WireError:
             return ""  # an original pump: it is there, but does not tell its name
 
-    def _collect_now(self) -> None:
-        self.service.problems.set("gc", self.collector.run().problem)
-
-    def _collect(self) -> None:
+    def _collect(self) -> str:
+        """Collect now; who holds it back or loses data, or why it failed. Empty = all is well."""
         try:
-            self._collect_now()
+            problem = self.collector.run().problem
         except (BinlakeError, OSError, plyvel.Error) as error:
-            self.service.problems.set("gc", str(error))
+            problem = f"failed: {error}"
             log.warning("not_collected", pump=self.node_id, error=str(error))
+        self.service.problems.set("gc", problem)
+        return problem
 
     def _disconnect(self) -> None:
         self._oracle.close()

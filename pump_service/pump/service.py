@@ -106,7 +106,8 @@ class PumpService:
     def submit(self, cluster_id: int, payload: bytes, done: Done, *, wait: bool = False) -> None:
         """As `write`, for a caller that must not block: `done` is told the outcome, maybe on the log's thread.
 
-        `wait`: block for a while when too much is in flight, instead of Transient at once. Raises as `write`.
+        `wait`: block for a while when too much is in flight. Without it Transient comes at once and is not counted: the
+        caller asks again with it. Raises as `write`.
         """
         self._check_cluster(cluster_id)
         began = time.perf_counter()
@@ -115,8 +116,9 @@ class PumpService:
             if payload:
                 answered = functools.partial(self._answered, began, len(payload), done)
                 self._storage.submit(payload, answered, wait=wait)
-        except BinlakeError:
-            self.metrics.refused(time.perf_counter() - began)
+        except BinlakeError as error:
+            if wait or not isinstance(error, Transient):
+                self.metrics.refused(time.perf_counter() - began)
             raise
         if not payload:
             self.metrics.probed(time.perf_counter() - began)

@@ -148,7 +148,7 @@ class PumpFile(_Section):
         (), description="ours: status ports asked about a transaction, comma list; flag --status-url"
     )
     gc_force_after: str | float = Field(
-        0, description="ours: days after which binlogs go even if a registered consumer lacks them; 0 = never"
+        "0", description="ours: days after which binlogs go even if a registered consumer lacks them; 0 = never"
     )
     txn_timeout: float = Field(
         TXN_TIMEOUT_S,

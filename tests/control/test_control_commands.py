@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import httpx
 import pytest
-from support.http_front import http_front
 
 from binlake import tso
 from binlake.cli import Command
@@ -71,18 +71,16 @@ MakePump = Callable[[str], PumpServer]
 
 @pytest.fixture
 def make_pump(tmp_path: Path, cluster: Cluster) -> Iterator[MakePump]:
-    """Pumps that serve in threads, registered at the address of their pages."""
+    """Pumps that serve in threads."""
     with contextlib.ExitStack() as stack:
 
         def start(name: str) -> PumpServer:
-            front = stack.enter_context(http_front())
             config = PumpConfig(
-                pd_urls=(cluster.url,), addr="127.0.0.1:0", advertise_addr=front.address, data_dir=tmp_path / name,
+                pd_urls=(cluster.url,), addr="127.0.0.1:0", data_dir=tmp_path / name,
                 node_id=name, gen_binlog_interval_s=0.1, heartbeat_interval_s=0.1, stop_write_at_available_space=0,
             )  # fmt: skip
             pump = PumpServer(config, source=Silent())
             pump.start()
-            front.handler = pump.pages
             thread = threading.Thread(target=pump.serve)
             thread.start()
             stack.callback(thread.join)
@@ -178,7 +176,7 @@ def test_pause_pump_pauses_it(cluster: Cluster, make_pump: MakePump, capsys: pyt
     assert cluster.run(control.PausePumpCommand, "-node-id", "pump1") == 0
     assert "Apply action on node success" in capsys.readouterr().out
     awaited(lambda: state_of(cluster, "pump1") == "paused")
-    with pytest.raises(Permanent, match="this pump's state is paused, apply close failed"):
+    with pytest.raises(SourceUnavailable, match="cannot be reached"):
         cluster.run(control.OfflinePumpCommand, "-node-id", "pump1")
 
 
@@ -198,6 +196,18 @@ def test_offline_pump_waits_for_the_consumers(
     entry, taken = cluster.registry.pump("pump1"), cluster.registry.drainers()[0].max_commit_ts
     assert entry is not None
     assert entry.status.max_commit_ts <= taken
+
+
+def test_a_collection_is_started_by_its_page_and_says_who_holds_it_back(cluster: Cluster, make_pump: MakePump) -> None:
+    # R-26
+    pump = make_pump("pump1")
+    page = f"http://{pump.addr}/debug/gc/trigger"
+    cluster.registry.publish_drainer("binlake-slow", 5)
+    assert "held back at 5 by binlake-slow" in httpx.post(page).text
+    assert "binlake-slow" in str(pump.service.problems)
+    cluster.registry.set_drainer_state("binlake-slow", "offline")
+    assert httpx.post(page).text == "trigger gc success\n"
+    assert str(pump.service.problems) == ""
 
 
 def test_a_live_pump_is_not_changed_behind_its_back(

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+import grpc
 import pytest
 from pump_cluster import MemoryCluster
 from pump_helpers import commit, prewrite, until
@@ -14,9 +15,11 @@ from pump_helpers import commit, prewrite, until
 from binlake.placement import NodeStatus
 from binlake.rpc.http import HttpRequest, HttpResponse
 from binlake.source import Committed, Locked, RolledBack, Status, Unknown
+from binlake.wire import pump_pb2, pump_pb2_grpc
 from binlake.wire.binlog_pb2 import Binlog, PrewriteValue, Rollback, TableMutation
 from pump_service.pump.dump import as_text
 from pump_service.pump.server import PumpServer
+from pump_service.pump.service import State
 
 MakePump = Callable[..., PumpServer]
 WIRE = Path(__file__).resolve().parents[2] / "fixtures" / "wire"
@@ -181,10 +184,23 @@ def test_failures_after_the_cluster_check_count_as_lost(make_pump: MakePump, clu
     with pytest.raises(Exception, match="cluster id"):
         pump.service.write(cluster.id + 1, b"")
     pump.service.write(cluster.id, b"")
+    # An answer is given before it is counted.
+    until(
+        lambda: value(pump, 'binlog_pump_storage_write_binlog_size_count{type="single"}') == 1, "the write is counted"
+    )
     assert value(pump, "binlog_pump_loss_binlog_count") == 2
     assert value(pump, 'binlog_pump_rpc_duration_seconds_count{label="succ",method="WriteBinlog"}') == 2
     assert value(pump, 'binlog_pump_rpc_duration_seconds_count{label="fail",method="WriteBinlog"}') == 2
-    assert value(pump, 'binlog_pump_storage_write_binlog_size_count{type="single"}') == 1
+
+
+def test_a_refusal_over_the_wire_counts_once(make_pump: MakePump, cluster: MemoryCluster) -> None:
+    pump = make_pump()
+    pump.service.state = State.PAUSING
+    with grpc.insecure_channel(pump.addr) as channel:
+        request = pump_pb2.WriteBinlogReq(clusterID=cluster.id, payload=prewrite(5).SerializeToString())
+        with pytest.raises(grpc.RpcError, match="pausing"):
+            pump_pb2_grpc.PumpStub(channel).WriteBinlog(request, timeout=10)
+    assert value(pump, "binlog_pump_loss_binlog_count") == 1
 
 
 def test_batches_and_syncs_are_timed(make_pump: MakePump, cluster: MemoryCluster) -> None:
