@@ -12,6 +12,7 @@ from random import Random
 
 from soak_cluster import DAMAGES, Cluster, Later, Pump
 
+from binlake.control.http import ask
 from binlake.placement import PdClient
 from pump_service.workload.source import LiveTransactions
 
@@ -44,7 +45,7 @@ class Chaos:
         while time.monotonic() < until:
             if not faults:
                 faults = [self._kill, self._kill, self._pause, self._freeze, self._full_disk, self._jump, self._pd_away,
-                          self._join]  # fmt: skip
+                          self._join, self._leave]  # fmt: skip
                 self._random.shuffle(faults)
             faults.pop()()
             time.sleep(self._random.uniform(0.2, 2.0))
@@ -122,6 +123,22 @@ class Chaos:
         if len(self._cluster.pumps) < _MOST_PUMPS:
             self._note("join", self._cluster.add_pump().name)
 
+    def _leave(self) -> None:
+        if len(self._cluster.pumps) < _MOST_PUMPS - 1:
+            return
+        pump = self._take("leave")
+        if pump is None:
+            return
+
+        def act() -> None:
+            ask("PUT", pump.addr, f"/state/{pump.name}/close")
+            assert pump.process is not None
+            pump.process.wait(90)
+            del self._cluster.pumps[pump.name]
+            self._give(pump)
+
+        self._later.run(act)
+
     def _rolled_back(self) -> int:
         """A transaction that its TiDB rolled back: its P may lie in a log without ever having been acked."""
         start_ts = self._pd.tso()
@@ -132,7 +149,7 @@ class Chaos:
     def _take(self, fault: str, detail: str = "") -> Pump | None:
         """A pump that is well now, reserved; None when too few would be left."""
         with self._lock:
-            well = [pump for name, pump in self._cluster.pumps.items() if name not in self._busy and pump.runs]
+            well = [pump for name, pump in list(self._cluster.pumps.items()) if name not in self._busy and pump.runs]
             if len(well) < 2:
                 return None
             pump = self._random.choice(well)
