@@ -6,7 +6,6 @@ Both speak to our pump and to an original one; nothing is connected before the f
 from binlake.pumpclient.follow import PumpList, PumpWatch
 from binlake.pumpclient.pumps import PumpStatus
 from binlake.pumpclient.reader import Pulled, PumpInfo, PumpReader
-from binlake.pumpclient.transport import Tls
 from binlake.pumpclient.writer import ClientOptions, ClientStats, PumpClient, WriteTimes
 
 __all__ = [
@@ -19,6 +18,5 @@ __all__ = [
     "PumpReader",
     "PumpStatus",
     "PumpWatch",
-    "Tls",
     "WriteTimes",
 ]

@@ -5,26 +5,19 @@ A connection carries many calls at once and connects by itself, before the first
 
 from __future__ import annotations
 
+import queue
+import threading
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol
 
-import grpc
-
-from binlake.errors import ConfigError
+from binlake.rpc import Channel, PendingCall, RpcError, Status, Tls
 from binlake.wire.pump_pb2 import WriteBinlogReq, WriteBinlogResp
 
-_OPTIONS = (
-    ("grpc.max_receive_message_length", -1),
-    ("grpc.max_send_message_length", -1),
-    ("grpc.use_local_subchannel_pool", 1),
-    # A pump that restarts is found again quickly: its C are waiting.
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 1000),
-)
 _METHOD = "/binlog.Pump/WriteBinlog"
+_CONNECT_S = 5.0
+_AT_ONCE = 64  # sent without waiting and not answered yet
 
 
 @dataclass(frozen=True)
@@ -56,85 +49,78 @@ Connect = Callable[[str], Connection]
 """Makes the connection to a target: HOST:PORT, or unix:PATH."""
 
 
-@dataclass(frozen=True)
-class Tls:
-    """PEM files, the original's `[security]` block: ssl-ca, ssl-cert, ssl-key (tidb-binlog 1.5).
-
-    Without `cert` and `key` the client shows no certificate of its own.
-    """
-
-    ca: Path
-    cert: Path | None = None
-    key: Path | None = None
-
-    def credentials(self) -> grpc.ChannelCredentials:
-        """Read the files. Raises ConfigError naming the one that cannot be read."""
-        if (self.cert is None) != (self.key is None):
-            raise ConfigError("ssl-cert and ssl-key go together", where={"ssl-cert": self.cert, "ssl-key": self.key})
-        ca, cert, key = (None if path is None else _read(path) for path in (self.ca, self.cert, self.key))
-        return grpc.ssl_channel_credentials(ca, key, cert)
+def rpc_connect(tls: Tls | None = None) -> Connect:
+    """Connections of `binlake.rpc`, with `tls` if given. Raises ConfigError for files that cannot be used."""
+    if tls is not None:
+        tls.client_context()
+    return lambda target: RpcConnection(target, tls)
 
 
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise ConfigError(f"a TLS file cannot be read: {error.strerror}", where={"file": path}) from error
+class RpcConnection:
+    """A Connection on one channel. What is sent without waiting goes through a thread, started with the first one."""
 
-
-class GrpcConnection:
-    """A Connection on grpcio."""
-
-    def __init__(self, target: str, credentials: grpc.ChannelCredentials | None = None) -> None:
-        self._channel = (
-            grpc.insecure_channel(target, options=_OPTIONS)
-            if credentials is None
-            else grpc.secure_channel(target, credentials, options=_OPTIONS)
-        )
-        self._call: grpc.UnaryUnaryMultiCallable[WriteBinlogReq, WriteBinlogResp] = self._channel.unary_unary(
-            _METHOD, WriteBinlogReq.SerializeToString, WriteBinlogResp.FromString
-        )
+    def __init__(self, target: str, tls: Tls | None = None) -> None:
+        self._channel = Channel(target, tls=tls, connect_timeout_s=_CONNECT_S)
+        self._queue: queue.SimpleQueue[tuple[bytes, float, Done] | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._sender: threading.Thread | None = None
+        self._closed = False
 
     def write(self, request: WriteBinlogReq, timeout_s: float) -> Refused | None:
         """See Connection."""
-        try:
-            return _of_answer(self._call(request, timeout=timeout_s))
-        except grpc.RpcError as error:
-            return _of_error(error)
-        except ValueError:
-            return Refused("the connection was closed")  # grpc's way to say so
+        message = request.SerializeToString()
+        return _outcome(lambda: self._channel.call(_METHOD, message, timeout_s))
 
     def send(self, request: WriteBinlogReq, timeout_s: float, done: Done) -> None:
         """See Connection."""
-
-        def ended(call: grpc.Future[WriteBinlogResp]) -> None:
-            try:
-                done(_of_answer(call.result()))
-            except grpc.FutureCancelledError:
-                done(Refused("the connection was closed"))
-            except grpc.RpcError as error:
-                done(_of_error(error))
-
-        try:
-            self._call.future(request, timeout=timeout_s).add_done_callback(ended)
-        except ValueError:
+        with self._lock:
+            closed = self._closed
+            if not closed:
+                self._queue.put((request.SerializeToString(), timeout_s, done))
+                if self._sender is None:
+                    self._sender = threading.Thread(target=self._run, name="pump-send", daemon=True)
+                    self._sender.start()
+        if closed:
             done(Refused("the connection was closed"))
 
     def close(self) -> None:
         """See Connection."""
+        with self._lock:
+            self._closed = True
+            self._queue.put(None)
         self._channel.close()
+        if self._sender is not None:
+            self._sender.join()
+
+    def _run(self) -> None:
+        waiting: deque[tuple[PendingCall, Done]] = deque()
+        open_ = True
+        while open_ or waiting:
+            while open_ and len(waiting) < _AT_ONCE and (not waiting or not self._queue.empty()):
+                one = self._queue.get()
+                open_ = one is not None
+                if one is not None:
+                    self._begin(*one, waiting)
+            if waiting:
+                call, done = waiting.popleft()
+                done(_outcome(call.result))
+
+    def _begin(self, message: bytes, timeout_s: float, done: Done, waiting: deque[tuple[PendingCall, Done]]) -> None:
+        try:
+            call = self._channel.start(_METHOD, message, timeout_s)
+        except RpcError as error:
+            done(_refused(error))
+        else:
+            waiting.append((call, done))
 
 
-def grpc_connect(tls: Tls | None = None) -> Connect:
-    """Connections on grpcio, with `tls` if given. Raises ConfigError for unreadable files."""
-    credentials = None if tls is None else tls.credentials()
-    return lambda target: GrpcConnection(target, credentials)
-
-
-def _of_answer(answer: WriteBinlogResp) -> Refused | None:
+def _outcome(call: Callable[[], bytes]) -> Refused | None:
+    try:
+        answer = WriteBinlogResp.FromString(call())
+    except RpcError as error:
+        return _refused(error)
     return Refused(answer.errmsg) if answer.errmsg else None
 
 
-def _of_error(error: grpc.RpcError) -> Refused:
-    code = error.code()
-    return Refused(f"{error.details()} ({code.name})", too_large=code is grpc.StatusCode.RESOURCE_EXHAUSTED)
+def _refused(error: RpcError) -> Refused:
+    return Refused(f"{error.message} ({error.status.name})", too_large=error.status is Status.RESOURCE_EXHAUSTED)

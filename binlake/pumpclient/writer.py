@@ -19,7 +19,8 @@ from binlake.pumpclient.ends import End, Ends
 from binlake.pumpclient.follow import Follower, PumpList
 from binlake.pumpclient.pumps import ONLINE, Pump, Pumps
 from binlake.pumpclient.strategy import strategy_of
-from binlake.pumpclient.transport import Connect, Refused, Tls, grpc_connect
+from binlake.pumpclient.transport import Connect, Refused, rpc_connect
+from binlake.rpc import Tls
 from binlake.wire.binlog_pb2 import Binlog
 from binlake.wire.pump_pb2 import WriteBinlogReq
 
@@ -84,7 +85,7 @@ class PumpClient:
         self._options = options
         self._times = options.times
         self._strategy = strategy_of(options.strategy)
-        self._pumps = Pumps(connect or grpc_connect(options.tls), options.label, options.label_fallback)
+        self._pumps = Pumps(connect or rpc_connect(options.tls), options.label, options.label_fallback)
         self._follower = None if registry is None else Follower(registry, self._pumps)
         if options.socket:
             self._pumps.put(_SOCKET_NODE, _Local(options.socket))

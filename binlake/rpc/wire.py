@@ -98,7 +98,9 @@ class Wire:
         return self._decrypted()
 
     def close(self) -> None:
-        """Close the socket; idempotent."""
+        """Close the socket and wake who waits on it; idempotent."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
 
     def _decrypted(self) -> bytes:

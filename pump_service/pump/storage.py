@@ -141,6 +141,7 @@ class Storage:
         The future raises Transient (nothing was stored) or Permanent (the disk failed).
         """
         stored: Future[None] = Future()
+        stored.set_running_or_notify_cancel()  # before it is handed over: a disk that fails is told at once
 
         def done(error: BinlakeError | None) -> None:
             if error is None:
@@ -149,7 +150,6 @@ class Storage:
                 stored.set_exception(error)
 
         self.submit(payload, done, wait=True)
-        stored.set_running_or_notify_cancel()
         return stored
 
     def submit(self, payload: bytes, done: Done, *, wait: bool = False) -> None:

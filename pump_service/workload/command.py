@@ -75,7 +75,7 @@ class WorkloadCommand:
             runner.run()
             pending = client.drain(_DRAIN_S)
             if spec.faults.orphans:
-                _settle(_words(args.pd_urls), runner.tally.last_ts)
+                _settle(_words(args.pd_urls), pd.tso())
             _keep(runner, spec, args.state, recording)
             _print(told(runner, pending, status.url), args.output)
             if args.keep_serving:
@@ -156,14 +156,14 @@ def _connected(args: argparse.Namespace) -> Iterator[tuple[PdClient, PumpClient]
             yield pd, client
 
 
-def _settle(urls: Sequence[str], last_ts: int) -> None:
-    """Wait until each online pump has passed `last_ts`: it asks the status port for what was lost on purpose."""
+def _settle(urls: Sequence[str], ts: int) -> None:
+    """Wait until each online pump has passed `ts`, fetched after the end: until it has asked for all that was lost."""
     until = time.monotonic() + _SETTLE_S
     with closing(EtcdClient(urls)) as etcd:
         registry = Registry(etcd)
-        while behind := [p.node_id for p in registry.pumps() if p.state == "online" and p.max_commit_ts < last_ts]:
+        while behind := [p.node_id for p in registry.pumps() if p.state == "online" and p.max_commit_ts < ts]:
             if time.monotonic() > until:
-                log.warning("pumps_behind", pumps=behind, last_commit_ts=last_ts, hint="--keep-serving")
+                log.warning("pumps_behind", pumps=behind, ts=ts, hint="--keep-serving")
                 return
             time.sleep(_POLL_S)
 

@@ -12,6 +12,7 @@ from random import Random
 
 from soak_cluster import DAMAGES, Cluster, Later, Pump
 
+from binlake.control.http import ask
 from binlake.placement import PdClient
 from pump_service.workload.source import LiveTransactions
 
@@ -44,12 +45,22 @@ class Chaos:
         while time.monotonic() < until:
             if not faults:
                 faults = [self._kill, self._kill, self._pause, self._freeze, self._full_disk, self._jump, self._pd_away,
-                          self._join]  # fmt: skip
+                          self._join, self._leave]  # fmt: skip
                 self._random.shuffle(faults)
             faults.pop()()
             time.sleep(self._random.uniform(0.2, 2.0))
+            self._look()
         self._later.join()
+        self._look()
+
+    def _look(self) -> None:
+        """Nothing ends that was not told to, and what was done to the pumps went well."""
         assert not self._later.errors, self._later.errors
+        with self._lock:
+            dead = [
+                pump for name, pump in list(self._cluster.pumps.items()) if name not in self._busy and not pump.runs
+            ]
+        assert not dead, f"{dead[0].name} ended by itself: {dead[0].log.read_text()[-2000:]}"
 
     def _kill(self) -> None:
         kind, wait_s = self._random.choice(list(DAMAGES)), self._random.uniform(0.0, 1.5)
@@ -120,7 +131,27 @@ class Chaos:
 
     def _join(self) -> None:
         if len(self._cluster.pumps) < _MOST_PUMPS:
-            self._note("join", self._cluster.add_pump().name)
+            with self._lock:
+                pump = self._cluster.add_pump()
+                self._busy.add(pump.name)
+            self._note("join", pump.name)
+            self._later.run(lambda: self._await(pump))
+
+    def _leave(self) -> None:
+        if len(self._cluster.pumps) < _MOST_PUMPS - 1:
+            return
+        pump = self._take("leave")
+        if pump is None:
+            return
+
+        def act() -> None:
+            ask("PUT", pump.addr, f"/state/{pump.name}/close")
+            assert pump.process is not None
+            pump.process.wait(90)
+            del self._cluster.pumps[pump.name]
+            self._give(pump)
+
+        self._later.run(act)
 
     def _rolled_back(self) -> int:
         """A transaction that its TiDB rolled back: its P may lie in a log without ever having been acked."""
@@ -132,7 +163,7 @@ class Chaos:
     def _take(self, fault: str, detail: str = "") -> Pump | None:
         """A pump that is well now, reserved; None when too few would be left."""
         with self._lock:
-            well = [pump for name, pump in self._cluster.pumps.items() if name not in self._busy and pump.runs]
+            well = [pump for name, pump in list(self._cluster.pumps.items()) if name not in self._busy and pump.runs]
             if len(well) < 2:
                 return None
             pump = self._random.choice(well)
@@ -142,8 +173,11 @@ class Chaos:
 
     def _restart(self, pump: Pump) -> None:
         # It may come while PD is away: then it ends with an error, and is started again as a supervisor would.
-        until = time.monotonic() + 60
         pump.start()
+        self._await(pump)
+
+    def _await(self, pump: Pump) -> None:
+        until = time.monotonic() + 60
         while not pump.serves.wait(0.1):
             assert time.monotonic() < until, f"{pump.name} does not start: {pump.log.read_text()[-2000:]}"
             if not pump.runs:

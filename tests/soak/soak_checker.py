@@ -80,8 +80,9 @@ class Checker:
         self._thread.join()
 
     def infos(self) -> list[PumpInfo]:
-        """What each pump tells of itself."""
-        return [PumpReader(pump.host, self._pd.cluster_id()).info() for pump in self._registry.pumps()]
+        """What each pump that is not offline tells of itself."""
+        pumps = [pump for pump in self._registry.pumps() if pump.state != "offline"]
+        return [PumpReader(pump.host, self._pd.cluster_id()).info() for pump in pumps]
 
     def _run(self) -> None:
         try:
@@ -107,6 +108,7 @@ class Checker:
             if not member.drained(plan.lo):
                 self._pull(member, plan, found)
         self._keep(plan, found)
+        self._registry.publish_drainer("soak", plan.hi)
         self._known = {
             m.node_id: RememberedMember(m.node_id, m.store_uuid, m.state, m.watermark, plan.hi) for m in members
         }

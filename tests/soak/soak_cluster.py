@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import subprocess
@@ -106,6 +107,7 @@ class Cluster:
 
     def __post_init__(self) -> None:
         self._port = free_port()
+        self._numbers = itertools.count(1)
         self.driver = self._new_driver().start()
 
     def __enter__(self) -> Cluster:
@@ -130,7 +132,7 @@ class Cluster:
 
     def add_pump(self) -> Pump:
         """A new pump, started."""
-        name = f"pump{len(self.pumps) + 1}"
+        name = f"pump{next(self._numbers)}"
         options = ("--pd-urls", self.url, "--status-url", self.status_url, "--gen-binlog-interval", "0.3",
                    "--heartbeat-interval", "0.5", "--stop-write-at-available-space", "1 mib")  # fmt: skip
         pump = self.pumps[name] = Pump(name, self.folder / name, f"{HOST}:{free_port()}", options)

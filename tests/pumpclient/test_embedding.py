@@ -1,0 +1,11 @@
+"""The pump client is a package that any writer embeds (S0-26)."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+
+def test_importing_it_brings_neither_airflow_nor_spark() -> None:
+    program = "import binlake.pumpclient, sys; sys.exit(bool({'airflow', 'pyspark', 'grpc'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", program], timeout=60, check=False).returncode == 0
