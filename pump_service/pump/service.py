@@ -162,6 +162,11 @@ class PumpService:
         finally:
             self.metrics.pulled(time.perf_counter() - began, well=well)
 
+    @property
+    def writing(self) -> bool:
+        """Whether writers wait for their fsync at this moment."""
+        return self._storage.in_flight_bytes > 0
+
     def wake(self) -> None:
         """Let the pull streams look whether their caller is still there."""
         self._storage.wake()
