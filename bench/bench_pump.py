@@ -70,6 +70,7 @@ def _one_size(folder: Path, kind: str, size: int, seconds: float) -> None:
             print(line, flush=True)
         print(f"RSS {pump.rss() / 2**20:.0f} MiB")
         _pulls(pump, start)
+        _beside(pump, size, start, seconds)
 
 
 def _pulls(pump: _Pump, end: int) -> None:
@@ -86,6 +87,27 @@ def _pulls(pump: _Pump, end: int) -> None:
             f" {cost:.1f} us CPU of the pump each ({count} binlogs)",
             flush=True,
         )
+
+
+def _beside(pump: _Pump, size: int, start: int, seconds: float) -> None:
+    """Writes by 64 beside a pull at full speed: S0-52 asks for 70 % of what they do alone."""
+    until = PumpReader(pump.address, CLUSTER_ID).info().max_commit_ts
+    alone = _loaded(pump.address, WRITE, 64, size, start, seconds)
+    parent, child = SPAWN.Pipe()
+    puller = SPAWN.Process(target=_report, args=(child, _pull_again, (pump.address, until, seconds + 1)))
+    puller.start()
+    time.sleep(1)
+    beside = _loaded(pump.address, WRITE, 64, size, start + 2 * alone.calls, seconds)
+    pulled = parent.recv()
+    puller.join()
+    print(f"64 writers alone {alone.rate:,.0f} writes/s, beside a pull of {pulled:,.0f} binlogs/s {beside.rate:,.0f}")
+
+
+def _pull_again(address: str, until: int, seconds: float) -> float:
+    began, count = time.perf_counter(), 0
+    while (took := time.perf_counter() - began) < seconds:
+        count += sum(1 for _ in PumpReader(address, CLUSTER_ID).pull(0, until))
+    return count / took
 
 
 def _fdatasyncs(folder: Path, size: int, seconds: float) -> float:

@@ -41,6 +41,13 @@ class Health:
             if watched == service:
                 call.send(call.framed(_response(serving)))
 
+    def close(self) -> None:
+        """The server stops: whoever watches is told, and the call ends, so that no stop waits for it."""
+        for service in list(self._services):
+            self.set(service, Serving.NOT_SERVING)
+        for call in list(self._watchers):
+            call.fail(Status.UNAVAILABLE, "the server is stopping")
+
     def _check(self, call: Call, message: bytes) -> None:
         name = _service(message)
         serving = None if name is None else self._services.get(name)

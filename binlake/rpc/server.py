@@ -167,6 +167,7 @@ class RpcServer:
         for listener in self._listeners:
             listener.close()
         until = self.clock() + grace_s
+        self.health.close()
         for peer in list(self._peers):
             peer.drain()
         while self.clock() < until and any(not peer.idle for peer in self._peers):

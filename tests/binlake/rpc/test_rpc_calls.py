@@ -320,3 +320,15 @@ def test_health_is_checked_and_watched() -> None:
         assert next(watching) == b"\x08\x01"
         server.set_serving(False, "s")
         assert next(watching) == b"\x08\x02"
+
+
+def test_a_stop_does_not_wait_for_who_watches_its_health() -> None:
+    with serving() as (server, address), Channel(address) as channel:
+        watching = iter(channel.stream("/grpc.health.v1.Health/Watch", b""))
+        assert next(watching) == b"\x08\x01"
+        begun = time.monotonic()
+        server.stop(30)
+        assert time.monotonic() - begun < 10
+        assert next(watching) == b"\x08\x02"
+        with pytest.raises(RpcError, match="stopping"):
+            next(watching)
