@@ -216,6 +216,7 @@ def test_windows_of_open_streams_follow_a_changed_initial_window() -> None:
         peer.send(frames.window_update(1, 15))
         assert len(peer.until(frames.DATA, 1)[3]) == 5
         peer.send(frames.settings([(Setting.INITIAL_WINDOW_SIZE, 1000)]))
+        assert peer.next() == (frames.SETTINGS, frames.ACK, 0, b"")  # before what it allows: the C core insists
         assert len(peer.until(frames.DATA, 1)[3]) == 85
         assert peer.until(frames.HEADERS, 1)[1] & frames.END_STREAM
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import datetime
 import http.client
 import socket
 import ssl
@@ -12,11 +11,8 @@ from pathlib import Path
 
 import grpc
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 from rpc_helpers import ECHO, STREAM, TestServer, raw, serving
+from support.certificates import Authority
 
 from binlake.errors import ConfigError, Permanent
 from binlake.rpc import Channel, Limits, RpcError, Status, Tls, frames, headers
@@ -101,36 +97,6 @@ def test_a_server_without_pages_has_none() -> None:
 def test_a_taken_port_is_one_clear_error(address: str) -> None:
     with pytest.raises(Permanent, match="cannot listen"):
         TestServer().listen(address)
-
-
-class Authority:
-    """A certificate authority in a folder."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.key = ec.generate_private_key(ec.SECP256R1())
-        self.cert = self._sign("authority", self.key, ca=True)
-        self.path = folder / "ca.pem"
-        self.path.write_bytes(self.cert.public_bytes(serialization.Encoding.PEM))
-
-    def _sign(self, name: str, key: ec.EllipticCurvePrivateKey, *, ca: bool = False) -> x509.Certificate:
-        now = datetime.datetime.now(datetime.UTC)
-        issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "authority")])
-        builder = x509.CertificateBuilder(issuer, x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]))
-        builder = builder.public_key(key.public_key()).serial_number(x509.random_serial_number())
-        builder = builder.not_valid_before(now - datetime.timedelta(1)).not_valid_after(now + datetime.timedelta(1))
-        names = x509.SubjectAlternativeName([x509.DNSName("localhost")])
-        builder = builder.add_extension(names, False).add_extension(x509.BasicConstraints(ca, None), True)
-        return builder.sign(self.key, hashes.SHA256())
-
-    def tls(self, name: str, *allowed_cn: str) -> Tls:
-        """Files of a certificate for `name`."""
-        key = ec.generate_private_key(ec.SECP256R1())
-        cert, private = self.folder / f"{name}.pem", self.folder / f"{name}.key"
-        cert.write_bytes(self._sign(name, key).public_bytes(serialization.Encoding.PEM))
-        pem, plain = serialization.Encoding.PEM, serialization.NoEncryption()
-        private.write_bytes(key.private_bytes(pem, serialization.PrivateFormat.PKCS8, plain))
-        return Tls(self.path, cert, private, allowed_cn)
 
 
 @pytest.fixture
