@@ -69,7 +69,7 @@ def execute(stage: str, args: argparse.Namespace) -> list[StageResult]:
 def session_factory(app: str, args: argparse.Namespace) -> Callable[[], SparkSession]:
     """How this job gets its session: a Connect server, a given master, or what spark-submit set."""
     if args.remote:
-        return lambda: connect_session(args.remote, app)
+        return lambda: connect_session(args.remote)
     return lambda: classic_session(app, args.master)
 
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import sys
-import time
-import uuid
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -63,15 +60,6 @@ def classic_session(app: str, master: str | None = None, conf: dict[str, str] | 
     return session
 
 
-def connect_session(remote: str, app: str) -> SparkSession:
-    """A session on the Connect server at `remote` (`sc://host:port`), which was started with the same settings.
-
-    All jobs of `app` within an hour share it: Spark starts Python workers anew for each session, seconds a job. An hour
-    is the server's idle limit, behind which an id is dead; ours is never used for longer.
-    """
-    if "session_id=" not in remote:
-        session = uuid.uuid5(uuid.NAMESPACE_URL, f"{app}/{int(time.time()) // 3600}")
-        remote = f"{remote}{'' if '/;' in remote else '/' if not remote.endswith('/') else ''};session_id={session}"
-    # Delta's conflicts come as exceptions of their own: those of a client in this process need no import.
-    importlib.import_module("delta.connect")
+def connect_session(remote: str) -> SparkSession:
+    """A session on the Connect server at `remote` (`sc://host:port`), which was started with the same settings."""
     return SparkSession.builder.remote(remote).getOrCreate()

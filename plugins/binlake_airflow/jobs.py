@@ -44,13 +44,15 @@ _KINDS: dict[str, type[BinlakeError]] = {
 class Job:
     """One try of one stage, or of `window`: all of them.
 
-    `replication` is the TOML file; `lo`, `hi`, `start_ts`, `stop_ts` are commit_ts as decimal strings or None.
+    `replication` is the TOML file; `began_s` is when its DAG run began (Unix seconds); `lo`, `hi`, `start_ts` and
+    `stop_ts` are commit_ts as decimal strings or None.
     """
 
     stage: str
     replication: str
     run_id: str
     try_number: int = 1
+    began_s: float = 0.0
     lo: str | None = None
     hi: str | None = None
     start_ts: str | None = None

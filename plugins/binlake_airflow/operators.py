@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+import time
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -92,6 +92,7 @@ class StageOperator(BaseOperator, SkipMixin):
             replication=self.replication_file,
             run_id=context["run_id"],
             try_number=context["ti"].try_number,
+            began_s=context["dag_run"].start_date.timestamp(),
             lo=found.get("lo"),
             hi=found.get("hi"),
             start_ts=params.get("start_ts"),
@@ -183,28 +184,24 @@ class ConnectStageOperator(StageOperator):
     _session_url: str | None = None
 
     def run_spark(self, job: Job, result: Path) -> str:
-        """Run the client in a child process, in a session of its own that a retry finds and ends."""
-        url = self._server_url()
+        """Run the client in a child process, in the stage's session; a retry first ends what earlier tries left."""
+        url, now = self._server_url(), time.time()
         if job.try_number > 1:
-            before = replace(job, try_number=job.try_number - 1)
-            sparkconnect.release(self._in_session(url, before), self.log.warning)
-        self._session_url = self._in_session(url, job)
-        arguments = job.arguments(result, remote=self._session_url)
-        return self.run_child(arguments, {"SPARK_CONNECT_RELEASE_SESSION_ON_EXIT": "true"})
+            for session in sparkconnect.sessions_between(self.replication, job.stage, job.began_s, now):
+                sparkconnect.interrupt(sparkconnect.with_session(url, session), self.log.warning)
+        session = sparkconnect.session_id(self.replication, job.stage, now)
+        self._session_url = sparkconnect.with_session(url, session)
+        return self.run_child(job.arguments(result, remote=self._session_url))
 
     def on_kill(self) -> None:
         """End the client, then what it left on the server."""
         super().on_kill()
         if self._session_url is not None:
-            sparkconnect.release(self._session_url, self.log.warning)
+            sparkconnect.interrupt(self._session_url, self.log.warning)
 
     def _server_url(self) -> str:
         _connection(self.spark_conn_id, "a Spark Connect server")
         return str(SparkConnectHook(self.spark_conn_id).get_connection_url())
-
-    def _in_session(self, url: str, job: Job) -> str:
-        session = sparkconnect.session_id(self.replication, job.stage, job.run_id, job.try_number)
-        return sparkconnect.with_session(url, session)
 
 
 RUNTIMES: dict[str, type[StageOperator]] = {"submit": SubmitStageOperator, "connect": ConnectStageOperator}

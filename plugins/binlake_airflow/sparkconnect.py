@@ -1,8 +1,10 @@
-"""Sessions on a Spark Connect server that their owner can find again.
+"""Sessions on a Spark Connect server that the tries of a stage share, and that their owner can find again.
 
-A client that is killed leaves its job running on the server, where it holds the cores (stack facts, "Connect server").
-So each try of a task has a session id that the next try can compute, and releases it: that interrupts what still runs.
-An id is used once, because a released session cannot be opened again.
+Spark keeps Python workers by session: a session for each task would start them anew each time, several seconds a
+window. So the tries of one stage of a replication share one for half an hour: within the server's idle limit of an
+hour, behind which an id is dead. A client that is killed leaves its job running on the server, where it holds the cores
+(stack facts, "Connect server"): who comes next computes the same ids and interrupts it. One try of a stage runs at a
+time.
 """
 
 from __future__ import annotations
@@ -11,11 +13,20 @@ import hashlib
 import uuid
 from collections.abc import Callable
 
+SPAN_S = 1800
+_GONE = ("INVALID_HANDLE.SESSION_NOT_FOUND", "INVALID_HANDLE.SESSION_CLOSED")
 
-def session_id(replication: str, stage: str, run_id: str, try_number: int) -> str:
-    """The id of the session of this try: a UUID made from its arguments."""
-    name = "\x00".join((replication, stage, run_id, str(try_number)))
+
+def session_id(replication: str, stage: str, at_s: float) -> str:
+    """The id of the session of this stage at `at_s` (Unix seconds): a UUID made from its arguments."""
+    name = "\x00".join((replication, stage, str(int(at_s) // SPAN_S)))
     return str(uuid.UUID(bytes=hashlib.sha256(name.encode()).digest()[:16], version=4))
+
+
+def sessions_between(replication: str, stage: str, since_s: float, until_s: float) -> list[str]:
+    """The ids of all sessions that this stage may have had from `since_s` to `until_s` (Unix seconds)."""
+    spans = range(int(since_s) // SPAN_S, int(until_s) // SPAN_S + 1)
+    return [session_id(replication, stage, span * SPAN_S) for span in spans]
 
 
 def with_session(url: str, session: str) -> str:
@@ -25,8 +36,8 @@ def with_session(url: str, session: str) -> str:
     return f"{base.rstrip('/')}/;{';'.join([*kept, f'session_id={session}'])}"
 
 
-def release(url: str, log: Callable[[str], None]) -> None:
-    """End the session of `url` (which carries its id) and interrupt its jobs; an unknown session is no error.
+def interrupt(url: str, log: Callable[[str], None]) -> None:
+    """Interrupt what runs in the session of `url` (which carries its id); an unknown session is no error.
 
     A server that cannot be reached is logged, not raised: whoever comes next meets it with a better message.
     """
@@ -36,8 +47,9 @@ def release(url: str, log: Callable[[str], None]) -> None:
 
     client = SparkConnectClient(connection=url, retry_policy={"max_retries": 1, "max_backoff": 1000})
     try:
-        client.release_session()
+        client.interrupt_all()
     except PySparkException as error:
-        log(f"session not released: {error}")
+        if error.getCondition() not in _GONE:
+            log(f"what ran in the session was not interrupted: {error}")
     finally:
         client.close()

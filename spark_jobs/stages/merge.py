@@ -7,32 +7,27 @@ place. Rows decode in parallel; nothing of them comes to the driver.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from collections.abc import Collection
 
-import pyarrow as pa
 import structlog
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from binlake.codec import MutationBatch
-from binlake.config.model import Filter
 from binlake.errors import ImmutableWindow
 from binlake.filter import TableFilter
 from binlake.lake.lock import lake_lock
 from binlake.lake.schemas import SchemaHistory
 from binlake.lake.tables import BINLOG, DDL, MUTATION
 from binlake.lake.windowlog import WindowEvent
-from binlake.schema import TableDef, WindowSchemas
+from binlake.schema import WindowSchemas
 from binlake.window.ddls import DdlBinlog, PlannedDdl, plan_ddls, window_schemas
 from binlake.window.manifest import WindowManifest
 from binlake.wire import binlog_pb2
 from spark_jobs.context import Bounds, StageContext, StageResult
+from spark_jobs.decode import Decoder
 from spark_jobs.lake import local_frame, overwrite, read
 
 log = structlog.get_logger(__name__)
-
-BATCH_ROWS = 8192
 
 
 def run(ctx: StageContext, bounds: Bounds) -> StageResult:
@@ -128,28 +123,3 @@ def _write_mutations(
 
 def _note(ctx: StageContext, bounds: Bounds) -> dict[str, str]:
     return {"run": ctx.run_id, "window": bounds.window, "stage": "merge"}
-
-
-@dataclass(frozen=True)
-class Decoder:
-    """Payloads to rows of `mutation`, in the workers; carries the window's schemas and the filter."""
-
-    schemas: WindowSchemas
-    filter: Filter
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Batches of (commit_ts, start_ts, payload) to batches of `mutation`. Raises WireError, SchemaError."""
-        tables = TableFilter(self.filter)
-        decoded = MutationBatch(lambda table: _route(tables, table))
-        for batch in batches:
-            columns = (batch.column(name).to_pylist() for name in ("payload", "commit_ts", "start_ts"))
-            for payload, commit_ts, start_ts in zip(*columns, strict=True):
-                decoded.add(payload, commit_ts, start_ts, self.schemas.place(commit_ts))
-                if len(decoded) >= BATCH_ROWS:
-                    yield decoded.take()
-        if len(decoded):
-            yield decoded.take()
-
-
-def _route(tables: TableFilter, table: TableDef) -> tuple[str, str] | None:
-    return (table.db, table.name) if tables.keeps(table.db, table.name) else None

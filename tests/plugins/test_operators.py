@@ -33,7 +33,7 @@ def test_a_kill_ends_the_client_and_what_it_left_on_the_server(monkeypatch: pyte
     monkeypatch.setenv("AIRFLOW_CONN_SPARK", '{"conn_type": "spark_connect", "host": "h", "port": 1}')
     monkeypatch.setattr(operators, "JobProcess", partial(JobProcess, command=_SLEEPS))
     released: list[str] = []
-    monkeypatch.setattr(operators.sparkconnect, "release", lambda url, _log: released.append(url))
+    monkeypatch.setattr(operators.sparkconnect, "interrupt", lambda url, _log: released.append(url))
     task, ended = operator(ConnectStageOperator), []
     job = Job("land", "/r.toml", "run 1", lo="1", hi="2")
     runner = threading.Thread(target=lambda: ended.append(task.run_spark(job, Path("/nowhere"))))

@@ -2,21 +2,25 @@
 
 import uuid
 
-from binlake_airflow.sparkconnect import session_id, with_session
+from binlake_airflow.sparkconnect import SPAN_S, session_id, sessions_between, with_session
 
 
-def test_a_session_belongs_to_one_try_of_one_stage_of_one_run() -> None:
-    first = session_id("orders", "land", "run 1", 1)
-    assert first == session_id("orders", "land", "run 1", 1)
+def test_a_session_belongs_to_one_stage_and_one_span_of_time() -> None:
+    first = session_id("orders", "land", 0)
+    assert first == session_id("orders", "land", SPAN_S - 0.5)
     others = {
-        session_id("orders", "land", "run 1", 2),
-        session_id("orders", "merge", "run 1", 1),
-        session_id("orders", "land", "run 2", 1),
-        session_id("order", "sland", "run 1", 1),
+        session_id("orders", "land", SPAN_S),
+        session_id("orders", "merge", 0),
+        session_id("order", "sland", 0),
     }
-    assert len(others | {first}) == 5
+    assert len(others | {first}) == 4
     # The server takes version 4 UUIDs only.
     assert uuid.UUID(first).version == 4
+
+
+def test_a_retry_finds_every_session_since_its_run_began() -> None:
+    found = sessions_between("orders", "land", 1.5 * SPAN_S, 3.1 * SPAN_S)
+    assert found == [session_id("orders", "land", span * SPAN_S) for span in (1, 2, 3)]
 
 
 def test_the_url_keeps_its_parameters_and_gets_one_session() -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from binlake_airflow.sparkconnect import release, session_id, with_session
+from binlake_airflow.sparkconnect import interrupt, session_id, with_session
 
 pytestmark = pytest.mark.spark
 
@@ -71,7 +71,7 @@ def test_a_killed_client_s_job_is_ended_by_whoever_knows_its_session(server: str
     # Stack facts, "Connect server": kill -9 of a client leaves its job running, on all the cores there are.
     from pyspark.sql import SparkSession
 
-    url = with_session(server, session_id("orders", "land", "run 1", 1))
+    url = with_session(server, session_id("orders", "land", 0))
     client = subprocess.Popen([sys.executable, "-c", _HOG, url], stdout=subprocess.PIPE, text=True)
     assert client.stdout is not None
     assert client.stdout.readline() == "up\n"
@@ -86,7 +86,7 @@ def test_a_killed_client_s_job_is_ended_by_whoever_knows_its_session(server: str
         client.wait(30)
         assert not waiting.done()
         said: list[str] = []
-        release(url, said.append)
+        interrupt(url, said.append)
         assert waiting.result(60)[0][0] == 45
     assert said == []
     spark.stop()
@@ -94,15 +94,15 @@ def test_a_killed_client_s_job_is_ended_by_whoever_knows_its_session(server: str
 
 def test_a_session_that_is_gone_or_never_was_is_no_error(server: str) -> None:
     said: list[str] = []
-    url = with_session(server, session_id("orders", "land", "run 2", 1))
-    release(url, said.append)
-    release(url, said.append)
+    url = with_session(server, session_id("orders", "merge", 0))
+    interrupt(url, said.append)
+    interrupt(url, said.append)
     assert said == []
 
 
 def test_a_server_that_is_gone_is_said_not_raised() -> None:
     said: list[str] = []
     with pytest.warns(UserWarning, match="RETRIES_EXCEEDED"):
-        release(with_session("sc://127.0.0.1:9", session_id("o", "land", "r", 1)), said.append)
+        interrupt(with_session("sc://127.0.0.1:9", session_id("o", "land", 0)), said.append)
     assert len(said) == 1
-    assert "not released" in said[0]
+    assert "not interrupted" in said[0]
