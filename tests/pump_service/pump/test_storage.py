@@ -483,3 +483,12 @@ class SlowDisk(Files):
         self.syncs += 1
         time.sleep(0.02)
         super().sync(file)
+
+
+def test_ten_thousand_transactions_written_backwards_are_pulled_in_order(storage: Storage) -> None:  # S0-09
+    starts = range(10_000, 30_000, 2)
+    store(storage, *[prewrite(start) for start in starts])
+    store(storage, *[commit(start, 100_000 - start) for start in starts], build.fake(200_000))
+    reach(storage, 200_000)
+    stamps = [commit_ts for _, commit_ts, _ in pulled(storage, len(starts) + 1)]
+    assert stamps == [*sorted(100_000 - start for start in starts), 200_000]

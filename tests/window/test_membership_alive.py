@@ -1,0 +1,32 @@
+"""The registry's isAlive is written and never believed: neither a window's members nor a writer's choice follow it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from binlake.placement.registry import NodeStatus
+from binlake.pumpclient.pumps import Pumps
+from binlake.window.membership import Probe, gather
+from binlake.window.plan import propose
+
+LISTED = [NodeStatus(f"p{n}", f"127.0.0.1:{n}", "online", max_commit_ts=100 + n) for n in (1, 2, 3)]
+
+
+class Connection:
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+@pytest.mark.parametrize("alive", [(True, True, True), (False, False, False), (False, True, False)])
+def test_is_alive_changes_neither_the_plan_nor_the_routes(alive: tuple[bool, ...]) -> None:  # S0-30
+    listed = [replace(status, is_alive=value) for status, value in zip(LISTED, alive, strict=True)]
+    listed = [NodeStatus.from_json(status.to_json(), status.node_id) for status in listed]
+    assert tuple(status.is_alive for status in listed) == alive
+    members = gather(listed, {}, 50, lambda host: Probe(f"u-{host}", 140))
+    plan = propose(lo=50, tso=200, members=members)
+    assert (plan.state, plan.hi, plan.blocked_by) == ("ready", 140, ())
+    pumps = Pumps(lambda _host: Connection(), {}, label_fallback=False)  # type: ignore[arg-type,return-value]
+    pumps.replace(listed)
+    assert [pump.node_id for pump in pumps.usable()] == ["p1", "p2", "p3"]
