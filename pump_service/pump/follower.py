@@ -1,8 +1,11 @@
 """The follower of the value log: indexes what is durable, sorts it, and only then shows the watermark.
 
 One thread owns the index's writes and the sorter. A watermark is shown after the batch that carries it is in the index,
-so a reader who sees W finds every transaction up to W there. The head pointer names only what was synced to the disk,
+so a reader who sees W finds every transaction up to W there. The head pointer names only what is on the disk, looked at
 once a second, and the sorter's state goes with it: after a power failure, too, what is behind the head is fed again.
+
+An index that fails is tried again for half a minute; then the thread dies, and a pump whose part is dead ends (LevelDB
+keeps some errors until it is opened again). Behind a failure that a stop cut short nothing is written: no head jumps it.
 
 Memory is bounded however slow the index is: what does not fit into the queue is read back from the value log later
 (tidb-binlog 2.4, the slow chaser).
@@ -20,6 +23,7 @@ from dataclasses import dataclass
 import plyvel
 import structlog
 
+from binlake.errors import Permanent
 from pump_service.pump.heads import head_of
 from pump_service.pump.index import Index
 from pump_service.pump.record import Pointer
@@ -30,6 +34,7 @@ log = structlog.get_logger()
 
 _PUTS = 1024  # entries of one LevelDB batch
 _RETRY_S = 1.0  # tidb-binlog 2.4
+_PATIENCE_S = 30.0  # with an index that fails
 _SYNC_S = 1.0
 _DUMP_SHARE = 20  # writing the state may take a twentieth of the time
 _QUEUE = 1 << 18  # entries in memory, some 300 bytes each
@@ -137,12 +142,16 @@ class Follower:
         self._moved = threading.Condition()
         self._backlog = Backlog(queue_limit)
         self._stopping = threading.Event()
+        self._broken = False  # entries were taken off and not indexed: nothing may follow them
         self._thread = threading.Thread(target=self._run, name="pump-index", daemon=True)
         self.counters = Counters()
         self.error = ""
 
     def recover(self) -> int:
-        """Feed again what the last run may not have indexed, before `start`; how many records that were."""
+        """Feed again what the last run may not have indexed, before `start`; how many records that were.
+
+        Raises Permanent when the index cannot be written.
+        """
         count = self._read_back(self._values.end)
         if count:
             self._sync()
@@ -216,6 +225,9 @@ class Follower:
     def _run(self) -> None:
         while self._round():
             pass
+        if self._broken:
+            log.warning("stopped_behind", error=self.error)  # the next start reads it again
+            return
         self._sync()
         self._write((), sync=True)
 
@@ -225,7 +237,7 @@ class Follower:
             self._chase(part)
         elif part is not None:
             self._take(part)
-        return part is not None
+        return part is not None and not self._broken
 
     def _chase(self, end: Pointer) -> None:
         self.counters.slow_chases += 1
@@ -242,8 +254,8 @@ class Follower:
                 if not self._take(batch):
                     return count
                 batch = []
-        self._take(batch)
-        self._next = max(self._next, end)
+        if self._take(batch):
+            self._next = max(self._next, end)
         return count
 
     def _entries(self, end: Pointer) -> Iterator[Entry]:
@@ -263,6 +275,7 @@ class Follower:
         puts = [(entry[1] if entry[0] is Kind.PREWRITE else entry[2], entry[3]) for entry in batch]
         due = time.monotonic() - self._synced_at > self._sync_s
         if not self._write(puts, sync=due):
+            self._broken = True
             return False
         self._taken = self._next = batch[-1].pointer
         if due:
@@ -278,10 +291,10 @@ class Follower:
             self._synced()
 
     def _synced(self) -> None:
-        """All that was taken is on disk: the next batch may say so."""
-        if self._taken is None:
+        """All that was taken is written and synced: once it is on disk the next batch may say so."""
+        begun = self._synced_at = time.monotonic()
+        if self._taken is None or not self._index.durable():
             return
-        begun = time.monotonic()
         with self._sorter_lock:
             state = self._sorter.dump()
         self._synced_head = self._taken
@@ -291,6 +304,8 @@ class Follower:
 
     def _write(self, puts: Sequence[tuple[int, Pointer]], *, sync: bool) -> bool:
         max_ts, handle = self._sorter.max_ts, self._sorter.handle
+        sync = sync or bool(self._state)  # a later batch with this head must not survive without its state
+        give_up_at = time.monotonic() + _PATIENCE_S
         while True:
             try:
                 self._index.write(
@@ -299,6 +314,9 @@ class Follower:
             except plyvel.Error as error:
                 self.error = f"the index cannot be written: {error}"
                 log.error("index_write_failed", error=str(error))
+                if time.monotonic() > give_up_at:
+                    hint = "acked binlogs are safe in the value log; start the pump again when the disk of kv/ is well"
+                    raise Permanent(self.error, hint=hint) from error
                 if self._stopping.wait(_RETRY_S):
                     return False
             else:

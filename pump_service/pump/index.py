@@ -4,20 +4,30 @@
 `!binlog!maxCommitTS` i64 LE; `!binlog!handlePointer` and `!binlog!headPointer` pointers. One batch carries its puts
 together with the pointers, so that after a crash they never claim more than is there. Ours alone is
 `!binlake!checkpoint`: the sorter's state at the head, so that a start reads nothing before it.
+
+A synced batch proves what is in its own log file only: LevelDB leaves the one before unsynced until its table is written,
+and then removes it. And what follows a failed write in a log file may be unreadable at the next start. So everything is
+on disk when a batch was synced, there is one log file, and that one has seen no failure (`durable`).
 """
 
 from __future__ import annotations
 
+import os
 import struct
+import threading
 from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 
 import google_crc32c
 import plyvel
+import structlog
 
-from binlake.errors import Permanent
+from binlake.errors import Permanent, Transient
 from pump_service.pump.record import Pointer
+
+log = structlog.get_logger()
 
 _PREFIX = b"ts:"
 _GC_TS = b"!binlog!gcts"
@@ -30,6 +40,7 @@ _POINTER = struct.Struct("<Iq")
 _LITTLE = struct.Struct("<q")
 _CRC = struct.Struct("<I")
 _DELETES = 1024  # keys of one batch (tidb-binlog 2.10)
+_CLOSE_S = 10.0  # how long a close waits for who still reads
 
 # tidb-binlog 2.3: the library's own defaults pause writes; plyvel has no knob for the L0 triggers.
 _OPTIONS = {"lru_cache_size": 8 << 20, "block_restart_interval": 16, "block_size": 4096, "write_buffer_size": 64 << 20}
@@ -46,7 +57,7 @@ def ts_of(key: bytes) -> int:
 
 
 class Index:
-    """The LevelDB of one pump. Raises Permanent when it cannot be opened."""
+    """The LevelDB of one pump. Raises Permanent when it cannot be opened, Transient in use after `close`."""
 
     def __init__(self, directory: Path) -> None:
         directory.parent.mkdir(parents=True, exist_ok=True)
@@ -57,6 +68,12 @@ class Index:
             raise Permanent(
                 f"the index cannot be opened: {error}", where={"directory": directory}, hint=hint
             ) from error
+        self._directory = directory
+        self._writing = threading.Lock()
+        self._failed = False  # a write failed since `durable` looked
+        self._suspects: set[str] = set()  # log files that may have a hole
+        self._users, self._closing = 0, False
+        self._unused = threading.Condition()
         self._gc_ts = self._number(_GC_TS)
 
     def write(
@@ -74,7 +91,7 @@ class Index:
         `state`: the checkpoint that belongs to `head`; empty = the one that is there stays.
         """
         key, place = _BIG.pack, _POINTER.pack
-        with self._db.write_batch(sync=sync) as batch:
+        with self._batch(sync=sync) as batch:
             put = batch.put
             for ts, pointer in puts:
                 put(_PREFIX + key(ts), place(*pointer))
@@ -85,10 +102,23 @@ class Index:
                 body = head.to_bytes() + state
                 put(_CHECKPOINT, _CRC.pack(google_crc32c.value(body)) + body)
 
+    def durable(self) -> bool:
+        """Whether all that was written before the last synced batch is on disk (see the module)."""
+        with self._writing:
+            try:
+                logs = {name for name in os.listdir(self._directory) if name.endswith(".log")}
+            except OSError as error:
+                log.warning("index_logs_not_listed", error=str(error))
+                return False
+            if self._failed:
+                self._suspects, self._failed = self._suspects | logs, False
+            self._suspects &= logs
+            return len(logs) == 1 and not self._suspects
+
     @property
     def checkpoint(self) -> bytes:
         """The state written with the present head; empty when there is none, as after an original pump has run here."""
-        value = self._db.get(_CHECKPOINT) or b""
+        value = self._get(_CHECKPOINT) or b""
         body = value[_CRC.size :]
         head = self.head.to_bytes()
         whole = len(value) > _CRC.size + len(head) and google_crc32c.value(body) == _CRC.unpack_from(value)[0]
@@ -96,26 +126,19 @@ class Index:
 
     def pointer(self, ts: int) -> Pointer | None:
         """Where the binlog with this ts key is; None when the index does not know it."""
-        value = self._db.get(ts_key(ts))
+        value = self._get(ts_key(ts))
         return None if value is None else Pointer.from_bytes(value)
-
-    def between(self, after_ts: int, upto_ts: int) -> Iterator[tuple[int, Pointer]]:
-        """(ts, pointer) in ts order over (after_ts, upto_ts], as of the moment of the call."""
-        bounds = {"start": ts_key(after_ts), "include_start": False, "stop": ts_key(upto_ts), "include_stop": True}
-        with self._db.iterator(**bounds) as found:
-            for key, value in found:
-                yield _BIG.unpack_from(key, len(_PREFIX))[0], Pointer.from_bytes(value)
 
     def batch(self, after_ts: int, upto_ts: int, limit: int) -> list[tuple[bytes, bytes]]:
         """At most `limit` raw (key, pointer) in ts order over (after_ts, upto_ts]."""
         bounds = {"start": ts_key(after_ts), "include_start": False, "stop": ts_key(upto_ts), "include_stop": True}
-        with self._db.iterator(**bounds) as found:
+        with self._use() as db, db.iterator(**bounds) as found:
             return list(islice(found, limit))
 
     def remove_below(self, ts: int, fids: Collection[int]) -> int:
         """Delete the keys up to `ts` whose record is in one of `fids`, in small batches; how many there were."""
         removed, doomed = 0, list[bytes]()
-        with self._db.iterator(start=_PREFIX, stop=ts_key(ts), include_stop=True) as found:
+        with self._use() as db, db.iterator(start=_PREFIX, stop=ts_key(ts), include_stop=True) as found:
             for key, value in found:
                 if _POINTER.unpack(value)[0] in fids:
                     doomed.append(key)
@@ -124,7 +147,8 @@ class Index:
                     doomed = []
         removed += self._delete(doomed)
         if removed:
-            self._db.compact_range(start=_PREFIX, stop=ts_key(ts))
+            with self._use() as db:
+                db.compact_range(start=_PREFIX, stop=ts_key(ts))
         return removed
 
     @property
@@ -139,7 +163,8 @@ class Index:
 
     def set_gc_ts(self, ts: int) -> None:
         """Remember, durably, that everything up to `ts` may be gone from now on."""
-        self._db.put(_GC_TS, _LITTLE.pack(ts), sync=True)
+        with self._batch(sync=True) as batch:
+            batch.put(_GC_TS, _LITTLE.pack(ts))
         self._gc_ts = ts
 
     @property
@@ -153,19 +178,54 @@ class Index:
         return self._pointer(_HEAD)
 
     def close(self) -> None:
-        """Close the database; idempotent."""
-        self._db.close()
+        """Close the database once nobody reads it any more; idempotent. Who reads for longer keeps it open."""
+        with self._unused:
+            self._closing = True
+            unused = self._unused.wait_for(lambda: not self._users, _CLOSE_S)
+        if unused:
+            self._db.close()
+        else:
+            log.warning("index_left_open", directory=str(self._directory), readers=self._users)
+
+    @contextmanager
+    def _use(self) -> Iterator[plyvel.DB]:
+        # LevelDB closed under a running call ends the process with a fault.
+        with self._unused:
+            if self._closing:
+                raise Transient("the index is closed: the pump is stopping")
+            self._users += 1
+        try:
+            yield self._db
+        finally:
+            with self._unused:
+                self._users -= 1
+                self._unused.notify_all()
+
+    @contextmanager
+    def _batch(self, *, sync: bool = False) -> Iterator[plyvel.WriteBatch]:
+        """A batch, written at the end; a failure is remembered for `durable` before anything else is written."""
+        with self._use() as db, self._writing:
+            try:
+                with db.write_batch(sync=sync) as batch:
+                    yield batch
+            except plyvel.Error:
+                self._failed = True
+                raise
+
+    def _get(self, key: bytes) -> bytes | None:
+        with self._use() as db:
+            return db.get(key)
 
     def _delete(self, keys: list[bytes]) -> int:
-        with self._db.write_batch() as batch:
+        with self._batch() as batch:
             for key in keys:
                 batch.delete(key)
         return len(keys)
 
     def _number(self, key: bytes) -> int:
-        value = self._db.get(key)
+        value = self._get(key)
         return 0 if value is None else int(_LITTLE.unpack(value)[0])
 
     def _pointer(self, key: bytes) -> Pointer:
-        value = self._db.get(key)
+        value = self._get(key)
         return Pointer(0, 0) if value is None else Pointer.from_bytes(value)

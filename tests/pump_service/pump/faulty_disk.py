@@ -1,7 +1,8 @@
 """A disk that can lose, at any operation, all that was not synced: the seam `Files` and the index, recorded.
 
 The model is harsh: of what was not synced any part may survive: a file's tail sector by sector, a new name or its
-absence, a removed file, any subset of the index's batches.
+absence, a removed file, any subset of the index's batches. As LevelDB does, the index takes a new log file now and then:
+a sync reaches the batches in it only, and those of the one before are safe once their table is written, later.
 """
 
 from __future__ import annotations
@@ -33,6 +34,14 @@ class Kept:
 
 
 @dataclass
+class Batch:
+    """One write to the index."""
+
+    apply: Callable[[Index], object]
+    safe: bool = False
+
+
+@dataclass
 class Disk:
     """The disk below `folder`. Before operation `crash_at` it keeps what a crash leaves, by `chance`, and `facts()`."""
 
@@ -43,8 +52,10 @@ class Disk:
     operations: int = 0
     lock: threading.RLock = field(default_factory=threading.RLock)
     files: dict[Path, Kept] = field(default_factory=dict)
-    batches: list[Callable[[Index], object]] = field(default_factory=list)
-    synced_batches: int = 0
+    batches: list[Batch] = field(default_factory=list)
+    log_start: int = 0
+    flushing: bool = False
+    tells_flushes: bool = True
     left: tuple[dict[str, bytes], list[Callable[[Index], object]], Any] | None = None
     small: dict[str, bytes] = field(default_factory=dict)
 
@@ -59,11 +70,23 @@ class Disk:
         with self.lock:
             if self.left is None:
                 files = {path.name: self._survivor(kept) for path, kept in self.files.items()}
-                durable = self.batches[: self.synced_batches]
-                tail = [batch for batch in self.batches[self.synced_batches :] if self.chance.random() < 0.6]
+                batches = [one.apply for one in self.batches if one.safe or self.chance.random() < 0.6]
                 found = {name: data for name, data in files.items() if data is not None}
                 self.small = {one.name: one.read_bytes() for one in self.folder.glob(".[a-km-z]*")}
-                self.left = (found, durable + tail, self.facts())
+                self.left = (found, batches, self.facts())
+
+    def batch(self, apply: Callable[[Index], object], *, sync: bool) -> None:
+        """The index has written a batch."""
+        if not self.flushing and self.chance.random() < 0.15:
+            self.log_start, self.flushing = len(self.batches), True
+        elif self.flushing and self.chance.random() < 0.3:
+            self.flushing = False
+            for one in self.batches[: self.log_start]:
+                one.safe = True
+        self.batches.append(Batch(apply))
+        if sync:
+            for one in self.batches[self.log_start :]:
+                one.safe = True
 
     def _survivor(self, kept: Kept) -> bytes | None:
         if (kept.removed or not kept.named) and self.chance.random() < 0.5:
@@ -154,22 +177,23 @@ def recorded(disk: Disk) -> type[Index]:
             with disk.lock:
                 disk.operation()
                 super().write(kept, **more)
-                disk.batches.append(lambda index: Index.write(index, kept, **more))
-                if more.get("sync"):
-                    disk.synced_batches = len(disk.batches)
+                disk.batch(lambda index: Index.write(index, kept, **more), sync=bool(more.get("sync")))
+
+        def durable(self) -> bool:
+            with disk.lock:
+                return not (disk.flushing and disk.tells_flushes)
 
         def set_gc_ts(self, ts: int) -> None:
             with disk.lock:
                 disk.operation()
                 super().set_gc_ts(ts)
-                disk.batches.append(lambda index: Index.set_gc_ts(index, ts))
-                disk.synced_batches = len(disk.batches)
+                disk.batch(lambda index: Index.set_gc_ts(index, ts), sync=True)
 
         def _delete(self, keys: list[bytes]) -> int:
             kept = list(keys)
             with disk.lock:
                 disk.operation()
-                disk.batches.append(lambda index: Index._delete(index, kept))
+                disk.batch(lambda index: Index._delete(index, kept), sync=False)
                 return super()._delete(kept)
 
     return RecordedIndex
@@ -191,8 +215,7 @@ def open_on(disk: Disk, *more: Any) -> storage_module.Storage:
                 index._db.put(key, value)
             index._gc_ts = index._number(b"!binlog!gcts")
 
-        disk.batches.append(load)
-        disk.synced_batches = 1
+        disk.batches.append(Batch(load, safe=True))
     storage_module.Index = recorded(disk)  # type: ignore[misc]
     try:
         return storage_module.Storage(path, *more, files=DiskFiles(disk))

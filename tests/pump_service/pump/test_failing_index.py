@@ -1,0 +1,173 @@
+"""An index that fails: nothing that was acked is skipped, whatever the failure, the stop and the healing do."""
+
+from __future__ import annotations
+
+import resource
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import plyvel
+import pytest
+from pump_helpers import commit, prewrite, reach, settled, store, until
+
+from binlake.errors import Permanent, Transient
+from binlake.wire import build
+from pump_service.pump import index as index_module
+from pump_service.pump.index import Index
+from pump_service.pump.record import Pointer
+from pump_service.pump.storage import Storage, StorageOptions
+
+AT = Pointer(0, 0)
+
+
+def put(index: Index, ts: int, count: int = 1, *, sync: bool = False) -> None:
+    index.write([(ts + n, AT) for n in range(count)], head=AT, max_ts=0, handle=AT, sync=sync)
+
+
+@contextmanager
+def files_end_at(size: int) -> Iterator[None]:
+    """Files of this process cannot grow beyond `size` bytes: a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("chased", [False, True])
+def test_a_stop_while_the_index_fails_writes_nothing_behind_the_hole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chased: bool
+) -> None:
+    # S0-48: space is freed while the pump stops: a head beyond the entries that failed would lose them for good.
+    monkeypatch.setattr("pump_service.pump.follower._PUTS", 1)
+    monkeypatch.setattr("pump_service.pump.follower._SYNC_S", 3600.0)
+    storage = Storage(tmp_path, StorageOptions(index_queue=2 if chased else 100))
+    store(storage, prewrite(10), commit(10, 11))
+    reach(storage, 11)
+    write = storage.index.write
+
+    def failing(*args: Any, **more: Any) -> None:
+        if not storage._follower._stopping.is_set():
+            raise plyvel.IOError("no space")
+        write(*args, **more)
+
+    monkeypatch.setattr(storage.index, "write", failing)
+    store(storage, prewrite(20), commit(20, 21))
+    until(lambda: "no space" in storage.error, "the follower waits for the index")
+    store(storage, prewrite(30), commit(30, 31), prewrite(40), commit(40, 41))
+    storage.close()
+    storage = Storage(tmp_path)
+    assert [ts for _, ts, _ in settled(storage)] == [11, 21, 31, 41]
+    assert (storage.counters.late_commits, storage.unmatched()) == (0, (0, 0))
+    storage.close()
+
+
+def test_a_sync_proves_nothing_of_an_older_log_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # S0-48: LevelDB takes a new log file without a sync of the old one.
+    monkeypatch.setitem(index_module._OPTIONS, "write_buffer_size", 1 << 16)
+    index = Index(tmp_path / "kv")
+    put(index, 1, sync=True)
+    assert index.durable()
+    (older,) = (tmp_path / "kv").glob("*.log")
+    kept = older.with_name("999999.log")
+    kept.write_bytes(b"")  # as if the table of an older file were still being written
+    put(index, 2, sync=True)
+    assert not index.durable()
+    kept.unlink()
+    assert index.durable()
+    for ts in range(10, 20_000, 100):
+        put(index, ts, 100)
+    put(index, 3, sync=True)
+    until(index.durable, "the table is written")
+    assert older not in (tmp_path / "kv").glob("*.log")
+    index.close()
+
+
+def test_what_follows_a_torn_write_in_a_log_file_is_not_claimed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # S0-48: the disk was full for a moment; what LevelDB then writes and syncs, it cannot read at the next start.
+    monkeypatch.setitem(index_module._OPTIONS, "write_buffer_size", 1 << 18)
+    index = Index(tmp_path / "kv")
+    put(index, 1, 100, sync=True)
+    assert index.durable()
+    with files_end_at(20 << 10), pytest.raises(plyvel.Error):
+        for ts in range(1000, 100_000, 1000):
+            put(index, ts, 1000)
+    put(index, 500_000, 10, sync=True)  # it is well again, it says
+    assert index.pointer(500_000) == AT
+    assert not index.durable()
+    for ts in range(600_000, 700_000, 1000):
+        put(index, ts, 1000)
+    put(index, 2, sync=True)
+    until(index.durable, "the file with the hole is gone, its table written")
+    index.close()
+
+
+def test_a_pump_that_saw_a_full_disk_for_a_moment_skips_nothing_after_its_next_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # S0-48: as above, seen from outside.
+    monkeypatch.setattr("pump_service.pump.follower._RETRY_S", 0.01)
+    monkeypatch.setattr("pump_service.pump.follower._SYNC_S", 0.0)
+    storage = Storage(tmp_path)
+    store(storage, *(build.fake(ts) for ts in range(1, 100)))
+    reach(storage, 99)
+    (log,) = (tmp_path / "kv").glob("*.log")
+    with files_end_at(log.stat().st_size + 20):
+        with pytest.raises(Transient):
+            store(storage, prewrite(100, b"x" * (1 << 20)))  # the value log has no space either
+        put_until_torn(storage.index)
+    store(storage, *(build.fake(ts) for ts in range(101, 400)))
+    reach(storage, 399)
+    storage.close()
+    storage = Storage(tmp_path)
+    assert [ts for _, ts, _ in settled(storage)] == [*range(1, 100), *range(101, 400)]
+    storage.close()
+
+
+def put_until_torn(index: Index) -> None:
+    with pytest.raises(plyvel.Error), index._batch() as batch:
+        batch.put(b"torn", b"x" * 1000)
+
+
+def test_an_index_that_stays_broken_ends_the_index_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # LevelDB keeps a failed flush until it is opened again: only a new process heals it, and finds all that was acked.
+    monkeypatch.setattr("pump_service.pump.follower._RETRY_S", 0.01)
+    monkeypatch.setattr("pump_service.pump.follower._PATIENCE_S", 0.1)
+    died: list[threading.ExceptHookArgs] = []
+    monkeypatch.setattr(threading, "excepthook", died.append)
+    storage = Storage(tmp_path)
+    with monkeypatch.context() as broken:
+
+        def fail(*_: object, **__: object) -> None:
+            raise plyvel.IOError("no space")
+
+        broken.setattr(storage.index, "write", fail)
+        store(storage, build.fake(10))
+        until(lambda: bool(died), "it gives up")
+    assert died[0].thread is not None
+    assert died[0].thread.name == "pump-index"  # a thread whose death ends the process
+    assert isinstance(died[0].exc_value, Permanent)
+    assert "acked binlogs are safe" in str(died[0].exc_value)
+    storage.close()
+    storage = Storage(tmp_path)
+    assert [ts for _, ts, _ in settled(storage)] == [10]
+    storage.close()
+
+
+def test_the_index_is_not_closed_under_who_reads_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(index_module, "_CLOSE_S", 0.05)
+    index = Index(tmp_path / "kv")
+    put(index, 1)
+    with index._use() as db:
+        index.close()
+        assert not db.closed
+        with pytest.raises(Transient, match="stopping"):
+            index.pointer(1)
+    index.close()
+    assert index._db.closed
