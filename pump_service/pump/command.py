@@ -7,6 +7,7 @@ import contextlib
 import json
 import logging
 import os
+import resource
 import signal
 import sys
 import threading
@@ -92,6 +93,7 @@ def _forget(args: argparse.Namespace) -> int:
 def _serve(config: PumpConfig) -> int:
     # A stream at full speed may keep Python's lock this long while an fsync has returned and its writers wait.
     sys.setswitchinterval(SWITCH_S)
+    _raise_file_limit()
     server = PumpServer(config)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: server.ask("pause"))
@@ -100,6 +102,15 @@ def _serve(config: PumpConfig) -> int:
     print(f"pump {server.node_id} listens at {server.addr}", flush=True)
     server.serve()
     return 0
+
+
+def _raise_file_limit() -> None:
+    # LevelDB, connections and streams want many files; a shell's soft limit is often 1024.
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    except (OSError, ValueError) as error:
+        log.warning("file_limit_not_raised", soft=soft, hard=hard, error=str(error))
 
 
 def _supervise(args: argparse.Namespace, settings: PumpFile) -> int:

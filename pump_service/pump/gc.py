@@ -2,6 +2,7 @@
 
 The original collects by age alone and only notices consumers that lost data (tidb-binlog 2.10, hazards R-26). Here each
 consumer that is not offline holds the collection back, and is named; `force_after_s` is the way around it, as loud.
+A window that starts after lo wants gcTS below lo (binlake/window/membership.py), so what is at a position stays, too.
 """
 
 from __future__ import annotations
@@ -61,8 +62,8 @@ class Clock(Protocol):
 
 
 class Decision(NamedTuple):
-    """Everything up to `gc_ts` may go. `held_by`: who keeps it from going further; `losing`: who has not taken all that
-    goes. Both hold (node id, its position).
+    """Everything up to `gc_ts` may go. `held_by`: who keeps it from going further; `losing`: whose next window would
+    start in what goes. Both hold (node id, its position).
     """
 
     gc_ts: int
@@ -84,14 +85,14 @@ def decide(rule: GcRule, now: int, gc_ts: int, watermark: int, consumers: Sequen
         return Decision(gc_ts)
     by_age = now - tso.compose(int(rule.keep_s * 1000))
     slow = [(one.node_id, one.max_commit_ts) for one in consumers if one.state != "offline"]
-    slow = [(name, position) for name, position in slow if position < by_age]
+    slow = [(name, position) for name, position in slow if position <= by_age]
     target = by_age
     if slow:
         forced = now - tso.compose(int(rule.force_after_s * 1000)) if rule.force_after_s > 0 else 0
-        target = min(by_age, max(forced, min(position for _, position in slow)))
+        target = min(by_age, max(forced, min(position for _, position in slow) - 1))
     target = max(gc_ts, min(target, watermark - 1))
-    held_by = tuple((name, position) for name, position in slow if position <= target < by_age)
-    return Decision(target, held_by, tuple((name, position) for name, position in slow if position < target))
+    held_by = tuple((name, position) for name, position in slow if position <= target + 1 <= by_age)
+    return Decision(target, held_by, tuple((name, position) for name, position in slow if position <= target > 0))
 
 
 class Collector:
@@ -132,7 +133,7 @@ class Collector:
 def _told(decision: Decision) -> str:
     if decision.losing:
         who = ", ".join(f"{name} (at {position})" for name, position in decision.losing)
-        return f"binlogs up to {decision.gc_ts} are collected and were not taken by {who}"
+        return f"binlogs up to {decision.gc_ts} are collected and are needed by {who}"
     if decision.held_by:
         who = ", ".join(f"{name} (at {position})" for name, position in decision.held_by)
         return f"held back at {decision.gc_ts} by {who}: set a consumer that is gone to offline"

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 import grpc
 import structlog
 
-from binlake.errors import BinlakeError, ConfigError, LostRange, Permanent
+from binlake.errors import BinlakeError, ConfigError, LostRange, Permanent, Transient
 from binlake.wire import admin_pb2, pump_pb2
 from pump_service.pump.entities import message
 from pump_service.pump.service import PumpService
@@ -84,6 +84,8 @@ class GrpcServer:
 def _pull_status(error: BinlakeError) -> grpc.StatusCode:
     if isinstance(error, LostRange):
         return grpc.StatusCode.OUT_OF_RANGE
+    if isinstance(error, Transient):
+        return grpc.StatusCode.UNAVAILABLE
     return grpc.StatusCode.FAILED_PRECONDITION if isinstance(error, ConfigError) else grpc.StatusCode.DATA_LOSS
 
 

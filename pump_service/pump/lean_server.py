@@ -193,4 +193,6 @@ def _chunks(batch: list[Entity], sink: Sink) -> Iterator[bytes]:
 def _pull_status(error: BinlakeError) -> Status:
     if isinstance(error, LostRange):
         return Status.OUT_OF_RANGE
+    if isinstance(error, Transient):
+        return Status.UNAVAILABLE
     return Status.FAILED_PRECONDITION if isinstance(error, ConfigError) else Status.DATA_LOSS

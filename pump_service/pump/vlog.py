@@ -1,7 +1,7 @@
 """The value log: an append-only set of files; `append` returns only after its bytes are on disk (invariant 1).
 
 One writer at a time calls `append`; reads by pointer and scans may run beside it. Layout, rotation at 500 MiB and
-the footer rules are the original's (tidb-binlog 2.2).
+the footer rules are the original's (tidb-binlog 2.2). However many files there are, only so many are open at once.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import io
 import os
 import threading
 from collections.abc import Iterable, Iterator, Sequence
+from errno import EMFILE, ENFILE
 from pathlib import Path
 
 import structlog
@@ -33,6 +34,7 @@ log = structlog.get_logger()
 
 SEGMENT_BYTES = 500 << 20  # tidb-binlog 2.2
 SEAL_ON_CLOSE_BYTES = 50 << 10  # a smaller file stays open for the next start
+_OPEN_FILES = 256
 _FIRST_READ = 4096
 _JOIN_BYTES = 4 << 20  # a larger batch is written piece by piece instead of being copied
 _START = Pointer(0, 0)
@@ -43,7 +45,7 @@ class ValueLog:
 
     `known`: a place and the greatest ts of its file up to there, so that a start need not read what is before it.
     Raises LostRange for a pointer into a file that is gone, WireError for a damaged record, Transient when a
-    batch could not be written and was taken back, Permanent once the disk has failed to sync.
+    batch could not be written and was taken back or a file cannot be opened, Permanent once the disk has failed to sync.
     """
 
     def __init__(
@@ -60,14 +62,16 @@ class ValueLog:
         self._sync = sync
         self._files = files or Files()
         self._failed = ""
-        self._handles: dict[int, io.FileIO] = {}
+        self._rotation_error = ""
+        self._handles: dict[int, io.FileIO] = {}  # the least recently used first
         self._handles_lock = threading.Lock()
         self._max_ts: dict[int, int] = {}
         directory.mkdir(parents=True, exist_ok=True)
         self._fids = sorted(int(path.stem) for path in directory.glob("[0-9]*.vlog"))
         sealed = [self._load(fid, known) for fid in self._fids]
         if not sealed or sealed[-1]:
-            self._create(self._fids[-1] + 1 if self._fids else 0)
+            fid = self._fids[-1] + 1 if self._fids else 0
+            self._switch(fid, self._create(fid))
         self._end = self._size(self._handle(self._fids[-1]))
 
     @property
@@ -82,8 +86,8 @@ class ValueLog:
 
     @property
     def failed(self) -> str:
-        """Why nothing can be written any more; empty while all is well."""
-        return self._failed
+        """Why nothing can be written any more, or no new file can be begun; empty while all is well."""
+        return self._failed or self._rotation_error
 
     def file_max_ts(self, fid: int) -> int:
         """The greatest ts in file `fid` so far; 0 for a file that is gone."""
@@ -105,7 +109,8 @@ class ValueLog:
 
     def room(self) -> int:
         """Bytes until the current file reaches its limit: a batch should end there."""
-        return self._segment_bytes - self._end
+        left = self._segment_bytes - self._end
+        return left if left > 0 else self._segment_bytes  # no new file can be begun: it grows, in batches as large
 
     def append(self, payloads: Sequence[bytes], max_ts: int) -> list[Pointer]:
         """Write records in one write and one fdatasync; their places. `max_ts`: the greatest ts among them."""
@@ -165,25 +170,38 @@ class ValueLog:
             self._files.sync_directory(self._directory)  # each by itself: no later file goes before an earlier one
 
     def close(self) -> None:
-        """Seal the current file when it is worth it (50 KiB) and close all files."""
+        """Seal the current file when it is worth it (50 KiB) and possible, and close all files."""
         if not self._failed and self._end >= SEAL_ON_CLOSE_BYTES:
-            self._seal()
+            try:
+                self._seal()
+            except BinlakeError as error:
+                log.warning("value_log_not_sealed", file=self._path(self._fids[-1]).name, error=str(error))
         with self._handles_lock:
-            for file in self._handles.values():
-                file.close()
-            self._handles.clear()
+            self._handles.clear()  # each closes when its last reader lets go of it
 
     def _path(self, fid: int) -> Path:
         return self._directory / f"{fid:06d}.vlog"
 
     def _handle(self, fid: int) -> io.FileIO:
         with self._handles_lock:
-            if fid not in self._handles:
-                try:
-                    self._handles[fid] = self._files.open(self._path(fid))
-                except FileNotFoundError:
-                    raise LostRange("a file of the value log is gone", where={"file": self._path(fid).name}) from None
-            return self._handles[fid]
+            file = self._handles.pop(fid, None) or self._open(fid)
+            self._keep(fid, file)
+            return file
+
+    def _open(self, fid: int) -> io.FileIO:
+        try:
+            return self._files.open(self._path(fid))
+        except FileNotFoundError:
+            raise LostRange("a file of the value log is gone", where={"file": self._path(fid).name}) from None
+        except OSError as error:
+            hint = "raise the limit of open files (ulimit -n)" if error.errno in (EMFILE, ENFILE) else "see the disk"
+            where = {"file": self._path(fid).name, "reason": error}
+            raise Transient("a file of the value log cannot be opened", where=where, hint=hint) from error
+
+    def _keep(self, fid: int, file: io.FileIO) -> None:
+        self._handles[fid] = file
+        if len(self._handles) > _OPEN_FILES:
+            self._handles.pop(next(iter(self._handles)))  # closes when its last reader lets go of it
 
     @staticmethod
     def _size(file: io.FileIO) -> int:
@@ -251,22 +269,36 @@ class ValueLog:
 
     def _rotate(self) -> None:
         # The records are durable whatever happens here, so their writers are told so; the next append tries again.
+        fid = self._fids[-1] + 1
         try:
-            self._seal()
-            self._create(self._fids[-1] + 1)
+            file = self._create(fid)
+            self._seal()  # last: nothing may follow a footer
         except (BinlakeError, OSError) as error:
-            log.error("value_log_rotation_failed", file=self._path(self._fids[-1]).name, error=str(error))
+            self._rotation_error = f"no new file of the value log can be begun: {error}"
+            log.error("value_log_rotation_failed", file=self._path(fid).name, error=str(error))
+        else:
+            self._rotation_error = ""
+            self._switch(fid, file)
 
     def _seal(self) -> None:
         fid = self._fids[-1]
         footer = encode_footer(self._max_ts[fid])
         self._write([footer], self._end + len(footer))
 
-    def _create(self, fid: int) -> None:
-        file = self._files.open(self._path(fid), create=True)
+    def _create(self, fid: int) -> io.FileIO:
+        """A new file whose name is durable; an empty one that a failed rotation or a crash left is taken over."""
+        try:
+            file = self._files.open(self._path(fid), create=True)
+        except FileExistsError:
+            file = self._files.open(self._path(fid))
+            if self._size(file):
+                raise
         self._files.sync_directory(self._directory)
+        return file
+
+    def _switch(self, fid: int, file: io.FileIO) -> None:
         with self._handles_lock:  # a collection may take old files off the list at the same time
-            self._handles[fid] = file
+            self._keep(fid, file)
             self._max_ts[fid] = 0
             self._end = 0
             self._fids.append(fid)

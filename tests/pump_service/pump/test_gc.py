@@ -14,6 +14,8 @@ from pump_helpers import commit, prewrite, pulled, reach, settled, store, until
 
 from binlake import tso
 from binlake.errors import LostRange, SourceUnavailable, Transient
+from binlake.placement import NodeStatus
+from binlake.window.membership import Probe, gather
 from binlake.wire import build
 from pump_service.pump.gc import Collector, GcRule, decide
 from pump_service.pump.storage import Storage, StorageOptions
@@ -53,7 +55,7 @@ def test_a_consumer_that_is_behind_holds_it_back_and_is_named(state: str) -> Non
     # paused for eight days with gc = 7.
     nodes = [Node("sync", state, at(92)), Node("audit", "online", at(99)), Node("gone", "offline", at(1))]
     found = decide(WEEK, at(100), 0, at(100), nodes)
-    assert (found.gc_ts, found.held_by, found.losing) == (at(92), (("sync", at(92)),), ())
+    assert (found.gc_ts, found.held_by, found.losing) == (at(92) - 1, (("sync", at(92)),), ())
 
 
 def test_the_override_is_as_loud() -> None:
@@ -63,6 +65,21 @@ def test_the_override_is_as_loud() -> None:
     assert decide(rule, at(100), 0, at(100), nodes)[:1] == (at(70),)
     assert decide(rule, at(100), 0, at(100), nodes).losing == (("sync", at(60)),)
     assert decide(rule, at(89), 0, at(89), nodes).losing == ()
+
+
+@pytest.mark.parametrize("position", [at(92), at(93), at(93) + 1, at(93) - 1])
+def test_a_consumer_that_was_held_for_can_plan_its_next_window(tmp_path: Path, position: int) -> None:
+    # the collector and the planner's look at the pump are held against each other.
+    storage = filled(tmp_path, range(90, 100))
+    cluster = Cluster(at(100), [Node("sync", "paused", position)])
+    found = Collector(storage, cluster, cluster).run()
+    assert found.gc_ts == min(position - 1, at(93))
+    assert ("held back" in found.problem) is (position <= at(93))
+    pump = NodeStatus("pump1", "host", "online", max_commit_ts=storage.watermark)
+    probe = Probe("uuid", storage.watermark, storage.index.gc_ts)
+    (member,) = gather([pump], {}, position, lambda _: probe)
+    assert member.problem == ""
+    storage.close()
 
 
 nodes = st.lists(
@@ -82,7 +99,7 @@ def test_no_consumer_that_counts_ever_loses_without_the_override(
     if found.gc_ts > gc_ts:
         assert found.gc_ts <= now - at(7)
         assert found.gc_ts < watermark
-        assert all(one.max_commit_ts >= found.gc_ts for one in consumers if one.state != "offline")
+        assert all(one.max_commit_ts > found.gc_ts for one in consumers if one.state != "offline")
         assert found.losing == ()
 
 
@@ -144,7 +161,7 @@ def test_a_consumer_holds_files_back_until_it_moves_or_is_offline(tmp_path: Path
     cluster = Cluster(at(100), [Node("sync", "paused", at(90) - 1)])
     collector = Collector(storage, cluster, cluster)
     held = collector.run()
-    assert (held.gc_ts, held.removed.files) == (at(90) - 1, 0)
+    assert (held.gc_ts, held.removed.files) == (at(90) - 2, 0)
     assert "held back" in collector.problem
     assert "sync" in collector.problem
     assert len(settled(storage, at(90) - 1)) == 11

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import io
+import weakref
 from pathlib import Path
 
 import pytest
@@ -189,3 +191,77 @@ def test_a_batch_larger_than_one_buffer_is_written_piece_by_piece(tmp_path: Path
 def test_a_pointer_into_a_removed_file_is_a_lost_range(tmp_path: Path) -> None:
     with pytest.raises(LostRange, match=r"000007\.vlog"):
         ValueLog(tmp_path).read(Pointer(7, 0))
+
+
+class RefusingFiles(Files):
+    """A disk that refuses what is in `refused`; it counts the files that are open."""
+
+    def __init__(self) -> None:
+        self.refused: set[str] = set()
+        self.opened: weakref.WeakSet[io.FileIO] = weakref.WeakSet()
+
+    def open(self, path: Path, *, create: bool = False) -> io.FileIO:
+        if "open" in self.refused:
+            raise OSError(errno.EMFILE, "Too many open files")
+        file = super().open(path, create=create)
+        self.opened.add(file)
+        return file
+
+    def sync_directory(self, directory: Path) -> None:
+        if "directory" in self.refused:
+            raise OSError(errno.EIO, "Input/output error")
+        super().sync_directory(directory)
+
+
+@pytest.mark.parametrize("refused", ["directory", "open"])
+def test_a_rotation_that_failed_is_told_and_done_later(tmp_path: Path, refused: str) -> None:
+    files = RefusingFiles()
+    log = ValueLog(tmp_path, segment_bytes=100, files=files)
+    files.refused.add(refused)
+    stored = [bytes([65 + n]) * 60 for n in range(4)]
+    for payload in stored:
+        log.append([payload], 1)  # durable, and acked
+    assert "no new file" in log.failed
+    assert log.room() > 0  # batches go on being batches
+    files.refused.clear()
+    log.append([b"in the old file still"], 1)
+    assert log.failed == ""
+    (place,) = log.append([b"in the new one"], 1)
+    assert place == Pointer(1, 0)
+    found = [*stored, b"in the old file still", b"in the new one"]
+    assert [payload for _, payload in log.scan_from(Pointer(0, 0))] == found
+    log.close()
+    # one footer, at the end of the file: nothing that looks like damage
+    data = (tmp_path / "000000.vlog").read_bytes()
+    assert data.count(encode_footer(1)[8:]) == 1
+    assert decode_footer(data) == 1
+
+
+def test_few_files_are_open_however_many_there_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pump_service.pump.vlog._OPEN_FILES", 5)
+    files = RefusingFiles()
+    log = ValueLog(tmp_path, segment_bytes=20, files=files)
+    places = [log.append([bytes([n + 1]) * 20], n)[0] for n in range(30)]
+    assert [log.read(place)[0] for place in places] == list(range(1, 31))
+    assert len(files.opened) <= 5
+    running = log.scan_from(places[0])
+    next(running)
+    assert [log.read(place)[0] for place in places] == list(range(1, 31))
+    assert len([*running]) == 29  # a reader keeps the file that it holds
+    log.close()
+    again = ValueLog(tmp_path, segment_bytes=20, files=files)
+    assert len(files.opened) <= 5
+    files.refused.add("open")
+    with pytest.raises(Transient, match="ulimit"):
+        again.read(places[0])
+    again.close()
+
+
+def test_a_full_disk_at_close_leaves_the_file_unsealed_and_whole(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    log = ValueLog(tmp_path, files=files)
+    log.append([b"x" * 60_000], 1)
+    files.room = 5
+    log.close()
+    again = ValueLog(tmp_path, known=(Pointer(0, 60_016), 1))
+    assert again.end == Pointer(0, 60_016)
