@@ -4,10 +4,11 @@ TiDB answers them by PD and its status port; a capture, a feeder and a workload 
 """
 
 from binlake.source.protocol import Clock, Source
-from binlake.source.status import Committed, Locked, RolledBack, Status, Unknown, read_status
+from binlake.source.status import Absent, Committed, Locked, RolledBack, Status, Unknown, read_status
 from binlake.source.tidb import StatusPort, TidbSource
 
 __all__ = [
+    "Absent",
     "Clock",
     "Committed",
     "Locked",

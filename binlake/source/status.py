@@ -39,6 +39,13 @@ class Unknown:
     reason: str
 
 
+@dataclass(frozen=True)
+class Absent(Unknown):
+    """The source answered that it has neither a lock nor a write record: never written, or forgotten. No proof yet."""
+
+    reason: str = "neither lock nor write record"
+
+
 Status = Committed | RolledBack | Locked | Unknown
 
 
@@ -46,6 +53,8 @@ def read_status(body: str, start_ts: int) -> Status:
     """What the JSON of `/mvcc/hex/KEY` says of `start_ts`. Pure; anything unexpected is Unknown."""
     try:
         info = _info(json.loads(body))
+        if info is None:
+            return Unknown("the answer tells nothing of the key")
         writes = [write for write in info.get("writes") or [] if int(write.get("start_ts", 0)) == start_ts]
         if writes:
             return _of_write(writes[0])
@@ -54,7 +63,7 @@ def read_status(body: str, start_ts: int) -> Status:
             return Locked(int(lock.get("ttl", 0)))
     except (ValueError, TypeError, AttributeError) as error:
         return Unknown(f"unreadable answer ({error})")
-    return Unknown("neither lock nor write record")
+    return Absent()
 
 
 def _of_write(write: Mapping[str, Any]) -> Status:
@@ -64,6 +73,8 @@ def _of_write(write: Mapping[str, Any]) -> Status:
     return Committed(commit_ts) if commit_ts > 0 else Unknown("a write record without commit_ts")
 
 
-def _info(answer: Mapping[str, Any]) -> Mapping[str, Any]:
+def _info(answer: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """What is told of the key; None = nothing is, as in an answer that carries an error."""
     # v7.5 wraps it in "value"; older versions answer with "info" at the top.
-    return answer.get("value", answer).get("info") or {}
+    value = answer.get("value", answer)
+    return None if value.get("error") or value.get("region_error") else value.get("info")

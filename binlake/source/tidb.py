@@ -67,7 +67,7 @@ class TidbSource:
         return self._pd.tso()
 
     def transaction_status(self, start_ts: int, key: bytes) -> Status:
-        """Committed, RolledBack, Locked or Unknown; raises SourceUnavailable."""
+        """Committed, RolledBack, Locked or Unknown (Absent is one); raises SourceUnavailable."""
         if not key:
             return Unknown("its prewrite has no key to ask about")
         return read_status(self._port.get(f"/mvcc/hex/{key.hex()}"), start_ts)

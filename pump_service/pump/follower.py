@@ -4,8 +4,8 @@ One thread owns the index's writes and the sorter. A watermark is shown after th
 so a reader who sees W finds every transaction up to W there. The head pointer names only what is on the disk, looked at
 once a second, and the sorter's state goes with it: after a power failure, too, what is behind the head is fed again.
 
-An index that fails is tried again for half a minute; then the thread dies, and a pump whose part is dead ends (LevelDB
-keeps some errors until it is opened again). Behind a failure that a stop cut short nothing is written: no head jumps it.
+An index that fails is tried again for half a minute; then the thread dies, and with it the pump (LevelDB keeps some
+errors until it is opened again). Behind a failure that a stop cut short nothing is written: no head jumps it.
 
 Memory is bounded however slow the index is: what does not fit into the queue is read back from the value log later
 (tidb-binlog 2.4, the slow chaser).

@@ -5,9 +5,9 @@
 together with the pointers, so that after a crash they never claim more than is there. Ours alone is
 `!binlake!checkpoint`: the sorter's state at the head, so that a start reads nothing before it.
 
-A synced batch proves what is in its own log file only: LevelDB leaves the one before unsynced until its table is written,
-and then removes it. And what follows a failed write in a log file may be unreadable at the next start. So everything is
-on disk when a batch was synced, there is one log file, and that one has seen no failure (`durable`).
+A synced batch proves what is in its own log file only: LevelDB leaves the one before unsynced until its table is
+written, and then removes it. And what follows a failed write in a log file may be unreadable at the next start. So all
+is on disk when a batch was synced, there is one log file, and that one has seen no failure (`durable`).
 """
 
 from __future__ import annotations

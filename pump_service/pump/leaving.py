@@ -27,13 +27,17 @@ class FakeSource(Protocol):
 
 
 class Departure:
-    """Looks again and again, from CLOSING on, until nothing is left to wait for."""
+    """Looks again and again, from CLOSING on, until nothing is left to wait for.
+
+    `taken`: the watermark that the consumers were last compared with.
+    """
 
     def __init__(self, storage: Storage, members: Members, fakes: FakeSource) -> None:
         self._storage = storage
         self._members = members
         self._fakes = fakes
         self._sealed = 0
+        self.taken = 0
 
     def waits_for(self) -> str:
         """Why the pump must stay, for people; empty = it may go."""
@@ -55,7 +59,7 @@ class Departure:
         return "" if self._storage.watermark >= self._sealed else "the last fake is not indexed yet"
 
     def _behind(self) -> str:
-        watermark = self._storage.watermark
+        self.taken = watermark = self._storage.watermark
         consumers = [one for one in self._members.drainers() if one.state != "offline"]
         if not consumers:
             return f"no consumer is registered: nobody has taken the binlogs up to {watermark}"

@@ -4,13 +4,18 @@ Asked about are a P that got neither C nor R, and a P that got an R: TiDB sends 
 Committed and rolled back become a C or a proven R in the value log, so the proof outlives a restart and the source's
 own collection; everything else, and nobody to ask, blocks the watermark and is shown. Age discards nothing: beyond the
 transaction timeout it only makes a waiting P a problem that is told (tidb-binlog 2.6).
+
+A rollback that TiKV does not protect leaves no record for long. So there is a second proof, only for a P that got an
+R: the source says twice, a second apart, that there is neither lock nor write record, while the transaction is younger
+than the least life of versions in TiKV. Its lock was taken before any commit could be sent, and a commit record could
+not have been collected: it is not committed, and without a lock it cannot be any more.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -19,7 +24,7 @@ import structlog
 
 from binlake import tso
 from binlake.errors import BinlakeError, SourceUnavailable
-from binlake.source import Committed, Locked, RolledBack, Status, Unknown
+from binlake.source import Absent, Committed, Locked, RolledBack, Status, Unknown
 from pump_service.pump.sorter import Entry
 from pump_service.pump.storage import Storage
 
@@ -29,6 +34,8 @@ TXN_TIMEOUT_S = 600.0  # MISSION S0-51
 _AT_ONCE = 64  # P asked about in one round
 _DOUBTS_AT_ONCE = 1024  # R are common: 1 to 15 % of transactions (tidb-binlog 1.14)
 _THREADS = 8
+_ABSENT_S = 1.0  # between two answers that prove a rollback
+_VERSIONS_LIVE_S = 600.0  # tidb_gc_life_time is at least 10 minutes
 _FIRST_PAUSE_S, _LAST_PAUSE_S = 0.1, 5.0  # between two questions about one R; doubled each time
 
 
@@ -60,10 +67,11 @@ class Resolutions:
 
 @dataclass(slots=True)
 class _Doubt:
-    """When to ask again about a P with an R."""
+    """When to ask again about a P with an R; since when the source has known nothing of it (0 = it knows)."""
 
     pause_s: float = _FIRST_PAUSE_S
     due: float = 0.0
+    absent_since: float = 0.0
 
 
 @dataclass
@@ -71,11 +79,13 @@ class Resolver:
     """Asks about each P that waits for two rounds in a row (a round a second: tidb-binlog 2.5) and about each R.
 
     `timeout_s`: the transaction timeout, measured on the timestamps of the log: what waits longer is `overdue`.
+    `clock`: a fresh TSO, or SourceUnavailable; without it absence proves nothing.
     """
 
     storage: Storage
     source: StatusSource
     timeout_s: float = TXN_TIMEOUT_S
+    clock: Callable[[], int] | None = None
     blocked: str = ""
     overdue: int = 0
     counters: Resolutions = field(default_factory=Resolutions)
@@ -137,7 +147,7 @@ class Resolver:
         if self._stopped.is_set():
             return
         try:
-            status = self.source.transaction_status(start_ts, prewrite.key)
+            status = self._proved(start_ts, self.source.transaction_status(start_ts, prewrite.key))
             reason = _why_not(status)
             if not reason:
                 self.storage.end(start_ts, status.commit_ts if isinstance(status, Committed) else None)
@@ -147,6 +157,21 @@ class Resolver:
             status, reason = Unknown(str(error)), f"its outcome cannot be stored: {error}"
         with self._lock:
             self._count(start_ts, status, reason)
+
+    def _proved(self, start_ts: int, status: Status) -> Status:
+        """`status`, or RolledBack where absence proves it (see the module). Raises SourceUnavailable."""
+        doubt = self._doubts.get(start_ts)
+        if doubt is None or self.clock is None:
+            return status
+        now = time.monotonic()
+        if not isinstance(status, Absent):
+            doubt.absent_since = 0.0
+        elif not doubt.absent_since:
+            doubt.absent_since = now
+        elif now - doubt.absent_since >= _ABSENT_S:
+            age_ms = tso.physical(self.clock()) - tso.physical(start_ts)  # after the answer: it was younger then
+            return RolledBack() if age_ms < _VERSIONS_LIVE_S * 1000 else status
+        return status
 
     def _count(self, start_ts: int, status: Status, reason: str) -> None:
         self.counters.queries += 1

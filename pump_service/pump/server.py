@@ -8,6 +8,7 @@ registration is confirmed, a fake gives it a watermark (hazards R-49), and onlin
 
 from __future__ import annotations
 
+import contextlib
 import queue
 from collections.abc import Callable
 from pathlib import Path
@@ -119,20 +120,15 @@ class PumpServer:
             trust_rollbacks=isinstance(self._source, NoStatusSource),
         )
         metrics = PumpMetrics()
-        self._storage = Storage(self._config.data_dir, options, files=TimedFiles(metrics))
-        try:
+        with contextlib.ExitStack() as undo:
+            undo.callback(self._disconnect)
+            self._storage = Storage(self._config.data_dir, options, files=TimedFiles(metrics))
+            undo.callback(self._storage.close)
             started_ts = self._check_source()
             self._listen(metrics)
-        except BaseException:
-            self._storage.close()
-            self._disconnect()
-            raise
-        try:
+            undo.callback(self._end_calls)
             self._join(started_ts)
-        except BaseException:
-            self._end_serving()
-            self._disconnect()
-            raise
+            undo.pop_all()
         log.info("pump_online", pump=self.node_id, addr=self.addr, watermark=self._storage.watermark)
 
     def ask(self, action: str) -> None:
@@ -179,17 +175,23 @@ class PumpServer:
                 self._leave(lambda: State.OFFLINE)
                 return ""
             if not why:
-                self._leave(self._gone_or_paused(self._storage.watermark))
+                self._leave(self._gone_or_paused(departure.taken))
                 return ""
-            try:
-                return self._asked.get(timeout=min(_LOOK_S, self._config.heartbeat_interval_s))
-            except queue.Empty:
-                continue
+            action = self._asked_within(min(_LOOK_S, self._config.heartbeat_interval_s))
+            if action not in ("", "close"):  # asked again to close, it goes on closing
+                return action
+
+    def _asked_within(self, timeout_s: float) -> str:
+        try:
+            return self._asked.get(timeout=timeout_s)
+        except queue.Empty:
+            return ""
 
     def _gone_or_paused(self, taken: int) -> Callable[[], State]:
         def state() -> State:
-            # A write that was under way when closing began may have been stored since: then it is still needed.
-            done = not self._storage.unmatched()[0] and self._storage.watermark <= taken
+            # A write that was under way when closing began may have been stored since: then it is still needed. The
+            # log is looked at, too: an index that failed shows no watermark of what it lacks.
+            done = not self._storage.unmatched()[0] and self._storage.max_ts <= taken
             return State.OFFLINE if done else State.PAUSED
 
         return state
@@ -200,11 +202,14 @@ class PumpServer:
         for ticker in self._tickers:
             ticker.stop()
         self.resolver.close()
-        self._end_serving()
-        if state is not None:
-            self.service.state = state()
-            self._publish()
-        self._disconnect()
+        try:
+            self._end_calls()
+            self._storage.close()
+        finally:  # whatever fails here, nobody may go on believing that it serves
+            if state is not None:
+                self.service.state = state()
+                self._publish()
+            self._disconnect()
         log.info("pump_stopped", pump=self.node_id, state=self.service.state, watermark=self._storage.watermark)
 
     def _check_source(self) -> int:
@@ -281,7 +286,8 @@ class PumpServer:
             raise
 
     def _start_tickers(self) -> None:
-        config, resolver = self._config, Resolver(self._storage, self._source, self._config.txn_timeout_s)
+        config = self._config
+        resolver = Resolver(self._storage, self._source, config.txn_timeout_s, clock=self._oracle.tso)
         self.resolver = resolver
         self.service.status_queries = lambda: resolver.queries
 
@@ -351,7 +357,6 @@ class PumpServer:
         self._oracle.close()
         self._etcd.close()
 
-    def _end_serving(self) -> None:
+    def _end_calls(self) -> None:
         self.service.end_pulls()
         self._rpc.stop(_GRACE_S)
-        self._storage.close()

@@ -13,6 +13,7 @@ import time
 import uuid
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
@@ -116,19 +117,19 @@ class Storage:
         self, directory: Path, options: StorageOptions = StorageOptions(), *, files: Files | None = None
     ) -> None:
         self.directory = DataDirectory(directory)
-        try:
+        with ExitStack() as undo:
+            undo.callback(self.directory.close)
             self.index = Index(directory / "kv")
+            undo.callback(self.index.close)
             self._log = self._open_log(options, files)
-        except BaseException:
-            self.directory.close()
-            raise
-        self._budget = Budget(options.memory_bytes, _PATIENCE_S)
-        self._follower = Follower(
-            self.index, self._log, trust_rollbacks=options.trust_rollbacks, queue_limit=options.index_queue
-        )
-        self._commit = GroupCommit(self._log, self._follower.put, self._budget.give_back)
-        begun = time.monotonic()
-        self.recovered = self._follower.recover()
+            self._budget = Budget(options.memory_bytes, _PATIENCE_S)
+            self._follower = Follower(
+                self.index, self._log, trust_rollbacks=options.trust_rollbacks, queue_limit=options.index_queue
+            )
+            self._commit = GroupCommit(self._log, self._follower.put, self._budget.give_back)
+            begun = time.monotonic()
+            self.recovered = self._follower.recover()
+            undo.pop_all()
         took = round(time.monotonic() - begun, 2)
         log.info("storage_opened", records=self.recovered, seconds=took, watermark=self.watermark)
         self._follower.start()
@@ -253,12 +254,13 @@ class Storage:
         return Removed(len(fids), keys)
 
     def close(self) -> None:
-        """Store and index what is in flight, then close and free the directory."""
-        self._commit.close()
-        self._follower.close()
-        self._log.close()
-        self.index.close()
-        self.directory.close()
+        """Store and index what is in flight, then close and free the directory, whatever fails on the way."""
+        with ExitStack() as steps:  # the last one first
+            steps.callback(self.directory.close)
+            steps.callback(self.index.close)
+            steps.callback(self._log.close)
+            steps.callback(self._follower.close)
+            steps.callback(self._commit.close)
 
     def _open_log(self, options: StorageOptions, files: Files | None) -> ValueLog:
         recorded = int(self.directory.recall("gcts") or 0)

@@ -44,8 +44,8 @@ class ValueLog:
     """The files `NNNNNN.vlog` of one directory.
 
     `known`: a place and the greatest ts of its file up to there, so that a start need not read what is before it.
-    Raises LostRange for a pointer into a file that is gone, WireError for a damaged record, Transient when a
-    batch could not be written and was taken back or a file cannot be opened, Permanent once the disk has failed to sync.
+    Raises LostRange for a pointer into a file that is gone, WireError for a damaged record, Transient when a batch
+    could not be written and was taken back or a file cannot be opened, Permanent once the disk has failed to sync.
     """
 
     def __init__(

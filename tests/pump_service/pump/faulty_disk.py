@@ -1,8 +1,8 @@
 """A disk that can lose, at any operation, all that was not synced: the seam `Files` and the index, recorded.
 
 The model is harsh: of what was not synced any part may survive: a file's tail sector by sector, a new name or its
-absence, a removed file, any subset of the index's batches. As LevelDB does, the index takes a new log file now and then:
-a sync reaches the batches in it only, and those of the one before are safe once their table is written, later.
+absence, a removed file, any subset of the index's batches. As LevelDB does, the index takes a new log file now and
+then: a sync reaches the batches in it only, and those of the one before are safe once their table is written, later.
 """
 
 from __future__ import annotations

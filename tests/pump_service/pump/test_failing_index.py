@@ -96,8 +96,7 @@ def test_what_follows_a_torn_write_in_a_log_file_is_not_claimed(
     put(index, 1, 100, sync=True)
     assert index.durable()
     with files_end_at(20 << 10), pytest.raises(plyvel.Error):
-        for ts in range(1000, 100_000, 1000):
-            put(index, ts, 1000)
+        put(index, 1000, 10_000)
     put(index, 500_000, 10, sync=True)  # it is well again, it says
     assert index.pointer(500_000) == AT
     assert not index.durable()
@@ -131,8 +130,10 @@ def test_a_pump_that_saw_a_full_disk_for_a_moment_skips_nothing_after_its_next_s
 
 
 def put_until_torn(index: Index) -> None:
-    with pytest.raises(plyvel.Error), index._batch() as batch:
-        batch.put(b"torn", b"x" * 1000)
+    batch = index._batch()
+    batch.__enter__().put(b"torn", b"x" * 1000)
+    with pytest.raises(plyvel.Error):
+        batch.__exit__(None, None, None)
 
 
 def test_an_index_that_stays_broken_ends_the_index_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -213,8 +213,8 @@ def test_the_disk_takes_what_was_not_synced(tmp_path: Path) -> None:
 def test_an_order_that_is_wrong_is_caught(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, mutant: str
 ) -> None:
-    # Rules broken on purpose: the head claims what was not synced; files go before gcTS is durable; the head claims what
-    # stands in an older log file of LevelDB, whose table is not written.
+    # Rules broken on purpose: the head claims what was not synced; files go before gcTS is durable; the head claims
+    # what stands in an older log file of LevelDB, whose table is not written.
     if mutant == "head":
         monkeypatch.setattr(Follower, "_take", _take_and_claim)
     elif mutant == "flush":

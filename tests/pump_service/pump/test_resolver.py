@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 import threading
+import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -15,7 +17,7 @@ from pump_helpers import VALUE, commit, prewrite, reach, rollback, settled, stor
 
 from binlake import tso
 from binlake.errors import SourceUnavailable
-from binlake.source import Committed, Locked, RolledBack, Status, TidbSource, Unknown
+from binlake.source import Absent, Committed, Locked, RolledBack, Status, TidbSource, Unknown, read_status
 from binlake.wire import build
 from binlake.wire.binlog_pb2 import Binlog
 from pump_service.pump.forced import Verdict
@@ -168,6 +170,90 @@ def test_an_r_waits_as_long_as_nobody_proves_it_and_the_pump_says_why(doubting: 
     ask_until(resolver, lambda: doubting.watermark == 700, "proved")
     ask_until(resolver, lambda: resolver.blocked == "", "nothing waits")
     assert [ts for _, ts, _ in settled(doubting)] == [700]
+
+
+class Clock:
+    """PD's clock."""
+
+    def __init__(self, now_s: float) -> None:
+        self.now_s = now_s
+
+    def __call__(self) -> int:
+        return tso.compose(int(self.now_s * 1000))
+
+
+@pytest.fixture
+def absent_s(monkeypatch: pytest.MonkeyPatch) -> float:
+    """Seconds between two answers that prove a rollback, short."""
+    monkeypatch.setattr("pump_service.pump.resolver._ABSENT_S", 0.05)
+    return 0.05
+
+
+def test_an_r_of_a_young_transaction_that_the_source_does_not_know_twice_is_proved(
+    doubting: Storage, absent_s: float
+) -> None:
+    # R-07: an unprotected rollback leaves no record for long, and a commit would have left one.
+    young, silent = tso.compose(1_000_000), tso.compose(1_000_001)
+    source = Answers({young: Absent(), silent: Absent()})
+    resolver = Resolver(doubting, source, clock=Clock(1599.0))
+    store(doubting, prewrite(young), rollback(young))
+    until(lambda: len(doubting.doubted()) == 1, "it waits for a proof")
+    ask_until(resolver, lambda: bool(source.asked), "asked")
+    assert doubting.doubted(), "one answer proves nothing"
+    ask_until(resolver, lambda: not doubting.doubted(), "proved")
+    assert len(source.asked) >= 2
+    assert resolver.counters.rolled_back == 1
+    store(doubting, prewrite(silent), build.fake(tso.compose(1_000_002)))  # without an R nothing changes
+    until(lambda: doubting.unmatched() == (1, silent), "it waits")
+    begun = time.monotonic()
+    while time.monotonic() - begun < 3 * absent_s:
+        resolver.round()
+        resolver.verify()
+    assert doubting.unmatched() == (1, silent)
+    assert "neither lock nor write" in resolver.blocked
+
+
+@pytest.mark.parametrize("case", ["old", "no clock", "clock is down", "not sure", "a lock between"])
+@pytest.mark.usefixtures("absent_s")
+def test_absence_alone_proves_nothing(doubting: Storage, case: str) -> None:
+    # R-07: a commit record of an old transaction may be collected; an answer that tells nothing is no absence.
+    start = tso.compose(1_000_000)
+    answers = [Unknown("region error") if case == "not sure" else Absent()]
+    if case == "a lock between":
+        answers = [Absent(), Locked()]
+    asked = itertools.cycle(answers)
+
+    class Source:
+        def transaction_status(self, start_ts: int, key: bytes) -> Status:
+            del start_ts, key
+            return next(asked)
+
+    def down() -> int:
+        raise SourceUnavailable("PD does not answer")
+
+    clock = {"no clock": None, "clock is down": down, "old": Clock(1600.0)}.get(case, Clock(1001.0))
+    resolver = Resolver(doubting, Source(), clock=clock)
+    store(doubting, prewrite(start), rollback(start))
+    until(lambda: len(doubting.doubted()) == 1, "it waits for a proof")
+    ask_until(resolver, lambda: resolver.queries >= 5, "asked often")
+    assert len(doubting.doubted()) == 1
+
+
+@pytest.mark.parametrize(
+    ("body", "absent"),
+    [
+        (answer(), True),
+        (answer(writes=[{"start_ts": 9, "commit_ts": 10}]), True),
+        (json.dumps({"key": "74", "value": {"region_error": {"message": "no leader"}}}), False),
+        (json.dumps({"key": "74", "value": {"error": "not found", "info": {}}}), False),
+        (json.dumps({"key": "74", "value": {}}), False),
+        (json.dumps({}), False),
+    ],
+)
+def test_only_an_answer_about_the_key_tells_that_it_has_no_record(body: str, absent: bool) -> None:
+    found = read_status(body, 100)
+    assert isinstance(found, Unknown)
+    assert isinstance(found, Absent) is absent
 
 
 def test_questions_about_one_r_become_rare(doubting: Storage) -> None:

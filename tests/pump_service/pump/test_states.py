@@ -94,6 +94,72 @@ def test_close_without_any_consumer_stays(make_pump: MakePump, cluster: MemoryCl
     assert cluster.history == ["online", "closing", "pausing", "paused"]
 
 
+def test_a_pump_that_closes_and_is_asked_again_goes_on_closing(make_pump: MakePump, cluster: MemoryCluster) -> None:
+    # S0-33
+    pump = make_pump()
+    cluster.consumers = [consumer("a", 1)]
+    serving = Serving(pump)
+    pump.ask("close")
+    pump.ask("close")
+    until(lambda: "a at 1" in closing(pump), "it waits")
+    pump.ask("close")
+    until(lambda: pump._asked.empty(), "it was heard")
+    cluster.consumers = [consumer("a", pump.service.info().max_commit_ts)]
+    serving.end()
+    assert cluster.history == ["online", "closing", "offline"]
+
+
+def test_what_becomes_visible_during_the_last_look_keeps_it_paused(
+    make_pump: MakePump, cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # a commit that is indexed while the registry answers is in nobody's position.
+    pump = make_pump()
+    storage = pump._storage
+
+    def drainers() -> list[NodeStatus]:
+        position = storage.watermark
+        start, commit_ts = cluster.tso(), cluster.tso()
+        for binlog in (prewrite(start), commit(start, commit_ts)):
+            storage.append(binlog.SerializeToString()).result(10)
+        until(lambda: storage.watermark >= commit_ts, "indexed")
+        return [consumer("a", position)]
+
+    monkeypatch.setattr(cluster, "drainers", drainers)
+    serving = Serving(pump)
+    pump.ask("close")
+    serving.end()
+    assert cluster.nodes["pump1"].state == "paused"
+
+
+@pytest.mark.parametrize("broken", ["_log", "index", "_follower"])
+def test_an_error_at_the_end_leaves_nobody_believing_that_it_serves(
+    make_pump: MakePump, cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    pump = make_pump()
+    close = getattr(pump._storage, broken).close
+
+    def fail() -> None:
+        close()
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(getattr(pump._storage, broken), "close", fail)
+    with pytest.raises(OSError, match="No space"):
+        pump.stop()
+    assert cluster.nodes["pump1"].state == "paused"
+    make_pump()  # the directory is free
+
+
+def test_clients_are_closed_when_the_directory_cannot_be_opened(
+    make_pump: MakePump, cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_pump()
+    closed: list[bool] = []
+    monkeypatch.setattr(cluster, "close", lambda: closed.append(True))
+    with pytest.raises(Permanent, match="another process holds the data directory"):
+        make_pump()
+    assert closed == [True]
+
+
 def test_close_waits_for_prewrites_and_still_takes_their_ends(make_pump: MakePump, cluster: MemoryCluster) -> None:
     pump = make_pump()
     start = cluster.tso()

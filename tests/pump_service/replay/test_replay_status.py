@@ -13,7 +13,7 @@ from small_capture import write_capture
 
 from binlake.capture import Capture
 from binlake.errors import ConfigError
-from binlake.source import Committed, Locked, RolledBack, TidbSource, Unknown
+from binlake.source import Absent, Committed, Locked, RolledBack, TidbSource
 from binlake.wire import binlog_pb2 as pb
 from pump_service.replay import status
 from pump_service.replay.clock import ReplayClock
@@ -127,9 +127,9 @@ def test_jobs_text_survives(server: StatusServer) -> None:
 @pytest.mark.parametrize(
     ("now", "first", "second", "third"),
     [
-        (11, Locked(), Unknown("neither lock nor write record"), Unknown("neither lock nor write record")),
-        (30, Locked(), RolledBack(), Unknown("neither lock nor write record")),
-        (31, Committed(30), RolledBack(), Unknown("neither lock nor write record")),
+        (11, Locked(), Absent(), Absent()),
+        (30, Locked(), RolledBack(), Absent()),
+        (31, Committed(30), RolledBack(), Absent()),
         (70, Committed(30), RolledBack(), Locked()),
         (71, Committed(30), RolledBack(), Committed(70)),
     ],
