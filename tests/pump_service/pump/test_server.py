@@ -16,7 +16,7 @@ from pump_cluster import CLUSTER_ID, MemoryCluster
 from pump_helpers import VALUE, commit, prewrite, rollback, until
 
 from binlake import tso
-from binlake.errors import BinlakeError, ConfigError, Permanent, SourceUnavailable
+from binlake.errors import BinlakeError, ConfigError, Permanent, SourceUnavailable, Transient
 from binlake.placement import NodeStatus
 from binlake.pumpclient import PumpReader
 from binlake.source import Committed, RolledBack, Status, Unknown
@@ -352,13 +352,27 @@ def test_collecting_is_held_back_by_a_registered_consumer_and_shown(
     position = cluster.tso()
     cluster.consumers = [NodeStatus("sync", "h", "paused", False, 0, None, position, 0)]
     pump = make_pump(gc_s=0.1, gc_interval_s=0.05)
-    until(lambda: f"held back at {position} by sync" in pump.service.info().last_error, "held back")
-    assert pump.service.info().gc_ts <= position
+    until(lambda: f"held back at {position - 1} by sync" in pump.service.info().last_error, "held back")
+    assert pump.service.info().gc_ts < position
     cluster.consumers = []
     until(lambda: pump.service.info().gc_ts > position, "it goes on")
     until(lambda: "gc" not in pump.service.info().last_error, "and says nothing")
     with pytest.raises(BinlakeError, match="collected up to"):
         list(islice(reader(pump).pull(position), 1))
+
+
+def test_a_pull_that_may_succeed_later_says_so(make_pump: MakePump, monkeypatch: pytest.MonkeyPatch) -> None:
+    # No open file left, or the index is closing: not a loss of data.
+    pump = make_pump()
+    write(pump, prewrite(10), commit(10, 11))
+
+    def fail(*_: object) -> None:
+        raise Transient("no open file is left")
+
+    monkeypatch.setattr(pump._storage.index, "batch", fail)
+    with stub(pump) as client, pytest.raises(grpc.RpcError) as caught:
+        list(client.PullBinlogs(pump_pb2.PullBinlogReq(clusterID=CLUSTER_ID), timeout=10))
+    assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
 
 
 def test_info_tells_who_the_pump_is(make_pump: MakePump) -> None:

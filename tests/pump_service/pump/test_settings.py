@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import resource
 from pathlib import Path
 
 import pytest
 
 from binlake.errors import ConfigError
-from pump_service.pump.command import PumpCommand
+from pump_service.pump.command import PumpCommand, _raise_file_limit
 from pump_service.pump.config import DAY_S, PumpConfig, parse_gc
 from pump_service.pump.settings import ignored, read_settings, to_config
 
@@ -155,3 +156,13 @@ def test_the_effective_settings_are_shown(capsys: pytest.CaptureFixture[str]) ->
     assert PumpCommand().run(parsed("--gc", "8h", "config")) == 0
     shown = json.loads(capsys.readouterr().out)
     assert (shown["gc"], shown["gen-binlog-interval"], shown["storage"]["sync-log"]) == ("8h", 3.0, True)
+
+
+def test_a_pump_takes_as_many_open_files_as_it_may() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 512), hard))
+    try:
+        _raise_file_limit()
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
