@@ -55,7 +55,6 @@ class Disk:
     batches: list[Batch] = field(default_factory=list)
     log_start: int = 0
     flushing: bool = False
-    tells_flushes: bool = True
     left: tuple[dict[str, bytes], list[Callable[[Index], object]], Any] | None = None
     small: dict[str, bytes] = field(default_factory=dict)
 
@@ -181,7 +180,7 @@ def recorded(disk: Disk) -> type[Index]:
 
         def durable(self) -> bool:
             with disk.lock:
-                return not (disk.flushing and disk.tells_flushes)
+                return not disk.flushing
 
         def set_gc_ts(self, ts: int) -> None:
             with disk.lock:

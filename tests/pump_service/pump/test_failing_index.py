@@ -87,6 +87,25 @@ def test_a_sync_proves_nothing_of_an_older_log_file(tmp_path: Path, monkeypatch:
     index.close()
 
 
+def test_the_head_stands_until_all_before_it_is_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # S0-48: every batch is synced here, and still an older log file may be lost.
+    monkeypatch.setattr("pump_service.pump.follower._SYNC_S", 0.0)
+    monkeypatch.setattr("pump_service.pump.follower._DUMP_SHARE", 0)
+    written = False
+    monkeypatch.setattr(Index, "durable", lambda _: written)
+    storage = Storage(tmp_path)
+    for ts in range(1, 6):
+        store(storage, build.fake(ts))
+        reach(storage, ts)
+    assert storage.index.head == AT
+    written = True
+    for ts in range(6, 9):
+        store(storage, build.fake(ts))
+        reach(storage, ts)
+    assert storage.index.head > AT
+    storage.close()
+
+
 def test_what_follows_a_torn_write_in_a_log_file_is_not_claimed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
