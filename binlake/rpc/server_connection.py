@@ -39,6 +39,7 @@ class ServerConnection(Connection, asyncio.Protocol):
         self._out: list[bytes] = []
         self._out_bytes = 0
         self._flushing = False
+        self._short = False  # a stream stands in `_blocked` because this connection had no room
         self._paused = False
         self._stalled_since = _FOREVER
         self._opened_at = host.clock()
@@ -54,7 +55,8 @@ class ServerConnection(Connection, asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Open with our SETTINGS."""
         self._transport = cast(asyncio.Transport, transport)
-        self._transport.set_write_buffer_limits(high=self.limits.queue_bytes)
+        # Half of it: whenever _room() finds none, it has paused us or a flush is to come, so something lets us go on.
+        self._transport.set_write_buffer_limits(high=self.limits.queue_bytes >> 1)
         self._host.joined(self)
         self.open([(Setting.MAX_CONCURRENT_STREAMS, self.limits.streams)])
         self._flush()
@@ -164,13 +166,23 @@ class ServerConnection(Connection, asyncio.Protocol):
             self._out, self._out_bytes = [], 0
             if not self._transport.is_closing():
                 self._transport.write(data)
+        if self._short and not self._paused:
+            # A transport that took all of it never paused, and never tells us to go on.
+            self._short = False
+            self._loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        if not self.closed and not self._paused:
+            self.resume()
 
     def _room(self) -> int:
         if self._paused or self._transport is None:
             return 0
         if self._out_bytes >= self.limits.queue_bytes >> 1:
             self._flush()
-        return self.limits.queue_bytes - self._transport.get_write_buffer_size() - self._out_bytes
+        room = self.limits.queue_bytes - self._transport.get_write_buffer_size() - self._out_bytes
+        self._short = room <= 0
+        return room
 
     def quick(self, call: Call, size: int) -> bool:
         """Whether a whole answer with `size` bytes of DATA may go out at once; then the stream is closed."""
