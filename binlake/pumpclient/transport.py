@@ -12,8 +12,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+import structlog
+from google.protobuf.message import DecodeError
+
 from binlake.rpc import Channel, PendingCall, RpcError, Status, Tls
 from binlake.wire.pump_pb2 import WriteBinlogReq, WriteBinlogResp
+
+log = structlog.get_logger()
 
 _METHOD = "/binlog.Pump/WriteBinlog"
 _CONNECT_S = 5.0
@@ -103,15 +108,30 @@ class RpcConnection:
                     self._begin(*one, waiting)
             if waiting:
                 call, done = waiting.popleft()
-                done(_outcome(call.result))
+                done(_surely(call.result))
 
     def _begin(self, message: bytes, timeout_s: float, done: Done, waiting: deque[tuple[PendingCall, Done]]) -> None:
         try:
             call = self._channel.start(_METHOD, message, timeout_s)
         except RpcError as error:
             done(_refused(error))
+        except Exception as error:
+            done(_broken(error))
         else:
             waiting.append((call, done))
+
+
+def _surely(call: Callable[[], bytes]) -> Refused | None:
+    try:
+        return _outcome(call)
+    except Exception as error:
+        return _broken(error)
+
+
+def _broken(error: Exception) -> Refused:
+    # One call fails, not the thread that every later one needs.
+    log.exception("pump_send_failed")
+    return Refused(f"{type(error).__name__}: {error}")
 
 
 def _outcome(call: Callable[[], bytes]) -> Refused | None:
@@ -119,6 +139,8 @@ def _outcome(call: Callable[[], bytes]) -> Refused | None:
         answer = WriteBinlogResp.FromString(call())
     except RpcError as error:
         return _refused(error)
+    except DecodeError as error:
+        return Refused(f"damaged answer: {error}")
     return Refused(answer.errmsg) if answer.errmsg else None
 
 

@@ -15,7 +15,7 @@ from support.certificates import certificate
 from binlake.errors import ConfigError, SourceUnavailable
 from binlake.pumpclient import ClientOptions, PumpClient, WriteTimes
 from binlake.pumpclient.transport import Refused, rpc_connect
-from binlake.rpc import Tls
+from binlake.rpc import Channel, PendingCall, Tls
 from binlake.wire import build, pump_pb2, pump_pb2_grpc
 
 QUICK = WriteTimes(write_timeout=0.5, commit_timeout=0.5, retry_prewrite=0.01, retry_commit=0.05)
@@ -116,3 +116,24 @@ def test_nobody_there_is_told_with_the_address() -> None:
     options = ClientOptions(socket="/nonexistent/pump.sock", times=QUICK)
     with PumpClient(None, 7, options) as client, pytest.raises(SourceUnavailable, match="local unix"):
         client.write_prewrite(P)
+
+
+def test_an_error_nobody_foresaw_fails_one_call_not_those_after_it(
+    server: grpc.Server, taker: Taker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    connection = rpc_connect()(f"127.0.0.1:{port}")
+    told: queue.SimpleQueue[Refused | None] = queue.SimpleQueue()
+
+    def unforeseen(*_: object) -> bytes:
+        raise ValueError("unforeseen")
+
+    for place in (Channel, PendingCall):
+        with monkeypatch.context() as broken:
+            broken.setattr(place, "start" if place is Channel else "result", unforeseen)
+            connection.send(pump_pb2.WriteBinlogReq(), 5.0, told.put)
+            assert told.get(timeout=5) == Refused("ValueError: unforeseen")
+    connection.send(pump_pb2.WriteBinlogReq(), 5.0, told.put)
+    assert told.get(timeout=5) is None
+    connection.close()
