@@ -70,11 +70,7 @@ class RpcServer:
 
     def add_blocking(self, path: str, work: Callable[[bytes], bytes]) -> None:
         """Serve a unary method by `work(request) -> response` on a pool of threads."""
-        self.methods[path] = self.blocking(work)
-
-    def blocking(self, work: Callable[[bytes], bytes]) -> Handler:
-        """The handler that add_blocking() makes, for a quick one to fall back on."""
-        return self._workers.unary(work)
+        self.methods[path] = self._workers.unary(work)
 
     def add_streaming(self, path: str, work: Callable[[bytes, Sink], None]) -> None:
         """Serve a server-streaming method by `work(request, sink)` in a thread of its own."""
@@ -140,6 +136,10 @@ class RpcServer:
         """Run `action` on the loop; from any thread."""
         self._workers.later(action)
 
+    def after(self, delay_s: float, action: Callable[[], None]) -> None:
+        """Run `action` on the loop in `delay_s`; from the loop."""
+        self._loop.call_later(delay_s, action)
+
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         try:
@@ -200,7 +200,7 @@ class RpcServer:
         self._peers.discard(connection)
 
     def http(self, asked: HttpRequest, answer: Callable[[HttpResponse], None]) -> None:
-        """Have a plain HTTP request answered on the pool."""
+        """Have a plain HTTP request answered on a pool of its own."""
         handler = self._http or _nothing_here
 
         def work() -> Callable[[], None]:
@@ -211,7 +211,7 @@ class RpcServer:
                 found = HttpResponse(500, "text/plain; charset=utf-8", f"{type(error).__name__}: {error}\n".encode())
             return lambda: answer(found)
 
-        self._workers.run(work)
+        self._workers.page(work)
 
 
 class _Doorman(asyncio.Protocol):

@@ -119,7 +119,7 @@ def test_nobody_there_is_told_with_the_address() -> None:
 
 
 def test_an_error_nobody_foresaw_fails_one_call_not_those_after_it(
-    server: grpc.Server, taker: Taker, monkeypatch: pytest.MonkeyPatch
+    server: grpc.Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
