@@ -58,7 +58,8 @@ def rpc_connect(tls: Tls | None = None) -> Connect:
     """Connections of `binlake.rpc`, with `tls` if given. Raises ConfigError for files that cannot be used."""
     if tls is not None:
         tls.client_context()
-    return lambda target: RpcConnection(target, tls)
+    # A Unix socket of this machine speaks no TLS, whatever the pumps of the registry do.
+    return lambda target: RpcConnection(target, None if target.startswith("unix:") else tls)
 
 
 class RpcConnection:
@@ -116,6 +117,8 @@ class RpcConnection:
         except RpcError as error:
             done(_refused(error))
         except Exception as error:
+            # One call fails, not the thread that every later one needs.
+            log.exception("pump_send_failed")
             done(_broken(error))
         else:
             waiting.append((call, done))
@@ -125,12 +128,11 @@ def _surely(call: Callable[[], bytes]) -> Refused | None:
     try:
         return _outcome(call)
     except Exception as error:
+        log.exception("pump_send_failed")
         return _broken(error)
 
 
 def _broken(error: Exception) -> Refused:
-    # One call fails, not the thread that every later one needs.
-    log.exception("pump_send_failed")
     return Refused(f"{type(error).__name__}: {error}")
 
 
@@ -145,4 +147,6 @@ def _outcome(call: Callable[[], bytes]) -> Refused | None:
 
 
 def _refused(error: RpcError) -> Refused:
-    return Refused(f"{error.message} ({error.status.name})", too_large=error.status is Status.RESOURCE_EXHAUSTED)
+    # RESOURCE_EXHAUSTED alone may be a matter of load: another pump, or a later try, may take it.
+    too_large = error.status is Status.RESOURCE_EXHAUSTED and "larger than max" in error.message
+    return Refused(f"{error.message} ({error.status.name})", too_large=too_large)

@@ -151,7 +151,7 @@ def test_a_write_whose_caller_gave_up_while_it_waited_is_not_stored(
     with Channel(pump.address) as channel:
         first = writes(channel, range(1, 2), 9000, 30)
         for call in writes(channel, range(2, 30), 9000, 0.3):
-            with pytest.raises(RpcError, match="in time|deadline"):
+            with pytest.raises(RpcError, match=r"in time|deadline"):
                 call.result()
         until(lambda: pump.server._waiting.bytes == 0, "they hold nothing")
         stalled.go_on()
