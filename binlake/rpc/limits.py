@@ -18,7 +18,7 @@ class Limits:
     http_body_bytes: the body of a plain HTTP request.
     connections: open at once. streaming_calls: at once, each holds a thread.
     control_frames_per_s: PING, SETTINGS, PRIORITY, empty DATA, WINDOW_UPDATE; resets_per_s: calls that the peer gave up
-    within a second. header_wait_s: from the connection to the first request of it.
+    within 0.25 s of their begin. header_wait_s: from the connection to the first request of it.
     stall_s: how long output, of a connection or a stream, may wait for the peer to take the least bit.
     """
 

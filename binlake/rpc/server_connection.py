@@ -23,7 +23,7 @@ log = structlog.get_logger()
 
 _DRAIN_PING = b"drained?"
 _FOREVER = float("inf")
-_YOUNG_S = 1.0  # a call given up later than that is no rapid reset: its caller's deadline has passed, maybe
+_YOUNG_S = 0.25  # a call given up later than that is no rapid reset: its deadline has passed, maybe
 
 
 class ServerConnection(Connection, asyncio.Protocol):

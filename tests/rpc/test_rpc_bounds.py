@@ -90,7 +90,7 @@ def test_callers_whose_deadlines_pass_together_are_no_rapid_reset() -> None:
             peer.call(stream_id, b"", LATE)
         until(lambda: len(server.waiting) == len(ids), "all wait")
         clock = server.clock
-        server.clock = lambda: clock() + 1.5
+        server.clock = lambda: clock() + 0.5
         peer.send(b"".join(frames.rst_stream(stream_id, Code.CANCEL) for stream_id in ids))
         assert peer.ping()
 
