@@ -12,8 +12,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+import structlog
+from google.protobuf.message import DecodeError
+
 from binlake.rpc import Channel, PendingCall, RpcError, Status, Tls
 from binlake.wire.pump_pb2 import WriteBinlogReq, WriteBinlogResp
+
+log = structlog.get_logger()
 
 _METHOD = "/binlog.Pump/WriteBinlog"
 _CONNECT_S = 5.0
@@ -53,7 +58,8 @@ def rpc_connect(tls: Tls | None = None) -> Connect:
     """Connections of `binlake.rpc`, with `tls` if given. Raises ConfigError for files that cannot be used."""
     if tls is not None:
         tls.client_context()
-    return lambda target: RpcConnection(target, tls)
+    # A Unix socket of this machine speaks no TLS, whatever the pumps of the registry do.
+    return lambda target: RpcConnection(target, None if target.startswith("unix:") else tls)
 
 
 class RpcConnection:
@@ -103,15 +109,31 @@ class RpcConnection:
                     self._begin(*one, waiting)
             if waiting:
                 call, done = waiting.popleft()
-                done(_outcome(call.result))
+                done(_surely(call.result))
 
     def _begin(self, message: bytes, timeout_s: float, done: Done, waiting: deque[tuple[PendingCall, Done]]) -> None:
         try:
             call = self._channel.start(_METHOD, message, timeout_s)
         except RpcError as error:
             done(_refused(error))
+        except Exception as error:
+            # One call fails, not the thread that every later one needs.
+            log.exception("pump_send_failed")
+            done(_broken(error))
         else:
             waiting.append((call, done))
+
+
+def _surely(call: Callable[[], bytes]) -> Refused | None:
+    try:
+        return _outcome(call)
+    except Exception as error:
+        log.exception("pump_send_failed")
+        return _broken(error)
+
+
+def _broken(error: Exception) -> Refused:
+    return Refused(f"{type(error).__name__}: {error}")
 
 
 def _outcome(call: Callable[[], bytes]) -> Refused | None:
@@ -119,8 +141,12 @@ def _outcome(call: Callable[[], bytes]) -> Refused | None:
         answer = WriteBinlogResp.FromString(call())
     except RpcError as error:
         return _refused(error)
+    except DecodeError as error:
+        return Refused(f"damaged answer: {error}")
     return Refused(answer.errmsg) if answer.errmsg else None
 
 
 def _refused(error: RpcError) -> Refused:
-    return Refused(f"{error.message} ({error.status.name})", too_large=error.status is Status.RESOURCE_EXHAUSTED)
+    # RESOURCE_EXHAUSTED alone may be a matter of load: another pump, or a later try, may take it.
+    too_large = error.status is Status.RESOURCE_EXHAUSTED and "larger than max" in error.message
+    return Refused(f"{error.message} ({error.status.name})", too_large=too_large)

@@ -208,6 +208,7 @@ class PumpClient:
                     return pump
                 failed[pump.node_id] = refused.text
                 self._prewrite_retries += 1
+            self._check_open(start_ts)
             tries += 1
             if time.monotonic() - begun > self._times.write_timeout and tries > len(pumps):
                 return self._last_round(request, start_ts, failed)
@@ -242,12 +243,17 @@ class PumpClient:
                 self.forget(binlog.start_ts)
                 return node_id
             last = refused.text
+            self._check_open(binlog.start_ts)
             if time.monotonic() - begun > self._times.commit_timeout:
                 raise SourceUnavailable(
                     "the pump did not take the end of a transaction",
                     where={"pump": node_id, "start_ts": binlog.start_ts, "last": last},
                 )
             self._stopped.wait(self._times.retry_commit)
+
+    def _check_open(self, start_ts: int) -> None:
+        if self._stopped.is_set():
+            raise SourceUnavailable("the client was closed", where={"start_ts": start_ts})
 
     def _place_of(self, binlog: Binlog) -> str:
         with self._lock:

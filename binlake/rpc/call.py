@@ -6,7 +6,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from binlake.rpc import frames, headers, messages
+from binlake.rpc.assembly import Share
 from binlake.rpc.flow import Stream
+from binlake.rpc.frames import Code
 from binlake.rpc.request import Request
 from binlake.rpc.status import Status
 
@@ -28,15 +30,20 @@ _EMPTY_HEAD = frames.head(len(_EMPTY_MESSAGE), frames.DATA, 0, 0)[:5]
 
 
 class Call(Stream):
-    """`deadline`: on the loop's clock, inf without one. `on_end`: called once when the call is over, however it ended.
+    """`begun`, `deadline`: on the loop's clock, the latter inf without one; `heard_at`: when the last of an unfinished
+    request came; `share`: where its bytes are counted. `on_end`: called once when the call is over, however it ended.
     `on_sent`: told the bytes that left, for who paces itself by them."""
 
     __slots__ = (
+        "_left_bytes",
+        "_stuck",
         "answered",
+        "begun",
         "connection",
         "deadline",
         "declared",
         "dispatched",
+        "heard_at",
         "large",
         "on_end",
         "on_sent",
@@ -44,14 +51,21 @@ class Call(Stream):
         "received",
         "request",
         "settled",
+        "share",
         "started",
     )
 
-    def __init__(self, connection: ServerConnection, stream_id: int, request: Request, deadline: float) -> None:
+    def __init__(
+        self, connection: ServerConnection, stream_id: int, request: Request, begun: float, deadline: float
+    ) -> None:
         super().__init__(stream_id, connection.peer_window, connection.limits.stream_window)
         self.connection = connection
         self.request = request
+        self.begun = self.heard_at = begun
         self.deadline = deadline
+        self.share: Share | None = None
+        self._left_bytes = 0
+        self._stuck = (-1, begun)
         self.parts: list[bytes] | None = None
         self.large: bytearray | None = None
         self.received = 0
@@ -129,7 +143,10 @@ class Call(Stream):
 
     def expire(self) -> None:
         """Its deadline has passed: the caller is told, what was started still runs."""
-        if not self.answered:
+        if self.queued:
+            # What waits for the caller's window would be kept as long as the connection.
+            self.connection.reset(self.id, Code.CANCEL)
+        elif not self.answered:
             self._fail(Status.DEADLINE_EXCEEDED, "context deadline exceeded")
             if not self.dispatched:
                 self._settle()
@@ -143,8 +160,15 @@ class Call(Stream):
 
     def sent(self, size: int) -> None:
         """Tell who paces itself."""
+        self._left_bytes += size
         if self.on_sent is not None:
             self.on_sent(size)
+
+    def stuck_s(self, now: float) -> float:
+        """Asked of a stream that waits: for how many seconds nothing of it has left, as far as it was asked."""
+        if self._stuck[0] != self._left_bytes:
+            self._stuck = (self._left_bytes, now)
+        return now - self._stuck[1]
 
     def abandon(self) -> None:
         """The caller is gone: nothing more is said."""

@@ -241,16 +241,21 @@ class Link:
             left = _left(until)
             if left is not None and left <= 0:
                 return False
-            if self._reading.acquire(blocking=False):
-                try:
-                    self._read(exchange, until)
-                finally:
-                    self._reading.release()
-            else:
-                self._follow(exchange, left)
-            # Whoever was woken to read but needs it no more passes it on, so somebody reads while anybody waits.
-            self._hand_over()
+            try:
+                self._read_or_follow(exchange, until)
+            finally:
+                # Whoever was woken to read but needs it no more passes it on, so somebody reads while anybody waits.
+                self._hand_over()
         return True
+
+    def _read_or_follow(self, exchange: Exchange, until: float | None) -> None:
+        if not self._reading.acquire(blocking=False):
+            self._follow(exchange, _left(until))
+            return
+        try:
+            self._read(exchange, until)
+        finally:
+            self._reading.release()
 
     def _read(self, exchange: Exchange, until: float | None) -> None:
         while not exchange.ready:

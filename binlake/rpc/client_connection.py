@@ -17,7 +17,7 @@ from binlake.rpc.status import RpcError, Status
 _BY_RESET = {
     Code.REFUSED_STREAM: Status.UNAVAILABLE,
     Code.CANCEL: Status.CANCELLED,
-    Code.ENHANCE_YOUR_CALM: Status.RESOURCE_EXHAUSTED,
+    Code.ENHANCE_YOUR_CALM: Status.UNAVAILABLE,
     Code.INADEQUATE_SECURITY: Status.PERMISSION_DENIED,
 }
 _BY_HTTP = {
@@ -218,7 +218,7 @@ def _status(found: dict[bytes, bytes], address: str) -> RpcError | None:
     value = found.get(b"grpc-status", b"")
     if value == b"0":
         return None
-    known = value.isdigit() and int(value) in Status.__members__.values()
+    known = value.isdigit() and len(value) <= 2 and int(value) in Status.__members__.values()
     status = Status(int(value)) if known else Status.UNKNOWN
     text = messages.unquote_text(found.get(b"grpc-message", b"")) if value else "the answer has no grpc-status"
     return RpcError(status, text, where={"addr": address})

@@ -19,6 +19,7 @@ from binlake.rpc.limits import Limits, Pace
 
 _FORGIVEN = 1000  # streams we ended ourselves: late frames of theirs are no fault
 _CACHED_BLOCKS = 512
+_OWN_DEPENDENCY = "a stream cannot depend on itself"
 T = TypeVar("T")
 
 
@@ -35,7 +36,7 @@ class Connection(Sender):
         self._cache: dict[bytes, object] = {}
         self._cache_changes = 0
         self._block: list[bytes] | None = None
-        self._block_head = (0, 0)
+        self._block_head = (0, 0, False)
         self._block_bytes = 0
         self._forgiven: deque[int] = deque(maxlen=_FORGIVEN)
         self._control = Pace(limits.control_frames_per_s)
@@ -191,15 +192,22 @@ class Connection(Sender):
             raise ConnectionFault(Code.PROTOCOL_ERROR, "HEADERS on stream 0")
         if flags & frames.PADDED:
             payload = frames.unpad(payload)
+        own = False
         if flags & frames.WITH_PRIORITY:
             if len(payload) < 5:
                 raise ConnectionFault(Code.FRAME_SIZE_ERROR, "HEADERS too short for its priority")
-            self._check_dependency(stream_id, payload)
+            own = _depends_on(payload) == stream_id
             payload = payload[5:]
         if flags & frames.END_HEADERS:
-            self._headers(stream_id, payload, bool(flags & frames.END_STREAM))
+            self._whole_block(stream_id, flags, payload, own)
         else:
-            self._block, self._block_head, self._block_bytes = [payload], (stream_id, flags), len(payload)
+            self._block, self._block_head, self._block_bytes = [payload], (stream_id, flags, own), len(payload)
+
+    def _whole_block(self, stream_id: int, flags: int, block: bytes, own: bool) -> None:
+        if own:
+            self._decoder.decode(block)  # its table stays in step, whatever becomes of the stream
+            raise StreamFault(stream_id, Code.PROTOCOL_ERROR, _OWN_DEPENDENCY)
+        self._headers(stream_id, block, bool(flags & frames.END_STREAM))
 
     def _on_continuation(self, flags: int, stream_id: int, payload: bytes) -> None:
         if self._block is None or stream_id != self._block_head[0]:
@@ -213,7 +221,7 @@ class Connection(Sender):
             raise ConnectionFault(Code.ENHANCE_YOUR_CALM, "header block is too large")
         if flags & frames.END_HEADERS:
             block, self._block = b"".join(self._block), None
-            self._headers(stream_id, block, bool(self._block_head[1] & frames.END_STREAM))
+            self._whole_block(stream_id, self._block_head[1], block, self._block_head[2])
 
     def _on_priority(self, flags: int, stream_id: int, payload: bytes) -> None:
         del flags
@@ -222,12 +230,8 @@ class Connection(Sender):
             raise ConnectionFault(Code.PROTOCOL_ERROR, "PRIORITY on stream 0")
         if len(payload) != 5:
             raise StreamFault(stream_id, Code.FRAME_SIZE_ERROR, "PRIORITY of a wrong size")
-        self._check_dependency(stream_id, payload)
-
-    @staticmethod
-    def _check_dependency(stream_id: int, payload: bytes) -> None:
-        if int.from_bytes(payload[:4], "big") & frames.U31 == stream_id:
-            raise StreamFault(stream_id, Code.PROTOCOL_ERROR, "a stream cannot depend on itself")
+        if _depends_on(payload) == stream_id:
+            raise StreamFault(stream_id, Code.PROTOCOL_ERROR, _OWN_DEPENDENCY)
 
     def _on_rst_stream(self, flags: int, stream_id: int, payload: bytes) -> None:
         del flags
@@ -301,3 +305,7 @@ class Connection(Sender):
         if missing >= self.limits.stream_window >> 1:
             stream.recv_window += missing
             self._write(frames.window_update(stream.id, missing))
+
+
+def _depends_on(payload: bytes) -> int:
+    return int.from_bytes(payload[:4], "big") & frames.U31

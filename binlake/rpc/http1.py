@@ -40,8 +40,11 @@ class Http1Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Take what came."""
+        self._parser.receive_data(data)
+        self._proceed()
+
+    def _proceed(self) -> None:
         try:
-            self._parser.receive_data(data)
             self._take()
         except h11.RemoteProtocolError as error:
             self._refuse(error.error_status_hint, str(error))
@@ -53,6 +56,7 @@ class Http1Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """It is closed."""
         del exc
+        self._host.assembly.small.release(self)
         self._host.left(self)
 
     @property
@@ -90,6 +94,7 @@ class Http1Connection(asyncio.Protocol):
                 return
             if isinstance(event, h11.Request):
                 self._request, self._body, self._body_bytes = event, [], 0
+                self._quiet_since = self._host.clock()
                 if sum(len(name) + len(value) for name, value in event.headers) > self._host.limits.header_bytes:
                     raise h11.RemoteProtocolError("the headers are too large", 431)
             elif isinstance(event, h11.Data):
@@ -105,6 +110,8 @@ class Http1Connection(asyncio.Protocol):
         self._body_bytes += len(data)
         if self._body_bytes > self._host.limits.http_body_bytes:
             raise h11.RemoteProtocolError("the body is too large", 413)
+        if not self._host.assembly.small.grow(self, self._body_bytes):
+            raise h11.RemoteProtocolError("too many unfinished requests", 503)
 
     def _ask(self) -> None:
         asked = self._request
@@ -124,13 +131,14 @@ class Http1Connection(asyncio.Protocol):
             return
         self._send(answer, asked.method == b"HEAD")
         self._answering, self._request, self._body = False, None, []
+        self._host.assembly.small.release(self)
         self._quiet_since = self._host.clock()
         if self._draining or self._parser.our_state is not h11.DONE or self._parser.their_state is not h11.DONE:
             self.close()
             return
         self._parser.start_next_cycle()
         transport.resume_reading()
-        self.data_received(b"") if self._parser.trailing_data[0] else None
+        self._proceed()  # what came with it
 
     def _send(self, answer: HttpResponse, head_only: bool) -> None:
         headers = [("content-type", answer.content_type), ("content-length", str(len(answer.body)))]

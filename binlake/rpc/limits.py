@@ -13,12 +13,13 @@ class Limits:
     header_bytes: a decoded header list. streams: calls of one connection that are not answered yet.
     stream_window, connection_window: what the peer may send before we took it. frame_bytes: one frame we take.
     queue_bytes: output that waits for the peer to read, of one connection; then nothing more is read from it.
-    assembly_bytes: unfinished request messages of all connections together (one alone may be larger).
+    assembly_bytes: what came of unfinished requests, of all connections together; an eighth is for those up to 1 MiB
+    (one alone may be larger). upload_s: how long one may go without a byte.
     http_body_bytes: the body of a plain HTTP request.
     connections: open at once. streaming_calls: at once, each holds a thread.
-    control_frames_per_s: PING, SETTINGS, PRIORITY, empty DATA, WINDOW_UPDATE; resets_per_s: calls the peer gave up.
-    header_wait_s: from the connection to the first request of it. stall_s: how long output may wait for the peer to
-    read the least bit.
+    control_frames_per_s: PING, SETTINGS, PRIORITY, empty DATA, WINDOW_UPDATE; resets_per_s: calls that the peer gave up
+    within 0.25 s of their begin. header_wait_s: from the connection to the first request of it.
+    stall_s: how long output, of a connection or a stream, may wait for the peer to take the least bit.
     """
 
     message_bytes: int = (1 << 31) - 1
@@ -35,6 +36,7 @@ class Limits:
     control_frames_per_s: int = 20_000
     resets_per_s: int = 1_000
     header_wait_s: float = 30.0
+    upload_s: float = 60.0
     stall_s: float = 600.0
 
 

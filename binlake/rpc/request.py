@@ -16,6 +16,7 @@ _PSEUDO = frozenset((b":method", b":scheme", b":path", b":authority"))
 _NEEDED = frozenset((b":method", b":scheme", b":path"))
 _known_names: set[bytes] = set()  # names that were found well-formed: each connection repeats a few
 _KNOWN_NAMES = 1000
+_LENGTH_DIGITS = 20  # of a content-length that anything could fill; int() refuses 4300 of them in its own way
 
 
 class Malformed(Exception):
@@ -57,7 +58,7 @@ def read(fields: list[Field] | None) -> Request | None:
     grpc = kind == b"application/grpc" or kind.startswith((b"application/grpc+", b"application/grpc;"))
     timeout_s, refusal = _terms(found) if grpc else (float("inf"), None)
     length = found.get(b"content-length", b"-1")
-    if length != b"-1" and not length.isdigit():
+    if length != b"-1" and not (length.isdigit() and len(length) < _LENGTH_DIGITS):
         raise Malformed("content-length is no number")
     return Request(
         method=found[b":method"].decode("latin-1"),

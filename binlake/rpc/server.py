@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import structlog
 import uvloop
@@ -58,6 +58,7 @@ class RpcServer:
         self._paths: list[Path] = []
         self._listeners: list[asyncio.AbstractServer] = []
         self._peers: set[Peer] = set()
+        self._silent: set[_Doorman] = set()
         self._thread = threading.Thread(target=self._run, name=f"{name}-loop", daemon=True)
         self._stopped = False
         self.methods.update(self.health.handlers())
@@ -70,11 +71,7 @@ class RpcServer:
 
     def add_blocking(self, path: str, work: Callable[[bytes], bytes]) -> None:
         """Serve a unary method by `work(request) -> response` on a pool of threads."""
-        self.methods[path] = self.blocking(work)
-
-    def blocking(self, work: Callable[[bytes], bytes]) -> Handler:
-        """The handler that add_blocking() makes, for a quick one to fall back on."""
-        return self._workers.unary(work)
+        self.methods[path] = self._workers.unary(work)
 
     def add_streaming(self, path: str, work: Callable[[bytes, Sink], None]) -> None:
         """Serve a server-streaming method by `work(request, sink)` in a thread of its own."""
@@ -140,6 +137,10 @@ class RpcServer:
         """Run `action` on the loop; from any thread."""
         self._workers.later(action)
 
+    def after(self, delay_s: float, action: Callable[[], None]) -> None:
+        """Run `action` on the loop in `delay_s`; from the loop."""
+        self._loop.call_later(delay_s, action)
+
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         try:
@@ -159,9 +160,12 @@ class RpcServer:
         def accepted() -> _Doorman:
             return _Doorman(self, self._loop, tls)
 
+        secure: dict[str, Any] = {}
+        if context is not None:
+            secure = {"ssl": context, "ssl_handshake_timeout": self.limits.header_wait_s}
         if bound.family == socket.AF_UNIX:
             return await self._loop.create_unix_server(accepted, sock=bound)
-        return await self._loop.create_server(accepted, sock=bound, ssl=context, backlog=_BACKLOG)
+        return await self._loop.create_server(accepted, sock=bound, backlog=_BACKLOG, **secure)
 
     async def _drain(self, grace_s: float) -> None:
         for listener in self._listeners:
@@ -189,7 +193,15 @@ class RpcServer:
     @property
     def full(self) -> bool:
         """Whether no more connections are taken."""
-        return len(self._peers) >= self.limits.connections
+        return len(self._peers) + len(self._silent) >= self.limits.connections
+
+    def came(self, doorman: _Doorman) -> None:
+        """A connection that has said nothing yet."""
+        self._silent.add(doorman)
+
+    def spoke(self, doorman: _Doorman) -> None:
+        """It has said what it is, or left."""
+        self._silent.discard(doorman)
 
     def joined(self, connection: Peer) -> None:
         """A connection is open."""
@@ -200,7 +212,7 @@ class RpcServer:
         self._peers.discard(connection)
 
     def http(self, asked: HttpRequest, answer: Callable[[HttpResponse], None]) -> None:
-        """Have a plain HTTP request answered on the pool."""
+        """Have a plain HTTP request answered on a pool of its own."""
         handler = self._http or _nothing_here
 
         def work() -> Callable[[], None]:
@@ -211,7 +223,7 @@ class RpcServer:
                 found = HttpResponse(500, "text/plain; charset=utf-8", f"{type(error).__name__}: {error}\n".encode())
             return lambda: answer(found)
 
-        self._workers.run(work)
+        self._workers.page(work)
 
 
 class _Doorman(asyncio.Protocol):
@@ -235,17 +247,18 @@ class _Doorman(asyncio.Protocol):
             self._transport.abort()
         else:
             _tune(transport.get_extra_info("socket"))
+            self._server.came(self)
             self._deadline = self._loop.call_later(self._server.limits.header_wait_s, self._transport.abort)
 
     def data_received(self, data: bytes) -> None:
         """Decide as soon as it is clear."""
+        if self._transport is None or self._transport.is_closing():
+            return  # turned away: what it sent with its certificate is not looked at
         self._first += data
         if len(self._first) < len(PREFACE) and PREFACE.startswith(self._first):
             return
         transport = self._transport
-        assert transport is not None
-        if self._deadline is not None:
-            self._deadline.cancel()
+        self._let_go()
         # What begins like the preface but is none is told so in HTTP/2.
         speaks_http2 = self._first.startswith(b"PRI * HTTP/2")
         talk = ServerConnection(self._server, self._loop) if speaks_http2 else Http1Connection(self._server)
@@ -256,6 +269,10 @@ class _Doorman(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """It left before it said anything."""
         del exc
+        self._let_go()
+
+    def _let_go(self) -> None:
+        self._server.spoke(self)
         if self._deadline is not None:
             self._deadline.cancel()
 

@@ -7,7 +7,7 @@ from typing import cast
 
 import structlog
 
-from binlake.rpc import frames, headers, messages, request
+from binlake.rpc import frames, headers, incoming, request
 from binlake.rpc.call import Call
 from binlake.rpc.connection import Connection
 from binlake.rpc.flow import Stream
@@ -23,9 +23,7 @@ log = structlog.get_logger()
 
 _DRAIN_PING = b"drained?"
 _FOREVER = float("inf")
-_MANY_PARTS = 512
-_LARGE = 1 << 20  # bytes
-_SMALL_PART = 4096  # bytes: parts below it are joined, or their objects weigh more than they hold
+_YOUNG_S = 0.25  # a call given up later than that is no rapid reset: its deadline has passed, maybe
 
 
 class ServerConnection(Connection, asyncio.Protocol):
@@ -39,6 +37,7 @@ class ServerConnection(Connection, asyncio.Protocol):
         self._out: list[bytes] = []
         self._out_bytes = 0
         self._flushing = False
+        self._short = False  # a stream stands in `_blocked` because this connection had no room
         self._paused = False
         self._stalled_since = _FOREVER
         self._opened_at = host.clock()
@@ -54,7 +53,8 @@ class ServerConnection(Connection, asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Open with our SETTINGS."""
         self._transport = cast(asyncio.Transport, transport)
-        self._transport.set_write_buffer_limits(high=self.limits.queue_bytes)
+        # Half of it: whenever _room() finds none, it has paused us or a flush is to come, so something lets us go on.
+        self._transport.set_write_buffer_limits(high=self.limits.queue_bytes >> 1)
         self._host.joined(self)
         self.open([(Setting.MAX_CONCURRENT_STREAMS, self.limits.streams)])
         self._flush()
@@ -135,10 +135,21 @@ class ServerConnection(Connection, asyncio.Protocol):
             self._flush()
             self.close()
         for stream in list(self.streams.values()):
-            call = cast(Call, stream)
-            if now > call.deadline:
-                call.deadline = _FOREVER
-                call.expire()
+            self._look_at(cast(Call, stream), now)
+
+    def _look_at(self, call: Call, now: float) -> None:
+        limits = self.limits
+        if now > call.deadline:
+            call.deadline = _FOREVER
+            call.expire()
+        elif not call.remote_closed and not self._paused and now - call.heard_at > limits.upload_s:
+            if call.request.grpc:
+                text = f"the request made no progress for {limits.upload_s:g} s"
+                self._refuse(call, RpcError(Status.DEADLINE_EXCEEDED, text))
+            else:
+                self.reset(call.id, Code.CANCEL)
+        elif call.id in self._blocked and call.stuck_s(now) > limits.stall_s:
+            self.reset(call.id, Code.CANCEL)
 
     @property
     def idle(self) -> bool:
@@ -164,13 +175,23 @@ class ServerConnection(Connection, asyncio.Protocol):
             self._out, self._out_bytes = [], 0
             if not self._transport.is_closing():
                 self._transport.write(data)
+        if self._short and not self._paused:
+            # A transport that took all of it never paused, and never tells us to go on.
+            self._short = False
+            self._loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        if not self.closed and not self._paused:
+            self.resume()
 
     def _room(self) -> int:
         if self._paused or self._transport is None:
             return 0
         if self._out_bytes >= self.limits.queue_bytes >> 1:
             self._flush()
-        return self.limits.queue_bytes - self._transport.get_write_buffer_size() - self._out_bytes
+        room = self.limits.queue_bytes - self._transport.get_write_buffer_size() - self._out_bytes
+        self._short = room <= 0
+        return room
 
     def quick(self, call: Call, size: int) -> bool:
         """Whether a whole answer with `size` bytes of DATA may go out at once; then the stream is closed."""
@@ -217,8 +238,8 @@ class ServerConnection(Connection, asyncio.Protocol):
             raise StreamFault(stream_id, Code.REFUSED_STREAM, "too many calls, or the server is stopping")
         if asked is None:
             raise StreamFault(stream_id, Code.ENHANCE_YOUR_CALM, "header list is too large")
-        deadline = _FOREVER if asked.timeout_s == _FOREVER else self._host.clock() + asked.timeout_s
-        call = Call(self, stream_id, asked, deadline)
+        now = self._host.clock()
+        call = Call(self, stream_id, asked, now, now + asked.timeout_s)
         call.remote_closed = end
         self.streams[stream_id] = call
         self._working += 1
@@ -235,6 +256,7 @@ class ServerConnection(Connection, asyncio.Protocol):
 
     def _trailers(self, call: Call, block: bytes, end: bool) -> None:
         if call.remote_closed:
+            self._decoder.decode(block)  # its table stays in step
             raise StreamFault(call.id, Code.STREAM_CLOSED, "HEADERS after the end of the stream")
         try:
             fits = request.check_trailers(self._decoder.decode(block))
@@ -248,66 +270,39 @@ class ServerConnection(Connection, asyncio.Protocol):
         call = cast(Call, stream)
         call.received += len(payload)
         if not call.answered and payload:
-            if call.large is not None:
-                call.large += payload
-            elif call.parts is None:
-                call.parts = [payload]
-            else:
-                call.parts.append(payload)
+            incoming.add(call, payload)
             if not end:
-                self._foresee(call)
+                call.heard_at = self._host.clock()
+                self._check(call)
         if end:
             self._complete(call)
         else:
             self.grant(call)
 
-    def _foresee(self, call: Call) -> None:
-        """Refuse what is too large as soon as it says so; make room for a message that comes in parts."""
-        parts = call.parts or []
-        if len(parts) >= _MANY_PARTS and call.received < len(parts) * _SMALL_PART:
-            parts[:] = [b"".join(parts)]
-        if not call.request.grpc:
-            if call.received > self.limits.http_body_bytes:
-                raise StreamFault(call.id, Code.ENHANCE_YOUR_CALM, "the body is too large")
-        elif call.declared:
-            if call.received > call.declared:
-                self._refuse(call, RpcError(Status.INTERNAL, "more than one message in a unary request"))
-        elif call.received >= messages.PREFIX_BYTES:
-            parts[:] = [b"".join(parts)]
-            self._reserve(call, messages.PREFIX.unpack_from(parts[0])[1])
-
-    def _reserve(self, call: Call, length: int) -> None:
-        call.declared = length + messages.PREFIX_BYTES
-        if length > self.limits.message_bytes:
-            self._refuse(call, messages.too_large(length, self.limits.message_bytes))
-        elif not self._host.assembly.reserve(call, call.declared):
-            self._refuse(call, RpcError(Status.UNAVAILABLE, "the server receives too many large messages"))
-        elif length > _LARGE:
-            # Grows in place: many small pieces would leave holes that the allocator keeps.
-            call.large, call.parts = bytearray(b"".join(call.parts or ())), None
+    def _check(self, call: Call) -> None:
+        try:
+            incoming.check(call, self.limits, self._host.assembly)
+        except RpcError as error:
+            self._refuse(call, error)
 
     def _complete(self, call: Call) -> None:
         call.remote_closed = True
         if call.request.content_length not in (-1, call.received):
             raise StreamFault(call.id, Code.PROTOCOL_ERROR, "content-length does not fit")
-        if call.declared:
-            self._host.assembly.release(call)
+        if call.share is not None:
+            call.share.release(call)
         if call.answered:
             if call.local_closed:
                 self.streams.pop(call.id, None)
             return
-        parts, call.parts = call.parts or [], None
-        if call.large is not None:
-            large, call.large = call.large, None
-            parts = [bytes(large[: messages.PREFIX_BYTES]), bytes(memoryview(large)[messages.PREFIX_BYTES :])]
-            del large
+        parts = incoming.body(call)
         call.dispatched = True
         if not call.request.grpc:
             asked = call.request.http(b"".join(parts))
             self._host.http(asked, lambda answer: self._http_answer(call, answer))
             return
         try:
-            message = self._message(call, parts)
+            message = incoming.message(call, parts, self.limits.message_bytes)
         except RpcError as error:
             call.fail(error.status, error.message)
             return
@@ -320,23 +315,6 @@ class ServerConnection(Connection, asyncio.Protocol):
             # One call fails, not the connection with all the others.
             log.exception("handler_failed", method=call.request.path)
             call.fail(Status.UNKNOWN, f"{type(error).__name__}: {error}")
-
-    def _message(self, call: Call, parts: list[bytes]) -> bytes:
-        if call.received < messages.PREFIX_BYTES:
-            raise RpcError(Status.INTERNAL, "a unary request needs one message")
-        if len(parts[0]) < messages.PREFIX_BYTES:
-            parts = [b"".join(parts)]
-        flag, length = messages.PREFIX.unpack_from(parts[0])
-        if length > self.limits.message_bytes:
-            raise messages.too_large(length, self.limits.message_bytes)
-        if length + messages.PREFIX_BYTES != call.received:
-            raise RpcError(Status.INTERNAL, "a unary request needs one whole message")
-        parts[0] = parts[0][messages.PREFIX_BYTES :]
-        parts = [part for part in parts if part]
-        message = parts[0] if len(parts) == 1 else b"".join(parts)
-        if not flag:
-            return message
-        return messages.unpack(flag, message, gzip=call.request.gzip, max_bytes=self.limits.message_bytes)
 
     def _http_answer(self, call: Call, answer: HttpResponse) -> None:
         if not call.answered:
@@ -353,8 +331,8 @@ class ServerConnection(Connection, asyncio.Protocol):
     def settled(self, call: Call) -> None:
         """Nothing works for this call any more."""
         self._working -= 1
-        if call.declared:
-            self._host.assembly.release(call)
+        if call.share is not None:
+            call.share.release(call)
 
     def _close_local(self, stream: Stream) -> None:
         super()._close_local(stream)
@@ -366,8 +344,10 @@ class ServerConnection(Connection, asyncio.Protocol):
 
     def _ended(self, stream: Stream, code: int, *, by_peer: bool) -> None:
         del code
-        cast(Call, stream).abandon()
-        if by_peer and self._resets.used_up() and self._resets.exceeded(self._host.clock()):
+        call = cast(Call, stream)
+        call.abandon()
+        young = by_peer and self._host.clock() - call.begun < _YOUNG_S
+        if young and self._resets.used_up() and self._resets.exceeded(self._host.clock()):
             raise ConnectionFault(Code.ENHANCE_YOUR_CALM, "too many calls were given up")
         if self._draining:
             self._end_when_idle()

@@ -19,6 +19,7 @@ class Wire:
     def __init__(self, address: str, tls: Tls | None, timeout_s: float) -> None:
         self._address = address
         self._unsent = bytearray()
+        self._closed = False
         self._ssl: ssl.SSLObject | None = None
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         try:
@@ -72,15 +73,21 @@ class Wire:
 
     def wait(self, timeout_s: float | None) -> None:
         """Wait until there is something to read, or to write for what waits. May run beside `write`."""
-        poll = select.poll()
-        poll.register(self._socket, select.POLLIN | (select.POLLOUT if self._unsent else 0))
-        poll.poll(None if timeout_s is None else max(0, int(timeout_s * 1000 + 0.999)))
+        self._poll(select.POLLIN | (select.POLLOUT if self._unsent else 0), timeout_s)
 
     def wait_writable(self, timeout_s: float) -> None:
         """Wait until the socket takes more. May run beside `wait`."""
+        self._poll(select.POLLOUT, timeout_s)
+
+    def _poll(self, events: int, timeout_s: float | None) -> None:
         poll = select.poll()
-        poll.register(self._socket, select.POLLOUT)
-        poll.poll(int(timeout_s * 1000))
+        try:
+            poll.register(self._socket, events)
+        except ValueError:
+            if self._closed:
+                return  # by another thread: whoever waits finds its call ended
+            raise
+        poll.poll(None if timeout_s is None else max(0, int(timeout_s * 1000 + 0.999)))
 
     def read(self) -> bytes | None:
         """What came; None when nothing did. Raises RpcError at the end of the connection."""
@@ -98,7 +105,9 @@ class Wire:
         return self._decrypted()
 
     def close(self) -> None:
-        """Close the socket and wake who waits on it; idempotent."""
+        """Close the socket and wake who waits on it, nothing waits to be sent any more; idempotent."""
+        self._closed = True
+        self._unsent = bytearray()
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +16,7 @@ from binlake.rpc.status import RpcError, Status
 log = structlog.get_logger()
 
 _THREADS = 16
+_PAGE_THREADS = 4
 _WAITING_BYTES = 1 << 20  # of one stream, before its thread has to wait
 _LOOK_S = 1.0
 
@@ -25,6 +27,8 @@ class Workers:
     def __init__(self, loop: asyncio.AbstractEventLoop, streaming_calls: int) -> None:
         self.loop = loop
         self._pool = ThreadPoolExecutor(_THREADS, "rpc-worker")
+        # Pages say how the pump is also while all threads of calls wait for something.
+        self._pages = ThreadPoolExecutor(_PAGE_THREADS, "rpc-page")
         self._streaming_calls = streaming_calls
         self._streams: set[threading.Thread] = set()
 
@@ -32,9 +36,13 @@ class Workers:
         """Do `work` on the pool, then what it returns on the loop."""
         self._pool.submit(lambda: self.later(work()))
 
+    def page(self, work: Callable[[], Callable[[], None]]) -> None:
+        """As run(), for plain HTTP."""
+        self._pages.submit(lambda: self.later(work()))
+
     def later(self, action: Callable[[], None]) -> None:
         """Run `action` on the loop; from any thread. Without a loop there is nobody left to tell."""
-        if not self.loop.is_closed():
+        with contextlib.suppress(RuntimeError):  # it is closed
             self.loop.call_soon_threadsafe(action)
 
     def unary(self, work: Callable[[bytes], bytes]) -> Handler:
@@ -90,7 +98,8 @@ class Workers:
 
     def close(self) -> None:
         """Take no more work."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        for pool in (self._pool, self._pages):
+            pool.shutdown(wait=False, cancel_futures=True)
 
 
 class Sink:

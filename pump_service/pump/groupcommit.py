@@ -10,11 +10,15 @@ import queue
 import threading
 from collections.abc import Callable
 
+import structlog
+
 from binlake.errors import BinlakeError, Transient
 from pump_service.pump.heads import Head
 from pump_service.pump.record import HEADER, Pointer
 from pump_service.pump.sorter import Entry
 from pump_service.pump.vlog import ValueLog
+
+log = structlog.get_logger()
 
 BATCH_BYTES = 1 << 20
 SMALL_BYTES = 128 << 10
@@ -35,13 +39,21 @@ class Item:
         self.size = HEADER.size + len(payload)
 
 
+class Behind(Transient):
+    """Too many bytes are in flight: there will be room again."""
+
+
 class Budget:
-    """Bytes in flight, bounded: who wants more than is left waits, and is refused after `patience_s`."""
+    """Bytes in flight, bounded: who wants more than is left waits, and is refused after `patience_s`.
+
+    `on_room`: called whenever bytes were freed, by who freed them; must not block.
+    """
 
     def __init__(self, limit: int, patience_s: float) -> None:
         self._limit = limit
         self._patience_s = patience_s
         self._used = 0
+        self.on_room: Callable[[], None] = lambda: None
         self._changed = threading.Condition()
 
     @property
@@ -50,12 +62,12 @@ class Budget:
         return self._used
 
     def take(self, size: int, *, wait: bool = True) -> None:
-        """Reserve `size` bytes; something larger than the limit is let in alone. Raises Transient."""
+        """Reserve `size` bytes; something larger than the limit is let in alone. Raises Behind."""
         with self._changed:
             if not self._fits(size) and not (
                 wait and self._changed.wait_for(lambda: self._fits(size), self._patience_s)
             ):
-                raise Transient("the pump is behind: too many bytes wait to be stored", where={"bytes": self._used})
+                raise Behind("the pump is behind: too many bytes wait to be stored", where={"bytes": self._used})
             self._used += size
 
     def give_back(self, size: int) -> None:
@@ -63,6 +75,7 @@ class Budget:
         with self._changed:
             self._used -= size
             self._changed.notify_all()
+        self.on_room()
 
     def _fits(self, size: int) -> bool:
         return not self._used or self._used + size <= self._limit
@@ -147,4 +160,8 @@ class GroupCommit:
             )
         self._released(sum(item.size for item in batch))
         for item in batch:
-            item.done(failure)
+            try:
+                item.done(failure)
+            except Exception:
+                # One writer is not told, the log's thread serves all others.
+                log.exception("outcome_not_told", start_ts=item.head.start_ts)

@@ -19,12 +19,17 @@ from binlake.rpc import Call, HttpHandler, RpcError, RpcServer, Sink, Status, Tl
 from binlake.wire.pump_pb2 import PullBinlogReq, WriteBinlogReq
 from pump_service.pump import entities
 from pump_service.pump.entities import Entity
+from pump_service.pump.groupcommit import Behind
 from pump_service.pump.service import PumpService
+from pump_service.pump.waiting import Waiting, Write
 
 log = structlog.get_logger()
 
 _CHUNK_BYTES = 256 << 10
 _GIVE_WAY = 2.0  # beside writers a pull works a third of the time
+_WAITING_BYTES = 128 << 20  # of writes that wait for the storage to have room
+_PATIENCE_S = 10.0  # below the 15 s after which a writer gives up (tidb-binlog 4)
+_LOOK_S = 1.0
 _LARGE = 1 << 20  # bytes: of a message like that no copies are made
 
 
@@ -47,10 +52,12 @@ class LeanServer:
         self.rpc = RpcServer(http=http, name="pump-rpc")
         self._stored: deque[tuple[Call, BinlakeError | None]] = deque()
         self._answering = False
+        self._waiting = Waiting(_WAITING_BYTES, self._submit, self._give_up)
+        self._retrying = self._looking = False
+        service.on_room(self._on_room)
         self.rpc.add("/binlog.Pump/WriteBinlog", self._write)
         self.rpc.add_streaming("/binlog.Pump/PullBinlogs", self._pull)
         self.rpc.add_blocking("/binlake.wire.PumpAdmin/Info", lambda _: service.info().SerializeToString())
-        self._write_waiting = self.rpc.blocking(self._wait_and_write)
         try:
             self.address = self.rpc.listen(address, tls)
             if socket is not None:
@@ -73,24 +80,47 @@ class LeanServer:
         except DecodeError as error:
             call.fail(Status.INTERNAL, f"damaged WriteBinlogReq: {error}")
             return
+        if self._waiting or not self._submit(call, cluster_id, payload):
+            self._wait(call, Write(cluster_id, payload, time.perf_counter()))
+
+    def _submit(self, call: Call, cluster_id: int, payload: bytes, since: float | None = None) -> bool:
         try:
-            self._service.submit(cluster_id, payload, partial(self._on_stored, call))
-        except Transient:
-            # Too much is in flight, maybe: the caller waits for room, the loop must not.
-            self._write_waiting(call, message)
+            self._service.submit(cluster_id, payload, partial(self._on_stored, call), since=since)
+        except Behind:
+            return False
         except BinlakeError as error:
             self._refuse(call, error)
+        return True
 
-    def _wait_and_write(self, message: bytes) -> bytes:
-        cluster_id, payload = _read_write(message)
-        try:
-            stored = self._service.write(cluster_id, payload)
-            if stored is not None:
-                stored.result()
-        except BinlakeError as error:
-            log.warning("write_refused", error=str(error))
-            raise RpcError(Status.UNKNOWN, str(error)) from error
-        return b""
+    def _wait(self, call: Call, write: Write) -> None:
+        if not self._waiting.add(call, write):
+            self._service.metrics.refused(time.perf_counter() - write.since)
+            return
+        if not self._looking:
+            self._looking = True
+            self.rpc.after(_LOOK_S, self._look)
+        self._waiting.retry()  # room that came just before it stood there told nobody
+
+    def _on_room(self) -> None:
+        # On the log's thread, once a batch.
+        if self._waiting and not self._retrying:
+            self._retrying = True
+            self.rpc.later(self._retry)
+
+    def _retry(self) -> None:
+        self._retrying = False
+        self._waiting.retry()
+
+    def _look(self) -> None:
+        self._waiting.expire(time.perf_counter() - _PATIENCE_S)
+        self._waiting.retry()
+        self._looking = bool(self._waiting)
+        if self._looking:
+            self.rpc.after(_LOOK_S, self._look)
+
+    def _give_up(self, call: Call, error: BinlakeError, since: float) -> None:
+        self._service.metrics.refused(time.perf_counter() - since)
+        self._refuse(call, error)
 
     def _on_stored(self, call: Call, error: BinlakeError | None) -> None:
         # On the log's thread, for each binlog of a batch: the loop is woken once.

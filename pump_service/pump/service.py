@@ -19,7 +19,7 @@ import structlog
 from binlake.errors import BinlakeError, ConfigError, Transient
 from binlake.wire.admin_pb2 import InfoResp
 from binlake.wire.binlog_pb2 import Prewrite
-from pump_service.pump.groupcommit import Done
+from pump_service.pump.groupcommit import Behind, Done
 from pump_service.pump.metrics import PumpMetrics
 from pump_service.pump.pull import Transaction, pull_batches
 from pump_service.pump.storage import Storage, parse
@@ -103,26 +103,32 @@ class PumpService:
         self.submit(cluster_id, payload, done, wait=True)
         return stored if payload else None
 
-    def submit(self, cluster_id: int, payload: bytes, done: Done, *, wait: bool = False) -> None:
+    def submit(
+        self, cluster_id: int, payload: bytes, done: Done, *, wait: bool = False, since: float | None = None
+    ) -> None:
         """As `write`, for a caller that must not block: `done` is told the outcome, maybe on the log's thread.
 
-        `wait`: block for a while when too much is in flight. Without it Transient comes at once and is not counted: the
-        caller asks again with it. Raises as `write`.
+        `wait`: block for a while when too much is in flight. Without it Behind comes at once and is not counted: the
+        caller asks again, when `on_room` told. `since`: time.perf_counter() when the call came. Raises as `write`.
         """
         self._check_cluster(cluster_id)
-        began = time.perf_counter()
+        began = time.perf_counter() if since is None else since
         try:
             self._check_state(payload)
             if payload:
                 answered = functools.partial(self._answered, began, len(payload), done)
                 self._storage.submit(payload, answered, wait=wait)
         except BinlakeError as error:
-            if wait or not isinstance(error, Transient):
+            if wait or not isinstance(error, Behind):
                 self.metrics.refused(time.perf_counter() - began)
             raise
         if not payload:
             self.metrics.probed(time.perf_counter() - began)
             done(None)
+
+    def on_room(self, tell: Callable[[], None]) -> None:
+        """Call `tell` whenever bytes in flight have left, from the log's thread: it must not block."""
+        self._storage.on_room(tell)
 
     def _check_state(self, payload: bytes) -> None:
         if self.state is not State.ONLINE and (not payload or parse(payload).tp == Prewrite):

@@ -166,6 +166,10 @@ class Storage:
             self._budget.give_back(item.size)
             raise
 
+    def on_room(self, tell: Callable[[], None]) -> None:
+        """Call `tell` whenever bytes in flight have left, from the log's thread: it must not block."""
+        self._budget.on_room = tell
+
     def end(self, start_ts: int, commit_ts: int | None) -> None:
         """Store, durably, what is proved (or decided by an operator) of the P `start_ts`: committed at `commit_ts`, or
         None = rolled back. Raises as `append` and its future.

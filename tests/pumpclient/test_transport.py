@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,10 +16,11 @@ from support.certificates import certificate
 from binlake.errors import ConfigError, SourceUnavailable
 from binlake.pumpclient import ClientOptions, PumpClient, WriteTimes
 from binlake.pumpclient.transport import Refused, rpc_connect
-from binlake.rpc import Tls
+from binlake.rpc import Channel, PendingCall, Tls
 from binlake.wire import build, pump_pb2, pump_pb2_grpc
 
 QUICK = WriteTimes(write_timeout=0.5, commit_timeout=0.5, retry_prewrite=0.01, retry_commit=0.05)
+NODE = "local unix"
 P = build.prewrite(1, b"k", b"\x08\x17")
 
 
@@ -116,3 +118,72 @@ def test_nobody_there_is_told_with_the_address() -> None:
     options = ClientOptions(socket="/nonexistent/pump.sock", times=QUICK)
     with PumpClient(None, 7, options) as client, pytest.raises(SourceUnavailable, match="local unix"):
         client.write_prewrite(P)
+
+
+def test_an_error_nobody_foresaw_fails_one_call_not_those_after_it(
+    server: grpc.Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    connection = rpc_connect()(f"127.0.0.1:{port}")
+    told: queue.SimpleQueue[Refused | None] = queue.SimpleQueue()
+
+    def unforeseen(*_: object) -> bytes:
+        raise ValueError("unforeseen")
+
+    for place in (Channel, PendingCall):
+        with monkeypatch.context() as broken:
+            broken.setattr(place, "start" if place is Channel else "result", unforeseen)
+            connection.send(pump_pb2.WriteBinlogReq(), 5.0, told.put)
+            assert told.get(timeout=5) == Refused("ValueError: unforeseen")
+    connection.send(pump_pb2.WriteBinlogReq(), 5.0, told.put)
+    assert told.get(timeout=5) is None
+    connection.close()
+
+
+def test_only_a_message_larger_than_a_limit_is_too_large_for_every_try(
+    server: grpc.Server, taker: Taker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "too many calls at once"
+
+    def exhausted(_: object, context: grpc.ServicerContext) -> None:
+        context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, text)
+
+    monkeypatch.setattr(taker, "WriteBinlog", exhausted)
+    pump_pb2_grpc.add_PumpServicer_to_server(taker, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    connection = rpc_connect()(f"127.0.0.1:{port}")
+    first = connection.write(pump_pb2.WriteBinlogReq(), 5.0)
+    text = "grpc: received message larger than max (5 vs. 4)"
+    second = connection.write(pump_pb2.WriteBinlogReq(), 5.0)
+    connection.close()
+    assert [refused is not None and refused.too_large for refused in (first, second)] == [False, True]
+
+
+def test_a_unix_socket_speaks_no_tls_whatever_the_registry_pumps_do(tmp_path: Path, server: grpc.Server) -> None:
+    server.add_insecure_port(f"unix:{tmp_path}/pump.sock")
+    server.start()
+    connection = rpc_connect(certificate(tmp_path))(f"unix:{tmp_path}/pump.sock")
+    assert connection.write(pump_pb2.WriteBinlogReq(), 5.0) is None
+    connection.close()
+
+
+@pytest.mark.parametrize("write", ["write_prewrite", "write_commit"])
+def test_a_closed_client_ends_the_tries_of_who_still_writes(write: str) -> None:
+    options = ClientOptions(socket="/nonexistent/pump.sock", times=WriteTimes(retry_prewrite=5, retry_commit=5))
+    client = PumpClient(None, 7, options)
+    failures: list[SourceUnavailable] = []
+
+    def call() -> None:
+        try:
+            client.write_prewrite(P) if write == "write_prewrite" else client.write_commit(build.commit(P, 2), NODE)
+        except SourceUnavailable as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    time.sleep(0.1)
+    client.close()
+    thread.join(5)
+    assert [error.message for error in failures] == ["the client was closed"]

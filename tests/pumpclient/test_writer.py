@@ -379,6 +379,7 @@ def test_another_cluster_is_refused_at_once(pumps: Pumps) -> None:
 def test_a_binlog_too_large_is_not_sent_again(pumps: Pumps, monkeypatch: pytest.MonkeyPatch) -> None:
     # S0-07
     pumps.stubs[0].fails, pumps.stubs[0].code = 1, grpc.StatusCode.RESOURCE_EXHAUSTED
+    pumps.stubs[0].text = "Received message larger than max (5 vs. 4)"
     with pytest.raises(Permanent, match="too large"):
         pumps.client.write_prewrite(p(1))
     monkeypatch.setattr(writer, "MAX_BYTES", 100)

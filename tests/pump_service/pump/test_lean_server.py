@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -14,7 +15,7 @@ from pump_helpers import commit, prewrite, until
 
 from binlake.errors import ConfigError, SourceUnavailable
 from binlake.pumpclient import PumpReader
-from binlake.rpc import Channel, HttpResponse, RpcError, Status
+from binlake.rpc import Channel, HttpResponse, PendingCall, RpcError, Status
 from binlake.wire.binlog_pb2 import Binlog
 from binlake.wire.pump_pb2 import WriteBinlogReq
 from pump_service.pump.lean_server import LeanServer
@@ -107,6 +108,85 @@ def test_writers_wait_when_too_much_is_in_flight_and_none_is_lost(tmp_path: Path
         calls = [channel.start(WRITE, request(binlog.SerializeToString()), 30) for binlog in binlogs]
         assert {call.result() for call in calls} == {b""}
     until(lambda: pump.storage.unmatched()[0] == 199, "all are stored")
+    pump.stop()
+
+
+class Stalled:
+    """A pump whose disk takes nothing until `go_on`: all of its memory is in flight."""
+
+    def __init__(self, pump: Pump, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._log, self._gate, self._pump = pump.storage._log, threading.Event(), pump
+        append = self._log.append
+
+        def waits(*args: Any) -> Any:
+            self._gate.wait(30)
+            return append(*args)
+
+        monkeypatch.setattr(self._log, "append", waits)
+        self.go_on = self._gate.set
+
+
+def writes(channel: Channel, numbers: range, size: int, timeout_s: float) -> list[PendingCall]:
+    binlogs = [prewrite(number, bytes(size)).SerializeToString() for number in numbers]
+    return [channel.start(WRITE, request(binlog), timeout_s) for binlog in binlogs]
+
+
+def test_info_and_pages_answer_while_the_disk_stalls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pump = Pump(tmp_path, memory_bytes=10_000)
+    stalled = Stalled(pump, monkeypatch)
+    with Channel(pump.address) as channel:
+        calls = writes(channel, range(1, 100), 9000, 30)
+        assert channel.call("/binlake.wire.PumpAdmin/Info", b"", 5)
+        assert httpx.get(f"http://{pump.address}/status", timeout=5).text == "well\n"
+        stalled.go_on()
+        assert {call.result() for call in calls} == {b""}
+    pump.stop()
+
+
+def test_a_write_whose_caller_gave_up_while_it_waited_is_not_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pump = Pump(tmp_path, memory_bytes=10_000)
+    stalled = Stalled(pump, monkeypatch)
+    with Channel(pump.address) as channel:
+        first = writes(channel, range(1, 2), 9000, 30)
+        for call in writes(channel, range(2, 30), 9000, 0.3):
+            with pytest.raises(RpcError, match=r"in time|deadline"):
+                call.result()
+        until(lambda: pump.server._waiting.bytes == 0, "they hold nothing")
+        stalled.go_on()
+        assert first[0].result() == b""
+        assert writes(channel, range(100, 101), 9000, 30)[0].result() == b""
+    until(lambda: pump.storage.unmatched()[0] == 2, "those that were acked")
+    pump.stop()
+
+
+def test_what_waits_for_room_is_bounded_and_refused_beyond(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pump_service.pump.lean_server._WAITING_BYTES", 50_000)
+    pump = Pump(tmp_path, memory_bytes=10_000)
+    stalled = Stalled(pump, monkeypatch)
+    with Channel(pump.address) as channel:
+        calls = writes(channel, range(1, 20), 9000, 30)
+        for call in calls[6:]:
+            with pytest.raises(RpcError, match="behind") as caught:
+                call.result()
+            assert caught.value.status is Status.UNAVAILABLE
+        stalled.go_on()
+        assert {call.result() for call in calls[:6]} == {b""}
+    pump.stop()
+
+
+def test_who_waits_too_long_for_room_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pump_service.pump.lean_server._PATIENCE_S", 0.1)
+    pump = Pump(tmp_path, memory_bytes=10_000)
+    stalled = Stalled(pump, monkeypatch)
+    with Channel(pump.address) as channel:
+        first, second = writes(channel, range(1, 3), 9000, 30)
+        with pytest.raises(RpcError, match="behind") as caught:
+            second.result()
+        assert caught.value.status is Status.UNKNOWN  # tidb-binlog 2.8
+        stalled.go_on()
+        assert first.result() == b""
     pump.stop()
 
 

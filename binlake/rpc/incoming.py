@@ -1,0 +1,86 @@
+"""The request of a call on the server, while it comes: refused as soon as it is known to be too much, never copied
+more often than needed."""
+
+from __future__ import annotations
+
+from binlake.rpc import messages
+from binlake.rpc.assembly import LARGE, Assembly
+from binlake.rpc.call import Call
+from binlake.rpc.frames import Code, StreamFault
+from binlake.rpc.limits import Limits
+from binlake.rpc.status import RpcError, Status
+
+_MANY_PARTS = 512
+_SMALL_PART = 4096  # bytes: parts below it are joined, or their objects weigh more than they hold
+
+
+def add(call: Call, payload: bytes) -> None:
+    """Keep a piece; `call.received` counts it already."""
+    if call.large is not None:
+        call.large += payload
+    elif call.parts is None:
+        call.parts = [payload]
+    else:
+        call.parts.append(payload)
+
+
+def check(call: Call, limits: Limits, assembly: Assembly) -> None:
+    """Look at a request that is not complete. Raises RpcError to answer with, StreamFault for plain HTTP."""
+    parts = call.parts or []
+    if len(parts) >= _MANY_PARTS and call.received < len(parts) * _SMALL_PART:
+        parts[:] = [b"".join(parts)]
+    if not call.request.grpc:
+        if call.received > limits.http_body_bytes:
+            raise StreamFault(call.id, Code.ENHANCE_YOUR_CALM, "the body is too large")
+        call.share = assembly.small
+        if not call.share.grow(call, call.received):
+            raise StreamFault(call.id, Code.REFUSED_STREAM, "too many unfinished requests")
+        return
+    if not call.declared:
+        if call.received < messages.PREFIX_BYTES:
+            return
+        parts[:] = [b"".join(parts)]
+        _declare(call, parts, limits, assembly)
+    if call.received > call.declared:
+        raise RpcError(Status.INTERNAL, "more than one message in a unary request")
+    assert call.share is not None
+    if not call.share.grow(call, call.received):
+        kind = "large messages" if call.share is assembly.large else "unfinished requests"
+        raise RpcError(Status.UNAVAILABLE, f"the server receives too many {kind}")
+
+
+def _declare(call: Call, parts: list[bytes], limits: Limits, assembly: Assembly) -> None:
+    length = messages.PREFIX.unpack_from(parts[0])[1]
+    if length > limits.message_bytes:
+        raise messages.too_large(length, limits.message_bytes)
+    call.declared = length + messages.PREFIX_BYTES
+    call.share = assembly.large if length > LARGE else assembly.small
+    if length > LARGE:
+        # Grows in place: many small pieces would leave holes that the allocator keeps.
+        call.large, call.parts = bytearray(parts[0]), None
+
+
+def body(call: Call) -> list[bytes]:
+    """The pieces of a request that is complete; the call lets go of them."""
+    parts, call.parts = call.parts or [], None
+    if call.large is None:
+        return parts
+    large, call.large = call.large, None
+    return [bytes(large[: messages.PREFIX_BYTES]), bytes(memoryview(large)[messages.PREFIX_BYTES :])]
+
+
+def message(call: Call, parts: list[bytes], max_bytes: int) -> bytes:
+    """The one message in the pieces of a gRPC request. Raises RpcError."""
+    if call.received < messages.PREFIX_BYTES:
+        raise RpcError(Status.INTERNAL, "a unary request needs one message")
+    if len(parts[0]) < messages.PREFIX_BYTES:
+        parts = [b"".join(parts)]
+    flag, length = messages.PREFIX.unpack_from(parts[0])
+    if length > max_bytes:
+        raise messages.too_large(length, max_bytes)
+    if length + messages.PREFIX_BYTES != call.received:
+        raise RpcError(Status.INTERNAL, "a unary request needs one whole message")
+    parts[0] = parts[0][messages.PREFIX_BYTES :]
+    parts = [part for part in parts if part]
+    found = parts[0] if len(parts) == 1 else b"".join(parts)
+    return messages.unpack(flag, found, gzip=call.request.gzip, max_bytes=max_bytes) if flag else found
