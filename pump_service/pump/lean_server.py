@@ -26,7 +26,7 @@ from pump_service.pump.waiting import Waiting, Write
 log = structlog.get_logger()
 
 _CHUNK_BYTES = 256 << 10
-_GIVE_WAY = 2.0  # beside writers a pull works a third of the time
+_GIVE_WAY = 5.0  # beside writers a pull works a sixth of the time
 _WAITING_BYTES = 128 << 20  # of writes that wait for the storage to have room
 _PATIENCE_S = 10.0  # below the 15 s after which a writer gives up (tidb-binlog 4)
 _LOOK_S = 1.0
