@@ -25,7 +25,7 @@ from binlake.pumpclient import PumpReader
 from binlake.rpc import Channel
 from binlake.wire import build
 from binlake.wire.pump_pb2 import Pos, PullBinlogReq, WriteBinlogReq
-from pump_service.pump.command import SWITCH_S
+from pump_service.pump.command import tune
 from pump_service.pump.grpc_server import GrpcServer
 from pump_service.pump.lean_server import LeanServer
 from pump_service.pump.service import PumpService, State
@@ -189,7 +189,7 @@ class _Pump:
 
 def _serve(folder: Path, kind: str, pipe: multiprocessing.connection.Connection) -> None:
     structlog.configure(processors=[lambda *_: (_ for _ in ()).throw(structlog.DropEvent)])
-    sys.setswitchinterval(SWITCH_S)
+    tune()
     storage = Storage(folder)
     service = PumpService(storage, CLUSTER_ID, free_bytes_needed=0)
     service.state = State.ONLINE

@@ -16,7 +16,7 @@ from pathlib import Path
 import structlog
 
 from binlake.wire import build
-from pump_service.pump.command import SWITCH_S
+from pump_service.pump.command import tune
 from pump_service.pump.pull import pull_batches
 from pump_service.pump.storage import Storage
 
@@ -25,7 +25,7 @@ _WINDOW = 256  # calls in flight, as 256 writers would have
 
 
 def main(writes: int) -> None:
-    sys.setswitchinterval(SWITCH_S)  # as the command does
+    tune()
     structlog.configure(processors=[lambda *_: (_ for _ in ()).throw(structlog.DropEvent)])
     with tempfile.TemporaryDirectory(dir=os.environ.get("BINLAKE_BENCH_DIR")) as name:
         payloads = _payloads(writes)

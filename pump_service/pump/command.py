@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import gc
 import json
 import logging
 import os
@@ -26,7 +27,10 @@ from pump_service.pump.settings import PumpFile, add_flags, ignored, read_settin
 
 log = structlog.get_logger()
 
-SWITCH_S = 0.001  # how long one thread may keep Python's lock while others wait; Python's own is 0.005
+_SWITCH_S = 0.001  # how long one thread may keep Python's lock while others wait; Python's own is 0.005
+# Generations of Python's collector: entries that wait for their C are many, live long and hold no cycle, and looking
+# through all of them stops every writer for 30 ms (measured at 256 writers). The oldest is looked through rarely.
+_COLLECT = (20_000, 20, 50)
 
 
 def _end_the_process(args: threading.ExceptHookArgs) -> None:
@@ -91,8 +95,7 @@ def _forget(args: argparse.Namespace) -> int:
 
 
 def _serve(config: PumpConfig) -> int:
-    # A stream at full speed may keep Python's lock this long while an fsync has returned and its writers wait.
-    sys.setswitchinterval(SWITCH_S)
+    tune()
     _raise_file_limit()
     server = PumpServer(config)
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -102,6 +105,13 @@ def _serve(config: PumpConfig) -> int:
     print(f"pump {server.node_id} listens at {server.addr}", flush=True)
     server.serve()
     return 0
+
+
+def tune() -> None:
+    """Set the interpreter up for a process that is a pump and nothing else."""
+    # A stream at full speed may keep Python's lock this long while an fsync has returned and its writers wait.
+    sys.setswitchinterval(_SWITCH_S)
+    gc.set_threshold(*_COLLECT)
 
 
 def _raise_file_limit() -> None:
