@@ -2,11 +2,13 @@
 
 Writes (P and C in turn, each answered after its fsync) by 1, 8, 64 and 256 writers over one connection, payloads of
 200 B and 2 KiB; beside each what an empty call over the same layer costs, and before all what the disk itself does.
-Then pulls of all that, by PumpReader and by the bare stream. CPU is the pump's process, RSS at the end of the run.
+Then pulls of all that, by PumpReader and by the bare stream, and writes to 1, 2 and 4 processes. CPU is the pump's
+process, RSS at the end of the run.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import multiprocessing
 import multiprocessing.connection
@@ -15,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
@@ -34,6 +37,7 @@ from pump_service.pump.storage import Storage
 CLUSTER_ID = 1
 WRITERS = (1, 8, 64, 256)
 SIZES = (200, 2048)
+PROCESSES = (1, 2, 4)
 FIRST_TS = 470_000_000_000_000_000  # of 2026: nine bytes on the wire, as real ones
 SPAWN = multiprocessing.get_context("spawn")
 WRITE, EMPTY, PULL = "/binlog.Pump/WriteBinlog", "/bench.Bench/Empty", "/binlog.Pump/PullBinlogs"
@@ -49,6 +53,8 @@ def main(seconds: float, kind: str) -> None:
         print(f" {'empty/s':>10} {'p50 ms':>8} {'CPU us':>8}")
         for size in SIZES:
             _one_size(folder / str(size), kind, size, seconds)
+        for count in PROCESSES:
+            _side_by_side(folder / f"of-{count}", kind, count, seconds)
 
 
 def _one_size(folder: Path, kind: str, size: int, seconds: float) -> None:
@@ -71,6 +77,15 @@ def _one_size(folder: Path, kind: str, size: int, seconds: float) -> None:
         print(f"RSS {pump.rss() / 2**20:.0f} MiB")
         _pulls(pump, start)
         _beside(pump, size, start, seconds)
+
+
+def _side_by_side(folder: Path, kind: str, count: int, seconds: float) -> None:
+    """Writes of 200 B by 64 writers shared among `count` pump processes, as `--processes` starts them."""
+    with contextlib.ExitStack() as stack, ThreadPoolExecutor(count) as pool:
+        pumps = [stack.enter_context(_Pump(folder / str(number), kind)) for number in range(count)]
+        loads = pool.map(lambda pump: _loaded(pump.address, WRITE, 64 // count, SIZES[0], FIRST_TS, seconds), pumps)
+        rate = sum(load.rate for load in loads)
+    print(f"{count} pump processes, 64 writers {rate:>10,.0f} writes/s")
 
 
 def _pulls(pump: _Pump, end: int) -> None:
