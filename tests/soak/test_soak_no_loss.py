@@ -72,7 +72,10 @@ def run(folder: Path, seed: int, seconds: float, strategy: str) -> None:
         say("all is taken")
         verify(ledger, checker.taken)
         for info in checker.infos():
-            assert (info.early_commits, info.late_commits) == (0, 0), info
+            # A pump that was frozen may store a P whose writer has gone to another pump. Its commit_ts, fetched after
+            # that pump's ack, is early here and complete there, as has just been verified.
+            assert info.late_commits == 0, info
+            assert info.early_commits == 0 or chaos.happened["freeze"], info
         tally = runner.tally.counts
         print(f"faults {dict(chaos.happened)}\ntransactions {dict(tally)}\nclient {client.stats}")
         if seconds >= 30:
