@@ -8,29 +8,13 @@ from __future__ import annotations
 
 import struct
 
+from binlake.varint import read_uvarint, write_uvarint
+
 NIL, BYTES, COMPACT, INT, UINT, FLOAT, DECIMAL, DURATION, VARINT, UVARINT, JSON = range(11)
 
 _U64 = struct.Struct(">Q")
 _SIGN = 1 << 63
 _MASK = (1 << 64) - 1
-
-
-def read_uvarint(data: bytes, pos: int) -> tuple[int, int]:
-    """An unsigned LEB128 number of at most 64 bits."""
-    byte = data[pos]
-    if byte < 0x80:
-        return byte, pos + 1
-    value, shift, pos = byte & 0x7F, 7, pos + 1
-    while (byte := data[pos]) >= 0x80:
-        value |= (byte & 0x7F) << shift
-        shift += 7
-        pos += 1
-        if shift > 63:
-            raise ValueError("a varint is longer than 64 bits")
-    value |= byte << shift
-    if value > _MASK:
-        raise ValueError("a varint is longer than 64 bits")
-    return value, pos + 1
 
 
 def read_varint(data: bytes, pos: int) -> tuple[int, int]:
@@ -87,16 +71,6 @@ def decimal_size(precision: int, frac: int) -> int:
     if whole < 0 or precision > 81 or precision == 0:
         raise ValueError(f"a decimal cannot have precision {precision} and scale {frac}")
     return whole // 9 * 4 + _DIGIT_BYTES[whole % 9] + frac // 9 * 4 + _DIGIT_BYTES[frac % 9]
-
-
-def write_uvarint(value: int) -> bytes:
-    """An unsigned LEB128 number."""
-    out = bytearray()
-    while value >= 0x80:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
 
 
 def write_varint(value: int) -> bytes:

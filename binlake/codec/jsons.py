@@ -11,9 +11,9 @@ import re
 import struct
 from typing import Any
 
-from binlake.codec.datum import read_uvarint, write_uvarint
 from binlake.codec.floats import json_double_text
 from binlake.codec.temporal import duration_text
+from binlake.varint import read_uvarint, write_uvarint
 
 OBJECT, ARRAY, LITERAL, INT64, UINT64, DOUBLE, STRING, OPAQUE = 0x01, 0x03, 0x04, 0x09, 0x0A, 0x0B, 0x0C, 0x0D
 DATE, DATETIME, TIMESTAMP, TIME = 0x0E, 0x0F, 0x10, 0x11

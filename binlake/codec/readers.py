@@ -10,11 +10,11 @@ from collections.abc import Callable
 from functools import lru_cache
 from struct import Struct
 
-from binlake.codec.datum import read_uvarint
 from binlake.codec.decimals import read_decimal
 from binlake.codec.values import enum_text, read_text, set_text, text_of
 from binlake.schema import mysqltypes as t
 from binlake.schema.info import ColumnInfo
+from binlake.varint import read_uvarint
 
 Reader = Callable[[bytes, int], tuple[str | None, int]]
 """(row, position of the datum's flag) -> (canonical text or None, next position)."""

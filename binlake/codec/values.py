@@ -15,6 +15,7 @@ from binlake.codec.jsons import json_end, json_text
 from binlake.codec.temporal import date_text, duration_text, moment_text
 from binlake.schema import mysqltypes as t
 from binlake.schema.info import ColumnInfo
+from binlake.varint import read_uvarint
 
 _U64 = (1 << 64) - 1
 _S63 = 1 << 63
@@ -24,7 +25,7 @@ def skip(data: bytes, pos: int) -> int:
     """The position behind the datum at `pos`."""
     flag = data[pos]
     if flag in (d.VARINT, d.UVARINT):
-        return d.read_uvarint(data, pos + 1)[1]
+        return read_uvarint(data, pos + 1)[1]
     if flag == d.DECIMAL:
         return d.take(data, pos + 3, d.decimal_size(data[pos + 1], data[pos + 2]))[1]
     if flag == d.JSON:
@@ -52,7 +53,7 @@ _PLAIN: dict[int, _Plain] = {
     d.FLOAT: d.read_float,
     d.DURATION: d.read_i64,
     d.VARINT: d.read_varint,
-    d.UVARINT: d.read_uvarint,
+    d.UVARINT: read_uvarint,
 }
 
 

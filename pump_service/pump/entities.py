@@ -13,6 +13,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from binlake.varint import write_uvarint
 from binlake.wire.pump_pb2 import PullBinlogResp
 
 _PREFIX = struct.Struct(">BI")
@@ -57,7 +58,7 @@ def framed(batch: Sequence[Entity]) -> bytes:
 def pieces(entity: Entity) -> tuple[bytes, bytes, bytes]:
     """One message with its prefix, in pieces of which the second is the payload itself: a large one is not copied."""
     start_ts, commit_ts, payload = entity
-    meta = b"".join(tag + _varint(ts) for tag, ts in ((b"\x08", start_ts), (b"\x10", commit_ts)) if ts)
+    meta = b"".join(tag + write_uvarint(ts) for tag, ts in ((b"\x08", start_ts), (b"\x10", commit_ts)) if ts)
     return _head(len(payload), len(meta) + 2), payload, b"\x22" + bytes((len(meta),)) + meta
 
 
@@ -74,16 +75,7 @@ def _metas(ts: NDArray[np.uint64]) -> bytes:
 @lru_cache(4096)
 def _head(size: int, meta: int) -> bytes:
     """All that comes before a payload of `size` bytes that is followed by a meta field of `meta` bytes."""
-    payload = b"\x12" + _varint(size) if size else b""
+    payload = b"\x12" + write_uvarint(size) if size else b""
     entity = 2 + len(payload) + size + meta
-    response = b"\x0a" + _varint(entity)
+    response = b"\x0a" + write_uvarint(entity)
     return _PREFIX.pack(0, len(response) + entity) + response + b"\x0a\x00" + payload
-
-
-def _varint(value: int) -> bytes:
-    out = bytearray()
-    while value >= 0x80:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)

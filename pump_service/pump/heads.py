@@ -11,6 +11,7 @@ from typing import NamedTuple
 from google.protobuf.message import DecodeError
 
 from binlake.errors import WireError
+from binlake.varint import read_uvarint
 from binlake.wire.binlog_pb2 import Binlog, Commit, Prewrite, Rollback
 from binlake.wire.build import emit_always
 from pump_service.pump.sorter import Kind
@@ -81,13 +82,16 @@ def layout_of(payload: bytes) -> Layout | None:
             number, kind = payload[at] >> 3, payload[at] & 7
             if number <= last or _TYPES.get(number) != kind:
                 return None
-            value, at = _varint(payload, at + 1)
+            begin = at + 1
+            value, at = read_uvarint(payload, begin)
+            if at - begin > 1 and not payload[at - 1]:
+                return None  # longer than Go writes it
             if kind == _BYTES:
                 key = payload[at : at + value] if number == 4 else key
                 at += value
             values[number], last = value, number
             cut = at if number <= 4 else cut
-    except IndexError:
+    except (IndexError, ValueError):
         return None
     if at != len(payload) or not values.keys() >= _ALWAYS or values[1] not in _KINDS or values[8] > _MAX_STATE:
         return None
@@ -122,20 +126,6 @@ def _head(tp: int, start_ts: int, commit_ts: int, key: bytes, payload: bytes) ->
     if kind is Kind.ROLLBACK and payload.endswith(PROOF):
         kind = Kind.PROVEN_ROLLBACK
     return Head(kind, start_ts, commit_ts, b"")
-
-
-def _varint(payload: bytes, at: int) -> tuple[int, int]:
-    """The varint at `at` and the place after it. Raises IndexError when it is not the shortest form of 64 bits."""
-    value = shift = 0
-    while True:
-        byte = payload[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            if (shift and not byte) or value >> 64:
-                raise IndexError("not as Go writes it")
-            return value, at
-        shift += 7
 
 
 def _signed(value: int) -> int:

@@ -16,6 +16,7 @@ from google.protobuf.message import DecodeError
 
 from binlake.errors import BinlakeError, ConfigError, LostRange, Transient
 from binlake.rpc import Call, HttpHandler, RpcError, RpcServer, Sink, Status, Tls
+from binlake.varint import read_uvarint
 from binlake.wire.pump_pb2 import PullBinlogReq, WriteBinlogReq
 from pump_service.pump import entities
 from pump_service.pump.entities import Entity
@@ -180,23 +181,15 @@ def _read_write(message: bytes) -> tuple[int, bytes]:
 def _cut(message: bytes) -> tuple[int, bytes] | None:
     """As _read_write, without protobuf's own copy, of the two fields in order; None for any other message."""
     at, cluster_id = 0, 0
-    if message[0] == 0x08:
-        cluster_id, at = _varint(message, 1)
-    if message[at] != 0x12:
+    try:
+        if message[0] == 0x08:
+            cluster_id, at = read_uvarint(message, 1)
+        if message[at] != 0x12:
+            return None
+        size, at = read_uvarint(message, at + 1)
+    except ValueError:
         return None
-    size, at = _varint(message, at + 1)
     return (cluster_id, message[at:]) if at + size == len(message) else None
-
-
-def _varint(message: bytes, at: int) -> tuple[int, int]:
-    value = 0
-    for shift in range(0, 70, 7):
-        byte = message[at]
-        value |= (byte & 0x7F) << shift
-        at += 1
-        if byte < 0x80:
-            break
-    return value, at
 
 
 def _chunks(batch: list[Entity], sink: Sink) -> Iterator[bytes]:
