@@ -1,7 +1,7 @@
 # Everything a newcomer types. `make help` lists the targets; each can be repeated at once.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tests demo test soak captures bench-window bench-pump bench lint proto docs stop clean
+.PHONY: help setup setup-tests demo test soak captures pictures bench-window bench-pump bench-decode bench-audit bench-page bench-control bench-apply bench-lag bench lint proto docs stop clean
 
 # The installers need no package, only Python 3.11; Debian's python3 is taken where it is one.
 PYTHON311 := $(shell for one in python3.11 python3 /usr/bin/python3.11; do \
@@ -9,6 +9,8 @@ PYTHON311 := $(shell for one in python3.11 python3 /usr/bin/python3.11; do \
 PYTHON := .venv/bin/python
 KEEP ?=
 PYTEST_ARGS ?=
+# Much of the time servers start or are waited for; a file's tests stay together, and the quick ones first.
+BESIDE := -n 2 --dist loadfile --no-loadscope-reorder
 BINLAKE_CAPTURES ?= tests/captures
 
 help:  ## This list
@@ -18,7 +20,7 @@ setup:  ## Install what is missing below this checkout: uv, locked packages, Del
 	@test -n "$(PYTHON311)" || { echo "error: Python 3.11 is needed (Debian: apt-get install python3.11)" >&2; exit 1; }
 	@$(PYTHON311) -m deploy.setup --without-tests
 
-setup-tests:  ## The same, and what only the tests need (etcd, HTTP/2 tools)
+setup-tests:  ## The same, and what only the tests need (etcd, HTTP/2 tools, a browser)
 	@test -n "$(PYTHON311)" || { echo "error: Python 3.11 is needed (Debian: apt-get install python3.11)" >&2; exit 1; }
 	@$(PYTHON311) -m deploy.setup
 
@@ -26,20 +28,41 @@ demo: setup  ## A recorded TiDB through pumps, Airflow and Spark into MariaDB, c
 	@$(PYTHON) -m deploy.local.demo $(if $(KEEP),--keep)
 
 test: setup-tests lint  ## Install, lint, and all tests
-	@$(PYTHON) -m pytest $(PYTEST_ARGS)
+	@$(PYTHON) -m pytest $(BESIDE) $(PYTEST_ARGS)
 
-soak: setup-tests  ## Half an hour of faults on pumps, disks, clocks and writers: nothing may be lost (SEED=, SECONDS_EACH=)
-	@BINLAKE_SOAK_SEED="$${SEED:-$$RANDOM}" BINLAKE_SOAK_SECONDS="$${SECONDS_EACH:-600}" \
-		$(PYTHON) -m pytest -m soak -s tests/soak $(PYTEST_ARGS)
+soak: setup-tests  ## Half an hour of faults on pumps, disks, clocks, writers, 20,000 histories applied, what is too long for CI (SEED=, SECONDS_EACH=, MODEL_SEEDS=)
+	@BINLAKE_SOAK_SEED="$${SEED:-$$RANDOM}" BINLAKE_SOAK_SECONDS="$${SECONDS_EACH:-600}" MODEL_SEEDS="$${MODEL_SEEDS:-20000}" \
+		$(PYTHON) -m pytest -m soak -s --session-timeout=86400 tests/soak tests/model tests/e2e $(PYTEST_ARGS)
 
-captures: setup  ## Every capture of BINLAKE_CAPTURES=DIR through pumps and windows, compared at each recorded state
-	@$(PYTHON) -m deploy.local.captures "$(BINLAKE_CAPTURES)"
+captures: setup  ## Every capture of BINLAKE_CAPTURES=DIR, compared: core alone at each state, windows at STATES= (12)
+	@$(PYTHON) -m deploy.local.captures "$(BINLAKE_CAPTURES)" $(if $(STATES),--states $(STATES))
+
+pictures: setup-tests  ## Take the pictures of docs/airflow.md again
+	@$(PYTHON) -m deploy.local.pictures
 
 bench-window: setup  ## Rows/s and seconds of each stage on `sysbench_like`, and the floor of the target
 	@$(PYTHON) bench/bench_window.py
 
 bench-pump: setup  ## Writes/s, latency, CPU and pulls of a pump beside the floors of disk and RPC
 	@$(PYTHON) bench/bench_pump.py
+
+bench-decode: setup  ## Rows/s a core of the decoder beside the plain path and the protobuf split; through Spark
+	@$(PYTHON) bench/bench_decode.py
+
+bench-audit: setup  ## What an audit's questions cost on 10 million row changes, before and behind `binlake maintain`
+	@$(PYTHON) bench/bench_audit.py
+
+bench-page: setup  ## Milliseconds of each request to the pages, on 10,000 windows and 10 million row changes
+	@$(PYTHON) bench/bench_page.py
+
+bench-control: setup  ## What a stage asks of the control tables, while their history grows to 50,000 events
+	@$(PYTHON) bench/bench_control.py
+
+bench-apply: setup  ## Rendering, and finalize in each mode, beside the target's floor (SCALE=0.1, ROUNDS=1, ONLY=a)
+	@$(PYTHON) bench/bench_apply.py
+
+bench-lag: setup  ## Seconds from a commit at the source to its row at the target, under Airflow; its idle CPU
+	@$(PYTHON) bench/bench_lag.py
 
 bench: setup  ## Every measurement of bench/
 	@set -e; for one in bench/bench_*.py; do echo "== $$one"; $(PYTHON) "$$one"; done
@@ -50,7 +73,7 @@ lint: setup  ## Style, types, import rules, generated files up to date, cited id
 proto: setup  ## Generate binlake/wire from proto/
 	@$(PYTHON) -m deploy.checks proto
 
-docs: setup  ## Write docs/configuration.md
+docs: setup  ## Write docs/configuration.md and the tables of docs/lake-tables.md
 	@$(PYTHON) -m deploy.checks docs
 
 stop:  ## Stop what `make demo KEEP=1` left running

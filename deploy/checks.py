@@ -15,13 +15,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from binlake.config.reference import reference_text
+from binlake.lake.reference import with_tables
 from pump_service.pump.settings import settings_text
 
 ROOT = Path(__file__).resolve().parents[1]
 PROTO = Path("binlake/wire")
 REFERENCE = ROOT / "docs" / "configuration.md"
+TABLES = ROOT / "docs" / "lake-tables.md"
 PROMISES = ROOT / "docs" / "promises.md"
-_ID = re.compile(r"\b(?:S[0-9]|R|C)-[0-9]{2}\b")
+_ID = re.compile(r"\b(?:S[0-9]|R|C|U)-[0-9]{2}\b")
 _CITING = (
     "binlake",
     "pump_service",
@@ -119,15 +121,19 @@ def _has_service(stubs: Path) -> bool:
 
 
 def make_reference() -> None:
-    """Write docs/configuration.md."""
+    """Write docs/configuration.md, and the tables of docs/lake-tables.md."""
     REFERENCE.write_text(configuration_text(), encoding="utf-8")
-    print(f"docs: {REFERENCE.relative_to(ROOT)}")
+    TABLES.write_text(with_tables(TABLES.read_text(encoding="utf-8")), encoding="utf-8")
+    print(f"docs: {REFERENCE.relative_to(ROOT)}, {TABLES.relative_to(ROOT)}")
 
 
 def check_reference() -> None:
-    """docs/configuration.md is what the model gives."""
+    """docs/configuration.md is what the model gives, docs/lake-tables.md has the tables as they are defined."""
     if not REFERENCE.exists() or REFERENCE.read_text(encoding="utf-8") != configuration_text():
         raise CheckError("docs/configuration.md is out of date: run `make docs`")
+    page = TABLES.read_text(encoding="utf-8")
+    if page != with_tables(page):
+        raise CheckError("docs/lake-tables.md is out of date: run `make docs`")
 
 
 def configuration_text() -> str:

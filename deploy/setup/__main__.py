@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 
-from deploy.setup import etcd, h2tools, jars, java, mariadb, packages
+from deploy.setup import axe, chromium, etcd, h2tools, jars, java, mariadb, packages
 from deploy.setup.common import command
 
 Part = tuple[str, Callable[[], str]]
@@ -22,6 +22,7 @@ _H2TOOLS: tuple[Part, ...] = (
     ("nghttp2", lambda: str(h2tools.install_nghttp2())),
     ("h2spec", h2tools.install_h2spec),
 )
+_BROWSER: tuple[Part, ...] = (("chromium", lambda: str(chromium.install())), ("axe", lambda: str(axe.install())))
 _CHAINS: tuple[tuple[Part, ...], ...] = (
     (("uv", lambda: str(packages.install_uv())), ("packages", packages.sync)),
     (("jars", lambda: str(jars.install())),),
@@ -32,7 +33,7 @@ _CHAINS: tuple[tuple[Part, ...], ...] = (
 def main(arguments: list[str]) -> int:
     """Install every part; the exit status: 1 when one of them failed, which is told in a line of its own."""
     began = time.monotonic()
-    chains = _CHAINS if "--without-tests" in arguments else (*_CHAINS, (_ETCD,), _H2TOOLS)
+    chains = _CHAINS if "--without-tests" in arguments else (*_CHAINS, (_ETCD,), _H2TOOLS, _BROWSER)
     failed = _run((_JAVA,)) or _side_by_side(chains)
     if failed:
         print(f"setup: not ready, {' and '.join(failed)} failed", file=sys.stderr, flush=True)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from deploy.setup.common import SetupError, find_program, run
+from deploy.setup.common import SetupError, find_program, only_one, run, say, staged
 
 
 def unpack(packages: Sequence[str], tree: Path) -> None:
@@ -17,6 +17,27 @@ def unpack(packages: Sequence[str], tree: Path) -> None:
         archives = _download(packages, Path(scratch))
         for archive in archives:
             run(["dpkg", "-x", str(archive), str(tree)])
+
+
+def installed(name: str, wanted: str, root: Path, packages: Sequence[str], look: Callable[[], Path | None]) -> Path:
+    """The program that `look` finds; where it finds none, `packages` are unpacked below `root` first.
+
+    `wanted` says for people what the system could bring instead. Raises SetupError.
+    """
+    with only_one(name):
+        found = look()
+        if found is not None:
+            return found
+        say(name, f"downloading {', '.join(packages)} into {root}")
+        try:
+            with staged(root) as tree:
+                unpack(packages, tree)
+        except SetupError as error:
+            raise SetupError(f"{error}; install {wanted} by the system's package manager") from None
+        found = look()
+        if found is None:
+            raise SetupError(f"the packages {', '.join(packages)} have no such program")
+        return found
 
 
 def library_path(root: Path) -> str:

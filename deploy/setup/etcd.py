@@ -9,26 +9,21 @@ import sys
 from pathlib import Path
 
 from deploy.setup import debian
-from deploy.setup.common import LOCAL, SetupError, command, find_program, only_one, say, staged
+from deploy.setup.common import LOCAL, command, find_program
 
 ROOT = LOCAL / "etcd"
 PACKAGES = ("etcd-server",)
 
 
+def program(root: Path = ROOT) -> Path | None:
+    """`etcd`: the system's, else the unpacked one; None when there is none."""
+    unpacked = root / "usr/bin/etcd"
+    return find_program("etcd") or (unpacked if unpacked.exists() else None)
+
+
 def install(root: Path = ROOT) -> Path:
     """Make sure that `etcd` is there and return it. Raises SetupError."""
-    unpacked = root / "usr/bin/etcd"
-    with only_one("etcd"):
-        found = find_program("etcd") or (unpacked if unpacked.exists() else None)
-        if found is not None:
-            return found
-        say("etcd", f"downloading an etcd server into {root}")
-        try:
-            with staged(root) as tree:
-                debian.unpack(PACKAGES, tree)
-        except SetupError as error:
-            raise SetupError(f"{error}; install etcd 3.4 or newer by the system's package manager") from None
-        return unpacked
+    return debian.installed("etcd", "etcd 3.4 or newer", root, PACKAGES, lambda: program(root))
 
 
 if __name__ == "__main__":

@@ -30,17 +30,7 @@ def environment() -> dict[str, str]:
 
 def install_nghttp2() -> Path:
     """Make sure that h2load and nghttp are there. Raises SetupError."""
-    with only_one("nghttp2"):
-        found = program("h2load")
-        if found is not None:
-            return found
-        say("nghttp2", f"downloading nghttp2's clients into {NGHTTP2}")
-        try:
-            with staged(NGHTTP2) as tree:
-                debian.unpack(PACKAGES, tree)
-        except SetupError as error:
-            raise SetupError(f"{error}; install nghttp2's clients by the system's package manager") from None
-        return NGHTTP2 / "usr/bin/h2load"
+    return debian.installed("nghttp2", "nghttp2's clients", NGHTTP2, PACKAGES, lambda: program("h2load"))
 
 
 def install_h2spec() -> str:

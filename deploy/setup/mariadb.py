@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from deploy.setup import debian
-from deploy.setup.common import LOCAL, SetupError, command, find_program, only_one, say, staged
+from deploy.setup.common import LOCAL, command, find_program
 
 ROOT = LOCAL / "mariadb"
 PACKAGES = ("mariadb-server-core", "mariadb-client-core", "mariadb-common")
@@ -28,17 +28,7 @@ def install_script(root: Path = ROOT) -> Path:
 
 def install(root: Path = ROOT) -> Path:
     """Make sure that a server is there and return it. Raises SetupError."""
-    with only_one("mariadb"):
-        found = server_binary(root)
-        if found is not None:
-            return found
-        say("mariadb", f"downloading a MariaDB server into {root}")
-        try:
-            with staged(root) as tree:
-                debian.unpack(PACKAGES, tree)
-        except SetupError as error:
-            raise SetupError(f"{error}; install MariaDB 10.6 or newer by the system's package manager") from None
-        return root / "usr/sbin/mariadbd"
+    return debian.installed("mariadb", "MariaDB 10.6 or newer", root, PACKAGES, lambda: server_binary(root))
 
 
 def library_path(root: Path = ROOT) -> str:

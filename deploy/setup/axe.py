@@ -1,0 +1,78 @@
+"""Puts axe-core, the checker of accessibility (MPL-2.0), into `.local/axe`: by npm where it is, else by plain HTTPS.
+
+The tests run it inside the pages. The file must have the SHA-256 written here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import sys
+import tarfile
+import urllib.request
+from pathlib import Path
+
+from deploy.setup.common import LOCAL, SetupError, command, find_program, only_one, run, say, staged
+
+ROOT = LOCAL / "axe"
+VERSION = "4.14.1"
+SCRIPT = "axe.min.js"
+SHA256 = "29348999450cdf2849a8e70b7912fc2da85a849da39c0d0d5394f51d4a9ed95c"
+_ARCHIVE = f"axe-core-{VERSION}.tgz"
+_URL = f"https://registry.npmjs.org/axe-core/-/{_ARCHIVE}"
+_TIMEOUT_S = 60
+
+
+def install(root: Path = ROOT) -> Path:
+    """Make sure that the script is there, whole; its path. Raises SetupError."""
+    with only_one("axe"):
+        script = root / SCRIPT
+        if not _fits(script):
+            say("axe", f"downloading axe-core into {root}")
+            with staged(root) as tree:
+                _fetch(tree)
+        return script
+
+
+def _fits(script: Path) -> bool:
+    return script.exists() and hashlib.sha256(script.read_bytes()).hexdigest() == SHA256
+
+
+def _fetch(tree: Path) -> None:
+    problems = []
+    for way in (_by_npm, _by_https):
+        try:
+            way(tree)
+            _unpack(tree)
+            return
+        except (SetupError, OSError, tarfile.TarError, KeyError) as error:
+            problems.append(f"{way.__name__.removeprefix('_by_')}: {error}")
+    raise SetupError("; ".join(problems))
+
+
+def _unpack(tree: Path) -> None:
+    archive = tree / _ARCHIVE
+    with tarfile.open(archive) as files:
+        for name in (SCRIPT, "LICENSE"):
+            source = files.extractfile(f"package/{name}")
+            if source is None:
+                raise SetupError(f"{_ARCHIVE} has no {name}")
+            (tree / name).write_bytes(source.read())
+    archive.unlink()
+    if not _fits(tree / SCRIPT):
+        raise SetupError(f"not the expected file: {SCRIPT}")
+
+
+def _by_npm(tree: Path) -> None:
+    if find_program("npm") is None:
+        raise SetupError("no npm here")
+    run(["npm", "pack", "--silent", f"axe-core@{VERSION}"], tree)
+
+
+def _by_https(tree: Path) -> None:
+    with urllib.request.urlopen(_URL, timeout=_TIMEOUT_S) as source, (tree / _ARCHIVE).open("wb") as out:
+        shutil.copyfileobj(source, out)
+
+
+if __name__ == "__main__":
+    sys.exit(command("axe", lambda: str(install())))
