@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import ClassVar
 
 
 class BinlakeError(Exception):
@@ -15,6 +16,9 @@ class BinlakeError(Exception):
     `message` says what happened; `where` holds keys such as pump, table, commit_ts, window; `hint` says what to do.
     `str(error)` is one line, fit for a terminal and a task log.
     """
+
+    kind: ClassVar[str] = "Transient"
+    """Who may retry, in the word of the three: an error of none of them is worth another try."""
 
     def __init__(self, message: str, *, hint: str = "", where: Mapping[str, object] | None = None) -> None:
         self.message = message
@@ -39,6 +43,8 @@ def _rebuild(kind: type[BinlakeError], message: str, hint: str, where: dict[str,
 class Permanent(BinlakeError):
     """Fails again until something is changed: never retried by an operator."""
 
+    kind = "Permanent"
+
 
 class Transient(BinlakeError):
     """A later try may succeed: retried by the operators."""
@@ -46,6 +52,8 @@ class Transient(BinlakeError):
 
 class UnknownOutcome(BinlakeError):
     """The outcome is not known: the caller must look (ledger, registry, definitions) before it tries again."""
+
+    kind = "UnknownOutcome"
 
 
 class ConfigError(Permanent):
@@ -78,6 +86,10 @@ class ConflictingBinlogs(Permanent):
 
 class SourceUnavailable(Transient):
     """PD, a pump or the status port cannot be reached."""
+
+
+class OutOfTime(Transient):
+    """A bounded search ended before it had an answer."""
 
 
 class TargetUnavailable(Transient):

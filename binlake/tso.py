@@ -38,3 +38,22 @@ def from_datetime(moment: datetime) -> int:
 def commit_date(ts: int) -> str:
     """The UTC day of `ts` as YYYY-MM-DD, the lake's coarse partition."""
     return to_datetime(ts).strftime("%Y-%m-%d")
+
+
+def parse(text: str) -> int:
+    """A commit_ts in decimal, or the last ts of a time's millisecond (ISO 8601; UTC when it names no zone, or ` UTC`).
+
+    Raises ValueError for what is neither, or no ts can hold.
+    """
+    if text.isascii() and text.isdigit():
+        found = int(text) if len(text) <= len(str(MAX_TS)) else MAX_TS + 1
+    else:
+        try:
+            time = datetime.fromisoformat(text.removesuffix(" UTC"))
+        except ValueError as error:
+            raise ValueError(f"{text[:80]!r} is no commit_ts and no time (ISO 8601)") from error
+        since = (time if time.tzinfo else time.replace(tzinfo=UTC)) - _EPOCH
+        found = compose(since // timedelta(milliseconds=1), MAX_LOGICAL)
+    if not 0 <= found <= MAX_TS:
+        raise ValueError(f"{text[:80]!r} is beyond what a commit_ts can say")
+    return found

@@ -3,14 +3,16 @@
 `decode_transaction` is for people and tests, `MutationBatch` for Arrow; `MutationBuilder` writes what they read.
 """
 
-from binlake.codec.batch import MUTATION_SCHEMA, MapColumn, MutationBatch, key_text
-from binlake.codec.encode import MutationBuilder, RowEncoder, commit_binlog, prewrite_binlog, prewrite_value
+from binlake.codec.assemble import key_text
+from binlake.codec.batch import BATCH_BYTES, BATCH_ROWS, MUTATION_SCHEMA, MutationBatch
+from binlake.codec.encode import MutationBuilder, RowEncoder, commit_binlog, prewrite_value
 from binlake.codec.transaction import DecodeStats, RowChange, TableLookup, decode_transaction
 
 __all__ = [
+    "BATCH_BYTES",
+    "BATCH_ROWS",
     "MUTATION_SCHEMA",
     "DecodeStats",
-    "MapColumn",
     "MutationBatch",
     "MutationBuilder",
     "RowChange",
@@ -19,6 +21,5 @@ __all__ = [
     "commit_binlog",
     "decode_transaction",
     "key_text",
-    "prewrite_binlog",
     "prewrite_value",
 ]

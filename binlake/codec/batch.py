@@ -1,34 +1,77 @@
-"""Row changes of many transactions as columns, for Arrow: one `MutationBatch` per Arrow batch (DESIGN 2).
+"""Row changes of many transactions as columns, for Arrow: one `MutationBatch` per task (DESIGN 2).
 
 Use in `mapInArrow`:
 
     batch = MutationBatch(route=lambda table: (table.db, table.name))     # None from route = filtered out
     for payload, commit_ts, start_ts in rows:
         batch.add(payload, commit_ts, start_ts, schemas.place(commit_ts))
-        if len(batch) >= 8192:
-            yield batch.take()                                            # a pyarrow.RecordBatch, the batch is empty
-    if len(batch):
-        yield batch.take()
+        if batch.is_full:
+            yield from batch.batches()                                    # pyarrow.RecordBatches, the batch is empty
+    yield from batch.batches()
 
-Columns and types are those of the lake's table `mutation`, in its order (`MUTATION_SCHEMA`).
+Rule: adding splits a payload and checks its lists; rows are decoded when they are taken, those of one definition and
+kind together (binlake.codec.walk), and what that leaves one by one, in their order. Columns and types are those of the
+lake's table `mutation`, in its order (`MUTATION_SCHEMA`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from json.encoder import encode_basestring
-from typing import Any
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
 
-from binlake.codec.plan import Image, Names, Values
-from binlake.codec.transaction import DecodeStats, TableLookup, raw_changes
+from binlake.codec.assemble import (
+    ImageNames,
+    Part,
+    Sources,
+    key_part,
+    key_text,
+    keys_of,
+    map_part,
+    maps_of,
+    moved_rows,
+    new_keys_of,
+    numbers_of,
+    plain_key_part,
+    plain_map_part,
+    settled,
+)
+from binlake.codec.columns import has_plain_texts
+from binlake.codec.groups import Group, cut, cuts
+from binlake.codec.lanes import Ints
+from binlake.codec.plan import Image, plan_of
+from binlake.codec.splits import Run, Splits, split_all
+from binlake.codec.transaction import (
+    ALL_KINDS,
+    ROW_ERRORS,
+    DecodeStats,
+    RowLists,
+    TableLookup,
+    Wanted,
+    every_kind,
+    mutations_of,
+    row_error,
+    split,
+    wanted_rows,
+)
+from binlake.codec.walk import Slot, Walked, walk
+from binlake.errors import WireError
 from binlake.schema.info import TableDef
 from binlake.tso import LOGICAL_BITS
+from binlake.wire import binlog_pb2 as pb
 
 Route = Callable[[TableDef], tuple[str, str] | None]
 """Source definition -> (db, table) at the target, or None when a filter excludes the table."""
+
+Place = Callable[[int], TableLookup]
+"""commit_ts -> the definitions of its place."""
+
+BATCH_ROWS = 32_768
+BATCH_BYTES = 16 << 20
+"""A batch is full at so many rows, or bytes of their binlogs. Its columns take some 10 times the bytes while built."""
 
 _MS_PER_DAY = 86_400_000
 _MAP = pa.map_(pa.string(), pa.string())
@@ -46,15 +89,18 @@ MUTATION_SCHEMA = pa.schema(
         ("table_id", pa.int64()),
         ("op", pa.string()),
         ("key", pa.string()),
+        ("new_key", pa.string()),
         ("before", _MAP),
         ("after", _MAP),
     ]
 )
-
-
-def key_text(values: Values) -> str:
-    """The `key` column: a compact JSON array of texts, null for NULL."""
-    return f"[{','.join('null' if value is None else encode_basestring(value) for value in values)}]"
+_OPS = ("insert", "update", "", "", "delete")
+"""Words of the kinds in a `sequence`, by their numbers."""
+_KINDS = 8
+_ALONE = -2
+_FEWEST_NEIGHBOURS = 16
+"""Binlogs, on average, between two that are split alone: for fewer, numpy's calls cost more than they save."""
+_Names4 = tuple[str, str, str, str]
 
 
 def same_name(table: TableDef) -> tuple[str, str]:
@@ -62,119 +108,198 @@ def same_name(table: TableDef) -> tuple[str, str]:
     return table.db, table.name
 
 
-class MapColumn:
-    """Rows of (names, values) as an Arrow MAP<string, string>; names are stored once per shape, not per row."""
+@dataclass
+class _Columns:
+    """What the rows of a batch are put together from."""
 
-    def __init__(self) -> None:
-        self._shapes: dict[Names, int] = {}
-        self._names: list[str] = []
-        self._sizes: list[int] = []
-        self._starts: list[int] = []
-        self._rows: list[int] = []
-        self._values: Values = []
-        self._last: tuple[Names, int] = ((), -1)
-
-    def append(self, image: Image | None) -> None:
-        """Add a row; None is a NULL map."""
-        if image is None:
-            self._rows.append(-1)
-            return
-        names, values = image
-        if names is not self._last[0]:
-            self._last = names, self._shape(names)
-        self._rows.append(self._last[1])
-        self._values.extend(values)
-
-    def _shape(self, names: Names) -> int:
-        found = self._shapes.get(names)
-        if found is None:
-            found = self._shapes[names] = len(self._sizes)
-            self._sizes.append(len(names))
-            self._starts.append(len(self._names))
-            self._names.extend(names)
-        return found
-
-    def to_arrow(self) -> pa.MapArray:
-        """All rows as one array."""
-        shapes = np.asarray(self._rows, dtype=np.int64)
-        # The extra entry is what shape -1, the NULL map, finds.
-        sizes = np.asarray([*self._sizes, 0], dtype=np.int64)[shapes]
-        ends = np.cumsum(sizes)
-        within = np.arange(len(self._values)) - np.repeat(ends - sizes, sizes)
-        names = within + np.repeat(np.asarray([*self._starts, 0], dtype=np.int64)[shapes], sizes)
-        keys = pa.array(self._names, pa.string()).take(pa.array(names, pa.int64()))
-        offsets = pa.array(np.concatenate(([0], ends)).astype(np.int32), pa.int32(), mask=np.append(shapes < 0, False))
-        return pa.MapArray.from_arrays(offsets, keys, pa.array(self._values, pa.string()))
+    sources: Sources = field(default_factory=Sources)
+    names: ImageNames = field(default_factory=ImageNames)
+    before: list[Part] = field(default_factory=list)
+    after: list[Part] = field(default_factory=list)
+    keys: list[Part] = field(default_factory=list)
+    new_keys: list[Part] = field(default_factory=list)
 
 
 class MutationBatch:
-    """Collects decoded row changes column by column. Errors as `decode_transaction`; they spoil the batch."""
+    """Collects transactions and gives their row changes column by column.
 
-    def __init__(self, route: Route = same_name) -> None:
+    Errors are those of `decode_transaction`, raised when a transaction is added or when its rows are taken; they spoil
+    the batch. Rows of tables that the route excludes are not decoded, nor are those whose kind is not among `kinds` of
+    their table; `stats` counts both.
+    """
+
+    def __init__(self, route: Route = same_name, kinds: Wanted = every_kind) -> None:
         self.stats = DecodeStats()
         self._route = route
+        self._kinds_of = kinds
+        self._known: dict[TableDef, Collection[str]] = {}
         self._routed: dict[TableDef, _Names4 | None] = {}
         self._clear()
 
     def _clear(self) -> None:
-        self._transactions: list[tuple[int, int, int]] = []
-        self._counts: list[int] = []
-        self._seq: list[int] = []
+        self._blocks: list[Ints] = []
+        self._mutations: list[tuple[int, int, int, int, int, int, int]] = []
+        self._kinds: list[bytes] = []
         self._tables: dict[TableDef, int] = {}
-        self._table: list[int] = []
-        self._op: list[str] = []
-        self._key: list[str] = []
-        self._before, self._after = MapColumn(), MapColumn()
+        self._rows: dict[int, list[bytes]] = {}
+        self._count = 0
+        self._bytes = 0
 
     def __len__(self) -> int:
-        return len(self._seq)
+        return self._count
+
+    @property
+    def is_full(self) -> bool:
+        """True when it is time to take the rows (BATCH_ROWS, BATCH_BYTES)."""
+        return self._count >= BATCH_ROWS or self._bytes >= BATCH_BYTES
 
     def add(self, payload: bytes, commit_ts: int, start_ts: int, tables: TableLookup) -> int:
-        """Decode a transaction by the definitions of its place; returns the rows added, after filters.
+        """Split a transaction by the definitions of its place; returns the rows added, after filters."""
+        had = self._count
+        value = split(payload, commit_ts, start_ts)
+        version = value.schema_version
+        for seq, table_id, table, rows in mutations_of(value, commit_ts, tables, self.stats):
+            for first, run in wanted_rows(rows, self._wanted(table), self.stats):
+                number = self._tables.setdefault(table, len(self._tables))
+                self._keep(number * _KINDS, run)
+                self._mutations.append((commit_ts, start_ts, version, number, seq + first, len(run.kinds), table_id))
+        # What is left out takes no memory: it must not fill a batch either.
+        self._bytes += len(payload) if self._count > had else 0
+        return self._count - had
 
-        `key` is that of the row before the change, for inserts that of the row itself.
-        """
-        had = len(self._seq)
-        version, changes = raw_changes(payload, commit_ts, start_ts, tables, self.stats)
-        table, wanted = None, False
-        for seq, plan, op, before, after in changes:
-            if plan.table is not table:
-                table, wanted = plan.table, self._names_of(plan.table) is not None
-            if not wanted:
-                continue
-            self._seq.append(seq)
-            self._table.append(self._tables.setdefault(plan.table, len(self._tables)))
-            self._op.append(op)
-            image = before or after
-            self._key.append(key_text(plan.key(image)) if image else "[]")
-            self._before.append(before)
-            self._after.append(after)
-        self._transactions.append((commit_ts, start_ts, version))
-        self._counts.append(len(self._seq) - had)
-        return len(self._seq) - had
+    def add_all(
+        self, payloads: Sequence[bytes], commit_ts: Sequence[int], start_ts: Sequence[int], place: Place
+    ) -> None:
+        """`add` of each, by the definitions of its `place`; small binlogs are split together (binlake.codec.splits)."""
+        found = split_all(payloads)
+        groups, odd = self._table_groups(found, [place(ts) for ts in commit_ts])
+        if len(odd) > len(payloads) // _FEWEST_NEIGHBOURS:
+            odd = list(range(len(payloads)))
+        low, times = 0, np.asarray([commit_ts, start_ts], np.int64)
+        sizes = np.fromiter(map(len, payloads), np.int64, len(payloads))
+        for high in [*odd, len(payloads)]:
+            if low < high:
+                self._add_run(found.run(low, high, groups), times, sizes)
+            if high < len(payloads):
+                self.add(payloads[high], commit_ts[high], start_ts[high], place(commit_ts[high]))
+            low = high + 1
+
+    def _table_groups(self, found: Splits, lookups: Sequence[TableLookup]) -> tuple[Ints, list[int]]:
+        """(the group of each mutation without its kind, -1 where its table is left out; binlogs to be added alone)."""
+        by_id = dict(zip(map(id, lookups), lookups, strict=True))
+        places, where = np.unique(np.fromiter(map(id, lookups), np.int64, len(lookups))[found.of], return_inverse=True)
+        ids, table_ids = np.unique(found.table_id, return_inverse=True)
+        codes, which = np.unique(where * len(ids) + table_ids, return_inverse=True)
+        known = []
+        for code in codes.tolist():
+            table = by_id[int(places[code // len(ids)])].table(int(ids[code % len(ids)]))
+            wanted = () if table is None else self._wanted(table)
+            if table is None or 0 < len(wanted) < len(ALL_KINDS):
+                known.append(_ALONE)
+            else:
+                known.append(self._tables.setdefault(table, len(self._tables)) * _KINDS if wanted else -1)
+        groups = np.asarray(known, np.int64)[which]
+        good = found.good.copy()
+        good[found.of[groups == _ALONE]] = False
+        return groups, np.flatnonzero(~good).tolist()
+
+    def _add_run(self, run: Run, times: Ints, sizes: Ints) -> None:
+        self._end_block()
+        commit, start = times[:, run.of]
+        number = run.group // _KINDS
+        self._blocks.append(np.stack([commit, start, run.version, number, run.seq, run.size, run.table_id], axis=1))
+        self._kinds.append(run.kinds)
+        for group, rows in run.rows.items():
+            self._rows.setdefault(group, []).extend(rows)
+        self.stats.table_rows += run.left_out
+        self._count += len(run.kinds)
+        self._bytes += int(sizes[np.unique(run.of)].sum())
+
+    def _end_block(self) -> None:
+        self._blocks.append(np.asarray(self._mutations, dtype=np.int64).reshape(-1, 7))
+        self._mutations = []
+
+    def _keep(self, group: int, rows: RowLists) -> None:
+        self._kinds.append(bytes(rows.kinds))
+        self._count += len(rows.kinds)
+        for kind, found in ((pb.Insert, rows.inserts), (pb.Update, rows.updates), (pb.DeleteRow, rows.deletes)):
+            if found:
+                self._rows.setdefault(group + kind, []).extend(found)
 
     def take(self) -> pa.RecordBatch:
-        """The rows so far as a record batch of MUTATION_SCHEMA; the batch is empty afterwards."""
-        transactions = np.asarray(self._transactions, dtype=np.int64).reshape(-1, 3)
-        commit, start, version = np.repeat(transactions, self._counts, axis=0).T
-        names = [self._names_of(table) or ("", "", "", "") for table in self._tables]
-        which = pa.array(self._table, pa.int32())
-        by_table = [pa.array(column, pa.string()).take(which) for column in zip(*names, strict=True)]
-        columns: list[Any] = [
-            pa.array(commit, pa.int64()),
-            pa.array(start, pa.int64()),
-            pa.array(self._seq, pa.int32()),
-            pa.array(((commit >> LOGICAL_BITS) // _MS_PER_DAY).astype(np.int32), pa.date32()),
-            pa.array(version, pa.int64()),
-            *(by_table or [pa.array([], pa.string())] * 4),
-            pa.array([table.id for table in self._tables], pa.int64()).take(which),
-            pa.array(self._op, pa.string()),
-            pa.array(self._key, pa.string()),
-            self._before.to_arrow(),
-            self._after.to_arrow(),
-        ]
+        """All rows so far as one record batch of MUTATION_SCHEMA; the batch is empty afterwards.
+
+        For what `is_full` bounds: Arrow's texts end at 2 GiB a column, so one huge transaction wants `batches`.
+        """
+        found = list(self._taken(self._count, None))
+        return found[0] if found else pa.RecordBatch.from_pylist([], MUTATION_SCHEMA)
+
+    def batches(self, rows: int = 2 * BATCH_ROWS, size: int = 2 * BATCH_BYTES) -> Iterator[pa.RecordBatch]:
+        """All rows so far in record batches of at most `rows` rows, and `size` bytes before decoding (or one row).
+
+        Twice what fills a batch, so that the last transaction makes no small batch of its own.
+        """
+        return self._taken(rows, size)
+
+    def _taken(self, most_rows: int, most_bytes: int | None) -> Iterator[pa.RecordBatch]:
+        self._end_block()
+        mutations = np.concatenate(self._blocks)
+        kinds, tables = np.frombuffer(b"".join(self._kinds), np.uint8), list(self._tables)
+        groups, count = self._groups(mutations, kinds, tables), self._count
+        if most_bytes is not None and self._bytes <= most_bytes:
+            most_bytes = None
         self._clear()
-        return pa.RecordBatch.from_arrays(columns, schema=MUTATION_SCHEMA)
+        ends = mutations[:, 5].cumsum()
+        for low, high in cuts(groups, count, most_rows, most_bytes):
+            first, last = np.searchsorted(ends, [low, high - 1], side="right").tolist()
+            part = mutations[first : last + 1].copy()
+            part[0, 4] += low - (ends[first] - part[0, 5])
+            part[:, 5] = np.diff(np.minimum(ends[first : last + 1], high), prepend=low)
+            here = [cut(group, low, high) for group in groups]
+            yield self._record_batch(part, kinds[low:high], tables, [group for group in here if group.rows])
+
+    def _groups(self, mutations: Ints, kinds: np.typing.NDArray[np.uint8], tables: list[TableDef]) -> list[Group]:
+        # A mutation's lists keep the order of its sequence, so the n-th row of a group is its n-th place.
+        codes = np.repeat(mutations[:, 3], mutations[:, 5]) * _KINDS + kinds
+        order = np.argsort(codes, kind="stable")
+        groups, at = [], 0
+        for code in sorted(self._rows):
+            rows = self._rows[code]
+            plan = plan_of(tables[code // _KINDS])
+            groups.append(Group(plan, _OPS[code % _KINDS], rows, order[at : at + len(rows)]))
+            at += len(rows)
+        return groups
+
+    def _record_batch(
+        self, mutations: Ints, kinds: np.typing.NDArray[np.uint8], tables: list[TableDef], groups: list[Group]
+    ) -> pa.RecordBatch:
+        commit, start, version, table, first, size, _ = mutations.T
+        count = len(kinds)
+        seq = np.repeat(first - (size.cumsum() - size), size) + np.arange(count)
+        columns = _columns(groups, mutations)
+        names = zip(*(cast(_Names4, self._names_of(one)) for one in tables), strict=True)
+        which = pa.array(np.repeat(table, size))
+        commit = np.repeat(commit, size)
+        arrays: list[Any] = [
+            pa.array(commit),
+            pa.array(np.repeat(start, size)),
+            pa.array(seq.astype(np.int32)),
+            pa.array(((commit >> LOGICAL_BITS) // _MS_PER_DAY).astype(np.int32), pa.date32()),
+            pa.array(np.repeat(version, size)),
+            *(pa.array(column, pa.string()).take(which) for column in names),
+            pa.array([one.id for one in tables], pa.int64()).take(which),
+            pa.array(_OPS, pa.string()).take(pa.array(kinds)),
+            keys_of(columns.keys, count, columns.sources),
+            new_keys_of(columns.new_keys, count, columns.sources),
+            maps_of(columns.before, count, columns.sources, columns.names.names),
+            maps_of(columns.after, count, columns.sources, columns.names.names),
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=MUTATION_SCHEMA)
+
+    def _wanted(self, table: TableDef) -> Collection[str]:
+        if table not in self._known:
+            self._known[table] = () if self._names_of(table) is None else self._kinds_of(table)
+        return self._known[table]
 
     def _names_of(self, table: TableDef) -> _Names4 | None:
         if table not in self._routed:
@@ -183,4 +308,77 @@ class MutationBatch:
         return self._routed[table]
 
 
-_Names4 = tuple[str, str, str, str]
+def _columns(groups: list[Group], mutations: Ints) -> _Columns:
+    """The images and keys of all rows. `key` is that of the row before the change, for inserts that of the row.
+
+    `new_key` is where an update moved the row.
+    """
+    columns, left = _Columns(), []
+    for group in groups:
+        plain = np.ones(len(group.rows), np.bool_)
+        for walked in walk(group.plan, group.op, group.rows):
+            plain[walked.rows] = False
+            _add_walked(columns, group, walked)
+        left += [(int(group.places[n]), group, group.rows[n]) for n in np.flatnonzero(plain).tolist()]
+    _add_plain(columns, sorted(left, key=lambda one: one[0]), mutations)
+    return columns
+
+
+def _add_walked(columns: _Columns, group: Group, walked: Walked) -> None:
+    plan, rows = group.plan, group.places[walked.rows]
+    images: list[tuple[list[Slot], Ints]] = []
+    for slots, parts in ((walked.before, columns.before), (walked.after, columns.after)):
+        if slots is not None:
+            found = [settled(slot, text) for slot, text in zip(slots, plan.filled, strict=True)]
+            numbers = numbers_of(found, columns.sources)
+            parts.append(map_part(rows, numbers, columns.names.first(plan.names)))
+            images.append(([found[slot] for slot in plan.key_slots], numbers[:, plan.key_slots]))
+    plain = [has_plain_texts(plan.table.row_columns[slot]) for slot in plan.key_slots]
+    if images:
+        of_key, numbers = images[0]
+        columns.keys.append(key_part(rows, numbers, of_key, plain, columns.sources))
+    moved = moved_rows(images[0][0], images[1][0]) if len(images) > 1 else rows[:0]
+    if moved.size:
+        of_key, numbers = [Slot(slot.texts, slot.index[moved]) for slot in images[1][0]], images[1][1][moved]
+        columns.new_keys.append(key_part(rows[moved], numbers, of_key, plain, columns.sources))
+
+
+def _add_plain(columns: _Columns, left: list[tuple[int, Group, bytes]], mutations: Ints) -> None:
+    before: tuple[list[int], list[Image]] = ([], [])
+    after: tuple[list[int], list[Image]] = ([], [])
+    keys, moved = [], []
+    for place, group, row in left:
+        try:
+            images = _images(group, row)
+        except ROW_ERRORS as error:
+            raise _row_error(error, group.op, place, mutations) from error
+        for image, (places, found) in zip(images, (before, after), strict=True):
+            if image is not None:
+                places.append(place)
+                found.append(image)
+        keys.append(key_text(group.plan.key(cast(Image, images[0] or images[1]))))
+        new = key_text(group.plan.key(images[1])) if images[0] and images[1] else keys[-1]
+        if new != keys[-1]:
+            moved.append((place, new))
+    if left:
+        columns.keys.append(plain_key_part([place for place, _, _ in left], keys, columns.sources))
+    if moved:
+        columns.new_keys.append(plain_key_part([at for at, _ in moved], [key for _, key in moved], columns.sources))
+    for (places, found), parts in ((before, columns.before), (after, columns.after)):
+        if places:
+            parts.append(plain_map_part(places, found, columns.names, columns.sources))
+
+
+def _row_error(error: Exception, op: str, place: int, mutations: Ints) -> WireError:
+    ends = mutations[:, 5].cumsum()
+    at = int(np.searchsorted(ends, place, side="right"))
+    commit_ts, _, _, _, first, size, table_id = mutations[at].tolist()
+    return row_error(error, op, table_id, commit_ts, first + place - (int(ends[at]) - size))
+
+
+def _images(group: Group, row: bytes) -> tuple[Image | None, Image | None]:
+    if group.op == "insert":
+        return None, group.plan.insert(row)
+    if group.op == "update":
+        return group.plan.update(row)
+    return group.plan.delete(row), None

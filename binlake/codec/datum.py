@@ -7,6 +7,7 @@ ValueError: the walk over a transaction turns both into a WireError that says wh
 from __future__ import annotations
 
 import struct
+from functools import lru_cache
 
 from binlake.varint import read_uvarint, write_uvarint
 
@@ -73,6 +74,15 @@ def decimal_size(precision: int, frac: int) -> int:
     return whole // 9 * 4 + _DIGIT_BYTES[whole % 9] + frac // 9 * 4 + _DIGIT_BYTES[frac % 9]
 
 
+@lru_cache(maxsize=4096)
+def decimal_groups(precision: int, frac: int) -> tuple[tuple[int, int], ...]:
+    """(bytes, digits) of each group of a binary decimal, from the left."""
+    whole = precision - frac
+    head = ((_DIGIT_BYTES[whole % 9], whole % 9),) if whole % 9 else ()
+    tail = ((_DIGIT_BYTES[frac % 9], frac % 9),) if frac % 9 else ()
+    return (*head, *((4, 9),) * (whole // 9 + frac // 9), *tail)
+
+
 def write_varint(value: int) -> bytes:
     """A zig-zag number."""
     return write_uvarint(value << 1 if value >= 0 else ~(value << 1))
@@ -93,19 +103,15 @@ def write_bytes(value: bytes) -> bytes:
     return b"\x02" + write_varint(len(value)) + value
 
 
-def write_comparable(value: bytes) -> bytes:
-    """The comparable datum of a string (flag 1), as keys hold it."""
-    out = [b"\x01"]
-    for start in range(0, len(value) + 1, 8):
-        group = value[start : start + 8]
-        out.append(group.ljust(8, b"\0") + bytes((0xFF - (8 - len(group)),)))
-    return b"".join(out)
-
-
 def write_float(value: float) -> bytes:
     """The datum of a FLOAT or DOUBLE (flag 5)."""
     bits: int = _U64.unpack(struct.pack(">d", value))[0]
     return b"\x05" + _U64.pack(~bits & _MASK if bits & _SIGN else bits | _SIGN)
+
+
+def write_duration(nanoseconds: int) -> bytes:
+    """The datum of a TIME in a handle (flag 7); in rows it is an integer."""
+    return b"\x07" + _U64.pack(nanoseconds + _SIGN)
 
 
 def take(data: bytes, pos: int, size: int) -> tuple[bytes, int]:

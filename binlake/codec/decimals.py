@@ -3,21 +3,10 @@
 from __future__ import annotations
 
 import re
-from functools import lru_cache
 
-from binlake.codec.datum import decimal_size
+from binlake.codec.datum import decimal_groups, decimal_size
 
-_DIGIT_BYTES = (0, 1, 1, 2, 2, 3, 3, 4, 4, 4)
 _TEXT = re.compile(r"([+-]?)(\d*)(?:\.(\d*))?")
-
-
-@lru_cache(maxsize=4096)
-def _groups(precision: int, frac: int) -> tuple[tuple[int, int], ...]:
-    """(bytes, digits) of each group, from the left."""
-    whole = precision - frac
-    head = ((_DIGIT_BYTES[whole % 9], whole % 9),) if whole % 9 else ()
-    tail = ((_DIGIT_BYTES[frac % 9], frac % 9),) if frac % 9 else ()
-    return (*head, *((4, 9),) * (whole // 9 + frac // 9), *tail)
 
 
 def read_decimal(data: bytes, pos: int, scale: int) -> tuple[str, int]:
@@ -39,7 +28,7 @@ def read_decimal(data: bytes, pos: int, scale: int) -> tuple[str, int]:
 
 def _digits(body: bytes, precision: int, frac: int) -> str:
     out, at = [], 0
-    for size, count in _groups(precision, frac):
+    for size, count in decimal_groups(precision, frac):
         digits = str(int.from_bytes(body[at : at + size], "big")).rjust(count, "0")
         if len(digits) > count:
             raise ValueError("a decimal group holds too many digits")
@@ -70,7 +59,7 @@ def write_decimal(text: str, precision: int, frac: int) -> bytes:
 
 def _pack(digits: str, precision: int, frac: int) -> bytes:
     out, at = [], 0
-    for size, count in _groups(precision, frac):
+    for size, count in decimal_groups(precision, frac):
         out.append(int(digits[at : at + count]).to_bytes(size, "big"))
         at += count
     return b"".join(out)

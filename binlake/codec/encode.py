@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from binlake.codec.datum import write_int
-from binlake.codec.writers import write_text
+from binlake.codec.datum import write_duration, write_int
+from binlake.codec.writers import flat_number, write_text
 from binlake.errors import SchemaError
 from binlake.schema import mysqltypes as t
+from binlake.schema.actions import PUBLIC, WRITE_ONLY, WRITE_REORG
 from binlake.schema.info import ColumnInfo, TableDef
 from binlake.wire import binlog_pb2 as pb
 
@@ -19,27 +20,36 @@ _ROWID_COLUMN = -1
 
 
 class RowEncoder:
-    """Rows of `table` from canonical texts by column name. Raises ValueError for a text its column cannot hold."""
+    """Rows of `table` from canonical texts by column name. Raises ValueError for a text its column cannot hold.
 
-    def __init__(self, table: TableDef) -> None:
+    `new_collation` is the cluster's setting: under it a text of a clustered key is in the row as well, since its place
+    in the handle is for a sort key. The handle holds the text itself here, and readers never look at it.
+    """
+
+    def __init__(self, table: TableDef, new_collation: bool = True) -> None:
         self.table = table
         self._handle = _handle(table)
-        self._in_handle = {c.name for c, whole in self._handle if whole and not _needs_row(table, c)}
+        self._inserted = [c for c in table.all_columns if _is_written(c) and not self._skips(c, new_collation)]
+        self._updated = [c for c in table.all_columns if _is_written(c)]
+        self._deleted = [c for c in table.all_columns if c.is_public]
+
+    def _skips(self, column: ColumnInfo, new_collation: bool) -> bool:
+        restored = new_collation and self.table.is_common_handle and column.tp in t.STRINGS and not column.is_binary
+        return not restored and any(c is column and length == t.UNSPECIFIED_LENGTH for c, length in self._handle)
 
     def insert(self, row: Row, rowid: int = 0) -> bytes:
         """An insert row; `rowid` is used where the table has no clustered key."""
-        handle = b"".join(_handle_datum(c, row) for c, _ in self._handle) or write_int(rowid)
-        columns = [c for c in self.table.row_columns if c.name not in self._in_handle and not _omitted(c, row)]
+        handle = b"".join(self._handle_datum(c, length, row) for c, length in self._handle) or write_int(rowid)
+        columns = [c for c in self._inserted if not _omitted(c, row)]
         return handle + (self._pairs(columns, row) or b"\x00")
 
     def update(self, before: Row, after: Row, rowid: int = 0) -> bytes:
         """An update row: all columns before, then all columns after."""
-        columns = self.table.row_columns
-        return b"".join(self._pairs(columns, half) + self._rowid(rowid) for half in (before, after))
+        return b"".join(self._pairs(self._updated, half) + self._rowid(rowid) for half in (before, after))
 
     def delete(self, row: Row, rowid: int = 0) -> bytes:
-        """A delete row."""
-        return self._pairs(self.table.row_columns, row) + self._rowid(rowid)
+        """A delete row: virtual and hidden columns too."""
+        return self._pairs(self._deleted, row) + self._rowid(rowid)
 
     def _pairs(self, columns: Iterable[ColumnInfo], row: Row) -> bytes:
         return b"".join(write_int(c.id) + write_text(c, row.get(c.name)) for c in columns)
@@ -47,12 +57,25 @@ class RowEncoder:
     def _rowid(self, rowid: int) -> bytes:
         return b"" if self._handle else write_int(_ROWID_COLUMN) + write_int(rowid)
 
+    def _handle_datum(self, column: ColumnInfo, length: int, row: Row) -> bytes:
+        text = row.get(column.name)
+        if text is None:
+            raise ValueError(f"the key column {column.name} has no value")
+        if column.tp == t.DURATION:
+            return write_duration(flat_number(column, text))
+        if self.table.pk_is_handle:
+            number = flat_number(column, text)
+            return write_int(number - (1 << 64) if number >> 63 > 0 else number)
+        if length != t.UNSPECIFIED_LENGTH:
+            text = text[: length * 2 if column.is_binary else length]
+        return write_text(column, text)
+
 
 class MutationBuilder:
     """A TableMutation from row changes, in the order they happened (S1-02)."""
 
-    def __init__(self, table: TableDef) -> None:
-        self._encoder = RowEncoder(table)
+    def __init__(self, table: TableDef, new_collation: bool = True) -> None:
+        self._encoder = RowEncoder(table, new_collation)
         self.message = pb.TableMutation(table_id=table.id)
 
     def insert(self, row: Row, rowid: int = 0) -> MutationBuilder:
@@ -79,19 +102,6 @@ def prewrite_value(schema_version: int, mutations: Iterable[pb.TableMutation]) -
     return pb.PrewriteValue(schema_version=schema_version, mutations=mutations).SerializeToString()
 
 
-def prewrite_binlog(start_ts: int, key: bytes, value: bytes) -> bytes:
-    """A serialised P; the fields that TiDB always emits are written, zero or not."""
-    return pb.Binlog(
-        tp=pb.Prewrite,
-        start_ts=start_ts,
-        commit_ts=0,
-        prewrite_key=key,
-        prewrite_value=value,
-        ddl_job_id=0,
-        ddl_schema_state=0,
-    ).SerializeToString()
-
-
 def commit_binlog(start_ts: int, commit_ts: int, key: bytes, value: bytes = b"") -> bytes:
     """A serialised C; with `value` it is complete, as pumps hand it out."""
     message = pb.Binlog(
@@ -102,14 +112,14 @@ def commit_binlog(start_ts: int, commit_ts: int, key: bytes, value: bytes = b"")
     return message.SerializeToString()
 
 
-def _handle(table: TableDef) -> list[tuple[ColumnInfo, bool]]:
-    """(column, wholly in the handle) of each handle datum; [] where the handle is a row id."""
+def _handle(table: TableDef) -> list[tuple[ColumnInfo, int]]:
+    """(column, length of its prefix or -1) of each handle datum; [] where the handle is a row id."""
     if table.pk_is_handle:
-        return [(c, True) for c in table.row_columns if c.flag & t.FLAG_PRIMARY]
+        return [(c, t.UNSPECIFIED_LENGTH) for c in table.row_columns if c.flag & t.FLAG_PRIMARY]
     index = table.primary_index
     if not table.is_common_handle or index is None:
         return []
-    return [(_column(table, c.name), c.length == t.UNSPECIFIED_LENGTH) for c in index.columns]
+    return [(_column(table, c.name), c.length) for c in index.columns]
 
 
 def _column(table: TableDef, name: str) -> ColumnInfo:
@@ -121,21 +131,12 @@ def _column(table: TableDef, name: str) -> ColumnInfo:
     return column
 
 
-def _needs_row(table: TableDef, column: ColumnInfo) -> bool:
-    # The handle would hold a sort key under the new collation: such a column is in the row as well.
-    return table.is_common_handle and column.tp in t.STRINGS and not column.is_binary
-
-
-def _handle_datum(column: ColumnInfo, row: Row) -> bytes:
-    text = row.get(column.name)
-    if text is None:
-        raise ValueError(f"the key column {column.name} has no value")
-    if column.tp in t.INTEGERS:
-        number = int(text)
-        return write_int(number - (1 << 64) if number >> 63 and number > 0 else number)
-    return write_text(column, text)
+def _is_written(column: ColumnInfo) -> bool:
+    """True for what TiDB writes into inserts and updates: public and half-added columns, no virtual ones."""
+    return column.state in (WRITE_ONLY, WRITE_REORG, PUBLIC) and not column.is_virtual
 
 
 def _omitted(column: ColumnInfo, row: Row) -> bool:
     # TiDB leaves a NULL out when neither default says otherwise.
-    return row.get(column.name) is None and column.default is None and column.origin_default is None
+    defaults = (column.default, column.default_bit, column.origin_default, column.origin_default_bit)
+    return row.get(column.name) is None and all(default is None for default in defaults)

@@ -14,6 +14,8 @@ import numpy as np
 _DOUBLE_LIMITS = (1e-15, 1e15)
 # TiDB compares a FLOAT with the limits as float32, which are not the same numbers.
 _FLOAT_LIMITS = (float(np.float32(1e-15)), float(np.float32(1e15)))
+FLOAT_MAX = 3.4028235677973366e38
+"""The largest double that rounds to a finite float32."""
 
 
 def double_text(value: float) -> str:
@@ -23,7 +25,7 @@ def double_text(value: float) -> str:
 
 def float_text(value: float) -> str:
     """The text of a FLOAT: the shortest that reads back as the same float32."""
-    if abs(value) > 3.4028235677973366e38:
+    if abs(value) > FLOAT_MAX:
         raise ValueError(f"{value!r} is no value of a FLOAT")
     single = np.float32(value)
     return _tidb_form(float(single), str(single), _FLOAT_LIMITS)

@@ -9,10 +9,12 @@ import base64
 import json
 import re
 import struct
+from dataclasses import dataclass
+from math import isfinite
 from typing import Any
 
 from binlake.codec.floats import json_double_text
-from binlake.codec.temporal import duration_text
+from binlake.codec.temporal import duration_text, moment_parts, parse_duration
 from binlake.varint import read_uvarint, write_uvarint
 
 OBJECT, ARRAY, LITERAL, INT64, UINT64, DOUBLE, STRING, OPAQUE = 0x01, 0x03, 0x04, 0x09, 0x0A, 0x0B, 0x0C, 0x0D
@@ -50,14 +52,13 @@ def json_end(data: bytes, pos: int) -> int:
 def json_text(data: bytes, pos: int) -> tuple[str, int]:
     """(text, next position) of the document whose type byte is at `pos`; raises ValueError or IndexError if damaged."""
     end = json_end(data, pos)
-    return _Reader(data, end).value(data[pos], pos + 1, 0), end
+    return _Reader(data[pos:end]).value(data[pos], 1, 0), end
 
 
 class _Reader:
-    def __init__(self, data: bytes, end: int) -> None:
+    def __init__(self, data: bytes) -> None:
         self.data = data
-        self.end = end
-        self.budget = end + 1
+        self.budget = len(data) + 1
 
     def value(self, kind: int, pos: int, depth: int) -> str:
         self.budget -= 1
@@ -65,7 +66,7 @@ class _Reader:
             raise ValueError("a JSON document is damaged: too deep or with overlapping parts")
         if kind in (OBJECT, ARRAY):
             return self.container(kind, pos, depth)
-        return _scalar(kind, self.data[: self.end], pos)
+        return _scalar(kind, self.data, pos)
 
     def container(self, kind: int, start: int, depth: int) -> str:
         count = _u32(self.data, start)
@@ -140,20 +141,52 @@ def _slice(data: bytes, pos: int, size: int) -> bytes:
     return data[pos : pos + size]
 
 
+@dataclass(frozen=True)
+class Opaque:
+    """Bytes of a MySQL type inside a document, which JSON text shows as base64."""
+
+    tp: int
+    body: bytes
+
+
+@dataclass(frozen=True)
+class Temporal:
+    """A DATE, DATETIME, TIMESTAMP or TIME inside a document, with its text."""
+
+    kind: int
+    text: str
+    fsp: int = 6
+
+
 def write_json(text: str) -> bytes:
     """Type byte and binary value of JSON text; integers become int64 or uint64, others double. Raises ValueError."""
     try:
-        kind, body = _encode(json.loads(text))
+        return json_bytes(json.loads(text, parse_constant=_no_constant))
     except (ValueError, RecursionError) as error:
         raise ValueError(f"no JSON document: {error}") from error
+
+
+def json_bytes(value: Any) -> bytes:
+    """Type byte and binary value of what `json.loads` gives, with Opaque and Temporal in it. Raises ValueError."""
+    kind, body = _encode(value, 0)
     return bytes((kind,)) + body
 
 
-def _encode(value: Any) -> tuple[int, bytes]:
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON number")
+
+
+def _encode(value: Any, depth: int) -> tuple[int, bytes]:
+    if depth > MAX_DEPTH:
+        raise ValueError(f"it is deeper than {MAX_DEPTH}")
     if isinstance(value, dict):
-        return OBJECT, _encode_object(value)
+        return OBJECT, _encode_object(value, depth)
     if isinstance(value, list):
-        return ARRAY, _container(len(value), b"", [_encode(item) for item in value])
+        return ARRAY, _container(len(value), b"", [_encode(item, depth + 1) for item in value])
+    return _encode_scalar(value)
+
+
+def _encode_scalar(value: Any) -> tuple[int, bytes]:
     if value is None or isinstance(value, bool):
         return LITERAL, bytes((0 if value is None else 1 if value else 2,))
     if isinstance(value, int) and -(1 << 63) <= value < 1 << 64:
@@ -162,14 +195,31 @@ def _encode(value: Any) -> tuple[int, bytes]:
     if isinstance(value, str):
         body = value.encode()
         return STRING, write_uvarint(len(body)) + body
+    if isinstance(value, Opaque):
+        return OPAQUE, bytes((value.tp,)) + write_uvarint(len(value.body)) + value.body
+    if isinstance(value, Temporal):
+        return value.kind, _encode_temporal(value)
+    if not isfinite(value):
+        raise ValueError(f"{value} is no JSON number")
     return DOUBLE, struct.pack("<d", value)
 
 
-def _encode_object(value: dict[str, Any]) -> bytes:
-    items = sorted((key.encode(), _encode(item)) for key, item in value.items())
+def _encode_temporal(value: Temporal) -> bytes:
+    if value.kind == TIME:
+        return struct.pack("<qI", parse_duration(value.text), value.fsp)
+    year, month, day, clock, micro = moment_parts(value.text)
+    hour, minute, second = clock
+    date = year << 50 | month << 46 | day << 41
+    return struct.pack("<Q", date | hour << 36 | minute << 30 | second << 24 | micro << 4)
+
+
+def _encode_object(value: dict[str, Any], depth: int) -> bytes:
+    items = sorted((key.encode(), _encode(item, depth + 1)) for key, item in value.items())
     at = 8 + 11 * len(items)
     entries, keys = b"", b""
     for key, _ in items:
+        if len(key) > 0xFFFF:
+            raise ValueError("a key is longer than 65535 bytes")
         entries += struct.pack("<IH", at + len(keys), len(key))
         keys += key
     return _container(len(items), entries, [item for _, item in items], keys)

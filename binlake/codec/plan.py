@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from functools import lru_cache
 from typing import cast
-from weakref import WeakKeyDictionary
 
 from binlake.codec.datum import VARINT, read_varint
 from binlake.codec.readers import Reader, reader_of
@@ -24,6 +23,8 @@ Image = tuple[Names, Values]
 """Column names (one shared tuple per shape) and their canonical texts, in the same order."""
 
 _EMPTY_ROW = b"\x00"
+KNOWN_PLANS = 1024
+"""Definitions whose plans are kept; a worker lives for many windows, and each brings definitions of its own."""
 _MISSING = cast("str | None", object())
 """Marks a slot whose column the row does not hold."""
 
@@ -43,36 +44,36 @@ class TablePlan:
             self._entries.get(code >> 1) if not code & 1 else None for code in range(128)
         ]
         self._codes += [None] * 128
-        self._filled: Values = [filled_text(c) for c in columns]
+        self.filled: Values = [filled_text(c) for c in columns]
         self._absent: Values = [_MISSING] * len(columns)
-        self._handle = _handle_columns(table, columns)
-        self._insert = self._filled[:]
-        for slot, _ in self._handle:
+        self.handle = _handle_columns(table, columns)
+        self._insert = self.filled[:]
+        for slot, _ in self.handle:
             if slot >= 0:
                 self._insert[slot] = _MISSING
-        self._key_slots = _key_slots(table, self.names)
+        self.key_slots = _key_slots(table, self.names)
         self._subset = lru_cache(maxsize=256)(_subset)
 
     def insert(self, row: bytes) -> Image:
         """The image of an insert: handle datums, then column ids and values."""
         values = self._insert[:]
-        if not self._handle:
+        if not self.handle:
             _, pos = read_varint(row, 1) if row[0] == VARINT else (0, skip(row, 0))
             self._read(row, pos, values)
             return self.names, values
         starts, pos = [], 0
-        for _ in self._handle:
+        for _ in self.handle:
             starts.append(pos)
             pos = skip(row, pos)
         self._read(row, pos, values)
-        for (slot, column), start in zip(self._handle, starts, strict=True):
+        for (slot, column), start in zip(self.handle, starts, strict=True):
             if slot >= 0 and values[slot] is _MISSING:
                 values[slot] = _handle_text(column, row, start)
         return self.names, values
 
     def update(self, row: bytes) -> tuple[Image, Image]:
         """The images before and after: both halves hold the same column ids in the same order."""
-        before, after = self._filled[:], self._filled[:]
+        before, after = self.filled[:], self.filled[:]
         if row == _EMPTY_ROW:
             return (self.names, before), (self.names, after)
         first = row[1]
@@ -97,7 +98,7 @@ class TablePlan:
         """The key texts of an image: those of the identity's columns, or of all columns where one is absent."""
         names, values = image
         if names is self.names:
-            return [values[slot] for slot in self._key_slots]
+            return [values[slot] for slot in self.key_slots]
         wanted = self.table.identity().columns
         if set(wanted) <= set(names):
             return [values[names.index(name)] for name in wanted]
@@ -173,15 +174,10 @@ class TablePlan:
         return (self.names, before), (self.names, after)
 
 
-_PLANS: WeakKeyDictionary[TableDef, TablePlan] = WeakKeyDictionary()
-
-
+@lru_cache(KNOWN_PLANS)
 def plan_of(table: TableDef) -> TablePlan:
-    """The plan of a definition, kept as long as the definition lives."""
-    plan = _PLANS.get(table)
-    if plan is None:
-        plan = _PLANS[table] = TablePlan(table)
-    return plan
+    """The plan of a definition, kept while it is among those used last."""
+    return TablePlan(table)
 
 
 def _handle_columns(table: TableDef, columns: tuple[ColumnInfo, ...]) -> list[tuple[int, ColumnInfo]]:

@@ -39,13 +39,23 @@ def duration_text(nanoseconds: int, fsp: int) -> str:
 
 def pack_moment(text: str) -> int:
     """The packed time of a date or datetime text; raises ValueError for other text."""
+    year, month, day, (hour, minute, second), micro = moment_parts(text)
+    ymd = (year * 13 + month) << 5 | day
+    return (ymd << 17 | hour << 12 | minute << 6 | second) << 24 | micro
+
+
+def moment_parts(text: str) -> tuple[int, int, int, tuple[int, int, int], int]:
+    """(year, month, day, (hour, minute, second), microsecond) of a date or datetime text, zero parts allowed.
+
+    Raises ValueError for other text and for parts out of range.
+    """
     match = _DATETIME.fullmatch(text)
     if match is None:
         raise ValueError(f"{text!r} is no date or datetime")
     year, month, day, hour, minute, second = (int(part or 0) for part in match.groups()[:6])
-    ymd = (year * 13 + month) << 5 | day
-    hms = hour << 12 | minute << 6 | second
-    return (ymd << 17 | hms) << 24 | int((match[7] or "").ljust(6, "0"))
+    if month > 12 or day > 31 or hour > 23 or minute > 59 or second > 59:
+        raise ValueError(f"{text!r} has a part out of range")
+    return year, month, day, (hour, minute, second), int((match[7] or "").ljust(6, "0"))
 
 
 def parse_duration(text: str) -> int:
@@ -54,5 +64,7 @@ def parse_duration(text: str) -> int:
     if match is None:
         raise ValueError(f"{text!r} is no time")
     hours, minutes, seconds = (int(part) for part in match.groups()[1:4])
+    if minutes > 59 or seconds > 59:
+        raise ValueError(f"{text!r} has a part out of range")
     nanos = (hours * 3600 + minutes * 60 + seconds) * _SECOND + int((match[5] or "").ljust(6, "0")) * 1000
     return -nanos if match[1] else nanos

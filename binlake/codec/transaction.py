@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import struct
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from itertools import groupby
+from typing import Literal, NamedTuple, Protocol
 
 from google.protobuf.message import DecodeError
 
@@ -18,6 +19,11 @@ from binlake.errors import WireError
 from binlake.schema.info import TableDef
 from binlake.schema.window import unknown_table
 from binlake.wire import binlog_pb2 as pb
+
+MAX_BYTES = (1 << 31) - 1
+"""Bytes of a binlog: protobuf's limit (S0-07)."""
+ROW_ERRORS = (IndexError, ValueError, KeyError, OverflowError, struct.error)
+"""What the reading of a damaged row raises."""
 
 Op = Literal["insert", "update", "delete"]
 RawChange = tuple[int, TablePlan, Op, Image | None, Image | None]
@@ -34,11 +40,20 @@ class TableLookup(Protocol):
         """True when the id was dropped or truncated lately."""
 
 
+Wanted = Callable[[TableDef], Collection[str]]
+"""The kinds of row changes of a table that are decoded at all; empty = the table is left out."""
+
+
 @dataclass
 class DecodeStats:
-    """What decoding passed over: rows of tables that were dropped or truncated meanwhile, by table id."""
+    """What decoding passed over: rows of tables that were dropped or truncated meanwhile, by table id.
+
+    `table_rows`: rows of tables that a filter leaves out; `event_rows`: rows of a kind that one leaves out.
+    """
 
     gone_rows: Counter[int] = field(default_factory=Counter)
+    table_rows: int = 0
+    event_rows: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,41 +81,120 @@ def decode_transaction(
         yield RowChange(seq, plan.table.id, op, _mapping(before), _mapping(after))
 
 
+def every_kind(_table: TableDef) -> Collection[str]:
+    """All row changes of all tables."""
+    return ALL_KINDS
+
+
+ALL_KINDS: frozenset[str] = frozenset(("insert", "update", "delete"))
+"""The kinds of row changes."""
+
+
 def raw_changes(
-    payload: bytes, commit_ts: int, start_ts: int, tables: TableLookup, stats: DecodeStats | None = None
+    payload: bytes,
+    commit_ts: int,
+    start_ts: int,
+    tables: TableLookup,
+    stats: DecodeStats | None = None,
+    wanted: Wanted = every_kind,
 ) -> tuple[int, Iterator[RawChange]]:
-    """(schema_version, row changes) with values in lists: the form without a dict per row, for batches."""
+    """(schema_version, row changes) with values in lists: the form without a dict per row.
+
+    What is not `wanted` is counted in `stats`, never decoded; `seq` counts it.
+    """
+    value = split(payload, commit_ts, start_ts)
+    counted = stats or DecodeStats()
+    found = (
+        (seq + first, table_id, table, run)
+        for seq, table_id, table, rows in mutations_of(value, commit_ts, tables, counted)
+        for first, run in wanted_rows(rows, wanted(table), counted)
+    )
+    changes = (
+        change
+        for seq, table_id, table, rows in found
+        for change in _walk(rows, plan_of(table), seq, table_id, commit_ts)
+    )
+    return value.schema_version, changes
+
+
+def split(payload: bytes, commit_ts: int, start_ts: int) -> pb.PrewriteValue:
+    """The mutations of a binlog, rows not looked into. Raises WireError."""
+    if len(payload) > MAX_BYTES:
+        raise WireError(
+            f"a binlog of {len(payload)} bytes is above the {MAX_BYTES} bytes that a protobuf message can have",
+            where={"commit_ts": commit_ts, "start_ts": start_ts},
+        )
     try:
-        value = pb.PrewriteValue.FromString(pb.Binlog.FromString(payload).prewrite_value)
+        return pb.PrewriteValue.FromString(pb.Binlog.FromString(payload).prewrite_value)
     except DecodeError as error:
         raise WireError(
             "the payload of a transaction is no binlog", where={"commit_ts": commit_ts, "start_ts": start_ts}
         ) from error
-    return value.schema_version, _changes(value, commit_ts, tables, stats or DecodeStats())
 
 
-def _changes(value: pb.PrewriteValue, commit_ts: int, tables: TableLookup, stats: DecodeStats) -> Iterator[RawChange]:
+class RowLists(NamedTuple):
+    """A mutation's `sequence` and its three lists."""
+
+    kinds: Sequence[int]
+    inserts: list[bytes]
+    updates: list[bytes]
+    deletes: list[bytes]
+
+
+def mutations_of(
+    value: pb.PrewriteValue, commit_ts: int, tables: TableLookup, stats: DecodeStats
+) -> Iterator[tuple[int, int, TableDef, RowLists]]:
+    """(seq of the first row, table id, definition, rows) of tables that still exist. Raises WireError, SchemaError."""
     seq = 0
-    for mutation in value.mutations:
-        check_mutation(mutation, commit_ts)
-        table = tables.table(mutation.table_id)
+    # Slices copy in C; iterating a repeated field ends in an exception, which costs as much as a row.
+    for mutation in value.mutations[:]:
+        rows, table_id = rows_of(mutation, commit_ts), mutation.table_id
+        table = tables.table(table_id)
         if table is not None:
-            yield from _walk(mutation, plan_of(table), seq, commit_ts)
-        elif tables.is_gone(mutation.table_id):
-            stats.gone_rows[mutation.table_id] += len(mutation.sequence)
+            yield seq, table_id, table, rows
+        elif tables.is_gone(table_id):
+            stats.gone_rows[table_id] += len(rows.kinds)
         else:
-            raise unknown_table(mutation.table_id, commit_ts)
-        seq += len(mutation.sequence)
+            raise unknown_table(table_id, commit_ts)
+        seq += len(rows.kinds)
 
 
-def check_mutation(mutation: pb.TableMutation, commit_ts: int) -> None:
-    """Raise WireError when deprecated fields are used, or when `sequence` does not match the lists (S0-20, S0-21)."""
-    for name in ("deleted_ids", "deleted_pks"):
-        if count := len(getattr(mutation, name)):
-            raise _error(f"the deprecated field {name} of TableMutation holds {count} entries", mutation, commit_ts)
-    lengths = (len(mutation.inserted_rows), len(mutation.updated_rows), len(mutation.deleted_rows))
-    kinds = list(mutation.sequence)
-    counted = (kinds.count(pb.Insert), kinds.count(pb.Update), kinds.count(pb.DeleteRow))
+def wanted_rows(rows: RowLists, wanted: Collection[str], stats: DecodeStats) -> Iterator[tuple[int, RowLists]]:
+    """(number of its first row, rows) of each run of neighbours of a wanted kind; the others are counted."""
+    if len(wanted) == len(ALL_KINDS):
+        yield 0, rows
+        return
+    if not wanted:
+        stats.table_rows += len(rows.kinds)
+        return
+    at, taken = 0, {pb.Insert: 0, pb.Update: 0, pb.DeleteRow: 0}
+    lists = {pb.Insert: rows.inserts, pb.Update: rows.updates, pb.DeleteRow: rows.deletes}
+    for passes, group in groupby(rows.kinds, key=lambda kind: _OP_OF[kind] in wanted):
+        kinds = list(group)
+        parts = {kind: own[taken[kind] : taken[kind] + kinds.count(kind)] for kind, own in lists.items()}
+        for kind, part in parts.items():
+            taken[kind] += len(part)
+        if passes:
+            yield at, RowLists(kinds, *parts.values())
+        else:
+            stats.event_rows += len(kinds)
+        at += len(kinds)
+
+
+_OP_OF: dict[int, str] = {pb.Insert: "insert", pb.Update: "update", pb.DeleteRow: "delete"}
+
+
+def rows_of(mutation: pb.TableMutation, commit_ts: int) -> RowLists:
+    """The rows of a mutation.
+
+    Raises WireError when deprecated fields are used, or when `sequence` does not match the lists (S0-20, S0-21).
+    """
+    if mutation.deleted_ids or mutation.deleted_pks:
+        raise _deprecated(mutation, commit_ts)
+    kinds, inserts = mutation.sequence[:], mutation.inserted_rows[:]
+    updates, deletes = mutation.updated_rows[:], mutation.deleted_rows[:]
+    counted = kinds.count(pb.Insert), kinds.count(pb.Update), kinds.count(pb.DeleteRow)
+    lengths = len(inserts), len(updates), len(deletes)
     if counted != lengths or len(kinds) != sum(counted):
         raise _error(
             f"sequence names {counted[0]} inserts, {counted[1]} updates, {counted[2]} deletes in {len(kinds)} entries, "
@@ -108,13 +202,20 @@ def check_mutation(mutation: pb.TableMutation, commit_ts: int) -> None:
             mutation,
             commit_ts,
         )
+    return RowLists(kinds, inserts, updates, deletes)
 
 
-def _walk(mutation: pb.TableMutation, plan: TablePlan, seq: int, commit_ts: int) -> Iterator[RawChange]:
-    inserts, updates, deletes = iter(mutation.inserted_rows), iter(mutation.updated_rows), iter(mutation.deleted_rows)
-    kind, op = -1, ""
+def _deprecated(mutation: pb.TableMutation, commit_ts: int) -> WireError:
+    name = "deleted_ids" if mutation.deleted_ids else "deleted_pks"
+    count = len(getattr(mutation, name))
+    return _error(f"the deprecated field {name} of TableMutation holds {count} entries", mutation, commit_ts)
+
+
+def _walk(rows: RowLists, plan: TablePlan, seq: int, table_id: int, commit_ts: int) -> Iterator[RawChange]:
+    inserts, updates, deletes = iter(rows.inserts), iter(rows.updates), iter(rows.deletes)
+    op = ""
     try:
-        for kind in mutation.sequence:
+        for kind in rows.kinds:
             if kind == pb.Insert:
                 op = "insert"
                 yield seq, plan, "insert", None, plan.insert(next(inserts))
@@ -126,14 +227,20 @@ def _walk(mutation: pb.TableMutation, plan: TablePlan, seq: int, commit_ts: int)
                 op = "delete"
                 yield seq, plan, "delete", plan.delete(next(deletes)), None
             seq += 1
-    except (IndexError, ValueError, KeyError, OverflowError, struct.error) as error:
-        what = "it is cut short" if isinstance(error, (IndexError, struct.error)) else str(error)
-        raise _error(f"a row of kind {op} cannot be decoded: {what}", mutation, commit_ts, seq=seq) from error
+    except ROW_ERRORS as error:
+        raise row_error(error, op, table_id, commit_ts, seq) from error
+
+
+def row_error(error: Exception, op: str, table_id: int, commit_ts: int, seq: int) -> WireError:
+    """What a damaged row is told as; `error` is one of ROW_ERRORS."""
+    what = "it is cut short" if isinstance(error, (IndexError, struct.error)) else str(error)
+    where = {"table_id": table_id, "commit_ts": commit_ts, "seq": seq}
+    return WireError(f"a row of kind {op} cannot be decoded: {what}", where=where)
 
 
 def _mapping(image: Image | None) -> dict[str, str | None] | None:
     return None if image is None else dict(zip(*image, strict=True))
 
 
-def _error(what: str, mutation: pb.TableMutation, commit_ts: int, **more: object) -> WireError:
-    return WireError(what, where={"table_id": mutation.table_id, "commit_ts": commit_ts, **more})
+def _error(what: str, mutation: pb.TableMutation, commit_ts: int) -> WireError:
+    return WireError(what, where={"table_id": mutation.table_id, "commit_ts": commit_ts})

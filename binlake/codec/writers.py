@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from math import isfinite
 
 from binlake.codec import datum as d
 from binlake.codec.decimals import write_decimal
@@ -14,7 +15,7 @@ from binlake.errors import SchemaError
 from binlake.schema import mysqltypes as t
 from binlake.schema.info import ColumnInfo
 
-_SIGNED_BITS = 1 << 63
+_BITS = {t.TINY: 8, t.SHORT: 16, t.INT24: 24, t.LONG: 32, t.LONGLONG: 64}
 
 
 def write_text(column: ColumnInfo, text: str | None) -> bytes:
@@ -28,7 +29,7 @@ def write_text(column: ColumnInfo, text: str | None) -> bytes:
     if column.tp == t.JSON:
         return b"\x0a" + write_json(text)
     if column.tp in (t.FLOAT, t.DOUBLE):
-        return d.write_float(as_float32(text) if column.tp == t.FLOAT else float(text))
+        return d.write_float(_float(column, text))
     number = flat_number(column, text)
     signed = (column.tp in t.INTEGERS and not column.unsigned) or column.tp in (t.DURATION, t.YEAR)
     return d.write_int(number) if signed else d.write_uint(number)
@@ -52,15 +53,30 @@ def flat_number(column: ColumnInfo, text: str) -> int:
     if column.tp == t.SET:
         return sum(1 << _position(column, name) for name in text.split(",")) if text else 0
     if column.tp == t.BIT:
-        return int(text, 16)
+        return _bits_of(column, text)
     raise ValueError(f"the type of column {column.name} ({column.tp}) is not a number")
 
 
 def _integer(column: ColumnInfo, text: str) -> int:
-    number = int(text)
-    low, high = (0, 2 * _SIGNED_BITS) if column.unsigned else (-_SIGNED_BITS, _SIGNED_BITS)
+    number, bits = int(text), _BITS.get(column.tp, 64)
+    low, high = (0, 1 << bits) if column.unsigned else (-1 << bits - 1, 1 << bits - 1)
+    if column.tp == t.YEAR:
+        low, high = 0, 2156
     if not low <= number < high:
         raise ValueError(f"{text} is out of range for column {column.name}")
+    return number
+
+
+def _float(column: ColumnInfo, text: str) -> float:
+    number = as_float32(text) if column.tp == t.FLOAT else float(text)
+    if not isfinite(number):
+        raise ValueError(f"{text} is out of range for column {column.name}")
+    return number
+
+
+def _bits_of(column: ColumnInfo, text: str) -> int:
+    number = int(text, 16)
+    bit_text(number, column.flen)
     return number
 
 

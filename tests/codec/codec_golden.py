@@ -1,5 +1,8 @@
 """Compares our decoding of a capture with decoded.jsonl, row by row; every exemption is named and counted.
 
+The other side is independent: TiDB's own codec and its own TableInfo wrote decoded.jsonl, nothing of ours did. Both of
+our paths are held to it: `decode_transaction`, and `MutationBatch`, whose rows must be the same ones.
+
 A capture's `decoded.jsonl` uses the definition as of the binlog's schema_version, ours the one valid at the row's
 place (R-19). Exemptions, each counted under its name in `Comparison.exempt`:
 
@@ -25,20 +28,21 @@ from typing import Any
 import numpy as np
 
 from binlake.capture import Capture
-from binlake.codec import DecodeStats, RowChange, decode_transaction
+from binlake.codec import DecodeStats, MutationBatch, RowChange, decode_transaction
 from binlake.codec.writers import filled_text
-from binlake.schema import ColumnInfo, DdlJob, SchemaState, TableDef, WindowDdl, WindowSchemas
+from binlake.schema import ColumnInfo, SchemaState, TableDef, WindowDdl, WindowSchemas
 from binlake.schema import mysqltypes as t
-from binlake.wire import binlog_pb2 as pb
+from deploy.local.commitlog import read_log as commit_log
 
 OPS = {"I": "insert", "U": "update", "D": "delete"}
 
 
 @dataclass
 class Comparison:
-    """Outcome: rows compared, exemptions by name, the first differences as text."""
+    """Outcome: rows compared (`batched`: of batches with ours), exemptions by name, first differences as text."""
 
     rows: int = 0
+    batched: int = 0
     transactions: int = 0
     differences: list[str] = field(default_factory=list)
     exempt: Counter[str] = field(default_factory=Counter)
@@ -58,31 +62,16 @@ class Log:
 
 
 def read_log(capture: Capture) -> Log:
-    """Pair P and C, order by commit_ts, fold the jobs; the whole capture is one window from an empty schema."""
-    prewrites: dict[int, pb.Binlog] = {}
-    commits: dict[int, pb.Binlog] = {}
-    for payload in capture.binlogs():
-        message = pb.Binlog.FromString(payload)
-        if message.tp == pb.Prewrite:
-            prewrites[message.start_ts] = message
-        elif message.tp == pb.Commit:
-            commits[message.commit_ts] = message
-    jobs = {job.id: job for job in map(DdlJob.parse, capture.job_texts())}
-    ddls, transactions = [], []
+    """The log as one window from an empty schema."""
+    log = commit_log(capture)
+    by_id = {job.id: job for _, job in log.jobs}
+    ddls = [WindowDdl(d.commit_ts, d.query, d.job_id, d.schema_state, by_id.get(d.job_id)) for d in log.ddls]
     first_seen: dict[int, int] = {}
-    for commit_ts, message in sorted(commits.items()):
-        if message.ddl_job_id:
-            query = prewrites[message.start_ts].ddl_query.decode()
-            job = jobs.get(message.ddl_job_id)
-            ddls.append(WindowDdl(commit_ts, query, message.ddl_job_id, message.ddl_schema_state, job))
-        else:
-            message.prewrite_value = prewrites[message.start_ts].prewrite_value
-            version = pb.PrewriteValue.FromString(message.prewrite_value).schema_version
-            first_seen.setdefault(version, commit_ts)
-            transactions.append((commit_ts, message.start_ts, message.SerializeToString()))
+    for commit_ts, _, _, version in log.rows:
+        first_seen.setdefault(version, commit_ts)
     schemas = WindowSchemas(SchemaState(), ddls, first_seen)
     states = {schemas.at(i).version: schemas.at(i) for i in range(schemas.segments)}
-    return Log(transactions, schemas, states)
+    return Log([row[:3] for row in log.rows], schemas, states)
 
 
 def compare(capture: Capture, every: int = 1) -> Comparison:
@@ -93,17 +82,39 @@ def compare(capture: Capture, every: int = 1) -> Comparison:
     for line in capture.decoded():
         if int(line["commit_ts"]) in wanted:
             expected.setdefault(int(line["commit_ts"]), []).append(line)
+    batch, ours = MutationBatch(), list[tuple[int, int, RowChange]]()
     for commit_ts, start_ts, payload in log.transactions:
         if commit_ts in wanted:
-            _compare_transaction(log, result, (commit_ts, start_ts, payload), expected.pop(commit_ts, []))
+            transaction = (commit_ts, start_ts, payload)
+            rows = _compare_transaction(log, result, transaction, expected.pop(commit_ts, []))
+            ours += [(commit_ts, start_ts, row) for row in rows]
+            batch.add(payload, commit_ts, start_ts, log.schemas.place(commit_ts))
+            if batch.is_full:
+                _compare_batch(result, batch, ours)
+    _compare_batch(result, batch, ours)
     for commit_ts in expected:
         result.differ(f"{commit_ts}: decoded.jsonl has rows of a transaction that the log lacks")
     return result
 
 
+def _compare_batch(result: Comparison, batch: MutationBatch, ours: list[tuple[int, int, RowChange]]) -> None:
+    """The rows of `batch` are `ours` and in their order; both are empty afterwards."""
+    rows = batch.take().to_pylist(maps_as_pydicts="strict")
+    if len(rows) != len(ours):
+        result.differ(f"a batch has {len(rows)} rows instead of {len(ours)}")
+    for row, (commit_ts, start_ts, change) in zip(rows, ours, strict=False):
+        place = (row["commit_ts"], row["start_ts"], row["seq"], row["table_id"], row["op"])
+        if place != (commit_ts, start_ts, change.seq, change.table_id, change.op):
+            result.differ(f"{commit_ts} seq {change.seq}: a batch has {place}")
+        elif (row["before"], row["after"]) != (change.before, change.after):
+            result.differ(f"{commit_ts} seq {change.seq}: a batch has {row['before']} -> {row['after']}")
+        result.batched += 1
+    ours.clear()
+
+
 def _compare_transaction(
     log: Log, result: Comparison, transaction: tuple[int, int, bytes], expected: list[dict[str, Any]]
-) -> None:
+) -> list[RowChange]:
     commit_ts, start_ts, payload = transaction
     place, stats = log.schemas.place(commit_ts), DecodeStats()
     ours = list(decode_transaction(payload, commit_ts, start_ts, place, stats))
@@ -112,11 +123,12 @@ def _compare_transaction(
     result.exempt["gone"] += sum(stats.gone_rows.values())
     if len(expected) - len(kept) != sum(stats.gone_rows.values()) or len(kept) != len(ours):
         result.differ(f"{commit_ts}: {len(ours)} rows, {len(expected)} in decoded.jsonl")
-        return
+        return ours
     for change, line in zip(ours, kept, strict=True):
         result.rows += 1
         for problem in _row_problems(log, result, place, change, line):
             result.differ(f"{commit_ts} seq {change.seq} {line['table']}: {problem}")
+    return ours
 
 
 def _row_problems(

@@ -6,16 +6,19 @@ import json
 from datetime import date
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 from codec_golden import read_log
 from tidb_json import INT_PK, Tables, article_table, column, table_def, table_info
 
 from binlake.capture import Capture
-from binlake.codec import MapColumn, MutationBatch, MutationBuilder, commit_binlog, decode_transaction, prewrite_value
-from binlake.codec.batch import MUTATION_SCHEMA, key_text
+from binlake.codec import MutationBatch, MutationBuilder, commit_binlog, decode_transaction, prewrite_value, walk
+from binlake.codec.assemble import key_text
+from binlake.codec.batch import MUTATION_SCHEMA
+from binlake.errors import WireError
 from binlake.lake.tables import MUTATION
+from binlake.schema import mysqltypes as t
 from binlake.tso import compose
+from binlake.wire import binlog_pb2 as pb
 
 CAPTURES = Path(__file__).parents[1] / "captures"
 COMMIT = compose(1_700_000_000_000, 3)
@@ -52,6 +55,7 @@ def test_one_transaction_as_rows() -> None:  # S0-18, S1-01
         "table_id": 45,
         "op": "update",
         "key": '["1"]',
+        "new_key": None,
         "before": [("id", "1"), ("name", None)],
         "after": [("id", "1"), ("name", 'q"')],
     }
@@ -67,6 +71,20 @@ def test_filters_leave_the_numbers_of_the_rest() -> None:
     first, second = MutationBuilder(article_table()).insert({"id": "1"}), MutationBuilder(other).insert({"id": "9"})
     assert batch.add(binlog(first, second), COMMIT, 5, Tables(article_table(), other)) == 1
     assert [(r["seq"], r["table"]) for r in batch.take().to_pylist()] == [(1, "u")]
+
+
+def test_what_a_filter_drops_is_counted_and_never_decoded() -> None:  # S4-07
+    build = MutationBuilder(article_table()).insert({"id": "1"}).update({"id": "1"}, {"id": "2"}).delete({"id": "2"})
+    broken = build.message
+    broken.updated_rows[0] = broken.deleted_rows[0] = b"\xff no row at all"
+    payload = commit_binlog(5, COMMIT, b"k", prewrite_value(23, [broken, broken]))
+    batch = MutationBatch(kinds=lambda _: {"insert"})
+    assert batch.add(payload, COMMIT, 5, Tables(article_table())) == 2
+    assert [(r["seq"], r["op"]) for r in batch.take().to_pylist()] == [(0, "insert"), (3, "insert")]
+    assert (batch.stats.event_rows, batch.stats.table_rows) == (4, 0)
+    nothing = MutationBatch(route=lambda _: None)
+    assert nothing.add(payload, COMMIT, 5, Tables(article_table())) == 0
+    assert nothing.stats.table_rows == 6
 
 
 def test_a_keyless_row_is_its_own_key() -> None:
@@ -87,21 +105,80 @@ def test_a_delete_without_a_column_of_its_place_has_a_shorter_map() -> None:  # 
     assert [r["key"] for r in rows] == ['["1"]', '["1","2"]']
 
 
+def test_what_needs_an_escape_in_a_key_is_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(walk, "FEWEST", 1)
+    cols = [column(1, "a", t.VARCHAR, flen=9), column(2, "b", t.ENUM, elems=['q"', "x"], origin_default='q"')]
+    older = MutationBuilder(table_def(table_info(45, "k", cols[:1])))
+    table = table_def(table_info(45, "k", cols))
+    rows: list[dict[str, str | None]] = [
+        {"a": 'say "hi"', "b": "x"}, {"a": None, "b": 'q"'}, {"a": "", "b": None}, {"a": "\\\t", "b": "x"},
+        {"a": "\u2028\x7f", "b": None}, {"a": None, "b": None},
+    ]  # fmt: skip
+    new = MutationBuilder(table)
+    for row in rows:
+        new.insert(row)
+    batch = MutationBatch()
+    batch.add(binlog(new, older.insert({"a": "old"})), COMMIT, 5, Tables(table))
+    expected = [key_text([row["a"], row["b"]]) for row in [*rows, {"a": "old", "b": 'q"'}]]
+    assert batch.take().column("key").to_pylist() == expected
+
+
+@pytest.mark.parametrize("few", [1, 1 << 40], ids=["together", "one by one"])
+def test_an_error_names_its_row_wherever_the_batch_is_cut(few: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(walk, "FEWEST", few)
+    batch, tables = MutationBatch(), Tables(article_table())
+    for commit_ts in (COMMIT, COMMIT + 1):
+        build = MutationBuilder(article_table())
+        for n in range(5):
+            build.insert({"id": str(n), "name": "x"}).delete({"id": str(n), "name": "x"})
+        if commit_ts > COMMIT:
+            build.message.deleted_rows[3] = build.message.deleted_rows[3][:-1]
+        batch.add(binlog(build), commit_ts, 5, tables)
+    with pytest.raises(WireError, match=rf"kind delete.*cut short.*table_id=45 commit_ts={COMMIT + 1} seq=7"):
+        list(batch.batches(rows=3))
+
+
+def test_a_large_transaction_comes_in_bounded_batches() -> None:  # S0-07
+    table = table_def(
+        table_info(45, "k", [column(1, "id", flag=INT_PK), column(2, "b", t.LONGBLOB)], pk_is_handle=True)
+    )
+    build = MutationBuilder(table)
+    for n in range(170):
+        build.insert({"id": str(n), "b": "x" * 100_000})
+    batch = MutationBatch()
+    assert batch.add(binlog(build), COMMIT, 5, Tables(table)) == 170
+    assert batch.is_full
+    taken = list(batch.batches(rows=300, size=4 << 20))
+    assert [one.column("seq")[0].as_py() for one in taken] == list(range(0, 170, 41))
+    assert sum(one.num_rows for one in taken) == 170
+    assert max(one.nbytes for one in taken) < 5 << 20
+    assert not batch.is_full
+    assert len(batch) == 0
+
+
+def test_a_binlog_above_protobufs_limit_is_one_clear_error() -> None:  # S0-07
+    class Huge(bytes):
+        def __len__(self) -> int:
+            return (2 << 30) + 1
+
+    with pytest.raises(WireError, match=r"2147483649 bytes is above the 2147483647 bytes.*commit_ts=7"):
+        MutationBatch().add(Huge(), 7, 5, Tables(article_table()))
+
+
+def test_rows_of_excluded_tables_are_checked_as_lists_and_not_decoded() -> None:
+    batch = MutationBatch(route=lambda _: None)
+    build = MutationBuilder(article_table()).insert({"id": "1", "name": "a"})
+    build.message.inserted_rows[0] = b"\xff"
+    assert batch.add(binlog(build), COMMIT, 5, Tables(article_table())) == 0
+    assert list(batch.batches()) == []
+    build.message.sequence.append(pb.Insert)
+    with pytest.raises(WireError, match="sequence names 2 inserts"):
+        batch.add(binlog(build), COMMIT, 5, Tables(article_table()))
+
+
 def test_keys_are_json() -> None:
     values = ["1", None, 'q"\\\n中\u2028', ""]
     assert json.loads(key_text(values)) == values
-
-
-def test_maps_with_null_rows_and_shared_names() -> None:
-    maps, ab, c = MapColumn(), ("a", "b"), ("c",)
-    for image in [None, (ab, ["1", None]), (c, ["2"]), None, (ab, ["3", "4"]), (("a", "b"), ["5", "6"]), ((), [])]:
-        maps.append(image)
-    array = maps.to_arrow()
-    array.validate(full=True)
-    assert array.type == pa.map_(pa.string(), pa.string())
-    assert array.to_pylist() == [
-        None, [("a", "1"), ("b", None)], [("c", "2")], None, [("a", "3"), ("b", "4")], [("a", "5"), ("b", "6")], [],
-    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ["bank", "keys"])

@@ -14,7 +14,6 @@ from binlake.codec import (
     RowEncoder,
     commit_binlog,
     decode_transaction,
-    prewrite_binlog,
     prewrite_value,
 )
 from binlake.codec.datum import write_int
@@ -22,6 +21,7 @@ from binlake.errors import SchemaError, WireError
 from binlake.schema import SchemaState, TableDef, WindowDdl, WindowSchemas
 from binlake.schema import mysqltypes as t
 from binlake.wire import binlog_pb2 as pb
+from binlake.wire.build import prewrite as prewrite_of
 
 KEY = b"k1"
 
@@ -69,7 +69,7 @@ def test_known_bytes_of_rows_and_binlogs() -> None:  # tidb-binlog 1.6
     assert encoder.delete(row(1, "b")).hex(" ") == "08 02 08 02 08 04 02 02 62"
     value = prewrite_value(23, [MutationBuilder(article_table()).insert(row(1, "a")).message])
     assert value.hex() == "0817120d082d1207080208040202613800"
-    prewrite = prewrite_binlog(262144000001, KEY, value)
+    prewrite = prewrite_of(262144000001, KEY, value).SerializeToString()
     assert prewrite.hex() == "080010818080c8d007180022026b312a11" + value.hex() + "38004000"
     commit = commit_binlog(262144000001, 262157107202, KEY)
     assert commit.hex() == "080110818080c8d007" + "188280a0ced007" + "22026b31" + "38004000"

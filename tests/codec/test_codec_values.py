@@ -176,9 +176,18 @@ def test_binaries_are_upper_case_hex(value: bytes) -> None:
     assert both(col(t.BLOB, charset="binary"), value.hex().upper()) == value.hex().upper()
 
 
+def write_comparable(value: bytes) -> bytes:
+    """The comparable datum of a string (flag 1), as keys hold it: groups of eight bytes, each with its padding."""
+    out = [b"\x01"]
+    for start in range(0, len(value) + 1, 8):
+        group = value[start : start + 8]
+        out.append(group.ljust(8, b"\0") + bytes((0xFF - (8 - len(group)),)))
+    return b"".join(out)
+
+
 @given(st.binary())
 def test_comparable_bytes(value: bytes) -> None:
-    data = datum.write_comparable(value)
+    data = write_comparable(value)
     assert datum.read_comparable(data, 1) == (value, len(data))
     assert read_text(col(t.VARCHAR, charset="binary"), data, 0)[0] == value.hex().upper()
 
@@ -271,8 +280,15 @@ def test_json_parts_that_text_cannot_write(data: str, text: str) -> None:
 
 
 def test_json_deeper_than_tidb_allows_is_refused() -> None:
+    with pytest.raises(ValueError, match="deeper than 100"):
+        write_json("[" * 102 + "]" * 102)
+    kind, body = 4, b"\x00"
+    for _ in range(102):
+        entry = bytes((kind,)) + (body.ljust(4, b"\0") if kind == 4 else struct.pack("<I", 13))
+        rest = b"" if kind == 4 else body
+        kind, body = 3, struct.pack("<II", 1, 13 + len(rest)) + entry + rest
     with pytest.raises(ValueError, match="damaged"):
-        json_text(write_json("[" * 102 + "]" * 102), 0)
+        json_text(bytes((kind,)) + body, 0)
 
 
 def test_wrong_datums_for_a_column_are_refused() -> None:

@@ -1,0 +1,166 @@
+"""The bytes of many rows end to end, read at many places at once: what `binlake.codec.datum` does one by one.
+
+Nothing here raises for odd bytes. Each answer says for which places it holds (`good`); the others are left to the plain
+reference, which alone tells what is wrong with a row. Answers may come from bytes behind a row's end: callers compare
+the next position with `ends`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from binlake.codec import datum as d
+from binlake.codec.values import skip
+
+Ints = NDArray[np.int64]
+Uints = NDArray[np.uint64]
+Bytes = NDArray[np.uint8]
+Bools = NDArray[np.bool_]
+
+# A word may be read at the end of the last row, and ten bytes of a number behind it.
+_PAD = bytes(32)
+_STOPS, _BITS = np.uint64(0x8080808080808080), np.uint64(0x7F7F7F7F7F7F7F7F)
+# Groups of 7 bits move together by halves: 8 of them, then 4 of 14, then 2 of 28.
+_HALVES = tuple(
+    (np.uint64(shift), np.uint64(mask))
+    for shift, mask in ((1, 0x00FF00FF00FF00FF), (2, 0x0000FFFF0000FFFF), (4, 0x00000000FFFFFFFF))
+)
+_DIGIT_BYTES = np.asarray((0, 1, 1, 2, 2, 3, 3, 4, 4), np.int64)
+
+
+class Numbers(NamedTuple):
+    """Numbers read, the positions behind them, and where both hold."""
+
+    values: Uints
+    next: Ints
+    good: Bools
+
+
+class Lanes:
+    """`rows` as one buffer; `starts` and `ends` are the positions of each row in it."""
+
+    def __init__(self, rows: Sequence[bytes]) -> None:
+        self.rows = rows
+        self.data = b"".join((*rows, _PAD))
+        self.bytes: Bytes = np.frombuffer(self.data, np.uint8)
+        self._words: NDArray[Any] = np.ndarray(len(self.data) - 7, "<u8", self.data, strides=(1,))
+        sizes = np.fromiter(map(len, rows), np.int64, len(rows))
+        self.ends: Ints = sizes.cumsum()
+        self.starts: Ints = self.ends - sizes
+
+    def byte(self, at: Ints) -> Bytes:
+        """The byte at each position."""
+        return self.bytes.take(at, mode="clip")
+
+    def words(self, at: Ints) -> Uints:
+        """The 8 bytes from each position on, little endian."""
+        return self._words[at]
+
+    def uvarints(self, at: Ints) -> Numbers:
+        """The unsigned LEB128 number of at most 64 bits at each position."""
+        word = self.words(at)
+        stops = ~word & _STOPS
+        first = stops & -stops
+        bits = first - 1
+        size = (np.bitwise_count(bits).astype(np.int64) + 1) >> 3
+        x: Uints = word & bits & _BITS
+        for shift, mask in _HALVES:
+            x = (x & mask) | ((x & ~mask) >> shift)
+        good = np.ones(len(at), np.bool_)
+        long = np.flatnonzero(stops == 0)
+        if long.size:
+            self._ninth_and_tenth(at[long], long, x, size, good)
+        return Numbers(x, at + size, good)
+
+    def _ninth_and_tenth(self, at: Ints, which: Ints, values: Uints, size: Ints, good: Bools) -> None:
+        ninth, tenth = self.byte(at + 8).astype(np.uint64), self.byte(at + 9).astype(np.uint64)
+        more = ninth >= 0x80
+        values[which] |= (ninth & 0x7F) << 56 | np.where(more, (tenth & 1) << 63, 0).astype(np.uint64)
+        size[which] = np.where(more, 10, 9)
+        good[which] = ~more | (tenth <= 1)
+
+
+def zigzag(values: Uints) -> Ints:
+    """Signed numbers of zig-zag ones."""
+    return ((values >> 1) ^ -(values & 1)).view(np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Spots:
+    """Datums of one kind: of the rows `which`, with the flag at `at`, in rows that end at `ends`."""
+
+    lanes: Lanes
+    which: Ints
+    at: Ints
+    ends: Ints
+
+    def __len__(self) -> int:
+        return len(self.at)
+
+    def only(self, index: Ints) -> Spots:
+        """Some of the spots."""
+        return Spots(self.lanes, self.which[index], self.at[index], self.ends[index])
+
+    @property
+    def flags(self) -> Bytes:
+        """The flag of each datum."""
+        return self.lanes.byte(self.at)
+
+    def uvarints(self, flag: int) -> Numbers:
+        """The numbers behind `flag`; not good where another flag is."""
+        numbers = self.lanes.uvarints(self.at + 1)
+        return numbers._replace(good=numbers.good & (self.flags == flag))
+
+    def slices(self) -> tuple[Ints, Ints, Bools]:
+        """(start, end, good) of the bytes of compact strings; where not good both are inside the row and equal."""
+        codes, start, good = self.uvarints(d.COMPACT)
+        size = (codes >> 1).view(np.int64)
+        good &= ((codes & 1) == 0) & (size <= self.ends - start) & (start <= self.ends)
+        start = np.minimum(start, self.ends)
+        return start, np.where(good, start + size, start), good
+
+    def decimal_layout(self) -> tuple[Ints, Ints, Ints, Bools]:
+        """(precision, scale, position behind it, good) of binary decimals."""
+        precision = self.lanes.byte(self.at + 1).astype(np.int64)
+        frac = self.lanes.byte(self.at + 2).astype(np.int64)
+        whole = precision - frac
+        good = (self.flags == d.DECIMAL) & (whole >= 0) & (precision <= 81) & (precision > 0)
+        size = whole // 9 * 4 + _DIGIT_BYTES[whole % 9] + frac // 9 * 4 + _DIGIT_BYTES[frac % 9]
+        return precision, frac, self.at + 3 + size, good
+
+    def skipped(self) -> tuple[Ints, Bools]:
+        """(position behind the datum, good), whatever its flag."""
+        flags = self.flags
+        after, good = self.at + 1, flags == d.NIL
+        for flag in np.unique(flags).tolist():
+            if flag != d.NIL:
+                index = np.flatnonzero(flags == flag)
+                after[index], good[index] = self.only(index)._behind(flag)
+        return after, good
+
+    def _behind(self, flag: int) -> tuple[Ints, Bools]:
+        if flag in (d.VARINT, d.UVARINT):
+            return self.uvarints(flag)[1:]
+        if flag == d.COMPACT:
+            return self.slices()[1:]
+        if flag in (d.INT, d.UINT, d.FLOAT, d.DURATION):
+            return self.at + 9, np.ones(len(self), np.bool_)
+        if flag == d.DECIMAL:
+            return self.decimal_layout()[2:]
+        return self._behind_each()
+
+    def _behind_each(self) -> tuple[Ints, Bools]:
+        after, good = self.at.copy(), np.zeros(len(self), np.bool_)
+        starts = self.lanes.starts[self.which]
+        for n, (row, pos) in enumerate(zip(self.which.tolist(), (self.at - starts).tolist(), strict=True)):
+            try:
+                after[n] = skip(self.lanes.rows[row], pos)
+                good[n] = True
+            except (IndexError, ValueError):
+                continue
+        return np.where(good, after + starts, self.at), good

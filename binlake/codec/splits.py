@@ -1,0 +1,191 @@
+"""Many small binlogs split at once by protobuf's fields: what `split` and `rows_of` do one by one (S0-19 to S0-21).
+
+A binlog with a field that is unknown, deprecated, doubled or left out, or with anything that protobuf could refuse, is
+left to them: it is not `good` here. Nothing raises for odd bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from binlake.codec.lanes import Bools, Bytes, Ints, Lanes
+from binlake.wire import binlog_pb2 as pb
+
+MOST_BYTES = 4096
+"""Bytes of a binlog on average up to which splitting together pays: a field more costs all of them a step."""
+_MOST_FIELDS = 96
+"""Fields of a message up to which it is followed; what is longer is split alone, by less work a field."""
+
+# Tags (field << 3 | wire type) of the messages of binlog.proto.
+_BINLOG = (0x08, 0x10, 0x18, 0x22, 0x2A, 0x32, 0x38, 0x40)
+_PREWRITE_VALUE = 0x2A
+_VALUE = (0x08, 0x12)
+_VERSION, _MUTATION = _VALUE
+_TABLE_ID, _SEQUENCE = 0x08, 0x38
+_KIND_OF = {0x12: pb.Insert, 0x1A: pb.Update, 0x32: pb.DeleteRow}
+_LENGTHS = np.isin(np.arange(256), [0x12, 0x1A, 0x22, 0x2A, 0x32])
+
+
+class Fields(NamedTuple):
+    """Fields in the order of their messages: message, tag, number (of bytes, where it has some), first byte and end."""
+
+    of: Ints
+    tag: Bytes
+    value: Ints
+    start: Ints
+    end: Ints
+
+    def only(self, which: Bools | Ints) -> Fields:
+        """Some of the fields."""
+        of, tag, value, start, end = self
+        return Fields(of[which], tag[which], value[which], start[which], end[which])
+
+
+class Splits(NamedTuple):
+    """`good` a binlog; mutations of good ones in order (binlog, table id, schema version, rows), and their rows.
+
+    `kinds` are those of the sequences, in their order. `row_of` (number of the mutation), `row_kinds`, `starts` and
+    `ends` (places in `data`) are those of the rows in the lists; of each mutation and kind there are as many.
+    """
+
+    good: Bools
+    of: Ints
+    table_id: Ints
+    version: Ints
+    size: Ints
+    kinds: Bytes
+    row_of: Ints
+    row_kinds: Bytes
+    starts: Ints
+    ends: Ints
+    data: bytes
+
+    def run(self, low: int, high: int, groups: Ints) -> Run:
+        """What is in the good binlogs `low` to `high` - 1; `groups` of all mutations, -1 where one is left out."""
+        first, last = np.searchsorted(self.of, [low, high]).tolist()
+        of, size, groups = self.of[first:last], self.size[first:last], groups[first:last]
+        before = size.cumsum() - size
+        seq = before - before[np.searchsorted(of, of)] if of.size else before
+        kept = groups >= 0
+        told = int(self.size[:first].sum())
+        kinds = self.kinds[told : told + int(size.sum())][np.repeat(kept, size)]
+        low_row, high_row = np.searchsorted(self.row_of, [first, last]).tolist()
+        of_row = self.row_of[low_row:high_row] - first
+        codes = np.where(kept[of_row], groups[of_row] + self.row_kinds[low_row:high_row], -1)
+        rows = {
+            code: self._rows(low_row + np.flatnonzero(codes == code)) for code in np.unique(codes[codes >= 0]).tolist()
+        }
+        kept &= size > 0
+        table_id, version, left_out = self.table_id[first:last], self.version[first:last], int(size.sum()) - len(kinds)
+        of, version, groups, seq, size, table_id = (c[kept] for c in (of, version, groups, seq, size, table_id))
+        return Run(of, version, groups, seq, size, table_id, kinds.tobytes(), rows, left_out)
+
+    def _rows(self, which: Ints) -> list[bytes]:
+        spans = zip(self.starts[which].tolist(), self.ends[which].tolist(), strict=True)
+        return [self.data[start:end] for start, end in spans]
+
+
+class Run(NamedTuple):
+    """Mutations of neighbours (binlog, schema version, group, seq of the first row, rows, table id), and their rows.
+
+    `rows` by group and kind; `left_out`: how many rows were.
+    """
+
+    of: Ints
+    version: Ints
+    group: Ints
+    seq: Ints
+    size: Ints
+    table_id: Ints
+    kinds: bytes
+    rows: dict[int, list[bytes]]
+    left_out: int
+
+
+def split_all(payloads: Sequence[bytes]) -> Splits:
+    """The mutations of binlogs; those that are not `good` have none here."""
+    lanes = Lanes(payloads)
+    binlogs, good = _fields(lanes, lanes.starts, lanes.ends, _BINLOG)
+    values = binlogs.only(binlogs.tag == _PREWRITE_VALUE)
+    good &= np.bincount(values.of, minlength=len(good)) == 1
+    values = values.only(good[values.of])
+    inner, well = _fields(lanes, values.start, values.end, _VALUE)
+    versions = inner.only(inner.tag == _VERSION)
+    well &= np.bincount(versions.of, minlength=len(well)) == 1
+    version = np.zeros(len(well), np.int64)
+    version[versions.of] = versions.value
+    mutations = inner.only(inner.tag == _MUTATION)
+    parts, sound = _fields(lanes, mutations.start, mutations.end, (_TABLE_ID, _SEQUENCE, *_KIND_OF))
+    sound &= _is_sound(parts, len(sound))
+    well[mutations.of[~sound]] = False
+    good[values.of[~well]] = False
+    # What a binlog has is left out with it.
+    kept = good[values.of[mutations.of]] if len(mutations.of) else np.empty(0, np.bool_)
+    parts = parts.only(kept[parts.of])
+    number = kept.cumsum() - 1
+    ids, sequence = parts.only(parts.tag == _TABLE_ID), parts.only(parts.tag == _SEQUENCE)
+    rows = parts.only(_LENGTHS[parts.tag])
+    of_value = mutations.of[kept]
+    return Splits(
+        good,
+        values.of[of_value],
+        ids.value,
+        version[of_value],
+        np.bincount(number[sequence.of], minlength=len(of_value)),
+        sequence.value.astype(np.uint8),
+        number[rows.of],
+        _KINDS[rows.tag],
+        rows.start,
+        rows.end,
+        lanes.data,
+    )
+
+
+_KINDS: Bytes = np.zeros(256, np.uint8)
+_KINDS[list(_KIND_OF)] = list(_KIND_OF.values())
+
+
+def _is_sound(parts: Fields, count: int) -> Bools:
+    """One table id, and as many entries of each kind in `sequence` as the lists have rows; for `count` mutations."""
+    sound: Bools = np.bincount(parts.of[parts.tag == _TABLE_ID], minlength=count) == 1
+    sequence = parts.tag == _SEQUENCE
+    odd = sequence & ~np.isin(parts.value, list(_KIND_OF.values()))
+    sound[parts.of[odd]] = False
+    for tag, kind in _KIND_OF.items():
+        named = np.bincount(parts.of[sequence & (parts.value == kind)], minlength=count)
+        sound &= named == np.bincount(parts.of[parts.tag == tag], minlength=count)
+    return sound
+
+
+def _fields(lanes: Lanes, starts: Ints, ends: Ints, known: Collection[int]) -> tuple[Fields, Bools]:
+    """(fields of the messages between `starts` and `ends`, which messages have `known` tags only and end well)."""
+    expected = np.isin(np.arange(256), list(known))
+    good: Bools = np.ones(len(starts), np.bool_)
+    which, at = np.flatnonzero(starts < ends), starts[starts < ends]
+    found = []
+    for _ in range(_MOST_FIELDS):
+        if not which.size:
+            break
+        tags = lanes.byte(at)
+        values, start, fine = lanes.uvarints(at + 1)
+        size = np.where(_LENGTHS[tags], values, 0)
+        last = ends[which]
+        fine &= expected[tags] & (start <= last) & (size <= (last - start).clip(0).astype(np.uint64))
+        good[which[~fine]] = False
+        which, start, last = (column[fine] for column in (which, start, last))
+        at = start + size[fine].view(np.int64)
+        found.append(Fields(which, tags[fine], values[fine].view(np.int64), start, at))
+        which, at = which[at < last], at[at < last]
+    good[which] = False
+    return _in_order(found), good
+
+
+def _in_order(found: list[Fields]) -> Fields:
+    if not found:
+        none: Ints = np.empty(0, np.int64)
+        return Fields(none, none.astype(np.uint8), none, none, none)
+    every = Fields(*(np.concatenate(column) for column in zip(*found, strict=True)))
+    return every.only(np.argsort(every.of, kind="stable"))

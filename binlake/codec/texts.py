@@ -1,0 +1,167 @@
+"""Many values at once as Arrow texts: the counterparts of the texts that `values` and its kin write one by one.
+
+The texts are those of the plain functions, letter by letter; what only those can write is asked of them, once a value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from binlake.codec.lanes import Bools, Bytes, Ints, Uints
+
+_ZERO, _MINUS = ord("0"), ord("-")
+_HEX: NDArray[np.uint16] = np.frombuffer("".join(f"{n:02X}" for n in range(256)).encode(), np.uint16)
+
+
+def number_texts(values: NDArray[Any]) -> pa.Array:
+    """Integers in decimals."""
+    return pa.array(values).cast(pa.string())
+
+
+def text_array(offsets: NDArray[np.int32], data: Bytes | bytes) -> pa.Array:
+    """Texts in `data` between neighbours of `offsets`."""
+    return pa.StringArray.from_buffers(len(offsets) - 1, pa.py_buffer(offsets), pa.py_buffer(data))
+
+
+def cut_texts(data: bytes, starts: Ints, ends: Ints) -> pa.Array:
+    """The bytes of `data` from each start to its end; both ascend and slices never overlap."""
+    if not len(starts):
+        return pa.array([], pa.string())
+    bounds = np.empty(2 * len(starts), np.int32)
+    bounds[::2], bounds[1::2] = starts, ends
+    # Every second piece is what lies between two slices.
+    return text_array(bounds, data).take(pa.array(np.arange(0, len(bounds), 2)))
+
+
+def text_bytes(texts: pa.Array) -> tuple[NDArray[np.int32], Bytes]:
+    """(offsets from 0, bytes) of a whole text array."""
+    _, offsets, data = texts.buffers()
+    places = np.frombuffer(offsets, np.int32)[texts.offset : texts.offset + len(texts) + 1]
+    held = np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8)
+    return places - places[0], held[places[0] : places[-1]]
+
+
+def hex_texts(texts: pa.Array) -> pa.Array:
+    """Each byte as two upper-case hex digits."""
+    offsets, data = text_bytes(texts)
+    return text_array(offsets * np.int32(2), np.ascontiguousarray(_HEX[data]).view(np.uint8))
+
+
+def put_digits(letters: Bytes, at: int, values: NDArray[Any], width: int) -> None:
+    """Write unsigned `values` into the columns `at` to `at + width` of `letters`, with zeros in front."""
+    rest = values
+    for column in range(at + width - 1, at, -1):
+        rest, letters[:, column] = rest // 10, rest % 10 + _ZERO
+    letters[:, at] = rest + _ZERO
+
+
+def even_texts(letters: Bytes) -> pa.Array:
+    """One text a row of `letters`."""
+    rows, width = letters.shape
+    return text_array(np.arange(0, rows * width + 1, width, dtype=np.int32), letters.reshape(-1))
+
+
+def ragged_texts(letters: Bytes, starts: Ints) -> pa.Array:
+    """One text a row of `letters`, each from its start to the right end."""
+    width = letters.shape[1]
+    kept = np.arange(width) >= starts[:, None]
+    offsets = np.zeros(len(letters) + 1, np.int32)
+    np.cumsum(width - starts, out=offsets[1:])
+    return text_array(offsets, letters[kept])
+
+
+def signed_texts(letters: Bytes, starts: Ints, negative: Bools) -> pa.Array:
+    """Like `ragged_texts`, with a minus before the negative ones; column 0 is free for it."""
+    rows = np.flatnonzero(negative)
+    letters[rows, starts[rows] - 1] = _MINUS
+    return ragged_texts(letters, starts - negative)
+
+
+def moment_texts(packed: Uints, fsp: int) -> pa.Array:
+    """`temporal.moment_text` of packed times up to year 9999 and 999999 microseconds."""
+    letters = _separated(len(packed), f"____-__-__ __:__:__{'.______' if fsp else ''}")
+    clock = (packed >> 24).astype(np.uint32)
+    _put_date(letters, packed)
+    put_digits(letters, 11, clock >> 12 & 31, 2)
+    put_digits(letters, 14, clock >> 6 & 63, 2)
+    put_digits(letters, 17, clock & 63, 2)
+    if fsp:
+        put_digits(letters, 20, (packed & 0xFFFFFF).astype(np.uint32), 6)
+    return even_texts(np.ascontiguousarray(letters[:, : 20 + fsp]) if fsp else letters)
+
+
+def date_texts(packed: Uints) -> pa.Array:
+    """`temporal.date_text` of packed times up to year 9999."""
+    letters = _separated(len(packed), "____-__-__")
+    _put_date(letters, packed)
+    return even_texts(letters)
+
+
+def _put_date(letters: Bytes, packed: Uints) -> None:
+    days = (packed >> 41).astype(np.uint32)
+    months = days >> 5
+    put_digits(letters, 0, months // 13, 4)
+    put_digits(letters, 5, months % 13, 2)
+    put_digits(letters, 8, days & 31, 2)
+
+
+def duration_texts(nanoseconds: Ints, fsp: int) -> pa.Array:
+    """`temporal.duration_text` of durations below 1000 hours."""
+    size = np.abs(nanoseconds).view(np.uint64)
+    seconds, rest = size // 1_000_000_000, size % 1_000_000_000
+    hours, seconds = (seconds // 3600).astype(np.uint32), (seconds % 3600).astype(np.uint32)
+    letters = _separated(len(size), f"____:__:__{'.______' if fsp else ''}")
+    put_digits(letters, 1, hours, 3)
+    put_digits(letters, 5, seconds // 60, 2)
+    put_digits(letters, 8, seconds % 60, 2)
+    if fsp:
+        put_digits(letters, 11, (rest // 1000).astype(np.uint32), 6)
+        letters = letters[:, : 11 + fsp]
+    return signed_texts(letters, np.where(hours > 99, 1, 2), nanoseconds < 0)
+
+
+def year_texts(values: Ints) -> pa.Array:
+    """Years of four digits."""
+    letters = np.empty((len(values), 4), np.uint8)
+    put_digits(letters, 0, values.astype(np.uint32), 4)
+    return even_texts(letters)
+
+
+def bit_texts(values: Uints, width: int) -> pa.Array:
+    """`values.bit_text` of values that fit BIT(width)."""
+    size = (max(width, 1) + 7) // 8
+    body = np.ascontiguousarray(values.astype(">u8").view(np.uint8).reshape(-1, 8)[:, 8 - size :])
+    return even_texts(np.ascontiguousarray(_HEX[body]).view(np.uint8))
+
+
+def named_texts(values: Uints, names: Sequence[str]) -> pa.Array:
+    """`values.enum_text` of ordinals."""
+    index = np.where(values <= len(names), values, 0).astype(np.int64)
+    return pa.array(["", *names], pa.string()).take(pa.array(index))
+
+
+def each_texts(values: NDArray[Any], show: Callable[[Any], str]) -> pa.Array:
+    """Texts by a plain function, asked once for each value that occurs."""
+    coded = pa.array(values).dictionary_encode()
+    return pa.array([show(value.as_py()) for value in coded.dictionary], pa.string()).take(coded.indices)
+
+
+def merged_texts(kinds: Sequence[tuple[Ints, pa.Array]], count: int) -> pa.Array:
+    """`count` texts of several arrays, each given with the places of its texts."""
+    for _, texts in kinds:
+        if len(texts) == count:
+            return texts
+    index, base = np.zeros(count, np.int64), 0
+    for places, texts in kinds:
+        index[places] = np.arange(base, base + len(texts))
+        base += len(texts)
+    return pa.concat_arrays([texts for _, texts in kinds]).take(pa.array(index))
+
+
+def _separated(rows: int, pattern: str) -> Bytes:
+    return np.tile(np.frombuffer(pattern.encode(), np.uint8), (rows, 1))

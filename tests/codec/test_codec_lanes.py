@@ -1,0 +1,119 @@
+"""Decoding many rows at once gives what decoding them one by one gives: the same rows, or the same error."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+from codec_golden import read_log
+from codec_tables import KINDS, as_payload, changed, damaged, in_lanes, plainly, random_mutation, random_table
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tidb_json import Tables, column, index, table_def, table_info
+
+from binlake.capture import Capture
+from binlake.codec import walk
+from binlake.schema import mysqltypes as t
+from binlake.wire import binlog_pb2 as pb
+
+CAPTURES = Path(__file__).parents[1] / "captures"
+seeds = st.integers(0, 2**48).map(Random)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _lanes_for_few_rows() -> Iterator[None]:
+    """Few rows would go the plain way."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(walk, "FEWEST", 1)
+        yield
+
+
+@settings(max_examples=120, deadline=None)
+@given(seeds)
+def test_random_tables_give_the_same_rows(draw: Random) -> None:
+    one, two = random_table(draw), random_table(draw, 46)
+    payloads = [
+        (ts, as_payload(ts, random_mutation(draw, one, draw.randint(0, 6)), random_mutation(draw, two, 2)))
+        for ts in range(100, 100 + draw.randint(1, 4))
+    ]
+    tables = Tables(one.definition, two.definition)
+    expected = plainly(payloads, tables)
+    assert isinstance(expected, list)
+    assert in_lanes(payloads, tables) == expected
+    assert in_lanes(payloads, tables, rows=draw.randint(1, 5), size=draw.choice([1, 60, 10**6])) == expected
+
+
+@settings(max_examples=120, deadline=None)
+@given(seeds)
+def test_a_reader_of_another_definition_too(draw: Random) -> None:  # R-19
+    table = random_table(draw)
+    payloads = [(7, as_payload(7, random_mutation(draw, table, 12)))]
+    tables = Tables(changed(draw, table))
+    assert in_lanes(payloads, tables) == plainly(payloads, tables)
+
+
+@settings(max_examples=120, deadline=None)
+@given(seeds)
+def test_damaged_rows_give_the_same_rows_or_the_same_error(draw: Random) -> None:
+    table = random_table(draw)
+    payloads = [(ts, as_payload(ts, random_mutation(draw, table, 3, damage=0.3))) for ts in (7, 8)]
+    tables = Tables(table.definition)
+    assert in_lanes(payloads, tables) == plainly(payloads, tables)
+
+
+@settings(max_examples=100, deadline=None)
+@given(seeds)
+def test_a_damaged_row_alone(draw: Random) -> None:
+    table = random_table(draw)
+    for _ in range(8):
+        payloads = [(7, as_payload(7, random_mutation(draw, table, 1, damage=1)))]
+        assert in_lanes(payloads, Tables(table.definition)) == plainly(payloads, Tables(table.definition))
+
+
+@settings(max_examples=150, deadline=None)
+@given(seeds)
+def test_damaged_payloads_give_the_same_rows_or_the_same_error(draw: Random) -> None:
+    table = random_table(draw)
+    payload = as_payload(7, random_mutation(draw, table, 5))
+    payloads, tables = [(7, damaged(draw, payload))], Tables(table.definition)
+    expected = plainly(payloads, tables)
+    assert in_lanes(payloads, tables) == expected
+    assert isinstance(expected, list) or "commit_ts=7" in expected
+
+
+def test_every_cut_of_one_row_among_whole_ones() -> None:
+    draw = Random(3)
+    table = random_table(draw)
+    tables = Tables(table.definition)
+    message = random_mutation(draw, table, 9)
+    for rows in (message.inserted_rows, message.updated_rows, message.deleted_rows):
+        for end in range(len(rows[1]) if len(rows) > 1 else 0):
+            cut = pb.TableMutation.FromString(message.SerializeToString())
+            {id(message.inserted_rows): cut.inserted_rows, id(message.updated_rows): cut.updated_rows}.get(
+                id(rows), cut.deleted_rows
+            )[1] = rows[1][:end]
+            payloads = [(7, as_payload(7, cut))]
+            assert in_lanes(payloads, tables) == plainly(payloads, tables)
+
+
+def test_an_empty_row_before_another_is_cut_short() -> None:
+    table = table_info(45, "t", [column(1, "c", t.VARCHAR, flen=9, flag=1)], is_common_handle=True,
+                       index_info=[index(1, "PRIMARY", [("c", -1)], unique=True, primary=True)])  # fmt: skip
+    message = pb.TableMutation(table_id=45, sequence=[pb.Insert] * 2, inserted_rows=[b"", b"\x02\x00\x00"])
+    payloads, tables = [(7, as_payload(7, message))], Tables(table_def(table))
+    assert plainly(payloads, tables) == in_lanes(payloads, tables)
+    assert "cut short" in str(plainly(payloads, tables))
+
+
+@pytest.mark.parametrize("name", ["bank", "keys", "shard"])
+def test_captures_give_the_same_rows(name: str) -> None:
+    log = read_log(Capture(CAPTURES / name))
+    for commit_ts, _, payload in log.transactions[::23]:
+        place = log.schemas.place(commit_ts)
+        assert in_lanes([(commit_ts, payload)], place) == plainly([(commit_ts, payload)], place)  # type: ignore[arg-type]
+
+
+def test_every_type_is_among_the_random_ones() -> None:
+    assert len({(kind.tp, kind.more.get("charset")) for kind in KINDS}) >= 28
