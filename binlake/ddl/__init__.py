@@ -1,16 +1,25 @@
 """DDL text of TiDB: tokens, what a statement does and to which tables, and its form in the target's dialect."""
 
+from binlake.ddl.bytewise import bytewise_collation, bytewise_definitions, bytewise_table, bytewise_text
 from binlake.ddl.classify import Classified, Kind, classify
 from binlake.ddl.collations import target_charset, target_collation
 from binlake.ddl.mapping import MappedDdl, SourceDdl, map_ddl
+from binlake.ddl.names import Naming, restated, session_db
 
 __all__ = [
     "Classified",
     "Kind",
     "MappedDdl",
+    "Naming",
     "SourceDdl",
+    "bytewise_collation",
+    "bytewise_definitions",
+    "bytewise_table",
+    "bytewise_text",
     "classify",
     "map_ddl",
+    "restated",
+    "session_db",
     "target_charset",
     "target_collation",
 ]

@@ -82,6 +82,27 @@ _HEADS = {
 }
 
 
+# DEFINER, ALGORITHM and what follows `=` or `@` are a view's.
+_MODIFIERS = (
+    "OR", "REPLACE", "GLOBAL", "LOCAL", "TEMPORARY", "UNIQUE", "FULLTEXT", "SPATIAL", "VECTOR", "COLUMNAR", "ONLINE",
+    "OFFLINE", "IGNORE", "ALGORITHM", "DEFINER", "SQL", "SECURITY", "INVOKER", "@",
+)  # fmt: skip
+
+
+def is_headed_by_its_object(tokens: Sequence[Token]) -> bool:
+    """True when only modifiers stand between the verb and the object that `classify` found.
+
+    Else the object may be that of a statement inside: `CREATE EVENT e ... DO TRUNCATE TABLE t`.
+    """
+    at = next((i for i, t in enumerate(tokens) if i and t.is_word(*_HEADS)), None)
+    between = range(1, at or 1)
+    return all(
+        tokens[i].is_word(*_MODIFIERS) or tokens[i - 1].is_mark("=") or tokens[i - 1].is_word("@")
+        for i in between
+        if tokens[i].kind in (TokenKind.WORD, TokenKind.NAME)
+    )
+
+
 def _kind(tokens: Sequence[Token]) -> tuple[Kind, int]:
     """(kind, index of the first token after `VERB … OBJECT [IF [NOT] EXISTS]`)."""
     if not tokens or tokens[0].kind is not TokenKind.WORD:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 
 from binlake.ddl.collations import DEFAULT_COLLATIONS, Dialect, target_charset, target_collation
 from binlake.ddl.errors import Unmappable
 from binlake.ddl.tokens import Token, TokenKind, closing, tokenize, words
 from binlake.schema import ColumnInfo, TableDef
 from binlake.statement.literal import quote
+from binlake.statement.written import is_computed
 
 DROPPED_WORDS = frozenset({"CLUSTERED", "NONCLUSTERED"})
 """How TiDB stores a primary key: no other server has the word."""
@@ -41,7 +41,6 @@ DROPPED_OPTIONS = frozenset(
 
 _MARIADB_WORDS = {"VISIBLE": "NOT IGNORED", "INVISIBLE": "IGNORED"}
 _CHARSET_WORDS = ("CHARACTER", "CHARSET", "COLLATE")
-_KEY_WORDS = ("INDEX", "KEY", "UNIQUE", "FULLTEXT")
 
 
 def no_own_charset(options: Sequence[Token]) -> bool:
@@ -56,12 +55,10 @@ def map_element(
 
     `column` is the tail of `tokens` that defines a column, if it does; its collation comes from `table`.
     """
-    if dialect == "mariadb" and _is_expression_index(tokens):
-        raise Unmappable("an index on an expression")
     if column:
         head = list(tokens[: len(tokens) - len(column)])
         info = table.column(column[0].value) if table is not None else None
-        mapped = _own_elements(_plain_generated(column, dialect), info)
+        mapped = _own_elements(_generated(column, info, table, dialect), info)
         tokens = [*head, *_own_collation(mapped, info, table, dialect)]
     return map_clauses(tokens, dialect)
 
@@ -94,10 +91,6 @@ def _clause(tokens: Sequence[Token], at: int, dialect: Dialect) -> tuple[list[To
 
 
 def _mariadb_word(tokens: Sequence[Token], at: int, word: str) -> tuple[list[Token], int]:
-    if word == "ENFORCED":
-        return [], at + 1
-    if word == "NOT" and at + 1 < len(tokens) and tokens[at + 1].is_word("ENFORCED"):
-        raise Unmappable("a CHECK that is not enforced")
     return (words(_MARIADB_WORDS[word]) if word in _MARIADB_WORDS else [tokens[at]]), at + 1
 
 
@@ -135,22 +128,17 @@ def _value_at(tokens: Sequence[Token], at: int) -> int:
     return at
 
 
-def _is_expression_index(tokens: Sequence[Token]) -> bool:
-    head = next((i for i, token in enumerate(tokens) if token.is_mark("(")), None)
-    if head is None or not any(token.is_word(*_KEY_WORDS) for token in tokens[:head]):
-        return False
-    inside = tokens[head + 1 : closing(tokens, head)]
-    starts = [inside[0], *(b for a, b in pairwise(inside) if a.is_mark(","))] if inside else []
-    # A column def such as `a` DECIMAL(1,2) UNIQUE has its key word behind the parenthesis.
-    return any(token.is_mark("(") for token in starts)
-
-
-def _plain_generated(column: Sequence[Token], dialect: Dialect) -> list[Token]:
-    """MariaDB knows no NULL or NOT NULL on a generated column."""
+def _generated(
+    column: Sequence[Token], info: ColumnInfo | None, table: TableDef | None, dialect: Dialect
+) -> list[Token]:
+    """MariaDB knows no NULL or NOT NULL on a generated column, and no generated column in a primary key."""
     at = next((i for i, token in enumerate(column) if token.is_word("AS")), None)
     if dialect != "mariadb" or at is None or at + 1 >= len(column) or not column[at + 1].is_mark("("):
         return list(column)
     end = closing(column, at + 1)
+    if info is not None and table is not None and not is_computed(info, table, dialect):
+        start = at - 2 if column[at - 2].is_word("GENERATED") else at
+        return [*column[:start], *(token for token in column[end + 1 :] if not token.is_word("STORED"))]
     return [*column[: end + 1], *(token for token in column[end + 1 :] if not token.is_word("NOT", "NULL"))]
 
 

@@ -9,15 +9,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from binlake.ddl.checks import check_elements, check_specs, is_check_spec, without_checks
 from binlake.ddl.classify import Classified, Kind, classify_tokens
 from binlake.ddl.clauses import map_clauses, map_element, no_own_charset
 from binlake.ddl.collations import Dialect, target_charset, target_collation
 from binlake.ddl.errors import Unmappable
+from binlake.ddl.expressions import makes_expression_index, names_expression_index
+from binlake.ddl.foreign import foreign_key_indexes
+from binlake.ddl.names import DATABASES, session_db, statements
 from binlake.ddl.tokens import Token, TokenKind, closing, join_list, render, split_list, tokenize, words
 from binlake.errors import TargetRefused
 from binlake.schema import DbInfo, TableDef
 from binlake.schema.delta import Definitions
-from binlake.statement.literal import qualified, quote_name
+from binlake.statement.literal import qualified, quote, quote_name
+from binlake.statement.written import is_computed
 
 
 @dataclass(frozen=True)
@@ -47,44 +52,62 @@ class MappedDdl:
 
 
 def map_ddl(ddl: SourceDdl, dialect: Dialect) -> MappedDdl:
-    """The statements for `dialect`. Raises TargetRefused naming commit_ts, the clause and the ways on."""
-    tokens = _plain(ddl.query, dialect)
+    """The statements for `dialect`. Raises TargetRefused naming commit_ts, the clause and the ways on.
+
+    A batch CREATE (job type 60: a restore makes many tables in one job) has a text of several statements.
+    """
+    mapped = [_map_one(tokens, ddl, dialect) for tokens in statements(_plain(ddl.query, dialect))]
+    applied = [one for one in mapped if one.decision == "apply"]
+    if len(mapped) == 1 or not applied:
+        return mapped[0]
+    texts = dict.fromkeys(text for one in applied for text in one.sql)
+    tables = dict.fromkeys(name for one in applied for name in one.tables)
+    return MappedDdl(tuple(texts), "apply", "", tuple(tables), applied[0].kind)
+
+
+def _map_one(tokens: list[Token], ddl: SourceDdl, dialect: Dialect) -> MappedDdl:
     found = classify_tokens(tokens)
     tables = tuple(f"{db or ddl.db}.{name}" if not _on_database(found.kind) else name for db, name in found.tables)
-    reason = _skip_reason(tokens, found, ddl)
+    reason = _skip_reason(tokens, found, ddl, dialect)
     if reason:
         return MappedDdl((), "skip", reason, tables, found.kind)
     try:
         mapped = tokens if dialect == "tidb" else _mapped(tokens, found, ddl, dialect)
+        clock = _clock(ddl)
     except Unmappable as error:
         raise _refused(ddl, dialect, error.clause) from None
     if found.kind is Kind.ALTER_TABLE and not mapped[found.rest :]:
-        return MappedDdl((), "skip", "nothing is left for the target but options of TiDB", tables, found.kind)
-    text = render(mapped)
-    use = () if _on_database(found.kind) or not ddl.db else (f"USE {quote_name(_session_db(found, ddl))}",)
-    return MappedDdl((*use, text), "apply", "", tables, found.kind)
+        return MappedDdl((), "skip", _nothing_left(tokens[found.rest :], ddl, dialect), tables, found.kind)
+    text = (*clock, render(mapped), *(("SET SESSION timestamp = DEFAULT",) if clock else ()))
+    use = () if _on_database(found.kind) or not ddl.db else (f"USE {quote_name(_home(found, ddl))}",)
+    return MappedDdl((*use, *text), "apply", "", tables, found.kind)
 
 
-def _session_db(found: Classified, ddl: SourceDdl) -> str:
-    """The database that bare names mean. A rename into another database has the new one in its job."""
-    bare = {name.lower() for db, name in found.tables if not db}
-    homes = {table.db for table in ddl.before.tables if table.name.lower() in bare}
-    return homes.pop() if len(homes) == 1 else ddl.db
+def _clock(ddl: SourceDdl) -> tuple[str, ...]:
+    """The target's clock at the time with which the source filled a new column that has DEFAULT CURRENT_TIMESTAMP."""
+    had = {column.id for table in ddl.before.tables for column in table.columns}
+    added = [c for table in ddl.after.tables for c in table.columns if ddl.before.tables and c.id not in had]
+    times = {c.origin_default for c in added if c.origin_default and (c.default or "").startswith("CURRENT_")}
+    if len(times) > 1:
+        raise Unmappable("columns that the source filled with different times")
+    return tuple(f"SET SESSION timestamp = UNIX_TIMESTAMP({quote(time)})" for time in times)
+
+
+def _home(found: Classified, ddl: SourceDdl) -> str:
+    return session_db(found, ddl.before.tables, ddl.db)
 
 
 def _plain(query: str, dialect: Dialect) -> list[Token]:
-    """Tokens without comments and the last semicolon; a TiDB target keeps TiDB's own clauses."""
+    """Tokens without comments; a TiDB target keeps TiDB's own clauses."""
     dropped = {TokenKind.COMMENT} if dialect == "tidb" else {TokenKind.COMMENT, TokenKind.FEATURE}
-    tokens = [token for token in tokenize(query) if token.kind not in dropped]
-    while tokens and tokens[-1].is_mark(";"):
-        tokens.pop()
-    return tokens
+    return [token for token in tokenize(query) if token.kind not in dropped]
 
 
 def _on_database(kind: Kind) -> bool:
-    return kind in (Kind.CREATE_DATABASE, Kind.ALTER_DATABASE, Kind.DROP_DATABASE)
+    return kind in DATABASES
 
 
+_NO_EXPRESSION_INDEX = "MariaDB has no index on an expression"
 _SKIPPED_SPECS = {
     "ATTRIBUTES": "table attributes are TiDB's own",
     "CACHE": "cached tables are TiDB's own",
@@ -94,11 +117,13 @@ _SKIPPED_SPECS = {
 }
 
 
-def _skip_reason(tokens: Sequence[Token], found: Classified, ddl: SourceDdl) -> str:
+def _skip_reason(tokens: Sequence[Token], found: Classified, ddl: SourceDdl, dialect: Dialect) -> str:
     if not tokens or all(token.kind is TokenKind.FEATURE for token in tokens):
         return "placement, resource group or another statement of TiDB's own"
     if _is_temporary(tokens, ddl):
         return "rows of a global temporary table are in no binlog"
+    if found.kind in (Kind.CREATE_INDEX, Kind.DROP_INDEX) and _on_expression_index(tokens, ddl, dialect):
+        return _NO_EXPRESSION_INDEX
     if found.kind is not Kind.ALTER_TABLE:
         return ""
     rest = tokens[found.rest :]
@@ -138,10 +163,14 @@ def _mapped(tokens: list[Token], found: Classified, ddl: SourceDdl, dialect: Dia
 
 def _create_table(tokens: list[Token], found: Classified, ddl: SourceDdl, dialect: Dialect) -> list[Token]:
     table = _table(ddl.after, found, ddl)
-    _require_plain_key(table, dialect)
     start = found.rest
     end = closing(tokens, start)
-    elements = [map_element(part, part, table, dialect) for part in split_list(tokens[start + 1 : end])]
+    parts = split_list(tokens[start + 1 : end])
+    plain = [without_checks(part) if table is not None else part for part in parts]
+    kept = [part for part in plain if part and (dialect != "mariadb" or not makes_expression_index(part))]
+    elements = [map_element(part, part, table, dialect) for part in kept]
+    elements += foreign_key_indexes(parts, None, table)
+    elements += check_elements(table, dialect) if table is not None else []
     partition = next((i for i in range(end + 1, len(tokens)) if tokens[i].is_word("PARTITION")), len(tokens))
     options = map_clauses(tokens[end + 1 : partition], dialect)
     if table is not None and no_own_charset(options):
@@ -151,27 +180,49 @@ def _create_table(tokens: list[Token], found: Classified, ddl: SourceDdl, dialec
 
 def _alter_table(tokens: list[Token], found: Classified, ddl: SourceDdl, dialect: Dialect) -> list[Token]:
     table = _table(ddl.after, found, ddl) or (ddl.after.tables[0] if len(ddl.after.tables) == 1 else None)
-    _require_plain_key(table, dialect)
-    specs = [_spec(part, table, dialect) for part in split_list(tokens[found.rest :])]
+    _require_same_key(ddl, table, dialect)
+    before = _table(ddl.before, found, ddl)
+    parts = split_list(tokens[found.rest :])
+    kept = [p for p in parts if not (_on_expression_index(p, ddl, dialect) or is_check_spec(p, before))]
+    specs = [_spec(part, table, dialect) for part in kept]
+    specs += [[*words("ADD"), *index] for index in foreign_key_indexes(parts, before, table)]
+    specs += check_specs(before, table, dialect) if table is not None else []
     return [*tokens[: found.rest], *join_list([spec for spec in specs if spec])]
 
 
-def _require_plain_key(table: TableDef | None, dialect: Dialect) -> None:
-    keys = [table.column(name) for name in table.primary_key] if table is not None else []
-    if dialect == "mariadb" and any(column is not None and column.is_generated for column in keys):
-        raise Unmappable("a primary key on a generated column")
+def _nothing_left(specs: Sequence[Token], ddl: SourceDdl, dialect: Dialect) -> str:
+    if any(_on_expression_index(part, ddl, dialect) for part in split_list(specs)):
+        return _NO_EXPRESSION_INDEX
+    return "nothing is left for the target but options of TiDB"
+
+
+def _on_expression_index(tokens: Sequence[Token], ddl: SourceDdl, dialect: Dialect) -> bool:
+    return dialect == "mariadb" and (
+        makes_expression_index(tokens) or names_expression_index(tokens, ddl.before.tables)
+    )
+
+
+def _require_same_key(ddl: SourceDdl, table: TableDef | None, dialect: Dialect) -> None:
+    """A generated column that enters or leaves the primary key would have to change its nature (`is_computed`)."""
+    for former in ddl.before.tables:
+        for column in former.columns:
+            now = table.column(column.name) if table is not None and table.id == former.id else None
+            if now is None or table is None or not (now.is_generated and column.is_generated):
+                continue
+            if is_computed(column, former, dialect) != is_computed(now, table, dialect):
+                raise Unmappable("a change of a primary key on a generated column")
 
 
 def _spec(part: list[Token], table: TableDef | None, dialect: Dialect) -> list[Token]:
     if part and part[0].is_word("ALGORITHM", "LOCK"):
         return []
-    if len(part) > 1 and part[0].is_word("ALTER") and part[1].is_word("CHECK"):
-        raise Unmappable("ALTER CHECK")
-    if len(part) > 1 and part[0].is_word("DROP") and part[1].is_word("CHECK") and dialect == "mariadb":
-        return [part[0], *words("CONSTRAINT"), *part[2:]]
     if len(part) > 1 and part[-1].is_word("VALIDATION") and part[-2].is_word("WITH", "WITHOUT"):
         return part[:-2]
-    return map_element(part, _column_part(part), table, dialect)
+    column = _column_part(part)
+    if column and table is not None:
+        plain = without_checks(column)
+        return map_element([*part[: len(part) - len(column)], *plain], plain, table, dialect)
+    return map_element(part, column, table, dialect)
 
 
 def _column_part(part: list[Token]) -> list[Token] | None:
@@ -242,6 +293,7 @@ def _refused(ddl: SourceDdl, dialect: Dialect, clause: str) -> TargetRefused:
     return TargetRefused(
         f"a DDL cannot be said in {dialect}: {clause}",
         where={"commit_ts": ddl.commit_ts, "db": ddl.db, "table": ddl.table, "query": ddl.query[:200]},
-        hint="do by hand at the target what the statement means and name its commit_ts in filter.ignore-txn-commit-ts, "
-        "or leave the table out by filter.ignore-table",
+        hint="put a statement that the target takes in its place by ddl-replacement; or do by hand at the target what"
+        " it means and name its commit_ts in filter.ignore-txn-commit-ts; or leave the table out by"
+        " filter.ignore-table; then run merge again",
     )

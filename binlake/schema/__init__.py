@@ -5,8 +5,8 @@
 
 from binlake.schema.actions import Action, JobState
 from binlake.schema.info import ColumnInfo, DbInfo, Identity, IndexColumn, IndexInfo, TableDef
-from binlake.schema.job import DdlJob, in_version_order
-from binlake.schema.state import SchemaState, schema_at
+from binlake.schema.job import DdlJob
+from binlake.schema.state import SchemaState
 from binlake.schema.window import WindowDdl, WindowSchemas, ddl_kind, segment_start
 
 __all__ = [
@@ -23,7 +23,5 @@ __all__ = [
     "WindowDdl",
     "WindowSchemas",
     "ddl_kind",
-    "in_version_order",
-    "schema_at",
     "segment_start",
 ]

@@ -127,5 +127,7 @@ MAX_USER_ID = (1 << 48) - 1 - 1000
 """Tables with a greater id are TiDB's own DDL tables (tidb-binlog 1.13)."""
 
 DELETE_ONLY = 1
+WRITE_ONLY = 2
+WRITE_REORG = 3
 PUBLIC = 5
 """Schema states of a column, index or table; also `ddl_schema_state` of a binlog."""

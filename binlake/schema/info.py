@@ -172,7 +172,11 @@ class DbInfo:
 
 @dataclass(frozen=True, eq=False)
 class TableDef:
-    """A table, view or sequence of database `db`. Compared by identity: one object is one version of a definition."""
+    """A table, view or sequence of database `db`. Compared by identity: one object is one version of a definition.
+
+    `own`: columns that only the target's table has, `kept` those of them whose values must outlive a row's rewriting,
+    both as the target spells them (S4-26).
+    """
 
     id: int
     db_id: int
@@ -188,6 +192,8 @@ class TableDef:
     kind: Literal["table", "view", "sequence"]
     comment: str
     raw: Json = field(repr=False)
+    own: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()
 
     @classmethod
     def from_json(cls, data: Json, db: DbInfo) -> TableDef:

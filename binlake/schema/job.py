@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +11,8 @@ from binlake.errors import SchemaError
 from binlake.schema.actions import UNSUPPORTED, Action, JobState
 
 Json = Mapping[str, Any]
+
+_EFFECTIVE = frozenset({JobState.DONE, JobState.SYNCED})
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,7 @@ class DdlJob:
     @property
     def took_effect(self) -> bool:
         """True when the job changed the schema: done or synced, with a schema version."""
-        return self.state in (JobState.DONE, JobState.SYNCED) and self.schema_version != 0
+        return self.state in _EFFECTIVE and self.schema_version != 0
 
     @property
     def is_supported(self) -> bool:
@@ -95,9 +97,11 @@ class DdlJob:
         )
 
 
-def in_version_order(jobs: Iterable[DdlJob]) -> list[DdlJob]:
-    """Jobs by schema version: the only right order (job ids and start times are not; tidb-binlog 5.4).
-
-    Holds all of them: a long history comes ordered from its table instead.
-    """
-    return sorted(jobs, key=lambda job: (job.schema_version, job.id))
+def job_place(data: Json) -> tuple[int, int, int]:
+    """(id, schema version, FinishedTS) of a job's JSON; version 0 = it did not take effect. Raises SchemaError."""
+    try:
+        binlog = data.get("binlog") or {}
+        version = int(binlog.get("SchemaVersion") or 0) if int(data["state"]) in _EFFECTIVE else 0
+        return int(data["id"]), version, int(binlog.get("FinishedTS") or 0)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise SchemaError(f"a DDL job cannot be read: {error!r}", where={"job": str(data)[:80]}) from error

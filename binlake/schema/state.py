@@ -52,6 +52,11 @@ class SchemaState:
         """All tables, views and sequences by id."""
         return [self._tables.by_id[key] for key in sorted(self._tables.by_id)]
 
+    @property
+    def objects(self) -> int:
+        """Number of databases, tables, views and sequences: what a snapshot costs."""
+        return len(self._tables.databases) + len(self._tables.by_id)
+
     def apply(self, job: DdlJob, commit_ts: int = 0) -> SchemaState:
         """The schema after `job`; the same schema when the job changed nothing or is already in it.
 
@@ -95,14 +100,6 @@ class SchemaState:
         for kind, object_id, text in rows:
             parsed.setdefault(kind, []).append((object_id, _load(kind, object_id, text)))
         return _assemble(parsed)
-
-
-def schema_at(jobs: Iterable[tuple[int, DdlJob]], ts: int, base: SchemaState | None = None) -> SchemaState:
-    """The schema as of `ts` from (commit_ts, job) pairs in ascending schema version (S0-61).
-
-    Where no DDL binlog gave the commit_ts, pass the job's finished_ts: it is always a little later (1.14 point 7).
-    """
-    return (base or SchemaState()).fold((commit_ts, job) for commit_ts, job in jobs if commit_ts <= ts)
 
 
 def _assemble(parsed: dict[str, list[tuple[int, dict[str, Any]]]]) -> SchemaState:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from binlake.errors import SchemaError
 from binlake.schema.actions import DELETE_ONLY
-from binlake.schema.info import TableDef
 from binlake.schema.job import DdlJob
 from binlake.schema.state import SchemaState
 
+_END = (1 << 63) - 1
 _SETVAL = "select setval("
 
 
@@ -69,6 +69,12 @@ class WindowSchemas:
         """Number of segments: 1 + real DDLs."""
         return len(self._states)
 
+    def spans(self) -> Iterator[tuple[int, int, SchemaState]]:
+        """(since, until, schema): rows with since <= commit_ts < until are decoded in it, in order, all of them."""
+        edges = [0, *self._starts, _END]
+        for number, state in enumerate(self._states):
+            yield edges[number], edges[number + 1], state
+
     def segment_of(self, commit_ts: int) -> int:
         """The segment that holds `commit_ts`; a DDL's own commit_ts is in the segment that it opens, or a later one."""
         return bisect_right(self._starts, commit_ts)
@@ -80,14 +86,6 @@ class WindowSchemas:
     def place(self, commit_ts: int) -> SchemaState:
         """The schema in which a row committed at `commit_ts` is decoded."""
         return self._states[bisect_right(self._starts, commit_ts)]
-
-
-def require_table(state: SchemaState, table_id: int, commit_ts: int) -> TableDef:
-    """The definition of `table_id`; raises SchemaError that names the ways on when the history does not know it."""
-    table = state.table(table_id)
-    if table is None:
-        raise unknown_table(table_id, commit_ts)
-    return table
 
 
 def unknown_table(table_id: int, commit_ts: int) -> SchemaError:

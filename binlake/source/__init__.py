@@ -3,7 +3,8 @@
 TiDB answers them by PD and its status port; a capture, a feeder and a workload serve the same protocol.
 """
 
-from binlake.source.protocol import Clock, Source
+from binlake.source.protocol import Clock, JobHistory, Source
+from binlake.source.sqlhistory import SqlHistory
 from binlake.source.status import Absent, Committed, Locked, RolledBack, Status, Unknown, read_status
 from binlake.source.tidb import StatusPort, TidbSource
 
@@ -11,9 +12,11 @@ __all__ = [
     "Absent",
     "Clock",
     "Committed",
+    "JobHistory",
     "Locked",
     "RolledBack",
     "Source",
+    "SqlHistory",
     "Status",
     "StatusPort",
     "TidbSource",

@@ -18,6 +18,19 @@ class Clock(Protocol):
         """The last of `count` fresh timestamps. Raises SourceUnavailable."""
 
 
+class JobHistory(Protocol):
+    """A place that keeps finished DDL jobs. Methods raise SourceUnavailable, WireError."""
+
+    def page(self, below: int) -> list[dict[str, Any]]:
+        """The newest jobs with id < `below` (0 = of all), newest first; empty = there are none."""
+
+    def by_id(self, ids: Collection[int]) -> dict[int, dict[str, Any]]:
+        """The finished jobs among `ids`."""
+
+    def close(self) -> None:
+        """Close what is open."""
+
+
 class Source(Protocol):
     """A source cluster."""
 
@@ -30,8 +43,9 @@ class Source(Protocol):
         Raises SourceUnavailable; an answer that proves nothing is Unknown, never RolledBack (hazards R-07).
         """
 
-    def ddl_jobs(self, newer_than_job_id: int) -> Iterator[Job]:
-        """Finished jobs with id > `newer_than_job_id`, newest first. Raises SourceUnavailable, WireError."""
+    def ddl_jobs(self, newer_than_job_id: int, started_by: int | None = None) -> Iterator[Job]:
+        """Finished jobs with id > `newer_than_job_id`, newest first; with `started_by` not much more than those whose
+        start_ts is at or below it. Raises SourceUnavailable, WireError."""
 
     def ddl_jobs_by_id(self, ids: Collection[int]) -> dict[int, Job]:
         """The finished jobs among `ids`; one that is missing is not finished yet, or unknown."""

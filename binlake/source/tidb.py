@@ -17,20 +17,26 @@ from typing import Any
 import httpx
 
 from binlake.errors import SourceUnavailable, WireError
-from binlake.source.protocol import Clock
+from binlake.rpc import Tls
+from binlake.source.protocol import Clock, JobHistory
 from binlake.source.status import Status, Unknown, read_status
+
+SPARE = 256
+"""Ids read beyond a start: an id is taken a moment before its job's start_ts, so neighbours may be the other way."""
 
 PAGE = 64
 """Jobs asked for at once: TiDB takes up to 1024, and a job of a wide table has some 100 KB."""
 
 
 class StatusPort:
-    """GET on one of `urls` (a list, or a comma list): the first that answers. Thread-safe."""
+    """GET on one of `urls` (a list, or a comma list): the first that answers. `tls`: for https://. Thread-safe."""
 
-    def __init__(self, urls: str | Sequence[str], timeout_s: float = 10.0) -> None:
+    def __init__(self, urls: str | Sequence[str], timeout_s: float = 10.0, tls: Tls | None = None) -> None:
         parts = urls.split(",") if isinstance(urls, str) else urls
         self.urls = tuple(url.strip().rstrip("/") for url in parts if url.strip())
-        self._client = httpx.Client(timeout=timeout_s, trust_env=False)
+        self._client = httpx.Client(
+            timeout=timeout_s, trust_env=False, verify=True if tls is None else tls.http_context()
+        )
 
     def get(self, path: str) -> str:
         """The body of `path`. Raises SourceUnavailable naming every url and why it did not answer."""
@@ -55,52 +61,13 @@ class StatusPort:
         self._client.close()
 
 
-class TidbSource:
-    """`pd` gives the clock, `status_url` (one url or a comma list) the rest; see `Source`."""
+class HttpHistory:
+    """The DDL history at a status port, `/ddl/history` (since TiDB 6.2 with start_job_id)."""
 
-    def __init__(self, pd: Clock, status_url: str | Sequence[str], timeout_s: float = 10.0) -> None:
-        self._pd = pd
-        self._port = StatusPort(status_url, timeout_s)
+    def __init__(self, port: StatusPort) -> None:
+        self._port = port
 
-    def tso(self) -> int:
-        """A fresh timestamp."""
-        return self._pd.tso()
-
-    def transaction_status(self, start_ts: int, key: bytes) -> Status:
-        """Committed, RolledBack, Locked or Unknown (Absent is one); raises SourceUnavailable."""
-        if not key:
-            return Unknown("its prewrite has no key to ask about")
-        return read_status(self._port.get(f"/mvcc/hex/{key.hex()}"), start_ts)
-
-    def ddl_jobs(self, newer_than_job_id: int) -> Iterator[dict[str, Any]]:
-        """Finished jobs with id > `newer_than_job_id`, newest first, a page at a time."""
-        start = 0
-        while True:
-            page = self._page(start)
-            for job in page:
-                if job["id"] <= newer_than_job_id:
-                    return
-                yield job
-            if not page:
-                return
-            start = page[-1]["id"]
-
-    def ddl_jobs_by_id(self, ids: Collection[int]) -> dict[int, dict[str, Any]]:
-        """The finished jobs among `ids`."""
-        wanted, found = set(ids), dict[int, dict[str, Any]]()
-        remaining = sorted(wanted)
-        while remaining:
-            page = self._page(remaining[-1] + 1)
-            found.update((job["id"], job) for job in page if job["id"] in wanted)
-            least = page[-1]["id"] if page else 0
-            remaining = [job_id for job_id in remaining if job_id < least]
-        return found
-
-    def close(self) -> None:
-        """Close the connections to the status port; the clock is its owner's."""
-        self._port.close()
-
-    def _page(self, below: int) -> list[dict[str, Any]]:
+    def page(self, below: int) -> list[dict[str, Any]]:
         """The newest jobs with id < `below` (0 = of all), newest first; empty = there are none."""
         # Versions differ in whether start_job_id itself is in the answer: asked for exclusively, read either way.
         path = f"/ddl/history?start_job_id={below}&limit={PAGE}" if below else f"/ddl/history?limit={PAGE}"
@@ -114,6 +81,20 @@ class TidbSource:
             )
         return page
 
+    def by_id(self, ids: Collection[int]) -> dict[int, dict[str, Any]]:
+        """The finished jobs among `ids`."""
+        wanted, found = set(ids), dict[int, dict[str, Any]]()
+        remaining = sorted(wanted)
+        while remaining:
+            page = self.page(remaining[-1] + 1)
+            found.update((job["id"], job) for job in page if job["id"] in wanted)
+            least = page[-1]["id"] if page else 0
+            remaining = [job_id for job_id in remaining if job_id < least]
+        return found
+
+    def close(self) -> None:
+        """Nothing: the port is its owner's."""
+
     def _parse(self, path: str, body: str) -> list[dict[str, Any]]:
         try:
             jobs = json.loads(body)
@@ -121,3 +102,75 @@ class TidbSource:
             return [{**job, "id": int(job["id"])} for job in jobs or []]
         except (ValueError, TypeError, KeyError) as error:
             raise WireError(f"the answer to {path} is no list of DDL jobs: {error!r}") from error
+
+
+class TidbSource:
+    """`pd` gives the clock, `status_url` (one url or a comma list) the rest; see `Source`.
+
+    `history`: another place to read DDL jobs from than the status port; it is closed with this.
+    """
+
+    def __init__(
+        self,
+        pd: Clock,
+        status_url: str | Sequence[str],
+        timeout_s: float = 10.0,
+        *,
+        tls: Tls | None = None,
+        history: JobHistory | None = None,
+    ) -> None:
+        self._pd = pd
+        self._port = StatusPort(status_url, timeout_s, tls)
+        self._history: JobHistory = history or HttpHistory(self._port)
+
+    def tso(self) -> int:
+        """A fresh timestamp."""
+        return self._pd.tso()
+
+    def transaction_status(self, start_ts: int, key: bytes) -> Status:
+        """Committed, RolledBack, Locked or Unknown (Absent is one); raises SourceUnavailable."""
+        if not key:
+            return Unknown("its prewrite has no key to ask about")
+        return read_status(self._port.get(f"/mvcc/hex/{key.hex()}"), start_ts)
+
+    def ddl_jobs(self, newer_than_job_id: int, started_by: int | None = None) -> Iterator[dict[str, Any]]:
+        """Finished jobs with id > `newer_than_job_id`, newest first, a page at a time.
+
+        `started_by` (a ts) passes over those submitted later, with some to spare, in a few dozen questions however
+        many there are: a reader far behind the present does not read the present's history each time.
+        """
+        page = self._history.page(0)
+        if started_by is not None:
+            page = self._page_at(page, started_by)
+        while page:
+            for job in page:
+                if job["id"] <= newer_than_job_id:
+                    return
+                yield job
+            page = self._history.page(page[-1]["id"])
+
+    def _page_at(self, newest: list[dict[str, Any]], ts: int) -> list[dict[str, Any]]:
+        """The page that holds every job with start_ts <= `ts` in it or behind it; `newest` is the first page."""
+        if not newest or _start_ts(newest[-1]) <= ts:
+            return newest
+        low, high = 0, int(newest[-1]["id"])
+        while high - low > SPARE:
+            page = self._history.page((low + high) // 2)
+            if page and _start_ts(page[0]) > ts:
+                high = int(page[0]["id"])
+            else:
+                low = (low + high) // 2
+        return self._history.page(high + SPARE)
+
+    def ddl_jobs_by_id(self, ids: Collection[int]) -> dict[int, dict[str, Any]]:
+        """The finished jobs among `ids`."""
+        return self._history.by_id(ids) if ids else {}
+
+    def close(self) -> None:
+        """Close the connections to the status port and the history; the clock is its owner's."""
+        self._port.close()
+        self._history.close()
+
+
+def _start_ts(job: dict[str, Any]) -> int:
+    return int(job.get("start_ts") or 0)

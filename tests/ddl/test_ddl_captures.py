@@ -9,11 +9,11 @@ import pytest
 from support.mariadb import MariaDb
 
 from binlake.capture import Capture
-from binlake.config.model import Filter, Target
+from binlake.config.model import Target
 from binlake.ddl import SourceDdl, map_ddl
 from binlake.downstream.definitions import compare, expected_after, fingerprint, read
 from binlake.downstream.session import Session
-from binlake.filter import TableFilter
+from binlake.filter import Rules
 from binlake.schema import DdlJob, SchemaState
 from binlake.window.ddls import DdlBinlog, PlannedDdl, plan_ddls
 from binlake.wire import binlog_pb2 as pb
@@ -32,7 +32,7 @@ def ddls(capture: Capture) -> Iterator[PlannedDdl]:
     commit_ts = {b.job_id: b.commit_ts for b in logged if b.schema_state != 1}
     jobs = [DdlJob.parse(text) for text in capture.job_texts()]
     placed = [(commit_ts.get(job.id, job.finished_ts), job) for job in jobs]
-    planned = plan_ddls(SchemaState(), logged, placed, TableFilter(Filter()))
+    planned = plan_ddls(SchemaState(), logged, placed, Rules())
     return (row for row in planned if not row.reason)
 
 

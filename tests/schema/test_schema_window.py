@@ -7,7 +7,7 @@ from tidb_json import column, db_info, job, table_info
 
 from binlake.errors import SchemaError
 from binlake.schema import Action, DdlJob, SchemaState, WindowDdl, WindowSchemas, ddl_kind
-from binlake.schema.window import require_table
+from binlake.schema.window import unknown_table
 
 NARROW = table_info(10, "t", [column(1, "id")])
 WIDE = table_info(10, "t", [column(1, "id"), column(2, "c")])
@@ -23,7 +23,9 @@ def ddl(commit_ts: int, what: DdlJob | None, query: str = "ALTER TABLE t", schem
 
 
 def columns(state: SchemaState) -> list[str]:
-    return [c.name for c in require_table(state, 10, 0).columns]
+    table = state.table(10)
+    assert table is not None
+    return [c.name for c in table.columns]
 
 
 def test_a_window_without_ddl_is_one_segment() -> None:
@@ -69,7 +71,7 @@ def test_a_ddl_without_its_job_is_an_error() -> None:  # R-19, R-20
 
 def test_an_unknown_table_is_an_error_that_names_the_ways_on() -> None:
     with pytest.raises(SchemaError, match=r"table_id=11 commit_ts=5.*ignore-txn-commit-ts"):
-        require_table(base(), 11, 5)
+        raise unknown_table(11, 5)
 
 
 def test_a_query_that_only_looks_like_setval() -> None:

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import random
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from support.mariadb import MariaDb, execute
 
 from binlake.capture import Capture
-from binlake.errors import SourceUnavailable, WireError
-from binlake.source import Committed, Locked, RolledBack, TidbSource, Unknown, read_status
-from binlake.source.tidb import PAGE
+from binlake.config.model import SourceSql
+from binlake.errors import ConfigError, SourceUnavailable, WireError
+from binlake.source import Committed, Locked, RolledBack, SqlHistory, TidbSource, Unknown, read_status
+from binlake.source.tidb import PAGE, SPARE
 from pump_service.replay.outcomes import Outcomes
 from pump_service.replay.status_server import StatusServer
 
@@ -83,7 +87,24 @@ def recorded_tidb(
     return answer
 
 
-@pytest.fixture(params=["capture", "tidb inclusive", "tidb exclusive"])
+def history_table(server: MariaDb, jobs: Iterable[Mapping[str, object]]) -> SourceSql:
+    """A MariaDB with TiDB's table of finished jobs, for a user who may read nothing else."""
+    execute(
+        server,
+        "CREATE OR REPLACE TABLE mysql.tidb_ddl_history (job_id BIGINT NOT NULL PRIMARY KEY, job_meta LONGBLOB,"
+        " db_name CHAR(64), table_name CHAR(64), schema_ids TEXT(65535), table_ids TEXT(65535), create_time DATETIME)",
+        "CREATE OR REPLACE USER historian IDENTIFIED BY 'secret'",
+        "GRANT SELECT ON mysql.tidb_ddl_history TO historian",
+    )
+    link = server.connect()
+    with link.cursor() as cursor:
+        values = [(job["id"], json.dumps(job)) for job in jobs]
+        cursor.executemany("INSERT INTO mysql.tidb_ddl_history (job_id, job_meta) VALUES (%s, %s)", values)
+    link.close()
+    return SourceSql(host=server.host, port=server.port, user="historian", password="secret")
+
+
+@pytest.fixture(params=["capture", "tidb inclusive", "tidb exclusive", pytest.param("sql", marks=pytest.mark.mariadb)])
 def port(request: pytest.FixtureRequest, serve: Callable[[Callable[[str], tuple[int, str]]], str]) -> Iterator[Served]:
     capture = Capture(CAPTURES / "shard")
     jobs = {int(job["id"]): job for job in capture.jobs()}
@@ -91,6 +112,12 @@ def port(request: pytest.FixtureRequest, serve: Callable[[Callable[[str], tuple[
     if request.param == "capture":
         with StatusServer.of_capture(capture, Outcomes.of(capture), lambda: FOREVER) as server:
             yield Served(TidbSource(NoClock(), server.url), jobs, requests)
+        return
+    if request.param == "sql":
+        sql = history_table(request.getfixturevalue("mariadb"), jobs.values())
+        source = TidbSource(NoClock(), "http://127.0.0.1:1", history=SqlHistory(sql))
+        yield Served(source, jobs, requests)
+        source.close()
         return
     url = serve(recorded_tidb(list(jobs.values()), request.param.endswith("inclusive"), requests))
     yield Served(TidbSource(NoClock(), url), jobs, requests)
@@ -114,11 +141,46 @@ def test_history_is_read_page_by_page(port: Served) -> None:  # invariant 5: nev
     assert all("limit=" in request for request in port.requests)
 
 
+def test_a_reader_far_behind_passes_over_the_present(
+    serve: Callable[[Callable[[str], tuple[int, str]]], str],
+) -> None:  # DESIGN 3.5: cost is flat in history
+    requests: list[str] = []
+    ids = random.Random(3).sample(range(1, 60_000), 9_000)
+    jobs: list[dict[str, object]] = [{"id": n, "start_ts": n * 10 + n % 3 * 7} for n in sorted(ids)]
+    source = TidbSource(NoClock(), serve(recorded_tidb(jobs, True, requests)))
+    for ts in (5, 70_000, 300_000, 599_000, 10**9):
+        wanted = [job["id"] for job in reversed(jobs) if int(str(job["start_ts"])) <= ts]
+        requests.clear()
+        found = [job["id"] for job in itertools.islice(source.ddl_jobs(0, started_by=ts), 300)]
+        kept = [n for n in found if n in set(wanted)]
+        assert kept == wanted[: len(kept)]
+        assert len(kept) == min(len(wanted), 300 - (len(found) - len(kept)))
+        assert len(found) - len(kept) < SPARE
+        assert len(requests) < 40
+
+
 def test_jobs_by_id(port: Served) -> None:
     ids = sorted(port.jobs)
     wanted = [ids[0], ids[5], ids[40], ids[-1]]
     assert port.source.ddl_jobs_by_id(wanted) == {n: port.jobs[n] for n in wanted}
     assert port.source.ddl_jobs_by_id([]) == {}
+
+
+@pytest.mark.mariadb
+def test_a_history_by_sql_says_what_is_wrong_with_it(mariadb: MariaDb) -> None:  # S0-60
+    sql = history_table(mariadb, [{"id": 7}])
+    history = SqlHistory(sql)
+    execute(mariadb, "UPDATE mysql.tidb_ddl_history SET job_meta = '[1'")
+    with pytest.raises(WireError, match=r"job_meta of a DDL job is no JSON object.*job_id=7"):
+        history.page(0)
+    execute(mariadb, "DROP TABLE mysql.tidb_ddl_history")
+    with pytest.raises(ConfigError, match=r"tidb_ddl_history.*user=historian\] Hint: set \[source.sql\]"):
+        history.page(0)
+    history.close()
+    with pytest.raises(ConfigError, match="Access denied"):
+        SqlHistory(sql.model_copy(update={"password": "wrong"})).page(0)
+    with pytest.raises(SourceUnavailable, match=r"refused.*server=127\.0\.0\.1:1"):
+        SqlHistory(sql.model_copy(update={"port": 1})).page(0)
 
 
 def test_a_job_that_is_not_finished_is_missing(port: Served) -> None:  # R-20

@@ -1,0 +1,89 @@
+"""A source without new collations compares every text by bytes, whatever its definitions name: so must the target.
+
+Such a cluster (new_collations_enabled_on_first_bootstrap = false) still says `utf8mb4_general_ci`. Definitions and DDL
+text get the collation of the target that compares as the source does, trailing blanks included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from binlake.ddl.collations import Dialect, target_charset
+from binlake.ddl.tokens import Token, TokenKind, render, tokenize
+from binlake.schema import DbInfo, TableDef
+from binlake.schema.delta import Definitions
+
+_MYSQL = {"utf8mb4": "utf8mb4_0900_bin"}
+"""MySQL has one collation by bytes that does not pad; of other character sets the padding one is its nearest."""
+
+
+_VIEW_HEAD = 12
+"""Words within which CREATE VIEW says VIEW: a character set behind it is one of an expression."""
+
+
+def bytewise_collation(name: str, dialect: Dialect) -> str:
+    """The collation of the target that compares the texts of `name` by bytes; a TiDB target must be made alike."""
+    charset = name.lower().partition("_")[0]
+    if dialect == "tidb" or charset in ("", "binary"):
+        return name
+    charset = target_charset(charset, dialect)
+    return f"{charset}_nopad_bin" if dialect == "mariadb" else _MYSQL.get(charset, f"{charset}_bin")
+
+
+def bytewise_text(query: str, dialect: Dialect) -> str:
+    """DDL text with every collation named by bytes, those included that a character set alone would mean."""
+    if dialect == "tidb":
+        return query
+    tokens, put = tokenize(query), list[Token]()
+    if any(token.is_word("VIEW") for token in tokens[:_VIEW_HEAD]):
+        return query
+    at = 0
+    while at < len(tokens):
+        value = _value(tokens, at)
+        if not value:
+            put.append(tokens[at])
+            at += 1
+            continue
+        named = tokens[at].is_word("COLLATE")
+        if not named:
+            put += tokens[at : value + 1]
+        if named or not _value(tokens, value + 1, "COLLATE"):
+            put += tokenize(f" COLLATE {bytewise_collation(tokens[value].value, dialect)}")
+        at = value + 1
+    return render(put)
+
+
+def _value(tokens: Sequence[Token], at: int, *only: str) -> int:
+    """Index of the name that COLLATE, CHARSET or CHARACTER SET at `at` takes; 0 when none of them is there."""
+    if at >= len(tokens) or not tokens[at].is_word(*(only or ("COLLATE", "CHARSET", "CHARACTER"))):
+        return 0
+    if tokens[at].is_word("CHARACTER"):
+        at += 1
+        if at >= len(tokens) or not tokens[at].is_word("SET"):
+            return 0
+    at += 1
+    at += at < len(tokens) and tokens[at].is_mark("=")
+    names = (TokenKind.WORD, TokenKind.NAME, TokenKind.STRING)
+    return at if at < len(tokens) and tokens[at].kind in names else 0
+
+
+def bytewise_definitions(of: Definitions, dialect: Dialect) -> Definitions:
+    """Both sides of a DDL."""
+    databases = tuple(_database(db, dialect) for db in of.databases)
+    return Definitions(databases, tuple(bytewise_table(table, dialect) for table in of.tables))
+
+
+def bytewise_table(table: TableDef, dialect: Dialect) -> TableDef:
+    """The definition with the collations that the target must have."""
+    columns = [{**column, "type": _collated(column["type"], "Collate", dialect)} for column in table.raw["cols"] or ()]
+    raw = _collated({**table.raw, "cols": columns}, "collate", dialect)
+    return TableDef.from_json(raw, DbInfo(table.db_id, table.db, "", "", {}))
+
+
+def _database(db: DbInfo, dialect: Dialect) -> DbInfo:
+    return DbInfo.from_json(_collated(db.raw, "collate", dialect))
+
+
+def _collated(raw: Mapping[str, Any], name: str, dialect: Dialect) -> dict[str, Any]:
+    return {**raw, name: bytewise_collation(raw.get(name) or "", dialect)}

@@ -1,0 +1,38 @@
+"""Indexes on expressions, of which MariaDB has none: they go; the source keeps what they say, and rows are equal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+
+from binlake.ddl.tokens import Token, TokenKind, closing
+from binlake.schema import TableDef
+
+_KEY_WORDS = ("INDEX", "KEY", "UNIQUE", "FULLTEXT")
+
+
+def makes_expression_index(tokens: Sequence[Token]) -> bool:
+    """True for an element of CREATE TABLE, a spec of ALTER TABLE or a CREATE INDEX with an expression in it."""
+    head = next((i for i, token in enumerate(tokens) if token.is_mark("(")), None)
+    if head is None or not any(token.is_word(*_KEY_WORDS) for token in tokens[:head]):
+        return False
+    inside = tokens[head + 1 : closing(tokens, head)]
+    starts = [inside[0], *(b for a, b in pairwise(inside) if a.is_mark(","))] if inside else []
+    # A column def such as `a` DECIMAL(1,2) UNIQUE has its key word behind the parenthesis.
+    return any(token.is_mark("(") for token in starts)
+
+
+def names_expression_index(tokens: Sequence[Token], tables: Iterable[TableDef]) -> bool:
+    """True for `DROP|RENAME|ALTER INDEX name` of an index on an expression of one of `tables` (as they were before)."""
+    at = next((i for i, token in enumerate(tokens[:3]) if token.is_word("INDEX", "KEY")), None)
+    if not tokens or not tokens[0].is_word("DROP", "RENAME", "ALTER") or at is None:
+        return False
+    names = (token.value.lower() for token in tokens[at + 1 :] if token.kind in (TokenKind.NAME, TokenKind.WORD))
+    name = next((name for name in names if name not in ("if", "exists")), "")
+    return any(name in expression_indexes(table) for table in tables)
+
+
+def expression_indexes(table: TableDef) -> frozenset[str]:
+    """Names (lower case) of the table's indexes with a part that is no column: TiDB keeps a hidden column for it."""
+    hidden = (i.name.lower() for i in table.indexes if any(table.column(part.name) is None for part in i.columns))
+    return frozenset(hidden)

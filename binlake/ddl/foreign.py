@@ -1,0 +1,29 @@
+"""The index that a foreign key brings along, said in words.
+
+A server makes it by itself, but takes its own away again as soon as another one will do; TiDB keeps it under its name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from binlake.ddl.tokens import Token, tokenize
+from binlake.schema import IndexInfo, TableDef
+from binlake.statement.literal import quote_name
+
+
+def foreign_key_indexes(
+    elements: Sequence[Sequence[Token]], before: TableDef | None, after: TableDef | None
+) -> list[list[Token]]:
+    """`INDEX name (columns)` of each index that TiDB made for a foreign key and that `elements` do not name."""
+    if after is None:
+        return []
+    keys = {key["fk_name"]["O"].lower() for key in after.raw.get("fk_info") or ()}
+    had = {index.name.lower() for index in (before.indexes if before else ())}
+    own = [i for i in after.indexes if i.name.lower() in keys - had and not _is_named(i, elements)]
+    return [tokenize(f" INDEX {quote_name(i.name)} ({', '.join(quote_name(c.name) for c in i.columns)})") for i in own]
+
+
+def _is_named(index: IndexInfo, elements: Sequence[Sequence[Token]]) -> bool:
+    made = (part for part in elements if any(token.is_word("INDEX", "KEY", "UNIQUE") for token in part[:3]))
+    return any(token.value.lower() == index.name.lower() for part in made for token in part[:5])

@@ -1,0 +1,172 @@
+"""The names of tables and databases in DDL text: where they stand, and the text with the target's names instead.
+
+Names are read from the grammar, never searched in the text: a string, a column or an index of the same name stays.
+A name that is put in is always qualified. A list (DROP, RENAME) keeps only what is the statement's own (R-28).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from binlake.ddl.classify import Classified, Kind, NameRef, classify_tokens, read_name
+from binlake.ddl.tokens import Token, TokenKind, join_list, render, split_list, tokenize, words
+from binlake.ddl.views import view_names
+from binlake.schema import TableDef
+from binlake.statement.literal import qualified, quote_name
+
+DATABASES = frozenset({Kind.CREATE_DATABASE, Kind.ALTER_DATABASE, Kind.DROP_DATABASE})
+_DROPS = frozenset({Kind.DROP_TABLE, Kind.DROP_VIEW, Kind.DROP_SEQUENCE})
+
+
+class Naming(Protocol):
+    """Names at the target, by those at the source."""
+
+    def table(self, db: str, table: str) -> tuple[str, str]:
+        """(db, table) at the target."""
+
+    def database(self, db: str) -> str:
+        """The database at the target."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Tokens start to end (exclusive) that name a table or database; `named` has an empty db where none is written."""
+
+    start: int
+    end: int
+    named: NameRef
+    role: Literal["table", "database"] = "table"
+
+
+def session_db(found: Classified, before: Collection[TableDef], job_db: str) -> str:
+    """The database that bare names mean. A rename into another database has the new one in its job."""
+    bare = {name.lower() for db, name in found.tables if not db}
+    homes = {table.db for table in before if table.name.lower() in bare}
+    return homes.pop() if len(homes) == 1 else job_db
+
+
+def statements(tokens: list[Token]) -> list[list[Token]]:
+    """`tokens` cut at semicolons; text without a token is one empty statement."""
+    parts: list[list[Token]] = [[]]
+    for token in tokens:
+        if token.is_mark(";"):
+            parts.append([])
+        else:
+            parts[-1].append(token)
+    return [part for part in parts if part] or [[]]
+
+
+def restated(query: str, default_db: str, naming: Naming, own: Collection[NameRef] = ()) -> str:
+    """`query` with the target's names. `own`: (db, table) of what the statement may still name in a list, empty = all.
+
+    Raises SchemaError for text that cannot be tokenized.
+    """
+    tokens = [token for token in tokenize(query) if token.kind is not TokenKind.COMMENT]
+    wanted = {(db.lower(), name.lower()) for db, name in own}
+    return "; ".join(_restated(part, default_db, naming, wanted) for part in statements(tokens) if part)
+
+
+def _restated(tokens: list[Token], default_db: str, naming: Naming, own: set[NameRef]) -> str:
+    found = classify_tokens(tokens)
+    tokens = _own_parts(tokens, found, default_db, own)
+    if found.kind is Kind.CREATE_VIEW:
+        tokens = [*tokens[: found.rest], *view_names(tokens[found.rest :], default_db, naming.table)]
+    for place in sorted(name_places(tokens), key=lambda place: -place.start):
+        tokens[place.start : place.end] = _renamed(tokens, place, default_db, naming)
+    return render(tokens)
+
+
+def name_places(tokens: Sequence[Token]) -> list[Place]:
+    """Where a statement (tokens without comments) names tables and databases; a view's SELECT left out."""
+    found = classify_tokens(tokens)
+    if found.kind is Kind.OTHER:
+        return []
+    if found.kind in DATABASES:
+        return [Place(found.rest - 1, found.rest, found.tables[0], "database")] if found.tables else []
+    if found.kind in _DROPS or found.kind is Kind.RENAME_TABLE:
+        return list(_listed(tokens, found.rest))
+    main = [Place(found.rest - (3 if name[0] else 1), found.rest, name) for name in found.tables]
+    return [*main, *_inside(tokens, found)]
+
+
+def _renamed(tokens: Sequence[Token], place: Place, default_db: str, naming: Naming) -> list[Token]:
+    db, name = place.named
+    if place.role == "database":
+        text = quote_name(naming.database(name))
+    else:
+        text = qualified(*naming.table(db or default_db, name))
+    put = words(text)
+    # `.` and what follows it stand close; the first keeps the space that was there.
+    return [Token(token.kind, token.text, tokens[place.start].space and not n) for n, token in enumerate(put)]
+
+
+def _listed(tokens: Sequence[Token], at: int) -> Iterator[Place]:
+    """`a, b` and `a TO b, c TO d`."""
+    while at < len(tokens):
+        name, after = read_name(tokens, at)
+        if name is None:
+            return
+        yield Place(at, after, name)
+        if after >= len(tokens) or not (tokens[after].is_mark(",") or tokens[after].is_word("TO")):
+            return
+        at = after + 1
+
+
+def _inside(tokens: Sequence[Token], found: Classified) -> Iterator[Place]:
+    """Names behind the main one: LIKE, REFERENCES, RENAME TO, EXCHANGE PARTITION … WITH TABLE."""
+    rest = found.rest
+    if found.kind is Kind.CREATE_TABLE_LIKE:
+        yield from _name_at(tokens, rest + (2 if tokens[rest].is_mark("(") else 1))
+    if found.kind not in (Kind.CREATE_TABLE, Kind.ALTER_TABLE):
+        return
+    for at in range(rest, len(tokens)):
+        if tokens[at].is_word("REFERENCES"):
+            yield from _name_at(tokens, at + 1)
+    if found.kind is Kind.ALTER_TABLE:
+        yield from _in_specs(tokens, rest)
+
+
+def _in_specs(tokens: Sequence[Token], rest: int) -> Iterator[Place]:
+    start = rest
+    for spec in split_list(tokens[rest:]):
+        at = start
+        start += len(spec) + 1
+        if not spec or not spec[0].is_word("RENAME", "EXCHANGE"):
+            continue
+        if spec[0].is_word("EXCHANGE"):
+            at = next((i for i in range(at, start) if i < len(tokens) and tokens[i].is_word("TABLE")), len(tokens))
+        elif len(spec) > 1 and spec[1].is_word("COLUMN", "INDEX", "KEY"):
+            continue
+        elif len(spec) > 1 and (spec[1].is_word("TO", "AS") or spec[1].is_mark("=")):
+            at += 1
+        yield from _name_at(tokens, at + 1)
+
+
+def altered_too(tokens: Sequence[Token], found: Classified) -> list[NameRef]:
+    """The tables that an ALTER TABLE has beside its own: its new name, and that of which it takes a partition."""
+    return [place.named for place in _in_specs(tokens, found.rest)] if found.kind is Kind.ALTER_TABLE else []
+
+
+def _name_at(tokens: Sequence[Token], at: int) -> Iterator[Place]:
+    name, after = read_name(tokens, at)
+    if name is not None:
+        yield Place(at, after, name)
+
+
+def _own_parts(tokens: list[Token], found: Classified, default_db: str, own: set[NameRef]) -> list[Token]:
+    """DROP and RENAME lists without the parts that name something else than `own`."""
+    if not own or (found.kind not in _DROPS and found.kind is not Kind.RENAME_TABLE):
+        return tokens
+    parts = split_list(tokens[found.rest :])
+    kept = [part for part in parts if all(_full(name, default_db) in own for name in _names_of(part))]
+    return [*tokens[: found.rest], *join_list(kept)] if len(parts) > 1 and kept else tokens
+
+
+def _names_of(part: Sequence[Token]) -> list[NameRef]:
+    return [place.named for place in _listed(part, 0)]
+
+
+def _full(name: NameRef, default_db: str) -> NameRef:
+    return (name[0] or default_db).lower(), name[1].lower()

@@ -1,0 +1,98 @@
+"""Statements that an operator put in the place of single DDL, or between changes: one each, whose tables can be told.
+
+Source: MISSION S4-46, U-15. A crash inside it is judged by the definitions of the tables it names (hazards R-04), so
+several statements, and one that is no DDL, are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from binlake.config.rules import DdlInjection, DdlReplacement
+from binlake.ddl.classify import Classified, Kind, classify_tokens, is_headed_by_its_object
+from binlake.ddl.names import DATABASES, altered_too, statements
+from binlake.ddl.tokens import Token, TokenKind, tokenize
+from binlake.errors import ConfigError, SchemaError
+
+Name = tuple[str, str]
+"""(database, table); an empty table means the database."""
+
+
+@dataclass(frozen=True)
+class Injection:
+    """`sql` runs before the first change at or behind `commit_ts`; `db`: what its bare names mean."""
+
+    commit_ts: int
+    sql: str
+    db: str
+
+
+def replacements_of(config: Iterable[DdlReplacement]) -> Mapping[int, str]:
+    """commit_ts -> statement, without a semicolon at its end. Raises ConfigError for what cannot be one."""
+    found: dict[int, str] = {}
+    for entry in config:
+        commit_ts = int(entry.commit_ts)
+        where = {"ddl-replacement": entry.commit_ts, "sql": entry.sql[:200]}
+        if commit_ts in found:
+            raise ConfigError("two replacements for one commit_ts", where=where)
+        found[commit_ts] = _one_ddl(
+            entry.sql,
+            "replacement",
+            where,
+            "for anything else: do it at the target by hand and name the commit_ts in filter.ignore-txn-commit-ts",
+        )
+    return found
+
+
+def injections_of(config: Iterable[DdlInjection]) -> tuple[Injection, ...]:
+    """By commit_ts; those of one commit_ts as they are written. Raises ConfigError for what cannot be one."""
+    found = []
+    for entry in config:
+        where = {"ddl-injection": entry.commit_ts, "sql": entry.sql[:200]}
+        hint = "run anything else at the target by hand, while the window waits at window.stop-at"
+        found.append(Injection(int(entry.commit_ts), _one_ddl(entry.sql, "injection", where, hint), entry.db))
+    return tuple(sorted(found, key=lambda injection: injection.commit_ts))
+
+
+def _one_ddl(sql: str, what: str, where: Mapping[str, str], hint: str) -> str:
+    """Without a semicolon at its end. Raises ConfigError."""
+    try:
+        classified = _classified(sql)
+    except SchemaError as error:
+        raise ConfigError(f"the {what} cannot be read: {error.message}", where=where) from None
+    if classified is None or classified.kind is Kind.OTHER:
+        raise ConfigError(f"the {what} is not one DDL statement", where=where, hint=hint)
+    if not is_headed_by_its_object(_tokens(sql)):
+        raise ConfigError(f"the {what} has a statement inside, or a word that is not known", where=where, hint=hint)
+    return sql.strip().rstrip(";").rstrip()
+
+
+def replaced_names(sql: str, db: str) -> tuple[Name, ...]:
+    """What an operator's statement makes, changes or removes, `db` for bare names."""
+    tokens = _tokens(sql)
+    if not tokens:
+        return ()
+    found = classify_tokens(tokens)
+    if found.kind in DATABASES:
+        return tuple((name, "") for _, name in found.tables)
+    return tuple((own or db, name) for own, name in (*found.tables, *altered_too(tokens, found)))
+
+
+def needs_database(sql: str) -> bool:
+    """True when bare names of the statement mean tables of the DDL's database."""
+    found = _classified(sql)
+    return found is not None and found.kind not in DATABASES
+
+
+def _classified(sql: str) -> Classified | None:
+    """None when the text is not one statement."""
+    tokens = _tokens(sql)
+    return classify_tokens(tokens) if tokens else None
+
+
+def _tokens(sql: str) -> list[Token]:
+    """Of the one statement, empty when there are more or none."""
+    tokens = [token for token in tokenize(sql) if token.kind not in (TokenKind.COMMENT, TokenKind.FEATURE)]
+    parts = statements(tokens)
+    return parts[0] if len(parts) == 1 else []

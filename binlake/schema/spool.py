@@ -1,0 +1,85 @@
+"""DDL jobs in any order in, in the order of their effects out: on disk, so that a long history costs no memory.
+
+Rule: schema versions are given out in commit order, so a job committed before every job of a greater version, and a
+FinishedTS is always a little later than the commit (tidb-binlog 1.14, 5.4). Two jobs may finish in the other order:
+what bounds the commit of a job is the least FinishedTS among itself and all greater versions. Placed so, ts and
+versions rise together, and the schema "as of ts" is a prefix.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import tempfile
+import zlib
+from array import array
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from binlake.errors import Transient
+from binlake.schema.job import DdlJob, job_place
+
+_CACHE_KIB = 16 * 1024
+
+
+class JobSpool:
+    """A temporary file of jobs in `folder` (default: the system's); use as a context manager.
+
+    Memory: 16 MiB, and 8 bytes a job that took effect. Disk: the jobs' JSON, compressed. Raises Transient when the
+    disk is full.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="binlake-jobs-", dir=folder)
+        # A file of one life: neither journal nor fsync.
+        self._db = sqlite3.connect(str(Path(self._folder.name) / "jobs.db"), isolation_level=None)
+        for setting in ("journal_mode = OFF", "synchronous = OFF", f"cache_size = -{_CACHE_KIB}", "temp_store = FILE"):
+            self._db.execute(f"PRAGMA {setting}")
+        self._db.execute("CREATE TABLE job (id INTEGER PRIMARY KEY, version INTEGER, finished INTEGER, text BLOB)")
+
+    def __enter__(self) -> JobSpool:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self._db.close()
+        self._folder.cleanup()
+
+    def fill(self, jobs: Iterable[Mapping[str, Any]]) -> int:
+        """Take the jobs that took effect; one that comes again (a page read twice) counts once. How many there are."""
+        try:
+            self._db.execute("BEGIN")
+            self._db.executemany("INSERT OR IGNORE INTO job VALUES (?, ?, ?, ?)", _records(jobs))
+            self._db.execute("COMMIT")
+            self._db.execute("CREATE INDEX IF NOT EXISTS by_version ON job (version, finished)")
+        except sqlite3.OperationalError as error:
+            raise Transient(
+                f"the DDL history cannot be sorted: {error}",
+                where={"folder": self._folder.name},
+                hint="free disk space below TMPDIR, or point TMPDIR elsewhere",
+            ) from error
+        return int(self._db.execute("SELECT COUNT(*) FROM job").fetchone()[0])
+
+    def ordered(self) -> Iterator[tuple[int, DdlJob]]:
+        """(ts, job) by schema version; `ts` bounds the job's commit from above and never falls."""
+        bounds = self._bounds()
+        for text in self._db.execute("SELECT text FROM job ORDER BY version, finished"):
+            yield bounds.pop(), DdlJob.parse(zlib.decompress(text[0]).decode())
+
+    def _bounds(self) -> array[int]:
+        """The bound of each job, greatest version first."""
+        bounds, least = array("q"), (1 << 63) - 1
+        for (finished,) in self._db.execute("SELECT finished FROM job ORDER BY version DESC, finished DESC"):
+            least = min(least, finished)
+            bounds.append(least)
+        return bounds
+
+
+def _records(jobs: Iterable[Mapping[str, Any]]) -> Iterator[tuple[int, int, int, bytes]]:
+    for raw in jobs:
+        # Only what decides the order is read here: the rest of a long history is parsed once, when it is folded.
+        job_id, version, finished = job_place(raw)
+        if version:
+            text = json.dumps(raw, ensure_ascii=False, separators=(",", ":"))
+            yield job_id, version, finished, zlib.compress(text.encode(), 1)

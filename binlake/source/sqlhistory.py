@@ -1,0 +1,92 @@
+"""TiDB's DDL history by SQL: the table `mysql.tidb_ddl_history` (since 6.2), for sites that close the status port.
+
+`job_meta` is the same JSON that `/ddl/history` gives (tidb-binlog 10.3). A page is bounded by rows: never read whole.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import pymysql
+from pymysql import err
+
+from binlake.config.model import SourceSql
+from binlake.errors import ConfigError, SourceUnavailable, WireError
+from binlake.rpc import Tls
+
+PAGE = 64
+
+_REFUSED = frozenset({1044, 1045, 1049, 1142, 1143, 1146})
+"""No privilege, wrong password, no such database or table."""
+
+_PAGE_SQL = "SELECT job_id, job_meta FROM mysql.tidb_ddl_history"
+
+
+class SqlHistory:
+    """One connection, made at the first question. Raises SourceUnavailable, WireError.
+
+    ConfigError for what waiting does not mend: no such table, user or privilege.
+    """
+
+    def __init__(self, sql: SourceSql, timeout_s: float = 10.0, tls: Tls | None = None) -> None:
+        self._sql = sql
+        self._tls = tls
+        self._timeout_s = timeout_s
+        self._link: pymysql.Connection[Any] | None = None
+
+    def page(self, below: int) -> list[dict[str, Any]]:
+        """The newest jobs with id < `below` (0 = of all), newest first; empty = there are none."""
+        where = " WHERE job_id < %s" if below else ""
+        return self._jobs(f"{_PAGE_SQL}{where} ORDER BY job_id DESC LIMIT {PAGE}", (below,) if below else ())
+
+    def by_id(self, ids: Collection[int]) -> dict[int, dict[str, Any]]:
+        """The finished jobs among `ids`."""
+        found: dict[int, dict[str, Any]] = {}
+        wanted = sorted(ids)
+        for start in range(0, len(wanted), PAGE):
+            part = wanted[start : start + PAGE]
+            marks = ", ".join(["%s"] * len(part))
+            found.update((job["id"], job) for job in self._jobs(f"{_PAGE_SQL} WHERE job_id IN ({marks})", part))
+        return found
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._link is not None:
+            self._link.close()
+        self._link = None
+
+    def _jobs(self, sql: str, arguments: Sequence[int]) -> list[dict[str, Any]]:
+        try:
+            with self._connected().cursor() as cursor:
+                cursor.execute(sql, tuple(arguments) or None)
+                return [_job(int(job_id), meta) for job_id, meta in cursor.fetchall()]
+        except (err.MySQLError, OSError) as error:
+            self.close()
+            refused = bool(error.args) and error.args[0] in _REFUSED
+            raise (ConfigError if refused else SourceUnavailable)(
+                f"the DDL history cannot be read by SQL: {error}",
+                where={"server": f"{self._sql.host}:{self._sql.port}", "user": self._sql.user},
+                hint="set [source.sql] to a TiDB 6.2 or newer, with SELECT on mysql.tidb_ddl_history",
+            ) from error
+
+    def _connected(self) -> pymysql.Connection[Any]:
+        if self._link is None:
+            self._link = pymysql.connect(
+                host=self._sql.host, port=self._sql.port, user=self._sql.user, password=self._sql.password,
+                charset="utf8mb4", autocommit=True, connect_timeout=max(1, round(self._timeout_s)),
+                read_timeout=self._timeout_s, ssl=self._tls.http_context() if self._tls else None,
+            )  # fmt: skip
+        return self._link
+
+
+def _job(job_id: int, meta: bytes | str) -> dict[str, Any]:
+    try:
+        return {**json.loads(meta), "id": job_id}
+    except (ValueError, TypeError) as error:
+        raise WireError(
+            f"job_meta of a DDL job is no JSON object: {error!r}",
+            where={"table": "mysql.tidb_ddl_history", "job_id": job_id},
+            hint="TiDB writes JSON there since 6.2; read the history by source.status-url instead",
+        ) from error

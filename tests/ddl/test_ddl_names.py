@@ -1,0 +1,126 @@
+"""Names in DDL text become the target's: golden texts; strings, columns and indexes of the same name stay."""
+
+from __future__ import annotations
+
+import pytest
+
+from binlake.config.rules import DdlInjection
+from binlake.ddl import restated
+from binlake.ddl.replacement import injections_of, replaced_names
+from binlake.errors import ConfigError
+
+
+class Renaming:
+    """s1 -> xs1, table t1 -> x1 in it; everything else keeps its name."""
+
+    def table(self, db: str, table: str) -> tuple[str, str]:
+        return (("xs1", "x1" if table == "t1" else table)) if db == "s1" else (db, table)
+
+    def database(self, db: str) -> str:
+        return "xs1" if db == "s1" else db
+
+
+GOLDEN = [  # S4-05
+    ("CREATE DATABASE IF NOT EXISTS `s1`", "CREATE DATABASE IF NOT EXISTS `xs1`"),
+    ("ALTER DATABASE `s1` CHARACTER SET = utf8mb4", "ALTER DATABASE `xs1` CHARACTER SET = utf8mb4"),
+    ("DROP DATABASE `s1`", "DROP DATABASE `xs1`"),
+    ("CREATE TABLE `t1` (`t1` INT,`s1` VARCHAR(9) DEFAULT 's1.t1')",
+     "CREATE TABLE `xs1`.`x1` (`t1` INT,`s1` VARCHAR(9) DEFAULT 's1.t1')"),
+    ("CREATE TABLE `s1`.`c` (`id` INT,CONSTRAINT `t1` FOREIGN KEY (`id`) REFERENCES `t1`(`id`))",
+     "CREATE TABLE `xs1`.`c` (`id` INT,CONSTRAINT `t1` FOREIGN KEY (`id`) REFERENCES `xs1`.`x1`(`id`))"),
+    ("CREATE TABLE `s1`.`t1` LIKE `s1`.`t2`", "CREATE TABLE `xs1`.`x1` LIKE `xs1`.`t2`"),
+    ("CREATE TABLE `s2`.`t1` (LIKE `t1`)", "CREATE TABLE `s2`.`t1` (LIKE `xs1`.`x1`)"),
+    ("ALTER TABLE `t1` ADD COLUMN `t1` INT, ADD INDEX `t1`(`t1`)",
+     "ALTER TABLE `xs1`.`x1` ADD COLUMN `t1` INT, ADD INDEX `t1`(`t1`)"),
+    ("ALTER TABLE `s1`.`t1` RENAME TO `s2`.`t1`", "ALTER TABLE `xs1`.`x1` RENAME TO `s2`.`t1`"),
+    ("ALTER TABLE `t2` RENAME AS `t1`", "ALTER TABLE `xs1`.`t2` RENAME AS `xs1`.`x1`"),
+    ("ALTER TABLE `t1` RENAME COLUMN `t1` TO `t2`, RENAME INDEX `t1` TO `t2`",
+     "ALTER TABLE `xs1`.`x1` RENAME COLUMN `t1` TO `t2`, RENAME INDEX `t1` TO `t2`"),
+    ("ALTER TABLE `t2` EXCHANGE PARTITION `p` WITH TABLE `t1`",
+     "ALTER TABLE `xs1`.`t2` EXCHANGE PARTITION `p` WITH TABLE `xs1`.`x1`"),
+    ("ALTER TABLE `t2` ADD CONSTRAINT `f` FOREIGN KEY (`a`) REFERENCES `s1`.`t1`(`id`)",
+     "ALTER TABLE `xs1`.`t2` ADD CONSTRAINT `f` FOREIGN KEY (`a`) REFERENCES `xs1`.`x1`(`id`)"),
+    ("DROP TABLE IF EXISTS `s1`.`t1`, `s2`.`t1`, `t2`", "DROP TABLE IF EXISTS `xs1`.`x1`, `s2`.`t1`, `xs1`.`t2`"),
+    ("TRUNCATE TABLE `t1`", "TRUNCATE TABLE `xs1`.`x1`"),
+    ("TRUNCATE `s1`.`t1`", "TRUNCATE `xs1`.`x1`"),
+    ("RENAME TABLE `t1` TO `t2`, `s1`.`t3` TO `s2`.`t3`",
+     "RENAME TABLE `xs1`.`x1` TO `xs1`.`t2`, `xs1`.`t3` TO `s2`.`t3`"),
+    ("CREATE UNIQUE INDEX `t1` ON `t1` (`t1`)", "CREATE UNIQUE INDEX `t1` ON `xs1`.`x1` (`t1`)"),
+    ("DROP INDEX `t1` ON `s1`.`t1`", "DROP INDEX `t1` ON `xs1`.`x1`"),
+    ("DROP VIEW `v`, `s2`.`v`", "DROP VIEW `xs1`.`v`, `s2`.`v`"),
+    ("CREATE SEQUENCE `t1` START WITH 1", "CREATE SEQUENCE `xs1`.`x1` START WITH 1"),
+    ("CREATE ALGORITHM = UNDEFINED VIEW `v` (`a`) AS SELECT `s1`.`t1`.`a` AS `a`,`t2`.`b` FROM `s1`.`t1` JOIN `t2`"
+     " WHERE `t1`.`a`=EXTRACT(YEAR FROM `d`)",
+     "CREATE ALGORITHM = UNDEFINED VIEW `xs1`.`v` (`a`) AS SELECT `t1`.`a` AS `a`,`t2`.`b` FROM `xs1`.`x1` AS `t1` JOIN"
+     " `xs1`.`t2` WHERE `t1`.`a`=EXTRACT(YEAR FROM `d`)"),
+    ("CREATE VIEW `v` AS WITH `t2` AS (SELECT 1 FROM `t1` AS `k`) SELECT * FROM (`t2`, `s2`.`u`) WHERE `a` IN"
+     " (SELECT `b` FROM `t1`)",
+     "CREATE VIEW `xs1`.`v` AS WITH `t2` AS (SELECT 1 FROM `xs1`.`x1` AS `k`) SELECT * FROM (`t2`, `s2`.`u`) WHERE `a`"
+     " IN (SELECT `b` FROM `xs1`.`x1` AS `t1`)"),
+    ("ALTER TABLE `t1` ADD COLUMN `a` INT; ALTER TABLE `s1`.`t1` DROP COLUMN `b`;",
+     "ALTER TABLE `xs1`.`x1` ADD COLUMN `a` INT; ALTER TABLE `xs1`.`x1` DROP COLUMN `b`"),
+    ("CREATE TABLE `t``1` (`a` INT)", "CREATE TABLE `xs1`.`t``1` (`a` INT)"),
+    ("/* a comment */ DROP TABLE `t1` /*T! RESTRICT */", "DROP TABLE `xs1`.`x1` /*T! RESTRICT */"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "routed"), GOLDEN)
+def test_names_become_the_targets(text: str, routed: str) -> None:
+    assert restated(text, "s1", Renaming()) == routed
+
+
+@pytest.mark.parametrize(
+    ("text", "own", "kept"),
+    [
+        ("DROP TABLE `t1`, `s2`.`t1`", [("s1", "t1")], "DROP TABLE `xs1`.`x1`"),
+        ("DROP TABLE `t1`, `s2`.`t1`", [("S2", "T1")], "DROP TABLE `s2`.`t1`"),
+        ("RENAME TABLE `t1` TO `t2`, `s2`.`a` TO `s2`.`b`", [("s1", "t1"), ("s1", "t2")],
+         "RENAME TABLE `xs1`.`x1` TO `xs1`.`t2`"),
+    ],
+)  # fmt: skip
+def test_a_list_keeps_what_is_its_own(text: str, own: list[tuple[str, str]], kept: str) -> None:  # R-28
+    assert restated(text, "s1", Renaming(), own) == kept
+
+
+def test_a_statement_of_an_operators_own_names_every_table_that_it_changes() -> None:
+    # R-04: a crash inside it is judged by these
+    assert replaced_names("ALTER TABLE a EXCHANGE PARTITION p WITH TABLE o.b", "d") == (("d", "a"), ("o", "b"))
+    assert replaced_names("ALTER TABLE a ADD INDEX i (c), RENAME TO b", "d") == (("d", "a"), ("d", "b"))
+    assert replaced_names("CREATE TABLE a LIKE b", "d") == (("d", "a"),)
+    assert replaced_names("CREATE DATABASE a", "d") == (("a", ""),)
+
+
+def _injected(sql: str) -> str:
+    [made] = injections_of([DdlInjection(**{"commit-ts": "1", "sql": sql, "db": "d"})])
+    return made.sql
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "CREATE EVENT e ON SCHEDULE EVERY 1 DAY DO TRUNCATE TABLE t",
+        "ALTER EVENT e DO DROP TABLE t",
+        "CREATE TRIGGER `a` BEFORE INSERT ON `b` FOR EACH ROW CREATE TABLE z (i INT)",
+        "CREATE DEFINER = u TRIGGER a BEFORE INSERT ON b FOR EACH ROW CREATE TABLE z (i INT)",
+    ],
+)
+def test_a_statement_that_has_another_inside_is_no_ddl_of_that_table(sql: str) -> None:
+    # R-04: what it makes would not show in the definitions by which a crash is judged
+    with pytest.raises(ConfigError, match="has a statement inside"):
+        _injected(sql)
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "CREATE OR REPLACE TEMPORARY TABLE t (a INT)",
+        "CREATE ALGORITHM = MERGE DEFINER = 'u'@'%' SQL SECURITY INVOKER VIEW v AS SELECT 1",
+        "CREATE DEFINER = `u`@`h` VIEW v AS SELECT 1",
+        "CREATE DEFINER=u@localhost SQL SECURITY DEFINER VIEW v AS SELECT 1",
+        "ALTER ONLINE TABLE t ADD INDEX i (a)",
+        "CREATE UNIQUE INDEX IF NOT EXISTS i ON t (a)",
+        "TRUNCATE t",
+    ],
+)
+def test_modifiers_of_a_ddl_are_let_through(sql: str) -> None:
+    assert _injected(sql) == sql

@@ -1,0 +1,188 @@
+"""Every kind of DDL job (docs/schema.md): against what a real TiDB showed, and by hand where no capture has it."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from tidb_json import column, db_info, index, job, table_info
+
+from binlake.capture import Capture
+from binlake.capture.reader import StateAt
+from binlake.errors import SchemaError
+from binlake.filter import Rules
+from binlake.schema import Action, DdlJob, JobState, SchemaState, WindowDdl, WindowSchemas
+from binlake.schema.actions import UNSUPPORTED
+from binlake.window.ddls import DdlBinlog, PlannedDdl, plan_ddls
+from binlake.wire import binlog_pb2 as pb
+
+ROOT = Path(__file__).resolve().parents[2]
+T = table_info(10, "t", [column(1, "id"), column(2, "v")])
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A capture's DDL binlogs, its (commit_ts, job) by version, and what upstream showed by commit_ts."""
+
+    logged: list[DdlBinlog]
+    placed: list[tuple[int, DdlJob]]
+    states: list[StateAt]
+
+    def planned(self) -> list[PlannedDdl]:
+        return plan_ddls(SchemaState(), self.logged, self.placed, Rules())
+
+    def of(self, action: Action) -> list[PlannedDdl]:
+        return [ddl for ddl in self.planned() if ddl.action == action]
+
+    def walk(self) -> Iterator[tuple[StateAt, SchemaState]]:
+        """Each recorded moment with the fold up to it."""
+        state, at = SchemaState(), 0
+        for shown in self.states:
+            while at < len(self.placed) and self.placed[at][0] <= shown.commit_ts:
+                state, at = state.apply(self.placed[at][1]), at + 1
+            yield shown, state
+
+
+@pytest.fixture(scope="module")
+def ddl() -> Recorded:
+    """The capture with 58 of the 71 kinds of jobs."""
+    capture = Capture(ROOT / "tests" / "captures" / "ddl")
+    found = [b for b in map(pb.Binlog.FromString, capture.binlogs()) if b.tp == pb.Commit and b.ddl_job_id]
+    logged = [DdlBinlog(b.commit_ts, b.start_ts, b.ddl_job_id, b.ddl_schema_state, b.ddl_query.decode()) for b in found]
+    places = {b.job_id: b.commit_ts for b in logged if b.schema_state != 1}
+    jobs = [DdlJob.parse(text) for text in capture.job_texts()]
+    return Recorded(logged, [(places.get(j.id, j.finished_ts), j) for j in jobs], list(capture.states()))
+
+
+def test_the_schema_is_what_upstream_showed_at_every_moment(ddl: Recorded) -> None:  # S0-60, S0-61, S4-23
+    compared: Counter[str] = Counter()
+    for shown, state in ddl.walk():
+        if shown.tables is not None:
+            own = {(t.db, t.name, t.kind) for t in state.tables() if t.db in set(shown.databases or ())}
+            kinds = {"BASE TABLE": "table", "VIEW": "view", "SEQUENCE": "sequence"}
+            assert own == {(db, name, kinds[kind]) for db, name, kind in shown.tables}, shown.step
+            compared["lists"] += 1
+        for content in shown.contents:
+            table = state.find(content["schema"], content["name"])
+            if content.get("absent"):
+                assert table is None, (shown.step, content["table"])
+                continue
+            assert table is not None, (shown.step, content["table"])
+            if table.kind == "table":
+                assert [c.name for c in table.columns] == content["columns"], (shown.step, content["table"])
+                keys = re.findall(r"^  (?:PRIMARY|UNIQUE) KEY", content["create"], re.MULTILINE)
+                assert len(table.unique_keys()) == len(keys), (shown.step, content["create"])
+            compared["tables"] += 1
+    assert compared["lists"] >= 4
+    assert compared["tables"] > 200
+
+
+def test_rows_of_every_moment_name_a_table_that_the_schema_knows(ddl: Recorded) -> None:  # S0-60, R-19
+    capture = Capture(ROOT / "tests" / "captures" / "ddl")
+    places = {m.start_ts: m.commit_ts for m in map(pb.Binlog.FromString, capture.binlogs()) if m.tp == pb.Commit}
+    dml = [m for m in map(pb.Binlog.FromString, capture.binlogs()) if m.prewrite_value and m.start_ts in places]
+    seen: dict[int, int] = {}
+    versions = [(places[m.start_ts], pb.PrewriteValue.FromString(m.prewrite_value)) for m in dml]
+    for commit_ts, value in versions:
+        seen[value.schema_version] = min(commit_ts, seen.get(value.schema_version, commit_ts))
+    jobs = {job.id: job for _, job in ddl.placed}
+    logged = [WindowDdl(b.commit_ts, b.query, b.job_id, b.schema_state, jobs.get(b.job_id)) for b in ddl.logged]
+    schemas = WindowSchemas(SchemaState(), logged, seen)
+    late = 0
+    for commit_ts, value in versions:
+        for mutation in value.mutations:
+            state = schemas.place(commit_ts)
+            known = state.table(mutation.table_id) is not None
+            late += not known
+            assert known or state.is_gone(mutation.table_id), (commit_ts, mutation.table_id)
+    assert len(versions) > 500
+    assert late, "a DML behind its TRUNCATE (tidb-binlog 1.14 point 14) is in this capture"
+
+
+@pytest.mark.parametrize(
+    "action", [Action.ADD_COLUMN, Action.ADD_INDEX, Action.MODIFY_COLUMN, Action.MULTI_SCHEMA_CHANGE]
+)
+def test_a_rolled_back_job_is_logged_and_never_applied(ddl: Recorded, action: Action) -> None:  # tidb-binlog 1.14 (8)
+    failed = [d for d in ddl.of(action) if d.reason == "the job was rolled back or cancelled"]
+    assert failed
+    assert all(d.before.tables == d.after.tables == () and d.decision == "skip" for d in failed)
+    states = {job.id: job.state for _, job in ddl.placed}
+    assert {states[d.job_id] for d in failed} == {JobState.ROLLBACK_DONE}
+
+
+def test_what_is_not_replicated_is_skipped_by_name(ddl: Recorded) -> None:  # tidb-binlog 5.3
+    told = {d.reason for d in ddl.planned() if d.action in UNSUPPORTED}
+    assert told == {f"{Action(a).label} is not replicated" for a in {d.action for d in ddl.planned()} & UNSUPPORTED}
+    assert len(told) == 11
+
+
+@pytest.mark.parametrize("action", sorted(UNSUPPORTED))
+def test_an_action_without_meaning_for_a_target_moves_only_the_version(action: Action) -> None:
+    state = base().apply(job(action, 9, info=table_info(10, "wrong", [])))
+    assert (state.version, [t.name for t in state.tables()]) == (9, ["t"])
+
+
+def base(*more: DdlJob) -> SchemaState:
+    """Database test with table t at version 2, then `more`."""
+    first = [job(Action.CREATE_SCHEMA, 1, db=db_info(2, "test")), job(Action.CREATE_TABLE, 2, info=T)]
+    return SchemaState().fold((j.schema_version * 10, j) for j in [*first, *more])
+
+
+@pytest.mark.parametrize(
+    ("action", "info"),
+    [
+        (Action.TABLE_CHARSET, {**T, "charset": "latin1", "collate": "latin1_bin"}),
+        (Action.REPAIR_TABLE, {**T, "comment": "repaired"}),
+        (Action.ADD_COLUMNS, table_info(10, "t", [column(1, "id"), column(2, "v"), column(3, "a"), column(4, "b")])),
+        (Action.DROP_COLUMNS, table_info(10, "t", [column(1, "id")])),
+        (Action.DROP_INDEXES, {**T, "index_info": []}),
+        (Action.STATS_OPTIONS, {**T, "comment": "sampled"}),
+        (99, {**T, "comment": "of tomorrow"}),
+    ],
+)
+def test_an_action_that_carries_the_definition_replaces_it(action: int, info: dict[str, object]) -> None:
+    started = base(job(Action.ADD_INDEX, 3, info={**T, "index_info": [index(1, "i", [("v", -1)])]}))
+    table = started.apply(job(action, 4, info=info)).table(10)
+    assert table is not None
+    assert table.raw == info
+
+
+def test_a_future_action_without_a_definition_stops() -> None:
+    with pytest.raises(SchemaError, match=r"unknown kind 99 carries no table definition.*schema_version=4.*Hint"):
+        base().apply(job(99, 4))
+
+
+def window(*jobs: DdlJob) -> list[PlannedDdl]:
+    """The window behind `base` whose DDL are `jobs`, each logged at ten times its version."""
+    placed = [(j.schema_version * 10, j) for j in jobs]
+    logged = [DdlBinlog(ts, ts - 1, j.id, 5, j.query) for ts, j in placed]
+    return plan_ddls(base(), logged, placed, Rules())
+
+
+def test_a_flashed_back_cluster_stops_a_window_and_not_a_start_behind_it() -> None:
+    flashback = job(Action.FLASHBACK_CLUSTER, 4, query="FLASHBACK CLUSTER TO TIMESTAMP '2026-01-01'")
+    with pytest.raises(SchemaError, match=r"FLASHBACK CLUSTER.*commit_ts=40.*Hint: start a new replication"):
+        window(flashback)
+    assert base(flashback).version == 4
+    refused = job(Action.FLASHBACK_CLUSTER, 4, state=int(JobState.CANCELLED))
+    assert [d.reason for d in window(refused)] == ["the job was rolled back or cancelled"]
+
+
+def test_a_batch_of_tables_is_one_ddl_that_makes_each() -> None:
+    infos = [table_info(20, "a", T["cols"]), table_info(21, "b", T["cols"])]
+    (made,) = window(job(Action.CREATE_TABLES, 4, many=infos, query="CREATE TABLE `a`(x INT);CREATE TABLE `b`(x INT);"))
+    assert (made.decision, made.tables) == ("apply", ["test.a", "test.b"])
+
+
+def test_the_page_names_every_action_and_tests_that_exist() -> None:
+    page = (ROOT / "docs" / "schema.md").read_text()
+    numbers = {int(n) for n in re.findall(r"^\| (\d+) ", page, re.MULTILINE)}
+    assert numbers == {int(action) for action in Action}
+    tests = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
+    named = set(re.findall(r"`(test_\w+)`", page))
+    assert named
+    assert [name for name in sorted(named) if f"def {name}(" not in tests] == []
