@@ -1,5 +1,6 @@
-"""Which tables are replicated; judged per row change and per DDL before anything is compacted (hazards R-14)."""
+"""Which changes are replicated and under which names; judged per row and per DDL before compaction (hazards R-14)."""
 
+from binlake.filter.rules import Rules
 from binlake.filter.tables import TableFilter
 
-__all__ = ["TableFilter"]
+__all__ = ["Rules", "TableFilter"]

@@ -1,28 +1,23 @@
-"""The drainer's table lists: do-lists first (database OR table), then the ignore lists (tidb-binlog 5.6).
+"""Which tables are replicated: the drainer's lists, or DM's block-allow-list; always case-insensitive.
 
-A name with a leading `~` is a regular expression searched anywhere; without it the text is an anchored one, so that `.`
-is a wildcard, as the originals have it. Always case-insensitive.
+Drainer (tidb-binlog 5.6): do-lists first (database OR table), then the ignore lists. DM (1.12): databases first, then
+tables. A DDL on a database is judged with an empty table name.
 """
 
 from __future__ import annotations
 
-import re
+import abc
 from collections.abc import Callable, Iterable
 
-from binlake.config.model import Filter, TableName
-from binlake.errors import ConfigError
+from binlake.config.rules import BlockAllowList, Filter
+from binlake.config.sections import TableName
+from binlake.filter.patterns import Pattern, drainer_pattern, wildcard
 
-Matcher = Callable[[str], bool]
 
+class TableChoice(abc.ABC):
+    """Judges (database, table) names, each once."""
 
-class TableFilter:
-    """Judges (database, table) names; a database-level DDL is judged with an empty table name."""
-
-    def __init__(self, config: Filter) -> None:
-        self._do_dbs = [_matcher(name) for name in config.replicate_do_db]
-        self._do_tables = _pairs(config.replicate_do_table)
-        self._ignore_dbs = [_matcher(name) for name in config.ignore_schemas]
-        self._ignore_tables = _pairs(config.ignore_table)
+    def __init__(self) -> None:
         self._known: dict[tuple[str, str], bool] = {}
 
     def keeps(self, db: str, table: str) -> bool:
@@ -32,30 +27,66 @@ class TableFilter:
             found = self._known[db, table] = self._judge(db, table)
         return found
 
+    @abc.abstractmethod
+    def _judge(self, db: str, table: str) -> bool: ...
+
+
+class TableFilter(TableChoice):
+    """The drainer's lists."""
+
+    def __init__(self, config: Filter) -> None:
+        super().__init__()
+        self._do_dbs = [drainer_pattern(name) for name in config.replicate_do_db]
+        self._do_tables = _pairs(config.replicate_do_table, drainer_pattern)
+        self._ignore_dbs = [drainer_pattern(name) for name in config.ignore_schemas]
+        self._ignore_tables = _pairs(config.ignore_table, drainer_pattern)
+
     def _judge(self, db: str, table: str) -> bool:
         if (self._do_dbs or self._do_tables) and not (_any(self._do_dbs, db) or _match(self._do_tables, db, table)):
             return False
         return not (_any(self._ignore_dbs, db) or _match(self._ignore_tables, db, table))
 
 
-def _any(matchers: Iterable[Matcher], name: str) -> bool:
-    return any(matches(name) for matches in matchers)
+SYSTEM = frozenset(
+    {"information_schema", "inspection_schema", "performance_schema", "metrics_schema", "mysql", "sys", "dm_heartbeat"}
+)
+"""Databases that the block-allow-list drops whatever it says."""
 
 
-def _match(pairs: Iterable[tuple[Matcher, Matcher]], db: str, table: str) -> bool:
-    return any(db_matches(db) and table_matches(table) for db_matches, table_matches in pairs)
+class BlockAllow(TableChoice):
+    """DM's lists."""
+
+    def __init__(self, config: BlockAllowList) -> None:
+        super().__init__()
+        self._do_dbs = [wildcard(name) for name in config.do_dbs]
+        self._do_tables = _pairs(config.do_tables, wildcard)
+        self._ignore_dbs = [wildcard(name) for name in config.ignore_dbs]
+        self._ignore_tables = _pairs(config.ignore_tables, wildcard)
+
+    def _judge(self, db: str, table: str) -> bool:
+        return self._keeps_db(db) and (not table or self._keeps_table(db, table))
+
+    def _keeps_db(self, db: str) -> bool:
+        if db.lower() in SYSTEM:
+            return False
+        return _any(self._do_dbs, db) if self._do_dbs else not _any(self._ignore_dbs, db)
+
+    def _keeps_table(self, db: str, table: str) -> bool:
+        if _match(self._do_tables, db, table):
+            return True
+        return not _match(self._ignore_tables, db, table) and not self._do_tables
 
 
-def _pairs(names: Iterable[TableName]) -> list[tuple[Matcher, Matcher]]:
-    return [(_matcher(name.db_name), _matcher(name.tbl_name)) for name in names]
+_Pairs = list[tuple[Pattern, Pattern]]
 
 
-def _matcher(text: str) -> Matcher:
-    pattern = text[1:] if text.startswith("~") else f"^(?:{text})$"
-    try:
-        compiled = re.compile(pattern, re.IGNORECASE)
-    except re.error as error:
-        raise ConfigError(
-            f"not a regular expression: {error}", where={"filter": text}, hint="see Python's re"
-        ) from None
-    return lambda name: compiled.search(name) is not None
+def _any(patterns: Iterable[Pattern], name: str) -> bool:
+    return any(pattern.matches(name) for pattern in patterns)
+
+
+def _match(pairs: _Pairs, db: str, table: str) -> bool:
+    return any(db_pattern.matches(db) and table_pattern.matches(table) for db_pattern, table_pattern in pairs)
+
+
+def _pairs(names: Iterable[TableName], pattern: Callable[[str], Pattern]) -> _Pairs:
+    return [(pattern(name.db_name), pattern(name.tbl_name)) for name in names]

@@ -1,4 +1,4 @@
-"""Where PD is: a list of URLs of which any may answer; every failure names them all."""
+"""Where PD is: a list of URLs of which any may answer, https:// ones by TLS; every failure names them all."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import grpc
 
 from binlake.errors import BinlakeError, ConfigError, Permanent, SourceUnavailable
+from binlake.rpc import Tls
 
 OPTIONS = (
     ("grpc.max_receive_message_length", -1),
@@ -29,18 +30,25 @@ _REFUSED = {
 """Answers of a server that is well: the same request gets them again."""
 
 
-def targets(urls: Sequence[str]) -> list[str]:
-    """`host:port` of each URL. Raises ConfigError for TLS (not supported yet) and for no URL at all."""
-    found = [url.strip().removeprefix("http://").rstrip("/") for url in urls if url.strip()]
-    if not found or any(target.startswith("https://") for target in found):
-        raise ConfigError("unusable PD address", where={"pd-urls": ",".join(urls)}, hint="http://host:port, comma list")
-    return found
+def targets(urls: Sequence[str]) -> list[tuple[str, bool]]:
+    """`host:port` of each URL, and whether it speaks TLS. Raises ConfigError for no URL at all."""
+    found = [url.strip().rstrip("/") for url in urls if url.strip()]
+    if not found:
+        hint = "http://host:port or https://host:port, comma list"
+        raise ConfigError("unusable PD address", where={"pd-urls": ",".join(urls)}, hint=hint)
+    return [(url.removeprefix("https://").removeprefix("http://"), url.startswith("https://")) for url in found]
 
 
-def connect(urls: Sequence[str], timeout_s: float) -> grpc.Channel:
-    """A channel to the first address that answers within `timeout_s` seconds. Raises SourceUnavailable."""
-    for target in targets(urls):
-        channel = grpc.insecure_channel(target, options=OPTIONS)
+def connect(urls: Sequence[str], timeout_s: float, tls: Tls | None = None) -> grpc.Channel:
+    """A channel to the first address that answers within `timeout_s` seconds; `tls` is for those of https://.
+
+    Raises SourceUnavailable; ConfigError for files that cannot be used.
+    """
+    for target, encrypted in targets(urls):
+        if encrypted:
+            channel = grpc.secure_channel(target, _credentials(tls or Tls()), options=OPTIONS)
+        else:
+            channel = grpc.insecure_channel(target, options=OPTIONS)
         try:
             grpc.channel_ready_future(channel).result(timeout_s)
         except grpc.FutureTimeoutError:
@@ -48,6 +56,12 @@ def connect(urls: Sequence[str], timeout_s: float) -> grpc.Channel:
         else:
             return channel
     raise unavailable(urls, f"no answer within {timeout_s:g} s")
+
+
+def _credentials(tls: Tls) -> grpc.ChannelCredentials:
+    tls.client_context()  # tells of files that cannot be used, which grpcio does not
+    ca, key, cert = (None if file is None else file.read_bytes() for file in (tls.ca, tls.key, tls.cert))
+    return grpc.ssl_channel_credentials(ca, key, cert)
 
 
 def unavailable(urls: Sequence[str], why: object) -> SourceUnavailable:

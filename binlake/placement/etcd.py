@@ -11,6 +11,7 @@ import grpc
 
 from binlake.errors import BinlakeError, LostRange, SourceUnavailable
 from binlake.placement.channel import connect, failure, unavailable
+from binlake.rpc import Tls
 from binlake.wire import etcd_pb2 as pb
 from binlake.wire import etcd_rpc as rpc
 
@@ -30,8 +31,9 @@ class EtcdClient:
     have been done: whoever cares reads again.
     """
 
-    def __init__(self, urls: Sequence[str], timeout_s: float = 5.0) -> None:
+    def __init__(self, urls: Sequence[str], timeout_s: float = 5.0, *, tls: Tls | None = None) -> None:
         self._urls = list(urls)
+        self._tls = tls
         self._timeout_s = timeout_s
         self._channel: grpc.Channel | None = None
         self._lock = threading.Lock()
@@ -116,7 +118,7 @@ class EtcdClient:
     def _open(self) -> grpc.Channel:
         with self._lock:
             if self._channel is None:
-                self._channel = connect(self._urls, self._timeout_s)
+                self._channel = connect(self._urls, self._timeout_s, self._tls)
             return self._channel
 
     def _call(self, method: rpc.Method, request: Any) -> Any:

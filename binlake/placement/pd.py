@@ -11,18 +11,22 @@ import grpc
 from binlake import tso as oracle
 from binlake.errors import Permanent, SourceUnavailable
 from binlake.placement.channel import connect, failure, unavailable
+from binlake.rpc import Tls
 from binlake.wire import pd_pb2 as pb
 from binlake.wire.pd_pb2_grpc import PDStub
 
 
 class PdClient:
-    """Timestamps of one cluster; thread-safe. `cluster_id` given: any other cluster is refused.
+    """Timestamps of one cluster; thread-safe. `cluster_id` given: any other cluster is refused. `tls`: for https://.
 
     Once a cluster is known, a PD of another one that appears behind the same URLs is refused as well.
     """
 
-    def __init__(self, urls: Sequence[str], timeout_s: float = 10.0, cluster_id: int | None = None) -> None:
+    def __init__(
+        self, urls: Sequence[str], timeout_s: float = 10.0, cluster_id: int | None = None, *, tls: Tls | None = None
+    ) -> None:
         self._urls = list(urls)
+        self._tls = tls
         self._timeout_s = timeout_s
         self._expected = cluster_id
         self._known: int | None = None
@@ -76,12 +80,15 @@ class PdClient:
 
     def _connect(self) -> _TsoStream:
         self._disconnect()
-        channel = connect(self._urls, self._timeout_s)
+        channel = connect(self._urls, self._timeout_s, self._tls)
         try:
             answer = PDStub(channel).GetMembers(pb.GetMembersRequest(), timeout=self._timeout_s)
         except grpc.RpcError as error:
             channel.close()
             raise failure(self._urls, error) from None
+        if answer.header.error.type != pb.OK:
+            channel.close()
+            raise unavailable(self._urls, answer.header.error.message or "it is not ready")
         found = answer.header.cluster_id
         expected = self._known if self._expected is None else self._expected
         if expected is not None and expected != found:
@@ -97,7 +104,7 @@ class PdClient:
         if len(answer.members) <= 1 or not answer.leader.client_urls:
             return channel
         channel.close()
-        return connect(list(answer.leader.client_urls), self._timeout_s)
+        return connect(list(answer.leader.client_urls), self._timeout_s, self._tls)
 
     def _disconnect(self) -> None:
         if self._stream is not None:

@@ -9,10 +9,13 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from support.certificates import certificate
 
 from binlake.errors import Fenced, LeaseHeld, Permanent, SourceUnavailable, WireError
 from binlake.placement import EtcdClient, EtcdLock, NodeStatus, Registry
+from binlake.rpc import Tls
 from binlake.wire import etcd_pb2 as pb
+from deploy.local.etcd import Etcd
 from pump_service.pd import PlacementDriver
 
 RECORDED = Path(__file__).parent.parent / "fixtures" / "wire" / "etcd-registry.txt"
@@ -30,6 +33,22 @@ def etcd(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[EtcdClient]
         client = EtcdClient([driver.url])
         yield client
         client.close()
+
+
+@pytest.mark.parametrize("kind", ["embedded", "etcd"])
+def test_a_secure_server_is_reached_with_a_certificate_only(kind: str, tmp_path: Path) -> None:
+    # tidb-binlog 1.5
+    tls = certificate(tmp_path)
+    with Etcd(tls) if kind == "etcd" else PlacementDriver(tmp_path / "pd", tls=tls) as server:
+        with closing(EtcdClient([server.url], tls=tls)) as etcd:
+            Registry(etcd).put_pump(NodeStatus("p1", "h:1", "online"))
+            assert [pump.node_id for pump in Registry(etcd).pumps()] == ["p1"]
+        for files in (None, Tls(ca=tls.ca)):
+            with (
+                closing(EtcdClient([server.url], timeout_s=0.5, tls=files)) as stranger,
+                pytest.raises(SourceUnavailable),
+            ):
+                Registry(stranger).pumps()
 
 
 def recorded() -> list[tuple[str, bytes]]:

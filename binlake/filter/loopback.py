@@ -1,0 +1,35 @@
+"""Two replications in opposite directions (tidb-binlog 5.11): a transaction that carries our mark was written by us.
+
+It is left out whole, before anything of it is compacted (hazards R-47); the mark table itself is never replicated.
+"""
+
+from __future__ import annotations
+
+from binlake.codec.transaction import TableLookup, raw_changes
+from binlake.config.rules import Loopback
+from binlake.schema import TableDef
+
+
+class MarkReader:
+    """Tells the transactions that our own side wrote."""
+
+    def __init__(self, config: Loopback) -> None:
+        self._name = config.mark_schema.lower(), config.mark_table.lower()
+        self._channel = str(config.channel_id)
+
+    def is_mark(self, db: str, table: str) -> bool:
+        """True for the mark table, and for its database as such (`table` empty)."""
+        return (db.lower(), table.lower() or self._name[1]) == self._name
+
+    def is_ours(self, payload: bytes, commit_ts: int, start_ts: int, tables: TableLookup) -> bool:
+        """True when the transaction changed a mark row of our channel. Raises WireError, SchemaError."""
+        _, changes = raw_changes(payload, commit_ts, start_ts, tables, wanted=self._wanted)
+        for _, _, _, before, after in changes:
+            names, values = after or before or ((), [])
+            channels = [value for name, value in zip(names, values, strict=True) if name.lower() == "channel_id"]
+            if channels == [self._channel]:
+                return True
+        return False
+
+    def _wanted(self, table: TableDef) -> tuple[str, ...]:
+        return ("insert", "update", "delete") if self.is_mark(table.db, table.name) else ()

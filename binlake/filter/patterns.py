@@ -1,0 +1,61 @@
+"""Patterns of names, always case-insensitive: those of drainer and of DM. A leading `~` is a regular expression.
+
+Drainer (tidb-binlog 5.6): other text is an anchored regular expression, so that `.` is a wildcard. DM (1.11): `?` is
+one character, `[a-z]` and `[!a-z]` one of a range, `*` any text and only at the end.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from binlake.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """A compiled pattern; workers get it by pickle."""
+
+    regex: re.Pattern[str]
+
+    def matches(self, name: str) -> bool:
+        """True when `name` fits."""
+        return self.regex.search(name) is not None
+
+
+def drainer_pattern(text: str) -> Pattern:
+    """A name of the drainer's lists. Raises ConfigError."""
+    return expression(text[1:] if text.startswith("~") else f"^(?:{text})$", text)
+
+
+def wildcard(text: str) -> Pattern:
+    """A pattern of DM's rules. Raises ConfigError."""
+    if text.startswith("~"):
+        return expression(text[1:], text)
+    if "*" in text[:-1]:
+        raise ConfigError(
+            "`*` may only end a pattern", where={"pattern": text}, hint="write a regular expression: a leading ~"
+        )
+    return expression(f"^{''.join(map(_part, re.findall(_PARTS, text, re.DOTALL)))}$", text)
+
+
+def expression(regex: str, text: str) -> Pattern:
+    """`regex`, searched anywhere; `text` is what the configuration says. Raises ConfigError."""
+    try:
+        return Pattern(re.compile(regex, re.IGNORECASE))
+    except re.error as error:
+        raise ConfigError(
+            f"not a regular expression: {error}", where={"filter": text}, hint="see Python's re"
+        ) from None
+
+
+_PARTS = r"\[[^\]]+\]|."
+
+
+def _part(part: str) -> str:
+    if part in ("*", "?"):
+        return ".*" if part == "*" else "."
+    if len(part) == 1:
+        return re.escape(part)
+    inside = part[1:-1].replace("\\", r"\\").replace("^", r"\^")
+    return f"[^{inside[1:]}]" if inside.startswith("!") else f"[{inside}]"

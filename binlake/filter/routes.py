@@ -1,0 +1,115 @@
+"""Names at the target (data-migration-and-ticdc 1.11): a rule with a table pattern beats one for the database.
+
+Two rules of equal rank for one table are an error: which of them wins would hang on their order. No rule = the name
+stays.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from binlake.config.rules import RouteRule
+from binlake.errors import ConfigError
+from binlake.filter.patterns import Pattern, expression, wildcard
+
+
+@dataclass(frozen=True)
+class Extracted:
+    """A column of the target beside the source's: its name and its value for one source table."""
+
+    column: str
+    value: str
+
+
+@dataclass(frozen=True)
+class _Rule:
+    config: RouteRule
+    schema: Pattern
+    table: Pattern | None
+
+    def fits(self, db: str, table: str) -> bool:
+        return self.schema.matches(db) and (self.table is None or self.table.matches(table))
+
+
+class Routes:
+    """The rules of one replication; `source` is its name, for `extract-source`. Raises ConfigError."""
+
+    def __init__(self, rules: Sequence[RouteRule], source: str = "") -> None:
+        self._source = source
+        self._rules = [_Rule(rule, wildcard(rule.schema_pattern), _table_pattern(rule)) for rule in rules]
+        self._known: dict[tuple[str, str], RouteRule | None] = {}
+        _require_distinct(rules)
+        for rule in rules:
+            for regex, _, _ in _extractors(rule, "", "", ""):
+                expression(regex, regex)
+
+    def __bool__(self) -> bool:
+        return bool(self._rules)
+
+    def table(self, db: str, table: str) -> tuple[str, str]:
+        """(db, table) at the target. Raises ConfigError when two rules of equal rank match."""
+        rule = self._rule(db, table)
+        return (db, table) if rule is None else (rule.target_schema, rule.target_table or table)
+
+    def database(self, db: str) -> str:
+        """The database at the target for a DDL on the database itself. Raises ConfigError as `table`."""
+        rule = self._rule(db, "")
+        return db if rule is None else rule.target_schema
+
+    def extracted(self, db: str, table: str) -> tuple[Extracted, ...]:
+        """The further columns of `db`.`table`: of the table, the database, the source, in this order."""
+        rule = self._rule(db, table)
+        if rule is None:
+            return ()
+        found = _extractors(rule, table, db, self._source)
+        return tuple(Extracted(column, _captured(regex, text)) for regex, column, text in found)
+
+    def _rule(self, db: str, table: str) -> RouteRule | None:
+        if (db, table) not in self._known:
+            self._known[db, table] = self._found(db, table)
+        return self._known[db, table]
+
+    def _found(self, db: str, table: str) -> RouteRule | None:
+        fitting = [rule for rule in self._rules if rule.fits(db, table)]
+        with_table = [rule for rule in fitting if rule.table is not None] if table else []
+        best = with_table or [rule for rule in fitting if rule.table is None]
+        if len(best) > 1:
+            first, second = (f"{rule.config.schema_pattern}/{rule.config.table_pattern}" for rule in best[:2])
+            raise ConfigError(
+                "two routes of equal rank match one table",
+                where={"table": f"{db}.{table}", "routes": f"{first}, {second}"},
+                hint="make the patterns disjoint",
+            )
+        return best[0].config if best else None
+
+
+def _table_pattern(rule: RouteRule) -> Pattern | None:
+    return wildcard(rule.table_pattern) if rule.table_pattern else None
+
+
+def _require_distinct(rules: Sequence[RouteRule]) -> None:
+    seen: set[tuple[str, str]] = set()
+    for rule in rules:
+        key = rule.schema_pattern.lower(), rule.table_pattern.lower()
+        if key in seen:
+            raise ConfigError("two routes have the same patterns", where={"route": "/".join(key)}, hint="keep one")
+        seen.add(key)
+
+
+def _extractors(rule: RouteRule, table: str, db: str, source: str) -> list[tuple[str, str, str]]:
+    """(regular expression, target column, text) of the rule's extractors."""
+    found = []
+    if rule.extract_table is not None:
+        found.append((rule.extract_table.table_regexp, rule.extract_table.target_column, table))
+    if rule.extract_schema is not None:
+        found.append((rule.extract_schema.schema_regexp, rule.extract_schema.target_column, db))
+    if rule.extract_source is not None:
+        found.append((rule.extract_source.source_regexp, rule.extract_source.target_column, source))
+    return found
+
+
+def _captured(regex: str, text: str) -> str:
+    match = re.search(regex, text)
+    return "".join(group or "" for group in match.groups()) if match else ""

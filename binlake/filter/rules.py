@@ -1,0 +1,122 @@
+"""All that decides which changes of the source are replicated and under which names; one value, sent to workers.
+
+Order for a row change: table lists, event filter (both before it is decoded), routing, expression filter (S4-07).
+Everything is judged by the source's names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from binlake.config.model import Replication
+from binlake.config.rules import Filter
+from binlake.ddl.replacement import Injection, injections_of, replacements_of
+from binlake.errors import ConfigError
+from binlake.filter.events import DML, EventFilter
+from binlake.filter.expressions import ExpressionFilter
+from binlake.filter.loopback import MarkReader
+from binlake.filter.routes import Routes
+from binlake.filter.tables import BlockAllow, TableChoice, TableFilter
+from binlake.schema import TableDef
+
+
+@dataclass(frozen=True)
+class Rules:
+    """The rules of one replication; `marks` with loopback control only, `copies_ddl` False when sync-ddl is.
+
+    `own_schema`: the database in which the opposite replication keeps its position here; empty = there is none.
+    `replacements`: statements instead of the DDL of a commit_ts; `injections`: such that stand between changes.
+    """
+
+    tables: TableChoice = field(default_factory=lambda: TableFilter(Filter()))  # type: ignore[call-arg]
+    events: EventFilter = field(default_factory=lambda: EventFilter(()))
+    routes: Routes = field(default_factory=lambda: Routes(()))
+    expressions: ExpressionFilter = field(default_factory=lambda: ExpressionFilter(()))
+    marks: MarkReader | None = None
+    own_schema: str = ""
+    copies_ddl: bool = True
+    kept_rows: Literal["error", "replace"] = "error"
+    replacements: Mapping[int, str] = field(default_factory=dict)
+    injections: tuple[Injection, ...] = ()
+
+    @classmethod
+    def of(cls, replication: Replication) -> Rules:
+        """The rules of a configuration. Raises ConfigError naming what does not hold together."""
+        lists = replication.block_allow_list
+        loopback = replication.loopback
+        return cls(
+            TableFilter(replication.filter) if lists is None else BlockAllow(lists),
+            EventFilter(replication.filters),
+            Routes(replication.routes, replication.name),
+            ExpressionFilter(replication.expression_filter),
+            MarkReader(loopback) if loopback.loopback_control else None,
+            _own_schema(replication) if loopback.loopback_control else "",
+            loopback.copies_ddl,
+            replication.filter.kept_rows,
+            _replacements(replication),
+            injections_of(replication.ddl_injection),
+        )
+
+    def keeps(self, db: str, table: str) -> bool:
+        """True when changes of the source's `db`.`table` are replicated; `table` empty for the database."""
+        if self.marks is not None and (self.marks.is_mark(db, table) or db.lower() == self.own_schema.lower()):
+            return False
+        return self.tables.keeps(db, table)
+
+    def route(self, table: TableDef) -> tuple[str, str] | None:
+        """(db, table) at the target; None when the table lists leave the table out."""
+        return self.routes.table(table.db, table.name) if self.keeps(table.db, table.name) else None
+
+    def kinds(self, table: TableDef) -> frozenset[str]:
+        """The kinds of row changes that the event filter lets through. Raises ConfigError (hazards R-14), Permanent."""
+        passed = self.events.rows(table.db, table.name)
+        by_expression = self.expressions.kinds(table.db, table.name)
+        dropped = {"update", "delete"} - passed if passed else set()
+        self.require_one_key(table, dropped | (by_expression - {"insert"}))
+        self._require_key(table, passed, by_expression | (set(DML) - passed))
+        return passed
+
+    def _require_key(self, table: TableDef, passed: frozenset[str], dropped: frozenset[str] | set[str]) -> None:
+        """A row without a key is found by all its values: what was not copied cannot be changed."""
+        if table.kind != "table" or table.identity().kind != "row":
+            return
+        lacking, later = dropped & {"insert", "update"}, passed & {"update", "delete"}
+        if lacking and later:
+            raise ConfigError(
+                f"a filter drops {' and '.join(sorted(lacking))} of a table without a key and lets"
+                f" {' and '.join(sorted(later))} through: the rows it would change are not at the target",
+                where={"table": f"{table.db}.{table.name}"},
+                hint="drop update and delete as well, or take the table out of the rule",
+            )
+
+    def require_one_key(self, table: TableDef, dropped: set[str] | frozenset[str]) -> None:
+        """A row that stays at the target against the source's will may stand in the way of a later one.
+
+        `dropped`: what is left out, in words. Raises ConfigError (hazards R-14).
+        """
+        if not dropped or self.kept_rows == "replace" or len(table.unique_keys()) < 2:
+            return
+        raise ConfigError(
+            f"a filter drops {' and '.join(sorted(dropped))} of a table with more than one unique key: a row kept"
+            " so is removed without a word when another row takes its unique value",
+            where={"table": f"{table.db}.{table.name}"},
+            hint='take the table out of the rule, or accept it by filter.kept-rows = "replace"',
+        )
+
+
+def _replacements(replication: Replication) -> Mapping[int, str]:
+    found = replacements_of(replication.ddl_replacement)
+    both = found.keys() & {int(ts) for ts in replication.filter.ignore_txn_commit_ts}
+    if both:
+        raise ConfigError(
+            "a DDL is left out by filter.ignore-txn-commit-ts and replaced by ddl-replacement",
+            where={"commit_ts": min(both)},
+            hint="say one of the two",
+        )
+    return found
+
+
+def _own_schema(replication: Replication) -> str:
+    return replication.target.checkpoint_schema if replication.target is not None else "tidb_binlog"

@@ -1,0 +1,34 @@
+"""The placement driver of a configured source, opened in one way: its clock and its registry, closed together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+
+from binlake.config.model import Source
+from binlake.placement.etcd import EtcdClient
+from binlake.placement.pd import PdClient
+from binlake.placement.registry import Registry
+from binlake.rpc import Tls
+
+
+@dataclass(frozen=True)
+class Placement:
+    """PD's own API, the registry in its etcd, and `tls`, which is towards the pumps too."""
+
+    pd: PdClient
+    registry: Registry
+    tls: Tls | None
+
+
+@contextmanager
+def open_placement(source: Source) -> Iterator[Placement]:
+    """PD of `source`, which refuses any cluster but `source.cluster-id`. Each part connects when it is first asked."""
+    expected = source.expected_cluster or None
+    tls = Tls.of(*source.security.files())
+    with (
+        closing(PdClient(source.pd_urls, source.timeout_s, expected, tls=tls)) as pd,
+        closing(EtcdClient(source.pd_urls, source.timeout_s, tls=tls)) as etcd,
+    ):
+        yield Placement(pd, Registry(etcd), tls)

@@ -1,0 +1,6 @@
+"""The filters' tests build their tables with the schema room's helper."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "schema"))

@@ -1,0 +1,101 @@
+"""Event filter: the rows of the original's own tests, and what its documentation leaves open."""
+
+from __future__ import annotations
+
+import pytest
+
+from binlake.config.rules import EventRule
+from binlake.errors import ConfigError, Permanent
+from binlake.filter.events import EventFilter
+from binlake.schema.actions import Action
+
+
+def rule(schema: str, table: str, events: list[str], action: str, sql: tuple[str, ...] = ()) -> EventRule:
+    return EventRule.model_validate(
+        {"schema-pattern": schema, "table-pattern": table, "events": events, "action": action, "sql-pattern": sql}
+    )
+
+
+RULES = [
+    rule("Test_1_*", "abc*", ["delete", "insert", "create index", "drop index", "drop view"], "Ignore",
+         (r"^DROP\s+PROCEDURE", r"^CREATE\s+PROCEDURE")),
+    rule("xxx_*", "abc_*", ["all dml", "none ddl"], "Ignore"),
+    rule("yyy_*", "abc_*", ["all dml"], "Do"),
+    rule("*", "", [], "Ignore", ("^FLUSH",)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("db", "table", "event", "text", "dropped"),
+    [
+        ("test_1_a", "abc1", "delete", "", True),
+        ("test_1_a", "abc1", "insert", "", True),
+        ("test_1_a", "abc1", "create index", "", True),
+        ("TEST_1_A", "ABC1", "drop view", "", True),
+        ("test_1_a", "abc1", "update", "", False),
+        ("test_1_a", "abc1", "rename table", "", False),
+        ("test_1_a", "abc1", "", "create function abc", False),
+        ("test_1_a", "abc1", "", "drop procedure abc", True),
+        ("xxx_1", "abc_1", "insert", "", True),
+        ("xxx_1", "abc_1", "create index", "create index i on abc_1 (a)", False),
+        ("yyy_1", "abc_1", "insert", "", False),
+        ("yyy_1", "abc_1", "create index", "", True),
+        ("", "", "", "FLUSH ENGINE LOGS", True),
+        ("other", "t", "delete", "", False),
+    ],
+)
+def test_the_rows_of_the_original(db: str, table: str, event: str, text: str, dropped: bool) -> None:  # S4-04
+    assert EventFilter(RULES).drops(db, table, event, text) is dropped
+
+
+def test_the_first_word_that_speaks_of_a_class_decides() -> None:
+    rules = EventFilter(
+        [rule("a", "t", ["none dml", "insert"], "Ignore"), rule("b", "t", ["insert", "none dml"], "Ignore")]
+    )
+    assert rules.rows("a", "t") == {"insert", "update", "delete"}
+    assert rules.rows("b", "t") == {"update", "delete"}
+
+
+@pytest.mark.parametrize(
+    ("event", "action", "dropped"),
+    [
+        ("alter table", Action.ADD_COLUMN, True),
+        ("alter table", Action.TRUNCATE_TABLE, False),
+        ("incompatible ddl changes", Action.DROP_COLUMN, True),
+        ("incompatible ddl changes", Action.ADD_COLUMN, False),
+        ("drop schema", Action.DROP_SCHEMA, True),
+        ("all ddl", Action.CREATE_SEQUENCE, False),
+        ("rename table", Action.RENAME_TABLES, True),
+    ],
+)
+def test_a_job_has_the_event_of_its_kind(event: str, action: Action, dropped: bool) -> None:
+    assert EventFilter([rule("a*", "", [event], "Ignore")]).passes_ddl("a", "t", action, "text") is not dropped
+
+
+def test_a_sql_pattern_is_asked_of_ddl_only() -> None:
+    rules = EventFilter([rule("a", "t", ["all"], "Do", ("ADD COLUMN",))])
+    assert rules.rows("a", "t") == {"insert", "update", "delete"}
+    assert rules.passes_ddl("a", "t", Action.ADD_COLUMN, "alter table t add column c int")
+    assert not rules.passes_ddl("a", "t", Action.DROP_COLUMN, "alter table t drop column c")
+
+
+def test_a_rule_can_stop_the_pipeline() -> None:
+    rules = EventFilter([rule("a", "t", ["truncate table"], "Error")])
+    assert rules.rows("a", "t") == {"insert", "update", "delete"}
+    with pytest.raises(Permanent, match="truncate table"):
+        rules.passes_ddl("a", "t", Action.TRUNCATE_TABLE, "TRUNCATE TABLE t")
+
+
+@pytest.mark.parametrize(
+    ("rules", "message"),
+    [
+        ([rule("a", "t", ["insret"], "Ignore")], "did you mean `insert`"),
+        ([rule("a", "t", ["insert"], "Ignore"), rule("A", "T", ["delete"], "Ignore")], "the same patterns"),
+        ([rule("a", "t", [], "Do", ("x",))], "lets nothing through"),
+        ([rule("a*b", "t", ["insert"], "Ignore")], "may only end"),
+        ([rule("~(", "t", ["insert"], "Ignore")], "not a regular expression"),
+    ],
+)
+def test_what_is_wrong_is_named(rules: list[EventRule], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        EventFilter(rules)

@@ -1,0 +1,69 @@
+"""Routes: precedence, ambiguity, and the columns that tell merged tables apart."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from binlake.config.rules import RouteRule
+from binlake.errors import ConfigError
+from binlake.filter.routes import Routes
+
+
+def routes(*rules: dict[str, Any], source: str = "") -> Routes:
+    return Routes([RouteRule.model_validate(rule) for rule in rules], source)
+
+
+def test_a_rule_for_tables_beats_one_for_the_database() -> None:  # S4-05
+    found = routes(
+        {"schema-pattern": "s*", "target-schema": "all"},
+        {"schema-pattern": "s1", "table-pattern": "t?", "target-schema": "xs1", "target-table": "t"},
+    )
+    assert found.table("s1", "t1") == ("xs1", "t")
+    assert found.table("S1", "T2") == ("xs1", "t")
+    assert found.table("s1", "other") == ("all", "other")
+    assert found.table("s2", "t1") == ("all", "t1")
+    assert found.table("x", "t1") == ("x", "t1")
+    assert found.database("s1") == "all"
+    assert found.database("x") == "x"
+
+
+def test_ranges_and_regular_expressions() -> None:
+    found = routes(
+        {"schema-pattern": "s[0-3]", "target-schema": "low"},
+        {"schema-pattern": "s[!0-3]", "target-schema": "high"},
+        {"schema-pattern": "~^r[0-9]+$", "table-pattern": "~^t_", "target-schema": "re"},
+        {"schema-pattern": "p.q", "target-schema": "dot"},
+    )
+    assert [found.database(name) for name in ("s2", "s7", "s", "pxq", "p.q")] == ["low", "high", "s", "pxq", "dot"]
+    assert found.table("R12", "t_9") == ("re", "t_9")
+    assert found.table("r12", "u") == ("r12", "u")
+
+
+def test_two_rules_of_equal_rank_are_an_error_that_names_them() -> None:  # S4-05
+    found = routes(
+        {"schema-pattern": "s*", "table-pattern": "t*", "target-schema": "a"},
+        {"schema-pattern": "s1", "table-pattern": "t1", "target-schema": "b"},
+    )
+    assert found.table("s2", "t1") == ("a", "t1")
+    with pytest.raises(ConfigError, match=r"equal rank.*s1\.t1.*s\*/t\*, s1/t1"):
+        found.table("s1", "t1")
+    with pytest.raises(ConfigError, match="same patterns"):
+        routes({"schema-pattern": "S", "target-schema": "a"}, {"schema-pattern": "s", "target-schema": "b"})
+
+
+def test_extract_columns_in_the_originals_order() -> None:
+    rule = {
+        "schema-pattern": "shard_*", "table-pattern": "*", "target-schema": "all", "target-table": "t",
+        "extract-table": {"table-regexp": "t_(.*)_(.*)", "target-column": "c_table"},
+        "extract-schema": {"schema-regexp": "shard_(.*)", "target-column": "c_schema"},
+        "extract-source": {"source-regexp": "(.*)", "target-column": "c_source"},
+    }  # fmt: skip
+    found = routes(rule, source="orders")
+    values = [(e.column, e.value) for e in found.extracted("shard_01", "t_a_b")]
+    assert values == [("c_table", "ab"), ("c_schema", "01"), ("c_source", "orders")]
+    assert found.extracted("shard_01", "other")[0].value == ""
+    assert found.extracted("x", "t") == ()
+    with pytest.raises(ConfigError, match="not a regular expression"):
+        routes({**rule, "extract-table": {"table-regexp": "(", "target-column": "c"}})

@@ -1,0 +1,60 @@
+"""Whether PD answers: it gives timestamps. One that only tells who it is does not answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import grpc
+import pytest
+
+from binlake.config.model import Source
+from binlake.errors import SourceUnavailable
+from binlake.placement import PdClient, pd_answers
+from binlake.wire import pd_pb2 as pb
+from binlake.wire.pd_pb2_grpc import PDServicer, add_PDServicer_to_server
+
+NOT_READY = pb.ResponseHeader(cluster_id=7, error=pb.Error(type=pb.NOT_BOOTSTRAPPED, message="not bootstrapped"))
+FOLLOWER = pb.ResponseHeader(cluster_id=7)
+
+
+class Leaderless(PDServicer):
+    """A member of a PD without a leader, as it answers."""
+
+    def __init__(self, header: pb.ResponseHeader) -> None:
+        self.header = header
+
+    def GetMembers(self, request: pb.GetMembersRequest, context: grpc.ServicerContext) -> pb.GetMembersResponse:  # noqa: ARG002
+        members = [pb.Member(name=f"pd-{number}", member_id=number) for number in (1, 2, 3)]
+        return pb.GetMembersResponse(header=self.header, members=members)
+
+    def Tso(self, requests: Iterator[pb.TsoRequest], context: grpc.ServicerContext) -> Iterator[pb.TsoResponse]:
+        next(requests)
+        context.abort(grpc.StatusCode.UNKNOWN, "not leader")
+        yield pb.TsoResponse()
+
+
+@pytest.fixture
+def url(request: pytest.FixtureRequest) -> Iterator[str]:
+    server = grpc.server(ThreadPoolExecutor(2))
+    add_PDServicer_to_server(Leaderless(request.param), server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    yield f"http://127.0.0.1:{port}"
+    server.stop(None).wait()
+
+
+@pytest.mark.parametrize("url", [NOT_READY, FOLLOWER], indirect=True, ids=["not-bootstrapped", "no-leader"])
+def test_a_pd_without_a_leader_does_not_answer(url: str) -> None:
+    # S3-10
+    assert not pd_answers(Source.model_validate({"pd-urls": [url], "timeout-s": 5}))
+
+
+@pytest.mark.parametrize("url", [NOT_READY], indirect=True)
+def test_an_error_in_the_header_of_members_is_told(url: str) -> None:
+    pd = PdClient([url], 5)
+    try:
+        with pytest.raises(SourceUnavailable, match="not bootstrapped"):
+            pd.cluster_id()
+    finally:
+        pd.close()
