@@ -58,11 +58,12 @@ def net_changes(
     `filled`: what a row written before ADD COLUMN holds in a key column that its image lacks; the images of the
     result have it. Raises SchemaError for an event with the wrong images, KeyError for an image without a key column.
     """
-    ordered = sorted((_completed(event, filled or {}) for event in events), key=lambda event: event.place)
+    ordered = sorted((completed(event, filled or {}) for event in events), key=lambda event: event.place)
     return _counted(ordered, identity) if identity.kind == "row" else _last_images(ordered, identity)
 
 
-def _completed(event: RowEvent, filled: Mapping[str, str | None]) -> RowEvent:
+def completed(event: RowEvent, filled: Mapping[str, str | None]) -> RowEvent:
+    """The event with the columns of `filled` that its images lack."""
     if not filled:
         return event
     before, after = (None if image is None else {**filled, **image} for image in (event.before, event.after))
@@ -84,13 +85,13 @@ class _Seen:
 def _last_images(events: list[RowEvent], identity: Identity) -> list[NetChange]:
     seen: dict[str, _Seen] = {}
     for event in events:
-        for key, before, after in _by_key(event, identity):
+        for key, before, after in by_key(event, identity):
             entry = _visit(seen, key, event)
             entry.before, entry.after = entry.before or before, after
     return [_net_keyed(key, entry, identity) for key, entry in seen.items()]
 
 
-def _by_key(event: RowEvent, identity: Identity) -> Iterator[tuple[str, Row | None, Row | None]]:
+def by_key(event: RowEvent, identity: Identity) -> Iterator[tuple[str, Row | None, Row | None]]:
     """(key, before, after) parts of an event; the delete of a moved key comes first."""
     before, after = event.images()
     old = None if before is None else row_key(before, identity.columns)

@@ -3,19 +3,24 @@
 Text goes in and out in columns (Arrow); the plain functions in `literal` are the reference that tests compare with.
 """
 
-from binlake.statement.batch import UNCHECKED, Phase, StatementBatch, statement_digest
+from binlake.statement.batch import PHASES, UNCHECKED, Phase, StatementBatch, statement_digest
 from binlake.statement.columns import images_from_maps, images_from_rows
+from binlake.statement.kept import KeptStatements, kept_prefix, kept_table
 from binlake.statement.limits import MAX_STATEMENT_BYTES, BatchLimits
 from binlake.statement.render import TableStatements
 
 __all__ = [
     "MAX_STATEMENT_BYTES",
+    "PHASES",
     "UNCHECKED",
     "BatchLimits",
+    "KeptStatements",
     "Phase",
     "StatementBatch",
     "TableStatements",
     "images_from_maps",
     "images_from_rows",
+    "kept_prefix",
+    "kept_table",
     "statement_digest",
 ]

@@ -6,18 +6,34 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Literal
+from typing import Final, Literal
 
 UNCHECKED = -1
 """In `expect`: the number of affected rows says nothing (REPLACE counts removed rows too)."""
 
 
+REPLACED: Final = "replaced"
+"""The kind of a DDL that an operator put in the place of the source's."""
+INJECTED: Final = "injected"
+"""The kind of a DDL that an operator put between changes of the source."""
+
+
 class Phase(IntEnum):
-    """Order inside a segment (invariant 6): its DDL, then deletes, then writes."""
+    """What a batch does inside a segment (invariant 6): its DDL, then PHASES; or, in mode ordered, its changes.
+
+    KEEP copies what the target alone has of rows that are written anew, RESTORE puts it back (hazards R-12).
+    """
 
     DDL = 0
     DELETE = 1
     WRITE = 2
+    ORDERED = 3
+    KEEP = 4
+    RESTORE = 5
+
+
+PHASES = (Phase.KEEP, Phase.DELETE, Phase.WRITE, Phase.RESTORE)
+"""The order in which the batches of a segment are applied, with a barrier between two of them."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +41,10 @@ class StatementBatch:
     """One batch: `sql` runs in order, each statement must report `expect` affected rows (-1 = unchecked).
 
     After phase 2 of the segment `verify_sql` (empty = none) must return `verify_rows`. `rows` counts row changes.
+
+    Mode ordered only: rounds run one after the other, the batches of one `queue` of a round too, in order of `batch`;
+    `db` and `table` are empty where a batch has several. Once all rounds before `round` are downstream, every
+    transaction up to `whole_ts` is (0 = none).
     """
 
     segment: int
@@ -32,13 +52,16 @@ class StatementBatch:
     batch: int
     db: str
     table: str
-    kind: Literal["ddl", "delete", "replace", "insert"]
+    kind: Literal["ddl", "replaced", "injected", "delete", "replace", "upsert", "insert", "ordered", "keep", "restore"]
     sql: tuple[str, ...]
     expect: tuple[int, ...]
     verify_sql: str
     verify_rows: int
     rows: int
     digest: str
+    round: int = 0
+    queue: int = 0
+    whole_ts: int = 0
 
 
 def statement_digest(sql: Sequence[str]) -> str:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from binlake.schema import ColumnInfo
-from binlake.statement.literal import LiteralKind, literal_kind
+from binlake.statement.literal import FLOAT_MAX, FLOAT_MAX_LITERAL, LiteralKind, literal_kind
 
 Array = Any
 """A pyarrow Array of strings (pyarrow has no stubs)."""
@@ -85,16 +85,23 @@ def _literals(values: Array, kind: LiteralKind) -> Array:
 def _inner(values: Array, kind: LiteralKind) -> Array:
     """The text between a literal's marks."""
     values = values.cast(pa.large_string())
-    if kind in (LiteralKind.FLOAT, LiteralKind.DOUBLE):
+    if kind is LiteralKind.FLOAT:
+        return _real(_replaced(values, FLOAT_MAX, FLOAT_MAX_LITERAL))
+    if kind is LiteralKind.DOUBLE:
         return _real(values)
     return _escaped(values) if kind in (LiteralKind.TEXT, LiteralKind.JSON) else values
 
 
 def _escaped(values: Array) -> Array:
     for found, put in (("\\", "\\\\"), ("'", "\\'"), ("\0", "\\0")):
-        # Looking first is cheaper than copying a column that has nothing to escape.
-        if pc.any(pc.match_substring(values, found)).as_py():
-            values = pc.replace_substring(values, found, put)
+        values = _replaced(values, found, put)
+    return values
+
+
+def _replaced(values: Array, found: str, put: str) -> Array:
+    # Looking first is cheaper than copying a column that has nothing to replace.
+    if pc.any(pc.match_substring(values, found)).as_py():
+        return pc.replace_substring(values, found, put)
     return values
 
 

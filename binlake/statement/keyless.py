@@ -40,16 +40,25 @@ def image_conditions(values: Any, column: ColumnInfo, dialect: Dialect) -> Any:
     return pc.if_else(values.is_null(), _large(f"{quote_name(column.name)} IS NULL"), present)
 
 
+def exact_name(column: ColumnInfo) -> str:
+    """The column for comparisons with text literals: byte by byte where its collation takes texts for equal."""
+    name = quote_name(column.name)
+    if literal_kind(column) is LiteralKind.TEXT and column.tp in _CHARACTERS:
+        return f"CAST(CONVERT({name} USING utf8mb4) AS BINARY)"
+    return name
+
+
 def _template(column: ColumnInfo, dialect: Dialect) -> str:
     """The condition with a NUL byte where the literal goes."""
     name = quote_name(column.name)
     kind = literal_kind(column)
     if kind is LiteralKind.JSON:
-        same = f"JSON_EQUALS({name}, \0)" if dialect == "mariadb" else f"{name} = CAST(\0 AS JSON)"
-        return f"({name} IS NOT NULL AND {same})"
-    if kind is LiteralKind.TEXT and column.tp in _CHARACTERS:
-        exact = f"CAST(CONVERT({name} USING utf8mb4) AS BINARY)"
-        return f"{name} <=> \0 AND {exact} <=> CAST(\0 AS BINARY)"
+        if dialect != "mariadb":
+            return f"({name} IS NOT NULL AND {name} = CAST(\0 AS JSON))"
+        # JSON_EQUALS tells nothing about values nested deeper than 31: those are found by their text.
+        return f"({name} IS NOT NULL AND (JSON_EQUALS({name}, \0) OR CAST({name} AS BINARY) = CAST(\0 AS BINARY)))"
+    if exact_name(column) != name:
+        return f"{name} <=> \0 AND {exact_name(column)} <=> CAST(\0 AS BINARY)"
     return f"{name} <=> \0"
 
 

@@ -27,6 +27,9 @@ class LiteralKind(Enum):
 
 _NUMBERS = t.INTEGERS | {t.NEWDECIMAL, t.YEAR}
 
+FLOAT_MAX, FLOAT_MAX_LITERAL = "3.4028235e38", "3.4028234663852886e38"
+"""The shortest text of the greatest FLOAT is, read as a double, above it: MariaDB refuses it as out of range."""
+
 
 def literal_kind(column: ColumnInfo) -> LiteralKind:
     """The kind of a column; temporal, ENUM and SET values are quoted text."""
@@ -47,7 +50,9 @@ def value_literal(text: str | None, kind: LiteralKind) -> str:
         return "NULL"
     if kind is LiteralKind.NUMBER:
         return text
-    if kind in (LiteralKind.FLOAT, LiteralKind.DOUBLE):
+    if kind is LiteralKind.FLOAT:
+        return _real(text.replace(FLOAT_MAX, FLOAT_MAX_LITERAL))
+    if kind is LiteralKind.DOUBLE:
         return _real(text)
     if kind is LiteralKind.BINARY:
         return f"X'{text}'"

@@ -1,6 +1,6 @@
-"""Batches for one table: multi-row REPLACE and DELETE by key, exact DELETE and INSERT for tables without a key.
+"""Batches for one table: multi-row writes and DELETE by key, exact DELETE and INSERT for tables without a key.
 
-Sources: DESIGN 3.6, 4; hazards R-12, R-44. Generated columns are never written. A batch ends where
+Sources: DESIGN 3.6, 4; hazards R-12, R-44. A column that the target computes is never written. A batch ends where
 its limits say (`limits`), so that it stays below the server's max_allowed_packet.
 """
 
@@ -13,19 +13,20 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from binlake.codec.batch import key_text
+from binlake.codec import key_text
 from binlake.errors import Permanent, SchemaError
 from binlake.schema import ColumnInfo, TableDef
 from binlake.statement.batch import UNCHECKED, Phase, StatementBatch, statement_digest
 from binlake.statement.columns import match_column, tuples, value_tuples
-from binlake.statement.keyless import Dialect, image_conditions
+from binlake.statement.keyless import Dialect, exact_name, image_conditions
 from binlake.statement.limits import BatchLimits
 from binlake.statement.literal import qualified, quote_name
+from binlake.statement.written import key_columns, written_columns
 
 Images = Mapping[str, Any]
 """Column name -> Arrow array of canonical text, all of one length."""
 
-Kind = Literal["delete", "replace", "insert"]
+Kind = Literal["delete", "replace", "upsert", "insert"]
 
 _SHOWN = 200
 
@@ -34,7 +35,7 @@ class TableStatements:
     """Renders the batches of `table` (its definition after routing, valid at `segment`).
 
     Batch numbers count from `first_batch` on, per call order. Raises SchemaError when a column of the table is
-    missing in the images, Permanent for a row that no packet of the server can hold.
+    missing in the images, Permanent for a row that no packet of the server can hold. `plain`: outside safe mode.
     """
 
     def __init__(
@@ -45,42 +46,52 @@ class TableStatements:
         dialect: Dialect = "mariadb",
         limits: BatchLimits | None = None,
         first_batch: int = 0,
+        plain: bool = False,
     ) -> None:
         self._table = table
         self._segment = segment
         self._dialect: Dialect = dialect
         self._limits = limits or BatchLimits()
         self._next = first_batch
+        # With one unique key a row meets at most the row that it replaces: both forms leave the same (docs/apply.md),
+        # and what the statement does not name stays as it is.
+        self._updates = (plain or bool(table.kept)) and len(table.unique_keys()) == 1
         self._name = qualified(table.db, table.name)
-        self._columns = [c for c in table.row_columns if not c.is_generated]
-        self._keys = [_column(table, name) for name in table.identity().columns]
-        names = _names(self._keys)
-        self._key_names = names if len(self._keys) == 1 else f"({names})"
+        self._columns = written_columns(table, dialect)
+        self._keys = key_columns(table)
+        self._key_names = _tuple([quote_name(column.name) for column in self._keys])
+        self._exact_names = _tuple([exact_name(column) for column in self._keys])
+        self._is_checked_exactly = self._exact_names != self._key_names
 
     @property
     def next_batch(self) -> int:
         """The number that the next batch will get."""
         return self._next
 
-    def replaces(self, images: Images) -> Iterator[StatementBatch]:
-        """REPLACE of full final images; after phase 2 each key must be there once. For tables with a key only."""
-        self._require_key("replace")
-        head = f"REPLACE INTO {self._name} ({_names(self._columns)}) VALUES "
+    def writes(self, images: Images, *, anew: bool = False) -> Iterator[StatementBatch]:
+        """Full final images; after phase 2 each key must be there once. For tables with a key only.
+
+        REPLACE; where the identity is the only unique key INSERT … ON DUPLICATE KEY UPDATE outside safe mode, and in
+        tables with columns of the target's own, but for rows written `anew`: those of another row's origin.
+        """
+        updates = self._updates and not anew
+        kind: Kind = "upsert" if updates else "replace"
+        self._require_key(kind)
+        verb, tail = ("INSERT", self._on_duplicate()) if updates else ("REPLACE", "")
+        head = f"{verb} INTO {self._name} ({_names(self._columns)}) VALUES "
         values = self._value_tuples(images)
         keys = self._key_tuples(images)
-        for start, stop in self._cuts(values, keys):
-            sql = head + _joined(values, start, stop)
+        for start, stop in self._limits.cuts(values, keys, times=(1, 1 + self._is_checked_exactly)):
+            sql = head + _joined(values, start, stop) + tail
             self._require_taken(sql, images, start)
-            yield self._batch(
-                Phase.WRITE, "replace", (sql,), (UNCHECKED,), stop - start, self._count_sql(keys, start, stop)
-            )
+            yield self._batch(Phase.WRITE, kind, (sql,), (UNCHECKED,), stop - start, self._count_sql(keys, start, stop))
 
     def deletes(self, images: Images) -> Iterator[StatementBatch]:
         """DELETE by key; `images` need the key columns only. For tables with a key only."""
         self._require_key("delete")
         keys = self._key_tuples(images)
         head = f"DELETE FROM {self._name} WHERE {self._key_names} IN ("
-        for start, stop in self._cuts(keys):
+        for start, stop in self._limits.cuts(keys):
             sql = f"{head}{_joined(keys, start, stop)})"
             self._require_taken(sql, images, start)
             yield self._batch(Phase.DELETE, "delete", (sql,), (UNCHECKED,), stop - start)
@@ -90,7 +101,7 @@ class TableStatements:
         head = f"INSERT INTO {self._name} ({_names(self._columns)}) VALUES "
         repeated = pa.array(np.repeat(np.arange(len(copies)), np.asarray(copies, dtype=np.int64)))
         values = self._value_tuples(images).take(repeated)
-        for start, stop in self._cuts(values):
+        for start, stop in self._limits.cuts(values):
             sql = head + _joined(values, start, stop)
             self._require_taken(sql, images, repeated[start].as_py())
             yield self._batch(Phase.WRITE, "insert", (sql,), (stop - start,), stop - start)
@@ -102,7 +113,7 @@ class TableStatements:
         head, empty = pa.scalar(f"DELETE FROM {self._name} WHERE ", pa.large_string()), pa.scalar("", pa.large_string())
         limit = pa.scalar(" LIMIT ", pa.large_string())
         statements = pc.binary_join_element_wise(head, conditions, limit, limits, empty)
-        for start, stop in self._cuts(statements):
+        for start, stop in self._limits.cuts(statements):
             sql = tuple(statements.slice(start, stop - start).to_pylist())
             for row, statement in enumerate(sql, start):
                 self._require_taken(statement, images, row)
@@ -123,16 +134,10 @@ class TableStatements:
         place = (self._segment, phase, number, self._table.db, self._table.name)
         return StatementBatch(*place, kind, sql, expect, verify_sql, verify_rows, rows, statement_digest(sql))
 
-    def _cuts(self, *texts: Any) -> Iterator[tuple[int, int]]:
-        sizes = np.max([np.asarray(pc.binary_length(text)) for text in texts], axis=0) + 1
-        ends = np.cumsum(sizes)
-        start, total = 0, len(ends)
-        while start < total:
-            before = int(ends[start - 1]) if start else 0
-            fits = int(np.searchsorted(ends, before + self._limits.bytes, side="right"))
-            stop = min(start + self._limits.rows, max(fits, start + 1), total)
-            yield start, stop
-            start = stop
+    def _on_duplicate(self) -> str:
+        # The key too: a collation may take another text for the same.
+        names = [quote_name(column.name) for column in self._columns]
+        return " ON DUPLICATE KEY UPDATE " + ",".join(f"{name}=VALUES({name})" for name in names)
 
     def _value_tuples(self, images: Images) -> Any:
         return value_tuples([(self._image(images, column.name), column) for column in self._columns])
@@ -154,7 +159,10 @@ class TableStatements:
         return images[name]
 
     def _count_sql(self, keys: Any, start: int, stop: int) -> str:
-        return f"SELECT COUNT(*) FROM {self._name} WHERE {self._key_names} IN ({_joined(keys, start, stop)})"
+        """Counts the rows with these keys, texts byte by byte: the row of another batch may have an equal text."""
+        found = _joined(keys, start, stop)
+        sql = f"SELECT COUNT(*) FROM {self._name} WHERE {self._key_names} IN ({found})"
+        return f"{sql} AND {self._exact_names} IN ({found})" if self._is_checked_exactly else sql
 
     def _require_taken(self, sql: str, images: Images, row: int) -> None:
         """Only a statement of one row can be too long: `row` is its place in `images`."""
@@ -174,15 +182,16 @@ class TableStatements:
             raise SchemaError(f"{kind} by key needs a table with a primary or unique key", where=where)
 
 
-def _column(table: TableDef, name: str) -> ColumnInfo:
-    column = table.column(name)
-    if column is None:
-        raise SchemaError("a key names a column that its table lacks", where={"table": table.name, "column": name})
-    return column
-
-
 def _names(columns: Sequence[ColumnInfo]) -> str:
     return ",".join(quote_name(column.name) for column in columns)
+
+
+def _tuple(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"({','.join(names)})"
+
+
+def _sizes(texts: Any) -> Any:
+    return np.asarray(pc.binary_length(texts)) + 1
 
 
 def _joined(texts: Any, start: int, stop: int) -> str:

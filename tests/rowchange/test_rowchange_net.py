@@ -40,7 +40,7 @@ def summary(changes: list[NetChange]) -> set[tuple[str, str, str | None]]:
 A, B, C = row(1, "a"), row(1, "b"), row(1, "c")
 
 
-# data-migration 1.3, 6.1, 6.2: what two changes of one key make
+# S4-09, data-migration 1.3, 6.1, 6.2: what two changes of one key make
 @pytest.mark.parametrize(
     ("pairs", "expected"),
     [
@@ -62,11 +62,24 @@ def test_combinations_of_one_key(
     assert (change.mutations, change.first_commit_ts, change.last_commit_ts) == (len(pairs), 1, len(pairs))
 
 
-def test_an_update_that_moves_the_key_ends_one_key_and_writes_another() -> None:
+def test_the_documents_six_changes_are_two() -> None:
+    # S4-08, S0-21: six statements in mode ordered (tests/ordered), two net changes here
+    pairs = [
+        (None, A),
+        (None, row(2, "b")),
+        (A, C),
+        (row(2, "b"), row(2, "d")),
+        (row(2, "d"), None),
+        (None, row(2, "c")),
+    ]
+    assert summary(net(KEY, *pairs)) == {("replace", '["1"]', "c"), ("replace", '["2"]', "c")}
+
+
+def test_an_update_that_moves_the_key_ends_one_key_and_writes_another() -> None:  # S4-10
     assert summary(net(KEY, (row(1, "a"), row(3, "c")))) == {("delete", '["1"]', None), ("replace", '["3"]', "c")}
 
 
-def test_a_key_that_moves_away_and_back_is_written_and_its_guest_place_deleted() -> None:
+def test_a_key_that_moves_away_and_back_is_written_and_its_guest_place_deleted() -> None:  # S4-10
     changes = net(KEY, (row(1, "a"), row(2, "a")), (row(2, "a"), row(1, "a")))
     assert summary(changes) == {("delete", '["2"]', None), ("replace", '["1"]', "a")}
 

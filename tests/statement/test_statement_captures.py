@@ -9,11 +9,11 @@ import pytest
 from support.mariadb import MariaDb
 
 from binlake.capture import Capture
-from binlake.config.model import Filter, Target
+from binlake.config.model import Target
 from binlake.ddl import SourceDdl, map_ddl
 from binlake.downstream.definitions import require_definitions
 from binlake.downstream.session import Session
-from binlake.filter import TableFilter
+from binlake.filter import Rules
 from binlake.schema import ColumnInfo, DdlJob, SchemaState, TableDef
 from binlake.schema import mysqltypes as t
 from binlake.statement import BatchLimits, TableStatements, images_from_rows
@@ -32,7 +32,7 @@ def create_tables(session: Session, jobs: list[DdlJob]) -> SchemaState:
     """Run the history's own DDL texts; the schema at the end."""
     logged = [DdlBinlog(job.finished_ts, job.start_ts, job.id, 5, job.query) for job in jobs]
     placed = [(job.finished_ts, job) for job in jobs]
-    for row in plan_ddls(SchemaState(), logged, placed, TableFilter(Filter())):
+    for row in plan_ddls(SchemaState(), logged, placed, Rules()):
         if not row.reason:
             source = SourceDdl(row.commit_ts, row.db, row.table, row.query, row.before, row.after)
             for statement in map_ddl(source, "mariadb").sql:
@@ -46,7 +46,7 @@ def fill(session: Session, table: TableDef, images: list[dict[str, str | None]])
         images_from_rows(images, [c.name for c in table.row_columns]),
     )
     keyless = table.identity().kind == "row"
-    for batch in out.inserts(columns, [1] * len(images)) if keyless else out.replaces(columns):
+    for batch in out.inserts(columns, [1] * len(images)) if keyless else out.writes(columns):
         for sql in batch.sql:
             session.execute(sql)
         if batch.verify_sql:
@@ -84,7 +84,7 @@ def test_rows_of_all_kinds_of_keys_come_back_as_they_were(empty_mariadb: MariaDb
             table = state.find(content["schema"], content["name"])
             if table is None or table.kind != "table" or not content["rows"]:
                 continue
-            require_definitions(session, [table], "mariadb")
+            require_definitions(session, Target(db_type="mariadb"), [table])
             images = [dict(zip(content["columns"], map(canonical, row), strict=True)) for row in content["rows"]]
             fill(session, table, images)
             columns = ", ".join(shown(column) for column in table.row_columns)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support.mariadb import MariaDb, execute, rows
 from support.tabledefs import col, table
 
+from binlake.codec.floats import float_text
 from binlake.schema import ColumnInfo
 from binlake.schema import mysqltypes as t
 from binlake.statement.columns import images_from_maps, match_column, tuples, value_column, value_tuples
@@ -32,7 +33,9 @@ COLUMNS = {
         col("time", t.DATETIME, decimal=3),
     ).columns
 }
-NUMBERS = st.one_of(st.none(), st.floats(allow_nan=False, allow_infinity=False, width=32).map(repr))
+NUMBERS = st.one_of(
+    st.none(), st.just("3.4028235e38"), st.floats(allow_nan=False, allow_infinity=False, width=32).map(repr)
+)
 TEXTS = st.one_of(st.none(), st.text(st.characters(exclude_categories=("Cs",)), max_size=20))
 HEX = st.one_of(st.none(), st.binary(max_size=9).map(lambda b: b.hex().upper()))
 
@@ -66,6 +69,10 @@ def test_columns_give_the_text_of_the_plain_functions(name: str, data: st.DataOb
         ("int", "-9223372036854775808", "-9223372036854775808"),
         ("dec", "1.1000", "1.1000"),
         ("float", "1.1", "1.1e0"),
+        # the shortest text of the greatest FLOAT would be refused as out of range
+        ("float", "3.4028235e38", "3.4028234663852886e38"),
+        ("float", "-3.4028235e38", "-3.4028234663852886e38"),
+        ("double", "3.4028235e38", "3.4028235e38"),
         ("double", "-0", "-0e0"),
         ("double", "1e300", "1e300"),
         ("text", "it's \\ \0", "'it\\'s \\\\ \\0'"),
@@ -107,9 +114,10 @@ def test_mariadb_reads_quoted_text_back(mariadb: MariaDb, texts: list[str]) -> N
 @pytest.mark.mariadb
 @settings(max_examples=20, deadline=None)
 @given(st.lists(st.floats(allow_nan=False, allow_infinity=False, width=32), min_size=1, max_size=20))
+@example([3.4028234663852886e38, -3.4028234663852886e38, 1.401298464324817e-45])
 def test_mariadb_keeps_and_finds_every_float(mariadb: MariaDb, numbers: list[float]) -> None:
     # hazards R-44: what was written is matched, for FLOAT and for DOUBLE
-    texts = [repr(number) for number in numbers]
+    texts = [float_text(number) for number in numbers]
     execute(mariadb, "CREATE DATABASE IF NOT EXISTS lit", "CREATE OR REPLACE TABLE lit.f (n INT, f FLOAT, d DOUBLE)")
     values = [(value_literal(x, LiteralKind.FLOAT), value_literal(x, LiteralKind.DOUBLE)) for x in texts]
     execute(mariadb, "INSERT INTO lit.f VALUES " + ",".join(f"({n},{f},{d})" for n, (f, d) in enumerate(values)))

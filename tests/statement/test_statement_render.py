@@ -10,6 +10,8 @@ import pytest
 from support.mariadb import MariaDb, execute, rows
 from support.tabledefs import col, key, primary, table
 
+from binlake.config.model import Target
+from binlake.downstream import Session
 from binlake.errors import Permanent, SchemaError
 from binlake.schema import TableDef
 from binlake.schema import mysqltypes as t
@@ -76,21 +78,31 @@ def test_text_of_batches(name: str) -> None:
     if name == "heap":
         batches = [*out.image_deletes(given, [1, 2]), *out.inserts(given, [2, 1])]
     else:
-        batches = [*out.deletes(given), *out.replaces(given)]
+        batches = [*out.deletes(given), *out.writes(given)]
     assert golden_text(batches) == (GOLDEN / f"{name}.sql").read_text(encoding="utf-8")
+
+
+def test_text_outside_safe_mode() -> None:
+    # S4-37, R-59: no REPLACE where the identity is the only unique key; elsewhere it stays
+    given = images(ORDERS, ORDER_ROWS)
+    text = golden_text(TableStatements(ORDERS, 3, plain=True).writes(given))
+    assert text == (GOLDEN / "orders_plain.sql").read_text(encoding="utf-8")
+    both = table("both", col("id", not_null=True), col("c"), keys=(primary("id"), key("more", "c")))
+    row = images(both, [{"id": "1", "c": "2"}])
+    assert [b.kind for b in TableStatements(both, 3, plain=True).writes(row)] == ["replace"]
 
 
 def test_batches_are_bounded_by_rows_and_by_bytes() -> None:
     many = images(ORDERS, [{**ORDER_ROWS[0], "id": str(n)} for n in range(1000)])
-    by_rows = list(TableStatements(ORDERS, 0, limits=BatchLimits(300)).replaces(many))
+    by_rows = list(TableStatements(ORDERS, 0, limits=BatchLimits(300)).writes(many))
     assert [b.rows for b in by_rows] == [300, 300, 300, 100]
     assert [b.batch for b in by_rows] == [0, 1, 2, 3]
-    by_bytes = list(TableStatements(ORDERS, 0, limits=BatchLimits(300, 4000)).replaces(many))
+    by_bytes = list(TableStatements(ORDERS, 0, limits=BatchLimits(300, 4000)).writes(many))
     assert sum(b.rows for b in by_bytes) == 1000
     assert max(len(b.sql[0]) for b in by_bytes) < 4300
     # one row that is larger than the bound still travels
     smallest = TableStatements(ORDERS, 0, limits=BatchLimits(bytes=1))
-    assert [b.rows for b in smallest.replaces(images(ORDERS, ORDER_ROWS))] == [1, 1]
+    assert [b.rows for b in smallest.writes(images(ORDERS, ORDER_ROWS))] == [1, 1]
 
 
 def test_a_statement_fits_into_a_packet_and_a_row_that_cannot_is_named() -> None:
@@ -98,14 +110,14 @@ def test_a_statement_fits_into_a_packet_and_a_row_that_cannot_is_named() -> None
     packet = 1 << 20
     limits = BatchLimits.of(100_000, packet)
     many = images(ORDERS, [{**ORDER_ROWS[0], "id": str(n)} for n in range(20_000)])
-    batches = list(TableStatements(ORDERS, 0, limits=limits).replaces(many))
+    batches = list(TableStatements(ORDERS, 0, limits=limits).writes(many))
     assert len(batches) > 1
     assert max(len(b.sql[0].encode()) for b in batches) < packet
     assert max(len(b.verify_sql.encode()) for b in batches) < packet
     text = next(c.name for c in ORDERS.columns if ORDER_ROWS[0][c.name] is not None and c.tp in t.STRINGS)
     wide = images(ORDERS, [ORDER_ROWS[0], {**ORDER_ROWS[0], "id": "77", text: "é" * (packet // 2)}])
     with pytest.raises(Permanent, match=rf"10\d{{5}} bytes.*{packet} bytes.*table=.*77") as caught:
-        list(TableStatements(ORDERS, 0, limits=limits).replaces(wide))
+        list(TableStatements(ORDERS, 0, limits=limits).writes(wide))
     assert "max_allowed_packet" in caught.value.hint
 
 
@@ -120,21 +132,21 @@ def test_a_row_without_a_key_that_no_packet_holds_is_shown_shortened(write: str)
 
 def test_a_batch_knows_its_place_and_digest() -> None:
     out = TableStatements(ORDERS, 4, first_batch=7)
-    (batch,) = out.replaces(images(ORDERS, ORDER_ROWS))
+    (batch,) = out.writes(images(ORDERS, ORDER_ROWS))
     assert (batch.segment, batch.phase, batch.batch, batch.db, batch.table) == (4, Phase.WRITE, 7, "d", "or`ders")
     assert batch.digest == statement_digest(batch.sql) != statement_digest((batch.sql[0] + " ",))
     assert out.next_batch == 8
 
 
 def test_nothing_gives_no_batch() -> None:
-    assert list(TableStatements(ORDERS, 0).replaces(images(ORDERS, []))) == []
+    assert list(TableStatements(ORDERS, 0).writes(images(ORDERS, []))) == []
 
 
 def test_by_key_needs_a_key_and_all_columns() -> None:
     with pytest.raises(SchemaError, match="needs a table with a primary or unique key"):
-        list(TableStatements(HEAP, 0).replaces(images(HEAP, HEAP_ROWS)))
+        list(TableStatements(HEAP, 0).writes(images(HEAP, HEAP_ROWS)))
     with pytest.raises(SchemaError, match="lacks a column"):
-        list(TableStatements(ORDERS, 0).replaces({"id": pa.array(["1"])}))
+        list(TableStatements(ORDERS, 0).writes({"id": pa.array(["1"])}))
 
 
 def run(server: MariaDb, batches: Iterable[StatementBatch]) -> None:
@@ -168,7 +180,7 @@ def test_mariadb_takes_replaces_and_deletes_by_key(empty_mariadb: MariaDb) -> No
     for table_def, values in ((ORDERS, ORDER_ROWS), (PAIRS, PAIR_ROWS)):
         # twice: a replay changes nothing
         for _ in range(2):
-            run(empty_mariadb, TableStatements(table_def, 0).replaces(images(table_def, values)))
+            run(empty_mariadb, TableStatements(table_def, 0).writes(images(table_def, values)))
     # MariaDB keeps no negative zero
     shown = rows(empty_mariadb, "SELECT id, c, amount, f, HEX(b), HEX(h), at, double_id FROM d.`or``ders` ORDER BY id")
     assert [tuple(map(str, row)) for row in shown] == [
@@ -179,6 +191,24 @@ def test_mariadb_takes_replaces_and_deletes_by_key(empty_mariadb: MariaDb) -> No
     assert rows(empty_mariadb, "SELECT k FROM d.pairs") == [("ü",)]
     run(empty_mariadb, TableStatements(ORDERS, 0).deletes(images(ORDERS, ORDER_ROWS)))
     assert rows(empty_mariadb, "SELECT COUNT(*) FROM d.`or``ders`") == [(0,)]
+
+
+@pytest.mark.mariadb
+def test_a_key_that_another_batch_took_for_its_own_is_missed(empty_mariadb: MariaDb) -> None:
+    # the definitions say utf8mb4_bin, the target takes a, A and 'a ' for one; each alone would be found
+    named = table("named", col("k", t.VARCHAR, not_null=True, flen=20), col("v"), keys=(primary("k"),))
+    execute(
+        empty_mariadb,
+        "CREATE DATABASE d",
+        "CREATE TABLE d.named (k VARCHAR(20) COLLATE utf8mb4_general_ci PRIMARY KEY, v INT)",
+    )
+    for other in ("A", "a "):
+        given = images(named, [{"k": "a", "v": "1"}, {"k": other, "v": "2"}])
+        batches = list(TableStatements(named, 0, limits=BatchLimits(rows=1)).writes(given))
+        assert len(batches) == 2
+        with pytest.raises(AssertionError, match="0,"):
+            run(empty_mariadb, batches)
+        run(empty_mariadb, batches[1:])
 
 
 @pytest.mark.mariadb
@@ -198,3 +228,22 @@ def test_mariadb_deletes_exactly_the_copies_of_an_image(empty_mariadb: MariaDb) 
     assert rows(empty_mariadb, "SELECT COUNT(*) FROM d.heap") == [(len(near),)]
     run(empty_mariadb, out.image_deletes(images(HEAP, near), [1] * len(near)))
     assert rows(empty_mariadb, "SELECT COUNT(*) FROM d.heap") == [(0,)]
+
+
+@pytest.mark.mariadb
+def test_json_too_deep_for_mariadbs_functions_is_held_and_found(empty_mariadb: MariaDb) -> None:
+    # S0-22: its check of JSON columns takes 31 levels; the source had checked the value
+    execute(
+        empty_mariadb,
+        "CREATE DATABASE d CHARACTER SET utf8mb4",
+        "CREATE TABLE d.heap (a FLOAT, j JSON, s TEXT, n BIGINT)",
+    )
+    deep: list[dict[str, str | None]] = [{**HEAP_ROWS[0], "j": "[" * n + "]" * n} for n in (31, 32, 100)]
+    session, out = Session(Target(db_type="mariadb", port=empty_mariadb.port)), TableStatements(HEAP, 0)
+    try:
+        batches = [*out.inserts(images(HEAP, deep), [1, 1, 1]), *out.image_deletes(images(HEAP, deep[1:]), [1, 1])]
+        affected = [session.execute(sql) for batch in batches for sql in batch.sql]
+        assert affected == [3, 1, 1]
+        assert session.rows("SELECT j FROM d.heap") == [(deep[0]["j"],)]
+    finally:
+        session.close()

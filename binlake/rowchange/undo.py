@@ -1,0 +1,41 @@
+"""What undoes a run of row changes: of each key its row before the first of them, and the row after the last.
+
+The counterpart of `net`: the same parts of each event, read from both ends. Whole rows (no key) are counted back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from binlake.rowchange.event import Row, RowEvent
+from binlake.rowchange.net import by_key, completed, net_changes
+from binlake.schema import Identity
+
+
+@dataclass(frozen=True)
+class Undo:
+    """One key: its row `before` the run and `after` it, None where there was none.
+
+    Tables without a key: `copies` rows of `before` come back, or of `after` go.
+    """
+
+    key: str
+    before: Row | None
+    after: Row | None
+    copies: int = 1
+
+
+def undo_changes(
+    events: Iterable[RowEvent], identity: Identity, filled: Mapping[str, str | None] | None = None
+) -> list[Undo]:
+    """The undo of one table's `events` (any order), for each key that they leave otherwise than they found it."""
+    if identity.kind == "row":
+        return [Undo(net.key, net.before, net.after, net.copies) for net in net_changes(events, identity, filled)]
+    first: dict[str, Row | None] = {}
+    last: dict[str, Row | None] = {}
+    for event in sorted((completed(event, filled or {}) for event in events), key=lambda event: event.place):
+        for key, before, after in by_key(event, identity):
+            first.setdefault(key, before)
+            last[key] = after
+    return [Undo(key, first[key], last[key]) for key in first if first[key] != last[key]]

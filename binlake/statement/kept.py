@@ -1,0 +1,123 @@
+"""What the target alone has of a row outlives its rewriting: copied before the segment's first write, put back last.
+
+Rule: hazards R-12. The copy is a table like the target's own, beside the ledger, so values keep their types and nothing
+of them passes through here. Why it is exact is proved in docs/apply.md (Tables of another shape).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from binlake.schema import TableDef
+from binlake.statement.batch import UNCHECKED, Phase, StatementBatch, statement_digest
+from binlake.statement.columns import match_column, tuples
+from binlake.statement.keyless import Dialect
+from binlake.statement.limits import BatchLimits
+from binlake.statement.literal import qualified, quote_name
+from binlake.statement.render import Images
+from binlake.statement.written import key_columns, written_columns
+
+
+def kept_prefix(replication: str) -> str:
+    """How the names of all copies of a replication begin."""
+    return f"binlake_kept_{_hash(replication)[:8]}_"
+
+
+def kept_table(replication: str, window: str, segment: int, db: str, table: str) -> str:
+    """The name of the copy for a table in a segment of a window, in the checkpoint's database."""
+    return kept_prefix(replication) + _hash("\0".join((window, str(segment), db, table)))[:16]
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+class KeptStatements:
+    """Batches of `table` that copy rows into `copy` (quoted) and put their own columns back.
+
+    Batch numbers count from `first_batch`, per call order.
+    """
+
+    def __init__(
+        self,
+        table: TableDef,
+        segment: int,
+        copy: str,
+        *,
+        dialect: Dialect = "mariadb",
+        limits: BatchLimits | None = None,
+        first_batch: int = 0,
+    ) -> None:
+        self._table = table
+        self._segment = segment
+        self._copy = copy
+        self._limits = limits or BatchLimits()
+        self._next = first_batch
+        self._name = qualified(table.db, table.name)
+        self._keys = key_columns(table)
+        self._written = [column.name for column in written_columns(table, dialect)]
+        self._copied = [*self._written, *table.kept]
+
+    @property
+    def next_batch(self) -> int:
+        """The number that the next batch will get."""
+        return self._next
+
+    def keeps(self, keys: Images) -> Iterator[StatementBatch]:
+        """Copy the rows of `keys` as they are; the rows stay locked until the transaction ends."""
+        names = ",".join(map(quote_name, self._copied))
+        head = f"INSERT INTO {self._copy} ({names}) SELECT {names} FROM {self._name} WHERE {self._key_names()} IN ("
+        texts = self._key_texts(keys)
+        for start, stop in self._limits.cuts(texts):
+            yield self._batch(Phase.KEEP, "keep", (f"{head}{_joined(texts, start, stop)}) FOR UPDATE",))
+
+    def restores(self, keys: Images) -> Iterator[StatementBatch]:
+        """Put back the values of rows that have the key they had."""
+        pairs = " AND ".join(f"t.{quote_name(c.name)}=k.{quote_name(c.name)}" for c in self._keys)
+        head = f"UPDATE {self._name} t JOIN {self._copy} k ON {pairs} SET {self._sets()}"
+        head += f" WHERE {self._key_names('t.')} IN ("
+        texts = self._key_texts(keys)
+        for start, stop in self._limits.cuts(texts):
+            yield self._batch(Phase.RESTORE, "restore", (f"{head}{_joined(texts, start, stop)})",))
+
+    def moved_restores(self, keys: Images, origins: Images) -> Iterator[StatementBatch]:
+        """Give the row of each of `keys` the values of the row that had the key of `origins`; a statement a row."""
+        head = f"UPDATE {self._name} t JOIN {self._copy} k SET {self._sets()} WHERE {self._key_names('t.')}="
+        middle = f" AND {self._key_names('k.')}="
+        parts = [_text(head), self._key_texts(keys), _text(middle), self._key_texts(origins), _text("")]
+        statements = pc.binary_join_element_wise(*parts)
+        for start in range(0, len(statements), self._limits.rows):
+            yield self._batch(Phase.RESTORE, "restore", tuple(statements.slice(start, self._limits.rows).to_pylist()))
+
+    def _sets(self) -> str:
+        kept = [f"t.{quote_name(name)}=k.{quote_name(name)}" for name in self._table.kept]
+        # A column that is named keeps its value: ON UPDATE CURRENT_TIMESTAMP would renew the source's.
+        same = [f"t.{name}=t.{name}" for name in map(quote_name, self._written)]
+        return ",".join([*kept, *same])
+
+    def _key_names(self, prefix: str = "") -> str:
+        names = ",".join(prefix + quote_name(column.name) for column in self._keys)
+        return names if len(self._keys) == 1 else f"({names})"
+
+    def _key_texts(self, keys: Images) -> Any:
+        literals = [match_column(keys[column.name], column) for column in self._keys]
+        return literals[0] if len(literals) == 1 else tuples(literals)
+
+    def _batch(self, phase: Phase, kind: Any, sql: Sequence[str]) -> StatementBatch:
+        # No row change of the source: these count none.
+        number, self._next = self._next, self._next + 1
+        place = (self._segment, phase, number, self._table.db, self._table.name, kind)
+        return StatementBatch(*place, tuple(sql), (UNCHECKED,) * len(sql), "", 0, 0, statement_digest(sql))
+
+
+def _joined(texts: Any, start: int, stop: int) -> str:
+    return ",".join(texts.slice(start, stop - start).to_pylist())
+
+
+def _text(value: str) -> Any:
+    return pa.scalar(value, pa.large_string())

@@ -1,0 +1,41 @@
+"""What was sealed is what is executed: one digest over all batches of a window, one over the text of each (R-62)."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, cast
+
+from binlake.errors import ImmutableWindow
+from binlake.statement.batch import Phase, StatementBatch, statement_digest
+
+INDEX = ("segment", "phase", "batch", "db", "table", "rows", "digest", "round", "queue", "whole_ts")
+"""The columns of a batch that the digest of a window covers."""
+
+
+def index_digest(rows: Iterable[Mapping[str, Any]]) -> str:
+    """SHA-256 (hex) of batches by their columns of INDEX, in order of their place: `statement` of an ApplyManifest."""
+    digest = hashlib.sha256()
+    for row in sorted(rows, key=lambda row: tuple(row[name] for name in INDEX[:3])):
+        digest.update("\0".join(str(row[name]) for name in INDEX).encode())
+        digest.update(b"\n")
+    return digest.hexdigest()
+
+
+def batch_values(batch: StatementBatch) -> dict[str, Any]:
+    """The fields of `batch` as plain values; `checked_batch` is the way back."""
+    return {**asdict(batch), "phase": int(batch.phase)}
+
+
+def checked_batch(row: Mapping[str, Any]) -> StatementBatch:
+    """The batch of `batch_values`. Raises ImmutableWindow when its text is not the one that was derived."""
+    sql = cast(Sequence[str], row["sql"])
+    if statement_digest(sql) != row["digest"]:
+        raise ImmutableWindow(
+            "a statement is not the one that was derived",
+            where={name: row[name] for name in INDEX[:5]},
+            hint="what holds the statements was changed: restore it (a Delta table by time travel), or run convert"
+            " again",
+        )
+    return StatementBatch(**{**row, "phase": Phase(row["phase"]), "sql": tuple(sql), "expect": tuple(row["expect"])})
