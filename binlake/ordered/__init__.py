@@ -1,0 +1,25 @@
+"""Row changes in commit order: which may run side by side, on which worker, as which SQL (DM's and the drainer's way).
+
+`keys` says what two changes could collide on, `causality` whether they do, `plan` makes rounds, queues and batches of
+it, `forms` and `merger` the SQL.
+"""
+
+from binlake.ordered.causality import Detector, Strategy, detector
+from binlake.ordered.forms import RowForms, Statement
+from binlake.ordered.keys import ChangeKeys, ConflictKey
+from binlake.ordered.merger import Change, Merger
+from binlake.ordered.plan import OrderedPlan, PlanOptions
+
+__all__ = [
+    "Change",
+    "ChangeKeys",
+    "ConflictKey",
+    "Detector",
+    "Merger",
+    "OrderedPlan",
+    "PlanOptions",
+    "RowForms",
+    "Statement",
+    "Strategy",
+    "detector",
+]

@@ -1,0 +1,157 @@
+"""The SQL of one row change: plain as the source did it, or safe, so that a repetition does no harm.
+
+Sources: data-migration 1.6, 6.5, tidb-binlog 5.10, S0-22; hazards R-44. A row is found by the primary key or a unique
+key that is not NULL, else by the first unique key whose values are all there, else by all its columns, compared
+exactly; LIMIT 1 always, so that of equal rows without a key one goes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from binlake.ddl.collations import Dialect
+from binlake.errors import SchemaError
+from binlake.ordered.keys import image_text
+from binlake.rowchange.event import Row
+from binlake.schema import ColumnInfo, IndexInfo, TableDef
+from binlake.schema import mysqltypes as t
+from binlake.statement.batch import UNCHECKED
+from binlake.statement.keyless import image_condition
+from binlake.statement.literal import LiteralKind, literal_kind, match_literal, qualified, quote_name, value_literal
+from binlake.statement.written import written_columns
+
+
+@dataclass(frozen=True)
+class Statement:
+    """One statement and the affected rows it must report (-1 = unchecked)."""
+
+    sql: str
+    expect: int = UNCHECKED
+
+
+@dataclass(frozen=True)
+class RowForms:
+    """Statements for rows of `table`, its definition at the target. Raises SchemaError for an image without a column.
+
+    A column that a row written before ADD COLUMN lacks has its origin default.
+    """
+
+    table: TableDef
+    dialect: Dialect
+
+    def insert(self, after: Row) -> Statement:
+        """INSERT INTO … VALUES (…)."""
+        return Statement(f"INSERT {self.into} {self.values(after)}", 1)
+
+    def replace(self, after: Row) -> Statement:
+        """REPLACE INTO … VALUES (…): the safe form of an insert."""
+        return Statement(f"REPLACE {self.into} {self.values(after)}")
+
+    def delete(self, before: Row) -> Statement:
+        """DELETE FROM … WHERE … LIMIT 1, safe as it is; a row without a key must be there."""
+        keyed = self._key_of(before) is not None
+        return Statement(f"DELETE FROM {self.name} WHERE {self.condition(before)} LIMIT 1", UNCHECKED if keyed else 1)
+
+    def update(self, before: Row, after: Row) -> Statement:
+        """UPDATE … SET all columns WHERE … LIMIT 1."""
+        values = zip(self.columns, self.literals(after), strict=True)
+        sets = ", ".join(f"{quote_name(column.name)} = {literal}" for column, literal in values)
+        # Servers count changed rows: one that is written as it was counts nothing.
+        checked = self._key_of(before) is None and self.literals(before) != self.literals(after)
+        sql = f"UPDATE {self.name} SET {sets} WHERE {self.condition(before)} LIMIT 1"
+        return Statement(sql, 1 if checked else UNCHECKED)
+
+    def safe_update(self, before: Row, after: Row) -> list[Statement]:
+        """DELETE of the old row where a key of it changes, then REPLACE of the new one."""
+        gone = [self.delete(before)] if self.moves(before, after) else []
+        return [*gone, self.replace(after)]
+
+    def moves(self, before: Row, after: Row) -> bool:
+        """True when the value of any unique key changes; for a table without a key to a row any change counts."""
+        if self.table.identity().kind == "row" or self._has_hidden_key:
+            return True
+        columns = (column for column in self._key_columns if column is not None)
+        return any(image_text(before, column) != image_text(after, column) for column in columns)
+
+    def condition(self, before: Row) -> str:
+        """What finds the row `before` and no other, but for equal rows of a table without a key."""
+        key = self._key_of(before)
+        if key is None:
+            parts = [image_condition(image_text(before, c), c, self.dialect) for c in self.columns]
+        else:
+            parts = [f"{quote_name(c.name)} = {match_literal(image_text(before, c), literal_kind(c))}" for c in key]
+        return " AND ".join(parts)
+
+    def is_keyed(self, before: Row) -> bool:
+        """True when a key finds the row."""
+        return self._key_of(before) is not None
+
+    def values(self, after: Row) -> str:
+        """`(1,'a')`."""
+        return f"({','.join(self.literals(after))})"
+
+    @cached_property
+    def name(self) -> str:
+        """`db`.`table`, quoted."""
+        return qualified(self.table.db, self.table.name)
+
+    @cached_property
+    def columns(self) -> tuple[ColumnInfo, ...]:
+        """The columns that are written."""
+        return tuple(written_columns(self.table, self.dialect))
+
+    @cached_property
+    def into(self) -> str:
+        """INTO `db`.`table` (columns) VALUES, the rest of an INSERT or REPLACE up to its rows."""
+        names = ",".join(quote_name(column.name) for column in self.columns)
+        return f"INTO {self.name} ({names}) VALUES"
+
+    @cached_property
+    def _identity(self) -> tuple[ColumnInfo, ...] | None:
+        identity = self.table.identity()
+        return None if identity.kind == "row" else tuple(self._column(name) for name in identity.columns)
+
+    @cached_property
+    def _keys(self) -> list[tuple[ColumnInfo, ...]]:
+        """Unique keys that can find a row whose values of it are not NULL."""
+        found = [self._whole_columns(index) for index in self.table.unique_keys()]
+        return [columns for columns in found if columns is not None]
+
+    @cached_property
+    def _key_columns(self) -> list[ColumnInfo | None]:
+        """The columns of all unique keys; None for one that is not visible."""
+        names = dict.fromkeys(part.name.lower() for index in self.table.unique_keys() for part in index.columns)
+        return [self.table.column(name) for name in names]
+
+    @cached_property
+    def _has_hidden_key(self) -> bool:
+        """A unique key has values that no image holds: whether they change cannot be seen."""
+        return any(column is None or column.is_virtual for column in self._key_columns)
+
+    def _key_of(self, before: Row) -> tuple[ColumnInfo, ...] | None:
+        if self._identity is not None:
+            return self._identity
+        full = (key for key in self._keys if all(image_text(before, column) is not None for column in key))
+        return next(full, None)
+
+    def _whole_columns(self, index: IndexInfo) -> tuple[ColumnInfo, ...] | None:
+        columns = [self.table.column(part.name) for part in index.columns]
+        whole = all(part.length == t.UNSPECIFIED_LENGTH for part in index.columns)
+        named = [column for column in columns if column is not None and not column.is_virtual]
+        return tuple(named) if whole and len(named) == len(columns) else None
+
+    def literals(self, row: Row) -> list[str]:
+        """The values of `row` in the order of `columns`."""
+        return [value_literal(image_text(row, column), kind) for column, kind in self._kinds]
+
+    @cached_property
+    def _kinds(self) -> list[tuple[ColumnInfo, LiteralKind]]:
+        return [(column, literal_kind(column)) for column in self.columns]
+
+    def _column(self, name: str) -> ColumnInfo:
+        column = self.table.column(name)
+        if column is None:
+            where = {"table": f"{self.table.db}.{self.table.name}", "column": name}
+            raise SchemaError("a key names a column that its table lacks", where=where)
+        return column

@@ -1,0 +1,138 @@
+"""What two row changes can collide on: every unique key value of both images, or the whole row where there is none.
+
+Sources: data-migration 1.4, 6.3 (DM), tidb-binlog 5.10 (drainer), S0-70, S0-71. Where DM parts values by lower case
+and joins them by dots, these keys are tuples folded by collation; and they carry the table of the target, so that two
+shards routed into one table meet. A key that cannot be computed here (on an expression, or on a virtual column that no
+image holds) is one key for all rows of its table: they run one after another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import NamedTuple
+
+from binlake.codec.writers import filled_text
+from binlake.ddl.collations import Dialect
+from binlake.ordered.collation import fold
+from binlake.rowchange import RowEvent
+from binlake.rowchange.event import Row
+from binlake.schema import ColumnInfo, IndexInfo, TableDef
+from binlake.schema import mysqltypes as t
+
+UNKNOWN = "\0unknown"
+"""In place of a value whose equals are not known (`collation`): such a change runs alone."""
+
+_TEXTS = t.STRINGS | {t.ENUM, t.SET}
+
+
+class ConflictKey(NamedTuple):
+    """Values of a unique key: changes that share one must keep their order. As text it is DM's: `1.a.123.b.db.tb1`."""
+
+    table: str
+    columns: tuple[str, ...]
+    values: tuple[str, ...]
+
+    def __str__(self) -> str:
+        parts = [f"{value}.{column}" for column, value in zip(self.columns, self.values, strict=True)]
+        return ".".join([*parts, self.table])
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A column of a unique index, `length` characters or bytes of it (-1 = all)."""
+
+    column: ColumnInfo
+    length: int
+    name: str
+
+    def value(self, row: Row) -> str | None:
+        text = image_text(row, self.column)
+        return None if text is None else self._comparable(text)
+
+    def _comparable(self, text: str) -> str:
+        column = self.column
+        if column.is_binary:
+            return text if self.length < 0 else text[: 2 * self.length]
+        if column.tp in (t.FLOAT, t.DOUBLE):
+            return plain_float(text)
+        if column.tp in _TEXTS:
+            folded = fold(text if self.length < 0 else text[: self.length], column.collate.lower())
+            return UNKNOWN if folded is None else folded
+        return text
+
+
+class ChangeKeys:
+    """The conflict keys of changes of `table`, its definition at the target."""
+
+    def __init__(self, table: TableDef, dialect: Dialect) -> None:
+        self._name = f"{table.db}.{table.name}"
+        own = [index for index in _in_order(table) if dialect != "mariadb" or _is_visible(index, table)]
+        self._indexes = [parts for index in own if (parts := _parts(index, table)) is not None]
+        # MariaDB has no index on an expression, so nothing can collide there.
+        self._serial = tuple(
+            ConflictKey(self._name, (f"index {index.name}",), ("any",)) for index in own if _parts(index, table) is None
+        )
+        # JSON is left out: equal documents have several texts.
+        self._row = [_Part(c, -1, c.name.lower()) for c in table.row_columns if c.tp != t.JSON]
+
+    def of(self, event: RowEvent) -> tuple[ConflictKey, ...]:
+        """The keys of the image before, then of the image after; never empty. Raises SchemaError for odd images."""
+        return tuple(key for image in event.images() if image is not None for key in self._of_image(image))
+
+    def _of_image(self, row: Row) -> Iterator[ConflictKey]:
+        found = [key for parts in self._indexes if (key := self._key(parts, row)) is not None]
+        if not found and not self._serial:
+            yield self._whole(row)
+        yield from found
+        yield from self._serial
+
+    def _key(self, parts: list[_Part], row: Row) -> ConflictKey | None:
+        # NULL collides with nothing: the other columns of a composite index stand alone, as in DM.
+        present = [(part.name, value) for part in parts if (value := part.value(row)) is not None]
+        if not present:
+            return None
+        names, values = zip(*present, strict=True)
+        return ConflictKey(self._name, names, values)
+
+    def _whole(self, row: Row) -> ConflictKey:
+        values = [(part.name, _exact(image_text(row, part.column), part.column)) for part in self._row]
+        return ConflictKey(self._name, tuple(name for name, _ in values), tuple(value for _, value in values))
+
+
+def image_text(row: Row, column: ColumnInfo) -> str | None:
+    """The value of `column`; a deleted row written before ADD COLUMN lacks it and has the origin default."""
+    return row[column.name] if column.name in row else filled_text(column)
+
+
+def plain_float(text: str) -> str:
+    """A number without exponent; -0 is 0, as comparisons have it."""
+    return format(Decimal(repr(float(text) + 0.0)), "f").removesuffix(".0")
+
+
+def _exact(text: str | None, column: ColumnInfo) -> str:
+    if text is None:
+        return "NULL"
+    return plain_float(text) if column.tp in (t.FLOAT, t.DOUBLE) else text
+
+
+def _in_order(table: TableDef) -> list[IndexInfo]:
+    """Unique indexes as they are defined; an integer primary key comes last, as in DM."""
+    order = {id(index): number for number, index in enumerate(table.indexes)}
+    return sorted(table.unique_keys(), key=lambda index: order.get(id(index), len(order)))
+
+
+def _is_visible(index: IndexInfo, table: TableDef) -> bool:
+    return all(table.column(part.name) is not None for part in index.columns)
+
+
+def _parts(index: IndexInfo, table: TableDef) -> list[_Part] | None:
+    """The parts of an index; None when its values are not in the images."""
+    found = []
+    for part in index.columns:
+        column = table.column(part.name)
+        if column is None or column.is_virtual:
+            return None
+        found.append(_Part(column, part.length, column.name.lower()))
+    return found

@@ -1,0 +1,167 @@
+"""The statements of one batch of a worker: one by one, or neighbours of a kind as one statement (`multiple-rows`).
+
+Sources: data-migration 1.7, 6.6, 6.7 (DM's groups), S4-17 to S4-20. Where DM's merge can give another result than one
+statement after the other, the changes stay single: updates that change a secondary unique key (ON DUPLICATE KEY UPDATE
+fails on two unique keys at once), and CASE updates of rows that share a key, or on a server that is not TiDB (only
+TiDB takes every value of SET from the row as it was). Rows without a key are never deleted together: LIMIT 1 would go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Literal
+
+from binlake.errors import Permanent, SchemaError
+from binlake.ordered.forms import RowForms, Statement
+from binlake.ordered.keys import UNKNOWN, ConflictKey
+from binlake.rowchange import RowEvent
+from binlake.rowchange.event import Row
+from binlake.statement.limits import BatchLimits
+from binlake.statement.literal import quote_name
+
+Kind = Literal["insert", "replace", "upsert", "case", "delete", "single"]
+
+
+@dataclass(frozen=True)
+class Change:
+    """A row change on its way: how its table writes rows, its conflict keys, and whether a repetition must not harm."""
+
+    forms: RowForms
+    event: RowEvent
+    keys: tuple[ConflictKey, ...]
+    safe: bool
+
+    @property
+    def alone(self) -> bool:
+        """What it can collide with is not known."""
+        return any(UNKNOWN in key.values for key in self.keys)
+
+
+@dataclass(frozen=True)
+class Merger:
+    """`multiple_rows`: merge neighbours. `limits` bound a statement.
+
+    Raises Permanent for a row that no packet holds.
+    """
+
+    multiple_rows: bool
+    limits: BatchLimits
+
+    def statements(self, changes: Sequence[Change]) -> list[Statement]:
+        """The SQL of `changes`, which run in this order on one connection."""
+        if not self.multiple_rows:
+            found = [statement for change in changes for statement in single(change)]
+        else:
+            found = [statement for group in self._groups(changes) for statement in _merged(group)]
+        for statement in found:
+            self._require_taken(statement)
+        return found
+
+    def _groups(self, changes: Sequence[Change]) -> Iterator[list[Change]]:
+        for _, neighbours in groupby(changes, key=lambda change: (id(change.forms), _kind(change))):
+            group: list[Change] = []
+            used: set[ConflictKey] = set()
+            size = 0
+            for change in neighbours:
+                text = sum(len(statement.sql.encode()) for statement in single(change))
+                shared = _kind(change) == "case" and not used.isdisjoint(change.keys)
+                if group and (shared or size + text > self.limits.bytes):
+                    yield group
+                    group, size = [], 0
+                    used.clear()
+                group.append(change)
+                used.update(change.keys)
+                size += text
+            yield group
+
+    def _require_taken(self, statement: Statement) -> None:
+        if self.limits.takes(statement.sql):
+            return
+        raise Permanent(
+            f"a row takes a statement of {len(statement.sql.encode())} bytes, and the target takes packets of"
+            f" {self.limits.packet} bytes",
+            where={"statement": statement.sql[:200]},
+            hint="raise max_allowed_packet on the target, then run the window again",
+        )
+
+
+def single(change: Change) -> list[Statement]:
+    """The statements of one change alone."""
+    before, after = change.event.images()
+    if before is None:
+        return [change.forms.replace(_some(after)) if change.safe else change.forms.insert(_some(after))]
+    if after is None:
+        return [change.forms.delete(before)]
+    if change.safe:
+        return change.forms.safe_update(before, after)
+    return [change.forms.update(before, after)]
+
+
+def _kind(change: Change) -> Kind:
+    """What the change can be merged with: DM's classes of operations."""
+    before, after = change.event.images()
+    forms = change.forms
+    if before is None:
+        return "replace" if change.safe else "insert"
+    if after is None:
+        return "delete" if forms.is_keyed(before) else "single"
+    if change.safe:
+        return "single"
+    if not forms.moves(before, after):
+        return "upsert"
+    return "case" if forms.dialect == "tidb" and forms.is_keyed(before) else "single"
+
+
+def _merged(group: list[Change]) -> list[Statement]:
+    kind = _kind(group[0])
+    if kind == "single" or (len(group) == 1 and kind != "upsert"):
+        return [statement for change in group for statement in single(change)]
+    return [_MERGED[kind](group[0].forms, [change.event.images() for change in group])]
+
+
+_Images = list[tuple[Row | None, Row | None]]
+
+
+def _inserts(forms: RowForms, images: _Images) -> Statement:
+    return Statement(f"INSERT {forms.into} {_rows(forms, images)}", len(images))
+
+
+def _replaces(forms: RowForms, images: _Images) -> Statement:
+    return Statement(f"REPLACE {forms.into} {_rows(forms, images)}")
+
+
+def _upserts(forms: RowForms, images: _Images) -> Statement:
+    names = [quote_name(column.name) for column in forms.columns]
+    sets = ",".join(f"{name}=VALUES({name})" for name in names)
+    return Statement(f"INSERT {forms.into} {_rows(forms, images)} ON DUPLICATE KEY UPDATE {sets}")
+
+
+def _deletes(forms: RowForms, images: _Images) -> Statement:
+    conditions = " OR ".join(f"({forms.condition(_some(before))})" for before, _ in images)
+    return Statement(f"DELETE FROM {forms.name} WHERE {conditions}")
+
+
+def _cases(forms: RowForms, images: _Images) -> Statement:
+    conditions = [forms.condition(_some(before)) for before, _ in images]
+    rows = [forms.literals(_some(after)) for _, after in images]
+    sets = []
+    for number, column in enumerate(forms.columns):
+        whens = " ".join(f"WHEN {where} THEN {row[number]}" for where, row in zip(conditions, rows, strict=True))
+        sets.append(f"{quote_name(column.name)}=CASE {whens} END")
+    where = " OR ".join(f"({condition})" for condition in conditions)
+    return Statement(f"UPDATE {forms.name} SET {', '.join(sets)} WHERE {where}")
+
+
+_MERGED = {"insert": _inserts, "replace": _replaces, "upsert": _upserts, "delete": _deletes, "case": _cases}
+
+
+def _rows(forms: RowForms, images: _Images) -> str:
+    return ",".join(forms.values(_some(after)) for _, after in images)
+
+
+def _some(row: Row | None) -> Row:
+    if row is None:
+        raise SchemaError("a row change lacks an image")
+    return row

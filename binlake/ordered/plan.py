@@ -1,0 +1,146 @@
+"""Rounds, worker queues and batches of row changes: any timing of the workers gives what serial execution gives.
+
+Sources: data-migration 1.1, 1.4, 1.5 (DM's job kinds), tidb-binlog 5.10; S0-68 to S0-72, S4-13 to S4-16, S3-01.
+
+Changes of one group of keys go to one queue, in order; the queues of a round run side by side. A round ends with a
+barrier: at a *conflict* (a change links two groups), or at a *flush*, the end of a transaction once the round is long;
+and before and behind a change of which it is not known what it collides with.
+A round knows `whole_ts`: when it starts, every transaction up to there is downstream, so the checkpoint may say so.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass, field
+
+from binlake.errors import Permanent
+from binlake.ordered.causality import Decision, Detector, Strategy, detector
+from binlake.ordered.merger import Change, Merger
+from binlake.statement.batch import Phase, StatementBatch, statement_digest
+from binlake.statement.limits import BatchLimits
+
+ROUND_ROWS = 20_000
+"""Changes after which a round ends with the transaction: the checkpoint can move there (DM flushes every 30 s)."""
+
+_LONGEST = 4
+"""A transaction of more than this many rounds is cut inside, to bound what is remembered of its keys."""
+
+
+@dataclass(frozen=True)
+class PlanOptions:
+    """`workers` queues; `limits.rows` changes a downstream transaction; the names are the originals'."""
+
+    workers: int = 16
+    limits: BatchLimits = field(default_factory=BatchLimits)
+    multiple_rows: bool = False
+    strategy: Strategy = "causality"
+    round_rows: int = ROUND_ROWS
+
+
+class OrderedPlan:
+    """Takes the changes of `segment` in commit order and gives the batches that are full; `end` gives the rest.
+
+    Batches are numbered as they are given: by round, and in a queue by order.
+    """
+
+    def __init__(self, segment: int, options: PlanOptions) -> None:
+        self._segment = segment
+        self._options = options
+        self._merger = Merger(options.multiple_rows, options.limits)
+        self._detector: Detector = detector(options.strategy)
+        self._queues: dict[int, _Queue] = {}
+        self._next = 0
+        self._round = 0
+        self._rows = 0
+        self._alone = False
+        self._commit_ts = 0
+        self._whole_ts = 0
+        self._round_whole_ts = 0
+
+    def add(self, change: Change) -> Iterator[StatementBatch]:
+        """One change. Raises Permanent when its commit_ts is below the last one's."""
+        self._step(change.event.commit_ts)
+        if change.alone or self._alone or self._is_flush_due(change.event.commit_ts):
+            self._detector.flushed()
+            yield from self._barrier()
+        decision = self._detector.add(change.keys)
+        if decision.flush:
+            yield from self._barrier()
+        self._alone = change.alone
+        self._commit_ts = change.event.commit_ts
+        yield from self._dispatch(change, decision)
+
+    def end(self) -> Iterator[StatementBatch]:
+        """What is left in the queues."""
+        for queue in sorted(self._queues):
+            yield self._batch(queue)
+
+    def _step(self, commit_ts: int) -> None:
+        if commit_ts < self._commit_ts:
+            raise Permanent(
+                "row changes are not in commit order", where={"commit_ts": commit_ts, "behind": self._commit_ts}
+            )
+        if commit_ts > self._commit_ts:
+            # The end of a transaction, DM's job xid.
+            self._whole_ts = self._commit_ts
+
+    def _is_flush_due(self, commit_ts: int) -> bool:
+        return self._rows >= self._options.round_rows * (1 if commit_ts > self._commit_ts else _LONGEST)
+
+    def _barrier(self) -> Iterator[StatementBatch]:
+        yield from self.end()
+        self._round += 1
+        self._rows = 0
+        self._round_whole_ts = self._whole_ts
+
+    def _dispatch(self, change: Change, decision: Decision) -> Iterator[StatementBatch]:
+        number = queue_of(decision.group, self._options.workers)
+        queue = self._queues.setdefault(number, _Queue())
+        queue.put(change)
+        self._rows += 1
+        if len(queue.changes) >= self._options.limits.rows or queue.bytes >= self._options.limits.bytes:
+            yield self._batch(number)
+
+    def _batch(self, number: int) -> StatementBatch:
+        changes = self._queues.pop(number).changes
+        statements = self._merger.statements(changes)
+        sql = tuple(statement.sql for statement in statements)
+        tables = {(change.forms.table.db, change.forms.table.name) for change in changes}
+        db, table = tables.pop() if len(tables) == 1 else ("", "")
+        batch, self._next = self._next, self._next + 1
+        return StatementBatch(
+            self._segment,
+            Phase.ORDERED,
+            batch,
+            db,
+            table,
+            "ordered",
+            sql,
+            tuple(statement.expect for statement in statements),
+            "",
+            0,
+            len(changes),
+            statement_digest(sql),
+            self._round,
+            number,
+            self._round_whole_ts,
+        )
+
+
+@dataclass
+class _Queue:
+    """Changes on their way to one worker, and about how many bytes their images have."""
+
+    changes: list[Change] = field(default_factory=list)
+    bytes: int = 0
+
+    def put(self, change: Change) -> None:
+        self.changes.append(change)
+        images = (image for image in change.event.images() if image is not None)
+        self.bytes += sum(len(text) for image in images for text in image.values() if text is not None)
+
+
+def queue_of(group: Hashable, workers: int) -> int:
+    """The worker queue of a group: CRC-32 of its key's text, as the drainer has it."""
+    return zlib.crc32(str(group).encode()) % workers
