@@ -6,14 +6,18 @@ what is skipped still changes how later rows are decoded.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from binlake.filter import TableFilter
-from binlake.schema import DdlJob, SchemaState, WindowDdl, WindowSchemas, segment_start
+from binlake.ddl.replacement import replaced_names
+from binlake.errors import ConfigError, SchemaError
+from binlake.filter import Rules
+from binlake.schema import Action, DdlJob, SchemaState, WindowDdl, WindowSchemas, segment_start
 from binlake.schema.delta import Definitions, touched
-from binlake.window.definitions import IGNORED
+from binlake.window.definitions import FILTERED, by_hand
+from binlake.window.judging import Ddl, Judge, Judged
+from binlake.window.targets import Naming, TargetTables
 
 
 @dataclass(frozen=True)
@@ -31,7 +35,11 @@ class DdlBinlog:
 class PlannedDdl:
     """One row of the lake table `ddl`; `reason` says which rule skipped it, empty when it applies.
 
-    `since`: the least commit_ts of rows behind it, below its own where rows ran ahead of it.
+    `injected`: no DDL of the source, but a statement of an operator that stands before what `commit_ts` has.
+
+    `query` is the source's text, `sql` the routed one; `db`, `table`, `before`, `after` are the target's. `alert`: what
+    an operator must know of it, or empty. `since`: the least commit_ts of rows behind it, below its own where rows ran
+    ahead of it.
     """
 
     segment: int
@@ -44,19 +52,36 @@ class PlannedDdl:
     db: str
     table: str
     query: str
+    sql: str
     reason: str
+    alert: str
     before: Definitions
     after: Definitions
+    replaced: bool = False
+    injected: bool = False
 
     @property
     def decision(self) -> str:
-        """`apply` or `skip`."""
-        return "skip" if self.reason else "apply"
+        """`apply`, `skip`, or where the target runs an operator's `sql`: `replaced`, `injected`."""
+        if self.injected:
+            return "injected"
+        return "skip" if self.reason else "replaced" if self.replaced else "apply"
+
+    @property
+    def opens_segment(self) -> bool:
+        """The rows behind it have other definitions on the target; that of a LandedDdl."""
+        return _opens_segment(self.reason)
 
     @property
     def tables(self) -> list[str]:
         """`db.table` of everything touched, sorted."""
-        return sorted({f"{table.db}.{table.name}" for table in (*self.before.tables, *self.after.tables)})
+        named = replaced_names(self.sql, self.db) if self.replaced or self.injected else ()
+        touched = {(table.db, table.name) for table in (*self.before.tables, *self.after.tables)}
+        return sorted(f"{db}.{table}" for db, table in touched | {name for name in named if name[1]})
+
+
+def _opens_segment(reason: str) -> bool:
+    return not reason or by_hand(reason)
 
 
 def window_schemas(
@@ -76,20 +101,21 @@ def plan_ddls(
     base: SchemaState,
     binlogs: Sequence[DdlBinlog],
     jobs: Sequence[tuple[int, DdlJob]],
-    tables: TableFilter,
+    rules: Rules,
     ignored: Collection[int] = (),
     first_seen: Mapping[int, int] = MappingProxyType({}),
 ) -> list[PlannedDdl]:
     """The rows of `ddl` for a window whose schema at lo is `base`; `ignored` are commit_ts skipped by configuration.
 
-    `first_seen` as for window_schemas: sinks cut the window where the rows do.
+    `first_seen` as for window_schemas: sinks cut the window where the rows do. Raises SchemaError, ConfigError.
     """
+    naming = Naming(rules)
+    judge = Judge(naming, TargetTables(base, naming), ignored)
     state, segment, planned = base, 0, []
     for start_ts, logged, ddl in _in_order(binlogs, jobs):
         after = state.apply(ddl.job, ddl.commit_ts) if ddl.job is not None and ddl.kind == "ddl" else state
-        before_defs, after_defs = touched(state, after)
-        reason = _reason(ddl, logged, before_defs, after_defs, tables, ignored)
-        segment += 1 if reason in ("", IGNORED) else 0
+        judged = _judged(ddl, logged, touched(state, after), judge)
+        segment += 1 if _opens_segment(judged.reason) else 0
         job = ddl.job
         planned.append(
             PlannedDdl(
@@ -100,19 +126,37 @@ def plan_ddls(
                 schema_version=job.schema_version if job else 0,
                 job_id=ddl.job_id,
                 action=job.type if job else 0,
-                db=job.schema_name if job else "",
-                table=job.table_name if job else "",
+                db=judged.db,
+                table=judged.table,
                 query=ddl.query,
-                reason=reason,
-                before=before_defs,
-                after=after_defs,
+                sql=judged.sql,
+                reason=judged.reason,
+                alert=judged.alert,
+                before=judged.before,
+                after=judged.after,
+                replaced=judged.replaced,
             )
         )
         state = after
     return planned
 
 
+def require_met(planned: Iterable[PlannedDdl], replacements: Iterable[int], lo: int, hi: int) -> None:
+    """Each replacement of the window (lo, hi] stands for a DDL that would have run. Raises ConfigError."""
+    ddls = {ddl.commit_ts: ddl for ddl in planned}
+    for commit_ts in replacements:
+        found = ddls.get(commit_ts)
+        if lo < commit_ts <= hi and (found is None or not found.replaced):
+            raise ConfigError(
+                "ddl-replacement names a commit_ts at which no DDL would run on the target",
+                where={"commit_ts": commit_ts, "reason": found.reason if found else "there is no DDL"},
+                hint="the table `ddl` has the commit_ts of each DDL",
+            )
+
+
 def _in_order(binlogs: Sequence[DdlBinlog], jobs: Sequence[tuple[int, DdlJob]]) -> list[tuple[int, bool, WindowDdl]]:
+    for commit_ts, job in jobs:
+        _refuse_flashback(commit_ts, job)
     by_id = {job.id: job for _, job in jobs}
     named = {binlog.job_id for binlog in binlogs}
     found = [(b.start_ts, True, WindowDdl(b.commit_ts, b.query, b.job_id, b.schema_state, by_id.get(b.job_id)))
@@ -122,9 +166,28 @@ def _in_order(binlogs: Sequence[DdlBinlog], jobs: Sequence[tuple[int, DdlJob]]) 
     return sorted(found, key=lambda entry: (entry[2].commit_ts, not entry[1]))
 
 
-def _reason(
-    ddl: WindowDdl, logged: bool, before: Definitions, after: Definitions, tables: TableFilter, ignored: Collection[int]
-) -> str:
+def _refuse_flashback(commit_ts: int, job: DdlJob) -> None:
+    if job.took_effect and job.type == Action.FLASHBACK_CLUSTER:
+        raise SchemaError(
+            "FLASHBACK CLUSTER took the source's rows back without a binlog",
+            where={"commit_ts": commit_ts, "job_id": job.id, "query": job.query[:200]},
+            hint="start a new replication from a fresh copy of the source, with initial-commit-ts at or above this",
+        )
+
+
+def _judged(ddl: WindowDdl, logged: bool, sides: tuple[Definitions, Definitions], judge: Judge) -> Judged:
+    reason, job = _unfit(ddl), ddl.job
+    if reason or job is None:
+        db, table = (job.schema_name, job.table_name) if job else ("", "")
+        return Judged(reason, ddl.query, *sides, db, table)
+    judged = judge.judge(Ddl(ddl.commit_ts, ddl.query, job, *sides))
+    if not logged and judged.reason != FILTERED:
+        return replace(judged, reason="the source logged no binlog for it", sql=ddl.query, replaced=False)
+    return judged
+
+
+def _unfit(ddl: WindowDdl) -> str:
+    """Why a DDL never runs on any target; empty = it may."""
     job = ddl.job
     if ddl.kind == "setval":
         return "pseudo DDL of a sequence"
@@ -132,17 +195,4 @@ def _reason(
         return "delete-only step of DROP COLUMN"
     if job is None or not job.took_effect:
         return "the job was rolled back or cancelled"
-    if not job.is_supported:
-        return f"{job.label} is not replicated"
-    if not logged:
-        return "the source logged no binlog for it"
-    if not _kept(job, before, after, tables):
-        return "filtered"
-    return IGNORED if ddl.commit_ts in ignored else ""
-
-
-def _kept(job: DdlJob, before: Definitions, after: Definitions, tables: TableFilter) -> bool:
-    names = [(table.db, table.name) for table in (*before.tables, *after.tables)]
-    # A DDL on a database, or one that changed no definition, is judged by the job's own names.
-    names = names or [(job.schema_name, job.table_name)]
-    return any(tables.keeps(db, table) for db, table in names)
+    return "" if job.is_supported else f"{job.label} is not replicated"

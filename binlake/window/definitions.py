@@ -7,21 +7,47 @@ the rows behind it only.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Protocol
 
 from binlake.codec.writers import filled_text
+from binlake.ddl import bytewise_definitions, bytewise_text
+from binlake.ddl.collations import Dialect
+from binlake.ddl.replacement import replaced_names
 from binlake.errors import SchemaError
-from binlake.schema import SchemaState, TableDef
+from binlake.schema import TableDef
 from binlake.schema.delta import Definitions
 
 IGNORED = "ignore-txn-commit-ts"
 """The rule that skips what somebody else does on the target: it keeps the change of schema, without a statement."""
+SYNC_DDL = "sync-ddl"
+EVENTS = "event filter"
+EXTRACT = "extract columns"
+RENAMED_IN = "renamed into the filter"
+FILTERED = "filtered"
+"""Further rules that skip a DDL. All but `filtered` leave the target's definition to somebody else, as IGNORED does."""
+
+_BY_HAND = frozenset({IGNORED, SYNC_DDL, EVENTS, EXTRACT, RENAMED_IN})
+
+
+def by_hand(reason: str) -> bool:
+    """True for a rule that leaves a DDL to somebody else: the rows behind it have other definitions on the target."""
+    return reason in _BY_HAND
+
+
+class Base(Protocol):
+    """The tables of the target at the start of a window; `SchemaState` is one where nothing is routed."""
+
+    def find(self, db: str, table: str) -> TableDef | None:
+        """The table of that name (case-insensitive), or None."""
 
 
 @dataclass(frozen=True)
 class LandedDdl:
-    """A row of the lake table `ddl`; `decision` is `apply` or `skip`, `reason` the rule that skipped it.
+    """A row of the lake table `ddl`; `decision`: `apply`, `skip` (by the rule `reason`), or an operator's `sql`:
+    `replaced`, `injected`.
 
     `since` is where the window is cut: at or below its commit_ts.
     """
@@ -43,8 +69,15 @@ class LandedDdl:
 
     @property
     def opens_segment(self) -> bool:
-        """The rows behind it have other definitions on the target: it applies, or is left to the operator."""
-        return self.decision == "apply" or self.reason == IGNORED
+        """The rows behind it have other definitions on the target: something runs, or it is left to the operator."""
+        return self.decision != "skip" or by_hand(self.reason)
+
+    @property
+    def tables(self) -> set[tuple[str, str]]:
+        """(db, table) of the tables that it makes, changes or removes at the target."""
+        sides = (*self.before.tables, *self.after.tables)
+        own = replaced_names(self.sql, self.db) if self.decision in ("replaced", "injected") else ()
+        return {(table.db, table.name) for table in sides if table.kind == "table"} | {name for name in own if name[1]}
 
 
 @dataclass(frozen=True)
@@ -65,11 +98,27 @@ class Cell:
     filled: tuple[str | None, ...]
 
 
-class WindowDefinitions:
-    """Definitions by place in the window (lo, hi]: `base` is the schema at lo, `ddls` the window's in commit order."""
+def bytewise(ddl: LandedDdl, dialect: Dialect) -> LandedDdl:
+    """`ddl` of a source without new collations, as it must be at the target."""
+    return replace(
+        ddl,
+        sql=bytewise_text(ddl.sql, dialect),
+        before=bytewise_definitions(ddl.before, dialect),
+        after=bytewise_definitions(ddl.after, dialect),
+    )
 
-    def __init__(self, base: SchemaState, ddls: Iterable[LandedDdl]) -> None:
+
+class WindowDefinitions:
+    """Definitions by place in the window (lo, hi]: `base` is the schema at lo, `ddls` the window's in commit order.
+
+    `shown` turns a definition of `base` into that of the target, where `ddls` have those already.
+    """
+
+    def __init__(
+        self, base: Base, ddls: Iterable[LandedDdl], shown: Callable[[TableDef], TableDef] | None = None
+    ) -> None:
         self._base = base
+        self._shown = cache(shown) if shown else None
         self._changes: dict[tuple[str, str], list[tuple[int, TableDef | None]]] = {}
         for ddl in ddls:
             for table in ddl.before.tables:
@@ -84,7 +133,10 @@ class WindowDefinitions:
         """The definition in force at `commit_ts`, a DDL of that very commit_ts included; None = no such table."""
         changes = self._changes.get((db.lower(), table.lower()), [])
         place = bisect_right(changes, commit_ts, key=lambda change: change[0])
-        return changes[place - 1][1] if place else self._base.find(db, table)
+        if place:
+            return changes[place - 1][1]
+        found = self._base.find(db, table)
+        return found if found is None or self._shown is None else self._shown(found)
 
     def within(self, db: str, table: str, since: int, until: int) -> TableDef:
         """The definition for the segment [since, until): that at its start, else the first inside it.

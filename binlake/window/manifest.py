@@ -78,7 +78,8 @@ class ApplyManifest:
     """What convert pinned for one SQL sink before the first write: finalize executes this and nothing else.
 
     `start` is the checkpoint's commitTS it was made for (= lo); `definitions` the digest of the target's definitions
-    at lo; `change` and `statement` the digests of the derived tables; `windows` the landed windows it covers.
+    at lo; `safe_mode` the form of the writes (safe or plain); `change` and `statement` the digests of the derived
+    tables; `windows` the landed windows it covers; `cuts` the commit_ts at which its segments start, from the second.
     """
 
     replication: str
@@ -95,6 +96,7 @@ class ApplyManifest:
     rows: int
     schema_version: int
     windows: tuple[str, ...]
+    cuts: tuple[int, ...] = ()
 
     @property
     def window(self) -> str:
@@ -103,13 +105,17 @@ class ApplyManifest:
 
     def to_json(self) -> str:
         """Canonical JSON, timestamps as strings."""
-        return _dump(asdict(self))
+        values = asdict(self)
+        cuts = [str(commit_ts) for commit_ts in values.pop("cuts")]
+        # Left out when empty: a manifest that was sealed before it had them keeps its digest.
+        return _dump({**values, "cuts": cuts} if cuts else values)
 
     @classmethod
     def from_json(cls, text: str) -> ApplyManifest:
         """The manifest of `to_json`. Raises WireError."""
         raw = _load(text, cls.__name__)
-        return cls(**{**raw, "windows": tuple(raw["windows"])})
+        cuts = tuple(int(commit_ts) for commit_ts in raw.get("cuts", ()))
+        return cls(**{**raw, "windows": tuple(raw["windows"]), "cuts": cuts})
 
     def digest(self) -> str:
         """SHA-256 of the canonical JSON: what the target remembers of an open window."""

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from binlake.errors import BinlakeError, SourceUnavailable
 from binlake.lake.members import FORGOTTEN, RememberedMember
-from binlake.window.plan import Counters, Member
+from binlake.window.plan import Begun, Counters, Member
 
 
 class PumpStatus(Protocol):
@@ -39,6 +39,8 @@ class Probe:
     late_commits: int = 0
     early_commits: int = 0
     status_queries: int = 0
+    unmatched: int = 0
+    oldest_start_ts: int = 0
 
 
 def gather(
@@ -80,7 +82,8 @@ def _member(pump: PumpStatus, known: RememberedMember | None, lo: int, probe: Ca
     watermark = max(pump.max_commit_ts, found.max_commit_ts)
     problem = _another(pump, found) or _problem(uuid, found, lo)
     counters = Counters(found.late_commits, found.early_commits, found.status_queries)
-    return Member(pump.node_id, pump.host, pump.state, watermark, found.store_uuid or uuid, problem, counters)
+    begun = Begun(found.unmatched, found.oldest_start_ts)
+    return Member(pump.node_id, pump.host, pump.state, watermark, found.store_uuid or uuid, problem, counters, begun)
 
 
 def _another(pump: PumpStatus, found: Probe) -> str:

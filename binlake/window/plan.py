@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from binlake import tso as oracle
+from binlake.window.manifest import WindowManifest
 
 State = Literal["ready", "blocked", "waiting"]
 
@@ -25,6 +26,24 @@ class Counters:
     late_commits: int = 0
     early_commits: int = 0
     status_queries: int = 0
+
+
+@dataclass(frozen=True)
+class Begun:
+    """Transactions of which a pump has the prewrite and not the end: its watermark stays below them.
+
+    How many, and the least `start_ts` (0: none).
+    """
+
+    count: int = 0
+    start_ts: int = 0
+
+    def __str__(self) -> str:
+        if not self.start_ts:
+            return ""
+        since = oracle.to_datetime(self.start_ts).isoformat(timespec="seconds")
+        others = f" and {self.count - 1} more" if self.count > 1 else ""
+        return f", held by the transaction of start_ts {self.start_ts} ({since}){others}"
 
 
 @dataclass(frozen=True)
@@ -41,6 +60,7 @@ class Member:
     store_uuid: str = ""
     problem: str = ""
     counters: Counters = Counters()
+    begun: Begun = Begun()
 
     def drained(self, landed_ts: int) -> bool:
         """Nothing of this member is left to land: it is offline and all it has is at or below `landed_ts`."""
@@ -77,13 +97,13 @@ def propose(
     tso: int,
     members: Sequence[Member],
     stop_points: Sequence[int] = (),
-    max_seconds: int | None = None,
+    reach: int | None = None,
     stop_ts: int | None = None,
 ) -> Plan:
     """The next window after `lo`.
 
-    hi is the least of: every member's watermark, `tso` - 1, the next stop point, `lo` + `max_seconds` of commit_ts time
-    (None: no cap; the first window of a replication has none, nothing tells where its data begin), `stop_ts`.
+    hi is the least of: every member's watermark, `tso` - 1, the next stop point, `lo` + `reach`
+    (see `reach_after`; None: no cap), `stop_ts`.
     A `stop_ts` above what the watermarks allow is `waiting`, never cut short in silence.
     """
     active = [member for member in members if not member.drained(lo)]
@@ -91,7 +111,7 @@ def propose(
     if blockers:
         return Plan("blocked", lo, lo, tuple(members), tuple(blockers), "; ".join(map(str, blockers)))
     reachable = min([tso - 1, *(member.watermark for member in active)])
-    hi = min([reachable, *_limits(lo, stop_points, max_seconds)])
+    hi = min([reachable, *_limits(lo, stop_points, reach)])
     if stop_ts is not None and stop_ts <= lo:
         return Plan("waiting", lo, lo, tuple(members), reason=f"stop_ts {stop_ts} is landed already (landed ts {lo})")
     if stop_ts is not None and reachable < stop_ts and hi == reachable:
@@ -113,12 +133,24 @@ def _blockers(lo: int, active: Sequence[Member]) -> list[Blocker]:
             found.append(Blocker(member.node_id, lo, f"offline with unread binlogs up to {member.watermark}"))
         elif member.watermark <= lo:
             reason = "no watermark yet" if member.watermark == 0 else f"{member.state}, watermark {member.watermark}"
-            found.append(Blocker(member.node_id, lo, reason))
+            found.append(Blocker(member.node_id, lo, f"{reason}{member.begun}"))
     return found
 
 
-def _limits(lo: int, stop_points: Sequence[int], max_seconds: int | None) -> list[int]:
+def reach_after(last: WindowManifest | None, max_seconds: int) -> int | None:
+    """How far the window after `last` may reach, in commit_ts: `max_seconds`, or twice what an empty `last` did.
+
+    So stretches of commit_ts without data, a year of them too, cost some windows and not one each hour. None for the
+    first window of a replication: nothing tells where its data begin.
+    """
+    if last is None:
+        return None
+    usual = oracle.compose(max_seconds * 1000)
+    return usual if last.dml or last.ddls else max(usual, 2 * (last.hi - last.lo))
+
+
+def _limits(lo: int, stop_points: Sequence[int], reach: int | None) -> list[int]:
     limits = [min((stop for stop in stop_points if stop > lo), default=oracle.MAX_TS)]
-    if max_seconds is not None:
-        limits.append(lo + oracle.compose(max_seconds * 1000))
+    if reach is not None:
+        limits.append(lo + reach)
     return limits

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from binlake.capture import Capture
-from binlake.config.model import Filter
-from binlake.filter import TableFilter
+from binlake.ddl.replacement import Injection
+from binlake.filter import Rules
 from binlake.schema import DdlJob, SchemaState
 from binlake.window.ddls import DdlBinlog, plan_ddls, window_schemas
 from binlake.window.definitions import LandedDdl
+from binlake.window.injected import with_injections
 from binlake.wire import binlog_pb2
 
 CAPTURES = Path(__file__).parent.parent / "captures"
@@ -39,14 +41,14 @@ def load(name: str) -> tuple[list[DdlBinlog], list[tuple[int, DdlJob]]]:
 )
 def test_system_tables_and_half_steps_are_skipped_by_name(capture: str, applied: int, skipped: dict[str, int]) -> None:
     binlogs, jobs = load(capture)
-    planned = plan_ddls(SchemaState(), binlogs, jobs, TableFilter(Filter()))  # type: ignore[call-arg]
+    planned = plan_ddls(SchemaState(), binlogs, jobs, Rules())
     assert Counter(ddl.reason for ddl in planned if ddl.reason) == skipped
     assert [ddl.segment for ddl in planned if not ddl.reason] == list(range(1, applied + 1))
 
 
 def test_each_ddl_tells_the_definitions_before_and_after() -> None:  # S0-64 R-18
     binlogs, jobs = load("shard")
-    planned = plan_ddls(SchemaState(), binlogs, jobs, TableFilter(Filter()))  # type: ignore[call-arg]
+    planned = plan_ddls(SchemaState(), binlogs, jobs, Rules())
     added = next(ddl for ddl in planned if "ADD COLUMN `note`" in ddl.query)
     (before,), (after,) = added.before.tables, added.after.tables
     assert set(after.columns) - set(before.columns) != set()
@@ -57,7 +59,7 @@ def test_each_ddl_tells_the_definitions_before_and_after() -> None:  # S0-64 R-1
 def test_a_commit_ts_of_the_ignore_list_is_skipped_and_still_changes_the_schema() -> None:
     binlogs, jobs = load("shard")
     target = next(b for b in binlogs if "ADD COLUMN `note`" in b.query)
-    planned = plan_ddls(SchemaState(), binlogs, jobs, TableFilter(Filter()), {target.commit_ts})  # type: ignore[call-arg]
+    planned = plan_ddls(SchemaState(), binlogs, jobs, Rules(), {target.commit_ts})
     assert next(d.reason for d in planned if d.commit_ts == target.commit_ts) == "ignore-txn-commit-ts"
     schemas = window_schemas(SchemaState(), binlogs, jobs, {})
     table = schemas.place(target.commit_ts).find("shard_2", "t_1")
@@ -68,7 +70,7 @@ def test_a_commit_ts_of_the_ignore_list_is_skipped_and_still_changes_the_schema(
 def test_a_ddl_left_to_the_operator_opens_a_segment_and_one_that_a_filter_skips_does_not() -> None:
     binlogs, jobs = load("shard")
     named = next(b for b in binlogs if "ADD COLUMN `note`" in b.query)
-    tables = TableFilter(Filter())  # type: ignore[call-arg]
+    tables = Rules()
     plain = plan_ddls(SchemaState(), binlogs, jobs, tables)
     filtered = next(d for d in plain if d.reason == "filtered")
     planned = plan_ddls(SchemaState(), binlogs, jobs, tables, {named.commit_ts, filtered.commit_ts})
@@ -87,7 +89,7 @@ def test_a_ddl_left_to_the_operator_opens_a_segment_and_one_that_a_filter_skips_
 def test_a_job_that_left_no_binlog_changes_the_schema_at_its_place_and_is_never_applied() -> None:
     binlogs, jobs = load("shard")
     lost = next(b for b in binlogs if "ADD COLUMN `note`" in b.query)
-    planned = plan_ddls(SchemaState(), [b for b in binlogs if b is not lost], jobs, TableFilter(Filter()))  # type: ignore[call-arg]
+    planned = plan_ddls(SchemaState(), [b for b in binlogs if b is not lost], jobs, Rules())
     found = next(d for d in planned if d.job_id == lost.job_id)
     assert found.reason == "the source logged no binlog for it"
     assert found.commit_ts == lost.commit_ts
@@ -98,7 +100,7 @@ def test_rows_that_ran_ahead_of_a_ddl_cut_the_window_before_it() -> None:  # R-1
     added = next(b for b in binlogs if "ADD COLUMN `note`" in b.query)
     version = next(job.schema_version for _, job in jobs if job.id == added.job_id)
     seen = {version - 1: added.commit_ts - 50, version: added.commit_ts - 9, version + 1: added.commit_ts + 9}
-    planned = plan_ddls(SchemaState(), binlogs, jobs, TableFilter(Filter()), (), seen)  # type: ignore[call-arg]
+    planned = plan_ddls(SchemaState(), binlogs, jobs, Rules(), (), seen)
     places = [ddl.since for ddl in planned if ddl.job_id == added.job_id and not ddl.reason]
     assert places == [added.commit_ts - 9]
     schemas = window_schemas(SchemaState(), binlogs, jobs, seen)
@@ -107,3 +109,14 @@ def test_rows_that_ran_ahead_of_a_ddl_cut_the_window_before_it() -> None:  # R-1
         definition = schemas.place(ts).table(table)
         assert definition is not None
         assert any(column.name == "note" for column in definition.columns) is known
+
+
+@pytest.mark.parametrize(("reason", "ahead"), [("", 1), ("sync-ddl", 1), ("filtered", 0)])
+def test_only_rows_ahead_of_a_ddl_that_cuts_the_window_bring_an_injection_forward(reason: str, ahead: int) -> None:
+    # U-15: where nothing is cut, the injection stays behind all that was committed before its commit_ts
+    binlogs, jobs = load("shard")
+    ddl = replace(plan_ddls(SchemaState(), binlogs, jobs, Rules())[-1], reason=reason)
+    early = replace(ddl, since=ddl.commit_ts - 9)
+    own = Injection(ddl.commit_ts - 2, "DROP TABLE x", "d")
+    put, _ = with_injections([early], [own], 0, ddl.commit_ts, 0)
+    assert (put.injected, put.since) == (True, early.since if ahead else own.commit_ts)

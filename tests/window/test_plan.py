@@ -6,11 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from binlake.window.plan import Member, propose
+from binlake.window.manifest import WindowManifest
+from binlake.window.plan import Begun, Member, propose, reach_after
 
 
 def pump(name: str, watermark: int, state: str = "online", problem: str = "") -> Member:
     return Member(name, f"{name}:8250", state, watermark, problem=problem)
+
+
+def landed(lo: int, hi: int, dml: int = 0, ddls: int = 0) -> WindowManifest:
+    return WindowManifest("r", 7, lo, hi, "c", (), dml, ddls, 0, 100, 7, "d")
 
 
 def test_hi_is_the_least_watermark() -> None:  # S0-59
@@ -39,6 +44,15 @@ def test_a_pump_that_cannot_serve_blocks_and_is_named(member: Member, reason: st
     assert reason in plan.reason
 
 
+def test_a_transaction_without_an_end_is_named_with_its_begin() -> None:  # U-01
+    start_ts = 470583292723200001
+    held = Member("p2", "h:1", "online", 5, begun=Begun(3, start_ts))
+    plan = propose(lo=5, tso=100, members=[pump("p1", 60), held])
+    assert plan.reason.endswith(
+        f"watermark 5, held by the transaction of start_ts {start_ts} (2026-11-20T00:00:00+00:00) and 2 more)"
+    )
+
+
 def test_a_drained_offline_pump_is_left_behind() -> None:
     assert propose(lo=50, tso=100, members=[pump("p1", 60), pump("p2", 50, state="offline")]).hi == 60
 
@@ -62,7 +76,21 @@ def test_a_requested_stop_above_the_watermark_waits_and_is_never_cut_short() -> 
 def test_the_cap_counts_commit_ts_time() -> None:
     lo = 1000 << 18
     far = 10_000_000 << 18
-    assert propose(lo=lo, tso=far, members=[pump("p1", far - 1)], max_seconds=60).hi == lo + (60_000 << 18)
+    reach = reach_after(landed(lo - 5, lo, dml=1), 60)
+    assert propose(lo=lo, tso=far, members=[pump("p1", far - 1)], reach=reach).hi == lo + (60_000 << 18)
+
+
+def test_years_without_data_are_passed_in_some_windows() -> None:
+    # A cluster that stood still for ten years, or a first watermark from before its clock was set
+    lo, far, windows = 393_266, 470_614_506_069_819_392, 0
+    last = landed(0, lo)
+    while lo < far:
+        hi = propose(lo=lo, tso=far + 1, members=[pump("p1", far)], reach=reach_after(last, 3600)).hi
+        lo, last, windows = hi, landed(lo, hi), windows + 1
+    assert windows < 25
+    # The next one with data is an hour again, and the first of all has no bound.
+    assert reach_after(landed(0, far, dml=1), 3600) == reach_after(landed(0, far, ddls=1), 3600) == 3_600_000 << 18
+    assert reach_after(None, 3600) is None
 
 
 marks = st.integers(min_value=0, max_value=1000)

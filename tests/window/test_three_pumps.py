@@ -147,11 +147,10 @@ def the_stage(race: Race, between: Callable[[], None], stop: int | None = None) 
     stops = () if stop is None else (stop,)
     ctx = SimpleNamespace(
         members=SimpleNamespace(known=dict),
-        windows=SimpleNamespace(landed_ts=lambda: None),
         replication=SimpleNamespace(window=SimpleNamespace(max_seconds=3600), stop_points=lambda: stops),
         stop_ts=None,
     )
-    return _propose(ctx, cluster, race.lo)  # type: ignore[arg-type]
+    return _propose(ctx, cluster, race.lo, None)  # type: ignore[arg-type]
 
 
 @pytest.fixture

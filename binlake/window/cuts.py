@@ -1,0 +1,87 @@
+"""A DDL that opens a segment, as the batch that the target runs for it, or why nothing runs (DESIGN 4; R-28)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal
+
+from binlake.ddl import SourceDdl, map_ddl
+from binlake.ddl.collations import Dialect
+from binlake.ddl.replacement import needs_database
+from binlake.errors import CheckpointConflict
+from binlake.statement.batch import INJECTED, REPLACED, UNCHECKED, Phase, StatementBatch, statement_digest
+from binlake.statement.literal import quote_name
+from binlake.window.definitions import IGNORED, LandedDdl
+from binlake.window.manifest import ApplyManifest
+
+_OWN: Mapping[str, Literal["replaced", "injected"]] = {"replaced": REPLACED, "injected": INJECTED}
+"""The kind of an operator's statement by the decision that names it."""
+_SHOWN = 5
+
+
+def cut_batch(segment: int, ddl: LandedDdl, dialect: Dialect) -> tuple[StatementBatch | None, str]:
+    """(the batch that `ddl` is at the target, or None; why there is none). Raises TargetRefused."""
+    if ddl.decision == "skip":
+        return None, f"left to the operator: {ddl.reason}"
+    if kind := _OWN.get(ddl.decision):
+        use = (f"USE {quote_name(ddl.db)}",) if ddl.db and needs_database(ddl.sql) else ()
+        return _batch(segment, ddl, (*use, ddl.sql), kind), ""
+    mapped = map_ddl(SourceDdl(ddl.commit_ts, ddl.db, ddl.table, ddl.sql, ddl.before, ddl.after), dialect)
+    if mapped.decision == "skip":
+        return None, mapped.reason
+    return _batch(segment, ddl, mapped.sql, "ddl"), ""
+
+
+def require_pinned_cuts(pinned: ApplyManifest, starts: Sequence[int]) -> None:
+    """The segments are those that were sealed: `starts` are the commit_ts at which the window is cut now.
+
+    A manifest sealed before it held the places says how many there are. Raises CheckpointConflict.
+    """
+    if pinned.segments == len(starts) + 1 and pinned.cuts in ((), tuple(starts)):
+        return
+    now, then = Counter(starts), Counter(pinned.cuts)
+    moved = sorted((now - then) + (then - now))[:_SHOWN] if pinned.cuts else []
+    raise CheckpointConflict(
+        "the window was sealed with other segments than the table `ddl` has now: a DDL or an injection was put in,"
+        " taken out or moved",
+        where={"window": pinned.window, "sealed": pinned.segments, "now": len(starts) + 1,
+               "at": ", ".join(map(str, moved))},
+        hint="restore the configuration (ddl-injection, filter.ignore-txn-commit-ts) that it was sealed with and run"
+        " merge again; where the target has not opened it, run compact and convert again; where it stands at a DDL"
+        " (`binlake ddl show`), `binlake ddl release` gives it up",
+    )  # fmt: skip
+
+
+def require_pinned_texts(
+    cuts: Sequence[LandedDdl], own: Iterable[StatementBatch], pinned: Iterable[StatementBatch]
+) -> None:
+    """No DDL of an open window was replaced, injected or left out since it was sealed: what is pinned runs, no other.
+
+    `own`: the batches of `cuts` as the configuration has them now; the segments are those pinned
+    (`require_pinned_cuts`). Raises CheckpointConflict.
+    """
+    now, then = ({batch.segment: batch.sql for batch in batches} for batches in (own, pinned))
+    for segment, ddl in enumerate(cuts, 1):
+        by_operator = ddl.decision in _OWN or ddl.reason == IGNORED
+        if by_operator and now.get(segment) != then.get(segment):
+            raise _other_text(then.get(segment, ()), commit_ts=ddl.commit_ts)
+    # With segments as they were, a DDL without a statement now has none by another rule than then.
+    if left := sorted(set(then) - set(now)):
+        raise _other_text(then[left[-1]], segment=left[-1])
+
+
+def _other_text(pinned: Sequence[str], **place: int) -> CheckpointConflict:
+    return CheckpointConflict(
+        "the target holds this window open with another statement for a DDL than the configuration has now",
+        where={**place, "pinned": "; ".join(pinned)[:300]},
+        hint="restore the configuration that it was sealed with and run merge again; or `binlake ddl release` gives"
+        " the window up where it stands before this DDL; then run merge, compact and convert again",
+    )
+
+
+def _batch(
+    segment: int, ddl: LandedDdl, sql: tuple[str, ...], kind: Literal["ddl", "replaced", "injected"]
+) -> StatementBatch:
+    unchecked, digest = (UNCHECKED,) * len(sql), statement_digest(sql)
+    return StatementBatch(segment, Phase.DDL, 0, "", ddl.table, kind, sql, unchecked, "", 0, 0, digest)

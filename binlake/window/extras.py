@@ -1,0 +1,57 @@
+"""What routes add to row images: extract columns, and columns that other tables of the same target have already."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from binlake.codec.writers import filled_text
+from binlake.schema import SchemaState, TableDef, WindowSchemas
+from binlake.window.targets import Naming, TargetTables, merged
+
+_Values = dict[str, str]
+
+
+@dataclass(frozen=True)
+class Extra:
+    """Columns for rows of the source's `db`.`table` with since <= commit_ts < until."""
+
+    db: str
+    table: str
+    since: int
+    until: int
+    values: _Values
+
+
+def extras(schemas: WindowSchemas, naming: Naming) -> list[Extra]:
+    """All that the rows of a window need, by place; without routes nothing. Raises ConfigError."""
+    found: list[Extra] = []
+    if not naming.rules.routes:
+        return found
+    open_at: dict[tuple[str, str], Extra] = {}
+    for since, until, state in schemas.spans():
+        wanted = {(table.db, table.name): values for table, values in _of_state(state, naming)}
+        for name, extra in list(open_at.items()):
+            if wanted.get(name) != extra.values:
+                found.append(open_at.pop(name))
+        for name, values in wanted.items():
+            began = open_at[name].since if name in open_at else since
+            open_at[name] = Extra(*name, began, until, values)
+    return [*found, *open_at.values()]
+
+
+def _of_state(state: SchemaState, naming: Naming) -> Iterator[tuple[TableDef, _Values]]:
+    shared = {source.id: group for group in TargetTables(state, naming).shared() for source in group}
+    for table in naming.kept(state.tables()):
+        values = {e.column: e.value for e in naming.rules.routes.extracted(table.db, table.name)}
+        if table.id in shared:
+            values |= _missing(table, merged(shared[table.id]))
+        if values:
+            yield table, values
+
+
+def _missing(table: TableDef, target: TableDef) -> _Values:
+    """What `table` lacks of its target: a row without it has the origin default, as at the table that has it."""
+    lacking = [column for column in target.row_columns if table.column(column.name) is None]
+    texts = {column.name: filled_text(column) for column in lacking}
+    return {name: text for name, text in texts.items() if text is not None}

@@ -1,0 +1,85 @@
+"""The next window, and who holds it back: asked by plan, which decides and records, and by a task that waits.
+
+Whoever asks leaves no trace. The questions have an order: the TSO comes before the members (hazards R-05).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from binlake.config import Replication
+from binlake.lake.members import MemberTable, RememberedMember
+from binlake.lake.paths import LakePaths
+from binlake.lake.windowlog import WindowLog
+from binlake.placement import NodeStatus, open_placement
+from binlake.window.manifest import WindowManifest
+from binlake.window.membership import Probe, gather
+from binlake.window.plan import Plan, propose, reach_after
+from binlake.window.probing import ask_pump
+
+
+class Clock(Protocol):
+    """PD's clock."""
+
+    def tso(self, count: int = 1) -> int:
+        """A fresh timestamp."""
+
+
+class Pumps(Protocol):
+    """The registry's pumps."""
+
+    def pumps(self) -> list[NodeStatus]:
+        """All of them, offline ones too."""
+
+
+@dataclass(frozen=True)
+class Known:
+    """What the lake knows at `lo` (commit_ts): the remembered members, and the manifest of the last landed window."""
+
+    lo: int
+    members: Mapping[str, RememberedMember]
+    last: WindowManifest | None
+
+
+def next_plan(
+    replication: Replication,
+    known: Known,
+    clock: Clock,
+    registry: Pumps,
+    probe: Callable[[str], Probe],
+    *,
+    stop_ts: int | None,
+) -> Plan:
+    """What the next window of `replication` would be. Raises SourceUnavailable."""
+    # Before the members: a pump that joins later holds nothing at or below it.
+    tso = clock.tso()
+    return propose(
+        lo=known.lo,
+        tso=tso,
+        members=gather(registry.pumps(), known.members, known.lo, probe),
+        stop_points=replication.stop_points(),
+        reach=reach_after(known.last, replication.window.max_seconds),
+        stop_ts=stop_ts,
+    )
+
+
+def who_blocks(replication: Replication, lo: int, stop_ts: int | None = None) -> str:
+    """Who or what keeps plan from a window after `lo`, and as far as `stop_ts` if given; empty = nothing does.
+
+    Both are commit_ts. Raises SourceUnavailable when PD does not answer, Permanent for another cluster.
+    """
+    timeout_s, paths = replication.source.timeout_s, LakePaths.of(replication)
+    with open_placement(replication.source) as placement:
+        cluster = placement.pd.cluster_id()
+        known = Known(lo, MemberTable(paths).known(), WindowLog(paths).last_landed())
+        plan = next_plan(
+            replication,
+            known,
+            placement.pd,
+            placement.registry,
+            lambda host: ask_pump(host, cluster, timeout_s, placement.tls),
+            stop_ts=stop_ts,
+        )
+    return "" if plan.state == "ready" else plan.reason

@@ -1,0 +1,56 @@
+"""Statements of the target's own between the changes of a window: each opens a segment before its commit_ts (U-15).
+
+The source knows nothing of them: no definition changes, and no row is decoded differently.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from binlake.ddl.replacement import Injection
+from binlake.window.ddls import PlannedDdl
+from binlake.window.judging import NOTHING
+
+_ALERT = "the target runs a statement of ddl-injection before what was committed then"
+
+
+def with_injections(
+    planned: Sequence[PlannedDdl], injections: Iterable[Injection], lo: int, hi: int, version: int
+) -> list[PlannedDdl]:
+    """`planned` of the window (lo, hi] with those of `injections` that fall into it; `version`: schema's at lo."""
+    due = [injection for injection in injections if lo < injection.commit_ts <= hi]
+    found: list[PlannedDdl] = []
+    for ddl in planned:
+        while due and due[0].commit_ts <= ddl.commit_ts:
+            found.append(_before(found, planned, due.pop(0), version))
+        made = sum(other.injected for other in found)
+        found.append(replace(ddl, segment=ddl.segment + made))
+    for injection in due:
+        found.append(_before(found, planned, injection, version))
+    return found
+
+
+def _before(
+    found: Sequence[PlannedDdl], planned: Sequence[PlannedDdl], injection: Injection, version: int
+) -> PlannedDdl:
+    """The row of `injection` behind all `found`. Rows that ran ahead of a later DDL are behind it too."""
+    behind = [ddl.since for ddl in planned if ddl.opens_segment and ddl.commit_ts >= injection.commit_ts]
+    return PlannedDdl(
+        segment=found[-1].segment + 1 if found else 1,
+        commit_ts=injection.commit_ts,
+        since=min([injection.commit_ts, *behind]),
+        start_ts=0,
+        schema_version=max([version, *(ddl.schema_version for ddl in found)]),
+        job_id=0,
+        action=0,
+        db=injection.db,
+        table="",
+        query="",
+        sql=injection.sql,
+        reason="",
+        alert=_ALERT,
+        before=NOTHING,
+        after=NOTHING,
+        injected=True,
+    )

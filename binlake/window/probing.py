@@ -1,0 +1,29 @@
+"""Asking a pump about itself: what the membership of a window, and who waits for one, both need."""
+
+from __future__ import annotations
+
+from binlake.errors import WireError
+from binlake.pumpclient import PumpReader
+from binlake.rpc import Tls
+from binlake.window.membership import Probe
+
+
+def ask_pump(host: str, cluster_id: int, timeout_s: float, tls: Tls | None = None) -> Probe:
+    """What the pump at `host` (HOST:PORT) says of itself. Raises SourceUnavailable."""
+    try:
+        info = PumpReader(host, cluster_id, timeout_s=timeout_s, tls=tls).info()
+    except WireError:
+        # An original pump has no Info service: the registry's word and the proof in the pull must do.
+        return Probe()
+    return Probe(
+        store_uuid=info.store_uuid,
+        max_commit_ts=info.max_commit_ts,
+        gc_ts=info.gc_ts,
+        last_error=info.last_error,
+        node_id=info.node_id,
+        late_commits=info.late_commits,
+        early_commits=info.early_commits,
+        status_queries=info.status_queries,
+        unmatched=info.unmatched_prewrites,
+        oldest_start_ts=info.oldest_unmatched_start_ts,
+    )

@@ -1,0 +1,235 @@
+"""The source's tables under the target's names: one to one, or many tables of the source in one of the target.
+
+Of tables that share a target, the widest defines it: all columns and plain indexes of any, only the unique keys of all
+(hazards R-15). So a column is there before the first shard uses it, and goes when the last one has dropped it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from binlake.errors import ConfigError, SchemaError
+from binlake.filter import Rules
+from binlake.schema import DbInfo, SchemaState, TableDef
+from binlake.schema import mysqltypes as t
+from binlake.schema.actions import PUBLIC
+from binlake.schema.delta import Definitions
+
+Name = tuple[str, str]
+EXTRACT_LENGTH = 255
+"""Characters of an extract column at the target: VARCHAR(255) NOT NULL, utf8mb4_bin."""
+
+
+class Naming:
+    """Definitions and names of the source as the target has them."""
+
+    def __init__(self, rules: Rules) -> None:
+        self.rules = rules
+        self._known: WeakKeyDictionary[TableDef, TableDef] = WeakKeyDictionary()
+
+    def table(self, db: str, table: str) -> Name:
+        """(db, table) at the target. Raises ConfigError."""
+        return self.rules.routes.table(db, table)
+
+    def database(self, db: str) -> str:
+        """The database at the target. Raises ConfigError."""
+        return self.rules.routes.database(db)
+
+    def definition(self, table: TableDef) -> TableDef:
+        """The definition at the target: other names, and the extract columns at the end of row and unique keys."""
+        if not self.rules.routes:
+            return table
+        if table not in self._known:
+            self._known[table] = self._defined(table)
+        return self._known[table]
+
+    def _defined(self, table: TableDef) -> TableDef:
+        db, name = self.table(table.db, table.name)
+        columns = [found.column for found in self.rules.routes.extracted(table.db, table.name)]
+        if (db, name) == (table.db, table.name) and not columns:
+            return table
+        raw = {**table.raw, "name": {"O": name, "L": name.lower()}}
+        if columns:
+            raw = _with_columns(raw, table, columns)
+        return TableDef.from_json(raw, DbInfo(table.db_id, db, "", "", {}))
+
+    def kept(self, tables: Iterable[TableDef]) -> list[TableDef]:
+        """Those of `tables` that are replicated."""
+        return [table for table in tables if self.rules.keeps(table.db, table.name)]
+
+
+class TargetTables:
+    """The tables of a schema by the target's name; a base of WindowDefinitions."""
+
+    def __init__(self, state: SchemaState, naming: Naming) -> None:
+        self._state = state
+        self._naming = naming
+        self._sources: dict[Name, dict[int, TableDef]] = {}
+        self._databases: dict[int, str] = {}
+        if naming.rules.routes:
+            self.change(Definitions((), ()), Definitions(tuple(state.databases()), tuple(state.tables())))
+
+    def change(self, before: Definitions, after: Definitions) -> None:
+        """Follow a DDL: definitions of the source that go and come."""
+        if not self._naming.rules.routes:
+            return
+        for table in self._naming.kept(before.tables):
+            self._of(table).pop(table.id, None)
+        for table in self._naming.kept(after.tables):
+            self._of(table)[table.id] = table
+        for database in before.databases:
+            self._databases.pop(database.id, None)
+        for database in after.databases:
+            if self._naming.rules.keeps(database.name, ""):
+                self._databases[database.id] = database.name
+
+    def sources(self, table: TableDef) -> list[TableDef]:
+        """All tables of the source that share the target of `table`, by id."""
+        found = self._of(table)
+        return [found[key] for key in sorted(found)]
+
+    def neighbours(self, tables: Iterable[TableDef]) -> dict[int, list[TableDef]]:
+        """`sources` of each of `tables` that is replicated, by its id; nothing without routes."""
+        kept = self._naming.kept(tables) if self._naming.rules.routes else []
+        return {table.id: self.sources(table) for table in kept}
+
+    def find(self, db: str, table: str) -> TableDef | None:
+        """The definition of the target's `db`.`table` (case-insensitive), or None."""
+        if not self._naming.rules.routes:
+            return self._state.find(db, table)
+        found = self._sources.get((db.lower(), table.lower()))
+        return merged([self._naming.definition(source) for source in found.values()]) if found else None
+
+    def names(self) -> list[Name]:
+        """(db, table) of every table that is replicated, by the target's name, sorted."""
+        kept = (table for table in self._naming.kept(self._state.tables()) if table.kind == "table")
+        return sorted({self._naming.table(table.db, table.name) for table in kept})
+
+    def tables(self) -> list[TableDef]:
+        """The definitions of all targets that are replicated."""
+        if not self._naming.rules.routes:
+            return self._naming.kept(self._state.tables())
+        shared = (list(found.values()) for found in self._sources.values() if found)
+        return [merged([self._naming.definition(source) for source in sources]) for sources in shared]
+
+    def shared(self) -> list[list[TableDef]]:
+        """The source's tables of each target that has more than one."""
+        return [list(found.values()) for found in self._sources.values() if len(found) > 1]
+
+    def into(self, database: str) -> set[str]:
+        """The source's databases that go into the target's `database`, themselves or by a table; in lower case."""
+        target = database.lower()
+        found = {name.lower() for name in self._databases.values() if self._naming.database(name).lower() == target}
+        shared = (tables for (db, _), tables in self._sources.items() if db == target)
+        return found | {table.db.lower() for tables in shared for table in tables.values()}
+
+    def _of(self, table: TableDef) -> dict[int, TableDef]:
+        db, name = self._naming.table(table.db, table.name)
+        return self._sources.setdefault((db.lower(), name.lower()), {})
+
+
+def merged(tables: Sequence[TableDef]) -> TableDef:
+    """The definition of one target for `tables`: the widest, else (while an operator alters them) the newest.
+
+    Raises SchemaError when a column's name differs in case: rows carry their own spelling, and the target has one.
+    """
+    _require_one_spelling(tables)
+    return widest(tables) or max(tables, key=lambda table: (int(table.raw.get("update_timestamp") or 0), table.id))
+
+
+def _require_one_spelling(tables: Sequence[TableDef]) -> None:
+    spelled: dict[str, tuple[str, TableDef]] = {}
+    for table in tables:
+        for column in table.columns:
+            name, other = spelled.setdefault(column.name.lower(), (column.name, table))
+            if name != column.name:
+                raise SchemaError(
+                    "tables that share a target spell a column differently",
+                    where={f"{other.db}.{other.name}": name, f"{table.db}.{table.name}": column.name},
+                    hint="rename the column of one of them at the source, or route them apart",
+                )
+
+
+def widest(tables: Sequence[TableDef]) -> TableDef | None:
+    """The table that holds the rows of all `tables`; None when no one does."""
+    shapes = [Shape(table) for table in tables]
+    return next((table for table, mine in zip(tables, shapes, strict=True) if all(mine.holds(s) for s in shapes)), None)
+
+
+class Shape:
+    """What of a definition decides rows: columns, unique keys and indexes, without names of indexes."""
+
+    def __init__(self, table: TableDef) -> None:
+        self.columns = {
+            (c.name, c.tp, c.flag & _FLAGS, c.flen, c.decimal, c.charset, c.collate, c.elems, c.generated_expr)
+            for c in table.columns
+        }
+        self.unique = {tuple((c.name.lower(), c.length) for c in key.columns) for key in table.unique_keys()}
+        self.plain = {
+            tuple((c.name.lower(), c.length) for c in index.columns)
+            for index in table.indexes
+            if not index.unique and index.state == PUBLIC
+        }
+
+    def holds(self, other: Shape) -> bool:
+        """True when every row that fits `other` fits here."""
+        return self.columns >= other.columns and self.plain >= other.plain and self.unique <= other.unique
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Shape) and self.holds(other) and other.holds(self)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+_FLAGS = t.FLAG_NOT_NULL | t.FLAG_UNSIGNED
+
+
+def renamed_database(database: DbInfo, name: str) -> DbInfo:
+    """`database` under the target's name."""
+    raw = {**database.raw, "db_name": {"O": name, "L": name.lower()}}
+    return replace(database, name=name, raw=raw)
+
+
+def _with_columns(raw: dict[str, Any], table: TableDef, names: Sequence[str]) -> dict[str, Any]:
+    taken = [name for name in names if any(c.name.lower() == name.lower() for c in table.all_columns)]
+    if taken:
+        raise ConfigError(
+            "an extract column of `routes` has the name of a column of the source",
+            where={"table": f"{table.db}.{table.name}", "column": taken[0]},
+            hint="give it another target-column",
+        )
+    first, top = len(table.all_columns), max((column.id for column in table.all_columns), default=0)
+    added = [_column(name, first + n, top + 1 + n) for n, name in enumerate(names)]
+    columns = [_idx_column(name, first + n) for n, name in enumerate(names)]
+    unique = [json.loads(json.dumps(index)) for index in raw.get("index_info") or ()]
+    for index in unique:
+        if index["is_unique"]:
+            index["idx_cols"] = [*index["idx_cols"], *columns]
+    if raw.get("pk_is_handle"):
+        unique.append(_primary(table, columns))
+    cols = [*(raw.get("cols") or ()), *added]
+    return {**raw, "cols": cols, "index_info": unique, "pk_is_handle": False, "is_common_handle": False}
+
+
+def _column(name: str, offset: int, column_id: int) -> dict[str, Any]:
+    kind = {
+        "Tp": t.VARCHAR, "Flag": t.FLAG_NOT_NULL, "Flen": EXTRACT_LENGTH, "Decimal": 0, "Charset": "utf8mb4",
+        "Collate": "utf8mb4_bin", "Elems": None,
+    }  # fmt: skip
+    return {"id": column_id, "name": {"O": name, "L": name.lower()}, "offset": offset, "type": kind, "state": PUBLIC}
+
+
+def _idx_column(name: str, offset: int) -> dict[str, Any]:
+    return {"name": {"O": name, "L": name.lower()}, "offset": offset, "length": t.UNSPECIFIED_LENGTH}
+
+
+def _primary(table: TableDef, more: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    own = [_idx_column(column.name, column.offset) for column in table.columns if column.flag & t.FLAG_PRIMARY]
+    return {
+        "id": 0, "idx_name": {"O": "PRIMARY", "L": "primary"}, "idx_cols": [*own, *more], "state": PUBLIC,
+        "is_unique": True, "is_primary": True,
+    }  # fmt: skip

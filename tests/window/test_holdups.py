@@ -1,0 +1,50 @@
+"""Who holds the next window back, as somebody who waits sees it: plan's own questions, without a trace."""
+
+from pathlib import Path
+
+import pytest
+from support.live import LiveSource
+from support.workload import integer
+
+from binlake.errors import SourceUnavailable
+from binlake.placement import pd_answers
+from binlake.tso import to_datetime
+from binlake.window.holdups import who_blocks
+
+
+def test_the_look_says_what_plan_would_say_and_leaves_nothing(tmp_path: Path) -> None:  # R-35
+    with LiveSource(tmp_path) as source:
+        replication = source.replication()
+        reached = source.settle()
+        assert who_blocks(replication, 0) == ""
+        assert who_blocks(replication, 0, reached) == ""
+        later = reached + (3_600_000 << 18)
+        assert f"stop_ts {later} is above the watermark" in who_blocks(replication, 0, later)
+        source.stop_pump("pump2")
+        blocked = source.pd.tso()
+        assert "pump2 since" in who_blocks(replication, blocked)
+        source.start_pump("pump2")
+        source.settle(blocked + 1)
+        assert who_blocks(replication, blocked) == ""
+        # U-01: the very transaction, and since when.
+        source.workload.create_database("d")
+        source.workload.create_table("d", "t", [integer("id")], ["id"])
+        begun = source.workload.begin().insert("d", "t", id=1)
+        prewritten = begun.prewrite()
+        stands = source.pd.tso()
+        told = who_blocks(replication, stands)
+        since = to_datetime(begun.start_ts).isoformat(timespec="seconds")
+        assert f"held by the transaction of start_ts {begun.start_ts} ({since})" in told
+        begun.commit(prewritten)
+        source.settle(stands)
+        assert who_blocks(replication, stands) == ""
+        assert pd_answers(replication.source)
+        assert not (tmp_path / "lake").exists()
+
+
+def test_a_pd_that_is_gone_is_an_error_not_an_answer(tmp_path: Path) -> None:  # S3-10
+    with LiveSource(tmp_path, pumps=0) as source:
+        replication = source.replication(source={"pd-urls": [source.driver.url], "timeout-s": 0.5})
+    assert not pd_answers(replication.source)
+    with pytest.raises(SourceUnavailable):
+        who_blocks(replication, 0)

@@ -1,0 +1,253 @@
+"""DDL under filters and routes: which run, as which text, and what an operator is told; no Spark, no server."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from support.workload import Workload, integer, text
+
+from binlake.config import Replication
+from binlake.errors import ConfigError, SchemaError
+from binlake.filter import Rules
+from binlake.schema import Action, DdlJob, SchemaState
+from binlake.window.ddls import DdlBinlog, PlannedDdl, plan_ddls, window_schemas
+from binlake.window.extras import extras
+from binlake.window.targets import Naming, TargetTables
+from binlake.wire import binlog_pb2 as pb
+
+SHARDS = {"schema-pattern": "s?", "table-pattern": "t_*", "target-schema": "all", "target-table": "t"}
+
+
+def rules(**config: Any) -> Rules:
+    raw = {key.replace("_", "-"): value for key, value in config.items()}
+    return Rules.of(Replication.model_validate({"name": "demo", "lake": {"path": "x"}, **raw}))
+
+
+def logged(w: Workload) -> tuple[list[DdlBinlog], list[tuple[int, DdlJob]]]:
+    jobs = {job.id: job for job in (DdlJob.from_dict(raw) for raw in w.jobs)}
+    found = [b for b in w.logged if b.tp == pb.Commit and b.ddl_job_id]
+    binlogs = [
+        DdlBinlog(b.commit_ts, b.start_ts, b.ddl_job_id, b.ddl_schema_state, b.ddl_query.decode().rstrip(";"))
+        for b in found
+    ]
+    return binlogs, [(b.commit_ts, jobs[b.job_id]) for b in binlogs]
+
+
+def plan(w: Workload, *ignored: int, **config: Any) -> list[PlannedDdl]:
+    return plan_ddls(SchemaState(), *logged(w), rules(**config), ignored)
+
+
+def decided(planned: list[PlannedDdl]) -> list[tuple[str, str]]:
+    return [(ddl.sql.split("(")[0].strip() if not ddl.reason else "-", ddl.reason) for ddl in planned]
+
+
+def two_shards() -> Workload:
+    w = Workload()
+    w.create_database("s1")
+    w.create_database("s2")
+    w.create_table("s1", "t_1", [integer("id"), text("name")], ["id"])
+    w.create_table("s2", "t_2", [integer("id"), text("name")], ["id"])
+    return w
+
+
+def rename(w: Workload, old: tuple[str, str], new: tuple[str, str], query: str) -> int:
+    """RENAME TABLE of one table, as its job tells it: the new database's id and name."""
+    before = w.table(*old)
+    info = {**before.raw, "name": {"O": new[1], "L": new[1].lower()}}
+    del w._tables[old]
+    w._put(new[0], info)
+    return w._ddl(Action.RENAME_TABLE, new[0], new[1], query, info)
+
+
+def test_shards_make_their_target_once_and_keep_each_others_rows() -> None:  # S4-03 R-15
+    w = two_shards()
+    w.truncate("s1", "t_1")
+    w.drop_table("s2", "t_2")
+    w.drop_table("s1", "t_1")
+    planned = plan(w, routes=[SHARDS])
+    assert [ddl.decision for ddl in planned] == ["apply", "apply", "apply", "skip", "skip", "skip", "apply"]
+    assert planned[2].sql.startswith("CREATE TABLE `all`.`t` (")
+    assert (planned[2].db, planned[2].table, planned[2].tables) == ("all", "t", ["all.t"])
+    assert [bool(ddl.alert) for ddl in planned] == [False, False, False, False, True, True, False]
+    assert planned[4].before.tables == planned[4].after.tables == ()
+    # The last shard takes the target along.
+    assert planned[6].sql == "DROP TABLE `all`.`t`"
+
+
+def test_a_column_comes_with_the_first_shard_and_goes_with_the_last() -> None:  # S4-03 R-15
+    w = two_shards()
+    w.add_column("s1", "t_1", integer("n", default="5"))
+    w.add_column("s2", "t_2", integer("n", default="5"))
+    w.drop_column("s2", "t_2", "n")
+    w.drop_column("s1", "t_1", "n")
+    planned = plan(w, routes=[SHARDS])[4:]
+    assert [ddl.decision for ddl in planned] == ["apply", "skip", "skip", "apply"]
+    assert [ddl.sql.startswith("ALTER TABLE `all`.`t` ") for ddl in (planned[0], planned[3])] == [True, True]
+
+    binlogs, jobs = logged(w)
+    schemas = window_schemas(SchemaState(), binlogs, jobs, {})
+    found = extras(schemas, Naming(rules(routes=[SHARDS])))
+    places = [(x.db, x.since, x.until, x.values) for x in found]
+    ts = [ddl.commit_ts for ddl in planned]
+    # Rows of the shard that has no column yet, or no more, have its default.
+    assert places == [("s2", ts[0], ts[1], {"n": "5"}), ("s2", ts[2], ts[3], {"n": "5"})]
+
+
+def test_shards_that_part_in_shape_stop_until_somebody_decides() -> None:  # S4-03 R-15
+    w = two_shards()
+    w.add_column("s1", "t_1", integer("n"))
+    odd = w.add_column("s2", "t_2", text("other"))
+    with pytest.raises(SchemaError, match="differ in more than added columns") as error:
+        plan(w, routes=[SHARDS])
+    assert error.value.where["commit_ts"] == str(odd)
+    assert "ignore-txn-commit-ts" in error.value.hint
+    planned = plan(w, odd, routes=[SHARDS])
+    assert planned[-1].reason == "ignore-txn-commit-ts"
+
+
+def test_a_table_that_joins_with_another_shape_is_refused() -> None:
+    w = two_shards()
+    w.create_table("s2", "t_3", [integer("id"), text("x"), text("y")], ["id"])
+    with pytest.raises(SchemaError, match="another shape"):
+        plan(w, routes=[SHARDS])
+
+
+def test_a_database_that_others_go_into_stays() -> None:
+    w = two_shards()
+    w._ddl(Action.DROP_SCHEMA, "s1", "", "DROP DATABASE `s1`", db_info=None)
+    planned = plan(w, routes=[{"schema-pattern": "s*", "target-schema": "all"}])
+    # The second CREATE DATABASE finds the target there, without an alert: nothing is lost.
+    assert [(ddl.decision, ddl.alert) for ddl in planned[:2]] == [("apply", ""), ("skip", "")]
+    drop = planned[-1]
+    assert drop.decision == "skip"
+    assert "goes into the database all too" in drop.alert
+    assert plan(w)[-1].sql == "DROP DATABASE `s1`"
+    assert plan(w, routes=[{"schema-pattern": "s1", "target-schema": "x"}])[-1].sql == "DROP DATABASE `x`"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason", "alert", "opens"),
+    [
+        ("s1", "s2", "", "", True),
+        ("s1", "tmp", "renamed out of the filter", "stays at the target", False),
+        ("tmp", "s1", "renamed into the filter", "copy the table", True),
+        ("tmp", "tmp2", "filtered", "", False),
+    ],
+)
+def test_a_rename_is_judged_by_both_names(old: str, new: str, reason: str, alert: str, opens: bool) -> None:
+    w = Workload()
+    for name in ("s1", "s2", "tmp", "tmp2"):
+        w.create_database(name)
+    w.create_table(old, "a", [integer("id")], ["id"])
+    rename(w, (old, "a"), (new, "b"), f"RENAME TABLE `{old}`.`a` TO `{new}`.`b`")
+    found = plan(w, filter={"ignore-schemas": "~^tmp"})[-1]
+    assert found.reason == reason
+    assert alert in found.alert
+    assert bool(found.alert) is bool(alert)
+    segments = [ddl.segment for ddl in plan(w, filter={"ignore-schemas": "~^tmp"})]
+    assert (segments[-1] > segments[-2]) is opens
+
+
+def test_events_of_ddl_leave_the_target_as_it_is_or_to_somebody_else() -> None:  # S4-04
+    w = Workload()
+    w.create_database("s1")
+    w.create_table("s1", "a", [integer("id")], ["id"])
+    w.add_column("s1", "a", integer("n"))
+    w.truncate("s1", "a")
+    w.drop_table("s1", "a")
+    events = [{"schema-pattern": "s1", "table-pattern": "a", "events": ["truncate table", "drop table", "add column"],
+               "action": "Ignore"}]  # fmt: skip
+    planned = plan(w, filters=events)
+    assert [ddl.reason for ddl in planned] == ["", "", *["event filter"] * 3]
+    # The definition is that of the source still, but no table goes away.
+    assert [len(ddl.after.tables) for ddl in planned] == [0, 1, 1, 0, 0]
+    assert [len(ddl.before.tables) for ddl in planned[3:]] == [0, 0]
+
+
+def test_sync_ddl_off_leaves_definitions_to_the_other_side() -> None:  # R-47
+    w = Workload()
+    w.create_database("retl")
+    w.create_table("retl", "_drainer_repl_mark", [integer("id")], ["id"])
+    w.create_database("s1")
+    w.create_table("s1", "a", [integer("id")], ["id"])
+    planned = plan(w, loopback={"loopback-control": True, "channel-id": 1, "sync-ddl": False})
+    assert [ddl.reason for ddl in planned] == ["filtered", "filtered", "sync-ddl", "sync-ddl"]
+    assert [ddl.segment for ddl in planned] == [0, 0, 1, 2]
+
+
+def test_extract_columns_end_the_row_and_every_unique_key() -> None:  # S4-03
+    w = two_shards()
+    w.create_table("s2", "t_u", [integer("id"), text("name")], [], ["name"])
+    rule = {**SHARDS, "extract-schema": {"schema-regexp": "s(.)", "target-column": "c_schema"}}
+    state = SchemaState().fold(logged(w)[1])
+    tables = TargetTables(state, Naming(rules(routes=[{**rule, "table-pattern": "t_1"}])))
+    merged = tables.find("ALL", "T")
+    assert merged is not None
+    assert [column.name for column in merged.row_columns] == ["id", "name", "c_schema"]
+    assert merged.identity().columns == ("id", "c_schema")
+    planned = plan(w, routes=[{**rule, "table-pattern": "t_1"}])
+    assert (planned[2].reason, planned[2].alert) == ("extract columns", "create the table at the target by hand")
+    clash = {**SHARDS, "extract-schema": {"schema-regexp": "s(.)", "target-column": "NAME"}}
+    with pytest.raises(ConfigError, match="has the name of a column"):
+        TargetTables(state, Naming(rules(routes=[clash]))).find("all", "t")
+
+
+def test_dropped_changes_of_a_table_with_two_unique_keys_need_consent() -> None:  # R-14
+    w = Workload()
+    w.create_database("s1")
+    w.create_table("s1", "a", [integer("id"), text("u")], ["id"], ["u"])
+    table = w.table("s1", "a")
+    deletes = [{"schema-pattern": "s1", "table-pattern": "a", "events": ["delete"], "action": "Ignore"}]
+    with pytest.raises(ConfigError, match="more than one unique key"):
+        rules(filters=deletes).kinds(table)
+    assert rules(filters=deletes, filter={"kept-rows": "replace"}).kinds(table) == {"insert", "update"}
+    inserts = [{**deletes[0], "events": ["insert"]}]
+    assert rules(filters=inserts).kinds(table) == {"update", "delete"}
+    assert rules(filters=[{**deletes[0], "events": ["all dml"]}]).kinds(table) == frozenset()
+    expression = [{"schema": "s1", "table": "a", "delete-value-expr": "id = 1"}]
+    with pytest.raises(ConfigError, match="drops delete"):
+        rules(expression_filter=expression).kinds(table)
+
+
+def test_rows_kept_against_a_truncate_need_one_unique_key() -> None:  # R-14
+    w = Workload()
+    w.create_database("s1")
+    w.create_table("s1", "a", [integer("id"), text("u")], ["id"], ["u"])
+    w.truncate("s1", "a")
+    rule = {"schema-pattern": "s1", "table-pattern": "a", "events": ["truncate table"], "action": "Ignore"}
+    with pytest.raises(ConfigError, match="more than one unique key"):
+        plan(w, filters=[rule])
+    assert plan(w, filters=[rule], filter={"kept-rows": "replace"})[-1].reason == "event filter"
+
+
+def test_rows_without_a_key_are_changed_only_where_all_of_them_were_copied() -> None:  # S4-04
+    w = Workload()
+    w.create_database("s1")
+    w.create_table("s1", "log", [text("line")], [])
+    table = w.table("s1", "log")
+    rule = {"schema-pattern": "s1", "table-pattern": "log", "action": "Ignore"}
+    for events in (["insert"], ["update"]):
+        with pytest.raises(ConfigError, match="without a key"):
+            rules(filters=[{**rule, "events": events}]).kinds(table)
+    assert rules(filters=[{**rule, "events": ["update", "delete"]}]).kinds(table) == {"insert"}
+    assert rules(filters=[{**rule, "events": ["delete"]}]).kinds(table) == {"insert", "update"}
+    expression = [{"schema": "s1", "table": "log", "insert-value-expr": "line = 'x'"}]
+    with pytest.raises(ConfigError, match="without a key"):
+        rules(expression_filter=expression).kinds(table)
+
+
+def test_tables_that_share_a_target_spell_their_columns_alike() -> None:  # S4-03 R-15
+    w = two_shards()
+    w.create_table("s2", "t_3", [integer("ID"), text("name")], ["ID"])
+    state = SchemaState().fold(logged(w)[1])
+    with pytest.raises(SchemaError, match="spell a column differently"):
+        TargetTables(state, Naming(rules(routes=[SHARDS]))).find("all", "t")
+
+
+def test_ordered_outside_safe_mode_takes_no_filter_of_rows() -> None:  # S4-04 S4-43
+    rule = {"schema-pattern": "s1", "table-pattern": "a", "events": ["delete"], "action": "Ignore"}
+    for mode, safe in (("ordered", "always"), ("parallel", "auto")):
+        rules(filters=[rule], target={"mode": mode, "safe-mode": safe})
+    with pytest.raises(ValueError, match="needs safe-mode = always"):
+        rules(filters=[rule], target={"mode": "ordered", "safe-mode": "auto"})
