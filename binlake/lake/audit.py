@@ -1,4 +1,4 @@
-"""Answers from the lake without Spark: the history of a row, and a table as of any commit_ts (MISSION C-07).
+"""Answers from the lake without Spark: a row's history, a table as of any commit_ts, one transaction (MISSION C-07).
 
 A Delta version of a mirror is the state at a window's end or behind a DDL; between two of them the row changes in
 `mutation` are exact, so every commit_ts has an answer, inside a window too (hazards R-33).
@@ -6,111 +6,229 @@ A Delta version of a mirror is the state at a window's end or behind a DDL; betw
 
 from __future__ import annotations
 
+import bisect
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.dataset as ds
 from deltalake import DeltaTable
-from deltalake.exceptions import TableNotFoundError
+from deltalake.exceptions import DeltaError
 
 from binlake import tso
 from binlake.errors import LostRange, SchemaError
+from binlake.filter import Rules
 from binlake.lake.dataset import dataset
 from binlake.lake.ddls import landed_ddls
 from binlake.lake.paths import LakePaths
+from binlake.lake.rowhistory import Row, RowVersion, changes, key_texts, of_keys, of_table
 from binlake.lake.schemas import SchemaHistory
+from binlake.lake.seek import Budget, Slice, newest
+from binlake.lake.transactions import Transaction, find_transaction
 from binlake.lake.windowlog import WindowLog
 from binlake.mirror.rows import mirror_texts
 from binlake.mirror.versions import MirrorVersion, MirrorVersions
-from binlake.rowchange import RowEvent, net_changes, row_key
+from binlake.rowchange import net_changes, row_key
 from binlake.schema import TableDef
 from binlake.window.definitions import WindowDefinitions, filled_key
+from binlake.window.targets import Naming, TargetTables
 
-Row = dict[str, str | None]
-"""Column name -> canonical text."""
+UNTOUCHED = "rows from before the lake's start are not known"
+"""Why a table that no window changed is inexact."""
 
-
-@dataclass(frozen=True)
-class RowVersion:
-    """One change of a row: `op`, its place, the images (None where there is none)."""
-
-    commit_ts: int
-    start_ts: int
-    seq: int
-    op: str
-    before: Row | None
-    after: Row | None
-
-    def to_dict(self) -> dict[str, Any]:
-        """For `--output json`: timestamps as strings, the commit's time in UTC."""
-        time = tso.to_datetime(self.commit_ts).isoformat(timespec="milliseconds")
-        return {**vars(self), "commit_ts": str(self.commit_ts), "start_ts": str(self.start_ts), "commit_time": time}
+_BATCH_ROWS = 16_384
+"""Rows of a mirror that are read at a time where all of them are."""
 
 
 @dataclass(frozen=True)
 class TableAsOf:
-    """A table at `ts`: columns in table order, rows of canonical text by key; `inexact` as in mirror_version."""
+    """A table at `ts`: columns in table order, rows of canonical text by key; `inexact` as in mirror_version.
+
+    `base`: the mirror's version that it was made from (delta_version -1: there was none), with the changes behind it.
+    """
 
     ts: int
     columns: tuple[str, ...]
     rows: tuple[Row, ...]
     inexact: str
+    base: MirrorVersion
 
 
 class Audit:
     """Reads one lake."""
 
-    def __init__(self, paths: LakePaths) -> None:
-        self._paths = paths
-        self._log = WindowLog(paths)
+    def __init__(self, paths: LakePaths, rules: Rules | None = None, log: WindowLog | None = None) -> None:
+        """`rules`: those of the replication; without them every table keeps the source's name. `log`: one to share."""
+        self.paths = paths
+        self._naming = Naming(rules or Rules())
+        self._log = log or WindowLog(paths)
+        self._versions = MirrorVersions(paths)
+
+    def range(self) -> tuple[int, int]:
+        """(lo, hi] whose row changes the lake can tell: landed and merged. Raises LostRange for an empty lake."""
+        lo, hi = self.landed()
+        merged = self._log.reached("merge")
+        return lo, min(hi, lo if merged is None else merged)
+
+    def landed(self) -> tuple[int, int]:
+        """(lo, hi] whose transactions are in the lake. Raises LostRange for an empty one."""
+        found = self._log.landed_range()
+        if found is None:
+            raise LostRange("the lake is empty", where={"lake": self.paths.root}, hint="land a first window")
+        return found
 
     def row_history(
         self, db: str, table: str, key: Sequence[str | None], *, after: int = -1, upto: int | None = None
     ) -> list[RowVersion]:
         """The changes of the row with `key` (texts of its identity, in order) with after < commit_ts <= upto.
 
-        A change that moves the row to or from another key is in the history of both. Raises SchemaError for a table
-        without any definition in that range.
+        A change that moves the row to or from another key is in the history of both. Raises LostRange when the lake
+        does not hold that range, SchemaError for a table without any definition in it, ConfigError for a wrong key.
         """
-        last = self._landed() if upto is None else upto
-        names = set(self._identities(db, table, after, last))
-        if not names:
-            raise SchemaError("the schema history does not know this table", where={"table": f"{db}.{table}"})
-        events = self._mutations(db, table, after, last)
-        found = [event for event in events if any(_is_key(event, columns, key) for columns in names)]
-        return [RowVersion(e.commit_ts, e.start_ts, e.seq, e.op, _plain(e.before), _plain(e.after)) for e in found]
+        after, upto = self.within(after, upto)
+        definitions = self.definitions(db, table, after, upto)
+        found = of_keys(key_texts(definitions, key))
+        name = definitions[-1]
+        return changes(self.paths, after, upto, of_table(name.db, name.name) & found)
+
+    def row_life(
+        self, db: str, table: str, key: Sequence[str | None], *, after: int = -1, upto: int | None = None
+    ) -> list[RowVersion]:
+        """`row_history`, and what the same rows did before they came to this key and after they left it."""
+        after, upto = self.within(after, upto)
+        found = {change.place: change for change in self.row_history(db, table, key, after=after, upto=upto)}
+        own = key_texts(self.definitions(db, table, after, upto), key)
+        moves = [change for change in found.values() if change.new_key is not None]
+        for change in moves:
+            back = change.new_key in own
+            found |= {other.place: other for other in self._elsewhere(change, after, upto, back=back)}
+        return [found[place] for place in sorted(found)]
+
+    def _elsewhere(self, move: RowVersion, after: int, upto: int, *, back: bool) -> Iterator[RowVersion]:
+        """What a row did under its other key: before the `move`, or (not `back`) behind it, over further moves."""
+        key, place = (move.key if back else move.new_key), move.place
+        while key is not None:
+            where = of_table(move.db, move.table) & of_keys([key])
+            lo, hi = (after, place[0]) if back else (place[0] - 1, upto)
+            others = changes(self.paths, lo, hi, where)
+            others = [c for c in others if (c.place < place if back else c.place > place)]
+            key, before = None, key
+            for other in reversed(others) if back else others:
+                yield other
+                ends = other.op == ("insert" if back else "delete")
+                moved = other.new_key is not None and before == (other.new_key if back else other.key)
+                if ends or moved:
+                    key, place = (None if ends else other.key if back else other.new_key), other.place
+                    break
+
+    def newest_of_row(
+        self, db: str, table: str, key: Sequence[str | None], *, upto: int | None, count: int, budget: Budget, most: int
+    ) -> Slice:
+        """The newest of what `row_history` gives, within `budget`, as `seek.newest`. Raises as it does."""
+        after, upto = self.within(-1, upto)
+        definitions = self.definitions(db, table, after, upto)
+        name = definitions[-1]
+        where = of_table(name.db, name.name) & of_keys(key_texts(definitions, key))
+        return newest(self.paths, after, upto, where, count, budget, most)
+
+    def transaction(
+        self, ts: int, first: int = 0, count: int | None = None, budget: Budget | None = None
+    ) -> Transaction | None:
+        """The transaction or DDL with this commit_ts or start_ts; None when none landed.
+
+        With `count` of its row changes (None: all) from number `first` (from 0) on. Raises OutOfTime with a `budget`.
+        """
+        return find_transaction(self.paths, self._log, ts, self.landed(), first, count, budget)
 
     def table_as_of(self, db: str, table: str, ts: int) -> TableAsOf:
         """The rows of the table after everything at or below `ts`. Raises LostRange or SchemaError.
 
         LostRange: `ts` is not landed yet, or lies before the first state that the lake has of this table.
         """
-        landed = self._landed()
-        if ts > landed:
-            raise LostRange(
-                f"the lake ends at {landed}", where={"ts": ts}, hint="wait for the next window, or ask for less"
-            )
-        definition = SchemaHistory(self._paths).state_at(ts).find(db, table)
+        self.within(-1, ts)
+        definition = self.tables_at(ts).find(db, table)
         if definition is None or definition.kind != "table":
             raise SchemaError("there is no such table at that time", where={"table": f"{db}.{table}", "ts": ts})
         # Names are compared as the source does: without case.
         db, table = definition.db, definition.name
-        base = MirrorVersions(self._paths).at(db, table, ts)
+        base = self.base(db, table, ts)
+        rows = self._base_rows(definition, base)
+        later = changes(self.paths, self.since(base, ts), ts, of_table(db, table))
+        events = [change.event() for change in later]
+        net = net_changes(events, definition.identity(), filled_key(definition))
+        changed = _patched(definition, rows, net)
+        columns = tuple(column.name for column in definition.row_columns)
+        return TableAsOf(ts, columns, tuple(changed), base.inexact, base)
+
+    def base(self, db: str, table: str, ts: int) -> MirrorVersion:
+        """The mirror's version to start from for the state at `ts`: what follows is in `mutation`. Raises LostRange."""
+        self.within(-1, ts)
+        return self.known_base(db, table, ts)
+
+    def known_base(self, db: str, table: str, ts: int) -> MirrorVersion:
+        """As `base`, for a `ts` that `within` has passed."""
+        base = self._versions.at(db, table, ts)
         if base is None or base.dropped:
             base = self._untouched(db, table)
         self._require_followed(base, ts)
-        rows = self._base_rows(definition, base)
-        net = net_changes(self._mutations(db, table, base.hi, ts), definition.identity(), filled_key(definition))
-        changed = _patched(definition, rows, net)
-        columns = tuple(column.name for column in definition.row_columns)
-        return TableAsOf(ts, columns, tuple(changed), base.inexact)
+        return base
+
+    def since(self, base: MirrorVersion, ts: int) -> int:
+        """The commit_ts behind which row changes are to be read for the state at `ts`, as late as can be told.
+
+        A table has a version for each window that changed it: it rests until the next one, or to where mirrors are.
+        """
+        behind = self.behind(base)
+        if behind < base.hi or base.delta_version < 0:
+            return behind
+        later = self._versions.after(base.db, base.table, ts)
+        return max(behind, min(ts, later.lo if later is not None else self._mirrored))
+
+    @cached_property
+    def _mirrored(self) -> int:
+        return self._log.reached("mirror") or 0
+
+    def behind(self, base: MirrorVersion) -> int:
+        """The commit_ts behind which row changes are not in `base`.
+
+        Its hi, but for the version right behind a DDL that rows ran ahead of: those came after it.
+        """
+        ahead = [ddl for ddl in landed_ddls(self.paths, base.hi - 1, base.hi) if ddl.since < ddl.commit_ts]
+        if not ahead or any(hi == base.hi for _, hi in self._log.landed((base.hi - 1, base.hi))):
+            return base.hi
+        return min(ddl.since for ddl in ahead) - 1
+
+    def stored(self, base: MirrorVersion) -> Iterator[pa.RecordBatch]:
+        """The rows of a version of a mirror, batch by batch. Raises LostRange when it is beyond the retention."""
+        if base.delta_version < 0:
+            return
+        try:
+            yield from self.state(base).to_batches(batch_size=_BATCH_ROWS, batch_readahead=1, fragment_readahead=1)
+        except (DeltaError, FileNotFoundError) as error:
+            raise self.gone(base) from error
+
+    def within(self, after: int, upto: int | None) -> tuple[int, int]:
+        """(after, upto] cut to what the lake holds. Raises LostRange when it wants what is not there."""
+        first, last = self.range()
+        upto = last if upto is None else upto
+        if upto > last:
+            hint = "wait until the next window is merged, or ask for less"
+            raise LostRange(f"the lake ends at {_moment(last)}", where={"ts": upto}, hint=hint)
+        if upto < first:
+            hint = "what was before is not in this lake"
+            raise LostRange(f"the lake starts at {_moment(first)}", where={"ts": upto}, hint=hint)
+        return max(after, first), upto
+
+    def tables_at(self, ts: int) -> TargetTables:
+        """The tables after the last DDL at or before `ts`, by the target's names."""
+        return TargetTables(SchemaHistory(self.paths).state_at(ts), self._naming)
 
     def _require_followed(self, base: MirrorVersion, ts: int) -> None:
         """No DDL of the table lies between its mirror and `ts`: else the mirrors are behind."""
-        for ddl in landed_ddls(self._paths, base.hi, ts):
+        for ddl in landed_ddls(self.paths, base.hi, ts):
             if any((t.db, t.name) == (base.db, base.table) for t in (*ddl.before.tables, *ddl.after.tables)):
                 raise LostRange(
                     "the table's mirror is behind a DDL before that time",
@@ -120,65 +238,63 @@ class Audit:
 
     def _untouched(self, db: str, table: str) -> MirrorVersion:
         """A table without a mirror yet: empty at the lake's start, unless the lake starts in the middle of its life."""
-        first = self._log.landed()[0][0]
-        return MirrorVersion(db, table, -1, first, first, inexact="rows from before the lake's start are not known")
-
-    def _landed(self) -> int:
-        landed = self._log.landed_ts()
-        if landed is None:
-            raise LostRange("the lake is empty", where={"lake": self._paths.root}, hint="land a first window")
-        return landed
+        first = self.range()[0]
+        return MirrorVersion(db, table, -1, first, first, inexact=UNTOUCHED)
 
     def _base_rows(self, definition: TableDef, base: MirrorVersion) -> list[Row]:
         if base.delta_version < 0:
             return []
-        at = SchemaHistory(self._paths).state_at(base.hi).find(base.db, base.table) or definition
+        at = self.tables_at(base.hi).find(base.db, base.table) or definition
         try:
-            mirror = DeltaTable(self._paths.mirror(base.db, base.table), version=base.delta_version)
-        except TableNotFoundError as error:
-            raise LostRange("the mirror's version is gone", where={"table": f"{base.db}.{base.table}"}) from error
-        texts = mirror_texts(at, dataset(mirror).to_table())
+            rows = self.state(base).to_table()
+        except (DeltaError, FileNotFoundError) as error:
+            raise self.gone(base) from error
+        texts = mirror_texts(at, rows)
         names = list(texts)
         return [dict(zip(names, values, strict=True)) for values in zip(*texts.values(), strict=True)]
 
-    def _identities(self, db: str, table: str, after: int, upto: int) -> Iterator[tuple[str, ...]]:
-        """The identity columns of every definition that the table had in (after, upto]."""
-        start = max(after, self._log.landed()[0][0])
-        ddls = landed_ddls(self._paths, start, upto)
-        definitions = WindowDefinitions(SchemaHistory(self._paths).state_at(start), ddls)
-        for ts in (start, *(ddl.since for ddl in ddls)):
-            found = definitions.at(db, table, ts)
-            if found is not None:
-                yield found.identity().columns
+    def state(self, base: MirrorVersion) -> pa.dataset.Dataset:
+        """The rows of `base`. Raises DeltaError for a version beyond the mirror's retention."""
+        return dataset(DeltaTable(self.paths.mirror(base.db, base.table), version=base.delta_version))
 
-    def _mutations(self, db: str, table: str, lo: int, hi: int) -> list[RowEvent]:
-        if hi <= lo:
-            return []
-        days = (ds.field("commit_date") >= _day(max(lo, 0))) & (ds.field("commit_date") <= _day(hi))
-        where = days & (ds.field("commit_ts") > lo) & (ds.field("commit_ts") <= hi)
-        where &= (ds.field("db") == db) & (ds.field("table") == table)
-        columns = ["commit_ts", "start_ts", "seq", "op", "before", "after"]
-        data = dataset(DeltaTable(self._paths.table("mutation")))
-        rows = data.to_table(columns=columns, filter=where).to_pylist()
-        events = [RowEvent(**{**row, "before": _image(row["before"]), "after": _image(row["after"])}) for row in rows]
-        return sorted(events, key=lambda event: event.place)
+    def gone(self, base: MirrorVersion) -> LostRange:
+        """The error for a version whose files or log are gone; says from when on there are states."""
+        versions = self._versions.of(base.db, base.table)
+        versions = [version for version in versions if version.hi >= base.hi]
+        # Files go from the oldest version on, so a few looks find the first that is whole.
+        first = bisect.bisect_left(versions, True, key=self._readable)
+        since = f"from {_moment(versions[first].hi)} on" if first < len(versions) else "no more"
+        return LostRange(
+            f"the state of that time is beyond the mirror's retention: states of this table can be had {since}",
+            where={"table": f"{base.db}.{base.table}", "delta_version": base.delta_version},
+            hint="`lake.retention-days` sets how long; the table's row changes are in `mutation` from the lake's start",
+        )
+
+    def _readable(self, version: MirrorVersion) -> bool:
+        try:
+            for fragment in self.state(version).get_fragments():
+                fragment.count_rows()
+        except (DeltaError, FileNotFoundError):
+            return False
+        return version.delta_version >= 0
+
+    def definition(self, db: str, table: str) -> TableDef:
+        """The last definition that the table had. Raises SchemaError when it had none, LostRange for an empty lake."""
+        return self.definitions(db, table, *self.within(-1, None))[-1]
+
+    def definitions(self, db: str, table: str, after: int, upto: int) -> list[TableDef]:
+        """Every definition that the table had in (after, upto]. Raises SchemaError when it had none."""
+        ddls = landed_ddls(self.paths, after, upto, (db, table))
+        definitions = WindowDefinitions(self.tables_at(after), ddls)
+        found = (definitions.at(db, table, ts) for ts in (after, *(ddl.since for ddl in ddls)))
+        tables = list(dict.fromkeys(table for table in found if table is not None))
+        if not tables:
+            raise SchemaError("the schema history does not know this table", where={"table": f"{db}.{table}"})
+        return tables
 
 
-def _image(pairs: list[tuple[str, str | None]] | None) -> Row | None:
-    return None if pairs is None else dict(pairs)
-
-
-def _plain(image: Mapping[str, str | None] | None) -> Row | None:
-    return None if image is None else dict(image)
-
-
-def _day(ts: int) -> pa.Scalar:
-    return pa.scalar(tso.to_datetime(ts).date())
-
-
-def _is_key(event: RowEvent, columns: Sequence[str], key: Sequence[str | None]) -> bool:
-    images = [image for image in (event.before, event.after) if image is not None]
-    return any([image.get(name) for name in columns] == list(key) for image in images)
+def _moment(ts: int) -> str:
+    return f"{ts} ({tso.to_datetime(ts).isoformat(timespec='milliseconds')})"
 
 
 def _patched(definition: TableDef, rows: list[Row], net: Sequence[Any]) -> list[Row]:
@@ -195,9 +311,13 @@ def _patched(definition: TableDef, rows: list[Row], net: Sequence[Any]) -> list[
             by_key[change.key] = [dict(change.after)]
         else:
             by_key[change.key] = kept[change.copies :]
-    return [row for key in sorted(by_key, key=_sort_key) for row in by_key[key]]
+    return [row for key in sorted(by_key, key=lambda key: sort_key(json.loads(key))) for row in by_key[key]]
 
 
-def _sort_key(key: str) -> list[tuple[int, int, str]]:
-    values = [value or "" for value in json.loads(key)]
-    return [(0, int(v), "") if v.lstrip("-").isdigit() else (1, 0, v) for v in values]
+_NUMBER = re.compile("-?[0-9]{1,80}")
+
+
+def sort_key(values: Sequence[str | None]) -> list[tuple[int, int, str]]:
+    """What rows are shown by: the values of a key, numbers by their size and before texts."""
+    texts = [value or "" for value in values]
+    return [(0, int(v), "") if _NUMBER.fullmatch(v) else (1, 0, v) for v in texts]

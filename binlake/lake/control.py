@@ -1,73 +1,177 @@
 """A small append-only Delta table written through delta-rs only, so that no JVM is needed to read or extend it.
 
 Spark may read these tables but never writes them: one writing engine per table (hazards R-41). Appends do not conflict;
-whoever needs exclusion holds the lake's lock. Small files are compacted every `COMPACT_EVERY` versions.
+whoever needs exclusion holds the lake's lock. The cost of an append and of a read by range does not grow with the
+history: small files are joined up to `FILE_BYTES` and then left alone, with statistics by file and by few rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.dataset as ds
-from deltalake import DeltaTable, write_deltalake
-from deltalake.exceptions import TableNotFoundError
+import structlog
+from deltalake import DeltaTable, WriterProperties, write_deltalake
+from deltalake.exceptions import CommitFailedError, TableNotFoundError
 
 from binlake.lake.dataset import dataset
+from binlake.lake.tables import LakeTable
+
+log = structlog.get_logger(__name__)
 
 COMPACT_EVERY = 64
+"""Versions between two compactions; each makes a checkpoint, so that a reader replays fewer commits than this."""
+FILE_BYTES = 4 << 20
+"""A file of this size is full: compaction leaves it alone, else each one would write the whole history again."""
+GROUP_ROWS = 1024
+"""Rows with statistics of their own inside a file: what a read of one window decodes."""
+
+_WRITER = WriterProperties(max_row_group_size=GROUP_ROWS, compression="ZSTD")
 
 Row = Mapping[str, Any]
 
 
 class ControlTable:
-    """The table at `path` with the Arrow `schema`, created at the first append."""
+    """The table `definition` at `path`, created at the first append. Safe to share among threads."""
 
-    def __init__(self, path: str, schema: pa.Schema, comment: str, partition_by: Sequence[str] = ()) -> None:
+    def __init__(self, path: str, definition: LakeTable) -> None:
         self.path = path
-        self.schema = schema
-        self._comment = comment
-        self._partition_by = list(partition_by)
+        self.schema = definition.arrow_schema()
+        self._definition = definition
+        self._lock = threading.RLock()
+        self._table: DeltaTable | None = None
+        self._read: tuple[int, ds.Dataset] | None = None
 
     def append(self, rows: Sequence[Row]) -> None:
         """Append `rows` (missing columns become NULL) in one commit; durable when it returns."""
-        if not rows:
-            return
-        data = pa.Table.from_pylist([dict(row) for row in rows], schema=self.schema)
-        write_deltalake(
-            self.path,
-            data,
-            mode="append",
-            partition_by=self._partition_by or None,
-            description=self._comment,
-            configuration={"delta.logRetentionDuration": "interval 30 days"},
-        )
-        self._compact()
+        if rows:
+            self._write(rows, "append")
+
+    def replace(self, rows: Sequence[Row]) -> None:
+        """Make `rows` the whole table in one commit; caller excludes other writers."""
+        self._write(rows, "overwrite")
 
     def rows(self, columns: Sequence[str] | None = None, where: ds.Expression | None = None) -> list[dict[str, Any]]:
         """The rows that match `where`; an absent table has none."""
-        table = self._open()
-        if table is None:
-            return []
-        found = dataset(table).to_table(columns=list(columns) if columns else None, filter=where)
-        result: list[dict[str, Any]] = found.to_pylist()
+        result: list[dict[str, Any]] = self.arrow(columns, where).to_pylist()
         return result
+
+    def arrow(self, columns: Sequence[str] | None = None, where: ds.Expression | None = None) -> pa.Table:
+        """As `rows`, in columns. Files and groups of rows that `where` excludes by their statistics are not read."""
+        table = self._open()
+        names = list(columns) if columns else self.schema.names
+        if table is None:
+            return pa.schema([self.schema.field(name) for name in names]).empty_table()
+        return self._dataset(table).to_table(columns=names, filter=where)
+
+    def greatest(self, column: str, where: ds.Expression | None = None) -> int | None:
+        """The greatest value of a BIGINT `column` in rows that match `where`, from the newest files backwards."""
+        best: int | None = None
+        for most, fragment in self._newest_first(column, where):
+            if best is not None and most <= best:
+                break
+            values = fragment.to_table(self.schema, columns=[column], filter=where).column(column)
+            best = max((value for value in (best, *values.to_pylist()) if value is not None), default=None)
+        return best
+
+    def newest(
+        self, columns: Sequence[str], by: str, count: int, where: ds.Expression | None = None
+    ) -> list[dict[str, Any]]:
+        """The `count` rows with the greatest BIGINT `by` (one of `columns`), greatest first."""
+        held = pa.schema([self.schema.field(name) for name in columns]).empty_table()
+        for most, fragment in self._newest_first(by, where):
+            if held.num_rows >= count and most < held.column(by)[-1].as_py():
+                break
+            found = fragment.to_table(self.schema, columns=list(columns), filter=where)
+            held = pa.concat_tables([held, found.select(list(columns))]).sort_by([(by, "descending")]).slice(0, count)
+        rows: list[dict[str, Any]] = held.to_pylist()
+        return rows
+
+    def clear(self) -> None:
+        """Remove all rows; an absent table has none."""
+        with self._lock:
+            table = self._open()
+            if table is not None:
+                table.delete()
+
+    def state(self) -> tuple[str, int] | None:
+        """Which table this is and at which version: the same for the same rows; None for an absent table."""
+        table = self._open()
+        return None if table is None else (str(table.metadata().id), table.version())
 
     def exists(self) -> bool:
         """True when the table has been written."""
         return bool(DeltaTable.is_deltatable(self.path))
 
-    def _open(self) -> DeltaTable | None:
-        try:
-            return DeltaTable(self.path)
-        except TableNotFoundError:
-            return None
+    def tidy(self) -> dict[str, int]:
+        """Join small files, checkpoint, drop what was replaced longer ago than is kept; files joined and dropped."""
+        table = self._open()
+        if table is None:
+            return {"joined": 0, "dropped": 0}
+        joined = self._compact(table)
+        # Lite: by the log. A listing would take the files of a writer that has not committed yet for garbage.
+        dropped = table.vacuum(retention_hours=24 * self._definition.kept_days, dry_run=False, full=False)
+        table.create_checkpoint()
+        table.cleanup_metadata()
+        return {"joined": joined, "dropped": len(dropped)}
 
-    def _compact(self) -> None:
-        table = DeltaTable(self.path)
-        version = table.version()
-        if version and version % COMPACT_EVERY == 0:
-            table.optimize.compact()
-            table.update_incremental()
-            table.create_checkpoint()
+    def _newest_first(self, column: str, where: ds.Expression | None) -> Iterator[tuple[int, ds.Fragment]]:
+        """Files that `where` does not exclude with their greatest `column`, greatest first."""
+        table = self._open()
+        if table is None:
+            return
+        adds = pa.table(table.get_add_actions(flatten=True))
+        most: dict[str, int | None] = {}
+        if f"max.{column}" in adds.column_names:
+            most = dict(zip(adds["path"].to_pylist(), adds[f"max.{column}"].to_pylist(), strict=True))
+        found = [(most.get(fragment.path), fragment) for fragment in self._dataset(table).get_fragments(filter=where)]
+        # A file without statistics could hold anything: it goes first.
+        known = [(2**63 - 1 if value is None else value, fragment) for value, fragment in found]
+        yield from sorted(known, key=lambda pair: -pair[0])
+
+    def _dataset(self, table: DeltaTable) -> ds.Dataset:
+        """The files of `table`; one version is asked several questions, and Arrow keeps the ends of files it read."""
+        with self._lock:
+            if self._read is None or self._read[0] != table.version():
+                self._read = (table.version(), dataset(table))
+            return self._read[1]
+
+    def _write(self, rows: Sequence[Row], mode: Any) -> None:
+        data = pa.Table.from_pylist([dict(row) for row in rows], schema=self.schema)
+        with self._lock:
+            table = self._open()
+            write_deltalake(
+                self.path if table is None else table,
+                data,
+                mode=mode,
+                partition_by=list(self._definition.partitioned_by) or None,
+                description=self._definition.comment if table is None else None,
+                configuration=self._definition.properties() if table is None else None,
+                writer_properties=_WRITER,
+            )
+            if table is not None and table.version() % COMPACT_EVERY == 0:
+                self._compact(table)
+
+    def _compact(self, table: DeltaTable) -> int:
+        try:
+            metrics = table.optimize.compact(target_size=FILE_BYTES, writer_properties=_WRITER)
+        except CommitFailedError as error:
+            # Another process joined the same files first; the rows are where they were.
+            log.info("compaction left to another", table=self.path, reason=str(error))
+            return 0
+        return int(metrics["numFilesRemoved"])
+
+    def _open(self) -> DeltaTable | None:
+        """The table at its newest version; what was replayed before is kept."""
+        with self._lock:
+            if self._table is None:
+                try:
+                    self._table = DeltaTable(self.path)
+                except TableNotFoundError:
+                    return None
+            else:
+                self._table.update_incremental()
+            return self._table

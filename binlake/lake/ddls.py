@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from dataclasses import dataclass, fields
+
 import pyarrow.dataset as ds
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
+from binlake import tso
 from binlake.lake.dataset import dataset
 from binlake.lake.paths import LakePaths
 from binlake.schema.delta import Definitions
@@ -17,18 +21,85 @@ _PLAIN = (
 )  # fmt: skip
 
 
-def landed_ddls(paths: LakePaths, lo: int, hi: int) -> list[LandedDdl]:
-    """The DDL with lo < commit_ts <= hi in commit order, skipped ones included. Raises SchemaError."""
+def landed_ddls(paths: LakePaths, lo: int, hi: int, touching: tuple[str, str] | None = None) -> list[LandedDdl]:
+    """The DDL with lo < commit_ts <= hi in commit order, skipped ones included. Raises SchemaError.
+
+    `touching`: those alone that touch this (db, table) of the target, in any case of letters.
+    """
+    if hi <= lo:
+        return []
     try:
-        table = DeltaTable(paths.table("ddl"))
+        data = dataset(DeltaTable(paths.table("ddl")))
     except TableNotFoundError:
         return []
     where = (ds.field("commit_ts") > lo) & (ds.field("commit_ts") <= hi)
+    if touching is not None:
+        where &= ds.field("commit_ts").isin(_touching(data, where, ".".join(touching).lower()))
     columns = [*_PLAIN, "segment", "before", "after"]
-    rows = dataset(table).to_table(columns=columns, filter=where).to_pylist()
+    rows = data.to_table(columns=columns, filter=where).to_pylist()
     # Rows of one commit_ts keep the order that merge gave them; a window's segments only grow.
     rows.sort(key=lambda row: (row["commit_ts"], row["segment"], row["schema_version"]))
     return [_ddl(row) for row in rows]
+
+
+def injected_at(paths: LakePaths, moments: Collection[int]) -> set[tuple[int, str]]:
+    """(commit_ts, statement) of the injections at these commit_ts that stand in merged windows."""
+    try:
+        data = dataset(DeltaTable(paths.table("ddl")))
+    except TableNotFoundError:
+        return set()
+    where = ds.field("commit_ts").isin(sorted(moments)) & (ds.field("decision") == "injected")
+    rows = data.to_table(columns=["commit_ts", "sql"], filter=where).to_pylist()
+    return {(row["commit_ts"], row["sql"]) for row in rows}
+
+
+def kind_of_statement(paths: LakePaths, window: str, segment: int) -> str:
+    """The kind of the DDL that convert wrote for this segment: ddl, replaced or injected; empty where it is not known.
+
+    `window`: its name, `lo-hi`.
+    """
+    try:
+        data = dataset(DeltaTable(paths.table("statement")))
+    except TableNotFoundError:
+        return ""
+    where = (ds.field("window") == window) & (ds.field("segment") == segment) & (ds.field("phase") == 0)
+    rows = data.to_table(columns=["kind"], filter=where).to_pylist()
+    return str(rows[0]["kind"]) if rows else ""
+
+
+@dataclass(frozen=True)
+class DdlLine:
+    """A DDL as a list shows it: its commit_ts (TSO), texts before and after routing, what was decided and why."""
+
+    commit_ts: int
+    schema_version: int
+    job_id: int
+    db: str
+    table: str
+    query: str
+    sql: str
+    decision: str
+    reason: str
+
+
+def newest_ddls(paths: LakePaths, count: int, upto: int | None = None) -> list[DdlLine]:
+    """The last `count` DDL (those of the oldest's commit_ts all) with commit_ts <= `upto`, the newest first."""
+    try:
+        data = dataset(DeltaTable(paths.table("ddl")))
+    except TableNotFoundError:
+        return []
+    where = ds.field("commit_ts") <= (tso.MAX_TS if upto is None else upto)
+    moments = sorted(data.to_table(columns=["commit_ts"], filter=where).column("commit_ts").to_pylist())
+    if not moments:
+        return []
+    where &= ds.field("commit_ts") >= moments[-count:][0]
+    rows = data.to_table(columns=[field.name for field in fields(DdlLine)], filter=where).to_pylist()
+    return sorted((DdlLine(**row) for row in rows), key=lambda line: (-line.commit_ts, -line.schema_version))
+
+
+def _touching(data: ds.Dataset, where: ds.Expression, name: str) -> list[int]:
+    rows = data.to_table(columns=["commit_ts", "tables"], filter=where).to_pylist()
+    return [row["commit_ts"] for row in rows if name in (touched.lower() for touched in row["tables"])]
 
 
 def _ddl(row: dict[str, object]) -> LandedDdl:

@@ -7,6 +7,7 @@ from typing import Protocol
 import structlog
 
 from binlake.errors import ConfigError, Permanent
+from binlake.lake.lock import lake_lock
 from binlake.lake.members import FORGOTTEN, MemberTable, RememberedMember
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowEvent, WindowLog
@@ -29,6 +30,11 @@ def forget(paths: LakePaths, node_id: str, status: RegistryStatus | None, *, acc
     Raises Permanent for a pump that nobody knows or that is not offline, ConfigError without `accept_loss`; that names
     the range which is lost.
     """
+    with lake_lock(paths, "landing"):
+        return _forget(paths, node_id, status, accept_loss)
+
+
+def _forget(paths: LakePaths, node_id: str, status: RegistryStatus | None, accept_loss: bool) -> str:
     members, windows = MemberTable(paths), WindowLog(paths)
     known = members.known().get(node_id)
     _check(node_id, known, status)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import fcntl
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -39,6 +39,27 @@ def lake_lock(paths: LakePaths, name: str, *, wait_s: float = 60.0) -> Iterator[
         yield
     finally:
         os.close(handle)
+
+
+def who_writes(paths: LakePaths, names: Sequence[str]) -> str:
+    """Who holds one of the locks `names` just now; empty = nobody. For whoever waits: it takes nothing."""
+    folder = paths.local / "_locks" if paths.local is not None else None
+    for path in [folder / f"{name}.lock" for name in names] if folder is not None else []:
+        if path.exists() and not _is_free(path):
+            return f"{path.stem}: {path.read_text(encoding='utf-8') or 'an unknown process'}"
+    return ""
+
+
+def _is_free(path: Path) -> bool:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        # Shared: two that look do not see each other.
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(handle)
+    return True
 
 
 def _acquire(handle: int, path: Path, wait_s: float) -> None:

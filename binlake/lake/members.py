@@ -5,23 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-
-import pyarrow as pa
+from typing import Any
 
 from binlake.lake.control import ControlTable
 from binlake.lake.paths import LakePaths
-
-SCHEMA = pa.schema(
-    [
-        ("node_id", pa.string()),
-        ("store_uuid", pa.string()),
-        ("state", pa.string()),
-        ("watermark", pa.int64()),
-        ("landed_ts", pa.int64()),
-        ("at_ms", pa.int64()),
-    ]
-)
-
+from binlake.lake.tables import PUMP_MEMBER
 
 FORGOTTEN = "forgotten"
 """State of a pump that a person gave up: windows go on without it, until it serves again."""
@@ -42,17 +30,25 @@ class MemberTable:
     """Reads and extends `pump_member`."""
 
     def __init__(self, paths: LakePaths) -> None:
-        self._table = ControlTable(paths.table("pump_member"), SCHEMA, "Every pump ever seen")
+        self._table = ControlTable(paths.table("pump_member"), PUMP_MEMBER)
 
     def remember(self, members: Sequence[RememberedMember]) -> None:
-        """Append what is known now; the newest row of a node counts."""
+        """Put what is known now in the place of what was; other nodes stay. Caller holds the lake's lock `landing`."""
         now = time.time_ns() // 1_000_000
-        self._table.append([{**vars(member), "at_ms": now} for member in members])
+        rows = self._rows() | {member.node_id: {**vars(member), "at_ms": now} for member in members}
+        # One row a node, whole in one commit: a row for each window would make each window read all before it.
+        self._table.replace(list(rows.values()))
 
     def known(self) -> dict[str, RememberedMember]:
-        """The newest row of each node."""
-        newest: dict[str, RememberedMember] = {}
-        for row in sorted(self._table.rows(), key=lambda row: (row["landed_ts"], row["at_ms"])):
-            row.pop("at_ms")
-            newest[row["node_id"]] = RememberedMember(**row)
-        return newest
+        """What was remembered last of each node."""
+        rows = self._rows().items()
+        return {node: RememberedMember(**{k: v for k, v in row.items() if k != "at_ms"}) for node, row in rows}
+
+    def tidy(self) -> dict[str, int]:
+        """As ControlTable.tidy."""
+        return self._table.tidy()
+
+    def _rows(self) -> dict[str, dict[str, Any]]:
+        # Lakes from before one row a node have several: the newest counts.
+        rows = sorted(self._table.rows(), key=lambda row: (row["landed_ts"], row["at_ms"]))
+        return {row["node_id"]: row for row in rows}

@@ -6,29 +6,22 @@ from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.dataset as ds
 from deltalake import DeltaTable
 
-from binlake import tso
 from binlake.lake.dataset import dataset
 from binlake.lake.paths import LakePaths
+from binlake.lake.rowhistory import between
 
 
 def touched_cells(paths: LakePaths, lo: int, hi: int, starts: Sequence[int]) -> list[tuple[str, str, int]]:
     """(db, table, segment) of every row change with lo < commit_ts <= hi, sorted; `starts` open segments 1, 2, ..."""
-    days = (ds.field("commit_date") >= _day(max(lo, 0))) & (ds.field("commit_date") <= _day(hi))
-    where = days & (ds.field("commit_ts") > lo) & (ds.field("commit_ts") <= hi)
     edges = np.asarray(starts, dtype=np.int64)
     found: set[tuple[str, str, int]] = set()
     data = dataset(DeltaTable(paths.table("mutation")))
-    for batch in data.to_batches(columns=["db", "table", "commit_ts"], filter=where):
+    for batch in data.to_batches(columns=["db", "table", "commit_ts"], filter=between(lo, hi)):
         segments = np.searchsorted(edges, np.asarray(batch.column("commit_ts")), side="right")
         names = [batch.column("db"), batch.column("table")]
         places = pa.Table.from_arrays([*names, pa.array(segments)], names=["db", "table", "segment"])
         rows = places.group_by(["db", "table", "segment"]).aggregate([]).to_pylist()
         found |= {(row["db"], row["table"], row["segment"]) for row in rows}
     return sorted(found)
-
-
-def _day(ts: int) -> pa.Scalar:
-    return pa.scalar(tso.to_datetime(ts).date())

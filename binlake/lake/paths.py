@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import unquote
 
 from binlake.config import Replication
+
+_SIGNS = re.compile(r'[\x00-\x1f\x7f/\\%=\[\]{}|^#?*:<>"`]')
+"""What a name of the source may have and a folder's had better not: delta-rs, globs, URIs and SQL read it otherwise."""
 
 
 @dataclass(frozen=True)
@@ -18,6 +23,8 @@ class LakePaths:
     def of(cls, replication: Replication) -> LakePaths:
         """The paths of `replication`; a relative local path counts from the working folder."""
         base = replication.lake.path.rstrip("/")
+        if base.startswith("file://"):
+            base = unquote(base.removeprefix("file://"))
         if "://" not in base:
             base = str(Path(base).expanduser().absolute())
         return cls(f"{base}/{replication.name}")
@@ -25,8 +32,6 @@ class LakePaths:
     @property
     def local(self) -> Path | None:
         """The root as a local folder; None when it is on an object store."""
-        if self.root.startswith("file://"):
-            return Path(self.root[7:])
         return None if "://" in self.root else Path(self.root)
 
     def table(self, name: str) -> str:
@@ -34,9 +39,17 @@ class LakePaths:
         return f"{self.root}/{name}"
 
     def mirror(self, db: str, table: str) -> str:
-        """The mirror of `db`.`table`."""
-        return f"{self.root}/mirror/{db}/{table}"
+        """The mirror of `db`.`table`, names of the source; one folder each, whatever is in them."""
+        return f"{self.root}/mirror/{_folder(db)}/{_folder(table)}"
 
     def staging(self, window: str) -> str:
         """Where land keeps what it pulled until it is proved complete."""
         return f"{self.root}/_staging/{window}"
+
+
+def _folder(name: str) -> str:
+    """`name` as one folder: `=` and the hex code for each sign that would lead elsewhere, else as it is."""
+    # Not percent-encoded: delta-rs writes a folder `a%2Fb` and does not find it again.
+    if name in (".", ".."):
+        return name.replace(".", "=2E")
+    return _SIGNS.sub(lambda sign: f"={ord(sign[0]):02X}", name)

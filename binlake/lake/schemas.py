@@ -1,69 +1,95 @@
 """The schema history in the lake: jobs by commit_ts in `schema_change`, whole states now and then in `schema_snapshot`.
 
 It is read by range only: the newest snapshot at or below a ts and the jobs between (invariant 5, MISSION S0-60). A job
-that a dead attempt of land appended twice is harmless: a fold passes over versions that it has.
+that a dead attempt of land appended twice is harmless: a fold passes over versions that it has. Jobs from before the
+start are here as well, so any ts back to the source's first job can be asked for (MISSION S0-61).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections import OrderedDict
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Any
 
-import pyarrow as pa
 import pyarrow.dataset as ds
 
 from binlake.lake.control import ControlTable
 from binlake.lake.paths import LakePaths
+from binlake.lake.tables import SCHEMA_CHANGE, SCHEMA_SNAPSHOT
 from binlake.schema import DdlJob, SchemaState
+from binlake.schema.spool import JobSpool
 
 SNAPSHOT_EVERY = 512
 """Jobs after which a new snapshot is written: bounds what one read folds."""
 
-CHANGE_SCHEMA = pa.schema(
-    [
-        ("schema_version", pa.int64()),
-        ("commit_ts", pa.int64()),
-        ("job_id", pa.int64()),
-        ("action", pa.int32()),
-        ("kind", pa.string()),
-        ("db", pa.string()),
-        ("table", pa.string()),
-        ("table_id", pa.int64()),
-        ("query", pa.string()),
-        ("job", pa.string()),
-    ]
-)
-SNAPSHOT_SCHEMA = pa.schema(
-    [("ts", pa.int64()), ("kind", pa.string()), ("object_id", pa.int64()), ("definition", pa.string())]
-)
+_PART_BYTES = 4 << 20
+_PART_ROWS = 4096
+"""Most JSON and most rows of one append: what a bootstrap holds of a long history."""
+
+_BEGUN = "begun"
+"""The row of `schema_snapshot` that says the history before the start is whole."""
 
 
 class SchemaHistory:
     """Reads and extends the schema history of one lake."""
 
     def __init__(self, paths: LakePaths) -> None:
-        self._changes = ControlTable(paths.table("schema_change"), CHANGE_SCHEMA, "DDL jobs in commit order")
-        self._snapshots = ControlTable(paths.table("schema_snapshot"), SNAPSHOT_SCHEMA, "Schema states at a commit_ts")
+        self._changes = ControlTable(paths.table("schema_change"), SCHEMA_CHANGE)
+        self._snapshots = ControlTable(paths.table("schema_snapshot"), SCHEMA_SNAPSHOT)
 
     def exists(self) -> bool:
-        """True when a first snapshot was written."""
-        return self._snapshots.exists()
+        """True when the history before the start of the lake was written to its end."""
+        return bool(self._snapshots.rows(("ts",), ds.field("kind") == _BEGUN))
 
-    def append(self, lo: int, hi: int, base: SchemaState | None, changes: Sequence[tuple[int, DdlJob]]) -> None:
-        """Add a window's (commit_ts, job) pairs in commit order; `base` is the first snapshot, at `lo`."""
-        if base is not None:
-            self._snapshot(lo, base)
+    def bootstrap(self, lo: int, jobs: Iterable[Mapping[str, Any]]) -> SchemaState:
+        """Start the history with those of `jobs` (JSON, any order) that committed at or before `lo`; the state there.
+
+        Memory is that of the live objects and one part, never of the history (S0-61). Raises SchemaError, Transient.
+        """
+        self._changes.clear()
+        self._snapshots.clear()
+        state, since, last = SchemaState(), 0, 0
+        with JobSpool() as spool:
+            spool.fill(jobs)
+            for part in _parts(spool.ordered(), lo):
+                self._changes.append([_row(ts, job) for ts, job in part])
+                state, since, last = state.fold(part), since + len(part), part[-1][0]
+                if since > max(SNAPSHOT_EVERY, state.objects) and last < lo:
+                    self._snapshot(last, state)
+                    since = 0
+        self.begin(lo, state)
+        return state
+
+    def begin(self, lo: int, state: SchemaState) -> None:
+        """Start the history with `state` at `lo`."""
+        self._snapshots.append([*_snapshot_rows(lo, state), _snapshot_row(lo, _BEGUN, 0, "{}")])
+
+    def append(self, hi: int, changes: Sequence[tuple[int, DdlJob]]) -> None:
+        """Add a window's (commit_ts, job) pairs in commit order; `hi` is its end."""
         self._changes.append([_row(commit_ts, job) for commit_ts, job in changes])
         if changes and self._jobs_since_snapshot(hi) > SNAPSHOT_EVERY:
             self._snapshot(hi, self.state_at(hi))
+
+    def tidy(self) -> dict[str, int]:
+        """As ControlTable.tidy, of both tables."""
+        changes, snapshots = self._changes.tidy(), self._snapshots.tidy()
+        return {name: changes[name] + snapshots[name] for name in changes}
 
     def state_at(self, ts: int) -> SchemaState:
         """The schema after the last DDL at or before `ts`; the state of a new cluster when nothing is known."""
         at = self._snapshot_ts(ts)
         base = SchemaState()
         if at is not None:
-            rows = self._snapshots.rows(where=ds.field("ts") == at)
+            rows = self._snapshots.rows(where=(ds.field("ts") == at) & (ds.field("kind") != _BEGUN))
             base = SchemaState.from_rows({(r["kind"], r["object_id"]): _triple(r) for r in rows}.values())
         return base.fold(self._between(-1 if at is None else at, ts))
+
+    def place(self, ts: int) -> tuple[Hashable, ...]:
+        """What decides the state at `ts`: the same place, the same state."""
+        at, last = self._snapshot_ts(ts), self._changes.greatest("commit_ts", ds.field("commit_ts") <= ts)
+        return self._changes.path, self._changes.state(), self._snapshots.state(), at, last
 
     def changes(self, lo: int, hi: int) -> list[tuple[int, DdlJob]]:
         """(commit_ts, job) with lo < commit_ts <= hi, in commit order, each job once."""
@@ -85,9 +111,54 @@ class SchemaHistory:
         return len(self._changes.rows(("job_id",), ds.field("commit_ts") > (-1 if at is None else at)))
 
     def _snapshot(self, ts: int, state: SchemaState) -> None:
-        self._snapshots.append(
-            [{"ts": ts, "kind": kind, "object_id": key, "definition": text} for kind, key, text in state.to_rows()]
-        )
+        self._snapshots.append(_snapshot_rows(ts, state))
+
+
+class KnownStates:
+    """The states asked for last, for a process that answers many questions: a large one takes seconds to read."""
+
+    def __init__(self, most: int = 4) -> None:
+        self._most = most
+        self._lock = threading.Lock()
+        self._states: OrderedDict[tuple[Hashable, ...], SchemaState] = OrderedDict()
+
+    def at(self, paths: LakePaths, ts: int) -> SchemaState:
+        """As `SchemaHistory.state_at`."""
+        history = SchemaHistory(paths)
+        place = history.place(ts)
+        with self._lock:
+            state = self._states.pop(place, None)
+        state = history.state_at(ts) if state is None else state
+        with self._lock:
+            self._states[place] = state
+            while len(self._states) > self._most:
+                self._states.popitem(last=False)
+        return state
+
+
+def _parts(jobs: Iterable[tuple[int, DdlJob]], lo: int) -> Iterator[list[tuple[int, DdlJob]]]:
+    """Jobs with ts <= `lo` in parts of bounded size; those of one ts stay together, so that a part ends at a ts."""
+    part: list[tuple[int, DdlJob]] = []
+    size = 0
+    for ts, group in groupby(jobs, key=lambda placed: placed[0]):
+        if ts > lo:
+            break
+        if part and (size > _PART_BYTES or len(part) >= _PART_ROWS):
+            yield part
+            part, size = [], 0
+        together = list(group)
+        part += together
+        size += sum(len(job.text) for _, job in together)
+    if part:
+        yield part
+
+
+def _snapshot_rows(ts: int, state: SchemaState) -> list[dict[str, object]]:
+    return [_snapshot_row(ts, kind, key, text) for kind, key, text in state.to_rows()]
+
+
+def _snapshot_row(ts: int, kind: str, key: int, text: str) -> dict[str, object]:
+    return {"ts": ts, "kind": kind, "object_id": key, "definition": text}
 
 
 def _triple(row: dict[str, object]) -> tuple[str, int, str]:

@@ -10,34 +10,20 @@ import itertools
 import json
 import operator
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.dataset as ds
 
 from binlake.errors import ImmutableWindow
 from binlake.lake.control import ControlTable
 from binlake.lake.paths import LakePaths
+from binlake.lake.tables import WINDOW
+from binlake.pipeline import ENDED
 from binlake.window.manifest import ApplyManifest, WindowManifest, window_name
 
-SCHEMA = pa.schema(
-    [
-        ("lo", pa.int64()),
-        ("hi", pa.int64()),
-        ("stage", pa.string()),
-        ("sink", pa.string()),
-        ("state", pa.string()),
-        ("rows", pa.int64()),
-        ("seconds", pa.float64()),
-        ("run_id", pa.string()),
-        ("at_ms", pa.int64()),
-        ("blocked_by", pa.string()),
-        ("detail", pa.string()),
-        ("manifest", pa.string()),
-    ]
-)
+_TOLD = tuple(name for name in WINDOW.column_names() if name != "manifest")
 
 
 @dataclass(frozen=True)
@@ -66,14 +52,14 @@ class WindowEvent:
 
 
 class WindowLog:
-    """Reads and extends the table `window` of one lake."""
+    """Reads and extends the table `window` of one lake. Reads cost what they return, not what the lake has lived."""
 
     def __init__(self, paths: LakePaths) -> None:
-        self._table = ControlTable(paths.table("window"), SCHEMA, "Events of windows by stage", ("stage",))
+        self._table = ControlTable(paths.table("window"), WINDOW)
 
     def record(self, event: WindowEvent) -> None:
         """Append one event; durable when it returns."""
-        row = {name: getattr(event, name) for name in SCHEMA.names if name not in ("at_ms", "detail")}
+        row = {name: getattr(event, name) for name in WINDOW.column_names() if name not in ("at_ms", "detail")}
         detail = json.dumps(dict(event.detail), sort_keys=True, default=str)
         self._table.append([{**row, "detail": detail, "at_ms": time.time_ns() // 1_000_000}])
 
@@ -84,21 +70,63 @@ class WindowLog:
         stage: str | None = None,
         within: tuple[int, int] | None = None,
     ) -> list[dict[str, Any]]:
-        """Events in order of time, of one run or stage or of all; the last `limit` of them.
+        """Events in order of time, of one run or stage or of all, without manifests; the last `limit` of them.
 
-        `within` = (lo, hi): those of windows that overlap this range of commit_ts.
+        `within` = (lo, hi): those of windows that overlap this range of commit_ts. Without it the whole log is read.
         """
         wanted = {"run_id": run_id, "stage": stage}
         terms = [ds.field(name) == value for name, value in wanted.items() if value is not None]
         if within is not None:
             terms += [ds.field("lo") < within[1], ds.field("hi") > within[0]]
         where = functools.reduce(operator.and_, terms) if terms else None
-        rows = sorted(self._table.rows(where=where), key=lambda row: row["at_ms"])
-        return rows[-limit:] if limit else rows
+        found = self._table.arrow(_TOLD, where).sort_by("at_ms")
+        rows: list[dict[str, Any]] = found.slice(max(found.num_rows - limit, 0) if limit else 0).to_pylist()
+        return rows
 
-    def landed(self) -> list[tuple[int, int]]:
-        """(lo, hi) of all landed windows, ascending. Raises ImmutableWindow when they do not tile."""
-        where = (ds.field("stage") == "land") & (ds.field("state") == "done")
+    def covering(self, moments: Iterable[int], stages: Sequence[str] | None = None) -> list[dict[str, Any]]:
+        """As `events`, of the windows that one of these commit_ts lies in; of `stages` alone when they are given."""
+        terms = [(ds.field("lo") < ts) & (ds.field("hi") >= ts) for ts in sorted(set(moments))]
+        if not terms:
+            return []
+        where = functools.reduce(operator.or_, terms)
+        if stages is not None:
+            where &= ds.field("stage").isin(list(stages))
+        rows: list[dict[str, Any]] = self._table.arrow(_TOLD, where).sort_by("at_ms").to_pylist()
+        return rows
+
+    def newest(
+        self, stages: Sequence[str], count: int, upto: int | None = None, states: Sequence[str] | None = ENDED
+    ) -> list[dict[str, Any]]:
+        """The `count` events of `stages` in one of `states` (None: any) that end last, the last first; hi <= `upto`."""
+        where = ds.field("stage").isin(list(stages))
+        if states is not None:
+            where &= ds.field("state").isin(list(states))
+        if upto is not None:
+            where &= ds.field("hi") <= upto
+        return self._table.newest(_TOLD, "hi", count, where)
+
+    def last_said(self, stages: Sequence[str]) -> dict[str, Any] | None:
+        """The event of `stages` that was recorded last, whatever its state."""
+        found = self.recorded_last(stages, 1)
+        return found[0] if found else None
+
+    def recorded_last(
+        self, stages: Sequence[str], count: int, states: Sequence[str] | None = None
+    ) -> list[dict[str, Any]]:
+        """The `count` events of `stages` in one of `states` (None: any) that were recorded last, the last first."""
+        where = ds.field("stage").isin(list(stages))
+        if states is not None:
+            where &= ds.field("state").isin(list(states))
+        return self._table.newest(_TOLD, "at_ms", count, where)
+
+    def landed(self, within: tuple[int, int] | None = None) -> list[tuple[int, int]]:
+        """(lo, hi) of the landed windows, ascending: all, or those that overlap the range `within` = (lo, hi).
+
+        Raises ImmutableWindow when they do not tile.
+        """
+        where = _done("land")
+        if within is not None:
+            where &= (ds.field("lo") < within[1]) & (ds.field("hi") > within[0])
         found = sorted({(row["lo"], row["hi"]) for row in self._table.rows(("lo", "hi"), where)})
         for (_, hi), (lo, _) in itertools.pairwise(found):
             if hi != lo:
@@ -108,17 +136,46 @@ class WindowLog:
                 )
         return found
 
+    def landed_range(self) -> tuple[int, int] | None:
+        """(lo of the first, hi of the last) landed window; None for an empty lake. Raises ImmutableWindow."""
+        first, last = self.start_ts(), self.landed_ts()
+        if last is None:
+            return None
+        if first is None or not self.landed((first, first + 1)):
+            # A lake from before the event `start`.
+            first = self.landed()[0][0]
+        return first, last
+
     def not_merged(self, until: int) -> list[WindowManifest]:
-        """The landed windows that end at or below `until` and were never merged, ascending."""
-        where = (ds.field("stage") == "merge") & (ds.field("state") == "done")
-        merged = {(row["lo"], row["hi"]) for row in self._table.rows(("lo", "hi"), where)}
-        left = [window for window in self.landed() if window[1] <= until and window not in merged]
+        """The landed windows that end at or below `until` and were never merged, ascending.
+
+        Merge goes from the oldest to the newest and records each, so all at or below its greatest hi are merged.
+        """
+        start = self.reached("merge")
+        if start is None:
+            landed = self.landed_range()
+            start = until if landed is None else landed[0]
+        left = [window for window in self.landed((start, until)) if window[1] <= until] if start < until else []
         return [manifest for window in left if (manifest := self.manifest(*window)) is not None]
 
     def landed_ts(self) -> int | None:
         """The hi of the last landed window; None for an empty lake."""
-        found = self.landed()
-        return found[-1][1] if found else None
+        return self.reached("land")
+
+    def reached(self, stage: str) -> int | None:
+        """The greatest hi that `stage` ended with the state done; None when it never did."""
+        return self._table.greatest("hi", _done(stage))
+
+    def silent_since(self) -> int | None:
+        """The hi of the last landed window that had a transaction, of the first one when none had; None for no window.
+
+        Not the start of the lake: what was before the first landing, nobody watched.
+        """
+        last = self._table.greatest("hi", _done("land") & (ds.field("rows") > 0))
+        if last is not None:
+            return last
+        landed = self.landed_range()
+        return None if landed is None else self.landed((landed[0], landed[0] + 1))[0][1]
 
     def start_ts(self) -> int | None:
         """Where this lake starts, exclusive, fixed by the first plan; None before it."""
@@ -130,19 +187,38 @@ class WindowLog:
         texts = self._manifests("land", lo, hi)
         return WindowManifest.from_json(texts[0]) if texts else None
 
+    def manifests(self, lo: int, hi: int) -> list[WindowManifest]:
+        """The sealed manifests of the landed windows that overlap (lo, hi]."""
+        where = _done("land") & (ds.field("lo") < hi) & (ds.field("hi") > lo)
+        return [WindowManifest.from_json(row["manifest"]) for row in self._table.rows(("manifest",), where)]
+
+    def last_landed(self) -> WindowManifest | None:
+        """The manifest of the last landed window; None for an empty lake."""
+        landed_ts = self.landed_ts()
+        if landed_ts is None:
+            return None
+        texts = self._table.rows(("manifest",), _done("land") & (ds.field("hi") == landed_ts))
+        return WindowManifest.from_json(texts[0]["manifest"])
+
     def apply_manifests(self, lo: int, hi: int) -> list[ApplyManifest]:
         """The apply manifests written for (lo, hi], the newest last; several when the target or its options changed."""
         return [ApplyManifest.from_json(text) for text in self._manifests("convert", lo, hi)]
 
     def sealed_windows(self, hi: int) -> list[tuple[int, int]]:
         """Windows that the SQL sink sealed and that cover the landed window ending at `hi`, the newest first."""
-        where = (ds.field("stage") == "convert") & (ds.field("state") == "done")
-        where &= (ds.field("lo") < hi) & (ds.field("hi") >= hi)
+        where = _done("convert") & (ds.field("lo") < hi) & (ds.field("hi") >= hi)
         rows = sorted(self._table.rows(("lo", "hi", "at_ms"), where), key=lambda row: -row["at_ms"])
         return [(row["lo"], row["hi"]) for row in rows]
 
+    def tidy(self) -> dict[str, int]:
+        """As ControlTable.tidy."""
+        return self._table.tidy()
+
     def _manifests(self, stage: str, lo: int, hi: int) -> list[str]:
-        where = (ds.field("stage") == stage) & (ds.field("state") == "done")
-        where &= (ds.field("lo") == lo) & (ds.field("hi") == hi)
+        where = _done(stage) & (ds.field("lo") == lo) & (ds.field("hi") == hi)
         rows = sorted(self._table.rows(("manifest", "at_ms"), where), key=lambda row: row["at_ms"])
         return [row["manifest"] for row in rows]
+
+
+def _done(stage: str) -> ds.Expression:
+    return (ds.field("stage") == stage) & (ds.field("state") == "done")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import multiprocessing
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
 from binlake.config.model import Lake, Replication
@@ -14,6 +13,7 @@ from binlake.lake.control import COMPACT_EVERY, ControlTable
 from binlake.lake.lock import lake_lock
 from binlake.lake.members import MemberTable, RememberedMember
 from binlake.lake.paths import LakePaths
+from binlake.lake.tables import Column, LakeTable
 from binlake.lake.windowlog import WindowEvent, WindowLog
 from binlake.window.manifest import ApplyManifest, MemberProof, WindowManifest
 
@@ -74,7 +74,9 @@ def test_the_newest_row_of_a_member_counts(paths: LakePaths) -> None:  # R-05
 
 
 def test_a_control_table_is_compacted_and_loses_nothing(tmp_path: Path) -> None:
-    table = ControlTable(str(tmp_path / "t"), pa.schema([("n", pa.int64())]), "numbers")
+    table = ControlTable(
+        str(tmp_path / "t"), LakeTable("t", "numbers", (Column("n", "BIGINT", "a number"),), (), "delta-rs")
+    )
     for number in range(COMPACT_EVERY + 3):
         table.append([{"n": number}])
     assert sorted(row["n"] for row in table.rows()) == list(range(COMPACT_EVERY + 3))

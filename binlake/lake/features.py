@@ -1,0 +1,19 @@
+"""Which Delta tables delta-rs commits to: those without the features of Delta that it does not write."""
+
+from __future__ import annotations
+
+from deltalake import DeltaTable
+
+from binlake.lake.paths import LakePaths
+from binlake.lake.tables import LakeTable
+
+_DATED_VERSIONS = "inCommitTimestamp"
+"""Tables that an older Binlake made have it."""
+
+
+def delta_rs_commits(paths: LakePaths, table: LakeTable) -> bool:
+    """False when `table` is there and delta-rs would refuse to commit to it."""
+    place = paths.table(table.name)
+    if not DeltaTable.is_deltatable(place):
+        return True
+    return _DATED_VERSIONS not in (DeltaTable(place).protocol().writer_features or ())

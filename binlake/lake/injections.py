@@ -1,0 +1,42 @@
+"""Injections that came too late, or lie before the lake: nothing is left undone silently (DESIGN 3.11).
+
+Each is an event of the table `window`, told once.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+
+import structlog
+
+from binlake.ddl.replacement import Injection
+from binlake.lake.ddls import injected_at
+from binlake.lake.paths import LakePaths
+from binlake.lake.windowlog import WindowEvent, WindowLog
+
+log = structlog.get_logger(__name__)
+
+STAGE = "injection"
+
+
+def record_late(paths: LakePaths, windows: WindowLog, injections: Iterable[Injection], lo: int, run_id: str) -> None:
+    """Record which of `injections` lie at or below `lo` and stand in no merged window; `lo`: of the window merged now.
+
+    An injection is known by its commit_ts and its text: another text for one that ran is one that did not.
+    """
+    passed = [injection for injection in injections if injection.commit_ts <= lo]
+    if not passed:
+        return
+    moments = sorted({injection.commit_ts for injection in passed})
+    known = injected_at(paths, moments)
+    late = [injection for injection in passed if (injection.commit_ts, injection.sql) not in known]
+    told = [json.loads(event["detail"]) for event in windows.covering(moments, (STAGE,))] if late else []
+    for injection in late:
+        detail = {"commit_ts": str(injection.commit_ts), "sql": injection.sql[:200], "db": injection.db,
+                  "reason": "not run: its place is merged already, or lies before the lake"}  # fmt: skip
+        if detail in told:
+            continue
+        at = injection.commit_ts
+        windows.record(WindowEvent(STAGE, at - 1, at, "late", run_id=run_id, detail=detail))
+        log.warning("an injection is not run", **detail)

@@ -1,0 +1,149 @@
+"""Some rows of a table as of a commit_ts, without reading the table: those changed of late, then those of the mirror.
+
+What it costs is bounded by the rows asked for and by the changes between the mirror's state and the moment.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+from deltalake.exceptions import DeltaError
+
+from binlake.errors import LostRange, OutOfTime, SchemaError
+from binlake.lake.audit import Audit, sort_key
+from binlake.lake.rowhistory import Row, of_table
+from binlake.lake.seek import Budget, at_most
+from binlake.lake.windowlog import WindowLog
+from binlake.mirror.rows import mirror_texts
+from binlake.mirror.types import ROWKEY, TEXT
+from binlake.mirror.versions import MirrorVersion
+from binlake.rowchange import NetChange, net_changes
+from binlake.schema import TableDef
+from binlake.window.definitions import filled_key
+
+MOST_CHANGES = 5000
+"""Row changes between the mirror's state and the moment, above which a preview is refused."""
+_BATCH = 16
+"""Rows of the mirror decoded at a time: some may have values of megabytes."""
+_MOST_BYTES = 32 << 20
+"""Bytes of the mirror's rows above which a preview has fewer rows than asked for."""
+
+
+_BIT_BY_BIT = ds.ParquetFragmentScanOptions(pre_buffer=False, use_buffered_stream=True)
+
+
+@dataclass(frozen=True)
+class Preview:
+    """Up to the number of rows asked for at commit_ts `ts`, by key; `more`: the table has others.
+
+    `base`, `inexact`: as in TableAsOf; `changes`: how many row changes lie between its state and `ts`. `key_columns`:
+    what told its rows apart then.
+    """
+
+    ts: int
+    columns: tuple[str, ...]
+    rows: tuple[Row, ...]
+    more: bool
+    changes: int
+    base: MirrorVersion
+    key_columns: tuple[str, ...] = ()
+
+    @property
+    def inexact(self) -> str:
+        """Why the mirror may differ from the source; empty = exact."""
+        return self.base.inexact
+
+
+def preview(audit: Audit, log: WindowLog, name: tuple[str, str], ts: int, count: int, budget: Budget) -> Preview:
+    """`count` rows of the table `name` (db, table) after everything at or below `ts`.
+
+    Raises as Audit.table_as_of, LostRange when too much changed since the mirror's state before `ts`, and OutOfTime.
+    """
+    audit.within(-1, ts)
+    definition = audit.tables_at(ts).find(*name)
+    if definition is None or definition.kind != "table":
+        raise SchemaError("there is no such table at that time", where={"table": ".".join(name), "ts": ts})
+    base = audit.base(definition.db, definition.name, ts)
+    net, changes = _changed(audit, log, definition, base, ts, budget)
+    changed = (dict(change.after) for change in net if change.after is not None for _ in range(change.copies))
+    rows = list(itertools.islice(changed, count + 1))
+    try:
+        unchanged, full = _unchanged(audit, definition, base, net, count + 1 - len(rows))
+    except (DeltaError, FileNotFoundError) as error:
+        raise audit.gone(base) from error
+    rows += unchanged
+    columns = tuple(column.name for column in definition.row_columns)
+    key = definition.identity().columns
+    shown = sorted(rows[:count], key=lambda row: sort_key([row.get(name) for name in key]))
+    return Preview(ts, columns, tuple(shown), len(rows) > count or not full, changes, base, tuple(key))
+
+
+def _changed(
+    audit: Audit, log: WindowLog, definition: TableDef, base: MirrorVersion, ts: int, budget: Budget
+) -> tuple[list[NetChange], int]:
+    """Net changes of the table between `base` and `ts`, and the number of row changes that make them."""
+    since = audit.behind(base)
+    mirrored = log.newest(("mirror",), 1, ts, ("done",))
+    if mirrored and mirrored[0]["hi"] >= base.hi:
+        # Up to there the table changed no more: else it had a newer version.
+        since = mirrored[0]["hi"]
+    if ts <= since:
+        return [], 0
+    found = at_most(audit.paths, since, ts, of_table(definition.db, definition.name), MOST_CHANGES, budget)
+    if not found.whole:
+        hint = f"ask for the mirror's state, commit_ts {since}, or use `binlake audit table`, which has no limit"
+        where = {"table": f"{definition.db}.{definition.name}", "ts": ts, "mirror": since}
+        if found.late:
+            raise OutOfTime("the row changes behind the mirror's state were not found in time", where=where, hint=hint)
+        text = f"more than {MOST_CHANGES:,} row changes lie between the mirror's state and that time"
+        raise LostRange(text, where=where, hint=hint)
+    events = [change.event() for change in found.changes]
+    return net_changes(events, definition.identity(), filled_key(definition)), len(events)
+
+
+def _unchanged(
+    audit: Audit, definition: TableDef, base: MirrorVersion, net: list[NetChange], count: int
+) -> tuple[list[Row], bool]:
+    """`count` rows of `base` that `net` leaves as they are; False when they are fewer for their size."""
+    if base.delta_version < 0 or count <= 0:
+        return [], True
+    layout = audit.tables_at(base.hi).find(base.db, base.table) or definition
+    gone = {change.key: change.copies if change.identity == "row" else None for change in net if change.op != "insert"}
+    found: list[Row] = []
+    size = 0
+    for batch in _batches(audit.state(base), layout):
+        left = list(_left(batch, layout, gone))
+        found, size = found + left, size + (batch.nbytes if left else 0)
+        if len(found) >= count or size > _MOST_BYTES:
+            return found[:count], len(found) >= count
+    return found, True
+
+
+def _batches(data: ds.Dataset, layout: TableDef) -> Iterator[pa.RecordBatch]:
+    columns = [*(column.name for column in layout.row_columns), ROWKEY, TEXT]
+    for fragment in data.get_fragments():
+        # No reading ahead: the first rows are wanted, of a file that may be large.
+        yield from fragment.to_batches(
+            schema=data.schema,
+            columns=columns,
+            batch_size=_BATCH,
+            batch_readahead=0,
+            fragment_readahead=0,
+            fragment_scan_options=_BIT_BY_BIT,
+            use_threads=False,
+        )
+
+
+def _left(batch: pa.RecordBatch, layout: TableDef, gone: dict[str, int | None]) -> Iterator[Row]:
+    """The rows of `batch` without those in `gone`: all of a key (None), or so many of it, which are counted down."""
+    texts = mirror_texts(layout, pa.Table.from_batches([batch]))
+    for key, *values in zip(batch.column(ROWKEY).to_pylist(), *texts.values(), strict=True):
+        if key not in gone or gone[key] == 0:
+            yield dict(zip(texts, values, strict=True))
+            continue
+        copies = gone[key]
+        gone[key] = None if copies is None else copies - 1

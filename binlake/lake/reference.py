@@ -1,0 +1,36 @@
+"""The lake's tables as Markdown, from their definitions: the generated part of docs/lake-tables.md."""
+
+from __future__ import annotations
+
+from binlake.lake.tables import CONTROL_TABLES, SPARK_TABLES, LakeTable
+
+BEGIN = "<!-- tables: written by `make docs` from binlake/lake/tables.py -->"
+END = "<!-- end of tables -->"
+
+
+def with_tables(page: str) -> str:
+    """`page` with the part between its marks written anew. Raises ValueError for a page without marks."""
+    head, _, rest = page.partition(BEGIN)
+    _, mark, tail = rest.partition(END)
+    if not mark:
+        raise ValueError(f"the page has no part between {BEGIN!r} and {END!r}")
+    return f"{head}{BEGIN}\n\n{tables_text()}\n{END}{tail}"
+
+
+def tables_text() -> str:
+    """A section a table."""
+    return "\n".join(_section(table) for table in (*SPARK_TABLES, *CONTROL_TABLES))
+
+
+def _section(table: LakeTable) -> str:
+    layout = f"; partitioned by {_names(table.partitioned_by)}" if table.partitioned_by else ""
+    layout += f"; closed days in the order of {_names(table.clustered_by)}" if table.clustered_by else ""
+    rows = "\n".join(f"| `{column.name}` | {column.type} | {column.comment} |" for column in table.columns)
+    return (
+        f"### `{table.name}`\n\n{table.comment}. Written by {table.engine}; replaced files are kept "
+        f"{table.kept_days} days{layout}.\n\n| Column | Type | Meaning |\n|---|---|---|\n{rows}\n"
+    )
+
+
+def _names(columns: tuple[str, ...]) -> str:
+    return ", ".join(f"`{name}`" for name in columns)

@@ -1,0 +1,168 @@
+"""The changes of one row, found by its key; a reader names ranges and keys, so that files without them are not opened.
+
+`key` of a change is the row's key before it, `new_key` where an update moved it: both are asked, so a move is in the
+history of both keys.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+from deltalake import DeltaTable
+
+from binlake import tso
+from binlake.codec import key_text
+from binlake.errors import ConfigError
+from binlake.lake.dataset import dataset
+from binlake.lake.paths import LakePaths
+from binlake.lake.tables import LakeTable
+from binlake.mirror.types import arrow_type
+from binlake.rowchange import RowEvent
+from binlake.schema import TableDef
+from binlake.window.definitions import filled_key
+
+Row = dict[str, str | None]
+"""Column name -> canonical text."""
+
+CHANGE_COLUMNS = (
+    "commit_ts", "start_ts", "seq", "schema_version", "db", "table", "op", "key", "new_key", "before", "after",
+)  # fmt: skip
+"""What a RowVersion is made of."""
+_NAMES = ("db", "table")
+
+
+@dataclass(frozen=True)
+class RowVersion:
+    """One change of a row: its place in the total order, `op`, keys as in `mutation`, the images (None: there is none).
+
+    commit_ts and start_ts are TSOs; `seq` is the row's number in its transaction.
+    """
+
+    commit_ts: int
+    start_ts: int
+    seq: int
+    schema_version: int
+    db: str
+    table: str
+    op: str
+    key: str
+    new_key: str | None
+    before: Row | None
+    after: Row | None
+
+    @property
+    def place(self) -> tuple[int, int, int]:
+        """In the total order."""
+        return self.commit_ts, self.start_ts, self.seq
+
+    def event(self) -> RowEvent:
+        """As compaction takes it."""
+        return RowEvent(self.commit_ts, self.start_ts, self.seq, self.op, self.before, self.after)  # type: ignore[arg-type]
+
+    def to_dict(self) -> dict[str, Any]:
+        """For `--output json`: timestamps as strings, the commit's time in UTC."""
+        time = tso.to_datetime(self.commit_ts).isoformat(timespec="milliseconds")
+        return {**vars(self), "commit_ts": str(self.commit_ts), "start_ts": str(self.start_ts), "commit_time": time}
+
+
+def changes(
+    paths: LakePaths, lo: int, hi: int, where: ds.Expression | None = None, *, at_source: bool = False
+) -> list[RowVersion]:
+    """The row changes with lo < commit_ts <= hi that match `where`, in the total order.
+
+    `at_source`: with the names of tables that they have there.
+    """
+    if hi <= lo:
+        return []
+    wanted = between(lo, hi) if where is None else between(lo, hi) & where
+    data = dataset(DeltaTable(paths.table("mutation")))
+    named = {name: ds.field(f"source_{name}" if at_source and name in _NAMES else name) for name in CHANGE_COLUMNS}
+    return row_versions([data.to_table(columns=named, filter=wanted)])
+
+
+def row_versions(tables: Iterable[pa.Table]) -> list[RowVersion]:
+    """The rows of `tables` (CHANGE_COLUMNS of `mutation`), in the total order."""
+    found = (row for table in tables for row in table.to_pylist())
+    rows = (RowVersion(**{**row, "before": _image(row["before"]), "after": _image(row["after"])}) for row in found)
+    return sorted(rows, key=lambda row: row.place)
+
+
+def between(lo: int, hi: int) -> ds.Expression:
+    """lo < commit_ts <= hi, with the partitions that can hold it."""
+    days = (ds.field("commit_date") >= day(max(lo, 0))) & (ds.field("commit_date") <= day(hi))
+    return days & (ds.field("commit_ts") > lo) & (ds.field("commit_ts") <= hi)
+
+
+def rows_between(
+    paths: LakePaths, table: LakeTable, lo: int, hi: int, columns: Iterable[str], where: ds.Expression | None = None
+) -> pa.Table:
+    """`columns` of the rows of a history table `between` these, in memory: for a range that is known to be small.
+
+    `where`: of those rows, the ones that match it.
+    """
+    wanted = between(lo, hi) if where is None else between(lo, hi) & where
+    return dataset(DeltaTable(paths.table(table.name))).to_table(columns=list(columns), filter=wanted)
+
+
+def day(ts: int) -> pa.Scalar:
+    """The partition of a commit_ts."""
+    return pa.scalar(tso.to_datetime(ts).date())
+
+
+def of_table(db: str, table: str) -> ds.Expression:
+    """The rows of one table."""
+    return (ds.field("db") == db) & (ds.field("table") == table)
+
+
+def of_keys(keys: Iterable[str]) -> ds.Expression:
+    """The rows that had, or were moved to, one of `keys` (texts of the column `key`)."""
+    # One comparison each: they are weighed against a file's least and greatest key.
+    terms = [(ds.field("key") == key) | (ds.field("new_key") == key) for key in sorted(set(keys))]
+    return functools.reduce(operator.or_, terms)
+
+
+def key_texts(definitions: Iterable[TableDef], key: Sequence[str | None]) -> set[str]:
+    """How `mutation.key` writes the key under each of `definitions`. Raises ConfigError when none has such a key.
+
+    Binary values may be given in either case and with 0x before them.
+    """
+    shapes, found = set(), set()
+    for definition in definitions:
+        names = definition.identity().columns
+        shapes.add(", ".join(names))
+        if len(names) == len(key):
+            found |= set(_spellings(definition, key))
+    if not found:
+        raise ConfigError(
+            f"the key has {len(key)} values, and rows are told apart by ({') or ('.join(sorted(shapes))})",
+            hint="give each column's value, or one JSON array",
+        )
+    return found
+
+
+def _spellings(definition: TableDef, key: Sequence[str | None]) -> Iterator[str]:
+    names = definition.identity().columns
+    texts = [_text(definition, name, value) for name, value in zip(names, key, strict=True)]
+    yield key_text(texts)
+    # A keyless row written before ADD COLUMN is deleted by what it holds, without the columns that came later.
+    filled = list(filled_key(definition).values()) if definition.identity().kind == "row" else []
+    while len(texts) > 1 and filled and texts[-1] == filled.pop():
+        texts.pop()
+        yield key_text(texts)
+
+
+def _text(definition: TableDef, name: str, value: str | None) -> str | None:
+    column = definition.column(name)
+    if value is None or column is None or not pa.types.is_binary(arrow_type(column)):
+        return value
+    return value.removeprefix("0x").removeprefix("0X").upper()
+
+
+def _image(pairs: list[tuple[str, str | None]] | None) -> Row | None:
+    return None if pairs is None else dict(pairs)

@@ -1,0 +1,46 @@
+"""Transactions that the configuration leaves out by commit_ts: each is an event of the table `window`, told once.
+
+Source: MISSION U-12. Nothing is skipped silently (DESIGN 3.11): pages and audits of that commit_ts show who skipped it,
+and when.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import pyarrow.dataset as ds
+import structlog
+from deltalake import DeltaTable
+
+from binlake import tso
+from binlake.lake.dataset import dataset
+from binlake.lake.paths import LakePaths
+from binlake.lake.windowlog import WindowEvent, WindowLog
+
+log = structlog.get_logger(__name__)
+
+STAGE = "skip"
+RULE = "filter.ignore-txn-commit-ts"
+
+
+def record_skips(paths: LakePaths, windows: WindowLog, ignored: Collection[int], run_id: str) -> list[str]:
+    """Record what landed at the commit_ts of `ignored`; which of them something landed at, as text."""
+    if not ignored:
+        return []
+    days = sorted({tso.to_datetime(ts).date() for ts in ignored})
+    where = ds.field("commit_date").isin(days) & ds.field("commit_ts").isin(sorted(ignored)) & (ds.field("chunk") == 0)
+    landed = dataset(DeltaTable(paths.table("binlog"))).to_table(
+        columns=["commit_ts", "start_ts", "kind"], filter=where
+    )
+    found = sorted({(row["commit_ts"], row["start_ts"], row["kind"]) for row in landed.to_pylist()})
+    told = {event["hi"] for event in windows.events(stage=STAGE, within=(min(ignored) - 1, max(ignored)))}
+    for commit_ts, start_ts, kind in found:
+        if commit_ts in told:
+            continue
+        detail = {"commit_ts": str(commit_ts), "start_ts": str(start_ts), "kind": kind, "rule": RULE}
+        windows.record(WindowEvent(STAGE, commit_ts - 1, commit_ts, "done", run_id=run_id, detail=detail))
+        log.warning("a transaction is skipped", **detail)
+    seen = {commit_ts for commit_ts, _, _ in found}
+    for commit_ts in sorted(set(ignored) - seen):
+        log.warning("nothing was committed at a commit_ts that is to be skipped", commit_ts=str(commit_ts), rule=RULE)
+    return [str(commit_ts) for commit_ts in sorted(seen)]

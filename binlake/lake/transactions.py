@@ -1,0 +1,204 @@
+"""One transaction as the lake has it: its row changes in order, its DDL, and which run of which stage took it."""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+from deltalake import DeltaTable
+
+from binlake import tso
+from binlake.errors import OutOfTime
+from binlake.lake import skips
+from binlake.lake.dataset import dataset
+from binlake.lake.ddls import landed_ddls
+from binlake.lake.paths import LakePaths
+from binlake.lake.rowhistory import RowVersion, day
+from binlake.lake.seek import Budget, of_transaction
+from binlake.lake.windowlog import WindowLog
+from binlake.pipeline import ENDED
+from binlake.window.definitions import LandedDdl
+from binlake.window.manifest import window_name
+
+_HEAD = ("commit_ts", "start_ts", "kind", "schema_version", "pump")
+
+
+@dataclass(frozen=True)
+class Passage:
+    """A stage took the window (lo, hi]: `sink` as in the table `window`, `run_id`, `at_ms` in Unix ms."""
+
+    stage: str
+    sink: str
+    lo: int
+    hi: int
+    run_id: str
+    at_ms: int
+
+    def to_dict(self) -> dict[str, str]:
+        """For `--output json`."""
+        at = datetime.fromtimestamp(self.at_ms / 1000, UTC).isoformat(timespec="milliseconds")
+        return {"stage": self.stage, "sink": self.sink, "window": window_name(self.lo, self.hi),
+                "run_id": self.run_id, "at": at}  # fmt: skip
+
+
+class Passages:
+    """Which runs took which commit_ts, by the events of the windows that they lie in."""
+
+    def __init__(self, events: Iterable[Mapping[str, Any]]) -> None:
+        self._windows: dict[str, list[Passage]] = {}
+        for event in events:
+            if event["state"] in ENDED and event["hi"] > event["lo"]:
+                passage = Passage(*(event[name] for name in ("stage", "sink", "lo", "hi", "run_id", "at_ms")))
+                self._windows.setdefault(passage.stage, []).append(passage)
+        for passages in self._windows.values():
+            passages.sort(key=lambda passage: passage.hi)
+
+    def of(self, commit_ts: int) -> list[Passage]:
+        """Each stage that took it, the first time of each, in order of time."""
+        found = (_covering(passages, commit_ts) for passages in self._windows.values())
+        return sorted((passage for passage in found if passage is not None), key=lambda passage: passage.at_ms)
+
+
+def _covering(passages: Sequence[Passage], commit_ts: int) -> Passage | None:
+    start = bisect.bisect_left(passages, commit_ts, key=lambda passage: passage.hi)
+    found = itertools.takewhile(lambda passage: passage.lo < commit_ts, passages[start:])
+    # A rerun derives the same rows again: who did it first is who did it.
+    return min(found, key=lambda passage: passage.at_ms, default=None)
+
+
+@dataclass(frozen=True)
+class Transaction:
+    """A landed transaction or DDL (`kind` dml or ddl), pulled from `pumps`; `bytes` of its binlog.
+
+    `changes` are those asked for, of `total`.
+    """
+
+    commit_ts: int
+    start_ts: int
+    kind: str
+    schema_version: int
+    pumps: tuple[str, ...]
+    bytes: int
+    changes: tuple[RowVersion, ...]
+    ddls: tuple[LandedDdl, ...]
+    passages: tuple[Passage, ...]
+    total: int
+
+    @property
+    def remark(self) -> str:
+        """Why there is nothing to see, when there is nothing."""
+        if self.total or self.ddls:
+            return ""
+        stages = {passage.stage for passage in self.passages}
+        if skips.STAGE in stages:
+            return f"left out by {skips.RULE}"
+        return (
+            "the filters let none of its row changes pass"
+            if "merge" in stages
+            else "its window is landed and not merged yet"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """For `--output json`: timestamps as strings."""
+        return {
+            "commit_ts": str(self.commit_ts),
+            "start_ts": str(self.start_ts),
+            "commit_time": tso.to_datetime(self.commit_ts).isoformat(timespec="milliseconds"),
+            "kind": self.kind,
+            "schema_version": self.schema_version,
+            "pumps": list(self.pumps),
+            "bytes": self.bytes,
+            "changes": [change.to_dict() for change in self.changes],
+            "ddl": [{"sql": ddl.sql, "query": ddl.query, "decision": ddl.decision, "reason": ddl.reason,
+                     "job_id": ddl.job_id} for ddl in self.ddls],
+            "passages": [passage.to_dict() for passage in self.passages],
+            "remark": self.remark,
+        }  # fmt: skip
+
+
+def find_transaction(
+    paths: LakePaths,
+    log: WindowLog,
+    ts: int,
+    landed: tuple[int, int],
+    first: int = 0,
+    count: int | None = None,
+    budget: Budget | None = None,
+) -> Transaction | None:
+    """The transaction with commit_ts or start_ts `ts` among those landed in `landed` = (lo, hi].
+
+    Its changes from number `first` (from 0) on, `count` of them (None: all). Raises OutOfTime when `budget` is spent.
+    """
+    parts = _binlogs(paths, ts, landed, budget)
+    if not parts:
+        return None
+    head = parts[0]
+    commit_ts, start_ts = int(head["commit_ts"]), int(head["start_ts"])
+    passages = Passages(log.covering([commit_ts]))
+    merged = any(passage.stage == "merge" for passage in passages.of(commit_ts))
+    changes, total = of_transaction(paths, commit_ts, start_ts, first, count) if merged else ([], 0)
+    return Transaction(
+        commit_ts,
+        start_ts,
+        str(head["kind"]),
+        int(head["schema_version"]),
+        tuple(sorted({str(part["pump"]) for part in parts})),
+        sum(int(part["bytes"]) for part in parts),
+        tuple(changes),
+        tuple(landed_ddls(paths, commit_ts - 1, commit_ts)) if head["kind"] == "ddl" else (),
+        tuple(passages.of(commit_ts)),
+        total,
+    )
+
+
+def _binlogs(paths: LakePaths, ts: int, landed: tuple[int, int], budget: Budget | None) -> list[Mapping[str, Any]]:
+    table = DeltaTable(paths.table("binlog"))
+    data = dataset(table)
+    within = (ds.field("commit_ts") > landed[0]) & (ds.field("commit_ts") <= landed[1])
+    # ts may be the commit of one and, in a damaged lake, the start of another: the commit is meant.
+    found = _heads(data, data.get_fragments(filter=_at(ts)), _at(ts) & within)
+    if not found:
+        # A commit is never older than its start, and most come soon after it: the search goes on from there.
+        started = (ds.field("commit_date") >= day(ts)) & (ds.field("start_ts") == ts) & within
+        for number, file in enumerate(_by_age(table, data, started)):
+            if number and budget is not None and budget.spent:
+                hint = "ask for it by its commit_ts, or use `binlake audit transaction`, which has no limit"
+                raise OutOfTime("no transaction with this start_ts was found in time", where={"ts": ts}, hint=hint)
+            found = _heads(data, [file], started)
+            if found:
+                break
+    if not found:
+        return []
+    first = found[0]
+    own = _at(first["commit_ts"]) & (ds.field("start_ts") == first["start_ts"])
+    columns = {name: ds.field(name) for name in _HEAD}
+    # Of the payload the length is told: it is read of the groups of rows alone that have the transaction.
+    columns["bytes"] = pc.binary_length(ds.field("payload"))
+    parts: list[Mapping[str, Any]] = data.to_table(columns=columns, filter=own).to_pylist()
+    return parts
+
+
+def _at(commit_ts: int) -> ds.Expression:
+    return (ds.field("commit_date") == day(commit_ts)) & (ds.field("commit_ts") == commit_ts)
+
+
+def _heads(data: ds.Dataset, files: Iterable[ds.Fragment], where: ds.Expression) -> list[Mapping[str, Any]]:
+    """What identifies the rows of `files` that match, no payload."""
+    found: list[Mapping[str, Any]] = []
+    for file in files:
+        found += file.to_table(data.schema, columns=["commit_ts", "start_ts"], filter=where).to_pylist()
+    return found
+
+
+def _by_age(table: DeltaTable, data: ds.Dataset, where: ds.Expression) -> list[ds.Fragment]:
+    """The files that may match, by their least commit_ts."""
+    adds = pa.table(table.get_add_actions(flatten=True))
+    least = dict(zip(adds["path"].to_pylist(), adds["min.commit_ts"].to_pylist(), strict=True)) if adds.num_rows else {}
+    return sorted(data.get_fragments(filter=where), key=lambda file: least.get(file.path) or 0)

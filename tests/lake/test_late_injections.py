@@ -1,0 +1,50 @@
+"""An injection that can run no more is told, once: it was configured behind its place, or lies before the lake."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+from pydantic import ValidationError
+
+from binlake.config import Replication
+from binlake.ddl.replacement import Injection
+from binlake.lake.injections import record_late
+from binlake.lake.paths import LakePaths
+from binlake.lake.windowlog import WindowLog
+
+
+def test_an_injection_behind_which_all_is_merged_is_told_once(tmp_path: Path) -> None:
+    # U-15, DESIGN 3.11
+    paths = LakePaths(str(tmp_path))
+    windows = WindowLog(paths)
+    ran, late, before, due = (Injection(ts, f"DROP TABLE t{ts}", "d") for ts in (20, 30, 5, 41))
+
+    def told() -> list[tuple[int, str]]:
+        record_late(paths, windows, (before, ran, late, due), 40, "run")
+        found = windows.events(stage="injection")
+        return sorted((event["hi"], json.loads(event["detail"])["sql"]) for event in found)
+
+    decided = {"commit_ts": [20, 30], "sql": [ran.sql, late.sql], "decision": ["injected", "apply"]}
+    write_deltalake(paths.table("ddl"), pa.table(decided))
+    for _ in range(2):
+        assert told() == [(5, before.sql), (30, late.sql)]
+    # Another text at a place that is passed does not run either.
+    record_late(paths, windows, [Injection(20, "DROP TABLE other", "d")], 40, "run")
+    assert told() == [(5, before.sql), (20, "DROP TABLE other"), (30, late.sql)]
+
+
+def test_a_lake_without_any_ddl_tells_it_too(tmp_path: Path) -> None:
+    windows = WindowLog(LakePaths(str(tmp_path)))
+    record_late(LakePaths(str(tmp_path)), windows, [Injection(5, "DROP TABLE t", "d")], 5, "run")
+    assert [event["state"] for event in windows.events(stage="injection")] == ["late"]
+
+
+@pytest.mark.parametrize("commit_ts", ["-1", "0"])
+def test_an_injection_has_a_place(commit_ts: str) -> None:
+    entry = {"commit-ts": commit_ts, "sql": "DROP TABLE t", "db": "d"}
+    with pytest.raises(ValidationError, match="commit-ts"):
+        Replication.model_validate({"name": "r", "lake": {"path": "x"}, "ddl-injection": [entry]})

@@ -1,0 +1,51 @@
+"""The newest events of a stage, page by page, and the events of the windows that hold given commit_ts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from binlake.lake import control
+from binlake.lake.ddls import landed_ddls, newest_ddls
+from binlake.lake.paths import LakePaths
+from binlake.lake.windowlog import WindowEvent, WindowLog
+from deploy.local.sample_lake import BASE, S, sample
+
+
+def test_the_newest_are_those_of_the_whole_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Many small files and few, so that the search has to know when to stop.
+    monkeypatch.setattr(control, "COMPACT_EVERY", 10)
+    log = WindowLog(LakePaths(str(tmp_path)))
+    for hi in [20, 40, 10, 30, 60, 50]:
+        log.record(WindowEvent("land", hi - 10, hi, "done"))
+        log.record(WindowEvent("mirror", hi - 10, hi, "started"))
+        log.record(WindowEvent("plan", hi, hi + 5, "blocked", blocked_by=f"p{hi}"))
+    assert [event["hi"] for event in log.newest(("land",), 3)] == [60, 50, 40]
+    assert [event["hi"] for event in log.newest(("land",), 2, 35)] == [30, 20]
+    assert [event["hi"] for event in log.newest(("land",), 99)] == [60, 50, 40, 30, 20, 10]
+    assert log.newest(("mirror",), 9) == []
+    assert (log.last_said(("plan", "land")) or {})["blocked_by"] == "p50"
+    # A commit_ts lies in (lo, hi].
+    assert sorted({event["hi"] for event in log.covering([10, 11, 60]) if event["stage"] == "land"}) == [10, 20, 60]
+    assert log.covering([]) == []
+
+
+def test_an_empty_log_says_nothing(tmp_path: Path) -> None:
+    log = WindowLog(LakePaths(str(tmp_path)))
+    assert (log.newest(("land",), 3), log.last_said(("land",)), log.covering([1])) == ([], None, [])
+
+
+def test_the_ddl_of_a_lake_by_time_and_by_table(tmp_path: Path) -> None:
+    paths = LakePaths(str(tmp_path / "shop"))
+    assert newest_ddls(paths, 5) == []
+    sample(paths)
+    (line,) = newest_ddls(paths, 5)
+    assert (line.commit_ts, line.sql, line.decision) == (
+        BASE + 25 * S,
+        "ALTER TABLE item ADD COLUMN stock INT",
+        "apply",
+    )
+    assert newest_ddls(paths, 5, BASE + 25 * S - 1) == []
+    assert [ddl.commit_ts for ddl in landed_ddls(paths, BASE, BASE + 40 * S, ("SHOP", "Item"))] == [line.commit_ts]
+    assert landed_ddls(paths, BASE, BASE + 40 * S, ("shop", "pair")) == []
