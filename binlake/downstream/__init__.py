@@ -7,7 +7,7 @@ from binlake.downstream.apply import apply_window
 from binlake.downstream.checkpoint import Checkpoint
 from binlake.downstream.definitions import Expected, expected_after, expected_of
 from binlake.downstream.position import Position, checkpoint_of, checkpoint_ts, position_of, progress_of
-from binlake.downstream.segments import ApplyResult, Hook, SegmentPlan, StatementSource, too_many_rows
+from binlake.downstream.segments import ApplyResult, Hook, SegmentPlan, StatementSource, WriteAhead, too_many_rows
 from binlake.downstream.session import Session
 from binlake.downstream.stopping import StopFlag
 
@@ -21,6 +21,7 @@ __all__ = [
     "Session",
     "StatementSource",
     "StopFlag",
+    "WriteAhead",
     "apply_window",
     "checkpoint_of",
     "checkpoint_ts",

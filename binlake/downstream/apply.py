@@ -1,4 +1,4 @@
-"""Applies one pinned window in atomic mode: guarded, exactly once, and never with a checkpoint that lies.
+"""Applies one pinned window: guarded, exactly once, and never with a checkpoint that lies.
 
 The order: claim, open, then per segment its DDL and its rows, and at last consistent=true. Whatever is interrupted
 continues from what the target itself stores. Sources: DESIGN 4, invariants 7 to 11; hazards R-01 to R-61.
@@ -13,17 +13,19 @@ from dataclasses import replace
 import structlog
 
 from binlake.config.model import Target
-from binlake.downstream.atomic import apply_rows
-from binlake.downstream.definitions import compare, read
+from binlake.downstream.copies import drop_copies, make_copies
+from binlake.downstream.definitions import Expected, drift, losses, read
 from binlake.downstream.intents import apply_ddl
+from binlake.downstream.marks import Marks
+from binlake.downstream.modes import mode_of, rows_applier
 from binlake.downstream.opening import is_applied, open_or_resume
 from binlake.downstream.progress import Progress
 from binlake.downstream.run import ApplyRun
-from binlake.downstream.segments import ApplyResult, Hook, SegmentPlan, StatementSource
+from binlake.downstream.segments import ApplyResult, Hook, SegmentPlan, StatementSource, WriteAhead
 from binlake.downstream.session import Session
 from binlake.downstream.stopping import StopFlag
-from binlake.downstream.tables import create_tables
-from binlake.errors import CheckpointConflict, Drift
+from binlake.errors import CheckpointConflict
+from binlake.statement.batch import INJECTED, REPLACED
 from binlake.window.manifest import ApplyManifest
 
 log = structlog.get_logger()
@@ -36,8 +38,12 @@ def apply_window(
     *,
     hook: Hook | None = None,
     stop: StopFlag | None = None,
+    marks: Marks | None = None,
+    relay: WriteAhead | None = None,
 ) -> ApplyResult:
-    """Bring the window of `manifest` downstream; call it again until it returns.
+    """Bring the window of `manifest` downstream; call it again until it returns. `marks`: with loopback control.
+
+    `relay` is given the window before the first write of it, and told when it is downstream.
 
     Raises LeaseHeld, TargetUnavailable, TargetBusy, Transient (asked to stop): try again. Raises CheckpointConflict,
     Fenced, Drift, TargetRefused, Permanent: somebody must look. The checkpoint has moved only over whole segments.
@@ -46,9 +52,9 @@ def apply_window(
     plans = source.segments()
     _require_tiled(plans, manifest)
     with stop or StopFlag() as flag:
-        run = ApplyRun(target, manifest, flag, hook)
+        run = ApplyRun(target, manifest, flag, hook, marks)
         try:
-            result = _apply(run, source, plans)
+            result = _apply(run, source, plans, relay)
         finally:
             run.end()
     result.seconds = time.monotonic() - started
@@ -56,21 +62,29 @@ def apply_window(
     return result
 
 
-def _apply(run: ApplyRun, source: StatementSource, plans: list[SegmentPlan]) -> ApplyResult:
+def _apply(run: ApplyRun, source: StatementSource, plans: list[SegmentPlan], relay: WriteAhead | None) -> ApplyResult:
     manifest = run.manifest
-    create_tables(run.session, run.schema)
+    run.prepare()
     if not is_applied(run):
         run.claim()
     # Again behind the claim: another process may have finished the window in between.
     if is_applied(run):
         return ApplyResult("already", manifest.lo, manifest.hi)
-    open_or_resume(run)
+    if relay is not None:
+        relay.write_ahead(manifest, source, run.check)
+    if not open_or_resume(run):
+        # What a window before left when its end was cut off; of an open window they are needed.
+        drop_copies(run)
     result = ApplyResult("applied", manifest.lo, manifest.hi)
     for plan in plans[run.progress.segment :]:
         _apply_segment(run, source, plan, result, last=plan is plans[-1])
+    if any(plan.copies for plan in plans):
+        drop_copies(run)
     if run.target.db_type == "tidb":
         _note_secondary_ts(run)
     run.passed("closed")
+    if relay is not None:
+        relay.applied(manifest.hi)
     return result
 
 
@@ -78,25 +92,29 @@ def _apply_segment(
     run: ApplyRun, source: StatementSource, plan: SegmentPlan, result: ApplyResult, *, last: bool
 ) -> None:
     if plan.ddl is not None:
-        result.ddls += apply_ddl(run, plan, plan.ddl)
+        outcome = apply_ddl(run, plan, plan.ddl)
+        result.ddls += outcome.executed
+        result.replaced += outcome.executed and plan.ddl.kind == REPLACED
+        result.injected += outcome.executed and plan.ddl.kind == INJECTED
+        result.ignored += outcome.ignored
     _require_expected(run, plan)
-    counts = apply_rows(run, source, plan, last=last)
+    make_copies(run, plan)
+    mode = mode_of(run.target, plan)
+    counts = rows_applier(mode)(run, source, plan, last=last)
+    result.modes[mode] = result.modes.get(mode, 0) + 1
     result.segments += 1
     result.rows += counts.rows
     result.batches += counts.batches
 
 
 def _require_expected(run: ApplyRun, plan: SegmentPlan) -> None:
-    """The tables that get rows are defined as the plan supposes (hazards R-13, R-18). Raises Drift."""
-    if plan.expected is None:
-        return
-    found = compare(plan.expected, read(run.session, plan.expected.names, run.target.db_type))
+    """Tables that get rows, and those a DDL has just changed, are as the plan supposes (R-13, R-18). Raises Drift."""
+    after = plan.expected_after.tables if plan.ddl is not None and plan.expected_after is not None else {}
+    getting = plan.expected.tables if plan.expected is not None else {}
+    expected = Expected(tables={name: form for name, form in after.items() if form is not None} | {**getting})
+    found = losses(run.target, expected, read(run.session, expected.names, run.target.db_type))
     if found:
-        raise Drift(
-            f"the target's definitions are not those of the source: {'; '.join(found)}",
-            where={"window": run.manifest.window, "segment": plan.number},
-            hint="mend the target's definitions, then run finalize again",
-        )
+        raise drift(found, {"window": run.manifest.window, "segment": plan.number})
 
 
 def _require_tiled(plans: list[SegmentPlan], manifest: ApplyManifest) -> None:

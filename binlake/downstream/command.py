@@ -5,13 +5,15 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
-from binlake.config.load import load_replication
+from binlake import tso
 from binlake.config.model import Replication, Target
-from binlake.downstream.checkpoint import Checkpoint
+from binlake.downstream.arguments import add_arguments, row_of
+from binlake.downstream.checkpoint import Checkpoint, CheckpointTable
 from binlake.downstream.fence import Fence, claim
+from binlake.downstream.ledger import Ledger
 from binlake.downstream.position import checkpoint_of, progress_of
 from binlake.downstream.progress import Progress, open_progress, read_progress, take_ownership, write_progress
 from binlake.downstream.session import Session
@@ -27,24 +29,18 @@ class CheckpointCommand:
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """`show` or `adopt`, the replication's file, the cluster."""
-        parser.add_argument("action", choices=("show", "adopt"))
-        parser.add_argument("--replication", required=True, metavar="FILE", help="the replication's TOML")
+        add_arguments(parser, ("show", "adopt"))
         parser.add_argument(
             "--close-window",
             action="store_true",
             help="adopt: give up the window that another replication left open; this one goes on from the checkpoint",
         )
-        parser.add_argument("--cluster-id", type=int, help="default: source.cluster-id, else the only row there is")
-        parser.add_argument("--output", choices=("text", "json"), default="text")
 
     def run(self, args: argparse.Namespace) -> int:
         """Print the checkpoint; `adopt` first makes this replication the row's owner."""
-        replication = load_replication(args.replication)
-        if replication.target is None:
-            raise ConfigError("this replication has no [target]", where={"file": args.replication})
-        cluster_id = args.cluster_id if args.cluster_id is not None else int(replication.source.cluster_id or 0)
+        replication, target, cluster_id = row_of(args)
         if args.action == "adopt":
-            _adopt(replication, replication.target, cluster_id, close=args.close_window)
+            _adopt(replication, target, cluster_id, close=args.close_window)
         shown = _shown(cluster_id, checkpoint_of(replication, cluster_id), progress_of(replication, cluster_id))
         print(json.dumps(shown, indent=2) if args.output == "json" else _text(shown))
         return 0
@@ -53,22 +49,20 @@ class CheckpointCommand:
 def _adopt(replication: Replication, target: Target, cluster_id: int, *, close: bool) -> None:
     if not cluster_id:
         raise ConfigError("adopt must know the cluster", hint="give --cluster-id, or set source.cluster-id")
-    session, schema = Session(target), target.checkpoint_schema
-    try:
+    schema = target.checkpoint_schema
+    with closing(Session(target)) as session:
         create_tables(session, schema)
         opened = open_progress(session, schema, cluster_id)
         other = opened.task if opened is not None and opened.task != replication.name else None
         # A claim: nobody of either replication may be writing meanwhile.
-        with _claimed(session, target, [replication.name, *([] if other is None else [other])]):
+        with claimed(session, target, [replication.name, *([] if other is None else [other])]):
             if other is not None:
-                _close_window(session, schema, other, close=close)
+                _close_window(session, schema, cluster_id, other, close=close)
             take_ownership(session, schema, cluster_id, replication.name, replication.data_hash())
-    finally:
-        session.close()
 
 
 @contextmanager
-def _claimed(session: Session, target: Target, tasks: Sequence[str]) -> Iterator[None]:
+def claimed(session: Session, target: Target, tasks: Sequence[str]) -> Iterator[None]:
     """One transaction behind the fences of `tasks`."""
     fences: list[Fence] = []
     try:
@@ -85,8 +79,8 @@ def _claimed(session: Session, target: Target, tasks: Sequence[str]) -> Iterator
             fence.release(session)
 
 
-def _close_window(session: Session, schema: str, task: str, *, close: bool) -> None:
-    """Segments are applied whole, so between two of them the target is the source at the checkpoint, DDL included."""
+def _close_window(session: Session, schema: str, cluster_id: int, task: str, *, close: bool) -> None:
+    """Between two whole segments the target is the source at the checkpoint, DDL included; else it is refused."""
     found = read_progress(session, schema, task)
     if found is None or not found.is_open:
         return
@@ -96,6 +90,19 @@ def _close_window(session: Session, schema: str, task: str, *, close: bool) -> N
             f"the replication {task} began a DDL of its window {window}, and only it can tell whether it ran",
             where={"ddl": (found.ddl_sql or "")[:300], "commit_ts": found.ddl_commit_ts},
             hint=f"let {task} finish its window (`binlake stage finalize`), then adopt",
+        )
+    checkpoint = CheckpointTable(schema, cluster_id).read(session)
+    if found.ddl_state == "done" and checkpoint is not None and checkpoint.commit_ts < (found.ddl_commit_ts or 0):
+        raise CheckpointConflict(
+            f"a DDL of the window {window} ran, and rows of {task} from before it are still to come",
+            where={"ddl": (found.ddl_sql or "")[:300], "commit_ts": found.ddl_commit_ts},
+            hint=f"let {task} finish its window (`binlake stage finalize`), then adopt",
+        )
+    if Ledger(schema, task, found.open_lo or 0, found.open_hi or 0).done(session, found.segment):
+        raise CheckpointConflict(
+            f"the replication {task} is in the middle of segment {found.segment} of its window {window}",
+            where={"schema": schema},
+            hint=f"let {task} finish it (`binlake stage finalize`): only its ledger tells which rows are there",
         )
     if not close:
         raise CheckpointConflict(
@@ -113,6 +120,7 @@ def _shown(cluster_id: int, checkpoint: Checkpoint | None, progress: Progress | 
         shown["checkpoint"] = {
             "consistent": checkpoint.consistent,
             "commit_ts": str(checkpoint.commit_ts),
+            "time": _time(checkpoint.commit_ts),
             "ts_map": {key: str(value) for key, value in checkpoint.ts_map.items()},
             "schema_version": checkpoint.schema_version,
         }
@@ -134,7 +142,8 @@ def _text(shown: dict[str, Any]) -> str:
     if checkpoint is None:
         return "no checkpoint yet"
     state = "consistent" if checkpoint["consistent"] else "applying or interrupted"
-    lines = [f"commit_ts       {checkpoint['commit_ts']}", f"consistent      {checkpoint['consistent']} ({state})"]
+    lines = [f"commit_ts       {checkpoint['commit_ts']} ({checkpoint['time']} UTC)"]
+    lines.append(f"consistent      {checkpoint['consistent']} ({state})")
     lines.append(f"schema version  {checkpoint['schema_version']}")
     if checkpoint["ts_map"]:
         lines.append(f"ts-map          {checkpoint['ts_map']}")
@@ -145,3 +154,7 @@ def _text(shown: dict[str, Any]) -> str:
     if window is not None and window["ddl_state"]:
         lines.append(f"DDL             {window['ddl_state']}: {window['ddl']}")
     return "\n".join(lines)
+
+
+def _time(commit_ts: int) -> str:
+    return tso.to_datetime(commit_ts).replace(tzinfo=None).isoformat(" ", "milliseconds")

@@ -10,22 +10,24 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from binlake.config.model import Target
 from binlake.ddl.collations import Dialect
 from binlake.downstream.failures import MISSING, code_of
 from binlake.downstream.forms import (
     ColumnForm,
     IndexForm,
     TableForm,
-    differences,
     expected_form,
     missing_indexes,
     normal_type,
 )
 from binlake.downstream.session import Session
+from binlake.downstream.shape import option_of, refused
+from binlake.downstream.structure import structure_differences
 from binlake.errors import Drift, TargetRefused
 from binlake.schema import TableDef
 from binlake.schema.delta import Definitions
@@ -48,7 +50,7 @@ class Expected:
         return [*((db, "") for db in self.databases), *self.tables]
 
     def to_json(self) -> str:
-        """JSON for the column binlake_progress.ddl_expected."""
+        """JSON, for what an intent remembers."""
         tables = [[db, name, form.to_dict() if form else None] for (db, name), form in self.tables.items()]
         return json.dumps({"databases": dict(self.databases), "tables": tables}, ensure_ascii=False)
 
@@ -103,29 +105,69 @@ def read(session: Session, names: Iterable[Name], dialect: Dialect) -> Actual:
     return Actual(databases, tables)
 
 
-def compare(expected: Expected, actual: Actual, *, indexes: bool = False) -> list[str]:
-    """Differences that can lose rows, for people; empty = none. `indexes` adds missing plain indexes (after a DDL)."""
-    found = [
+def compare(expected: Expected, actual: Actual, *, indexes: bool = False, target: Target | None = None) -> list[str]:
+    """All differences, for people; empty = none. `indexes` adds missing plain indexes (after a DDL).
+
+    Without those that `target` accepts, if it is given.
+    """
+
+    def found(name: Name, form: TableForm | None, there: TableForm | None) -> list[str]:
+        accepted = _accepted(target, name)
+        return [text for text in _differences(form, there, indexes) if text not in accepted]
+
+    return [*_databases(expected, actual), *_tables(expected, actual, found)]
+
+
+def losses(target: Target, expected: Expected, actual: Actual) -> list[str]:
+    """Differences that can lose rows or values and are not accepted, for people; empty = none (hazards R-13)."""
+
+    def found(name: Name, form: TableForm | None, there: TableForm | None) -> list[str]:
+        if form is None:
+            return _differences(form, there, indexes=False)
+        return refused(structure_differences(form, there), _accepted(target, name))
+
+    return [*_databases(expected, actual), *_tables(expected, actual, found)]
+
+
+def require_definitions(session: Session, target: Target, tables: Iterable[TableDef]) -> None:
+    """Check tables before rows go into them. Raises Drift that names the differences (hazards R-13, R-18)."""
+    expected = expected_of(tables, target.db_type)
+    found = losses(target, expected, read(session, expected.names, target.db_type))
+    if found:
+        raise drift(found, {"target": session.place})
+
+
+def drift(found: list[str], where: Mapping[str, object]) -> Drift:
+    """The error for `losses`; it names the first ones."""
+    return Drift(
+        "the target's definitions are not the source's: " + "; ".join(found[:5]),
+        where={**where, "differences": len(found)},
+        hint="`binlake preflight` shows all of them and the ways on: alter the target to match, keep what is its own"
+        " by preserve or leave columns out by sync-mode, accept a difference in target.tables, or leave the table out"
+        " by filter.ignore-table; then run the window again, from compact on",
+    )
+
+
+def _accepted(target: Target | None, name: Name) -> frozenset[str]:
+    option = None if target is None else option_of(target, name)
+    return frozenset(option.accept) if option else frozenset()
+
+
+def _databases(expected: Expected, actual: Actual) -> list[str]:
+    return [
         f"database {name} is {'missing' if there else 'still there'}"
         for name, there in expected.databases.items()
         if actual.databases.get(name, False) != there
     ]
-    for name, form in expected.tables.items():
-        found += [f"{name[0]}.{name[1]}: {text}" for text in _differences(form, actual.tables.get(name), indexes)]
-    return found
 
 
-def require_definitions(session: Session, tables: Iterable[TableDef], dialect: Dialect) -> None:
-    """Check tables before rows go into them. Raises Drift that names the differences (hazards R-13, R-18)."""
-    expected = expected_of(tables, dialect)
-    found = compare(expected, read(session, expected.names, dialect))
-    if found:
-        raise Drift(
-            "the target's definitions are not the source's: " + "; ".join(found[:5]),
-            where={"target": session.place, "differences": len(found)},
-            hint="alter the target to match, since rows could be lost without a word, "
-            "or leave the table out by filter.ignore-table",
-        )
+def _tables(
+    expected: Expected, actual: Actual, found: Callable[[Name, TableForm | None, TableForm | None], list[str]]
+) -> list[str]:
+    forms = expected.tables.items()
+    return [
+        f"{name[0]}.{name[1]}: {text}" for name, form in forms for text in found(name, form, actual.tables.get(name))
+    ]
 
 
 def fingerprint(session: Session, names: Iterable[Name], dialect: Dialect = "mariadb") -> str:
@@ -142,7 +184,7 @@ def tells_equal_tables_apart(session: Session, names: Iterable[Name], dialect: D
 def _differences(expected: TableForm | None, actual: TableForm | None, indexes: bool) -> list[str]:
     if expected is None:
         return [] if actual is None else [f"the {actual.kind} is still there"]
-    found = differences(expected, actual)
+    found = sorted(difference.text for difference in structure_differences(expected, actual))
     return found + missing_indexes(expected, actual) if indexes and actual is not None else found
 
 
@@ -163,7 +205,8 @@ _KINDS: dict[str, Literal["table", "view", "sequence"]] = {"VIEW": "view", "SEQU
 
 def _columns(session: Session, name: Name, dialect: Dialect) -> tuple[ColumnForm, ...]:
     rows = session.rows(
-        "SELECT COLUMN_NAME, COLUMN_TYPE, IS_NULLABLE, COLLATION_NAME, EXTRA FROM information_schema.COLUMNS"
+        "SELECT COLUMN_NAME, COLUMN_TYPE, IS_NULLABLE, COLLATION_NAME, EXTRA, COLUMN_DEFAULT"
+        " FROM information_schema.COLUMNS"
         " WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s ORDER BY ORDINAL_POSITION",
         name,
     )
@@ -175,8 +218,10 @@ def _columns(session: Session, name: Name, dialect: Dialect) -> tuple[ColumnForm
             nullable == "YES",
             collation or "",
             _generated(extra),
+            _filled(extra, default, nullable == "YES"),
+            "on update" in extra.lower(),
         )
-        for column, kind, nullable, collation, extra in rows
+        for column, kind, nullable, collation, extra, default in rows
     )
 
 
@@ -185,6 +230,17 @@ def _generated(extra: str) -> Literal["", "virtual", "stored"]:
     if "GENERATED" not in words:
         return ""
     return "virtual" if "VIRTUAL" in words else "stored"
+
+
+def _filled(extra: str, default: str | None, nullable: bool) -> Literal["", "number", "value", "null"]:
+    if _generated(extra):
+        return ""
+    if "auto_increment" in extra.lower() or "auto_random" in extra.lower():
+        return "number"
+    # MariaDB shows the word NULL for a default that is NULL.
+    if default is not None and default != "NULL":
+        return "value"
+    return "null" if nullable else ""
 
 
 def _indexes(session: Session, name: Name) -> frozenset[IndexForm]:

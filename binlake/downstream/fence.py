@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import structlog
 
@@ -30,17 +30,26 @@ _held: set[str] = set()
 
 @dataclass(frozen=True)
 class Fence:
-    """The right to write for `task` while `epoch` is the newest. `schema` holds the tables; `lease_s` in seconds."""
+    """The right to write for `task` while `epoch` is the newest. `schema` holds the tables; `lease_s` in seconds.
+
+    `worker`: which of the holder's connections this is for, 0 for the one that moves the checkpoint.
+    """
 
     schema: str
     task: str
     epoch: int
     lease_s: int
+    worker: int = 0
+
+    def of_worker(self, worker: int) -> Fence:
+        """The same right for another connection: each locks a row of its own, and a take-over waits for all."""
+        return replace(self, worker=worker)
 
     def prove(self, session: Session) -> None:
         """The first statement of every transaction. Raises Fenced when another process took over."""
-        sql = f"UPDATE {qualified(self.schema, 'binlake_fence')} SET val = val + 1 WHERE task = %s AND epoch = %s"
-        if session.write(sql, (self.task, self.epoch)) != 1:
+        table = qualified(self.schema, "binlake_fence")
+        sql = f"UPDATE {table} SET val = val + 1 WHERE task = %s AND worker = %s AND epoch = %s"
+        if session.write(sql, (self.task, self.worker, self.epoch)) != 1:
             raise Fenced(
                 "another process took over: this one writes no more",
                 where={"task": self.task, "epoch": self.epoch},
@@ -48,8 +57,15 @@ class Fence:
             )
 
     def hold(self, session: Session) -> None:
-        """Mark `session` as the holder's, so that a take-over can end it."""
-        session.rows("SELECT GET_LOCK(%s, 0)", (_lock_name(self.schema, self.task),))
+        """Mark `session` as the holder's, so that a take-over can end it; an earlier session of ours is ended first.
+
+        Raises LeaseHeld when that one does not end. Call it as the holder only: behind `prove`, or in a claim.
+        """
+        name = _lock_name(self.schema, self.task, self.worker)
+        if session.rows("SELECT GET_LOCK(%s, 0)", (name,))[0][0] != 1:
+            _end_sessions(session, self.task, [name])
+            if session.rows("SELECT GET_LOCK(%s, %s)", (name, _KILL_WAIT_S))[0][0] != 1:
+                raise LeaseHeld("another session took the holder's name", where={"task": self.task})
 
     def renew(self, session: Session) -> bool:
         """Keep the lease for another `lease_s`, in a transaction of its own. False: another process has it."""
@@ -77,20 +93,19 @@ class Fence:
 
 
 def claim(session: Session, target: Target, task: str) -> Fence:
-    """Take the lease and the next epoch; commits. Waits until the old holder's transaction has ended.
+    """Take the lease and the next epoch; commits. Waits until the old holder's transactions have ended.
 
     Raises LeaseHeld while the holder lives: a running process of this host, or one elsewhere whose lease has not run
     out by the server's clock.
     """
     schema = target.checkpoint_schema
-    fence, lease = qualified(schema, "binlake_fence"), qualified(schema, "binlake_lease")
+    lease = qualified(schema, "binlake_lease")
     session.begin()
     session.write(f"INSERT IGNORE INTO {lease} VALUES (%s, 0, '', UTC_TIMESTAMP(6))", (task,))
     _judge(session, schema, task)
-    _end_old_session(session, schema, task)
-    # Only here, behind the verdict: a holder in a transaction has locked this row.
-    session.write(f"INSERT INTO {fence} VALUES (%s, 1, 0) ON DUPLICATE KEY UPDATE epoch = epoch + 1", (task,))
-    epoch = int(session.rows(f"SELECT epoch FROM {fence} WHERE task = %s", (task,))[0][0])
+    _end_old_sessions(session, schema, task)
+    # Only here, behind the verdict: a holder in a transaction has locked its row.
+    epoch = _raise_epoch(session, schema, task, target.worker_count)
     until = f"UTC_TIMESTAMP(6) + INTERVAL {target.lease_s} SECOND"
     session.write(
         f"UPDATE {lease} SET epoch = %s, owner = %s, lease_until = {until} WHERE task = %s",
@@ -101,6 +116,18 @@ def claim(session: Session, target: Target, task: str) -> Fence:
     claimed = Fence(schema, task, epoch, target.lease_s)
     claimed.hold(session)
     return claimed
+
+
+def _raise_epoch(session: Session, schema: str, task: str, workers: int) -> int:
+    """The next epoch, in the rows of all connections of `task`: those there ever were, and `workers` now."""
+    fence = qualified(schema, "binlake_fence")
+    session.write(f"INSERT INTO {fence} VALUES (%s, 0, 1, 0) ON DUPLICATE KEY UPDATE epoch = epoch + 1", (task,))
+    epoch = int(session.rows(f"SELECT epoch FROM {fence} WHERE task = %s AND worker = 0", (task,))[0][0])
+    session.write(f"UPDATE {fence} SET epoch = %s WHERE task = %s AND worker > 0", (epoch, task))
+    rows = ", ".join(["(%s, %s, %s, 0)"] * workers)
+    values = [value for worker in range(1, workers + 1) for value in (task, worker, epoch)]
+    session.write(f"INSERT IGNORE INTO {fence} VALUES {rows}", values)
+    return epoch
 
 
 def _judge(session: Session, schema: str, task: str) -> None:
@@ -123,31 +150,44 @@ def _is_gone(holder: str, name: str) -> bool:
     return name not in _held if owner == Owner.me() else owner.is_dead()
 
 
-def _end_old_session(session: Session, schema: str, task: str) -> None:
-    """Kill the session that the old holder may have left in a transaction or a DDL, and wait until it is gone."""
+def _end_old_sessions(session: Session, schema: str, task: str) -> None:
+    """Kill the sessions that the old holder may have left in a transaction or a DDL, and wait until they are gone."""
+    _end_sessions(session, task, _lock_names(session, schema, task))
+
+
+def _end_sessions(session: Session, task: str, names: list[str]) -> None:
     until = time.monotonic() + _KILL_WAIT_S
     killed: set[int] = set()
-    while (holder := _holding_session(session, schema, task)) is not None:
-        if holder not in killed:
-            killed.add(holder)
+    while holders := _holding_sessions(session, names):
+        for holder in holders - killed:
             log.warning("old_session_killed", task=task, session=holder)
-            _kill(session, holder)
+            kill_session(session, holder)
+        killed |= holders
         if time.monotonic() > until:
             session.rollback()
             raise LeaseHeld(
-                f"the session {holder} of the last holder does not end",
+                f"the sessions {sorted(holders)} of the last holder do not end",
                 where={"task": task},
                 hint="look at it in SHOW PROCESSLIST: a DDL may be rolling back",
             )
         time.sleep(0.05)
 
 
-def _holding_session(session: Session, schema: str, task: str) -> int | None:
-    found = session.rows("SELECT IS_USED_LOCK(%s)", (_lock_name(schema, task),))[0][0]
-    return None if found is None or int(found) == session.connection_id else int(found)
+def _lock_names(session: Session, schema: str, task: str) -> list[str]:
+    """The locks that connections of `task` may hold, by the fence's rows (read without waiting for their locks)."""
+    workers = session.rows(f"SELECT worker FROM {qualified(schema, 'binlake_fence')} WHERE task = %s", (task,))
+    return [_lock_name(schema, task, int(worker)) for (worker,) in workers]
 
 
-def _kill(session: Session, holder: int) -> None:
+def _holding_sessions(session: Session, names: list[str]) -> set[int]:
+    if not names:
+        return set()
+    found = session.rows(f"SELECT {', '.join(['IS_USED_LOCK(%s)'] * len(names))}", names)[0]
+    return {int(holder) for holder in found if holder is not None} - {session.connection_id}
+
+
+def kill_session(session: Session, holder: int) -> None:
+    """End the server's session `holder`, whatever it is doing; nothing when there is none. Raises TargetRefused."""
     try:
         session.execute(f"KILL {holder}")
     except TargetRefused as error:
@@ -156,9 +196,9 @@ def _kill(session: Session, holder: int) -> None:
             raise
 
 
-def _lock_name(schema: str, task: str) -> str:
+def _lock_name(schema: str, task: str, worker: int = 0) -> str:
     # Names of user locks hold 64 characters at most.
-    return f"binlake:{hashlib.sha256(qualified(schema, task).encode()).hexdigest()[:48]}"
+    return f"binlake:{hashlib.sha256(qualified(schema, task).encode()).hexdigest()[:48]}:{worker}"
 
 
 class LeaseKeeper:

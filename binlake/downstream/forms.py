@@ -8,8 +8,8 @@ widths, zero-fill, engine and storage options, partitions, checks and foreign ke
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from binlake.ddl import target_collation
@@ -17,17 +17,24 @@ from binlake.ddl.collations import Dialect
 from binlake.schema import ColumnInfo, IndexInfo, TableDef
 from binlake.schema import mysqltypes as t
 from binlake.schema.actions import PUBLIC
+from binlake.statement.written import is_computed
 
 
 @dataclass(frozen=True)
 class ColumnForm:
-    """A column: `type` normalised, `collation` empty for types without one, `generated` as `virtual` or `stored`."""
+    """A column: `type` normalised, `collation` empty for types without one, `generated` as `virtual` or `stored`.
+
+    Of the target's columns only: `filled`, what an INSERT that does not name it gets (`number`: AUTO_INCREMENT or
+    AUTO_RANDOM, `value`: a default, `null`; empty: an error); `renewed`: ON UPDATE CURRENT_TIMESTAMP.
+    """
 
     name: str
     type: str
     nullable: bool
     collation: str
     generated: Literal["", "virtual", "stored"]
+    filled: Literal["", "number", "value", "null"] = ""
+    renewed: bool = False
 
 
 @dataclass(frozen=True)
@@ -42,26 +49,49 @@ class IndexForm:
         return f"{'unique key' if self.unique else 'index'} ({parts})"
 
 
+def keeps_apart(key: Iterable[tuple[str, int]], own: Mapping[str, str]) -> bool:
+    """Whether no two rows can share a unique key of the target, whatever the source writes; `own`: name -> `filled`.
+
+    It has a number of the server's in it; or all of it is the target's own, and NULL in a new row.
+    """
+    names = [name for name, _ in key]
+    if any(own.get(name) == "number" for name in names):
+        return True
+    return all(name in own for name in names) and any(own[name] == "null" for name in names)
+
+
 @dataclass(frozen=True)
 class TableForm:
-    """A table, view or sequence as far as rows go; views and sequences have no columns here."""
+    """A table, view or sequence as far as rows go; views and sequences have no columns here.
+
+    `own`: columns that an expected table may have at the target besides its own (S4-26).
+    """
 
     kind: Literal["table", "view", "sequence"]
     columns: tuple[ColumnForm, ...]
     indexes: frozenset[IndexForm]
+    own: frozenset[str] = frozenset()
+
+    def without(self, own: frozenset[str]) -> TableForm:
+        """The form without the columns `own`, and without their unique keys that no two rows can share."""
+        filled = {column.name: column.filled for column in self.columns if column.name in own}
+        columns = tuple(column for column in self.columns if column.name not in own)
+        indexes = (i for i in self.indexes if not (i.unique and keeps_apart(i.parts, filled)))
+        return replace(self, columns=columns, indexes=frozenset(indexes))
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
+        """Plain values for JSON; of the columns what is expected of them."""
         columns = [[c.name, c.type, c.nullable, c.collation, c.generated] for c in self.columns]
         indexes = sorted([index.unique, [list(part) for part in index.parts]] for index in self.indexes)
-        return {"kind": self.kind, "columns": columns, "indexes": indexes}
+        return {"kind": self.kind, "columns": columns, "indexes": indexes, "own": sorted(self.own)}
 
     @classmethod
     def from_dict(cls, raw: dict[str, Any]) -> TableForm:
         """The form of `to_dict`."""
         columns = tuple(ColumnForm(*column) for column in raw["columns"])
         parts = ((unique, tuple((name, length) for name, length in index)) for unique, index in raw["indexes"])
-        return cls(raw["kind"], columns, frozenset(IndexForm(unique, index) for unique, index in parts))
+        indexes = frozenset(IndexForm(unique, index) for unique, index in parts)
+        return cls(raw["kind"], columns, indexes, frozenset(raw.get("own", ())))
 
     @property
     def unique_keys(self) -> frozenset[frozenset[tuple[str, int]]]:
@@ -73,12 +103,12 @@ def expected_form(table: TableDef, dialect: Dialect) -> TableForm:
     """What the target must have for TiDB's `table`."""
     if table.kind != "table":
         return TableForm(table.kind, (), frozenset())
-    columns = tuple(_column(column, dialect) for column in table.columns)
+    columns = tuple(_column(column, table, dialect) for column in table.columns)
     plain = [index for index in table.indexes if index.state == PUBLIC and not index.unique]
     # An index on an expression has a hidden column, which no target names; MariaDB has no such index.
     named = [i for i in (*table.unique_keys(), *plain) if dialect != "mariadb" or not _on_expression(i, table)]
     indexes = frozenset(_index(index, table) for index in named)
-    return TableForm("table", columns, indexes)
+    return TableForm("table", columns, indexes, frozenset(name.lower() for name in table.own))
 
 
 def normal_type(text: str, dialect: Dialect) -> str:
@@ -92,47 +122,15 @@ def normal_type(text: str, dialect: Dialect) -> str:
     return "text" if text == "json" and dialect == "mariadb" else text
 
 
-def differences(expected: TableForm, actual: TableForm | None) -> list[str]:
-    """What must not differ and does, for people; empty = rows go in and come out alike (hazards R-13)."""
-    if actual is None:
-        return [f"the {expected.kind} is missing"]
-    if expected.kind != actual.kind:
-        return [f"it is a {actual.kind}, not a {expected.kind}"]
-    mine = {column.name: column for column in expected.columns}
-    theirs = {column.name: column for column in actual.columns}
-    found = [f"column {name} is missing" for name in mine if name not in theirs]
-    found += [f"column {name} is the target's own" for name in theirs if name not in mine]
-    for name in mine.keys() & theirs.keys():
-        found += _column_differences(mine[name], theirs[name])
-    found += [f"unique key ({_keys(key)}) is missing" for key in expected.unique_keys - actual.unique_keys]
-    found += [f"unique key ({_keys(key)}) is the target's own" for key in actual.unique_keys - expected.unique_keys]
-    return sorted(found)
-
-
 def missing_indexes(expected: TableForm, actual: TableForm) -> list[str]:
     """Indexes that `actual` lacks: they slow it down only, but tell whether a DDL has run."""
     return sorted(f"{index} is missing" for index in expected.indexes - actual.indexes)
 
 
-def _column_differences(mine: ColumnForm, theirs: ColumnForm) -> Iterable[str]:
-    if mine.type != theirs.type:
-        yield f"column {mine.name} is {theirs.type}, not {mine.type}"
-    if mine.collation != theirs.collation:
-        yield f"column {mine.name} has collation {theirs.collation or 'none'}, not {mine.collation or 'none'}"
-    if mine.nullable != theirs.nullable and not mine.generated:
-        yield f"column {mine.name} is {'NULL' if theirs.nullable else 'NOT NULL'}, unlike the source"
-    if mine.generated != theirs.generated:
-        yield f"column {mine.name} is {theirs.generated or 'not generated'}, not {mine.generated or 'plain'}"
-
-
-def _keys(key: Iterable[tuple[str, int]]) -> str:
-    return ", ".join(sorted(name + (f"({length})" if length else "") for name, length in key))
-
-
-def _column(column: ColumnInfo, dialect: Dialect) -> ColumnForm:
+def _column(column: ColumnInfo, table: TableDef, dialect: Dialect) -> ColumnForm:
     text = (column.tp in t.STRINGS and not column.is_binary) or column.tp in (t.ENUM, t.SET)
     generated: Literal["", "virtual", "stored"] = ""
-    if column.is_generated:
+    if is_computed(column, table, dialect):
         generated = "stored" if column.generated_stored else "virtual"
     # MariaDB's JSON is a text whose collation is always this one.
     collation = "utf8mb4_bin" if column.tp == t.JSON and dialect == "mariadb" else ""

@@ -2,38 +2,68 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+import structlog
+
+from binlake.downstream.ddlerrors import execute_ddl
 from binlake.downstream.definitions import compare, fingerprint, read, tells_equal_tables_apart
+from binlake.downstream.failures import code_of
+from binlake.downstream.intended import Intended
 from binlake.downstream.progress import Progress, write_progress
 from binlake.downstream.run import ApplyRun
 from binlake.downstream.segments import SegmentPlan
 from binlake.downstream.session import Session
-from binlake.errors import Permanent
-from binlake.statement.batch import StatementBatch
+from binlake.errors import Permanent, TargetRefused
+from binlake.statement.batch import INJECTED, REPLACED, StatementBatch
 from binlake.statement.literal import quote_name
 
+log = structlog.get_logger()
 
-def apply_ddl(run: ApplyRun, plan: SegmentPlan, ddl: StatementBatch) -> bool:
-    """Bring the DDL of `plan` downstream and the checkpoint to its commit_ts. False: it was there already.
+_WORDS = {REPLACED: "the replacement of a DDL", INJECTED: "an injected statement"}
+_ANOTHER_DDL = (
+    "mend the target and run finalize again; or name the commit_ts in ddl-replacement with a statement that the target"
+    " takes, or in filter.ignore-txn-commit-ts once you have done it by hand; then `binlake ddl release`, and merge,"
+    " compact and convert again"
+)
+# Its commit_ts is that of a change of the source, which those two keys would replace or leave out.
+_ANOTHER_INJECTED = (
+    "mend the target and run finalize again; or change or remove this `ddl-injection`, then `binlake ddl release`, and"
+    " merge, compact and convert again"
+)
+
+
+@dataclass(frozen=True)
+class DdlOutcome:
+    """`executed`: False when it was there already. `ignored`: the errors of the target that were passed over."""
+
+    executed: bool
+    ignored: tuple[str, ...] = ()
+
+
+def apply_ddl(run: ApplyRun, plan: SegmentPlan, ddl: StatementBatch) -> DdlOutcome:
+    """Bring the DDL of `plan` downstream and the checkpoint to its commit_ts.
 
     Raises Permanent when an intent is found and the target shows neither the definitions before nor those after, or
     cannot show the difference; TargetRefused when the target refuses the statement.
     """
     if run.progress.ddl_state == "done":
-        return False
+        return DdlOutcome(False)
     execute = True
+    ignored: tuple[str, ...] = ()
     if run.progress.ddl_state == "intent":
         execute = _is_to_be_executed(run, plan)
     else:
         _write_intent(run, plan, ddl)
     if execute:
-        _execute(run, plan, ddl)
+        ignored = _execute(run, plan, ddl)
     _write_done(run, plan)
-    return execute
+    return DdlOutcome(execute, ignored)
 
 
 def _write_intent(run: ApplyRun, plan: SegmentPlan, ddl: StatementBatch) -> None:
     before = _now(run, plan)
-    expected = plan.expected_after.to_json() if plan.expected_after else ""
+    expected = Intended(plan.touched, plan.expected_after).to_json()
 
     def body(session: Session) -> Progress:
         moved = run.progress.with_intent(plan.ddl_commit_ts, ";\n".join(ddl.sql), before, expected)
@@ -44,28 +74,56 @@ def _write_intent(run: ApplyRun, plan: SegmentPlan, ddl: StatementBatch) -> None
     run.passed("intent")
 
 
-def _execute(run: ApplyRun, plan: SegmentPlan, ddl: StatementBatch) -> None:
+def _execute(run: ApplyRun, plan: SegmentPlan, ddl: StatementBatch) -> tuple[str, ...]:
+    """Run the statements; the errors that say that the target has it already."""
     run.check()
     # Right before: a DDL cannot be part of the transaction that proves the fence.
     run.prove()
     if ddl.db and (ddl.db, "") not in plan.touched:
         run.session.execute(f"USE {quote_name(ddl.db)}")
-    for statement in ddl.sql:
-        run.session.execute(statement)
+    try:
+        ignored = execute_ddl(run.session, ddl.sql)
+    except TargetRefused as error:
+        raise _refused(plan, ddl, error) from error
+    if ignored:
+        _require_there(run, plan, ddl, ignored)
     run.passed("ddl_executed")
+    return tuple(f"{code_of(error)}: {error.message}" for error in ignored)
+
+
+def _require_there(run: ApplyRun, plan: SegmentPlan, ddl: StatementBatch, ignored: list[TargetRefused]) -> None:
+    """An error may be passed over where the target is as the DDL leaves it, and only there. Raises TargetRefused."""
+    # Of an operator's own statement nobody knows what it should leave.
+    differences = _differences(run, plan) if plan.expected_after is not None else ["its statement was not run"]
+    if differences:
+        raise _refused(plan, ddl, ignored[0], f" and the target is not what it would leave: {'; '.join(differences)}")
+    for error in ignored:
+        log.warning("ddl_error_ignored", ddl_commit_ts=str(plan.ddl_commit_ts), error=str(error))
+
+
+def _refused(plan: SegmentPlan, ddl: StatementBatch, error: TargetRefused, more: str = "") -> TargetRefused:
+    what = _WORDS.get(ddl.kind, "a DDL")
+    return TargetRefused(
+        f"{what} failed: {error.message}{more}",
+        where={"ddl_commit_ts": plan.ddl_commit_ts, **error.where},
+        hint=_ANOTHER_INJECTED if ddl.kind == INJECTED else _ANOTHER_DDL,
+    )
 
 
 def _write_done(run: ApplyRun, plan: SegmentPlan) -> None:
+    # Rows that ran ahead of the DDL are not there yet: the checkpoint passes them with the segment.
+    reached = run.commit_ts if plan.rows_ahead else plan.ddl_commit_ts
+
     def body(session: Session) -> Progress:
         moved = run.progress.ddl_done()
         write_progress(session, run.schema, moved)
         checkpoint = run.require_unmoved(session)
-        moved_to = checkpoint.moved(plan.ddl_commit_ts, plan.schema_version, consistent=False)
+        moved_to = checkpoint.moved(reached, plan.schema_version, consistent=False)
         run.checkpoints.write(session, moved_to)
         return moved
 
     run.transact(body)
-    run.commit_ts = plan.ddl_commit_ts
+    run.commit_ts = reached
     run.passed("ddl_done")
 
 
@@ -91,7 +149,8 @@ def _shows_every_ddl(run: ApplyRun, plan: SegmentPlan) -> bool:
 def _differences(run: ApplyRun, plan: SegmentPlan) -> list[str]:
     if plan.expected_after is None:
         return []
-    return compare(plan.expected_after, read(run.session, plan.expected_after.names, run.target.db_type), indexes=True)
+    actual = read(run.session, plan.expected_after.names, run.target.db_type)
+    return compare(plan.expected_after, actual, indexes=True, target=run.target)
 
 
 def _unclear(run: ApplyRun, plan: SegmentPlan, as_before: bool, differences: list[str]) -> Permanent:

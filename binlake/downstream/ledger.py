@@ -2,51 +2,63 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from binlake.downstream.session import Session
 from binlake.errors import CheckpointConflict
 from binlake.statement.batch import StatementBatch
 from binlake.statement.literal import qualified
+from binlake.window.manifest import ApplyManifest
 
 _ROWS_A_STATEMENT = 500
 
 
 class Ledger:
-    """The ledger of the window (lo, hi] of `task`. Rows are gathered by `add` and written by `flush`."""
+    """The ledger of the window (lo, hi] of `task`: `write` puts rows at once; `add` gathers them for `flush`."""
 
     def __init__(self, schema: str, task: str, lo: int, hi: int) -> None:
         self._schema = schema
         self._key = (task, lo, hi)
         self._pending: list[StatementBatch] = []
+        self._atomic = True
 
-    def done(self, session: Session, segment: int) -> dict[tuple[int, int], str]:
-        """(phase, batch) -> digest of the segment's batches that are downstream."""
-        rows = session.rows(
+    @classmethod
+    def of(cls, schema: str, manifest: ApplyManifest) -> Ledger:
+        """The ledger of the manifest's window."""
+        return cls(schema, manifest.replication, manifest.lo, manifest.hi)
+
+    def done(self, session: Session, segment: int, one: tuple[int, int] | None = None) -> dict[tuple[int, int], str]:
+        """(phase, batch) -> digest of the segment's batches that are downstream; of batch `one` only, if given."""
+        sql = (
             f"SELECT phase, batch, digest FROM {qualified(self._schema, 'binlake_ledger')}"
-            " WHERE task = %s AND lo = %s AND hi = %s AND segment = %s",
-            (*self._key, segment),
+            " WHERE task = %s AND lo = %s AND hi = %s AND segment = %s"
         )
+        sql += " AND phase = %s AND batch = %s" if one else ""
+        rows = session.rows(sql, (*self._key, segment, *(one or ())))
         return {(int(phase), int(batch)): str(digest) for phase, batch, digest in rows}
 
-    def add(self, session: Session, batch: StatementBatch) -> None:
-        """Remember a batch executed in the open transaction."""
+    def add(self, session: Session, batch: StatementBatch, *, atomic: bool) -> None:
+        """Remember a batch executed in the open transaction; `atomic` is the same for all of it."""
+        self._atomic = atomic
         self._pending.append(batch)
         if len(self._pending) >= _ROWS_A_STATEMENT:
             self.flush(session)
 
     def flush(self, session: Session) -> None:
         """Write what was added. In the same transaction, so a few statements serve all its batches."""
-        if not self._pending:
-            return
-        values = ", ".join(["(%s, %s, %s, %s, %s, %s, %s, %s, 1)"] * len(self._pending))
-        arguments = [
-            part for b in self._pending for part in (*self._key, b.segment, int(b.phase), b.batch, b.digest, b.rows)
-        ]
+        if self._pending:
+            self.write(session, self._pending, atomic=self._atomic)
+            self._pending.clear()
+
+    def write(self, session: Session, batches: Sequence[StatementBatch], *, atomic: bool) -> None:
+        """Rows of `batches`, executed in the open transaction; `atomic`: it holds the whole segment."""
+        values = ", ".join([f"(%s, %s, %s, %s, %s, %s, %s, %s, {int(atomic)})"] * len(batches))
+        arguments = [part for b in batches for part in (*self._key, b.segment, int(b.phase), b.batch, b.digest, b.rows)]
         session.write(
             f"INSERT INTO {qualified(self._schema, 'binlake_ledger')}"
             f" (task, lo, hi, segment, phase, batch, digest, row_count, atomic) VALUES {values}",
             arguments,
         )
-        self._pending.clear()
 
     def prune(self, session: Session) -> None:
         """Remove rows of the windows before the one that ended at our lo, and of any above it.

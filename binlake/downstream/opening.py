@@ -9,6 +9,7 @@ from binlake.downstream.checkpoint import Checkpoint
 from binlake.downstream.ledger import Ledger
 from binlake.downstream.progress import Progress, owner_of, read_progress, require_owner, take_ownership, write_progress
 from binlake.downstream.run import ApplyRun
+from binlake.downstream.safemode import exit_point
 from binlake.downstream.session import Session
 from binlake.errors import CheckpointConflict
 from binlake.window.manifest import ApplyManifest
@@ -26,37 +27,39 @@ def is_applied(run: ApplyRun) -> bool:
     return not (progress is not None and progress.is_open and progress.open_hi == run.manifest.hi)
 
 
-def open_or_resume(run: ApplyRun) -> None:
+def open_or_resume(run: ApplyRun) -> bool:
     """In one transaction: consistent=false, exit_ts=hi and the manifest's digest; or take up the open window.
 
-    Raises CheckpointConflict when the window is neither.
+    True when it was open. Raises CheckpointConflict when the window is neither.
     """
-    place: list[int] = []
+    place: list[tuple[int, bool]] = []
     run.transact(lambda session: _open(run, session, place))
-    run.commit_ts = place[-1]
+    run.commit_ts, resumed = place[-1]
     run.passed("opened")
+    return resumed
 
 
-def _open(run: ApplyRun, session: Session, place: list[int]) -> Progress:
+def _open(run: ApplyRun, session: Session, place: list[tuple[int, bool]]) -> Progress:
     manifest = run.manifest
     require_owner(session, run.schema, manifest)
     checkpoint = run.locked_checkpoint(session)
     progress = read_progress(session, run.schema, manifest.replication)
+    resumed = progress is not None and progress.is_open
     if progress is not None and progress.is_open:
         _require_same(progress, manifest)
     else:
         _require_start(checkpoint, manifest)
-        progress = _begin(run, session, progress)
+        progress = _begin(run, session, checkpoint)
     current = checkpoint or Checkpoint(manifest.lo, False)
     run.checkpoints.write(session, current.marked(consistent=False))
-    place.append(current.commit_ts)
+    place.append((current.commit_ts, resumed))
     return progress
 
 
-def _begin(run: ApplyRun, session: Session, before: Progress | None) -> Progress:
+def _begin(run: ApplyRun, session: Session, checkpoint: Checkpoint | None) -> Progress:
     manifest = run.manifest
-    opened = Progress.opened(manifest, before.exit_ts if before else 0)
-    Ledger(run.schema, manifest.replication, manifest.lo, manifest.hi).prune(session)
+    opened = Progress.opened(manifest, exit_point(session, run.target, manifest.cluster_id, checkpoint))
+    Ledger.of(run.schema, manifest).prune(session)
     if owner_of(session, run.schema, manifest.cluster_id) is None:
         take_ownership(session, run.schema, manifest.cluster_id, manifest.replication, manifest.config_hash)
     write_progress(session, run.schema, opened)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing
 from dataclasses import dataclass
 
 from binlake.config.model import Replication, Target
 from binlake.downstream.checkpoint import Checkpoint, CheckpointTable
 from binlake.downstream.failures import MISSING, code_of
 from binlake.downstream.progress import Progress, open_progress
+from binlake.downstream.safemode import Forms, exit_after, exit_point, forms_of
 from binlake.downstream.session import Session
+from binlake.downstream.tables import tables_exist
 from binlake.errors import CheckpointConflict, TargetRefused
 
 
@@ -21,7 +22,7 @@ def checkpoint_of(replication: Replication, cluster_id: int) -> Checkpoint | Non
     """
     if replication.target is None:
         return None
-    with _session(replication.target) as session:
+    with closing(Session(replication.target)) as session:
         return CheckpointTable(replication.target.checkpoint_schema, cluster_id).read(session)
 
 
@@ -33,19 +34,18 @@ def checkpoint_ts(replication: Replication, cluster_id: int) -> int | None:
 
 @dataclass(frozen=True)
 class Position:
-    """Where a target stands: `commit_ts` (None before its first window), the window it holds `opened`, and the bytes
-    that one packet to it may have."""
+    """Where a target stands: `commit_ts` (None before its first window), the window it holds `opened`, the bytes that
+    one packet to it may have, and the form that the next window's writes need."""
 
     commit_ts: int | None
     opened: Progress | None
     max_packet: int
+    forms: Forms = "safe"
 
     @property
     def window(self) -> tuple[int, int] | None:
         """(lo, hi) of the open window; it must be finished before any other (hazards R-16)."""
-        if self.opened is None or self.opened.open_lo is None or self.opened.open_hi is None:
-            return None
-        return self.opened.open_lo, self.opened.open_hi
+        return None if self.opened is None else self.opened.window
 
 
 def position_of(target: Target, task: str, cluster_id: int) -> Position:
@@ -53,24 +53,27 @@ def position_of(target: Target, task: str, cluster_id: int) -> Position:
 
     Raises as `checkpoint_of`, and CheckpointConflict when another replication holds a window open there.
     """
-    with _session(target) as session:
+    with closing(Session(target)) as session:
         checkpoint = CheckpointTable(target.checkpoint_schema, cluster_id).read(session)
         opened = _open_progress(session, target, cluster_id, task)
         packet = session.max_packet()
+        # A window that is open has its form in its manifest.
+        exit_ts = _exit_point(session, target, cluster_id, checkpoint) if opened is None else 0
     if opened is not None and opened.task != task:
         raise CheckpointConflict(
             f"the replication {opened.task} holds the window {opened.open_lo}-{opened.open_hi} open on this target",
             where={"cluster": cluster_id, "schema": target.checkpoint_schema, "task": task},
             hint=f"let {opened.task} finish it, or take its place: `binlake checkpoint adopt --close-window`",
         )
-    return Position(checkpoint.commit_ts if checkpoint else None, opened, packet)
+    forms = forms_of(target, checkpoint, exit_ts)
+    return Position(checkpoint.commit_ts if checkpoint else None, opened, packet, forms)
 
 
 def progress_of(replication: Replication, cluster_id: int) -> Progress | None:
     """The window that was begun on the target and not finished; None when there is none. Raises as `checkpoint_of`."""
     if replication.target is None:
         return None
-    with _session(replication.target) as session:
+    with closing(Session(replication.target)) as session:
         return _open_progress(session, replication.target, cluster_id, replication.name)
 
 
@@ -83,10 +86,8 @@ def _open_progress(session: Session, target: Target, cluster_id: int, task: str)
         raise
 
 
-@contextmanager
-def _session(target: Target) -> Iterator[Session]:
-    session = Session(target)
-    try:
-        yield session
-    finally:
-        session.close()
+def _exit_point(session: Session, target: Target, cluster_id: int, checkpoint: Checkpoint | None) -> int:
+    # A drainer's target has the checkpoint and none of our tables.
+    if tables_exist(session, target.checkpoint_schema):
+        return exit_point(session, target, cluster_id, checkpoint)
+    return exit_after(target, checkpoint)

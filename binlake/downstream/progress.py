@@ -68,6 +68,11 @@ class Progress:
         """True when a window was begun and not finished."""
         return self.open_lo is not None
 
+    @property
+    def window(self) -> tuple[int, int] | None:
+        """(lo, hi) of the open window; None when none is open."""
+        return None if self.open_lo is None or self.open_hi is None else (self.open_lo, self.open_hi)
+
     def is_for(self, manifest: ApplyManifest) -> bool:
         """True when the open window is exactly that of `manifest`."""
         return (self.open_lo, self.open_hi, self.manifest) == (manifest.lo, manifest.hi, manifest.digest())

@@ -1,11 +1,8 @@
-"""One apply in progress: its session, fence and stored progress; every change of these is one transaction, made here.
-
-Sources: hazards R-02 (proof first), R-38 (deadlocks), R-61 (a connection lost at COMMIT).
-"""
+"""One apply in progress: its connections, its claim and its stored progress, which only its transactions change."""
 
 from __future__ import annotations
 
-import time
+import threading
 from collections.abc import Callable
 
 import structlog
@@ -13,17 +10,19 @@ import structlog
 from binlake.config.model import Target
 from binlake.downstream.checkpoint import Checkpoint, CheckpointTable
 from binlake.downstream.fence import Fence, LeaseKeeper, claim
+from binlake.downstream.grace import Grace
+from binlake.downstream.marks import Marks
 from binlake.downstream.progress import Progress, read_progress
 from binlake.downstream.segments import Hook
 from binlake.downstream.session import Session
 from binlake.downstream.stopping import StopFlag
-from binlake.errors import BinlakeError, CheckpointConflict, Fenced, TargetBusy, TargetUnavailable, UnknownOutcome
+from binlake.downstream.tables import create_tables
+from binlake.downstream.workers import Workers
+from binlake.downstream.writer import FencedWriter
+from binlake.errors import BinlakeError, CheckpointConflict, Fenced
 from binlake.window.manifest import ApplyManifest
 
 log = structlog.get_logger()
-
-TRIES = 5
-"""Times a transaction is run when the server rolls it back or its COMMIT is lost."""
 
 Body = Callable[[Session], Progress]
 """Writes inside an open, proven transaction; returns the progress that it stored."""
@@ -32,18 +31,24 @@ Body = Callable[[Session], Progress]
 class ApplyRun:
     """The window of `manifest` on `target`, from claim to release. `progress` and `commit_ts` are as stored."""
 
-    def __init__(self, target: Target, manifest: ApplyManifest, stop: StopFlag, hook: Hook | None) -> None:
+    def __init__(
+        self, target: Target, manifest: ApplyManifest, stop: StopFlag, hook: Hook | None, marks: Marks | None = None
+    ) -> None:
         self.target = target
         self.manifest = manifest
         self.schema = target.checkpoint_schema
         self.checkpoints = CheckpointTable(self.schema, manifest.cluster_id)
-        self.session = Session(target)
         self.commit_ts = manifest.lo
+        self.workers = Workers(target.worker_count, self._connect)
         self._stop = stop
         self._hook = hook
+        self._marks = marks
+        self._alone = threading.Lock()
+        self._session = Session(target)
+        self._writer: FencedWriter | None = None
         self._progress: Progress | None = None
-        self._fence: Fence | None = None
         self._keeper: LeaseKeeper | None = None
+        self._grace: Grace | None = None
 
     @property
     def progress(self) -> Progress:
@@ -53,31 +58,51 @@ class ApplyRun:
         return self._progress
 
     @property
+    def session(self) -> Session:
+        """The connection that moves the checkpoint; another one after a COMMIT that was lost."""
+        return self._session if self._writer is None else self._writer.session
+
+    @property
+    def writer(self) -> FencedWriter:
+        """The same connection behind our claim. Raises Fenced without one."""
+        if self._writer is None:
+            raise Fenced("nothing was claimed", where={"window": self.manifest.window})
+        return self._writer
+
+    @property
     def fence(self) -> Fence:
         """Our claim. Raises Fenced without one."""
-        if self._fence is None:
-            raise Fenced("nothing was claimed", where={"window": self.manifest.window})
-        return self._fence
+        return self.writer.fence
+
+    def prepare(self) -> None:
+        """Make the tables of ours that are missing. Raises TargetRefused."""
+        create_tables(self.session, self.schema)
+        if self._marks is not None:
+            self._marks.prepare(self.session)
 
     def claim(self) -> None:
         """Take lease and epoch, and keep the lease. Raises LeaseHeld."""
-        self._fence = claim(self.session, self.target, self.manifest.replication)
-        self._keeper = LeaseKeeper(self.target, self._fence)
+        fence = claim(self._session, self.target, self.manifest.replication)
+        self._writer = self._writer_of(self._session, fence)
+        self._keeper = LeaseKeeper(self.target, fence)
         self._keeper.__enter__()
+        self._grace = Grace(self.target, self._stop, self._connections).__enter__()
 
     def end(self) -> None:
         """Roll back what is open, give the lease up, close. Never raises: the error before it is what matters."""
-        if self._keeper is not None:
-            self._keeper.__exit__()
+        for watcher in (self._grace, self._keeper):
+            if watcher is not None:
+                watcher.__exit__()
+        self.workers.close()
         try:
             self.session.rollback()
-            if self._fence is not None:
-                self._fence.release(self.session)
+            if self._writer is not None:
+                self.fence.release(self.session)
         except BinlakeError as error:
             log.warning("lease_not_released", window=self.manifest.window, error=str(error))
         finally:
-            if self._fence is not None:
-                self._fence.abandon()
+            if self._writer is not None:
+                self.fence.abandon()
             self.session.close()
 
     def passed(self, step: str) -> None:
@@ -93,23 +118,15 @@ class ApplyRun:
 
     def prove(self) -> None:
         """Prove the fence in a transaction of its own, before a statement that commits by itself."""
-        self.session.begin()
-        self.fence.prove(self.session)
-        self.session.commit_repeatable()
+        self.writer.prove()
 
     def transact(self, body: Body) -> Progress:
         """Run `body` in one transaction behind the fence until it is known to be stored.
 
         Raises what `body` raises, TargetBusy after TRIES, TargetUnavailable when the server does not come back.
         """
-        for attempt in range(1, TRIES + 1):
-            moved = self._attempt(body, last=attempt == TRIES)
-            if moved is not None:
-                self._progress = moved
-                return moved
-            self.check()
-            time.sleep(min(0.05 * 2**attempt, 1.0))
-        raise TargetUnavailable("every COMMIT was lost", where={"window": self.manifest.window, "tries": TRIES})
+        self._progress = self.writer.transact(body, self._is_stored)
+        return self._progress
 
     def locked_checkpoint(self, session: Session) -> Checkpoint | None:
         """The checkpoint row, locked until the transaction ends."""
@@ -126,34 +143,27 @@ class ApplyRun:
             )
         return found
 
-    def _attempt(self, body: Body, *, last: bool) -> Progress | None:
-        """The stored progress; None when the transaction is known not to be stored and may run again."""
-        moved: Progress | None = None
-        try:
-            self.session.begin()
-            self.fence.prove(self.session)
-            moved = body(self.session)
-            self.passed("before_commit")
-            self.session.commit()
-        except TargetBusy as error:
-            self.session.rollback()
-            log.warning("transaction_repeated", window=self.manifest.window, error=str(error))
-            if last:
-                raise
-            return None
-        except UnknownOutcome as error:
-            log.warning("commit_outcome_unknown", window=self.manifest.window, error=str(error))
-            return moved if self._stored_after_reconnect() == moved else None
-        self.passed("after_commit")
-        return moved
+    def _is_stored(self, session: Session, moved: Progress) -> bool:
+        return read_progress(session, self.schema, self.manifest.replication) == moved
 
-    def _stored_after_reconnect(self) -> Progress | None:
-        """What the server holds. The proof waits until the lost session's transaction is over, so it is final."""
-        self.session.close()
-        self.session = Session(self.target)
-        self.fence.hold(self.session)
-        self.session.begin()
-        self.fence.prove(self.session)
-        stored = read_progress(self.session, self.schema, self.manifest.replication)
-        self.session.rollback()
-        return stored
+    def _connections(self) -> list[int]:
+        return [self.session.connection_id, *self.workers.connections()]
+
+    def _connect(self, worker: int) -> FencedWriter:
+        session, fence = Session(self.target), self.fence.of_worker(worker)
+        session.begin()
+        fence.prove(session)
+        session.rollback()
+        fence.hold(session)
+        return self._writer_of(session, fence)
+
+    def _writer_of(self, session: Session, fence: Fence) -> FencedWriter:
+        return FencedWriter(
+            self.target,
+            session,
+            fence,
+            check=self.check,
+            passed=self.passed,
+            alone=self._alone,
+            marks=self._marks,
+        )

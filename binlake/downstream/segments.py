@@ -6,16 +6,18 @@ Sources: DESIGN 4; hazards R-04, R-18, R-62.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
+from binlake.config.model import Target
 from binlake.downstream.definitions import Expected
 from binlake.errors import Permanent
-from binlake.statement.batch import StatementBatch
+from binlake.statement.batch import PHASES, Phase, StatementBatch
+from binlake.window.manifest import ApplyManifest
 
 Hook = Callable[[str], None]
 """Called with the name of a step that was just passed: `opened`, `intent`, `ddl_executed`, `ddl_done`, `batch`,
-`before_commit`, `after_commit`, `closed`. The seam for fault injection; a run without one calls nothing."""
+`before_commit`, `after_commit`, `checkpoint`, `closed`. The seam for fault injection; without one nothing is called."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,10 @@ class SegmentPlan:
     `ddl` (None in segment 0 of most windows) runs first and alone, `ddl_commit_ts` is its place; `touched` are the
     (db, table) it changes, (db, "") for a database; `expected_after`: their definitions once it ran; `repeatable`:
     running it twice in a row does what once does. `expected`: definitions of the tables that get rows. `rows`: rows
-    of the segment, when known beforehand.
+    of the segment, `bytes` of its statements' text, when known beforehand. `ordered`: its batches are those of phase
+    ORDERED, derived for mode ordered. `rows_ahead`: what has a commit_ts below `ddl_commit_ts`, or the very same,
+    comes behind the DDL.
+    `copies`: (copy, table), quoted, for the tables that have batches of phase KEEP.
     """
 
     number: int
@@ -38,6 +43,33 @@ class SegmentPlan:
     repeatable: bool = True
     expected: Expected | None = None
     rows: int | None = None
+    bytes: int | None = None
+    ordered: bool = False
+    rows_ahead: bool = False
+    copies: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def phases(self) -> tuple[Phase, ...]:
+        """Those that its batches may have, in order (modes atomic and parallel)."""
+        return PHASES if self.copies else (Phase.DELETE, Phase.WRITE)
+
+
+def is_within(target: Target, rows: int, size: int) -> bool:
+    """True when one transaction may hold `rows` rows in `size` bytes of text."""
+    return rows <= target.max_segment_rows and size <= target.max_segment_bytes
+
+
+def require_within(target: Target, window: str, segment: int, rows: int, size: int) -> None:
+    """Raises Permanent for a segment above the limits of one transaction (hazards R-30)."""
+    if rows > target.max_segment_rows:
+        raise too_many_rows(window, segment, rows, target.max_segment_rows)
+    if size > target.max_segment_bytes:
+        raise Permanent(
+            f"segment {segment} has {size} bytes of text or more, above {target.max_segment_bytes}:"
+            " too many for one transaction",
+            where={"window": window, "segment": segment},
+            hint='raise target.max-segment-bytes, or set target.mode = "auto": such a segment is applied in parallel',
+        )
 
 
 def too_many_rows(window: str, segment: int, rows: int, most: int) -> Permanent:
@@ -45,8 +77,9 @@ def too_many_rows(window: str, segment: int, rows: int, most: int) -> Permanent:
     return Permanent(
         f"segment {segment} has {rows} rows or more, above {most}: too many for one transaction",
         where={"window": window, "segment": segment},
-        hint="raise target.max-segment-rows; or name a commit_ts inside the window in window.stop-at, where the"
-        " sink's window shall end, and run compact again",
+        hint='set target.mode = "auto": such a segment is applied in parallel; or raise target.max-segment-rows; or'
+        " name a commit_ts inside the window in window.stop-at, where the sink's window shall end, and run compact"
+        " again",
     )
 
 
@@ -57,14 +90,26 @@ class StatementSource(Protocol):
         """All segments in order; the last one ends at the window's hi."""
 
     def batches(self, segment: int, phase: int) -> Iterator[StatementBatch]:
-        """Batches of a segment in order: phase 1 deletes, 2 writes."""
+        """Batches of a segment and phase in order."""
+
+
+class WriteAhead(Protocol):
+    """Keeps a window's statements outside source and lake while it is applied (DESIGN 3.10): `binlake.relay`."""
+
+    def write_ahead(self, manifest: ApplyManifest, source: StatementSource, check: Callable[[], None]) -> None:
+        """Make all of it durable; `check` is asked between batches and may raise. Nothing is applied when it fails."""
+
+    def applied(self, commit_ts: int) -> None:
+        """What is at or below the checkpoint `commit_ts` is not needed any more."""
 
 
 @dataclass
 class ApplyResult:
     """What one call did. `state`: applied, or already (the checkpoint is at or behind hi: nothing was written).
 
-    `rows`, `batches`, `ddls`: executed by this call; `seconds` of wall time.
+    `rows`, `batches`, `ddls`: executed by this call, `replaced` and `injected` of the DDL being an operator's;
+    `ignored`: errors of DDL that the target had already; `modes`: segments by the mode their rows went in; `seconds` of
+    wall time.
     """
 
     state: str
@@ -74,4 +119,8 @@ class ApplyResult:
     rows: int = 0
     batches: int = 0
     ddls: int = 0
+    replaced: int = 0
+    injected: int = 0
+    ignored: list[str] = field(default_factory=list)
+    modes: dict[str, int] = field(default_factory=dict)
     seconds: float = 0.0

@@ -33,6 +33,10 @@ class StopFlag:
         """Ask to stop."""
         self._asked.set()
 
+    def is_set(self) -> bool:
+        """Whether somebody asked to stop."""
+        return self._asked.is_set()
+
     def check(self) -> None:
         """Raises Transient when somebody asked to stop."""
         if self._asked.is_set():

@@ -14,6 +14,7 @@ from binlake.config.model import Target
 @pytest.fixture
 def target(mariadb: MariaDb) -> Iterator[Target]:
     """The session's server with app.t(id, v) and the keyless app.log(line), empty, and no checkpoint."""
+    mariadb.end_sessions()
     execute(
         mariadb,
         "SET foreign_key_checks = 0",

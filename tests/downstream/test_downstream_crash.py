@@ -13,11 +13,11 @@ import pymysql
 import pytest
 from support.cutting import CuttingProxy
 from support.mariadb import MariaDb, execute, rows
-from support.windows import Window, apply, apply_in_child, at, ended, signal_me
+from support.windows import Crash, Window, apply, apply_in_child, at, crashing, ended, signal_me
 
 from binlake.config.model import Target
 from binlake.downstream import position_of
-from binlake.downstream.run import TRIES
+from binlake.downstream.writer import TRIES
 from binlake.errors import TargetBusy, TargetUnavailable
 
 pytestmark = pytest.mark.mariadb
@@ -41,10 +41,6 @@ def assert_whole(server: MariaDb) -> None:
     assert state(server) == END
     text = rows(server, "SELECT checkPoint FROM tidb_binlog.checkpoint")[0][0]
     assert text == '{"consistent":true,"commitTS":300,"ts-map":{},"schema-version":2}'
-
-
-class Crash(Exception):
-    """The process is gone, as far as the code under test can tell."""
 
 
 def crash() -> None:
@@ -87,13 +83,9 @@ def test_a_killed_process_is_continued_exactly(mariadb: MariaDb, target: Target,
 
 @pytest.mark.parametrize("seed", range(6))
 def test_the_same_window_three_times_with_random_crashes(mariadb: MariaDb, target: Target, seed: int) -> None:
-    # S4-36
+    # S4-36, S4-48
     chance = random.Random(seed)
-
-    def hook(_step: str) -> None:
-        if chance.random() < 0.12:
-            raise Crash
-
+    hook = crashing(chance, 0.12)
     delivered = 0
     while delivered < 3:
         try:

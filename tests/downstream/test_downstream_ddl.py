@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from support.mariadb import MariaDb, execute, rows
-from support.windows import Window, apply, apply_in_child, at, ended, signal_me
+from support.windows import CLUSTER, NAME, Window, apply, apply_in_child, at, ended, signal_me
 
 from binlake.config.model import Target
 from binlake.downstream import Expected, Session
+from binlake.downstream.command import _close_window
 from binlake.downstream.definitions import read
-from binlake.errors import Permanent, TargetRefused
+from binlake.errors import CheckpointConflict, Permanent, TargetRefused
 
 pytestmark = pytest.mark.mariadb
 
@@ -98,8 +100,11 @@ def test_a_kill_between_intent_execution_and_done_is_continued(mariadb: MariaDb,
         assert picture(mariadb) == done, step
 
 
-def test_the_checkpoint_stands_at_the_ddl_before_the_rows_behind_it(mariadb: MariaDb, target: Target) -> None:
-    # R-04 steps 1 and 4
+@pytest.mark.parametrize("ahead", [False, True])
+def test_the_checkpoint_stands_at_the_ddl_before_the_rows_behind_it(
+    mariadb: MariaDb, target: Target, ahead: bool
+) -> None:
+    # R-04 steps 1 and 4; where rows ran ahead of the DDL it stays before them (DESIGN 3.8)
     seen: list[tuple[str, str]] = []
 
     def look(step: str) -> None:
@@ -107,8 +112,28 @@ def test_the_checkpoint_stands_at_the_ddl_before_the_rows_behind_it(mariadb: Mar
         seen.append((step, text.split('"commitTS":')[1].split(",")[0]))
 
     prepare(mariadb)
-    apply(target, window("add column", None), lambda step: look(step) if step.startswith(("intent", "ddl")) else None)
-    assert seen == [("intent", "199"), ("ddl_executed", "199"), ("ddl_done", "200")]
+    found, before = window("add column", None), 149 if ahead else 199
+    found.plans = [replace(found.plans[0], end_ts=before), replace(found.plans[1], rows_ahead=ahead)]
+    apply(target, found, lambda step: look(step) if step.startswith(("intent", "ddl")) else None)
+    assert seen == [("intent", str(before)), ("ddl_executed", str(before)), ("ddl_done", "149" if ahead else "200")]
+    look("end")
+    assert seen[-1] == ("end", "300")
+
+
+def test_a_kill_behind_a_ddl_that_rows_ran_ahead_of_loses_none_of_them(mariadb: MariaDb, target: Target) -> None:
+    # R-04, DESIGN 3.8
+    after, done = uninterrupted(mariadb, target, "add column")
+    prepare(mariadb)
+    found = window("add column", after)
+    found.plans = [replace(found.plans[0], end_ts=149), replace(found.plans[1], rows_ahead=True)]
+    pid = apply_in_child(target, found, at("ddl_done", 1, signal_me(signal.SIGKILL)))
+    assert ended(pid) == -signal.SIGKILL
+    session = Session(target)
+    with pytest.raises(CheckpointConflict, match="rows of shop from before it are still to come"):
+        _close_window(session, target.checkpoint_schema, CLUSTER, NAME, close=True)
+    session.close()
+    assert apply(target, found).ddls == 0
+    assert picture(mariadb) == done
 
 
 def test_a_target_that_shows_neither_side_stops_for_a_person(mariadb: MariaDb, target: Target) -> None:

@@ -61,7 +61,7 @@ def found(session: Session, *tables: TableDef) -> list[str]:
 
 
 def test_the_same_table_has_no_differences(session: Session) -> None:
-    require_definitions(session, [SOURCE], "mariadb")
+    require_definitions(session, Target(db_type="mariadb"), [SOURCE])
     expected = expected_of([SOURCE], "mariadb")
     assert compare(Expected.from_json(expected.to_json()), read(session, expected.names, "mariadb"), indexes=True) == []
 
@@ -87,7 +87,7 @@ def test_what_can_lose_rows_is_drift_with_its_name(session: Session, statement: 
     # hazards
     session.execute(f"ALTER TABLE d.t {statement}")
     with pytest.raises(Drift, match="not the source's") as drift:
-        require_definitions(session, [SOURCE], "mariadb")
+        require_definitions(session, Target(db_type="mariadb"), [SOURCE])
     assert f"d.t: {difference}" in drift.value.message
 
 

@@ -5,18 +5,17 @@ from __future__ import annotations
 import itertools
 import os
 import signal
-import time
 from collections.abc import Callable
 
 import pytest
 from support.mariadb import MariaDb, execute, rows
-from support.windows import NAME, Window, apply, apply_in_child, at, ended, signal_me
+from support.windows import NAME, Window, apply, apply_in_child, at, ended, is_stopped, signal_me, wait_until
 
 from binlake.config.model import Target
 from binlake.downstream import Session
-from binlake.downstream.fence import Fence, LeaseKeeper, claim
+from binlake.downstream.fence import Fence, LeaseKeeper, _lock_name, claim
 from binlake.downstream.tables import create_tables
-from binlake.errors import Fenced, LeaseHeld
+from binlake.errors import Fenced, LeaseHeld, TargetUnavailable
 
 pytestmark = pytest.mark.mariadb
 
@@ -40,18 +39,6 @@ def pretend_elsewhere(server: MariaDb) -> None:
 def run_out(server: MariaDb) -> None:
     """The lease ended a second ago."""
     execute(server, f"UPDATE {SCHEMA}.binlake_lease SET lease_until = UTC_TIMESTAMP(6) - INTERVAL 1 SECOND")
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    limit = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < limit
-        time.sleep(0.02)
-
-
-def is_stopped(pid: int) -> bool:
-    with open(f"/proc/{pid}/stat") as stat:
-        return stat.read().rsplit(")", 1)[1].split()[0] == "T"
 
 
 def test_epochs_rise_and_the_newest_proves(target: Target, sessions: Callable[[], Session]) -> None:
@@ -202,3 +189,16 @@ def test_an_epoch_that_never_was_proves_nothing(target: Target, sessions: Callab
     with pytest.raises(Fenced):
         Fence(SCHEMA, NAME, 99, target.lease_s).prove(session)
     session.close()
+
+
+def test_a_session_that_was_lost_gives_its_name_to_the_next_one_of_the_holder(
+    target: Target, sessions: Callable[[], Session]
+) -> None:
+    # R-61: the server may keep a lost connection; a take-over must find the session that writes now
+    lost, again = sessions(), sessions()
+    fence = claim(lost, target, NAME)
+    fence.hold(again)
+    name = _lock_name(target.checkpoint_schema, NAME)
+    assert again.rows("SELECT IS_USED_LOCK(%s)", (name,)) == [(again.connection_id,)]
+    with pytest.raises(TargetUnavailable):
+        lost.rows("SELECT 1")

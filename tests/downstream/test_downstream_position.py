@@ -115,7 +115,8 @@ def test_the_command_shows_timestamps_as_strings(
     assert shown["checkpoint"]["consistent"] is True
     assert shown["open_window"] is None
     assert main(["checkpoint", "show", "--replication", str(file), "--cluster-id", str(CLUSTER)]) == 0
-    assert "commit_ts       414529105591271429" in capsys.readouterr().out
+    # S3-22
+    assert "commit_ts       414529105591271429 (2020-02-10 02:50:45.621 UTC)" in capsys.readouterr().out
 
 
 def test_the_command_adopts_a_row_of_another_replication(
@@ -159,6 +160,28 @@ def test_the_command_takes_the_place_of_a_replication_that_left_a_window_open(
     assert position_of(target, NAME, CLUSTER).commit_ts == 1
     assert apply(target, Window(1, 3).put((1, "c"))).state == "applied"
     assert rows(mariadb, "SELECT v FROM app.t") == [("c",)]
+
+
+def test_a_segment_begun_in_parallel_mode_is_not_given_up(
+    mariadb: MariaDb, target: Target, file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # some of its batches are there, and only its ledger and manifest can finish it exactly
+    def die(step: str) -> None:
+        if step == "batch":
+            raise ConnectionAbortedError("power cut")
+
+    parallel = target.model_copy(update={"mode": "parallel", "worker_count": 1})
+    with pytest.raises(ConnectionAbortedError):
+        apply(parallel, Window(0, 5).put((1, "b")).log("x"), lambda step: die(step) if stored(mariadb) else None)
+    for table in ("binlake_owner", "binlake_progress", "binlake_ledger"):
+        execute(mariadb, f"UPDATE tidb_binlog.{table} SET task = 'before'")
+    adopt = ["checkpoint", "adopt", "--replication", str(file), "--cluster-id", str(CLUSTER), "--close-window"]
+    assert main(adopt) == 1
+    assert "in the middle of segment 0" in capsys.readouterr().err
+
+
+def stored(server: MariaDb) -> int:
+    return len(rows(server, "SELECT 1 FROM tidb_binlog.binlake_ledger"))
 
 
 def test_the_own_open_window_comes_before_that_of_another(mariadb: MariaDb, target: Target) -> None:

@@ -1,0 +1,32 @@
+"""Which checkpoint row the commands about a target mean: the arguments they share, and what these come to."""
+
+from __future__ import annotations
+
+import argparse
+from typing import NamedTuple
+
+from binlake.config.load import load_replication
+from binlake.config.model import Replication, Target
+
+
+class Row(NamedTuple):
+    """A replication, its target, and the source cluster whose row is meant; 0 = the only row there is."""
+
+    replication: Replication
+    target: Target
+    cluster_id: int
+
+
+def add_arguments(parser: argparse.ArgumentParser, actions: tuple[str, ...]) -> None:
+    """Declare the action, `--replication`, `--cluster-id` and `--output`."""
+    parser.add_argument("action", choices=actions)
+    parser.add_argument("--replication", required=True, metavar="FILE", help="the replication's TOML")
+    parser.add_argument("--cluster-id", type=int, help="default: source.cluster-id, else the only row there is")
+    parser.add_argument("--output", choices=("text", "json"), default="text")
+
+
+def row_of(args: argparse.Namespace) -> Row:
+    """The row that `args` name. Raises ConfigError, also for a replication without an SQL target."""
+    replication = load_replication(args.replication)
+    configured = replication.source.expected_cluster
+    return Row(replication, replication.sql_target(), configured if args.cluster_id is None else args.cluster_id)

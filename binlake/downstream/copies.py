@@ -1,0 +1,28 @@
+"""The copies of a window's kept rows: tables of ours beside the ledger, made before a segment, gone with the window.
+
+What they hold is written by batches with ledger rows like any other (hazards R-12); only making and dropping them is
+outside a transaction, and either may be done twice.
+"""
+
+from __future__ import annotations
+
+from binlake.downstream.run import ApplyRun
+from binlake.downstream.segments import SegmentPlan
+from binlake.statement.kept import kept_prefix
+from binlake.statement.literal import qualified
+
+
+def make_copies(run: ApplyRun, plan: SegmentPlan) -> None:
+    """An empty table like each one of which `plan` keeps rows, unless a try before made it."""
+    for copy, table in plan.copies:
+        run.prove()
+        run.session.execute(f"CREATE TABLE IF NOT EXISTS {copy} LIKE {table}")
+
+
+def drop_copies(run: ApplyRun) -> None:
+    """Remove every copy of this replication: nothing of it is open."""
+    prefix = kept_prefix(run.manifest.replication)
+    sql = "SELECT TABLE_NAME FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND LEFT(TABLE_NAME, %s) = %s"
+    for (name,) in run.session.rows(sql, (run.schema, len(prefix), prefix)):
+        run.prove()
+        run.session.execute(f"DROP TABLE IF EXISTS {qualified(run.schema, str(name))}")

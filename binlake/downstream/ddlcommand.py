@@ -1,0 +1,96 @@
+"""`binlake ddl`: which DDL an open window stands at, and giving the window up before one that the target refuses."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+import structlog
+
+from binlake.config.model import Replication, Target
+from binlake.downstream.arguments import add_arguments, row_of
+from binlake.downstream.position import progress_of
+from binlake.downstream.release import release_ddl
+from binlake.errors import ConfigError
+from binlake.filter import Rules
+from binlake.lake.ddls import kind_of_statement
+from binlake.lake.paths import LakePaths
+from binlake.lake.windowlog import WindowEvent, WindowLog
+
+log = structlog.get_logger()
+
+_WHAT = {
+    "ddl": "a DDL of the source",
+    "replaced": "the replacement of a DDL",
+    "injected": "an injection before what has this commit_ts",
+    "": "not known: the lake does not have the statements of this window",
+}
+
+
+class DdlCommand:
+    """Show the DDL in flight, or release the window that stands before it."""
+
+    help = "show the DDL that an open window stands at; release the window, so that the DDL can be replaced or left out"
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """`show` or `release`, the replication's file, the DDL's commit_ts."""
+        add_arguments(parser, ("show", "release"))
+        parser.add_argument("--commit-ts", help="release: commit_ts of the DDL, as `show` has it")
+
+    def run(self, args: argparse.Namespace) -> int:
+        """Print what stands at the target, or what was given up. 3 when no DDL is in flight."""
+        replication, target, cluster_id = row_of(args)
+        if args.action == "release":
+            if not args.commit_ts:
+                raise ConfigError("release must know the DDL", hint="give --commit-ts; `binlake ddl show` has it")
+            shown = _release(replication, target, cluster_id, int(args.commit_ts))
+        else:
+            shown = _shown(replication, cluster_id)
+        print(json.dumps(shown, indent=2) if args.output == "json" else _text(shown))
+        return 0 if shown else 3
+
+
+def _shown(replication: Replication, cluster_id: int) -> dict[str, str]:
+    found = progress_of(replication, cluster_id)
+    if found is None or not found.ddl_state:
+        return {}
+    commit_ts = found.ddl_commit_ts or 0
+    rules = Rules.of(replication)
+    own = rules.replacements.get(commit_ts)
+    before = _injected(rules, commit_ts)
+    ignored = str(commit_ts) in replication.filter.ignore_txn_commit_ts
+    way = f"replaced by: {own}" if own else "left out" if ignored else "as it is pinned"
+    way += f"; before it: {'; '.join(before)}" if before else ""
+    window = f"{found.open_lo}-{found.open_hi}"
+    return {
+        "window": window,
+        "commit_ts": str(commit_ts),
+        "what": _WHAT[kind_of_statement(LakePaths.of(replication), window, found.segment)],
+        "state": found.ddl_state,
+        "pinned": found.ddl_sql or "",
+        "configured": way,
+    }
+
+
+def _injected(rules: Rules, commit_ts: int) -> list[str]:
+    return [injection.sql for injection in rules.injections if injection.commit_ts == commit_ts]
+
+
+def _release(replication: Replication, target: Target, cluster_id: int, commit_ts: int) -> dict[str, str]:
+    found, checkpoint = release_ddl(target, cluster_id, replication.name, commit_ts)
+    window = f"{found.open_lo}-{found.open_hi}"
+    detail = {"ddl_commit_ts": str(commit_ts), "ddl": found.ddl_sql or "", "checkpoint": str(checkpoint)}
+    log.warning("window_released", window=window, **detail)
+    event = WindowEvent("release", found.open_lo or 0, found.open_hi or 0, "released", sink="sql", detail=detail)
+    WindowLog(LakePaths.of(replication)).record(event)
+    again = _injected(Rules.of(replication), commit_ts)
+    first = f"take what ran already of these injections out of the configuration, or it runs again: {'; '.join(again)}."
+    following = "merge the landed window of this commit_ts again, then compact, convert, finalize"
+    return {"released": window, "next_window_from": str(checkpoint), "ddl": detail["ddl"], "commit_ts": str(commit_ts),
+            "next": f"{first} Then {following}" if again else following}  # fmt: skip
+
+
+def _text(shown: dict[str, str]) -> str:
+    if not shown:
+        return "no DDL is in flight"
+    return "\n".join(f"{key.replace('_', ' '):17}{value}" for key, value in shown.items())

@@ -1,0 +1,44 @@
+"""Errors of a DDL that say that the target has it already: the drainer's list, and no other (tidb-binlog 5.10).
+
+Where the drainer goes on at once, the caller looks first whether the target is what the DDL leaves: a table of another
+shape gives errors of the list too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from binlake.downstream.failures import code_of
+from binlake.downstream.session import Session
+from binlake.errors import TargetRefused
+
+IGNORABLE = {
+    1007: "database exists",
+    1008: "no such database to drop",
+    1049: "unknown database",
+    1050: "table exists",
+    1051: "unknown table to drop",
+    1054: "unknown column",
+    1060: "column exists",
+    1061: "key name exists",
+    1091: "no such column or key to drop",
+    1146: "no such table",
+    1176: "no such key",
+    1831: "an equal index exists",
+}
+
+
+def execute_ddl(session: Session, statements: Sequence[str]) -> list[TargetRefused]:
+    """Run the statements of one DDL; the errors of the list. Raises TargetRefused for any other error."""
+    ignored: list[TargetRefused] = []
+    for statement in statements:
+        try:
+            session.execute(statement)
+        except TargetRefused as error:
+            if code_of(error) not in IGNORABLE:
+                raise
+            ignored.append(error)
+            if statement.startswith("USE "):
+                # Without its database the rest would run in another one.
+                break
+    return ignored

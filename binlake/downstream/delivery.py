@@ -1,0 +1,41 @@
+"""A batch and its ledger row in one transaction of whichever connection has it, unless they are there (invariant 9)."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from binlake.downstream.ledger import Ledger, is_done
+from binlake.downstream.rows import SegmentCounts, run_batch
+from binlake.downstream.run import ApplyRun
+from binlake.downstream.session import Session
+from binlake.downstream.writer import FencedWriter
+from binlake.statement.batch import StatementBatch
+
+
+class Delivery:
+    """The batches of one segment; shared by all connections. `counts`: what this run executed and stored."""
+
+    def __init__(self, run: ApplyRun, segment: int) -> None:
+        self.counts = SegmentCounts()
+        self._run = run
+        self._ledger = Ledger.of(run.schema, run.manifest)
+        # Behind the claim: no transaction of an earlier holder is open any more.
+        self._done = self._ledger.done(run.session, segment)
+
+    def is_done(self, batch: StatementBatch) -> bool:
+        """Whether an earlier run stored it. Raises what `ledger.is_done` raises for another text in its place."""
+        return is_done(batch, self._done)
+
+    def deliver(self, writer: FencedWriter, batch: StatementBatch) -> None:
+        """Execute and store it. Raises what `FencedWriter.transact` and `run_batch` raise."""
+        writer.transact(partial(self._body, batch), self._is_stored)
+        self.counts.add(batch)
+
+    def _body(self, batch: StatementBatch, session: Session) -> StatementBatch:
+        run_batch(session, batch)
+        self._ledger.write(session, [batch], atomic=False)
+        self._run.passed("batch")
+        return batch
+
+    def _is_stored(self, session: Session, batch: StatementBatch) -> bool:
+        return is_done(batch, self._ledger.done(session, batch.segment, (batch.phase, batch.batch)))

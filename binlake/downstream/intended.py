@@ -1,0 +1,31 @@
+"""What an intent remembers of its DDL: whose definitions it changes, and what they are to be (hazards R-04)."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from binlake.downstream.definitions import Expected, Name
+
+
+@dataclass(frozen=True)
+class Intended:
+    """`touched`: the names whose definitions tell whether it ran; `after` None where nobody knows what it leaves."""
+
+    touched: tuple[Name, ...]
+    after: Expected | None
+
+    def to_json(self) -> str:
+        """JSON for the column binlake_progress.ddl_expected."""
+        after = json.loads(self.after.to_json()) if self.after is not None else None
+        return json.dumps({"touched": self.touched, "after": after}, ensure_ascii=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> Intended:
+        """The value of `to_json`; an intent of an older version has no `touched`: its expectation names all."""
+        raw = json.loads(text)
+        if "touched" not in raw:
+            expected = Expected.from_json(text)
+            return cls(tuple(expected.names), expected)
+        after = Expected.from_json(json.dumps(raw["after"])) if raw["after"] is not None else None
+        return cls(tuple((db, name) for db, name in raw["touched"]), after)

@@ -1,0 +1,44 @@
+"""Marks our transactions as ours on the target, for the opposite replication to leave out (tidb-binlog 5.11, R-47)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import sql
+from binlake.config.rules import Loopback
+from binlake.downstream.session import Session
+from binlake.statement.literal import qualified, quote_name
+
+
+@dataclass(frozen=True)
+class Marks:
+    """The mark table of a channel; `info` tells people who writes (at most 64 characters)."""
+
+    config: Loopback
+    info: str
+
+    def prepare(self, session: Session) -> None:
+        """Make the mark table where it is missing. Raises TargetRefused."""
+        names = (self.config.mark_schema, self.config.mark_table)
+        sought = "SELECT 1 FROM information_schema.tables WHERE table_schema = %s AND table_name = %s"
+        if session.rows(sought, names):
+            return
+        session.execute(f"CREATE DATABASE IF NOT EXISTS {quote_name(self.config.mark_schema)}")
+        session.execute(sql.statement("repl_mark").replace("{table}", self._table))
+
+    def mark(self, session: Session, worker: int = 0) -> None:
+        """Mark the open transaction; each connection has a row of its own. Raises TargetRefused, TargetBusy."""
+        session.write(
+            f"INSERT INTO {self._table} (id, channel_id, val, channel_info) VALUES (%s, %s, 1, %s)"
+            " ON DUPLICATE KEY UPDATE val = val + 1",
+            (worker, self.config.channel_id, self.info[:64]),
+        )
+
+    @property
+    def _table(self) -> str:
+        return qualified(self.config.mark_schema, self.config.mark_table)
+
+
+def marks_of(config: Loopback, replication: str) -> Marks | None:
+    """The marks of a replication; None without loopback control."""
+    return Marks(config, replication) if config.loopback_control else None

@@ -1,0 +1,105 @@
+"""One segment's changes in commit order: rounds one after the other, the queues of a round over many connections.
+
+What may run side by side was decided when the statements were derived (`binlake.ordered`), so any timing gives the rows
+of serial execution. Each batch is stored together with its ledger row (invariant 9): what broke off is continued
+exactly. Between two rounds the checkpoint may move to the last transaction that is downstream as a whole (invariant 8).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+
+from binlake.downstream.delivery import Delivery
+from binlake.downstream.rows import SegmentCounts, finish_segment
+from binlake.downstream.run import ApplyRun
+from binlake.downstream.segments import SegmentPlan, StatementSource
+from binlake.downstream.session import Session
+from binlake.downstream.writer import FencedWriter
+from binlake.errors import CheckpointConflict
+from binlake.statement.batch import Phase, StatementBatch
+
+CHECKPOINT_S = 3.0
+"""Least seconds between two moves of the checkpoint inside a segment, as the drainer has it."""
+
+
+def apply_rows(run: ApplyRun, source: StatementSource, plan: SegmentPlan, *, last: bool) -> SegmentCounts:
+    """Apply the changes of `plan`, then move the checkpoint to its end; `last` closes the window.
+
+    Raises what the first connection that failed raised, once all have stopped: TargetRefused, TargetBusy,
+    TargetUnavailable, Fenced; CheckpointConflict when the batches are not in order.
+    """
+    segment = _Segment(run, plan)
+    batches = _ascending(source.batches(plan.number, Phase.ORDERED))
+    for _, found in groupby(batches, key=lambda batch: batch.round):
+        segment.deliver(list(found))
+    run.transact(lambda session: finish_segment(run, session, plan, last=last))
+    run.commit_ts = plan.end_ts
+    return segment.counts
+
+
+class _Segment:
+    """What the connections share while they apply one segment."""
+
+    def __init__(self, run: ApplyRun, plan: SegmentPlan) -> None:
+        self._run = run
+        self._plan = plan
+        self._delivery = Delivery(run, plan.number)
+        self._moved_at = time.monotonic()
+
+    @property
+    def counts(self) -> SegmentCounts:
+        """What was executed and stored."""
+        return self._delivery.counts
+
+    def deliver(self, batches: list[StatementBatch]) -> None:
+        """One round: all that is not downstream yet. Everything before it is."""
+        self._move_checkpoint(batches[0].whole_ts)
+        queues: dict[int, list[StatementBatch]] = {}
+        for batch in batches:
+            if not self._delivery.is_done(batch):
+                queues.setdefault(batch.queue, []).append(batch)
+        if len(queues) == 1:
+            # A round between two conflicts is often one change: not worth a thread.
+            self._deliver_queue(self._run.writer, next(iter(queues.values())))
+        elif queues:
+            self._run.workers.each(iter(queues.values()), self._deliver_queue)
+
+    def _deliver_queue(self, writer: FencedWriter, queue: list[StatementBatch]) -> None:
+        for batch in queue:
+            self._run.check()
+            self._delivery.deliver(writer, batch)
+
+    def _move_checkpoint(self, whole_ts: int) -> None:
+        """Tell how far the target is, now and then; `consistent` stays false, as rows behind it are there too."""
+        if whole_ts <= self._run.commit_ts or time.monotonic() - self._moved_at < CHECKPOINT_S:
+            return
+
+        def body(session: Session) -> int:
+            found = self._run.require_unmoved(session)
+            version = self._plan.schema_version
+            self._run.checkpoints.write(session, found.moved(whole_ts, version, consistent=False))
+            return whole_ts
+
+        self._run.writer.transact(body, self._is_moved)
+        self._run.commit_ts = whole_ts
+        self._moved_at = time.monotonic()
+        self._run.passed("checkpoint")
+
+    def _is_moved(self, session: Session, whole_ts: int) -> bool:
+        found = self._run.checkpoints.read(session)
+        return found is not None and found.commit_ts == whole_ts
+
+
+def _ascending(batches: Iterable[StatementBatch]) -> Iterator[StatementBatch]:
+    last = -1
+    for batch in batches:
+        if batch.batch <= last:
+            raise CheckpointConflict(
+                "batches of mode ordered do not come in their order",
+                where={"segment": batch.segment, "batch": batch.batch, "behind": last},
+                hint="restore the lake's statement table, or run convert again",
+            )
+        last = batch.batch
+        yield batch

@@ -1,0 +1,157 @@
+"""Both sides' tables compared before a replication writes: what is refused and how to go on, what is kept, what fires.
+
+Rules: hazards R-12, R-13; MISSION S4-26, S4-27. Reads only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from binlake.config.model import Target, TargetTable
+from binlake.downstream.definitions import Name, drift, expected_of, read
+from binlake.downstream.forms import TableForm, expected_form
+from binlake.downstream.session import Session
+from binlake.downstream.shape import TableShape, option_of, refused, shape_of
+from binlake.downstream.structure import StructureDifference, structure_differences
+from binlake.schema import TableDef
+
+Verdict = Literal["alike", "preserve", "partial", "accepted", "refused", "missing"]
+
+_CASCADES = frozenset({"CASCADE", "SET NULL", "SET DEFAULT"})
+
+
+@dataclass(frozen=True)
+class TableReport:
+    """One table of the target.
+
+    `verdict`: `alike`; `preserve`: it has `own` columns or keys whose values are kept; `partial`: the columns
+    `left_out` are not written; `accepted`: it differs as the configuration allows; `refused`, `missing`: nothing can be
+    written. `refusals` says why, `ways` how to go on; `differences` are all of them, `warnings` do not refuse.
+    """
+
+    db: str
+    table: str
+    verdict: Verdict
+    differences: tuple[str, ...] = ()
+    refusals: tuple[str, ...] = ()
+    ways: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    own: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """For `--output json`."""
+        return asdict(self)
+
+
+def preflight(session: Session, target: Target, tables: Iterable[TableDef]) -> list[TableReport]:
+    """A report of each of `tables`, which are the source's under the target's names. Raises TargetRefused."""
+    wanted = [table for table in tables if table.kind == "table"]
+    warnings = _warnings(session, {table.db for table in wanted})
+    expected = expected_of(wanted, target.db_type)
+    actual = read(session, expected.names, target.db_type)
+    reports = []
+    for table in wanted:
+        name = (table.db, table.name)
+        report = _report(target, table, actual.tables.get(name))
+        found = warnings.get((table.db.lower(), table.name.lower()), ())
+        reports.append(_with_warnings(report, found) if found else report)
+    return reports
+
+
+def require_fit(reports: Sequence[TableReport], where: dict[str, object]) -> None:
+    """Raises Drift when a table that is there is refused. A missing one is refused once it gets rows."""
+    found = [f"{r.db}.{r.table}: {text}" for r in reports if r.verdict == "refused" for text in r.refusals]
+    if found:
+        raise drift(found, where)
+
+
+def _report(target: Target, table: TableDef, there: TableForm | None) -> TableReport:
+    form = expected_form(table, target.db_type)
+    if there is None:
+        ways = ("create it at the target, or load it with the source's data", _ignore(table))
+        return TableReport(table.db, table.name, "missing", refusals=("the table is missing",), ways=ways)
+    option = option_of(target, (table.db, table.name))
+    differences = structure_differences(form, there)
+    shape = shape_of(form, there, option, target.sync_mode)
+    shaped = expected_form(shape.of(table), target.db_type) if shape else form
+    open_ones = structure_differences(shaped, there)
+    accepted = frozenset(option.accept) if option else frozenset()
+    refusals = [*refused(open_ones, accepted), *_refused_mode(target, shape)]
+    return TableReport(
+        table.db,
+        table.name,
+        _verdict(shape, refusals, any(found.text in accepted for found in differences)),
+        tuple(found.text for found in differences),
+        tuple(refusals),
+        tuple(_ways(table, option, [found for found in open_ones if found.text in refusals], refusals)),
+        own=shape.own,
+        left_out=shape.dropped,
+    )
+
+
+def _verdict(shape: TableShape, refusals: Sequence[str], accepted: bool) -> Verdict:
+    if refusals:
+        return "refused"
+    if shape.own or shape.lost:
+        return "preserve"
+    if shape.dropped:
+        return "partial"
+    return "accepted" if accepted else "alike"
+
+
+def _refused_mode(target: Target, shape: TableShape) -> list[str]:
+    if shape.kept and target.mode == "ordered" and target.safe_mode == "always":
+        return ["mode ordered with safe-mode = always would wipe the target's own columns"]
+    return []
+
+
+def _ways(
+    table: TableDef, option: TargetTable | None, found: Sequence[StructureDifference], refusals: Sequence[str]
+) -> list[str]:
+    """What an operator may do, the gentlest first."""
+    weights = {one.weight for one in found}
+    place = f'[[target.tables]] db-name = "{table.db}", tbl-name = "{table.name}"'
+    ways = []
+    if "preserve" in weights and not (option and option.preserve):
+        ways.append(f"keep what is the target's own: {place}, preserve = true")
+    if "partial" in weights:
+        ways.append("leave the source's columns out that the target lacks: target.sync-mode = 2")
+    if "fatal" in weights:
+        ways.append("alter the target's table to match")
+        texts = ", ".join(f'"{one.text}"' for one in found if one.weight == "fatal")
+        ways.append(f"take it as it is, if you know that no row is lost: {place}, accept = [{texts}]")
+    if len(refusals) > len(found):
+        ways.append("target.mode = atomic, parallel or auto; or safe-mode = auto")
+    return [*ways, _ignore(table)] if refusals else []
+
+
+def _ignore(table: TableDef) -> str:
+    return f'leave it out: [[filter.ignore-table]] with the source\'s name of "{table.db}"."{table.name}"'
+
+
+def _with_warnings(report: TableReport, warnings: Sequence[str]) -> TableReport:
+    return TableReport(**{**asdict(report), "warnings": tuple(warnings)})
+
+
+def _warnings(session: Session, databases: Iterable[str]) -> dict[Name, list[str]]:
+    found: dict[Name, list[str]] = {}
+    for db in sorted(databases):
+        for name, table, timing, event in session.rows(
+            "SELECT TRIGGER_NAME, EVENT_OBJECT_TABLE, ACTION_TIMING, EVENT_MANIPULATION"
+            " FROM information_schema.TRIGGERS WHERE EVENT_OBJECT_SCHEMA = %s ORDER BY 1",
+            (db,),
+        ):
+            text = f"trigger {name} ({timing} {event}) fires for what we write, and REPLACE is a DELETE and an INSERT"
+            found.setdefault((db.lower(), str(table).lower()), []).append(text)
+        for name, table, child, on_update, on_delete in session.rows(
+            "SELECT CONSTRAINT_NAME, REFERENCED_TABLE_NAME, TABLE_NAME, UPDATE_RULE, DELETE_RULE"
+            " FROM information_schema.REFERENTIAL_CONSTRAINTS WHERE UNIQUE_CONSTRAINT_SCHEMA = %s ORDER BY 1",
+            (db,),
+        ):
+            if _CASCADES & {str(on_update).upper(), str(on_delete).upper()}:
+                text = f"foreign key {name} of {child} cascades, but not for what we write (foreign_key_checks = 0)"
+                found.setdefault((db.lower(), str(table).lower()), []).append(text)
+    return found

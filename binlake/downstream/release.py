@@ -1,0 +1,89 @@
+"""Gives up an open window that stands before a DDL which the target refuses, so that it can be derived anew (S4-46).
+
+The target is then the source at the checkpoint, as between any two segments: all before the DDL is there, and the
+intent's fingerprint proves that nothing of the DDL is. What is not proved is refused.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+
+from binlake.config.model import Target
+from binlake.downstream.checkpoint import CheckpointTable
+from binlake.downstream.command import claimed
+from binlake.downstream.definitions import compare, fingerprint, read, tells_equal_tables_apart
+from binlake.downstream.intended import Intended
+from binlake.downstream.progress import Progress, read_progress, write_progress
+from binlake.downstream.session import Session
+from binlake.downstream.tables import tables_exist
+from binlake.errors import CheckpointConflict
+
+
+def release_ddl(target: Target, cluster_id: int, task: str, commit_ts: int) -> tuple[Progress, int]:
+    """(the window as it was open, the checkpoint from which its next one starts).
+
+    Raises CheckpointConflict unless the window of `task` stands before the DDL at `commit_ts`, LeaseHeld while
+    something applies.
+    """
+    with closing(Session(target)) as session:
+        if not tables_exist(session, target.checkpoint_schema):
+            raise CheckpointConflict("no window was ever opened on this target", where={"target": session.place})
+        with claimed(session, target, [task]):
+            found = _standing(session, target, task, commit_ts)
+            _require_untouched(session, target, found)
+            checkpoint = CheckpointTable(target.checkpoint_schema, cluster_id).read(session, lock=True)
+            if checkpoint is None or not (found.open_lo or 0) <= checkpoint.commit_ts < commit_ts:
+                raise CheckpointConflict(
+                    "the checkpoint is not before the DDL", where={"commit_ts": commit_ts, "checkpoint": checkpoint}
+                )
+            write_progress(session, target.checkpoint_schema, found.closed())
+        return found, checkpoint.commit_ts
+
+
+def _standing(session: Session, target: Target, task: str, commit_ts: int) -> Progress:
+    """The open window, at the intent of that DDL."""
+    found = read_progress(session, target.checkpoint_schema, task)
+    if found is None or not found.is_open:
+        raise CheckpointConflict(
+            "no window is open: nothing is pinned", where={"task": task}, hint="run merge, compact and convert again"
+        )
+    if found.ddl_state != "intent" or found.ddl_commit_ts != commit_ts:
+        at = (
+            f"at the DDL {found.ddl_commit_ts} ({found.ddl_state})"
+            if found.ddl_state
+            else f"in segment {found.segment}"
+        )
+        raise CheckpointConflict(
+            f"the open window does not stand before that DDL, but {at}",
+            where={"commit_ts": commit_ts, "window": f"{found.open_lo}-{found.open_hi}"},
+            hint="run finalize: it goes on until a DDL is refused; `binlake ddl show` says which",
+        )
+    return found
+
+
+def _require_untouched(session: Session, target: Target, found: Progress) -> None:
+    """Nothing of the DDL is at the target, and it would show if it were."""
+    intended = _intended(found)
+    before = fingerprint(session, intended.touched, target.db_type) == found.ddl_before
+    after = intended.after
+    shows = after is not None and bool(compare(after, read(session, after.names, target.db_type), indexes=True))
+    if before and (shows or tells_equal_tables_apart(session, intended.touched, target.db_type)):
+        return
+    raise CheckpointConflict(
+        "the target is not as it was before the DDL, or cannot show it",
+        where={"ddl": (found.ddl_sql or "")[:300], "commit_ts": found.ddl_commit_ts,
+               "tables": ", ".join(".".join(name).rstrip(".") for name in intended.touched)},
+        hint="undo what was done of it by hand, or run finalize, which takes it for done where the target shows that",
+    )  # fmt: skip
+
+
+def _intended(found: Progress) -> Intended:
+    try:
+        return Intended.from_json(found.ddl_expected or "")
+    except (json.JSONDecodeError, KeyError, TypeError) as error:
+        raise CheckpointConflict(
+            "the intent does not say which tables its DDL is about",
+            where={"ddl": (found.ddl_sql or "")[:300]},
+            hint="let the version of Binlake that began it finish the window",
+        ) from error

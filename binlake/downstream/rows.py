@@ -1,0 +1,58 @@
+"""What every mode does alike with a segment's rows: run a batch, count, and move the checkpoint when all is there."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+
+from binlake.downstream.presence import place_of
+from binlake.downstream.progress import Progress, write_progress
+from binlake.downstream.run import ApplyRun
+from binlake.downstream.segments import SegmentPlan
+from binlake.downstream.session import Session
+from binlake.errors import TargetRefused
+from binlake.statement.batch import UNCHECKED, StatementBatch
+
+
+@dataclass
+class SegmentCounts:
+    """Rows and batches executed in transactions that were stored; `bytes` of their text."""
+
+    rows: int = 0
+    batches: int = 0
+    bytes: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
+
+    def add(self, batch: StatementBatch) -> None:
+        """One more batch, from any thread."""
+        with self._lock:
+            self.rows += batch.rows
+            self.batches += 1
+            # Characters, not bytes: a bound of memory on the target, not an account.
+            self.bytes += sum(map(len, batch.sql))
+
+
+def run_batch(session: Session, batch: StatementBatch) -> None:
+    """Execute a batch in the open transaction. Raises TargetRefused when it touches other rows than it must (R-44)."""
+    for sql, expected in zip(batch.sql, batch.expect, strict=True):
+        affected = session.execute(sql)
+        if expected not in (UNCHECKED, affected):
+            raise TargetRefused(
+                f"a statement touched {affected} rows instead of {expected}",
+                where={**place_of(batch), "statement": sql[:200]},
+                hint="the target's rows are not what the source's were: compare the table, then rebuild it",
+            )
+
+
+def finish_segment(run: ApplyRun, session: Session, plan: SegmentPlan, *, last: bool) -> Progress:
+    """Move progress and checkpoint behind `plan`, in the open transaction; `last` closes the window.
+
+    `consistent` stays false below exit_ts: rows up to there may be on the target already (invariant 8).
+    """
+    moved = run.progress.closed() if last else run.progress.next_segment()
+    write_progress(session, run.schema, moved)
+    consistent = last and moved.exit_ts <= plan.end_ts
+    run.checkpoints.write(
+        session, run.require_unmoved(session).moved(plan.end_ts, plan.schema_version, consistent=consistent)
+    )
+    return moved

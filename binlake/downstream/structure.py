@@ -1,0 +1,114 @@
+"""Both sides' structures beside each other: what differs, and what that costs.
+
+Rules: data-migration (structures of upstream and downstream), MISSION S4-22, S4-26, S4-27; hazards R-12, R-13. Pure:
+the target's side is read by `downstream.definitions`. What is made of a difference is decided in `downstream.shape`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from binlake.downstream.forms import ColumnForm, TableForm, keeps_apart
+
+Weight = Literal["harmless", "partial", "preserve", "fatal"]
+Key = frozenset[tuple[str, int]]
+_ORDER: list[Weight] = ["fatal", "preserve", "partial", "harmless"]
+
+
+@dataclass(frozen=True)
+class StructureDifference:
+    """A difference and its `weight`.
+
+    `harmless`: rows go in and come out alike. `partial`: the target lacks a column, only sync-mode 2 can write here.
+    `preserve`: only a mode that keeps what the target alone has can write here (REPLACE would wipe it). `fatal`: rows
+    or values would be lost.
+    """
+
+    text: str
+    weight: Weight
+
+
+def structure_differences(source: TableForm, target: TableForm | None) -> list[StructureDifference]:
+    """Every difference, worst first. Columns of `source.own` are none, nor are their keys."""
+    if target is None:
+        return [StructureDifference(f"the {source.kind} is missing", "fatal")]
+    if source.kind != target.kind:
+        return [StructureDifference(f"it is a {target.kind}, not a {source.kind}", "fatal")]
+    target = target.without(source.own)
+    found = [*_columns(source, target), *_keys(source, target)]
+    return sorted(found, key=lambda one: (_ORDER.index(one.weight), one.text))
+
+
+def shared_identity(source: TableForm, target: TableForm) -> tuple[str, ...]:
+    """Columns of a unique key that both sides have, NOT NULL, without prefixes; () when there is none.
+
+    The shortest one, then by name: a row is found by it whatever the target's primary key is.
+    """
+    plain = {column.name for column in source.columns if not column.nullable and not column.generated}
+    keys = [tuple(sorted(name for name, _ in key)) for key in source.unique_keys & target.unique_keys if _whole(key)]
+    return min((key for key in keys if plain.issuperset(key)), key=lambda key: (len(key), key), default=())
+
+
+def _columns(source: TableForm, target: TableForm) -> Iterator[StructureDifference]:
+    mine, theirs = _by_name(source), _by_name(target)
+    for name in mine.keys() - theirs.keys():
+        yield StructureDifference(f"column {name} is missing: its values would be lost", "partial")
+    keyless = not shared_identity(source, target)
+    for name in theirs.keys() - mine.keys():
+        yield _own_column(theirs[name], keyless=keyless)
+    for name in mine.keys() & theirs.keys():
+        yield from _column(mine[name], theirs[name])
+
+
+def _own_column(column: ColumnForm, *, keyless: bool) -> StructureDifference:
+    text = f"column {column.name} is the target's own"
+    if not column.filled and not column.generated:
+        return StructureDifference(f"{text} and has no default", "fatal")
+    if keyless:
+        return StructureDifference(f"{text}, and no key of both sides tells whose value it is", "fatal")
+    return StructureDifference(text, "preserve")
+
+
+def _column(mine: ColumnForm, theirs: ColumnForm) -> Iterator[StructureDifference]:
+    if mine.type != theirs.type:
+        yield StructureDifference(f"column {mine.name} is {theirs.type}, not {mine.type}", "fatal")
+    if mine.collation != theirs.collation:
+        yield StructureDifference(
+            f"column {mine.name} has collation {theirs.collation or 'none'}, not {mine.collation or 'none'}", "fatal"
+        )
+    if mine.generated != theirs.generated:
+        weight: Weight = "harmless" if mine.generated and theirs.generated else "fatal"
+        weight = "partial" if theirs.generated and not mine.generated else weight
+        yield StructureDifference(
+            f"column {mine.name} is {theirs.generated or 'not generated'}, not {mine.generated or 'plain'}", weight
+        )
+    elif mine.nullable and not theirs.nullable and not mine.generated:
+        yield StructureDifference(f"column {mine.name} is NOT NULL, unlike the source", "fatal")
+    elif theirs.nullable and not mine.nullable and not mine.generated:
+        yield StructureDifference(f"column {mine.name} is NULL, unlike the source", "harmless")
+
+
+def _keys(source: TableForm, target: TableForm) -> Iterator[StructureDifference]:
+    identity = shared_identity(source, target)
+    for key in source.unique_keys - target.unique_keys:
+        yield StructureDifference(f"unique key ({_shown(key)}) is missing", "preserve" if identity else "fatal")
+    own = _by_name(target).keys() - _by_name(source).keys()
+    filled = {column.name: column.filled for column in target.columns if column.name in own}
+    for key in target.unique_keys - source.unique_keys:
+        distinct = identity and keeps_apart(key, filled)
+        weight: Weight = "preserve" if distinct else "fatal"
+        yield StructureDifference(f"unique key ({_shown(key)}) is the target's own", weight)
+
+
+def _by_name(form: TableForm) -> dict[str, ColumnForm]:
+    return {column.name: column for column in form.columns}
+
+
+def _whole(key: Key) -> bool:
+    return all(length == 0 for _, length in key)
+
+
+def _shown(key: Key) -> str:
+    return ", ".join(sorted(name + (f"({length})" if length else "") for name, length in key))

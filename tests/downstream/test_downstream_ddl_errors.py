@@ -1,0 +1,122 @@
+"""Errors of DDL: which are passed over because the target has it already, which never are, and what people are told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from support.mariadb import MariaDb, execute, rows
+from support.windows import Window, apply
+
+from binlake.config.model import Target
+from binlake.downstream import Expected, Session
+from binlake.downstream.ddlerrors import IGNORABLE
+from binlake.downstream.definitions import read
+from binlake.errors import TargetRefused
+
+pytestmark = pytest.mark.mariadb
+
+T, LOG = ("app", "t"), ("app", "log")
+# number: (what somebody did before, the DDL, the names whose definitions it changes)
+HAD_IT: dict[int, tuple[str, tuple[str, ...], tuple[tuple[str, str], ...]]] = {
+    1007: ("CREATE DATABASE app2", ("CREATE DATABASE app2",), (("app2", ""),)),
+    1008: ("DROP DATABASE IF EXISTS app2", ("DROP DATABASE app2",), (("app2", ""),)),
+    1049: ("DROP DATABASE IF EXISTS app2", ("USE app2", "DROP TABLE t"), (("app2", "t"),)),
+    1050: ("CREATE TABLE app.n (id INT PRIMARY KEY)", ("CREATE TABLE n (id INT PRIMARY KEY)",), (("app", "n"),)),
+    1051: ("DROP TABLE app.log", ("DROP TABLE log",), (LOG,)),
+    1054: ("ALTER TABLE app.t CHANGE v w VARCHAR(20)", ("ALTER TABLE t CHANGE v w VARCHAR(20)",), (T,)),
+    1060: ("ALTER TABLE app.t ADD COLUMN w INT", ("ALTER TABLE t ADD COLUMN w INT",), (T,)),
+    1061: ("ALTER TABLE app.t ADD INDEX by_v (v)", ("ALTER TABLE t ADD INDEX by_v (v)",), (T,)),
+    1091: ("ALTER TABLE app.t DROP COLUMN v", ("ALTER TABLE t DROP COLUMN v",), (T,)),
+    1146: ("RENAME TABLE app.log TO app.diary", ("RENAME TABLE log TO diary",), (LOG, ("app", "diary"))),
+    1176: ("ALTER TABLE app.t ADD INDEX b (v)", ("ALTER TABLE t RENAME INDEX a TO b",), (T,)),
+    # MariaDB only notes it; MySQL in strict mode does not.
+    1831: (
+        "ALTER TABLE app.t ADD INDEX a (v)",
+        ("BEGIN NOT ATOMIC SIGNAL SQLSTATE '42000' SET MYSQL_ERRNO = 1831; END",),
+        (T,),
+    ),
+}
+
+
+def there(target: Target, names: tuple[tuple[str, str], ...]) -> Expected:
+    session = Session(target)
+    try:
+        found = read(session, names, "mariadb")
+    finally:
+        session.close()
+    return Expected(found.databases, found.tables)
+
+
+def window(sql: tuple[str, ...], names: tuple[tuple[str, str], ...], after: Expected | None) -> Window:
+    found = Window(100, 300).ddl(200, sql[-1], names, after)
+    ddl = found.plans[1].ddl
+    assert ddl is not None
+    text: Any = (*(("USE app",) if len(sql) == 1 and names[0][1] else ()), *sql)
+    object.__setattr__(ddl, "sql", text)
+    return found
+
+
+@pytest.fixture(autouse=True)
+def no_other_database(mariadb: MariaDb) -> Iterator[None]:
+    """Leaves nothing but what `target` makes."""
+    yield
+    execute(mariadb, "DROP DATABASE IF EXISTS app2")
+
+
+def test_the_list_is_the_drainers() -> None:  # tidb-binlog 5.10
+    assert set(IGNORABLE) == set(HAD_IT)
+
+
+@pytest.mark.parametrize("code", HAD_IT)
+def test_a_ddl_that_the_target_had_already_is_passed_over_and_told(mariadb: MariaDb, target: Target, code: int) -> None:
+    # tidb-binlog 5.10; DESIGN 3.11: logged, counted
+    before, sql, names = HAD_IT[code]
+    execute(mariadb, before)
+    result = apply(target, window(sql, names, there(target, names)))
+    assert [text.split(":")[0] for text in result.ignored] == [str(code)]
+    assert rows(mariadb, "SELECT checkPoint LIKE '%%true%%' FROM tidb_binlog.checkpoint") == [(1,)]
+
+
+@pytest.mark.parametrize("code", [1050, 1060, 1146])
+def test_such_an_error_of_a_target_that_is_otherwise_is_not_passed_over(
+    mariadb: MariaDb, target: Target, code: int
+) -> None:
+    # R-13: where the drainer would go on, rows would be lost or refused behind it
+    before, sql, names = HAD_IT[code]
+    execute(mariadb, before)
+    after = there(target, names)
+    execute(mariadb, f"ALTER TABLE {'.'.join(names[-1])} ADD COLUMN other INT")
+    with pytest.raises(TargetRefused, match=rf"a DDL failed: .* not what it would leave: .*other.*code={code}") as stop:
+        apply(target, window(sql, names, after))
+    assert "ddl-replacement" in stop.value.hint
+    execute(mariadb, f"ALTER TABLE {'.'.join(names[-1])} DROP COLUMN other")
+    assert apply(target, window(sql, names, after)).state == "applied"
+
+
+@pytest.mark.parametrize(
+    ("code", "sql"),
+    [
+        (1062, "ALTER TABLE t ADD UNIQUE KEY (v)"),
+        (1064, "ALTER TABEL t ADD COLUMN w INT"),
+        (1068, "ALTER TABLE t ADD PRIMARY KEY (v)"),
+        (1072, "ALTER TABLE t ADD INDEX (nowhere)"),
+        (1265, "ALTER TABLE t MODIFY v ENUM('z')"),
+    ],
+)
+def test_any_other_error_stops_with_its_place_and_the_ways_on(
+    mariadb: MariaDb, target: Target, code: int, sql: str
+) -> None:  # S4-46
+    execute(mariadb, "INSERT INTO app.t VALUES (1, 'same'), (2, 'same')")
+    with pytest.raises(TargetRefused, match=rf"a DDL failed.*ddl_commit_ts=200.*code={code}") as stop:
+        apply(target, window((sql,), (T,), there(target, (T,))))
+    assert all(way in stop.value.hint for way in ("ddl-replacement", "ignore-txn-commit-ts", "binlake ddl release"))
+    assert rows(mariadb, "SELECT checkPoint LIKE '%%\"commitTS\":199%%' FROM tidb_binlog.checkpoint") == [(1,)]
+
+
+def test_nothing_runs_in_another_database_behind_a_use_that_failed(mariadb: MariaDb, target: Target) -> None:
+    names = (("app2", "t"),)
+    sql = ("USE app2", "DROP TABLE t")
+    assert apply(target, window(sql, names, Expected({}, {names[0]: None}))).ignored
+    assert rows(mariadb, "SHOW TABLES IN app LIKE 't'") == [("t",)]

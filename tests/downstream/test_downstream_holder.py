@@ -1,0 +1,39 @@
+"""Who is in the way on the target, as somebody who waits sees it: no lock taken, nothing decided."""
+
+import pytest
+from support.mariadb import MariaDb, execute
+from support.windows import NAME
+
+from binlake.config.model import Target
+from binlake.downstream import Session
+from binlake.downstream.fence import claim
+from binlake.downstream.holder import who_applies
+from binlake.downstream.tables import create_tables
+
+pytestmark = pytest.mark.mariadb
+
+
+def test_a_lease_is_seen_while_its_holder_may_live(target: Target, mariadb: MariaDb) -> None:  # R-02
+    assert who_applies(target, NAME) == ""
+    session = Session(target)
+    create_tables(session, target.checkpoint_schema)
+    fence = claim(session, target, NAME)
+    assert "applies this replication until" in who_applies(target, NAME)
+    assert who_applies(target, "another") == ""
+    execute(mariadb, "UPDATE tidb_binlog.binlake_lease SET owner = 'elsewhere:1:1'")
+    assert who_applies(target, NAME).startswith("elsewhere:1:1")
+    execute(mariadb, "UPDATE tidb_binlog.binlake_lease SET lease_until = UTC_TIMESTAMP(6) - INTERVAL 1 SECOND")
+    assert who_applies(target, NAME) == ""
+    fence.release(session)
+    session.close()
+
+
+def test_a_holder_of_this_host_that_is_no_more_holds_nothing(target: Target, mariadb: MariaDb) -> None:
+    session = Session(target)
+    create_tables(session, target.checkpoint_schema)
+    fence = claim(session, target, NAME)
+    execute(mariadb, "UPDATE tidb_binlog.binlake_lease SET owner = REGEXP_REPLACE(owner, '[0-9]+$', '1')")
+    assert who_applies(target, NAME) == ""
+    fence.release(session)
+    assert who_applies(target, NAME) == ""
+    session.close()

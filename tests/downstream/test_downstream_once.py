@@ -1,0 +1,66 @@
+"""What a retry does again, where the checkpoint stands meanwhile, and how many connections there are."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from pydantic import ValidationError
+from support.mariadb import MariaDb, rows
+from support.windows import Crash, Window, apply, at, wait_until
+
+from binlake.config.model import Target
+from binlake.downstream import position_of
+
+pytestmark = pytest.mark.mariadb
+
+
+def many(count: int = 30) -> Window:
+    found = Window(0, 100)
+    for key in range(count):
+        found.put((key, "v"), verify=True)
+    return found
+
+
+def crash() -> None:
+    raise Crash
+
+
+def test_a_retry_executes_what_is_not_stored_and_nothing_else(mariadb: MariaDb, target: Target) -> None:
+    # S4-32: progress is durable with every batch, so no interval is needed
+    parallel = target.model_copy(update={"mode": "parallel", "worker_count": 1})
+    with pytest.raises(Crash):
+        apply(parallel, many(), at("batch", 21, crash))
+    [(stored,)] = rows(mariadb, "SELECT COUNT(*) FROM tidb_binlog.binlake_ledger")
+    assert stored == 20
+    assert apply(parallel, many()).batches == 10
+
+
+def test_the_checkpoint_waits_for_the_slowest_connection(mariadb: MariaDb, target: Target) -> None:
+    # S4-33, S4-34: what others have stored behind it moves nothing, and `consistent` is false
+    slow, seen = threading.Lock(), []
+
+    def hook(step: str) -> None:
+        if step == "batch" and slow.acquire(blocking=False):
+            done = "SELECT COUNT(*) FROM tidb_binlog.binlake_ledger"
+            wait_until(lambda: rows(mariadb, done) == [(29,)])
+            seen.extend(rows(mariadb, "SELECT checkPoint FROM tidb_binlog.checkpoint"))
+
+    apply(target.model_copy(update={"mode": "parallel", "worker_count": 3}), many(), hook)
+    assert seen == [('{"consistent":false,"commitTS":0,"ts-map":{}}',)]
+    assert position_of(target, "shop", 0).commit_ts == 100
+
+
+def test_worker_count_is_the_number_of_connections(target: Target) -> None:  # S4-30
+    together, users = threading.Barrier(3, timeout=30), set()
+
+    def hook(step: str) -> None:
+        if step == "batch":
+            together.wait()
+            users.add(threading.current_thread().name)
+
+    apply(target.model_copy(update={"mode": "parallel", "worker_count": 3}), many(9), hook)
+    assert len(users) == 3
+    with pytest.raises(ValidationError):
+        Target(**{"worker-count": 0})  # type: ignore[arg-type]
+    assert Target().worker_count == 16  # type: ignore[call-arg]

@@ -1,0 +1,241 @@
+"""Mode ordered: every change in commit order over many connections, exactly once, with a checkpoint that never lies."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from support.cutting import CuttingProxy
+from support.mariadb import MariaDb, execute, rows
+from support.rowhistory import KEYED, History, plan
+from support.tabledefs import col, primary, table
+from support.windows import Crash, Window, apply, apply_in_child, at, crashing, ended, signal_me
+
+from binlake.config.model import Target
+from binlake.downstream import ordered as ordered_mode
+from binlake.errors import CheckpointConflict, TargetRefused
+from binlake.ordered import PlanOptions
+from binlake.rowchange import RowEvent
+from binlake.statement import BatchLimits, StatementBatch
+from binlake.statement.batch import statement_digest
+
+pytestmark = pytest.mark.mariadb
+
+SMALL = PlanOptions(workers=4, limits=BatchLimits(rows=3), round_rows=12)
+
+
+@pytest.fixture
+def ordered(target: Target, mariadb: MariaDb, monkeypatch: pytest.MonkeyPatch) -> Target:
+    """The target with the tables of the histories, four connections, and a checkpoint that moves at every chance."""
+    monkeypatch.setattr(ordered_mode, "CHECKPOINT_S", 0.0)
+    execute(
+        mariadb,
+        "DROP DATABASE IF EXISTS d",
+        "CREATE DATABASE d",
+        "CREATE TABLE d.t (id INT PRIMARY KEY, u INT UNIQUE, v INT, UNIQUE (v, u))",
+        "CREATE TABLE d.log (line INT, n INT)",
+    )
+    return target.model_copy(update={"mode": "ordered", "worker_count": 4})
+
+
+def window(batches: list[StatementBatch], lo: int = 0, hi: int = 1000) -> Window:
+    found = Window(lo, hi, written=list(batches))
+    found.plans = [replace(found.plans[0], ordered=True)]
+    return found
+
+
+def state(server: MariaDb) -> tuple[list[object], list[object]]:
+    return rows(server, "SELECT * FROM d.t"), rows(server, "SELECT * FROM d.log")
+
+
+def assert_model(server: MariaDb, history: History) -> None:
+    found = state(server)
+    assert sorted(found[0], key=str) == sorted(history.rows.values(), key=str)
+    assert sorted(found[1], key=str) == sorted(history.lines, key=str)
+
+
+def checkpoint(server: MariaDb) -> tuple[int, bool]:
+    found = json.loads(rows(server, "SELECT checkPoint FROM tidb_binlog.checkpoint")[0][0])
+    return found["commitTS"], found["consistent"]
+
+
+@pytest.mark.parametrize("safe", [False, True])
+@pytest.mark.parametrize("multiple_rows", [False, True])
+def test_the_target_ends_as_serial_execution_would(
+    mariadb: MariaDb, ordered: Target, safe: bool, multiple_rows: bool
+) -> None:
+    # S3-20, S4-21, R-36: swaps of unique values, moved keys, delete and insert, equal rows without a key
+    for seed, strategy in enumerate(("causality", "flush")):
+        execute(mariadb, "DELETE FROM d.t", "DELETE FROM d.log", "DROP DATABASE IF EXISTS tidb_binlog")
+        history = History(seed, 60)
+        options = replace(SMALL, multiple_rows=multiple_rows, strategy=strategy)
+        result = apply(ordered, window(plan(history.events, options, safe)))
+        assert (result.rows, result.modes) == (len(history.events), {"ordered": 1})
+        assert_model(mariadb, history)
+        assert checkpoint(mariadb) == (1000, True)
+
+
+STEPS = [
+    *(("opened", 1), ("batch", 1), ("batch", 7), ("batch", 20), ("before_commit", 4), ("before_commit", 12)),
+    *(("after_commit", 3), ("after_commit", 4), ("after_commit", 15), ("checkpoint", 1), ("checkpoint", 4)),
+    ("closed", 1),
+]
+
+
+@pytest.mark.parametrize(("step", "number"), STEPS)
+def test_a_killed_process_is_continued_exactly(mariadb: MariaDb, ordered: Target, step: str, number: int) -> None:
+    # S3-20, R-17, invariant 9: kill -9 inside and between the transactions of several connections; plain forms
+    history = History(7, 60)
+    found = window(plan(history.events, SMALL))
+    assert ended(apply_in_child(ordered, found, at(step, number, signal_me(signal.SIGKILL)))) == -signal.SIGKILL
+    if step != "closed":
+        assert checkpoint(mariadb)[1] is False
+    apply(ordered, found)
+    assert_model(mariadb, history)
+    assert checkpoint(mariadb) == (1000, True)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_random_crashes_of_connections_lose_and_double_nothing(mariadb: MariaDb, ordered: Target, seed: int) -> None:
+    # S4-36
+    chance, history = random.Random(seed), History(seed + 20, 40)
+    found = window(plan(history.events, SMALL))
+    hook = crashing(chance, 0.03)
+    for _ in range(200):
+        try:
+            apply(ordered, found, hook)
+            break
+        except Crash:
+            continue
+    assert_model(mariadb, history)
+
+
+@pytest.mark.parametrize("lose", ["request", "answer"])
+def test_a_connection_lost_at_commit_is_looked_at(mariadb: MariaDb, ordered: Target, lose: str) -> None:
+    # R-61: of a worker's batch, and of the checkpoint between two rounds
+    history = History(3, 25)
+    found = window(plan(history.events, SMALL))
+    for commit in (4, 6, 9):
+        execute(mariadb, "DELETE FROM d.t", "DELETE FROM d.log", "DROP DATABASE IF EXISTS tidb_binlog")
+        with CuttingProxy(ordered.host, ordered.port, at=commit, lose=lose) as proxy:
+            apply(ordered.model_copy(update={"port": proxy.port}), found)
+            assert proxy.cuts == 1
+        assert_model(mariadb, history)
+
+
+def test_the_checkpoint_moves_over_whole_transactions_only(mariadb: MariaDb, ordered: Target) -> None:
+    # S0-72, S3-05, S4-33: at every moment, what the checkpoint says is downstream is downstream
+    history = History(11, 50)
+    batches = plan(history.events, SMALL)
+    seen: list[int] = []
+
+    def look(step: str) -> None:
+        if step == "checkpoint":
+            commit_ts, consistent = checkpoint(mariadb)
+            done = rows(mariadb, "SELECT COALESCE(SUM(row_count), 0) FROM tidb_binlog.binlake_ledger")[0][0]
+            assert sum(1 for _, event in history.events if event.commit_ts <= commit_ts) <= done
+            assert not consistent
+            seen.append(commit_ts)
+
+    apply(ordered, window(batches), look)
+    assert len(seen) > 3
+    assert seen == sorted(seen)
+
+
+def insert(key: int, commit_ts: int = 1) -> tuple[object, RowEvent]:
+    return KEYED, RowEvent(commit_ts, 0, key, "insert", None, {"id": str(key), "u": None, "v": None})
+
+
+def test_groups_run_side_by_side_and_a_group_in_order(mariadb: MariaDb, ordered: Target) -> None:
+    # S4-15: two unrelated groups are open at once
+    together = threading.Barrier(2, timeout=30)
+    options = PlanOptions(workers=2, limits=BatchLimits(rows=1))
+    batches = plan([insert(1), insert(3)], options)
+    assert len({batch.queue for batch in batches}) == 2, "pick other keys"
+    apply(ordered, window(batches), lambda step: step == "batch" and together.wait() and None)
+    assert rows(mariadb, "SELECT COUNT(*) FROM d.t") == [(2,)]
+
+
+def test_a_refused_row_leaves_the_checkpoint_before_it(mariadb: MariaDb, ordered: Target) -> None:
+    # S0-72: rows of later transactions may be there; the rerun after the fix completes
+    options = PlanOptions(workers=2, limits=BatchLimits(rows=2), round_rows=2)
+    batches = plan([insert(n, n) for n in range(1, 9)], options)
+    execute(mariadb, "INSERT INTO d.t VALUES (5, NULL, NULL)")
+    with pytest.raises(TargetRefused, match="Duplicate entry"):
+        apply(ordered, window(batches))
+    commit_ts, consistent = checkpoint(mariadb)
+    assert (commit_ts, consistent) == (4, False)
+    execute(mariadb, "DELETE FROM d.t WHERE id = 5")
+    apply(ordered, window(batches))
+    assert rows(mariadb, "SELECT COUNT(*) FROM d.t") == [(8,)]
+
+
+def test_a_keyless_delete_that_finds_nothing_is_noticed(ordered: Target) -> None:
+    # R-44
+    lines = table("log", col("line"), col("n"))
+    events = [(lines, RowEvent(1, 0, 0, "delete", {"line": "7", "n": None}, None))]
+    with pytest.raises(TargetRefused, match="touched 0 rows instead of 1"):
+        apply(ordered, window(plan(events, SMALL)))
+
+
+def test_batches_out_of_order_are_refused(ordered: Target) -> None:
+    # R-62
+    batches = plan([insert(n) for n in range(4)], PlanOptions(workers=1, limits=BatchLimits(rows=1)))
+    with pytest.raises(CheckpointConflict, match="not come in their order"):
+        apply(ordered, window(batches[::-1]))
+
+
+def test_the_documents_example_runs_clean(mariadb: MariaDb, ordered: Target) -> None:
+    # S0-21, S0-22: the six changes in their order, plain forms, on MariaDB
+    execute(mariadb, "CREATE TABLE d.test (id INT PRIMARY KEY, name INT)")
+    test = table("test", col("id"), col("name"), keys=(primary("id"),))
+    images: list[tuple[tuple[int, int] | None, tuple[int, int] | None]] = [
+        (None, (1, 10)),
+        (None, (2, 11)),
+        ((1, 10), (1, 12)),
+        ((2, 11), (2, 13)),
+        ((2, 13), None),
+        (None, (2, 12)),
+    ]
+    events = []
+    for seq, (before, after) in enumerate(images):
+        row = [None if i is None else {"id": str(i[0]), "name": str(i[1])} for i in (before, after)]
+        op = "insert" if before is None else "delete" if after is None else "update"
+        events.append((test, RowEvent(1, 0, seq, op, *row)))
+    apply(ordered, window(plan(events, PlanOptions())))
+    assert rows(mariadb, "SELECT * FROM d.test ORDER BY id") == [(1, 12), (2, 12)]
+
+
+def test_the_itest_example_under_slow_workers(mariadb: MariaDb, ordered: Target) -> None:
+    # S0-69, S4-16: ends as {(4, 15), (5, 14)} whichever connection is slow
+    itest = table("itest", col("id"), col("age"), keys=(primary("id"),))
+    history = [((3, 2), (4, 15)), ((2, 1), (5, 14)), ((3, 2), None)]
+    texts: Callable[[tuple[int, int]], dict[str, str]] = lambda r: {"id": str(r[0]), "age": str(r[1])}  # noqa: E731
+    events = [
+        (itest, RowEvent(n, 0, 0, "update" if after else "delete", texts(before), texts(after) if after else None))
+        for n, (before, after) in enumerate(history, 1)
+    ]
+    for strategy in ("causality", "flush"):
+        execute(
+            mariadb,
+            "DROP DATABASE IF EXISTS tidb_binlog",
+            "CREATE OR REPLACE TABLE d.itest (id INT PRIMARY KEY, age INT)",
+            "INSERT INTO d.itest VALUES (2, 1), (3, 2)",
+        )
+        options = PlanOptions(workers=4, limits=BatchLimits(rows=1), strategy=strategy)
+        apply(ordered, window(plan(events, options)), at("batch", 1, lambda: time.sleep(0.1)))
+        assert rows(mariadb, "SELECT * FROM d.itest ORDER BY id") == [(4, 15), (5, 14)]
+
+
+def test_statements_of_another_mode_are_applied_as_they_were_derived(ordered: Target) -> None:
+    # R-62: the configuration changed between convert and finalize
+    assert apply(ordered, Window(0, 1).put((1, "a"))).modes == {"atomic": 1}
+    found = window(plan([insert(1)], SMALL), 1, 2)
+    assert apply(ordered.model_copy(update={"mode": "parallel"}), found).modes == {"ordered": 1}
+    assert statement_digest(found.written[0].sql) == found.written[0].digest

@@ -1,0 +1,154 @@
+"""Before anything is written: every difference is named with its table, what it costs, and what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from support.mariadb import MariaDb, execute, rows
+from support.tabledefs import col, key, primary, table
+from support.windows import Window, apply, target_of
+
+from binlake.config.model import Target, TargetTable
+from binlake.downstream import expected_of
+from binlake.downstream.definitions import expected_after
+from binlake.downstream.preflight import TableReport, preflight, require_fit
+from binlake.downstream.session import Session
+from binlake.errors import Drift
+from binlake.schema import TableDef
+from binlake.schema import mysqltypes as t
+from binlake.schema.delta import Definitions
+
+pytestmark = pytest.mark.mariadb
+
+
+def source(name: str = "k") -> TableDef:
+    return table(
+        name, col("id", t.VARCHAR, flen=9, not_null=True), col("v", t.VARCHAR, flen=20), keys=(primary("id"),), db="app"
+    )
+
+
+@pytest.fixture
+def session(target: Target) -> Iterator[Session]:
+    opened = Session(target)
+    yield opened
+    opened.close()
+
+
+def report(session: Session, create: str, *tables: TableDef, **config: Any) -> TableReport:
+    """What is said of app.k, made by `create`."""
+    session.execute(f"CREATE TABLE app.k ({create})")
+    target = Target.model_validate({"db-type": "mariadb", **config})
+    return preflight(session, target, tables or (source(),))[0]
+
+
+PLAIN = "id VARCHAR(9) PRIMARY KEY, v VARCHAR(20)"
+
+
+def options(**found: Any) -> dict[str, Any]:
+    return {"tables": [{"db-name": "app", "tbl-name": "k", **found}]}
+
+
+def test_a_table_that_is_alike(session: Session) -> None:
+    found = report(session, PLAIN)
+    assert found == TableReport("app", "k", "alike")
+    require_fit([found], {})
+
+
+@pytest.mark.parametrize(
+    ("create", "refusal", "way"),
+    [
+        # R-13: a unique key more loses rows, a coarser collation makes two keys one
+        (f"{PLAIN}, UNIQUE (v)", "unique key (v) is the target's own", "alter the target"),
+        (
+            "id VARCHAR(9) COLLATE utf8mb4_general_ci PRIMARY KEY, v VARCHAR(20)",
+            "column id has collation utf8mb4_general_ci, not utf8mb4_bin",
+            "alter the target",
+        ),
+        (
+            "id VARCHAR(9), v VARCHAR(20), PRIMARY KEY (id(4))",
+            "unique key (id(4)) is the target's own",
+            "alter the target",
+        ),
+        ("id VARCHAR(9) PRIMARY KEY, v VARCHAR(20) NOT NULL", "column v is NOT NULL, unlike the source", "alter the"),
+        (f"{PLAIN}, more INT", "column more is the target's own", "preserve = true"),
+        ("id VARCHAR(9) PRIMARY KEY", "column v is missing: its values would be lost", "target.sync-mode = 2"),
+    ],
+)
+def test_what_would_lose_rows_is_refused_with_the_way_on(session: Session, create: str, refusal: str, way: str) -> None:
+    # R-13, S4-26, S4-46
+    found = report(session, create)
+    assert (found.verdict, found.refusals[0], way in found.ways[0]) == ("refused", refusal, True)
+    assert "filter.ignore-table" in found.ways[-1]
+    with pytest.raises(Drift, match=rf"app\.k: {refusal.split('(')[0]}.*preflight"):
+        require_fit([found], {"window": "0-1"})
+
+
+def test_an_opted_in_table_says_what_it_keeps(session: Session) -> None:
+    found = report(session, f"{PLAIN}, Note INT DEFAULT 3", **options(preserve=True))
+    assert (found.verdict, found.own, found.refusals, found.ways) == ("preserve", ("note",), (), ())
+    require_fit([found], {})
+
+
+def test_sync_mode_2_says_what_it_leaves_out(session: Session) -> None:
+    # tidb-binlog 5.10
+    found = report(session, "id VARCHAR(9) PRIMARY KEY", **{"sync-mode": 2})
+    assert (found.verdict, found.left_out) == ("partial", ("v",))
+
+
+def test_a_difference_is_accepted_in_its_own_words_and_no_other(session: Session) -> None:
+    words = "column v is varchar(40), not varchar(20)"
+    create = "id VARCHAR(9) PRIMARY KEY, v VARCHAR(40)"
+    found = report(session, create, **options(accept=[words]))
+    assert (found.verdict, found.differences) == ("accepted", (words,))
+    session.execute("ALTER TABLE app.k MODIFY v VARCHAR(30)")
+    target = Target.model_validate({"db-type": "mariadb", **options(accept=[words])})
+    assert preflight(session, target, [source()])[0].refusals == ("column v is varchar(30), not varchar(20)",)
+
+
+def test_mode_ordered_in_safe_mode_cannot_keep(session: Session) -> None:
+    found = report(session, f"{PLAIN}, note INT", mode="ordered", **options(preserve=True))
+    assert found.refusals == ("mode ordered with safe-mode = always would wipe the target's own columns",)
+    assert found.ways[0] == "target.mode = atomic, parallel or auto; or safe-mode = auto"
+
+
+def test_triggers_and_cascades_are_warned_of(session: Session) -> None:
+    # R-12: they fire, or do not, without a word
+    session.execute("CREATE TABLE app.k (id VARCHAR(9) PRIMARY KEY, v VARCHAR(20))")
+    session.execute("CREATE TABLE app.child (k VARCHAR(9), CONSTRAINT c FOREIGN KEY (k) REFERENCES app.k (id)"
+                    " ON DELETE CASCADE)")  # fmt: skip
+    session.execute("CREATE TRIGGER app.told AFTER INSERT ON app.k FOR EACH ROW SET @told = 1")
+    [found] = preflight(session, Target(db_type="mariadb"), [source()])
+    assert found.verdict == "alike"
+    assert [text.split(" fires")[0].split(" cascades")[0] for text in found.warnings] == [
+        "trigger told (AFTER INSERT)", "foreign key c of child",
+    ]  # fmt: skip
+
+
+def test_a_missing_table_is_told_and_refused_only_once_it_gets_rows(session: Session) -> None:
+    [found] = preflight(session, Target(db_type="mariadb"), [source("nowhere")])
+    assert (found.verdict, found.refusals) == ("missing", ("the table is missing",))
+    require_fit([found], {})
+
+
+def test_views_are_passed_over(session: Session) -> None:
+    view = table("shown", col("id"), keys=(), db="app", view={"view_select": "select 1"})
+    assert preflight(session, Target(db_type="mariadb"), [view]) == []
+
+
+def test_the_tables_of_a_ddl_are_looked_at_behind_it(mariadb: MariaDb, target: Target) -> None:
+    # R-13, S4-23: also one that gets no rows
+    keys = (key("i", "id", unique=False),)
+    before = table("t", col("id", t.LONGLONG), col("v", t.VARCHAR, flen=20), keys=keys, db="app")
+    after = table("t", col("id", t.LONGLONG, not_null=True), col("v", t.VARCHAR, flen=20), col("w"),
+                  keys=(primary("id"),), db="app")  # fmt: skip
+    expected = expected_after(Definitions((), (before,)), Definitions((), (after,)), "mariadb")
+    execute(mariadb, "ALTER TABLE app.t ADD UNIQUE (v)")
+    window = Window(100, 300).ddl(200, "ALTER TABLE t ADD COLUMN w INT", [("app", "t")], expected)
+    with pytest.raises(Drift, match=r"unique key \(v\) is the target's own"):
+        apply(target, window)
+    own = TargetTable(db_name="app", tbl_name="t", accept=("unique key (v) is the target's own",))
+    apply(target_of(mariadb, tables=(own,)), window)
+    assert rows(mariadb, "SELECT checkPoint LIKE '%%300%%' FROM tidb_binlog.checkpoint") == [(1,)]
+    assert expected_of([after], "mariadb").names == [("app", "t")]

@@ -1,0 +1,203 @@
+"""What only the target has of a row stays with the row, whatever a window does to it and wherever it breaks off."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from random import Random
+
+import pytest
+from support.kepthistory import History, window
+from support.mariadb import MariaDb, execute, rows
+from support.tabledefs import col, key, primary, table
+from support.windows import Crash, Window, apply, apply_in_child, at, crashing, ended, signal_me
+
+from binlake.config.model import Target, TargetTable
+from binlake.downstream import apply_window
+from binlake.downstream.definitions import read
+from binlake.downstream.forms import expected_form
+from binlake.downstream.session import Session
+from binlake.downstream.shape import shape_of
+from binlake.errors import TargetRefused
+from binlake.ordered import RowForms
+from binlake.relay import RelayLog
+from binlake.schema import TableDef
+from binlake.schema import mysqltypes as t
+
+pytestmark = pytest.mark.mariadb
+
+OWN = (
+    "note VARCHAR(9) DEFAULT 'x', ref VARBINARY(4) NULL UNIQUE, price FLOAT DEFAULT 0.1, at TIME(3),"
+    " shown VARCHAR(20) AS (CONCAT(note, v)) VIRTUAL"
+)
+# The article's: a key of its own, and the source's primary key is none (S4-26).
+OTHER_KEY = f"new_id INT AUTO_INCREMENT PRIMARY KEY, id INT NOT NULL, u INT NOT NULL UNIQUE, v VARCHAR(9), {OWN}"
+# Both unique keys of the source, and columns of its own.
+BOTH_KEYS = f"new_id INT AUTO_INCREMENT UNIQUE, id INT PRIMARY KEY, u INT UNIQUE, v VARCHAR(9), {OWN}"
+ROWS = [(1, 1, "a"), (2, 2, "b"), (3, 3, "c"), (4, 4, "d")]
+
+
+def preserved(server: MariaDb, target: Target, create: str) -> TableDef:
+    """app.kept made by `create` with ROWS, each with values of its own; the definition that both sides share."""
+    execute(server, f"CREATE TABLE app.kept ({create})")
+    for id_, u, v in ROWS:
+        values = f"{id_}, {u}, '{v}', 'note {id_}', X'0{id_}FF', {id_}.1, '0:0:0.00{id_}'"
+        execute(server, f"INSERT INTO app.kept (id, u, v, note, ref, price, at) VALUES ({values})")
+    source = table(
+        "kept",
+        col("id", not_null=True),
+        col("u", not_null="u INT NOT NULL" in create),
+        col("v", t.VARCHAR, flen=9),
+        keys=(primary("id"), key("u", "u")),
+        db="app",
+    )
+    session = Session(target)
+    try:
+        there = read(session, [("app", "kept")], "mariadb").tables["app", "kept"]
+    finally:
+        session.close()
+    assert there is not None
+    option = TargetTable(db_name="app", tbl_name="kept", preserve=True)
+    return shape_of(expected_form(source, "mariadb"), there, option, 1).of(source)
+
+
+def own_values(server: MariaDb, column: str) -> dict[str, object]:
+    """By the text of the column that finds a row: what only the target has."""
+    found = rows(server, f"SELECT {column}, new_id, note, ref, price, at FROM app.kept")
+    return {str(name): tuple(values) for name, *values in found}
+
+
+def source_rows(server: MariaDb) -> list[tuple[str, str | None, str]]:
+    found = rows(server, "SELECT id, u, v FROM app.kept ORDER BY id")
+    return [(str(id_), None if u is None else str(u), v) for id_, u, v in found]
+
+
+def expect(server: MariaDb, history: History, before: dict[str, object], column: str) -> None:
+    """The source's rows, each with the values of the row it was; new rows have defaults and numbers never used."""
+    wanted = sorted((row["id"], row["u"], row["v"]) for row in history.rows.values())
+    assert source_rows(server) == wanted
+    kept, found = history.owned(before, column), own_values(server, column)
+    assert {name: found[name] for name in kept} == kept
+    fresh = [found[name] for name in found.keys() - kept.keys()]
+    assert {values[1:] for values in fresh} <= {("x", None, 0.1, None)}
+    assert not {values[0] for values in fresh} & {values[0] for values in before.values()}
+    assert rows(server, "SELECT table_name FROM information_schema.tables WHERE table_name LIKE 'binlake_kept%%'") == []
+
+
+def moved(definition: TableDef) -> History:
+    """Swaps of unique values and of keys, a chain, a key taken over, a new row where an old one was."""
+    history = History(ROWS)
+    if definition.identity().columns == ("u",):
+        history.update(1, v="z").update(2, u=6).update(1, u=2).update(2, u=1).update(3, id=6).delete(4)
+        return history.insert(4, 4, "again").update(6, u=5).update(6, u=6)
+    history.update(1, u=None).update(2, u=1).update(1, u=2).update(3, id=6).update(2, id=3).delete(4)
+    return history.insert(4, 4, "again").insert(2, 6, "new")
+
+
+@pytest.mark.parametrize("mode", ["atomic", "parallel"])
+@pytest.mark.parametrize(("create", "column"), [(OTHER_KEY, "u"), (BOTH_KEYS, "id")])
+def test_swaps_moves_and_new_rows(mariadb: MariaDb, target: Target, mode: str, create: str, column: str) -> None:
+    # R-12, S4-26, S4-10: the surrogate key is not renumbered, values go where their row goes
+    definition = preserved(mariadb, target, create)
+    assert definition.identity().columns == (column,)
+    before, history = own_values(mariadb, column), moved(definition)
+    planned = window(definition, history, 100, 200)
+    apply(target.model_copy(update={"mode": mode, "worker_count": 3}), planned)
+    expect(mariadb, history, before, column)
+    restored = [sql for batch in planned.written if batch.kind == "restore" for sql in batch.sql]
+    # Or ON UPDATE CURRENT_TIMESTAMP would renew a moment that the source has set.
+    assert restored and all("t.`v`=t.`v`" in sql for sql in restored)  # noqa: PT018
+    # A window behind it finds nothing left of this one.
+    more = History([])
+    more.rows = dict(history.rows)
+    before = own_values(mariadb, column)
+    more.update(1, v="y").update(6, id=5)
+    apply(target, window(definition, more, 200, 300))
+    expect(mariadb, more, before, column)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_random_histories_with_crashes_and_changing_modes(mariadb: MariaDb, target: Target, seed: int) -> None:
+    # R-12 and R-17: whatever breaks off is finished in any mode with the values from before the first write
+    chance = Random(seed)
+    create, column = [(OTHER_KEY, "u"), (BOTH_KEYS, "id")][seed % 2]
+    definition = preserved(mariadb, target, create)
+    history = History(ROWS).at_random(chance, 10, nulls=column == "id")
+    before = own_values(mariadb, column)
+    planned = window(definition, history, 100, 200)
+    hook = crashing(chance, 0.06)
+    while True:
+        mode = target.model_copy(update={"mode": chance.choice(["atomic", "parallel"]), "worker_count": 2})
+        try:
+            apply(mode, planned, hook)
+            break
+        except Crash:
+            continue
+    expect(mariadb, history, before, column)
+
+
+# The window is opened by the first transaction; then, in parallel, each batch is one.
+@pytest.mark.parametrize(
+    ("mode", "step", "number"),
+    [("atomic", "batch", 1), ("parallel", "before_commit", 2), ("parallel", "after_commit", 2),
+     ("parallel", "after_commit", 8)],
+)  # fmt: skip
+def test_a_process_killed_between_the_reading_and_the_writes(
+    mariadb: MariaDb, target: Target, tmp_path: Path, mode: str, step: str, number: int
+) -> None:
+    # R-12, invariant 10: kill -9; the retry, in the other mode and from relay files, does not read what is half written
+    definition = preserved(mariadb, target, BOTH_KEYS)
+    before, history = own_values(mariadb, "id"), moved(definition)
+    planned = window(definition, history, 100, 200)
+    chosen = target.model_copy(update={"mode": mode, "worker_count": 1})
+    pid = apply_in_child(chosen, planned, at(step, number, signal_me(signal.SIGKILL)))
+    assert ended(pid) == -signal.SIGKILL
+    other = target.model_copy(update={"mode": "atomic" if mode == "parallel" else "parallel"})
+    relay = RelayLog(tmp_path, tmp_path / "shop", 1 << 20)
+    relay.write_ahead(planned.manifest(), planned, lambda: None)
+    again = relay.window((100, 200), planned.manifest().digest())
+    apply_window(other, again.manifest, again)
+    expect(mariadb, history, before, "id")
+
+
+def test_copies_of_a_window_that_ended_in_a_crash_are_gone_before_the_next(mariadb: MariaDb, target: Target) -> None:
+    definition = preserved(mariadb, target, BOTH_KEYS)
+    planned = window(definition, moved(definition), 100, 200)
+    commits = 2  # opened, then the segment
+    pid = apply_in_child(target, planned, at("after_commit", commits, signal_me(signal.SIGKILL)))
+    assert ended(pid) == -signal.SIGKILL
+    assert apply(target, planned).state == "already"
+    kept = "SELECT COUNT(*) FROM information_schema.tables WHERE table_name LIKE 'binlake_kept%%'"
+    assert rows(mariadb, kept) == [(1,)]
+    apply(target, Window(200, 300).put((1, "a")))
+    assert rows(mariadb, kept) == [(0,)]
+
+
+def test_rows_written_in_place_copy_nothing(mariadb: MariaDb, target: Target) -> None:
+    # R-12: with one key of both sides what a statement does not name stays, in safe mode too
+    definition = preserved(mariadb, target, OTHER_KEY)
+    history = History(ROWS).update(1, v="y").update(2, id=5).delete(3).insert(3, 3, "z").delete(4).insert(6, 6, "n")
+    planned = window(definition, history, 100, 200)
+    assert {batch.kind for batch in planned.written} == {"delete", "upsert"}
+    before = own_values(mariadb, "u")
+    apply(target, planned)
+    expect(mariadb, history, before, "u")
+
+
+def test_mode_ordered_keeps_them_outside_safe_mode(mariadb: MariaDb, target: Target) -> None:
+    # R-12: an UPDATE names the source's columns only, a moved key included
+    definition = preserved(mariadb, target, OTHER_KEY)
+    before, history = own_values(mariadb, "u"), History(ROWS).update(1, v="z").update(2, u=6).update(3, id=5)
+    forms = RowForms(definition, "mariadb")
+    for event in history.events:
+        before_image, after_image = event.images()
+        execute(mariadb, forms.update(before_image or {}, after_image or {}).sql)
+    expect(mariadb, history, before, "u")
+
+
+def test_a_row_that_the_targets_own_key_refuses_fails_the_window(mariadb: MariaDb, target: Target) -> None:
+    # R-13: presence and the server's own check stay behind every form
+    definition = preserved(mariadb, target, OTHER_KEY)
+    execute(mariadb, "ALTER TABLE app.kept ADD UNIQUE (v)")
+    with pytest.raises(TargetRefused, match="Duplicate entry"):
+        apply(target, window(definition, History(ROWS).update(1, v="b"), 100, 200))

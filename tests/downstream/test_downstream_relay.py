@@ -1,0 +1,155 @@
+"""The crash scenario with relay files: whatever was downstream, target and files give the whole window, and no more."""
+
+from __future__ import annotations
+
+import resource
+import signal
+from pathlib import Path
+
+import pytest
+from support.mariadb import MariaDb, execute, rows
+from support.windows import NAME, Window, apply, apply_in_child, at, ended, signal_me
+
+from binlake.config import Replication
+from binlake.config.model import Target
+from binlake.errors import LostRange, Transient
+from binlake.recover import finish_from_relay, judge, require_consistent
+from binlake.relay import RelayLog
+from binlake.relay.files import listed
+
+pytestmark = pytest.mark.mariadb
+
+
+def window() -> Window:
+    """Two segments, 20 batches of rows: moved values of a unique key, equal rows without a key, a DDL between."""
+    found = Window(100, 300).delete(1, 2).unlog("old")
+    for key in range(3, 9):
+        found.put((key, f"v{key}"), verify=True)
+    found.log("same").log("same").log("other")
+    found.ddl(200, "ALTER TABLE t ADD COLUMN w INT DEFAULT 5", [("app", "t")], repeatable=False)
+    found.delete(3).unlog("same").unlog("other")
+    for key in range(4, 9):
+        found.put((key, f"w{key - 1}"))
+    return found.log("last")
+
+
+BATCHES = 20
+END = (
+    [(4, "w3", 5), (5, "w4", 5), (6, "w5", 5), (7, "w6", 5), (8, "w7", 5)],
+    [("last",), ("same",)],
+)
+
+
+def state(server: MariaDb) -> tuple[list[tuple[object, ...]], list[tuple[object, ...]]]:
+    return rows(server, "SELECT * FROM app.t ORDER BY id"), rows(server, "SELECT line FROM app.log ORDER BY line")
+
+
+@pytest.fixture
+def replication(target: Target, tmp_path: Path) -> Replication:
+    """A source that is gone, no lake, relay files of small size, mode parallel."""
+    (tmp_path / "relay").mkdir()
+    section = target.model_copy(update={"mode": "parallel", "worker_count": 3}).model_dump(by_alias=True)
+    return Replication.model_validate({
+        "name": NAME,
+        "source": {"pd-urls": ["http://127.0.0.1:1"], "status-url": "http://127.0.0.1:1", "timeout-s": 0.1},
+        "lake": {"path": "/nowhere"},
+        "target": section,
+        "relay": {"log-dir": str(tmp_path / "relay"), "max-file-size": 1000},
+    })  # fmt: skip
+
+
+def of(replication: Replication) -> tuple[Target, RelayLog]:
+    relay = RelayLog.of(replication)
+    assert relay is not None
+    assert replication.target is not None
+    return replication.target, relay
+
+
+@pytest.mark.parametrize("position", range(1, BATCHES + 1))
+def test_a_kill_at_any_statement_is_recovered_from_target_and_files_alone(
+    mariadb: MariaDb, replication: Replication, position: int
+) -> None:
+    # S3-02, S3-20, S3-21, R-17, R-62: kill -9 inside the n-th batch, recovered twice
+    target, relay = of(replication)
+    execute(
+        mariadb,
+        "ALTER TABLE app.t ADD UNIQUE KEY (v)",
+        "INSERT INTO app.t VALUES (1, 'w3'), (2, 'w4')",
+        "INSERT INTO app.log VALUES ('old')",
+    )
+    pid = apply_in_child(target, window(), at("batch", position, signal_me(signal.SIGKILL)), relay)
+    assert ended(pid) == -signal.SIGKILL
+    assert state(mariadb) != END
+    for _ in range(2):
+        verdict = judge(replication)
+        if verdict.state == "recover":
+            finish_from_relay(replication, verdict)
+        assert state(mariadb) == END
+        assert require_consistent(replication, "the window is finished").commit_ts == 300
+    assert verdict.state == "nothing-to-do"
+
+
+def test_all_is_on_disk_before_the_first_write_and_gone_behind_the_last(
+    mariadb: MariaDb, replication: Replication
+) -> None:
+    # S3-08, S3-15, S3-17: seen from the moment at which the window is opened
+    target, relay = of(replication)
+    assert not relay.folder.exists()
+    seen: list[object] = []
+
+    def look() -> None:
+        found = relay.window((100, 300), window().manifest().digest())
+        seen.append(sum(1 for plan in found.segments() for phase in (1, 2) for _ in found.batches(plan.number, phase)))
+
+    execute(mariadb, "INSERT INTO app.log VALUES ('old')")
+    apply(target, window(), at("opened", 1, look), relay)
+    assert seen == [BATCHES]
+    assert len(listed(relay.folder)) == 1
+    assert state(mariadb) == END
+
+
+def test_a_disk_that_is_full_stops_before_the_target(mariadb: MariaDb, replication: Replication) -> None:
+    # S3-08: a file may not grow above 2000 bytes; more is needed
+    target, relay = of(replication)
+    relay = RelayLog(relay.folder.parents[1], relay.folder, 10_000)
+    apply(target, Window(0, 100).put((1, "w3")))
+    before = rows(mariadb, "SELECT checkPoint FROM tidb_binlog.checkpoint"), state(mariadb)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, hard))
+    try:
+        with pytest.raises(Transient, match="cannot be written"):
+            apply(target, window(), relay=relay)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert (rows(mariadb, "SELECT checkPoint FROM tidb_binlog.checkpoint"), state(mariadb)) == before
+    assert rows(mariadb, "SELECT open_lo FROM tidb_binlog.binlake_progress") == [(None,)]
+    assert listed(relay.folder) == []
+
+
+def test_a_file_that_is_gone_is_told_before_anything_is_written(mariadb: MariaDb, replication: Replication) -> None:
+    # S3-13
+    target, relay = of(replication)
+    execute(mariadb, "INSERT INTO app.log VALUES ('old')")
+    pid = apply_in_child(target, window(), at("batch", 7, signal_me(signal.SIGKILL)), relay)
+    assert ended(pid) == -signal.SIGKILL
+    files = listed(relay.folder)
+    assert len(files) > 3
+    files[2].path.unlink()
+    before = state(mariadb), rows(mariadb, "SELECT * FROM tidb_binlog.binlake_fence")
+    with pytest.raises(LostRange, match="100-300"):
+        finish_from_relay(replication, judge(replication))
+    assert (state(mariadb), rows(mariadb, "SELECT * FROM tidb_binlog.binlake_fence")) == before
+
+
+def test_a_window_that_was_opened_without_files_gets_them_when_it_goes_on(
+    mariadb: MariaDb, replication: Replication
+) -> None:
+    # S3-17: log-dir was set in between
+    target, relay = of(replication)
+    execute(mariadb, "INSERT INTO app.log VALUES ('old')")
+    pid = apply_in_child(target, window(), at("batch", 3, signal_me(signal.SIGKILL)))
+    assert ended(pid) == -signal.SIGKILL
+    pid = apply_in_child(target, window(), at("batch", 3, signal_me(signal.SIGKILL)), relay)
+    assert ended(pid) == -signal.SIGKILL
+    finish_from_relay(replication, judge(replication))
+    assert state(mariadb) == END

@@ -1,0 +1,155 @@
+"""How an apply ends decides what the next one needs: asked to stop, broken off, killed (safe mode, and why not)."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from collections.abc import Iterator
+
+import pytest
+from support.mariadb import MariaDb, execute, rows
+from support.tabledefs import col, primary, table
+from support.windows import CLUSTER, NAME, Window, apply, apply_in_child, at, ended, signal_me, target_of, wait_until
+
+from binlake.config.model import Target
+from binlake.downstream import position_of
+from binlake.errors import TargetRefused
+from binlake.ordered.forms import RowForms
+from binlake.statement.batch import Phase
+
+pytestmark = pytest.mark.mariadb
+
+
+@pytest.fixture(params=["atomic", "parallel"])
+def auto(target: Target, request: pytest.FixtureRequest) -> Target:
+    return target.model_copy(
+        update={"safe_mode": "auto", "mode": request.param, "worker_count": 2, "graceful_stop_timeout_s": 1.0}
+    )
+
+
+def forms(target: Target) -> str:
+    return position_of(target, NAME, CLUSTER).forms
+
+
+def stored(server: MariaDb) -> tuple[str, int, int | None]:
+    """(checkPoint, exit_ts, open_lo)."""
+    text = rows(server, "SELECT checkPoint FROM tidb_binlog.checkpoint")[0][0]
+    return text, *rows(server, "SELECT exit_ts, open_lo FROM tidb_binlog.binlake_progress")[0]
+
+
+def waiting(server: MariaDb) -> int:
+    found = rows(server, "SELECT COUNT(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'")
+    return int(found[0][0])
+
+
+def test_a_statement_that_does_not_end_is_killed_and_leaves_no_transaction(mariadb: MariaDb, auto: Target) -> None:
+    # S4-35, R-60: it waits for a lock that another session keeps, longer than graceful-stop-timeout-s
+    window = Window(0, 300).put((1, "a")).put((2, "b")).put((3, "c"))
+    execute(mariadb, "INSERT INTO app.t VALUES (2, 'held')")
+    other = mariadb.connect(autocommit=False)
+    try:
+        other.cursor().execute("UPDATE app.t SET v = 'mine' WHERE id = 2")
+        pid = apply_in_child(auto, window)
+        wait_until(lambda: waiting(mariadb) == 1, every=0.25)
+        os.kill(pid, signal.SIGTERM)
+        # Far below innodb_lock_wait_timeout, 50 s: nothing but the kill ends it.
+        assert ended(pid) == 1
+        assert rows(mariadb, "SELECT COUNT(*) FROM information_schema.innodb_trx") == [(1,)]
+    finally:
+        other.rollback()
+        other.close()
+    assert stored(mariadb)[1:] == (300, 0)
+    apply(auto, window)
+    assert rows(mariadb, "SELECT * FROM app.t ORDER BY id") == [(1, "a"), (2, "b"), (3, "c")]
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_a_window_that_was_stopped_or_killed_is_finished_as_it_was_and_the_next_is_plain(
+    mariadb: MariaDb, auto: Target, how: signal.Signals
+) -> None:
+    # S4-34, S4-37 to S4-40: the exit point is ahead until the window is finished, and behind it no safe mode is needed
+    apply(auto, Window(0, 100).put((1, "a")))
+    window = Window(100, 300).put((1, "b"))
+    for _ in range(30):
+        window.log("one")
+    pid = apply_in_child(auto, window, at("batch", 2, signal_me(how)))
+    assert ended(pid) == (1 if how == signal.SIGTERM else -how)
+    text, exit_ts, open_lo = stored(mariadb)
+    assert '"consistent":false,"commitTS":100' in text
+    # S4-38: whatever is visible has a commit_ts at or below it
+    assert (exit_ts, open_lo) == (300, 100)
+    apply(auto, window)
+    assert rows(mariadb, "SELECT line FROM app.log") == [("one",)] * 30
+    assert '"consistent":true,"commitTS":300' in stored(mariadb)[0]
+    assert forms(auto) == "plain"
+
+
+def test_an_error_leaves_the_exit_point_with_the_checkpoint(mariadb: MariaDb, auto: Target) -> None:
+    # S4-38: the article records it at the pause; here it is there before the first row
+    apply(auto, Window(0, 100).put((1, "a")))
+    window = Window(100, 300).put((1, "b")).statement("REPLACE INTO app.missing VALUES (1)")
+    with pytest.raises(TargetRefused):
+        apply(auto, window)
+    text, exit_ts, open_lo = stored(mariadb)
+    assert '"consistent":false,"commitTS":100' in text
+    assert (exit_ts, open_lo) == (300, 100)
+    execute(mariadb, "CREATE TABLE app.missing (id INT PRIMARY KEY)")
+    apply(auto, window)
+    assert forms(auto) == "plain"
+
+
+def test_replayed_changes_of_safe_mode_end_where_one_delivery_ends(mariadb: MariaDb, target: Target) -> None:
+    # S4-43, S4-44, S4-45: thrice each, from before and from after; 0 affected rows are no error
+    writer = RowForms(table("t", col("id", not_null=True), col("v"), keys=(primary("id"),), db="app"), "mariadb")
+    old, new = {"id": "888", "v": "1"}, {"id": "999", "v": "1"}
+    moved = [statement.sql for statement in writer.safe_update(old, new)]
+    assert [text.split()[0] for text in moved] == ["DELETE", "REPLACE"]
+    for before in (888, 999):
+        execute(mariadb, "DELETE FROM app.t", f"INSERT INTO app.t VALUES ({before}, '1')", *(moved * 3))
+        assert rows(mariadb, "SELECT id FROM app.t") == [(999,)]
+    execute(mariadb, *[writer.replace(new).sql] * 2)
+    assert rows(mariadb, "SELECT id FROM app.t") == [(999,)]
+    gone = Window(0, 10)
+    for _ in range(2):
+        gone.statement(writer.delete(new).sql, Phase.DELETE)
+    apply(target, gone)
+    assert rows(mariadb, "SELECT id FROM app.t") == []
+
+
+@pytest.fixture(scope="module")
+def logging_server() -> Iterator[MariaDb]:
+    """A MariaDB whose own binlog is on."""
+    with MariaDb(options=("--log-bin", "--binlog-format=ROW", "--server-id=1")) as server:
+        yield server
+
+
+def test_who_follows_the_targets_binlog_sees_each_change_once(logging_server: MariaDb) -> None:
+    # S4-47, R-59: auto mode, 100 updates in batches of 10, killed after the fourth and resumed
+    server = logging_server
+    target = target_of(server, mode="parallel", safe_mode="auto", worker_count=2)
+    values = ", ".join(f"({key}, 'old')" for key in range(100))
+    execute(
+        server, "CREATE DATABASE app", "CREATE TABLE app.t (id BIGINT PRIMARY KEY, v VARCHAR(20))",
+        f"INSERT INTO app.t VALUES {values}",
+    )  # fmt: skip
+    apply(target, Window(0, 100))
+    assert forms(target) == "plain"
+    window = Window(100, 200)
+    for first in range(0, 100, 10):
+        values = ", ".join(f"({key}, 'new')" for key in range(first, first + 10))
+        window.statement(f"INSERT INTO app.t (id, v) VALUES {values} ON DUPLICATE KEY UPDATE v = VALUES(v)")
+    execute(server, "RESET MASTER")
+    pid = apply_in_child(target, window, at("batch", 5, signal_me(signal.SIGKILL)))
+    assert ended(pid) == -signal.SIGKILL
+    apply(target, window)
+    seen: dict[str, int] = {}
+    tables: dict[str, str] = {}
+    for _, _, kind, _, _, info in rows(server, "SHOW BINLOG EVENTS"):
+        number = re.search(r"table_id: (\d+)", str(info))
+        if kind == "Table_map" and number:
+            tables[number[1]] = str(info)
+        elif number and "app.t" in tables.get(number[1], ""):
+            seen[kind] = seen.get(kind, 0) + 1
+    assert list(seen) == ["Update_rows_v1"]
+    assert seen["Update_rows_v1"] == 10

@@ -1,0 +1,208 @@
+"""Both sides' structures: read, compared by what a difference costs, and cut to what they share."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from support.mariadb import MariaDb, execute
+from support.tabledefs import col, key, primary, table
+from support.tableinfo import table_info_of
+
+from binlake.config.model import Target, TargetTable
+from binlake.downstream.definitions import compare, expected_of, read
+from binlake.downstream.forms import TableForm, expected_form
+from binlake.downstream.session import Session
+from binlake.downstream.shape import TableShape, refused, shape_of
+from binlake.downstream.shapes import Shapes
+from binlake.downstream.structure import StructureDifference, shared_identity, structure_differences
+from binlake.schema import DbInfo, Identity, TableDef
+from binlake.schema import mysqltypes as t
+from binlake.schema.delta import Definitions
+from binlake.window.definitions import LandedDdl
+
+pytestmark = pytest.mark.mariadb
+
+ALL_TYPES = """CREATE TABLE d.every (
+    id BIGINT UNSIGNED NOT NULL AUTO_INCREMENT, ti TINYINT, si SMALLINT UNSIGNED, mi MEDIUMINT, i INT DEFAULT 7, de DECIMAL(38,19),
+    de0 DECIMAL(10), f FLOAT, d DOUBLE, b1 BIT(1) NOT NULL, b64 BIT(64), y YEAR, da DATE, ti3 TIME(3), dt DATETIME, dt6 DATETIME(6),
+    ts TIMESTAMP(3) NULL, c CHAR(5), v VARCHAR(20) CHARACTER SET latin1 COLLATE latin1_bin, bi BINARY(4), vb VARBINARY(9), tt TINYTEXT,
+    te TEXT, mt MEDIUMTEXT, lt LONGTEXT, tb TINYBLOB, bl BLOB, mb MEDIUMBLOB, lb LONGBLOB, e ENUM('a','it''s'), s SET('x','y'), j JSON,
+    g INT AS (id + 1) VIRTUAL, st INT AS (i * 2) STORED, PRIMARY KEY (id), UNIQUE KEY u (i, v(4)), KEY k (da))"""  # noqa: E501
+
+
+@pytest.fixture
+def session(empty_mariadb: MariaDb) -> Iterator[Session]:
+    execute(empty_mariadb, "CREATE DATABASE d CHARACTER SET utf8mb4 COLLATE utf8mb4_bin")
+    opened = Session(Target(db_type="mariadb", host="127.0.0.1", port=empty_mariadb.port))
+    yield opened
+    opened.close()
+
+
+def structure(session: Session, name: str) -> TableForm | None:
+    """The target's form of d.`name`."""
+    return read(session, [("d", name)], "mariadb").tables["d", name]
+
+
+def test_a_table_of_every_type_is_read_as_the_source_would_define_it(session: Session) -> None:  # S4-22, S4-28
+    session.execute(ALL_TYPES)
+    info = table_info_of(session, ("d", "every"))
+    assert info is not None
+    read_back = TableDef.from_json(info, DbInfo(1, "d", "", "", {}))
+    expected = expected_of([read_back], "mariadb")
+    assert compare(expected, read(session, expected.names, "mariadb"), indexes=True) == []
+    assert [c.name for c in read_back.columns if c.tp == t.JSON] == ["j"]
+    assert read_back.identity().columns == ("id",)
+    assert [c.name for c in read_back.columns if c.is_generated] == ["g", "st"]
+    assert table_info_of(session, ("d", "nothing")) is None
+
+
+SOURCE = table(
+    "t",
+    col("id", t.LONG, not_null=True),
+    col("user_id", t.LONG, not_null=True),
+    col("name", t.VARCHAR, flen=20),
+    keys=(primary("id"), key("u", "user_id")),
+)
+
+
+KEYS = "id INT PRIMARY KEY, user_id INT NOT NULL UNIQUE"
+
+
+def differences(session: Session, create: str) -> list[tuple[str, str]]:
+    session.execute(f"CREATE TABLE d.t ({create})")
+    found = structure_differences(expected_form(SOURCE, "mariadb"), structure(session, "t"))
+    return [(one.weight, one.text) for one in found]
+
+
+def test_a_target_with_a_key_and_columns_of_its_own_says_what_keeps_them(session: Session) -> None:  # S4-26, R-12
+    create = (
+        "new_id INT AUTO_INCREMENT PRIMARY KEY, id INT NOT NULL, user_id INT NOT NULL UNIQUE, name VARCHAR(20),"
+        " note VARCHAR(9) DEFAULT 'x'"
+    )
+    assert differences(session, create) == [
+        ("preserve", "column new_id is the target's own"),
+        ("preserve", "column note is the target's own"),
+        ("preserve", "unique key (id) is missing"),
+        ("preserve", "unique key (new_id) is the target's own"),
+    ]
+    form = structure(session, "t")
+    assert form is not None
+    assert shared_identity(expected_form(SOURCE, "mariadb"), form) == ("user_id",)
+
+
+@pytest.mark.parametrize(
+    ("create", "first"),
+    [
+        (
+            f"{KEYS}, name VARCHAR(20), must INT NOT NULL",
+            "column must is the target's own and has no default",
+        ),
+        (f"{KEYS}, name VARCHAR(9)", "column name is varchar(9), not varchar(20)"),
+        (f"{KEYS}, name VARCHAR(20) UNIQUE", "unique key (name) is the target's own"),
+        ("id INT NOT NULL, user_id INT NOT NULL, name VARCHAR(20)", "unique key (id) is missing"),
+        (f"{KEYS}, name VARCHAR(20) NOT NULL", "column name is NOT NULL, unlike the source"),
+        (f"{KEYS}, name VARCHAR(20), n INT DEFAULT 1 UNIQUE", "unique key (n) is the target's own"),
+        (f"{KEYS}, name VARCHAR(20), n INT AS (user_id % 2) STORED UNIQUE", "unique key (n) is the target's own"),
+        (
+            "id INT PRIMARY KEY COLLATE utf8mb4_general_ci, user_id INT NOT NULL UNIQUE,"
+            " name VARCHAR(20) COLLATE utf8mb4_general_ci",
+            "column name has collation utf8mb4_general_ci, not utf8mb4_bin",
+        ),
+        (
+            "new_id INT AUTO_INCREMENT PRIMARY KEY, id INT, user_id INT NOT NULL, name VARCHAR(20)",
+            "column new_id is the target's own, and no key of both sides tells whose value it is",
+        ),
+    ],
+)  # fmt: skip
+def test_what_would_lose_rows_or_values_is_fatal(session: Session, create: str, first: str) -> None:  # S4-26, R-13
+    assert differences(session, create)[0] == ("fatal", first)
+
+
+def test_an_equal_target_has_no_differences_and_a_missing_one_is_told(session: Session) -> None:  # S4-26
+    source = expected_form(SOURCE, "mariadb")
+    assert structure_differences(source, None) == [StructureDifference("the table is missing", "fatal")]
+    assert differences(session, "id INT PRIMARY KEY, user_id INT NULL, name VARCHAR(20), UNIQUE (user_id)") == [
+        ("harmless", "column user_id is NULL, unlike the source")
+    ]
+
+
+def test_a_column_that_the_target_lacks_or_computes_is_left_to_sync_mode_2(session: Session) -> None:  # S4-27
+    create = "extra INT, id INT PRIMARY KEY, user_id INT AS (id + 1) STORED UNIQUE"
+    assert differences(session, create) == [
+        ("preserve", "column extra is the target's own"),
+        ("partial", "column name is missing: its values would be lost"),
+        ("partial", "column user_id is stored, not plain"),
+    ]
+
+
+PRESERVED = TargetTable(db_name="d", tbl_name="t", preserve=True)
+
+
+def shared(session: Session, create: str, *, sync_mode: int = 1) -> tuple[TableDef, list[str]]:
+    """The definition that both sides share where it is asked for, and what is refused of it."""
+    session.execute(f"CREATE TABLE d.t ({create})")
+    there = structure(session, "t")
+    assert there is not None
+    definition = shape_of(expected_form(SOURCE, "mariadb"), there, PRESERVED, sync_mode).of(SOURCE)
+    return definition, refused(structure_differences(expected_form(definition, "mariadb"), there))
+
+
+def test_with_a_key_of_its_own_the_rows_are_found_by_the_key_of_both(session: Session) -> None:  # S4-26, S4-29
+    definition, left = shared(
+        session,
+        "new_id INT AUTO_INCREMENT PRIMARY KEY, id INT NOT NULL, user_id INT NOT NULL UNIQUE, name VARCHAR(20),"
+        " Note VARCHAR(9) DEFAULT 'x', at TIMESTAMP DEFAULT NOW() ON UPDATE NOW(), twice INT AS (id * 2)",
+    )
+    assert left == []
+    assert definition.identity() == Identity("unique", ("user_id",))
+    assert definition.own == ("new_id", "note", "at", "twice")
+    # What the server fills by itself at each write is not kept.
+    assert definition.kept == ("new_id", "note")
+
+
+def test_columns_left_out_take_their_keys_along(session: Session) -> None:  # S4-27
+    definition, left = shared(session, "id INT PRIMARY KEY, name VARCHAR(20) AS (id) STORED", sync_mode=2)
+    assert ([c.name for c in definition.columns], left) == (["id"], [])
+    assert [key.name for key in definition.unique_keys()] == ["PRIMARY"]
+    assert (definition.own, definition.kept) == (("name",), ())
+
+
+def test_what_is_not_a_matter_of_shape_stays_refused(session: Session) -> None:  # R-13
+    _, left = shared(
+        session, "id BIGINT PRIMARY KEY, user_id INT NOT NULL UNIQUE, name VARCHAR(20) UNIQUE, must INT NOT NULL"
+    )
+    assert left == [
+        "column id is bigint, not int",
+        "column must is the target's own and has no default",
+        "unique key (name) is the target's own",
+    ]
+
+
+def test_shapes_follow_the_windows_ddl() -> None:  # S4-22, S4-23
+    shape = TableShape(own=("note",), kept=("note",))
+    other = table("u", col("id"), keys=(primary("id"),), id=101)
+    truncated, renamed = (table(name, col("id"), keys=(primary("id"),), id=102) for name in ("t", "v"))
+    ddls = Shapes({("d", "T"): shape}).follow(
+        [
+            ddl(Definitions((), (SOURCE, other)), Definitions((), (named(SOURCE, "u"), named(other, "t")))),  # swapped
+            ddl(Definitions((), (named(SOURCE, "u"),)), Definitions((), (replace(truncated, name="u"),))),  # truncated
+            ddl(Definitions((), (replace(truncated, name="u"),)), Definitions((), (renamed,))),
+            ddl(Definitions((), (renamed,)), Definitions((), ())),
+            ddl(Definitions((), ()), Definitions((), (renamed,))),
+        ]
+    )
+    found = [{t.name: t.own for t in (*one.before.tables, *one.after.tables)} for one in ddls]
+    own = ("note",)
+    assert found == [{"t": (), "u": own}, {"u": own}, {"u": own, "v": own}, {"v": own}, {"v": ()}]
+    assert Shapes.from_list(json.loads(json.dumps(Shapes({("d", "T"): shape}).to_list()))).base(SOURCE).kept == own
+
+
+def named(definition: TableDef, name: str) -> TableDef:
+    return replace(definition, name=name)
+
+
+def ddl(before: Definitions, after: Definitions) -> LandedDdl:
+    return LandedDdl(9, 9, 8, 2, 1, 3, "d", "t", "", "", "apply", "", before, after)
