@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from binlake.compare.shape import EXPRESSION, ColumnShape, KeyShape, TableShape, canonical_collation
+from binlake.ddl import bytewise_collation
 from binlake.ddl.collations import Dialect, target_collation
 
 JSON_TYPE = "JSON column: LONGTEXT on the target"
@@ -22,9 +23,10 @@ EXPRESSION_KEY = "expression key: not on the target"
 
 @dataclass(frozen=True)
 class Rules:
-    """The rules for a target of `dialect`: mariadb, mysql or tidb."""
+    """The rules for a target of `dialect` (mariadb, mysql, tidb); `new_collation` as in `compare_state`."""
 
     dialect: Dialect
+    new_collation: bool = True
 
     def differences(self, expected: TableShape, found: TableShape, exempted: Counter[str]) -> Iterator[str]:
         """What differs, as text; exemptions used are added to `exempted`."""
@@ -54,7 +56,8 @@ class Rules:
                 yield f"column {expected.name} is {_null(found)} instead of {_null(expected)}"
 
     def _collation(self, expected: ColumnShape, found: ColumnShape, exempted: Counter[str]) -> Iterator[str]:
-        mapped = canonical_collation(target_collation(expected.collation, self.dialect))
+        name = expected.collation if self.new_collation else bytewise_collation(expected.collation, self.dialect)
+        mapped = canonical_collation(target_collation(name, self.dialect))
         if mapped == found.collation:
             exempted[COLLATION.format(expected.collation, found.collation)] += 1
         else:

@@ -55,15 +55,18 @@ def compare_state(
     *,
     dialect: Dialect = "mariadb",
     ignored: Sequence[str] = ("tidb_binlog",),
+    new_collation: bool = True,
 ) -> Comparison:
     """Compare the target behind `connection` (see `connect`) with `state`; `ignored`: databases left out on the target.
+
+    `new_collation`: that of the source cluster (a capture's meta.json has it).
 
     Raises WireError for a state that cannot be read, pymysql's errors for a target that breaks.
     """
     target = TargetView(connection, dialect, ignored)
     result = Comparison(state.commit_ts, state.step)
     present = target.tables()
-    for difference in _all(state, target, present, Rules(dialect), result):
+    for difference in _all(state, target, present, Rules(dialect, new_collation), result):
         if len(result.differences) < _KEPT:
             result.differences.append(difference)
     return result
@@ -112,13 +115,13 @@ def _table(table: Json, target: TargetView, rules: Rules, result: Comparison) ->
     if names != [column.name for column in found.columns]:
         # Without the same columns the rows cannot be read side by side; the difference is told above.
         return
-    yield from _rows(table, target, result)
+    yield from _rows(table, target, rules.dialect, result)
 
 
-def _rows(table: Json, target: TargetView, result: Comparison) -> Iterator[str]:
+def _rows(table: Json, target: TargetView, dialect: Dialect, result: Comparison) -> Iterator[str]:
     columns, types = table["columns"], table["types"]
     rules = [canonical(kind) for kind in types]
-    expected = Counter(_expected(table, rules, result))
+    expected = Counter(_expected(table, rules, dialect, result))
     seen: Counter[Row] = Counter()
     for raw in target.rows(table["schema"], table["name"], columns, types):
         seen[tuple(rule(value) for rule, value in zip(rules, raw, strict=True))] += 1
@@ -128,14 +131,14 @@ def _rows(table: Json, target: TargetView, result: Comparison) -> Iterator[str]:
         yield f"{table['table']}: {_rows_differ(columns, table.get('order_by') or columns, missing, extra)}"
 
 
-def _expected(table: Json, rules: Sequence[object], result: Comparison) -> Iterator[Row]:
+def _expected(table: Json, rules: Sequence[object], dialect: Dialect, result: Comparison) -> Iterator[Row]:
     for row in table["rows"]:
         if len(row) != len(rules):
             raise WireError("a row of a state has another number of columns", where={"table": table["table"]})
         raw = [from_capture(value) for value in row]
         for kind, value in zip(table["types"], raw, strict=True):
             if value is not None:
-                result.exemptions.update(exemptions(kind, value))
+                result.exemptions.update(exemptions(kind, value, dialect))
         yield tuple(rule(value) for rule, value in zip(rules, raw, strict=True))  # type: ignore[operator]
 
 

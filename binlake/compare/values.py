@@ -12,6 +12,7 @@ from collections.abc import Callable
 from decimal import Decimal, InvalidOperation
 
 from binlake.compare.shape import base_type
+from binlake.ddl.collations import Dialect
 from binlake.errors import WireError
 
 Raw = str | bytes | None
@@ -20,8 +21,9 @@ Raw = str | bytes | None
 FLOAT_DIGITS = "FLOAT shown in exponent form: 6 digits compared"
 ZEROFILL = "ZEROFILL: compared without padding"
 JSON_VALUE = "JSON: compared as a value, not as text"
+JSON_DEEP = "JSON nested deeper than 31 levels: text that MariaDB's own JSON functions refuse"
 
-_HUGE, _TINY = 1e15, 1e-15
+_MARIADB_JSON_LEVELS = 31
 
 
 def from_capture(value: object) -> Raw:
@@ -43,17 +45,25 @@ def canonical(column_type: str) -> Callable[[Raw], str | None]:
     return value
 
 
-def exemptions(column_type: str, raw: Raw) -> tuple[str, ...]:
-    """Which exemptions apply to the recorded value `raw`."""
+def exemptions(column_type: str, raw: Raw, dialect: Dialect = "mariadb") -> tuple[str, ...]:
+    """Which exemptions apply to the recorded value `raw` on a target of `dialect`."""
     found: list[str] = []
     kind = base_type(column_type)
     if "zerofill" in column_type.lower():
         found.append(ZEROFILL)
     if kind == "json":
         found.append(JSON_VALUE)
+        if dialect == "mariadb" and _levels(json.loads(raw or "null")) > _MARIADB_JSON_LEVELS:
+            found.append(JSON_DEEP)
     if kind == "float" and isinstance(raw, str) and _in_exponent_form(float(raw)):
         found.append(FLOAT_DIGITS)
     return tuple(found)
+
+
+def _levels(value: object) -> int:
+    """How deep arrays and objects are nested: 0 for a scalar."""
+    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
+    return 0 if inside is None else 1 + max(map(_levels, inside), default=0)
 
 
 def _string(raw: str | bytes) -> str:
@@ -76,19 +86,24 @@ def _decimal(raw: str | bytes) -> str:
         raise WireError(f"no decimal: {raw!r}") from error
 
 
+def _single(value: float) -> float:
+    return float(struct.unpack("<f", struct.pack("<f", value))[0])
+
+
+# TiDB compares a FLOAT with the limits as 32-bit numbers: that next to 1e15 is 999999986991104.
+_HUGE, _TINY = _single(1e15), _single(1e-15)
+
+
 def _in_exponent_form(value: float) -> bool:
-    return value != 0 and not _TINY <= abs(value) < _HUGE
+    return value != 0 and not _TINY <= abs(_single(value)) < _HUGE
 
 
 def _float(raw: str | bytes) -> str:
     value = float(_string(raw))
     if _in_exponent_form(value):
-        return format(value, ".5e")
+        # Below the least normal number few digits are left: the shortest text of 1.4013e-45 is 1e-45.
+        return format(_single(value), ".5e")
     return repr(_single(value))
-
-
-def _single(value: float) -> float:
-    return float(struct.unpack("<f", struct.pack("<f", value))[0])
 
 
 def _double(raw: str | bytes) -> str:

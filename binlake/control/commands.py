@@ -13,11 +13,12 @@ import sys
 from collections.abc import Iterator, Sequence
 from urllib.parse import quote
 
-from binlake.control.http import Identity, ask
+from binlake.control.http import ask
 from binlake.control.nodes import is_stale, not_taken, shown, table, time_of
 from binlake.errors import Permanent
 from binlake.placement import EtcdClient, NodeStatus, PdClient, Registry
 from binlake.placement.registry import DRAINERS, PUMPS, unknown_node
+from binlake.rpc import Tls
 
 _HEARTBEAT_S = 2.0
 
@@ -27,29 +28,36 @@ def add_option(parser: argparse.ArgumentParser, name: str, **options: object) ->
     parser.add_argument(f"--{name}", f"-{name}", **options)  # type: ignore[arg-type]
 
 
-def add_pd_urls(parser: argparse.ArgumentParser) -> None:
-    """Declare `--pd-urls`."""
+def add_cluster(parser: argparse.ArgumentParser) -> None:
+    """Declare `--pd-urls`, and `--ssl-ca`, `--ssl-cert`, `--ssl-key` for a cluster that speaks TLS."""
     add_option(
         parser, "pd-urls", default="http://127.0.0.1:2379", metavar="URLS", help="PD, comma list (default %(default)s)"
     )
+    for name, text in (
+        ("ca", "authority of the cluster's certificates"),
+        ("cert", "own certificate"),
+        ("key", "its key"),
+    ):
+        add_option(parser, f"ssl-{name}", default="", metavar="FILE", help=f"{text}, PEM; for a cluster with TLS")
 
 
-def add_identity(parser: argparse.ArgumentParser) -> None:
-    """Declare `--ssl-ca`, `--ssl-cert`, `--ssl-key`: for nodes that speak TLS."""
-    for name, text in (("ca", "authority of the node's certificate"), ("cert", "own certificate"), ("key", "its key")):
-        add_option(parser, f"ssl-{name}", default="", metavar="FILE", help=f"{text}, PEM; for a node with TLS")
-
-
-def identity(args: argparse.Namespace) -> Identity:
-    """The files given."""
-    return Identity(args.ssl_ca, args.ssl_cert, args.ssl_key)
+def tls_of(args: argparse.Namespace) -> Tls | None:
+    """The files given; None when there are none."""
+    return Tls.of(args.ssl_ca, args.ssl_cert, args.ssl_key)
 
 
 @contextlib.contextmanager
-def open_registry(pd_urls: str) -> Iterator[Registry]:
-    """The registry behind these URLs."""
-    with contextlib.closing(EtcdClient(pd_urls.split(","))) as etcd:
+def open_registry(args: argparse.Namespace) -> Iterator[Registry]:
+    """The registry of the cluster."""
+    with contextlib.closing(EtcdClient(args.pd_urls.split(","), tls=tls_of(args))) as etcd:
         yield Registry(etcd)
+
+
+@contextlib.contextmanager
+def open_pd(args: argparse.Namespace) -> Iterator[PdClient]:
+    """PD of the cluster."""
+    with contextlib.closing(PdClient(args.pd_urls.split(","), tls=tls_of(args))) as pd:
+        yield pd
 
 
 class _Listing(abc.ABC):
@@ -59,7 +67,7 @@ class _Listing(abc.ABC):
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """PD, what to show, and how."""
-        add_pd_urls(parser)
+        add_cluster(parser)
         add_option(parser, "show-offline-nodes", action="store_true", help="those that left, too")
         add_option(
             parser,
@@ -73,7 +81,7 @@ class _Listing(abc.ABC):
 
     def run(self, args: argparse.Namespace) -> int:
         """Print them."""
-        with open_registry(args.pd_urls) as registry, contextlib.closing(PdClient(args.pd_urls.split(","))) as pd:
+        with open_registry(args) as registry, open_pd(args) as pd:
             nodes = self._nodes(registry)
             now = pd.tso()
         nodes = [node for node in nodes if args.show_offline_nodes or node.state != "offline"]
@@ -112,23 +120,25 @@ class DrainersCommand(_Listing):
 
 
 def _add_node(parser: argparse.ArgumentParser) -> None:
-    add_pd_urls(parser)
+    add_cluster(parser)
     add_option(parser, "node-id", required=True, metavar="NODE", help="its name in the registry")
 
 
-class UpdatePumpCommand:
-    """`binlake update-pump`."""
-
-    help = "rewrite a pump's state in the registry, whatever the pump does (unsafe: see the runbook)"
-
+class _Update:
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Node and state."""
         _add_node(parser)
         add_option(parser, "state", required=True, help="online, pausing, paused, closing or offline")
 
+
+class UpdatePumpCommand(_Update):
+    """`binlake update-pump`."""
+
+    help = "rewrite a pump's state in the registry, whatever the pump does (unsafe: see the runbook)"
+
     def run(self, args: argparse.Namespace) -> int:
         """Rewrite it, and say what that gives up."""
-        with open_registry(args.pd_urls) as registry, contextlib.closing(PdClient(args.pd_urls.split(","))) as pd:
+        with open_registry(args) as registry, open_pd(args) as pd:
             before = registry.set_pump_state(args.node_id, args.state)
             lost = not_taken(before, registry.drainers()) if args.state == "offline" else ""
             alive = before.state == "online" and not is_stale(before, pd.tso(), _HEARTBEAT_S)
@@ -145,19 +155,14 @@ class UpdatePumpCommand:
         return 0
 
 
-class UpdateDrainerCommand:
+class UpdateDrainerCommand(_Update):
     """`binlake update-drainer`."""
 
     help = "rewrite a consumer's state in the registry, whatever it does"
 
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Node and state."""
-        _add_node(parser)
-        add_option(parser, "state", required=True, help="online, pausing, paused, closing or offline")
-
     def run(self, args: argparse.Namespace) -> int:
         """Rewrite it."""
-        with open_registry(args.pd_urls) as registry:
+        with open_registry(args) as registry:
             before = registry.set_drainer_state(args.node_id, args.state)
         print(f"drainer {args.node_id}: {before.state} -> {args.state}")
         if args.state == "offline":
@@ -174,18 +179,17 @@ class _Action:
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """The node."""
         _add_node(parser)
-        add_identity(parser)
 
     def run(self, args: argparse.Namespace) -> int:
         """Ask it; it acts after its answer."""
-        with open_registry(args.pd_urls) as registry:
+        with open_registry(args) as registry:
             node = self._node(registry, args.node_id)
-            self._apply(registry, node, identity(args))
+            self._apply(registry, node, tls_of(args))
         return 0
 
-    def _apply(self, registry: Registry, node: NodeStatus, identity: Identity) -> None:
+    def _apply(self, registry: Registry, node: NodeStatus, tls: Tls | None) -> None:
         del registry
-        ask("PUT", node.host, f"/state/{quote(node.node_id, safe='')}/{self.action}", identity)
+        ask("PUT", node.host, f"/state/{quote(node.node_id, safe='')}/{self.action}", tls)
         print(f"Apply action on node success: {self.action} {node.node_id}")
 
     def _node(self, registry: Registry, node_id: str) -> NodeStatus:
@@ -208,8 +212,8 @@ class OfflinePumpCommand(_Action):
     help = "take a pump out for good: it takes no prewrites, waits for its consumers, and goes offline"
     action = "close"
 
-    def _apply(self, registry: Registry, node: NodeStatus, identity: Identity) -> None:
-        super()._apply(registry, node, identity)
+    def _apply(self, registry: Registry, node: NodeStatus, tls: Tls | None) -> None:
+        super()._apply(registry, node, tls)
         missing = not_taken(node, registry.drainers())
         print("it goes offline when consumers have taken all it holds" + (f"; not yet: {missing}" if missing else ""))
 
@@ -226,14 +230,14 @@ class PauseDrainerCommand(_Action):
             raise unknown_node(DRAINERS + node_id)
         return found.status
 
-    def _apply(self, registry: Registry, node: NodeStatus, identity: Identity) -> None:
+    def _apply(self, registry: Registry, node: NodeStatus, tls: Tls | None) -> None:
         if not node.host:
             raise Permanent(
                 "this consumer is a replication of Binlake: no process to pause",
                 where={"drainer": node.node_id, "state": node.state},
                 hint="pause its DAG in Airflow",
             )
-        super()._apply(registry, node, identity)
+        super()._apply(registry, node, tls)
 
 
 class OfflineDrainerCommand(PauseDrainerCommand):
@@ -242,9 +246,9 @@ class OfflineDrainerCommand(PauseDrainerCommand):
     help = "take a consumer out for good: pumps no longer wait for it"
     action = "close"
 
-    def _apply(self, registry: Registry, node: NodeStatus, identity: Identity) -> None:
+    def _apply(self, registry: Registry, node: NodeStatus, tls: Tls | None) -> None:
         if node.host:
-            super()._apply(registry, node, identity)
+            super()._apply(registry, node, tls)
             return
         # A replication has no process: its entry is all there is of it (S0-74).
         registry.set_drainer_state(node.node_id, "offline")

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 from pathlib import Path
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from binlake import tso
-from binlake.control.commands import add_option, add_pd_urls
+from binlake.control.commands import add_cluster, add_option, open_pd
 from binlake.errors import ConfigError
-from binlake.placement import PdClient
 
 
 class GenerateMetaCommand:
@@ -20,7 +18,7 @@ class GenerateMetaCommand:
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """PD, the folder, and a time zone for people."""
-        add_pd_urls(parser)
+        add_cluster(parser)
         add_option(
             parser, "data-dir", type=Path, default=Path("binlog_position"), help="folder of the file `savepoint`"
         )
@@ -28,7 +26,7 @@ class GenerateMetaCommand:
 
     def run(self, args: argparse.Namespace) -> int:
         """Write it and print it."""
-        with contextlib.closing(PdClient(args.pd_urls.split(","))) as pd:
+        with open_pd(args) as pd:
             ts = pd.tso()
         lines = [f"commitTS = {ts}"]
         if args.time_zone:

@@ -6,7 +6,7 @@ import argparse
 import json
 from typing import Any
 
-from binlake.control.commands import add_identity, add_option, add_pd_urls, identity, open_registry
+from binlake.control.commands import add_cluster, add_option, open_registry, tls_of
 from binlake.control.http import ask
 from binlake.placement.registry import PUMPS, unknown_node
 
@@ -28,17 +28,16 @@ class TxnCommand:
         outcome.add_argument("--commit-ts", type=_ts, metavar="TS", help="it committed at TS")
         outcome.add_argument("--rolled-back", action="store_true", help="it was rolled back: its rows are dropped")
         for one in (show, resolve):
-            add_pd_urls(one)
-            add_identity(one)
+            add_cluster(one)
             add_option(one, "pump", required=True, metavar="NODE", help="node id of the pump that holds it")
 
     def run(self, args: argparse.Namespace) -> int:
         """Ask the pump."""
-        with open_registry(args.pd_urls) as registry:
+        with open_registry(args) as registry:
             entry = registry.pump(args.pump)
         if entry is None:
             raise unknown_node(PUMPS + args.pump)
-        own = identity(args)
+        own = tls_of(args)
         if args.action == "show":
             found = ask("GET", entry.status.host, f"/debug/binlog/{args.ts}?format=json", own)["data"]
             print(json.dumps(found) if args.json else _words(found))

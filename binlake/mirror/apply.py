@@ -135,7 +135,7 @@ class _Run:
         if not replica.exists():
             replica.create(effect.table, at)
             return
-        reshaper = Reshaper(effect.source, effect.table)
+        reshaper = Reshaper(effect.source, effect.table, effect.renamed)
         appended = reshaper.appended()
         if reshaper.same_layout():
             return
@@ -158,7 +158,7 @@ class _Run:
         if version is None:
             self._replica(name).create(effect.table, at)
             return
-        rows = Reshaper(effect.source, effect.table).batches(iter(source.batches(version)))
+        rows = Reshaper(effect.source, effect.table, effect.renamed).batches(iter(source.batches(version)))
         self._replica(name).fill(effect.table, rows, at)
 
     def _drop(self, _effect: Effect, name: Name, _at: int, _behind: bool) -> None:
@@ -172,7 +172,7 @@ class _Run:
         replica = self._replica(name)
         since, until = self._plan.segments.bounds(segment)
         self._touched.add(name)
-        if replica.position() >= until - 1:
+        if replica.position() >= until - 1 and not self._only_ddl(replica, segment, until - 1):
             return
         if not replica.exists():
             replica.create(table, since - 1)
@@ -184,6 +184,13 @@ class _Run:
         for net, last in _chunks(slices):
             replica.merge_keyed(table, net, until - 1 if last else None)
             self._done.rows += net.num_rows
+
+    def _only_ddl(self, replica: Replica, segment: int, end: int) -> bool:
+        """True when the position is that of the segment's own DDL, and its rows, which ran ahead, are still to come."""
+        ddl = self._plan.ddls[segment - 1] if segment else None
+        if ddl is None or ddl.since >= ddl.commit_ts or replica.position() != end or ddl.commit_ts != end:
+            return False
+        return not replica.has_merged(end)
 
 
 def _slices(net: Iterable[pa.RecordBatch]) -> Iterator[tuple[tuple[int, str, str], pa.Table]]:

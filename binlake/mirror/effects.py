@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from binlake.ddl.tokens import tokenize
 from binlake.schema import Action, TableDef
 from binlake.window.definitions import LandedDdl
 
@@ -18,11 +20,16 @@ _NEW_ID = frozenset({Action.PARTITION_BY, Action.REMOVE_PARTITIONING, Action.EXC
 
 @dataclass(frozen=True)
 class Effect:
-    """`kind` on the mirror of `table`; `source` is the definition before (alter, copy)."""
+    """`kind` on the mirror of `table`; `source` is the definition before (alter, copy).
+
+    `renamed`: former name by new name (lower case) of columns that the DDL names so: a CHANGE that converts gives a new
+    column id too, and nothing else tells whose values it holds.
+    """
 
     kind: Kind
     table: TableDef
     source: TableDef | None = None
+    renamed: Mapping[str, str] = field(default_factory=dict)
 
 
 def effects(ddl: LandedDdl) -> list[Effect]:
@@ -31,6 +38,8 @@ def effects(ddl: LandedDdl) -> list[Effect]:
     after = [table for table in ddl.after.tables if table.kind == "table"]
     named = {_name(table) for table in after}
     found = [effect for table in after for effect in _writes(ddl.action, before, table)]
+    if renamed := _renamed(ddl.query):
+        found = [replace(effect, renamed=renamed) for effect in found]
     return found + [Effect("drop", table) for table in before if _name(table) not in named]
 
 
@@ -47,6 +56,15 @@ def _writes(action: int, before: list[TableDef], table: TableDef) -> list[Effect
         return [Effect("truncate", table, same_name)]
     recovered = action in (Action.RECOVER_TABLE, Action.RECOVER_SCHEMA)
     return [Effect("recover" if recovered else "create", table)]
+
+
+def _renamed(query: str) -> dict[str, str]:
+    """Former name by new name of each `CHANGE [COLUMN] former new …`."""
+    tokens = tokenize(query)
+    starts = [
+        at + 1 + tokens[at + 1].is_word("COLUMN") for at in range(len(tokens) - 3) if tokens[at].is_word("CHANGE")
+    ]
+    return {tokens[at + 1].value.lower(): tokens[at].value.lower() for at in starts}
 
 
 def _name(table: TableDef) -> tuple[str, str]:

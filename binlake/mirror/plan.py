@@ -5,12 +5,12 @@ A component has its own segments (only its own DDL cut it), so a DDL elsewhere c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from binlake.mirror.versions import MirrorVersion
 from binlake.schema import TableDef
-from binlake.window.definitions import Cell, LandedDdl, Segments, WindowDefinitions, cell
+from binlake.window.definitions import FILTERED, Cell, LandedDdl, Segments, WindowDefinitions, cell
 
 Name = tuple[str, str]
 """(db, table) as written."""
@@ -43,11 +43,10 @@ def mirror_plan(
     ddls: Iterable[LandedDdl],
     touched: Iterable[Name],
     known: Mapping[Name, MirrorVersion],
-    keeps: Callable[[str, str], bool],
 ) -> MirrorPlan:
-    """The plan for (lo, hi]: `touched` tables have row changes; DDL of tables that `keeps` refuses are left out."""
+    """The plan for (lo, hi]: `touched` tables have row changes; DDL that a filter left out are passed over."""
     touched = sorted(set(touched))
-    relevant = [ddl for ddl in ddls if any(keeps(*name) for name in _names(ddl))]
+    relevant = [ddl for ddl in ddls if ddl.reason != FILTERED and _names(ddl)]
     groups = _components([*([name] for name in touched), *(_names(ddl) for ddl in relevant)])
     plans, cells = [], []
     for number in sorted(set(groups.values())):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
-from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
+from decimal import ROUND_HALF_EVEN, ROUND_HALF_UP, Decimal, InvalidOperation
 
 from binlake.codec.floats import double_text, float_text
 from binlake.codec.writers import decimal_layout
@@ -47,7 +47,7 @@ def _conversion(source: ColumnInfo, target: ColumnInfo) -> Callable[[str], str]:
     if target.is_binary:
         return _to_binary(target, lambda text: bytes.fromhex(text))
     if target.tp in _NUMBERS:
-        return _to_number(target)
+        return _to_number(source, target)
     if target.tp in t.MOMENTS:
         return lambda text: _moment(text, target.fsp)
     return (lambda text: text[:10]) if target.tp in t.DATES else str
@@ -67,14 +67,17 @@ def _to_binary(target: ColumnInfo, read: Callable[[str], bytes] = str.encode) ->
     return lambda text: read(text).ljust(width, b"\0").hex().upper()
 
 
-def _to_number(target: ColumnInfo) -> Callable[[str], str]:
+def _to_number(source: ColumnInfo, target: ColumnInfo) -> Callable[[str], str]:
     if target.tp == t.FLOAT:
         return lambda text: float_text(float(text))
     if target.tp == t.DOUBLE:
         return lambda text: double_text(float(text))
     scale = decimal_layout(target)[1] if target.tp == t.NEWDECIMAL else 0
     step = Decimal(1).scaleb(-scale)
-    return lambda text: format(Decimal(text.strip()).quantize(step, ROUND_HALF_UP), "f")
+    # A FLOAT or DOUBLE becomes an integer by C's rint, so 6.5 is 6; a DECIMAL or a text of 6.5 is 7.
+    even = source.tp in (t.FLOAT, t.DOUBLE) and target.tp != t.NEWDECIMAL
+    rounding = ROUND_HALF_EVEN if even else ROUND_HALF_UP
+    return lambda text: format(Decimal(text.strip()).quantize(step, rounding), "f")
 
 
 def _moment(text: str, fsp: int) -> str:

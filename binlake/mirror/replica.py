@@ -57,6 +57,12 @@ class Replica:
         history = [] if table is None else table.history()
         return next((int(c["version"]) for c in history if UPTO in c and int(c[UPTO]) <= commit_ts), None)
 
+    def has_merged(self, upto: int) -> bool:
+        """True when rows were merged up to exactly `upto`, not only a DDL done there."""
+        table = self._open()
+        history = [] if table is None else table.history()
+        return any(c.get("operation") == "MERGE" and int(c.get(UPTO, -1)) == upto for c in history)
+
     def create(self, table: TableDef, upto: int) -> None:
         """An empty mirror of `table`; what a former table of that name held stays in the older versions."""
         self._overwrite(pa.RecordBatchReader.from_batches(schema_of(table), []), upto)
@@ -169,8 +175,24 @@ class Replica:
         """Join small files now and then; rows and position stay."""
         table = self._require()
         if table.version() and table.version() % COMPACT_EVERY == 0:
-            table.optimize.compact()
+            self._compact(table)
             self._table = None
+
+    def upkeep(self, *, join: bool) -> dict[str, int]:
+        """Join small files when wanted, drop those that left the table beyond its retention; how many of each."""
+        table = self._open()
+        if table is None:
+            return {"joined": 0, "dropped": 0}
+        joined = self._compact(table) if join else 0
+        # Lite: by the log, with the retention that the table was made with.
+        dropped = table.vacuum(dry_run=False, full=False)
+        self._table = None
+        return {"joined": joined, "dropped": len(dropped)}
+
+    def _compact(self, table: DeltaTable) -> int:
+        """Files that were joined; the new version says how far it is complete, as every other does."""
+        told = CommitProperties(custom_metadata={UPTO: str(self.position())})
+        return int(table.optimize.compact(commit_properties=told)["numFilesRemoved"])
 
     def _open(self) -> DeltaTable | None:
         if self._table is None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 import pyarrow as pa
 
-from binlake.codec.batch import key_text
+from binlake.codec import key_text
 from binlake.codec.writers import filled_text
 from binlake.mirror.recast import recast, text_form
 from binlake.mirror.types import (
@@ -67,12 +68,14 @@ def _column_texts(column: ColumnInfo, rows: pa.Table, kept: pa.MapArray) -> list
 class Reshaper:
     """Rows of the mirror of `before` as rows of the mirror of `after`: columns by id, else by name (R-19).
 
+    `renamed`: former name by new name, of columns that a CHANGE gave a new id as well.
+
     New columns get their origin default. A text that the new type cannot hold stays in `_text`; `unfit` counts them.
     """
 
-    def __init__(self, before: TableDef, after: TableDef) -> None:
+    def __init__(self, before: TableDef, after: TableDef, renamed: Mapping[str, str] = MappingProxyType({})) -> None:
         self._before, self._after = before, after
-        self._sources = {c.name: _source(c, before) for c in after.row_columns}
+        self._sources = {c.name: _source(c, before, renamed) for c in after.row_columns}
         self._copies: dict[str, int] = {}
         self.unfit = 0
 
@@ -124,6 +127,7 @@ class Reshaper:
         return number
 
 
-def _source(column: ColumnInfo, before: TableDef) -> ColumnInfo | None:
+def _source(column: ColumnInfo, before: TableDef, renamed: Mapping[str, str]) -> ColumnInfo | None:
     by_id = next((c for c in before.row_columns if c.id == column.id), None)
-    return by_id or next((c for c in before.row_columns if c.name.lower() == column.name.lower()), None)
+    name = column.name.lower()
+    return by_id or next((c for c in before.row_columns if c.name.lower() == renamed.get(name, name)), None)

@@ -70,12 +70,17 @@ _TYPES: dict[int, Callable[[ColumnInfo], pa.DataType]] = {
 def schema_of(table: TableDef) -> pa.Schema:
     """The mirror's columns: what a row change carries (no virtual columns), then Binlake's own."""
     own = [
-        pa.field(COMMIT_TS, pa.int64()),
-        pa.field(ROWKEY, pa.string()),
-        pa.field(COPY, pa.int32()),
-        pa.field(TEXT, TEXT_TYPE),
+        _own(COMMIT_TS, pa.int64(), "commit_ts of the last change of the row"),
+        _own(ROWKEY, pa.string(), "JSON array of the identity's texts: primary key, unique key, else the whole row"),
+        _own(COPY, pa.int32(), "0; equal rows of a table without a key are numbered 0, 1, ..."),
+        _own(TEXT, TEXT_TYPE, "texts of the values that the typed column cannot hold, by column"),
     ]
     return pa.schema([*(pa.field(c.name, arrow_type(c)) for c in table.row_columns), *own])
+
+
+def _own(name: str, kind: pa.DataType, comment: str) -> pa.Field:
+    # delta-rs puts it where Spark's DESCRIBE finds it.
+    return pa.field(name, kind, metadata={"comment": comment})
 
 
 def parse(column: ColumnInfo, texts: pa.Array) -> tuple[pa.Array, dict[int, str]]:
@@ -152,11 +157,28 @@ def _bounded(text: str, low: int, high: int) -> int:
 
 def texts_of(column: ColumnInfo, values: pa.Array, unfit: Sequence[str | None]) -> list[str | None]:
     """Canonical texts of a mirror's `values`; `unfit` has the text of each row from `_text`, where there is one."""
+    texts = None if any(unfit) else _cast(column, values)
+    if texts is not None:
+        found: list[str | None] = texts.to_pylist()
+        return found
     show = _shower(column, values.type)
     return [
         kept if kept is not None else None if value is None else show(value)
         for value, kept in zip(values.to_pylist(), unfit, strict=True)
     ]
+
+
+def _cast(column: ColumnInfo, values: pa.Array) -> pa.Array | None:
+    """The texts of types that Arrow itself writes as they must be, without an object per value; else None."""
+    kind = values.type
+    if pa.types.is_timestamp(kind):
+        # What is in UTC is shown so; six digits are cut to those of the column.
+        texts = pc.cast(pc.cast(values, pa.timestamp("us")), pa.string())
+        return pc.utf8_slice_codeunits(texts, 0, 19 + (column.fsp + 1 if column.fsp else 0))
+    # Smaller decimals than 0.000001 get an exponent.
+    plain = pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_date(kind)
+    plain = plain or (pa.types.is_decimal(kind) and kind.scale <= 6)
+    return pc.cast(values, pa.string()) if plain and column.tp != t.YEAR else None
 
 
 def _shower(column: ColumnInfo, kind: pa.DataType) -> Callable[[Any], str]:

@@ -5,23 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-import pyarrow as pa
 import pyarrow.dataset as ds
 
 from binlake.lake.control import ControlTable
 from binlake.lake.paths import LakePaths
+from binlake.lake.tables import MIRROR_HEAD, MIRROR_VERSION
 
-SCHEMA = pa.schema(
-    [
-        ("db", pa.string()),
-        ("table", pa.string()),
-        ("delta_version", pa.int64()),
-        ("lo", pa.int64()),
-        ("hi", pa.int64()),
-        ("dropped", pa.bool_()),
-        ("inexact", pa.string()),
-    ]
-)
+HEAD_EVERY = 512
+"""Rows of mirror_version after which heads are written anew: bounds what one window reads, however old the lake."""
 
 
 @dataclass(frozen=True)
@@ -45,21 +36,56 @@ class MirrorVersions:
     """Reads and extends `mirror_version`."""
 
     def __init__(self, paths: LakePaths) -> None:
-        self._table = ControlTable(paths.table("mirror_version"), SCHEMA, "Delta version of each mirror by commit_ts")
+        self._table = ControlTable(paths.table("mirror_version"), MIRROR_VERSION)
+        self._heads = ControlTable(paths.table("mirror_head"), MIRROR_HEAD)
 
     def record(self, versions: Sequence[MirrorVersion]) -> None:
-        """Append; rows of a window recorded twice by a rerun are harmless: the newest of a hi counts."""
+        """Append; rows of a window recorded twice by a rerun are harmless: the newest of a hi counts.
+
+        Caller holds the lake's lock `mirror` and comes with rising hi. A death behind the append costs nothing: heads
+        are only a short cut to what the rows say.
+        """
+        if not versions:
+            return
         self._table.append([asdict(version) for version in versions])
+        upto = max(version.hi for version in versions)
+        heads = self._heads.rows()
+        seen = max((head["upto"] for head in heads), default=-1)
+        newer = self._table.arrow(("hi",), ds.field("hi") > seen).num_rows
+        if newer > HEAD_EVERY + len(heads):
+            self._heads.replace([{**asdict(version), "upto": upto} for version in self.latest().values()])
 
     def at(self, db: str, table: str, ts: int) -> MirrorVersion | None:
         """The newest version whose hi is at or below `ts`; None when there is none yet."""
         where = (ds.field("db") == db) & (ds.field("table") == table) & (ds.field("hi") <= ts)
-        rows = self._table.rows(where=where)
-        return MirrorVersion(**max(rows, key=lambda row: (row["hi"], row["delta_version"]))) if rows else None
+        hi = self._table.greatest("hi", where)
+        if hi is None:
+            return None
+        rows = self._table.rows(where=where & (ds.field("hi") == hi))
+        return MirrorVersion(**max(rows, key=lambda row: row["delta_version"]))
+
+    def after(self, db: str, table: str, ts: int) -> MirrorVersion | None:
+        """The oldest version whose hi is above `ts`; None when there is none yet."""
+        where = (ds.field("db") == db) & (ds.field("table") == table) & (ds.field("hi") > ts)
+        rows = self._table.arrow(where=where).sort_by("hi")
+        return MirrorVersion(**rows.slice(0, 1).to_pylist()[0]) if rows.num_rows else None
+
+    def of(self, db: str, table: str) -> list[MirrorVersion]:
+        """All versions of a table that is there, the oldest first."""
+        where = (ds.field("db") == db) & (ds.field("table") == table) & ~ds.field("dropped")
+        return [MirrorVersion(**row) for row in self._table.arrow(where=where).sort_by("hi").to_pylist()]
 
     def latest(self) -> dict[tuple[str, str], MirrorVersion]:
         """The newest version of each table."""
-        newest: dict[tuple[str, str], MirrorVersion] = {}
-        for row in sorted(self._table.rows(), key=lambda row: (row["hi"], row["delta_version"])):
+        heads = self._heads.rows()
+        upto = max((head.pop("upto") for head in heads), default=-1)
+        newest = {(head["db"], head["table"]): MirrorVersion(**head) for head in heads}
+        rows = self._table.rows(where=ds.field("hi") >= upto)
+        for row in sorted(rows, key=lambda row: (row["hi"], row["delta_version"])):
             newest[row["db"], row["table"]] = MirrorVersion(**row)
         return newest
+
+    def tidy(self) -> dict[str, int]:
+        """As ControlTable.tidy, of both tables."""
+        heads, rows = self._heads.tidy(), self._table.tidy()
+        return {name: heads[name] + rows[name] for name in rows}

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from binlake.capture import Capture
 from binlake.compare import expected_states
 from binlake.compare.shape import EXPRESSION, KeyShape, canonical_type, parse_create
-from binlake.compare.values import canonical, exemptions, from_capture
+from binlake.compare.values import JSON_DEEP, canonical, exemptions, from_capture
 from binlake.errors import WireError
 
 CAPTURES = Path(__file__).parents[1] / "captures"
@@ -115,6 +115,23 @@ def test_exemptions_are_told_per_value() -> None:
     assert exemptions("int(8) unsigned zerofill", "7")
     assert exemptions("json", "{}")
     assert not exemptions("double", "1e300")
+
+
+def test_json_that_mariadb_cannot_read_is_told() -> None:
+    deep = ["[" * levels + "]" * levels for levels in (31, 32)]
+    assert [JSON_DEEP in exemptions("json", value) for value in deep] == [False, True]
+    assert JSON_DEEP in exemptions("json", '{"a":' * 32 + "1" + "}" * 32)
+    assert JSON_DEEP not in exemptions("json", deep[1], "mysql")
+
+
+def test_the_float_next_to_a_limit_has_the_form_that_tidb_gives_it() -> None:
+    # TiDB's limits are 32-bit numbers: it shows 999999986991104 as 1e15, and the one next to 1e-15 in full.
+    rule = canonical("float")
+    assert rule("999999986991104") == rule("1e15")
+    assert rule("0.0000000000000010000000036274937") != rule("1.00001e-15")
+    assert rule("1e-45") == rule("1.4013e-45")
+    assert exemptions("float", "1e15")
+    assert not exemptions("float", "0.0000000000000010000000036274937")
 
 
 def test_what_is_no_value_of_a_capture_is_refused() -> None:

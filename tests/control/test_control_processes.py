@@ -79,14 +79,18 @@ socket = "{socket}"
     assert unknown.stderr.count("\n") == 1
 
 
-def test_a_pump_with_tls_is_asked_with_a_certificate(tmp_path: Path, pd: PlacementDriver) -> None:
+@pytest.mark.parametrize("pd_too", [False, True])
+def test_a_cluster_with_tls_is_asked_with_a_certificate(tmp_path: Path, pd_too: bool) -> None:
     tls = certificate(tmp_path)
     files = (f"-ssl-ca={tls.ca}", f"-ssl-cert={tls.cert}", f"-ssl-key={tls.key}")
-    where = ("--addr", "127.0.0.1:0", "--node-id", "p1", "--data-dir", str(tmp_path / "data"), "--pd-urls", pd.url)
-    with pump(*where, *files, "-cert-allowed-cn", "binlake") as process:
-        plain = binlake("pause-pump", "-pd-urls", pd.url, "-node-id", "p1")
-        assert plain.returncode == 1
-        assert process.poll() is None
-        done = binlake("pause-pump", "-pd-urls", pd.url, "-node-id", "p1", *files)
-        assert (done.returncode, done.stderr) == (0, "")
-        assert process.wait(30) == 0
+    with PlacementDriver(tmp_path / "pd", tls=tls if pd_too else None) as pd:
+        assert pd.url.startswith("https://" if pd_too else "http://")
+        where = ("--addr", "127.0.0.1:0", "--node-id", "p1", "--data-dir", str(tmp_path / "data"), "--pd-urls", pd.url)
+        with pump(*where, *files, "-cert-allowed-cn", "binlake") as process:
+            if not pd_too:  # a PD that speaks TLS is only found silent, after ten seconds
+                plain = binlake("pause-pump", "-pd-urls", pd.url, "-node-id", "p1")
+                assert plain.returncode == 1
+                assert process.poll() is None
+            done = binlake("pause-pump", "-pd-urls", pd.url, "-node-id", "p1", *files)
+            assert (done.returncode, done.stderr) == (0, "")
+            assert process.wait(30) == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -140,6 +141,32 @@ def test_a_crash_between_two_segments_is_finished_by_the_rerun(
     assert mirrors.rows(wider) == [{"w": "1", "x": None}, {"w": "2", "x": "9"}]
 
 
+@pytest.mark.parametrize("key", [True, False])
+def test_rows_that_ran_ahead_of_a_ddl_at_the_windows_end_are_merged_once(mirrors: Mirrors, key: bool) -> None:
+    #
+    bag = table(2, "b", "id", key=key)
+    wider = table(2, "b", "id", "v", key=key)
+    added = replace(ddl(10, Action.ADD_COLUMN, [bag], [wider]), since=7)
+    plan = ComponentPlan(0, Segments(0, 10, (7,)), (added,), {("d", "b", 0): bag, ("d", "b", 1): wider}, mirrors.known)
+    for _ in range(3):
+        first, ahead = {"id": "1"}, {"id": "2", "v": "9"}
+        mirrors.apply(plan, change(0, bag, "insert", first, 3), change(1, wider, "insert", ahead, 8))
+    assert mirrors.rows(wider) == [{"id": "1", "v": None}, {"id": "2", "v": "9"}]
+
+
+def test_a_compaction_keeps_the_version_that_a_moment_is_read_from(mirrors: Mirrors) -> None:
+    #
+    for lo in (0, 10, 20):
+        mirrors.apply(
+            mirrors.plan(lo, lo + 10, [], {0: [A]}), change(0, A, "insert", {"id": str(lo), "v": "1"}, lo + 5)
+        )
+    replica = Replica(mirrors.paths.mirror("d", "a"), 30)
+    before = replica.version
+    assert replica.upkeep(join=True)["joined"] == 3
+    assert replica.version == before + 1 == replica.version_at(30)
+    assert replica.position() == 30
+
+
 def _power_cut(*_: object) -> None:
     raise ConnectionAbortedError("power cut")
 
@@ -181,7 +208,7 @@ def test_tables_that_a_ddl_links_are_one_component_and_others_are_not() -> None:
     z = table(8, "z", "id", key=False)
     created = ddl(6, Action.CREATE_TABLE, [], [z])
     definitions = WindowDefinitions(SchemaState(), [ddl(1, Action.CREATE_TABLE, [], [A, B]), rename, created])
-    plan = mirror_plan(1, 10, definitions, [rename, created], [("d", "a"), ("d", "b")], {}, lambda _db, _table: True)
+    plan = mirror_plan(1, 10, definitions, [rename, created], [("d", "a"), ("d", "b")], {})
     assert plan.component["d", "a"] == plan.component["d", "c"]
     assert len(set(plan.component.values())) == 3
     starts = {c.number: c.segments.starts for c in plan.components}

@@ -98,6 +98,8 @@ CHANGES = [
     (info(t.VARCHAR, flen=10), info(t.LONG), " 42", "42"),
     (info(t.NEWDECIMAL, flen=10, decimal=3), info(t.NEWDECIMAL, flen=10, decimal=1), "1.250", "1.3"),
     (info(t.NEWDECIMAL, flen=10, decimal=1), info(t.LONG), "-2.5", "-3"),
+    (info(t.DOUBLE), info(t.LONG), "6.5", "6"),
+    (info(t.FLOAT), info(t.LONG), "7.5", "8"),
     (info(t.DATE), DATETIME3, "2024-01-02", "2024-01-02 00:00:00.000"),
     (info(t.DATETIME, decimal=6), DATETIME3, "2024-12-31 23:59:59.999500", "2025-01-01 00:00:00.000"),
     (DATETIME3, info(t.DATE), "2024-01-02 03:04:05.678", "2024-01-02"),

@@ -1,0 +1,58 @@
+"""How far a backfill is: an event in the table `window` for each window that it has behind it (MISSION U-23, U-24).
+
+A backfill is known by its name; one that was stopped goes on behind its last window, one that has ended begins anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from binlake.errors import ConfigError
+from binlake.lake.windowlog import WindowEvent, WindowLog
+
+STAGE = "backfill"
+_FINISHED = "finished"
+
+Bounds = tuple[int, int]
+
+
+class BackfillProgress:
+    """The backfill `name` over (lo, hi]. Caller holds the lake's lock `backfill`."""
+
+    def __init__(self, windows: WindowLog, name: str, lo: int, hi: int) -> None:
+        self._windows, self.name, self._lo, self._hi = windows, name, lo, hi
+
+    def left(self) -> list[Bounds]:
+        """The landed windows that overlap the range, cut to it, but for those that are done.
+
+        Raises ConfigError when the range is not within what has landed.
+        """
+        landed = self._windows.landed((self._lo, self._hi)) if self._lo < self._hi else []
+        if not landed or landed[0][0] > self._lo or landed[-1][1] < self._hi:
+            known = self._windows.landed_range()
+            raise ConfigError(
+                "the range is not within what has landed",
+                where={"from": self._lo, "to": self._hi, "landed": f"{known[0]}-{known[1]}" if known else "nothing"},
+                hint="a range is from (exclusive) to (inclusive); wait for the window that ends at or behind it",
+            )
+        cut = [(max(lo, self._lo), min(hi, self._hi)) for lo, hi in landed]
+        done = self._done()
+        return [bounds for bounds in cut if bounds not in done]
+
+    def done(self, bounds: Bounds, rows: int, seconds: float, detail: Mapping[str, Any]) -> None:
+        """One window is behind."""
+        self._windows.record(WindowEvent(STAGE, *bounds, "done", rows, seconds, self.name, detail=detail))
+
+    def finish(self, detail: Mapping[str, Any]) -> None:
+        """All are."""
+        self._windows.record(WindowEvent(STAGE, self._lo, self._hi, _FINISHED, run_id=self.name, detail=detail))
+
+    def _done(self) -> set[Bounds]:
+        found: set[Bounds] = set()
+        for event in self._windows.events(run_id=self.name, stage=STAGE):
+            if event["state"] == _FINISHED:
+                found.clear()
+            else:
+                found.add((event["lo"], event["hi"]))
+        return found

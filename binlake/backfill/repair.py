@@ -1,0 +1,104 @@
+"""Brings every key that a range touched to its state at the target's checkpoint, window by window of the range.
+
+The target is held for one window at a time, so a schedule goes on between them: each window is repaired to the
+checkpoint of its own moment, and never to an older one (MISSION C-05, hazards R-01).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import structlog
+
+from binlake.backfill.progress import BackfillProgress, Bounds
+from binlake.backfill.touched import Touched, touched
+from binlake.config import Replication
+from binlake.downstream.holding import TargetHold
+from binlake.errors import IncompleteWindow, Transient
+from binlake.filter import Rules
+from binlake.lake.audit import Audit
+from binlake.lake.paths import LakePaths
+from binlake.verify.repairing import Repaired, hold, keys_of, repair_keys
+from binlake.verify.run import VerifyOptions, verify
+from binlake.verify.tables import tables_at
+
+log = structlog.get_logger(__name__)
+
+MOST_DIFFERENCES = 1_000_000
+"""Rows of tables compared whole that are mended at once."""
+_ASK_EVERY_S = 0.5
+
+
+def repair_range(
+    replication: Replication,
+    progress: BackfillProgress,
+    *,
+    wait_s: float = 0.0,
+    hook: Callable[[str], None] | None = None,
+) -> Repaired:
+    """Repair what is left of the range; what was done, summed. Raises what `repair_keys` raises, IncompleteWindow."""
+    total = Repaired(0)
+    for bounds in progress.left():
+        began = time.monotonic()
+        with held(replication, wait_s, hook=hook) as target:
+            done = _window(replication, bounds, target)
+        detail = {"keys": done.keys, "different": done.different, "checkpoint": str(done.commit_ts), "gone": done.gone}
+        detail["unknown"] = done.unknown
+        progress.done(bounds, done.rows, time.monotonic() - began, detail)
+        log.info("window repaired", lo=bounds[0], hi=bounds[1], rows=done.rows, **detail)
+        total = _sum(total, done)
+    return total
+
+
+@contextmanager
+def held(replication: Replication, wait_s: float, *, hook: Callable[[str], None] | None = None) -> Iterator[TargetHold]:
+    """The target, waited for up to `wait_s` seconds while somebody applies. Raises LeaseHeld, Transient then."""
+    deadline = time.monotonic() + wait_s
+    while True:
+        try:
+            target = hold(replication, hook=hook).__enter__()
+            break
+        except Transient:
+            if time.monotonic() >= deadline:
+                raise
+            time.sleep(_ASK_EVERY_S)
+    try:
+        yield target
+    finally:
+        target.__exit__()
+
+
+def _window(replication: Replication, bounds: Bounds, target: TargetHold) -> Repaired:
+    ts = target.checkpoint().commit_ts
+    paths = LakePaths.of(replication)
+    merged = Audit(paths, Rules.of(replication)).range()[1]
+    if bounds[1] > merged:
+        raise IncompleteWindow("a window of the range is not merged yet", where={"to": bounds[1], "merged": merged})
+    found = touched(replication, *bounds, ts, tables_at(replication, paths, ts))
+    done = repair_keys(replication, found.sorted_keys(), target)
+    if found.whole:
+        done = _sum(done, _whole(replication, found, target))
+    done.gone += [".".join(name) for name in sorted(found.gone)]
+    return done
+
+
+def _whole(replication: Replication, found: Touched, target: TargetHold) -> Repaired:
+    """Tables whose keys of the range say nothing today: every row is compared."""
+    names = tuple(".".join(name) for name in sorted(found.whole))
+    compared = verify(replication, VerifyOptions(tables=names, max_differences=MOST_DIFFERENCES, fresh=True))
+    tables = tables_at(replication, LakePaths.of(replication), compared.commit_ts)
+    done = repair_keys(replication, keys_of(compared.differences, tables), target)
+    if not compared.listed_all or any(table.unlisted for table in compared.tables):
+        raise Transient("more rows differ than are mended at once", where={"tables": names}, hint="run it again")
+    unknown = [f"{table.db}.{table.table}" for table in compared.tables if table.inexact]
+    return replace(done, keys=compared.rows, unknown=[*done.unknown, *unknown])
+
+
+def _sum(one: Repaired, other: Repaired) -> Repaired:
+    return Repaired(
+        other.commit_ts, one.keys + other.keys, one.different + other.different, one.rows + other.rows,
+        [*one.gone, *other.gone], [*one.unknown, *other.unknown],
+    )  # fmt: skip

@@ -1,0 +1,189 @@
+"""A new change that undoes a range of commit_ts: on the source, from where it travels on, or on the target alone.
+
+Nothing is undone that somebody built upon: a key changed again behind the range, or a row that is not as the lake knows
+it, stops it unless forced (DESIGN 4). A DDL behind the start of the range always does: rows of two definitions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from binlake.config import Replication
+from binlake.errors import ConfigError, Permanent
+from binlake.filter import Rules
+from binlake.lake.audit import Audit
+from binlake.lake.ddls import landed_ddls
+from binlake.lake.paths import LakePaths
+from binlake.lake.rowhistory import RowVersion, changes
+from binlake.lake.schemas import SchemaHistory
+from binlake.rowchange.undo import Undo, undo_changes
+from binlake.schema import TableDef
+from binlake.verify.differences import Difference, Row, RowsOfTable
+from binlake.verify.order import AnyKey
+from binlake.verify.sqlside import SqlTable
+from binlake.window.definitions import Base, filled_key
+from binlake.window.targets import Naming, TargetTables
+
+Side = Literal["source", "target"]
+Name = tuple[str, str]
+
+MOST_CHANGES = 500_000
+"""Row changes of one rollback: it is one transaction, held in memory."""
+_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class TableUndo:
+    """What is undone of one table, whose definition now is `table` (under that side's name)."""
+
+    table: TableDef
+    undos: tuple[Undo, ...]
+
+
+@dataclass(frozen=True)
+class Rollback:
+    """The undo of (lo, hi], planned with all that is known up to `known`; `later`: keys that were changed behind hi."""
+
+    lo: int
+    hi: int
+    known: int
+    side: Side
+    tables: tuple[TableUndo, ...]
+    later: tuple[str, ...] = field(default=())
+
+    @property
+    def keys(self) -> int:
+        """Keys that are set back."""
+        return sum(len(table.undos) for table in self.tables)
+
+
+def plan_rollback(replication: Replication, lo: int, hi: int, known: int, side: Side) -> Rollback:
+    """The undo of (lo, hi] on `side`, where changes up to `known` are to be reckoned with.
+
+    Raises ConfigError (an empty or too large range, rows that filters hid), Permanent (a DDL since lo), LostRange.
+    """
+    _require_whole(replication)
+    paths = LakePaths.of(replication)
+    first, merged = Audit(paths).range()
+    if not first <= lo < hi <= min(known, merged):
+        raise ConfigError(
+            "the range cannot be undone: it must lie within what the lake holds and what has been applied",
+            where={"from": lo, "to": hi, "lake": f"{first}-{merged}", "applied": known},
+        )
+    at_source = side == "source"
+    inside, behind = changes(paths, lo, hi, at_source=at_source), changes(paths, hi, known, at_source=at_source)
+    if len(inside) > MOST_CHANGES:
+        raise ConfigError(f"{len(inside)} row changes are more than one rollback takes", hint="take a smaller range")
+    state = SchemaHistory(paths).state_at(known)
+    base: Base = state if at_source else TargetTables(state, Naming(Rules.of(replication)))
+    own, later = _by_table(inside), _by_table(behind)
+    naming = Naming(Rules.of(replication))
+    shown = [naming.table(*name) if at_source else name for name in own]
+    _require_no_ddl(paths, lo, known, shown, at_source=at_source)
+    undone, again = [], []
+    for name, rows in sorted(own.items()):
+        table = _definition(base, name)
+        identity, filled = table.identity(), filled_key(table)
+        undos = undo_changes([row.event() for row in rows], identity, filled)
+        undone.append(TableUndo(table, tuple(undos)))
+        # A change that leaves a row as it was is a later change all the same.
+        touched = {key for row in later.get(name, ()) for key in (row.key, row.new_key)}
+        again += [f"{'.'.join(name)} {undo.key}" for undo in undos if undo.key in touched]
+    return Rollback(lo, hi, known, side, tuple(undone), tuple(again))
+
+
+def require_not_built_upon(plan: Rollback) -> None:
+    """Raises Permanent when a key was changed again behind the range."""
+    if plan.later:
+        shown = ", ".join(plan.later[:_SHOWN]) + (", ..." if len(plan.later) > _SHOWN else "")
+        raise Permanent(
+            f"{len(plan.later)} keys were changed again behind the range: {shown}",
+            where={"from": plan.lo, "to": plan.hi},
+            hint="undo the later changes too (a later --to), or say --force: the later values of these keys are lost",
+        )
+
+
+def differences(undo: TableUndo, current: SqlTable, *, force: bool) -> list[Difference]:
+    """What must change on the server that `current` reads. Raises Permanent for rows that are not as the lake has them.
+
+    With `force` they are set back whatever they are.
+    """
+    if undo.table.identity().kind == "row":
+        return [_counted(undo.table, one) for one in undo.undos]
+    columns = undo.table.identity().columns
+    keys: list[AnyKey] = [[image[name] for name in columns] for one in undo.undos for image in [_image(one)]]
+    there = current.rows_of_keys(keys)
+    if not force:
+        _require_known(undo, there)
+    return RowsOfTable(undo.table, _full(undo.table, (one.before for one in undo.undos)), there).differences()
+
+
+def _require_known(undo: TableUndo, there: Sequence[Row]) -> None:
+    strange = RowsOfTable(undo.table, _full(undo.table, (one.after for one in undo.undos)), list(there)).differences()
+    if strange:
+        raise Permanent(
+            f"{len(strange)} rows are not as the range left them, such as {strange[0]}",
+            where={"table": f"{undo.table.db}.{undo.table.name}"},
+            hint="somebody changed them since: look at them, or say --force",
+        )
+
+
+def _image(undo: Undo) -> Row:
+    image = undo.before if undo.before is not None else undo.after
+    assert image is not None
+    return image
+
+
+def _full(table: TableDef, rows: Iterable[Row | None]) -> list[Row]:
+    names = dict.fromkeys(column.name for column in table.row_columns)
+    return [{**names, **row} for row in rows if row is not None]
+
+
+def _counted(table: TableDef, undo: Undo) -> Difference:
+    kind: Literal["missing", "extra"] = "missing" if undo.before is not None else "extra"
+    return Difference(table.db, table.name, undo.key, kind, (), undo.before, undo.after, undo.copies)
+
+
+def _by_table(rows: Iterable[RowVersion]) -> dict[Name, list[RowVersion]]:
+    found: dict[Name, list[RowVersion]] = {}
+    for row in rows:
+        found.setdefault((row.db, row.table), []).append(row)
+    return found
+
+
+def _definition(base: Base, name: Name) -> TableDef:
+    found = base.find(*name)
+    if found is None:
+        raise Permanent("a table of the range is gone since", where={"table": ".".join(name)})
+    return found
+
+
+def _require_no_ddl(paths: LakePaths, lo: int, known: int, own: Iterable[Name], *, at_source: bool) -> None:
+    names = {(db.lower(), table.lower()) for db, table in own}
+    for ddl in landed_ddls(paths, lo, known):
+        # The source knows nothing of what was injected at the target.
+        touched = () if at_source and ddl.decision == "injected" else sorted(ddl.tables)
+        for db, table in touched:
+            if (db.lower(), table.lower()) in names:
+                text = (ddl.query or ddl.sql)[:200]
+                raise Permanent(
+                    "a DDL changed a table since the start of the range: its rows cannot be set back as they were",
+                    where={"table": f"{db}.{table}", "ddl": text, "commit_ts": ddl.commit_ts},
+                    hint="restore the state at a time elsewhere: `binlake backfill replay`, `binlake audit table`",
+                )
+
+
+def _require_whole(replication: Replication) -> None:
+    rules = {
+        "filters": replication.filters,
+        "expression-filter": replication.expression_filter,
+        "filter.ignore-txn-commit-ts": replication.filter.ignore_txn_commit_ts,
+    }
+    hidden = [key for key, found in rules.items() if found]
+    if hidden:
+        raise ConfigError(
+            f"with {hidden[0]} the lake does not hold every change of a row, so none can be undone",
+            hint="undo it at the source by other means; the lake's part is in `binlake audit`",
+        )

@@ -1,0 +1,107 @@
+"""Which keys of the target a range of commit_ts touched, as the target identifies its rows at its checkpoint.
+
+More keys than were touched do no harm, since each is brought to its state at the checkpoint; one too few would. So a
+table whose key has become another since is named whole (hazards R-01, R-18).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+
+from binlake.config import Replication
+from binlake.filter import Rules
+from binlake.lake.audit import Audit
+from binlake.lake.dataset import dataset
+from binlake.lake.paths import LakePaths
+from binlake.lake.rowhistory import between
+from binlake.lake.schemas import SchemaHistory
+from binlake.mirror.recast import text_form
+from binlake.schema import TableDef
+from binlake.verify.order import AnyKey
+from binlake.verify.tables import Name, VerifiedTable
+from binlake.window.targets import Naming
+
+_COLUMNS = ("db", "table", "table_id", "key", "new_key")
+
+
+@dataclass
+class Touched:
+    """`keys` by table of the target; tables to be looked at `whole`; those `gone` since, by their name then."""
+
+    keys: dict[Name, set[tuple[str | None, ...]]] = field(default_factory=dict)
+    whole: set[Name] = field(default_factory=set)
+    gone: set[Name] = field(default_factory=set)
+
+    def sorted_keys(self) -> dict[Name, list[AnyKey]]:
+        """The keys in an order of their own."""
+        return {name: sorted(keys, key=repr) for name, keys in sorted(self.keys.items())}
+
+
+def touched(replication: Replication, lo: int, hi: int, ts: int, tables: Iterable[VerifiedTable]) -> Touched:
+    """What the row changes with lo < commit_ts <= hi touched of `tables`, those of the target at `ts`."""
+    return _Reader(replication, lo, hi, ts, tables).all()
+
+
+class _Reader:
+    def __init__(self, replication: Replication, lo: int, hi: int, ts: int, tables: Iterable[VerifiedTable]) -> None:
+        self._paths = LakePaths.of(replication)
+        self._bounds = (lo, hi)
+        self._tables = {(one.table.db.lower(), one.table.name.lower()): one for one in tables}
+        rules = Rules.of(replication)
+        self._audit, self._naming = Audit(self._paths, rules), Naming(rules)
+        self._state = SchemaHistory(self._paths).state_at(ts)
+
+    def all(self) -> Touched:
+        found = Touched()
+        for (db, name, table_id), keys in self._by_table():
+            now = self._now(table_id, (db, name))
+            if now is None:
+                found.gone.add((db, name))
+            elif self._same_identity((db, name), now.table):
+                found.keys.setdefault(now.name, set()).update(keys)
+            else:
+                found.whole.add(now.name)
+        for whole in found.whole:
+            found.keys.pop(whole, None)
+        return found
+
+    def _now(self, table_id: int, then: Name) -> VerifiedTable | None:
+        """The target's table that has the rows now: it may have been renamed, or made anew under its old name."""
+        source = self._state.table(table_id)
+        names = [then] if source is None else [self._naming.table(source.db, source.name), then]
+        return next(
+            (self._tables[key] for db, name in names if (key := (db.lower(), name.lower())) in self._tables), None
+        )
+
+    def _same_identity(self, then: Name, now: TableDef) -> bool:
+        """True when keys were written then as they are now."""
+        definitions = self._audit.definitions(*then, *self._bounds)
+        return all(_identity(definition) == _identity(now) for definition in definitions)
+
+    def _by_table(self) -> Iterator[tuple[tuple[str, str, int], set[tuple[str | None, ...]]]]:
+        keys: dict[tuple[str, str, int], set[tuple[str | None, ...]]] = {}
+        data = dataset(DeltaTable(self._paths.table("mutation")))
+        for batch in data.to_batches(columns=list(_COLUMNS), filter=between(*self._bounds)):
+            rows = pa.Table.from_batches([batch])
+            for place in rows.group_by(["db", "table", "table_id"]).aggregate([]).to_pylist():
+                own = rows.filter(_equal(rows, place))
+                texts = {*own.column("key").to_pylist(), *own.column("new_key").to_pylist()} - {None}
+                name = (place["db"], place["table"], place["table_id"])
+                keys.setdefault(name, set()).update(tuple(json.loads(text)) for text in texts)
+        yield from sorted(keys.items())
+
+
+def _equal(rows: pa.Table, place: dict[str, object]) -> pa.ChunkedArray:
+    masks = [pc.equal(rows.column(name), value) for name, value in place.items()]
+    return pc.and_(pc.and_(masks[0], masks[1]), masks[2])
+
+
+def _identity(table: TableDef) -> tuple[object, ...]:
+    columns = ((name, table.column(name)) for name in table.identity().columns)
+    return table.identity().kind, tuple((name.lower(), column and text_form(column)) for name, column in columns)

@@ -1,0 +1,102 @@
+"""Carries a rollback out: in one transaction at the source, or on the target under its lease; or writes it to a file.
+
+Rows are read and locked first, so what is undone is what was looked at. On the target alone the checkpoint becomes
+inconsistent, since the target is then not the source (DESIGN 3.8).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+
+from binlake.backfill.rollback import Rollback, TableUndo, differences, plan_rollback, require_not_built_upon
+from binlake.config import Replication
+from binlake.ddl.collations import Dialect
+from binlake.downstream.holding import TargetHold
+from binlake.downstream.presence import Presence, verify
+from binlake.downstream.rows import run_batch
+from binlake.downstream.session import Session
+from binlake.filter import Rules
+from binlake.lake.audit import Audit
+from binlake.lake.paths import LakePaths
+from binlake.statement import BatchLimits, StatementBatch
+from binlake.verify.chunks import ChunkPlan, Cuts
+from binlake.verify.differences import Difference
+from binlake.verify.fixes import fix_batches
+from binlake.verify.fixfile import FixFile
+from binlake.verify.run import source_of
+from binlake.verify.sqlside import SqlTable
+from binlake.verify.whole import require_no_own_columns
+
+
+def rollback_target(
+    replication: Replication, lo: int, hi: int, held: TargetHold, *, force: bool
+) -> tuple[Rollback, int]:
+    """Undo (lo, hi] on the target that is `held`; the plan and the rows changed."""
+    target = replication.sql_target()
+    ts = held.checkpoint().commit_ts
+    plan = _plan(replication, lo, hi, ts, "target", force)
+    batches = _batches(plan.tables, held.session, target.db_type, target.batch, force=force)
+    return plan, held.apply(batches, ts, consistent=False)
+
+
+def rollback_source(replication: Replication, lo: int, hi: int, *, force: bool) -> tuple[Rollback, int]:
+    """Undo (lo, hi] at the source, by a transaction that travels on like any other; the plan and the rows changed."""
+    known = Audit(LakePaths.of(replication), Rules.of(replication)).range()[1]
+    plan = _plan(replication, lo, hi, known, "source", force)
+    source = source_of(replication)
+    with closing(Session(source)) as probe:
+        dialect = dialect_of(probe)
+    with closing(Session(source.model_copy(update={"db_type": dialect}))) as session:
+        session.begin()
+        batches = _batches(plan.tables, session, dialect, source.batch, force=force, lock=True)
+        with Presence() as presence:
+            for batch in batches:
+                run_batch(session, batch)
+                presence.expect(batch)
+            for checks in presence.groups(session.max_packet()):
+                verify(session, checks)
+        # A lost answer is not repeated: the rows are looked at again by whoever runs this again.
+        session.commit()
+    return plan, sum(batch.rows for batch in batches)
+
+
+def rollback_file(
+    replication: Replication, lo: int, hi: int, path: Path, ts: int, *, force: bool
+) -> tuple[Rollback, int]:
+    """Write the undo of (lo, hi] on the target, at checkpoint `ts`, to `path`; nothing is changed."""
+    target = replication.sql_target()
+    plan = _plan(replication, lo, hi, ts, "target", force)
+    with closing(Session(target)) as session:
+        batches = _batches(plan.tables, session, target.db_type, target.batch, force=force)
+    FixFile(replication.name, ts, tuple(batches), "rollback").write(path)
+    return plan, sum(batch.rows for batch in batches)
+
+
+def dialect_of(session: Session) -> Dialect:
+    """Which server it is, by its version."""
+    version = str(session.rows("SELECT VERSION()")[0][0]).lower()
+    if "tidb" in version:
+        return "tidb"
+    return "mariadb" if "mariadb" in version else "mysql"
+
+
+def _plan(replication: Replication, lo: int, hi: int, known: int, side: str, force: bool) -> Rollback:
+    plan = plan_rollback(replication, lo, hi, known, "source" if side == "source" else "target")
+    if not force:
+        require_not_built_upon(plan)
+    return plan
+
+
+def _batches(
+    tables: Sequence[TableUndo], session: Session, dialect: Dialect, rows: int, *, force: bool, lock: bool = False
+) -> list[StatementBatch]:
+    found: list[Difference] = []
+    require_no_own_columns(session, [undo.table for undo in tables], dialect)
+    for undo in tables:
+        place = (undo.table.db, undo.table.name)
+        current = SqlTable(session, ChunkPlan(undo.table, dialect, Cuts()), [place], lock=lock)
+        found += differences(undo, current, force=force)
+    limits = BatchLimits.of(rows, session.max_packet())
+    return fix_batches([undo.table for undo in tables], found, dialect, limits)

@@ -1,0 +1,28 @@
+"""Finishes the open window from target and relay files alone: no lake, no Spark, no source (S3-09)."""
+
+from __future__ import annotations
+
+from binlake.config.model import Replication
+from binlake.downstream import ApplyResult, apply_window
+from binlake.downstream.marks import marks_of
+from binlake.errors import CheckpointConflict, ConfigError
+from binlake.recover.trigger import Verdict
+from binlake.relay import RelayLog
+
+
+def finish_from_relay(replication: Replication, verdict: Verdict, log_dir: str = "") -> ApplyResult:
+    """Apply what is left of the open window of `verdict`; `log_dir` instead of `relay.log-dir`.
+
+    Raises LostRange before anything is written when the files are not whole, and what `apply_window` raises.
+    """
+    relay, target = RelayLog.of(replication, log_dir), replication.target
+    if relay is None or target is None:
+        raise ConfigError("this replication keeps no relay files", hint="give --log-dir, or set `relay.log-dir`")
+    opened = verdict.opened
+    if opened is None or opened.window is None or opened.manifest is None:
+        raise CheckpointConflict("no window is open", where={"task": replication.name})
+    window = relay.window(opened.window, opened.manifest)
+    marks = marks_of(replication.loopback, replication.name)
+    result = apply_window(target, window.manifest, window, marks=marks)
+    relay.applied(result.hi)
+    return result

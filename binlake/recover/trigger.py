@@ -1,0 +1,102 @@
+"""Recovery is for one case alone: PD cannot be reached and the target's checkpoint is not consistent (S3-10, S3-12).
+
+PD is asked first, and nothing else of the source is ever contacted; the target is only read.
+"""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Literal
+
+from binlake.config.model import Replication
+from binlake.downstream.checkpoint import Checkpoint, CheckpointTable
+from binlake.downstream.progress import Progress, read_progress
+from binlake.downstream.session import Session
+from binlake.downstream.tables import tables_exist
+from binlake.errors import CheckpointConflict
+from binlake.placement import pd_answers
+
+State = Literal["pd-answers", "nothing-to-do", "recover"]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What is to be done, and `reason` for people.
+
+    `pd-answers`: the source is there, the next window mends the target. `nothing-to-do`: PD cannot be reached, and the
+    target is consistent or was never begun. `recover`: PD cannot be reached, and the target is not consistent.
+    `commit_ts` is the checkpoint's (0: none, or not looked at); `opened` the window to be finished, None when nobody
+    knows of one.
+    """
+
+    state: State
+    reason: str
+    commit_ts: int = 0
+    opened: Progress | None = None
+
+    @property
+    def window(self) -> tuple[int, int] | None:
+        """(lo, hi) of the window to be finished."""
+        return None if self.opened is None else self.opened.window
+
+
+def judge(replication: Replication) -> Verdict:
+    """Whether `replication` is to be recovered. Writes nothing.
+
+    Raises ConfigError without a target, Permanent when PD answers and refuses, TargetUnavailable, TargetRefused.
+    """
+    replication.sql_target(hint="without one there is nothing to recover")
+    if pd_answers(replication.source):
+        return Verdict("pd-answers", "PD answers: the next window goes on from what the target holds")
+    checkpoint, progress = _stand(replication)
+    if checkpoint is None:
+        return Verdict("nothing-to-do", "PD cannot be reached; nothing was ever applied to the target")
+    ts = checkpoint.commit_ts
+    if checkpoint.consistent:
+        return Verdict("nothing-to-do", f"PD cannot be reached; the target equals the source at {ts}", ts)
+    opened = progress if progress is not None and progress.is_open else None
+    return Verdict("recover", f"PD cannot be reached, and the target was left half-way behind {ts}", ts, opened)
+
+
+def is_consistent(replication: Replication) -> bool:
+    """Whether no row above the target's checkpoint can be there."""
+    checkpoint, _ = _stand(replication)
+    return checkpoint is not None and checkpoint.consistent
+
+
+def require_consistent(replication: Replication, ran: str, *, rolled_forward: bool = False) -> Checkpoint:
+    """The checkpoint behind a recovery that did what `ran` says; `rolled_forward`: with all that is landed.
+
+    Raises CheckpointConflict when rows above it may still be on the target.
+    """
+    checkpoint, progress = _stand(replication)
+    if checkpoint is None or not checkpoint.consistent:
+        more = (
+            "the lake ends below what was written there: bring back a newer copy of it, or wait for the source, and run"
+            " this again; else compare the target with a copy of the source (verify) and mend what differs"
+        )
+        raise CheckpointConflict(
+            f"{ran}, and rows of later windows may be on the target: its checkpoint was set back, or another writer"
+            " left it",
+            where={
+                "commit_ts": checkpoint.commit_ts if checkpoint else "none",
+                "exit_ts": progress.exit_ts if progress else "none",
+            },
+            hint=more if rolled_forward else "apply what is landed up to exit_ts: `binlake recover --roll-forward`",
+        )
+    return checkpoint
+
+
+def _stand(replication: Replication) -> tuple[Checkpoint | None, Progress | None]:
+    """The checkpoint and our own progress. The cluster is the configured one, else that of our progress."""
+    target = replication.sql_target()
+    with closing(Session(target)) as session:
+        schema = target.checkpoint_schema
+        has_progress = tables_exist(session, schema)
+        # Both as they were at one moment: a finalize may be at work.
+        session.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        session.begin()
+        progress = read_progress(session, schema, replication.name) if has_progress else None
+        cluster = replication.source.expected_cluster or (progress.cluster_id if progress else 0)
+        return CheckpointTable(schema, cluster).read(session), progress

@@ -1,0 +1,207 @@
+"""Write ahead: a window's statements are durable here before the first of them reaches the target (DESIGN 3.10, S3-08).
+
+A file is closed at `max-file-size`, only behind a whole batch; it is deleted once the checkpoint has passed its window,
+but never the newest one. Sources: tidb-binlog 1.9, 5.9.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import IO
+from urllib.parse import quote
+
+import structlog
+
+from binlake.config.model import Replication, Target
+from binlake.downstream.segments import SegmentPlan, StatementSource
+from binlake.errors import ConfigError, LostRange
+from binlake.relay.files import (
+    RelayFile,
+    folder_lock,
+    listed,
+    make_folders,
+    publish,
+    remove_unfinished,
+    sync_names,
+    writing,
+)
+from binlake.relay.items import Item, batch_item, end, head
+from binlake.relay.reader import RelayWindow, written_with
+from binlake.relay.records import packed
+from binlake.statement.batch import Phase
+from binlake.window.manifest import ApplyManifest
+
+log = structlog.get_logger(__name__)
+
+Check = Callable[[], None]
+"""Asked between two batches; raises when the run must stop."""
+
+
+class RelayLog:
+    """The relay files of one replication and target, in `folder`, made when it is needed below `log_dir`."""
+
+    def __init__(self, log_dir: Path, folder: Path, max_file_size: int) -> None:
+        self.folder = folder
+        self._log_dir = log_dir
+        self._max_file_size = max_file_size
+
+    @classmethod
+    def of(cls, replication: Replication, log_dir: str = "") -> RelayLog | None:
+        """Those of `replication` (below `log_dir` instead of its `relay.log-dir`, if given); None: it keeps none.
+
+        Raises ConfigError for what is no folder that is there.
+        """
+        place = log_dir or replication.relay.log_dir
+        if not place or replication.target is None:
+            return None
+        if "://" in place:
+            raise ConfigError(
+                "relay files are kept in a folder, such as a mounted share",
+                where={"log-dir": place},
+                hint="mount the store, or leave `relay.log-dir` empty: the lake has the statements too",
+            )
+        root = Path(place).expanduser().absolute()
+        if not root.is_dir():
+            # Made here, it would lie on this machine's own disk, and the files would miss on the share.
+            raise ConfigError(
+                "the folder for relay files is not there",
+                where={"log-dir": root},
+                hint="is the share mounted? Make the folder once by hand, inside of the share",
+            )
+        folder = root / replication.name / _folder_name(replication.target)
+        return cls(root, folder, replication.relay.max_file_size)
+
+    def write_ahead(self, manifest: ApplyManifest, source: StatementSource, check: Check) -> None:
+        """Make the whole window durable, unless it is already. Raises Transient (it cannot be written), LeaseHeld."""
+        make_folders(self._log_dir, self.folder)
+        with folder_lock(self.folder):
+            if self._has(manifest):
+                # The try that wrote them may have failed between their names and the folder.
+                sync_names(self.folder)
+            else:
+                self._write(manifest, source, check)
+
+    def window(self, bounds: tuple[int, int], digest: str) -> RelayWindow:
+        """The window (lo, hi] as it was written ahead with the manifest of `digest`. Raises LostRange."""
+        return RelayWindow.find(self.folder, bounds, digest)
+
+    def applied(self, commit_ts: int) -> None:
+        """Delete the files of windows at or below the checkpoint `commit_ts`, all but the newest file."""
+        try:
+            passed = [file for file in listed(self.folder)[:-1] if file.hi <= commit_ts]
+        except OSError as error:
+            log.warning("relay_files_not_deleted", folder=str(self.folder), error=str(error))
+        else:
+            self._delete(passed)
+
+    def _delete(self, files: list[RelayFile]) -> None:
+        for file in files:
+            try:
+                file.path.unlink(missing_ok=True)
+            except OSError as error:
+                # The window is safe whatever becomes of these; the next one tries again.
+                log.warning("relay_file_not_deleted", file=str(file.path), error=str(error))
+
+    def _has(self, manifest: ApplyManifest) -> bool:
+        if not self._files_of(manifest):
+            return False
+        try:
+            self.window((manifest.lo, manifest.hi), manifest.digest())
+        except LostRange as error:
+            log.info("relay_written_again", window=manifest.window, reason=error.message)
+            return False
+        return True
+
+    def _files_of(self, manifest: ApplyManifest) -> list[RelayFile]:
+        with writing(self.folder):
+            return [file for file in listed(self.folder) if (file.lo, file.hi) == (manifest.lo, manifest.hi)]
+
+    def _write(self, manifest: ApplyManifest, source: StatementSource, check: Check) -> None:
+        failed = written_with(self._files_of(manifest), manifest.digest())
+        with writing(self.folder):
+            remove_unfinished(self.folder)
+            newest = listed(self.folder)[-1:]
+        with _Writer(self.folder, manifest, self._max_file_size, newest[0].index + 1 if newest else 1) as writer:
+            plans = source.segments()
+            for plan in plans:
+                self._write_segment(writer, source, plan, check)
+            writer.end(plans)
+            publish(writer.files)
+        self._delete(failed)
+        log.info("relay_written", window=manifest.window, files=len(writer.files), batches=writer.batches)
+
+    def _write_segment(self, writer: _Writer, source: StatementSource, plan: SegmentPlan, check: Check) -> None:
+        # Its DDL is part of the plan.
+        for phase in (*plan.phases, Phase.ORDERED):
+            for batch in source.batches(plan.number, phase):
+                check()
+                writer.batch(batch_item(batch))
+
+
+def _folder_name(target: Target) -> str:
+    """`HOST-PORT-SCHEMA`, safe as a file name, another one for each target and checkpoint schema."""
+    host, schema = quote(target.host.lower(), safe=""), quote(target.checkpoint_schema, safe="")
+    # Read from its end it is unique: neither the schema nor the port has a `-`.
+    return f"{host}-{target.port}-{schema.replace('-', '%2D')}"
+
+
+class _Writer:
+    """The files of one window while they are written, gone when that fails. `index`: of the first one."""
+
+    def __init__(self, folder: Path, manifest: ApplyManifest, max_file_size: int, index: int) -> None:
+        self.files: list[RelayFile] = []
+        self.batches = 0
+        self._folder = folder
+        self._manifest = manifest
+        self._max_file_size = max_file_size
+        self._first = index
+        self._open: IO[bytes] | None = None
+
+    def __enter__(self) -> _Writer:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            if self._open is not None:
+                # Closing writes what is left of it, which fails once more on a full disk.
+                with suppress(OSError):
+                    self._open.close()
+            try:
+                remove_unfinished(self._folder)
+            except OSError as error:
+                # What failed first is what is told; the next writer removes them.
+                log.warning("relay_unfinished_not_deleted", folder=str(self._folder), error=str(error))
+
+    def batch(self, item: Item) -> None:
+        """Add a batch, whole into one file. Raises Transient."""
+        with writing(self._folder):
+            if self._open is None or self._open.tell() >= self._max_file_size:
+                self._close()
+                self._open = self._begin()
+            self._open.write(packed(item))
+        self.batches += 1
+
+    def end(self, plans: list[SegmentPlan]) -> None:
+        """The last record; everything is on disk when it returns. Raises Transient."""
+        with writing(self._folder):
+            if self._open is None:
+                self._open = self._begin()
+            self._open.write(packed(end(len(self.files), self.batches, plans)))
+            self._close()
+
+    def _begin(self) -> IO[bytes]:
+        file = RelayFile(self._first + len(self.files), self._manifest.lo, self._manifest.hi, self._folder)
+        opened = file.unfinished.open("wb")
+        self.files.append(file)
+        opened.write(packed(head(self._manifest, len(self.files))))
+        return opened
+
+    def _close(self) -> None:
+        if self._open is not None:
+            self._open.flush()
+            os.fsync(self._open.fileno())
+            self._open.close()
+            self._open = None

@@ -1,0 +1,173 @@
+"""A window read back from its relay files: verified whole, down to the digest that its manifest pins, before any use.
+
+What is damaged or missing is told with the file and the range of commit_ts, and nothing reaches the target (S3-13).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import structlog
+
+from binlake.downstream.segments import SegmentPlan
+from binlake.errors import ImmutableWindow, LostRange, WireError
+from binlake.relay.files import RelayFile, listed
+from binlake.relay.items import FORMAT, Item, batch_of, segment_of
+from binlake.relay.records import Damaged, record_at, records
+from binlake.statement.batch import StatementBatch
+from binlake.statement.sealed import INDEX, index_digest
+from binlake.window.manifest import ApplyManifest, window_name
+
+log = structlog.get_logger(__name__)
+
+_HINT = "bring the files back from a copy, or finish the window from the lake (docs/recover.md)"
+
+
+class _Head(NamedTuple):
+    """What the first record of `file` says."""
+
+    file: RelayFile
+    part: int
+    manifest: ApplyManifest
+
+
+class _Place(NamedTuple):
+    file: RelayFile
+    offset: int
+
+
+class RelayWindow:
+    """The pinned statements of one window (a StatementSource). Made by `find`."""
+
+    def __init__(self, manifest: ApplyManifest, files: list[RelayFile]) -> None:
+        self.manifest = manifest
+        self._files = files
+        self._index: list[dict[str, Any]] = []
+        self._places: dict[tuple[int, int], list[_Place]] = {}
+        self._segments = [segment_of(item) for item in self._verified()]
+        self._require_pinned()
+
+    @classmethod
+    def find(cls, folder: Path, window: tuple[int, int], digest: str) -> RelayWindow:
+        """The window (lo, hi] with the manifest of `digest` (SHA-256, hex) in `folder`. Raises LostRange.
+
+        The newest try that is whole counts: one that is damaged takes nothing from those before it.
+        """
+        try:
+            files = [file for file in listed(folder) if (file.lo, file.hi) == window]
+        except OSError as error:
+            raise _none(
+                f"the folder of relay files cannot be read: {error.strerror}", folder, window, digest
+            ) from error
+        tries, unread = _tries(files, digest)
+        for damage in unread.values():
+            log.warning("relay_file_set_aside", reason=damage.message, **damage.where)
+        failures = dict(unread)
+        for found in sorted(tries, key=lambda found: -found[-1].file.index):
+            try:
+                return cls(found[0].manifest, _complete(found, unread))
+            except LostRange as error:
+                log.warning("relay_try_not_whole", reason=error.message, **error.where)
+                failures[found[-1].file] = error
+        if not failures:
+            raise _none("no relay file holds this window as the target opened it", folder, window, digest)
+        # The newest is the one that somebody may still mend.
+        raise failures[max(failures)]
+
+    def segments(self) -> list[SegmentPlan]:
+        """All segments in order."""
+        return list(self._segments)
+
+    def batches(self, segment: int, phase: int) -> Iterator[StatementBatch]:
+        """The batches of a phase in the order they were written. Raises LostRange."""
+        for file, offset in self._places.get((segment, phase), []):
+            try:
+                yield batch_of(record_at(file.path, offset))
+            except (Damaged, OSError) as error:
+                raise _lost(f"a relay file cannot be read: {error}", file) from error
+
+    def _verified(self) -> list[Item]:
+        """Read everything once; the segments of the last record."""
+        last: Item = {}
+        for file in self._files:
+            try:
+                for record in records(file.path):
+                    last = record.value
+                    if last["kind"] == "batch":
+                        self._note(file, record.offset, batch_of(last))
+            except (Damaged, OSError, ImmutableWindow) as error:
+                raise _lost(f"a relay file is damaged: {error}", file) from error
+        if last.get("kind") != "end" or last["parts"] != len(self._files):
+            raise _lost("a relay file of this window is missing behind this one", self._files[-1])
+        segments: list[Item] = last["segments"]
+        self._index += [_row({**i["ddl"], "whole_ts": int(i["ddl"]["whole_ts"])}) for i in segments if i["ddl"]]
+        return segments
+
+    def _note(self, file: RelayFile, offset: int, batch: StatementBatch) -> None:
+        self._index.append(_row({name: getattr(batch, name) for name in INDEX}))
+        self._places.setdefault((batch.segment, batch.phase), []).append(_Place(file, offset))
+
+    def _require_pinned(self) -> None:
+        if index_digest(self._index) != self.manifest.statement:
+            raise _lost("the relay files do not hold the statements that the manifest pins", self._files[0])
+
+
+def _row(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: values[name] for name in INDEX} | {"phase": int(values["phase"])}
+
+
+def written_with(files: list[RelayFile], digest: str) -> list[RelayFile]:
+    """Those of `files` whose head says the manifest of `digest`."""
+    return [head.file for found in _tries(files, digest)[0] for head in found]
+
+
+def _tries(files: list[RelayFile], digest: str) -> tuple[list[list[_Head]], dict[RelayFile, LostRange]]:
+    """The files with the manifest of `digest` by the try that wrote them, and those whose head cannot be read."""
+    tries: dict[int, list[_Head]] = {}
+    unread: dict[RelayFile, LostRange] = {}
+    for file in files:
+        try:
+            head = _head(file)
+        except LostRange as error:
+            unread[file] = error
+        else:
+            if head.manifest.digest() == digest:
+                # The files of a try are numbered in a row, and so are its parts.
+                tries.setdefault(file.index - head.part, []).append(head)
+    return list(tries.values()), unread
+
+
+def _complete(found: list[_Head], unread: Mapping[RelayFile, LostRange]) -> list[RelayFile]:
+    """The files of one try, without a gap up to the last that is there. Raises LostRange."""
+    for number, (file, part, _) in enumerate(found, 1):
+        if part != number:
+            missing = replace(file, index=file.index - part + number)
+            raise unread.get(missing) or _lost(f"the relay file {missing.path.name} is missing", file)
+    return [head.file for head in found]
+
+
+def _head(file: RelayFile) -> _Head:
+    try:
+        item = record_at(file.path, 0)
+        if (item["kind"], item["format"]) == ("window", FORMAT):
+            return _Head(file, item["part"], ApplyManifest.from_json(item["manifest"]))
+    except (Damaged, OSError, KeyError, TypeError, WireError) as error:
+        raise _lost(f"a relay file is damaged: {error!r}", file) from error
+    raise _lost(f"a relay file of another format: {item['kind']} {item['format']}", file)
+
+
+def _none(what: str, folder: Path, window: tuple[int, int], digest: str) -> LostRange:
+    return LostRange(
+        what, where={"folder": folder, "window": window_name(*window), "manifest": digest[:12]}, hint=_HINT
+    )
+
+
+def _lost(what: str, file: RelayFile) -> LostRange:
+    return LostRange(
+        what,
+        where={"file": file.path, "window": window_name(file.lo, file.hi)},
+        hint=_HINT,
+    )

@@ -1,0 +1,76 @@
+"""A record is whole or it is damage: magic, length, payload, checksum, as the original's binlog files have it.
+
+Framing of tidb-binlog 1.9; the payload is JSON of ours.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+import google_crc32c
+
+MAGIC = 471532804
+_HEAD = struct.Struct("<IQ")
+_CRC = struct.Struct("<I")
+
+
+class Record(NamedTuple):
+    """`value` lies at `offset` (bytes) of its file."""
+
+    offset: int
+    value: dict[str, Any]
+
+
+class Damaged(Exception):
+    """What is at `offset` (bytes) of a file is no whole record."""
+
+    def __init__(self, offset: int, what: str) -> None:
+        super().__init__(f"{what} at byte {offset}")
+
+
+def packed(value: Mapping[str, Any]) -> bytes:
+    """The record of `value`."""
+    payload = json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+    return b"".join((_HEAD.pack(MAGIC, len(payload)), payload, _CRC.pack(google_crc32c.value(payload))))
+
+
+def records(path: Path) -> Iterator[Record]:
+    """All records of a file in order. Raises Damaged, OSError."""
+    with path.open("rb") as file:
+        while (record := _next(file)) is not None:
+            yield record
+
+
+def record_at(path: Path, offset: int) -> dict[str, Any]:
+    """The value of the record at `offset`. Raises Damaged, OSError."""
+    with path.open("rb") as file:
+        file.seek(offset)
+        record = _next(file)
+    if record is None:
+        raise Damaged(offset, "the file ends")
+    return record.value
+
+
+def _next(file: IO[bytes]) -> Record | None:
+    """None at the end of the file."""
+    offset = file.tell()
+    head = file.read(_HEAD.size)
+    if not head:
+        return None
+    if len(head) < _HEAD.size:
+        raise Damaged(offset, "a torn record")
+    magic, length = _HEAD.unpack(head)
+    if magic != MAGIC:
+        raise Damaged(offset, "no record")
+    # Before it is read: a damaged length may be any number.
+    if length + _CRC.size > os.fstat(file.fileno()).st_size - file.tell():
+        raise Damaged(offset, "a torn record")
+    payload, (crc,) = file.read(length), _CRC.unpack(file.read(_CRC.size))
+    if google_crc32c.value(payload) != crc:
+        raise Damaged(offset, "a record with a wrong checksum")
+    return Record(offset, json.loads(payload))

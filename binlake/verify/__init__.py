@@ -1,0 +1,10 @@
+"""Is the target what the lake, or the source itself, says it must be at its checkpoint; and what mends it where not.
+
+Checksums of ranges of keys on both sides; what is unequal is narrowed to rows, and rows decide (docs/verify.md).
+"""
+
+from binlake.verify.comparing import TableResult
+from binlake.verify.differences import Difference
+from binlake.verify.run import Verification, VerifyOptions, verify
+
+__all__ = ["Difference", "TableResult", "Verification", "VerifyOptions", "verify"]

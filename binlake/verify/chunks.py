@@ -1,0 +1,143 @@
+"""How a table is cut: by ranges of its key where their order is known, else by a hash of what identifies a row.
+
+Every row of either side falls into exactly one chunk, rows that only one side has too. A chunk that is unequal is
+narrowed by hash: `parts` of it, each of few rows.
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from binlake.ddl.collations import Dialect
+from binlake.schema import ColumnInfo, TableDef
+from binlake.statement.literal import literal_kind, quote_name, value_literal
+from binlake.verify.order import Key, KeyOrder
+from binlake.verify.texts import Hashes, Texts, hash_sql, hashes
+
+Numbers = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Cuts:
+    """`uppers`: last keys of all ranges but the last, which has no end; or `buckets` > 0: that many by hash."""
+
+    uppers: tuple[Key, ...] = ()
+    buckets: int = 0
+
+    @property
+    def count(self) -> int:
+        """Number of chunks, numbered from 0."""
+        return self.buckets or len(self.uppers) + 1
+
+    def to_json(self) -> str:
+        """For the table `verify`."""
+        return json.dumps({"uppers": self.uppers, "buckets": self.buckets}, ensure_ascii=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> Cuts:
+        """The value of `to_json`."""
+        raw = json.loads(text)
+        return cls(tuple(tuple(key) for key in raw["uppers"]), raw["buckets"])
+
+
+@dataclass(frozen=True)
+class ChunkPlan:
+    """`table` (as the target has it) in `cuts`."""
+
+    table: TableDef
+    dialect: Dialect
+    cuts: Cuts
+
+    @cached_property
+    def key(self) -> tuple[ColumnInfo, ...]:
+        """The columns that identify a row."""
+        names = self.table.identity().columns
+        return tuple(column for name in names if (column := self.table.column(name)) is not None)
+
+    @cached_property
+    def row_sql(self) -> str:
+        """The hash of a row, in SQL."""
+        return hash_sql(self.table.row_columns)
+
+    @cached_property
+    def key_sql(self) -> str:
+        """The hash of what identifies a row, in SQL."""
+        return hash_sql(self.key)
+
+    def where(self, number: int) -> str:
+        """The condition of chunk `number`, in SQL."""
+        if self.cuts.buckets:
+            return f"{self.key_sql} % {self.cuts.buckets} = {number}" if self.cuts.buckets > 1 else "TRUE"
+        uppers = self.cuts.uppers
+        below = [beyond(self.key, uppers[number - 1])] if number else []
+        upto = [f"NOT {beyond(self.key, uppers[number])}"] if number < len(uppers) else []
+        head = self._first_column(number)
+        return " AND ".join([*head, *below, *upto]) or "TRUE"
+
+    def part_sql(self, parts: int) -> str:
+        """The part of a row inside its chunk, in SQL: 0 to `parts` - 1."""
+        return f"({self.key_sql} DIV {max(self.cuts.buckets, 1)}) % {parts}"
+
+    def key_hashes(self, texts: Texts) -> Hashes:
+        """The hash of what identifies each row."""
+        return hashes(self.key, texts)
+
+    def row_hashes(self, texts: Texts) -> Hashes:
+        """The hash of each row."""
+        return hashes(self.table.row_columns, texts)
+
+    def places(self, texts: Texts) -> Numbers:
+        """The chunk of each row."""
+        count = len(texts[self.key[0].name])
+        if self.cuts.buckets:
+            return (self.key_hashes(texts) % np.uint64(self.cuts.buckets)).astype(np.int64)
+        if not self.cuts.uppers:
+            return np.zeros(count, np.int64)
+        rank = self._order.rank
+        keys = zip(*(texts[column.name] for column in self.key), strict=True)
+        found = (bisect_left(self._ranks, rank(key)) for key in keys)
+        return np.fromiter(found, np.int64, count)
+
+    def parts(self, texts: Texts, parts: int) -> Numbers:
+        """What `part_sql` gives for each row."""
+        return (self.key_hashes(texts) // np.uint64(max(self.cuts.buckets, 1)) % np.uint64(parts)).astype(np.int64)
+
+    @cached_property
+    def _order(self) -> KeyOrder:
+        found = KeyOrder.of(self.table, self.dialect)
+        if found is None:
+            raise TypeError(f"{self.table.db}.{self.table.name} is not cut by ranges")
+        return found
+
+    @cached_property
+    def _ranks(self) -> list[tuple[object, ...]]:
+        return [self._order.rank(key) for key in self.cuts.uppers]
+
+    def _first_column(self, number: int) -> list[str]:
+        """Bounds of the first column alone: what every optimizer finds an index by."""
+        if len(self.key) == 1:
+            return []
+        name, uppers, column = quote_name(self.key[0].name), self.cuts.uppers, self.key[0]
+        least = [f"{name} >= {_literal(column, uppers[number - 1][0])}"] if number else []
+        return least + ([f"{name} <= {_literal(column, uppers[number][0])}"] if number < len(uppers) else [])
+
+
+def beyond(columns: Sequence[ColumnInfo], key: Key) -> str:
+    """The condition `(columns) > key`, spelled out: servers use an index for it, as they may not for row values."""
+    terms, equal = [], ""
+    for column, text in zip(columns, key, strict=True):
+        name, literal = quote_name(column.name), _literal(column, text)
+        terms.append(f"{equal}{name} > {literal}")
+        equal += f"{name} = {literal} AND "
+    return f"({' OR '.join(f'({term})' for term in terms) if len(terms) > 1 else terms[0]})"
+
+
+def _literal(column: ColumnInfo, text: str) -> str:
+    return value_literal(text, literal_kind(column))

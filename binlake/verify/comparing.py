@@ -1,0 +1,182 @@
+"""Compares one table: chunk by chunk by checksum, what is unequal by parts, and unequal parts row by row.
+
+What is held at a time is bounded: the parts of `NARROWED` chunks, and `READ_ROWS` rows of each side.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from binlake.verify.differences import Difference, Row, RowsOfTable
+from binlake.verify.sqlside import Digest, SqlTable
+from binlake.verify.state import VerifyState
+
+NARROWED = 1000
+"""Unequal chunks that are narrowed at a time."""
+READ_ROWS = 200_000
+"""Rows of unequal parts that are read at a time from each side; a part that has more is counted only."""
+_PART_ROWS = 64
+_MOST_PARTS = 1 << 16
+_NOTHING = Digest(0, 0)
+
+
+class Truth(Protocol):
+    """What a table must be."""
+
+    def digests(self, numbers: Sequence[int]) -> Iterator[tuple[int, Digest]]:
+        """The digest of each chunk."""
+
+    def narrowed(self, wanted: Mapping[int, int]) -> dict[int, dict[int, Digest]]:
+        """By chunk of `wanted` (number -> parts): the digest of each part that has rows."""
+
+    def rows(self, wanted: Mapping[int, tuple[int, Sequence[int]]]) -> list[Row]:
+        """The rows of some parts: number -> (parts of the chunk, those wanted)."""
+
+
+@dataclass
+class TableResult:
+    """How a table compared: `compared` of its `chunks`, now or by the run that this one continues, with `rows`.
+
+    `missing`, `extra`, `different`: rows; `unlisted`: rows in unequal parts that were not looked at one by one;
+    `structure`: how its definition differs; `inexact`: why its rows were not compared with the lake's.
+    """
+
+    db: str
+    table: str
+    chunks: int = 0
+    compared: int = 0
+    rows: int = 0
+    missing: int = 0
+    extra: int = 0
+    different: int = 0
+    unlisted: int = 0
+    structure: list[str] = field(default_factory=list)
+    inexact: str = ""
+    seconds: float = 0.0
+
+    @property
+    def equal(self) -> bool:
+        """Nothing that was compared differs."""
+        return not (self.missing or self.extra or self.different or self.unlisted or self.structure)
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {**vars(self), "equal": self.equal, "seconds": round(self.seconds, 3)}
+
+
+class Pace:
+    """At most `rows_per_second` rows of the target; 0 = as fast as it answers."""
+
+    def __init__(self, rows_per_second: int) -> None:
+        self._most = rows_per_second
+        self._began = time.monotonic()
+        self._rows = 0
+
+    def read(self, rows: int) -> None:
+        """Wait until as much time has passed as the rows so far are worth."""
+        self._rows += rows
+        if self._most:
+            time.sleep(max(0.0, self._began + self._rows / self._most - time.monotonic()))
+
+
+def compare_table(
+    target: SqlTable,
+    truth: Truth,
+    numbers: Sequence[int],
+    result: TableResult,
+    state: VerifyState,
+    between: Callable[[int], None],
+    most: int,
+) -> list[Difference]:
+    """Compare chunks `numbers`; fills `result`. `between` is called with the rows read of each chunk.
+
+    Once `most` differences are found, what is left of unequal chunks is counted only.
+    """
+    name = (result.db, result.table)
+    behind = state.equal(name)
+    result.rows += sum(rows for number, rows in behind.items() if number in numbers)
+    left = [number for number in numbers if number not in behind]
+    unequal: dict[int, int] = {}
+    for number, expected in truth.digests(left):
+        found = target.digest(number)
+        result.rows += found.rows
+        if found == expected:
+            state.found_equal(name, number, found.rows)
+        else:
+            unequal[number] = max(found.rows, expected.rows)
+        between(found.rows)
+    result.compared = len(numbers)
+    return _Differences(target, truth, result, most).of(unequal)
+
+
+class _Differences:
+    """Narrows unequal chunks to parts and reads the rows of unequal parts, until `most` differences are found."""
+
+    def __init__(self, target: SqlTable, truth: Truth, result: TableResult, most: int) -> None:
+        self._target, self._truth, self._result, self._most = target, truth, result, most
+        self._found: list[Difference] = []
+
+    def of(self, unequal: Mapping[int, int]) -> list[Difference]:
+        """`unequal`: rows by number of the chunk."""
+        chunks = list(unequal)
+        for start in range(0, len(chunks), NARROWED):
+            group = {number: unequal[number] for number in chunks[start : start + NARROWED]}
+            if len(self._found) >= self._most:
+                self._result.unlisted += sum(group.values())
+            else:
+                self._narrow(group)
+        return self._told()
+
+    def _told(self) -> list[Difference]:
+        """The differences of all pieces as one: texts of another form may have put a row into two pieces."""
+        rows = RowsOfTable(self._target.plan.table)
+        for one in self._found:
+            rows.expected += [one.expected] * one.copies if one.expected is not None else []
+            rows.found += [one.found] * one.copies if one.found is not None else []
+        found = rows.differences()
+        if self._result.unlisted and self._target.plan.table.identity().kind == "row":
+            # The other half of a row may be among what was not looked at: nothing sure can be said of any.
+            self._result.unlisted += sum(one.copies for one in found)
+            return []
+        for one in found:
+            setattr(self._result, one.kind, getattr(self._result, one.kind) + one.copies)
+        return found
+
+    def _narrow(self, group: Mapping[int, int]) -> None:
+        wanted = {number: _parts(rows) for number, rows in group.items()}
+        found, expected = self._target.narrowed(wanted), self._truth.narrowed(wanted)
+        piece: dict[int, tuple[int, list[int]]] = {}
+        room = READ_ROWS
+        for number, part, rows in _unequal_parts(found, expected):
+            if rows > READ_ROWS or len(self._found) >= self._most:
+                self._result.unlisted += rows
+                continue
+            if rows > room:
+                self._read(piece)
+                piece, room = {}, READ_ROWS
+            piece.setdefault(number, (wanted[number], []))[1].append(part)
+            room -= rows
+        self._read(piece)
+
+    def _read(self, piece: Mapping[int, tuple[int, Sequence[int]]]) -> None:
+        if piece:
+            table = self._target.plan.table
+            self._found += RowsOfTable(table, self._truth.rows(piece), self._target.rows(piece)).differences()
+
+
+def _parts(rows: int) -> int:
+    return min(_MOST_PARTS, 1 << max(0, (rows // _PART_ROWS).bit_length()))
+
+
+def _unequal_parts(
+    found: Mapping[int, Mapping[int, Digest]], expected: Mapping[int, Mapping[int, Digest]]
+) -> Iterator[tuple[int, int, int]]:
+    for number in expected:
+        mine, theirs = expected[number], found[number]
+        for part in sorted(mine.keys() | theirs.keys()):
+            one, other = mine.get(part, _NOTHING), theirs.get(part, _NOTHING)
+            if one != other:
+                yield number, part, max(one.rows, other.rows)

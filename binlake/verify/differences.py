@@ -1,0 +1,120 @@
+"""Rows of two sides as differences: missing on the target, too many there, or different in some columns.
+
+Rows decide, by the one definition of equal (docs/equality.md). Rows with a key are matched by it, whatever chunk they
+were found in; rows without one are counted.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal
+
+from binlake.rowchange import row_key
+from binlake.schema import TableDef
+from binlake.verify.texts import by_value
+
+Row = Mapping[str, str | None]
+"""Column name -> canonical text."""
+
+Kind = Literal["missing", "extra", "different"]
+_SHOWN = 60
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One key of `db`.`table` (JSON array of its texts): what must be there and what is.
+
+    `columns`: those that differ; `copies`: how many equal rows of a table without a key are missing or too many.
+    """
+
+    db: str
+    table: str
+    key: str
+    kind: Kind
+    columns: tuple[str, ...]
+    expected: Row | None
+    found: Row | None
+    copies: int = 1
+
+    def __str__(self) -> str:
+        place = f"{self.db}.{self.table} {self.key}"
+        if self.kind != "different" or self.expected is None or self.found is None:
+            count = f" ({self.copies} rows)" if self.copies > 1 else ""
+            return f"{place}: {'missing' if self.kind == 'missing' else 'only on the target'}{count}"
+        told = (f"{c}: {_short(self.found[c])} instead of {_short(self.expected[c])}" for c in self.columns)
+        return f"{place}: {', '.join(told)}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON; the rows' values are in the fix file."""
+        return {"db": self.db, "table": self.table, "key": self.key, "kind": self.kind,
+                "columns": list(self.columns), "copies": self.copies}  # fmt: skip
+
+
+@dataclass
+class RowsOfTable:
+    """Rows gathered from both sides where they may differ; `differences` says which do."""
+
+    table: TableDef
+    expected: list[Row] = field(default_factory=list)
+    found: list[Row] = field(default_factory=list)
+
+    def differences(self) -> list[Difference]:
+        """Every difference, by key."""
+        keyed = self.table.identity().kind != "row"
+        return sorted(self._keyed() if keyed else self._counted(), key=lambda one: (one.key, one.kind))
+
+    def _keyed(self) -> Iterator[Difference]:
+        expected, found = self._by_key(self.expected), self._by_key(self.found)
+        for key in expected.keys() | found.keys():
+            mine, theirs = expected.get(key, []), found.get(key, [])
+            if not theirs:
+                yield self._difference(key, "missing", (), mine[0], None)
+            elif not mine:
+                yield self._difference(key, "extra", (), None, theirs[0], len(theirs))
+            elif columns := self._differing(mine[0], theirs):
+                yield self._difference(key, "different", columns, mine[0], theirs[0])
+
+    def _differing(self, mine: Row, theirs: Sequence[Row]) -> tuple[str, ...]:
+        return tuple(name for name, fold in self._folds if any(fold(row[name]) != fold(mine[name]) for row in theirs))
+
+    def _counted(self) -> Iterator[Difference]:
+        folds = self._folds
+        counts: Counter[tuple[str | None, ...]] = Counter()
+        images: dict[tuple[str | None, ...], Row] = {}
+        for rows, step in ((self.found, -1), (self.expected, 1)):
+            for row in rows:
+                value = tuple(fold(row[name]) for name, fold in folds)
+                counts[value] += step
+                # What is too many is deleted as the target has it, what is missing is written as it must be.
+                images[value] = row if step > 0 else images.get(value, row)
+        there = {tuple(fold(row[name]) for name, fold in folds): row for row in self.found}
+        for value, count in counts.items():
+            key = row_key(images[value], self.table.identity().columns)
+            if count > 0:
+                yield self._difference(key, "missing", (), images[value], None, count)
+            elif count < 0:
+                yield self._difference(key, "extra", (), None, there[value], -count)
+
+    @cached_property
+    def _folds(self) -> list[tuple[str, Callable[[str | None], str | None]]]:
+        return [(column.name, by_value(column)) for column in self.table.row_columns]
+
+    def _by_key(self, rows: Iterable[Row]) -> dict[str, list[Row]]:
+        found: dict[str, list[Row]] = {}
+        for row in rows:
+            found.setdefault(row_key(row, self.table.identity().columns), []).append(row)
+        return found
+
+    def _difference(
+        self, key: str, kind: Kind, columns: tuple[str, ...], expected: Row | None, found: Row | None, copies: int = 1
+    ) -> Difference:
+        return Difference(self.table.db, self.table.name, key, kind, columns, expected, found, copies)
+
+
+def _short(value: str | None) -> str:
+    if value is None:
+        return "NULL"
+    return repr(value if len(value) <= _SHOWN else f"{value[: _SHOWN - 3]}...")

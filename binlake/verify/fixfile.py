@@ -1,0 +1,109 @@
+"""A file of fixes: SQL that a person can read and run, and that `binlake repair` runs statement by statement.
+
+Values may hold anything, line ends and `;` among them, so the comment before each statement says how many bytes it
+has. The first line says for which checkpoint it was made, the last that nothing is cut off.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from binlake.downstream.session import SQL_MODE
+from binlake.errors import ConfigError
+from binlake.statement import Phase, StatementBatch, statement_digest
+
+_HEAD, _BATCH, _END = "-- binlake fix ", "-- batch ", "-- end "
+_SETTINGS = (
+    f"SET SESSION sql_mode = '{SQL_MODE}', time_zone = '+00:00', foreign_key_checks = 0;\n"
+    "SET NAMES utf8mb4 COLLATE utf8mb4_bin;\n"
+    "START TRANSACTION;\n"
+)
+_DONE = "COMMIT;\n"
+
+
+@dataclass(frozen=True)
+class FixFile:
+    """Statements for the target of `replication` at checkpoint `commit_ts`: a fix makes it right as of there."""
+
+    replication: str
+    commit_ts: int
+    batches: tuple[StatementBatch, ...]
+    purpose: Literal["fix", "rollback"] = "fix"
+
+    def write(self, path: Path) -> None:
+        """Write it; a file that is there is replaced."""
+        with path.open("wb") as file:
+            for piece in self._pieces():
+                file.write(piece.encode())
+
+    def _pieces(self) -> Iterator[str]:
+        rows = sum(batch.rows for batch in self.batches)
+        head = {"replication": self.replication, "commit_ts": str(self.commit_ts), "rows": rows}
+        head["purpose"] = self.purpose
+        yield f"{_HEAD}{json.dumps(head)}\n{_SETTINGS}"
+        for batch in self.batches:
+            about = {key: value for key, value in asdict(batch).items() if key not in ("sql", "digest")}
+            about["bytes"] = [len(sql.encode()) for sql in batch.sql]
+            yield f"{_BATCH}{json.dumps(about)}\n"
+            yield from (f"{sql};\n" for sql in batch.sql)
+        yield _DONE
+        yield f"{_END}{json.dumps({'batches': len(self.batches), 'sha256': self._digest()})}\n"
+
+    def _digest(self) -> str:
+        return hashlib.sha256("".join(batch.digest for batch in self.batches).encode()).hexdigest()
+
+    @classmethod
+    def read(cls, path: Path) -> FixFile:
+        """The file at `path`. Raises ConfigError for one that is not there, cut off or changed by hand."""
+        try:
+            found, end = _parsed(path.read_bytes())
+        except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
+            raise _unreadable(path, str(error)) from error
+        if end != {"batches": len(found.batches), "sha256": found._digest()}:
+            raise _unreadable(path, "its statements are not those that were written")
+        return found
+
+
+def _parsed(data: bytes) -> tuple[FixFile, dict[str, Any]]:
+    place = data.index(b"\n") + 1
+    head = _json(data[:place], _HEAD)
+    place += len(_SETTINGS.encode())
+    batches: list[StatementBatch] = []
+    while True:
+        stop = data.index(b"\n", place) + 1
+        line, place = data[place:stop], stop
+        if line == _DONE.encode():
+            continue
+        if line.startswith(_END.encode()):
+            return FixFile(head["replication"], int(head["commit_ts"]), tuple(batches), head["purpose"]), _json(
+                line, _END
+            )
+        about = _json(line, _BATCH)
+        sql = []
+        for size in about.pop("bytes"):
+            sql.append(data[place : place + size].decode())
+            place += size + len(";\n")
+        batches.append(_batch(about, tuple(sql)))
+
+
+def _batch(about: dict[str, Any], sql: Sequence[str]) -> StatementBatch:
+    fields = {**about, "phase": Phase(about["phase"]), "sql": tuple(sql), "expect": tuple(about["expect"])}
+    return StatementBatch(**fields, digest=statement_digest(sql))
+
+
+def _json(line: bytes, mark: str) -> dict[str, Any]:
+    text = line.decode()
+    if not text.startswith(mark):
+        raise ValueError(f"no `{mark.strip()}` where one must be")
+    found: dict[str, Any] = json.loads(text.removeprefix(mark))
+    return found
+
+
+def _unreadable(path: Path, reason: str) -> ConfigError:
+    hint = "verify again and use the file it writes; what you change by hand, run by hand"
+    return ConfigError(f"the fix file cannot be used: {reason}", where={"file": path}, hint=hint)

@@ -1,0 +1,187 @@
+"""One table as the lake has it at a commit_ts: its mirror's version, streamed, with the row changes behind it.
+
+Memory is that of a batch, of the changes between the mirror's version and the commit_ts, and of what is asked for. One
+pass over the mirror answers for all chunks, since its files are in no order of keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from binlake.codec import key_text
+from binlake.lake.audit import Audit
+from binlake.lake.paths import LakePaths
+from binlake.lake.rowhistory import changes, of_table
+from binlake.mirror.rows import mirror_texts
+from binlake.mirror.types import ROWKEY
+from binlake.rowchange import NetChange, net_changes
+from binlake.schema import TableDef
+from binlake.statement.columns import images_from_rows
+from binlake.verify.chunks import ChunkPlan, Numbers
+from binlake.verify.differences import Row
+from binlake.verify.order import AnyKey
+from binlake.verify.sqlside import Digest
+from binlake.verify.texts import Hashes, Texts
+from binlake.window.definitions import filled_key
+
+_MODULUS = 1 << 64
+
+
+class _Batch(NamedTuple):
+    """Rows as texts; `weights`: how often each counts, below 0 for copies that went after the mirror's version."""
+
+    texts: Texts
+    weights: npt.NDArray[np.int64]
+
+
+class LakeTable:
+    """The table of definition `table` (as the target has it) at commit_ts `ts`, which `audit` holds.
+
+    `inexact`: why the mirror may differ from the source; empty = exact. Raises LostRange.
+    """
+
+    def __init__(self, audit: Audit, paths: LakePaths, table: TableDef, ts: int) -> None:
+        self._audit, self._paths, self._table, self._ts = audit, paths, table, ts
+        self._base = audit.known_base(table.db, table.name, ts)
+        self.inexact = self._base.inexact
+
+    @cached_property
+    def _net(self) -> dict[str, NetChange]:
+        """What the row changes behind the mirror's version leave of each key."""
+        table = self._table
+        since = self._audit.since(self._base, self._ts)
+        later = changes(self._paths, since, self._ts, of_table(table.db, table.name))
+        events = [change.event() for change in later]
+        return {net.key: net for net in net_changes(events, table.identity(), filled_key(table))}
+
+    def digests(self, plan: ChunkPlan, numbers: Sequence[int]) -> Iterator[tuple[int, Digest]]:
+        """The digest of each chunk, all by one pass."""
+        counts = np.zeros(plan.cuts.count, np.int64)
+        sums = np.zeros(plan.cuts.count, np.uint64)
+        for _, places, batch in self._placed(plan, numbers):
+            hashed = plan.row_hashes(batch.texts)
+            np.add.at(counts, places, batch.weights)
+            np.add.at(sums, places, hashed * batch.weights.astype(np.uint64))
+        for number in numbers:
+            yield number, Digest(int(counts[number]), int(sums[number]))
+
+    def narrowed(self, plan: ChunkPlan, wanted: Mapping[int, int]) -> dict[int, dict[int, Digest]]:
+        """By chunk of `wanted` (number -> parts): the digest of each part that has rows."""
+        found: dict[int, dict[int, Digest]] = {number: {} for number in wanted}
+        for number, places, batch in self._placed(plan, list(wanted), each=True):
+            del places
+            parts, hashed = plan.parts(batch.texts, wanted[number]), plan.row_hashes(batch.texts)
+            for part in np.unique(parts).tolist():
+                old = found[number].get(part, Digest(0, 0))
+                found[number][part] = _added(old, hashed[parts == part], batch.weights[parts == part])
+        return {number: {p: digest for p, digest in parts.items() if digest.rows} for number, parts in found.items()}
+
+    def rows(self, plan: ChunkPlan, wanted: Mapping[int, tuple[int, Sequence[int]]]) -> list[Row]:
+        """The rows of some parts: number -> (parts of the chunk, those wanted)."""
+        gathered = _Gathered(self._table)
+        for number, _, batch in self._placed(plan, list(wanted), each=True):
+            parts, chosen = wanted[number]
+            gathered.add(_taken(batch, np.isin(plan.parts(batch.texts, parts), list(chosen))))
+        return gathered.rows()
+
+    def rows_of_keys(self, keys: Sequence[AnyKey]) -> list[Row]:
+        """The rows with one of `keys`, every copy of each."""
+        texts = {key_text(list(key)) for key in keys}
+        gathered = _Gathered(self._table)
+        for batch in self._batches(texts):
+            gathered.add(batch)
+        return gathered.rows()
+
+    def _placed(
+        self, plan: ChunkPlan, numbers: Sequence[int], *, each: bool = False
+    ) -> Iterator[tuple[int, Numbers, _Batch]]:
+        """(number, chunk of each row, rows) of the rows in chunks `numbers`; `each`: one chunk at a time."""
+        for batch in self._batches():
+            places = plan.places(batch.texts)
+            inside = np.isin(places, list(numbers))
+            batch, places = _taken(batch, inside), places[inside]
+            if not each:
+                yield -1, places, batch
+                continue
+            for number in np.unique(places).tolist():
+                yield number, places[places == number], _taken(batch, places == number)
+
+    def _batches(self, keys: set[str] | None = None) -> Iterator[_Batch]:
+        """All rows, or those of `keys` (as the mirror's `_rowkey`)."""
+        changed = pa.array(list(self._net), pa.string())
+        keyed = self._table.identity().kind != "row"
+        for batch in self._audit.stored(self._base):
+            rows = pa.Table.from_batches([batch])
+            if keyed:
+                rows = rows.filter(pc.invert(pc.is_in(rows.column(ROWKEY), changed)))
+            if keys is not None:
+                rows = rows.filter(pc.is_in(rows.column(ROWKEY), pa.array(sorted(keys), pa.string())))
+            if rows.num_rows:
+                yield _Batch(mirror_texts(self._table, rows), np.ones(rows.num_rows, np.int64))
+        later = [net for key, net in self._net.items() if keys is None or key in keys]
+        images = [(image, weight) for net in later for image, weight in _images(net)]
+        if images:
+            names = [column.name for column in self._table.row_columns]
+            columns = images_from_rows([{**dict.fromkeys(names), **image} for image, _ in images], names)
+            texts = {name: values.to_pylist() for name, values in columns.items()}
+            yield _Batch(texts, np.asarray([weight for _, weight in images], np.int64))
+
+
+def _images(net: NetChange) -> Iterator[tuple[Row, int]]:
+    if net.after is not None:
+        yield net.after, net.copies
+    elif net.identity == "row" and net.before is not None:
+        yield net.before, -net.copies
+
+
+class _Gathered:
+    """Rows from batches; a batch's negative rows take away as many equal ones."""
+
+    def __init__(self, table: TableDef) -> None:
+        self._identity = table.identity()
+        self._rows: list[Row] = []
+        self._gone: dict[str, int] = {}
+
+    def add(self, batch: _Batch) -> None:
+        names = list(batch.texts)
+        for values, weight in zip(zip(*batch.texts.values(), strict=True), batch.weights.tolist(), strict=True):
+            row = dict(zip(names, values, strict=True))
+            if weight < 0:
+                self._gone[self._key(row)] = self._gone.get(self._key(row), 0) - weight
+            else:
+                self._rows += [row] * weight
+
+    def rows(self) -> list[Row]:
+        if not self._gone:
+            return self._rows
+        kept, gone = [], dict(self._gone)
+        for row in self._rows:
+            key = self._key(row)
+            if gone.get(key, 0):
+                gone[key] -= 1
+            else:
+                kept.append(row)
+        return kept
+
+    def _key(self, row: Row) -> str:
+        return key_text([row[name] for name in self._identity.columns])
+
+
+def _taken(batch: _Batch, mask: npt.NDArray[np.bool_]) -> _Batch:
+    if mask.all():
+        return batch
+    chosen = np.flatnonzero(mask).tolist()
+    texts = {name: [values[place] for place in chosen] for name, values in batch.texts.items()}
+    return _Batch(texts, batch.weights[mask])
+
+
+def _added(digest: Digest, hashed: Hashes, weights: npt.NDArray[np.int64]) -> Digest:
+    total = int((hashed * weights.astype(np.uint64)).sum(dtype=np.uint64))
+    return Digest(digest.rows + int(weights.sum()), (digest.sum + total) % _MODULUS)

@@ -1,0 +1,68 @@
+"""The order of keys as the target's index has it, where it can be told from texts; else a table is cut by hashes.
+
+A wrong order would only move a row to a neighbouring chunk on one side: what is then missing here and too much there is
+one row again when the table's differences are put together (`differences`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from decimal import Decimal
+from typing import Any
+
+from binlake.ddl.collations import Dialect, target_collation
+from binlake.schema import ColumnInfo, TableDef
+from binlake.schema import mysqltypes as t
+
+Key = tuple[str, ...]
+"""Canonical texts of the columns of a key, none of them NULL."""
+
+_BY_CODE_POINT = frozenset({"utf8mb4_bin", "utf8mb3_bin", "utf8_bin", "ascii_bin"})
+_NO_PAD = frozenset({"utf8mb4_nopad_bin", "utf8mb4_0900_bin"})
+
+AnyKey = Sequence[str | None]
+"""The same of any table: of one without key the texts of the whole row, NULL among them."""
+
+Rank = Callable[[str], Any]
+
+
+class KeyOrder:
+    """Compares keys of one table: `rank` of two keys are as the keys are in the index."""
+
+    def __init__(self, ranks: Sequence[Rank]) -> None:
+        self._ranks = tuple(ranks)
+
+    @classmethod
+    def of(cls, table: TableDef, dialect: Dialect) -> KeyOrder | None:
+        """The order of the table's key; None for one without key, or whose order is the server's secret."""
+        identity = table.identity()
+        if identity.kind == "row":
+            return None
+        found = [_rank(column, dialect) for name in identity.columns if (column := table.column(name)) is not None]
+        ranks = [rank for rank in found if rank is not None]
+        return cls(ranks) if len(ranks) == len(identity.columns) else None
+
+    def rank(self, key: Sequence[str]) -> tuple[Any, ...]:
+        """What stands for `key` in comparisons."""
+        return tuple(rank(text) for rank, text in zip(self._ranks, key, strict=True))
+
+
+def _rank(column: ColumnInfo, dialect: Dialect) -> Rank | None:
+    if column.tp in t.INTEGERS or column.tp == t.YEAR:
+        return int
+    if column.tp == t.NEWDECIMAL:
+        return Decimal
+    # Texts of one width; upper-case hex is in the order of its bytes.
+    if column.tp in t.DATES | t.MOMENTS or (column.is_binary and column.tp not in (t.BIT, *t.BLOBS)):
+        return str
+    if column.tp in t.STRINGS - t.BLOBS:
+        return _text_rank(column, target_collation(column.collate, dialect))
+    return None
+
+
+def _text_rank(column: ColumnInfo, collation: str) -> Rank | None:
+    if collation in _NO_PAD:
+        return str
+    # The shorter text counts as padded with blanks, so that a tab behind it sorts before it.
+    width = max(column.flen, 1)
+    return (lambda text: text.ljust(width)) if collation in _BY_CODE_POINT else None

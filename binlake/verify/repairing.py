@@ -1,0 +1,132 @@
+"""Brings rows of the target to their state at its checkpoint, never to an older one (DESIGN 4, repair; hazards R-01).
+
+The rows are looked at again under the lease, so whatever moved since somebody asked for them is taken as it is now.
+What is right already is not written, so a repair that was killed goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from binlake.config import Replication
+from binlake.downstream.definitions import compare, drift, expected_of, read
+from binlake.downstream.holding import TargetHold
+from binlake.downstream.marks import marks_of
+from binlake.errors import CheckpointConflict
+from binlake.filter import Rules
+from binlake.lake.audit import UNTOUCHED, Audit
+from binlake.lake.paths import LakePaths
+from binlake.lake.windowlog import WindowLog
+from binlake.statement import BatchLimits
+from binlake.verify.chunks import ChunkPlan, Cuts
+from binlake.verify.differences import Difference, RowsOfTable
+from binlake.verify.fixes import fix_batches
+from binlake.verify.fixfile import FixFile
+from binlake.verify.lakeside import LakeTable
+from binlake.verify.order import AnyKey
+from binlake.verify.sqlside import SqlTable
+from binlake.verify.tables import Name, VerifiedTable, cluster_of, tables_at
+from binlake.verify.whole import require_no_own_columns
+
+KEYS_AT_ONCE = 5_000
+
+Keys = Mapping[Name, Sequence[AnyKey]]
+"""Keys (texts of the identity at the checkpoint) by table of the target."""
+
+
+@dataclass
+class Repaired:
+    """What a repair at checkpoint `commit_ts` did: keys looked at, those that were wrong, rows written or deleted.
+
+    `gone`: tables that are not there at the checkpoint; `unknown`: tables whose rows the lake does not know whole.
+    """
+
+    commit_ts: int
+    keys: int = 0
+    different: int = 0
+    rows: int = 0
+    gone: list[str] = field(default_factory=list)
+    unknown: list[str] = field(default_factory=list)
+
+
+def hold(replication: Replication, *, hook: Callable[[str], None] | None = None) -> TargetHold:
+    """The replication's target, to be held. Raises ConfigError without a target or with an empty lake."""
+    target = replication.sql_target()
+    cluster_id = cluster_of(WindowLog(LakePaths.of(replication)))
+    marks = marks_of(replication.loopback, replication.name)
+    return TargetHold(target, replication.name, cluster_id, marks=marks, hook=hook)
+
+
+def repair_keys(replication: Replication, keys: Keys, held: TargetHold) -> Repaired:
+    """Make the rows with `keys`, which changed in the lake, those of the checkpoint.
+
+    Raises what TargetHold raises, LostRange, Drift.
+    """
+    ts, paths = held.checkpoint().commit_ts, LakePaths.of(replication)
+    done = Repaired(ts)
+    audit = Audit(paths, Rules.of(replication))
+    audit.within(-1, ts)
+    tables = {one.name: one for one in tables_at(replication, paths, ts)}
+    for name, wanted in keys.items():
+        if name in tables:
+            _table(replication, audit, tables[name], wanted, held, done)
+        else:
+            done.gone.append(".".join(name))
+    return done
+
+
+def _table(
+    replication: Replication, audit: Audit, one: VerifiedTable, keys: Sequence[AnyKey], held: TargetHold, done: Repaired
+) -> None:
+    target, paths = replication.sql_target(), LakePaths.of(replication)
+    expected = expected_of([one.expected], target.db_type)
+    # As it must be, whatever `target.tables` accepts: whole rows are written.
+    differing = compare(expected, read(held.session, expected.names, target.db_type))
+    if differing:
+        raise drift(differing, {"target": held.session.place})
+    lake = LakeTable(audit, paths, one.table, done.commit_ts)
+    # A key that changed in the lake is known there; of rows without one, copies from before it are not.
+    if (one.begun_before and one.table.identity().kind == "row") or lake.inexact not in ("", UNTOUCHED):
+        done.unknown.append(".".join(one.name))
+        return
+    limits = BatchLimits.of(target.batch, held.session.max_packet())
+    for some in _stretches(keys):
+        there = SqlTable(held.session, ChunkPlan(one.expected, target.db_type, Cuts()), [one.name])
+        rows = RowsOfTable(one.expected, lake.rows_of_keys(some), there.rows_of_keys(some))
+        found = rows.differences()
+        done.keys += len(some)
+        done.different += len(found)
+        done.rows += held.apply(fix_batches([one.expected], found, target.db_type, limits), done.commit_ts)
+
+
+def apply_file(replication: Replication, path: Path, held: TargetHold) -> Repaired:
+    """Run the statements of a fix file, once. Raises CheckpointConflict unless the target is at its checkpoint."""
+    fixes = FixFile.read(path)
+    if (fixes.replication, fixes.purpose) != (replication.name, "fix"):
+        raise CheckpointConflict(
+            "the file holds no fixes for this replication",
+            where={"file": path, "made_for": fixes.replication, "purpose": fixes.purpose, "task": replication.name},
+        )
+    target = replication.sql_target()
+    written = {(batch.db, batch.table) for batch in fixes.batches}
+    tables = tables_at(replication, LakePaths.of(replication), fixes.commit_ts)
+    require_no_own_columns(held.session, [one.expected for one in tables if one.name in written], target.db_type)
+    rows = held.apply(fixes.batches, fixes.commit_ts, once=True)
+    return Repaired(fixes.commit_ts, rows=rows, different=sum(batch.rows for batch in fixes.batches))
+
+
+def keys_of(differences: Sequence[Difference], tables: Sequence[VerifiedTable]) -> Keys:
+    """The keys that differ, by table."""
+    names = {one.name: one.table.identity().columns for one in tables}
+    found: dict[Name, list[AnyKey]] = {}
+    for one in differences:
+        row = one.expected or one.found or {}
+        found.setdefault((one.db, one.table), []).append([row[column] for column in names[one.db, one.table]])
+    return found
+
+
+def _stretches(keys: Sequence[AnyKey]) -> Iterator[Sequence[AnyKey]]:
+    for start in range(0, len(keys), KEYS_AT_ONCE):
+        yield keys[start : start + KEYS_AT_ONCE]

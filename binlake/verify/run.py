@@ -1,0 +1,274 @@
+"""Compares the target with the lake, or the source, at the target's checkpoint: all tables, in one snapshot.
+
+Sources: MISSION S3-04, U-18; data-migration 4. Nothing is written to either side. Of a sampled run every k-th chunk is
+read, from another one each time, so that k runs read all.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Literal
+
+import structlog
+
+from binlake.config import Replication
+from binlake.config.model import Target
+from binlake.downstream.definitions import compare, expected_of
+from binlake.downstream.definitions import read as read_definitions
+from binlake.downstream.session import Session
+from binlake.errors import ConfigError
+from binlake.filter import Rules
+from binlake.lake.audit import Audit
+from binlake.lake.lock import lake_lock
+from binlake.lake.paths import LakePaths
+from binlake.lake.windowlog import WindowLog
+from binlake.verify.chunks import ChunkPlan, Cuts
+from binlake.verify.comparing import Pace, TableResult, Truth, compare_table
+from binlake.verify.differences import Difference, Row
+from binlake.verify.lakeside import LakeTable
+from binlake.verify.snapshot import Snapshot, source_snapshot, target_snapshot
+from binlake.verify.sqlside import MOST_BUCKETS, Digest, SqlTable
+from binlake.verify.state import VerifyState
+from binlake.verify.tables import VerifiedTable, cluster_of, tables_at
+
+log = structlog.get_logger(__name__)
+
+Against = Literal["lake", "source"]
+BEGUN_BEFORE = "the lake begins in the middle of its life: rows not changed since are not known"
+
+
+@dataclass(frozen=True)
+class VerifyOptions:
+    """`tables`: db.table at the target, empty = all; `sample`: share of the chunks (0 to 1]; `fresh`: forget what an
+    unfinished run has behind it; `wait_s`: how long to wait for a consistent checkpoint; `max_differences`: listed.
+    """
+
+    against: Against = "lake"
+    tables: tuple[str, ...] = ()
+    chunk_rows: int = 20_000
+    sample: float = 1.0
+    rows_per_second: int = 0
+    max_differences: int = 10_000
+    wait_s: float = 0.0
+    fresh: bool = False
+    source_stands_still: bool = False
+
+
+@dataclass
+class Verification:
+    """What was found at checkpoint `commit_ts`; `differences` are the first ones, `listed_all` tells whether all.
+
+    `every`: one chunk of so many was read, those numbered `turn` in this run.
+    """
+
+    commit_ts: int
+    against: Against
+    every: int = 1
+    turn: int = 0
+    tables: list[TableResult] = field(default_factory=list)
+    differences: list[Difference] = field(default_factory=list)
+    listed_all: bool = True
+    seconds: float = 0.0
+
+    @property
+    def equal(self) -> bool:
+        """Nothing that was compared differs."""
+        return all(table.equal for table in self.tables)
+
+    @property
+    def whole(self) -> bool:
+        """Every table could be compared."""
+        return not any(table.inexact for table in self.tables)
+
+    @property
+    def rows(self) -> int:
+        """Rows of the target in chunks that were compared."""
+        return sum(table.rows for table in self.tables)
+
+
+def verify(
+    replication: Replication, options: VerifyOptions | None = None, *, hook: Callable[[str], None] | None = None
+) -> Verification:
+    """Compare; `hook` is called with `chunk` behind each chunk (a seam for tests).
+
+    Raises Transient (the target is inside a window, a DDL waits), LeaseHeld (another verify runs), LostRange (the lake
+    does not hold the checkpoint), ConfigError, TargetUnavailable, TargetRefused.
+    """
+    options = options or VerifyOptions()
+    target = replication.sql_target()
+    paths = LakePaths.of(replication)
+    _require_known(replication, options)
+    with lake_lock(paths, "verify"):
+        cluster_id = cluster_of(WindowLog(paths))
+        with target_snapshot(target, cluster_id, options.wait_s) as snapshot:
+            return _Run(replication, paths, options, snapshot, hook).all()
+
+
+class _Run:
+    def __init__(
+        self,
+        replication: Replication,
+        paths: LakePaths,
+        options: VerifyOptions,
+        snapshot: Snapshot,
+        hook: Callable[[str], None] | None,
+    ) -> None:
+        self._replication, self._paths, self._options, self._snapshot = replication, paths, options, snapshot
+        self._target, self._ts = replication.sql_target(), snapshot.checkpoint.commit_ts
+        self._hook = hook
+        self._pace = Pace(options.rows_per_second)
+        self._audit = Audit(paths, Rules.of(replication))
+        self._state = VerifyState(paths, self._ts, options.against)
+        every = max(1, round(1 / options.sample))
+        self._done = Verification(self._ts, options.against, every, _turn(paths, options.against, every))
+
+    def all(self) -> Verification:
+        began = time.monotonic()
+        if self._options.fresh:
+            self._state.clear()
+            self._state = VerifyState(self._paths, self._ts, self._options.against)
+        if self._options.against == "lake":
+            self._audit.within(-1, self._ts)
+        tables = tables_at(self._replication, self._paths, self._ts, self._options.tables)
+        with self._source() as source:
+            for one in tables:
+                self._table(one, source)
+        self._state.clear()
+        self._done.seconds = time.monotonic() - began
+        return self._done
+
+    def _table(self, one: VerifiedTable, source: Session | None) -> None:
+        began = time.monotonic()
+        result = TableResult(*one.name)
+        self._done.tables.append(result)
+        result.structure = self._structure(one)
+        lake = LakeTable(self._audit, self._paths, one.table, self._ts) if source is None else None
+        if lake is not None:
+            result.inexact = BEGUN_BEFORE if one.begun_before else lake.inexact
+        if not result.inexact and not any(_stops_rows(text) for text in result.structure):
+            plan = self._cut(one, source)
+            truth = _LakeTruth(lake, plan) if lake is not None else self._source_table(one, plan, source)
+            self._keep(self._compare(one, plan, truth, result))
+        result.seconds = time.monotonic() - began
+        log.info("table verified", table=".".join(one.name), equal=result.equal, rows=result.rows, chunks=result.chunks)
+
+    def _cut(self, one: VerifiedTable, source: Session | None) -> ChunkPlan:
+        """The chunks of the table: those of the run that this one continues, or new ones."""
+        cuts = self._state.cuts(one.name)
+        if cuts is None:
+            cuts = SqlTable(self._snapshot.session, self._plan(one, Cuts()), [one.name]).cuts(self._options.chunk_rows)
+            if source is not None and len(one.sources) > 1:
+                cuts = Cuts(buckets=min(MOST_BUCKETS, cuts.count))
+            self._state.begin(one.name, cuts)
+        return self._plan(one, cuts)
+
+    def _compare(self, one: VerifiedTable, plan: ChunkPlan, truth: Truth, result: TableResult) -> list[Difference]:
+        result.chunks = plan.cuts.count
+        target = SqlTable(self._snapshot.session, plan, [one.name])
+        numbers, most = self._numbers(one, result.chunks), self._options.max_differences
+        return compare_table(target, truth, numbers, result, self._state, self._between, most)
+
+    def _source_table(self, one: VerifiedTable, plan: ChunkPlan, source: Session | None) -> SqlTable:
+        assert source is not None
+        return SqlTable(source, plan, one.sources)
+
+    def _plan(self, one: VerifiedTable, cuts: Cuts) -> ChunkPlan:
+        return ChunkPlan(one.expected, self._target.db_type, cuts)
+
+    def _between(self, rows: int) -> None:
+        if self._hook is not None:
+            self._hook("chunk")
+        self._snapshot.require_nobody_waits()
+        self._pace.read(rows)
+
+    def _structure(self, one: VerifiedTable) -> list[str]:
+        expected = expected_of([one.expected], self._target.db_type)
+        found = read_definitions(self._snapshot.session, expected.names, self._target.db_type)
+        # What `target.tables` accepts is no difference.
+        return compare(expected, found, target=self._target)
+
+    def _numbers(self, one: VerifiedTable, count: int) -> list[int]:
+        every = self._done.every
+        # Tables of one chunk are spread over the runs too.
+        first = (self._done.turn + zlib.crc32(".".join(one.name).encode())) % every
+        return [number for number in range(count) if number % every == first]
+
+    def _keep(self, found: Sequence[Difference]) -> None:
+        room = self._options.max_differences - len(self._done.differences)
+        self._done.differences += found[:room]
+        self._done.listed_all &= len(found) <= room
+
+    @contextmanager
+    def _source(self) -> Iterator[Session | None]:
+        if self._options.against == "lake":
+            yield None
+            return
+        with source_snapshot(
+            source_of(self._replication), self._ts, stands_still=self._options.source_stands_still
+        ) as session:
+            yield session
+
+
+class _LakeTruth:
+    """A LakeTable cut by a plan: a Truth."""
+
+    def __init__(self, lake: LakeTable, plan: ChunkPlan) -> None:
+        self._lake, self._plan = lake, plan
+
+    def digests(self, numbers: Sequence[int]) -> Iterator[tuple[int, Digest]]:
+        return self._lake.digests(self._plan, numbers)
+
+    def narrowed(self, wanted: Mapping[int, int]) -> dict[int, dict[int, Digest]]:
+        return self._lake.narrowed(self._plan, wanted)
+
+    def rows(self, wanted: Mapping[int, tuple[int, Sequence[int]]]) -> list[Row]:
+        return self._lake.rows(self._plan, wanted)
+
+
+def source_of(replication: Replication) -> Target:
+    """`[source.sql]` as something to connect to. Raises ConfigError without one."""
+    sql = replication.source.sql
+    if sql is None:
+        raise ConfigError("the source answers no SQL", hint="add a section [source.sql]")
+    return Target(host=sql.host, port=sql.port, user=sql.user, password=sql.password, db_type="mysql")  # type: ignore[call-arg]
+
+
+def _stops_rows(difference: str) -> bool:
+    """Rows cannot be read side by side without the table or one of its columns."""
+    return re.search(r": (the table is missing|column .* is missing|it is a )", difference) is not None
+
+
+def _require_known(replication: Replication, options: VerifyOptions) -> None:
+    if not 0 < options.sample <= 1 or options.chunk_rows < 1:
+        raise ConfigError("the sample is a share above 0, up to 1, and a chunk has a row or more")
+    if options.against == "lake":
+        if not replication.mirror.enabled:
+            raise ConfigError(
+                "the lake keeps no mirrors of the tables",
+                hint="set mirror.enabled, or compare with the source (--against source)",
+            )
+        return
+    rows = ["filters"] if replication.filters else []
+    rows += ["expression-filter"] if replication.expression_filter else []
+    rows += ["filter.ignore-txn-commit-ts"] if replication.filter.ignore_txn_commit_ts else []
+    extracted = any(rule.extract_table or rule.extract_schema or rule.extract_source for rule in replication.routes)
+    rows += ["routes with extract columns"] if extracted else []
+    if rows:
+        raise ConfigError(
+            f"with {rows[0]} the target is not the source's copy",
+            hint="compare with the lake (--against lake), which holds what the rules let pass",
+        )
+
+
+def _turn(paths: LakePaths, against: Against, every: int) -> int:
+    """Which of `every` turns this run is: one more than the last finished one."""
+    if every == 1:
+        return 0
+    details = [json.loads(event["detail"]) for event in WindowLog(paths).events(stage="verify")]
+    return sum((detail.get("every"), detail.get("against")) == (every, against) for detail in details) % every

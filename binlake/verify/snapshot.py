@@ -1,0 +1,96 @@
+"""One consistent moment of a server, and the checkpoint that belongs to it: read in the same transaction.
+
+A target that is being applied to (`consistent` false) has no moment that can be compared: it is waited for or refused
+(DESIGN 3.8). The transaction writes nothing; it gives way to a DDL that waits for it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+
+from binlake.config.model import Target
+from binlake.downstream.checkpoint import Checkpoint, CheckpointTable
+from binlake.downstream.session import Session
+from binlake.errors import ConfigError, Transient
+
+_ASK_EVERY_S = 0.5
+_SNAPSHOT = "START TRANSACTION WITH CONSISTENT SNAPSHOT"
+_ISOLATION = "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ"
+_WAITING = "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE STATE LIKE 'Waiting for table metadata lock%'"
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A session in its transaction, and the checkpoint there."""
+
+    session: Session
+    checkpoint: Checkpoint
+
+    def require_nobody_waits(self) -> None:
+        """Raises Transient when a DDL waits for a table that this transaction has read."""
+        if int(self.session.rows(_WAITING)[0][0]):
+            raise Transient(
+                "a DDL waits for a table that is being compared: this reader gives way",
+                hint="run it again: chunks that were found equal at the same checkpoint are not read again",
+            )
+
+
+@contextmanager
+def target_snapshot(target: Target, cluster_id: int, wait_s: float = 0.0) -> Iterator[Snapshot]:
+    """A snapshot of the target at a checkpoint that is consistent, waited for up to `wait_s` seconds.
+
+    Raises ConfigError without a checkpoint, Transient when it is not consistent, TargetUnavailable.
+    """
+    with closing(Session(target)) as session:
+        session.execute(_ISOLATION)
+        yield Snapshot(session, _consistent(session, target, cluster_id, time.monotonic() + wait_s))
+
+
+def _consistent(session: Session, target: Target, cluster_id: int, deadline: float) -> Checkpoint:
+    table = CheckpointTable(target.checkpoint_schema, cluster_id)
+    while True:
+        session.execute(_SNAPSHOT)
+        found = table.read(session)
+        if found is None:
+            raise ConfigError(
+                "the target has no checkpoint: nothing was applied to it", where={"target": session.place}
+            )
+        if found.consistent:
+            return found
+        session.execute("ROLLBACK")
+        if time.monotonic() >= deadline:
+            raise not_consistent(found)
+        time.sleep(_ASK_EVERY_S)
+
+
+def not_consistent(found: Checkpoint) -> Transient:
+    """The error for a target in the middle of a window."""
+    return Transient(
+        "the target is inside a window (consistent = false): it equals the source at no commit_ts",
+        where={"commit_ts": found.commit_ts},
+        hint="wait for the window's end (--wait SECONDS), or finish it: `binlake stage finalize`",
+    )
+
+
+@contextmanager
+def source_snapshot(source: Target, ts: int, *, stands_still: bool) -> Iterator[Session]:
+    """A session that reads the source at commit_ts `ts`: TiDB by `tidb_snapshot`, others as they are.
+
+    Raises ConfigError for a server without such snapshots unless it `stands_still` at `ts` by somebody's word.
+    """
+    with closing(Session(source)) as session:
+        if "tidb" in str(session.rows("SELECT VERSION()")[0][0]).lower():
+            session.execute(f"SET SESSION tidb_snapshot = '{ts}'")
+        elif stands_still:
+            session.execute(_ISOLATION)
+            session.execute(_SNAPSHOT)
+        else:
+            raise ConfigError(
+                "this source cannot be read as of a commit_ts, only as it is now",
+                where={"source": session.place, "commit_ts": ts},
+                hint="stop its writers, let the target reach its last commit, then say --source-stands-still",
+            )
+        yield session

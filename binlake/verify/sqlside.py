@@ -1,0 +1,139 @@
+"""One table as a server has it: checksums that the server computes, and rows as canonical texts.
+
+All reads of one table happen in the caller's transaction, so they show one moment. The server sends a number for each
+chunk; rows come only where checksums differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from binlake.downstream.session import Session
+from binlake.schema import ColumnInfo
+from binlake.statement.keyless import image_condition
+from binlake.statement.literal import literal_kind, match_literal, qualified, quote_name
+from binlake.verify.chunks import ChunkPlan, Cuts, beyond
+from binlake.verify.differences import Row
+from binlake.verify.order import AnyKey, Key, KeyOrder
+from binlake.verify.texts import read_text, shown_sql
+
+MOST_BUCKETS = 16
+"""A table whose key has no known order is read once for each of its chunks."""
+
+_MODULUS = 1 << 64
+_KEYS_A_QUERY = 1000
+
+
+class Digest(NamedTuple):
+    """Number of rows, and the sum of their hashes modulo 2^64."""
+
+    rows: int
+    sum: int
+
+
+class SqlTable:
+    """The table `plan.table` of a server, in the tables `places` there (several are read as one).
+
+    `lock`: rows that are read by key stay locked until the transaction ends.
+    """
+
+    def __init__(
+        self, session: Session, plan: ChunkPlan, places: Sequence[tuple[str, str]], *, lock: bool = False
+    ) -> None:
+        self.plan = plan
+        self._session = session
+        self._names = [qualified(*place) for place in places]
+        self._columns = plan.table.row_columns
+        self._lock = " FOR UPDATE" if lock else ""
+
+    def cuts(self, chunk_rows: int) -> Cuts:
+        """Chunks of about `chunk_rows` rows by what is there now; reads the index, or counts."""
+        table = self.plan.table
+        if KeyOrder.of(table, self.plan.dialect) is None or len(self._names) > 1:
+            return Cuts(buckets=min(MOST_BUCKETS, self._count() // chunk_rows + 1))
+        return Cuts(tuple(self._uppers(chunk_rows)))
+
+    def digests(self, numbers: Sequence[int]) -> Iterator[tuple[int, Digest]]:
+        """Each chunk's digest, when it is asked for."""
+        for number in numbers:
+            yield number, self.digest(number)
+
+    def digest(self, number: int) -> Digest:
+        """The digest of chunk `number`."""
+        hashed = self._union(f"{self.plan.row_sql} AS h", self.plan.where(number))
+        return _digest(*self._session.rows(f"SELECT COUNT(*), SUM(h) FROM ({hashed}) hashed")[0])
+
+    def narrowed(self, wanted: Mapping[int, int]) -> dict[int, dict[int, Digest]]:
+        """By chunk of `wanted` (number -> parts): the digest of each part that has rows."""
+        found = {}
+        for number, parts in wanted.items():
+            columns = f"{self.plan.part_sql(parts)} AS part, {self.plan.row_sql} AS h"
+            hashed = self._union(columns, self.plan.where(number))
+            rows = self._session.rows(f"SELECT part, COUNT(*), SUM(h) FROM ({hashed}) hashed GROUP BY part")
+            found[number] = {int(part): _digest(*rest) for part, *rest in rows}
+        return found
+
+    def rows(self, wanted: Mapping[int, tuple[int, Sequence[int]]]) -> list[Row]:
+        """The rows of some parts: number -> (parts of the chunk, those wanted)."""
+        found: list[Row] = []
+        for number, (parts, chosen) in wanted.items():
+            inside = f"{self.plan.part_sql(parts)} IN ({','.join(map(str, chosen))})"
+            found += self._read(f"{self.plan.where(number)} AND {inside}")
+        return found
+
+    def rows_of_keys(self, keys: Sequence[AnyKey]) -> list[Row]:
+        """The rows with one of `keys`; of a table without a key, whose keys are whole rows, every copy of each."""
+        if self.plan.table.identity().kind == "row":
+            return [row for key in keys for row in self._read(self._image(key), self._lock)]
+        found: list[Row] = []
+        for start in range(0, len(keys), _KEYS_A_QUERY):
+            some = ",".join(map(self._key_literal, keys[start : start + _KEYS_A_QUERY]))
+            found += self._read(f"{self._key_names} IN ({some})", self._lock)
+        return found
+
+    def _read(self, where: str, tail: str = "") -> list[Row]:
+        shown = ",".join(shown_sql(column) for column in self._columns)
+        rows = self._session.rows(self._union(shown, where) + tail)
+        readers = [(column.name, read_text(column)) for column in self._columns]
+        return [{name: read(value) for (name, read), value in zip(readers, row, strict=True)} for row in rows]
+
+    def _union(self, columns: str, where: str) -> str:
+        return " UNION ALL ".join(f"SELECT {columns} FROM {name} WHERE {where}" for name in self._names)
+
+    def _uppers(self, chunk_rows: int) -> Iterator[Key]:
+        key = self.plan.key
+        shown, names = ",".join(map(shown_sql, key)), ",".join(quote_name(column.name) for column in key)
+        where, readers = "TRUE", [read_text(column) for column in key]
+        while True:
+            tail = f" ORDER BY {names} LIMIT 1 OFFSET {chunk_rows - 1}"
+            rows = self._session.rows(f"SELECT {shown} FROM {self._names[0]} WHERE {where}{tail}")
+            if not rows:
+                return
+            upper = tuple(str(read(value)) for read, value in zip(readers, rows[0], strict=True))
+            yield upper
+            where = beyond(key, upper)
+
+    def _count(self) -> int:
+        return sum(int(self._session.rows(f"SELECT COUNT(*) FROM {name}")[0][0]) for name in self._names)
+
+    @property
+    def _key_names(self) -> str:
+        names = ",".join(quote_name(column.name) for column in self.plan.key)
+        return names if len(self.plan.key) == 1 else f"({names})"
+
+    def _key_literal(self, key: AnyKey) -> str:
+        texts = [_literal(column, text) for column, text in zip(self.plan.key, key, strict=True)]
+        return texts[0] if len(texts) == 1 else f"({','.join(texts)})"
+
+    def _image(self, key: AnyKey) -> str:
+        pairs = zip(key, self.plan.key, strict=True)
+        return " AND ".join(image_condition(text, column, self.plan.dialect) for text, column in pairs)
+
+
+def _literal(column: ColumnInfo, text: str | None) -> str:
+    return match_literal(text, literal_kind(column))
+
+
+def _digest(rows: Any, total: Any) -> Digest:
+    return Digest(int(rows), int(total or 0) % _MODULUS)

@@ -1,0 +1,102 @@
+"""Which tables a verify compares: those that the replication keeps, as the target must have them at its checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from binlake.config import Replication
+from binlake.ddl import bytewise_table
+from binlake.errors import ConfigError
+from binlake.filter import Rules
+from binlake.lake.paths import LakePaths
+from binlake.lake.schemas import SchemaHistory
+from binlake.lake.windowlog import WindowLog
+from binlake.mirror.versions import MirrorVersions
+from binlake.schema import SchemaState, TableDef
+from binlake.window.targets import Naming, TargetTables
+
+Name = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class VerifiedTable:
+    """`table` as the lake's rows have it, `expected` as the target must (other collations), its `sources` by name.
+
+    `begun_before`: it had a life before the lake's first window, and the lake knows the rows changed since only.
+    """
+
+    table: TableDef
+    expected: TableDef
+    sources: tuple[Name, ...]
+    begun_before: bool = False
+
+    @property
+    def name(self) -> Name:
+        """(database, table) at the target."""
+        return self.table.db, self.table.name
+
+
+def tables_at(replication: Replication, paths: LakePaths, ts: int, wanted: Sequence[str] = ()) -> list[VerifiedTable]:
+    """The target's tables at `ts`, by name; only those of `wanted` (db.table) when given.
+
+    Raises ConfigError for a wanted table that is not there.
+    """
+    rules = Rules.of(replication)
+    state, naming = SchemaHistory(paths).state_at(ts), Naming(rules)
+    tables = TargetTables(state, naming)
+    sources: dict[Name, list[TableDef]] = {}
+    for table in naming.kept(state.tables()):
+        if table.kind == "table":
+            db, name = naming.table(table.db, table.name)
+            sources.setdefault((db.lower(), name.lower()), []).append(table)
+    old = _begun_before(paths, state)
+    found = [_verified(replication, tables, name, sources[name], old) for name in sorted(sources)]
+    return _chosen(found, wanted)
+
+
+def _begun_before(paths: LakePaths, state: SchemaState) -> set[int]:
+    """Ids in `state` of tables that were there at the lake's start without a mirror of their rows there (R-34)."""
+    landed = WindowLog(paths).landed_range()
+    if landed is None:
+        return set()
+    first, versions = landed[0], MirrorVersions(paths)
+    known = SchemaHistory(paths).state_at(first).tables()
+    now = [(then, state.table(then.id)) for then in known]
+    return {table.id for then, table in now if table is not None and versions.at(then.db, then.name, first) is None}
+
+
+def cluster_of(windows: WindowLog) -> int:
+    """The source cluster of the lake. Raises ConfigError for an empty lake."""
+    landed = windows.landed_ts()
+    newest = windows.landed((landed - 1, landed)) if landed is not None else []
+    manifest = windows.manifest(*newest[0]) if newest else None
+    if manifest is None:
+        raise ConfigError("the lake is empty", hint="run the replication's first window")
+    return manifest.cluster_id
+
+
+def _verified(
+    replication: Replication, tables: TargetTables, name: Name, sources: list[TableDef], old: Collection[int]
+) -> VerifiedTable:
+    table = tables.find(*name)
+    if table is None:
+        raise ConfigError("a routed table has no definition", where={"table": ".".join(name)})
+    expected = table
+    if replication.target is not None and not replication.source.new_collation:
+        expected = bytewise_table(table, replication.target.db_type)
+    names = tuple((source.db, source.name) for source in sources)
+    return VerifiedTable(table, expected, names, any(source.id in old for source in sources))
+
+
+def _chosen(found: list[VerifiedTable], wanted: Sequence[str]) -> list[VerifiedTable]:
+    if not wanted:
+        return found
+    by_name = {".".join(one.name).lower(): one for one in found}
+    missing = [name for name in wanted if name.lower() not in by_name]
+    if missing:
+        raise ConfigError(
+            f"the replication has no table {', '.join(missing)} at the target's checkpoint",
+            hint="names are those of the target: db.table",
+        )
+    return [by_name[name.lower()] for name in dict.fromkeys(wanted)]

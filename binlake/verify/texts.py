@@ -1,0 +1,113 @@
+"""One text per value and one hash per row, made alike by a server's SQL and from the lake's texts.
+
+A hash is the first 64 bits of MD5 over the row's texts, each with its length before it, so that no two rows share the
+text; sums of hashes tell equal rows apart from none, which XOR does not (MISSION U-18). Where a server writes a value
+in another form the hashes differ and the rows are compared by value: a form costs time, never truth.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from binlake.codec.floats import as_float32, double_text, float_text
+from binlake.compare.values import canonical
+from binlake.schema import ColumnInfo
+from binlake.schema import mysqltypes as t
+from binlake.statement.literal import quote_name
+
+Hashes = npt.NDArray[np.uint64]
+Texts = Mapping[str, Sequence[str | None]]
+"""Column name -> canonical texts (as in `mutation`), rows in parallel."""
+
+_LARGE = t.BLOBS | {t.JSON}
+_CHARACTERS = t.STRINGS | {t.ENUM, t.SET, t.JSON}
+
+
+def hash_sql(columns: Sequence[ColumnInfo]) -> str:
+    """The SQL of the hash of a row by `columns`: an unsigned 64-bit number."""
+    row = ",".join(_part_sql(column) for column in columns)
+    return f"CAST(CONV(LEFT(MD5(CONCAT({row})),16),16,10) AS UNSIGNED)"
+
+
+def shown_sql(column: ColumnInfo) -> str:
+    """The SQL whose result `read_text` turns into the canonical text of a value of `column`."""
+    # HEX of a large value may be longer than a packet: bytes come as they are.
+    return quote_name(column.name) if _is_bytes(column) else _text_sql(column)
+
+
+def read_text(column: ColumnInfo) -> Callable[[Any], str | None]:
+    """The function that makes a server's result of `shown_sql` the canonical text."""
+    if _is_bytes(column):
+        return lambda value: None if value is None else bytes(value).hex().upper()
+    if column.tp == t.FLOAT:
+        return lambda value: None if value is None else float_text(float(value))
+    if column.tp == t.DOUBLE:
+        return lambda value: None if value is None else double_text(float(value))
+    return lambda value: value.decode() if isinstance(value, bytes) else value
+
+
+def by_value(column: ColumnInfo) -> Callable[[str | None], str | None]:
+    """The function whose results are equal where docs/equality.md calls two canonical texts equal."""
+    # The lake's text of a binary value is that page's already.
+    return (lambda text: text) if column.is_binary else canonical(column.type_name)
+
+
+def hashes(columns: Sequence[ColumnInfo], texts: Texts) -> Hashes:
+    """What `hash_sql` gives for each row of `texts`."""
+    parts = [_part(column, texts[column.name]) for column in columns]
+    rows = pc.binary_join_element_wise(*parts, pa.scalar("", pa.large_string())).cast(pa.large_binary())
+    md5 = hashlib.md5
+    found = (int.from_bytes(md5(row, usedforsecurity=False).digest()[:8], "big") for row in rows.to_pylist())
+    return np.fromiter(found, np.uint64, len(rows))
+
+
+def _is_bytes(column: ColumnInfo) -> bool:
+    return column.is_binary and column.tp != t.BIT
+
+
+def _part_sql(column: ColumnInfo) -> str:
+    if column.tp in _LARGE:
+        return f"IFNULL(MD5({shown_sql(column)}),'-')"
+    text = f"HEX({quote_name(column.name)})" if _is_bytes(column) else _text_sql(column)
+    return f"IFNULL(CONCAT(LENGTH({text}),':',{text}),'-')"
+
+
+def _text_sql(column: ColumnInfo) -> str:
+    name = quote_name(column.name)
+    if column.tp == t.BIT:
+        return f"LPAD(HEX({name} + 0),{_bit_digits(column)},'0')"
+    if column.tp in _CHARACTERS:
+        return f"CONVERT({name} USING utf8mb4)"
+    if column.tp == t.FLOAT:
+        # Its own text is cut to 6 digits.
+        return f"CONCAT({name} + 0e0)"
+    # Without the padding of ZEROFILL.
+    return f"CONCAT({name} + 0)" if column.tp in t.INTEGERS else f"CONCAT({name})"
+
+
+def _bit_digits(column: ColumnInfo) -> int:
+    return (max(column.flen, 1) + 7) // 8 * 2
+
+
+def _part(column: ColumnInfo, texts: Sequence[str | None]) -> Any:
+    if column.tp in _LARGE:
+        return pa.array([_large(column, text) for text in texts], pa.large_string())
+    if column.tp == t.FLOAT:
+        texts = [None if text is None else double_text(as_float32(text)) for text in texts]
+    values = pa.array(texts, pa.large_string())
+    sizes = pc.binary_length(values).cast(pa.large_string())
+    return pc.fill_null(pc.binary_join_element_wise(sizes, values, pa.scalar(":", pa.large_string())), "-")
+
+
+def _large(column: ColumnInfo, text: str | None) -> str:
+    if text is None:
+        return "-"
+    data = bytes.fromhex(text) if column.is_binary else text.encode()
+    return hashlib.md5(data, usedforsecurity=False).hexdigest()

@@ -1,0 +1,27 @@
+"""A fix or an undo writes whole rows, so it never goes into a table that keeps columns of its own (hazards R-12)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from binlake.ddl.collations import Dialect
+from binlake.downstream.definitions import read
+from binlake.downstream.session import Session
+from binlake.errors import Drift
+from binlake.schema import TableDef
+
+
+def require_no_own_columns(session: Session, tables: Iterable[TableDef], dialect: Dialect) -> None:
+    """Raises Drift for a table with columns besides those of `tables`: REPLACE would make defaults of their values."""
+    known = {(table.db, table.name): {column.name.lower() for column in table.columns} for table in tables}
+    actual = read(session, known, dialect)
+    for name, there in actual.tables.items():
+        own = sorted(
+            {column.name for column in there.columns if column.name.lower() not in known[name]} if there else ()
+        )
+        if own:
+            raise Drift(
+                f"the table has columns of its own, whose values whole rows would overwrite: {', '.join(own)}",
+                where={"table": ".".join(name), "target": session.place},
+                hint="mend its rows by hand, column by column; the other tables can be named",
+            )

@@ -1,0 +1,288 @@
+"""A range repaired: to the checkpoint, never to an older state; a range rolled back: as it was at its start."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from support.mariadb import MariaDb, execute, rows
+from support.shop import Shop
+from support.tinylake import TinyLake, fill, replication_toml, set_checkpoint, target_config
+from support.workload import Workload, integer
+
+from binlake.backfill.progress import BackfillProgress
+from binlake.backfill.repair import held, repair_range
+from binlake.backfill.rollback import plan_rollback
+from binlake.backfill.undoing import rollback_source, rollback_target
+from binlake.cli import run as main
+from binlake.ddl.replacement import Injection
+from binlake.errors import ConfigError, Drift, LeaseHeld, Permanent, TargetRefused
+from binlake.lake.windowlog import WindowLog
+from binlake.verify import VerifyOptions, verify
+
+pytestmark = pytest.mark.mariadb
+Shown = dict[str, Counter[str]]
+
+
+def trade(shop: Shop, changes: int) -> int:
+    """A window of random changes, keys moved and keyless rows among them; applied to the target; its end."""
+    w, chance = shop.workload, shop.chance
+    for _ in range(changes):
+        name = chance.choice(["item", "pair", "log", "types"])
+        row = dict(chance.choice(shop.rows(name)))
+        what = chance.choice(["insert", "update", "delete", "move"])
+        txn = w.begin()
+        if what == "delete" or name == "log":
+            txn.delete("shop", name, **row)
+        if what == "insert" or name == "log":
+            new = {"n": str(chance.randint(1000, 9999))} if "id" not in row else {"id": str(chance.randint(1000, 9999))}
+            txn.insert("shop", name, **{**row, **new, **({"name": None} if "name" in row else {})})
+        elif what == "update":
+            last = w.table("shop", name).row_columns[-1].name
+            txn.update("shop", name, row, **{last: None})
+        elif what == "move":
+            key = "id" if "id" in row else "n"
+            txn.update("shop", name, row, **{key: str(chance.randint(1000, 9999))})
+        txn.commit()
+    ts = shop.lake.land()
+    shop.refill()
+    set_checkpoint(shop.server, ts)
+    return ts
+
+
+def progress(shop: Shop, lo: int, hi: int) -> BackfillProgress:
+    return BackfillProgress(WindowLog(shop.lake.paths), "test", lo, hi)
+
+
+def test_an_old_range_is_repaired_to_the_checkpoint_and_not_to_its_own_end(shop: Shop) -> None:
+    # C-05, R-01
+    lo = shop.ts
+    hi = trade(shop, 25)
+    trade(shop, 25)
+    keys = {key for change in shop.changes(lo, hi) for key in (change.key, change.new_key) if key}
+    shop.spoil(40)
+    before = wrong(shop)
+    done = repair_range(shop.lake.replication, progress(shop, lo, hi))
+    # What the range touched is right, what it did not touch is as it was.
+    assert wrong(shop) == before - keys
+    assert done.keys >= len(keys)
+    repair_range(shop.lake.replication, progress(shop, 0, shop.lake.hi))
+    ever = {key for change in shop.changes(0, shop.lake.hi) for key in (change.key, change.new_key) if key}
+    assert wrong(shop) == before - ever
+
+
+def wrong(shop: Shop) -> set[str]:
+    """Keys of the target that are not as they must be."""
+    return {one.key for one in verify(shop.lake.replication, VerifyOptions(chunk_rows=7)).differences}
+
+
+def test_a_killed_repair_goes_on_behind_its_last_window(shop: Shop) -> None:
+    # U-23, U-24
+    class Killed(BaseException):
+        pass
+
+    def power_cut(step: str) -> None:
+        if step == "batch" and len(progress(shop, lo, hi).left()) == 1:
+            raise Killed
+
+    lo = shop.ts
+    trade(shop, 15)
+    hi = trade(shop, 15)
+    right = shop.shown()
+    execute(shop.server, *[f"DELETE FROM shop.`{name}`" for _, name in shop.workload.rows])
+    with pytest.raises(Killed):
+        repair_range(shop.lake.replication, progress(shop, lo, hi), hook=power_cut)
+    left = progress(shop, lo, hi).left()
+    assert len(left) == 1
+    done = repair_range(shop.lake.replication, progress(shop, lo, hi))
+    assert done.different > 0
+    assert progress(shop, lo, hi).left() == []
+    present = {one.key for one in shop.changes(lo, hi)}
+    found = verify(shop.lake.replication)
+    assert not {one.key for one in found.differences} & present
+    assert {one.kind for one in found.differences} == {"missing"}
+    assert all(not (shown - right[name]) for name, shown in shop.shown().items())
+    progress(shop, lo, hi).finish({})
+    assert len(progress(shop, lo, hi).left()) == 2
+
+
+def test_tables_that_became_others_since_are_repaired_too(shop: Shop) -> None:
+    # R-18: another key, a table made anew, one that is gone
+    lo = shop.ts
+    w = shop.workload
+    hi = trade(shop, 20)
+    w.add_column("shop", "log", integer("more", default="7"))
+    execute(shop.server, "ALTER TABLE shop.log ADD COLUMN more INT DEFAULT 7")
+    w.truncate("shop", "pair")
+    w.drop_table("shop", "types")
+    execute(shop.server, "DROP TABLE shop.types")
+    trade_nothing = shop.lake.land()
+    shop.refill()
+    set_checkpoint(shop.server, trade_nothing)
+    right = shop.shown()
+    execute(shop.server, "UPDATE shop.log SET more = 8 LIMIT 3")
+    done = repair_range(shop.lake.replication, progress(shop, lo, hi))
+    assert done.gone == ["shop.types"]
+    assert shop.shown() == right
+
+
+def test_a_lake_that_begins_late_speaks_of_what_it_saw_only(mariadb: MariaDb, tmp_path: Path) -> None:
+    # R-34: rows that it never saw are not too much
+    mariadb.wipe()
+    w = Workload()
+    w.create_database("shop")
+    w.create_table("shop", "t", [integer("id"), integer("n")], ["id"])
+    w.create_table("shop", "log", [integer("n")])
+    for key in range(5):
+        w.begin().insert("shop", "t", id=key, n=key).insert("shop", "log", n=key % 2).commit()
+    lake = TinyLake(tmp_path, w, {"target": target_config(mariadb)})
+    lake.hi = lo = w.clock()
+    w.begin().update("shop", "t", {"id": "1", "n": "1"}, n=100).insert("shop", "log", n=1).commit()
+    w.create_table("shop", "late", [integer("id")], ["id"])
+    w.begin().insert("shop", "late", id=1).commit()
+    ts = lake.land()
+    fill(mariadb, w)
+    set_checkpoint(mariadb, ts)
+    execute(mariadb, "UPDATE shop.t SET n = 7 WHERE id IN (1, 2)", "DELETE FROM shop.log", "DELETE FROM shop.late")
+    found = verify(lake.replication)
+    assert {table.table: bool(table.inexact) for table in found.tables} == {"t": True, "log": True, "late": False}
+    assert [str(one) for one in found.differences] == ['shop.late ["1"]: missing']
+    assert not found.whole
+    done = repair_range(lake.replication, BackfillProgress(WindowLog(lake.paths), "test", lo, ts))
+    assert done.unknown == ["shop.log"]
+    assert rows(mariadb, "SELECT * FROM shop.t ORDER BY id") == [(0, 0), (1, 100), (2, 7), (3, 3), (4, 4)]
+    assert rows(mariadb, "SELECT * FROM shop.late") == [(1,)]
+    assert rows(mariadb, "SELECT * FROM shop.log") == []
+
+
+def test_a_range_on_the_target_is_undone_to_its_start(shop: Shop) -> None:
+    # DESIGN 4, DESIGN 3.8: rollback, and the checkpoint does not claim to be the source
+    lo = shop.ts
+    start = shop.shown()
+    hi = trade(shop, 40)
+    with held(shop.lake.replication, 0) as target:
+        plan, _ = rollback_target(shop.lake.replication, lo, hi, target, force=False)
+    assert shop.shown() == start
+    assert plan.keys > 20
+    assert '"consistent":false' in rows(shop.server, "SELECT checkPoint FROM tidb_binlog.checkpoint")[0][0]
+
+
+def test_nothing_is_undone_in_a_table_that_keeps_columns_of_its_own(shop: Shop) -> None:
+    # R-12: the undo writes whole rows
+    lo = shop.ts
+    hi = trade(shop, 40)
+    changed = shop.shown()
+    execute(shop.server, "ALTER TABLE shop.log ADD COLUMN own INT DEFAULT 1")
+    with held(shop.lake.replication, 0) as target, pytest.raises(Drift, match=r"columns of its own.*: own"):
+        rollback_target(shop.lake.replication, lo, hi, target, force=False)
+    execute(shop.server, "ALTER TABLE shop.log DROP COLUMN own")
+    assert shop.shown() == changed
+
+
+def test_an_undo_never_removes_a_later_row_that_took_its_unique_value(shop: Shop) -> None:
+    # R-13: key 5000 is none of the range's, so only the server can know
+    lo, w, item = shop.ts, shop.workload, dict(shop.rows("item")[0])
+    w.begin().delete("shop", "item", **item).commit()
+    hi = shop.lake.land()
+    w.begin().insert("shop", "item", id=5000, name=item["name"], n=1).commit()
+    ts = shop.lake.land()
+    shop.refill()
+    set_checkpoint(shop.server, ts)
+    changed = shop.shown()
+    with held(shop.lake.replication, 0) as target, pytest.raises(TargetRefused, match="Duplicate entry"):
+        rollback_target(shop.lake.replication, lo, hi, target, force=False)
+    assert shop.shown() == changed
+
+
+def test_a_range_that_was_built_upon_is_undone_by_force_only(shop: Shop) -> None:
+    lo = shop.ts
+    w = shop.workload
+    item = dict(shop.rows("item")[0])
+    w.begin().update("shop", "item", item, n="100").commit()
+    middle = shop.lake.land()
+    w.begin().update("shop", "item", {**item, "n": "100"}, n="200").commit()
+    ts = shop.lake.land()
+    shop.refill()
+    set_checkpoint(shop.server, ts)
+    replication = shop.lake.replication
+    with held(replication, 0) as target:
+        with pytest.raises(Permanent, match=r"1 keys were changed again behind the range: shop.item"):
+            rollback_target(replication, lo, middle, target, force=False)
+        with pytest.raises(ConfigError, match="cannot be undone"):
+            rollback_target(replication, lo, ts + 1, target, force=True)
+        execute(shop.server, f"UPDATE shop.item SET n = 5 WHERE id = {item['id']}")
+        with pytest.raises(Permanent, match="not as the range left them"):
+            rollback_target(replication, lo, ts, target, force=False)
+        rollback_target(replication, lo, middle, target, force=True)
+    assert rows(shop.server, f"SELECT n FROM shop.item WHERE id = {item['id']}") == [(int(item["n"] or 0),)]
+
+
+def test_a_range_with_a_ddl_is_not_undone(shop: Shop) -> None:
+    lo = shop.ts
+    row = dict(shop.rows("item")[0])
+    shop.workload.begin().update("shop", "item", row, n="100").commit()
+    shop.workload.add_column("shop", "item", integer("more"))
+    ts = shop.lake.land()
+    set_checkpoint(shop.server, ts)
+    with held(shop.lake.replication, 0) as target, pytest.raises(Permanent, match="a DDL changed a table"):
+        rollback_target(shop.lake.replication, lo, ts, target, force=True)
+
+
+def test_a_range_with_a_statement_of_the_targets_own_is_not_undone_there(shop: Shop) -> None:
+    # U-15: it stands in no definition of the source's
+    lo = shop.ts
+    row = dict(shop.rows("item")[0])
+    shop.workload.begin().update("shop", "item", row, n="100").commit()
+    ts = shop.lake.land()
+    set_checkpoint(shop.server, ts)
+    shop.lake.inject(lo, Injection(ts, "ALTER TABLE Item ADD INDEX own (n)", "shop"))
+    replication = shop.lake.replication
+    with held(replication, 0) as target, pytest.raises(Permanent, match=r"a DDL changed a table.*ddl=ALTER TABLE Item"):
+        rollback_target(replication, lo, ts, target, force=True)
+    assert plan_rollback(replication, lo, ts, ts, "source").keys == 1
+
+
+def test_a_range_is_undone_at_the_source_by_a_change_of_its_own(
+    first_shop: Shop, second_mariadb: MariaDb, tmp_path: Path
+) -> None:
+    sql = {"host": second_mariadb.host, "port": second_mariadb.port, "user": second_mariadb.user}
+    shop = first_shop.copy(tmp_path, source={"sql": sql})
+    start = shop.shown()
+    lo, hi = shop.ts, trade(shop, 40)
+    second_mariadb.wipe()
+    shop.fill(second_mariadb)
+    target = shop.shown()
+    rollback_source(shop.lake.replication, lo, hi, force=False)
+    assert shop.shown(second_mariadb) == start
+    assert shop.shown() == target
+    with pytest.raises(Permanent, match="not as the range left them"):
+        rollback_source(shop.lake.replication, lo, hi, force=False)
+
+
+def test_the_command_runs_alone_and_tells_programs(
+    shop: Shop, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # R-46, R-02
+    lo, hi = shop.ts, trade(shop, 15)
+    file, result = tmp_path / "demo.toml", tmp_path / "result.json"
+    file.write_text(replication_toml(shop.lake.replication))
+    given = ["--replication", str(file), "--from", str(lo), "--to", str(hi), "--result", str(result)]
+    right = shop.shown()
+    execute(shop.server, "DELETE FROM shop.item", "DELETE FROM shop.log")
+    assert main(["backfill", "repair", *given, "--output", "json"]) == 0
+    told = json.loads(result.read_text())["results"][0]
+    assert (told["state"], told["lo"], told["hi"]) == ("done", str(lo), str(hi))
+    assert json.loads(capsys.readouterr().out.splitlines()[-1]) == [told]
+    assert all(not (shown - right[name]) for name, shown in shop.shown().items())
+    with held(shop.lake.replication, 0):
+        assert main(["backfill", "repair", *given, "--wait", "0"]) == 1
+    assert json.loads(result.read_text())["error"]["class"] == LeaseHeld.__name__
+    undo = tmp_path / "undo.sql"
+    shop.refill()
+    assert main(["backfill", "rollback", *given, "--write-to", "file", "--file", str(undo)]) == 0
+    assert shop.shown() == right
+    # It is no fix: what it leads to is not the source.
+    assert main(["repair", "--replication", str(file), "--from-file", str(undo)]) == 1
+    assert main(["backfill", "repair", *given[:4], "--to", str(hi + 1)]) == 1

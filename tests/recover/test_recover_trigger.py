@@ -1,0 +1,335 @@
+"""Recovery starts in one case of four, and in no other a byte is written to the target."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from support.mariadb import MariaDb, execute, rows
+from support.windows import CLUSTER, NAME, Window, apply_in_child, at, end_children, ended, signal_me, target_of
+
+from binlake.config import Replication
+from binlake.config.model import Lake, Target
+from binlake.downstream import apply_window
+from binlake.errors import CheckpointConflict, ConfigError, LostRange, Permanent
+from binlake.lake.paths import LakePaths
+from binlake.lake.windowlog import WindowEvent, WindowLog
+from binlake.recover import judge, trigger
+from binlake.relay import RelayLog
+from pump_service.pd import PlacementDriver
+from spark_jobs import restore, runner
+from spark_jobs.context import Bounds, StageContext, StageResult
+from spark_jobs.main import run_job
+from spark_jobs.recover import recover
+
+pytestmark = pytest.mark.mariadb
+
+CONSISTENT, HALF_WAY = (
+    '{"consistent":true,"commitTS":200,"ts-map":{}}',
+    '{"consistent":false,"commitTS":200,"ts-map":{}}',
+)
+
+
+@pytest.fixture
+def target(empty_mariadb: MariaDb) -> Iterator[Target]:
+    """The session's server with app.t(id, v), and no checkpoint."""
+    execute(empty_mariadb, "CREATE DATABASE app", "CREATE TABLE app.t (id BIGINT PRIMARY KEY, v VARCHAR(20))")
+    yield target_of(empty_mariadb, mode="parallel", worker_count=2)
+    end_children()
+
+
+@pytest.fixture
+def pd_url(tmp_path: Path) -> Iterator[str]:
+    """A placement driver that answers."""
+    driver = PlacementDriver(tmp_path / "pd", cluster_id=CLUSTER).start()
+    yield driver.url
+    driver.stop()
+
+
+@pytest.fixture
+def nobody() -> Iterator[str]:
+    """An address where nobody listens, and nobody else will meanwhile."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        yield f"http://127.0.0.1:{held.getsockname()[1]}"
+
+
+def replication(target: Target | None, pd: str, **more: Any) -> Replication:
+    section = {} if target is None else {"target": target.model_dump(by_alias=True)}
+    source = {"pd-urls": [pd], "status-url": "http://127.0.0.1:1", "timeout-s": 0.3}
+    return Replication.model_validate({"name": NAME, "source": source, "lake": {"path": "/nowhere"}, **section, **more})
+
+
+def no_context(_: Replication) -> Any:
+    raise AssertionError("nothing of Spark or the lake is wanted")
+
+
+def break_off(target: Target, window: Window, relay: RelayLog | None = None) -> None:
+    """Kill an apply behind its first statement."""
+    assert ended(apply_in_child(target, window, at("batch", 1, signal_me(signal.SIGKILL)), relay)) == -signal.SIGKILL
+
+
+def checkpoint(server: MariaDb) -> str:
+    return str(rows(server, "SELECT checkPoint FROM tidb_binlog.checkpoint")[0][0])
+
+
+@pytest.mark.parametrize(
+    ("answers", "stored", "state"),
+    [
+        (True, CONSISTENT, "pd-answers"),
+        (True, HALF_WAY, "pd-answers"),
+        (False, CONSISTENT, "nothing-to-do"),
+        (False, HALF_WAY, "recover"),
+        (True, None, "pd-answers"),
+        (False, None, "nothing-to-do"),
+    ],
+)
+def test_the_two_facts_decide_and_nothing_is_written(
+    mariadb: MariaDb, target: Target, pd_url: str, nobody: str, answers: bool, stored: str | None, state: str
+) -> None:
+    # S3-10, S3-12
+    if stored is not None:
+        apply_window(target, Window(0, 200).manifest(), Window(0, 200))
+        execute(mariadb, f"UPDATE tidb_binlog.checkpoint SET checkPoint = '{stored}'")
+    own = replication(target, pd_url if answers else nobody)
+    execute(mariadb, "SET GLOBAL log_output = 'TABLE'", "TRUNCATE mysql.general_log", "SET GLOBAL general_log = 1")
+    try:
+        if state == "recover":
+            assert judge(own).state == state
+        else:
+            results = recover(own, no_context)
+            assert [result.state for result in results] == [state]
+    finally:
+        execute(mariadb, "SET GLOBAL general_log = 0")
+    query = "SELECT argument FROM mysql.general_log WHERE command_type = 'Query'"
+    words = {str(said).split()[0].upper() for (said,) in rows(mariadb, query) if "general_log" not in str(said)}
+    assert words <= {"SELECT", "SET", "SHOW", "START"}
+
+
+def test_the_open_window_is_what_is_finished(target: Target, nobody: str) -> None:
+    # S3-10: its bounds and the manifest it was opened with
+    window = Window(0, 300).put((1, "a")).put((2, "b"))
+    break_off(target, window)
+    verdict = judge(replication(target, nobody))
+    assert (verdict.state, verdict.commit_ts, verdict.window) == ("recover", 0, (0, 300))
+    assert verdict.opened is not None
+    assert verdict.opened.manifest == window.manifest().digest()
+
+
+def test_target_and_relay_files_suffice(mariadb: MariaDb, target: Target, nobody: str, tmp_path: Path) -> None:
+    # S3-03, S3-09, S3-11: a process that has neither Spark nor the lake's library nor Airflow in it
+    log_dir = tmp_path / "relay"
+    log_dir.mkdir()
+    own = replication(target, nobody, relay={"log-dir": str(log_dir)})
+    window = Window(0, 300).put((1, "a")).put((2, "b"))
+    break_off(target, window, RelayLog.of(own))
+    config, result = tmp_path / "shop.toml", tmp_path / "result.json"
+    config.write_text(toml_of(target, nobody))
+    program = (
+        "import sys; from binlake.cli import run;"
+        "status = run(sys.argv[1:]);"
+        "print([m for m in ('pyspark', 'delta', 'deltalake', 'airflow') if m in sys.modules]); sys.exit(status)"
+    )
+    arguments = ["recover", "--replication", str(config), "--log-dir", str(log_dir), "--result", str(result)]
+    done = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-2:] == ["the target equals the source at 300; checkpoint consistent=true", "[]"]
+    outcome = json.loads(result.read_text())
+    assert outcome["ok"] is True
+    assert [r["state"] for r in outcome["results"]] == ["done", "recovered"]
+    assert outcome["results"][-1] | {"seconds": 0, "detail": {}} == {
+        "stage": "recover", "state": "recovered", "lo": "0", "hi": "300", "rows": 2, "seconds": 0, "blocked_by": "",
+        "detail": {},
+    }  # fmt: skip
+    assert checkpoint(mariadb) == '{"consistent":true,"commitTS":300,"ts-map":{},"schema-version":1}'
+    # S3-11, S3-12: the next run with PD still away does nothing
+    assert [r.state for r in recover(own, no_context)] == ["nothing-to-do"]
+
+
+def test_a_job_says_how_it_ended(target: Target, nobody: str, tmp_path: Path) -> None:
+    # S3-12: as every stage does, for who started it
+    config, result = tmp_path / "shop.toml", tmp_path / "result.json"
+    config.write_text(toml_of(target, nobody))
+    outcome = run_job(["recover", "--replication", str(config), "--result", str(result)])
+    assert outcome == json.loads(result.read_text())
+    assert [(one["stage"], one["state"]) for one in outcome["results"]] == [("recover", "nothing-to-do")]
+    break_off(target, Window(0, 300).put((1, "a")).put((2, "b")))
+    outcome = run_job(["recover", "--replication", str(config), "--result", str(result)])
+    assert (outcome["ok"], outcome["error"]["kind"], outcome["error"]["class"]) == (False, "Permanent", "LostRange")
+
+
+def toml_of(target: Target, pd: str) -> str:
+    address = f'host = "{target.host}"\nport = {target.port}\nuser = "{target.user}"\ndb-type = "mariadb"'
+    source = f'[source]\npd-urls = ["{pd}"]\ntimeout-s = 0.3'
+    return f'name = "{NAME}"\n{source}\n[lake]\npath = "/nowhere"\n[target]\n{address}\n'
+
+
+def test_what_finishes_the_window_is_nowhere(mariadb: MariaDb, target: Target, nobody: str, tmp_path: Path) -> None:
+    # S3-13: nothing reaches the target, the range is named
+    break_off(target, Window(0, 300).put((1, "a")).put((2, "b")))
+    before = (
+        rows(mariadb, "SELECT * FROM app.t"),
+        checkpoint(mariadb),
+        rows(mariadb, "SELECT * FROM tidb_binlog.binlake_fence"),
+    )
+    with pytest.raises(LostRange, match="no relay files were kept") as caught:
+        recover(replication(target, nobody), no_context)
+    assert "0-300" in str(caught.value)
+    with pytest.raises(LostRange, match="no relay file holds this window") as caught:
+        recover(replication(target, nobody, relay={"log-dir": str(tmp_path)}), no_context)
+    assert "0-300" in str(caught.value)
+    with pytest.raises(LostRange, match="nothing landed can be applied"):
+        recover(replication(target, nobody), no_context, roll_forward=True)
+    after = (
+        rows(mariadb, "SELECT * FROM app.t"),
+        checkpoint(mariadb),
+        rows(mariadb, "SELECT * FROM tidb_binlog.binlake_fence"),
+    )
+    assert after == before
+
+
+def test_a_target_that_another_writer_left_is_not_guessed_at(mariadb: MariaDb, target: Target, nobody: str) -> None:
+    # Half-way, and no window of ours is open: a drainer's checkpoint, or one that was set back
+    apply_window(target, Window(0, 200).manifest(), Window(0, 200))
+    execute(mariadb, f"UPDATE tidb_binlog.checkpoint SET checkPoint = '{HALF_WAY}'")
+    with pytest.raises(CheckpointConflict, match="no window open there"):
+        recover(replication(target, nobody), no_context)
+
+
+def test_a_finished_window_below_the_exit_point_is_not_called_consistent(
+    mariadb: MariaDb, target: Target, nobody: str, tmp_path: Path
+) -> None:
+    # DESIGN 3.8: windows up to 900 were begun once; the open one ends below
+    own = replication(target, nobody, relay={"log-dir": str(tmp_path)})
+    window = Window(0, 300).put((1, "a")).put((2, "b"))
+    break_off(target, window, RelayLog.of(own))
+    execute(mariadb, "UPDATE tidb_binlog.binlake_progress SET exit_ts = 900")
+    with pytest.raises(CheckpointConflict, match="rows of later windows may be on the target") as caught:
+        recover(own, no_context)
+    assert "900" in str(caught.value)
+
+
+def test_what_cannot_be_asked_for(target: Target, nobody: str, pd_url: str) -> None:
+    with pytest.raises(ConfigError, match="no SQL target"):
+        recover(replication(None, nobody), no_context)
+    with pytest.raises(ConfigError, match="open window only"):
+        recover(replication(target, nobody), no_context, log_dir="/relay", roll_forward=True)
+    another = replication(target, pd_url)
+    another = another.model_copy(update={"source": another.source.model_copy(update={"cluster_id": "5"})})
+    # It answers: that it is another cluster is for a person to mend.
+    with pytest.raises(Permanent, match="another cluster"):
+        recover(another, no_context)
+
+
+class Forward:
+    """A lake whose landed windows end at 300 and 400, and a sink that applies empty ones."""
+
+    def __init__(self, target: Target, pd: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        lake, relay = {"path": str(folder / "lake")}, {"log-dir": str(folder)}
+        safe = target.model_copy(update={"safe_mode": "never"})
+        self.replication = replication(safe, pd, relay=relay).model_copy(update={"lake": Lake.model_validate(lake)})
+        log = WindowLog(LakePaths.of(self.replication))
+        for lo, hi in ((200, 300), (300, 400)):
+            for stage in ("land", "merge"):
+                log.record(WindowEvent(stage, lo, hi, "done"))
+        self.sinks: list[tuple[Bounds, Replication]] = []
+        for room in (runner, restore):
+            monkeypatch.setattr(room, "run_sink", self.sink)
+
+    def sink(self, ctx: StageContext, _stages: object, bounds: Bounds) -> list[StageResult]:
+        self.sinks.append((bounds, ctx.replication))
+        assert ctx.replication.target is not None
+        window = Window(bounds.lo, bounds.hi)
+        apply_window(ctx.replication.target, window.manifest(), window)
+        return [StageResult("finalize", "done", bounds.lo, bounds.hi, 0, 0.0, "", {})]
+
+    def run(self) -> list[str]:
+        make = lambda own: StageContext(own, "recover", no_spark)  # noqa: E731 - a name says nothing more
+        return [result.state for result in recover(self.replication, make, roll_forward=True)]
+
+
+def no_spark() -> Any:
+    raise AssertionError("the sink is a stand-in")
+
+
+@pytest.fixture
+def forward(target: Target, nobody: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Forward:
+    return Forward(target, nobody, tmp_path, monkeypatch)
+
+
+def test_a_roll_forward_that_broke_off_between_windows_goes_on(target: Target, forward: Forward) -> None:
+    # S3-03, S3-08: as configured, and with relay files, as any window that is opened anew
+    assert forward.run() == ["nothing-to-do"]
+    apply_window(target, Window(0, 300).manifest(), Window(0, 300))
+    assert forward.run() == ["done", "recovered"]
+    ((bounds, own),) = forward.sinks
+    assert bounds == Bounds(300, 400)
+    assert own == forward.replication
+    assert forward.run() == ["nothing-to-do"]
+
+
+def test_rolling_over_rows_that_may_be_there_is_safe_whatever_is_configured(
+    mariadb: MariaDb, target: Target, forward: Forward
+) -> None:
+    # S4-40: the checkpoint was set back
+    apply_window(target, Window(0, 200).manifest(), Window(0, 200))
+    execute(
+        mariadb,
+        f"UPDATE tidb_binlog.checkpoint SET checkPoint = '{HALF_WAY}'",
+        "UPDATE tidb_binlog.binlake_progress SET exit_ts = 400",
+    )
+    assert forward.run() == ["done", "recovered"]
+    ((bounds, own),) = forward.sinks
+    assert bounds == Bounds(200, 400)
+    assert own.target is not None
+    assert (own.target.safe_mode, own.relay) == ("always", forward.replication.relay)
+
+
+def test_a_roll_forward_that_ends_below_the_exit_point_says_what_it_did(
+    mariadb: MariaDb, target: Target, forward: Forward
+) -> None:
+    # DESIGN 3.8: the hint is not to do the same once more
+    apply_window(target, Window(0, 200).manifest(), Window(0, 200))
+    execute(
+        mariadb,
+        f"UPDATE tidb_binlog.checkpoint SET checkPoint = '{HALF_WAY}'",
+        "UPDATE tidb_binlog.binlake_progress SET exit_ts = 900",
+    )
+    with pytest.raises(CheckpointConflict, match="all that is landed is applied, and rows of later windows") as caught:
+        forward.run()
+    assert "a newer copy" in caught.value.hint
+    with pytest.raises(CheckpointConflict, match="nothing is landed above the checkpoint"):
+        forward.run()
+
+
+def test_a_restore_keeps_no_relay_files(forward: Forward, monkeypatch: pytest.MonkeyPatch) -> None:
+    # S3-15: those of the sync are not its own
+    monkeypatch.setattr(restore, "target_position", lambda *_: SimpleNamespace(window=None))
+    restore.restore(StageContext(forward.replication, "restore", no_spark), 300)
+    ((_, own),) = forward.sinks
+    assert own.relay.log_dir == ""
+
+
+def test_checkpoint_and_open_window_are_read_at_one_moment(
+    mariadb: MariaDb, target: Target, nobody: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # S3-10: a finalize ends between the two looks
+    break_off(target, Window(0, 300).put((1, "a")).put((2, "b")))
+    read = trigger.read_progress
+
+    def meanwhile(*arguments: Any) -> Any:
+        found = read(*arguments)
+        execute(mariadb, f"UPDATE tidb_binlog.checkpoint SET checkPoint = '{CONSISTENT}'")
+        return found
+
+    monkeypatch.setattr(trigger, "read_progress", meanwhile)
+    verdict = judge(replication(target, nobody))
+    assert (verdict.state, verdict.commit_ts, verdict.window) == ("recover", 0, (0, 300))

@@ -1,0 +1,95 @@
+"""Where chunks end: keys in the order of the server's index, a row in one chunk on both sides, texts without twins."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import pytest
+from support.mariadb import MariaDb, execute, rows
+from support.tabledefs import col, primary, table
+from support.tinylake import put
+from support.windows import target_of
+
+from binlake.downstream.session import Session
+from binlake.schema import TableDef
+from binlake.schema import mysqltypes as t
+from binlake.verify.chunks import ChunkPlan, Cuts
+from binlake.verify.order import KeyOrder
+from binlake.verify.sqlside import Digest, SqlTable
+from binlake.verify.texts import hashes
+
+pytestmark = pytest.mark.mariadb
+
+TEXT = col("k", t.VARCHAR, flen=20, not_null=True)
+KEYS = {
+    "text": (TEXT, ["a", "a\t", "a b", "a\tb", "aa", "A", "ß", "😀", "", "\x01", "a!", "a\x1f", "ab", "€"]),
+    "bytes": (
+        col("k", t.VARCHAR, flen=20, charset="binary", not_null=True),
+        ["", "00", "0000", "FF", "7F", "AB", "0A"],
+    ),
+    "decimal": (
+        col("k", t.NEWDECIMAL, flen=10, decimal=2, not_null=True),
+        ["-1.50", "-10.00", "0.00", "2.00", "10.00"],
+    ),
+    "unsigned": (col("k", t.LONGLONG, flen=20, unsigned=True, not_null=True), ["18446744073709551615", "9", "10"]),
+    "moment": (col("k", t.DATETIME, decimal=3, not_null=True), ["2026-01-01 00:00:00.000", "1999-12-31 23:59:59.999"]),
+}
+TYPES = {
+    "text": "VARCHAR(20) COLLATE utf8mb4_bin", "bytes": "VARBINARY(20)", "decimal": "DECIMAL(10,2)",
+    "unsigned": "BIGINT UNSIGNED", "moment": "DATETIME(3)",
+}  # fmt: skip
+
+
+@pytest.fixture
+def session(mariadb: MariaDb) -> Iterator[Session]:
+    mariadb.wipe()
+    execute(mariadb, "CREATE DATABASE d CHARACTER SET utf8mb4 COLLATE utf8mb4_bin")
+    opened = Session(target_of(mariadb))
+    yield opened
+    opened.close()
+
+
+def test_chunks_end_where_the_servers_index_has_it(mariadb: MariaDb, session: Session) -> None:
+    # S3-04: a wrong order would count a row here on one side and there on the other
+    for name, (column, keys) in KEYS.items():
+        definition = table(name, column, col("v"), keys=(primary("k"),))
+        execute(mariadb, f"CREATE TABLE d.{name} (k {TYPES[name]} PRIMARY KEY, v INT)")
+        put(mariadb, definition, [{"k": key, "v": None} for key in random.Random(1).sample(keys, len(keys))])
+        order = KeyOrder.of(definition, "mariadb")
+        assert order is not None
+        # A cut behind every key: so the order shows whole.
+        cuts = SqlTable(session, ChunkPlan(definition, "mariadb", Cuts()), [("d", name)]).cuts(1)
+        assert [key for (key,) in cuts.uppers] == sorted(keys, key=lambda key: order.rank([key]))
+        plan = ChunkPlan(definition, "mariadb", cuts)
+        there = SqlTable(session, plan, [("d", name)])
+        places = plan.places({"k": keys, "v": [None] * len(keys)})
+        sums = plan.row_hashes({"k": keys, "v": [None] * len(keys)})
+        expected = {int(place): Digest(1, int(one)) for place, one in zip(places, sums, strict=True)}
+        assert {n: d for n, d in there.digests(range(cuts.count)) if d.rows} == expected
+
+
+def test_several_tables_of_the_source_are_read_as_one(mariadb: MariaDb, session: Session) -> None:
+    # S4-03
+    definition = table("t", col("id", not_null=True), col("v"), keys=(primary("id"),))
+    for name in ("t", "t_0", "t_1"):
+        execute(mariadb, f"CREATE TABLE d.{name} (id INT PRIMARY KEY, v INT)")
+    execute(mariadb, "INSERT INTO d.t SELECT seq, seq % 7 FROM d.seq_0_to_99")
+    execute(mariadb, "INSERT INTO d.t_0 SELECT * FROM d.t WHERE id % 2 = 0")
+    execute(mariadb, "INSERT INTO d.t_1 SELECT * FROM d.t WHERE id % 2 = 1")
+    plan = ChunkPlan(definition, "mariadb", Cuts(buckets=4))
+    whole, parts = (SqlTable(session, plan, [("d", n) for n in names]) for names in (["t"], ["t_0", "t_1"]))
+    assert dict(whole.digests(range(4))) == dict(parts.digests(range(4)))
+    assert whole.narrowed({0: 8}) == parts.narrowed({0: 8})
+    assert rows(mariadb, "SELECT COUNT(*) FROM d.t") == [(sum(d.rows for _, d in parts.digests(range(4))),)]
+
+
+def test_no_two_rows_share_a_text_and_equal_changes_do_not_cancel_out() -> None:
+    # U-18
+    definition: TableDef = table("t", col("a", t.VARCHAR, flen=9), col("b", t.VARCHAR, flen=9))
+    pairs = [("a,b", "c"), ("a", "b,c"), ("1:", ""), ("", "1:"), (None, "-"), ("-", None), ("", None), (None, "")]
+    texts = {"a": [a for a, _ in pairs], "b": [b for _, b in pairs]}
+    assert len(set(hashes(definition.row_columns, texts).tolist())) == len(pairs)
+    before = hashes(definition.row_columns, {"a": ["x22"] * 4, "b": ["k1", "k2", "k3", "k4"]})
+    after = hashes(definition.row_columns, {"a": ["x32"] * 4, "b": ["k1", "k2", "k3", "k4"]})
+    assert before.sum() != after.sum()

@@ -1,0 +1,311 @@
+"""Verify finds every planted difference and nothing else, whatever names and values; fixed, the target is equal."""
+
+from __future__ import annotations
+
+import json
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from pymysql.constants import CLIENT
+from support.mariadb import MariaDb, execute, rows
+from support.shop import Shop
+from support.tinylake import replication_toml, set_checkpoint
+from support.windows import wait_until
+
+from binlake.cli import run as main
+from binlake.codec.floats import double_text
+from binlake.errors import CheckpointConflict, ConfigError, Drift, LeaseHeld, Transient
+from binlake.lake.windowlog import WindowLog
+from binlake.rowchange import row_key
+from binlake.verify import VerifyOptions, comparing, state, verify
+from binlake.verify.fixfile import FixFile
+from binlake.verify.repairing import apply_file, hold, keys_of, repair_keys
+from binlake.verify.sqlside import SqlTable
+from binlake.verify.tables import tables_at
+from spark_jobs.outcomes import DIFFERENT
+from spark_jobs.verify import run_verify, write_fixes
+
+pytestmark = pytest.mark.mariadb
+SMALL = VerifyOptions(chunk_rows=7)
+
+
+def test_equal_rows_are_equal_by_checksum_alone(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    # S3-04: every type, hostile names and values, keys by number, text, bytes, without any order, and no key
+    monkeypatch.setattr(SqlTable, "rows", None)
+    found = verify(shop.lake.replication, SMALL)
+    assert [text for table in found.tables for text in table.structure] == []
+    assert found.equal
+    assert found.commit_ts == shop.ts
+    assert {table.table: table.rows for table in found.tables} == {
+        name: len(shop.rows(name)) for _, name in shop.workload.rows
+    }
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_planted_differences_are_all_found_and_nothing_else(first_shop: Shop, tmp_path: Path, seed: int) -> None:
+    # S3-04, U-18
+    shop = first_shop.copy(tmp_path, seed)
+    right = shop.shown()
+    planted = shop.spoil(30)
+    found = verify(shop.lake.replication, SMALL)
+    assert shop.found(found) == planted
+    assert found.listed_all
+
+    tables = tables_at(shop.lake.replication, shop.lake.paths, found.commit_ts)
+    with hold(shop.lake.replication) as held:
+        done = repair_keys(shop.lake.replication, keys_of(found.differences, tables), held)
+    assert done.different == len(found.differences)
+    assert shop.shown() == right
+    assert verify(shop.lake.replication, SMALL).equal
+
+
+def test_values_in_another_form_are_equal_by_value(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    # docs/equality.md decides, not the checksum: MariaDB writes such doubles and such JSON otherwise
+    big = ["3801906481570168.5", "-2102039802834008.2"]
+    txn = shop.workload.begin()
+    for number, value in enumerate(big):
+        row = dict(shop.rows("types")[0]) | {"id": str(900 + number), "d": double_text(float(value)), "doc": '{"a": 1}'}
+        txn.insert("shop", "types", **row).insert("shop", "real", d=row["d"], n=1)
+    txn.commit()
+    set_checkpoint(shop.server, shop.lake.land())
+    shop.refill()
+    execute(shop.server, """UPDATE shop.types SET doc = '{ "a" : 1 }' WHERE id >= 900""")
+    # So that a row's two forms are not in one piece.
+    monkeypatch.setattr(comparing, "READ_ROWS", 3)
+    monkeypatch.setattr(comparing, "_PART_ROWS", 1)
+    found = verify(shop.lake.replication, SMALL)
+    assert [str(one) for one in found.differences] == []
+    assert found.equal
+    execute(shop.server, "UPDATE shop.real SET d = 1 WHERE d > 0")
+    found = verify(shop.lake.replication, SMALL)
+    assert sorted(one.kind for one in found.differences) == ["extra", "missing"]
+
+
+def test_a_killed_verify_goes_on_where_it_was(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    # U-23
+    class Killed(BaseException):
+        pass
+
+    read: list[tuple[str, int]] = []
+    digest = SqlTable.digest
+
+    def counting(table: SqlTable, number: int) -> object:
+        read.append((table.plan.table.name, number))
+        return digest(table, number)
+
+    def power_cut(_: str) -> None:
+        if len(read) == 20:
+            raise Killed
+
+    monkeypatch.setattr(SqlTable, "digest", counting)
+    monkeypatch.setattr(state, "FLUSH_CHUNKS", 1)
+    with pytest.raises(Killed):
+        verify(shop.lake.replication, SMALL, hook=power_cut)
+    behind = list(read)
+    read.clear()
+    found = verify(shop.lake.replication, SMALL)
+    assert found.equal
+    # The last one was not written down yet when it died.
+    assert len(set(behind) & set(read)) <= 1
+    whole = [(table.table, number) for table in found.tables for number in range(table.chunks)]
+    assert sorted({*behind, *read}) == sorted(whole)
+    assert found.rows == sum(map(len, shop.workload.rows.values()))
+
+    # It has ended: the next one reads all, and so does one at another checkpoint.
+    read.clear()
+    verify(shop.lake.replication, SMALL)
+    assert sorted(read) == sorted(whole)
+
+
+def test_sampled_runs_read_every_chunk_in_turn(shop: Shop) -> None:
+    planted = shop.spoil(30)
+    told: dict[str, object] = {}
+    sizes = []
+    for _ in range(3):
+        results = run_verify(shop.lake.replication, VerifyOptions(chunk_rows=7, sample=0.34), "", None, False, [])
+        detail = results[0].to_dict()["detail"]
+        assert detail["every"] == 3
+        sizes.append(results[0].rows)
+        told[detail["turn"]] = {(t["table"], t["missing"], t["extra"], t["different"]) for t in detail["unequal"]}
+    assert sorted(told) == [0, 1, 2]
+    assert all(size < sum(sizes) * 0.7 for size in sizes)
+    counts = {name: sum(sum(one[1:]) for part in told.values() for one in part if one[0] == name) for name in planted}
+    assert counts == {name: sum(found.values()) for name, found in planted.items()}
+
+
+def test_the_fix_file_says_what_it_is_for_and_is_run_once(shop: Shop, tmp_path: Path) -> None:
+    # R-01, R-02, DESIGN 3.9: keyless rows too, however often it is run; a plain client can run it as well
+    right = shop.shown()
+    shop.spoil(30)
+    found = verify(shop.lake.replication, SMALL)
+    path = tmp_path / "fixes.sql"
+    written = write_fixes(shop.lake.replication, found, path)
+    assert FixFile.read(path) == written
+    with shop.server.connect(client_flag=CLIENT.MULTI_STATEMENTS) as connection, connection.cursor() as cursor:
+        cursor.execute(path.read_text(encoding="utf-8"))
+        while cursor.nextset():
+            pass
+    assert shop.shown() == right
+    shop.refill(shop.spoilt)
+    tables = [name for (name,) in rows(shop.server, "SELECT DISTINCT table_name FROM information_schema.columns "
+                                       "WHERE table_schema = 'shop'")]  # fmt: skip
+    execute(shop.server, *(f"ALTER TABLE shop.`{name}` ADD COLUMN own INT DEFAULT 1" for name in tables))
+    with hold(shop.lake.replication) as held, pytest.raises(Drift, match="columns of its own"):
+        apply_file(shop.lake.replication, path, held)
+    execute(shop.server, *(f"ALTER TABLE shop.`{name}` DROP COLUMN own" for name in tables))
+    for _ in range(2):
+        with hold(shop.lake.replication) as held:
+            apply_file(shop.lake.replication, path, held)
+        assert shop.shown() == right
+    ledger = rows(shop.server, "SELECT SUM(row_count), MIN(lo), MAX(hi) FROM tidb_binlog.binlake_ledger")
+    assert ledger == [(sum(batch.rows for batch in written.batches), shop.ts, shop.ts)]
+
+    path.write_bytes(path.read_bytes().replace(b"INSERT", b"INSErt", 1))
+    with pytest.raises(ConfigError, match="not those that were written"):
+        FixFile.read(path)
+    path.write_bytes(path.read_bytes()[:-300])
+    with pytest.raises(ConfigError, match="cannot be used"):
+        FixFile.read(path)
+
+
+def test_a_fix_is_never_applied_at_another_checkpoint(shop: Shop, tmp_path: Path) -> None:
+    # R-01
+    shop.spoil(10)
+    spoilt = shop.shown()
+    path = tmp_path / "fixes.sql"
+    write_fixes(shop.lake.replication, verify(shop.lake.replication, SMALL), path)
+    set_checkpoint(shop.server, shop.lake.land())
+    with (
+        pytest.raises(CheckpointConflict, match="an older row must never come back"),
+        hold(shop.lake.replication) as held,
+    ):
+        apply_file(shop.lake.replication, path, held)
+    assert shop.shown() == spoilt
+
+
+def test_a_target_inside_a_window_is_refused_or_waited_for(shop: Shop) -> None:
+    # DESIGN 3.8, S3-05
+    set_checkpoint(shop.server, shop.ts, consistent=False)
+    with pytest.raises(Transient, match="inside a window"):
+        verify(shop.lake.replication, SMALL)
+    with pytest.raises(Transient, match="inside a window"), hold(shop.lake.replication):
+        pass
+    timer = threading.Timer(0.3, set_checkpoint, (shop.server, shop.ts))
+    timer.start()
+    try:
+        assert verify(shop.lake.replication, VerifyOptions(chunk_rows=7, wait_s=30)).equal
+    finally:
+        timer.join()
+
+
+def test_while_the_target_is_held_nobody_else_applies(shop: Shop) -> None:
+    # R-02
+    with hold(shop.lake.replication), pytest.raises(LeaseHeld), hold(shop.lake.replication):
+        pass
+    with hold(shop.lake.replication):
+        pass
+    set_checkpoint(shop.server, shop.ts, task="another")
+    with pytest.raises(CheckpointConflict, match="belongs to the replication another"), hold(shop.lake.replication):
+        pass
+
+
+def test_the_state_between_two_versions_of_a_mirror_is_the_lakes_too(shop: Shop) -> None:
+    # R-32, R-33: the mirror is behind the target, and later ahead of it
+    w = shop.workload
+    row = dict(shop.rows("log")[0])
+    item = dict(shop.rows("item")[0])
+    w.begin().delete("shop", "log", **row).insert("shop", "log", line="new", f="9.5", n=1).commit()
+    w.begin().update("shop", "item", item, id="5555").commit()
+    ts = shop.lake.land(mirrored=False)
+    shop.spoil(0)
+    set_checkpoint(shop.server, ts)
+    assert verify(shop.lake.replication, SMALL).equal
+    set_checkpoint(shop.server, shop.ts)
+    found = verify(shop.lake.replication, SMALL)
+    moved = {('["5555"]', "extra"), (row_key(item, ["id"]), "missing")}
+    assert {(one.key, one.kind) for one in found.differences if one.table == "item"} == moved
+    assert {(one.kind, one.copies) for one in found.differences if one.table == "log"} == {("extra", 1), ("missing", 1)}
+
+
+def test_a_table_that_is_not_as_it_must_be_is_named(shop: Shop) -> None:
+    execute(shop.server, "ALTER TABLE shop.item DROP COLUMN n", "DROP TABLE shop.pair")
+    execute(shop.server, "ALTER TABLE shop.log MODIFY line VARCHAR(60)")
+    found = verify(shop.lake.replication, SMALL)
+    assert {table.table: table.structure for table in found.tables if table.structure} == {
+        "item": ["shop.item: column n is missing: its values would be lost"],
+        "pair": ["shop.pair: the table is missing"],
+        "log": ["shop.log: column line is varchar(60), not varchar(64)"],
+    }
+    assert not found.equal
+
+
+def test_a_reader_gives_way_to_a_ddl(shop: Shop) -> None:
+    started = threading.Event()
+
+    def alter() -> None:
+        started.set()
+        execute(shop.server, "ALTER TABLE shop.ci ADD COLUMN more INT")
+
+    thread = threading.Thread(target=alter)
+
+    def first_chunk(_: str) -> None:
+        if not started.is_set():
+            thread.start()
+            waiting = "SELECT COUNT(*) FROM information_schema.processlist WHERE state LIKE '%metadata lock%'"
+            wait_until(lambda: rows(shop.server, waiting)[0][0] == 1)
+
+    try:
+        with pytest.raises(Transient, match="gives way"):
+            verify(shop.lake.replication, SMALL, hook=first_chunk)
+    finally:
+        thread.join(30)
+    assert not thread.is_alive()
+
+
+def test_the_target_is_compared_with_a_source_that_answers_sql(
+    first_shop: Shop, second_mariadb: MariaDb, tmp_path: Path
+) -> None:
+    # S3-04
+    sql = {"host": second_mariadb.host, "port": second_mariadb.port, "user": second_mariadb.user}
+    shop = first_shop.copy(tmp_path, source={"sql": sql})
+    second_mariadb.wipe()
+    shop.fill(second_mariadb)
+    options = replace(SMALL, against="source")
+    with pytest.raises(ConfigError, match="cannot be read as of a commit_ts"):
+        verify(shop.lake.replication, options)
+    options = replace(options, source_stands_still=True)
+    assert verify(shop.lake.replication, options).equal
+    planted = shop.spoil(30)
+    assert shop.found(verify(shop.lake.replication, options)) == planted
+
+
+def test_the_commands_tell_programs_what_they_found(
+    shop: Shop, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # R-46
+    file, result = tmp_path / "demo.toml", tmp_path / "result.json"
+    file.write_text(replication_toml(shop.lake.replication))
+    command = ["verify", "--replication", str(file), "--chunk-rows", "7", "--result", str(result), "--output", "json"]
+    assert main(command) == 0
+    assert json.loads(result.read_text())["results"][0]["state"] == "equal"
+    shop.spoil(12)
+    fixes = tmp_path / "fixes.sql"
+    assert main([*command, "--fix-file", str(fixes)]) == DIFFERENT
+    told = json.loads(result.read_text())["results"][0]
+    assert (told["state"], told["lo"], told["hi"]) == ("different", str(shop.ts), str(shop.ts))
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])[0] == told
+    assert main(["repair", "--replication", str(file), "--from-file", str(fixes)]) == 0
+    assert main(command) == 0
+    shop.spoil(12)
+    assert main([*command, "--fix"]) == 0
+    assert main(command) == 0
+    set_checkpoint(shop.server, shop.ts, consistent=False)
+    assert main(command) == 1
+    assert json.loads(result.read_text())["error"]["kind"] == "Transient"
+    stages = [
+        (e["stage"], e["state"]) for e in WindowLog(shop.lake.paths).events() if e["stage"] in ("verify", "repair")
+    ]
+    assert stages == [("verify", "equal"), ("verify", "different"), ("repair", "done"), ("verify", "equal"),
+                      ("verify", "different"), ("repair", "done"), ("verify", "equal")]  # fmt: skip
