@@ -41,15 +41,11 @@ def main() -> NoReturn:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run `binlake ARGUMENTS`; 0 = done, 1 = an error was printed, 2 = unusable arguments, 130 = interrupted."""
-    arguments = list(arguments)
-    points = {point.name: point for point in entry_points(group=GROUP)}
-    parser = _parser(points)
-    name = parser.parse_args(arguments[:1]).command
-    command: Command = points[name].load()()
-    own = argparse.ArgumentParser(prog=f"binlake {name}", description=command.help)
-    command.add_arguments(own)
-    args = own.parse_args(arguments[1:])
+    """Run `binlake ARGUMENTS`; the exit status.
+
+    0 = done, 1 = an error was printed, 2 = unusable arguments, 3 = looked for and not there, 130 = interrupted.
+    """
+    command, args = prepare(arguments)
     # Events go to stderr: stdout is what the command prints, `--output json` among it.
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     try:
@@ -59,6 +55,18 @@ def run(arguments: Sequence[str]) -> int:
         return 1
     except KeyboardInterrupt:
         return 130
+
+
+def prepare(arguments: Sequence[str]) -> tuple[Command, argparse.Namespace]:
+    """The command that `ARGUMENTS` name, and its own arguments. Raises SystemExit(2) for unusable ones."""
+    arguments = list(arguments)
+    points = {point.name: point for point in entry_points(group=GROUP)}
+    parser = _parser(points)
+    name = parser.parse_args(arguments[:1]).command
+    command: Command = points[name].load()()
+    own = argparse.ArgumentParser(prog=f"binlake {name}", description=command.help)
+    command.add_arguments(own)
+    return command, own.parse_args(arguments[1:])
 
 
 def _parser(points: dict[str, EntryPoint]) -> argparse.ArgumentParser:

@@ -27,6 +27,11 @@ STAGES: tuple[Stage, ...] = (
 
 BY_NAME = {stage.name: stage for stage in STAGES}
 
+ENDED = ("done", "already")
+"""A stage that ended so did its window, or found it done."""
+STOPPED = frozenset({"blocked", "waiting", "skipped"})
+"""A stage that ended so has nothing for the stages after it; its task is green."""
+
 
 def stages_for(*, sql: bool, mirror: bool) -> tuple[Stage, ...]:
     """The stages of a replication that has a SQL target, a mirror, both or neither."""

@@ -8,17 +8,20 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import structlog
 from pydantic import BaseModel, ValidationError
 
 from binlake.config.model import Replication
 from binlake.errors import ConfigError
+
+log = structlog.get_logger(__name__)
 
 
 def load_replication(path: str | Path, *, secrets: bool = True) -> Replication:
     """The replication described by the TOML file `path`. Raises ConfigError.
 
     `secrets` False leaves `env:NAME` passwords as they are: who only reads names and places (a DAG file, a page) must
-    not need, nor hold, the target's password.
+    not need, nor hold, the target's password. Patterns and expressions of filters are not read then either.
     """
     path = Path(path)
     try:
@@ -31,7 +34,12 @@ def load_replication(path: str | Path, *, secrets: bool = True) -> Replication:
         replication = Replication.model_validate(raw)
     except ValidationError as error:
         raise readable(error, Replication, path) from None
-    return _with_secrets(replication, path) if secrets else replication
+    if not secrets:
+        return replication
+    _require_rules(replication, path)
+    if replication.relay.log_dir and replication.target is None:
+        log.warning("relay_without_target", file=str(path), log_dir=replication.relay.log_dir, reason="no file is kept")
+    return _with_secrets(replication, path)
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -44,7 +52,8 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 def readable(error: ValidationError, model: type[BaseModel], path: str | Path) -> ConfigError:
     """One clear error for the first thing that `model` refuses: the key, and what is allowed."""
-    first = error.errors()[0]
+    # A key with a slip of the pen is often one that is missing, too: the slip says more.
+    first = min(error.errors(), key=lambda found: found["type"] != "extra_forbidden")
     key = ".".join(str(part) for part in first["loc"])
     hint = "see docs/configuration.md"
     if first["type"] == "extra_forbidden":
@@ -58,21 +67,45 @@ def readable(error: ValidationError, model: type[BaseModel], path: str | Path) -
 def _known_keys(root: type[BaseModel], place: tuple[int | str, ...]) -> list[str]:
     model: Any = root
     for part in place:
+        if isinstance(part, int):
+            continue
         field = next((f for f in model.model_fields.values() if f.alias == part), None)
         candidates = [field.annotation, *getattr(field.annotation, "__args__", ())] if field else []
         model = next((c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel)), model)
     return [field.alias or name for name, field in model.model_fields.items()]
 
 
+def _require_rules(replication: Replication, path: Path) -> None:
+    """Patterns, events and expressions are read where they are written, not by the first window. Raises ConfigError."""
+    # Their parsers are heavy, and a DAG file (`secrets` False) is parsed every few seconds.
+    from binlake.filter import Rules
+
+    try:
+        Rules.of(replication)
+    except ConfigError as error:
+        raise ConfigError(error.message, where={"file": path, **error.where}, hint=error.hint) from None
+
+
 def _with_secrets(replication: Replication, path: Path) -> Replication:
-    target = replication.target
-    if target is None or not target.password.startswith("env:"):
-        return replication
-    name = target.password[4:]
+    target, sql = replication.target, replication.source.sql
+    if target is not None:
+        password = _secret("target.password", target.password, path)
+        replication = replication.model_copy(update={"target": target.model_copy(update={"password": password})})
+    if sql is not None:
+        password = _secret("source.sql.password", sql.password, path)
+        source = replication.source.model_copy(update={"sql": sql.model_copy(update={"password": password})})
+        replication = replication.model_copy(update={"source": source})
+    return replication
+
+
+def _secret(key: str, text: str, path: Path) -> str:
+    if not text.startswith("env:"):
+        return text
+    name = text[4:]
     if name not in os.environ:
         raise ConfigError(
-            "target.password names an environment variable that is not set",
+            f"{key} names an environment variable that is not set",
             where={"file": path, "variable": name},
             hint=f"export {name}=…",
         )
-    return replication.model_copy(update={"target": target.model_copy(update={"password": os.environ[name]})})
+    return os.environ[name]

@@ -9,70 +9,112 @@ import hashlib
 import json
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BeforeValidator, Field, model_validator
 
-TsText = Annotated[str, Field(pattern=r"^(-1|[0-9]{1,20})$")]
-
-
-def _kebab(name: str) -> str:
-    return name.replace("_", "-")
-
-
-def _comma_list(value: object) -> object:
-    return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
-
-
-NameList = Annotated[tuple[str, ...], BeforeValidator(_comma_list)]
-
-
-class _Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=_kebab, populate_by_name=True)
+from binlake.config.airflow import Airflow
+from binlake.config.rules import (
+    BlockAllowList,
+    DdlInjection,
+    DdlReplacement,
+    EventRule,
+    ExpressionRule,
+    Filter,
+    Loopback,
+    RouteRule,
+)
+from binlake.config.sections import NameList, Section, TableName, TsText
+from binlake.errors import ConfigError
 
 
-class TableName(_Section):
-    """A table pattern as the drainer has it; a leading `~` makes either part a regular expression."""
-
-    db_name: str = Field(description="database, or ~regex")
-    tbl_name: str = Field(description="table, or ~regex")
+def _safe_mode(value: object) -> object:
+    return {True: "always", False: "auto"}[value] if isinstance(value, bool) else value
 
 
-class Source(_Section):
+SafeMode = Annotated[Literal["always", "auto", "never"], BeforeValidator(_safe_mode)]
+
+
+class Security(Section):
+    """TLS towards PD and TiDB's status port where their URL is https://, and towards pumps and `source.sql` when any
+    file is given."""
+
+    ssl_ca: str = Field(
+        "", description="PEM file of the authority that signed their certificates; empty = the system's"
+    )
+    ssl_cert: str = Field("", description="PEM file of our certificate, where they ask for one")
+    ssl_key: str = Field("", description="PEM file of its key")
+
+    def files(self) -> tuple[str, str, str]:
+        """Authority, certificate and key, empty = none."""
+        return self.ssl_ca, self.ssl_cert, self.ssl_key
+
+
+class SourceSql(Section):
+    """A TiDB server whose `mysql.tidb_ddl_history` is read instead of the status port's DDL history (TiDB >= 6.2)."""
+
+    host: str = Field(description="host name or address")
+    port: int = Field(4000, ge=1, le=65535, description="TCP port")
+    user: str = Field("root", description="user with SELECT on mysql.tidb_ddl_history")
+    password: str = Field("", repr=False, description="password; `env:NAME` reads it from the environment")
+
+
+class Source(Section):
     """Where binlogs and schema come from."""
 
     pd_urls: NameList = Field(("http://127.0.0.1:2379",), description="PD addresses (TSO and registry), comma list")
     status_url: str = Field("http://127.0.0.1:10080", description="TiDB's status port: DDL history, transaction status")
     cluster_id: str = Field("", pattern=r"^[0-9]*$", description="refuse any other cluster; empty = take PD's")
+    new_collation: bool = Field(
+        True,
+        description="false for a cluster made with new_collations_enabled_on_first_bootstrap = false, which compares "
+        "every text by bytes whatever its definitions name: the target's collations are then by bytes too",
+    )
     timeout_s: float = Field(10.0, gt=0, description="seconds one call to PD, a pump or the status port may take")
+    security: Security = Field(Security())  # type: ignore[call-arg]
+    sql: SourceSql | None = Field(None, description="absent = the DDL history comes from the status port")
+
+    @property
+    def expected_cluster(self) -> int:
+        """`cluster-id` as a number; 0 = it is not configured."""
+        return int(self.cluster_id or 0)
 
 
-class Lake(_Section):
+class Lake(Section):
     """Where the Delta tables live."""
 
     path: str = Field(description="root folder or URI; tables are under <path>/<replication>/")
-    retention_days: int = Field(400, ge=1, description="days of time travel kept on audit tables (set at creation)")
+    retention_days: int = Field(400, ge=1, description="days of time travel kept on mirrors (set when one is made)")
 
 
-class Window(_Section):
+class Window(Section):
     """How far one window may reach."""
 
-    max_seconds: int = Field(3600, ge=1, description="longest window, in seconds of commit_ts")
+    max_seconds: int = Field(
+        3600, ge=1, description="longest window, seconds of commit_ts; behind an empty one twice its length"
+    )
     stop_at: tuple[TsText, ...] = Field((), description="commit_ts that no window crosses, ascending")
     blocked_alert_s: int = Field(600, ge=1, description="blocked longer than this fails the run")
-
-
-class Filter(_Section):
-    """Which tables are replicated: the drainer's lists (reference: tidb-binlog 5.6), case-insensitive."""
-
-    ignore_schemas: NameList = Field(
-        ("INFORMATION_SCHEMA", "PERFORMANCE_SCHEMA", "mysql"), description="databases left out, comma list, ~regex"
+    driver_bytes: int = Field(
+        8 << 20,
+        ge=0,
+        le=64 << 20,
+        description="a window of at most this many bytes is pulled by the driver itself, which is quicker than Spark's"
+        " workers; 0 = always by them (where the driver does not reach the pumps' data ports, say)",
     )
-    ignore_table: tuple[TableName, ...] = Field((), description="tables left out")
-    replicate_do_db: NameList = Field((), description="if set, only these databases (or the tables below)")
-    replicate_do_table: tuple[TableName, ...] = Field((), description="if set, only these tables (or databases above)")
-    ignore_txn_commit_ts: tuple[TsText, ...] = Field((), description="transactions skipped by commit_ts, in the ledger")
 
 
-class Target(_Section):
+class TargetTable(TableName):
+    """Tables of the target that are not shaped like the source's; names are those at the target, or ~regex. The first
+    entry that matches counts. `binlake preflight` names every difference."""
+
+    preserve: bool = Field(
+        False, description="the target has columns of its own, or another primary key: their values are kept"
+    )
+    accept: tuple[str, ...] = Field(
+        (), description="differences taken as they are, each in the words in which preflight names it"
+    )
+
+
+class Target(Section):
     """The SQL sink."""
 
     db_type: Literal["mysql", "mariadb", "tidb"] = Field("mysql", description="dialect of the target")
@@ -80,36 +122,74 @@ class Target(_Section):
     port: int = Field(3306, ge=1, le=65535, description="TCP port")
     user: str = Field("root", description="user; see the runbook for the privileges")
     password: str = Field("", repr=False, description="password; `env:NAME` reads it from the environment")
-    mode: Literal["atomic"] = Field("atomic", description="a segment appears at once, with ledger row and checkpoint")
-    safe_mode: Literal["always"] = Field("always", description="every write is a REPLACE or a DELETE by key")
-    worker_count: int = Field(16, ge=1, description="connections of the parallel mode (drainer's default)")
-    batch: int = Field(100, ge=1, alias="txn-batch", description="rows a statement (DM's batch; the drainer's was 20)")
-    max_segment_rows: int = Field(5_000_000, ge=1, description="atomic: rows one transaction may hold; above it fails")
+    mode: Literal["atomic", "parallel", "ordered", "auto"] = Field(
+        "atomic",
+        description="`atomic`: a segment appears at once; `parallel`: batches over worker-count connections; `ordered`:"
+        " every row change in commit order; `auto`: atomic within max-segment-rows and -bytes, parallel above",
+    )
+    safe_mode: SafeMode = Field(
+        "always",
+        description="`always` (or true): writes are REPLACE; `auto` (or false): only where rows of the window may be on"
+        " the target already, else INSERT … ON DUPLICATE KEY UPDATE where that is the same; `never`: as if clean",
+    )
+    safe_mode_duration_s: float = Field(
+        60.0, ge=0, description="seconds of commit time after an unclean checkpoint that another writer left (DM's)"
+    )
+    worker_count: int = Field(
+        16, ge=1, le=1024, description="connections of the modes parallel and ordered (drainer's default)"
+    )
+    batch: int = Field(
+        100,
+        ge=1,
+        alias="txn-batch",
+        description="rows a statement, and a transaction of the modes parallel and ordered (DM's batch; the drainer's"
+        " was 20)",
+    )
+    multiple_rows: bool = Field(
+        False,
+        description="`ordered`: neighbouring changes of a kind become one statement (DM's); other modes always do",
+    )
+    conflict_strategy: Literal["causality", "flush"] = Field(
+        "causality",
+        description="`ordered`: what waits for all before it: a change that links two groups of keys (DM), or one that"
+        " touches any key in flight (drainer)",
+    )
+    max_segment_rows: int = Field(
+        5_000_000, ge=1, description="rows one transaction may hold; above it `atomic` fails, `auto` goes parallel"
+    )
+    max_segment_bytes: int = Field(
+        1 << 30, ge=1, description="bytes of SQL text one transaction may hold; above it as with max-segment-rows"
+    )
+    sync_mode: Literal[1, 2] = Field(
+        1, description="1: every column of the source; 2 (drainer's partial): only those that the target's table has"
+    )
+    tables: tuple[TargetTable, ...] = Field((), description="tables that are not shaped like the source's")
     checkpoint_schema: str = Field("tidb_binlog", description="database of the checkpoint and Binlake's own tables")
     connect_timeout_s: float = Field(10.0, gt=0, description="seconds to connect")
     lease_s: int = Field(30, ge=1, description="seconds a silent finalize keeps its lease")
+    graceful_stop_timeout_s: float = Field(
+        10.0, ge=0, description="seconds that started statements may still take after SIGTERM, then they are killed"
+    )
 
 
-class Mirror(_Section):
+class Relay(Section):
+    """Relay files: a window's statements beside the lake, for `binlake recover` when the lake is gone too."""
+
+    log_dir: str = Field(
+        "", description="folder of the files, any mounted path; empty = none: the lake has the statements anyway"
+    )
+    max_file_size: int = Field(
+        10_485_760, gt=0, description="bytes after which a file is closed, at the end of a batch (the drainer's)"
+    )
+
+
+class Mirror(Section):
     """Typed Delta replicas."""
 
     enabled: bool = Field(True, description="keep <lake>/<replication>/mirror/<db>/<table>")
 
 
-class Airflow(_Section):
-    """How the DAG of this replication runs."""
-
-    schedule: str = Field(
-        "*/1 * * * *", description="cron text, `@continuous`-like presets, or `every Ns`; empty = none"
-    )
-    layout: Literal["stages", "fused"] = Field("stages", description="a task per stage, or all stages in one task")
-    engine: Literal["connect", "submit"] = Field("submit", description="a warm Spark Connect server, or spark-submit")
-    spark_conn_id: str = Field("spark_default", description="Airflow connection of the Spark provider")
-    retries: int = Field(2, ge=0, description="tries again after a transient error")
-    retry_delay_s: float = Field(5.0, ge=0, description="seconds between tries")
-
-
-class Replication(_Section):
+class Replication(Section):
     """One replication: a source cluster, a lake, and its sinks."""
 
     name: str = Field(pattern=r"^[a-z][a-z0-9_-]{0,62}$", description="name; also the DAG id and the lake folder")
@@ -118,14 +198,67 @@ class Replication(_Section):
     lake: Lake
     window: Window = Field(Window())  # type: ignore[call-arg]
     filter: Filter = Field(Filter())  # type: ignore[call-arg]
+    block_allow_list: BlockAllowList | None = Field(None, description="DM's table lists instead of those of `[filter]`")
+    filters: tuple[EventRule, ...] = Field((), description="event filter: kinds of changes to drop")
+    routes: tuple[RouteRule, ...] = Field((), description="names at the target")
+    expression_filter: tuple[ExpressionRule, ...] = Field((), description="rows to drop by an SQL expression")
+    ddl_replacement: tuple[DdlReplacement, ...] = Field((), description="statements instead of single DDL")
+    ddl_injection: tuple[DdlInjection, ...] = Field((), description="statements of the target's own between changes")
+    loopback: Loopback = Field(Loopback())  # type: ignore[call-arg]
     target: Target | None = Field(None, description="absent = no SQL sink")
+    relay: Relay = Field(Relay())  # type: ignore[call-arg]
     mirror: Mirror = Field(Mirror())  # type: ignore[call-arg]
     airflow: Airflow = Field(Airflow())  # type: ignore[call-arg]
+
+    @model_validator(mode="after")
+    def _one_choice_of_tables(self) -> Replication:
+        lists = {"ignore_schemas", "ignore_table", "replicate_do_db", "replicate_do_table"}
+        both = sorted(lists & self.filter.model_fields_set)
+        if self.block_allow_list is not None and both:
+            key = both[0].replace("_", "-")
+            raise ValueError(f"tables are chosen by `block-allow-list` or by `filter.{key}`, not by both")
+        return self
+
+    @model_validator(mode="after")
+    def _plain_rows_are_those_of_the_source(self) -> Replication:
+        drops = [
+            key for key, rules in (("filters", self.filters), ("expression-filter", self.expression_filter)) if rules
+        ]
+        if drops and self.target is not None and self.target.mode == "ordered" and self.target.safe_mode != "always":
+            raise ValueError(
+                f"target.mode = ordered with `{drops[0]}` needs safe-mode = always: a plain INSERT or UPDATE meets rows"
+                " that the source has no more, or not yet"
+            )
+        return self
+
+    def sql_target(self, *, hint: str = "add a section [target]") -> Target:
+        """The SQL target, for whatever cannot do without. Raises ConfigError, with `hint`, when there is none."""
+        if self.target is None:
+            raise ConfigError("this replication has no SQL target", where={"replication": self.name}, hint=hint)
+        return self.target
 
     def stop_points(self) -> tuple[int, ...]:
         """`window.stop-at` as sorted integers."""
         return tuple(sorted(int(ts) for ts in self.window.stop_at))
 
     def data_hash(self) -> str:
-        """Hash of what decides the rows a window yields (filter): pinned by the manifest (hazards R-40)."""
-        return hashlib.sha256(json.dumps(self.filter.model_dump(mode="json"), sort_keys=True).encode()).hexdigest()[:16]
+        """Hash of what decides the rows a window yields (filters and routes): pinned by the manifest (hazards R-40)."""
+        rules = {"filter", "block_allow_list", "filters", "routes", "expression_filter", "ddl_replacement",
+                 "ddl_injection", "loopback"}  # fmt: skip
+        shown = self.model_dump(mode="json", include=rules)
+        return hashlib.sha256(json.dumps(shown, sort_keys=True).encode()).hexdigest()[:16]
+
+
+__all__ = [
+    "Airflow",
+    "Filter",
+    "Lake",
+    "Mirror",
+    "Relay",
+    "Replication",
+    "Source",
+    "TableName",
+    "Target",
+    "TargetTable",
+    "Window",
+]

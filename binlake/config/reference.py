@@ -10,6 +10,7 @@ from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from binlake.config.model import Replication
+from binlake.config.sections import TableName
 
 _HEAD = """# Configuration reference
 
@@ -34,9 +35,13 @@ def _section(name: str, model: type[BaseModel]) -> Iterator[str]:
     nested = []
     for field_name, field in model.model_fields.items():
         key = field.alias or field_name
-        inner = _inner_model(field.annotation)
-        if inner is not None and get_origin(field.annotation) is not tuple:
-            nested.append((f"{name}.{key}" if name else key, inner))
+        inner, repeated = _inner_model(field.annotation), _repeated_model(field.annotation)
+        place = f"{name.strip('[]')}.{key}" if name else key
+        if inner is not None:
+            nested.append((place, inner))
+            continue
+        if repeated is not None and repeated is not TableName:
+            nested.append((f"[{place}]", repeated))
             continue
         yield f"| `{key}` | {_default(field.default)} | {field.description or ''} |"
     for key, inner in nested:
@@ -45,10 +50,19 @@ def _section(name: str, model: type[BaseModel]) -> Iterator[str]:
 
 def _inner_model(annotation: Any) -> type[BaseModel] | None:
     options = get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else (annotation,)
-    return next((o for o in options if isinstance(o, type) and issubclass(o, BaseModel)), None)
+    # `tuple[X, ...]` looks like a class of its own.
+    plain = (o for o in options if get_origin(o) is None and isinstance(o, type))
+    return next((o for o in plain if issubclass(o, BaseModel)), None)
+
+
+def _repeated_model(annotation: Any) -> type[BaseModel] | None:
+    """The model of a list of tables, `[[name]]` in TOML."""
+    return _inner_model(get_args(annotation)[0]) if get_origin(annotation) is tuple else None
 
 
 def _default(value: object) -> str:
+    if value is None:
+        return "none"
     if value is PydanticUndefined:
         return "required"
     if isinstance(value, tuple):

@@ -9,7 +9,6 @@ from enum import IntEnum
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 HEADER = struct.Struct(">BHBBI")
 """Length (high byte, low two bytes), kind, flags, stream id (its top bit is reserved)."""
-HEADER_BYTES = 9
 U31 = 0x7FFFFFFF
 DEFAULT_WINDOW = 65_535
 DEFAULT_FRAME_BYTES = 16_384

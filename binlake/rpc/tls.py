@@ -23,6 +23,14 @@ class Tls:
     key: Path | None = None
     allowed_cn: tuple[str, ...] = ()
 
+    @classmethod
+    def of(cls, ca: str, cert: str, key: str, allowed_cn: tuple[str, ...] = ()) -> Tls | None:
+        """From names of files, empty = none; None when all three are."""
+        if not (ca or cert or key):
+            return None
+        files = {"ca": ca, "cert": cert, "key": key}
+        return cls(**{name: Path(file) for name, file in files.items() if file}, allowed_cn=allowed_cn)
+
     def server_context(self) -> ssl.SSLContext:
         """For a server of both HTTP/2 and HTTP/1.1. Raises ConfigError."""
         if self.cert is None or self.key is None:
@@ -38,8 +46,15 @@ class Tls:
 
     def client_context(self) -> ssl.SSLContext:
         """For a client of HTTP/2. Raises ConfigError."""
+        return self._client_context("h2")
+
+    def http_context(self) -> ssl.SSLContext:
+        """For a client of HTTP/1.1. Raises ConfigError."""
+        return self._client_context("http/1.1")
+
+    def _client_context(self, protocol: str) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        context.set_alpn_protocols(["h2"])
+        context.set_alpn_protocols([protocol])
         if self.ca is None:
             context.load_default_certs()
         self._load(context)

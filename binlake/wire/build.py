@@ -45,11 +45,6 @@ def fake(ts: int) -> pb.Binlog:
     return pb.Binlog(tp=pb.Rollback, start_ts=ts, commit_ts=ts, ddl_job_id=0, ddl_schema_state=0)
 
 
-def is_fake(binlog: pb.Binlog) -> bool:
-    """Whether `binlog` is a fake one: start_ts == commit_ts, whatever its type."""
-    return bool(binlog.start_ts == binlog.commit_ts)
-
-
 def emit_always(binlog: pb.Binlog) -> bool:
     """Set in place the fields that Go always emits; whether any was missing."""
     missing = [name for name in _ALWAYS if not binlog.HasField(name)]

@@ -1,0 +1,37 @@
+"""What the sections of a replication's TOML share: kebab-case keys, frozen values, every unknown key refused."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+TsText = Annotated[str, Field(pattern=r"^(-1|[0-9]{1,20})$")]
+"""A commit_ts as decimal text, or -1."""
+PlaceText = Annotated[str, Field(pattern=r"^[1-9][0-9]{0,19}$")]
+"""A commit_ts of the source, above 0, as decimal text."""
+
+
+def _kebab(name: str) -> str:
+    return name.replace("_", "-")
+
+
+def _comma_list(value: object) -> object:
+    return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+
+
+NameList = Annotated[tuple[str, ...], BeforeValidator(_comma_list)]
+"""Names as a list or as text with commas."""
+
+
+class Section(BaseModel):
+    """A section of the TOML."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=_kebab, populate_by_name=True)
+
+
+class TableName(Section):
+    """A table pattern; a leading `~` makes either part a regular expression."""
+
+    db_name: str = Field(description="database, or ~regex")
+    tbl_name: str = Field(description="table, or ~regex")
