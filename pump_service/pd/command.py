@@ -7,7 +7,9 @@ import signal
 import threading
 
 from binlake.errors import ConfigError
+from binlake.rpc import Tls
 from pump_service.pd.server import PlacementDriver
+from pump_service.slices import wait_set
 
 
 class PdCommand:
@@ -22,6 +24,12 @@ class PdCommand:
         parser.add_argument("--data-dir", default="data.pd", metavar="DIR")
         parser.add_argument("--cluster-id", type=int, help="refuse a data directory of another cluster")
         parser.add_argument("--led", action="store_true", help="the clock is led by `binlake capture replay`")
+        for name, text in (
+            ("ca", "authority of callers: they must show a certificate"),
+            ("cert", "own"),
+            ("key", "its key"),
+        ):
+            parser.add_argument(f"--ssl-{name}", default="", metavar="FILE", help=f"{text}, PEM")
         parser.add_argument("--start-ts", type=int, default=1, help="where a led clock starts")
 
     def run(self, args: argparse.Namespace) -> int:
@@ -40,8 +48,9 @@ class PdCommand:
             args.cluster_id,
             advertise=args.advertise_addr,
             led_from=led_from,
+            tls=Tls.of(args.ssl_ca, args.ssl_cert, args.ssl_key),
         )
         with driver as pd:
             print(f"serving {pd.url} cluster_id={pd.cluster_id}", flush=True)
-            stopped.wait()
+            wait_set(stopped)
         return 0

@@ -15,6 +15,7 @@ import structlog
 
 from binlake import tso
 from binlake.errors import BinlakeError, ConfigError
+from binlake.rpc import Tls
 from binlake.wire import pd_pb2 as pb
 from binlake.wire.clock_pb2 import LeadReq, LeadResp
 from binlake.wire.clock_pb2_grpc import ClockServicer, add_ClockServicer_to_server
@@ -45,7 +46,7 @@ class PlacementDriver:
 
     `cluster_id` None: the stored one, or a random one at the first start. `led_from`: a led clock (see `oracle`) that
     starts there. `advertise`: HOST:PORT that other machines reach, when it is not `host:port`. Raises ConfigError for a
-    directory in use or of another cluster, WireError for a damaged one.
+    directory in use or of another cluster, WireError for a damaged one. `tls`: serve by TLS only.
     """
 
     def __init__(
@@ -58,11 +59,13 @@ class PlacementDriver:
         advertise: str = "",
         led_from: int | None = None,
         now_ms: Callable[[], int] | None = None,
+        tls: Tls | None = None,
     ) -> None:
         folder = Path(data_dir)
         folder.mkdir(parents=True, exist_ok=True)
         self._host, self._port, self._advertise = host, port, advertise
         self._data_dir = folder
+        self._credentials = _credentials(tls) if tls is not None else None
         self._lock = _lock(folder)
         try:
             self.cluster_id = _cluster_id(folder, cluster_id)
@@ -78,8 +81,9 @@ class PlacementDriver:
 
     @property
     def url(self) -> str:
-        """`http://host:port` for clients, known once started."""
-        return f"http://{self._advertise or f'{self._host}:{self._port}'}"
+        """`http://host:port` for clients, https:// with TLS; known once started."""
+        scheme = "http" if self._credentials is None else "https"
+        return f"{scheme}://{self._advertise or f'{self._host}:{self._port}'}"
 
     def start(self) -> PlacementDriver:
         """Serve. Raises ConfigError when the address cannot be bound; nothing is left running then."""
@@ -88,7 +92,7 @@ class PlacementDriver:
         self._server.add_generic_rpc_handlers(tuple(self._etcd.handlers()))
         self._leases.start()
         try:
-            self._port = self._server.add_insecure_port(f"{self._host}:{self._port}")
+            self._port = self._listen(f"{self._host}:{self._port}")
         except RuntimeError as error:
             self.stop()
             raise ConfigError(
@@ -125,6 +129,11 @@ class PlacementDriver:
             except TimeoutError:
                 if self._oracle.stopped or not wanted():
                     raise
+
+    def _listen(self, addr: str) -> int:
+        if self._credentials is None:
+            return self._server.add_insecure_port(addr)
+        return self._server.add_secure_port(addr, self._credentials)
 
     def _expire_leases(self) -> None:
         while not self._stopped.wait(LEASE_CHECK_S):
@@ -174,6 +183,12 @@ class _Clock(ClockServicer):
         except BinlakeError as error:
             context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
         return LeadResp(ts=last)
+
+
+def _credentials(tls: Tls) -> grpc.ServerCredentials:
+    tls.server_context()  # tells of files that cannot be used, which grpcio does not
+    ca, key, cert = (b"" if file is None else file.read_bytes() for file in (tls.ca, tls.key, tls.cert))
+    return grpc.ssl_server_credentials([(key, cert)], ca or None, require_client_auth=bool(ca))
 
 
 def _lock(folder: Path) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import gc
 import json
 import logging
@@ -19,7 +18,7 @@ import structlog
 
 from binlake.config import load_replication
 from binlake.errors import ConfigError
-from binlake.placement import EtcdClient, Registry
+from binlake.placement import open_placement
 from pump_service.pump.config import PumpConfig
 from pump_service.pump.processes import Supervisor, commands
 from pump_service.pump.server import PumpServer
@@ -87,8 +86,8 @@ def _forget(args: argparse.Namespace) -> int:
     from binlake.lake.paths import LakePaths
 
     replication = load_replication(args.replication, secrets=False)
-    with contextlib.closing(EtcdClient(replication.source.pd_urls, replication.source.timeout_s)) as etcd:
-        entry = Registry(etcd).pump(args.node)
+    with open_placement(replication.source) as placement:
+        entry = placement.registry.pump(args.node)
     status = entry.status if entry else None
     print(forget(LakePaths.of(replication), args.node, status, accept_loss=args.accept_loss))
     return 0

@@ -42,8 +42,7 @@ class TlsFiles:
 
     def rpc(self) -> Tls | None:
         """For server and clients of binlake.rpc; None = no TLS."""
-        ca, cert, key = (Path(name) if name else None for name in (self.ca, self.cert, self.key))
-        return Tls(ca, cert, key, self.allowed_cn) if self.wanted else None
+        return Tls.of(self.ca, self.cert, self.key, self.allowed_cn)
 
 
 @dataclass(frozen=True)

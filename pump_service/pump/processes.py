@@ -17,6 +17,7 @@ from pathlib import Path
 import structlog
 
 from pump_service.pump.settings import PumpFile, given_flags
+from pump_service.slices import next_of
 
 log = structlog.get_logger()
 
@@ -78,7 +79,7 @@ class Supervisor:
             self._start(number)
         pending = 0
         while self._running or pending:
-            kind, number, status = self._events.get()
+            kind, number, status = next_of(self._events)
             if kind == "stop":
                 self._stop()
             elif kind == "again":

@@ -22,7 +22,7 @@ from pump_service.pump.storage import Storage
 
 _CACHE_BYTES = 16 << 20  # P that wait for their C
 _BLOCK_BYTES = 2 << 20  # each step on a block keeps all other threads out of Python: it must be short
-_ROWS = 1024
+_ROWS = 2048
 _FEW = 8  # fewer rows are faster one by one
 _LOOK_S = 1.0  # how long a stream sleeps at most before it looks whether its caller is still there
 

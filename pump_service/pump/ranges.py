@@ -19,6 +19,16 @@ _POINTERS = np.dtype([("fid", "<u4"), ("offset", "<i8")])
 _HEADERS = np.dtype([("magic", "<u4"), ("length", "<u8"), ("crc", "<u4")])
 _FAR = np.int64(1) << 62
 _PAD = 64  # zero bytes behind the data, so that no look-ahead leaves it
+_LOOK_AHEAD = 16  # bytes that a place may be looked ahead of; less than _PAD, so that no record ends there
+_HEADER_BYTES = np.arange(HEADER.size)
+_ONE = np.uint64(1)
+_TOP_BITS = np.uint64(0x8080808080808080)
+# Seven bits of each byte become one number: neighbours are pushed together, then pairs, then fours.
+_FOLDS = tuple(
+    (np.uint64(low), np.uint64(low << width), np.uint64(gap))
+    for low, width, gap in ((0x007F007F007F007F, 8, 1), (0x00003FFF00003FFF, 16, 2), (0x0FFFFFFF, 32, 4))
+)
+_NINTH = np.uint64(56)
 
 Ints = NDArray[np.int64]
 ReadBytes = Callable[[Pointer, int], bytes]
@@ -43,15 +53,15 @@ def read_block(pointers: Sequence[bytes], read: ReadBytes, limit: int) -> Block:
     """Read the records at `pointers` (as in the index), the first ones up to some `limit` bytes but at least one."""
     places = np.frombuffer(b"".join(pointers), _POINTERS)
     fids, offsets = places["fid"].astype(np.int64), places["offset"].astype(np.int64)
-    sizes = _sizes(fids, offsets, read)
-    count = max(1, int(np.searchsorted(np.cumsum(sizes), limit, side="right")))
-    data, at = _stretches(fids[:count], offsets[:count], sizes[:count], read)
-    return Block(data, count, _rows(data, at))
-
-
-def _sizes(fids: Ints, offsets: Ints, read: ReadBytes) -> Ints:
-    """For each record the bytes to its neighbour, or its own size where that is far."""
     order = np.lexsort((offsets, fids))
+    sizes = _sizes(fids, offsets, order, read)
+    count = max(1, int(np.searchsorted(np.cumsum(sizes), limit, side="right")))
+    data, at = _stretches(fids, offsets, sizes, order[order < count], read)
+    return Block(data, count, _rows(data, at[:count]))
+
+
+def _sizes(fids: Ints, offsets: Ints, order: Ints, read: ReadBytes) -> Ints:
+    """For each record the bytes to its neighbour, or its own size where that is far."""
     ahead = np.full(len(order), _FAR, np.int64)
     same = fids[order][1:] == fids[order][:-1]
     ahead[:-1][same] = np.diff(offsets[order])[same]
@@ -64,10 +74,9 @@ def _sizes(fids: Ints, offsets: Ints, read: ReadBytes) -> Ints:
     return sizes
 
 
-def _stretches(fids: Ints, offsets: Ints, sizes: Ints, read: ReadBytes) -> tuple[bytes, Ints]:
-    """The bytes of the records that are not large, and where each begins in them (-1: not there)."""
+def _stretches(fids: Ints, offsets: Ints, sizes: Ints, order: Ints, read: ReadBytes) -> tuple[bytes, Ints]:
+    """The bytes of those records of `order` that are not large, and where each begins in them (-1: not there)."""
     at = np.full(len(fids), -1, np.int64)
-    order = np.lexsort((offsets, fids))
     order = order[sizes[order] <= NEAR_BYTES]
     if not len(order):
         return bytes(_PAD), at
@@ -87,18 +96,18 @@ def _stretches(fids: Ints, offsets: Ints, sizes: Ints, read: ReadBytes) -> tuple
 def _rows(data: bytes, at: Ints) -> Iterator[Row]:
     raw = np.frombuffer(data, np.uint8)
     safe = np.clip(at, 0, len(raw) - _PAD)
-    header = raw[safe[:, None] + np.arange(HEADER.size)].copy().view(_HEADERS).ravel()
+    header = raw[safe[:, None] + _HEADER_BYTES].view(_HEADERS).ravel()
     begin = safe + HEADER.size
     length = header["length"].astype(np.int64)
     end = begin + length
     plain = (at >= 0) & (header["magic"] == MAGIC) & (length > 0) & (end <= len(raw) - _PAD)
-    look = _Look(raw, begin, plain)
+    look = _Look(data, begin, plain)
     look.tag(0x08)
     tp = look.byte(3)
     look.tag(0x10)
-    start_ts = look.varint(10)
+    start_ts = look.varint()
     look.tag(0x18)
-    commit_ts = look.varint(10)
+    commit_ts = look.varint()
     look.field(0x22)
     cut = look.place
     look.field(0x2A)
@@ -114,52 +123,59 @@ def _rows(data: bytes, at: Ints) -> Iterator[Row]:
 class _Look:
     """A place in each row that moves on field by field; `plain` falls where a row is not as expected."""
 
-    def __init__(self, raw: NDArray[np.uint8], place: Ints, plain: NDArray[np.bool_]) -> None:
-        self._raw, self._last = raw, len(raw) - 1
+    def __init__(self, data: bytes, place: Ints, plain: NDArray[np.bool_]) -> None:
+        self._raw = np.frombuffer(data, np.uint8)
+        # The eight bytes from each place on, as one number.
+        self._words = np.ndarray((len(data) - 7,), "<u8", data, strides=(1,))
+        self._last = len(data) - _LOOK_AHEAD
         self.place, self.plain = place, plain
 
     def tag(self, tag: int) -> None:
         """The byte `tag`."""
-        self.plain &= self._here() == tag
-        self.place = self.place + 1
+        self.plain &= self._raw[self.place] == tag
+        self._go(1)
 
     def byte(self, below: int) -> Ints:
         """A one-byte varint less than `below`."""
-        value = self._here().astype(np.int64)
+        value = self._raw[self.place].astype(np.int64)
         self.plain &= value < below
-        self.place = self.place + 1
+        self._go(1)
         return value
 
-    def varint(self, width: int) -> Ints:
-        """A varint of at most `width` bytes in its shortest form, as a signed number."""
-        value = np.zeros(len(self.place), np.uint64)
-        going = np.ones(len(self.place), np.bool_)
-        size = np.zeros(len(self.place), np.int64)
-        for step in range(width):
-            byte = self._here(size)
-            value[going] |= (byte[going] & 0x7F).astype(np.uint64) << np.uint64(7 * step)
-            ends = going & (byte < 0x80)
-            self.plain &= ~(ends & (byte == 0) & (step > 0))
-            if step == 9:
-                self.plain &= ~(going & (byte > 1))
-            size += going
-            going = going & ~ends
-            if not going.any():
-                break
-        self.plain &= ~going
-        self.place = self.place + size
-        return value.view(np.int64)
+    def varint(self) -> Ints:
+        """A varint of up to nine bytes in its shortest form; longer ones, which are negative numbers, are not plain."""
+        value, size, fine = self._number()
+        self.plain &= fine
+        self._go(size)
+        return value
 
     def field(self, tag: int) -> None:
         """A field of bytes, where it is present."""
-        present = self._here() == tag
+        present = self._raw[self.place] == tag
         before = self.place
-        self.place = self.place + 1
-        fine = self.plain.copy()
-        length = self.varint(5)
-        self.plain = np.where(present, self.plain, fine)
-        self.place = np.where(present, self.place + length, before)
+        self._go(1)
+        length, size, fine = self._number()
+        fine &= length < _FAR
+        self.plain &= fine | ~present
+        self.place = np.where(present & fine, self.place + size + length, before)
+        self._go(0)
 
-    def _here(self, ahead: Ints | int = 0) -> NDArray[np.uint8]:
-        found: NDArray[np.uint8] = self._raw[np.clip(self.place + ahead, 0, self._last)]
-        return found
+    def _number(self) -> tuple[Ints, Ints, NDArray[np.bool_]]:
+        """The varint at the place, its size, and whether it is a good one of at most nine bytes."""
+        words = self._words[self.place]
+        ninth = self._raw[self.place + 8].astype(np.uint64)
+        ends = ~words & _TOP_BITS
+        lowest = ends & (~ends + _ONE)
+        value = words & (lowest | (lowest - _ONE)) & ~_TOP_BITS
+        for low, high, gap in _FOLDS:
+            value = (value & low) | ((value & high) >> gap)
+        size = (np.bitwise_count(lowest - _ONE) + np.uint8(1)).astype(np.int64) >> 3
+        nine = ends == 0
+        value = np.where(nine, value | ninth << _NINTH, value)
+        size = np.where(nine, 9, size)
+        shortest = (size == 1) | (value >> (7 * (size - 1)).astype(np.uint64) > 0)
+        fine = shortest & (~nine | (ninth < 0x80))
+        return value.view(np.int64), size, fine
+
+    def _go(self, ahead: Ints | int) -> None:
+        self.place = np.minimum(self.place + ahead, self._last)

@@ -36,6 +36,7 @@ from pump_service.pump.score import score, usage
 from pump_service.pump.service import PumpService, State
 from pump_service.pump.storage import Storage, StorageOptions
 from pump_service.pump.timedfiles import TimedFiles
+from pump_service.slices import next_of
 
 log = structlog.get_logger()
 
@@ -88,11 +89,12 @@ class PumpServer:
         source: StatusSource | None = None,
     ) -> None:
         self._config = config
-        self._oracle: Oracle = oracle or PdClient(config.pd_urls)
-        self._etcd = EtcdClient(config.pd_urls)
+        tls = config.tls.rpc()
+        self._oracle: Oracle = oracle or PdClient(config.pd_urls, tls=tls)
+        self._etcd = EtcdClient(config.pd_urls, tls=tls)
         self._members: Members = members or Registry(self._etcd)
         urls = config.status_urls
-        self._source = source or (TidbSource(self._oracle, urls) if urls else NoStatusSource())
+        self._source = source or (TidbSource(self._oracle, urls, tls=tls) if urls else NoStatusSource())
         self._tickers: list[Ticker] = []
         self._asked: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._score = 0
@@ -143,7 +145,7 @@ class PumpServer:
 
         Raises Fenced when another pump took this node id: nothing is written there any more.
         """
-        action = self._asked.get()
+        action = next_of(self._asked)
         if action == "close":
             action = self._close()
         if action == "lost":

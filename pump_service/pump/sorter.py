@@ -148,10 +148,6 @@ class Sorter:
         starts = list(self._doubted)
         return [self._waiting[start_ts][0].prewrite for start_ts in (starts[:limit] if limit else starts)]
 
-    def is_doubted(self, start_ts: int) -> bool:
-        """Whether the P `start_ts` waits for the proof of its R."""
-        return start_ts in self._doubted
-
     def oldest_waiting(self) -> int:
         """The least start_ts that is not matched; 0 = none."""
         return min(self._waiting, default=0)

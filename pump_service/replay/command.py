@@ -19,6 +19,7 @@ from pump_service.replay.plan import ReplayPlan
 from pump_service.replay.progress import shown
 from pump_service.replay.replayer import Replayer, ReplayResult
 from pump_service.replay.status_server import StatusServer
+from pump_service.slices import wait_set
 
 
 class CaptureCommand:
@@ -62,7 +63,7 @@ def _replay(args: argparse.Namespace) -> int:
                 result = replayer.run(progress)
             _print(_told(capture, result, server.url), args.output)
             if args.keep_serving:
-                threading.Event().wait()
+                wait_set(threading.Event())
     return 0
 
 

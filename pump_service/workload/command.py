@@ -19,6 +19,7 @@ from binlake.placement import EtcdClient, PdClient, Registry
 from binlake.pumpclient import ClientOptions, PumpClient
 from pump_service.replay.status import History
 from pump_service.replay.status_server import StatusServer
+from pump_service.slices import wait_set
 from pump_service.workload.kinds import KINDS
 from pump_service.workload.output import Recording, state_lines, write_lines
 from pump_service.workload.runner import Runner
@@ -81,7 +82,7 @@ class WorkloadCommand:
             if args.keep_serving:
                 stopped = threading.Event()
                 _on_signal(stopped.set)
-                stopped.wait()
+                wait_set(stopped)
         return 0
 
 

@@ -160,6 +160,17 @@ def test_what_tidb_writes_is_plain(tmp_path: Path) -> None:
     assert all(layout_of(payload) for payload in payloads)
 
 
+def test_numbers_of_every_size_are_read_in_columns(tmp_path: Path) -> None:
+    # S0-52
+    numbers = sorted({1, *(power + step for bits in range(7, 63, 7) for power in (1 << bits,) for step in (-1, 0, 1))})
+    log = ValueLog(tmp_path)
+    found = [build.commit(build.prewrite(ts, b"k"), ts + 1).SerializeToString() for ts in [*numbers, (1 << 63) - 2]]
+    places = log.append(found, numbers[-1])
+    rows = list(read_block([place.to_bytes() for place in places], log.read_bytes, 1 << 20).rows)
+    assert [row[0] for row in rows] == [True] * len(found)
+    assert [row[6:] for row in rows] == [(ts, ts + 1) for ts in [*numbers, (1 << 63) - 2]]
+
+
 def test_a_damaged_record_is_no_row(tmp_path: Path) -> None:
     log = ValueLog(tmp_path)
     places = log.append([build.fake(ts).SerializeToString() for ts in range(1, 10)], 9)

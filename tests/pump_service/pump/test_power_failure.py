@@ -228,12 +228,13 @@ def test_an_order_that_is_wrong_is_caught(
     else:
         monkeypatch.setattr(Storage, "collect", _collect_then_mark)
     with pytest.raises((AssertionError, BinlakeError)):
-        _sixty_lives(tmp_path_factory)
+        _many_lives(tmp_path_factory)
 
 
-def _sixty_lives(tmp_path_factory: pytest.TempPathFactory) -> None:
+def _many_lives(tmp_path_factory: pytest.TempPathFactory) -> None:
+    # Which thread comes first decides whether a life shows it: most do within 60, a busy machine's may not.
     chance = random.Random(1)
-    for _ in range(60):
+    for _ in range(400):
         world, path = World(), tmp_path_factory.mktemp("mutant")
         steps = [chance.choice((4, 8, 8, 10, 11)) for _ in range(25)]
         disk = live(world, path, steps, chance.randint(20, 120), chance)

@@ -15,6 +15,7 @@ from binlake.pumpclient import PumpReader
 from binlake.rpc import Channel
 from pump_service.pump.config import PumpConfig, TlsFiles
 from pump_service.pump.server import PumpServer
+from spark_jobs.pump_source import pull_batches
 
 MakePump = Callable[..., PumpServer]
 
@@ -32,6 +33,9 @@ def test_a_secure_pump_serves_the_names_on_its_list(
     assert reader.info().node_id == "pump1"
     assert next(reader.pull(0))[0] <= cluster.tso()
     assert httpx.get(f"https://{pump.addr}/status", verify=drainer.client_context()).status_code == 200
+    assert [batch["kind"].to_pylist() for batch in pull_batches("p", pump.addr, CLUSTER_ID, 0, 1, 10, drainer)] == [
+        ["proof"]
+    ]
     for other in (authority.tls("stranger"), None):
         with pytest.raises(SourceUnavailable):
             PumpReader(pump.addr, CLUSTER_ID, tls=other, timeout_s=1).info()

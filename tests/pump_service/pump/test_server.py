@@ -22,7 +22,6 @@ from binlake.pumpclient import PumpReader
 from binlake.source import Committed, RolledBack, Status, Unknown
 from binlake.wire import build, cistern_pb2, cistern_pb2_grpc, pump_pb2, pump_pb2_grpc
 from binlake.wire.binlog_pb2 import Binlog, Commit
-from pump_service.pump.config import PumpConfig, parse_size
 from pump_service.pump.server import PumpServer
 from pump_service.pump.service import State
 
@@ -387,18 +386,3 @@ def test_a_node_keeps_the_name_its_directory_remembers(make_pump: MakePump) -> N
     assert pump.node_id == pump.addr
     pump.stop()
     assert make_pump(node_id="other").node_id == pump.node_id
-
-
-@pytest.mark.parametrize(
-    ("text", "size"), [("10 gib", 10 << 30), ("500 MB", 500_000_000), ("1.5kib", 1536), ("7", 7), ("2mib", 2 << 20)]
-)
-def test_sizes_are_read_as_the_original_reads_them(text: str, size: int) -> None:
-    assert parse_size(text) == size
-
-
-def test_bad_settings_are_named() -> None:
-    for bad in ({"addr": "nowhere"}, {"addr": "0.0.0.0:8250"}, {"pd_urls": ()}, {"gen_binlog_interval_s": 0.0}):
-        with pytest.raises(ConfigError):
-            PumpConfig(**bad)
-    with pytest.raises(BinlakeError, match="not a size"):
-        parse_size("ten")

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from binlake.errors import ConfigError
+from binlake.errors import BinlakeError, ConfigError
 from pump_service.pump.command import PumpCommand, _raise_file_limit
-from pump_service.pump.config import DAY_S, PumpConfig, parse_gc
+from pump_service.pump.config import DAY_S, PumpConfig, parse_gc, parse_size
 from pump_service.pump.settings import ignored, read_settings, to_config
 
 ORIGINAL = """
@@ -166,3 +166,18 @@ def test_a_pump_takes_as_many_open_files_as_it_may() -> None:
         assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("10 gib", 10 << 30), ("500 MB", 500_000_000), ("1.5kib", 1536), ("7", 7), ("2mib", 2 << 20)]
+)
+def test_sizes_are_read_as_the_original_reads_them(text: str, size: int) -> None:
+    assert parse_size(text) == size
+
+
+def test_bad_settings_are_named() -> None:
+    for bad in ({"addr": "nowhere"}, {"addr": "0.0.0.0:8250"}, {"pd_urls": ()}, {"gen_binlog_interval_s": 0.0}):
+        with pytest.raises(ConfigError):
+            PumpConfig(**bad)
+    with pytest.raises(BinlakeError, match="not a size"):
+        parse_size("ten")

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import io
-import os
-import shutil
 import struct
-import tarfile
 import threading
-import time
-from itertools import islice
 from pathlib import Path
 
 import plyvel
 import pytest
 from pump_helpers import VALUE, commit, prewrite, pulled, reach, rollback, settled, store, until
 
-from binlake.errors import LostRange, Permanent, Transient, WireError
+from binlake.errors import LostRange, Transient, WireError
 from binlake.wire import binlog_pb2 as pb
 from binlake.wire import build
-from pump_service.pump.files import Files
 from pump_service.pump.pull import pull
 from pump_service.pump.record import HEADER, MAGIC, Pointer
 from pump_service.pump.storage import Storage, StorageOptions
@@ -120,60 +113,6 @@ def test_the_index_has_the_originals_keys(tmp_path: Path) -> None:
         assert len(index.get(b"!binlog!headPointer")) == len(index.get(b"!binlog!handlePointer")) == 12
 
 
-def test_a_lost_index_is_rebuilt_from_the_value_log(tmp_path: Path) -> None:
-    storage = Storage(tmp_path)
-    store(storage, prewrite(10), commit(10, 11), prewrite(20))
-    reach(storage, 11)
-    before = settled(storage)
-    storage.close()
-    shutil.rmtree(tmp_path / "kv")
-    again = Storage(tmp_path)
-    assert (settled(again), again.unmatched(), again.max_ts) == (before, (1, 20), 20)
-    again.close()
-
-
-def test_the_head_claims_only_what_was_synced_to_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # A power failure may take what LevelDB did not sync: the value log must be read again from before it.
-    monkeypatch.setattr("pump_service.pump.follower._SYNC_S", 3600.0)
-    storage = Storage(tmp_path)
-    store(storage, build.fake(10), build.fake(20))
-    reach(storage, 20)
-    assert storage.index.head == Pointer(0, 0)
-    storage.close()
-    with plyvel.DB(str(tmp_path / "kv")) as index:
-        assert Pointer.from_bytes(index.get(b"!binlog!headPointer")) > Pointer(0, 0)
-
-
-def test_a_restart_goes_on_where_it_was_with_open_prewrites(tmp_path: Path) -> None:
-    for expected, more in (
-        ((0, 0), [prewrite(10), prewrite(20), commit(20, 30)]),
-        ((1, 10), []),
-        ((1, 10), [commit(10, 25)]),
-    ):
-        storage = Storage(tmp_path, StorageOptions(segment_bytes=64))
-        assert storage.unmatched() == expected
-        store(storage, *more)
-        storage.close()
-    storage = Storage(tmp_path)
-    assert ([ts for _, ts, _ in settled(storage)], storage.counters.late_commits) == ([25, 30], 0)
-    storage.close()
-
-
-def test_one_process_a_directory_and_one_uuid_a_disk(tmp_path: Path) -> None:
-    storage = Storage(tmp_path)
-    with pytest.raises(Permanent, match="another process holds the data directory"):
-        Storage(tmp_path)
-    first = storage.directory.store_uuid
-    storage.close()
-    again = Storage(tmp_path)
-    assert again.directory.store_uuid == first
-    again.close()
-    shutil.rmtree(tmp_path)  # R-06: the volume is lost, the node id is not
-    fresh = Storage(tmp_path)
-    assert fresh.directory.store_uuid != first
-    fresh.close()
-
-
 def test_a_collected_range_is_an_error_that_names_it(storage: Storage) -> None:
     # R-26
     store(storage, prewrite(10), commit(10, 11), build.fake(20))
@@ -239,54 +178,6 @@ def test_fields_that_go_always_emits_are_added(storage: Storage) -> None:
     assert storage.read(Pointer(0, 0)) == prewrite(10).SerializeToString()
 
 
-class GatedFiles(Files):
-    """A disk whose sync waits until the gate is open."""
-
-    def __init__(self) -> None:
-        self.gate = threading.Event()
-
-    def sync(self, file: io.FileIO) -> None:
-        assert self.gate.wait(10)
-        super().sync(file)
-
-
-def test_bytes_in_flight_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pump_service.pump.storage._PATIENCE_S", 0.05)
-    files = GatedFiles()
-    storage = Storage(tmp_path, StorageOptions(memory_bytes=200), files=files)
-    with pytest.raises(Transient, match="behind"):
-        store(storage, *(build.fake(ts) for ts in range(1, 20)))
-    with pytest.raises(Transient, match="behind"):
-        storage.submit(build.fake(30).SerializeToString(), lambda _: None)  # at once
-    files.gate.set()
-    until(lambda: storage.in_flight_bytes == 0, "the disk caught up")
-    store(storage, prewrite(100, b"x" * 5000))  # larger than the bound: let in alone
-    until(lambda: storage.in_flight_bytes == 0, "written")
-    store(storage, commit(100, 101))
-    reach(storage, 101)
-    storage.close()
-
-
-def test_a_slow_index_costs_no_memory_and_no_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # tidb-binlog 2.4, slow chaser: acks go on, what does not fit into memory is read back from the log on disk.
-    storage = Storage(tmp_path, StorageOptions(segment_bytes=4000, index_queue=20))
-    gate, write = threading.Event(), storage.index.write
-    monkeypatch.setattr(storage.index, "write", lambda *a, **k: (gate.wait(10), write(*a, **k)))
-    for start in range(10, 2000, 10):
-        store(storage, prewrite(start), commit(start, start + 1))
-        assert storage.index_lag <= 22
-    assert storage.watermark == 0
-    gate.set()
-    reach(storage, 1991)
-    assert storage.counters.slow_chases >= 1
-    for start in range(2000, 2300, 10):  # and it follows from memory again
-        store(storage, prewrite(start), commit(start, start + 1))
-    reach(storage, 2291)
-    assert [ts for _, ts, _ in settled(storage)] == list(range(11, 2300, 10))
-    assert (storage.counters.late_commits, storage.counters.duplicates, storage.unmatched()) == (0, 0, (0, 0))
-    storage.close()
-
-
 def test_an_index_that_fails_is_tried_again_and_the_watermark_waits(
     storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -302,43 +193,6 @@ def test_an_index_that_fails_is_tried_again_and_the_watermark_waits(
         assert storage.watermark == 0
     reach(storage, 10)
     assert storage.error == ""
-
-
-def test_a_data_directory_of_an_original_pump_is_served(tmp_path: Path) -> None:
-    """goleveldb's files open in plyvel and the watermark goes on from the original's own.
-
-    The directory holds C without P (they were written so): each ends the pull by name, and the rest comes out whole.
-    """
-    with tarfile.open(FIXTURE) as archive:
-        archive.extractall(tmp_path, filter="data")
-    directory = tmp_path / "pump-data"
-    with plyvel.DB(str(directory / "kv")) as index:
-        (originals_watermark,) = struct.unpack("<q", index.get(b"!binlog!maxCommitTS"))
-    storage = Storage(directory)
-    records = [pb.Binlog.FromString(payload) for _, payload in storage._log.scan_from(Pointer(0, 0))]
-    assert storage.watermark == originals_watermark
-    assert all(storage.index.pointer(b.start_ts if b.tp == pb.Prewrite else b.commit_ts) for b in records)
-
-    prewrites = {b.start_ts: b for b in records if b.tp == pb.Prewrite}
-    expected = {b.commit_ts: b.SerializeToString() for b in records if b.start_ts == b.commit_ts}
-    for done in (b for b in records if b.tp == pb.Commit and b.start_ts in prewrites):
-        done.prewrite_value = prewrites[done.start_ts].prewrite_value
-        done.ddl_query = prewrites[done.start_ts].ddl_query
-        for name in ("prewrite_value", "ddl_query"):
-            if not prewrites[done.start_ts].HasField(name):
-                done.ClearField(name)
-        expected[done.commit_ts] = done.SerializeToString()
-    found, after = {}, 0
-    while after < originals_watermark:
-        try:
-            for _, ts, payload in pull(storage, after, lambda: storage.watermark <= max(found, default=0)):
-                found[ts] = payload
-            after = originals_watermark
-        except WireError as error:
-            after = int(error.where["commit_ts"])
-    assert list(found.items()) == sorted(one for one in expected.items() if 0 < one[0] <= originals_watermark)
-    assert len(found) > 100
-    storage.close()
 
 
 def test_long_and_short_pulls_of_mixed_sizes_give_the_same(tmp_path: Path) -> None:
@@ -362,127 +216,6 @@ def test_long_and_short_pulls_of_mixed_sizes_give_the_same(tmp_path: Path) -> No
     for after in (expected[100][1], expected[-3][1]):
         assert settled(storage, after) == [found for found in expected if found[1] > after]
     storage.close()
-
-
-def test_a_start_reads_only_what_is_behind_the_head(tmp_path: Path) -> None:
-    # Whatever a P at the beginning blocks: the sorter's state is in the index, not only in the log.
-    storage = Storage(tmp_path, StorageOptions(segment_bytes=5000))
-    store(storage, prewrite(1))
-    for start in range(10, 3000, 10):
-        storage.append(prewrite(start).SerializeToString())
-        store(storage, commit(start, start + 1))
-    until(lambda: storage.unmatched() == (1, 1), "all but the first are matched")
-    storage.close()
-    storage = Storage(tmp_path)
-    assert (storage.recovered, storage.watermark, storage.unmatched()) == (0, 0, (1, 1))
-    store(storage, commit(1, 3005))
-    reach(storage, 3005)
-    assert [ts for _, ts, _ in settled(storage)] == [*range(11, 3000, 10), 3005]
-    assert (storage.counters.late_commits, storage.counters.early_commits) == (0, 0)
-    storage.close()
-
-
-def test_a_state_of_another_head_is_not_used(tmp_path: Path) -> None:
-    # An original pump that ran here meanwhile moves the pointers and knows nothing of our state.
-    storage = Storage(tmp_path)
-    store(storage, prewrite(10), build.fake(20))
-    until(lambda: storage.unmatched() == (1, 10), "it waits")
-    storage.close()
-    with plyvel.DB(str(tmp_path / "kv")) as index:
-        index.put(b"!binlog!headPointer", Pointer(0, 0).to_bytes())
-    storage = Storage(tmp_path)
-    assert (storage.recovered, storage.unmatched()) == (2, (1, 10))
-    storage.close()
-
-
-def test_a_value_log_that_lost_its_end_is_not_served(tmp_path: Path) -> None:
-    storage = Storage(tmp_path)
-    store(storage, build.fake(10), build.fake(20))
-    storage.close()
-    with (tmp_path / "value" / "000000.vlog").open("r+b") as file:
-        file.truncate(36)
-    with pytest.raises(Permanent, match="stored binlogs are lost"):
-        Storage(tmp_path)
-    shutil.rmtree(tmp_path / "kv")
-    storage = Storage(tmp_path)
-    assert storage.watermark == 10
-    storage.close()
-
-
-def test_damage_inside_the_log_is_an_error_that_names_the_place_and_never_a_gap(tmp_path: Path) -> None:
-    storage = Storage(tmp_path)
-    for start in range(10, 400, 10):
-        store(storage, prewrite(start), commit(start, start + 1))
-    reach(storage, 391)
-    place = storage.index.pointer(200)
-    assert place is not None
-    storage.close()
-    with (tmp_path / "value" / "000000.vlog").open("r+b") as file:
-        file.seek(place.offset + 30)
-        file.write(b"\xff")
-    storage = Storage(tmp_path)
-    found = pull(storage, 0, lambda: False)
-    assert [ts for _, ts, _ in islice(found, 19)] == list(range(11, 200, 10))
-    with pytest.raises(WireError, match=f"offset={place.offset}"):
-        next(found)
-    storage.close()
-
-
-def test_a_full_disk_refuses_and_heals(tmp_path: Path) -> None:
-    files = SmallDisk()
-    storage = Storage(tmp_path, files=files)
-    store(storage, prewrite(10), commit(10, 11))
-    files.room = 30
-    for _ in range(3):
-        with pytest.raises(Transient, match="No space left"):
-            store(storage, prewrite(20, b"x" * 100))
-    files.room = 1 << 20
-    store(storage, prewrite(30), commit(30, 31), build.fake(40))
-    reach(storage, 40)
-    assert [ts for _, ts, _ in settled(storage)] == [11, 31, 40]
-    storage.close()
-    storage = Storage(tmp_path)
-    assert [ts for _, ts, _ in settled(storage)] == [11, 31, 40]
-    storage.close()
-
-
-class SmallDisk(Files):
-    """A disk with `room` bytes left."""
-
-    room = 1 << 20
-
-    def append(self, file: io.FileIO, data: bytes | memoryview) -> int:
-        if not self.room:
-            raise OSError(28, "No space left on device")
-        taken = super().append(file, bytes(data[: self.room]))
-        self.room -= taken
-        return taken
-
-    def truncate(self, file: io.FileIO, size: int) -> None:
-        self.room += os.fstat(file.fileno()).st_size - size
-        super().truncate(file, size)
-
-
-def test_a_slow_disk_makes_batches_larger_not_fewer_acks(tmp_path: Path) -> None:
-    files = SlowDisk()
-    storage = Storage(tmp_path, files=files)
-    begun = time.monotonic()
-    store(storage, *(build.fake(ts) for ts in range(1, 400)))
-    assert time.monotonic() - begun < 5
-    assert files.syncs < 40
-    reach(storage, 399)
-    storage.close()
-
-
-class SlowDisk(Files):
-    """A disk whose sync takes 20 ms."""
-
-    syncs = 0
-
-    def sync(self, file: io.FileIO) -> None:
-        self.syncs += 1
-        time.sleep(0.02)
-        super().sync(file)
 
 
 def test_ten_thousand_transactions_written_backwards_are_pulled_in_order(storage: Storage) -> None:  # S0-09

@@ -20,7 +20,7 @@ from pump_service.replay.outcomes import Outcomes
 from pump_service.replay.replayer import Replayer
 from pump_service.replay.status_server import StatusServer
 
-TXN = Capture(Path(__file__).parents[2] / "fixtures" / "txn")
+TXN = Capture(Path(__file__).parents[2] / "captures" / "txn")
 Truth = dict[int, tuple[int, bytes, bytes]]
 
 

@@ -11,6 +11,7 @@ import grpc
 import pytest
 from pump_cluster import MemoryCluster
 from pump_helpers import commit, prewrite, until
+from support import alert_rules
 
 from binlake.placement import NodeStatus
 from binlake.rpc.http import HttpRequest, HttpResponse
@@ -149,6 +150,22 @@ def test_every_metric_of_the_original_is_there_with_its_type_and_labels(
     for name in set(theirs) & set(ours):
         assert ours[name][0] == theirs[name][0], name
         assert ours[name][1] <= theirs[name][1], f"labels and buckets of {name}"
+
+
+def test_the_alert_rules_ask_for_series_of_the_page(make_pump: MakePump, cluster: MemoryCluster) -> None:  # U-02
+    pump = make_pump()
+    start = cluster.tso()
+    write(pump, cluster, prewrite(start), commit(start, cluster.tso()))
+    # Counted by kind, so it has a series with the first of them.
+    pump.service.metrics.errors.add("write")
+    shown = [sample(line) for line in ask(pump, "GET", "/metrics").body.decode().splitlines() if line[0] != "#"]
+    assert alert_rules.unanswered("binlake-pumps", shown) == {}
+
+
+def sample(line: str) -> tuple[str, frozenset[str]]:
+    """Name and labels of a line of the page."""
+    name, _, labels = line.rpartition(" ")[0].removesuffix("}").partition("{")
+    return name, frozenset(labels.split(","))
 
 
 UNKNOWN_HERE = {

@@ -1,0 +1,47 @@
+"""A main thread that waits hears a signal that did not wake it."""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from pump_service.slices import SLICE_S, next_of, wait_set
+
+
+@pytest.fixture
+def taken_elsewhere() -> Iterator[None]:
+    """SIGUSR1 is delivered to another thread, so that it interrupts no wait of this one: the race, made certain."""
+    ended = threading.Event()
+    other = threading.Thread(target=ended.wait)
+    other.start()
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+    yield
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})
+    signal.signal(signal.SIGUSR1, signal.SIG_DFL)
+    ended.set()
+    other.join()
+
+
+def tell_soon() -> None:
+    threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGUSR1)).start()
+
+
+@pytest.mark.usefixtures("taken_elsewhere")
+def test_what_a_signal_puts_is_taken_and_what_it_sets_is_seen() -> None:
+    items: queue.SimpleQueue[str] = queue.SimpleQueue()
+    signal.signal(signal.SIGUSR1, lambda *_: items.put("stop"))
+    tell_soon()
+    began = time.monotonic()
+    assert next_of(items) == "stop"
+    event = threading.Event()
+    signal.signal(signal.SIGUSR1, lambda *_: event.set())
+    tell_soon()
+    wait_set(event)
+    assert event.is_set()
+    assert time.monotonic() - began > SLICE_S / 2
