@@ -1,65 +1,82 @@
-"""`binlake audit`: the history of a row, and a table as of any commit_ts; reads the lake without Spark."""
+"""`binlake audit`: a row's history, a table as of a moment, one transaction; reads the lake without Spark.
+
+Exit status 0 with an answer, 3 when the lake holds the range and nothing is there, 1 when it does not hold the range.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
-from datetime import UTC, datetime
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+from rich.box import SIMPLE
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from binlake import tso
 from binlake.config import load_replication
 from binlake.errors import ConfigError
-from binlake.lake.audit import Audit, RowVersion, TableAsOf
+from binlake.filter import Rules
+from binlake.lake.audit import Audit, TableAsOf
 from binlake.lake.paths import LakePaths
+from binlake.lake.rowhistory import RowVersion
+from binlake.lake.transactions import Passages, Transaction
+from binlake.lake.windowlog import WindowLog
+from spark_jobs.views import create_views, table_sql
+
+NOT_FOUND = 3
 
 
 class AuditCommand:
     """Ask the lake about the past."""
 
     name = "audit"
-    help = "the history of a row, or a table as of a commit_ts"
+    help = "the history of a row, a table as of a moment, a transaction"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """`row TABLE KEY` and `table TABLE --as-of`."""
+        """`row TABLE KEY`, `table TABLE --at`, `transaction TS`, `sql`."""
         actions = parser.add_subparsers(dest="action", required=True)
         row = actions.add_parser("row", help="all changes of one row")
         row.add_argument("table", metavar="DB.TABLE")
-        row.add_argument("key", nargs="+", help="the key's values in order, or one JSON array")
+        row.add_argument("key", nargs="+", help="the key's values in order, or one JSON array; keyless: the whole row")
         row.add_argument("--at", type=moment, metavar="TS", help="only the last change up to a commit_ts or time")
         row.add_argument(
             "--between", type=moment, nargs=2, metavar=("A", "B"), help="only changes with A < commit_ts <= B"
         )
+        row.add_argument("--follow", action="store_true", help="also what the row did under other keys")
         table = actions.add_parser("table", help="a table as it was")
         table.add_argument("table", metavar="DB.TABLE")
-        table.add_argument("--as-of", type=moment, required=True, metavar="TS", help="commit_ts, or a time (ISO 8601)")
+        table.add_argument(
+            "--at", "--as-of", dest="at", type=moment, required=True, metavar="TS",
+            help="commit_ts, or a time (ISO 8601, UTC when it names no zone)",
+        )  # fmt: skip
         table.add_argument("--limit", type=int, default=50, help="rows shown as text (all of them in JSON)")
-        for each in (row, table):
+        transaction = actions.add_parser("transaction", help="all changes of one transaction, in order")
+        transaction.add_argument("ts", type=int, metavar="TS", help="its commit_ts or start_ts")
+        sql = actions.add_parser("sql", help="print SQL for Spark: the audit views; with --table the table as of --at")
+        sql.add_argument("--table", metavar="DB.TABLE")
+        sql.add_argument("--at", type=moment, metavar="TS", help="commit_ts or time (default: the end of the lake)")
+        for each in (row, table, transaction, sql):
             each.add_argument("--replication", required=True, type=Path, metavar="FILE", help="the replication's TOML")
             each.add_argument("--output", choices=("text", "json"), default="text")
 
     def run(self, args: argparse.Namespace) -> int:
         """Print the answer. Raises LostRange, SchemaError, ConfigError."""
-        audit = Audit(LakePaths.of(load_replication(args.replication)))
-        db, _, table = args.table.partition(".")
-        if not table:
-            raise ConfigError(f"{args.table!r} names no table", hint="write it as db.table")
-        if args.action == "row":
-            _show_history(_history(audit, db, table, args), args.output)
-        else:
-            _show_table(audit.table_as_of(db, table, args.as_of), args)
-        return 0
+        replication = load_replication(args.replication)
+        paths, args.rules = LakePaths.of(replication), Rules.of(replication)
+        found: int = {"row": _row, "table": _table, "transaction": _transaction, "sql": _sql}[args.action](paths, args)
+        return found
 
 
 def moment(text: str) -> int:
-    """A commit_ts in decimal, or the last commit_ts of a time (ISO 8601; UTC when it names no zone)."""
-    if text.isdigit():
-        return int(text)
-    time = datetime.fromisoformat(text)
-    return tso.from_datetime(time if time.tzinfo else time.replace(tzinfo=UTC)) | tso.MAX_LOGICAL
+    """As tso.parse, for argparse."""
+    try:
+        return tso.parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def key_of(words: list[str]) -> list[str | None]:
@@ -72,33 +89,132 @@ def key_of(words: list[str]) -> list[str | None]:
     return list(words)
 
 
-def _history(audit: Audit, db: str, table: str, args: argparse.Namespace) -> list[RowVersion]:
+def _names(text: str) -> tuple[str, str]:
+    db, _, table = text.partition(".")
+    if not table:
+        raise ConfigError(f"{text!r} names no table", hint="write it as db.table")
+    return db, table
+
+
+def _row(paths: LakePaths, args: argparse.Namespace) -> int:
+    audit = Audit(paths, args.rules)
     after, upto = args.between or (-1, args.at)
-    found = audit.row_history(db, table, key_of(args.key), after=after, upto=upto)
-    return found[-1:] if args.at is not None else found
+    ask = audit.row_life if args.follow else audit.row_history
+    found = ask(*_names(args.table), key_of(args.key), after=after, upto=upto)
+    found = found[-1:] if args.at is not None else found
+    if not found:
+        first, last = audit.range()
+        print(f"no change of this row in ({max(first, after)}, {last if upto is None else upto}]; the lake holds "
+              f"({first}, {last}]", file=sys.stderr)  # fmt: skip
+    shown = _with_passages(paths, found)
+    if args.output == "json":
+        print(json.dumps(shown, ensure_ascii=False))
+    elif found:
+        _print_changes(shown, "applied by", [_applied(change) for change in shown])
+    return 0 if found else NOT_FOUND
 
 
-def _show_history(history: list[RowVersion], output: str) -> None:
-    if output == "json":
-        print(json.dumps([version.to_dict() for version in history], ensure_ascii=False))
-        return
-    table = Table("commit_ts", "commit time", "start_ts", "op", "before", "after")
-    for version in history:
-        shown = version.to_dict()
-        images = (json.dumps(shown[side], ensure_ascii=False) for side in ("before", "after"))
-        table.add_row(shown["commit_ts"], shown["commit_time"], shown["start_ts"], version.op, *images)
+def _with_passages(paths: LakePaths, found: Sequence[RowVersion]) -> list[dict[str, Any]]:
+    """The changes with the window that landed each and the runs that took it."""
+    if not found:
+        return []
+    passages = Passages(WindowLog(paths).events(within=(found[0].commit_ts - 1, found[-1].commit_ts)))
+    taken = [[passage.to_dict() for passage in passages.of(change.commit_ts)] for change in found]
+    return [
+        {**change.to_dict(), "window": _window(taken_by), "passages": taken_by}
+        for change, taken_by in zip(found, taken, strict=True)
+    ]
+
+
+def _window(passages: Sequence[Mapping[str, str]]) -> str:
+    return next((passage["window"] for passage in passages if passage["stage"] == "land"), "")
+
+
+def _applied(change: Mapping[str, Any]) -> str:
+    return next((p["run_id"] for p in change["passages"] if p["stage"] == "finalize"), "")
+
+
+def _print_changes(changes: Sequence[Mapping[str, Any]], last: str, texts: Sequence[str]) -> None:
+    fixed = [Column(name, no_wrap=True) for name in ("commit_ts", "commit time", "start_ts", "table", "op")]
+    table = Table(*fixed, "before", "after", last, box=SIMPLE)
+    for change, text in zip(changes, texts, strict=True):
+        images = (_image(change[side]) for side in ("before", "after"))
+        name = f"{change['db']}.{change['table']}"
+        table.add_row(change["commit_ts"], change["commit_time"], change["start_ts"], name, change["op"], *images, text)
     Console().print(table)
 
 
-def _show_table(found: TableAsOf, args: argparse.Namespace) -> None:
+def _image(image: Mapping[str, str | None] | None) -> str:
+    return "" if image is None else json.dumps(image, ensure_ascii=False)
+
+
+def _table(paths: LakePaths, args: argparse.Namespace) -> int:
+    found = Audit(paths, args.rules).table_as_of(*_names(args.table), args.at)
     if args.output == "json":
-        rows = [list(row.values()) for row in ({name: row[name] for name in found.columns} for row in found.rows)]
-        answer = {"as_of": str(found.ts), "columns": found.columns, "rows": rows, "inexact": found.inexact}
+        rows = [[row[name] for name in found.columns] for row in found.rows]
+        time = tso.to_datetime(found.ts).isoformat(timespec="milliseconds")
+        answer = {"as_of": str(found.ts), "time": time, "columns": found.columns, "rows": rows,
+                  "inexact": found.inexact,
+                  "mirror": {"delta_version": found.base.delta_version, "hi": str(found.base.hi)}}  # fmt: skip
         print(json.dumps(answer, ensure_ascii=False))
-        return
-    table = Table(*found.columns, title=f"{args.table} as of {found.ts} ({tso.to_datetime(found.ts).isoformat()})")
+    else:
+        _print_table(found, args)
+    return 0
+
+
+def _print_table(found: TableAsOf, args: argparse.Namespace) -> None:
+    time = tso.to_datetime(found.ts).isoformat(timespec="milliseconds")
+    table, console = Table(*found.columns, box=SIMPLE), Console()
+    console.print(f"{args.table} as of {found.ts} ({time})", highlight=False)
     for row in found.rows[: args.limit]:
         table.add_row(*("NULL" if row[name] is None else row[name] for name in found.columns))
-    console = Console()
     console.print(table)
-    console.print(f"{len(found.rows)} rows" + (f"; {found.inexact}" if found.inexact else ""))
+    base = found.base
+    source = f"version {base.delta_version} of its mirror, at {base.hi}" if base.delta_version >= 0 else "no mirror yet"
+    shown = f"{len(found.rows)} rows; from {source}, and the row changes behind it"
+    console.print(shown + (f"; {found.inexact}" if found.inexact else ""), highlight=False)
+
+
+def _transaction(paths: LakePaths, args: argparse.Namespace) -> int:
+    audit = Audit(paths, args.rules)
+    found = audit.transaction(args.ts)
+    if found is None:
+        first, last = audit.range()
+        print(f"no transaction with commit_ts or start_ts {args.ts}; the lake holds ({first}, {last}]", file=sys.stderr)
+        return NOT_FOUND
+    if args.output == "json":
+        print(json.dumps(found.to_dict(), ensure_ascii=False))
+    else:
+        _print_transaction(found)
+    return 0
+
+
+def _print_transaction(found: Transaction) -> None:
+    shown, console = found.to_dict(), Console()
+    console.print(
+        f"{found.kind} committed {shown['commit_ts']} ({shown['commit_time']}), started {shown['start_ts']}, "
+        f"schema version {found.schema_version}, from {', '.join(found.pumps)}, {found.bytes} bytes",
+        highlight=False,
+    )
+    for ddl in found.ddls:
+        console.print(f"{ddl.decision}: {ddl.sql}" + (f" ({ddl.reason})" if ddl.reason else ""), highlight=False)
+    if found.changes:
+        _print_changes(shown["changes"], "seq", [str(change.seq) for change in found.changes])
+    if found.remark:
+        console.print(found.remark)
+    table = Table("stage", "window", "run", "at", box=SIMPLE)
+    for passage in shown["passages"]:
+        table.add_row(passage["stage"], passage["window"], passage["run_id"], passage["at"])
+    console.print(table)
+
+
+def _sql(paths: LakePaths, args: argparse.Namespace) -> int:
+    if args.table is None:
+        texts = create_views(paths)
+    else:
+        texts = [table_sql(paths, *_names(args.table), args.at, args.rules)]
+    if args.output == "json":
+        print(json.dumps(texts))
+    else:
+        print("\n\n".join(f"{text};" for text in texts))
+    return 0

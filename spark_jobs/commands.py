@@ -13,8 +13,9 @@ from binlake.config import load_replication
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowLog
 from binlake.pipeline import BY_NAME
-from spark_jobs.context import StageResult
+from spark_jobs.arguments import add_output
 from spark_jobs.main import add_arguments, execute
+from spark_jobs.outcomes import show
 
 
 class StageCommand:
@@ -26,7 +27,7 @@ class StageCommand:
         """The stage and the arguments of a job."""
         parser.add_argument("stage", choices=list(BY_NAME))
         add_arguments(parser)
-        parser.add_argument("--output", choices=("text", "json"), default="text")
+        add_output(parser)
 
     def run(self, args: argparse.Namespace) -> int:
         """Run it and print its result."""
@@ -44,7 +45,7 @@ class WindowCommand:
         """`run` or `list`, and the arguments of a job."""
         parser.add_argument("action", choices=("run", "list"))
         add_arguments(parser)
-        parser.add_argument("--output", choices=("text", "json"), default="text")
+        add_output(parser)
 
     def run(self, args: argparse.Namespace) -> int:
         """Run the next window, or print the events of windows."""
@@ -54,19 +55,6 @@ class WindowCommand:
         _local_by_default(args)
         show(execute("window", args), args.output)
         return 0
-
-
-def show(results: list[StageResult], output: str) -> None:
-    """Print stage results as a table or as JSON (commit_ts as strings)."""
-    if output == "json":
-        print(json.dumps([result.to_dict() for result in results]))
-        return
-    table = Table("stage", "state", "lo", "hi", "rows", "seconds", "")
-    for result in results:
-        note = result.blocked_by or str(result.detail.get("reason", ""))
-        table.add_row(result.stage, result.state, str(result.lo), str(result.hi), f"{result.rows:,}",
-                      f"{result.seconds:.2f}", note)  # fmt: skip
-    Console().print(table)
 
 
 def _list(args: argparse.Namespace) -> None:

@@ -2,54 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from binlake.config import Replication
+from binlake.filter import Rules
+from binlake.lake.features import delta_rs_commits
 from binlake.lake.members import MemberTable
 from binlake.lake.paths import LakePaths
+from binlake.lake.tables import SPARK_TABLES
 from binlake.lake.windowlog import WindowLog
-from binlake.window.manifest import window_name
+from spark_jobs.lake import Rows
+from spark_jobs.results import Bounds, StageResult
 
-
-@dataclass(frozen=True)
-class Bounds:
-    """The window (lo, hi] a stage works on; both are commit_ts."""
-
-    lo: int
-    hi: int
-
-    @property
-    def window(self) -> str:
-        """`lo-hi`."""
-        return window_name(self.lo, self.hi)
-
-
-@dataclass(frozen=True)
-class StageResult:
-    """How a stage ended: `state` done, already, ready, blocked, waiting or skipped; bounds; rows; seconds; detail."""
-
-    stage: str
-    state: str
-    lo: int
-    hi: int
-    rows: int = 0
-    seconds: float = 0.0
-    blocked_by: str = ""
-    detail: Mapping[str, Any] = field(default_factory=dict)
-
-    def to_dict(self) -> dict[str, Any]:
-        """For XCom and `--output json`: commit_ts as decimal strings (invariant 12)."""
-        return {**vars(self), "lo": str(self.lo), "hi": str(self.hi), "detail": dict(self.detail)}
+__all__ = ["Bounds", "StageContext", "StageResult"]
 
 
 @dataclass(frozen=True)
 class StageContext:
-    """One run over one replication. The Spark session is made at first use: plan and finalize need none."""
+    """One run over one replication. The Spark session is made at first use: plan and finalize need none, nor do small
+    windows until they are compacted."""
 
     replication: Replication
     run_id: str
@@ -61,10 +37,38 @@ class StageContext:
         """The session of this run."""
         return self.make_spark()
 
+    def is_small(self, bounds: Bounds) -> bool:
+        """The driver handles the landed windows of `bounds` itself: fewer payload bytes than a Spark job is worth."""
+        return self.takes(sum(manifest.bytes for manifest in self.windows.manifests(bounds.lo, bounds.hi)))
+
+    def takes(self, size: int) -> bool:
+        """The driver handles `size` bytes of payload itself."""
+        return 0 < self.driver_bytes >= size
+
+    @cached_property
+    def driver_bytes(self) -> int:
+        """`window.driver-bytes`; 0 where delta-rs cannot commit to the tables: in the lake of an older Binlake."""
+        ours = all(delta_rs_commits(self.paths, table) for table in SPARK_TABLES)
+        return self.replication.window.driver_bytes if ours else 0
+
+    def few(self, rows: pa.Table) -> Rows:
+        """`rows` of the driver, for whoever commits to this lake's tables."""
+        return rows if self.driver_bytes else self.spark.createDataFrame(rows)
+
+    @property
+    def drainer_id(self) -> str:
+        """The replication's name in the registry, as a consumer that closing pumps and their GC wait for."""
+        return f"binlake-{self.replication.name}"
+
     @cached_property
     def paths(self) -> LakePaths:
         """The lake of this replication."""
         return LakePaths.of(self.replication)
+
+    @cached_property
+    def rules(self) -> Rules:
+        """Which changes are replicated and under which names."""
+        return Rules.of(self.replication)
 
     @cached_property
     def windows(self) -> WindowLog:

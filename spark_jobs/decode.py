@@ -1,40 +1,125 @@
-"""Payloads to rows, in the workers: apart from the stage, whose imports would cost each worker more than its work."""
+"""Payloads to rows, and rows to files, in the workers.
+
+Apart from the stage, whose imports would cost each worker more than its work.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
 
 import pyarrow as pa
 
-from binlake.codec import MutationBatch
-from binlake.config.model import Filter
-from binlake.filter import TableFilter
-from binlake.schema import TableDef, WindowSchemas
+from binlake.codec import MUTATION_SCHEMA, DecodeStats, MutationBatch
+from binlake.codec.splits import MOST_BYTES
+from binlake.filter import Rules
+from binlake.lake.parts import Part, write_parts
+from binlake.lake.payloads import PayloadRange, Share
+from binlake.lake.tables import MUTATION
+from binlake.schema import WindowSchemas
 
-BATCH_ROWS = 8192
+PIECE_BYTES = 8 << 20
+"""Payload bytes, on average, that are Python objects at a time."""
+PIECE_ROWS = 8192
+"""Transactions at most that are: what is done to all of them at once stays near the processor."""
+TALLIES = ("table_filter", "event_filter", "loopback", "gone")
+"""What a tally row counts, as its `op`: rows of tables left out, rows of kinds left out, whole transactions that our
+own side wrote, rows of tables dropped meanwhile. Its `commit_ts` is the number."""
 
 
 @dataclass(frozen=True)
 class Decoder:
-    """Payloads to rows of `mutation`, in the workers; carries the window's schemas and the filter."""
+    """Payloads to rows of `mutation`, in the workers; carries the window's schemas and the rules."""
 
     schemas: WindowSchemas
-    filter: Filter
+    rules: Rules
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Batches of (commit_ts, start_ts, payload) to batches of `mutation`. Raises WireError, SchemaError."""
-        tables = TableFilter(self.filter)
-        decoded = MutationBatch(lambda table: _route(tables, table))
+        """Batches of (commit_ts, start_ts, payload) to batches of `mutation`, and tally rows behind them.
+
+        Raises WireError, SchemaError, ConfigError, Permanent.
+        """
+        left_out: Counter[str] = Counter()
+        yield from self.rows(batches, left_out)
+        tally = [{"op": op, "commit_ts": count} for op, count in left_out.items()]
+        yield pa.RecordBatch.from_pylist(tally, schema=MUTATION_SCHEMA)
+
+    def rows(self, batches: Iterable[pa.RecordBatch], left_out: Counter[str]) -> Iterator[pa.RecordBatch]:
+        """The same without tally rows: behind the last batch `left_out` has the numbers, by reason."""
+        decoded, own = MutationBatch(self.rules.route, self.rules.kinds), 0
         for batch in batches:
-            columns = (batch.column(name).to_pylist() for name in ("payload", "commit_ts", "start_ts"))
-            for payload, commit_ts, start_ts in zip(*columns, strict=True):
-                decoded.add(payload, commit_ts, start_ts, self.schemas.place(commit_ts))
-                if len(decoded) >= BATCH_ROWS:
-                    yield decoded.take()
-        if len(decoded):
-            yield decoded.take()
+            for payloads, commits, starts in _pieces(batch):
+                if self.rules.marks is None and sum(map(len, payloads)) <= MOST_BYTES * len(payloads):
+                    decoded.add_all(payloads, commits, starts, self.schemas.place)
+                else:
+                    for payload, commit_ts, start_ts in zip(payloads, commits, starts, strict=True):
+                        own += self._add(decoded, payload, commit_ts, start_ts)
+                        if decoded.is_full:
+                            yield from decoded.batches()
+                if decoded.is_full:
+                    yield from decoded.batches()
+        yield from decoded.batches()
+        left_out.update(_counts(decoded.stats, own))
+
+    def _add(self, decoded: MutationBatch, payload: bytes, commit_ts: int, start_ts: int) -> bool:
+        """Add a transaction; True when our own side wrote it, which leaves it out."""
+        tables = self.schemas.place(commit_ts)
+        if self.rules.marks is not None and self.rules.marks.is_ours(payload, commit_ts, start_ts, tables):
+            return True
+        decoded.add(payload, commit_ts, start_ts, tables)
+        return False
 
 
-def _route(tables: TableFilter, table: TableDef) -> tuple[str, str] | None:
-    return (table.db, table.name) if tables.keeps(table.db, table.name) else None
+def _pieces(batch: pa.RecordBatch) -> Iterator[tuple[list[bytes], list[int], list[int]]]:
+    """(payloads, commit_ts, start_ts), some MiB at a time: Spark's batch holds all payloads already."""
+    step = min(PIECE_ROWS, max(1, PIECE_BYTES * batch.num_rows // max(1, batch.nbytes)))
+    for first in range(0, batch.num_rows, step):
+        piece = batch.slice(first, step)
+        yield tuple(piece.column(name).to_pylist() for name in ("payload", "commit_ts", "start_ts"))  # type: ignore[misc]
+
+
+def _counts(stats: DecodeStats, own: int) -> dict[str, int]:
+    counts = (stats.table_rows, stats.event_rows, own, sum(stats.gone_rows.values()))
+    return {reason: count for reason, count in zip(TALLIES, counts, strict=True) if count}
+
+
+@dataclass(frozen=True)
+class Written:
+    """What a task did: the files it wrote, and what was left out by reason."""
+
+    parts: list[Part]
+    left_out: dict[str, int]
+
+    def to_json(self) -> str:
+        """For the way to the driver."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Written:
+        """What `to_json` wrote."""
+        raw = json.loads(text)
+        return cls([Part(**part) for part in raw["parts"]], raw["left_out"])
+
+
+@dataclass(frozen=True)
+class ShareWriter:
+    """Shares of the landed payloads to files of `mutation` at `folder`: rows stay in the worker that made them."""
+
+    shares: tuple[Share, ...]
+    payloads: PayloadRange
+    decoder: Decoder
+    folder: str
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Batches of numbers of shares to what was written of each, as JSON. Raises what a Decoder raises, OSError."""
+        for batch in batches:
+            found = [self.write(number).to_json() for number in batch.column(0).to_pylist()]
+            yield pa.RecordBatch.from_arrays([pa.array(found, pa.string())], names=["written"])
+
+    def write(self, number: int) -> Written:
+        """The files of a share."""
+        left_out: Counter[str] = Counter()
+        rows = self.decoder.rows(self.payloads.read(self.shares[number]), left_out)
+        return Written(write_parts(self.folder, MUTATION, rows), dict(left_out))

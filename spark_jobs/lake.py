@@ -7,22 +7,28 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import pyarrow as pa
-from deltalake import DeltaTable
+from deltalake import CommitProperties, DeltaTable, WriterProperties, write_deltalake
+from deltalake.exceptions import DeltaError
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from binlake.errors import Transient
 from binlake.lake.paths import LakePaths
 from binlake.lake.tables import SPARK_TABLES, LakeTable, arrow_schema
 
+AGAIN = "the stage may run again; keep maintenance of these tables to Binlake"
+"""What to do where a commit was refused."""
+_WRITER = WriterProperties(compression="ZSTD")
 
-def ensure_tables(spark: SparkSession, paths: LakePaths, retention_days: int) -> None:
-    """Create the tables that are missing. Caller holds the lake's lock `landing`."""
+
+def ensure_tables(spark: Callable[[], SparkSession], paths: LakePaths) -> None:
+    """Create the tables that are missing, with a session asked for then. Caller holds the lake's lock `landing`."""
     for table in SPARK_TABLES:
         if not DeltaTable.is_deltatable(paths.table(table.name)):
-            spark.sql(_create_sql(table, paths.table(table.name), retention_days))
+            spark().sql(_create_sql(table, paths.table(table.name)))
 
 
 def read(spark: SparkSession, paths: LakePaths, table: LakeTable) -> DataFrame:
@@ -32,33 +38,89 @@ def read(spark: SparkSession, paths: LakePaths, table: LakeTable) -> DataFrame:
 
 def local_frame(spark: SparkSession, rows: Iterable[Sequence[object]], schema: str) -> DataFrame:
     """The few `rows` of a driver as a DataFrame: through Arrow they are part of the plan and need no Spark job."""
-    kinds = arrow_schema(schema)
-    columns = list(zip(*rows, strict=True)) or [[] for _ in kinds]
-    arrays = [pa.array(column, kind) for column, kind in zip(columns, kinds.types, strict=True)]
-    return spark.createDataFrame(pa.Table.from_arrays(arrays, schema=kinds))
+    return spark.createDataFrame(local_table(rows, schema))
 
 
-def overwrite(frame: DataFrame, paths: LakePaths, table: LakeTable, predicate: str, note: Mapping[str, str]) -> int:
-    """Replace the rows that match `predicate` by `frame` (all of which must match it) in one commit; the rows written.
+Rows = DataFrame | pa.Table
+"""Rows that Spark derives, or those in the driver's memory, which delta-rs writes without a Spark job."""
+
+
+def overwrite(rows: Rows, paths: LakePaths, table: LakeTable, predicate: str, note: Mapping[str, str]) -> int:
+    """Replace the rows that match `predicate` by `rows` (all of which must match it) in one commit; the rows written.
 
     Caller holds the table's lock. `note` goes into the commit's userMetadata (`DESCRIBE HISTORY`): run, window, stage.
+    Rows of the driver: only into a table that delta-rs commits to (`LakeTable.engine`). Raises Transient.
     """
+    if isinstance(rows, pa.Table):
+        return _overwrite_here(rows, paths, table, predicate, note)
+    frame = rows
     writer = frame.select(*table.column_names()).write.format("delta")
     if may_have(paths, table, predicate):
         writer = writer.mode("overwrite").option("replaceWhere", predicate)
     else:
         # Nothing to replace, as in all but reruns: two Spark jobs that would look for it are saved.
         writer = writer.mode("append")
-    writer.option("userMetadata", json.dumps(dict(note), sort_keys=True)).save(paths.table(table.name))
-    # The commit's own count: reading it back would scan the rows again.
-    metrics = DeltaTable(paths.table(table.name)).history(1)[0]["operationMetrics"]
-    return int(metrics.get("numOutputRows", 0))
+    about = user_metadata(note)
+    writer.option("userMetadata", about).save(paths.table(table.name))
+    return _rows_of_commit(paths, table, about)
 
 
-def clear(spark: SparkSession, paths: LakePaths, table: LakeTable, predicate: str, note: Mapping[str, str]) -> None:
-    """Remove the rows that match `predicate`; no commit when there are none."""
+def _rows_of_commit(paths: LakePaths, table: LakeTable, about: str) -> int:
+    """What the newest commit of this note wrote, as it counted: reading it back would scan the rows again."""
+    own = (one for one in DeltaTable(paths.table(table.name)).history(8) if one.get("userMetadata") == about)
+    counted = next(own, {}).get("operationMetrics", {}).get("numOutputRows")
+    if counted is None:
+        raise Transient(
+            f"the commit to `{table.name}` is not in its log",
+            where={"note": about},
+            hint=AGAIN,
+        )
+    return int(counted)
+
+
+def _overwrite_here(rows: pa.Table, paths: LakePaths, table: LakeTable, predicate: str, note: Mapping[str, str]) -> int:
+    about = commit_properties(note)
+    place, data = DeltaTable(paths.table(table.name)), rows.select(table.column_names())
+    try:
+        if may_have(paths, table, predicate):
+            write_deltalake(place, data, mode="overwrite", predicate=predicate, commit_properties=about,
+                            writer_properties=_WRITER)  # fmt: skip
+        elif data.num_rows:
+            write_deltalake(place, data, mode="append", commit_properties=about, writer_properties=_WRITER)
+    except (DeltaError, OSError) as error:
+        raise Transient(f"rows of `{table.name}` could not be written: {error}", hint=AGAIN) from error
+    return data.num_rows
+
+
+def user_metadata(note: Mapping[str, str]) -> str:
+    """The `note` of a commit as its log has it."""
+    return json.dumps(dict(note), sort_keys=True)
+
+
+def commit_properties(note: Mapping[str, str]) -> CommitProperties:
+    """The `note` of a commit that delta-rs makes."""
+    return CommitProperties(custom_metadata={"userMetadata": user_metadata(note)})
+
+
+def clear(
+    few: Callable[[pa.Table], Rows], paths: LakePaths, table: LakeTable, predicate: str, note: Mapping[str, str]
+) -> None:
+    """Remove the rows that match `predicate`; no commit when there are none. `few`: as StageContext.few."""
     if may_have(paths, table, predicate):
-        overwrite(local_frame(spark, [], table.schema()), paths, table, predicate, note)
+        overwrite(few(local_table([], table.schema())), paths, table, predicate, note)
+
+
+def local_table(rows: Iterable[Sequence[object]], schema: str) -> pa.Table:
+    """`rows` in the columns of a Spark schema text."""
+    kinds = arrow_schema(schema)
+    columns = list(zip(*rows, strict=True)) or [[] for _ in kinds]
+    arrays = [pa.array(column, kind) for column, kind in zip(columns, kinds.types, strict=True)]
+    return pa.Table.from_arrays(arrays, schema=kinds)
+
+
+def within(lo: int, hi: int) -> str:
+    """The predicate of lo < commit_ts <= hi."""
+    return f"commit_ts > {lo} AND commit_ts <= {hi}"
 
 
 def may_have(paths: LakePaths, table: LakeTable, predicate: str) -> bool:
@@ -83,16 +145,8 @@ def _hashable(frame: DataFrame, name: str) -> Column:
     return F.array_sort(F.map_entries(F.col(name))) if kind == "map" else F.col(name)
 
 
-def _create_sql(table: LakeTable, path: str, retention_days: int) -> str:
-    days = retention_days if table.audit else min(retention_days, 7)
-    properties = {
-        "delta.deletedFileRetentionDuration": f"interval {days} days",
-        "delta.logRetentionDuration": f"interval {max(days, 30)} days",
-        "delta.enableInCommitTimestamps": "true",
-        "delta.checkpointInterval": "50",
-        **table.properties,
-    }
-    options = ", ".join(f"'{key}' = '{value}'" for key, value in properties.items())
+def _create_sql(table: LakeTable, path: str) -> str:
+    options = ", ".join(f"'{key}' = '{value}'" for key, value in table.properties().items())
     partitions = f" PARTITIONED BY ({', '.join(table.partitioned_by)})" if table.partitioned_by else ""
     return (
         f"CREATE TABLE delta.`{path}` ({table.schema_ddl()}) USING DELTA{partitions} "

@@ -7,16 +7,19 @@ million times costs what a million rows cost.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import astuple
 from functools import reduce
 from operator import or_
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from binlake.lake.mutations import touched_cells
 from binlake.lake.paths import LakePaths
 from binlake.lake.tables import MUTATION
+from binlake.rowchange.lineage import origins
 from binlake.window.definitions import Cell
 from spark_jobs.lake import local_frame, read
 
@@ -24,11 +27,16 @@ CELLS = (
     "db STRING, table STRING, segment INT, since BIGINT, until BIGINT, identity STRING, "
     "columns ARRAY<STRING>, filled ARRAY<STRING>"
 )
+DRIVER_ROWS = 500_000
+"""Row changes of which the driver itself reads three narrow columns, batch by batch (measured: 0.1 s)."""
 COMPILED_SHAPES = 64
 """Distinct identities of a window whose keys get an expression of their own."""
 
 # What JSON escapes.
 _SPECIAL = r'["\\\x00-\x1f]'
+
+ORIGIN_PLACE = ("segment", "db", "table")
+ORIGINS = "segment INT, db STRING, table STRING, key STRING, origin STRING"
 
 NET_COLUMNS = (
     "segment", "db", "table", "key", "identity", "op", "before", "after", "copies", "first_commit_ts",
@@ -41,12 +49,55 @@ def mutations(spark: SparkSession, paths: LakePaths, lo: int, hi: int) -> DataFr
     return read(spark, paths, MUTATION).where((F.col("commit_ts") > lo) & (F.col("commit_ts") <= hi))
 
 
-def net_changes(spark: SparkSession, rows: DataFrame, cells: Sequence[Cell]) -> DataFrame:
+def touched(
+    spark: Callable[[], SparkSession], paths: LakePaths, lo: int, hi: int, starts: Sequence[int], rows: int
+) -> list[tuple[str, str, int]]:
+    """(db, table, segment) of the row changes in (lo, hi], sorted; `starts` open segments 1, 2, ...; `rows`: how many.
+
+    A small window is read right here, which is quicker than a Spark job; a large one in parallel by the workers.
+    """
+    if rows <= DRIVER_ROWS:
+        return touched_cells(paths, lo, hi, starts)
+    edges = F.lit(list(starts)).cast("array<bigint>")
+    segment = F.size(F.filter(edges, lambda edge: edge <= F.col("commit_ts")))
+    found = mutations(spark(), paths, lo, hi).select("db", "table", segment.alias("segment")).distinct().collect()
+    return sorted((row["db"], row["table"], row["segment"]) for row in found)
+
+
+def net_changes(spark: SparkSession, rows: DataFrame, cells: Sequence[Cell], *, routed: bool = False) -> DataFrame:
     """NET_COLUMNS of `rows` (of `mutation`); every row must fall into one of `cells`.
 
     op: `delete` and `replace` for keyed rows, `delete` and `insert` of `copies` rows for the others. A key with a NULL
-    fails the job as SchemaError.
+    fails the job as SchemaError, and so does, when `routed`, a key that two tables of the source write (hazards R-15).
     """
+    keyed = _keyed(spark, rows, cells, routed=routed)
+    more = ("source", "table_id") if routed else ()
+    return _net(
+        keyed.select("segment", "db", "table", "identity", *_ORDER, *more, F.explode(_events()).alias("e")), routed
+    )
+
+
+def row_origins(spark: SparkSession, rows: DataFrame, cells: Sequence[Cell]) -> DataFrame:
+    """(segment, db, table, key, origin) of the keys in `cells` whose row had another key before the segment, or none.
+
+    One task a table and segment: it takes the updates that move a key, in their order.
+    """
+    moved = _keyed(spark, rows, cells).where("before_key != after_key")
+    narrow = moved.select("segment", "db", "table", *_ORDER, "before_key", "after_key")
+    return narrow.groupBy("segment", "db", "table").applyInArrow(_traced, ORIGINS)
+
+
+def _traced(moves: pa.Table) -> pa.Table:
+    ordered = moves.sort_by([(name, "ascending") for name in _ORDER])
+    pairs = zip(ordered["before_key"].to_pylist(), ordered["after_key"].to_pylist(), strict=True)
+    found = origins(pairs)
+    place = [pa.array([ordered[name][0].as_py()] * len(found), ordered[name].type) for name in ORIGIN_PLACE]
+    keys = [pa.array(list(found), pa.string()), pa.array(list(found.values()), pa.string())]
+    return pa.Table.from_arrays([*place, *keys], names=[*ORIGIN_PLACE, "key", "origin"])
+
+
+def _keyed(spark: SparkSession, rows: DataFrame, cells: Sequence[Cell], *, routed: bool = False) -> DataFrame:
+    """The rows that fall into `cells`, with the keys of both images."""
     shapes = {shape: number for number, shape in enumerate(dict.fromkeys(map(_shape, cells)))}
     found = [(*astuple(cell), shapes[_shape(cell)]) for cell in cells]
     places = F.broadcast(local_frame(spark, found, f"{CELLS}, shape INT"))
@@ -61,8 +112,8 @@ def net_changes(spark: SparkSession, rows: DataFrame, cells: Sequence[Cell]) -> 
     # Keys are used more than once behind this: a column of their own is computed once.
     keys = [_key(f"m.{image}", list(shapes)).alias(f"{image}_key") for image in ("before", "after")]
     images = [_completed(f"m.{image}", list(shapes)).alias(image) for image in ("before", "after")]
-    keyed = placed.select(*own, *_ORDER, *images, *keys)
-    return _net(keyed.select("segment", "db", "table", "identity", *_ORDER, F.explode(_events()).alias("e")))
+    source = [F.concat_ws(".", "m.source_db", "m.source_table").alias("source"), F.col("m.table_id")] if routed else []
+    return placed.select(*own, *_ORDER, *images, *keys, *source)
 
 
 Shape = tuple[str, tuple[str, ...], tuple[str | None, ...]]
@@ -182,7 +233,24 @@ def _event(op: str, weight: int, key: str, image: Column, old: Column) -> Column
     )
 
 
-def _net(events: DataFrame) -> DataFrame:
+def _clash() -> Column:
+    """A key that two tables write: one would undo the other. The same table under a new name is one table."""
+    two = (F.min("source") != F.max("source")) & (F.min("table_id") != F.max("table_id"))
+    text = F.concat(
+        F.lit("binlake.errors.SchemaError: two tables of the source write one key of their common target [table="),
+        F.concat_ws(".", F.first("db"), F.first("table")),
+        F.lit(" key="),
+        F.first("e.key"),
+        F.lit(" sources="),
+        F.concat_ws(",", F.min("source"), F.max("source")),
+        F.lit(" commit_ts="),
+        F.max("commit_ts").cast("string"),
+        F.lit("] Hint: make the keys disjoint, or tell the tables apart by extract-table in `routes`"),
+    )
+    return F.when(two & (F.first("identity") != "row"), F.raise_error(text).cast("int")).otherwise(F.lit(0))
+
+
+def _net(events: DataFrame, routed: bool) -> DataFrame:
     grouped = events.groupBy("segment", "db", "table", "identity", F.col("e.key").alias("key")).agg(
         F.max_by(F.struct("e.op", "e.image"), F.struct(*_ORDER)).alias("last"),
         F.min_by("e.old", F.when(F.col("e.old").isNotNull(), F.struct(*_ORDER))).alias("old"),
@@ -190,7 +258,10 @@ def _net(events: DataFrame) -> DataFrame:
         F.min("commit_ts").alias("first_commit_ts"),
         F.max("commit_ts").alias("last_commit_ts"),
         F.count("*").alias("mutations"),
+        *([_clash().alias("clash")] if routed else []),
     )
+    # A column that nobody reads would not be computed.
+    grouped = grouped.where("clash = 0") if routed else grouped
     rowwise = F.col("identity") == "row"
     op = F.when(~rowwise, F.col("last.op")).when(F.col("net") > 0, "insert").otherwise("delete")
     deleted = F.col("op") == "delete"

@@ -7,26 +7,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pyspark.sql import DataFrame
+import pyarrow as pa
 
 from binlake.downstream import Position, position_of
-from binlake.errors import CheckpointConflict, ConfigError, ImmutableWindow, LostRange
+from binlake.errors import CheckpointConflict, ImmutableWindow, LostRange
+from binlake.lake import rowhash
 from binlake.window.manifest import ApplyManifest
 from spark_jobs.context import Bounds, StageContext
-from spark_jobs.lake import folded, folds
+from spark_jobs.lake import Rows, folded, folds
 
 
 def target_position(ctx: StageContext, bounds: Bounds) -> Position:
     """Where the target stands; `bounds` lie within the landed range. Raises CheckpointConflict, TargetUnavailable."""
-    target = ctx.replication.target
-    if target is None:
-        raise ConfigError("this replication has no SQL target", hint="add a section [target]")
+    target = ctx.replication.sql_target()
     return position_of(target, ctx.replication.name, cluster_id(ctx, bounds))
 
 
 def cluster_id(ctx: StageContext, bounds: Bounds) -> int:
     """The source cluster of a landed window. Raises CheckpointConflict when it is not landed."""
-    landed = next((window for window in ctx.windows.landed() if window[0] < bounds.hi <= window[1]), None)
+    landed = next(iter(ctx.windows.landed((bounds.hi - 1, bounds.hi))), None)
     manifest = ctx.windows.manifest(*landed) if landed else None
     if manifest is None:
         raise CheckpointConflict("the window is not landed", where={"window": bounds.window}, hint="run land first")
@@ -35,17 +34,19 @@ def cluster_id(ctx: StageContext, bounds: Bounds) -> int:
 
 def start_of(ctx: StageContext, position: Position) -> int:
     """The lo of the target's next window. Raises LostRange, CheckpointConflict when the lake does not hold it."""
-    landed, checkpoint = ctx.windows.landed(), position.commit_ts
+    landed, checkpoint = ctx.windows.landed_range(), position.commit_ts
+    if landed is None:
+        raise CheckpointConflict("nothing is landed yet", where={"lake": ctx.paths.root}, hint="run land first")
     if checkpoint is None:
-        return landed[0][0]
-    if checkpoint < landed[0][0]:
+        return landed[0]
+    if checkpoint < landed[0]:
         raise LostRange(
-            f"the target is at {checkpoint}, and the lake starts at {landed[0][0]}",
+            f"the target is at {checkpoint}, and the lake starts at {landed[0]}",
             hint="restore the target from a newer copy, or start a lake from the target's checkpoint",
         )
-    if checkpoint > landed[-1][1]:
+    if checkpoint > landed[1]:
         raise CheckpointConflict(
-            f"the target's checkpoint {checkpoint} is ahead of the landed ts {landed[-1][1]}",
+            f"the target's checkpoint {checkpoint} is ahead of the landed ts {landed[1]}",
             hint="another replication writes this checkpoint, or the lake was restored from an older copy",
         )
     return checkpoint
@@ -76,8 +77,11 @@ def require_pinned(table: str, bounds: Bounds, pinned: str, found: str) -> None:
         )
 
 
-def digest_of(rows: DataFrame, columns: list[str]) -> tuple[str, int]:
+def digest_of(rows: Rows, columns: list[str]) -> tuple[str, int]:
     """(digest, count) of `rows`, in any order."""
+    if isinstance(rows, pa.Table):
+        count, added, mixed = rowhash.folds(rows, columns)
+        return folded((count, added or 0, mixed or 0)), count
     found = rows.agg(*[fold.alias(f"fold{n}") for n, fold in enumerate(folds(rows, columns))]).collect()
     return combined(found), int(found[0]["fold0"])
 

@@ -2,7 +2,7 @@
 
 A partition ends at the first entity with commit_ts >= hi: the stream is ordered and bounded by the pump's watermark, so
 that entity proves that nothing at or below hi is missing (hazards R-48). The proof comes out as a row of kind `proof`;
-fakes otherwise leave no row. A partition reads the network: land writes its output to staging once and works on that.
+fakes otherwise leave no row. A partition reads the network: land keeps its output and works on that.
 """
 
 from __future__ import annotations
@@ -10,12 +10,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 from google.protobuf.message import DecodeError
 from pyspark.sql import DataFrame, SparkSession
 
 from binlake.pumpclient import PumpReader
+from binlake.rpc import Tls
 from binlake.wire import binlog_pb2
 
 CHUNK_BYTES = 64 << 20
@@ -56,6 +58,7 @@ class PumpPull:
     lo: int
     hi: int
     timeout_s: float
+    tls: Tls | None = None
 
     def frame(self, spark: SparkSession) -> DataFrame:
         """One partition a pump, with the columns of `SCHEMA_DDL`."""
@@ -66,33 +69,39 @@ class PumpPull:
         """The batches of all pumps named by `id`. Raises SourceUnavailable, LostRange, WireError."""
         for batch in batches:
             for place in batch.column("id").to_pylist():
-                node_id, host = self.pumps[place]
-                yield from pull_batches(node_id, host, self.cluster_id, self.lo, self.hi, self.timeout_s)
+                yield from self.of(place)
+
+    def of(self, place: int) -> Iterator[pa.RecordBatch]:
+        """The batches of the pump at `place`. Raises SourceUnavailable, LostRange, WireError."""
+        node_id, host = self.pumps[place]
+        return pull_batches(node_id, host, self.cluster_id, self.lo, self.hi, self.timeout_s, self.tls)
 
 
 def pull_batches(
-    node_id: str, host: str, cluster_id: int, lo: int, hi: int, timeout_s: float
+    node_id: str, host: str, cluster_id: int, lo: int, hi: int, timeout_s: float, tls: Tls | None = None
 ) -> Iterator[pa.RecordBatch]:
     """Rows of one pump over (lo, hi] in commit_ts order, as batches bounded by bytes.
 
     Raises SourceUnavailable, LostRange, WireError.
     """
-    rows: list[tuple[object, ...]] = []
+    rows: list[tuple[Any, ...]] = []
     size = 0
-    reader = PumpReader(host, cluster_id, timeout_s=timeout_s)
+    reader = PumpReader(host, cluster_id, timeout_s=timeout_s, tls=tls)
     for commit_ts, start_ts, payload in reader.pull(lo, until_ts=hi):
-        if commit_ts <= hi and commit_ts != start_ts:
-            rows.extend(_rows(node_id, commit_ts, start_ts, payload))
-            size += len(payload)
+        own = _rows(node_id, commit_ts, start_ts, payload) if commit_ts <= hi and commit_ts != start_ts else ()
+        for row in own:
+            rows.append(row)
+            size += len(row[-1])
+            # Inside a transaction, too: a column of a batch holds less than 2 GiB.
+            if size >= BATCH_BYTES or len(rows) >= BATCH_ROWS:
+                yield _batch(rows)
+                rows, size = [], 0
         if commit_ts >= hi:
             rows.append(_proof(node_id, commit_ts, start_ts))
-        if size >= BATCH_BYTES or len(rows) >= BATCH_ROWS:
-            yield _batch(rows)
-            rows, size = [], 0
     yield _batch(rows)
 
 
-def _rows(pump: str, commit_ts: int, start_ts: int, payload: bytes) -> Iterator[tuple[object, ...]]:
+def _rows(pump: str, commit_ts: int, start_ts: int, payload: bytes) -> Iterator[tuple[Any, ...]]:
     binlog, version = _parsed(payload)
     kind = "ddl" if binlog.ddl_job_id > 0 else "dml"
     query = binlog.ddl_query.decode("utf-8", "replace") if kind == "ddl" else None
@@ -123,11 +132,11 @@ def _digest(*parts: bytes) -> str:
     return hashlib.blake2b(b"".join(len(part).to_bytes(8, "big") + part for part in parts), digest_size=16).hexdigest()
 
 
-def _proof(pump: str, commit_ts: int, start_ts: int) -> tuple[object, ...]:
+def _proof(pump: str, commit_ts: int, start_ts: int) -> tuple[Any, ...]:
     return (commit_ts, start_ts, 0, pump, "proof", 0, 0, 0, None, "", b"")
 
 
-def _batch(rows: list[tuple[object, ...]]) -> pa.RecordBatch:
+def _batch(rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
     columns = list(zip(*rows, strict=True)) if rows else [[] for _ in ARROW_SCHEMA]
     return pa.RecordBatch.from_arrays(
         [pa.array(column, type=field.type) for column, field in zip(columns, ARROW_SCHEMA, strict=True)],

@@ -7,7 +7,7 @@ by key inside a chunk, and each chunk has numbers of its own for its batches (wi
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
@@ -18,13 +18,26 @@ from pyspark.sql import functions as F
 from binlake.downstream import too_many_rows
 from binlake.errors import Permanent
 from binlake.schema import TableDef
-from binlake.statement import BatchLimits, Phase, StatementBatch, TableStatements, images_from_maps
+from binlake.statement import (
+    BatchLimits,
+    KeptStatements,
+    Phase,
+    StatementBatch,
+    TableStatements,
+    images_from_maps,
+)
+from spark_jobs.keeping import kept, written
 from spark_jobs.lake import folds
 from spark_jobs.statements import batch_row, statement_table
 
 BUCKETS = 64
 CHUNK_ROWS = 50_000
 CHUNK_BYTES = 64 << 20
+
+TEXT_FACTOR = 4
+"""Bytes of SQL for a byte of text at most: escapes double it, hex and float conditions take more."""
+ENTRY_BYTES = 300
+"""Bytes of SQL for each column at most, besides its text: names and punctuation."""
 
 PLACE = ("segment", "phase", "db", "table")
 Place = tuple[int, int, str, str]
@@ -51,8 +64,7 @@ def placed(changes: DataFrame) -> DataFrame:
 def sizes(changes: DataFrame, columns: list[str]) -> list[Any]:
     """Per place and bucket: rows, bytes of their SQL at most, and the folds of `columns`; one small row each."""
     image = F.coalesce("after", "before")
-    # Escapes double a text, hex and float conditions take more; the fixed part covers names and punctuation.
-    text = F.octet_length(F.array_join(F.map_values(image), "", "")) * 4 + F.size(image) * 300
+    text = F.octet_length(F.array_join(F.map_values(image), "", "")) * TEXT_FACTOR + F.size(image) * ENTRY_BYTES
     counted = [F.greatest(F.count("*"), F.sum("copies")).alias("rows"), F.sum(text * F.col("copies")).alias("bytes")]
     kept: list[Column] = [fold.alias(f"fold{n}") for n, fold in enumerate(folds(changes, columns))]
     found = changes.groupBy(*PLACE, "bucket").agg(*counted, *kept).collect()
@@ -95,13 +107,17 @@ def _parts(rows: list[Any]) -> Iterable[list[Any]]:
 
 @dataclass(frozen=True)
 class Renderer:
-    """Chunks to rows of `statement`, in the workers. `tables`: definitions by (segment, db, table)."""
+    """Chunks to rows of `statement`, in the workers. `tables`: definitions by (segment, db, table); `plain`: outside
+    safe mode; `copies`: by the same place, the table (quoted) that keeps what the target alone has.
+    """
 
     window: str
     tables: Mapping[tuple[int, str, str], TableDef]
     chunks: Mapping[tuple[Place, int], Chunk]
     dialect: str
     limits: BatchLimits
+    plain: bool
+    copies: Mapping[tuple[int, str, str], str] = field(default_factory=dict)
 
     def __call__(self, rows: pa.Table) -> pa.Table:
         """All rows of one chunk to its batches. Raises SchemaError, Permanent."""
@@ -109,17 +125,39 @@ class Renderer:
         place = (head["segment"], head["phase"], head["db"], head["table"])
         chunk = self.chunks[place, head["chunk"]]
         table = self.tables[head["segment"], head["db"], head["table"]]
-        writer = TableStatements(
+        ordered = rows.sort_by("key")
+        writer: TableStatements | KeptStatements
+        if head["phase"] in (Phase.KEEP, Phase.RESTORE):
+            writer = self._kept_writer(table, chunk)
+            found: Iterable[StatementBatch] = kept(writer, table, ordered, head["phase"])
+        else:
+            writer = self._writer(table, chunk)
+            found = _batches(writer, table, ordered, head["phase"])
+        batches = [batch_row(self.window, batch) for batch in found]
+        if writer.next_batch - 1 > chunk.last_batch:
+            raise Permanent("a chunk has more batches than numbers", where={"window": self.window, "table": table.name})
+        return statement_table(batches)
+
+    def _writer(self, table: TableDef, chunk: Chunk) -> TableStatements:
+        return TableStatements(
             table,
-            head["segment"],
+            chunk.place[0],
+            dialect=self.dialect,  # type: ignore[arg-type]
+            limits=self.limits,
+            first_batch=chunk.first_batch,
+            plain=self.plain,
+        )
+
+    def _kept_writer(self, table: TableDef, chunk: Chunk) -> KeptStatements:
+        segment, _, db, name = chunk.place
+        return KeptStatements(
+            table,
+            segment,
+            self.copies[segment, db, name],
             dialect=self.dialect,  # type: ignore[arg-type]
             limits=self.limits,
             first_batch=chunk.first_batch,
         )
-        found = [batch_row(self.window, batch) for batch in _batches(writer, table, rows.sort_by("key"), head["phase"])]
-        if writer.next_batch - 1 > chunk.last_batch:
-            raise Permanent("a chunk has more batches than numbers", where={"window": self.window, "table": table.name})
-        return statement_table(found)
 
 
 def _batches(writer: TableStatements, table: TableDef, rows: pa.Table, phase: int) -> Iterable[StatementBatch]:
@@ -129,6 +167,6 @@ def _batches(writer: TableStatements, table: TableDef, rows: pa.Table, phase: in
     names = table.identity().columns if deleted and not keyless else [column.name for column in table.row_columns]
     images = images_from_maps(maps, names)
     if not keyless:
-        return writer.deletes(images) if deleted else writer.replaces(images)
+        return writer.deletes(images) if deleted else written(writer, rows, images)
     copies = rows.column("copies").to_pylist()
     return writer.image_deletes(images, copies) if deleted else writer.inserts(images, copies)

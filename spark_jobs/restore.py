@@ -7,14 +7,16 @@ where the lake starts. Windows that the target has passed are left alone.
 from __future__ import annotations
 
 import argparse
-import uuid
+from dataclasses import replace
 
 from binlake.config import load_replication
+from binlake.config.model import Relay
 from binlake.errors import CheckpointConflict, ConfigError
 from binlake.window.manifest import window_name
-from spark_jobs.commands import show
+from spark_jobs.arguments import add_output, add_where
 from spark_jobs.context import Bounds, StageContext, StageResult
-from spark_jobs.main import session_factory
+from spark_jobs.main import context_of
+from spark_jobs.outcomes import show
 from spark_jobs.pinned import target_position
 from spark_jobs.runner import run_sink
 
@@ -30,17 +32,13 @@ class RestoreCommand:
         """The replication, how far, where Spark runs."""
         parser.add_argument("--replication", required=True, metavar="FILE", help="TOML with the target to restore into")
         parser.add_argument("--to", type=int, metavar="TS", help="the end of a landed window (default: the last)")
-        where = parser.add_mutually_exclusive_group()
-        where.add_argument("--remote", help="Spark Connect server, sc://host:port")
-        where.add_argument("--master", default="local[*]", help="Spark master of a session in this process")
-        parser.add_argument("--output", choices=("text", "json"), default="text")
+        add_where(parser, master="local[*]")
+        add_output(parser)
 
     def run(self, args: argparse.Namespace) -> int:
         """Restore and print what was done."""
         replication = load_replication(args.replication)
-        make = session_factory(f"binlake-restore-{replication.name}", args)
-        ctx = StageContext(replication, f"restore-{uuid.uuid4().hex[:12]}", make)
-        show(restore(ctx, args.to), args.output)
+        show(restore(context_of(replication, "restore", args), args.to), args.output)
         return 0
 
 
@@ -56,6 +54,8 @@ def restore(ctx: StageContext, to: int | None = None) -> list[StageResult]:
             where={"lake": ctx.paths.root, "nearest_below": below},
             hint="`binlake window list` shows them; a stop-at in the configuration makes one end where you want it",
         )
+    # The lake that it reads is the copy: relay files are the sync's.
+    ctx = replace(ctx, replication=ctx.replication.model_copy(update={"relay": Relay()}))  # type: ignore[call-arg]
     _require_not_open_beyond(ctx, Bounds(landed[0][0], last))
     return [result for window in landed if window[1] <= last for result in run_sink(ctx, SINK_STAGES, Bounds(*window))]
 

@@ -8,14 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import structlog
 
-from binlake.pipeline import Stage, stages_for
+from binlake.pipeline import STOPPED, Stage, stages_for
 from spark_jobs.context import Bounds, StageContext, StageResult
 from spark_jobs.failures import translate
 
 log = structlog.get_logger(__name__)
-
-# A stage with one of these states has nothing for the stages after it.
-STOPPED = frozenset({"blocked", "waiting", "skipped"})
 
 
 def run_stage(name: str, ctx: StageContext, bounds: Bounds | None = None, start_ts: int | None = None) -> StageResult:

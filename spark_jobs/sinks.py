@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+from binlake.ddl import bytewise_table
+from binlake.downstream.shapes import Shapes
 from binlake.errors import IncompleteWindow
 from binlake.lake.ddls import landed_ddls
 from binlake.lake.schemas import SchemaHistory
-from binlake.window.definitions import LandedDdl, Segments, WindowDefinitions
+from binlake.schema import TableDef
+from binlake.window.definitions import LandedDdl, Segments, WindowDefinitions, bytewise
 from binlake.window.manifest import window_name
+from binlake.window.targets import Naming, TargetTables
 from spark_jobs.context import Bounds, StageContext
 
 
@@ -46,7 +51,7 @@ class SinkWindow:
 def require_merged(ctx: StageContext, lo: int, hi: int) -> Merged:
     """The counts of (lo, hi]; overlapping windows count whole. Raises IncompleteWindow if one is not merged."""
     merged = {(e["lo"], e["hi"]): e for e in _merge_events(ctx, lo, hi)}
-    landed = [window for window in ctx.windows.landed() if window[0] < hi and window[1] > lo]
+    landed = ctx.windows.landed((lo, hi))
     missing = [window_name(*window) for window in landed if window not in merged]
     if missing or not landed or landed[0][0] > lo or landed[-1][1] < hi:
         raise IncompleteWindow(
@@ -58,12 +63,30 @@ def require_merged(ctx: StageContext, lo: int, hi: int) -> Merged:
     return Merged(sum(e["rows"] for e in found), sum(_ddl_count(e) for e in found))
 
 
-def sink_window(ctx: StageContext, bounds: Bounds, merged: Merged) -> SinkWindow:
-    """The window as the SQL sink sees it: its DDL open segments over all its landed windows."""
+def sink_window(ctx: StageContext, bounds: Bounds, merged: Merged, shapes: Shapes | None = None) -> SinkWindow:
+    """The window as the SQL sink sees it: its DDL open segments over all its landed windows.
+
+    `shapes`: how tables of the target differ from the source's; with them the definitions are those both sides share.
+    """
     ddls = tuple(landed_ddls(ctx.paths, bounds.lo, bounds.hi)) if merged.ddls else ()
     starts = tuple(ddl.since for ddl in ddls if ddl.opens_segment)
-    definitions = WindowDefinitions(SchemaHistory(ctx.paths).state_at(bounds.lo), ddls)
+    base, target, shown = target_tables(ctx, bounds.lo), ctx.replication.target, None
+    if target is not None and not ctx.replication.source.new_collation:
+        ddls = tuple(bytewise(ddl, target.db_type) for ddl in ddls)
+        shown = partial(bytewise_table, dialect=target.db_type)
+    if shapes:
+        ddls, shown = shapes.follow(ddls), partial(_shaped, shapes, shown)
+    definitions = WindowDefinitions(base, ddls, shown)
     return SinkWindow(bounds, ddls, Segments(bounds.lo, bounds.hi, starts), definitions)
+
+
+def _shaped(shapes: Shapes, shown: Callable[[TableDef], TableDef] | None, table: TableDef) -> TableDef:
+    return shapes.base(shown(table) if shown else table)
+
+
+def target_tables(ctx: StageContext, ts: int) -> TargetTables:
+    """The tables as they are under the target's names after the last DDL at or before `ts`."""
+    return TargetTables(SchemaHistory(ctx.paths).state_at(ts), Naming(ctx.rules))
 
 
 def own_rows(bounds: Bounds) -> str:

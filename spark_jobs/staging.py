@@ -1,4 +1,5 @@
-"""What land pulled, written once: pulling again could give other rows, so all that follows works on these files."""
+"""A large window as Spark pulled it, written once: pulling again could give other rows, so all that follows works on
+these files."""
 
 from __future__ import annotations
 
@@ -8,56 +9,65 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from binlake.window.plan import Member
 from spark_jobs.context import Bounds, StageContext
+from spark_jobs.lake import within
+from spark_jobs.pulled import PulledDdl, PumpPart, ddls_of
 from spark_jobs.pump_source import SCHEMA_DDL, PumpPull
 
 
-def pull(ctx: StageContext, cluster_id: int, members: list[Member], bounds: Bounds) -> DataFrame:
-    """Every member's part of (lo, hi] with its proof row, staged as Parquet below the lake; columns of `SCHEMA_DDL`."""
-    folder = ctx.paths.staging(str(bounds.lo))
-    # What a dead attempt left is worthless: its pull has no proof.
-    shutil.rmtree(folder, ignore_errors=True)
-    pumps = tuple((member.node_id, member.host) for member in members if not member.drained(bounds.lo))
-    source = PumpPull(pumps, cluster_id, bounds.lo, bounds.hi, ctx.replication.source.timeout_s).frame(ctx.spark)
-    source.write.mode("overwrite").parquet(folder)
-    return ctx.spark.read.schema(SCHEMA_DDL).parquet(folder)
-
-
 @dataclass(frozen=True)
-class PumpPart:
-    """One pump's part: commit_ts of its proof (0 = none), transactions, DDL among them, newest schema version."""
+class Staged:
+    """A `Pulled` in files below the lake; `rows` have the columns of `SCHEMA_DDL`."""
 
-    proof: int
-    entities: int
-    ddls: int
-    schema_version: int
+    rows: DataFrame
 
+    @classmethod
+    def by(cls, ctx: StageContext, pull: PumpPull) -> Staged:
+        """Pull in the workers. What they raise comes as Spark's error (spark_jobs.failures)."""
+        folder = ctx.paths.staging(str(pull.lo))
+        # What a dead attempt left is worthless: its pull has no proof.
+        shutil.rmtree(folder, ignore_errors=True)
+        pull.frame(ctx.spark).write.mode("overwrite").parquet(folder)
+        return cls(ctx.spark.read.schema(SCHEMA_DDL).parquet(folder))
 
-NOTHING = PumpPart(0, 0, 0, 0)
+    def survey(self, bounds: Bounds) -> dict[str, PumpPart]:
+        """As Pulled."""
+        kind, inside = F.col("kind"), F.col("commit_ts").between(bounds.lo + 1, bounds.hi) & (F.col("chunk") == 0)
+        found = self.rows.groupBy("pump").agg(
+            F.coalesce(F.max(F.when(kind == "proof", F.col("commit_ts"))), F.lit(0)),
+            F.count_if(inside & (kind != "proof")),
+            F.count_if(inside & (kind == "ddl")),
+            F.coalesce(F.max(F.when(inside & (kind == "dml"), F.col("schema_version"))), F.lit(0)),
+        )
+        return {pump: PumpPart(*values) for pump, *values in found.collect()}
 
+    def conflict(self, bounds: Bounds) -> int | None:
+        """As Pulled."""
+        conflict = (
+            self._parts(bounds).groupBy("commit_ts").agg(F.min("content").alias("a"), F.max("content").alias("b"))
+        )
+        least: int | None = conflict.where(F.col("a") != F.col("b")).agg(F.min("commit_ts")).collect()[0][0]
+        return least
 
-def survey(pulled: DataFrame, bounds: Bounds) -> dict[str, PumpPart]:
-    """What each pump gave for `bounds`, by node id."""
-    kind, inside = F.col("kind"), F.col("commit_ts").between(bounds.lo + 1, bounds.hi) & (F.col("chunk") == 0)
-    found = pulled.groupBy("pump").agg(
-        F.coalesce(F.max(F.when(kind == "proof", F.col("commit_ts"))), F.lit(0)),
-        F.count_if(inside & (kind != "proof")),
-        F.count_if(inside & (kind == "ddl")),
-        F.coalesce(F.max(F.when(inside & (kind == "dml"), F.col("schema_version"))), F.lit(0)),
-    )
-    return {pump: PumpPart(*values) for pump, *values in found.collect()}
+    def ddls(self, bounds: Bounds) -> list[PulledDdl]:
+        """As Pulled."""
+        rows = self._parts(bounds).where((F.col("kind") == "ddl") & (F.col("chunk") == 0))
+        return ddls_of(map(tuple, rows.select("commit_ts", "job_id", "query", "schema_state").distinct().collect()))
 
+    def first_ahead(self, lo: int, version: int) -> int | None:
+        """As Pulled."""
+        ahead = (F.col("kind") == "dml") & (F.col("schema_version") >= version) & (F.col("commit_ts") > lo)
+        found: int | None = self.rows.where(ahead).agg(F.min("commit_ts")).collect()[0][0]
+        return found
 
-def transactions(pulled: DataFrame, bounds: Bounds) -> DataFrame:
-    """Rows of `binlog` within `bounds`: one transaction per commit_ts, whichever pump it came from.
+    def transactions(self, bounds: Bounds) -> DataFrame:
+        """As Pulled."""
+        rows = self._parts(bounds)
+        chosen = rows.groupBy("commit_ts").agg(F.min("pump").alias("chosen"))
+        rows = rows.join(chosen, "commit_ts").where(F.col("pump") == F.col("chosen"))
+        day = F.to_date(F.timestamp_millis(F.shiftright("commit_ts", 18)))
+        return rows.dropDuplicates(["commit_ts", "chunk"]).withColumn("commit_date", day).drop("chosen")
 
-    The same transaction may come from two pumps (a client that timed out, tidb-binlog 4): the least node id wins, so
-    that a second attempt keeps the same one.
-    """
-    rows = pulled.where(F.col("kind") != "proof")
-    rows = rows.where(f"commit_ts > {bounds.lo} AND commit_ts <= {bounds.hi}")
-    chosen = rows.groupBy("commit_ts").agg(F.min("pump").alias("chosen"))
-    rows = rows.join(chosen, "commit_ts").where(F.col("pump") == F.col("chosen"))
-    day = F.to_date(F.timestamp_millis(F.shiftright("commit_ts", 18)))
-    return rows.dropDuplicates(["commit_ts", "chunk"]).withColumn("commit_date", day).drop("chosen")
+    def _parts(self, bounds: Bounds) -> DataFrame:
+        rows = self.rows.where(F.col("kind") != "proof")
+        return rows.where(within(bounds.lo, bounds.hi))

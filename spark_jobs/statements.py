@@ -5,46 +5,56 @@ finalize executes what is here and nothing else, so whatever it reads is checked
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from deltalake import DeltaTable
 
 from binlake.config.model import Target
-from binlake.downstream import SegmentPlan, expected_after, expected_of
-from binlake.errors import ImmutableWindow
+from binlake.downstream import SegmentPlan
+from binlake.downstream.plans import Content, WindowPlans
 from binlake.lake.dataset import dataset
+from binlake.lake.mutations import touched_cells
 from binlake.lake.paths import LakePaths
-from binlake.schema import Action
-from binlake.statement import Phase, StatementBatch, statement_digest
+from binlake.statement import Phase, StatementBatch, kept_table
+from binlake.statement.literal import qualified
+from binlake.statement.sealed import INDEX, batch_values, checked_batch, index_digest
 from spark_jobs.sinks import SinkWindow
 
-INDEX = ("segment", "phase", "batch", "db", "table", "rows", "digest")
 _BATCH = ("segment", "phase", "batch", "db", "table", "kind", "sql", "expect", "verify_sql", "verify_rows", "rows",
-          "digest")  # fmt: skip
+          "digest", "round", "queue", "whole_ts")  # fmt: skip
+_STRETCH_ROWS = 10_000
+"""Row changes read at a time where the order counts."""
 _READ_AHEAD = 8
 """Batches read at a time: each may be some MiB of text."""
-
-# What these did cannot be told from running them again: they swap or move whole tables.
-_NOT_REPEATABLE = frozenset({Action.RENAME_TABLE, Action.RENAME_TABLES, Action.EXCHANGE_PARTITION})
 
 
 def batch_row(window: str, batch: StatementBatch) -> dict[str, object]:
     """A row of `statement`."""
-    return {"window": window, **asdict(batch), "phase": int(batch.phase)}
+    return {"window": window, **batch_values(batch)}
+
+
+def kept_copy(target: Target, replication: str, window: str, place: tuple[int, str, str]) -> str:
+    """The quoted name of the copy of (segment, db, table) of `window`."""
+    return qualified(target.checkpoint_schema, kept_table(replication, window, *place))
 
 
 class LakeStatements:
     """The statements of one window (a StatementSource), read from one Delta version through delta-rs."""
 
-    def __init__(self, paths: LakePaths, window: SinkWindow, target: Target, schema_versions: tuple[int, int]) -> None:
+    def __init__(
+        self, paths: LakePaths, window: SinkWindow, target: Target, schema_versions: tuple[int, int], replication: str
+    ) -> None:
+        self._paths = paths
+        self._replication = replication
         self._window = window
         self._target = target
-        self._versions = schema_versions
+        self._plans = WindowPlans(window.definitions, window.segments, window.cuts, schema_versions, target.db_type)
         self._data = dataset(DeltaTable(paths.table("statement")))
         self._own = ds.field("window") == window.bounds.window
         self._index = self._data.to_table(columns=list(INDEX), filter=self._own).to_pylist()
@@ -65,75 +75,88 @@ class LakeStatements:
 
     def segments(self) -> list[SegmentPlan]:
         """All segments in order."""
-        return [self._segment(number) for number in range(len(self._window.segments.starts) + 1)]
+        return list(self._segments)
+
+    def ddls(self) -> list[StatementBatch]:
+        """The DDL of all segments."""
+        return [ddl for plan in self.segments() if (ddl := plan.ddl) is not None]
 
     def batches(self, segment: int, phase: int) -> Iterator[StatementBatch]:
-        """The batches of a phase as they lie in the files: inside a phase any order gives the same (invariant 6)."""
+        """The batches of a phase as they lie in the files: inside a phase any order gives the same (invariant 6).
+
+        Those of mode ordered by number.
+        """
+        if phase == Phase.ORDERED:
+            yield from self._in_order(segment)
+            return
         where = self._own & (ds.field("segment") == segment) & (ds.field("phase") == phase)
         found = self._data.to_batches(
             columns=list(_BATCH), filter=where, batch_size=_READ_AHEAD, batch_readahead=1, fragment_readahead=1
         )
         for batch in found:
-            yield from map(_checked, batch.to_pylist())
+            yield from map(checked_batch, batch.to_pylist())
+
+    def _in_order(self, segment: int) -> Iterator[StatementBatch]:
+        place = self._own & (ds.field("segment") == segment) & (ds.field("phase") == int(Phase.ORDERED))
+        index = sorted(
+            (row["batch"], row["rows"])
+            for row in self._index
+            if (row["segment"], row["phase"]) == (segment, Phase.ORDERED)
+        )
+        for first, last in _stretches(index):
+            where = place & (ds.field("batch") >= first) & (ds.field("batch") <= last)
+            found = self._data.to_table(columns=list(_BATCH), filter=where)
+            yield from map(checked_batch, found.sort_by("batch").to_pylist())
 
     def _segment(self, number: int) -> SegmentPlan:
-        since, until = self._window.segments.bounds(number)
         own = [row for row in self._index if row["segment"] == number and row["phase"] != Phase.DDL]
-        names = sorted({(row["db"], row["table"]) for row in own})
-        tables = [self._window.definitions.within(*name, since, until) for name in names]
-        plan = SegmentPlan(
-            number=number,
-            end_ts=until - 1,
-            schema_version=self._version(number),
-            expected=expected_of(tables, self._target.db_type) if tables else None,
-            rows=sum(row["rows"] for row in own),
-        )
-        return self._with_ddl(plan) if number else plan
+        ordered = any(row["phase"] == Phase.ORDERED for row in own)
+        # A batch in commit order may have several tables.
+        names = self._touched(number) if ordered else sorted({(row["db"], row["table"]) for row in own})
+        size = self._bytes.get(number, 0) if self._target.mode == "auto" else None
+        ddl = next(self.batches(number, Phase.DDL), None) if number else None
+        plan = self._plans.plan(number, Content(names, sum(row["rows"] for row in own), size, ordered, ddl))
+        return replace(plan, copies=self._copies(number, own))
 
-    def _with_ddl(self, plan: SegmentPlan) -> SegmentPlan:
-        ddl = self._window.cuts[plan.number - 1]
-        batch = next(self.batches(plan.number, Phase.DDL), None)
-        if batch is None:
-            return plan
-        expected = expected_after(ddl.before, ddl.after, self._target.db_type)
-        return SegmentPlan(
-            plan.number,
-            plan.end_ts,
-            plan.schema_version,
-            batch,
-            ddl.commit_ts,
-            tuple(expected.names),
-            expected,
-            ddl.action not in _NOT_REPEATABLE,
-            plan.expected,
-            plan.rows,
+    def _copies(self, segment: int, own: list[dict[str, Any]]) -> tuple[tuple[str, str], ...]:
+        """(quoted copy, quoted table) of the tables of the segment that have batches of phase KEEP."""
+        names = sorted({(row["db"], row["table"]) for row in own if row["phase"] == Phase.KEEP})
+        window = self._window.bounds.window
+        return tuple(
+            (kept_copy(self._target, self._replication, window, (segment, *name)), qualified(*name)) for name in names
         )
 
-    def _version(self, number: int) -> int:
-        if number == len(self._window.segments.starts):
-            return self._versions[1]
-        return self._window.cuts[number - 1].schema_version if number else self._versions[0]
+    def _touched(self, segment: int) -> list[tuple[str, str]]:
+        return [(db, table) for db, table, number in self._cells if number == segment]
+
+    @cached_property
+    def _segments(self) -> list[SegmentPlan]:
+        return [self._segment(number) for number in range(len(self._window.segments.starts) + 1)]
+
+    @cached_property
+    def _cells(self) -> list[tuple[str, str, int]]:
+        bounds = self._window.bounds
+        return touched_cells(self._paths, bounds.lo, bounds.hi, self._window.segments.starts)
+
+    @cached_property
+    def _bytes(self) -> dict[int, int]:
+        """Bytes of text by segment: a pass over it, for who must know before it is applied."""
+        found: dict[int, int] = {}
+        where = self._own & (ds.field("phase") != int(Phase.DDL))
+        for part in self._data.to_batches(columns=["segment", "sql"], filter=where, batch_size=_READ_AHEAD):
+            for segment, texts in zip(part["segment"].to_pylist(), part["sql"], strict=True):
+                found[segment] = found.get(segment, 0) + pc.sum(pc.binary_length(texts.values)).as_py()
+        return found
 
 
-def index_digest(rows: Iterable[Mapping[str, Any]]) -> str:
-    """The digest of batches by their columns of INDEX."""
-    digest = hashlib.sha256()
-    for row in sorted(rows, key=lambda row: tuple(row[name] for name in INDEX[:3])):
-        digest.update("\0".join(str(row[name]) for name in INDEX).encode())
-        digest.update(b"\n")
-    return digest.hexdigest()
-
-
-def _checked(row: dict[str, object]) -> StatementBatch:
-    sql: Sequence[str] = row["sql"]  # type: ignore[assignment]
-    if statement_digest(sql) != row["digest"]:
-        raise ImmutableWindow(
-            "a statement is not the one that was derived",
-            where={name: row[name] for name in INDEX[:5]},
-            hint="the table `statement` was changed: restore it by Delta time travel, or run convert again",
-        )
-    fields = {**row, "phase": Phase(row["phase"]), "sql": tuple(sql), "expect": tuple(row["expect"])}  # type: ignore
-    return StatementBatch(**fields)  # type: ignore[arg-type]
+def _stretches(index: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """(first, last) batch of runs of about _STRETCH_ROWS rows, from (batch, rows) in order."""
+    first, rows = 0, 0
+    for place, (batch, size) in enumerate(index):
+        rows += size
+        if rows >= _STRETCH_ROWS or place == len(index) - 1:
+            yield index[first][0], batch
+            first, rows = place + 1, 0
 
 
 def statement_table(rows: Sequence[dict[str, object]]) -> pa.Table:
@@ -156,5 +179,8 @@ STATEMENT_ARROW = pa.schema(
         ("verify_rows", pa.int64()),
         ("rows", pa.int64()),
         ("digest", pa.string()),
+        ("round", pa.int32()),
+        ("queue", pa.int32()),
+        ("whole_ts", pa.int64()),
     ]
 )

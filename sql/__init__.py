@@ -1,6 +1,6 @@
-"""The SQL that Binlake runs on a target for itself: one file per table of the checkpoint schema.
+"""SQL files: the tables of Binlake's own on a target, one each, and the questions of audits (`audit_*`, Spark SQL).
 
-`{schema}` stands for the quoted name of that schema (target.checkpoint-schema).
+In the former `{schema}` stands for the quoted name of their schema (target.checkpoint-schema).
 """
 
 from __future__ import annotations

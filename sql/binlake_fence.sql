@@ -1,6 +1,9 @@
--- The first statement of each transaction adds 1 to `val` of its epoch: who was taken over finds no row (R-02).
+-- The first statement of each transaction adds 1 to `val` of its own row: who was taken over finds no row (R-02). A row
+-- for each connection that writes (worker 0 moves the checkpoint), so that they do not wait for each other; one epoch.
 CREATE TABLE IF NOT EXISTS {schema}.binlake_fence (
-  task VARCHAR(64) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin PRIMARY KEY,
+  task VARCHAR(64) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+  worker INT UNSIGNED NOT NULL,
   epoch BIGINT UNSIGNED NOT NULL,
-  val BIGINT UNSIGNED NOT NULL
+  val BIGINT UNSIGNED NOT NULL,
+  PRIMARY KEY (task, worker)
 ) DEFAULT CHARSET = utf8mb4;

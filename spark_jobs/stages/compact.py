@@ -9,22 +9,22 @@ from __future__ import annotations
 import time
 
 import structlog
-from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from binlake.config.model import Target
 from binlake.downstream import Position
-from binlake.errors import ConfigError
 from binlake.lake.lock import lake_lock
-from binlake.lake.mutations import touched_cells
-from binlake.lake.tables import CHANGE
+from binlake.lake.rowhistory import rows_between
+from binlake.lake.tables import CHANGE, MUTATION, arrow_schema
 from binlake.lake.windowlog import WindowEvent
+from binlake.window.cuts import require_pinned_cuts
 from binlake.window.definitions import cell
 from binlake.window.manifest import ApplyManifest
 from spark_jobs.context import Bounds, StageContext, StageResult
-from spark_jobs.lake import clear, overwrite, read
-from spark_jobs.netchange import mutations, net_changes
+from spark_jobs.lake import Rows, clear, overwrite, read
+from spark_jobs.netchange import mutations, net_changes, touched
 from spark_jobs.pinned import combined, digest_of, open_manifest, require_pinned, start_of, target_position
+from spark_jobs.shaping import shapes_for
 from spark_jobs.sinks import SinkWindow, merged_rows, note, own_rows, require_merged, sink_window
 
 log = structlog.get_logger(__name__)
@@ -33,9 +33,7 @@ log = structlog.get_logger(__name__)
 def run(ctx: StageContext, bounds: Bounds) -> StageResult:
     """Derive `change` for the sink's window that ends at or before `bounds.hi`. Raises BinlakeError."""
     began = time.monotonic()
-    target = ctx.replication.target
-    if target is None:
-        raise ConfigError("this replication has no SQL target", hint="add a section [target], or leave compact out")
+    target = ctx.replication.sql_target(hint="add a section [target], or leave compact out")
     position = target_position(ctx, bounds)
     wanted = _window(ctx, bounds, position, target)
     if wanted is None:
@@ -43,42 +41,72 @@ def run(ctx: StageContext, bounds: Bounds) -> StageResult:
     merged = require_merged(ctx, wanted.lo, wanted.hi)
     with lake_lock(ctx.paths, "sql"):
         window = sink_window(ctx, wanted, merged)
-        rows, tables = _write(ctx, window, merged.rows, open_manifest(ctx, wanted, position))
+        places = _places(ctx, window, merged.rows)
+        shapes = shapes_for(ctx, window, {(db, table) for db, table, _ in places}, position)
+        if shapes:
+            window = sink_window(ctx, wanted, merged, shapes)
+        # In mode ordered every change counts, and convert reads them from `mutation`.
+        derived = [] if target.mode == "ordered" else places
+        pinned = open_manifest(ctx, wanted, position)
+        if pinned is not None:
+            require_pinned_cuts(pinned, window.segments.starts)
+        rows = _write(ctx, window, derived, pinned)
     seconds = time.monotonic() - began
-    detail = {"segments": len(window.segments.starts) + 1, "tables": tables, "mutations": merged.rows}
+    changed = sorted({(db, table) for db, table, _ in places} | {name for ddl in window.cuts for name in ddl.tables})
+    detail: dict[str, object] = {"segments": len(window.segments.starts) + 1, "tables": len(changed)}
+    detail |= {"mutations": merged.rows, "ordered": target.mode == "ordered"}
+    if shapes:
+        detail["shapes"] = shapes.to_list()
     event = WindowEvent("compact", wanted.lo, wanted.hi, "done", rows, seconds, ctx.run_id, "sql", detail=detail)
     ctx.windows.record(event)
-    return StageResult("compact", "done", wanted.lo, wanted.hi, rows, seconds, "", detail)
+    # Named for who waits for a table; not kept in the lake.
+    return StageResult("compact", "done", wanted.lo, wanted.hi, rows, seconds, "", detail | {"changed": changed})
 
 
-def _write(ctx: StageContext, window: SinkWindow, mutated: int, pinned: ApplyManifest | None) -> tuple[int, int]:
-    """(rows, tables) of `change` in the lake; what is pinned is there already, or comes out the same."""
+Place = tuple[str, str, int]
+"""Database, table, segment."""
+
+
+def _places(ctx: StageContext, window: SinkWindow, mutated: int) -> list[Place]:
+    """Where rows of the window change; `mutated`: how many do."""
+    lo, hi = window.bounds.lo, window.bounds.hi
+    return touched(lambda: ctx.spark, ctx.paths, lo, hi, window.segments.starts, mutated) if mutated else []
+
+
+def _write(ctx: StageContext, window: SinkWindow, places: list[Place], pinned: ApplyManifest | None) -> int:
+    """The rows of `change` in the lake; what is pinned is there already, or comes out the same."""
     bounds, names = window.bounds, CHANGE.column_names()
     if pinned is not None:
         kept = read(ctx.spark, ctx.paths, CHANGE).where(F.col("window") == bounds.window)
         digest, rows = digest_of(kept, names)
         if digest == pinned.change:
-            return rows, kept.select("db", "table").distinct().count()
-    frame, tables = _derived(ctx, window) if mutated else (None, 0)
-    if frame is None:
+            return rows
+    if not places:
         if pinned is not None:
             require_pinned(CHANGE.name, bounds, pinned.change, combined([]))
-        clear(ctx.spark, ctx.paths, CHANGE, own_rows(bounds), note(ctx, "compact", bounds))
-        return 0, 0
+        clear(ctx.few, ctx.paths, CHANGE, own_rows(bounds), note(ctx, "compact", bounds))
+        return 0
+    found = _derived(ctx, window, places)
     if pinned is not None:
-        require_pinned(CHANGE.name, bounds, pinned.change, digest_of(frame, names)[0])
-    return overwrite(frame, ctx.paths, CHANGE, own_rows(bounds), note(ctx, "compact", bounds)), tables
+        require_pinned(CHANGE.name, bounds, pinned.change, digest_of(found, names)[0])
+    return overwrite(found, ctx.paths, CHANGE, own_rows(bounds), note(ctx, "compact", bounds))
 
 
-def _derived(ctx: StageContext, window: SinkWindow) -> tuple[DataFrame | None, int]:
-    """(rows of `change`, tables); no rows when nothing in the window changes one."""
-    places = touched_cells(ctx.paths, window.bounds.lo, window.bounds.hi, window.segments.starts)
-    if not places:
-        return None, 0
-    rows = mutations(ctx.spark, ctx.paths, window.bounds.lo, window.bounds.hi)
+def _derived(ctx: StageContext, window: SinkWindow, places: list[Place]) -> Rows:
+    """Rows of `change`. Those of a small window go to Spark and come back: it reads and writes no table for them."""
+    bounds, small = window.bounds, ctx.is_small(window.bounds)
     cells = [cell(window.definitions, window.segments, *place) for place in places]
-    frame = net_changes(ctx.spark, rows, cells).withColumn("window", F.lit(window.bounds.window))
-    return frame, len({(db, table) for db, table, _ in places})
+    if small:
+        here = rows_between(ctx.paths, MUTATION, bounds.lo, bounds.hi, MUTATION.column_names())
+        rows = ctx.spark.createDataFrame(here)
+    else:
+        rows = mutations(ctx.spark, ctx.paths, bounds.lo, bounds.hi)
+    frame = net_changes(ctx.spark, rows, cells, routed=bool(ctx.rules.routes)).withColumn(
+        "window", F.lit(bounds.window)
+    )
+    if not small:
+        return frame
+    return frame.select(*CHANGE.column_names()).toArrow().cast(arrow_schema(CHANGE.schema()))
 
 
 def _window(ctx: StageContext, bounds: Bounds, position: Position, target: Target) -> Bounds | None:
@@ -95,7 +123,7 @@ def _window(ctx: StageContext, bounds: Bounds, position: Position, target: Targe
 def _end(ctx: StageContext, lo: int, hi: int, most: int) -> int:
     """The next stop point, else the last landed window that `most` rows of a segment surely hold, one at least."""
     end, rows = hi, 0
-    due = [window for window in ctx.windows.landed() if window[1] > lo and window[0] < hi]
+    due = ctx.windows.landed((lo, hi))
     counts = merged_rows(ctx, lo, hi) if len(due) > 1 else {}
     for landed in due:
         # An update that moves its key is two rows.

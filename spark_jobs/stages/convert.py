@@ -1,37 +1,43 @@
 """convert: net changes and DDL as SQL of the target, by segment, phase and batch; seals the apply manifest.
 
-The rows are a pure function of `change`, `ddl` and the definitions of each segment. The manifest pins their digests and
-the target's definitions, and is written only where it may be applied: at the checkpoint (R-16, R-18, R-62).
+The rows are a pure function of `change` (in mode ordered of `mutation`), `ddl` and the definitions of each segment. The
+manifest pins their digests and the target's definitions, and is written only where it may be applied: at the checkpoint
+(R-16, R-18, R-62).
 """
 
 from __future__ import annotations
 
+import json
 import time
+from contextlib import closing
 from dataclasses import replace
-from functools import reduce
+from typing import Any
 
+import pyarrow as pa
 import structlog
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 
 from binlake.config.model import Target
-from binlake.ddl import SourceDdl, map_ddl
 from binlake.downstream import Position, Session
 from binlake.downstream.definitions import fingerprint, require_definitions
-from binlake.errors import CheckpointConflict, ConfigError
+from binlake.errors import CheckpointConflict
 from binlake.lake.lock import lake_lock
 from binlake.lake.schemas import SchemaHistory
-from binlake.lake.tables import CHANGE, STATEMENT
+from binlake.lake.tables import STATEMENT
 from binlake.lake.windowlog import WindowEvent
-from binlake.statement import BatchLimits, Phase, StatementBatch, statement_digest
-from binlake.window.definitions import LandedDdl
+from binlake.statement import BatchLimits, StatementBatch
+from binlake.statement.sealed import INDEX, index_digest
+from binlake.window.cuts import cut_batch, require_pinned_cuts, require_pinned_texts
 from binlake.window.manifest import ApplyManifest, window_name
 from spark_jobs.context import Bounds, StageContext, StageResult
-from spark_jobs.lake import clear, local_frame, may_have, overwrite, read
+from spark_jobs.lake import Rows, clear, local_frame, local_table, overwrite
+from spark_jobs.netstatements import net_statements
+from spark_jobs.ordered import ordered_statements
 from spark_jobs.pinned import cluster_id, combined, open_manifest, require_pinned, start_of, target_position
-from spark_jobs.render import PLACE, Chunk, Renderer, chunks, placed, require_segments, sizes
+from spark_jobs.preflight import check_before_first
+from spark_jobs.shaping import recorded_shapes
 from spark_jobs.sinks import SinkWindow, note, own_rows, require_merged, sink_window
-from spark_jobs.statements import INDEX, LakeStatements, batch_row, index_digest
+from spark_jobs.statements import LakeStatements, batch_row
 
 log = structlog.get_logger(__name__)
 
@@ -39,11 +45,11 @@ log = structlog.get_logger(__name__)
 def run(ctx: StageContext, bounds: Bounds) -> StageResult:
     """Derive `statement` of the sink's window and seal its manifest when it is next. Raises BinlakeError."""
     began = time.monotonic()
-    target = _target(ctx)
+    target = ctx.replication.sql_target(hint="add a section [target], or leave convert out")
     merged = require_merged(ctx, bounds.lo, bounds.hi)
     position = target_position(ctx, bounds)
     with lake_lock(ctx.paths, "sql"):
-        window = sink_window(ctx, bounds, merged)
+        window = sink_window(ctx, bounds, merged, recorded_shapes(ctx, bounds))
         ddls, skipped = _ddl_batches(window, target)
         statements, sealed = _statements(ctx, window, target, ddls, position)
     seconds = time.monotonic() - began
@@ -60,26 +66,34 @@ def _statements(
     """The statements in the lake, and their manifest when there is one to write."""
     pinned = open_manifest(ctx, window.bounds, position)
     if pinned is not None:
+        require_pinned_cuts(pinned, window.segments.starts)
         statements = statements_of(ctx, window, target)
         if statements.digest() == pinned.statement:
+            require_pinned_texts(window.cuts, ddls, statements.ddls())
             return statements, None
     limits = BatchLimits.of(target.batch, position.max_packet)
-    change = _write(ctx, window, target, limits, ddls, pinned)
+    forms = _forms(ctx, window, position, pinned)
+    change = _write(ctx, window, target, limits, ddls, pinned, plain=forms == "plain")
     statements = statements_of(ctx, window, target)
-    return statements, _seal(ctx, window, target, change, statements, position) if pinned is None else None
+    sealed = _seal(ctx, window, target, change, statements, position, forms) if pinned is None else None
+    return statements, sealed
+
+
+def _forms(ctx: StageContext, window: SinkWindow, position: Position, pinned: ApplyManifest | None) -> str:
+    """`safe` or `plain`: as it was sealed for a window that is open or applied, else as the target needs it now."""
+    if pinned is not None:
+        return pinned.safe_mode
+    bounds = window.bounds
+    written = ctx.windows.apply_manifests(bounds.lo, bounds.hi)
+    passed = position.commit_ts is not None and bounds.hi <= position.commit_ts
+    return written[-1].safe_mode if passed and written else position.forms
 
 
 def statements_of(ctx: StageContext, window: SinkWindow, target: Target) -> LakeStatements:
     """The statements of `window` as they are in the lake."""
     history = SchemaHistory(ctx.paths)
     versions = (history.state_at(window.bounds.lo).version, history.state_at(window.bounds.hi).version)
-    return LakeStatements(ctx.paths, window, target, versions)
-
-
-def _target(ctx: StageContext) -> Target:
-    if ctx.replication.target is None:
-        raise ConfigError("this replication has no SQL target", hint="add a section [target], or leave convert out")
-    return ctx.replication.target
+    return LakeStatements(ctx.paths, window, target, versions, ctx.replication.name)
 
 
 def _write(
@@ -89,65 +103,59 @@ def _write(
     limits: BatchLimits,
     ddls: list[StatementBatch],
     pinned: ApplyManifest | None,
+    *,
+    plain: bool,
 ) -> str:
     """Writes the rows, those of `pinned` if there is one; the digest of `change`."""
     bounds, about = window.bounds, note(ctx, "convert", window.bounds)
-    changes = placed(read(ctx.spark, ctx.paths, CHANGE).where(F.col("window") == bounds.window))
-    counted = sizes(changes, CHANGE.column_names()) if may_have(ctx.paths, CHANGE, own_rows(bounds)) else []
-    require_segments(counted, target.max_segment_rows, bounds.window)
-    frames = [_rendered(ctx, window, target, changes, chunks(counted, limits), limits)] if counted else []
-    if ddls:
-        rows = [tuple(batch_row(bounds.window, batch)[name] for name in STATEMENT.column_names()) for batch in ddls]
-        frames.append(local_frame(ctx.spark, rows, STATEMENT.schema()))
-    frame = reduce(DataFrame.unionByName, frames) if frames else None
-    if pinned is not None:
-        index = [row.asDict() for row in frame.select(*INDEX).collect()] if frame is not None else []
-        require_pinned(STATEMENT.name, bounds, pinned.statement, index_digest(index))
-    if frame is None:
-        clear(ctx.spark, ctx.paths, STATEMENT, own_rows(bounds), about)
+    if target.mode == "ordered":
+        # Every change counts, so `change` has none of this window.
+        rendered, change = ordered_statements(ctx, window, target, limits, safe=not plain), combined([])
     else:
-        overwrite(frame, ctx.paths, STATEMENT, own_rows(bounds), about)
-    return combined(counted)
+        rendered, change = net_statements(ctx, window, target, limits, plain=plain)
+    texts = [tuple(batch_row(bounds.window, batch)[name] for name in STATEMENT.column_names()) for batch in ddls]
+    rows = _all_rows(ctx, rendered, texts)
+    if pinned is not None:
+        require_pinned(STATEMENT.name, bounds, pinned.statement, index_digest(_index(rows)))
+    if rows is None:
+        clear(ctx.few, ctx.paths, STATEMENT, own_rows(bounds), about)
+    else:
+        overwrite(rows, ctx.paths, STATEMENT, own_rows(bounds), about)
+    return change
 
 
-def _rendered(
-    ctx: StageContext, window: SinkWindow, target: Target, changes: DataFrame, cut: list[Chunk], limits: BatchLimits
-) -> DataFrame:
-    places = {(chunk.place[0], chunk.place[2], chunk.place[3]) for chunk in cut}
-    tables = {
-        place: window.definitions.within(place[1], place[2], *window.segments.bounds(place[0])) for place in places
-    }
-    numbers = {(chunk.place, chunk.number): chunk for chunk in cut}
-    renderer = Renderer(window.bounds.window, tables, numbers, target.db_type, limits)
-    buckets = [(*chunk.place, bucket, chunk.number) for chunk in cut for bucket in chunk.buckets]
-    schema = "segment INT, phase INT, db STRING, table STRING, bucket INT, chunk INT"
-    numbered = changes.join(F.broadcast(local_frame(ctx.spark, buckets, schema)), [*PLACE, "bucket"])
-    wanted = numbered.select(*PLACE, "chunk", "key", "before", "after", "copies")
-    # A function, not the object: Spark counts the arguments and would take self for the key.
-    return wanted.groupBy(*PLACE, "chunk").applyInArrow(lambda rows: renderer(rows), STATEMENT.schema())
+def _all_rows(ctx: StageContext, rendered: Rows | None, ddls: list[tuple[object, ...]]) -> Rows | None:
+    """What is `rendered` and the DDL, None for no row at all."""
+    if not ddls:
+        return rendered
+    if isinstance(rendered, DataFrame):
+        return rendered.unionByName(local_frame(ctx.spark, ddls, STATEMENT.schema()))
+    texts = local_table(ddls, STATEMENT.schema())
+    if rendered is not None:
+        return pa.concat_tables([rendered, texts])
+    return ctx.few(texts)
+
+
+def _index(rows: Rows | None) -> list[dict[str, Any]]:
+    if rows is None:
+        return []
+    if isinstance(rows, pa.Table):
+        found: list[dict[str, Any]] = rows.select(list(INDEX)).to_pylist()
+        return found
+    return [row.asDict() for row in rows.select(*INDEX).collect()]
 
 
 def _ddl_batches(window: SinkWindow, target: Target) -> tuple[list[StatementBatch], int]:
     """(the DDL of each segment that has one, how many are left out: by the dialect, or to the operator)."""
     found, skipped = [], 0
     for segment, ddl in enumerate(window.cuts, 1):
-        if ddl.decision == "skip":
+        batch, reason = cut_batch(segment, ddl, target.db_type)
+        if batch is None:
             skipped += 1
-            log.info("ddl left to the operator", commit_ts=str(ddl.commit_ts), reason=ddl.reason, query=ddl.query[:200])
+            log.info("ddl skipped", commit_ts=str(ddl.commit_ts), reason=reason, query=ddl.query[:200])
             continue
-        mapped = map_ddl(SourceDdl(ddl.commit_ts, ddl.db, ddl.table, ddl.query, ddl.before, ddl.after), target.db_type)
-        if mapped.decision == "skip":
-            skipped += 1
-            log.info("ddl skipped", commit_ts=str(ddl.commit_ts), reason=mapped.reason, query=ddl.query[:200])
-            continue
-        found.append(_ddl_batch(segment, ddl, mapped.sql))
+        found.append(batch)
     return found, skipped
-
-
-def _ddl_batch(segment: int, ddl: LandedDdl, sql: tuple[str, ...]) -> StatementBatch:
-    unchecked = (-1,) * len(sql)
-    digest = statement_digest(sql)
-    return StatementBatch(segment, Phase.DDL, 0, "", ddl.table, "ddl", sql, unchecked, "", 0, 0, digest)
 
 
 def _seal(
@@ -157,6 +165,7 @@ def _seal(
     change: str,
     statements: LakeStatements,
     position: Position,
+    forms: str,
 ) -> ApplyManifest | None:
     """The manifest to write, if the window is the next one and not sealed so already; None = nothing to seal."""
     bounds, opened = window.bounds, position.window
@@ -170,30 +179,47 @@ def _seal(
             where={"window": bounds.window},
             hint="run compact again: it takes the window from the checkpoint on",
         )
-    manifest = _manifest(ctx, window, target, change, statements, cluster_id(ctx, bounds))
+    _require_compacted(ctx, bounds, target)
+    if position.commit_ts is None:
+        check_before_first(ctx, target, bounds)
+    manifest = _manifest(ctx, window, target, change, statements, forms)
     written = ctx.windows.apply_manifests(bounds.lo, bounds.hi)
     return None if written and manifest == written[-1] else manifest
 
 
+def _require_compacted(ctx: StageContext, bounds: Bounds, target: Target) -> None:
+    """compact ran for exactly this window and this kind of mode: else an empty `change` would pass for no change."""
+    events = ctx.windows.events(stage="compact", within=(bounds.lo, bounds.hi))
+    found = [event for event in events if (event["lo"], event["hi"]) == (bounds.lo, bounds.hi)]
+    ordered = json.loads(found[-1]["detail"]).get("ordered", False) if found else None
+    if ordered != (target.mode == "ordered"):
+        raise CheckpointConflict(
+            "compact has not derived this window for this target.mode",
+            where={"window": bounds.window, "mode": target.mode},
+            hint="run compact again, then convert",
+        )
+
+
 def _manifest(
-    ctx: StageContext, window: SinkWindow, target: Target, change: str, statements: LakeStatements, cluster_id: int
+    ctx: StageContext, window: SinkWindow, target: Target, change: str, statements: LakeStatements, forms: str
 ) -> ApplyManifest:
     bounds = window.bounds
     return ApplyManifest(
         replication=ctx.replication.name,
         sink="sql",
-        cluster_id=cluster_id,
+        cluster_id=cluster_id(ctx, bounds),
         lo=bounds.lo,
         hi=bounds.hi,
         config_hash=ctx.replication.data_hash(),
-        safe_mode=target.safe_mode,
+        safe_mode=forms,
         definitions=_target_definitions(window, target, statements),
         change=change,
         statement=statements.digest(),
         segments=len(window.segments.starts) + 1,
         rows=statements.rows,
         schema_version=statements.segments()[-1].schema_version,
-        windows=tuple(f"{lo}-{hi}" for lo, hi in ctx.windows.landed() if lo < bounds.hi and hi > bounds.lo),
+        cuts=window.segments.starts,
+        windows=tuple(f"{lo}-{hi}" for lo, hi in ctx.windows.landed((bounds.lo, bounds.hi))),
     )
 
 
@@ -203,9 +229,6 @@ def _target_definitions(window: SinkWindow, target: Target, statements: LakeStat
     names = {name for plan in plans for name in (*plan.touched, *(plan.expected.names if plan.expected else ()))}
     first = plans[0].expected
     with_rows = [window.definitions.at(*name, window.bounds.lo) for name in (first.names if first else ())]
-    session = Session(target)
-    try:
-        require_definitions(session, [table for table in with_rows if table is not None], target.db_type)
+    with closing(Session(target)) as session:
+        require_definitions(session, target, [table for table in with_rows if table is not None])
         return fingerprint(session, names, target.db_type)
-    finally:
-        session.close()

@@ -6,39 +6,51 @@ Guarded by the target (binlake.downstream): a window that was applied is passed 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import structlog
+from deltalake.exceptions import DeltaError
+from pyarrow.lib import ArrowException
 
+from binlake.config.model import Target
 from binlake.downstream import apply_window
-from binlake.errors import CheckpointConflict, ConfigError, ImmutableWindow
+from binlake.downstream.marks import marks_of
+from binlake.errors import CheckpointConflict, ImmutableWindow, LostRange
 from binlake.lake.windowlog import WindowEvent
+from binlake.relay import RelayLog
+from binlake.window.cuts import require_pinned_cuts
 from binlake.window.manifest import ApplyManifest
 from spark_jobs.context import Bounds, StageContext, StageResult
 from spark_jobs.pinned import target_position
+from spark_jobs.shaping import recorded_shapes
 from spark_jobs.sinks import require_merged, sink_window
 from spark_jobs.stages.convert import statements_of
+from spark_jobs.statements import LakeStatements
 
 log = structlog.get_logger(__name__)
 
+_SCHEMA = ("schema_snapshot", "schema_change")
+"""The tables of the schema history."""
+
 
 def run(ctx: StageContext, bounds: Bounds) -> StageResult:
-    """Apply the window `bounds`. Raises what `apply_window` raises, ImmutableWindow, CheckpointConflict."""
+    """Apply the window `bounds`. Raises what `apply_window` raises, LostRange, ImmutableWindow, CheckpointConflict."""
     began = time.monotonic()
-    target = ctx.replication.target
-    if target is None:
-        raise ConfigError("this replication has no SQL target", hint="add a section [target], or leave finalize out")
-    manifest = _manifest(ctx, bounds)
-    window = sink_window(ctx, bounds, require_merged(ctx, bounds.lo, bounds.hi))
-    statements = statements_of(ctx, window, target)
-    if statements.digest() != manifest.statement:
-        raise ImmutableWindow(
-            "the statements in the lake are not those that the manifest pins",
-            where={"window": bounds.window},
-            hint="run convert again, or restore `statement` by Delta time travel",
-        )
-    applied = apply_window(target, manifest, statements)
+    target = ctx.replication.sql_target(hint="add a section [target], or leave finalize out")
+    with _reading(ctx, bounds, "window"):
+        manifest = _manifest(ctx, bounds)
+    statements = _pinned(ctx, bounds, target, manifest)
+    marks = marks_of(ctx.replication.loopback, ctx.replication.name)
+    applied = apply_window(target, manifest, statements, marks=marks, relay=RelayLog.of(ctx.replication))
     seconds = time.monotonic() - began
-    detail = {"segments": applied.segments, "batches": applied.batches, "ddl": applied.ddls}
+    detail: dict[str, object] = {"segments": applied.segments, "batches": applied.batches, "ddl": applied.ddls}
+    detail |= {"ddl_replaced": applied.replaced} if applied.replaced else {}
+    detail |= {"ddl_injected": applied.injected} if applied.injected else {}
+    detail |= {"ddl_errors_ignored": applied.ignored} if applied.ignored else {}
+    # Which it was: `auto` decides by the segment's size.
+    detail["modes"] = applied.modes
+    detail["forms"] = manifest.safe_mode
     state = "done" if applied.state == "applied" else applied.state
     ctx.windows.record(
         WindowEvent("finalize", bounds.lo, bounds.hi, state, applied.rows, seconds, ctx.run_id, "sql", "", detail)
@@ -46,14 +58,51 @@ def run(ctx: StageContext, bounds: Bounds) -> StageResult:
     return StageResult("finalize", state, bounds.lo, bounds.hi, applied.rows, seconds, "", detail)
 
 
+@contextmanager
+def _reading(ctx: StageContext, bounds: Bounds, *tables: str) -> Iterator[None]:
+    """What cannot be read of `tables`, by a file that is missing or damaged, is told as LostRange."""
+    try:
+        yield
+    except (OSError, DeltaError, ArrowException) as error:
+        named = " or ".join(f"`{table}`" for table in tables)
+        raise LostRange(
+            f"the lake's table {named} cannot be read: {error}",
+            where={"window": bounds.window, "lake": ctx.paths.root},
+            hint="bring its files back from a copy (those of `statement`: or run convert again); relay files, if any"
+            " are kept, finish an open window: `binlake recover --log-dir`",
+        ) from error
+
+
+def _pinned(ctx: StageContext, bounds: Bounds, target: Target, manifest: ApplyManifest) -> LakeStatements:
+    """All that `manifest` pins, there and unchanged, before anything of it reaches the target (DESIGN 3.10)."""
+    with _reading(ctx, bounds, "window"):
+        merged, shapes = require_merged(ctx, bounds.lo, bounds.hi), recorded_shapes(ctx, bounds)
+    with _reading(ctx, bounds, "ddl", *_SCHEMA):
+        window = sink_window(ctx, bounds, merged, shapes)
+    require_pinned_cuts(manifest, window.segments.starts)
+    with _reading(ctx, bounds, "statement", *_SCHEMA):
+        statements = statements_of(ctx, window, target)
+    if statements.digest() != manifest.statement:
+        raise ImmutableWindow(
+            "the statements in the lake are not those that the manifest pins",
+            where={"window": bounds.window},
+            hint="run convert again, or restore `statement` by Delta time travel",
+        )
+    with _reading(ctx, bounds, "statement", "mutation"):
+        # Kept there for the apply, which asks for them first of all.
+        statements.segments()
+    return statements
+
+
 def _manifest(ctx: StageContext, bounds: Bounds) -> ApplyManifest:
     """The manifest that the target opened the window with, else the one sealed last."""
-    written = {manifest.digest(): manifest for manifest in ctx.windows.apply_manifests(bounds.lo, bounds.hi)}
+    manifests = ctx.windows.apply_manifests(bounds.lo, bounds.hi)
+    written = {manifest.digest(): manifest for manifest in manifests}
     if not written:
         raise CheckpointConflict(
             "the window has no sealed manifest", where={"window": bounds.window}, hint="run compact and convert first"
         )
-    newest = list(written.values())[-1]
+    newest = manifests[-1]  # it may be one that was sealed before, too
     # Several: the target or its options changed between two seals, and only one of them was opened.
     opened = target_position(ctx, bounds).opened if len(written) > 1 else None
     return newest if opened is None or opened.manifest is None else written.get(opened.manifest, newest)

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import shutil
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import structlog
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 
 from binlake.errors import ConflictingBinlogs, ImmutableWindow, IncompleteWindow, LostRange
 from binlake.lake.lock import lake_lock
@@ -25,13 +23,14 @@ from binlake.window.membership import gather
 from binlake.window.plan import Member, propose
 from spark_jobs.cluster import Cluster, open_cluster
 from spark_jobs.context import Bounds, StageContext, StageResult
-from spark_jobs.lake import ensure_tables, folded, folds, may_have, overwrite, read
+from spark_jobs.lake import ensure_tables, may_have, overwrite
+from spark_jobs.landed import Landed, landed
+from spark_jobs.pulled import NOTHING, Pulled, PulledHere, PumpPart, pull_here
+from spark_jobs.pump_source import PumpPull
 from spark_jobs.stages.jobs import WindowJobs, fetch_jobs
-from spark_jobs.staging import NOTHING, PumpPart, pull, survey, transactions
+from spark_jobs.staging import Staged
 
 log = structlog.get_logger(__name__)
-
-DIGEST_COLUMNS = ["commit_ts", "start_ts", "chunk", "kind", "schema_version", "job_id", "schema_state", "payload"]
 
 
 def run(ctx: StageContext, bounds: Bounds) -> StageResult:
@@ -44,7 +43,9 @@ def run(ctx: StageContext, bounds: Bounds) -> StageResult:
         sealed = _sealed(ctx, bounds)
         if sealed is not None:
             _verify(ctx, sealed)
-            _finish(ctx, sealed)
+            # An attempt that died behind the seal leaves it. What that one did not tell the pumps the next plan tells,
+            # so that a landed window goes on without the source.
+            _drop_staging(ctx, sealed)
             return _result(sealed, began, "already")
         with open_cluster(ctx.replication) as cluster:
             manifest, members = _land(ctx, bounds, cluster)
@@ -53,13 +54,13 @@ def run(ctx: StageContext, bounds: Bounds) -> StageResult:
 
 
 def _sealed(ctx: StageContext, bounds: Bounds) -> WindowManifest | None:
-    landed = ctx.windows.landed()
-    found = next(((lo, hi) for lo, hi in landed if lo == bounds.lo), None)
+    landed_ts = ctx.windows.landed_ts()
+    found = next((window for window in ctx.windows.landed((bounds.lo, bounds.lo + 1)) if window[0] == bounds.lo), None)
     if found is not None:
         return ctx.windows.manifest(*found)
-    if landed and bounds.lo != landed[-1][1]:
+    if landed_ts is not None and bounds.lo != landed_ts:
         raise ImmutableWindow(
-            f"the window does not start at the landed ts {landed[-1][1]}",
+            f"the window does not start at the landed ts {landed_ts}",
             where={"window": bounds.window},
             hint="landed windows tile: let plan propose the window",
         )
@@ -67,7 +68,7 @@ def _sealed(ctx: StageContext, bounds: Bounds) -> WindowManifest | None:
 
 
 def _verify(ctx: StageContext, sealed: WindowManifest) -> None:
-    found = _landed(ctx, Bounds(sealed.lo, sealed.hi))
+    found = landed(ctx, Bounds(sealed.lo, sealed.hi), here=ctx.takes(sealed.bytes))
     if found.digest != sealed.digest:
         raise ImmutableWindow(
             "the landed rows are not those that were sealed",
@@ -76,53 +77,31 @@ def _verify(ctx: StageContext, sealed: WindowManifest) -> None:
         )
 
 
-@dataclass(frozen=True)
-class _Landed:
-    """What is in `binlog` of a window: transactions by kind, chunks above the first, bytes, digest of all rows."""
-
-    dml: int
-    ddls: int
-    chunks: int
-    bytes: int
-    digest: str
-
-
-def _landed(ctx: StageContext, bounds: Bounds) -> _Landed:
-    if not may_have(ctx.paths, BINLOG, f"commit_ts > {bounds.lo}"):
-        return _Landed(0, 0, 0, 0, folded((0, None, None)))
-    rows = read(ctx.spark, ctx.paths, BINLOG).where(_between(bounds))
-    first = F.col("chunk") == 0
-    counts = [
-        F.count_if(first & (F.col("kind") == "dml")),
-        F.count_if(first & (F.col("kind") == "ddl")),
-        F.count_if(~first),
-        F.coalesce(F.sum(F.length("payload")), F.lit(0)),
-    ]
-    dml, ddls, chunks, size, *folds_of = rows.agg(*counts, *folds(rows, DIGEST_COLUMNS)).collect()[0]
-    return _Landed(dml, ddls, chunks, size, folded(folds_of))
-
-
-def _between(bounds: Bounds) -> str:
-    return f"commit_ts > {bounds.lo} AND commit_ts <= {bounds.hi}"
-
-
 def _land(ctx: StageContext, bounds: Bounds, cluster: Cluster) -> tuple[WindowManifest, list[Member]]:
     members = _members(ctx, cluster, bounds)
-    pulled = pull(ctx, cluster.cluster_id, members, bounds)
-    parts = survey(pulled, bounds)
+    pulled = _pull(ctx, cluster, members, bounds)
+    parts = pulled.survey(bounds)
     proofs = tuple(_proof(cluster, member, parts.get(member.node_id, NOTHING), bounds) for member in members)
     if sum(part.entities > 0 for part in parts.values()) > 1:
         _refuse_conflicts(pulled, bounds)
     jobs = fetch_jobs(ctx, cluster.source, pulled, list(parts.values()), bounds)
     bounds = replace(bounds, hi=jobs.hi)
-    ensure_tables(ctx.spark, ctx.paths, ctx.replication.lake.retention_days)
+    ensure_tables(lambda: ctx.spark, ctx.paths)
     note = {"run": ctx.run_id, "window": bounds.window, "stage": "land"}
     # All above lo is replaced: an unsealed attempt with a greater hi may have left rows there.
     above = f"commit_ts > {bounds.lo}"
+    written = 0
     if any(part.entities for part in parts.values()) or may_have(ctx.paths, BINLOG, above):
-        overwrite(transactions(pulled, bounds), ctx.paths, BINLOG, above, note)
-    SchemaHistory(ctx.paths).append(bounds.lo, bounds.hi, jobs.base, jobs.changes)
-    return _manifest(ctx, cluster, bounds, proofs, jobs), members
+        written = overwrite(pulled.transactions(bounds), ctx.paths, BINLOG, above, note)
+    SchemaHistory(ctx.paths).append(bounds.hi, jobs.changes)
+    found = landed(ctx, bounds, here=isinstance(pulled, PulledHere))
+    if found.rows != written:
+        raise IncompleteWindow(
+            f"{written} rows were written to `binlog` and {found.rows} are there",
+            where={"window": bounds.window},
+            hint="the stage may run again; nothing but Binlake may commit to its tables",
+        )
+    return _manifest(ctx, cluster, found, bounds, proofs, jobs), members
 
 
 def _members(ctx: StageContext, cluster: Cluster, bounds: Bounds) -> list[Member]:
@@ -156,22 +135,32 @@ def _proof(cluster: Cluster, member: Member, part: PumpPart, bounds: Bounds) -> 
     return MemberProof(member.node_id, member.store_uuid, member.state, after.gc_ts, part.proof, part.entities)
 
 
-def _refuse_conflicts(pulled: DataFrame, bounds: Bounds) -> None:
-    rows = pulled.where(F.col("kind") != "proof").where(_between(bounds))
-    conflict = rows.groupBy("commit_ts").agg(F.min("content").alias("a"), F.max("content").alias("b"))
-    found = conflict.where(F.col("a") != F.col("b")).orderBy("commit_ts").limit(1).collect()
-    if found:
+def _pull(ctx: StageContext, cluster: Cluster, members: list[Member], bounds: Bounds) -> Pulled:
+    """Every member's part of (lo, hi] with its proof, by the driver alone unless that is too much for it."""
+    pumps = tuple((member.node_id, member.host) for member in members if not member.drained(bounds.lo))
+    pull = PumpPull(pumps, cluster.cluster_id, bounds.lo, bounds.hi, cluster.timeout_s, cluster.tls)
+    rows = pull_here(pull, ctx.driver_bytes) if ctx.driver_bytes else None
+    return Staged.by(ctx, pull) if rows is None else PulledHere(rows)
+
+
+def _refuse_conflicts(pulled: Pulled, bounds: Bounds) -> None:
+    found = pulled.conflict(bounds)
+    if found is not None:
         raise ConflictingBinlogs(
             "two pumps hold different content for one commit_ts",
-            where={"window": bounds.window, "commit_ts": found[0]["commit_ts"]},
+            where={"window": bounds.window, "commit_ts": found},
             hint="one of the pumps is damaged or of another cluster: compare them with PullBinlogs; nothing was landed",
         )
 
 
 def _manifest(
-    ctx: StageContext, cluster: Cluster, bounds: Bounds, proofs: tuple[MemberProof, ...], jobs: WindowJobs
+    ctx: StageContext,
+    cluster: Cluster,
+    found: Landed,
+    bounds: Bounds,
+    proofs: tuple[MemberProof, ...],
+    jobs: WindowJobs,
 ) -> WindowManifest:
-    found = _landed(ctx, bounds)
     return WindowManifest(
         replication=ctx.replication.name,
         cluster_id=cluster.cluster_id,
@@ -197,22 +186,14 @@ def _seal(ctx: StageContext, cluster: Cluster, manifest: WindowManifest, members
     ctx.windows.record(
         WindowEvent("land", manifest.lo, manifest.hi, "done", rows, seconds, ctx.run_id, manifest=manifest.to_json())
     )
-    _publish(ctx, cluster, manifest)
+    # Never ahead of the seal, and not left to the next plan: pumps that close wait for it (hazards R-05), and what they
+    # may collect hangs on it.
+    cluster.registry.publish_drainer(ctx.drainer_id, manifest.hi)
+    _drop_staging(ctx, manifest)
     log.info("landed", window=manifest.window, transactions=rows, bytes=manifest.bytes, digest=manifest.digest[:12])
 
 
-def _finish(ctx: StageContext, sealed: WindowManifest) -> None:
-    """What a death right behind the seal left undone, for the last window only."""
-    if ctx.paths.local is not None and (ctx.paths.local / "_staging" / str(sealed.lo)).exists():
-        with open_cluster(ctx.replication) as cluster:
-            _publish(ctx, cluster, sealed)
-
-
-def _publish(ctx: StageContext, cluster: Cluster, manifest: WindowManifest) -> None:
-    # Pumps that close wait for this (hazards R-05): never ahead of the seal.
-    if manifest.hi == ctx.windows.landed_ts():
-        cluster.registry.publish_drainer(f"binlake-{ctx.replication.name}", manifest.hi)
-    # Gone last: it marks that all of the above is done.
+def _drop_staging(ctx: StageContext, manifest: WindowManifest) -> None:
     shutil.rmtree(ctx.paths.staging(str(manifest.lo)), ignore_errors=True)
 
 

@@ -7,25 +7,36 @@ place. Rows decode in parallel; nothing of them comes to the driver.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
+import pyarrow as pa
+import pyarrow.dataset as ds
 import structlog
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from binlake.errors import ImmutableWindow
-from binlake.filter import TableFilter
+from binlake.lake.injections import record_late
 from binlake.lake.lock import lake_lock
+from binlake.lake.payloads import PayloadRange
+from binlake.lake.rowhistory import rows_between
 from binlake.lake.schemas import SchemaHistory
+from binlake.lake.skips import record_skips
 from binlake.lake.tables import BINLOG, DDL, MUTATION
 from binlake.lake.windowlog import WindowEvent
 from binlake.schema import WindowSchemas
-from binlake.window.ddls import DdlBinlog, PlannedDdl, plan_ddls, window_schemas
+from binlake.window.ddls import DdlBinlog, PlannedDdl, plan_ddls, require_met, window_schemas
+from binlake.window.extras import extras
+from binlake.window.injected import with_injections
 from binlake.window.manifest import WindowManifest
+from binlake.window.targets import Naming
 from binlake.wire import binlog_pb2
 from spark_jobs.context import Bounds, StageContext, StageResult
 from spark_jobs.decode import Decoder
-from spark_jobs.lake import local_frame, overwrite, read
+from spark_jobs.direct import replaceable, write_directly
+from spark_jobs.filtering import filtered, losses
+from spark_jobs.lake import clear, local_table, overwrite, read, within
+from spark_jobs.sinks import own_rows
 
 log = structlog.get_logger(__name__)
 
@@ -46,23 +57,38 @@ def run(ctx: StageContext, bounds: Bounds) -> StageResult:
 
 def _merge(ctx: StageContext, manifest: WindowManifest) -> StageResult:
     began, bounds = time.monotonic(), Bounds(manifest.lo, manifest.hi)
-    ignored = frozenset(int(ts) for ts in ctx.replication.filter.ignore_txn_commit_ts)
+    named = map(int, ctx.replication.filter.ignore_txn_commit_ts)
+    ignored = frozenset(ts for ts in named if bounds.lo < ts <= bounds.hi)
     planned, schemas = _ddls(ctx, manifest, ignored)
     if planned:
-        frame = local_frame(ctx.spark, [_ddl_row(bounds, ddl) for ddl in planned], DDL.schema())
-        overwrite(frame, ctx.paths, DDL, f"window = '{bounds.window}'", _note(ctx, bounds))
-    rows = _write_mutations(ctx, manifest, schemas, ignored) if manifest.dml else 0
+        rows_of = ctx.few(local_table([_ddl_row(bounds, ddl) for ddl in planned], DDL.schema()))
+        overwrite(rows_of, ctx.paths, DDL, own_rows(bounds), _note(ctx, bounds))
+    else:
+        # Of an injection that was taken back.
+        clear(ctx.few, ctx.paths, DDL, own_rows(bounds), _note(ctx, bounds))
+    rows, lost = _write_mutations(ctx, manifest, schemas, ignored) if manifest.dml else (0, {})
     seconds = time.monotonic() - began
-    skipped = [str(ts) for ts in sorted(ignored) if bounds.lo < ts <= bounds.hi]
-    applied = sum(ddl.decision == "apply" for ddl in planned)
-    detail = {"ddl": applied, "ddl_skipped": len(planned) - applied, "skipped_commit_ts": skipped}
+    skipped = record_skips(ctx.paths, ctx.windows, ignored, ctx.run_id)
+    record_late(ctx.paths, ctx.windows, ctx.rules.injections, bounds.lo, ctx.run_id)
+    skips = sum(ddl.decision == "skip" for ddl in planned)
+    detail: dict[str, object] = {"ddl": len(planned) - skips, "ddl_skipped": skips, "skipped_commit_ts": skipped}
+    for name in ("replaced", "injected"):
+        own = [str(ddl.commit_ts) for ddl in planned if ddl.decision == name]
+        detail |= {f"ddl_{name}": own} if own else {}
+    detail |= {"filtered": lost} if lost else {}
+    alerts = _alerts(planned)
+    detail |= {"alerts": alerts} if alerts else {}
     ctx.windows.record(WindowEvent("merge", bounds.lo, bounds.hi, "done", rows, seconds, ctx.run_id, detail=detail))
     return StageResult("merge", "done", bounds.lo, bounds.hi, rows, seconds, "", detail)
 
 
 def _landed(ctx: StageContext, manifest: WindowManifest, kind: str) -> DataFrame:
-    between = f"commit_ts > {manifest.lo} AND commit_ts <= {manifest.hi}"
-    return read(ctx.spark, ctx.paths, BINLOG).where(between).where(F.col("kind") == kind)
+    rows = read(ctx.spark, ctx.paths, BINLOG).where(within(manifest.lo, manifest.hi))
+    return rows.where(F.col("kind") == kind)
+
+
+def _landed_here(ctx: StageContext, manifest: WindowManifest, columns: Sequence[str], where: ds.Expression) -> pa.Table:
+    return rows_between(ctx.paths, BINLOG, manifest.lo, manifest.hi, columns, where)
 
 
 def _ddls(
@@ -70,17 +96,30 @@ def _ddls(
 ) -> tuple[list[PlannedDdl], WindowSchemas]:
     history = SchemaHistory(ctx.paths)
     base, jobs = history.state_at(manifest.lo), history.changes(manifest.lo, manifest.hi)
-    binlogs = []
-    if manifest.ddls:
-        rows = whole(_landed(ctx, manifest, "ddl"), manifest.chunks, "job_id", "schema_state")
-        binlogs = [_ddl_binlog(row.asDict()) for row in rows.collect()]
+    binlogs = _ddl_binlogs(ctx, manifest) if manifest.ddls else []
     seen = _first_seen(ctx, manifest, base.version) if jobs else {}
-    planned = plan_ddls(base, binlogs, jobs, TableFilter(ctx.replication.filter), ignored, seen)
+    planned = plan_ddls(base, binlogs, jobs, ctx.rules, ignored, seen)
+    require_met(planned, ctx.rules.replacements, manifest.lo, manifest.hi)
+    planned = with_injections(planned, ctx.rules.injections, manifest.lo, manifest.hi, base.version)
     return planned, window_schemas(base, binlogs, jobs, seen)
+
+
+def _ddl_binlogs(ctx: StageContext, manifest: WindowManifest) -> list[DdlBinlog]:
+    columns = ("job_id", "schema_state")
+    if ctx.takes(manifest.bytes) and not manifest.chunks:
+        names = ("commit_ts", "start_ts", *columns, "payload")
+        return [_ddl_binlog(row) for row in _landed_here(ctx, manifest, names, ds.field("kind") == "ddl").to_pylist()]
+    rows = whole(_landed(ctx, manifest, "ddl"), manifest.chunks, *columns)
+    return [_ddl_binlog(row.asDict()) for row in rows.collect()]
 
 
 def _first_seen(ctx: StageContext, manifest: WindowManifest, version: int) -> dict[int, int]:
     """Least commit_ts of the window's row changes by schema version, of versions above `version`."""
+    if ctx.takes(manifest.bytes):
+        ahead = (ds.field("kind") == "dml") & (ds.field("schema_version") > version)
+        seen = _landed_here(ctx, manifest, ("schema_version", "commit_ts"), ahead)
+        seen = seen.sort_by([("commit_ts", "descending")])
+        return dict(zip(seen["schema_version"].to_pylist(), seen["commit_ts"].to_pylist(), strict=True))
     rows = _landed(ctx, manifest, "dml").where(F.col("schema_version") > version)
     return dict(rows.groupBy("schema_version").agg(F.min("commit_ts")).collect())  # type: ignore[arg-type]
 
@@ -101,24 +140,45 @@ def whole(rows: DataFrame, chunks: int, *more: str) -> DataFrame:
 
 
 def _ddl_row(bounds: Bounds, ddl: PlannedDdl) -> tuple[object, ...]:
-    # Without routes the text that applies is the text that was logged.
     return (
         bounds.window, ddl.segment, ddl.commit_ts, ddl.since, ddl.start_ts, ddl.schema_version, ddl.job_id,
-        ddl.action, ddl.db, ddl.table, ddl.query, ddl.query, ddl.tables, ddl.decision, ddl.reason,
+        ddl.action, ddl.db, ddl.table, ddl.query, ddl.sql, ddl.tables, ddl.decision, ddl.reason,
         ddl.before.to_json(), ddl.after.to_json(),
     )  # fmt: skip
 
 
+def _alerts(planned: Sequence[PlannedDdl]) -> list[dict[str, str]]:
+    """What an operator must know of the window's DDL; logged, and kept with the window."""
+    found = [
+        {"commit_ts": str(ddl.commit_ts), "reason": ddl.reason, "alert": ddl.alert, "query": ddl.query[:200]}
+        for ddl in planned
+        if ddl.alert
+    ]
+    for alert in found:
+        log.warning("a DDL was not taken over as it is", **alert)
+    return found
+
+
 def _write_mutations(
     ctx: StageContext, manifest: WindowManifest, schemas: WindowSchemas, ignored: frozenset[int]
-) -> int:
+) -> tuple[int, dict[str, int]]:
+    """(rows written, what the filters left out by reason)."""
+    bounds, decoder = Bounds(manifest.lo, manifest.hi), Decoder(schemas, ctx.rules)
+    note = _note(ctx, bounds)
+    added = extras(schemas, Naming(ctx.rules))
+    # Expressions and added columns are Spark's work, and so are chunks, which are joined across files.
+    plain = not (ctx.rules.expressions or added or manifest.chunks)
+    replaced = replaceable(ctx.paths, bounds.lo, bounds.hi) if plain else None
+    if replaced is not None:
+        payloads = PayloadRange(bounds.lo, bounds.hi, ignored)
+        return write_directly(lambda: ctx.spark, ctx.paths, payloads, decoder, note, replaced)
     rows = _landed(ctx, manifest, "dml")
     if ignored:
         rows = rows.where(~F.col("commit_ts").isin(*ignored))
-    frame = whole(rows, manifest.chunks).mapInArrow(Decoder(schemas, ctx.replication.filter), MUTATION.schema())
-    bounds = Bounds(manifest.lo, manifest.hi)
-    predicate = f"commit_ts > {bounds.lo} AND commit_ts <= {bounds.hi}"
-    return overwrite(frame, ctx.paths, MUTATION, predicate, _note(ctx, bounds))
+    decoded = whole(rows, manifest.chunks).mapInArrow(decoder, MUTATION.schema())
+    frame, counted = filtered(ctx.spark, decoded, schemas, ctx.rules, added)
+    predicate = within(bounds.lo, bounds.hi)
+    return overwrite(frame, ctx.paths, MUTATION, predicate, note), losses(counted)
 
 
 def _note(ctx: StageContext, bounds: Bounds) -> dict[str, str]:

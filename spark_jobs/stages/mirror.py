@@ -16,12 +16,9 @@ import pyarrow as pa
 import structlog
 from pyspark.sql import functions as F
 
-from binlake.filter import TableFilter
 from binlake.lake.ddls import landed_ddls
 from binlake.lake.lock import lake_lock
-from binlake.lake.mutations import touched_cells
 from binlake.lake.paths import LakePaths
-from binlake.lake.schemas import SchemaHistory
 from binlake.lake.windowlog import WindowEvent
 from binlake.mirror import (
     Applied,
@@ -35,8 +32,8 @@ from binlake.mirror import (
 from binlake.window.definitions import WindowDefinitions
 from spark_jobs.context import Bounds, StageContext, StageResult
 from spark_jobs.lake import local_frame
-from spark_jobs.netchange import mutations, net_changes
-from spark_jobs.sinks import Merged, require_merged
+from spark_jobs.netchange import mutations, net_changes, touched
+from spark_jobs.sinks import Merged, require_merged, target_tables
 
 log = structlog.get_logger(__name__)
 
@@ -56,14 +53,16 @@ def run(ctx: StageContext, bounds: Bounds) -> StageResult:
     if not done:
         return StageResult("mirror", "already", bounds.lo, bounds.hi, detail={"reason": "the mirrors are past it"})
     rows, seconds = sum(result.rows for result in done), sum(result.seconds for result in done)
-    return replace(done[-1], lo=done[0].lo, rows=rows, seconds=seconds)
+    changed = sorted({name for result in done for name in result.detail["changed"]})
+    detail = {**done[-1].detail, "changed": changed}
+    return replace(done[-1], lo=done[0].lo, rows=rows, seconds=seconds, detail=detail)
 
 
 def _windows(ctx: StageContext, hi: int) -> list[Bounds]:
     """What is left up to `hi`: first the window that an earlier run began, by its very bounds."""
-    events = ctx.windows.events(stage="mirror")
-    done = [event["hi"] for event in events if event["state"] == "done"]
-    position = max(done) if done else ctx.windows.landed()[0][0]
+    reached, landed = ctx.windows.reached("mirror"), ctx.windows.landed_range()
+    position = reached if reached is not None else landed[0] if landed else hi
+    events = ctx.windows.events(stage="mirror", within=(position, position + 1))
     begun = [Bounds(position, e["hi"]) for e in events if e["state"] == "started" and e["lo"] == position][:1]
     reached = begun[0].hi if begun else position
     return [*begun, Bounds(reached, hi)] if hi > reached else begun
@@ -78,24 +77,27 @@ def _bring(ctx: StageContext, window: Bounds) -> StageResult:
     applied = Applied() if merged.empty else _apply(ctx, window, merged)
     MirrorVersions(ctx.paths).record(applied.versions)
     seconds = time.monotonic() - began
-    detail = {"tables": len({(v.db, v.table) for v in applied.versions}), "unfit": applied.unfit}
+    changed = sorted({(v.db, v.table) for v in applied.versions})
+    detail = {"tables": len(changed), "unfit": applied.unfit}
     ctx.windows.record(
         WindowEvent("mirror", window.lo, window.hi, "done", applied.rows, seconds, ctx.run_id, "mirror", "", detail)
     )
     if applied.unfit:
         log.warning("values kept as text after a change of type", window=window.window, values=applied.unfit)
-    return StageResult("mirror", "done", window.lo, window.hi, applied.rows, seconds, "", detail)
+    # Named for who waits for a table; not kept in the lake.
+    return StageResult(
+        "mirror", "done", window.lo, window.hi, applied.rows, seconds, "", {**detail, "changed": changed}
+    )
 
 
 def _apply(ctx: StageContext, window: Bounds, merged: Merged) -> Applied:
     ddls = landed_ddls(ctx.paths, window.lo, window.hi) if merged.ddls else []
-    definitions = WindowDefinitions(SchemaHistory(ctx.paths).state_at(window.lo), ddls)
+    definitions = WindowDefinitions(target_tables(ctx, window.lo), ddls)
     rows = mutations(ctx.spark, ctx.paths, window.lo, window.hi) if merged.rows else None
-    cells = touched_cells(ctx.paths, window.lo, window.hi, ()) if merged.rows else []
-    touched = {(db, table) for db, table, _ in cells}
+    cells = touched(lambda: ctx.spark, ctx.paths, window.lo, window.hi, (), merged.rows) if merged.rows else []
+    names = {(db, table) for db, table, _ in cells}
     known = MirrorVersions(ctx.paths).latest()
-    keeps = TableFilter(ctx.replication.filter).keeps
-    plan = mirror_plan(window.lo, window.hi, definitions, ddls, touched, known, keeps)
+    plan = mirror_plan(window.lo, window.hi, definitions, ddls, names, known)
     done = _apply_ddl_only(ctx, plan)
     if plan.cells and rows is not None:
         done.append(_apply_rows(ctx, rows, plan))
@@ -115,7 +117,7 @@ def _apply_ddl_only(ctx: StageContext, plan: MirrorPlan) -> list[Applied]:
 
 
 def _apply_rows(ctx: StageContext, rows: object, plan: MirrorPlan) -> Applied:
-    net = net_changes(ctx.spark, rows, plan.cells)
+    net = net_changes(ctx.spark, rows, plan.cells, routed=bool(ctx.rules.routes))
     numbers = [(c.db, c.table, plan.component[c.db.lower(), c.table.lower()]) for c in plan.cells]
     components = local_frame(ctx.spark, sorted(set(numbers)), "db STRING, table STRING, component INT")
     busy = {component.number: component for component in plan.components if component.tables}

@@ -15,9 +15,11 @@ import structlog
 from binlake.downstream import checkpoint_ts
 from binlake.errors import CheckpointConflict, IncompleteWindow
 from binlake.lake.windowlog import WindowEvent
+from binlake.placement import Registry
+from binlake.window.holdups import Known, next_plan
 from binlake.window.incidents import STAGE, new_incidents, words
-from binlake.window.membership import gather
-from binlake.window.plan import Plan, propose
+from binlake.window.manifest import WindowManifest
+from binlake.window.plan import Plan
 from spark_jobs.cluster import Cluster, open_cluster
 from spark_jobs.context import StageContext, StageResult
 
@@ -35,7 +37,10 @@ def run(ctx: StageContext, start_ts: int | None = None) -> StageResult:
         return again
     with open_cluster(ctx.replication) as cluster:
         lo = _start(ctx, cluster, start_ts)
-        plan = _propose(ctx, cluster, lo)
+        last = ctx.windows.last_landed()
+        if last is not None:
+            tell_landed(ctx, cluster.registry, last.hi)
+        plan = _propose(ctx, cluster, lo, last)
     incidents = _incidents(ctx, plan)
     seconds = time.monotonic() - began
     log.info("planned", state=plan.state, lo=str(plan.lo), hi=str(plan.hi), reason=plan.reason)
@@ -55,13 +60,13 @@ def run(ctx: StageContext, start_ts: int | None = None) -> StageResult:
 
 def _landed_again(ctx: StageContext, start_ts: int | None) -> StageResult | None:
     """A person asked for a range that is landed: derive it again, the target stays untouched (DESIGN 4, rebuild)."""
-    landed = ctx.windows.landed()
-    if start_ts is None or not landed or start_ts >= landed[-1][1]:
+    landed_ts, stop_ts = ctx.windows.landed_ts(), ctx.stop_ts
+    if start_ts is None or landed_ts is None or start_ts >= landed_ts:
         return None
-    if (start_ts, ctx.stop_ts) in landed and ctx.stop_ts is not None:
-        return StageResult("plan", "ready", start_ts, ctx.stop_ts, detail={"reason": "landed before, derived again"})
+    if stop_ts is not None and (start_ts, stop_ts) in ctx.windows.landed((start_ts, stop_ts)):
+        return StageResult("plan", "ready", start_ts, stop_ts, detail={"reason": "landed before, derived again"})
     raise CheckpointConflict(
-        f"start_ts {start_ts} lies below the landed ts {landed[-1][1]} and is no landed window with that stop_ts",
+        f"start_ts {start_ts} lies below the landed ts {landed_ts} and is no landed window with that stop_ts",
         hint="give the bounds of one landed window (see the DAG's page), or leave start_ts empty",
     )
 
@@ -101,19 +106,19 @@ def _first_start(ctx: StageContext, cluster: Cluster, start_ts: int | None) -> i
     return cluster.pd.tso() if initial < 0 else initial
 
 
-def _propose(ctx: StageContext, cluster: Cluster, lo: int) -> Plan:
-    tso = cluster.pd.tso()
-    members = gather(cluster.registry.pumps(), ctx.members.known(), lo, cluster.probe)
-    first = ctx.windows.landed_ts() is None
-    window = ctx.replication.window
-    return propose(
-        lo=lo,
-        tso=tso,
-        members=members,
-        stop_points=ctx.replication.stop_points(),
-        max_seconds=None if first else window.max_seconds,
-        stop_ts=ctx.stop_ts,
-    )
+def _propose(ctx: StageContext, cluster: Cluster, lo: int, last: WindowManifest | None) -> Plan:
+    known = Known(lo, ctx.members.known(), last)
+    return next_plan(ctx.replication, known, cluster.pd, cluster.registry, cluster.probe, stop_ts=ctx.stop_ts)
+
+
+def tell_landed(ctx: StageContext, registry: Registry, landed_ts: int) -> None:
+    """Publish `landed_ts` where the registry shows less: PD may have been away right behind the seal.
+
+    A closing pump waits for it and blocks every plan meanwhile, so that no landing would come to publish it.
+    """
+    shown = registry.drainer(ctx.drainer_id)
+    if shown is None or shown.status.max_commit_ts < landed_ts:
+        registry.publish_drainer(ctx.drainer_id, landed_ts)
 
 
 def blocked_since(events: Sequence[Mapping[str, Any]], lo: int) -> int | None:

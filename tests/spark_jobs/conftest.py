@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-import structlog
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+if TYPE_CHECKING:
+    from mirrored import Mirrored
+    from pyspark.sql import SparkSession
 
-@pytest.fixture(autouse=True)
-def _logs_of_each_test() -> Iterator[None]:
-    """The dispatcher sends logs to the stderr of its time, which pytest closes behind the test."""
-    yield
-    structlog.reset_defaults()
+
+@pytest.fixture(scope="session")
+def mirrored(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Mirrored:
+    """Three windows with DDL, merged and mirrored. Tests read it; who changes a lake takes a copy."""
+    from mirrored import Mirrored
+
+    return Mirrored(spark, tmp_path_factory.mktemp("lake"))

@@ -64,6 +64,20 @@ def shop() -> History:
     return h
 
 
+def pairs(h: History) -> None:
+    """One more window: a composite key with a binary column; its row moves twice, and another takes a key it left."""
+    w = h.workload
+    code = Col("code", t.VARCHAR, 16)
+    h.did(w.create_table("shop", "pair", [integer("n"), code, text("name")], ["n", "code"]))
+    h.did(w.begin().insert("shop", "pair", n=1, code="AB01", name="first").commit())
+    for n in (2, 3):
+        row = dict(w.rows["shop", "pair"][0])
+        h.did(w.begin().update("shop", "pair", row, n=str(n)).commit())
+    h.did(w.begin().insert("shop", "pair", n=1, code="AB01", name="second").commit())
+    h.did(w.begin().delete("shop", "pair", n="3", code="AB01", name="first").commit())
+    h.cut()
+
+
 def plain(rows: list[Row]) -> list[list[tuple[str, str | None]]]:
     """Rows in an order that does not depend on where they came from."""
     return sorted((sorted(row.items()) for row in rows), key=str)

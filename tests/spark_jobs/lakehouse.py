@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
+from support.jobhistory import in_version_order
 
 from binlake import tso
 from binlake.capture import Capture
@@ -15,7 +16,7 @@ from binlake.config import Replication
 from binlake.lake.schemas import SchemaHistory
 from binlake.lake.tables import BINLOG
 from binlake.lake.windowlog import WindowEvent
-from binlake.schema import DdlJob, SchemaState, ddl_kind, in_version_order
+from binlake.schema import DdlJob, SchemaState, ddl_kind
 from binlake.window.manifest import WindowManifest
 from binlake.wire import binlog_pb2 as pb
 from spark_jobs.context import Bounds, StageContext
@@ -86,7 +87,7 @@ class Lakehouse:
     def land_only(self, lo: int, hi: int) -> None:
         """The window (lo, hi], landed."""
         ctx, bounds = self.context(), Bounds(lo, hi)
-        ensure_tables(self.spark, ctx.paths, 30)
+        ensure_tables(lambda: self.spark, ctx.paths)
         binlogs = [b for b in self.source.binlogs if lo < b.commit_ts <= hi]
         frame = self.spark.createDataFrame([_row(b) for b in binlogs], BINLOG.schema())
         overwrite(frame, ctx.paths, BINLOG, f"commit_ts > {lo}", {"window": bounds.window})
@@ -99,15 +100,14 @@ class Lakehouse:
 
     def _history(self, ctx: StageContext, bounds: Bounds) -> int:
         history, changes = SchemaHistory(ctx.paths), self.source.changes()
-        base = None
         if not history.exists():
             past = {job.id: ts for ts, job in changes if ts <= bounds.lo}
             jobs = in_version_order(job for _, job in changes if job.id in past)
-            base = SchemaState().fold((past[job.id], job) for job in jobs)
+            history.begin(bounds.lo, SchemaState().fold((past[job.id], job) for job in jobs))
         inside = sorted(
             (c for c in changes if bounds.lo < c[0] <= bounds.hi), key=lambda c: (c[0], c[1].schema_version)
         )
-        history.append(bounds.lo, bounds.hi, base, inside)
+        history.append(bounds.hi, inside)
         return history.state_at(bounds.hi).version
 
 

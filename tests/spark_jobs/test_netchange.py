@@ -59,7 +59,7 @@ def _clash(rows: list[Any], before: Any, after: Any, identity: Identity) -> bool
 
 def _frame(spark: SparkSession, events: list[Event]) -> Any:
     rows = [
-        (e.commit_ts, e.start_ts, e.seq, date(2026, 1, 1), 1, "d", t, "d", t, 1, e.op, "-", e.before, e.after)
+        (e.commit_ts, e.start_ts, e.seq, date(2026, 1, 1), 1, "d", t, "d", t, 1, e.op, "-", None, e.before, e.after)
         for t, e in events
     ]
     return spark.createDataFrame(rows, MUTATION.schema())

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
+from support.mariadb import MariaDb, execute
 
 from binlake.config import Replication
 from binlake.errors import CheckpointConflict
@@ -43,3 +46,41 @@ def test_a_start_other_than_the_lakes_is_refused(tmp_path: Path) -> None:
         plan._start(ctx, None, 50)  # type: ignore[arg-type]
     for start_ts in (None, 40, plan.NOW):
         assert plan._start(ctx, None, start_ts) == 40  # type: ignore[arg-type]
+
+
+def first_start(folder: Path, tso: int, start_ts: int | None = None, **more: Any) -> int:
+    """Where a new replication starts, in a cluster 77 whose clock stands at `tso`; asked twice, it is the same."""
+    replication = Replication.model_validate({"name": "demo", "lake": {"path": str(folder)}, **more})
+    ctx = StageContext(replication, "test", lambda: pytest.fail("plan needs no Spark"))
+    cluster: Any = SimpleNamespace(cluster_id=77, pd=SimpleNamespace(tso=lambda: tso))
+    found = plan._start(ctx, cluster, start_ts)
+    cluster.pd.tso = lambda: pytest.fail("the start is remembered")
+    assert plan._start(ctx, cluster, None) == found
+    return found
+
+
+@pytest.mark.parametrize(
+    ("option", "asked", "lo"), [("5", None, 5), ("-1", None, 900), ("0", None, 0), ("5", 7, 7), ("5", plan.NOW, 900)]
+)
+def test_a_new_replication_starts_behind_initial_commit_ts(
+    tmp_path: Path, option: str, asked: int | None, lo: int
+) -> None:  # S0-62
+    assert first_start(tmp_path, 900, asked, **{"initial-commit-ts": option}) == lo
+
+
+@pytest.mark.mariadb
+def test_a_checkpoint_at_the_target_wins_and_the_option_is_told_to_be_ignored(
+    tmp_path: Path, empty_mariadb: MariaDb
+) -> None:  # S0-62 S0-63: the row is one that a real drainer left
+    execute(
+        empty_mariadb,
+        "CREATE DATABASE tidb_binlog",
+        "CREATE TABLE tidb_binlog.checkpoint (clusterID BIGINT UNSIGNED PRIMARY KEY, checkPoint MEDIUMTEXT)",
+        """INSERT INTO tidb_binlog.checkpoint VALUES (77, '{"consistent":true,"commitTS":8,"ts-map":{}}')""",
+    )
+    target = {"db-type": "mariadb", "host": empty_mariadb.host, "port": empty_mariadb.port}
+    with capture_logs() as logs:
+        assert first_start(tmp_path, 900, **{"initial-commit-ts": "5", "target": target}) == 8
+    assert {"event": "initial-commit-ts ignored", "checkpoint": "8", "log_level": "info"} in logs
+    with pytest.raises(CheckpointConflict, match="start_ts 5 is asked for, and the target's checkpoint is 8"):
+        first_start(tmp_path / "other", 900, 5, target=target)

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from support.mariadb import MariaDb, execute, rows
 
 from binlake.downstream import apply_window, checkpoint_ts
-from binlake.errors import CheckpointConflict, Drift, ImmutableWindow, Permanent
+from binlake.errors import CheckpointConflict, ConfigError, Drift, ImmutableWindow, Permanent
 from binlake.lake.windowlog import WindowEvent
 from spark_jobs.context import Bounds, StageContext, StageResult
 from spark_jobs.runner import run_stage
@@ -82,6 +82,29 @@ def test_the_target_equals_the_source_after_each_window_and_reruns_change_nothin
     assert sink.target() == sink.model(sink.windows[-1].hi)
 
 
+def test_parallel_and_auto_give_the_same_tables_and_say_what_they_did(
+    spark: SparkSession, mariadb: MariaDb, tmp_path: Path
+) -> None:
+    # S3-01, S4-37, S4-42: the first window in safe mode, the next ones not; a rerun derives the form that was sealed
+    options = {"mode": "parallel", "worker-count": 3, "txn-batch": 2, "safe-mode": "auto"}
+    sink = Sink(spark, tmp_path, mariadb, **options)
+    stop, bounds = sink.windows[0], Bounds(0, sink.windows[-1].hi)
+    sink.lakehouse.land(0, bounds.hi)
+    sink.lakehouse.config["window"] = {"stop-at": [str(stop.hi)]}
+    sink.ctx = sink.lakehouse.context()
+    first, second = sink.apply(bounds)[-1], sink.apply(bounds)[-1]
+    assert (first.hi, second.hi) == (stop.hi, bounds.hi)
+    assert set(first.detail["modes"]) == set(second.detail["modes"]) == {"parallel"}
+    assert sink.target() == sink.model(bounds.hi)
+    found = rows_of(sink.ctx.paths.table("statement"))
+    kinds = {window: {r["kind"] for r in found if r["window"] == window} for window in {r["window"] for r in found}}
+    assert "upsert" not in kinds[stop.window]
+    assert "upsert" in kinds[Bounds(stop.hi, bounds.hi).window]
+    before = _derived(sink)
+    convert.run(sink.ctx, stop)
+    assert _derived(sink) == before
+
+
 def _derived(sink: Sink) -> list[Any]:
     found = []
     for table in ("change", "statement"):
@@ -119,7 +142,7 @@ def test_windows_of_the_sink_end_at_stop_points(spark: SparkSession, mariadb: Ma
 
 
 def test_a_statement_changed_in_the_lake_is_not_executed(spark: SparkSession, mariadb: MariaDb, tmp_path: Path) -> None:
-    #
+    # S3-08, R-62
     sink = Sink(spark, tmp_path, mariadb)
     first = sink.windows[0]
     sink.lakehouse.land(first.lo, first.hi)
@@ -155,7 +178,7 @@ def test_a_window_without_a_manifest_is_not_applied(spark: SparkSession, mariadb
 def test_a_window_that_was_sealed_and_never_opened_pins_nothing(
     spark: SparkSession, mariadb: MariaDb, tmp_path: Path
 ) -> None:
-    # another target, or a restore to an earlier time, cuts it anew; what is derived replaces what was.
+    # another target, or a restore to an earlier time, cuts it anew; what is derived replaces what was. S4-46 U-15
     sink = Sink(spark, tmp_path, mariadb)
     first, second = sink.windows[:2]
     for bounds in (first, second):
@@ -171,6 +194,34 @@ def test_a_window_that_was_sealed_and_never_opened_pins_nothing(
     assert [r.rows for r in sink.derive(first)] == [0, 0]
     assert _rows_of(sink, "change", first) == []
     assert {row["phase"] for row in _rows_of(sink, "statement", first)} == {0}
+
+    created = _rows_of(sink, "ddl", first)[-1]
+    _inject(sink, created["commit_ts"])
+    _replace(sink, created["commit_ts"])
+    merged = merge.run(sink.ctx, first).detail
+    assert (merged["ddl_replaced"], merged["ddl_injected"]) == 2 * ([str(created["commit_ts"])],)
+    assert ["shop", "own"] in [list(name) for name in sink.derive(first)[0].detail["changed"]]
+    before, own = (row for row in _rows_of(sink, "statement", first) if row["kind"] in ("replaced", "injected"))
+    assert (before["kind"], before["sql"]) == ("injected", ["USE `shop`", "DROP TABLE IF EXISTS shop.mine"])
+    assert (own["kind"], own["sql"]) == ("replaced", ["USE `shop`", "CREATE TABLE own (id INT)"])
+    put, now = _rows_of(sink, "ddl", first)[-2:]
+    assert (put["decision"], put["query"], put["tables"]) == ("injected", "", ["shop.mine"])
+    assert (now["decision"], now["query"], now["after"]) == ("replaced", created["query"], created["after"])
+    _replace(sink, created["commit_ts"] + 1)
+    with pytest.raises(ConfigError, match="at which no DDL would run"):
+        merge.run(sink.ctx, first)
+
+
+def _replace(sink: Sink, commit_ts: int) -> None:
+    sql = "CREATE TABLE own (id INT)"
+    sink.lakehouse.config["ddl-replacement"] = [{"commit-ts": str(commit_ts), "sql": sql}]
+    sink.ctx = sink.lakehouse.context()
+
+
+def _inject(sink: Sink, commit_ts: int) -> None:
+    sql = "DROP TABLE IF EXISTS shop.mine"
+    sink.lakehouse.config["ddl-injection"] = [{"commit-ts": str(commit_ts), "sql": sql, "db": "shop"}]
+    sink.ctx = sink.lakehouse.context()
 
 
 def _rows_of(sink: Sink, table: str, bounds: Bounds) -> list[dict[str, Any]]:
@@ -206,6 +257,26 @@ def test_a_window_that_the_target_holds_open_is_kept_as_it_was_sealed(
     sink.ctx.windows.record(WindowEvent("convert", first.lo, first.hi, "done", sink="sql", manifest=other.to_json()))
     assert [(r.lo, r.hi) for r in sink.derive(second)] == [(0, first.hi)] * 2
     assert _versions(sink) == before
+
+    created = _rows_of(sink, "ddl", first)[-1]
+    _replace(sink, created["commit_ts"])
+    merge.run(sink.ctx, first)
+    with pytest.raises(CheckpointConflict, match=rf"another statement for a DDL.*commit_ts={created['commit_ts']}"):
+        sink.derive(second)
+    assert _versions(sink) == before
+    del sink.lakehouse.config["ddl-replacement"]
+    # The target's statements stay, and rows would be cut elsewhere.
+    _inject(sink, created["commit_ts"] + 1)
+    merge.run(sink.ctx, second)
+    assert [event["state"] for event in sink.ctx.windows.events(stage="injection")] == ["late"]
+    merge.run(sink.ctx, first)
+    with pytest.raises(CheckpointConflict, match="other segments"):
+        sink.derive(second)
+    with pytest.raises(CheckpointConflict, match="other segments"):
+        finalize.run(sink.ctx, first)
+    del sink.lakehouse.config["ddl-injection"]
+    sink.ctx = sink.lakehouse.context()
+    merge.run(sink.ctx, first)
 
     path = sink.ctx.paths.table("statement")
     spark.sql(f"DELETE FROM delta.`{path}` WHERE phase = 2")

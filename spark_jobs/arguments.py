@@ -1,0 +1,25 @@
+"""What the commands of this room are asked alike; free of Spark, which some of them do without."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+
+def add_job(parser: argparse.ArgumentParser) -> None:
+    """Declare `--replication`, `--run-id` and `--result`."""
+    parser.add_argument("--replication", required=True, metavar="FILE", help="the replication's TOML")
+    parser.add_argument("--run-id", default="", help="name of this run in the table `window`")
+    parser.add_argument("--result", type=Path, metavar="FILE", help="write the outcome there as JSON")
+
+
+def add_output(parser: argparse.ArgumentParser) -> None:
+    """Declare `--output`, text or json."""
+    parser.add_argument("--output", choices=("text", "json"), default="text")
+
+
+def add_where(parser: argparse.ArgumentParser, *, master: str | None = None) -> None:
+    """Declare `--remote` and `--master`, one of the two, for `session_factory`; `master` is the default."""
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("--remote", help="Spark Connect server, sc://host:port")
+    where.add_argument("--master", default=master, help="Spark master of a session in this process, such as local[2]")

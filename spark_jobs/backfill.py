@@ -1,0 +1,141 @@
+"""`binlake backfill`: a range of commit_ts that has passed is rebuilt, repaired, replayed elsewhere, or rolled back.
+
+Exit status 0 done, 4 rebuilt and not what was there, 1 an error, which says whether to try again. One backfill of a
+lake runs at a time; beside it the schedule goes on, kept apart by the locks of the lake and the lease of the target.
+"""
+
+from __future__ import annotations
+
+import argparse
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+from binlake.backfill.progress import BackfillProgress
+from binlake.backfill.repair import held, repair_range
+from binlake.backfill.rollback import Rollback
+from binlake.backfill.undoing import rollback_file, rollback_source, rollback_target
+from binlake.config import Replication, load_replication
+from binlake.errors import ConfigError
+from binlake.lake.lock import lake_lock
+from binlake.lake.paths import LakePaths
+from binlake.lake.windowlog import WindowLog
+from spark_jobs.arguments import add_job, add_output, add_where
+from spark_jobs.audit import moment
+from spark_jobs.main import context_of
+from spark_jobs.outcomes import DIFFERENT, show_results, tell
+from spark_jobs.rebuild import rebuild, replay
+from spark_jobs.results import StageResult
+from spark_jobs.verify import record
+
+
+class BackfillCommand:
+    """Rebuild, repair, replay or roll back a range."""
+
+    help = "a range of commit_ts that has passed: rebuild, repair, replay elsewhere, or roll back"
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """The four meanings and the range."""
+        actions = parser.add_subparsers(dest="action", required=True)
+        rebuild_ = actions.add_parser("rebuild", help="derive its windows again and compare; the target is untouched")
+        rebuild_.add_argument("--through", choices=("merge", "convert"), default="merge", help="the last stage")
+        repair_ = actions.add_parser("repair", help="bring every key it touched to its state at the checkpoint")
+        replay_ = actions.add_parser("replay", help="apply it to another target, up to exactly --to")
+        replay_.add_argument("--into", required=True, metavar="FILE", help="TOML whose [target] takes it")
+        rollback_ = actions.add_parser("rollback", help="a new change that undoes it")
+        rollback_.add_argument("--write-to", choices=("source", "target", "file"), required=True)
+        rollback_.add_argument("--file", type=Path, help="with --write-to file: where")
+        rollback_.add_argument("--force", action="store_true", help="later changes of the same keys are lost")
+        for each in (rebuild_, repair_, replay_, rollback_):
+            add_job(each)
+            add_output(each)
+            _add_range(each, required=each is not replay_, single=each in (repair_, rollback_))
+        for each in (repair_, rollback_):
+            each.add_argument("--wait", type=float, default=60.0, metavar="SECONDS", help="while somebody applies")
+        for each in (rebuild_, replay_):
+            add_where(each, master="local[*]")
+
+    def run(self, args: argparse.Namespace) -> int:
+        """Do it and print what was done."""
+        replication = load_replication(args.replication)
+        _require_range(args)
+        act: Callable[[], list[StageResult]] = {
+            "rebuild": lambda: _rebuild(replication, args),
+            "repair": lambda: [_repair(replication, args)],
+            "replay": lambda: _replay(replication, args),
+            "rollback": lambda: [_rollback(replication, args)],
+        }[args.action]
+        results = tell(args, lambda: _alone(replication, act))
+        show_results(args, results)
+        return DIFFERENT if any(result.state == "changed" for result in results) else 0
+
+
+def _add_range(parser: argparse.ArgumentParser, *, required: bool, single: bool) -> None:
+    for name, text in (("from", "the commit_ts it starts behind"), ("to", "its last commit_ts")):
+        both = parser.add_mutually_exclusive_group(required=required if name == "from" else not single)
+        both.add_argument(f"--{name}", type=moment, dest=f"{name}_ts", metavar="TS", help=text)
+        both.add_argument(f"--{name}-time", type=moment, dest=f"{name}_ts", metavar="TIME", help="the same as a time")
+        if single and name == "from":
+            both.add_argument("--commit-ts", type=moment, metavar="TS", help="one transaction, in place of a range")
+
+
+def _require_range(args: argparse.Namespace) -> None:
+    """One transaction is the range (commit_ts - 1, commit_ts]. Raises ConfigError."""
+    one = getattr(args, "commit_ts", None)
+    if (one is None) == (args.to_ts is None):
+        raise ConfigError("where the range ends is not said, or twice", hint="--from and --to, or --commit-ts alone")
+    if one is not None:
+        args.from_ts, args.to_ts = one - 1, one
+
+
+def _alone(replication: Replication, act: Callable[[], list[StageResult]]) -> list[StageResult]:
+    with lake_lock(LakePaths.of(replication), "backfill", wait_s=0):
+        return act()
+
+
+def _progress(replication: Replication, args: argparse.Namespace) -> BackfillProgress:
+    name = args.run_id or f"{args.action}-{args.from_ts}-{args.to_ts}"
+    return BackfillProgress(WindowLog(LakePaths.of(replication)), name, args.from_ts, args.to_ts)
+
+
+def _rebuild(replication: Replication, args: argparse.Namespace) -> list[StageResult]:
+    ctx = context_of(replication, "rebuild", args, args.run_id)
+    return rebuild(ctx, _progress(replication, args), through=args.through)
+
+
+def _repair(replication: Replication, args: argparse.Namespace) -> StageResult:
+    progress = _progress(replication, args)
+    done = repair_range(replication, progress, wait_s=args.wait)
+    detail = {"mode": "repair", "keys": done.keys, "different": done.different}
+    detail |= {"rows": done.rows, "gone": done.gone, "unknown": done.unknown}
+    detail["checkpoint"] = str(done.commit_ts)
+    progress.finish(detail)
+    return StageResult("backfill", "done", args.from_ts, args.to_ts, done.rows, detail=detail)
+
+
+def _replay(replication: Replication, args: argparse.Namespace) -> list[StageResult]:
+    # Only where to: what to apply is in the lake of this replication, under its name.
+    into = replication.model_copy(update={"target": load_replication(args.into).target})
+    return replay(replication, context_of(into, "replay", args, args.run_id), args.from_ts, args.to_ts)
+
+
+def _rollback(replication: Replication, args: argparse.Namespace) -> StageResult:
+    plan, rows = _rolled_back(replication, args)
+    run_id = args.run_id or f"rollback-{uuid.uuid4().hex[:12]}"
+    state = "written" if args.write_to == "file" else "done"
+    detail = {"keys": plan.keys, "write_to": args.write_to, "forced": args.force, "later": len(plan.later)}
+    result = StageResult("rollback", state, plan.lo, plan.hi, rows, detail=detail)
+    record(replication, result, run_id)
+    return result
+
+
+def _rolled_back(replication: Replication, args: argparse.Namespace) -> tuple[Rollback, int]:
+    if args.write_to == "source":
+        return rollback_source(replication, args.from_ts, args.to_ts, force=args.force)
+    with held(replication, args.wait) as target:
+        if args.write_to == "target":
+            return rollback_target(replication, args.from_ts, args.to_ts, target, force=args.force)
+        if args.file is None:
+            raise ConfigError("where to write it is not said", hint="give --file FILE")
+        ts = target.checkpoint().commit_ts
+        return rollback_file(replication, args.from_ts, args.to_ts, args.file, ts, force=args.force)

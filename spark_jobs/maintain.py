@@ -1,0 +1,224 @@
+"""`binlake maintain`: join small files, lay history out for audits, drop what nobody needs; safe beside windows.
+
+It never removes a row of `binlog`, `mutation` or `ddl`, a manifest, or what a window needs that its sink has not
+passed. Replaced files stay as long as their table says, so time travel and readers at work keep theirs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from datetime import date
+
+import pyarrow as pa
+import structlog
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+from rich.console import Console
+from rich.table import Table
+
+from binlake import tso
+from binlake.config import load_replication
+from binlake.lake.lock import lake_lock
+from binlake.lake.members import MemberTable
+from binlake.lake.paths import LakePaths
+from binlake.lake.schemas import SchemaHistory
+from binlake.lake.tables import BINLOG, CHANGE, DDL, MUTATION, STATEMENT, WORKING_DAYS, LakeTable
+from binlake.mirror import MirrorVersions
+from binlake.mirror.replica import Replica
+from spark_jobs.arguments import add_output, add_where
+from spark_jobs.context import Bounds, StageContext
+from spark_jobs.main import context_of
+from spark_jobs.pinned import target_position
+
+log = structlog.get_logger(__name__)
+
+FILE_BYTES = 32 << 20
+"""Size of the files that a closed day is laid out in: a question for one commit_ts reads one."""
+OPEN_FILES = 256
+"""Files of the day that is still written, above which the small ones are joined as they are."""
+_LOCKS = {"binlog": "landing", "mutation": "merge", "ddl": "merge", "change": "sql", "statement": "sql"}
+_DAY_MS = 86_400_000
+
+
+@dataclass(frozen=True)
+class Maintained:
+    """What was done to a table: `joined` files into fewer, `dropped` files, `windows` whose rows were let go."""
+
+    table: str
+    joined: int = 0
+    dropped: int = 0
+    windows: int = 0
+    seconds: float = 0.0
+
+
+class MaintainCommand:
+    """Run the lake's upkeep once."""
+
+    help = "join small files, lay history out for audits, drop what nobody needs"
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """The replication, and where Spark runs."""
+        parser.add_argument("--replication", required=True, metavar="FILE", help="the replication's TOML")
+        add_where(parser, master="local[*]")
+        add_output(parser)
+
+    def run(self, args: argparse.Namespace) -> int:
+        """Do it and print what was done."""
+        replication = load_replication(args.replication)
+        done = maintain(context_of(replication, "maintain", args, "maintain"))
+        if args.output == "json":
+            print(json.dumps([asdict(one) for one in done]))
+            return 0
+        table = Table("table", "files joined", "files dropped", "windows let go", "seconds")
+        for one in done:
+            table.add_row(one.table, str(one.joined), str(one.dropped), str(one.windows), f"{one.seconds:.1f}")
+        Console().print(table)
+        return 0
+
+
+def maintain(ctx: StageContext) -> list[Maintained]:
+    """Everything below, table by table. Raises LeaseHeld when a stage holds a table for too long, TargetUnavailable."""
+    landed = ctx.windows.landed_range()
+    if landed is None:
+        return []
+    steps: list[tuple[str, Callable[[], Maintained]]] = [
+        ("window", lambda: _counts("window", ctx.windows.tidy())),
+        ("pump_member", lambda: _counts("pump_member", MemberTable(ctx.paths).tidy())),
+        ("schema_change", lambda: _counts("schema_change", SchemaHistory(ctx.paths).tidy())),
+        ("mirror_version", lambda: _counts("mirror_version", MirrorVersions(ctx.paths).tidy())),
+        *((table.name, lambda t=table: _working(ctx, t, Bounds(*landed))) for table in (CHANGE, STATEMENT)),  # type: ignore[misc]
+        *((table.name, lambda t=table: _history(ctx, t, landed[1])) for table in (BINLOG, MUTATION, DDL)),  # type: ignore[misc]
+        ("mirror", lambda: _mirrors(ctx)),
+    ]
+    return [_timed(name, step) for name, step in steps]
+
+
+def _timed(name: str, step: Callable[[], Maintained]) -> Maintained:
+    began = time.monotonic()
+    found = step()
+    done = Maintained(found.table, found.joined, found.dropped, found.windows, time.monotonic() - began)
+    log.info("maintained", **asdict(done) | {"table": name})
+    return done
+
+
+def _counts(table: str, counts: dict[str, int]) -> Maintained:
+    return Maintained(table, counts["joined"], counts["dropped"])
+
+
+# History: binlog, mutation, ddl.
+
+
+def _history(ctx: StageContext, table: LakeTable, landed_ts: int) -> Maintained:
+    """Days behind the landed ts are laid out; each day under the lock of its own, so that windows wait for one only."""
+    today = tso.to_datetime(landed_ts).date()
+    joined = 0
+    for part in days(ctx.paths.table(table.name)):
+        closed = part.day is not None and part.day < today
+        if part.files > (math.ceil(part.bytes / FILE_BYTES) + 1 if closed else OPEN_FILES):
+            with lake_lock(ctx.paths, _LOCKS[table.name]):
+                joined += lay_out(ctx.spark, ctx.paths, table, part) if closed else _join(ctx, table, part)
+    return Maintained(table.name, joined, _vacuum(ctx, table))
+
+
+@dataclass(frozen=True)
+class DayOfFiles:
+    """A partition by commit_date (None: the table has none): how many files and bytes are in use."""
+
+    day: date | None
+    files: int
+    bytes: int
+
+
+def days(path: str) -> list[DayOfFiles]:
+    """The partitions of the Delta table at `path`, the oldest first."""
+    adds = pa.table(DeltaTable(path).get_add_actions(flatten=True))
+    dated = "partition.commit_date" in adds.column_names
+    keys = adds.column("partition.commit_date").to_pylist() if dated else [None] * adds.num_rows
+    found: dict[date | None, list[int]] = {}
+    for key, size in zip(keys, adds.column("size_bytes").to_pylist(), strict=True):
+        found.setdefault(key, []).append(size)
+    return [DayOfFiles(key, len(found[key]), sum(found[key])) for key in sorted(found, key=str)]
+
+
+def lay_out(spark: SparkSession, paths: LakePaths, table: LakeTable, part: DayOfFiles) -> int:
+    """Write a day anew: each file one stretch of commit_ts, inside it in the order of `clustered_by`; files replaced.
+
+    The same rows in one commit that changes no data. Caller holds the table's lock. OPTIMIZE would join files by their
+    size, and its Z-order mixes commit_ts and keys at the grain of files.
+    """
+    path, here = paths.table(table.name), f"commit_date = '{part.day}'"
+    rows = spark.read.format("delta").load(path).where(here)
+    rows = rows.repartitionByRange(math.ceil(part.bytes / FILE_BYTES), "commit_ts")
+    writer = rows.sortWithinPartitions(*table.clustered_by).write.format("delta").mode("overwrite")
+    writer = writer.option("replaceWhere", here).option("dataChange", "false")
+    note = json.dumps({"stage": "maintain", "commit_date": str(part.day)})
+    writer.option("userMetadata", note).save(path)
+    return part.files
+
+
+def _join(ctx: StageContext, table: LakeTable, part: DayOfFiles) -> int:
+    """Join the small files of a day that is still written, or of a table without days."""
+    where = f" WHERE commit_date = '{part.day}'" if part.day is not None else ""
+    metrics = ctx.spark.sql(f"OPTIMIZE delta.`{ctx.paths.table(table.name)}`{where}").collect()[0]["metrics"]
+    return int(metrics["numFilesRemoved"])
+
+
+def _vacuum(ctx: StageContext, table: LakeTable) -> int:
+    """Files that left the table longer ago than it keeps; those of an unfinished write are younger."""
+    path = ctx.paths.table(table.name)
+    # Its own two commits would be the only ones without the table's lock: Spark's log store on a disk looks for the
+    # next version and then renames, so that one of them could take the place of a window's commit.
+    ctx.spark.conf.set("spark.databricks.delta.vacuum.logging.enabled", "false")
+    before = ctx.spark.sql(f"VACUUM delta.`{path}` DRY RUN").count()
+    if before:
+        ctx.spark.sql(f"VACUUM delta.`{path}`")
+    return before
+
+
+# Working tables: change, statement.
+
+
+def _working(ctx: StageContext, table: LakeTable, landed: Bounds) -> Maintained:
+    with lake_lock(ctx.paths, _LOCKS[table.name]):
+        gone = passed_windows(ctx, table, landed)
+        for start in range(0, len(gone), 500):
+            names = ", ".join(f"'{name}'" for name in gone[start : start + 500])
+            ctx.spark.sql(f"DELETE FROM delta.`{ctx.paths.table(table.name)}` WHERE window IN ({names})")
+    return Maintained(table.name, 0, _vacuum(ctx, table), len(gone))
+
+
+def passed_windows(ctx: StageContext, table: LakeTable, landed: Bounds) -> list[str]:
+    """Windows in `table` that the SQL target has passed, WORKING_DAYS behind the landed ts; derived again at need."""
+    if ctx.replication.target is None:
+        return []
+    position = target_position(ctx, landed)
+    if position.commit_ts is None:
+        return []
+    opened = position.window[0] if position.window else position.commit_ts
+    old = tso.compose(max(tso.physical(landed.hi) - WORKING_DAYS * _DAY_MS, 0))
+    end = min(position.commit_ts, opened, old)
+    adds = pa.table(DeltaTable(ctx.paths.table(table.name)).get_add_actions(flatten=True))
+    found = set(adds.column("partition.window").to_pylist()) if adds.num_rows else set()
+    return sorted(name for name in found if int(name.partition("-")[2]) <= end)
+
+
+# Mirrors.
+
+
+def _mirrors(ctx: StageContext) -> Maintained:
+    joined = dropped = 0
+    versions = MirrorVersions(ctx.paths)
+    for (db, name), version in sorted(versions.latest().items()):
+        with lake_lock(ctx.paths, "mirror"):
+            replica = Replica(ctx.paths.mirror(db, name), ctx.replication.lake.retention_days)
+            counts = replica.upkeep(join=not version.dropped)
+            if counts["joined"] and replica.position() == version.hi:
+                # The same state in fewer files: what it was read from before goes one day.
+                versions.record([replace(version, delta_version=replica.version)])
+            joined, dropped = joined + counts["joined"], dropped + counts["dropped"]
+    return Maintained("mirror", joined, dropped)

@@ -1,0 +1,50 @@
+"""How a command tells its outcome: as text or JSON, and to `--result`; free of Spark, which some do without."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+from binlake.errors import BinlakeError
+from spark_jobs.results import StageResult, outcome_of, outcome_of_error, write_outcome
+
+PARTIAL = 3
+"""Exit status where all that could be compared is equal, and something could not."""
+DIFFERENT = 4
+"""Exit status where what was compared is not equal."""
+
+
+def tell(args: argparse.Namespace, act: Callable[[], Sequence[StageResult]]) -> list[StageResult]:
+    """Do `act` and write what it gives, or its error, to `--result`. Raises what `act` raises."""
+    try:
+        results = list(act())
+    except BinlakeError as error:
+        write_outcome(outcome_of_error(error), args.result)
+        raise
+    write_outcome(outcome_of(results), args.result)
+    return results
+
+
+def show(results: Sequence[StageResult], output: str) -> None:
+    """Print stage results as a table or as JSON (commit_ts as strings)."""
+    if output == "json":
+        print(json.dumps([result.to_dict() for result in results]))
+        return
+    table = Table("stage", "state", "lo", "hi", "rows", "seconds", "")
+    for result in results:
+        note = result.blocked_by or str(result.detail.get("reason", ""))
+        table.add_row(result.stage, result.state, str(result.lo), str(result.hi), f"{result.rows:,}",
+                      f"{result.seconds:.2f}", note)  # fmt: skip
+    Console().print(table)
+
+
+def show_results(args: argparse.Namespace, results: list[StageResult], lines: Sequence[str] = ()) -> None:
+    """Print the results; in text `lines` behind them."""
+    show(results, args.output)
+    if args.output == "text":
+        for line in lines:
+            print(line)

@@ -1,0 +1,113 @@
+"""`binlake preflight`: compares every replicated table with the target's before anything is written; reads only.
+
+Exit status 0 when all can be written, 1 when a table is refused or missing. The definitions are the lake's at the
+target's checkpoint; before the first landing they are the source's own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from collections import Counter
+from contextlib import closing
+
+import structlog
+from rich.console import Console
+from rich.table import Table
+
+from binlake.config import load_replication
+from binlake.config.model import Replication, Target
+from binlake.ddl import bytewise_table
+from binlake.downstream import Session, checkpoint_ts
+from binlake.downstream.preflight import TableReport, preflight, require_fit
+from binlake.filter import Rules
+from binlake.lake.paths import LakePaths
+from binlake.lake.schemas import SchemaHistory
+from binlake.lake.windowlog import WindowLog
+from binlake.schema import SchemaState, TableDef
+from binlake.window.targets import Naming, TargetTables
+from spark_jobs.arguments import add_output
+from spark_jobs.cluster import open_cluster
+from spark_jobs.context import Bounds, StageContext
+
+log = structlog.get_logger(__name__)
+
+
+class PreflightCommand:
+    """Compare the source's tables with the target's."""
+
+    name = "preflight"
+    help = "compare the replicated tables with the target's; nothing is written"
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """The replication's file, the form of the answer."""
+        parser.add_argument("--replication", required=True, metavar="FILE", help="the replication's TOML")
+        add_output(parser)
+
+    def run(self, args: argparse.Namespace) -> int:
+        """Print the reports."""
+        replication = load_replication(args.replication)
+        target = replication.sql_target()
+        reports = reports_of(target, tables_of(replication, _schema(replication)))
+        if args.output == "json":
+            print(json.dumps([report.to_dict() for report in reports]))
+        else:
+            _show(reports)
+        return 1 if any(report.verdict in ("refused", "missing") for report in reports) else 0
+
+
+def check_before_first(ctx: StageContext, target: Target, bounds: Bounds) -> None:
+    """Before a replication's first window all its tables are looked at, not only those that get rows. Raises Drift."""
+    reports = reports_of(target, tables_of(ctx.replication, SchemaHistory(ctx.paths).state_at(bounds.lo)))
+    for report in reports:
+        for warning in report.warnings:
+            log.warning("preflight", table=f"{report.db}.{report.table}", warning=warning)
+    require_fit(reports, {"window": bounds.window})
+
+
+def tables_of(replication: Replication, state: SchemaState) -> list[TableDef]:
+    """The replicated tables of `state` as the target must have them, by name."""
+    tables = TargetTables(state, Naming(Rules.of(replication))).tables()
+    target = replication.target
+    if target is not None and not replication.source.new_collation:
+        tables = [bytewise_table(table, target.db_type) for table in tables]
+    return sorted(tables, key=lambda table: (table.db, table.name))
+
+
+def reports_of(target: Target, tables: list[TableDef]) -> list[TableReport]:
+    """What the target says to `tables`."""
+    with closing(Session(target)) as session:
+        return preflight(session, target, tables)
+
+
+def _schema(replication: Replication) -> SchemaState:
+    history = SchemaHistory(LakePaths.of(replication))
+    landed = WindowLog(LakePaths.of(replication)).landed_range()
+    if landed is None:
+        return _sources_own(replication)
+    checkpoint = checkpoint_ts(replication, replication.source.expected_cluster)
+    return history.state_at(landed[0] if checkpoint is None else min(max(checkpoint, landed[0]), landed[1]))
+
+
+def _sources_own(replication: Replication) -> SchemaState:
+    """The schema where the replication will start, asked of the source."""
+    with open_cluster(replication) as cluster, tempfile.TemporaryDirectory(prefix="binlake-preflight-") as folder:
+        initial = int(replication.initial_commit_ts)
+        start = checkpoint_ts(replication, cluster.cluster_id) or (initial if initial >= 0 else cluster.pd.tso())
+        return SchemaHistory(LakePaths(folder)).bootstrap(start, cluster.source.ddl_jobs(0))
+
+
+def _show(reports: list[TableReport]) -> None:
+    console, table = Console(), Table("table", "", "what differs, what to do")
+    for report in reports:
+        lines = [*report.differences, *(text for text in report.refusals if text not in report.differences)]
+        lines += [f"kept: {', '.join(report.own)}"] if report.own else []
+        lines += [f"left out: {', '.join(report.left_out)}"] if report.left_out else []
+        lines += [f"-> {way}" for way in report.ways] + [f"warning: {text}" for text in report.warnings]
+        if report.verdict != "alike" or report.warnings:
+            table.add_row(f"{report.db}.{report.table}", report.verdict, "\n".join(lines))
+    if table.row_count:
+        console.print(table)
+    counts = Counter(report.verdict for report in reports)
+    console.print(", ".join(f"{number} {verdict}" for verdict, number in sorted(counts.items())) or "no table")

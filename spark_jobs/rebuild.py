@@ -1,0 +1,158 @@
+"""Windows that have passed, derived again, or applied to another target: the stages of the pipeline with old bounds.
+
+Deriving is a pure function of what landed (DESIGN 2), so a rebuild gives what was there unless rules, a mended row or
+another version of Binlake say otherwise; which it was is told by digests.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+import structlog
+from deltalake import DeltaTable
+from pyspark.sql import functions as F
+
+from binlake.backfill.progress import BackfillProgress
+from binlake.config import Replication
+from binlake.config.model import Target
+from binlake.errors import CheckpointConflict, ConfigError
+from binlake.lake.tables import CHANGE, DDL, MUTATION, STATEMENT, LakeTable
+from binlake.pipeline import STOPPED
+from spark_jobs.context import StageContext
+from spark_jobs.lake import read
+from spark_jobs.pinned import digest_of, target_position
+from spark_jobs.restore import SINK_STAGES, restore
+from spark_jobs.results import Bounds, StageResult
+from spark_jobs.runner import run_stage
+
+log = structlog.get_logger(__name__)
+
+
+def rebuild(ctx: StageContext, progress: BackfillProgress, *, through: str) -> list[StageResult]:
+    """Derive the windows of the range again, whole windows each; the target is only read.
+
+    A result's state is `same` or `changed`; its detail has the Delta versions from before.
+    """
+    results = []
+    for cut in progress.left():
+        began = time.monotonic()
+        window = Bounds(*ctx.windows.landed(cut)[0])
+        result = _compared(ctx, window, (MUTATION, DDL), lambda window=window: [run_stage("merge", ctx, window)])  # type: ignore[misc]
+        if through == "convert":
+            result = _with_sink(ctx, window, result)
+        result = replace(result, seconds=time.monotonic() - began)
+        progress.done(cut, result.rows, result.seconds, {**result.detail, "state": result.state})
+        results.append(result)
+    progress.finish({"windows": len(results)})
+    return results
+
+
+def _with_sink(ctx: StageContext, window: Bounds, merged: StageResult) -> StageResult:
+    """The rows of the SQL sink's window that covers this one; none where it was never sealed."""
+    sealed = ctx.windows.sealed_windows(window.hi)
+    if not sealed:
+        return merged
+    found = _compared(ctx, Bounds(*sealed[0]), (CHANGE, STATEMENT), lambda: _sink_rows(ctx, window))
+    state = "changed" if "changed" in (merged.state, found.state) else "same"
+    return replace(merged, state=state, detail={**merged.detail, **found.detail})
+
+
+def _sink_rows(ctx: StageContext, window: Bounds) -> list[StageResult]:
+    compacted = run_stage("compact", ctx, window)
+    if compacted.state in STOPPED:
+        return [compacted]
+    return [compacted, run_stage("convert", ctx, Bounds(compacted.lo, compacted.hi))]
+
+
+def _compared(
+    ctx: StageContext, bounds: Bounds, tables: tuple[LakeTable, ...], derive: Callable[[], list[StageResult]]
+) -> StageResult:
+    versions = {table.name: DeltaTable(ctx.paths.table(table.name)).version() for table in tables}
+    before = [_digest(ctx, table, bounds) for table in tables]
+    rows = derive()[0].rows
+    after = [_digest(ctx, table, bounds) for table in tables]
+    changed = [table.name for table, old, new in zip(tables, before, after, strict=True) if old != new]
+    if changed:
+        log.warning("a rebuilt window is not what it was", window=bounds.window, tables=changed, versions=versions)
+    counts = {table.name: [old[1], new[1]] for table, old, new in zip(tables, before, after, strict=True)}
+    detail = {"changed": changed, "rows_before_and_after": counts, "versions_before": versions}
+    return StageResult("rebuild", "changed" if changed else "same", bounds.lo, bounds.hi, rows, detail=detail)
+
+
+def _digest(ctx: StageContext, table: LakeTable, bounds: Bounds) -> tuple[str, int]:
+    rows = read(ctx.spark, ctx.paths, table)
+    if table is MUTATION:
+        rows = rows.where((F.col("commit_ts") > bounds.lo) & (F.col("commit_ts") <= bounds.hi))
+    else:
+        rows = rows.where(F.col("window") == bounds.window)
+    return digest_of(rows, table.column_names())
+
+
+def replay(live: Replication, ctx: StageContext, from_ts: int | None, to: int) -> list[StageResult]:
+    """Apply what the lake holds up to exactly `to` to the target of `ctx`, which is not that of `live`.
+
+    Raises ConfigError (the live target, a `to` that has not landed), CheckpointConflict (the target does not stand at
+    `from_ts`, or is another replication's), what the stages raise.
+    """
+    _require_other(live, ctx)
+    landed = ctx.windows.landed_range()
+    if landed is None or not landed[0] < to <= landed[1]:
+        raise ConfigError(
+            "the end of the range has not landed",
+            where={"to": to, "landed": f"{landed[0]}-{landed[1]}" if landed else "nothing"},
+            hint="wait until the window that holds it has landed",
+        )
+    if from_ts is not None:
+        _require_at(ctx, from_ts, Bounds(*landed))
+    whole = [window for window in ctx.windows.landed() if window[1] <= to]
+    results = restore(ctx, whole[-1][1]) if whole else []
+    if whole and whole[-1][1] == to:
+        return results
+    window = next(Bounds(*window) for window in ctx.windows.landed() if window[0] < to < window[1])
+    return results + _up_to(ctx, window, to)
+
+
+def _up_to(ctx: StageContext, window: Bounds, to: int) -> list[StageResult]:
+    """The part of `window` up to `to`, as a stop point of the configuration cuts it."""
+    stops = replace_stops(ctx.replication, to)
+    cut = replace(ctx, replication=stops)
+    results: list[StageResult] = []
+    bounds = window
+    for stage in SINK_STAGES:
+        results.append(run_stage(stage, cut, bounds))
+        bounds = Bounds(results[-1].lo, results[-1].hi)
+        if bounds.hi > to:
+            raise CheckpointConflict(
+                f"the target is past {to} already", where={"window": bounds.window}, hint="take a fresh target"
+            )
+    return results
+
+
+def replace_stops(replication: Replication, to: int) -> Replication:
+    """The replication with `to` as its only stop point."""
+    window = replication.window.model_copy(update={"stop_at": (str(to),)})
+    return replication.model_copy(update={"window": window})
+
+
+def _require_other(live: Replication, ctx: StageContext) -> None:
+    into = ctx.replication
+    if into.target is None or (live.target is not None and _place(live.target) == _place(into.target)):
+        raise ConfigError(
+            "a replay needs a target of its own",
+            hint="the live target is brought to its checkpoint by `backfill repair`",
+        )
+
+
+def _place(target: Target) -> tuple[str, int, str]:
+    return target.host, target.port, target.checkpoint_schema
+
+
+def _require_at(ctx: StageContext, from_ts: int, landed: Bounds) -> None:
+    position = target_position(ctx, landed)
+    stands = landed.lo if position.commit_ts is None else position.commit_ts
+    if stands != from_ts:
+        raise CheckpointConflict(
+            f"the target stands at {stands}", where={"from": from_ts}, hint="leave --from out to go on from there"
+        )

@@ -1,0 +1,191 @@
+"""`binlake recover`: the source is gone and the target was left half-way; its window is finished, then all ends.
+
+Everything comes from the lake, or from relay files where there is no lake (S3-03, S3-09). Imports of Spark and of the
+lake are made where they are needed: target and relay files suffice.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from binlake.config import Replication, load_replication
+from binlake.config.model import Relay
+from binlake.errors import CheckpointConflict, ConfigError, LostRange
+from binlake.lake.paths import LakePaths
+from binlake.recover import Verdict, finish_from_relay, is_consistent, judge, require_consistent
+from binlake.window.manifest import window_name
+from spark_jobs.arguments import add_job, add_output, add_where
+from spark_jobs.outcomes import tell
+from spark_jobs.results import Bounds, StageResult
+
+if TYPE_CHECKING:
+    from spark_jobs.context import StageContext
+
+MakeContext = Callable[[Replication], "StageContext"]
+
+
+class RecoverCommand:
+    """Finish the window that the target was left in."""
+
+    help = "PD is gone and the target was left half-way: finish its open window from the lake or from relay files"
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """The replication, where its statements are, how far to go."""
+        add_job(parser)
+        parser.add_argument(
+            "--log-dir", default="", metavar="DIR", help="take relay files of this folder, and look for no lake"
+        )
+        parser.add_argument(
+            "--roll-forward", action="store_true", help="then apply all that is landed in the lake (takes Spark)"
+        )
+        add_where(parser, master="local[*]")
+        add_output(parser)
+
+    def run(self, args: argparse.Namespace) -> int:
+        """Recover, and print what was done. Raises BinlakeError."""
+        _show(tell(args, lambda: _recovered(args)), args.output)
+        return 0
+
+
+def _recovered(args: argparse.Namespace) -> list[StageResult]:
+    replication = load_replication(args.replication)
+    return recover(replication, lambda own: _context(own, args), log_dir=args.log_dir, roll_forward=args.roll_forward)
+
+
+def recover(
+    replication: Replication, make_context: MakeContext, *, log_dir: str = "", roll_forward: bool = False
+) -> list[StageResult]:
+    """Recover if that is called for; the last result is that of `recover`, those before it of stages that ran.
+
+    Raises what `judge` and the stages raise; CheckpointConflict when the target is not consistent, and no window of
+    ours is open there; LostRange when what finishes it is nowhere.
+    """
+    began = time.monotonic()
+    if log_dir and roll_forward:
+        raise ConfigError(
+            "relay files hold the open window only", hint="leave --log-dir out: what is landed is in the lake"
+        )
+    verdict = judge(replication)
+    nothing = [_result(verdict.state, began, verdict.commit_ts, verdict.commit_ts, 0, reason=verdict.reason)]
+    # A roll-forward that was cut short between two windows left the target consistent: more may be landed.
+    goes_on = roll_forward and verdict.state == "nothing-to-do" and verdict.commit_ts > 0
+    if verdict.state != "recover" and not goes_on:
+        return nothing
+    if not roll_forward:
+        _require_open(verdict)
+    if not log_dir and _has_lake(replication):
+        results, source = _from_lake(replication, verdict, make_context, roll_forward=roll_forward), "lake"
+    else:
+        results, source = _from_relay(replication, verdict, log_dir, roll_forward=roll_forward), "relay"
+    if goes_on and not results:
+        return nothing
+    reached = require_consistent(replication, _ran(results, roll_forward), rolled_forward=roll_forward).commit_ts
+    rows = sum(result.rows for result in results if result.stage == "finalize")
+    ended = _result("recovered", began, verdict.commit_ts, reached, rows, reason=verdict.reason, source=source)
+    return [*results, ended]
+
+
+def _from_lake(
+    replication: Replication, verdict: Verdict, make_context: MakeContext, *, roll_forward: bool
+) -> list[StageResult]:
+    from spark_jobs.runner import run_stage
+
+    # The lake is the copy: for a window that is open already relay files, whose folder may be gone, add nothing.
+    ctx = make_context(replication.model_copy(update={"relay": Relay()}))  # type: ignore[call-arg]
+    results, reached = [], verdict.commit_ts
+    if verdict.window is not None:
+        results.append(run_stage("finalize", ctx, Bounds(*verdict.window)))
+        reached = results[-1].hi
+    if not roll_forward:
+        return results
+    return results + _roll_forward(replace(ctx, replication=_rolling(replication)), reached)
+
+
+def _rolling(replication: Replication) -> Replication:
+    """`replication`, in safe mode whatever it says where rows above the checkpoint may be on the target."""
+    if replication.target is None or is_consistent(replication):
+        return replication
+    return replication.model_copy(update={"target": replication.target.model_copy(update={"safe_mode": "always"})})
+
+
+def _ran(results: list[StageResult], roll_forward: bool) -> str:
+    if not roll_forward:
+        return "the window is finished"
+    return "all that is landed is applied" if results else "nothing is landed above the checkpoint"
+
+
+def _roll_forward(ctx: StageContext, reached: int) -> list[StageResult]:
+    """All that is landed above `reached` (the checkpoint), merged first where that was not done."""
+    from spark_jobs.restore import SINK_STAGES
+    from spark_jobs.runner import run_sink, run_stage
+
+    landed = ctx.windows.landed_ts()
+    if landed is None or landed <= reached:
+        return []
+    results = []
+    if (ctx.windows.reached("merge") or 0) < landed:
+        results.append(run_stage("merge", ctx, Bounds(*ctx.windows.landed((landed - 1, landed))[0])))
+    return results + run_sink(ctx, SINK_STAGES, Bounds(reached, landed))
+
+
+def _from_relay(replication: Replication, verdict: Verdict, log_dir: str, *, roll_forward: bool) -> list[StageResult]:
+    if roll_forward:
+        raise LostRange(
+            "the lake is not there, so nothing landed can be applied",
+            where={"lake": LakePaths.of(replication).root},
+            hint="bring the lake back; without --roll-forward the open window is finished from relay files",
+        )
+    if not (log_dir or replication.relay.log_dir):
+        raise LostRange(
+            "the lake is not there, and no relay files were kept: nothing can finish the open window",
+            where={"lake": LakePaths.of(replication).root, "window": window_name(*_require_open(verdict))},
+            hint="bring the lake back, or give --log-dir",
+        )
+    applied = finish_from_relay(replication, verdict, log_dir)
+    detail = {"segments": applied.segments, "batches": applied.batches, "ddl": applied.ddls, "modes": applied.modes}
+    state = "done" if applied.state == "applied" else applied.state
+    return [StageResult("finalize", state, applied.lo, applied.hi, applied.rows, applied.seconds, "", detail)]
+
+
+def _require_open(verdict: Verdict) -> tuple[int, int]:
+    if verdict.window is None:
+        raise CheckpointConflict(
+            "the target is not consistent, and this replication has no window open there",
+            where={"commit_ts": verdict.commit_ts},
+            hint="another writer left it, or its checkpoint was set back: `binlake recover --roll-forward` applies what"
+            " is landed, in safe mode as far as rows may be there",
+        )
+    return verdict.window
+
+
+def _has_lake(replication: Replication) -> bool:
+    """Whether the replication's lake is there; of one that is no local folder its own error will tell."""
+    local = LakePaths.of(replication).local
+    return local is None or (local / "window" / "_delta_log").is_dir()
+
+
+def _result(state: str, began: float, lo: int, hi: int, rows: int, **detail: object) -> StageResult:
+    return StageResult("recover", state, lo, hi, rows, time.monotonic() - began, "", detail)
+
+
+def _context(replication: Replication, args: argparse.Namespace) -> StageContext:
+    from spark_jobs.main import context_of
+
+    return context_of(replication, "recover", args, args.run_id)
+
+
+def _show(results: list[StageResult], output: str) -> None:
+    if output == "json":
+        print(json.dumps([result.to_dict() for result in results]))
+        return
+    for result in results[:-1]:
+        print(f"{result.stage} {result.lo}-{result.hi}: {result.state}, {result.rows:,} rows")
+    last = results[-1]
+    print(f"{last.state}: {last.detail['reason']}")
+    if last.state == "recovered":
+        print(f"the target equals the source at {last.hi}; checkpoint consistent=true")

@@ -1,0 +1,62 @@
+"""What a job works on and how it says that it ended; free of Spark, which recovery from relay files does without."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from binlake.errors import BinlakeError
+from binlake.window.manifest import window_name
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """The window (lo, hi] a stage works on; both are commit_ts."""
+
+    lo: int
+    hi: int
+
+    @property
+    def window(self) -> str:
+        """`lo-hi`."""
+        return window_name(self.lo, self.hi)
+
+
+@dataclass(frozen=True)
+class StageResult:
+    """How a stage ended: `state` done, already, ready, blocked, waiting or skipped; bounds; rows; seconds; detail.
+
+    `recover` has states of its own: recovered, nothing-to-do, pd-answers.
+    """
+
+    stage: str
+    state: str
+    lo: int
+    hi: int
+    rows: int = 0
+    seconds: float = 0.0
+    blocked_by: str = ""
+    detail: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """For XCom and `--output json`: commit_ts as decimal strings (invariant 12)."""
+        return {**vars(self), "lo": str(self.lo), "hi": str(self.hi), "detail": dict(self.detail)}
+
+
+def outcome_of(results: Sequence[StageResult]) -> dict[str, Any]:
+    """The outcome of a job that ended well."""
+    return {"ok": True, "results": [result.to_dict() for result in results]}
+
+
+def outcome_of_error(error: BinlakeError) -> dict[str, Any]:
+    """The outcome of a job that failed: the error's class decides about a retry."""
+    return {"ok": False, "error": {"kind": error.kind, "class": type(error).__name__, "message": str(error)}}
+
+
+def write_outcome(outcome: Mapping[str, Any], place: Path | None) -> None:
+    """Write it as JSON for whoever started the job, if they gave a place."""
+    if place is not None:
+        place.write_text(json.dumps(outcome), encoding="utf-8")

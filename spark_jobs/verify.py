@@ -1,0 +1,189 @@
+"""`binlake verify` and `binlake repair`: is the target right at its checkpoint, and making it right; without Spark.
+
+Exit status of verify: 0 equal (or made equal by --fix), 4 different, 3 equal as far as the lake knows the tables, 1 an
+error, which says whether to try again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import uuid
+from contextlib import closing
+from pathlib import Path
+
+from binlake.backfill.repair import held
+from binlake.config import Replication, load_replication
+from binlake.downstream.session import Session
+from binlake.lake.paths import LakePaths
+from binlake.lake.windowlog import WindowEvent, WindowLog
+from binlake.statement import BatchLimits
+from binlake.verify import Verification, VerifyOptions, verify
+from binlake.verify.fixes import fix_batches
+from binlake.verify.fixfile import FixFile
+from binlake.verify.repairing import Repaired, apply_file, hold, keys_of, repair_keys
+from binlake.verify.tables import tables_at
+from spark_jobs.arguments import add_job, add_output
+from spark_jobs.outcomes import DIFFERENT, PARTIAL, show_results, tell
+from spark_jobs.results import StageResult
+
+_SHOWN = 20
+_SUMS = ("chunks", "compared", "missing", "extra", "different", "unlisted")
+
+
+class VerifyCommand:
+    """Compare the target with the lake or the source."""
+
+    help = "compare the target with the lake, or the source, at its checkpoint; write what would mend it"
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """What to compare, how much of it, what to do with differences."""
+        add_job(parser)
+        add_output(parser)
+        parser.add_argument("--against", choices=("lake", "source"), default="lake")
+        parser.add_argument("--table", action="append", default=[], metavar="DB.TABLE", help="only this (repeatable)")
+        parser.add_argument("--sample", type=float, default=1.0, help="share of the chunks; others the next time")
+        parser.add_argument("--chunk-rows", type=int, default=20_000, help="rows of a chunk")
+        parser.add_argument("--rows-per-second", type=int, default=0, help="most rows of the target a second; 0 = any")
+        parser.add_argument("--max-differences", type=int, default=10_000, help="rows listed, and in the fix file")
+        parser.add_argument(
+            "--wait",
+            type=float,
+            default=0.0,
+            metavar="SECONDS",
+            help="for a consistent checkpoint; --fix: for the lease",
+        )
+        parser.add_argument("--fresh", action="store_true", help="read again what an unfinished run found equal")
+        parser.add_argument("--source-stands-still", action="store_true", help="the source is not written meanwhile")
+        parser.add_argument("--fix-file", type=Path, metavar="FILE", help="write the SQL that ends the differences")
+        parser.add_argument("--fix", action="store_true", help="end them now, under the target's lease")
+
+    def run(self, args: argparse.Namespace) -> int:
+        """Verify, and fix when asked."""
+        replication = load_replication(args.replication)
+        options = VerifyOptions(
+            args.against, tuple(args.table), args.chunk_rows, args.sample, args.rows_per_second, args.max_differences,
+            args.wait, args.fresh, args.source_stands_still,
+        )  # fmt: skip
+        lines: list[str] = []
+        results = tell(args, lambda: run_verify(replication, options, args.run_id, args.fix_file, args.fix, lines))
+        show_results(args, results, lines)
+        if results[-1].stage == "repair" and _covered(results[0]):
+            return 0
+        return {"equal": 0, "partial": PARTIAL, "different": DIFFERENT}[results[0].state]
+
+
+class RepairCommand:
+    """Run a fix file."""
+
+    help = "run the fixes that verify wrote, when the target is still at the checkpoint they were made for"
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """The file."""
+        add_job(parser)
+        add_output(parser)
+        parser.add_argument("--from-file", type=Path, required=True, metavar="FILE", help="of `verify --fix-file`")
+
+    def run(self, args: argparse.Namespace) -> int:
+        """Run it, once."""
+        replication = load_replication(args.replication)
+        results = tell(args, lambda: [_from_file(replication, args.from_file, args.run_id)])
+        show_results(args, results)
+        return 0
+
+
+def run_verify(
+    replication: Replication, options: VerifyOptions, run_id: str, fix_file: Path | None, fix: bool, lines: list[str]
+) -> list[StageResult]:
+    """The result of verify, and of the repair when `fix` and there was something; `lines` for people are added."""
+    run_id = run_id or f"verify-{uuid.uuid4().hex[:12]}"
+    found = verify(replication, options)
+    result = _result(found)
+    lines += [str(one) for one in found.differences[:_SHOWN]]
+    lines += _rest(found)
+    lines += [text for table in found.tables for text in table.structure]
+    lines += [f"{table.db}.{table.table}: not compared: {table.inexact}" for table in found.tables if table.inexact]
+    record(replication, result, run_id)
+    if fix_file is not None and found.differences:
+        write_fixes(replication, found, fix_file)
+        lines.append(f"fixes: {fix_file}")
+    if not (fix and found.differences):
+        return [result]
+    return [result, _fixed(replication, found, run_id, options.wait_s)]
+
+
+def write_fixes(replication: Replication, found: Verification, path: Path) -> FixFile:
+    """Write the statements that end the differences that were listed."""
+    target = replication.sql_target()
+    with closing(Session(target)) as session:
+        limits = BatchLimits.of(target.batch, session.max_packet())
+    tables = tables_at(replication, LakePaths.of(replication), found.commit_ts)
+    batches = fix_batches([one.expected for one in tables], found.differences, target.db_type, limits)
+    file = FixFile(replication.name, found.commit_ts, tuple(batches))
+    file.write(path)
+    return file
+
+
+def repaired(replication: Replication, done: Repaired, run_id: str, stage: str = "repair") -> StageResult:
+    """The result of a repair, recorded in the table `window`."""
+    detail = {"keys": done.keys, "different": done.different, "gone": done.gone, "unknown": done.unknown}
+    result = StageResult(stage, "done", done.commit_ts, done.commit_ts, done.rows, detail=detail)
+    record(replication, result, run_id)
+    return result
+
+
+def record(replication: Replication, result: StageResult, run_id: str) -> None:
+    """Append the result to the table `window`."""
+    event = WindowEvent(
+        result.stage, result.lo, result.hi, result.state, result.rows, result.seconds, run_id, "sql",
+        detail=result.detail,
+    )  # fmt: skip
+    WindowLog(LakePaths.of(replication)).record(event)
+
+
+def _fixed(replication: Replication, found: Verification, run_id: str, wait_s: float) -> StageResult:
+    tables = tables_at(replication, LakePaths.of(replication), found.commit_ts)
+    with held(replication, wait_s) as target:
+        done = repair_keys(replication, keys_of(found.differences, tables), target)
+    return repaired(replication, done, run_id)
+
+
+def _from_file(replication: Replication, path: Path, run_id: str) -> StageResult:
+    with hold(replication) as target:
+        done = apply_file(replication, path, target)
+    return repaired(replication, done, run_id or f"repair-{uuid.uuid4().hex[:12]}")
+
+
+def _result(found: Verification) -> StageResult:
+    sums = {name: sum(getattr(table, name) for table in found.tables) for name in _SUMS}
+    detail = {
+        "against": found.against,
+        "every": found.every,
+        "turn": found.turn,
+        "tables": len(found.tables),
+        **sums,
+        "unequal": [table.to_dict() for table in found.tables if not table.equal][:_SHOWN],
+        "inexact": {f"{table.db}.{table.table}": table.inexact for table in found.tables if table.inexact},
+        "differences": [one.to_dict() for one in found.differences[:_SHOWN]],
+        "listed": len(found.differences),
+        "listed_all": found.listed_all,
+    }
+    state = "different" if not found.equal else "equal" if found.whole else "partial"
+    ts = found.commit_ts
+    return StageResult("verify", state, ts, ts, found.rows, found.seconds, detail=detail)
+
+
+def _covered(result: StageResult) -> bool:
+    """True when every difference was listed, and none is of a definition."""
+    detail = result.detail
+    structure = any(table["structure"] for table in detail["unequal"])
+    return bool(detail["listed_all"]) and not detail["unlisted"] and not structure
+
+
+def _rest(found: Verification) -> list[str]:
+    missing, extra, different, unlisted = (
+        sum(getattr(table, name) for table in found.tables) for name in ("missing", "extra", "different", "unlisted")
+    )
+    if found.equal:
+        return []
+    told = f"{missing} rows missing, {extra} only on the target, {different} different"
+    return [told + (f"; {unlisted} rows in unequal parts were not looked at" if unlisted else "")]

@@ -1,0 +1,120 @@
+"""The audit's questions in Spark SQL: views over the lake, and the text of a table as of a moment.
+
+The views are plain (`sql/audit_*.sql`): whoever asks them names table, key or commit_ts, and files without them are
+passed over by their statistics.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+import sql
+from binlake.errors import ConfigError, SchemaError
+from binlake.filter import Rules
+from binlake.lake.audit import Audit
+from binlake.lake.paths import LakePaths
+from binlake.mirror.types import ROWKEY, arrow_type
+from binlake.schema import TableDef
+
+if TYPE_CHECKING:
+    # The command line prints these texts without Spark.
+    from pyspark.sql import SparkSession
+
+VIEWS = {
+    "binlake_change": "audit_change",
+    "binlake_image": "audit_image",
+    "binlake_transaction": "audit_transaction",
+    "binlake_passage": "audit_passage",
+}
+"""View -> the file of `sql/` with its query."""
+
+_TYPES = {
+    pa.int32(): "INT",
+    pa.int64(): "BIGINT",
+    pa.float32(): "FLOAT",
+    pa.float64(): "DOUBLE",
+    pa.date32(): "DATE",
+    pa.timestamp("us"): "TIMESTAMP_NTZ",
+}
+
+
+def create_views(paths: LakePaths) -> list[str]:
+    """A CREATE statement for each audit view of this lake."""
+    return [f"CREATE OR REPLACE TEMPORARY VIEW {view} AS\n{_query(file, paths)}" for view, file in VIEWS.items()]
+
+
+def register(spark: SparkSession, paths: LakePaths) -> None:
+    """Make the audit views in this session."""
+    for text in create_views(paths):
+        spark.sql(text)
+
+
+def table_sql(paths: LakePaths, db: str, table: str, ts: int | None = None, rules: Rules | None = None) -> str:
+    """A query for the table as of the commit_ts `ts` (None: the end of the lake), typed as its mirror is.
+
+    Raises LostRange, SchemaError as Audit.table_as_of, ConfigError for a table without a key.
+    """
+    audit = Audit(paths, rules)
+    ts = audit.range()[1] if ts is None else ts
+    definition = audit.tables_at(ts).find(db, table)
+    if definition is None or definition.kind != "table":
+        raise SchemaError("there is no such table at that time", where={"table": f"{db}.{table}", "ts": ts})
+    if definition.identity().kind == "row":
+        raise ConfigError(
+            "equal rows of a table without a key are counted, not named",
+            where={"table": f"{db}.{table}"},
+            hint="ask `binlake audit table`",
+        )
+    base = audit.base(definition.db, definition.name, ts)
+    parts = [_later(definition)]
+    if base.delta_version >= 0:
+        parts.insert(0, _kept(definition, paths, base.delta_version))
+    return f"WITH later AS ({_net(definition, paths, audit.behind(base), ts)})\n" + "\nUNION ALL\n".join(parts)
+
+
+def _query(file: str, paths: LakePaths) -> str:
+    return sql.statement(file).replace("{lake}", paths.root)
+
+
+def _net(definition: TableDef, paths: LakePaths, lo: int, hi: int) -> str:
+    return (
+        f"SELECT key, max_by(image, place) AS image FROM (\n{_query('audit_image', paths)}\n) "
+        f"WHERE db = {_quoted(definition.db)} AND `table` = {_quoted(definition.name)} "
+        f"AND commit_ts > {lo} AND commit_ts <= {hi} GROUP BY key"
+    )
+
+
+def _kept(definition: TableDef, paths: LakePaths, version: int) -> str:
+    columns = ", ".join(_name(column.name) for column in definition.row_columns)
+    place = paths.mirror(definition.db, definition.name)
+    return f"SELECT {columns} FROM delta.`{place}` VERSION AS OF {version} LEFT ANTI JOIN later ON {ROWKEY} = later.key"
+
+
+def _later(definition: TableDef) -> str:
+    columns = ", ".join(f"{_typed(column)} AS {_name(column.name)}" for column in definition.row_columns)
+    return f"SELECT {columns} FROM later WHERE image IS NOT NULL"
+
+
+def _typed(column: Any) -> str:
+    """The text of a column's image as the mirror's type; NULL where that cannot hold it, as in the mirror."""
+    text, kind = f"image[{_quoted(column.name)}]", arrow_type(column)
+    if pa.types.is_string(kind):
+        return text
+    if pa.types.is_binary(kind):
+        return f"unhex({text})"
+    if pa.types.is_decimal(kind):
+        return f"try_cast({text} AS DECIMAL({kind.precision}, {kind.scale}))"
+    if pa.types.is_timestamp(kind) and kind.tz:
+        return f"try_cast(concat({text}, 'Z') AS TIMESTAMP)"
+    return f"try_cast({text} AS {_TYPES[kind]})"
+
+
+def _name(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"

@@ -1,0 +1,248 @@
+"""What an auditor asks: a row over its keys, a transaction, a table as of a moment; in Python and in Spark SQL."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+from deltalake import DeltaTable
+from history import plain
+from mirrored import Mirrored
+from pyspark.sql import SparkSession
+
+from binlake import tso
+from binlake.cli import run as main
+from binlake.config import Replication
+from binlake.errors import ConfigError, LostRange
+from binlake.lake.audit import Audit
+from binlake.lake.paths import LakePaths
+from binlake.lake.tables import CONTROL_TABLES, SPARK_TABLES
+from binlake.mirror import MirrorVersions
+from spark_jobs import maintain
+from spark_jobs.context import StageContext
+from spark_jobs.netchange import touched
+from spark_jobs.views import register, table_sql
+
+pytestmark = pytest.mark.spark
+
+Life = list[tuple[str, str | None, str | None]]
+
+
+@pytest.fixture
+def audit(mirrored: Mirrored) -> Audit:
+    return Audit(mirrored.ctx.paths)
+
+
+def life(audit: Audit, *key: str, follow: bool = True) -> Life:
+    """(op, n before, n after) of the changes of the row of `pair` with that key."""
+    found = (audit.row_life if follow else audit.row_history)("shop", "pair", list(key))
+    return [(c.op, (c.before or {}).get("n"), (c.after or {}).get("n")) for c in found]
+
+
+FIRST: Life = [("insert", None, "1"), ("update", "1", "2"), ("update", "2", "3"), ("delete", "3", None)]
+
+
+def test_a_row_is_followed_over_its_keys(audit: Audit) -> None:  # C-07
+    assert life(audit, "3", "AB01", follow=False) == FIRST[2:]
+    assert life(audit, "3", "AB01") == FIRST
+    assert life(audit, "2", "AB01") == FIRST
+    # Another row took the key that it left: both had it.
+    assert life(audit, "1", "AB01") == [*FIRST[:3], ("insert", None, "1"), *FIRST[3:]]
+
+
+def test_binary_keys_are_found_however_they_are_written(audit: Audit) -> None:
+    assert life(audit, "2", "0xab01") == life(audit, "2", "AB01")
+    assert life(audit, "2", "AB02") == []
+    with pytest.raises(ConfigError, match=r"the key has 1 values, and rows are told apart by \(n, code\)"):
+        life(audit, "2")
+
+
+def test_a_keyless_row_is_its_own_key(audit: Audit) -> None:
+    log = audit.row_history("shop", "log", ["x1"])
+    assert [(c.op, c.after) for c in log] == [("insert", {"what": "x1"})] * 5
+
+
+def test_a_transaction_is_found_by_commit_and_by_start_with_who_took_it(mirrored: Mirrored, audit: Audit) -> None:
+    moved = audit.row_history("shop", "item", ["4000"])[0]
+    found = audit.transaction(moved.commit_ts)
+    assert found is not None
+    assert found == audit.transaction(moved.start_ts)
+    assert [(c.seq, c.table, c.op, c.key, c.new_key) for c in found.changes] == [
+        (0, "item", "update", '["4"]', '["4000"]'),
+        (1, "log", "insert", '["move","4"]', None),
+    ]
+    assert found.pumps == ("pump-1",)
+    second = mirrored.windows[1]
+    taken = {(p.stage, p.lo, p.hi, p.run_id) for p in found.passages}
+    assert taken == {("land", second.lo, second.hi, ""), ("merge", second.lo, second.hi, "test"),
+                     ("mirror", second.lo, second.hi, "test")}  # fmt: skip
+    ddl = next(b for b in mirrored.history.workload.logged if b.commit_ts and b.ddl_query.startswith(b"ALTER"))
+    shown = audit.transaction(ddl.commit_ts)
+    assert shown is not None
+    assert [(d.decision, d.sql) for d in shown.ddls] == [("apply", ddl.ddl_query.decode())]
+    assert audit.transaction(moved.commit_ts + 1) is None
+
+
+def test_questions_beyond_the_lake_say_what_it_holds(audit: Audit) -> None:
+    # R-33
+    first, last = audit.range()
+    with pytest.raises(LostRange, match=f"the lake ends at {last} \\(20"):
+        audit.row_history("shop", "item", ["3"], upto=last + 1)
+    with pytest.raises(LostRange, match=f"the lake starts at {first} \\("):
+        audit.table_as_of("shop", "item", first - 1)
+
+
+@pytest.fixture
+def ask(mirrored: Mirrored, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Any]:
+    """Runs `binlake audit`: (status, answer in JSON or stderr)."""
+    file = tmp_path / "demo.toml"
+    file.write_text(f'name = "demo"\n[lake]\npath = "{mirrored.lakehouse.root}"\n')
+
+    def run(*words: str) -> tuple[int, Any]:
+        status = main(["audit", *words, "--replication", str(file), "--output", "json"])
+        told = capsys.readouterr()
+        return status, json.loads(told.out) if told.out else told.err
+
+    return run
+
+
+def test_the_command_answers_and_its_status_tells_what_is_not_there(mirrored: Mirrored, ask: Any) -> None:
+    status, [change] = ask("row", "shop.item", "4000")
+    assert status == 0
+    assert change["window"] == mirrored.windows[1].window
+    assert [p["stage"] for p in change["passages"]] == ["land", "merge", "mirror"]
+    status, found = ask("transaction", change["start_ts"])
+    assert (status, found["commit_ts"], found["changes"][0]["new_key"]) == (0, change["commit_ts"], '["4000"]')
+    assert isinstance(found["start_ts"], str)  # DESIGN 3.12
+    assert ask("row", "shop.item", "777")[0] == 3
+    assert ask("transaction", "12345")[0] == 3
+    status, followed = ask("row", "shop.pair", '["3","AB01"]', "--follow")
+    assert (status, len(followed)) == (0, 4)
+
+
+def test_a_time_names_its_zone(mirrored: Mirrored, ask: Any) -> None:
+    commit_ts = mirrored.history.states[45][0]
+    utc = tso.to_datetime(commit_ts)
+    other = utc.astimezone(ZoneInfo("Asia/Tokyo"))
+    answers = [ask("table", "shop.item", "--at", text)[1] for text in (utc.isoformat(), other.isoformat())]
+    assert answers[0] == answers[1]
+    assert answers[0]["rows"] == ask("table", "shop.item", "--as-of", str(commit_ts))[1]["rows"]
+
+
+def test_spark_sql_answers_the_same(mirrored: Mirrored, audit: Audit, spark: SparkSession) -> None:
+    register(spark, mirrored.ctx.paths)
+    moved = audit.row_history("shop", "item", ["4000"])[0]
+    key = '["4"]'
+    rows = spark.sql(
+        f"SELECT op, after['id'] AS id FROM binlake_change WHERE db = 'shop' AND `table` = 'item' "
+        f"AND (key = '{key}' OR new_key = '{key}') ORDER BY commit_ts, start_ts, seq"
+    ).collect()
+    assert [tuple(row) for row in rows] == [("insert", "4"), ("update", "4000")]
+    [row] = spark.sql(f"SELECT * FROM binlake_transaction WHERE start_ts = {moved.start_ts}").collect()
+    assert (row.commit_ts, row.kind, row.pumps) == (moved.commit_ts, "dml", ["pump-1"])
+    taken = spark.sql(f"SELECT stage FROM binlake_passage WHERE lo < {moved.commit_ts} AND hi >= {moved.commit_ts} "
+                      "ORDER BY at").collect()  # fmt: skip
+    assert [row.stage for row in taken] == ["land", "merge", "mirror"]
+    for ts in (mirrored.history.states[20][0], moved.commit_ts, mirrored.windows[-1].hi):
+        found = spark.sql(table_sql(mirrored.ctx.paths, "shop", "item", ts)).collect()
+        wanted = audit.table_as_of("shop", "item", ts).rows
+        assert sorted(_texts(row.asDict()) for row in found) == sorted(_texts(row) for row in wanted)
+    with pytest.raises(ConfigError, match="without a key"):
+        table_sql(mirrored.ctx.paths, "shop", "log")
+
+
+def _texts(row: dict[str, Any]) -> list[tuple[str, str]]:
+    return sorted((name, str(float(value) if name == "price" else value)) for name, value in row.items())
+
+
+def test_every_table_tells_what_it_holds(mirrored: Mirrored, spark: SparkSession) -> None:
+    for table in (*SPARK_TABLES, *CONTROL_TABLES):
+        place = mirrored.ctx.paths.table(table.name)
+        if not DeltaTable.is_deltatable(place):
+            continue
+        shown = {row.col_name: row.comment for row in spark.sql(f"DESCRIBE TABLE delta.`{place}`").collect()}
+        assert {c.name: c.comment for c in table.columns}.items() <= shown.items()
+        detail = spark.sql(f"DESCRIBE DETAIL delta.`{place}`").collect()[0]
+        assert detail.description == table.comment
+        assert detail.properties["delta.deletedFileRetentionDuration"] == f"interval {table.kept_days} days"
+    mirror = mirrored.ctx.paths.mirror("shop", "item")
+    comments = {row.col_name: row.comment for row in spark.sql(f"DESCRIBE TABLE delta.`{mirror}`").collect()}
+    assert comments["_commit_ts"] == "commit_ts of the last change of the row"
+    detail = spark.sql(f"DESCRIBE DETAIL delta.`{mirror}`").collect()[0]
+    assert detail.properties["delta.deletedFileRetentionDuration"] == "interval 400 days"
+
+
+def test_what_a_window_touches_is_the_same_read_here_or_by_workers(
+    mirrored: Mirrored, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    window, starts = mirrored.windows[1], [mirrored.history.states[n][0] for n in (44, 48)]
+    ask = (lambda: spark, mirrored.ctx.paths, window.lo, window.hi, starts)
+    here = touched(*ask, rows=1)
+    monkeypatch.setattr("spark_jobs.netchange.DRIVER_ROWS", 0)
+    assert touched(*ask, rows=1) == here
+    assert len({segment for _, _, segment in here}) == 3
+
+
+_TIMES = re.compile(r'("(?:deletionTimestamp|modificationTime|timestamp|inCommitTimestamp)"\s*:\s*)(\d{13})')
+
+
+class Copy:
+    """A copy of the lake whose mirrors keep `days` days, as if all had been written `age` days ago."""
+
+    def __init__(self, mirrored: Mirrored, root: Path, days: int, age: int) -> None:
+        shutil.copytree(mirrored.lakehouse.root, root)
+        for checksum in root.rglob(".*.crc"):
+            checksum.unlink()
+        for log in root.rglob("_delta_log/*.json"):
+            text = log.read_text()
+            if "/mirror/" in str(log):
+                text = text.replace("interval 400 days", f"interval {days} days")
+            log.write_text(_TIMES.sub(lambda m: f"{m[1]}{int(m[2]) - age * 86_400_000}", text))
+        raw = {"name": "demo", "lake": {"path": str(root), "retention-days": days}}
+        self.ctx = StageContext(Replication.model_validate(raw), "test", lambda: mirrored.lakehouse.spark)
+        for file in root.rglob("*"):
+            os.utime(file, (time.time() - age * 86400,) * 2)
+
+
+def _answers(paths: LakePaths, history: Any, names: Sequence[tuple[str, str]]) -> list[Any]:
+    audit = Audit(paths)
+    states = history.states[1::7]
+    return [plain(list(audit.table_as_of(*name, ts).rows)) for ts, tables in states for name in names if name in tables]
+
+
+def test_upkeep_days_later_takes_nothing_from_an_audit(
+    mirrored: Mirrored, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # C-07, R-33: eight days passed, every file that may go goes.
+    copy = Copy(mirrored, tmp_path / "lake", days=400, age=8)
+    names, paths = [("shop", "item"), ("shop", "log")], copy.ctx.paths
+    before = _answers(paths, mirrored.history, names)
+    moved = Audit(paths).row_history("shop", "item", ["4000"])
+    # As if windows had gone on for three days: all of these are closed.
+    later = tso.compose(tso.physical(mirrored.windows[-1].hi) + 3 * 86_400_000)
+    monkeypatch.setattr(type(copy.ctx.windows), "landed_range", lambda _: (0, later))
+    done = {one.table: one for one in maintain.maintain(copy.ctx)}
+    monkeypatch.undo()
+    assert done["mutation"].joined >= 4
+    assert done["window"].joined > 0
+    assert done["mirror"].dropped == 0
+    assert _answers(paths, mirrored.history, names) == before
+    assert Audit(paths).row_history("shop", "item", ["4000"]) == moved
+
+
+def test_below_the_retention_an_audit_says_from_when_on(mirrored: Mirrored, tmp_path: Path) -> None:
+    # R-33
+    copy = Copy(mirrored, tmp_path / "lake", days=1, age=8)
+    assert maintain._mirrors(copy.ctx).dropped > 0
+    versions = MirrorVersions(copy.ctx.paths).of("shop", "item")
+    with pytest.raises(LostRange, match=f"states of this table can be had from {versions[-1].hi} "):
+        Audit(copy.ctx.paths).table_as_of("shop", "item", mirrored.windows[0].hi)
+    assert Audit(copy.ctx.paths).table_as_of("shop", "item", versions[-1].hi).rows

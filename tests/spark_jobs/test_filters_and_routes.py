@@ -1,0 +1,170 @@
+"""Filters and routes through merge, convert and finalize on a real MariaDB: who arrives, under which name, counted."""
+
+from __future__ import annotations
+
+import json
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lakehouse import Lakehouse, Source, rows_of
+from pyspark.sql import SparkSession
+from support.mariadb import MariaDb, execute, rows
+from support.workload import Col, Workload, integer, text
+
+from binlake.errors import ConfigError, SchemaError
+from binlake.schema import mysqltypes as t
+from binlake.statement.literal import quote_name
+from spark_jobs.context import Bounds
+from spark_jobs.runner import run_stage
+from spark_jobs.stages import compact, convert, finalize, mirror
+
+pytestmark = [pytest.mark.spark, pytest.mark.mariadb]
+
+CHANNEL = 7
+CONFIG: dict[str, Any] = {
+    "block-allow-list": {"ignore-dbs": ["noise*"]},
+    "filters": [{"schema-pattern": "s1", "table-pattern": "log", "events": ["delete", "update"], "action": "Ignore"}],
+    "routes": [
+        {"schema-pattern": "s?", "target-schema": "xs"},
+        {"schema-pattern": "s?", "table-pattern": "t_*", "target-schema": "xs", "target-table": "t"},
+    ],
+    "expression-filter": [
+        {"schema": "s1", "table": "log", "insert-value-expr": "price = 10.1 OR name IS NULL"},
+        {"schema": "s1", "table": "plain", "update-old-value-expr": "id > 1", "update-new-value-expr": "name = 'x'"},
+    ],
+    "loopback": {"loopback-control": True, "channel-id": CHANNEL, "sync-ddl": True},
+}
+
+
+def history() -> tuple[Workload, list[int]]:
+    """Two windows: shards s1.t_1 and s2.t_2 of xs.t, filtered kinds and rows, a noise table, our own transactions."""
+    w, cuts = Workload(), []
+    for name in ("s1", "s2", "noise1", "retl"):
+        w.create_database(name)
+    w.create_table(
+        "retl", "_drainer_repl_mark", [integer("id"), integer("channel_id"), integer("val")], ["id", "channel_id"]
+    )
+    w.create_table("noise1", "n", [integer("id")], ["id"])
+    price = Col("price", t.NEWDECIMAL, 5, 2)
+    w.create_table("s1", "log", [integer("id"), text("name"), price], ["id"])
+    w.create_table("s1", "plain", [integer("id"), text("name")], ["id"])
+    w.create_table("s1", "t_1", [integer("id"), text("name")], ["id"])
+    w.create_table("s2", "t_2", [integer("id"), text("name")], ["id"])
+    txn = (
+        w.begin()
+        .insert("s1", "log", id=1, name="v1", price="10.10")
+        .insert("s1", "log", id=2, name="v2", price="10.11")
+    )
+    txn.insert("s1", "log", id=3, name=None, price="1.00").insert("noise1", "n", id=1).commit()
+    w.begin().update("s1", "log", {"id": "2", "name": "v2", "price": "10.11"}, name="ignored").commit()
+    w.begin().delete("s1", "log", id=2, name="ignored", price="10.11").commit()
+    w.begin().insert("s1", "t_1", id=1, name="a").insert("s2", "t_2", id=2, name="b").commit()
+    w.begin().insert("s1", "plain", id=1, name="p").insert("s1", "plain", id=2, name="q").commit()
+    mine = w.begin().insert("retl", "_drainer_repl_mark", id=0, channel_id=CHANNEL, val=1)
+    mine.insert("s1", "plain", id=99, name="came from the other side").commit()
+    other = w.begin().insert("retl", "_drainer_repl_mark", id=0, channel_id=CHANNEL + 1, val=1)
+    other.insert("s1", "plain", id=3, name="another channel").commit()
+    cuts.append(w.clock())
+    # Widening: executed once, with the first shard; the other's rows have the default until it follows.
+    w.add_column("s1", "t_1", integer("stock", default="5"))
+    w.begin().insert("s1", "t_1", id=11, name="c", stock=1).insert("s2", "t_2", id=12, name="d").commit()
+    w.add_column("s2", "t_2", integer("stock", default="5"))
+    w.begin().update("s1", "plain", {"id": "1", "name": "p"}, name="x").commit()
+    w.begin().update("s1", "plain", {"id": "2", "name": "q"}, name="x").commit()
+    w.drop_table("s2", "t_2")
+    w.truncate("s1", "plain")
+    w.begin().insert("s1", "plain", id=5, name="e").commit()
+    cuts.append(w.clock())
+    return w, cuts
+
+
+class Sink:
+    def __init__(self, spark: SparkSession, root: Path, server: MariaDb, workload: Workload, config: Any) -> None:
+        names = ("xs", "s1", "s2", "retl", "tidb_binlog")
+        execute(server, *(f"DROP DATABASE IF EXISTS {quote_name(name)}" for name in names))
+        address = {"host": "127.0.0.1", "port": server.port, "user": server.user, "password": server.password}
+        target = {"db-type": "mariadb", **address}
+        self.lakehouse = Lakehouse(spark, root, Source.of_workload(workload), {**config, "target": target})
+        self.ctx = self.lakehouse.context()
+
+    def detail(self, bounds: Bounds) -> dict[str, Any]:
+        events = self.ctx.windows.events(stage="merge", within=(bounds.lo, bounds.hi))
+        return json.loads(next(e["detail"] for e in events if e["state"] == "done"))
+
+    def apply(self, bounds: Bounds) -> None:
+        self.lakehouse.land(bounds.lo, bounds.hi)
+        for stage in (compact, convert, finalize):
+            stage.run(self.ctx, bounds)
+
+
+def test_rows_and_ddl_go_where_the_rules_say(spark: SparkSession, mariadb: MariaDb, tmp_path: Path) -> None:
+    # S4-03 S4-04 S4-05 S4-06 S4-07 R-14 R-15 R-47
+    workload, cuts = history()
+    sink = Sink(spark, tmp_path, mariadb, workload, CONFIG)
+    first, second = Bounds(0, cuts[0]), Bounds(cuts[0], cuts[1])
+    sink.apply(first)
+
+    # price = 10.1 and the NULL name are dropped; the ignored update and delete leave the image of the insert.
+    assert rows(mariadb, "SELECT id, name, price FROM xs.log") == [(2, "v2", Decimal("10.11"))]
+    assert rows(mariadb, "SELECT * FROM xs.t ORDER BY id") == [(1, "a"), (2, "b")]
+    assert rows(mariadb, "SELECT id FROM xs.plain ORDER BY id") == [(1,), (2,), (3,)]
+    assert sink.detail(first)["filtered"] == {
+        "event_filter": 2, "expression_filter": 2, "loopback": 1, "table_filter": 2,
+    }  # fmt: skip
+    marks = rows(mariadb, "SELECT channel_id, channel_info, val > 0 FROM retl._drainer_repl_mark")
+    assert marks == [(CHANNEL, "demo", 1)]
+
+    # seq is given before filters; the source's names stay with the row.
+    written = rows_of(sink.ctx.paths.table("mutation"))
+    found = {(r["source_db"], r["source_table"], r["db"], r["table"]) for r in written}
+    assert found == {
+        ("s1", "log", "xs", "log"), ("s1", "plain", "xs", "plain"), ("s1", "t_1", "xs", "t"), ("s2", "t_2", "xs", "t"),
+    }  # fmt: skip
+    numbers = [r["seq"] for r in written if r["source_table"] == "log"]
+    assert numbers == [1]
+
+    sink.apply(second)
+    assert rows(mariadb, "SELECT * FROM xs.t ORDER BY id") == [(1, "a", 5), (2, "b", 5), (11, "c", 1), (12, "d", 5)]
+    # TRUNCATE was routed; both halves of an UPDATE's filter must be TRUE to drop it.
+    assert rows(mariadb, "SELECT * FROM xs.plain") == [(5, "e")]
+    updates = [r["key"] for r in rows_of(sink.ctx.paths.table("mutation")) if r["op"] == "update"]
+    assert updates == ['["1"]']
+    ddls = {r["query"]: r for r in rows_of(sink.ctx.paths.table("ddl")) if r["commit_ts"] > cuts[0]}
+    texts = [(r["sql"], r["decision"]) for r in sorted(ddls.values(), key=lambda r: r["commit_ts"])]
+    assert texts[0][0].startswith("ALTER TABLE `xs`.`t` ADD COLUMN `stock`")
+    assert [decision for _, decision in texts] == ["apply", "skip", "skip", "apply"]
+    assert texts[3][0].rstrip(";") == "TRUNCATE TABLE `xs`.`plain`"
+    assert [alert["query"].rstrip(";") for alert in sink.detail(second)["alerts"]] == ["DROP TABLE `t_2`"]
+    mirror.run(sink.ctx, second)
+    mirrored = {r["id"]: r for r in rows_of(sink.ctx.paths.mirror("xs", "t"))}
+    assert sorted(mirrored) == [1, 2, 11, 12]
+
+
+def test_two_shards_with_one_key_and_an_unknown_column_stop_by_name(spark: SparkSession, tmp_path: Path) -> None:
+    # S4-03 S4-06 R-15
+    w = Workload()
+    for name in ("s1", "s2"):
+        w.create_database(name)
+        w.create_table(name, "t_1", [integer("id"), text("name")], ["id"])
+    w.begin().insert("s1", "t_1", id=1, name="a").insert("s2", "t_1", id=1, name="b").commit()
+    window = Bounds(0, w.clock())
+    route = {"schema-pattern": "s*", "table-pattern": "t_*", "target-schema": "xs", "target-table": "t"}
+    source = Source.of_workload(w)
+
+    clashing = Lakehouse(spark, tmp_path / "a", source, {"routes": [route]})
+    clashing.land(window.lo, window.hi)
+    with pytest.raises(SchemaError, match=r'key=\["1"\] sources=s1\.t_1,s2\.t_1'):
+        run_stage("mirror", clashing.context(), window)
+
+    told_apart = {**route, "extract-schema": {"schema-regexp": "s(.)", "target-column": "c_schema"}}
+    extracting = Lakehouse(spark, tmp_path / "b", source, {"routes": [told_apart]})
+    extracting.land(window.lo, window.hi)
+    mirror.run(extracting.context(), window)
+    rows_apart = rows_of(extracting.context().paths.mirror("xs", "t"), ["id", "name", "c_schema"])
+    assert sorted(row["c_schema"] + row["name"] for row in rows_apart) == ["1a", "2b"]
+
+    unknown = {"expression-filter": [{"schema": "s1", "table": "t_1", "insert-value-expr": "missing > 1"}]}
+    with pytest.raises(ConfigError, match=r"no column `missing` \[table=s1\.t_1 expression=missing > 1\]"):
+        Lakehouse(spark, tmp_path / "c", source, unknown).land(window.lo, window.hi)

@@ -1,0 +1,82 @@
+"""finalize says which table of the lake is missing or damaged, before the target is touched; no Spark."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import write_deltalake
+
+from binlake.config import Replication
+from binlake.errors import LostRange
+from binlake.lake.paths import LakePaths
+from binlake.lake.tables import DDL
+from binlake.lake.windowlog import WindowEvent, WindowLog
+from binlake.window.definitions import Segments
+from binlake.window.manifest import ApplyManifest
+from spark_jobs.context import Bounds, StageContext
+from spark_jobs.stages import finalize
+
+BOUNDS = Bounds(10, 20)
+MANIFEST = ApplyManifest("demo", "sql", 1, 10, 20, "c", "safe", "d", "ch", "st", 1, 4, 9, ("10-20",))
+
+
+def no_spark() -> Any:
+    raise AssertionError("finalize needs no Spark")
+
+
+@pytest.fixture
+def ctx(tmp_path: Path) -> StageContext:
+    """A window with one DDL that is sealed; the target is nowhere."""
+    raw = {"name": "demo", "lake": {"path": str(tmp_path)}, "target": {"db-type": "mariadb", "port": 1}}
+    replication = Replication.model_validate(raw)
+    log = WindowLog(LakePaths.of(replication))
+    log.record(WindowEvent("land", 10, 20, "done"))
+    log.record(WindowEvent("merge", 10, 20, "done", detail={"ddl": 1}))
+    log.record(WindowEvent("convert", 10, 20, "done", manifest=MANIFEST.to_json()))
+    numbers = {column.name for column in DDL.columns if column.type in ("INT", "BIGINT")}
+    row = {name: 15 if name in numbers else "x" for name in DDL.column_names()}
+    write_deltalake(LakePaths.of(replication).table("ddl"), pa.Table.from_pylist([row]))
+    return StageContext(replication, "run", no_spark)
+
+
+def parquet(ctx: StageContext, table: str) -> Path:
+    return next(Path(ctx.paths.table(table)).rglob("*.parquet"))
+
+
+@pytest.mark.parametrize("table", ["window", "ddl"])
+@pytest.mark.parametrize("how", ["missing", "truncated"])
+def test_a_file_that_is_gone_or_torn_is_told_with_its_table(ctx: StageContext, table: str, how: str) -> None:
+    # S3-13
+    file = parquet(ctx, table)
+    if how == "missing":
+        file.unlink()
+    else:
+        os.truncate(file, file.stat().st_size // 2)
+    with pytest.raises(LostRange, match=f"table `{table}`") as caught:
+        finalize.run(ctx, BOUNDS)
+    assert caught.value.where["window"] == "10-20"
+
+
+@pytest.mark.parametrize("step", ["statements_of", "segments"])
+def test_a_torn_file_of_the_statements_is_told_so(
+    ctx: StageContext, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, step: str
+) -> None:
+    # S3-13: found with the index, or with the first segments
+    torn = tmp_path / "torn.parquet"
+    torn.write_bytes(b"PAR1 and no more")
+
+    def read(*_: object) -> Any:
+        return pq.read_table(torn)
+
+    statements = SimpleNamespace(digest=lambda: MANIFEST.statement, segments=read)
+    window = SimpleNamespace(segments=Segments(10, 20, ()))
+    monkeypatch.setattr(finalize, "sink_window", lambda *_: window)
+    monkeypatch.setattr(finalize, "statements_of", read if step == "statements_of" else lambda *_: statements)
+    with pytest.raises(LostRange, match="table `statement`"):
+        finalize.run(ctx, BOUNDS)

@@ -1,0 +1,105 @@
+"""Mode ordered from the lake to a real MariaDB: every change in commit order, DDL between, pinned and continued."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lakehouse import rows_of
+from pyspark.sql import SparkSession
+from support.mariadb import MariaDb, rows
+from support.windows import at
+from test_sql_sink import Sink
+
+from binlake.downstream import apply_window, checkpoint_ts
+from binlake.downstream import ordered as ordered_mode
+from spark_jobs.context import Bounds
+from spark_jobs.sinks import require_merged, sink_window
+from spark_jobs.stages import convert, finalize
+
+pytestmark = [pytest.mark.spark, pytest.mark.mariadb]
+
+
+class Crash(Exception):
+    pass
+
+
+def crash() -> None:
+    raise Crash
+
+
+OPTIONS: list[dict[str, Any]] = [
+    {"safe-mode": "always", "worker-count": 3, "batch": 5},
+    {"safe-mode": "never", "multiple-rows": True, "conflict-strategy": "flush"},
+    {"safe-mode": "auto", "multiple-rows": False},
+]
+"""A replication's options change between windows."""
+
+
+def test_the_target_equals_the_source_after_each_window(
+    spark: SparkSession, mariadb: MariaDb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # S0-22, S3-20, R-16, R-36, R-62; six DDL on four tables inside the second window, which breaks off half-way
+    monkeypatch.setattr(ordered_mode, "CHECKPOINT_S", 0.0)
+    sink = Sink(spark, tmp_path, mariadb)
+    words = []
+    for number, bounds in enumerate(sink.windows):
+        _configure(sink, {"mode": "ordered", **OPTIONS[number]})
+        sink.lakehouse.land(bounds.lo, bounds.hi)
+        compacted, converted = sink.derive(bounds)
+        mutations = [r for r in rows_of(sink.ctx.paths.table("mutation")) if bounds.lo < r["commit_ts"] <= bounds.hi]
+        assert (compacted.rows, converted.rows) == (0, len(mutations))
+        # Who waits for a table hears of it in any mode, and of a DDL alone.
+        named = {(r["db"], r["table"]) for r in mutations} | _altered(sink, bounds)
+        assert compacted.detail["changed"] == sorted(named)
+        if number == 1:
+            _break_off(sink, bounds)
+            before = _statements(sink)
+            _configure(sink, {"mode": "parallel"})
+            sink.derive(bounds)
+            assert _statements(sink) == before
+        applied = finalize.run(sink.ctx, bounds)
+        assert applied.detail["modes"]["ordered"] >= 1
+        assert "parallel" not in applied.detail["modes"] or number == 1
+        assert sink.target() == sink.model(bounds.hi)
+        assert checkpoint_ts(sink.ctx.replication, 7) == bounds.hi
+        words.append(_words(sink, bounds))
+    _configure(sink, {**OPTIONS[0], "multiple-rows": False, "conflict-strategy": "causality"})
+    assert [result.state for result in sink.apply(sink.windows[0])] == ["done", "already", "already"]
+    safe, plain, auto = words
+    assert ("REPLACE" in safe, "REPLACE" in plain, "REPLACE" in auto) == (True, False, False)
+    assert {"INSERT", "UPDATE"} & plain
+    assert {"INSERT", "DELETE"} <= auto
+
+
+def _configure(sink: Sink, options: dict[str, Any]) -> None:
+    sink.lakehouse.config["target"].update(options)
+    sink.ctx = sink.lakehouse.context()
+
+
+def _words(sink: Sink, bounds: Bounds) -> set[str]:
+    """The first word of each statement of a window but for its DDL."""
+    found = [row for row in rows_of(sink.ctx.paths.table("statement")) if row["window"] == bounds.window]
+    return {sql.split()[0] for row in found if row["kind"] == "ordered" for sql in row["sql"]}
+
+
+def _break_off(sink: Sink, bounds: Bounds) -> None:
+    """Half of the window is downstream; the configuration says another mode by then."""
+    window = sink_window(sink.ctx, bounds, require_merged(sink.ctx, bounds.lo, bounds.hi))
+    target = sink.ctx.replication.target
+    assert target is not None
+    manifest = sink.ctx.windows.apply_manifests(bounds.lo, bounds.hi)[-1]
+    with pytest.raises(Crash):
+        apply_window(target, manifest, convert.statements_of(sink.ctx, window, target), hook=at("batch", 3, crash))
+    assert rows(sink.server, "SELECT checkPoint LIKE '%%true%%' FROM tidb_binlog.checkpoint") == [(0,)]
+
+
+def _altered(sink: Sink, bounds: Bounds) -> set[tuple[str, str]]:
+    """Tables that a DDL of the window made, changed or removed."""
+    found = [row for row in rows_of(sink.ctx.paths.table("ddl")) if row["window"] == bounds.window]
+    return {(db, name) for row in found for db, _, name in [text.partition(".") for text in row["tables"]]}
+
+
+def _statements(sink: Sink) -> list[str]:
+    return sorted(str(row) for row in rows_of(sink.ctx.paths.table("statement")))

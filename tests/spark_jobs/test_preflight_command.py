@@ -1,0 +1,86 @@
+"""`binlake preflight` before anything is landed, and the same look before a replication's first window."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from support.mariadb import MariaDb, execute
+from support.workload import Workload, integer, text
+
+from binlake.cli import run as main
+from binlake.config.load import load_replication
+from binlake.errors import Drift
+from binlake.lake.paths import LakePaths
+from binlake.lake.schemas import SchemaHistory
+from spark_jobs import preflight
+from spark_jobs.context import Bounds, StageContext
+
+pytestmark = pytest.mark.mariadb
+
+
+@pytest.fixture
+def work() -> Workload:
+    made = Workload()
+    made.create_database("app")
+    made.create_table("app", "a", [integer("id"), text("v")], ["id"])
+    made.create_table("app", "b", [integer("id"), text("v")], ["id"])
+    made.create_table("app", "left", [integer("id")], ["id"])
+    return made
+
+
+@pytest.fixture
+def file(empty_mariadb: MariaDb, tmp_path: Path) -> Path:
+    """A replication into d, where b has a column of its own; nothing is landed."""
+    columns = "id INT PRIMARY KEY, v VARCHAR(64) COLLATE utf8mb4_bin"
+    execute(
+        empty_mariadb,
+        "CREATE DATABASE d CHARACTER SET utf8mb4 COLLATE utf8mb4_bin",
+        f"CREATE TABLE d.a ({columns})",
+        f"CREATE TABLE d.b ({columns}, note INT)",
+        "CREATE TRIGGER d.told AFTER DELETE ON d.a FOR EACH ROW SET @told = 1",
+    )
+    made = tmp_path / "demo.toml"
+    made.write_text(
+        f'name = "demo"\n[lake]\npath = "{tmp_path / "lake"}"\n'
+        '[[filter.ignore-table]]\ndb-name = "app"\ntbl-name = "left"\n'
+        '[[routes]]\nschema-pattern = "app"\ntarget-schema = "d"\n'
+        f'[target]\ndb-type = "mariadb"\nhost = "{empty_mariadb.host}"\nport = {empty_mariadb.port}\n'
+    )
+    return made
+
+
+def test_before_the_first_landing_the_source_is_asked(
+    file: Path, work: Workload, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # R-13, S4-05: under the target's names, filters applied
+    @contextmanager
+    def cluster(_: object) -> Iterator[SimpleNamespace]:
+        source = SimpleNamespace(ddl_jobs=lambda _since: reversed(work.jobs))
+        yield SimpleNamespace(cluster_id=7, pd=SimpleNamespace(tso=work.clock), source=source)
+
+    monkeypatch.setattr(preflight, "open_cluster", cluster)
+    assert main(["preflight", "--replication", str(file), "--output", "json"]) == 1
+    found = {(r["db"], r["table"]): r["verdict"] for r in json.loads(capsys.readouterr().out)}
+    assert found == {("d", "a"): "alike", ("d", "b"): "refused"}
+    file.write_text(file.read_text() + '[[target.tables]]\ndb-name = "d"\ntbl-name = "b"\npreserve = true\n')
+    assert main(["preflight", "--replication", str(file)]) == 0
+    shown = capsys.readouterr().out
+    assert "kept: note" in shown
+    assert "trigger told (AFTER DELETE)" in shown
+    assert "1 alike, 1 preserve" in shown
+
+
+def test_before_the_first_window_tables_without_rows_are_looked_at_too(file: Path, work: Workload) -> None:
+    # R-13
+    replication = load_replication(str(file))
+    lo = work.clock()
+    SchemaHistory(LakePaths.of(replication)).bootstrap(lo, work.jobs)
+    ctx = StageContext(replication, "test", lambda: pytest.fail("no Spark"))
+    assert replication.target is not None
+    with pytest.raises(Drift, match=r"d\.b: column note is the target's own"):
+        preflight.check_before_first(ctx, replication.target, Bounds(lo, lo + 1))

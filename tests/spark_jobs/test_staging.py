@@ -1,0 +1,85 @@
+"""What land makes of pulls that overlap, in the driver's memory and in Spark's files: the same answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from binlake.errors import ConflictingBinlogs
+from spark_jobs.context import Bounds
+from spark_jobs.pulled import NOTHING, Pulled, PulledDdl, PulledHere, PumpPart
+from spark_jobs.pump_source import ARROW_SCHEMA
+from spark_jobs.stages.land import _refuse_conflicts
+from spark_jobs.staging import Staged
+
+pytestmark = pytest.mark.spark
+
+PLACES: dict[str, Callable[[SparkSession, pa.Table], Pulled]] = {
+    "in the driver": lambda _, rows: PulledHere(rows),
+    "by Spark": lambda spark, rows: Staged(spark.createDataFrame(rows)),
+}
+
+
+def pulled_rows(*rows: tuple[str, str, int, int, str, int]) -> pa.Table:
+    """(pump, kind, commit_ts, chunk, content, schema version) each."""
+    return pa.Table.from_pylist(
+        [
+            {"pump": pump, "kind": kind, "commit_ts": ts, "start_ts": ts - 1, "chunk": chunk, "content": content,
+             "schema_version": version if kind == "dml" else 0, "job_id": version if kind == "ddl" else 0,
+             "schema_state": 6 if kind == "ddl" else 0, "query": "create table t (a int)" if kind == "ddl" else None,
+             "payload": f"{pump}{chunk}".encode()}
+            for pump, kind, ts, chunk, content, version in rows
+        ],
+        schema=ARROW_SCHEMA,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_transaction_of_two_pumps_is_one_and_other_content_is_refused(spark: SparkSession, place: str) -> None:
+    # S0-17, DESIGN 3.4: equal commit_ts with equal content is one transaction; what lies outside the window is nobody's
+    pulled = PLACES[place](
+        spark,
+        pulled_rows(
+            ("b", "dml", 10, 0, "x", 3), ("a", "dml", 10, 0, "x", 3), ("a", "dml", 10, 1, "x", 3),
+            ("b", "dml", 10, 1, "x", 3), ("b", "dml", 11, 0, "y", 4), ("a", "dml", 5, 0, "early", 2),
+            ("b", "dml", 5, 0, "other", 2), ("a", "proof", 20, 0, "", 0), ("a", "dml", 30, 0, "late", 9),
+        ),
+    )  # fmt: skip
+    bounds = Bounds(5, 20)
+    found = pulled.transactions(bounds)
+    found = found if isinstance(found, DataFrame) else spark.createDataFrame(found)
+    found = found.orderBy("commit_ts", "chunk").collect()
+    assert [(row["commit_ts"], row["chunk"], row["pump"]) for row in found] == [
+        (10, 0, "a"),
+        (10, 1, "a"),
+        (11, 0, "b"),
+    ]
+    assert str(found[0]["commit_date"]) == "1970-01-01"
+    _refuse_conflicts(pulled, bounds)
+    with pytest.raises(ConflictingBinlogs, match="commit_ts=5"):
+        _refuse_conflicts(pulled, Bounds(4, 20))
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_each_pump_is_counted_within_the_window_and_ddl_is_told_once(spark: SparkSession, place: str) -> None:  # R-48
+    pulled = PLACES[place](
+        spark,
+        pulled_rows(
+            ("a", "dml", 6, 0, "x", 7), ("a", "dml", 6, 1, "x", 7), ("a", "ddl", 8, 0, "d", 41),
+            ("b", "ddl", 8, 0, "d", 41), ("a", "ddl", 9, 0, "e", 42), ("a", "dml", 12, 0, "y", 8),
+            ("a", "dml", 25, 0, "z", 9), ("a", "proof", 25, 0, "", 0), ("c", "proof", 21, 0, "", 0),
+        ),
+    )  # fmt: skip
+    parts = pulled.survey(Bounds(5, 20))
+    assert parts["a"] == PumpPart(proof=25, entities=4, ddls=2, schema_version=8)
+    assert parts.get("b", NOTHING).proof == 0
+    assert parts["c"] == PumpPart(21, 0, 0, 0)
+    text = "create table t (a int)"
+    assert pulled.ddls(Bounds(5, 20)) == [PulledDdl(8, 41, text, 6), PulledDdl(9, 42, text, 6)]
+    assert pulled.ddls(Bounds(8, 20)) == [PulledDdl(9, 42, text, 6)]
+    assert pulled.first_ahead(5, 8) == 12
+    assert pulled.first_ahead(12, 8) == 25
+    assert pulled.first_ahead(5, 10) is None
