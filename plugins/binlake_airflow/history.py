@@ -1,24 +1,45 @@
-"""What the pages show, from the events of the table `window`: pure functions.
+"""What the pages show of the table `window`: positions, lag, who blocks, windows with their stages, checkpoints.
 
-A commit_ts is a string with the UTC time it stands for (hazards R-46).
+A commit_ts is a string with the UTC time it stands for (hazards R-46). Every read is by range or from the newest on.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Protocol
 
 from binlake import tso
 from binlake.config import Replication
-from binlake.pipeline import BY_NAME, stages_for
+from binlake.pipeline import BY_NAME, ENDED, stages_for
 
 Event = Mapping[str, Any]
-# Older windows are in the table `window`; a page of thousands of rows helps nobody.
-RECENT_WINDOWS = 50
+_NOTICES = 10
+# Late transactions, pumps given up, windows given up, transactions left out, injections that never run, rows that were
+# set by hand.
+_NOTED = ("incident", "forget", "release", "skip", "injection", "repair", "rollback")
+PAGE = 25
+"""Rows of a list; older ones are on the next page."""
 # The stage whose end tells how far a sink is.
 _LAST_OF_SINK = {"sql": "finalize", "mirror": "mirror"}
+
+
+class Events(Protocol):
+    """The reads of `binlake.lake.windowlog.WindowLog` that these views need."""
+
+    def events(self, *, stage: str | None = ..., within: tuple[int, int] | None = ...) -> list[dict[str, Any]]: ...
+
+    def newest(
+        self, stages: Sequence[str], count: int, upto: int | None = ..., states: Sequence[str] | None = ...
+    ) -> list[dict[str, Any]]: ...
+
+    def last_said(self, stages: Sequence[str]) -> dict[str, Any] | None: ...
+
+    def recorded_last(
+        self, stages: Sequence[str], count: int, states: Sequence[str] | None = ...
+    ) -> list[dict[str, Any]]: ...
 
 
 def moment(commit_ts: int) -> dict[str, str]:
@@ -26,8 +47,15 @@ def moment(commit_ts: int) -> dict[str, str]:
     return {"commit_ts": str(commit_ts), "time": tso.to_datetime(commit_ts).isoformat(timespec="milliseconds")}
 
 
+def position(commit_ts: int | None, now_ms: int) -> dict[str, Any] | None:
+    """`moment` with the seconds it is behind `now_ms` (Unix ms); None for None."""
+    if commit_ts is None:
+        return None
+    return {**moment(commit_ts), "lag_seconds": round(max(now_ms - tso.physical(commit_ts), 0) / 1000, 1)}
+
+
 def stage_row(event: Event) -> dict[str, Any]:
-    """One event: stage, state, bounds, rows, seconds, who blocks and why, when it ended (Unix ms)."""
+    """One event: stage, state, bounds, rows, seconds, who blocks and why, when it ended (Unix ms, and UTC text)."""
     return {
         "stage": event["stage"],
         "sink": event["sink"] or "",
@@ -37,10 +65,16 @@ def stage_row(event: Event) -> dict[str, Any]:
         "rows": event["rows"],
         "seconds": round(event["seconds"], 2),
         "blocked_by": event["blocked_by"] or "",
-        "reason": str(json.loads(event["detail"] or "{}").get("reason", "")),
+        "reason": str(_detail(event).get("reason", "")),
         "run_id": event["run_id"],
         "at_ms": event["at_ms"],
+        "at": utc(event["at_ms"]),
     }
+
+
+def utc(ms: int) -> str:
+    """Unix ms as ISO 8601 in UTC, to the second."""
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="seconds")
 
 
 def run_view(events: Sequence[Event], run_id: str) -> dict[str, Any]:
@@ -57,55 +91,104 @@ def run_view(events: Sequence[Event], run_id: str) -> dict[str, Any]:
     }
 
 
-def replication_view(replication: Replication, events: Sequence[Event], now_ms: int | None = None) -> dict[str, Any]:
-    """A replication: landed ts, each sink's position, lag (s), who blocks it, its recent windows (newest first)."""
+def status_view(replication: Replication, log: Events, now_ms: int | None = None) -> dict[str, Any]:
+    """How a replication stands: state, landed ts, each sink's position and lag (s), who blocks, its last rows."""
     now = time.time_ns() // 1_000_000 if now_ms is None else now_ms
-    landed = _greatest_hi(events, "land")
-    sinks = {sink: stage for sink, stage in _LAST_OF_SINK.items() if stage in _stage_names(replication)}
+    names = stage_names(replication)
+    landed = log.newest(("land",), PAGE)
+    said = log.last_said(("plan", "land"))
+    blocked = _who(stage_row(said)) if said is not None and said["state"] == "blocked" else None
     return {
         "name": replication.name,
-        "landed": _position(landed, now),
-        "sinks": {sink: _position(_greatest_hi(events, stage), now) for sink, stage in sinks.items()},
-        "blocked": _blocked(events),
-        "stages": _stage_names(replication),
-        "windows": _recent(events),
+        "state": "blocked" if blocked else "empty" if not landed else "running",
+        "landed": position(_hi(landed), now),
+        "sinks": {
+            sink: position(_hi(log.newest((stage,), 1)), now) for sink, stage in _LAST_OF_SINK.items() if stage in names
+        },
+        "blocked": {**blocked, "since": utc(_blocked_since(log, said))} if blocked and said else None,
+        "rows": _last_rows(landed),
     }
 
 
-def _stage_names(replication: Replication) -> list[str]:
+def windows_view(replication: Replication, log: Events, upto: int | None = None) -> dict[str, Any]:
+    """The landed windows that end at or below `upto`, newest first, with the newest passage of each stage.
+
+    A sink's wider window stands at its own hi. `older`: the hi from which the next page starts, None at the end.
+    """
+    found = log.newest(("land",), PAGE + 1, upto)
+    shown = sorted({(e["lo"], e["hi"]) for e in found}, key=lambda window: -window[1])[:PAGE]
+    stages: dict[int, dict[str, dict[str, Any]]] = {hi: {} for _, hi in shown}
+    events = log.events(within=(shown[-1][0], shown[0][1])) if shown else []
+    for event in sorted(events, key=lambda e: e["at_ms"]):
+        if event["hi"] in stages and event["stage"] in BY_NAME and event["state"] != "started":
+            stages[event["hi"]][event["stage"]] = stage_row(event)
+    return {
+        "stages": stage_names(replication),
+        "windows": [{"lo": moment(lo), "hi": moment(hi), "stages": stages[hi]} for lo, hi in shown],
+        # A window that was landed again has several events: fewer windows than events are no end.
+        "older": str(shown[-1][1] - 1) if len(found) > PAGE else None,
+    }
+
+
+def checkpoints_view(log: Events, upto: int | None = None, count: int = PAGE) -> dict[str, Any]:
+    """The checkpoints that the SQL sink reached at or below `upto`, newest first: what finalize recorded of each."""
+    found = log.newest(("finalize",), count + 1, upto)
+    shown = found[:count]
+    if len(found) > count:
+        # All of the last one's commit_ts, so that the next page starts below it.
+        last = shown[-1]["hi"]
+        again = [e for e in log.events(stage="finalize", within=(last - 1, last)) if e["hi"] == last]
+        shown = [e for e in shown if e["hi"] > last] + [e for e in reversed(again) if e["state"] in ENDED]
+    rows = [{**stage_row(event), "detail": _checkpoint_detail(event)} for event in shown]
+    return {"checkpoints": rows, "older": str(shown[-1]["hi"] - 1) if len(found) > count else None}
+
+
+def notices_view(log: Events) -> list[dict[str, Any]]:
+    """What somebody must have seen, and what somebody did by hand; the last first."""
+    found = [*log.recorded_last(_NOTED, _NOTICES), *log.recorded_last(("backfill",), _NOTICES, ("finished",))]
+    return [
+        {"at": utc(event["at_ms"]), "what": event["stage"], "window": f"{event['lo']}-{event['hi']}",
+         "text": json.dumps(_detail(event), sort_keys=True)}
+        for event in sorted(found, key=lambda event: -event["at_ms"])[:_NOTICES]
+    ]  # fmt: skip
+
+
+def stage_names(replication: Replication) -> list[str]:
+    """The stages of its DAG, in order."""
     stages = stages_for(sql=replication.target is not None, mirror=replication.mirror.enabled)
     return [stage.name for stage in stages]
 
 
-def _greatest_hi(events: Iterable[Event], stage: str) -> int | None:
-    return max((event["hi"] for event in events if event["stage"] == stage and _passed(event)), default=None)
+def _blocked_since(log: Events, said: Event) -> int:
+    """Unix ms of the first of the unbroken run of blocked plans that `said` ends."""
+    since: int = said["at_ms"]
+    plans = log.events(stage="plan", within=(said["lo"] - 1, said["lo"] + 1))
+    for event in reversed([event for event in plans if event["lo"] == said["lo"]]):
+        if event["state"] != "blocked":
+            break
+        since = event["at_ms"]
+    return since
 
 
-def _passed(event: Event) -> bool:
-    return event["state"] in ("done", "already")
+def _checkpoint_detail(event: Event) -> str:
+    detail = _detail(event)
+    return ", ".join(f"{detail[name]} {name}" for name in ("segments", "batches", "ddl") if name in detail)
 
 
-def _position(commit_ts: int | None, now_ms: int) -> dict[str, Any] | None:
-    if commit_ts is None:
-        return None
-    return {**moment(commit_ts), "lag_seconds": round(max(now_ms - tso.physical(commit_ts), 0) / 1000, 1)}
+def _detail(event: Event) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(event["detail"] or "{}")
+    return found
+
+
+def _hi(events: Sequence[Event]) -> int | None:
+    return events[0]["hi"] if events else None
+
+
+def _last_rows(landed: Sequence[Event]) -> dict[str, Any]:
+    """The newest window that had a transaction: time may go on while nothing arrives any more."""
+    found = next((event for event in landed if event["rows"]), None)
+    return {"window": moment(found["hi"]) if found else None, "looked_at": len(landed)}
 
 
 def _who(row: Mapping[str, Any]) -> dict[str, str]:
     return {"by": row["blocked_by"], "reason": row["reason"]}
-
-
-def _blocked(events: Sequence[Event]) -> dict[str, str] | None:
-    """Who blocked the newest plan, and why; None when something was planned or landed since."""
-    newest = max((e for e in events if e["stage"] in ("plan", "land")), key=lambda e: e["at_ms"], default=None)
-    return _who(stage_row(newest)) if newest and newest["state"] == "blocked" else None
-
-
-def _recent(events: Sequence[Event]) -> list[dict[str, Any]]:
-    """The last landed windows with the newest passage of each stage; a sink's wider window stands at its own hi."""
-    landed = sorted({(e["lo"], e["hi"]) for e in events if e["stage"] == "land" and _passed(e)}, key=lambda w: w[1])
-    stages: dict[int, dict[str, dict[str, Any]]] = {hi: {} for _, hi in landed[-RECENT_WINDOWS:]}
-    for event in sorted(events, key=lambda e: e["at_ms"]):
-        if event["hi"] in stages and event["stage"] in BY_NAME:
-            stages[event["hi"]][event["stage"]] = stage_row(event)
-    return [{"lo": moment(lo), "hi": moment(hi), "stages": stages[hi]} for lo, hi in reversed(landed[-RECENT_WINDOWS:])]

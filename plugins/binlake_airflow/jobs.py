@@ -6,12 +6,12 @@ A job is started by module name; this room never imports `spark_jobs` (DESIGN 1)
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from binlake import errors
+from binlake import errors, tso
 from binlake.errors import BinlakeError, ConfigError, Permanent, Transient, UnknownOutcome
 from binlake.pipeline import BY_NAME
 
@@ -27,17 +27,24 @@ BOUNDS_FROM = {
     "convert": "compact",
     "finalize": "compact",
 }
+# Locks of the lake that a stage takes: whoever holds one is waited for without a worker.
+LOCKS: dict[str, tuple[str, ...]] = {
+    "land": ("landing",),
+    "merge": ("merge",),
+    "compact": ("sql",),
+    "convert": ("sql",),
+    "mirror": ("mirror",),
+    FUSED: ("landing", "merge", "sql", "mirror"),
+}
 # These read the registry, the lake and the target only: no JVM is started for them.
 WITHOUT_SPARK = frozenset({"plan", "finalize"})
 
-# A stage that ends so has nothing for the stages after it; the task itself is green.
-STOPPED = frozenset({"blocked", "waiting", "skipped"})
+CHANGED = "changed"
+"""In a result's detail: the tables (db, table) that the window changed."""
+MOST_TABLES = 200
+"""Tables of one window that are named to Airflow; of a window that changed more, none: XCom is for small things."""
 
-_KINDS: dict[str, type[BinlakeError]] = {
-    "Permanent": Permanent,
-    "Transient": Transient,
-    "UnknownOutcome": UnknownOutcome,
-}
+_KINDS: dict[str, type[BinlakeError]] = {cls.kind: cls for cls in (Permanent, Transient, UnknownOutcome)}
 
 
 @dataclass(frozen=True)
@@ -86,6 +93,28 @@ def sources_of(stages: Sequence[str]) -> dict[str, str]:
     return {stage: BOUNDS_FROM[stage] for stage in stages if stage in BOUNDS_FROM}
 
 
+def moment(text: str | None) -> str | None:
+    """A param as decimal commit_ts: it may be one, or a time (ISO 8601, UTC). Raises ConfigError."""
+    if not text:
+        return None
+    try:
+        return str(tso.parse(text))
+    except ValueError as error:
+        raise ConfigError(f"a param is no commit_ts and no time: {error}", where={"param": text}) from None
+
+
+def is_idle(landed: Mapping[str, Any], idle_s: int, stops: Collection[int]) -> bool:
+    """Whether a window that `land` brought needs no sink now: it is empty, and no stretch of `idle_s` ends in it.
+
+    A sink takes an empty window along with the next one, and merge makes up for it; the stretches keep checkpoints
+    moving. `stops` are commit_ts at which somebody counts on the sinks.
+    """
+    if landed["state"] != "done" or landed["rows"] or not idle_s or int(landed["hi"]) in stops:
+        return False
+    first, last = (tso.physical(int(landed[side])) // (idle_s * 1000) for side in ("lo", "hi"))
+    return first == last
+
+
 def read_results(result: Path, how_it_ended: str) -> list[dict[str, Any]]:
     """The StageResult dicts of a job that wrote `result`.
 
@@ -100,7 +129,13 @@ def read_results(result: Path, how_it_ended: str) -> list[dict[str, Any]]:
     outcome = json.loads(result.read_text(encoding="utf-8"))
     if not outcome["ok"]:
         raise error_of(outcome["error"])
-    return [dict(item) for item in outcome["results"]]
+    return [_small(item) for item in outcome["results"]]
+
+
+def _small(result: Mapping[str, Any]) -> dict[str, Any]:
+    detail = result.get("detail") or {}
+    few = len(detail.get(CHANGED, ())) <= MOST_TABLES
+    return dict(result) if few else {**result, "detail": {**detail, CHANGED: []}}
 
 
 def error_of(told: Mapping[str, Any]) -> BinlakeError:

@@ -1,4 +1,4 @@
-"""What Airflow learns at start: the app of pages, and where its UI shows them (on a DAG, and on a run)."""
+"""What Airflow learns at start: the app of pages and where its UI shows them, the timetable, who writes run notes."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from urllib.parse import urlparse
 
 from airflow.configuration import conf
 from airflow.plugins_manager import AirflowPlugin
+
+from binlake_airflow.notes import RunNotes
+from binlake_airflow.timetable import BackfillIntervals
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
@@ -31,6 +34,13 @@ def _external_views() -> list[dict[str, Any]]:
     base = urlparse(conf.get("api", "base_url", fallback="") or "").path.rstrip("/") + PREFIX
     return [
         {
+            "name": "Binlake",
+            "href": f"{base}/",
+            "destination": "nav",
+            "category": "browse",
+            "url_route": "binlake",
+        },
+        {
             "name": "Windows",
             "href": f"{base}/dags/{{DAG_ID}}",
             "destination": "dag",
@@ -46,8 +56,10 @@ def _external_views() -> list[dict[str, Any]]:
 
 
 class BinlakePlugin(AirflowPlugin):
-    """Pages of windows at `/binlake`, shown by the UI inside a DAG's and a run's page."""
+    """Pages at `/binlake`, in the UI's menu and inside a DAG's and a run's page; intervals of backfills; run notes."""
 
     name = "binlake"
+    timetables: ClassVar[list[Any]] = [BackfillIntervals]
+    listeners: ClassVar[list[Any]] = [RunNotes()]
     fastapi_apps: ClassVar[list[Any]] = [{"app": _Pages(), "url_prefix": PREFIX, "name": "Binlake"}]
     external_views: ClassVar[list[Any]] = _external_views()

@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from binlake_airflow.jobs import MODULE
 
-_GRACE_S = 10.0
+# Behind that of an apply (target.graceful-stop-timeout-s, 10), before Airflow's own (60).
+_GRACE_S = 20.0
 
 
 class JobProcess:

@@ -18,8 +18,11 @@ _CRON_PRESETS = frozenset({"@hourly", "@daily", "@weekly", "@monthly", "@quarter
 Schedule = CronTriggerTimetable | DeltaTriggerTimetable | str | None
 
 
-def parse_schedule(text: str) -> Schedule:
-    """The timetable of `text`, in UTC; None for an empty text (triggered by hand only). Raises ConfigError."""
+def parse_schedule(text: str, key: str = "airflow.schedule") -> Schedule:
+    """The timetable of `text`, in UTC; None for an empty text (triggered by hand only). Raises ConfigError.
+
+    `key` is where the text stands in the configuration.
+    """
     text = text.strip()
     if not text or text in _PRESETS:
         return text or None
@@ -28,7 +31,7 @@ def parse_schedule(text: str) -> Schedule:
         return DeltaTriggerTimetable(timedelta(seconds=int(every["count"]) * _SECONDS[every["unit"]]))
     if text not in _CRON_PRESETS and not croniter.is_valid(text):
         raise ConfigError(
-            f"`airflow.schedule` is not understood: {text!r}",
+            f"`{key}` is not understood: {text!r}",
             hint="cron text (`*/5 * * * *`), `every 10s`, `@continuous`, or empty for no schedule",
         )
     return CronTriggerTimetable(text, timezone="UTC")

@@ -10,6 +10,7 @@ time.
 from __future__ import annotations
 
 import hashlib
+import time
 import uuid
 from collections.abc import Callable
 
@@ -53,3 +54,25 @@ def interrupt(url: str, log: Callable[[str], None]) -> None:
             log(f"what ran in the session was not interrupted: {error}")
     finally:
         client.close()
+
+
+class ConnectSessions:
+    """The sessions of one piece of work (`stage`) of a replication on the server at `url`; `log` gets warnings."""
+
+    def __init__(self, url: str, replication: str, stage: str, log: Callable[[str], None]) -> None:
+        self._url, self._replication, self._stage, self._log = url, replication, stage, log
+        self._opened: str | None = None
+
+    def open(self, try_number: int, began_s: float) -> str:
+        """The URL with the session of this try; a retry first ends what tries since `began_s` left running."""
+        now = time.time()
+        if try_number > 1:
+            for session in sessions_between(self._replication, self._stage, began_s, now):
+                interrupt(with_session(self._url, session), self._log)
+        self._opened = with_session(self._url, session_id(self._replication, self._stage, now))
+        return self._opened
+
+    def end(self) -> None:
+        """End what runs in the session that was opened, if any."""
+        if self._opened is not None:
+            interrupt(self._opened, self._log)

@@ -1,4 +1,4 @@
-"""The page of windows inside Airflow's UI, and the same as JSON: nothing without a login, nothing from other hosts.
+"""The pages inside Airflow's UI, and the same as JSON: nothing without a login, nothing from other hosts.
 
 Airflow mounts a plugin's app without any authentication: every route here asks for a user, and routes of one
 replication for the right to read its DAG. Reads the lake through delta-rs, never Spark.
@@ -6,22 +6,33 @@ replication for the right to read its DAG. Reads the lake through delta-rs, neve
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from airflow.api_fastapi.core_api.security import get_user, requires_access_dag
-from fastapi import Depends, FastAPI, HTTPException, Request
-from fastapi.responses import HTMLResponse
+import structlog
+from airflow.api_fastapi.auth.managers.models.base_user import BaseUser
+from airflow.api_fastapi.core_api.security import GetUserDep, get_user, requires_access_dag
+from fastapi import Depends, FastAPI, Request
 from jinja2 import Environment, FileSystemLoader
 from starlette.middleware.base import RequestResponseEndpoint
-from starlette.responses import Response
+from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from binlake.config import Replication
-from binlake_airflow import history, replications
+from binlake.errors import BinlakeError, ConfigError, Transient
+from binlake_airflow import replications, views
+from binlake_airflow.access import may_read, readable
+from binlake_airflow.asked import Asked, BadQuestion
+from binlake_airflow.bounded import DEADLINE_S, Bounded, TooBusy
+from binlake_airflow.dagparts import KINDS
+from binlake_airflow.overview import Overview
+
+log = structlog.get_logger(__name__)
 
 _HEADERS = {
     "Content-Security-Policy": (
-        "default-src 'none'; style-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
+        "default-src 'none'; style-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'self'"
     ),
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
@@ -29,9 +40,24 @@ _HEADERS = {
 }
 _TEMPLATES = Path(__file__).resolve().parent / "templates"
 _pages = Environment(loader=FileSystemLoader(_TEMPLATES), autoescape=True, trim_blocks=True, lstrip_blocks=True)
+_bounded = Bounded()
+_overview = Overview(_bounded)
 
-_readable = [Depends(requires_access_dag(method="GET"))]
 app = FastAPI(title="Binlake", docs_url=None, redoc_url=None, openapi_url=None, dependencies=[Depends(get_user)])
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a request is answered with: the `view`, the HTTP `status`, what went wrong if anything did."""
+
+    view: dict[str, Any]
+    status: int = 200
+    error: str = ""
+    hint: str = ""
+
+    def body(self) -> dict[str, Any]:
+        """For JSON."""
+        return self.view if not self.error else {**self.view, "error": self.error, "hint": self.hint}
 
 
 @app.middleware("http")
@@ -41,53 +67,112 @@ async def _harden(request: Request, call_next: RequestResponseEndpoint) -> Respo
     return response
 
 
-@app.get("/api/dags/{dag_id}", dependencies=_readable)
-def replication_json(dag_id: str) -> dict[str, Any]:
-    """Landed ts, lag, who blocks, recent windows of one replication."""
-    replication = _replication(dag_id)
-    return history.replication_view(replication, _events(replication))
-
-
-@app.get("/api/dags/{dag_id}/runs/{run_id:path}", dependencies=_readable)
-def run_json(dag_id: str, run_id: str) -> dict[str, Any]:
-    """Window, rows and seconds of each stage of one run."""
-    return history.run_view(_events(_replication(dag_id), run_id), run_id)
-
-
-@app.get("/dags/{dag_id}", response_class=HTMLResponse, dependencies=_readable)
-def replication_page(request: Request, dag_id: str) -> str:
-    """`replication_json` for people."""
-    return _page("replication.html", request, dag_id, replication_json(dag_id))
-
-
-@app.get("/dags/{dag_id}/runs/{run_id:path}", response_class=HTMLResponse, dependencies=_readable)
-def run_page(request: Request, dag_id: str, run_id: str) -> str:
-    """`run_json` for people."""
-    return _page("run.html", request, dag_id, run_json(dag_id, run_id))
-
-
 @app.get("/style.css")
 def style() -> Response:
     """The one style sheet."""
     return Response((_TEMPLATES / "style.css").read_text(encoding="utf-8"), media_type="text/css")
 
 
-def _page(template: str, request: Request, dag_id: str, view: dict[str, Any]) -> str:
+@app.get("/")
+async def overview_page(request: Request, user: GetUserDep) -> Response:
+    """All replications that the user may read."""
+    return _html("overview.html", request, await _answer(_list(user)))
+
+
+@app.get("/api")
+async def overview_json(user: GetUserDep) -> Response:
+    """`overview_page` for programs."""
+    return _json(await _answer(_list(user)))
+
+
+async def _list(user: BaseUser) -> dict[str, Any]:
+    return await _overview.of(await _bounded.run(lambda: readable(user)), views.state)
+
+
+def _add(path: str, template: str, view: views.View) -> None:
+    """The page of one replication at `path`, and its JSON at `/api` before it."""
+
+    async def page(request: Request, user: GetUserDep) -> Response:
+        return _html(template, request, await _of_replication(request, user, view))
+
+    async def data(request: Request, user: GetUserDep) -> Response:
+        return _json(await _of_replication(request, user, view))
+
+    guarded = [Depends(requires_access_dag(method="GET"))]
+    app.add_api_route(path, page, dependencies=guarded)
+    app.add_api_route(f"/api{path}", data, dependencies=guarded)
+
+
+for _path, (_template, _view) in views.PAGES.items():
+    _add(_path, _template, _view)
+
+
+async def _of_replication(request: Request, user: BaseUser, view: views.View) -> Answer:
+    def find() -> Replication:
+        name = _name(request)
+        # A side DAG (`<name>.backfill`) shows the replication's pages to those who may read both.
+        if name != request.path_params["dag_id"] and not may_read(user, name):
+            raise views.Forbidden("you may not read the DAG of this replication")
+        found = replications.named(name)
+        if found is None:
+            raise views.Unknown("no replication has this name")
+        return found
+
+    async def work() -> dict[str, Any]:
+        found = await _bounded.run(find)
+        asked = Asked(request.path_params, request.query_params)
+        return await _bounded.run(lambda: view(found, asked), found.name)
+
+    return await _answer(work())
+
+
+def _name(request: Request) -> str | None:
+    """The replication that a DAG belongs to; None on a page of none."""
+    dag_id: str | None = request.path_params.get("dag_id")
+    name, _, kind = (dag_id or "").partition(".")
+    return name if kind in KINDS else dag_id
+
+
+async def _answer(work: Awaitable[dict[str, Any]]) -> Answer:
+    try:
+        return Answer(await work)
+    except (BadQuestion, ConfigError) as error:
+        return Answer({}, 400, getattr(error, "message", str(error)), getattr(error, "hint", ""))
+    except views.Forbidden as error:
+        return Answer({}, 403, str(error))
+    except views.Unknown as error:
+        return Answer({}, 404, str(error))
+    except Transient as error:
+        return Answer({}, 503, error.message, error.hint)
+    except BinlakeError as error:
+        # Not its `where`: places and addresses of the deployment are no reader's business.
+        return Answer({}, 404, error.message, error.hint)
+    except TooBusy:
+        return Answer({}, 503, "too many questions at once", "try again in a moment")
+    except TimeoutError:
+        return Answer({}, 504, f"no answer within {DEADLINE_S:g} s", "ask for less, or use the command `binlake audit`")
+    except Exception:
+        log.exception("a page failed")
+        return Answer({}, 500, "the page could not be made", "the API server's log says why")
+
+
+def _json(answer: Answer) -> Response:
+    return JSONResponse(answer.body(), answer.status)
+
+
+def _html(template: str, request: Request, answer: Answer) -> Response:
     # The path that Airflow mounted the app at, below whatever prefix a proxy adds.
     root = request.scope.get("root_path", "").rstrip("/") + "/"
-    return _pages.get_template(template).render(root=root, dag_id=dag_id, view=view)
-
-
-def _replication(dag_id: str) -> Replication:
-    found = replications.named(dag_id)
-    if found is None:
-        raise HTTPException(404, f"no replication is called {dag_id!r}")
-    return found
-
-
-def _events(replication: Replication, run_id: str | None = None) -> list[dict[str, Any]]:
-    # At call time: the scheduler loads this plugin too, and forks tasks; delta-rs' threads must not be there then.
-    from binlake.lake.paths import LakePaths
-    from binlake.lake.windowlog import WindowLog
-
-    return WindowLog(LakePaths.of(replication)).events(run_id)
+    text = _pages.get_template("error.html" if answer.error else template).render(
+        root=root,
+        airflow=root.removesuffix("binlake/"),
+        dag_id=_name(request),
+        airflow_dag=request.path_params.get("dag_id"),
+        # A page in Airflow's frame cannot lead the frame's owner anywhere.
+        framed=request.headers.get("sec-fetch-dest") == "iframe",
+        view=answer.view,
+        answer=answer,
+        asked=request.query_params,
+        path=request.url.path,
+    )
+    return HTMLResponse(text, answer.status)

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from support import scripted_job
 from support.airflow_home import private_home
+from support.dag_runs import Run, Runner
+from support.replication_files import write_replication
+from support.scripted_spark import script, scripted_spark
 
 private_home()
 
@@ -30,3 +36,34 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     place.mkdir()
     monkeypatch.setenv("BINLAKE_REPLICATIONS", str(place))
     return place
+
+
+@pytest.fixture
+def run(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Runner:
+    """Run a DAG of a replication once with scripted jobs."""
+    from binlake_airflow import base, waiting
+    from binlake_airflow.factory import build_dags
+
+    for name, value in scripted_spark(tmp_path).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": "local[1]"}))
+    monkeypatch.setenv("AIRFLOW_CONN_CONNECT", json.dumps({"conn_type": "spark_connect", "host": "h", "port": 1}))
+    # Nobody here takes a task for lost that is back at once.
+    monkeypatch.setattr(waiting, "_LOOK_S", 0.05)
+    monkeypatch.setattr(base, "command_of", lambda _module: (sys.executable, scripted_job.__file__))
+
+    def once(
+        answers: dict[str, list[dict[str, Any]]],
+        conf: dict[str, Any] | None = None,
+        kind: str = "",
+        **sections: str | None,
+    ) -> Run:
+        script(tmp_path, answers)
+        calls = tmp_path / "calls.jsonl"
+        calls.unlink(missing_ok=True)
+        dag = build_dags(write_replication(folder, "orders", **sections))[f"orders{kind}"]
+        dag_run = dag.test(run_conf=conf)
+        made = calls.read_text().splitlines() if calls.exists() else []
+        return Run(dag_run, [json.loads(line) for line in made])
+
+    return once

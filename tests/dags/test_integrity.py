@@ -1,20 +1,26 @@
 """The DAG files: what Airflow gets from a folder of replications (C-04, C-06, S0-55, hazards R-45, R-46)."""
 
 import json
+import re
 import subprocess
 import sys
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from airflow.dag_processing.dagbag import DagBag
 from airflow.sdk import DAG
 from airflow.serialization.serialized_objects import DagSerialization
+from airflow.timetables.base import TimeRestriction
 from support.replication_files import write_replication
 
+from binlake import tso
 from binlake.errors import IncompleteWindow, Permanent, TargetRefused, UnknownOutcome
 from binlake.pipeline import BY_NAME, stages_for
-from binlake_airflow.factory import build_dag
-from binlake_airflow.operators import ConnectStageOperator, SubmitStageOperator
+from binlake_airflow.dagparts import KINDS, MOMENT_PATTERN
+from binlake_airflow.factory import build_all, build_dag, build_dags
+from binlake_airflow.operators import RECOVER, ConnectStageOperator, StageOperator, SubmitStageOperator
+from binlake_airflow.timetable import range_of
 
 DAGS = Path(__file__).resolve().parents[2] / "dags"
 
@@ -27,13 +33,17 @@ def wiring(dag: DAG) -> dict[str, set[str]]:
     return {task.task_id: set(task.upstream_task_ids) for task in dag.tasks}
 
 
-def test_one_dag_for_each_replication_file(folder: Path) -> None:
+def ids(*names: str) -> set[str]:
+    return {name if kind == "sync" else f"{name}.{kind}" for name in names for kind in KINDS}
+
+
+def test_each_replication_file_gives_its_windows_and_the_dags_beside_them(folder: Path) -> None:
     write_replication(folder, "orders")
     write_replication(folder, "stock")
     (folder / "notes.toml.example").write_text("not = [valid")
     found = bag()
     assert found.import_errors == {}
-    assert set(found.dags) == {"orders", "stock"}
+    assert set(found.dags) == ids("orders", "stock")
     assert {dag.relative_fileloc for dag in found.dags.values()} == {"binlake_replications.py"}
 
 
@@ -49,7 +59,7 @@ def test_a_broken_file_is_one_clear_import_error_and_hides_no_other(folder: Path
     write_replication(folder, "timing", airflow='schedule = "now and then"')
     (folder / "torn.toml").write_text("name = ")
     found = bag()
-    assert set(found.dags) == {"orders"}
+    assert set(found.dags) == ids("orders")
     assert list(found.import_errors) == ["binlake_broken.py"]
     text = found.import_errors["binlake_broken.py"]
     # What, where, hint: the last lines, after Airflow's own.
@@ -68,7 +78,9 @@ def test_two_files_of_one_name_are_both_refused(folder: Path) -> None:
 
 def test_tasks_are_the_stages_wired_as_the_pipeline_says(folder: Path) -> None:
     dag = build_dag(write_replication(folder, "orders"))
-    assert wiring(dag) == {stage.name: set(stage.after) for stage in stages_for(sql=True, mirror=True)}
+    stages = {stage.name: set(stage.after) for stage in stages_for(sql=True, mirror=True)}
+    assert wiring(dag) == {**stages, RECOVER: {"plan"}}
+    assert set(dag.task_group.children) == {"lake", "sql_sink", "mirrors", RECOVER}
     # Sinks stand side by side (invariant 12): the mirror waits for nothing of the SQL sink, nor the other way round.
     assert not dag.get_task("mirror").get_flat_relative_ids(upstream=False)
     assert "mirror" not in dag.get_task("finalize").get_flat_relative_ids(upstream=True)
@@ -76,7 +88,11 @@ def test_tasks_are_the_stages_wired_as_the_pipeline_says(folder: Path) -> None:
 
 @pytest.mark.parametrize(
     ("sections", "last"),
-    [({"target": None}, {"mirror"}), ({"mirror": "enabled = false"}, {"finalize"}), ({}, {"mirror", "finalize"})],
+    [
+        ({"target": None}, {"mirror"}),
+        ({"mirror": "enabled = false"}, {"finalize", RECOVER}),
+        ({}, {"mirror", "finalize", RECOVER}),
+    ],
 )
 def test_sinks_that_are_not_configured_have_no_tasks(
     folder: Path, sections: dict[str, str | None], last: set[str]
@@ -87,14 +103,14 @@ def test_sinks_that_are_not_configured_have_no_tasks(
 
 def test_the_fused_layout_is_one_task(folder: Path) -> None:
     dag = build_dag(write_replication(folder, "orders", airflow='layout = "fused"\nengine = "connect"'))
-    (task,) = dag.tasks
-    assert (task.task_id, type(task)) == ("window", ConnectStageOperator)
+    assert wiring(dag) == {"window": set(), RECOVER: {"window"}}
+    assert type(dag.get_task("window")) is ConnectStageOperator
 
 
 @pytest.mark.parametrize(("engine", "cls"), [("submit", SubmitStageOperator), ("connect", ConnectStageOperator)])
 def test_the_engine_chooses_the_operator(folder: Path, engine: str, cls: type) -> None:
     dag = build_dag(write_replication(folder, "orders", airflow=f'engine = "{engine}"\nspark-conn-id = "mine"'))
-    assert {type(task) for task in dag.tasks} == {cls}
+    assert {type(task) for task in dag.tasks if isinstance(task, StageOperator)} == {cls}
     assert {task.spark_conn_id for task in dag.tasks} == {"mine"}
 
 
@@ -106,12 +122,41 @@ def test_runs_never_overlap_and_the_past_is_not_caught_up(folder: Path) -> None:
 
 
 def test_people_find_their_way(folder: Path) -> None:
-    dag = build_dag(write_replication(folder, "orders"))
-    assert "replication" in dag.tags
-    assert {task.owner for task in dag.tasks} == {"binlake"}
-    assert {task.task_id: task.doc_md for task in dag.tasks} == {name: BY_NAME[name].summary for name in dag.task_ids}
-    for task_id in dag.task_ids:
-        assert f"`{task_id}`" in dag.doc_md
+    own = 'owner = "payments"\ntags = "gold, night"\npool = "lake"'
+    dags = build_dags(write_replication(folder, "orders", airflow=own))
+    for kind, dag in zip(KINDS, sorted(dags.values(), key=lambda dag: KINDS.index(_kind(dag))), strict=True):
+        assert set(dag.tags) == {"binlake", kind, "orders", "submit", "gold", "night"}
+        assert dag.description
+        assert "orders.toml" in str(dag.doc_md)
+        assert {(task.owner, task.pool) for task in dag.tasks} == {("payments", "lake")}
+        assert all(task.doc_md for task in dag.tasks)
+        for name in dag.params:
+            assert dag.params.get_param(name).schema["title"] == name
+            assert dag.params.get_param(name).description or dag.params.get_param(name).schema.get("enum")
+    sync = dags["orders"]
+    assert {task.task_id: task.doc_md for task in sync.tasks if task.task_id != RECOVER} == {
+        name: BY_NAME[name].summary for name in sync.task_ids if name != RECOVER
+    }
+    for task_id in sync.task_ids:
+        assert f"`{task_id}`" in str(sync.doc_md)
+
+
+def _kind(dag: DAG) -> str:
+    return dag.dag_id.partition(".")[2] or "sync"
+
+
+def test_a_replication_without_a_target_has_nothing_to_recover(folder: Path) -> None:
+    dags = build_dags(write_replication(folder, "orders", target=None))
+    assert set(dags) == ids("orders") - {"orders.recover", "orders.verify"}
+
+
+@pytest.mark.parametrize("name", ["../up", "Orders", "a b", "a.backfill", "{{ 1 }}", "x;rm", "", "ä", "a" * 64])
+def test_a_name_with_hostile_characters_is_refused(folder: Path, name: str) -> None:
+    path = write_replication(folder, "orders")
+    path.write_text(path.read_text().replace('name = "orders"', f'name = "{name}"'))
+    built = build_all()
+    assert built.dags == {}
+    assert "`name`" in str(built.broken[path])
 
 
 @pytest.mark.parametrize(
@@ -128,18 +173,65 @@ def test_a_timestamp_param_is_a_string_or_nothing(folder: Path) -> None:
     assert set(params) == {"start_ts", "stop_ts"}
     for name in params:
         schema = params.get_param(name).schema
-        assert (schema["type"], schema["pattern"]) == (["null", "string"], "^[0-9]{1,20}$")
+        assert (schema["type"], schema["pattern"]) == (["null", "string"], MOMENT_PATTERN)
         assert params[name] is None
+
+
+@pytest.mark.parametrize(
+    ("text", "good"),
+    [("470583292723200001", True), ("2026-11-21", True), ("2026-11-21T10:00:00Z", True),
+     ("2026-11-21 10:00:00.123+02:00", True), ("-1", False), ("1e17", False), ("now", False), (" 1", False),
+     ("0x10", False), ("470583292723200001\n", False), ("--hi", False)],
+)  # fmt: skip
+def test_a_moment_is_a_commit_ts_or_a_time(text: str, good: bool) -> None:
+    # As a browser's form and the API check it: JSON schema's pattern is a search.
+    found = re.search(MOMENT_PATTERN, text)
+    assert bool(found and found.group() == text) is good
+    assert not good or tso.parse(text) > 0
+
+
+def test_dates_are_backfilled_beside_the_windows_never_among_them(folder: Path) -> None:
+    # C-05: the sync knows its checkpoint, not dates; `backfill` has intervals and never runs by itself.
+    dags = build_dags(write_replication(folder, "orders", airflow='schedule = "every 10s"'))
+    assert "backfill" not in {str(kind.value) for kind in dags["orders"].allowed_run_types}
+    copy = DagSerialization.from_dict(DagSerialization.to_dict(dags["orders.backfill"]))
+    first = datetime(2026, 11, 20, tzinfo=UTC)
+    found = list(copy.iter_dagrun_infos_between(first, first + timedelta(days=2)))
+    ranges = [range_of(info.data_interval.start, info.data_interval.end) for info in found]
+    assert len(ranges) == 3
+    assert [hi for _, hi in ranges[:-1]] == [lo for lo, _ in ranges[1:]]
+    assert ranges[0][0] == tso.from_datetime(first) - 1
+    never = copy.timetable.next_dagrun_info(
+        last_automated_data_interval=None, restriction=TimeRestriction(None, None, catchup=False)
+    )
+    assert never is None
+
+
+@pytest.mark.parametrize(
+    ("own", "key"),
+    [('[airflow.verify]\nschedule = "soon"', "airflow.verify.schedule"),
+     ('[airflow.maintain]\nschedule = "every"', "airflow.maintain.schedule"),
+     ('[airflow.backfill]\ninterval = "now"', "airflow.backfill.interval"),
+     ('[airflow.on-failure]\nnotifier = "no path"', "airflow.on-failure.notifier")],
+)  # fmt: skip
+def test_a_mistake_in_any_of_them_is_told_with_its_key(folder: Path, own: str, key: str) -> None:
+    path = write_replication(folder, "orders", airflow=f"retries = 1\n{own}")
+    built = build_all()
+    assert built.dags == {}
+    assert key in str(built.broken[path])
 
 
 def test_a_dag_survives_the_scheduler_s_copy_and_holds_no_secret(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BINLAKE_TEST_UNSET_PASSWORD", "s3cret-of-the-target")
-    dag = build_dag(write_replication(folder, "orders", airflow='schedule = "every 10s"'))
-    text = json.dumps(DagSerialization.to_dict(dag))
-    assert "s3cret-of-the-target" not in text
-    copy = DagSerialization.from_dict(json.loads(text))
-    assert {t.task_id: set(t.upstream_task_ids) for t in copy.tasks} == wiring(dag)
-    assert copy.max_active_runs == 1
+    own = """schedule = "every 10s"\ndeadline-s = 600\n[airflow.on-failure]\nnotifier = "json.dumps"
+kwargs = {token = "env:BINLAKE_TEST_UNSET_PASSWORD"}"""
+    for dag in build_dags(write_replication(folder, "orders", airflow=own)).values():
+        text = json.dumps(DagSerialization.to_dict(dag))
+        assert "s3cret-of-the-target" not in text
+        copy = DagSerialization.from_dict(json.loads(text))
+        assert {t.task_id: set(t.upstream_task_ids) for t in copy.tasks} == wiring(dag)
+        assert (copy.max_active_runs, copy.has_on_failure_callback) == (1, True)
+        assert bool(copy.deadline) is (dag.dag_id == "orders")
 
 
 _PARSE = """
@@ -162,5 +254,5 @@ def test_parsing_is_quick_and_loads_nothing_heavy(folder: Path) -> None:
     done = subprocess.run([sys.executable, "-c", _PARSE], capture_output=True, text=True, check=True)
     first, heavy = done.stdout.splitlines()[-2:]
     seconds, dags = first.split()
-    assert (int(dags), heavy) == (10, "")
+    assert (int(dags), heavy) == (60, "")
     assert float(seconds) < 1.0

@@ -1,113 +1,15 @@
 """Runs of the DAG: whose bounds a task works on, what is skipped, failed or tried again. The jobs are scripted."""
 
 import itertools
-import json
-import os
-import shutil
-import sys
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support import scripted_job
-from support.replication_files import write_replication
+from support.dag_runs import BEHIND, HI, LO, LOWERED, Runner, answer, failure, good_window
 
-from binlake_airflow import operators
-from binlake_airflow.factory import build_dag
-from binlake_airflow.process import JobProcess
+from binlake_airflow import sparkconnect
 
 pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("airflow_db")]
-
-LO, HI, LOWERED, BEHIND = "470583292723200001", "470583292723200999", "470583292723200900", "470583292723100001"
-
-
-def answer(stage: str, lo: str, hi: str, state: str = "done", **more: Any) -> dict[str, Any]:
-    result = {"stage": stage, "state": state, "lo": lo, "hi": hi, "rows": 3, "seconds": 0.5, "blocked_by": "",
-              "detail": {}, **more}  # fmt: skip
-    return {"ok": True, "results": [result]}
-
-
-def failure(kind: str, name: str, message: str = "no") -> dict[str, Any]:
-    return {"ok": False, "error": {"kind": kind, "class": name, "message": message}}
-
-
-def good_window() -> dict[str, list[dict[str, Any]]]:
-    """Land lowers hi, compact takes what an earlier window left: every stage must work on the right ones."""
-    sink = {name: [answer(name, BEHIND, LOWERED)] for name in ("compact", "convert", "finalize")}
-    lake = {name: [answer(name, LO, LOWERED)] for name in ("land", "merge", "mirror")}
-    return {"plan": [answer("plan", LO, HI, "ready")], **lake, **sink}
-
-
-class Run:
-    """A finished run of the DAG."""
-
-    def __init__(self, dag_run: Any, calls: list[dict[str, Any]]) -> None:
-        self.state = str(dag_run.state)
-        self.run_id = dag_run.run_id
-        self.tasks = {ti.task_id: ti for ti in dag_run.get_task_instances()}
-        self.states = {name: str(ti.state) for name, ti in self.tasks.items()}
-        self.calls = calls
-
-    def bounds(self) -> dict[str, tuple[str | None, str | None]]:
-        return {call["stage"]: (call["options"].get("--lo"), call["options"].get("--hi")) for call in self.calls}
-
-    def tries(self, stage: str) -> int:
-        return sum(call["stage"] == stage for call in self.calls)
-
-    def xcom(self, task_id: str, key: str = "return_value") -> Any:
-        from airflow.models.xcom import XComModel
-        from airflow.utils.session import create_session
-
-        with create_session() as session:
-            row = session.scalars(
-                XComModel.get_many(run_id=self.run_id, task_ids=task_id, key=key, dag_ids=self.tasks[task_id].dag_id)
-            ).first()
-        return None if row is None else row.value
-
-
-Runner = Callable[..., Run]
-
-
-@pytest.fixture
-def run(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Runner:
-    """Run the DAG of a replication once with scripted jobs."""
-    monkeypatch.setenv("BINLAKE_TEST_SCRIPT", str(tmp_path))
-    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": "local[1]"}))
-    monkeypatch.setenv("AIRFLOW_CONN_CONNECT", json.dumps({"conn_type": "spark_connect", "host": "h", "port": 1}))
-    monkeypatch.setenv("BINLAKE_JARS", str(_fake_jars(tmp_path)))
-    monkeypatch.setenv("PATH", f"{_spark_submit(tmp_path)}{os.pathsep}{os.environ['PATH']}")
-    stand_in = partial(JobProcess, command=(sys.executable, scripted_job.__file__))
-    monkeypatch.setattr(operators, "JobProcess", stand_in)
-
-    def once(script: dict[str, list[dict[str, Any]]], conf: dict[str, Any] | None = None, **sections: str) -> Run:
-        (tmp_path / "script.json").write_text(json.dumps(script))
-        calls = tmp_path / "calls.jsonl"
-        calls.unlink(missing_ok=True)
-        dag = build_dag(write_replication(folder, "orders", **sections))
-        dag_run = dag.test(run_conf=conf)
-        return Run(dag_run, [json.loads(line) for line in calls.read_text().splitlines()])
-
-    return once
-
-
-def _spark_submit(place: Path) -> Path:
-    """A folder with a `spark-submit` that only keeps its arguments and answers as scripted."""
-    bin_folder = place / "bin"
-    bin_folder.mkdir()
-    program = bin_folder / "spark-submit"
-    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{scripted_job.__file__}" "$@"\n')
-    program.chmod(0o755)
-    assert shutil.which("spark-submit", path=str(bin_folder))
-    return bin_folder
-
-
-def _fake_jars(place: Path) -> Path:
-    jars = place / "jars"
-    jars.mkdir()
-    (jars / "delta.jar").touch()
-    return jars
 
 
 def test_each_stage_works_on_the_bounds_of_the_stage_that_knows(run: Runner) -> None:
@@ -130,13 +32,14 @@ def test_timestamps_stay_exact_strings_in_xcom(run: Runner) -> None:
     done = run(good_window())
     assert done.xcom("land")["hi"] == LOWERED
     assert done.xcom("plan", "window") == f"{LO}-{HI}"
-    for name in done.tasks:
+    for name in good_window():
         found = done.xcom(name)
         assert isinstance(found["lo"], str)
         assert isinstance(found["hi"], str)
 
 
 def test_spark_stages_are_submitted_with_what_must_be_known_before_the_driver(run: Runner, tmp_path: Path) -> None:
+    # R-42: plan and finalize start no JVM.
     done = run(good_window())
     submitted = {call["stage"]: call["before"] for call in done.calls if call["before"]}
     assert set(submitted) == {"land", "merge", "compact", "convert", "mirror"}
@@ -162,9 +65,9 @@ def test_a_retry_ends_what_its_first_try_left_and_goes_on_in_its_session(
     run: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ended: list[str] = []
-    monkeypatch.setattr(operators.sparkconnect, "interrupt", lambda url, _log: ended.append(url))
+    monkeypatch.setattr(sparkconnect, "interrupt", lambda url, _log: ended.append(url))
     window = good_window()
-    connect = 'schedule = ""\nengine = "connect"\nspark-conn-id = "connect"\nretries = 1\nretry-delay-s = 0'
+    connect = 'schedule = ""\nengine = "connect"\nspark-conn-id = "connect"\nretries = 1\nretry-delay-s = 0\nwait-s = 0'
     done = run({**window, "land": [{"exit": 137}, *window["land"]]}, airflow=connect)
     first, second = (call["options"]["--remote"] for call in done.calls if call["stage"] == "land")
     assert done.state == "success"
@@ -233,11 +136,11 @@ def test_asked_bounds_reach_the_plan_and_are_never_cut_short_in_silence(run: Run
     assert landed.state == "success"
 
 
-def test_the_fused_window_is_one_task_that_gives_all_results(run: Runner) -> None:
+def test_the_fused_window_is_one_task_that_gives_all_results(run: Runner) -> None:  # R-42
     window = good_window()
     results = [window[name][0]["results"][0] for name in ("plan", "land", "merge", "mirror")]
     done = run({"window": [{"ok": True, "results": results}]}, airflow='schedule = ""\nlayout = "fused"')
-    assert done.states == {"window": "success"}
+    assert done.states == {"window": "success", "recover": "skipped"}
     assert [one["stage"] for one in done.xcom("window")["results"]] == ["plan", "land", "merge", "mirror"]
     assert done.xcom("window", "window") == f"{LO}-{HI}"
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import sys
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -23,6 +27,45 @@ def airflow_db() -> Path:
     return private_home()
 
 
+@pytest.fixture(scope="session")
+def server(airflow_db: Path) -> Iterator[httpx.Client]:
+    """A client of Airflow's API server, with the plugin as its entry point brings it, on a port of this machine."""
+    assert (airflow_db / "airflow.db").is_file()
+    import uvicorn
+    from airflow.api_fastapi.app import create_app
+
+    serving = uvicorn.Server(uvicorn.Config(create_app(), host="127.0.0.1", port=0, log_level="warning"))
+    thread = threading.Thread(target=serving.run, daemon=True)
+    thread.start()
+    try:
+        while not serving.started:
+            assert thread.is_alive(), "the API server has ended"
+            thread.join(0.05)
+        port = serving.servers[0].sockets[0].getsockname()[1]
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
+            yield client
+    finally:
+        serving.should_exit = True
+        thread.join(30)
+
+
+@pytest.fixture(scope="session")
+def token(server: httpx.Client) -> str:
+    """A token of the user admin, got as a user gets it."""
+    from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleAuthManager
+
+    passwords = json.loads(Path(SimpleAuthManager.get_generated_password_file()).read_text())
+    answer = server.post("/auth/token", json={"username": "admin", "password": passwords["admin"]})
+    assert answer.status_code == 201
+    return str(answer.json()["access_token"])
+
+
+@pytest.fixture
+def bearer(token: str) -> dict[str, str]:
+    """The header of a login."""
+    return {"Authorization": f"Bearer {token}"}
+
+
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder of replications that the shell reads."""
@@ -30,3 +73,33 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     place.mkdir()
     monkeypatch.setenv("BINLAKE_REPLICATIONS", str(place))
     return place
+
+
+@pytest.fixture
+def known_dag(folder: Path) -> str:
+    """The DAG `asked`, as the scheduler knows it."""
+    from airflow.dag_processing.collection import update_dag_parsing_results_in_db
+    from airflow.models.dagbundle import DagBundleModel
+    from airflow.serialization.serialized_objects import DagSerialization, LazyDeserializedDAG
+    from airflow.utils.session import create_session
+    from support.replication_files import write_replication
+
+    from binlake_airflow.factory import build_dag
+
+    dag = build_dag(write_replication(folder, "asked"))
+    dag.relative_fileloc = "binlake_replications.py"
+    data = DagSerialization.to_dict(dag)
+    with create_session() as session:
+        if session.get(DagBundleModel, "test") is None:
+            session.add(DagBundleModel(name="test"))
+            session.flush()
+        update_dag_parsing_results_in_db(
+            bundle_name="test",
+            bundle_version=None,
+            dags=[LazyDeserializedDAG(data=data)],
+            import_errors={},
+            parse_duration=0.1,
+            warnings=set(),
+            session=session,
+        )
+    return dag.dag_id

@@ -1,9 +1,17 @@
 """What the pages show of the table `window`."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from binlake.config import Replication
-from binlake_airflow.history import RECENT_WINDOWS, replication_view, run_view
+from binlake_airflow.history import (
+    PAGE,
+    checkpoints_view,
+    notices_view,
+    run_view,
+    status_view,
+    windows_view,
+)
 
 T0 = 449_000_000_000_000_001
 NOW_MS = (T0 >> 18) + 60_000
@@ -39,36 +47,119 @@ def test_a_run_that_has_done_nothing_has_no_window() -> None:
     assert run_view([event("start", T0, T0)], "r")["window"] is None
 
 
+class Log:
+    """Events as the table `window` would tell them."""
+
+    def __init__(self, *events: dict[str, Any]) -> None:
+        self._events = list(events)
+
+    def events(self, *, stage: str | None = None, within: tuple[int, int]) -> list[dict[str, Any]]:
+        found = [e for e in self._events if e["lo"] < within[1] and e["hi"] > within[0]]
+        return [e for e in found if stage in (None, e["stage"])]
+
+    def newest(
+        self,
+        stages: Sequence[str],
+        count: int,
+        upto: int | None = None,
+        states: Sequence[str] | None = ("done", "already"),
+    ) -> list[dict[str, Any]]:
+        found = [e for e in self._events if e["stage"] in stages and (states is None or e["state"] in states)]
+        return sorted((e for e in found if upto is None or e["hi"] <= upto), key=lambda e: -e["hi"])[:count]
+
+    def last_said(self, stages: Sequence[str]) -> dict[str, Any] | None:
+        return next(iter(self.recorded_last(stages, 1)), None)
+
+    def recorded_last(
+        self, stages: Sequence[str], count: int, states: Sequence[str] | None = None
+    ) -> list[dict[str, Any]]:
+        found = [e for e in self._events if e["stage"] in stages and (states is None or e["state"] in states)]
+        return sorted(found, key=lambda e: -e["at_ms"])[:count]
+
+
 def test_positions_and_lag_of_lake_and_sinks() -> None:
-    events = [event("land", T0, T0 + 5), event("land", T0 + 5, T0 + 9), event("finalize", T0, T0 + 5),
-              event("mirror", T0, T0 + 9, "already"), event("finalize", T0 + 5, T0 + 9, "failed")]  # fmt: skip
-    view = replication_view(REPLICATION, events, NOW_MS)
+    # U-02
+    log = Log(event("land", T0, T0 + 5), event("land", T0 + 5, T0 + 9), event("finalize", T0, T0 + 5),
+              event("mirror", T0, T0 + 9, "already"), event("finalize", T0 + 5, T0 + 9, "failed"))  # fmt: skip
+    view = status_view(REPLICATION, log, NOW_MS)
     assert (view["landed"]["commit_ts"], view["landed"]["lag_seconds"]) == (str(T0 + 9), 60.0)
     assert view["sinks"]["sql"]["commit_ts"] == str(T0 + 5)
     assert view["sinks"]["mirror"]["commit_ts"] == str(T0 + 9)
+    assert view["state"] == "running"
     # A source whose clock is ahead of ours is not negative lag.
-    assert replication_view(REPLICATION, events, 0)["landed"]["lag_seconds"] == 0
+    assert status_view(REPLICATION, log, 0)["landed"]["lag_seconds"] == 0
 
 
 def test_an_empty_lake_has_no_positions() -> None:
-    view = replication_view(REPLICATION, [], NOW_MS)
-    assert (view["landed"], view["sinks"], view["windows"]) == (None, {"sql": None, "mirror": None}, [])
+    view = status_view(REPLICATION, Log(), NOW_MS)
+    assert (view["landed"], view["sinks"], view["state"]) == (None, {"sql": None, "mirror": None}, "empty")
+    assert windows_view(REPLICATION, Log())["windows"] == []
+    assert checkpoints_view(Log()) == {"checkpoints": [], "older": None}
+
+
+def test_time_that_goes_on_while_nothing_arrives_is_seen() -> None:
+    # U-25
+    quiet = [event("land", T0 + i, T0 + i + 1, rows=0) for i in range(1, 5)]
+    assert status_view(REPLICATION, Log(*quiet), NOW_MS)["rows"] == {"window": None, "looked_at": 4}
+    last = status_view(REPLICATION, Log(event("land", T0, T0 + 1), *quiet), NOW_MS)["rows"]
+    assert last["window"]["commit_ts"] == str(T0 + 1)
 
 
 def test_blocked_until_something_lands() -> None:
-    blocked = event("plan", T0, T0, "blocked", at=1, blocked_by="pump-2")
-    assert replication_view(REPLICATION, [blocked], NOW_MS)["blocked"] == {"by": "pump-2", "reason": ""}
-    later = event("land", T0, T0 + 5, at=2)
-    assert replication_view(REPLICATION, [blocked, later], NOW_MS)["blocked"] is None
+    # U-01
+    before = event("plan", T0, T0, "ready", at=1000)
+    blocked = [event("plan", T0, T0, "blocked", at=at, blocked_by="pump-2") for at in (2000, 3000, 4000)]
+    view = status_view(REPLICATION, Log(before, *blocked), NOW_MS)
+    assert view["blocked"] == {"by": "pump-2", "reason": "", "since": "1970-01-01T00:00:02+00:00"}
+    assert view["state"] == "blocked"
+    later = event("land", T0, T0 + 5, at=5000)
+    assert status_view(REPLICATION, Log(before, *blocked, later), NOW_MS)["blocked"] is None
 
 
-def test_recent_windows_newest_first_with_the_newest_passage_of_each_stage() -> None:
-    many = [event("land", T0 + i, T0 + i + 1, at=i) for i in range(RECENT_WINDOWS + 5)]
-    last = T0 + RECENT_WINDOWS + 5
+def test_what_somebody_must_have_seen_is_told_again() -> None:
+    # U-12, U-15: what a person did to the stream is among it, and stays.
+    lost = event("forget", T0, T0 + 5, "accepted-loss", at=1000, detail='{"pump": "p1", "lost": "(1, 2]"}')
+    skipped = event("skip", T0 + 1, T0 + 2, at=3000, detail=f'{{"commit_ts": "{T0 + 2}"}}')
+    mended = [event("backfill", T0, T0 + 3, state, at=2000) for state in ("done", "finished")]
+    released = event("release", T0, T0 + 9, "released", at=4000)
+    found = notices_view(Log(lost, skipped, *mended, event("land", T0, T0 + 1, at=9000), released))
+    assert [notice["what"] for notice in found] == ["release", "skip", "backfill", "forget"]
+    assert found[1]["text"] == f'{{"commit_ts": "{T0 + 2}"}}'
+    assert found[-1] == {"at": "1970-01-01T00:00:01+00:00", "what": "forget", "window": f"{T0}-{T0 + 5}",
+                         "text": '{"lost": "(1, 2]", "pump": "p1"}'}  # fmt: skip
+
+
+def test_windows_by_pages_with_the_newest_passage_of_each_stage() -> None:
+    many = [event("land", T0 + i, T0 + i + 1, at=i) for i in range(PAGE + 5)]
+    last = T0 + PAGE + 5
     # The sink took three windows as one: it stands at the newest of them.
     sink = [event("finalize", last - 3, last, "done", 900), event("finalize", last - 3, last, "already", 901, rows=0)]
-    windows = replication_view(REPLICATION, [*many, *sink], NOW_MS)["windows"]
-    assert len(windows) == RECENT_WINDOWS
+    view = windows_view(REPLICATION, Log(*many, *sink))
+    windows = view["windows"]
+    assert len(windows) == PAGE
     assert windows[0]["hi"]["commit_ts"] == str(last)
     assert windows[0]["stages"]["finalize"]["state"] == "already"
     assert "finalize" not in windows[1]["stages"]
+    assert view["older"] == str(T0 + 5)
+    rest = windows_view(REPLICATION, Log(*many, *sink), int(view["older"]))
+    assert [window["hi"]["commit_ts"] for window in rest["windows"]] == [str(T0 + i) for i in (5, 4, 3, 2, 1)]
+    assert rest["older"] is None
+
+
+def test_the_checkpoint_s_history_by_pages() -> None:
+    log = Log(*(event("finalize", T0 + i, T0 + i + 1, detail='{"segments": 2, "batches": 7}') for i in range(3)))
+    view = checkpoints_view(log, count=2)
+    assert [row["hi"]["commit_ts"] for row in view["checkpoints"]] == [str(T0 + 3), str(T0 + 2)]
+    assert view["checkpoints"][0]["detail"] == "2 segments, 7 batches"
+    assert view["older"] == str(T0 + 1)
+
+
+def test_pages_of_what_was_done_again_get_on_and_leave_nothing_out() -> None:
+    again = [event("finalize", T0 + 1, T0 + 2, "already", at) for at in range(4)]
+    log = Log(event("finalize", T0, T0 + 1), *again, event("finalize", T0 + 2, T0 + 3))
+    view = checkpoints_view(log, count=2)
+    assert [row["hi"]["commit_ts"] for row in view["checkpoints"]] == [str(T0 + 3)] + 4 * [str(T0 + 2)]
+    assert view["older"] == str(T0 + 1)
+    landed = [event("land", T0 + 1, T0 + 2, "already", at) for at in range(PAGE + 1)]
+    windows = windows_view(REPLICATION, Log(event("land", T0, T0 + 1), *landed))
+    assert (len(windows["windows"]), windows["older"]) == (1, str(T0 + 1))

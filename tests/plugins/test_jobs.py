@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from binlake import tso
 from binlake.errors import (
     BinlakeError,
     ConfigError,
@@ -15,7 +16,7 @@ from binlake.errors import (
     UnknownOutcome,
 )
 from binlake.pipeline import BY_NAME, STAGES, stages_for
-from binlake_airflow.jobs import BOUNDS_FROM, Job, error_of, read_results, sources_of
+from binlake_airflow.jobs import BOUNDS_FROM, Job, error_of, is_idle, moment, read_results, sources_of
 
 BIG = "449000000000000001"
 
@@ -85,3 +86,37 @@ def test_a_stage_without_a_rule_for_its_bounds_is_refused(monkeypatch: pytest.Mo
     monkeypatch.delitem(BOUNDS_FROM, "mirror")
     with pytest.raises(ConfigError, match="mirror"):
         sources_of([stage.name for stage in STAGES])
+
+
+MINUTE = 29_918_880
+
+
+@pytest.mark.parametrize(
+    ("lo_s", "hi_s", "more", "idle"),
+    [(1, 59, {}, True), (1, 60, {}, False), (-1, 59, {}, False), (1, 59, {"rows": 1}, False),
+     (1, 59, {"state": "already"}, False), (1, 180, {}, False)],
+)  # fmt: skip
+def test_an_empty_window_is_idle_until_a_stretch_of_commit_time_ends_in_it(
+    lo_s: int, hi_s: int, more: dict[str, object], idle: bool
+) -> None:
+    lo, hi = (tso.compose((MINUTE * 60 + second) * 1000, 7) for second in (lo_s, hi_s))
+    landed = {"state": "done", "rows": 0, "lo": str(lo), "hi": str(hi), **more}
+    assert is_idle(landed, 60, ()) is idle
+    assert not is_idle(landed, 0, ())
+    assert not is_idle(landed, 60, (hi,))
+
+
+def test_a_param_is_a_commit_ts_or_a_time_or_nothing() -> None:
+    assert (moment(None), moment(""), moment(BIG)) == (None, None, BIG)
+    last = str(tso.compose(1795132800000, tso.MAX_LOGICAL))
+    assert moment("2026-11-20T00:00:00Z") == moment("2026-11-20") == moment("2026-11-20T02:00:00+02:00") == last
+    with pytest.raises(ConfigError, match="no commit_ts and no time"):
+        moment("2026-13-01")
+
+
+@pytest.mark.parametrize(("tables", "kept"), [(200, 200), (201, 0)])
+def test_a_window_of_very_many_tables_names_none_of_them(tmp_path: Path, tables: int, kept: int) -> None:
+    result, changed = tmp_path / "result.json", [["shop", f"t{n}"] for n in range(tables)]
+    result.write_text(json.dumps({"ok": True, "results": [{"stage": "compact", "detail": {"changed": changed}}]}))
+    (found,) = read_results(result, "")
+    assert len(found["detail"]["changed"]) == kept

@@ -3,17 +3,18 @@
 import sys
 import threading
 import time
-from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from airflow.sdk.exceptions import TaskDeferred
 
 from binlake.errors import ConfigError
-from binlake_airflow import operators
+from binlake_airflow import base, sparkconnect
 from binlake_airflow.jobs import Job
-from binlake_airflow.operators import ConnectStageOperator, SubmitStageOperator, application_file, jars
-from binlake_airflow.process import JobProcess
+from binlake_airflow.operators import ConnectStageOperator, SubmitStageOperator
+from binlake_airflow.sparkplace import application_file, jars
 
 _SLEEPS = (sys.executable, "-c", "import time; print('up', flush=True); time.sleep(600)")
 
@@ -31,9 +32,9 @@ def _until(condition: Any) -> None:
 
 def test_a_kill_ends_the_client_and_what_it_left_on_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_SPARK", '{"conn_type": "spark_connect", "host": "h", "port": 1}')
-    monkeypatch.setattr(operators, "JobProcess", partial(JobProcess, command=_SLEEPS))
+    monkeypatch.setattr(base, "command_of", lambda _module: _SLEEPS)
     released: list[str] = []
-    monkeypatch.setattr(operators.sparkconnect, "interrupt", lambda url, _log: released.append(url))
+    monkeypatch.setattr(sparkconnect, "interrupt", lambda url, _log: released.append(url))
     task, ended = operator(ConnectStageOperator), []
     job = Job("land", "/r.toml", "run 1", lo="1", hi="2")
     runner = threading.Thread(target=lambda: ended.append(task.run_spark(job, Path("/nowhere"))))
@@ -62,6 +63,21 @@ def test_a_kill_ends_the_driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     task.on_kill()
     runner.join(30)
     assert "Error code is: -9" in ended[0]
+
+
+def test_a_plan_that_is_blocked_tells_it_before_it_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: dict[str, float] = {}
+    monkeypatch.setattr("airflow.sdk.observability.stats.gauge", lambda name, value, **_: told.update({name: value}))
+    task = SubmitStageOperator(task_id="plan", stage="plan", replication="orders", replication_file="/r.toml",
+                               spark_conn_id="spark")  # fmt: skip
+    first = {"stage": "plan", "state": "blocked", "lo": "470583292723200001", "hi": "470583292723200001",
+             "blocked_by": "pump-2", "detail": {"reason": "why"}}  # fmt: skip
+    context = {"params": {}, "ti": SimpleNamespace(xcom_push=lambda **_: None)}
+    with pytest.raises(TaskDeferred):
+        task._wait_for_pumps(first, context, time.time() + 600)
+    assert told["binlake.orders.blocked"] == 1
+    assert set(told) == {f"binlake.orders.{name}" for name in ("blocked", "landed_lag_seconds",
+                                                               "landed_timestamp_seconds")}  # fmt: skip
 
 
 def test_a_kill_before_anything_started_is_quiet() -> None:

@@ -15,8 +15,9 @@ before = set(sys.modules)
 from airflow._shared.plugins_manager import _load_plugins_from_plugin_directory
 found, errors = _load_plugins_from_plugin_directory(sys.argv[1])
 print([plugin.name for plugin in found], errors)
-stems = {"web", "jobs", "process", "history", "operators", "factory", "schedule", "replications", "plugin"}
-print(sorted(stems & set(sys.modules)))
+from pathlib import Path
+stems = {path.stem for path in Path(sys.argv[1]).rglob("*.py")} - {"binlake_plugin", "__init__"}
+print(len(stems) > 30, sorted(stems & set(sys.modules) - before))
 """
 
 
@@ -27,4 +28,4 @@ def test_the_entry_point_names_it() -> None:
 
 def test_mounting_the_folder_loads_one_file_and_shadows_no_module() -> None:
     done = subprocess.run([sys.executable, "-c", _MOUNT, str(PLUGINS)], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-2:] == ["['binlake'] {}", "[]"]
+    assert done.stdout.splitlines()[-2:] == ["['binlake'] {}", "True []"]

@@ -1,19 +1,15 @@
 """The pages inside Airflow's own server: who may see them, what they say, and nothing from outside (S0-56, C-04)."""
 
-import json
-from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
 
+import httpx
 import pytest
-from airflow.serialization.serialized_objects import DagSerialization, LazyDeserializedDAG
-from fastapi.testclient import TestClient
 from support.replication_files import write_replication
 
 from binlake.config import load_replication
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowEvent, WindowLog
-from binlake_airflow.factory import build_dag
 
 pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("airflow_db")]
 
@@ -22,32 +18,6 @@ RUN = "scheduled__2026-11-21T11:00:00+00:00"
 RUN_PATH = f"/binlake/dags/orders/runs/{RUN}"
 PATHS = ["/binlake/dags/orders", RUN_PATH, "/binlake/api/dags/orders", f"/binlake/api/dags/orders/runs/{RUN}",
          "/binlake/style.css"]  # fmt: skip
-
-
-@pytest.fixture(scope="session")
-def server(airflow_db: Path) -> Iterator[TestClient]:
-    """Airflow's API server with the plugin as its entry point brings it."""
-    assert (airflow_db / "airflow.db").is_file()
-    from airflow.api_fastapi.app import create_app
-
-    with TestClient(create_app(), base_url="http://testserver") as client:
-        yield client
-
-
-@pytest.fixture(scope="session")
-def token(server: TestClient) -> str:
-    """A token of the user admin, got as a user gets it."""
-    from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleAuthManager
-
-    passwords = json.loads(Path(SimpleAuthManager.get_generated_password_file()).read_text())
-    answer = server.post("/auth/token", json={"username": "admin", "password": passwords["admin"]})
-    assert answer.status_code == 201
-    return str(answer.json()["access_token"])
-
-
-@pytest.fixture
-def bearer(token: str) -> dict[str, str]:
-    return {"Authorization": f"Bearer {token}"}
 
 
 @pytest.fixture
@@ -61,7 +31,7 @@ def windows(folder: Path) -> WindowLog:
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_nobody_sees_a_page_without_a_login(server: TestClient, windows: WindowLog, path: str) -> None:
+def test_nobody_sees_a_page_without_a_login(server: httpx.Client, windows: WindowLog, path: str) -> None:
     assert windows.landed_ts() == HI
     server.cookies.clear()
     assert server.get(path).status_code == 401
@@ -70,7 +40,7 @@ def test_nobody_sees_a_page_without_a_login(server: TestClient, windows: WindowL
 
 @pytest.mark.parametrize("path", PATHS)
 def test_a_token_or_the_session_s_cookie_opens_it(
-    server: TestClient, windows: WindowLog, token: str, bearer: dict[str, str], path: str
+    server: httpx.Client, windows: WindowLog, token: str, bearer: dict[str, str], path: str
 ) -> None:
     assert windows.landed_ts() == HI
     server.cookies.clear()
@@ -80,7 +50,7 @@ def test_a_token_or_the_session_s_cookie_opens_it(
 
 
 def test_the_run_page_shows_window_rows_and_seconds(
-    server: TestClient, windows: WindowLog, bearer: dict[str, str]
+    server: httpx.Client, windows: WindowLog, bearer: dict[str, str]
 ) -> None:
     assert windows.landed_ts() == HI
     page = server.get(RUN_PATH, headers=bearer).text
@@ -90,7 +60,7 @@ def test_the_run_page_shows_window_rows_and_seconds(
     assert server.get(quote(RUN_PATH), headers=bearer).text == page
 
 
-def test_timestamps_are_exact_text_in_json(server: TestClient, windows: WindowLog, bearer: dict[str, str]) -> None:
+def test_timestamps_are_exact_text_in_json(server: httpx.Client, windows: WindowLog, bearer: dict[str, str]) -> None:
     # R-46
     assert windows.landed_ts() == HI
     view = server.get("/binlake/api/dags/orders", headers=bearer).json()
@@ -100,7 +70,7 @@ def test_timestamps_are_exact_text_in_json(server: TestClient, windows: WindowLo
 
 
 def test_the_page_of_a_replication_names_who_blocks(
-    server: TestClient, windows: WindowLog, bearer: dict[str, str]
+    server: httpx.Client, windows: WindowLog, bearer: dict[str, str]
 ) -> None:
     # S0-56
     why = {"reason": f"pump-2 since {HI}"}
@@ -112,7 +82,7 @@ def test_the_page_of_a_replication_names_who_blocks(
         assert "<b>" not in page
 
 
-def test_what_is_shown_is_escaped(server: TestClient, windows: WindowLog, bearer: dict[str, str]) -> None:
+def test_what_is_shown_is_escaped(server: httpx.Client, windows: WindowLog, bearer: dict[str, str]) -> None:
     assert windows.landed_ts() == HI
     page = server.get(f"/binlake/dags/orders/runs/{quote('<script>alert(1)</script>')}", headers=bearer).text
     assert "<script" not in page
@@ -120,7 +90,7 @@ def test_what_is_shown_is_escaped(server: TestClient, windows: WindowLog, bearer
 
 
 def test_pages_load_nothing_from_elsewhere_and_are_framed_by_airflow_alone(
-    server: TestClient, windows: WindowLog, bearer: dict[str, str]
+    server: httpx.Client, windows: WindowLog, bearer: dict[str, str]
 ) -> None:
     assert windows.landed_ts() == HI
     answer = server.get(RUN_PATH, headers=bearer)
@@ -130,49 +100,27 @@ def test_pages_load_nothing_from_elsewhere_and_are_framed_by_airflow_alone(
     assert "://" not in answer.text
 
 
-def test_a_dag_that_is_no_replication_is_not_found(server: TestClient, folder: Path, bearer: dict[str, str]) -> None:
+def test_a_dag_that_is_no_replication_is_not_found(server: httpx.Client, folder: Path, bearer: dict[str, str]) -> None:
     assert list(folder.iterdir()) == []
     assert server.get("/binlake/dags/other", headers=bearer).status_code == 404
     assert server.get("/binlake/dags/..%2f..%2fetc", headers=bearer).status_code == 404
 
 
-def test_the_ui_is_told_where_to_show_the_pages(server: TestClient, bearer: dict[str, str]) -> None:
+def test_the_ui_is_told_where_to_show_the_pages(server: httpx.Client, bearer: dict[str, str]) -> None:
     plugins = server.get("/api/v2/plugins", headers=bearer).json()["plugins"]
     views = {v["destination"]: v["href"] for p in plugins if p["name"] == "binlake" for v in p["external_views"]}
-    assert views == {"dag": "/binlake/dags/{DAG_ID}", "dag_run": "/binlake/dags/{DAG_ID}/runs/{RUN_ID}"}
+    assert views == {
+        "nav": "/binlake/",
+        "dag": "/binlake/dags/{DAG_ID}",
+        "dag_run": "/binlake/dags/{DAG_ID}/runs/{RUN_ID}",
+    }
     errors = server.get("/api/v2/plugins/importErrors", headers=bearer).json()
     assert errors["total_entries"] == 0, errors
 
 
-@pytest.fixture
-def known_dag(folder: Path) -> str:
-    """The DAG `asked`, as the scheduler knows it."""
-    from airflow.dag_processing.collection import update_dag_parsing_results_in_db
-    from airflow.models.dagbundle import DagBundleModel
-    from airflow.utils.session import create_session
-
-    dag = build_dag(write_replication(folder, "asked"))
-    dag.relative_fileloc = "binlake_replications.py"
-    data = DagSerialization.to_dict(dag)
-    with create_session() as session:
-        if session.get(DagBundleModel, "test") is None:
-            session.add(DagBundleModel(name="test"))
-            session.flush()
-        update_dag_parsing_results_in_db(
-            bundle_name="test",
-            bundle_version=None,
-            dags=[LazyDeserializedDAG(data=data)],
-            import_errors={},
-            parse_duration=0.1,
-            warnings=set(),
-            session=session,
-        )
-    return dag.dag_id
-
-
 @pytest.mark.parametrize("bad", [449000000000000001, "449e3", "-1", "", 1.5])
 def test_a_timestamp_that_is_no_decimal_text_is_refused(
-    server: TestClient, known_dag: str, bearer: dict[str, str], bad: object
+    server: httpx.Client, known_dag: str, bearer: dict[str, str], bad: object
 ) -> None:
     # C-04: an integer above 2^53 has lost its last digits before it gets here.
     body = {"logical_date": None, "conf": {"stop_ts": bad}}
@@ -181,7 +129,7 @@ def test_a_timestamp_that_is_no_decimal_text_is_refused(
     assert "stop_ts" in answer.text
 
 
-def test_a_range_given_as_text_starts_a_run(server: TestClient, known_dag: str, bearer: dict[str, str]) -> None:
+def test_a_range_given_as_text_starts_a_run(server: httpx.Client, known_dag: str, bearer: dict[str, str]) -> None:
     # C-04
     conf = {"start_ts": str(LO), "stop_ts": str(HI)}
     body = {"logical_date": None, "conf": conf}

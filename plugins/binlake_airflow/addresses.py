@@ -1,0 +1,54 @@
+"""Configured addresses as they may be shown: without user, password and query.
+
+Names of datasets and docs of DAGs go to others (OpenLineage, the UI). A password with an unescaped `/`, `?` or `@` in
+it is no valid part of a URI, but one that people write: where one begins, all up to the last `@` is taken for it.
+"""
+
+from __future__ import annotations
+
+import re
+
+_PORT = re.compile(r":[0-9]+(?=[/?#]|$)")
+_FIRST = re.compile(r"[:@/?#]")
+_BUCKETS = frozenset({"s3", "s3a", "s3n", "gs"})
+"""Schemes whose authority is a bucket: it has no port."""
+_BOXES = frozenset({"abfs", "abfss", "wasb", "wasbs"})
+"""Schemes whose authority is container@account."""
+
+
+def server(address: str) -> str:
+    """host:port of a server's address, with a scheme or without."""
+    return _cut(address.rpartition("://")[2].rpartition("@")[2], "/?#")
+
+
+def split(uri: str) -> tuple[str, str, str]:
+    """Scheme, authority and path of a URI of a storage."""
+    written, _, rest = uri.partition("://")
+    scheme = written.lower()
+    rest = _cut(rest[_user_ends(scheme, rest) :], "?#")
+    authority, slash, path = rest.partition("/")
+    return scheme, authority, slash + path
+
+
+def place(path: str) -> str:
+    """A folder as it is, or a URI."""
+    if "://" not in path:
+        return path
+    scheme, authority, name = split(path)
+    return f"{scheme}://{authority}{name}"
+
+
+def _user_ends(scheme: str, rest: str) -> int:
+    """Where the host begins in what follows `scheme://`."""
+    first = _FIRST.search(rest)
+    if first is None or first[0] in "/?#":
+        return 0
+    if first[0] == ":" and (scheme in _BUCKETS or not _PORT.match(rest, first.start())):
+        return rest.rfind("@") + 1
+    if first[0] == "@" and scheme not in _BOXES:
+        return _cut(rest, "/?#").rfind("@") + 1
+    return 0
+
+
+def _cut(text: str, ends: str) -> str:
+    return re.split(f"[{re.escape(ends)}]", text, maxsplit=1)[0]

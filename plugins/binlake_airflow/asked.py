@@ -1,0 +1,87 @@
+"""What a request asks, checked before anything is read: names, keys, moments and pages from its query."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from starlette.datastructures import QueryParams
+
+from binlake import tso
+
+LONGEST = 4096
+"""Characters of one value; a row's key is shorter."""
+_MOST_KEYS = 64
+
+
+class BadQuestion(Exception):
+    """The request cannot be meant; the text says what is wrong with it."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The parts of one request: `path` names what it is about, `query` the rest; `framed`: inside Airflow's page."""
+
+    path: Mapping[str, str]
+    query: QueryParams
+    framed: bool = False
+
+    def __post_init__(self) -> None:
+        values = [*self.path.values(), *(value for _, value in self.query.multi_items())]
+        if any(len(value) > LONGEST for value in values):
+            raise BadQuestion(f"a value is longer than {LONGEST} characters")
+
+    def text(self, name: str) -> str:
+        """A value without blanks around it; empty when it is not given."""
+        return self.query.get(name, "").strip()
+
+    def table(self) -> tuple[str, str] | None:
+        """(db, table) of `table`; None when it is not given."""
+        text = self.text("table")
+        if not text:
+            return None
+        db, _, table = text.partition(".")
+        if not db or not table:
+            raise BadQuestion(f"{text[:80]!r} names no table: write it as db.table")
+        return db, table
+
+    def key(self) -> list[str | None] | None:
+        """The values of `key`, or the JSON array `json` (which can say null); None when neither is given."""
+        text = self.text("json")
+        found: list[str | None] = list(self.query.getlist("key"))
+        if text:
+            try:
+                raw = json.loads(text)
+            except (ValueError, RecursionError):
+                raw = None
+            if not isinstance(raw, list) or any(isinstance(value, (list, dict)) for value in raw):
+                raise BadQuestion('the key is no JSON array of values, such as ["4"]')
+            found = [None if value is None else value if isinstance(value, str) else json.dumps(value) for value in raw]
+        if not all(value is None or _is_text(value) for value in found):
+            raise BadQuestion("the key has a surrogate that stands alone, which no text has")
+        if len(found) > _MOST_KEYS:
+            raise BadQuestion(f"a key has at most {_MOST_KEYS} values")
+        return found or None
+
+    def moment(self, name: str) -> int | None:
+        """A commit_ts or time; None when it is not given."""
+        text = self.text(name)
+        try:
+            return tso.parse(text) if text else None
+        except (ValueError, OverflowError) as error:
+            raise BadQuestion(str(error)) from error
+
+    def number(self, name: str) -> int:
+        """A whole number from 0 on; 0 when it is not given."""
+        text = self.text(name)
+        if not text:
+            return 0
+        if not (text.isascii() and text.isdigit() and len(text) < 10):
+            raise BadQuestion(f"{name} is no number")
+        return int(text)
+
+
+def _is_text(value: str) -> bool:
+    """False with half of a pair of surrogates, which JSON can write and UTF-8 cannot."""
+    return not any(0xD800 <= ord(sign) <= 0xDFFF for sign in value)

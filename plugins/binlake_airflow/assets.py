@@ -1,0 +1,51 @@
+"""Assets that tell how far a replication is: others' DAGs are scheduled on them.
+
+`binlake://<replication>` moves with every window, `binlake://<replication>/<db>/<table>` with the windows that change
+the table (names of the target). Events carry commit_ts as a decimal string (hazards R-46). The names of tables are
+known only behind a window: tasks declare an alias, and put events of concrete assets under it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+from urllib.parse import quote
+
+from airflow.sdk import Asset, AssetAlias
+
+from binlake import tso
+
+SCHEME = "binlake"
+
+
+def of_replication(replication: str) -> Asset:
+    """The asset of the whole replication."""
+    uri = f"{SCHEME}://{replication}"
+    return Asset(name=uri, uri=uri)
+
+
+def of_table(replication: str, db: str, table: str) -> Asset:
+    """The asset of one table, named as at the target."""
+    uri = f"{SCHEME}://{replication}/{quote(db, safe='')}/{quote(table, safe='')}"
+    return Asset(name=uri, uri=uri)
+
+
+def alias(replication: str) -> AssetAlias:
+    """What the task that moves the assets declares as its outlet."""
+    return AssetAlias(name=f"{SCHEME}-{replication}")
+
+
+def moved(
+    replication: str, result: Mapping[str, Any], tables: Iterable[Sequence[str]], context: Mapping[str, Any]
+) -> None:
+    """Tell that `result` brought the replication to its hi; `tables` (db, table) are those it changed."""
+    extra = {
+        "commit_ts": result["hi"],
+        "time": tso.to_datetime(int(result["hi"])).isoformat(timespec="milliseconds"),
+        "window": f"{result['lo']}-{result['hi']}",
+        "run_id": context["run_id"],
+    }
+    events = context["outlet_events"][alias(replication)]
+    events.add(of_replication(replication), extra={**extra, "rows": result["rows"]})
+    for db, table in tables:
+        events.add(of_table(replication, db, table), extra=extra)

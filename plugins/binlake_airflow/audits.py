@@ -1,0 +1,255 @@
+"""What the pages of audits show: a row's versions, a transaction, some rows of a table as of a moment.
+
+Read through delta-rs and Arrow within a time; a value is data, and never more than that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cached_property
+from typing import Any
+
+from binlake.codec import key_text
+from binlake.config import Replication
+from binlake.errors import LostRange
+from binlake.filter import Rules
+from binlake.lake.audit import Audit
+from binlake.lake.ddls import newest_ddls
+from binlake.lake.paths import LakePaths
+from binlake.lake.preview import preview
+from binlake.lake.rowhistory import Row, RowVersion
+from binlake.lake.schemas import KnownStates
+from binlake.lake.seek import Budget
+from binlake.lake.transactions import Passages
+from binlake.lake.windowlog import WindowLog
+from binlake.schema import TableDef
+from binlake.window.targets import TargetTables
+from binlake_airflow.asked import LONGEST, Asked, BadQuestion
+from binlake_airflow.bounded import SEARCH_S
+from binlake_airflow.history import PAGE, moment
+
+VERSIONS = 20
+"""Versions of a row, and row changes of a transaction, on one page."""
+ROWS = 50
+"""Rows of a preview."""
+_TABLES = 500
+_TOOK = ("merge", "finalize", "mirror")
+_LETTERS = 300
+_COLUMNS = 60
+
+
+_STATES = KnownStates()
+
+
+class Lake:
+    """The lake of one replication, for one request."""
+
+    def __init__(self, replication: Replication) -> None:
+        self.paths = LakePaths.of(replication)
+        self.log = WindowLog(self.paths)
+        self.audit = _OneLook(self.paths, Rules.of(replication), self.log)
+
+    @property
+    def missing(self) -> bool:
+        """True when the lake is on a local disk and not there."""
+        return self.paths.local is not None and not self.paths.local.is_dir()
+
+
+class _OneLook(Audit):
+    """An Audit of one request: what it looked up it need not look up again, and it means one state of the lake."""
+
+    def __init__(self, paths: LakePaths, rules: Rules, log: WindowLog) -> None:
+        super().__init__(paths, rules, log)
+        self._tables: dict[int, TargetTables] = {}
+        self._had: dict[tuple[str, str, int, int], list[TableDef]] = {}
+
+    @cached_property
+    def _landed(self) -> tuple[int, int]:
+        return super().landed()
+
+    @cached_property
+    def _range(self) -> tuple[int, int]:
+        return super().range()
+
+    def landed(self) -> tuple[int, int]:
+        return self._landed
+
+    def range(self) -> tuple[int, int]:
+        return self._range
+
+    def tables_at(self, ts: int) -> TargetTables:
+        if ts not in self._tables:
+            self._tables[ts] = TargetTables(_STATES.at(self.paths, ts), self._naming)
+        return self._tables[ts]
+
+    def definitions(self, db: str, table: str, after: int, upto: int) -> list[TableDef]:
+        asked = (db, table, after, upto)
+        if asked not in self._had:
+            self._had[asked] = super().definitions(*asked)
+        return self._had[asked]
+
+
+def row_view(lake: Lake, asked: Asked) -> dict[str, Any]:
+    """The newest versions of one row, up to a moment: by table and key. Raises BadQuestion, BinlakeError."""
+    view = _form(lake, asked)
+    if view["table"] is None:
+        return view
+    key = asked.key()
+    view |= {"key": key, "upto": asked.text("upto")}
+    if key is None:
+        return view
+    db, table = asked.table() or ("", "")
+    upto = asked.moment("upto")
+    found = lake.audit.newest_of_row(
+        db, table, key, upto=upto, count=VERSIONS, budget=Budget(SEARCH_S), most=2 * VERSIONS
+    )
+    passages = Passages(lake.log.covering((change.commit_ts for change in found.changes), _TOOK))
+    view["versions"] = [
+        {**_change(change), "passages": _passages(passages, change.commit_ts)} for change in reversed(found.changes)
+    ]
+    # `since` of a whole answer is where the lake starts.
+    view |= {"since": moment(max(found.since, 0)), "whole": found.whole}
+    view["older"] = None if found.whole else str(found.since)
+    # Of the oldest commit_ts, when it alone has too many for a page.
+    view["left"] = found.left
+    merged, landed = lake.audit.range()[1], lake.audit.landed()[1]
+    view["read_upto"] = moment(merged if upto is None else min(upto, merged))
+    view["not_merged"] = moment(landed) if landed > merged else None
+    return view
+
+
+def transaction_view(lake: Lake, asked: Asked) -> dict[str, Any]:
+    """A transaction by commit_ts or start_ts, a page of its row changes, and who took it."""
+    text = asked.text("ts")
+    view: dict[str, Any] = {"ts": text, "transaction": None}
+    if not text:
+        return view
+    if not (text.isascii() and text.isdigit()):
+        raise BadQuestion("a transaction is told by its commit_ts or start_ts in decimal")
+    ts, first = asked.moment("ts"), asked.number("first")
+    found = lake.audit.transaction(ts or 0, first, VERSIONS, Budget(SEARCH_S))
+    if found is None:
+        lo, hi = lake.audit.landed()
+        raise LostRange(f"no transaction has commit_ts or start_ts {ts}; the lake holds ({lo}, {hi}]")
+    more = first + len(found.changes) < found.total
+    view["transaction"] = {
+        "commit": moment(found.commit_ts),
+        "start": moment(found.start_ts),
+        "kind": found.kind,
+        "schema_version": found.schema_version,
+        "pumps": list(found.pumps),
+        "bytes": found.bytes,
+        "remark": found.remark,
+        "ddl": [{"sql": ddl.sql, "query": ddl.query, "decision": ddl.decision, "reason": ddl.reason}
+                for ddl in found.ddls],
+        "passages": [passage.to_dict() for passage in found.passages],
+        "total": found.total,
+        "first": first,
+        "changes": [_change(change) for change in found.changes],
+        "next": first + len(found.changes) if more else None,
+    }  # fmt: skip
+    return view
+
+
+def table_view(lake: Lake, asked: Asked) -> dict[str, Any]:
+    """Some rows of a table as of a commit_ts or time."""
+    view = _form(lake, asked)
+    view["at"] = asked.text("at")
+    if view["table"] is None:
+        return view
+    last = lake.audit.range()[1]
+    at = asked.moment("at")
+    at = last if at is None else at
+    db, table = asked.table() or ("", "")
+    found = preview(lake.audit, lake.log, (db, table), at, ROWS, Budget(SEARCH_S))
+    view["preview"] = {
+        "as_of": moment(found.ts),
+        "columns": list(found.columns),
+        "rows": [[_cut(row.get(name)) for name in found.columns] for row in found.rows],
+        # By the key of that time: the table may have another today.
+        "keys": [_askable(key_text([row.get(name) for name in found.key_columns])) for row in found.rows],
+        "more": found.more,
+        "changes": found.changes,
+        "inexact": found.inexact,
+        "mirror": {"delta_version": found.base.delta_version, **moment(found.base.hi)},
+    }
+    return view
+
+
+def ddls_view(lake: Lake, upto: int | None = None, count: int = PAGE) -> dict[str, Any]:
+    """The DDL that landed at or below `upto`, newest first; those of one commit_ts are on one page."""
+    found = newest_ddls(lake.paths, count + 1, upto)
+    last = found[:count][-1].commit_ts if found else 0
+    shown = [line for line in found if line.commit_ts >= last]
+    # Those of one commit_ts may be more than were asked for: then what is below them was not seen.
+    more = len(found) > len(shown) or (len(found) > count and bool(newest_ddls(lake.paths, 1, last - 1)))
+    rows = [
+        {**vars(line), "commit": moment(line.commit_ts), "commit_ts": str(line.commit_ts),
+         "query": _cut(line.query), "sql": _cut(line.sql)}
+        for line in shown
+    ]  # fmt: skip
+    return {"ddls": rows, "older": str(last - 1) if more else None}
+
+
+def _form(lake: Lake, asked: Asked) -> dict[str, Any]:
+    """The tables there are now, and the one asked for with the columns of its key."""
+    name = asked.table()
+    tables = lake.audit.tables_at(lake.audit.range()[1])
+    view: dict[str, Any] = {
+        "tables": [".".join(found) for found in tables.names()[:_TABLES]],
+        "table": None if name is None else ".".join(name),
+        "key_columns": [],
+        "key": None,
+    }
+    if name is not None:
+        definition: TableDef = lake.audit.definition(*name)
+        view |= {"key_columns": list(definition.identity().columns), "identity": definition.identity().kind}
+    return view
+
+
+def _change(change: RowVersion) -> dict[str, Any]:
+    before, after = change.before or {}, change.after or {}
+    names = list(dict.fromkeys([*before, *after]))
+    return {
+        "commit": moment(change.commit_ts),
+        "start_ts": str(change.start_ts),
+        "seq": change.seq,
+        "table": f"{change.db}.{change.table}",
+        "op": change.op,
+        "key": _cut(change.key),
+        "new_key": _cut(change.new_key),
+        # What a link to a history asks for.
+        "key_asked": _askable(change.key),
+        "new_key_asked": _askable(change.new_key),
+        "columns": [_column(name, change.before, change.after) for name in names[:_COLUMNS]],
+        "hidden": max(len(names) - _COLUMNS, 0),
+    }
+
+
+def _column(name: str, before: Row | None, after: Row | None) -> dict[str, Any]:
+    old, new = (None if image is None else image.get(name) for image in (before, after))
+    return {
+        "name": name,
+        "before": _cut(old),
+        "after": _cut(new),
+        "had": before is not None and name in before,
+        "has": after is not None and name in after,
+        "changed": before is not None and after is not None and old != new,
+    }
+
+
+def _cut(text: str | None) -> str | None:
+    return text if text is None or len(text) <= _LETTERS else f"{text[:_LETTERS]}… ({len(text):,} characters)"
+
+
+def _askable(key: str | None) -> str | None:
+    """A key that a request may have; None for one that is too long."""
+    return key if key is not None and len(key) <= LONGEST else None
+
+
+def _passages(passages: Passages, commit_ts: int) -> list[dict[str, str]]:
+    return _by_stage(passage.to_dict() for passage in passages.of(commit_ts))
+
+
+def _by_stage(passages: Iterable[dict[str, str]]) -> list[dict[str, str]]:
+    return sorted(passages, key=lambda passage: passage["at"])

@@ -1,0 +1,111 @@
+"""Work of a request in threads of its own and within a time: the API server waits for no lake, and no other page does.
+
+Reads end by themselves (binlake.lake.seek.Budget); the deadline here is for what hangs, such as a lost file system.
+What hangs keeps a thread until it ends, so each subject (a replication's lake) has threads of its own: it can only stop
+itself. The threads are daemons, not a ThreadPoolExecutor's, which the interpreter would wait for when it ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+Result = TypeVar("Result")
+
+SEARCH_S = 2.0
+"""Seconds that a search in the lake may take before it answers with what it has."""
+DEADLINE_S = 15.0
+"""Seconds after which a request is answered without its work."""
+WORKERS = 2
+"""Requests of one subject at work at a time."""
+WAITING = 8
+"""Requests of one subject that may wait for a worker; more are turned away at once."""
+
+
+_Job = tuple[Future[Any], Callable[[], Any]]
+
+
+class TooBusy(Exception):
+    """All workers of the subject are taken and its queue is full."""
+
+
+class Bounded:
+    """A few threads, a short queue and a deadline for each subject. Subjects are a fixed, small set of names."""
+
+    def __init__(self, workers: int = WORKERS, waiting: int = WAITING, deadline_s: float = DEADLINE_S) -> None:
+        self._workers = workers
+        self._most = workers + waiting
+        self._deadline_s = deadline_s
+        self._waiting: defaultdict[str, deque[_Job]] = defaultdict(deque)
+        self._threads: Counter[str] = Counter()
+        self._lock = threading.Lock()
+        self.inside: Counter[str] = Counter()
+        """Requests at work or waiting by subject, those at work that were given up included."""
+
+    async def run(self, work: Callable[[], Result], subject: str = "", deadline_s: float | None = None) -> Result:
+        """What `work` returns or raises. Raises TooBusy, and TimeoutError when it took too long.
+
+        Work that waits for a worker then is never done; work that has begun ends unheard.
+        """
+        job = self._submit(work, subject)
+        try:
+            # Shielded: what is cancelled here is the job, and that only works while it waits.
+            waited = asyncio.shield(asyncio.wrap_future(job))
+            return await asyncio.wait_for(waited, self._deadline_s if deadline_s is None else deadline_s)
+        finally:
+            job.cancel()
+
+    def _submit(self, work: Callable[[], Result], subject: str) -> Future[Result]:
+        job: Future[Result] = Future()
+        try:
+            with self._lock:
+                self._queue(job, work, subject)
+        except BaseException:
+            # Not under the lock: a job that was queued takes it to leave.
+            job.cancel()
+            raise
+        return job
+
+    def _queue(self, job: Future[Any], work: Callable[[], Any], subject: str) -> None:
+        entry = (job, work)
+        if self.inside[subject] >= self._most:
+            raise TooBusy
+        self.inside[subject] += 1
+        job.add_done_callback(lambda _: self._leave(subject, entry))
+        self._waiting[subject].append(entry)
+        if self._threads[subject] < self._workers:
+            name = f"binlake-page-{subject}"
+            threading.Thread(target=self._work_off, args=(subject,), name=name, daemon=True).start()
+            # Counted only once it runs; it takes the lock before it counts itself out.
+            self._threads[subject] += 1
+
+    def _work_off(self, subject: str) -> None:
+        """Do what waits, and end when nothing does."""
+        while (found := self._next(subject)) is not None:
+            job, work = found
+            if not job.set_running_or_notify_cancel():
+                continue
+            try:
+                result = work()
+            except BaseException as error:  # noqa: BLE001 - handed to who waits for it
+                job.set_exception(error)
+            else:
+                job.set_result(result)
+
+    def _next(self, subject: str) -> _Job | None:
+        with self._lock:
+            if self._waiting[subject]:
+                return self._waiting[subject].popleft()
+            self._threads[subject] -= 1
+            return None
+
+    def _leave(self, subject: str, entry: _Job) -> None:
+        with self._lock:
+            self.inside[subject] -= 1
+            # It was given up before its turn.
+            if entry in self._waiting[subject]:
+                self._waiting[subject].remove(entry)

@@ -1,0 +1,54 @@
+"""Runs one `binlake` command in a process of its own and writes what became of it where a task reads it.
+
+`python -m binlake_airflow.child RESULT COMMAND ARGUMENTS…`; needs no Airflow. What the command prints is kept, not
+logged: it may be the rows of a table. What it logs goes to stderr, and so to the task's log.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from binlake.cli import prepare
+from binlake.errors import BinlakeError
+
+MODULE = "binlake_airflow.child"
+
+
+def run(arguments: Sequence[str]) -> dict[str, Any]:
+    """`{"ok": true, "status": …, "printed": …}` or `{"ok": false, "error": {kind, class, message, hint, where}}`."""
+    command, args = prepare(arguments)
+    printed = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(printed):
+            status = command.run(args)
+    except BinlakeError as error:
+        return {"ok": False, "error": _described(error)}
+    return {"ok": True, "status": status, "printed": printed.getvalue()}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Exit status 0 when the command gave an answer, 1 when it failed."""
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+    result, *words = arguments
+    outcome = run(words)
+    Path(result).write_text(json.dumps(outcome), encoding="utf-8")
+    if not outcome["ok"]:
+        print(f"error: {outcome['error']['message']}", file=sys.stderr)
+    return 0 if outcome["ok"] else 1
+
+
+def _described(error: BinlakeError) -> dict[str, Any]:
+    told = {"message": error.message, "hint": error.hint, "where": error.where}
+    return {"kind": error.kind, "class": type(error).__name__, **told}
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,325 @@
+"""The operators beside a window: each runs one `binlake` command by its name and keeps its answer.
+
+The command decides and guards (lease, locks, what it refuses); an operator puts its arguments together, finds Spark
+where one is needed, and waits without a worker for who is in the way.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from binlake.errors import ConfigError, Permanent, SourceUnavailable, Transient
+from binlake_airflow import child
+from binlake_airflow.answers import audit_markdown, shortened, summary
+from binlake_airflow.base import BinlakeOperator
+from binlake_airflow.jobs import error_of, moment
+from binlake_airflow.metrics import lag_s
+from binlake_airflow.notes import KEY
+from binlake_airflow.replications import find
+from binlake_airflow.reports import shown
+from binlake_airflow.sparkconnect import ConnectSessions
+from binlake_airflow.sparkplace import DRIVER_MEMORY_ENV, LOCAL_DRIVER, connect_url, driver_env, spark_master
+from binlake_airflow.timetable import range_of
+
+Context = Mapping[str, Any]
+NOT_FOUND = 3
+"""Exit status of a command that looked for something which is not there: an answer, too."""
+DIFFERENT = 4
+"""Exit status where what was compared is not equal."""
+_SHORT_WAIT = ["--wait", "1"]
+# A window that is being applied is soon done; who takes longer is waited for without a worker, or tried again.
+_CONSISTENT_S = "30"
+_OF_ONE = ("repair", "rollback")
+"""Modes of backfill that take one transaction for a range."""
+RECOVERED = "recovered"
+"""State of recover that finished a window; its others are cases in which it writes nothing."""
+
+
+class CommandOperator(BinlakeOperator):
+    """Runs `command` of the replication; `engine` and `spark_conn_id` say where Spark is. Returns what it printed."""
+
+    command = ""
+
+    def __init__(self, *, engine: Literal["connect", "submit"], spark_conn_id: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.engine = engine
+        self.spark_conn_id = spark_conn_id
+        self._sessions: ConnectSessions | None = None
+
+    def uses_spark(self, context: Context) -> bool:
+        """Whether the command is told where Spark is."""
+        del context
+        return False
+
+    @abstractmethod
+    def words(self, context: Context) -> Sequence[str]:
+        """The command's arguments but for the replication, where Spark is, and how to print. Raises ConfigError."""
+
+    def answer(self, told: Any, status: int, context: Context) -> Any:
+        """What to keep of `told`, the JSON that it printed (None: nothing), and of its exit status."""
+        del context
+        if status not in (0, NOT_FOUND):
+            raise ConfigError(f"`binlake {self.command}` ended with status {status}", hint="read the lines above")
+        return told
+
+    def attempt(self, context: Context, until: float) -> Any:
+        """Run it. Raises the command's error by its class."""
+        del until
+        words = [self.command, *self.words(context), "--replication", self.replication_file, "--output", "json"]
+        env = {}
+        if self.uses_spark(context):
+            where, env = self._spark(context)
+            words += where
+        with tempfile.TemporaryDirectory(prefix="binlake-") as folder:
+            result = Path(folder) / "result.json"
+            how = self.run_child([str(result), *words], env, child.MODULE)
+            told, status = _read(result, how)
+        return self.answer(told, status, context)
+
+    def on_kill(self) -> None:
+        """End the command, then what it left on a Connect server."""
+        super().on_kill()
+        if self._sessions is not None:
+            self._sessions.end()
+
+    def _spark(self, context: Context) -> tuple[list[str], dict[str, str]]:
+        """Arguments and environment that say where Spark is."""
+        if self.engine == "submit":
+            master = spark_master(self.spark_conn_id)
+            return ["--master", master], {**driver_env(master.startswith("local")), **_driver(master)}
+        url, began = connect_url(self.spark_conn_id), context["dag_run"].start_date.timestamp()
+        self._sessions = ConnectSessions(url, self.replication, self.command, self.log.warning)
+        return ["--remote", self._sessions.open(context["ti"].try_number, began)], {}
+
+
+class RecoverOperator(CommandOperator):
+    """Finishes a window that was cut short, from the lake or from relay files; writes nothing where there is none.
+
+    `beside_window`: it stands in a run of windows, whose source just did not answer.
+    """
+
+    command = "recover"
+    applies = True
+
+    def __init__(self, *, beside_window: bool = False, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.beside_window = beside_window
+
+    def words(self, context: Context) -> Sequence[str]:
+        """The command looks for itself whether PD answers and whether the target is consistent (S3-10)."""
+        return ["--run-id", str(context["run_id"])]
+
+    def answer(self, told: Any, status: int, context: Context) -> Any:
+        """Tell which of the cases it was; a source that is gone for too long fails the run (hazards R-35)."""
+        last = super().answer(told, status, context)[-1]
+        text = f"recover: {last['state']} at {shown(last['hi'])}: {last['detail'].get('reason', '')}"
+        context["ti"].xcom_push(key=KEY, value=text[:1000])
+        if self.beside_window and last["state"] != RECOVERED:
+            self._require_short_outage()
+        return last
+
+    def _require_short_outage(self) -> None:
+        # At run time: delta-rs is of no use to who parses.
+        from binlake.lake.paths import LakePaths
+        from binlake.lake.windowlog import WindowLog
+
+        settings = self.settings()
+        landed, limit = WindowLog(LakePaths.of(settings)).landed_ts(), settings.window.blocked_alert_s
+        if landed is not None and lag_s(str(landed)) > limit:
+            raise SourceUnavailable(
+                f"PD does not answer, and the last landed window ended {lag_s(str(landed)):.0f} s ago",
+                where={"landed_ts": landed, "limit_s": limit},
+                hint="the target is complete up to its checkpoint; see the runbook: the source is gone",
+            )
+
+
+class BackfillOperator(CommandOperator):
+    """Rebuilds, repairs, replays or rolls back a range of commit_ts (DESIGN 4).
+
+    Its run id names its progress in the lake: a run that is cleared goes on where it stopped.
+    """
+
+    command = "backfill"
+    applies = True
+    locks = ("backfill",)
+
+    def uses_spark(self, context: Context) -> bool:
+        """Stages are derived again by rebuild and replay; the others read the lake and write SQL."""
+        return context["params"]["mode"] in ("rebuild", "replay")
+
+    def words(self, context: Context) -> Sequence[str]:
+        """The mode, and the range of the params; of the run's data interval where Airflow's backfill made the run."""
+        params, mode = context["params"], context["params"]["mode"]
+        lo, hi = moment(params.get("from")), moment(params.get("to"))
+        if one := params.get("commit_ts"):
+            _require_single(mode, lo, hi)
+            lo, hi = str(int(one) - 1), str(int(one))
+        elif lo is None and hi is None:
+            lo, hi = _interval(context)
+        if lo is None or hi is None:
+            raise ConfigError("a backfill needs `from` and `to`", hint="commit_ts as text, or times (ISO 8601, UTC)")
+        context["ti"].xcom_push(key="range", value=f"{lo}-{hi}")
+        more = {
+            "rebuild": lambda: ["--through", params["through"]],
+            "repair": lambda: _SHORT_WAIT,
+            "replay": lambda: ["--into", _file_of(_needed(params, "into"))],
+            "rollback": lambda: ["--write-to", params["write_to"], *_SHORT_WAIT, *_flag("--force", params["force"])],
+        }[mode]()
+        return [mode, "--from", lo, "--to", hi, "--run-id", context["run_id"], *more]
+
+    def answer(self, told: Any, status: int, context: Context) -> Any:
+        """The results, with a note; a range that does not come out as it was fails the run."""
+        last = told[-1]
+        text = f"{context['params']['mode']} ({shown(last['lo'])}, {shown(last['hi'])}]: {last['state']}"
+        context["ti"].xcom_push(key=KEY, value=f"{text}, {last['rows']:,} rows {summary(last['detail'])}"[:1000])
+        if status != DIFFERENT:
+            return shortened(super().answer(told, status, context))
+        context["ti"].xcom_push(key="return_value", value=shortened(told))
+        raise Permanent(
+            "what was derived again is not what was there",
+            where={"replication": self.replication, "range": f"{last['lo']}-{last['hi']}"},
+            hint="the XCom `return_value` says which windows; the configuration or the version may have changed since",
+        )
+
+
+class VerifyOperator(CommandOperator):
+    """Compares the target with the lake or the source, at its checkpoint; a difference fails the run."""
+
+    command = "verify"
+    applies = True
+
+    def words(self, context: Context) -> Sequence[str]:
+        """What to compare with, how much of it, and whether to mend."""
+        params = context["params"]
+        tables = [word for table in params.get("tables") or () for word in ("--table", table)]
+        more = ["--wait", _CONSISTENT_S, *tables, *_flag("--fix", params.get("fix"))]
+        return ["--against", params["against"], "--sample", str(params["sample"]), "--run-id", context["run_id"], *more]
+
+    def answer(self, told: Any, status: int, context: Context) -> Any:
+        """The results, kept before a difference ends the task."""
+        first = told[0]
+        wrong = first["detail"]
+        mended = ", mended" if first["state"] == "different" and status == 0 else ""
+        text = f"verify: {first['state']}{mended} at {shown(first['hi'])}, {first['rows']:,} rows compared"
+        context["ti"].xcom_push(key=KEY, value=text)
+        if status != DIFFERENT:
+            return shortened(super().answer(told, status, context))
+        context["ti"].xcom_push(key="return_value", value=shortened(told))
+        raise Permanent(
+            f"the target differs: {wrong['missing']} rows missing, {wrong['extra']} only there, "
+            f"{wrong['different']} different",
+            where={"replication": self.replication, "commit_ts": first["hi"]},
+            hint="trigger verify with `fix`, or backfill with mode `repair`",
+        )
+
+
+class MaintainOperator(CommandOperator):
+    """The lake's upkeep."""
+
+    command = "maintain"
+    locks = ("landing", "merge", "sql", "mirror")
+
+    def uses_spark(self, context: Context) -> bool:
+        """It joins files."""
+        del context
+        return True
+
+    def words(self, context: Context) -> Sequence[str]:
+        """None."""
+        del context
+        return ()
+
+    def answer(self, told: Any, status: int, context: Context) -> Any:
+        """The same, with a note."""
+        tables = told or []
+        joined, dropped = (sum(one[key] for one in tables) for key in ("joined", "dropped"))
+        context["ti"].xcom_push(key=KEY, value=f"maintain: {joined:,} files joined, {dropped:,} dropped")
+        return super().answer(told, status, context)
+
+
+class AuditOperator(CommandOperator):
+    """Asks the lake about the past; the answer is kept as JSON, and as Markdown for people."""
+
+    command = "audit"
+
+    def words(self, context: Context) -> Sequence[str]:
+        """The question of the params. Raises ConfigError when it is not one."""
+        params = context["params"]
+        what, at = params["what"], moment(params.get("at"))
+        if what == "transaction":
+            return ["transaction", _needed(params, "commit_ts")]
+        table = _needed(params, "table")
+        if what == "table":
+            if at is None:
+                raise ConfigError("the table as of which moment?", hint="fill in `at`: a commit_ts or a time")
+            return ["table", table, "--at", at]
+        return ["row", table, json.dumps(list(_needed(params, "key"))), *(["--at", at] if at else [])]
+
+    def answer(self, told: Any, status: int, context: Context) -> Any:
+        """A short answer whole, a long one shortened; `markdown` for people."""
+        kept = shortened(super().answer(told, status, context))
+        text = audit_markdown(context["params"], kept, found=status == 0)
+        context["ti"].xcom_push(key="markdown", value=text)
+        context["ti"].xcom_push(key=KEY, value=text.splitlines()[0].strip("# ")[:1000])
+        self.log.info("%s", text)
+        return kept
+
+
+def _flag(word: str, given: Any) -> list[str]:
+    return [word] if given else []
+
+
+def _file_of(name: str) -> str:
+    """The file of another replication: a form names one that is configured, never a path."""
+    found = next((path for path, one in find().good.items() if one.name == name), None)
+    if found is None:
+        raise ConfigError(f"no replication is called {name!r}", hint="describe its target in a file of its own")
+    return str(found.resolve())
+
+
+def _require_single(mode: str, lo: str | None, hi: str | None) -> None:
+    """A range that is named twice is none, as it is for the command. Raises ConfigError."""
+    if lo is not None or hi is not None:
+        raise ConfigError("the range is said twice", hint="fill in `from` and `to`, or `commit_ts` alone")
+    if mode not in _OF_ONE:
+        raise ConfigError(
+            f"{mode} takes no `commit_ts`: only {' and '.join(_OF_ONE)} do", hint="fill in `from` and `to`"
+        )
+
+
+def _interval(context: Context) -> tuple[str | None, str | None]:
+    start, end = context.get("data_interval_start"), context.get("data_interval_end")
+    if start is None or end is None or start >= end:
+        return None, None
+    lo, hi = range_of(start, end)
+    return str(lo), str(hi)
+
+
+def _needed(params: Mapping[str, Any], name: str) -> Any:
+    if not params.get(name):
+        raise ConfigError(f"`{name}` is missing for this question", hint="fill it in where the run is triggered")
+    return params[name]
+
+
+def _driver(master: str) -> dict[str, str]:
+    """PySpark starts the driver's JVM itself: what must be known before goes by its own variable."""
+    words = ["--driver-java-options", f'"{LOCAL_DRIVER}"'] if master.startswith("local") else []
+    memory = os.environ.get(DRIVER_MEMORY_ENV)
+    words += ["--driver-memory", memory] if memory else []
+    return {"PYSPARK_SUBMIT_ARGS": " ".join([*words, "pyspark-shell"])}
+
+
+def _read(result: Path, how: str) -> tuple[Any, int]:
+    if not result.exists():
+        raise Transient(f"the command ended without a result: {how}", hint="read the lines above")
+    outcome = json.loads(result.read_text(encoding="utf-8"))
+    if not outcome["ok"]:
+        raise error_of(outcome["error"])
+    printed = outcome["printed"].strip()
+    return (json.loads(printed) if printed else None), int(outcome["status"])

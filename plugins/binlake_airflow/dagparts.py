@@ -1,0 +1,130 @@
+"""What the DAGs of one replication share: names, defaults, params, docs, who is told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from airflow.sdk import (
+    DAG,
+    DeadlineAlert,
+    DeadlineReference,
+    ExceptionRetryPolicy,
+    Param,
+    RetryAction,
+    RetryRule,
+    SyncCallback,
+)
+
+from binlake.config import Replication
+from binlake.errors import Permanent, Transient, UnknownOutcome
+from binlake_airflow import addresses
+from binlake_airflow.alerts import OnFailure, tell_failure
+
+SYNC = "sync"
+KINDS = (SYNC, "backfill", "recover", "audit", "verify", "maintain")
+"""Kinds of DAGs of a replication; `bootstrap` has its place among them."""
+START = datetime(2024, 1, 1, tzinfo=UTC)
+TS_PATTERN = "^[0-9]{1,20}$"
+_TIME = r"[0-9]{4}-[0-9]{2}-[0-9]{2}([T ][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,6})?)?(Z|[+-][0-9]{2}:[0-9]{2})?)?"
+MOMENT_PATTERN = f"^([0-9]{{1,20}}|{_TIME})$"
+"""A commit_ts as decimal text (a JSON number loses digits above 2^53, hazards R-46), or a time."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """One replication file and what it says."""
+
+    path: Path
+    replication: Replication
+
+    def dag_id(self, kind: str) -> str:
+        """`<name>` for the sync, `<name>.<kind>` for the others: a name has no dot."""
+        name = self.replication.name
+        return name if kind == SYNC else f"{name}.{kind}"
+
+    def task(self) -> dict[str, Any]:
+        """Arguments that every operator takes."""
+        airflow = self.replication.airflow
+        return {
+            "replication": self.replication.name,
+            "replication_file": str(self.path),
+            "wait_s": airflow.wait_s,
+        }
+
+    def command(self) -> dict[str, Any]:
+        """Arguments that every operator of a command takes."""
+        airflow = self.replication.airflow
+        return {**self.task(), "engine": airflow.engine, "spark_conn_id": airflow.spark_conn_id}
+
+
+def new_dag(place: Place, kind: str, *, summary: str, doc: str, params: Mapping[str, Param], **more: Any) -> DAG:
+    """An empty DAG of `kind`; one run at a time."""
+    airflow = place.replication.airflow
+    return DAG(
+        dag_id=place.dag_id(kind),
+        start_date=START,
+        catchup=False,
+        max_active_runs=1,
+        params=dict(params),
+        default_args=_defaults(place),
+        tags=["binlake", kind, place.replication.name, airflow.engine, *airflow.tags],
+        description=summary,
+        doc_md=f"### {kind} of replication `{place.replication.name}`\n\n{doc}\n\n{_source(place)}",
+        on_failure_callback=OnFailure(str(place.path)) if airflow.on_failure is not None else None,
+        # The DAG file that wants it names it; whoever only checks the files must not show a second one.
+        auto_register=False,
+        **more,
+    )
+
+
+def deadline(place: Place) -> DeadlineAlert | None:
+    """Who is told of failures is told of a run that takes too long, too."""
+    seconds = place.replication.airflow.deadline_s
+    if seconds is None:
+        return None
+    callback = SyncCallback(tell_failure, kwargs={"replication_file": str(place.path)})
+    return DeadlineAlert(DeadlineReference.DAGRUN_QUEUED_AT, timedelta(seconds=seconds), callback)
+
+
+def moment_param(title: str, description: str) -> Param:
+    """A point in commit time, empty by default."""
+    told = f"{description}. A commit_ts in decimal, or a time: 2026-11-21T12:00:00Z (UTC when it names no zone)."
+    return Param(None, type=["null", "string"], pattern=MOMENT_PATTERN, title=title, description=told)
+
+
+def text_param(title: str, description: str, pattern: str) -> Param:
+    """Text that may be left empty."""
+    return Param(None, type=["null", "string"], pattern=pattern, title=title, description=description)
+
+
+def _defaults(place: Place) -> dict[str, Any]:
+    airflow = place.replication.airflow
+    return {
+        "owner": airflow.owner,
+        "pool": airflow.pool,
+        "retries": airflow.retries,
+        "retry_delay": timedelta(seconds=airflow.retry_delay_s),
+        "retry_policy": ExceptionRetryPolicy(
+            rules=[
+                RetryRule(Permanent, RetryAction.FAIL, reason="the same call fails again until changed"),
+                RetryRule(Transient, RetryAction.RETRY, reason="waiting helps"),
+                # A stage that is run again looks first: manifest, digest, ledger (DESIGN 2).
+                RetryRule(UnknownOutcome, RetryAction.RETRY, reason="the next try looks what was done"),
+            ]
+        ),
+    }
+
+
+def _source(place: Place) -> str:
+    replication, target = place.replication, place.replication.target
+    sink = f"{target.db_type} at {target.host}:{target.port}" if target else "none"
+    # Others read it, too: OpenLineage's provider sends it along.
+    pds = ", ".join(addresses.server(url) for url in replication.source.pd_urls)
+    return (
+        f"Configured by `{place.path.name}`.\n\n- source: PD at {pds}\n"
+        f"- SQL sink: {sink}\n- lake: `{addresses.place(replication.lake.path)}`\n"
+    )

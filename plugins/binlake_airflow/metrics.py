@@ -1,0 +1,105 @@
+"""Figures of a window as Airflow's own metrics (StatsD, OTLP, Datadog: whatever `[metrics]` says), by replication.
+
+Gauges: `binlake.<replication>.lag_seconds` (the SQL sink), `.landed_lag_seconds`, `.mirror_lag_seconds`; where each of
+them stands in Unix seconds of commit time, whose age grows even when nothing runs any more:
+`.checkpoint_timestamp_seconds`, `.landed_timestamp_seconds`, `.mirror_timestamp_seconds`; `.blocked` (0 or 1). Of each
+stage the timing `.<stage>.seconds` and the counter `.<stage>.rows`.
+Sending them never fails a task, whose work is done.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+from airflow.sdk.observability import stats
+from opentelemetry import metrics as otel
+
+from binlake import tso
+from binlake.pipeline import ENDED
+
+Result = Mapping[str, Any]
+POSITIONS = {
+    "land": ("landed_lag_seconds", "landed_timestamp_seconds"),
+    "finalize": ("lag_seconds", "checkpoint_timestamp_seconds"),
+    "mirror": ("mirror_lag_seconds", "mirror_timestamp_seconds"),
+}
+"""The stage whose end tells a position, and the names of its lag and its commit time."""
+
+FLUSH_S = 5.0
+"""Seconds that a task waits for its metrics to be sent."""
+_log = logging.getLogger(__name__)
+
+
+def lag_s(commit_ts: str) -> float:
+    """Seconds from `commit_ts` to now."""
+    return max(time.time() - tso.physical(int(commit_ts)) / 1000, 0.0)
+
+
+def send(replication: str, results: Sequence[Result]) -> None:
+    """Tell the figures of StageResults; what cannot be sent is a warning."""
+    _send(replication, emit, results)
+
+
+def send_waiting(replication: str, plan: Result) -> None:
+    """Tell what holds back a plan that waits, and where it stands; its time and rows are told when it ends."""
+    _send(replication, _plan, [plan])
+
+
+def emit(replication: str, result: Result) -> None:
+    """The figures of one StageResult."""
+    name, stage = f"binlake.{replication}", str(result["stage"])
+    tags = {"replication": replication}
+    stats.timing(f"{name}.{stage}.seconds", timedelta(seconds=result["seconds"]), tags=tags)
+    stats.incr(f"{name}.{stage}.rows", int(result["rows"]), tags=tags)
+    if stage == "plan":
+        _plan(replication, result)
+    elif stage in POSITIONS and result["state"] in ENDED:
+        _position(name, stage, result["hi"], tags)
+
+
+def flush() -> None:
+    """Wait until OpenTelemetry has sent what was told, if it is used: a task's process ends without its last turn.
+
+    In a thread, FLUSH_S at most: an OTLP exporter takes no notice of the time it is given, and tries again and again.
+    """
+    force_flush = getattr(otel.get_meter_provider(), "force_flush", None)
+    if force_flush is None:
+        return
+    sending = threading.Thread(target=_flush, args=(force_flush,), name="binlake-metrics", daemon=True)
+    sending.start()
+    sending.join(FLUSH_S)
+    if sending.is_alive():
+        _log.warning("metrics were not sent within %.0f s; this task goes on without", FLUSH_S)
+
+
+def _send(replication: str, tell: Callable[[str, Result], None], results: Sequence[Result]) -> None:
+    try:
+        for result in results:
+            tell(replication, result)
+        flush()
+    except Exception:  # noqa: BLE001 - the task's work is done, and stays so
+        _log.warning("metrics of %s were not sent", replication, exc_info=True)
+
+
+def _flush(force_flush: Callable[[float], object]) -> None:
+    try:
+        force_flush(FLUSH_S * 1000)
+    except Exception:  # noqa: BLE001 - the task's work is done, and stays so
+        _log.warning("metrics were not sent", exc_info=True)
+
+
+def _plan(replication: str, result: Result) -> None:
+    name, tags = f"binlake.{replication}", {"replication": replication}
+    stats.gauge(f"{name}.blocked", int(bool(result["blocked_by"])), tags=tags)
+    _position(name, "land", result["lo"], tags)
+
+
+def _position(name: str, stage: str, commit_ts: str, tags: dict[str, Any]) -> None:
+    lag, moment = POSITIONS[stage]
+    stats.gauge(f"{name}.{lag}", lag_s(commit_ts), tags=tags)
+    stats.gauge(f"{name}.{moment}", tso.physical(int(commit_ts)) / 1000, tags=tags)

@@ -1,0 +1,75 @@
+"""The registry's pumps and drainers for a page: a short question; a PD that is away is said to be, not waited for."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import structlog
+
+from binlake import tso
+from binlake.config import Replication
+from binlake.control.nodes import is_stale
+from binlake.errors import BinlakeError, SourceUnavailable
+from binlake.placement import EtcdClient, NodeStatus, Registry
+from binlake.rpc import Tls
+from binlake_airflow.history import position
+
+log = structlog.get_logger(__name__)
+
+TIMEOUT_S = 1.0
+_HEARTBEAT_S = 2.0
+_REST_S = 15.0
+"""Seconds that a PD which did not answer is not asked again: a page must not wait for it each time."""
+
+_silent: dict[tuple[object, ...], float] = {}
+_lock = threading.Lock()
+
+
+def nodes_view(replication: Replication) -> dict[str, Any]:
+    """`reachable`, `why` not, and the nodes: id, kind, host, state, position with lag, last heartbeat, staleness."""
+    source = replication.source
+    urls, files = tuple(source.pd_urls), source.security.files()
+    # A PD that is away under one set of certificates may answer under another.
+    asked = (urls, files)
+    with _lock:
+        rests = time.monotonic() < _silent.get(asked, 0.0)
+    if rests:
+        return _away("PD did not answer a moment ago")
+    # Fixed texts: URLs and files of the configuration are no reader's business.
+    try:
+        with contextlib.closing(EtcdClient(urls, timeout_s=TIMEOUT_S, tls=Tls.of(*files))) as etcd:
+            registry = Registry(etcd)
+            return {"reachable": True, "why": "", "nodes": _rows(registry.pumps(), registry.drainers())}
+    except SourceUnavailable:
+        with _lock:
+            _silent[asked] = time.monotonic() + _REST_S
+        return _away(f"PD did not answer within {TIMEOUT_S:g} s")
+    except BinlakeError as error:
+        log.warning("the registry cannot be read", replication=replication.name, error=str(error))
+        return _away("the registry cannot be read: the API server's log says why")
+
+
+def _away(why: str) -> dict[str, Any]:
+    return {"reachable": False, "why": why, "nodes": []}
+
+
+def _rows(pumps: Sequence[NodeStatus], drainers: Sequence[NodeStatus]) -> list[dict[str, Any]]:
+    now = time.time_ns() // 1_000_000
+    kinds = [*(("pump", node) for node in pumps), *(("drainer", node) for node in drainers)]
+    return [
+        {
+            "kind": kind,
+            "id": node.node_id,
+            "host": node.host,
+            "state": node.state,
+            # Beside the clock of this machine: PD's is not asked for a page.
+            "stale": kind == "pump" and is_stale(node, tso.compose(now), _HEARTBEAT_S),
+            "position": position(node.max_commit_ts or None, now),
+            "heartbeat": position(node.update_ts or None, now),
+        }
+        for kind, node in kinds
+    ]

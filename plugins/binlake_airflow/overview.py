@@ -1,0 +1,54 @@
+"""How all replications stand, side by side: a lake that fails or hangs hides no other, and rests for a while."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import structlog
+
+from binlake.config import Replication
+from binlake.errors import BinlakeError
+from binlake_airflow.bounded import Bounded, TooBusy
+
+log = structlog.get_logger(__name__)
+
+LAKE_S = 4.0
+"""Seconds that one lake has to answer."""
+REST_S = 15.0
+"""Seconds that a lake which did not answer is not asked again for the list."""
+_NO_ANSWER = f"its lake did not answer within {LAKE_S:g} s"
+
+
+class Overview:
+    """The list of replications; remembers which lakes did not answer."""
+
+    def __init__(self, bounded: Bounded, lake_s: float = LAKE_S, rest_s: float = REST_S) -> None:
+        self._bounded = bounded
+        self._lake_s, self._rest_s = lake_s, rest_s
+        self._silent: dict[str, float] = {}
+
+    async def of(self, found: Sequence[Replication], read: Callable[[Replication], dict[str, Any]]) -> dict[str, Any]:
+        """What `read` tells of each replication, in their order; `problem` where it told nothing."""
+        rows = await asyncio.gather(*(self._row(one, read) for one in found))
+        return {"replications": list(rows)}
+
+    async def _row(self, one: Replication, read: Callable[[Replication], dict[str, Any]]) -> dict[str, Any]:
+        if time.monotonic() < self._silent.get(one.name, 0.0):
+            return _problem(one, _NO_ANSWER)
+        try:
+            return await self._bounded.run(lambda: read(one), one.name, self._lake_s)
+        except (TimeoutError, TooBusy):
+            self._silent[one.name] = time.monotonic() + self._rest_s
+            return _problem(one, _NO_ANSWER)
+        except BinlakeError as error:
+            return _problem(one, error.message)
+        except Exception:
+            log.exception("a lake cannot be read", replication=one.name)
+            return _problem(one, "its lake cannot be read: the API server's log says why")
+
+
+def _problem(one: Replication, text: str) -> dict[str, Any]:
+    return {"name": one.name, "problem": text}

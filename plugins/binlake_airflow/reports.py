@@ -1,0 +1,114 @@
+"""What a stage leaves for people and for others: XCom, the run's note, metrics, assets, alerts of lag."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from binlake import tso
+from binlake.config import Replication
+from binlake.pipeline import STOPPED
+from binlake_airflow import alerts, assets, metrics
+from binlake_airflow.jobs import CHANGED
+from binlake_airflow.notes import KEY
+
+if TYPE_CHECKING:
+    from binlake_airflow.operators import StageOperator
+
+Result = Mapping[str, Any]
+BLOCKED_BY = "blocked_by"
+_LAG_OF = {"plan": ("landing", "lo"), "finalize": ("sql", "hi")}
+
+
+def report(
+    task: StageOperator, results: Sequence[Result], changed: Sequence[Sequence[str]], context: Mapping[str, Any]
+) -> None:
+    """Tell of the stages that `task` has run, all of them or one; `changed`: tables of the target, as (db, table)."""
+    first, last, ti = results[0], results[-1], context["ti"]
+    done = {result["stage"]: result for result in results if result["state"] == "done"}
+    if task.moves_assets in done:
+        # First: a later try finds the window applied already, and moves nothing.
+        assets.moved(task.replication, done[task.moves_assets], changed, context)
+    ti.xcom_push(key="window", value=f"{first['lo']}-{first['hi']}")
+    if first["blocked_by"]:
+        tell_blocked(first, context, task.log)
+    elif last["state"] not in STOPPED:
+        ti.xcom_push(key=KEY, value=note(results))
+    metrics.send(task.replication, results)
+    _warn(task, results, context)
+
+
+def changed_tables(
+    task: StageOperator, results: Sequence[Result], context: Mapping[str, Any]
+) -> Sequence[Sequence[str]]:
+    """(db, table) at the target that the window of `results` changed, as far as a stage named them.
+
+    The sink that the assets stand for knows: compact for the SQL sink, or the mirrors where there is none.
+    """
+    done = {result["stage"]: result for result in results if result["state"] == "done"}
+    if task.moves_assets not in done:
+        return ()
+    for name in ("compact", "mirror"):
+        if CHANGED in done.get(name, {}).get("detail", {}):
+            return list(done[name]["detail"][CHANGED])
+    found = context["ti"].xcom_pull(task_ids=task.bounds_from) if task.bounds_from is not None else None
+    return list((found or {}).get("detail", {}).get(CHANGED) or ())
+
+
+def tell_blocked(result: Result, context: Mapping[str, Any], log: Any) -> None:
+    """Put who blocks where the run's page shows it."""
+    reason = result["detail"].get("reason", "")
+    log.warning("%s: %s", result["state"], reason)
+    if result["blocked_by"]:
+        context["ti"].xcom_push(key=BLOCKED_BY, value=result["blocked_by"])
+    context["ti"].xcom_push(key=KEY, value=f"{result['state']} at {shown(result['lo'])}: {reason}"[:1000])
+
+
+def tell_gone(value: Result, context: Mapping[str, Any]) -> None:
+    """The same when PD does not answer."""
+    context["ti"].xcom_push(key=BLOCKED_BY, value=value["blocked_by"])
+    context["ti"].xcom_push(key=KEY, value=f"upstream unavailable: {value['reason']}"[:1000])
+
+
+def note(results: Sequence[Result]) -> str:
+    """One line: the window of the last stage as commit_ts and as time, and what each stage counted."""
+    last = results[-1]
+    counts = ", ".join(f"{result['stage']} {result['rows']:,} rows" for result in results if result["stage"] != "plan")
+    return f"window ({shown(last['lo'])}, {shown(last['hi'])}]" + (f": {counts}" if counts else "")
+
+
+def shown(commit_ts: str) -> str:
+    """A commit_ts with its UTC time."""
+    time = tso.to_datetime(int(commit_ts)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return f"{commit_ts} = {time}"
+
+
+def _warn(task: StageOperator, results: Sequence[Result], context: Mapping[str, Any]) -> None:
+    settings = task.settings()
+    for result in results:
+        try:
+            _warn_of_lag(settings, result, context)
+            _warn_of_silence(settings, result, context)
+        except Exception:
+            # The window is done; whoever cannot be told of its lag must not make it be done again.
+            task.log.exception("what is wrong behind %s was not told", result["stage"])
+
+
+def _warn_of_lag(settings: Replication, result: Result, context: Mapping[str, Any]) -> None:
+    rule, (what, side) = settings.airflow.on_lag, _LAG_OF.get(result["stage"], ("", ""))
+    if rule is not None and what:
+        alerts.tell_lag(rule, settings.name, what, metrics.lag_s(result[side]), context)
+
+
+def _warn_of_silence(settings: Replication, result: Result, context: Mapping[str, Any]) -> None:
+    """Commit time went on in a window that landed nothing: since when is that so?"""
+    rule = settings.airflow.on_silence
+    if rule is None or result["stage"] != "land" or result["rows"]:
+        return
+    # At run time: delta-rs is of no use to who parses.
+    from binlake.lake.paths import LakePaths
+    from binlake.lake.windowlog import WindowLog
+
+    since = WindowLog(LakePaths.of(settings)).silent_since()
+    if since is not None:
+        alerts.tell_silence(rule, settings.name, since, int(result["hi"]), context)

@@ -1,0 +1,165 @@
+"""The DAGs beside the windows of a replication: backfill, recover, audit, verify, maintain. One task each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from airflow.sdk import DAG, Param
+
+from binlake.errors import ConfigError
+from binlake_airflow.commands import (
+    AuditOperator,
+    BackfillOperator,
+    MaintainOperator,
+    RecoverOperator,
+    VerifyOperator,
+)
+from binlake_airflow.dagparts import TS_PATTERN, Place, moment_param, new_dag, text_param
+from binlake_airflow.schedule import parse_schedule
+from binlake_airflow.timetable import BackfillIntervals
+
+MODES = {
+    "rebuild": "derive its windows again and compare; the target stays untouched",
+    "repair": "bring every key that the range touched to its state at the checkpoint",
+    "replay": "apply the range to another target",
+    "rollback": "undo the range by new changes; refused where later changes touched the same keys, unless forced",
+}
+# Neither an option of the command, nor without a dot.
+_TABLE = r"^[^-.\s][^\n]*\.[^\n]+$"
+_NAME = r"^[a-z][a-z0-9_-]{0,62}$"
+
+
+def side_dags(place: Place) -> list[DAG]:
+    """All of them; those that write to the target only where there is one. Raises ConfigError."""
+    makers: list[Callable[[Place], DAG]] = [_backfill, _audit, _maintain]
+    if place.replication.target is not None:
+        makers += [_recover, _verify]
+    return [make(place) for make in makers]
+
+
+def _backfill(place: Place) -> DAG:
+    rows = "\n".join(f"| `{mode}` | {text} |" for mode, text in MODES.items())
+    with new_dag(
+        place,
+        "backfill",
+        summary=f"A range of commit_ts of {place.replication.name} again: {', '.join(MODES)}",
+        doc=f"The range is (from, to]. It is read from the lake, never from the pumps.\n\n| Mode | |\n|---|---|\n{rows}"
+        "\n\nAirflow's backfill of dates runs this DAG once for each interval [a, b): the commit_ts of that time. "
+        "It never runs by itself. To stop one: mark the run failed; to go on: clear it.",
+        params={
+            "mode": Param("repair", type="string", enum=list(MODES), title="mode", description="what to do with it"),
+            "from": moment_param("from", "Where the range starts, exclusive"),
+            "to": moment_param("to", "Where the range ends, inclusive"),
+            "commit_ts": text_param("commit_ts", "repair, rollback: one transaction, in place of a range", TS_PATTERN),
+            "through": Param(
+                "merge",
+                type="string",
+                enum=["merge", "convert"],
+                title="through",
+                description="rebuild: the last stage",
+            ),
+            "into": text_param("into", "replay: the replication whose target takes the range", _NAME),
+            "write_to": Param(
+                "target",
+                type="string",
+                enum=["target", "source"],
+                title="write_to",
+                description="rollback: where the undoing changes are written",
+            ),
+            "force": Param(
+                False, type="boolean", title="force", description="rollback: later changes of the same keys are lost"
+            ),
+        },
+        schedule=_intervals(place),
+    ) as dag:
+        BackfillOperator(task_id="backfill", **place.command(), doc_md="`binlake backfill`")
+    return dag
+
+
+def _recover(place: Place) -> DAG:
+    with new_dag(
+        place,
+        "recover",
+        summary=f"Finish the window of {place.replication.name} that was cut short, without the source",
+        doc="Writes only when PD does not answer and the target is not consistent; the schedule of "
+        f"`{place.replication.name}` does the same by itself.",
+        params={},
+        schedule=None,
+    ) as dag:
+        RecoverOperator(task_id="recover", **place.command(), doc_md="`binlake recover`")
+    return dag
+
+
+def _audit(place: Place) -> DAG:
+    with new_dag(
+        place,
+        "audit",
+        summary=f"What did a row, a table, a transaction of {place.replication.name} look like",
+        doc="The answer is the XCom `return_value` (JSON) and `markdown` of the task.",
+        params={
+            "what": Param("row", type="string", enum=["row", "table", "transaction"], title="what"),
+            "table": text_param("table", "row, table: as db.table", _TABLE),
+            "key": Param(
+                None, type=["null", "array"], items={"type": "string"}, title="key",
+                description="row: the key's values in order, one a line",
+            ),
+            "at": moment_param("at", "table: as of this moment; row: only the last change up to it"),
+            "commit_ts": text_param("commit_ts", "transaction: its commit_ts or start_ts", TS_PATTERN),
+        },
+        schedule=None,
+    ) as dag:  # fmt: skip
+        AuditOperator(task_id="audit", **place.command(), doc_md="`binlake audit`")
+    return dag
+
+
+def _verify(place: Place) -> DAG:
+    rule = place.replication.airflow.verify
+    with new_dag(
+        place,
+        "verify",
+        summary=f"Compare the target of {place.replication.name} with the lake or the source",
+        doc="Compares at the target's checkpoint; a difference fails the run, unless `fix` ended it.",
+        params={
+            "against": Param(rule.against, type="string", enum=["lake", "source"], title="against"),
+            "sample": Param(
+                rule.sample, type="number", exclusiveMinimum=0, maximum=1, title="sample",
+                description="part of the rows to compare; another part the next time",
+            ),
+            "tables": Param(
+                None, type=["null", "array"], items={"type": "string", "pattern": _TABLE}, title="tables",
+                description="only these, as db.table, one a line; empty = all",
+            ),
+            "fix": Param(
+                False, type="boolean", title="fix", description="end the differences now, under the target's lease"
+            ),
+        },
+        schedule=parse_schedule(rule.schedule, "airflow.verify.schedule"),
+    ) as dag:  # fmt: skip
+        VerifyOperator(task_id="verify", **place.command(), doc_md="`binlake verify`")
+    return dag
+
+
+def _maintain(place: Place) -> DAG:
+    with new_dag(
+        place,
+        "maintain",
+        summary=f"Upkeep of the lake of {place.replication.name}: join small files, drop what nobody needs",
+        doc="Safe beside windows: each table is locked for its own turn. It removes no history.",
+        params={},
+        schedule=parse_schedule(place.replication.airflow.maintain.schedule, "airflow.maintain.schedule"),
+    ) as dag:
+        MaintainOperator(task_id="maintain", **place.command(), doc_md="`binlake maintain`")
+    return dag
+
+
+def _intervals(place: Place) -> BackfillIntervals:
+    text = place.replication.airflow.backfill.interval
+    try:
+        table = BackfillIntervals(text, timezone="UTC")
+        table.validate()
+    except Exception as error:
+        # croniter's and Airflow's own classes, told in one way.
+        raise ConfigError(
+            f"`airflow.backfill.interval` is not understood: {text!r}", hint="cron text, or @hourly, @daily, @weekly"
+        ) from error
+    return table

@@ -1,0 +1,72 @@
+"""Where a task finds Spark: the master or the Connect server of an Airflow connection, jars, the environment."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from airflow.providers.apache.spark.hooks.spark_connect import SparkConnectHook
+from airflow.sdk import BaseHook
+from airflow.sdk.exceptions import AirflowNotFoundException
+
+from binlake.errors import ConfigError
+from binlake_airflow.jobs import MODULE
+
+JARS_ENV = "BINLAKE_JARS"
+DRIVER_MEMORY_ENV = "BINLAKE_DRIVER_MEMORY"
+_DEFAULT_JARS = Path(__file__).resolve().parents[2] / ".local" / "jars"
+# A driver lives for one stage: without the optimising compiler it costs half the CPU (stack facts, "Spark and Delta").
+LOCAL_DRIVER = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+
+
+def spark_master(conn_id: str) -> str:
+    """The master of a connection of type `spark`. Raises ConfigError."""
+    return str(connection(conn_id, "a Spark master").host or "")
+
+
+def connect_url(conn_id: str) -> str:
+    """The URL of a connection of type `spark_connect`. Raises ConfigError."""
+    connection(conn_id, "a Spark Connect server")
+    return str(SparkConnectHook(conn_id).get_connection_url())
+
+
+def application_file() -> str:
+    """The file of `spark_jobs.main`, found without importing it. Raises ConfigError."""
+    spec = find_spec(MODULE)
+    if spec is None or spec.origin is None:
+        raise ConfigError(f"module {MODULE} is not installed", hint="install binlake where the tasks run")
+    return spec.origin
+
+
+def jars() -> list[str]:
+    """The Delta jars of `BINLAKE_JARS` or the project's `.local/jars`. Raises ConfigError."""
+    folder = Path(os.environ.get(JARS_ENV) or _DEFAULT_JARS)
+    found = sorted(str(jar) for jar in folder.glob("*.jar"))
+    if not found:
+        raise ConfigError("no Delta jars found", where={"folder": folder}, hint=f"run `make setup`, or set {JARS_ENV}")
+    return found
+
+
+def connection(conn_id: str, what: str) -> Any:
+    """The Airflow connection `conn_id`. Raises ConfigError."""
+    # The provider's hook takes a missing connection for `yarn` in silence.
+    try:
+        return BaseHook.get_connection(conn_id)
+    except AirflowNotFoundException:
+        raise ConfigError(
+            "the Airflow connection is not defined",
+            where={"spark_conn_id": conn_id},
+            hint=f"define it as {what}, or set AIRFLOW_CONN_{conn_id.upper()}",
+        ) from None
+
+
+def driver_env(local: bool) -> dict[str, str]:
+    """What spark-submit needs in its environment; `local`: its master runs in its own process."""
+    python = {name: os.environ.get(name, sys.executable) for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")}
+    # A virtual environment need not be activated: its spark-submit is found after the machine's own.
+    path = os.pathsep.join([os.environ.get("PATH", ""), str(Path(sys.executable).parent)])
+    address = {"SPARK_LOCAL_IP": os.environ.get("SPARK_LOCAL_IP", "127.0.0.1")} if local else {}
+    return {"PATH": path, **python, **address}

@@ -1,0 +1,106 @@
+"""The DAG `<name>`: one run is one window; its tasks are the stages that `binlake.pipeline` lists, wired as it says.
+
+Runs never overlap, and the past is not caught up run by run: a late run takes a larger window, which plan decides.
+Where the source is gone, the task `recover` stands in for the window (S3-10).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from airflow.sdk import DAG, Param, TaskGroup
+
+from binlake.pipeline import Stage, stages_for
+from binlake_airflow import assets
+from binlake_airflow.commands import RecoverOperator
+from binlake_airflow.dagparts import SYNC, Place, deadline, moment_param, new_dag
+from binlake_airflow.jobs import FUSED, sources_of
+from binlake_airflow.operators import RECOVER, RUNTIMES, StageOperator
+from binlake_airflow.schedule import parse_schedule
+
+# Airflow's backfill of dates belongs to `<name>.backfill`: here the checkpoint says what is next, not a date.
+_RUN_TYPES = ("scheduled", "manual", "operator_triggered", "asset_triggered", "asset_materialization")
+_GROUPS = {None: "lake", "sql": "sql_sink", "mirror": "mirrors"}
+
+
+def sync_dag(place: Place) -> DAG:
+    """The DAG of windows. Raises ConfigError for a schedule that is not understood."""
+    replication = place.replication
+    stages = stages_for(sql=replication.target is not None, mirror=replication.mirror.enabled)
+    with new_dag(
+        place,
+        SYNC,
+        summary=f"Windows of {replication.name}: {' -> '.join(stage.name for stage in stages)}",
+        doc=_doc(stages, recovers=replication.target is not None),
+        params=_params(),
+        schedule=parse_schedule(replication.airflow.schedule),
+        deadline=deadline(place),
+        allowed_run_types=_RUN_TYPES,
+    ) as dag:
+        if replication.airflow.layout == "fused":
+            first = _task(place, FUSED, "all stages of one window in one Spark session", None, stages)
+        else:
+            first = _tasks(place, stages)
+        if replication.target is not None:
+            first >> RecoverOperator(task_id=RECOVER, beside_window=True, **place.command(), doc_md=_RECOVER)
+    return dag
+
+
+_RECOVER = (
+    "Only where PD does not answer: finishes the window that the target holds open (consistent = false), from the lake "
+    "or the relay files, and ends. Otherwise it is skipped, or writes nothing."
+)
+
+
+def _tasks(place: Place, stages: Sequence[Stage]) -> StageOperator:
+    sources = sources_of([stage.name for stage in stages])
+    tasks: dict[str, StageOperator] = {}
+    groups = {sink: TaskGroup(_GROUPS[sink], prefix_group_id=False) for sink in {stage.sink for stage in stages}}
+    for stage in stages:
+        with groups[stage.sink]:
+            task = _task(place, stage.name, stage.summary, sources.get(stage.name), stages)
+        tasks[stage.name] = task
+        for before in stage.after:
+            tasks[before] >> task
+    return tasks[stages[0].name]
+
+
+def _task(place: Place, name: str, summary: str, bounds_from: str | None, stages: Sequence[Stage]) -> StageOperator:
+    names = {stage.name for stage in stages}
+    # The asset stands for what readers see: the target, or the mirrors where there is none.
+    mover = "finalize" if "finalize" in names else "mirror" if "mirror" in names else ""
+    return RUNTIMES[place.replication.airflow.engine](
+        task_id=name,
+        stage=name,
+        spark_conn_id=place.replication.airflow.spark_conn_id,
+        bounds_from=bounds_from,
+        moves_assets=mover if name in (mover, FUSED) else "",
+        doc_md=summary,
+        **place.task(),
+        **_assets(place.replication.name, name, mover),
+    )
+
+
+def _assets(replication: str, name: str, mover: str) -> Mapping[str, Any]:
+    # As an inlet, the asset keeps in Airflow when a lag or silence was told last.
+    inlets = [assets.of_replication(replication)] if name in ("plan", "land", "finalize", FUSED) else []
+    outlets = [assets.alias(replication)] if name in (mover, FUSED) and mover else []
+    return {"inlets": inlets, "outlets": outlets}
+
+
+def _params() -> dict[str, Param]:
+    return {
+        "start_ts": moment_param("start_ts", "Where a new replication starts, exclusive; empty = as configured"),
+        "stop_ts": moment_param("stop_ts", "Where this run stops, inclusive; empty = as far as the pumps are"),
+    }
+
+
+def _doc(stages: Sequence[Stage], *, recovers: bool) -> str:
+    rows = "\n".join(f"| `{stage.name}` | {stage.summary} |" for stage in stages)
+    more = f"\n| `{RECOVER}` | {_RECOVER} |" if recovers else ""
+    return (
+        "One run is one window (lo, hi] of commit_ts; the next run goes on where it ended. A run that finds a pump or "
+        "another writer in its way waits without a worker.\n\n"
+        f"| Task | What it does |\n|---|---|\n{rows}{more}"
+    )

@@ -1,0 +1,82 @@
+"""Waiting without a worker: a task that finds a pump, a lease or a lock in its way sleeps in the triggerer.
+
+Only looks are taken here; the task that goes on decides, and may find somebody in its way again (hazards R-02, R-35).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+
+from binlake.config import load_replication
+from binlake.errors import BinlakeError
+
+# A task that is back before the scheduler noted that it left is taken for a lost one and failed: not at once.
+_LOOK_S = 5.0
+
+
+class FreeTrigger(BaseTrigger):
+    """Fires when nothing asked about is in the way any more, or at `until` (Unix seconds).
+
+    `locks`: locks of the lake; `lease`: that of the target; `lo`: plan finds a window after this commit_ts (decimal
+    string), which reaches `stop_ts` if given. Its event is `{"until": …, "held_by": …}`, the latter empty = all free.
+    """
+
+    def __init__(
+        self,
+        *,
+        replication_file: str,
+        until: float,
+        locks: list[str] | None = None,
+        lease: bool = False,
+        lo: str | None = None,
+        stop_ts: str | None = None,
+    ) -> None:
+        super().__init__()
+        self.replication_file = replication_file
+        self.until = until
+        self.locks = locks or []
+        self.lease = lease
+        self.lo = lo
+        self.stop_ts = stop_ts
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """No secret: the file is read again where the trigger runs."""
+        names = ("replication_file", "until", "locks", "lease", "lo", "stop_ts")
+        return f"{type(self).__module__}.{type(self).__qualname__}", {name: getattr(self, name) for name in names}
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Look each 5 s."""
+        held = "not looked yet"
+        while held and (left := self.until - time.time()) > 0:
+            await asyncio.sleep(min(_LOOK_S, left))
+            # Sockets and files block: not in the triggerer's loop.
+            held = await asyncio.to_thread(self.held_by)
+        yield TriggerEvent({"until": self.until, "held_by": held})
+
+    def held_by(self) -> str:
+        """Who is in the way; empty = nobody, or the task will meet the trouble itself and name it better."""
+        try:
+            return self._look()
+        except BinlakeError as error:
+            self.log.info("cannot look: %s", error)
+            return ""
+
+    def _look(self) -> str:
+        # At first use: grpc and delta-rs must not be loaded by who only parses or forks.
+        from binlake.downstream.holder import who_applies
+        from binlake.lake.lock import who_writes
+        from binlake.lake.paths import LakePaths
+        from binlake.window.holdups import who_blocks
+
+        replication = load_replication(self.replication_file, secrets=self.lease)
+        held = who_writes(LakePaths.of(replication), self.locks)
+        if not held and self.lease and replication.target is not None:
+            held = who_applies(replication.target, replication.name)
+        if not held and self.lo is not None:
+            held = who_blocks(replication, int(self.lo), None if self.stop_ts is None else int(self.stop_ts))
+        return held

@@ -1,0 +1,237 @@
+"""Around a window: who waits and who recovers, and what others hear of it. The jobs are scripted."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import notified
+from support.dag_runs import BLOCKED, HI, LO, LOWERED, Run, Runner, answer, failure, good_window
+
+from binlake import placement
+from binlake.config import load_replication
+from binlake.lake.lock import lake_lock
+from binlake.lake.paths import LakePaths
+from binlake.lake.windowlog import WindowEvent, WindowLog
+from binlake.window import holdups
+from binlake_airflow import metrics
+from deploy.local.ports import free_port
+
+pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("airflow_db")]
+
+PATIENT = 'schedule = ""\nretries = 0\nwait-s = 30'
+GONE = failure("Transient", "SourceUnavailable", "no PD answers")
+
+
+def recovered(state: str = "recovered") -> dict[str, Any]:
+    result = answer("recover", LO, HI, state, detail={"reason": "why"})["results"]
+    return {"ok": True, "status": 0, "printed": json.dumps(result)}
+
+
+def nobody() -> str:
+    """[source] with a PD that does not answer."""
+    return f'pd-urls = "http://127.0.0.1:{free_port()}"\ntimeout-s = 1'
+
+
+@pytest.mark.parametrize("layout", ["stages", "fused"])
+def test_recover_stands_in_for_the_window_when_pd_is_gone(run: Runner, layout: str) -> None:  # S3-10 S3-11
+    first = "plan" if layout == "stages" else "window"
+    done = run({first: [GONE], "recover": [recovered()]}, source=nobody(), airflow=f'layout = "{layout}"\n{PATIENT}')
+    assert done.state == "success"
+    assert [call["stage"] for call in done.calls] == [first, "recover"]
+    assert {name for name, state in done.states.items() if state == "success"} == {first, "recover"}
+    assert done.xcom(first, "blocked_by") == "pd"
+    assert done.xcom("recover")["hi"] == HI
+    assert done.note == f"recover: recovered at {HI} = 2026-11-20T00:00:00.000Z: why"
+
+
+def test_with_pd_there_nothing_is_recovered(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:  # S3-12
+    done = run({**good_window(), "recover": [recovered()]})
+    assert (done.state, done.states["recover"]) == ("success", "skipped")
+    # An error that PD is not to blame for is no reason, either.
+    monkeypatch.setattr(placement, "pd_answers", lambda _source: True)
+    failed = run({"plan": [GONE], "recover": [recovered()]})
+    assert (failed.state, failed.states["recover"]) == ("failed", "upstream_failed")
+    assert [call["stage"] for call in done.calls + failed.calls].count("recover") == 0
+
+
+def test_a_source_that_is_gone_for_long_does_not_look_idle(run: Runner, folder: Path) -> None:  # R-35
+    script = {"plan": [GONE], "recover": [recovered("nothing-to-do")]}
+    short = run(script, source=nobody(), airflow=PATIENT)
+    assert short.state == "success"
+    log = WindowLog(LakePaths.of(load_replication(folder / "orders.toml", secrets=False)))
+    log.record(WindowEvent("land", 1, 2, "done", 0, 0.1, "long ago"))
+    assert run(script, source=nobody(), airflow=PATIENT).state == "failed"
+
+
+def test_a_blocked_plan_waits_without_a_worker_and_goes_on(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[tuple[int, int | None]] = []
+
+    def look(_replication: object, lo: int, stop_ts: int | None) -> str:
+        looks.append((lo, stop_ts))
+        return "pump-2" if len(looks) == 1 else ""
+
+    monkeypatch.setattr(holdups, "who_blocks", look)
+    window = good_window()
+    done = run({**window, "plan": [BLOCKED, *window["plan"]]}, airflow=PATIENT)
+    assert done.state == "success"
+    assert looks == [(int(LO), None)] * 2
+    assert (done.tries("plan"), done.states["land"]) == (2, "success")
+
+
+def test_a_range_that_a_person_asked_for_is_waited_for(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:  # R-35
+    asked: list[int | None] = []
+    monkeypatch.setattr(holdups, "who_blocks", lambda _r, _lo, stop_ts: asked.append(stop_ts) or "")
+    waiting = answer("plan", LO, LOWERED, "waiting", detail={"reason": f"stop_ts {HI} is above the watermark"})
+    window = good_window()
+    done = run({**window, "plan": [waiting, *window["plan"]]}, {"stop_ts": HI}, airflow=PATIENT)
+    assert (done.state, asked) == ("success", [int(HI)])
+
+
+def test_waiting_in_vain_ends_as_without_it(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(holdups, "who_blocks", lambda *_: "pump-2")
+    done = run({"plan": [BLOCKED]}, airflow=PATIENT.replace("30", "1"))
+    assert (done.state, done.states["land"], done.xcom("plan", "blocked_by")) == ("success", "skipped", "pump-2")
+    assert done.tries("plan") == 2
+    assert done.note == f"blocked at {LO} = 2026-11-20T00:00:00.000Z: pump-2 since {LO}"
+
+
+def test_who_finds_the_lake_locked_waits_before_it_starts(
+    run: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(good_window())
+    paths = LakePaths.of(load_replication(folder / "orders.toml", secrets=False))
+    held = lake_lock(paths, "sql")
+    held.__enter__()
+    freed: list[str] = []
+
+    def look(*_: object) -> str:
+        # The trigger's look frees it: what comes after is done without the lock's holder.
+        held.__exit__(None, None, None)
+        freed.append("sql")
+        return ""
+
+    monkeypatch.setattr("binlake_airflow.waiting.FreeTrigger.held_by", look)
+    done = run(good_window(), airflow=PATIENT)
+    assert (done.state, freed) == ("success", ["sql"])
+    assert [call["stage"] for call in done.calls].count("compact") == 1
+
+
+def test_who_finds_the_lease_held_waits_and_only_then_fails(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("binlake_airflow.waiting.FreeTrigger.held_by", lambda _self: "")
+    held, window = failure("Transient", "LeaseHeld", "host:1:2 applies this replication"), good_window()
+    done = run({**window, "finalize": [held, *window["finalize"]]}, airflow=PATIENT)
+    # Neither a failure nor a try: the task was away.
+    assert (done.state, done.tries("finalize")) == ("success", 2)
+    monkeypatch.setattr("binlake_airflow.waiting.FreeTrigger.held_by", lambda _self: "host:1:2")
+    never = run({**window, "finalize": [held]}, airflow=PATIENT.replace("30", "1"))
+    assert (never.state, never.states["finalize"]) == ("failed", "failed")
+
+
+def events(done: Run) -> dict[str, dict[str, Any]]:
+    from airflow.models.asset import AssetEvent
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+
+    with create_session() as session:
+        found = session.scalars(select(AssetEvent).where(AssetEvent.source_run_id == done.run_id)).all()
+        return {event.asset.uri: dict(event.extra) for event in found}
+
+
+@pytest.mark.parametrize(("target", "stage"), [("", "compact"), (None, "mirror")])
+def test_others_are_scheduled_on_what_a_window_changed(run: Runner, target: str | None, stage: str) -> None:
+    window = good_window()
+    lo, hi = (BLOCKED["results"][0]["lo"], LOWERED) if stage == "mirror" else ("470583292723100001", LOWERED)
+    changed = {"changed": [["shop", "orders"], ["shop", "Über/1"]]}
+    window[stage] = [answer(stage, lo, hi, detail=changed)]
+    # The bounds of finalize come from compact: so do the names.
+    sections = {} if target is not None else {"target": None}
+    done = run(window, **sections)
+    found = events(done)
+    assert set(found) == {"binlake://orders/", "binlake://orders/shop/orders", "binlake://orders/shop/%C3%9Cber%2F1"}
+    for extra in found.values():
+        assert (extra["commit_ts"], extra["window"], extra["run_id"]) == (hi, f"{lo}-{hi}", done.run_id)
+
+
+def test_a_window_that_did_not_get_there_moves_no_asset(run: Runner) -> None:
+    assert events(run({"plan": [BLOCKED]})) == {}
+    already = run({**good_window(), "finalize": [answer("finalize", LO, HI, "already")]})
+    assert events(already) == {}
+
+
+def test_the_note_says_the_window_in_both_forms(run: Runner) -> None:
+    done = run(good_window())
+    assert done.note in (
+        f"window ({lo} = {when}, {LOWERED} = 2026-11-20T00:00:00.000Z]: {stage} 3 rows"
+        for lo, when in ((LO, "2026-11-20T00:00:00.000Z"), ("470583292723100001", "2026-11-19T23:59:59.999Z"))
+        for stage in ("finalize", "mirror")
+    )
+
+
+_LAG = """wait-s = 0
+[airflow.on-lag]
+seconds = 60
+notifier = "{}"
+kwargs = {{channel = "night"{}}}"""
+
+
+def test_lag_is_told_once_to_whom_the_configuration_names(
+    run: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # U-02 U-25
+    monkeypatch.setenv("BINLAKE_TEST_TOLD", str(tmp_path / "told"))
+    monkeypatch.setenv("BINLAKE_TEST_TOKEN", "s3cret")
+    own = _LAG.format("support.notified.by_call", ', token = "env:BINLAKE_TEST_TOKEN"')
+    monkeypatch.setattr(metrics, "lag_s", lambda _ts: 59.0)
+    run(good_window(), airflow=own)
+    assert notified.heard() == []
+    monkeypatch.setattr(metrics, "lag_s", lambda _ts: 61.0)
+    done = run(good_window(), airflow=own)
+    told = notified.heard()
+    assert [(one["channel"], one["token"], one["run_id"]) for one in told] == [("night", "s3cret", done.run_id)] * 2
+    assert [one["binlake"]["what"] for one in told] == ["landing", "sql"]
+    run(good_window(), airflow=own)
+    assert len(notified.heard()) == 2
+    # A notifier class, told again when its time has come; one that is not there costs no window.
+    own = _LAG.replace("seconds = 60", "seconds = 60\nrepeat-s = 1").format("support.notified.ByNotifier", "")
+    run({"plan": [BLOCKED]}, airflow=own)
+    assert len(notified.heard()) == 3
+    assert run(good_window(), airflow=own.replace("ByNotifier", "Nobody")).state == "success"
+
+
+def test_silence_is_told_though_commit_time_goes_on(
+    run: Runner, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # U-25
+    monkeypatch.setenv("BINLAKE_TEST_TOLD", str(tmp_path / "told"))
+    own = _LAG.replace("on-lag", "on-silence").format("support.notified.by_call", "")
+    last = int(LOWERED) - (59_999 << 18)
+    empty = {**good_window(), "land": [answer("land", LO, LOWERED, rows=0)]}
+    first = run(empty, airflow=own)
+    # Nothing was watched yet.
+    assert (first.state, notified.heard()) == ("success", [])
+    log = WindowLog(LakePaths.of(load_replication(folder / "orders.toml", secrets=False)))
+    log.record(WindowEvent("land", 1, 2, "done", 0))
+    log.record(WindowEvent("land", 2, last, "done", 5))
+    run(empty, airflow=own)
+    assert notified.heard() == []
+    log.record(WindowEvent("land", last, int(LO), "done", 0))
+    long = {**empty, "land": [answer("land", LO, str(int(LOWERED) + (1 << 18)), rows=0)]}
+    done = run(long, airflow=own)
+    (told,) = notified.heard()
+    assert (told["channel"], told["run_id"]) == ("night", done.run_id)
+    assert told["binlake"] == {"replication": "orders", "what": "silence", "since": str(last),
+                               "silent_seconds": 60.0}  # fmt: skip
+    # Not again before its time, and not when something landed.
+    run(long, airflow=own)
+    run({**long, "land": [answer("land", LO, HI)]}, airflow=own.replace("seconds = 60", "seconds = 60\nrepeat-s = 1"))
+    assert len(notified.heard()) == 1
+
+
+def test_an_empty_window_ends_with_its_landing_unless_somebody_asked_for_its_end(run: Runner) -> None:
+    quiet = {**good_window(), "land": [answer("land", LO, LOWERED, rows=0)]}
+    done = run(quiet)
+    assert done.state == "success"
+    assert [call["stage"] for call in done.calls] == ["plan", "land"]
+    assert {done.states[name] for name in ("merge", "compact", "convert", "finalize", "mirror")} == {"skipped"}
+    assert done.note == f"window ({LO} = 2026-11-20T00:00:00.000Z, {LOWERED} = 2026-11-20T00:00:00.000Z]: land 0 rows"
+    asked = run(quiet, {"stop_ts": LOWERED})
+    assert (asked.state, asked.states["finalize"]) == ("success", "success")

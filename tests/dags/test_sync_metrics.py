@@ -1,0 +1,100 @@
+"""The figures of a window as Airflow's metrics, and the alert rules that ask for them. The jobs are scripted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from airflow.sdk._shared.observability.metrics import stats
+from airflow.sdk._shared.observability.metrics.base_stats_logger import NoStatsLogger
+from airflow.sdk._shared.observability.metrics.otel_logger import SafeOtelLogger
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import MetricExporter, MetricExportResult, PeriodicExportingMetricReader
+from support import alert_rules
+from support.dag_runs import BLOCKED, LOWERED, Runner, good_window
+
+from binlake import tso
+
+pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("airflow_db")]
+
+
+class Recorder(NoStatsLogger):
+    """Keeps the last of every figure."""
+
+    def __init__(self) -> None:
+        self.seen: dict[str, tuple[str, Any]] = {}
+
+    def incr(self, stat: str, count: int = 1, *_: Any, **__: Any) -> None:
+        self.seen[stat] = ("incr", count)
+
+    def gauge(self, stat: str, value: float, *_: Any, **__: Any) -> None:
+        self.seen[stat] = ("gauge", value)
+
+    def timing(self, stat: str, dt: Any, *_: Any, **__: Any) -> None:
+        self.seen[stat] = ("timing", dt)
+
+
+class Sent(MetricExporter):
+    """Keeps the names of what OpenTelemetry sends."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+
+    def export(self, metrics_data: Any, *_: Any, **__: Any) -> MetricExportResult:
+        scopes = [scope for one in metrics_data.resource_metrics for scope in one.scope_metrics]
+        self.names |= {metric.name for scope in scopes for metric in scope.metrics}
+        return MetricExportResult.SUCCESS
+
+    def force_flush(self, *_: Any, **__: Any) -> bool:
+        return True
+
+    def shutdown(self, *_: Any, **__: Any) -> None:
+        """Nothing is open."""
+
+
+@pytest.fixture
+def backend() -> Iterator[Callable[[Any], None]]:
+    """Takes the place of Airflow's way of sending metrics."""
+    before = stats._factory
+    yield lambda logger: stats.initialize(factory=lambda: logger, export_legacy_names=False)
+    stats.initialize(factory=before, export_legacy_names=False)
+
+
+def test_figures_are_metrics_named_after_the_replication_and_the_alert_rules_know_them(
+    run: Runner, backend: Callable[[Any], None]
+) -> None:  # U-02
+    recorder = Recorder()
+    backend(recorder)
+    run(good_window())
+    for name in ("lag_seconds", "landed_lag_seconds", "mirror_lag_seconds"):
+        kind, value = recorder.seen[f"binlake.orders.{name}"]
+        assert (kind, value >= 0) == ("gauge", True)
+    for name in ("checkpoint", "landed", "mirror"):
+        place = recorder.seen[f"binlake.orders.{name}_timestamp_seconds"]
+        assert place == ("gauge", tso.physical(int(LOWERED)) / 1000)
+    assert recorder.seen["binlake.orders.blocked"] == ("gauge", 0)
+    assert recorder.seen["binlake.orders.land.rows"] == ("incr", 3)
+    run({"plan": [BLOCKED]})
+    assert recorder.seen["binlake.orders.blocked"] == ("gauge", 1)
+    # Airflow's prefix stands before each name.
+    exported = [alert_rules.exported(f"airflow.{name}") for name in recorder.seen if name.startswith("binlake.")]
+    # As the exporter shows a timing.
+    quantile = frozenset({'quantile="0.9"'})
+    shown = [(name, labels | quantile if name == "binlake_stage_seconds" else labels) for name, labels in exported]
+    assert alert_rules.unanswered("binlake-replications", shown) == {}
+
+
+def test_opentelemetry_sends_before_the_task_s_process_ends(
+    run: Runner, backend: Callable[[Any], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent = Sent()
+    provider = MeterProvider(metric_readers=[PeriodicExportingMetricReader(sent, export_interval_millis=3_600_000)])
+    monkeypatch.setattr("opentelemetry.metrics.get_meter_provider", lambda: provider)
+    backend(SafeOtelLogger(provider))
+    try:
+        run({"plan": [BLOCKED]})
+        assert sent.names >= {"airflow.binlake.orders.blocked", "airflow.binlake.orders.landed_timestamp_seconds"}
+    finally:
+        provider.shutdown()

@@ -1,0 +1,50 @@
+"""What a request may ask: everything else is refused before anything is read."""
+
+from __future__ import annotations
+
+import pytest
+from starlette.datastructures import QueryParams
+from test_pages import HOSTILE
+
+from binlake.tso import MAX_TS, parse
+from binlake_airflow.asked import Asked, BadQuestion
+
+
+def asked(**query: str) -> Asked:
+    return Asked({}, QueryParams(query))
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_any_text_is_understood_or_refused(text: str) -> None:
+    for read in (Asked.table, Asked.key, lambda one: one.moment("at"), lambda one: one.number("first")):
+        try:
+            found = read(asked(table=text, json=text, at=text, first=text))
+        except BadQuestion:
+            continue
+        else:
+            assert found is None or isinstance(found, (int, tuple, list))
+
+
+def test_a_key_is_texts_in_order_or_a_json_array() -> None:
+    assert Asked({}, QueryParams([("key", "1"), ("key", " a ")])).key() == ["1", " a "]
+    assert asked(json='["1", null, 2, true]').key() == ["1", None, "2", "true"]
+    assert asked().key() is None
+
+
+@pytest.mark.parametrize("text", [r'["\ud800"]', r'[1, "a\udfffb"]'])
+def test_half_a_sign_is_no_text(text: str) -> None:
+    with pytest.raises(BadQuestion, match="key"):
+        asked(json=text).key()
+
+
+def test_a_moment_is_a_commit_ts_or_a_time() -> None:
+    # R-46: the number stays as it was typed
+    assert asked(at="470583292723200001").moment("at") == 470583292723200001
+    assert parse("2026-11-20T00:00:12Z") == parse("2026-11-20T09:00:12+09:00") == parse("2026-11-20 00:00:12")
+    assert parse("2026-11-20T00:00:12Z") & 0x3FFFF == 0x3FFFF
+    # A part of a millisecond is in it; what a page shows can be asked for.
+    assert parse("2026-11-20T00:00:12.0009Z") == parse("2026-11-20 00:00:12.000 UTC") == parse("2026-11-20T00:00:12Z")
+    assert parse(str(MAX_TS)) == MAX_TS
+    for wrong in (str(MAX_TS + 1), "1969-12-31", "", "²", "-1"):
+        with pytest.raises(ValueError, match="commit_ts"):
+            parse(wrong)

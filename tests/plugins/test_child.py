@@ -1,0 +1,38 @@
+"""A command in a child of a task: what it prints is kept, what it raises keeps its class, what it logs is seen."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.replication_files import write_replication
+
+from binlake import errors
+from binlake_airflow import child
+from binlake_airflow.jobs import error_of
+
+
+def test_the_answer_goes_to_the_file_and_not_to_the_log(folder: Path, tmp_path: Path) -> None:
+    path, result = write_replication(folder, "orders", target=None), tmp_path / "result.json"
+    words = [str(result), "config", "check", str(path)]
+    done = subprocess.run([sys.executable, "-m", child.MODULE, *words], capture_output=True, text=True, check=True)
+    outcome = json.loads(result.read_text())
+    assert (outcome["ok"], outcome["status"], json.loads(outcome["printed"])["name"]) == (True, 0, "orders")
+    assert done.stdout == ""
+
+
+def test_an_error_comes_back_as_what_it_was(folder: Path) -> None:
+    path = write_replication(folder, "orders", target=None)
+    outcome = child.run(["audit", "transaction", "1", "--replication", str(path), "--output", "json"])
+    assert outcome["ok"] is False
+    told = outcome["error"]
+    error = error_of(told)
+    assert type(error) is getattr(errors, told["class"])
+    assert isinstance(error, errors.Permanent)
+    assert error.hint
+
+
+def test_a_command_that_is_not_there_is_refused() -> None:
+    with pytest.raises(SystemExit):
+        child.run(["no-such-command"])

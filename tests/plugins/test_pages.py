@@ -1,0 +1,288 @@
+"""The pages of audits over Airflow's own server: who may see them, what hostile questions get, what is never shown."""
+
+from __future__ import annotations
+
+import itertools
+from contextlib import closing
+from pathlib import Path
+from types import SimpleNamespace
+from urllib.parse import quote
+
+import httpx
+import pytest
+from support.exact import rounded
+from support.replication_files import write_replication
+
+from binlake.codec import key_text
+from binlake.lake.ddls import DdlLine
+from binlake.lake.paths import LakePaths
+from binlake.lake.rowhistory import RowVersion
+from binlake.lake.windowlog import WindowEvent, WindowLog
+from binlake.placement import EtcdClient
+from binlake_airflow import audits, views
+from binlake_airflow.audits import _change
+from deploy.local.sample_lake import BASE, S, cluster, sample
+
+pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("airflow_db")]
+
+ORDER = BASE + 12 * S + 1
+END = BASE + 40 * S
+SECRETS = ("hunter2-target", "hunter2-source")
+NASTY = "<script>alert(1)</script>\"'&"
+HOSTILE = [
+    "'", '"', "' OR '1'='1", "shop.item; DROP TABLE item", "../../../etc/passwd", "..%2f..%2fetc", "shop/../item.x",
+    "%00", "\x00", "shop.\x00", "<script>alert(1)</script>", '"><img src=x onerror=alert(1)>', "{{7*7}}", "${7*7}",
+    "a" * 4000, "a" * 9000, "9" * 19, "9" * 400, "-1", "1e9", "²", "٣", "日本.語", "\u202egpj", "\ud7ff", "[", '["a"',
+    "[" * 3000, '{"a":1}', "[[1]]", "[null]", "null", "0001-01-01", "9999-12-31T23:59:59+14:00", "2026-11-20T00:00:12Z",
+    ".", "..", "shop.", ".item", "file:///etc/passwd", "mirror/shop/item", "\n", "shop.item\r\nX: y",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of lakes with that of `shop`."""
+    place = tmp_path_factory.mktemp("lakes")
+    sample(LakePaths(str(place / "shop")), NASTY)
+    return place
+
+
+@pytest.fixture
+def shop(folder: Path, lake: Path) -> Path:
+    """The replication `shop` over its sample lake, with secrets written into its file, and PD away; its file."""
+    return write_replication(
+        folder,
+        "shop",
+        lake=f'path = "{lake}"',
+        target=f'db-type = "mariadb"\npassword = "{SECRETS[0]}"',
+        source=f'pd-urls = "http://127.0.0.1:1"\nsql = {{ host = "h", password = "{SECRETS[1]}" }}',
+    )
+
+
+def every_page(name: str) -> list[str]:
+    """Each page of a replication, and its JSON."""
+    paths = [path.replace("{dag_id}", name).replace("{run_id:path}", "r") for path in views.PAGES]
+    return [f"/binlake{api}{path}" for path in paths for api in ("", "/api")]
+
+
+def questions(name: str) -> list[str]:
+    """Each page with a question that has an answer."""
+    base = f"/binlake{{}}/dags/{name}"
+    asked = ["", f"/row?table=shop.item&key=4&upto={END}", f"/transaction?ts={ORDER}", "/ddl", "/checkpoints",
+             f"/table?table=shop.item&at={END}", "/runs/scheduled__2026-11-20T10:01:00%2B00:00"]  # fmt: skip
+    return [base.format(api) + rest for rest in asked for api in ("", "/api")] + ["/binlake/", "/binlake/api"]
+
+
+def test_every_page_wants_a_login_and_the_right_to_its_dag(
+    server: httpx.Client, shop: Path, bearer: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleAuthManager
+
+    assert shop.exists()
+    server.cookies.clear()
+    for path in [*every_page("shop"), "/binlake/", "/binlake/api", "/binlake/style.css"]:
+        assert server.get(path).status_code == 401, path
+    for path in questions("shop"):
+        answer = server.get(path, headers=bearer)
+        assert answer.status_code == 200, path
+        # R-46
+        assert "/api" not in path or rounded(answer.json()) == [], path
+    allowed = SimpleAuthManager.is_authorized_dag
+
+    def but_shop(self: SimpleAuthManager, *, details=None, **more):  # type: ignore[no-untyped-def]
+        return getattr(details, "id", None) != "shop" and allowed(self, details=details, **more)
+
+    monkeypatch.setattr(SimpleAuthManager, "is_authorized_dag", but_shop)
+    write_replication(shop.parent, "other")
+    for path in every_page("shop"):
+        assert server.get(path, headers=bearer).status_code == 403, path
+    listed = server.get("/binlake/api", headers=bearer).json()["replications"]
+    assert [one["name"] for one in listed] == ["other"]
+    assert "shop" not in server.get("/binlake/", headers=bearer).text
+
+
+def test_a_side_dag_shows_its_replication_to_those_who_may_read_both(
+    server: httpx.Client, shop: Path, bearer: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleAuthManager
+
+    assert shop.exists()
+    page = server.get("/binlake/dags/shop.backfill", headers=bearer)
+    assert (page.status_code, "Replication <code>shop</code>" in page.text) == (200, True)
+    assert 'href="/binlake/dags/shop/row"' in page.text
+    assert server.get("/binlake/dags/shop.other", headers=bearer).status_code == 404
+    monkeypatch.setattr(
+        SimpleAuthManager, "is_authorized_dag", lambda _self, *, details=None, **_: details.id == "shop.backfill"
+    )
+    for path in ("/binlake/dags/shop.backfill", "/binlake/api/dags/shop.backfill"):
+        assert server.get(path, headers=bearer).status_code == 403
+
+
+def test_no_page_shows_a_secret_or_runs_a_value(server: httpx.Client, shop: Path, bearer: dict[str, str]) -> None:
+    assert shop.exists()
+    for path in questions("shop"):
+        answer = server.get(path, headers=bearer)
+        assert not any(secret in answer.text for secret in SECRETS), path
+        assert "script-src" not in answer.headers["Content-Security-Policy"]
+        assert answer.headers["Content-Security-Policy"].startswith("default-src 'none'")
+        if "/api" not in path:
+            assert "<script" not in answer.text, path
+            assert "://" not in answer.text, path
+    assert "&lt;script&gt;" in server.get(f"/binlake/dags/shop/table?table=shop.item&at={END}", headers=bearer).text
+
+
+FORMS = [
+    ("row", {"table": "*"}), ("row", {"table": "shop.item", "key": "*"}), ("row", {"table": "shop.item", "json": "*"}),
+    ("row", {"table": "shop.log", "key": "*", "upto": "*"}), ("table", {"table": "*", "at": "*"}),
+    ("table", {"table": "shop.item", "at": "*"}), ("transaction", {"ts": "*"}),
+    ("transaction", {"ts": str(ORDER), "first": "*"}), ("ddl", {"upto": "*"}),
+]  # fmt: skip
+
+
+def test_hostile_questions_get_an_answer_or_a_refusal_and_never_a_failure(
+    server: httpx.Client, shop: Path, bearer: dict[str, str]
+) -> None:
+    assert shop.exists()
+    # Each text in two forms, each form with several texts; tests/plugins/test_asked.py has them all.
+    both = [*zip(HOSTILE, itertools.cycle(FORMS)), *zip(reversed(HOSTILE), itertools.cycle(FORMS))]
+    for text, (page, form) in both:
+        query = {name: text if value == "*" else value for name, value in form.items()}
+        answer = server.get(f"/binlake/dags/shop/{page}", params=query, headers=bearer)
+        assert answer.status_code in (200, 400, 404), (page, query, answer.text)
+        assert "<script" not in answer.text, (page, query)
+        assert "onerror=alert(1)>" not in answer.text, (page, query)
+
+
+def test_hostile_names_in_a_path_lead_nowhere(server: httpx.Client, shop: Path, bearer: dict[str, str]) -> None:
+    assert shop.exists()
+    for text in (text for text in HOSTILE if len(text) < 1000 and text not in (".", "..")):
+        name = quote(text, safe="")
+        assert server.get(f"/binlake/dags/{name}", headers=bearer).status_code == 404, text
+        run = server.get(f"/binlake/dags/shop/runs/{name}", headers=bearer)
+        assert run.status_code in (200, 404), text
+        assert "<script" not in run.text
+
+
+def test_a_wrong_question_says_what_is_wrong(
+    server: httpx.Client, shop: Path, lake: Path, bearer: dict[str, str]
+) -> None:
+    assert shop.exists()
+    wrong = {
+        "row?table=item": (400, "names no table"),
+        "row?table=shop.other": (404, "does not know this table"),
+        "row?table=shop.pair&key=1": (400, "told apart by (n, code)"),
+        "row?table=shop.item&key=4&upto=soon": (400, "is no commit_ts and no time"),
+        f"row?table=shop.item&key=4&upto={END + 1}": (404, "the lake ends at"),
+        "transaction?ts=12": (404, "no transaction has commit_ts or start_ts 12"),
+        "transaction?ts=x": (400, "in decimal"),
+        f"table?table=shop.item&at={BASE - 1}": (404, "the lake starts at"),
+    }
+    for path, (status, text) in wrong.items():
+        answer = server.get(f"/binlake/dags/shop/{path}", headers=bearer)
+        assert answer.status_code == status, path
+        assert text in answer.text
+        assert text in server.get(f"/binlake/api/dags/shop/{path}", headers=bearer).json()["error"]
+        assert str(lake) not in answer.text
+
+
+def test_a_row_leads_to_its_transaction_and_its_run_and_timestamps_stay_text(
+    server: httpx.Client, shop: Path, bearer: dict[str, str]
+) -> None:
+    # C-07 R-46
+    assert shop.exists()
+    row = server.get("/binlake/api/dags/shop/row?table=shop.item&key=4", headers=bearer).json()
+    assert [version["op"] for version in row["versions"]] == ["update", "update", "insert"]
+    assert row["versions"][1]["commit"] == {"commit_ts": str(ORDER), "time": "2026-11-20T00:00:12.000+00:00"}
+    changed = [column["name"] for column in row["versions"][1]["columns"] if column["changed"]]
+    assert changed == ["price"]
+    applied = next(p for p in row["versions"][1]["passages"] if p["stage"] == "finalize")
+    found = server.get(f"/binlake/api/dags/shop/transaction?ts={ORDER}", headers=bearer).json()["transaction"]
+    assert [change["table"] for change in found["changes"]] == ["shop.item", "shop.log", "shop.pair"]
+    assert found["commit"]["commit_ts"] == str(ORDER)
+    run = server.get(f"/binlake/api/dags/shop/runs/{quote(applied['run_id'])}", headers=bearer).json()
+    assert int(run["window"]["lo"]["commit_ts"]) < ORDER <= int(run["window"]["hi"]["commit_ts"])
+    moved = server.get("/binlake/api/dags/shop/row", params={"table": "shop.pair", "json": '["2","AB01"]'},
+                       headers=bearer).json()  # fmt: skip
+    assert [(v["key"], v["new_key"]) for v in moved["versions"]] == [('["1","AB01"]', '["2","AB01"]')]
+    page = server.get("/binlake/dags/shop/row", params={"table": "shop.pair", "json": '["2","AB01"]'}, headers=bearer)
+    for key in ('["1","AB01"]', '["2","AB01"]'):
+        assert f"json={quote(key)}" in page.text
+    assert "under this key and name" in page.text
+
+
+def test_a_key_too_long_to_be_asked_for_is_cut_and_has_no_link() -> None:
+    long, short = key_text(["k" * 5000]), key_text(["k" * 400])
+    shown = [_change(RowVersion(1, 1, 0, 1, "d", "t", "update", one, None, {}, {})) for one in (long, short)]
+    assert [len(one["key"]) < 400 for one in shown] == [True, True]
+    assert [one["key_asked"] for one in shown] == [None, short]
+
+
+def test_ddl_of_one_commit_ts_stay_on_one_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = [DdlLine(ts, n, n, "d", "t", "q", "q", "apply", "") for n, ts in enumerate((9, 5, 5, 5, 4), 1)]
+
+    def newest(_: object, count: int, upto: int | None = None) -> list[DdlLine]:
+        found = [line for line in lines if upto is None or line.commit_ts <= upto]
+        return [line for line in found if line.commit_ts >= found[:count][-1].commit_ts] if found else []
+
+    monkeypatch.setattr(audits, "newest_ddls", newest)
+    lake = SimpleNamespace(paths=None)
+    first = audits.ddls_view(lake, None, 2)
+    assert ([line["commit_ts"] for line in first["ddls"]], first["older"]) == (["9", "5", "5", "5"], "4")
+    rest = audits.ddls_view(lake, 4, 2)
+    assert ([line["commit_ts"] for line in rest["ddls"]], rest["older"]) == (["4"], None)
+
+
+def test_what_is_landed_and_not_merged_is_said_to_be_missing(
+    server: httpx.Client, folder: Path, tmp_path: Path, bearer: dict[str, str]
+) -> None:
+    lake = LakePaths(str(tmp_path / "late"))
+    sample(lake)
+    WindowLog(lake).record(WindowEvent("land", END, END + S, "done", 1))
+    write_replication(folder, "late", lake=f'path = "{tmp_path}"')
+    page = server.get("/binlake/dags/late/row?table=shop.item&key=4", headers=bearer)
+    assert f"Landed and not merged yet, so not looked at: all behind it, up to <code>{END + S}</code>" in page.text
+    assert f"read up to <code>{END}</code>" in page.text
+
+
+def test_a_table_is_shown_as_of_a_commit_ts_or_a_time(server: httpx.Client, shop: Path, bearer: dict[str, str]) -> None:
+    # C-07
+    assert shop.exists()
+
+    def price(at: object) -> str:
+        params = {"table": "shop.item", "at": str(at)}
+        view = server.get("/binlake/api/dags/shop/table", params=params, headers=bearer).json()["preview"]
+        row = next(row for row in view["rows"] if row[0] == "4")
+        return str(row[view["columns"].index("price")])
+
+    assert (price(ORDER - 1), price(ORDER)) == ("400", "900")
+    assert (price("2026-11-20T00:00:11.999Z"), price("2026-11-20T09:00:12+09:00")) == ("400", "900")
+
+
+def test_nodes_are_shown_and_a_pd_that_is_away_is_said_to_be(
+    server: httpx.Client, shop: Path, bearer: dict[str, str], etcd_url: str
+) -> None:
+    away = server.get("/binlake/dags/shop", headers=bearer)
+    assert "Unreachable" in away.text
+    with closing(EtcdClient([etcd_url])) as etcd:
+        # The server is the session's: other tests have registered nodes.
+        etcd.delete(b"/tidb-binlog/", b"/tidb-binlog0")
+    cluster(etcd_url)
+    write_replication(shop.parent, "there", source=f'pd-urls = "{etcd_url}"')
+    view = server.get("/binlake/api/dags/there", headers=bearer).json()["nodes"]
+    assert [(node["id"], node["state"]) for node in view["nodes"]] == [
+        ("pump-1", "online"), ("pump-2", "paused"), ("binlake-shop", "paused"),
+    ]  # fmt: skip
+    assert all(isinstance(node["position"]["commit_ts"], str) for node in view["nodes"])
+    assert "10.0.0.1:8250" in server.get("/binlake/dags/there", headers=bearer).text
+
+
+def test_a_lake_that_cannot_be_read_hides_no_other(server: httpx.Client, shop: Path, bearer: dict[str, str]) -> None:
+    (shop.parent / "broken" / "broken").mkdir(parents=True)
+    (shop.parent / "broken" / "broken" / "window").mkdir()
+    (shop.parent / "broken" / "broken" / "window" / "_delta_log").mkdir()
+    (shop.parent / "broken" / "broken" / "window" / "_delta_log" / f"{0:020}.json").write_text("{}}")
+    write_replication(shop.parent, "broken", lake=f'path = "{shop.parent}/broken"')
+    write_replication(shop.parent, "away", lake=f'path = "{shop.parent}/not-mounted"')
+    listed = server.get("/binlake/api", headers=bearer).json()["replications"]
+    assert [(one["name"], "problem" in one) for one in listed] == [("away", True), ("broken", True), ("shop", False)]
+    assert "there is no lake at its place" in listed[0]["problem"]
+    assert "Not readable" in server.get("/binlake/", headers=bearer).text

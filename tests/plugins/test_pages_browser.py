@@ -1,0 +1,153 @@
+"""The pages in a real browser, inside Airflow's own server: a walk by links and forms, both colour schemes, no fault
+that axe-core calls serious, nothing asked of another host (C-04, C-07, R-46)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from support.replication_files import write_replication
+
+from binlake.config import load_replication
+from binlake.lake.paths import LakePaths
+from deploy.local.chromium import Chromium, Page
+from deploy.local.sample_lake import BASE, sample
+from deploy.setup import axe
+
+pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("airflow_db")]
+
+ORDER = BASE + 12 * (1000 << 18) + 1
+RUN = "scheduled__2026-11-20T10:01:00+00:00"
+
+
+@pytest.fixture(scope="module")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chromium]:
+    with Chromium(tmp_path_factory.mktemp("chromium")) as browser:
+        yield browser
+
+
+@pytest.fixture
+def page(chromium: Chromium, server: httpx.Client, token: str) -> Iterator[Page]:
+    """A page of a user who is logged in."""
+    with chromium.page() as page:
+        page.cookie(str(server.base_url), "_token", token)
+        yield page
+
+
+@pytest.fixture
+def shop(folder: Path) -> str:
+    """The replication `shop` with its lake."""
+    path = write_replication(folder, "shop", source='pd-urls = "http://127.0.0.1:1"')
+    sample(LakePaths.of(load_replication(path, secrets=False)), note="<script>alert(1)</script>")
+    return "shop"
+
+
+def heading(page: Page) -> str:
+    return str(page.evaluate("document.querySelector('h1').innerText"))
+
+
+def faults(page: Page) -> list[str]:
+    """What axe-core calls serious or critical."""
+    page.evaluate((axe.ROOT / axe.SCRIPT).read_text(encoding="utf-8") + "; true")
+    found = page.evaluate("axe.run().then(r => JSON.stringify(r.violations))")
+    return [
+        f"{one['id']}: {[node['html'] for node in one['nodes']]}"
+        for one in json.loads(found)
+        if one["impact"] in ("serious", "critical")
+    ]
+
+
+def test_from_the_overview_to_the_run_that_applied_a_row(page: Page, server: httpx.Client, shop: str) -> None:
+    page.goto(f"{server.base_url}/binlake/")
+    assert faults(page) == []
+    page.follow(shop)
+    assert heading(page) == "Replication shop"
+    assert faults(page) == []
+    page.follow("Row history")
+    page.fill("Table", "shop.item")
+    page.follow("Choose")
+    page.fill("id", "4")
+    page.follow("Show its history")
+    assert heading(page) == 'Row history: shop.item ["4"]'
+    assert "3 changes" in page.text()
+    assert faults(page) == []
+    page.evaluate("[...document.querySelectorAll('section')][1].querySelector('a').id = 'second'; true")
+    page.evaluate("document.getElementById('second').textContent = 'The second one'; true")
+    page.follow("The second one")
+    assert heading(page) == f"Transaction {ORDER}"
+    assert "1 to 3 of 3" in page.text()
+    assert faults(page) == []
+    page.follow(RUN)
+    assert heading(page) == f"Window of run {RUN}"
+    assert faults(page) == []
+    outside = [url for url in page.requests if not url.startswith(str(server.base_url))]
+    assert (outside, page.complaints) == ([], [])
+
+
+@pytest.mark.parametrize(("scheme", "dark"), [("light", False), ("dark", True)])
+def test_time_travel_in_both_colour_schemes(
+    page: Page, server: httpx.Client, shop: str, scheme: str, dark: bool
+) -> None:
+    page.scheme(scheme)  # type: ignore[arg-type]
+    page.goto(f"{server.base_url}/binlake/dags/{shop}/table")
+    page.fill("Table", "shop.item")
+    page.fill("As of", str(BASE + 40 * (1000 << 18)))
+    page.follow("Show rows")
+    assert "<script>alert(1)</script>" in page.text()
+    light = page.evaluate("getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)[0] > 128")
+    assert light is not dark
+    assert faults(page) == []
+
+
+def test_the_keyboard_alone_reaches_an_answer(page: Page, server: httpx.Client, shop: str) -> None:
+    page.goto(f"{server.base_url}/binlake/dags/{shop}/transaction")
+    page.press("Tab")
+    assert page.evaluate("document.activeElement.textContent") == "Skip to the content"
+    while page.evaluate("document.activeElement.id") != "ts":
+        page.press("Tab")
+        assert page.evaluate("document.activeElement.matches(':focus-visible')")
+    page.call("Input.insertText", text=str(ORDER))
+    page._then_loads(lambda: page.press("Enter"))
+    assert heading(page) == f"Transaction {ORDER}"
+
+
+def test_the_page_lives_in_airflow_s_own_frame(page: Page, server: httpx.Client, shop: str) -> None:
+    page.goto(f"{server.base_url}/plugin/binlake")
+    inside = "document.querySelector('iframe')?.contentDocument"
+    page.wait(f"{inside}?.querySelector('h1')?.innerText === 'Replications'")
+    page.evaluate(f"[...{inside}.querySelectorAll('a')].find(a => a.innerText === '{shop}').click()")
+    page.wait(f"{inside}?.querySelector('h1')?.innerText === 'Replication {shop}'")
+    # A sheet that the frame could not load would leave the browser's own margin.
+    page.wait(f"getComputedStyle({inside}.body).margin === '0px'")
+
+
+def test_a_commit_ts_typed_into_the_trigger_form_arrives_exact(
+    page: Page, server: httpx.Client, bearer: dict[str, str], known_dag: str
+) -> None:
+    # C-04 R-46: as a number JavaScript would make 470583292723200000 of it.
+    typed = {"start_ts": "470583292723200001", "stop_ts": "470583292723200077"}
+    page.goto(f"{server.base_url}/dags/{known_dag}")
+    page.wait("!!document.querySelector('button[aria-label=\"Trigger Dag\"]')")
+    page.evaluate("document.querySelector('button[aria-label=\"Trigger Dag\"]').click()")
+    for name, value in typed.items():
+        page.wait(f"!!document.querySelector('[name=element_{name}]')")
+        page.evaluate(f"(e => {{ e.focus(); e.select() }})(document.querySelector('[name=element_{name}]'))")
+        page.call("Input.insertText", text=value)
+    known = runs(server, bearer, known_dag)
+    trigger = "[...document.querySelectorAll('[role=dialog] button')].find(b => b.textContent.trim() === 'Trigger')"
+    page.wait(f"!!{trigger} && !{trigger}.disabled")
+    page.evaluate(f"{trigger}.click()")
+    # The dialog closes when the server has answered.
+    page.wait("!document.querySelector('[name=element_start_ts]')")
+    started = [run for name, run in runs(server, bearer, known_dag).items() if name not in known]
+    assert [{name: run["conf"][name] for name in typed} for run in started] == [typed]
+
+
+def runs(server: httpx.Client, bearer: dict[str, str], dag_id: str) -> dict[str, Any]:
+    """The DAG's runs by id."""
+    found = server.get(f"/api/v2/dags/{dag_id}/dagRuns", headers=bearer).json()["dag_runs"]
+    return {run["dag_run_id"]: run for run in found}

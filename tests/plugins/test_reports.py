@@ -1,0 +1,113 @@
+"""What a stage that has ended tells: no backend of metrics can undo that it has."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import defaultdict
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.sdk._shared.observability.metrics import stats
+from airflow.sdk._shared.observability.metrics.base_stats_logger import NoStatsLogger
+from support import alert_rules
+
+from binlake_airflow import metrics, reports
+
+DONE = {"stage": "finalize", "state": "done", "lo": "1", "hi": "9", "rows": 3, "seconds": 0.5, "blocked_by": "",
+        "detail": {}}  # fmt: skip
+
+
+class Broken(NoStatsLogger):
+    """Fails as a socket does."""
+
+    def timing(self, *_: Any, **__: Any) -> None:
+        raise OSError("no buffer space")
+
+
+class Provider:
+    """Of OpenTelemetry, whose readers could not send."""
+
+    def force_flush(self, *_: Any) -> bool:
+        raise RuntimeError("MeterProvider.force_flush failed")
+
+
+class Events(list[Any]):
+    """What was put under an alias."""
+
+    def add(self, asset: Any, extra: Any) -> None:
+        self.append((asset.uri, extra))
+
+
+@pytest.fixture
+def context() -> dict[str, Any]:
+    """As much of a task's as a report asks for."""
+    return {"ti": SimpleNamespace(xcom_push=lambda **_: None), "run_id": "r", "outlet_events": defaultdict(Events)}
+
+
+@pytest.fixture
+def task() -> Any:
+    """The end of the SQL sink's window."""
+    airflow = SimpleNamespace(on_lag=None, on_silence=None)
+    settings = SimpleNamespace(name="orders", airflow=airflow)
+    return SimpleNamespace(replication="orders", moves_assets="finalize", settings=lambda: settings, log=logging.root)
+
+
+@pytest.fixture
+def no_backend() -> Iterator[None]:
+    """Airflow's way of sending metrics, back in its place afterwards."""
+    before = stats._factory
+    yield
+    stats.initialize(factory=before or NoStatsLogger, export_legacy_names=False)
+
+
+@pytest.mark.usefixtures("no_backend")
+@pytest.mark.parametrize("backend", [Broken, NoStatsLogger])
+def test_an_asset_moves_though_its_metrics_cannot_be_sent(
+    task: Any, context: dict[str, Any], backend: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    stats.initialize(factory=backend, export_legacy_names=False)
+    monkeypatch.setattr("opentelemetry.metrics.get_meter_provider", Provider)
+    reports.report(task, [DONE], [("shop", "item")], context)
+    (events,) = context["outlet_events"].values()
+    assert [uri for uri, _ in events] == ["binlake://orders/", "binlake://orders/shop/item"]
+    assert "were not sent" in caplog.text
+
+
+def test_a_collector_that_does_not_answer_holds_a_task_for_a_short_time_only(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    answers, ended = threading.Event(), threading.Event()
+
+    class Retries:
+        """An OTLP exporter: it tries on, whatever time it is given."""
+
+        def force_flush(self, _timeout_ms: float) -> bool:
+            answers.wait(10)
+            ended.set()
+            return True
+
+    monkeypatch.setattr("opentelemetry.metrics.get_meter_provider", Retries)
+    monkeypatch.setattr(metrics, "FLUSH_S", 0.05)
+    try:
+        metrics.flush()
+        assert not ended.is_set()
+        assert "metrics were not sent within" in caplog.text
+    finally:
+        answers.set()
+    assert ended.wait(10)
+
+
+def test_an_exporter_that_started_anew_while_nothing_runs_silences_no_alert_of_age() -> None:  # U-02
+    found = alert_rules.rules("binlake-replications")
+    for alert, side in [("BinlakeCheckpointOld", "checkpoint"), ("BinlakeLandingOld", "landed"),
+                        ("BinlakeMirrorOld", "mirror")]:  # fmt: skip
+        assert f"last_over_time(binlake_{side}_timestamp_seconds[1d])" in found[alert]
+    # Behind that day, too. Each replication lands; not each has both sinks.
+    assert found["BinlakeFiguresGone"] == "absent(binlake_landed_timestamp_seconds)"
+    shown = [(f"binlake_{side}_timestamp_seconds", frozenset[str]()) for side in ("checkpoint", "landed", "mirror")]
+    assert not {"BinlakeCheckpointOld", "BinlakeLandingOld", "BinlakeMirrorOld", "BinlakeFiguresGone"} & set(
+        alert_rules.unanswered("binlake-replications", shown)
+    )

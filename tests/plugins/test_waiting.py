@@ -1,0 +1,61 @@
+"""The trigger of tasks that wait: what it carries, when it fires. test_e2e_airflow.py has a real triggerer."""
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.replication_files import write_replication
+
+from binlake.config import load_replication
+from binlake.errors import TargetUnavailable
+from binlake.lake.lock import lake_lock
+from binlake.lake.paths import LakePaths
+from binlake_airflow import waiting
+from binlake_airflow.waiting import FreeTrigger
+
+
+def fired(trigger: FreeTrigger) -> dict[str, Any]:
+    async def first() -> dict[str, Any]:
+        async for event in trigger.run():
+            return dict(event.payload)
+        raise AssertionError("it ended without an event")
+
+    return asyncio.run(first())
+
+
+def test_it_travels_whole_and_carries_no_secret(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BINLAKE_TEST_UNSET_PASSWORD", "s3cret")
+    path = str(write_replication(folder, "orders"))
+    given = {"replication_file": path, "until": 5.0, "locks": ["sql"], "lease": True, "lo": "470583292723200001",
+             "stop_ts": None}  # fmt: skip
+    name, kwargs = FreeTrigger(**given).serialize()
+    assert (name, kwargs) == ("binlake_airflow.waiting.FreeTrigger", given)
+    assert FreeTrigger(**kwargs).serialize() == (name, kwargs)
+    assert "s3cret" not in str(kwargs)
+
+
+def test_it_fires_when_the_lock_is_free_or_its_time_is_up(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waiting, "_LOOK_S", 0.1)
+    path = write_replication(folder, "orders")
+    paths = LakePaths.of(load_replication(path, secrets=False))
+    with lake_lock(paths, "sql", wait_s=0):
+        until = time.time() + 0.2
+        vain = fired(FreeTrigger(replication_file=str(path), until=until, locks=["sql"]))
+    assert (vain["until"], vain["held_by"][:8]) == (until, "sql: pid")
+    assert fired(FreeTrigger(replication_file=str(path), until=until, locks=["sql"]))["held_by"] != ""
+    free = fired(FreeTrigger(replication_file=str(path), until=time.time() + 30, locks=["sql"]))
+    assert free["held_by"] == ""
+
+
+def test_trouble_with_looking_is_left_to_the_task(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_replication(folder, "orders")
+
+    def nobody_there(*_: object) -> str:
+        raise TargetUnavailable("no server")
+
+    monkeypatch.setattr("binlake.downstream.holder.who_applies", nobody_there)
+    monkeypatch.setenv("BINLAKE_TEST_UNSET_PASSWORD", "x")
+    trigger = FreeTrigger(replication_file=str(path), until=time.time() + 30, lease=True)
+    assert trigger.held_by() == ""
