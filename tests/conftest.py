@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+import structlog
 
 # `deploy` is not an installed package: tests and demo run it from the checkout.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -19,15 +21,22 @@ from support.mariadb import MariaDb
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from support.shop import Shop
 
 # Quick tests first: a slow one is no news when a quick one has failed already.
 _ORDER = ("mariadb", "spark", "airflow", "e2e")
+_END_S = 120.0
 _CONNECT_MODE = ("SPARK_CONNECT_MODE_ENABLED", "SPARK_REMOTE", "SPARK_LOCAL_REMOTE")
 
 
 def pytest_configure() -> None:
     """A run that is told to end takes its servers down first, as at Ctrl-C."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+
+def pytest_sessionfinish() -> None:
+    """What hangs behind the last test (a thread that a failed one left, say) is shown and ends the run."""
+    faulthandler.dump_traceback_later(_END_S, exit=True)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -43,6 +52,38 @@ def nothing_is_left() -> Iterator[None]:
     mark_session()
     yield
     assert leftovers() == []
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _exact_json() -> Iterator[None]:
+    """R-46: no stage or command of any test tells, or leaves in the lake, a number that a browser would round."""
+    from support.exact import rounded
+
+    from binlake.lake.windowlog import WindowEvent, WindowLog
+    from spark_jobs.results import StageResult
+
+    tell, record = StageResult.to_dict, WindowLog.record
+
+    def told(result: StageResult) -> dict[str, Any]:
+        shown = tell(result)
+        assert rounded(shown) == []
+        return shown
+
+    def recorded(log: WindowLog, event: WindowEvent) -> None:
+        assert rounded(dict(event.detail)) == []
+        record(log, event)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(StageResult, "to_dict", told)
+        patch.setattr(WindowLog, "record", recorded)
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _logs_of_each_test() -> Iterator[None]:
+    """The dispatcher sends logs to the stderr of its time, which pytest closes behind the test."""
+    yield
+    structlog.reset_defaults()
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -65,6 +106,27 @@ def empty_mariadb(mariadb: MariaDb) -> MariaDb:
     """The session's MariaDB without any database of a test before."""
     mariadb.wipe()
     return mariadb
+
+
+@pytest.fixture(scope="session")
+def second_mariadb() -> Iterator[MariaDb]:
+    """Another server: a source that answers SQL, or a second target."""
+    with MariaDb() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def first_shop(mariadb: MariaDb, tmp_path_factory: pytest.TempPathFactory) -> Shop:
+    """A shop whose first window is in a lake; made once, tests work on copies."""
+    from support.shop import Shop
+
+    return Shop(tmp_path_factory.mktemp("shop"), mariadb)
+
+
+@pytest.fixture
+def shop(first_shop: Shop, tmp_path: Path) -> Shop:
+    """A shop of the test's own, its target at the lake's end."""
+    return first_shop.copy(tmp_path)
 
 
 @pytest.fixture(scope="session")

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from binlake.capture import StateAt
 from binlake.errors import ConfigError
-from deploy.local.captures import Outcome, captures_in
+from deploy.local.captures import Outcome, captures_in, sample
 
 
 def test_every_folder_with_binlogs_is_a_capture_and_no_other(tmp_path: Path) -> None:
@@ -26,9 +27,31 @@ def test_a_folder_without_captures_is_one_clear_error(tmp_path: Path) -> None:
 
 
 def test_the_line_tells_equal_or_the_first_difference() -> None:
-    outcome = Outcome("keys", transactions=1246, rows=3000, states=5, windows=6, seconds=12.34)
-    words = ["keys", "1246", "transactions", "3000", "rows", "5", "states", "6", "windows", "12.3", "s"]
+    outcome = Outcome("keys", "direct", transactions=1246, rows=3000, states=5, recorded=9, windows=6, seconds=12.34)
+    words = [
+        "keys",
+        "direct",
+        "1246",
+        "transactions",
+        "3000",
+        "rows",
+        "5",
+        "of",
+        "9",
+        "states",
+        "6",
+        "windows",
+        "12.3",
+        "s",
+    ]
     assert outcome.line().split() == [*words, "equal"]
     outcome.difference = "at 7 (end): keys_db.t: 1 rows missing"
     assert outcome.line().split() == [*words, "differs:", *outcome.difference.split()]
     assert not outcome.equal
+
+
+def test_states_behind_windows_are_spread_evenly_and_end_with_the_last() -> None:
+    states = [StateAt(ts, "", None, None, ()) for ts in range(1, 12)]
+    assert [state.commit_ts for state in sample(states, 3)] == [1, 6, 11]
+    assert [state.commit_ts for state in sample(states, 1)] == [11]
+    assert sample(states, 0) == sample(states, 99) == states

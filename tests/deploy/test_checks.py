@@ -34,6 +34,12 @@ def test_a_stale_reference_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     page.write_text(checks.configuration_text() + "\nmore\n")
     with pytest.raises(checks.CheckError, match="make docs"):
         checks.check_reference()
+    page.write_text(checks.configuration_text())
+    tables = tmp_path / "lake-tables.md"
+    tables.write_text(checks.TABLES.read_text().replace("UTC day of commit_ts", "some day", 1))
+    monkeypatch.setattr(checks, "TABLES", tables)
+    with pytest.raises(checks.CheckError, match=r"lake-tables\.md is out of date"):
+        checks.check_reference()
 
 
 def test_generated_modules_are_those_of_the_proto_files(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import os
 import re
+import shutil
 import subprocess
 import sys
 from importlib.metadata import entry_points
@@ -146,3 +148,22 @@ def test_the_image_installs_what_the_lock_says() -> None:
 
 def _resolved(word: str) -> str:
     return re.sub(r"\$\{[A-Z_]+:-([^}]*)\}", r"\1", word)
+
+
+def test_compose_itself_takes_the_file() -> None:
+    program = _compose()
+    if program is None:
+        pytest.skip("neither `docker compose` nor `docker-compose` is here")
+    env = {**os.environ, **dict(line.split("=", 1) for line in lines())}
+    for profile in ("embedded", "tidb"):
+        words = [*program, "-f", str(FILE), "--profile", profile, "config", "-q"]
+        done = subprocess.run(words, env=env, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+def _compose() -> list[str] | None:
+    for words in (["docker", "compose"], ["docker-compose"]):
+        there = shutil.which(words[0]) is not None
+        if there and subprocess.run([*words, "version"], capture_output=True, check=False).returncode == 0:
+            return words
+    return None

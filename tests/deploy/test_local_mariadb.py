@@ -29,6 +29,9 @@ def test_it_comes_back_with_its_data_on_its_port() -> None:
             server.connect()
         server.start()
         assert (server.port, _names(server)) == (port, ["kept"])
+        left_open = server.connect(autocommit=False)
+        left_open.cursor().execute("CREATE TABLE kept.t (a INT)")
+        left_open.cursor().execute("INSERT INTO kept.t VALUES (1)")
         server.wipe()
         assert _names(server) == []
     assert not folder.exists()

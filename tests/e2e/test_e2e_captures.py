@@ -1,4 +1,8 @@
-"""Recorded TiDB clusters through pumps, windows and MariaDB: equal at each state; `make captures` does all of them."""
+"""Recorded TiDB clusters through pumps, windows and MariaDB: equal at a sample of states; `make captures` takes more.
+
+Which states: spread evenly, the last among them, so that the first window holds most of a capture and many segments.
+All states of all captures are compared without Spark in test_captures_direct.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +20,23 @@ pytestmark = [pytest.mark.spark, pytest.mark.mariadb, pytest.mark.e2e]
 CAPTURES = Path(__file__).parent.parent / "captures"
 
 
-@pytest.mark.parametrize(("name", "states"), [("keys", 5), ("shard", 12)])
-def test_a_capture_is_equal_at_every_state(
-    name: str, states: int, empty_mariadb: MariaDb, spark: SparkSession, tmp_path: Path
-) -> None:  # S0-55 S0-60 S0-64 S1-04
-    outcome = run_capture(Capture(CAPTURES / name), empty_mariadb, lambda: spark, tmp_path)
+# name: (states compared, pumps)
+CASES = {
+    "keys_oldcoll": (1, 2),
+    # orphans, held and doubled binlogs are asked about by three pumps
+    "txn": (1, 3),
+}
+
+
+# `make soak` and `make captures` take the other one: it costs CI half a minute.
+@pytest.mark.parametrize("name", [pytest.param("keys_oldcoll", marks=pytest.mark.soak), "txn"])
+def test_a_capture_is_equal_behind_windows(
+    name: str, empty_mariadb: MariaDb, spark: SparkSession, tmp_path: Path
+) -> None:  # S0-22 S0-55 S0-60 S0-64 S1-04 R-07 R-08 R-13
+    states, pumps = CASES[name]
+    outcome = run_capture(
+        Capture(CAPTURES / name), empty_mariadb, lambda: spark, tmp_path, most_states=states, pumps=pumps
+    )
     assert outcome.line().endswith("equal"), outcome.line()
     assert outcome.states == states
-    assert outcome.rows > 1000
-    assert set(outcome.exemptions) <= {
-        "collation mapped: utf8mb4_0900_ai_ci is utf8mb4_uca1400_nopad_ai_ci on the target"
-    }
+    assert outcome.rows > 20

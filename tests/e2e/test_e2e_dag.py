@@ -1,4 +1,4 @@
-"""The DAG itself over the embedded set: its tasks run the real stages, by spark-submit and in the fused layout."""
+"""The DAG itself over the embedded set: its tasks run the real stages by spark-submit. The demo is the fused layout."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def airflow_db() -> None:
 @pytest.fixture
 def dag(
     context: Make, target: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    request: pytest.FixtureRequest, airflow_db: None,
+    airflow_db: None,
 ) -> Any:  # fmt: skip
-    """The DAG of a replication with the layout asked for."""
+    """The DAG of a replication, a task for each stage."""
     from binlake_airflow.factory import build_dag
 
     del airflow_db
-    layout = {"layout": request.param, "engine": "submit", "schedule": "", "retries": 0}
+    layout = {"layout": "stages", "engine": "submit", "schedule": "", "retries": 0, "wait-s": 0}
     replication = context(target=target, mirror={"enabled": True}, airflow=layout).replication
     folder = tmp_path / "replications"
     folder.mkdir()
@@ -47,23 +47,6 @@ def dag(
     return build_dag(folder / "live.toml")
 
 
-@pytest.mark.parametrize("dag", ["fused"], indirect=True)
-def test_a_window_in_one_task_and_nothing_changes_in_the_next(
-    dag: Any, source: LiveSource, context: Make, mariadb: MariaDb
-) -> None:  # S0-55 C-03
-    set_up(source.workload)
-    some_changes(source.workload, 1, transactions=40)
-    source.settle()
-    assert str(dag.test().state) == "success"
-    assert tables_of(source.workload, mariadb) == expected(source.workload)
-    stages = {event["stage"] for event in context().windows.events() if event["state"] == "done"}
-    assert {"land", "merge", "compact", "convert", "finalize", "mirror"} <= stages
-    source.settle()
-    assert str(dag.test().state) == "success"
-    assert tables_of(source.workload, mariadb) == expected(source.workload)
-
-
-@pytest.mark.parametrize("dag", ["stages"], indirect=True)
 def test_every_stage_is_a_task_and_a_stopped_pump_is_named(
     dag: Any, source: LiveSource, context: Make, mariadb: MariaDb
 ) -> None:  # S0-55 S0-56 C-02 R-46
@@ -73,7 +56,9 @@ def test_every_stage_is_a_task_and_a_stopped_pump_is_named(
     run = dag.test()
     assert str(run.state) == "success"
     assert tables_of(source.workload, mariadb) == expected(source.workload)
-    results = {ti.task_id: ti.xcom_pull(task_ids=ti.task_id) for ti in run.get_task_instances()}
+    done = {ti.task_id: ti for ti in run.get_task_instances()}
+    assert str(done.pop("recover").state) == "skipped"
+    results = {name: ti.xcom_pull(task_ids=name) for name, ti in done.items()}
     assert set(results) == {"plan", "land", "merge", "compact", "convert", "finalize", "mirror"}
     bounds = {(result["lo"], result["hi"]) for name, result in results.items() if name != "plan"}
     assert bounds == {("0", str(context().windows.landed_ts()))}
@@ -81,6 +66,6 @@ def test_every_stage_is_a_task_and_a_stopped_pump_is_named(
     blocked = dag.test()
     assert str(blocked.state) == "success"
     states = {ti.task_id: str(ti.state) for ti in blocked.get_task_instances()}
-    assert {name for name, state in states.items() if state == "skipped"} == set(results) - {"plan"}
+    assert {name for name, state in states.items() if state == "skipped"} == {*results, "recover"} - {"plan"}
     (plan,) = (ti for ti in blocked.get_task_instances() if ti.task_id == "plan")
     assert plan.xcom_pull(task_ids="plan")["blocked_by"] == "pump2"

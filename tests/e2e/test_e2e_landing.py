@@ -6,6 +6,8 @@ import itertools
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ from support.live import LiveSource
 from support.workload import integer, text
 
 from binlake.errors import CheckpointConflict, ImmutableWindow, IncompleteWindow
+from binlake.lake.audit import Audit
 from spark_jobs.context import Bounds, StageContext, StageResult
 from spark_jobs.runner import run_stage
 
@@ -99,9 +102,15 @@ def test_a_landed_window_is_immutable_when_the_pumps_are_gone(
     for pump in list(source.pumps):
         source.stop_pump(pump)
         shutil.rmtree(source.folder / pump)
+    # PD is away too, and the attempt that sealed died right behind that: a landed window needs no source.
+    gone = ctx.replication.source.model_copy(update={"pd_urls": ("http://127.0.0.1:1",), "timeout_s": 0.5})
+    ctx = replace(ctx, replication=ctx.replication.model_copy(update={"source": gone}))
+    staged = Path(ctx.paths.staging(str(first.lo)))
+    staged.mkdir(parents=True)
     for _ in range(2):
         assert run_stage("land", ctx, first).state == "already"
         run_stage("merge", ctx, first)
+    assert not staged.exists()
     assert {table: rows(ctx, table) for table in before} == before
 
 
@@ -161,6 +170,10 @@ def test_closing_pumps_learn_how_far_the_lake_is(
     landed = land(ctx)
     (consumer,) = source.registry.drainers()
     assert (consumer.node_id, consumer.state, consumer.max_commit_ts) == ("binlake-live", "paused", landed.hi)
+    # PD was away right behind the seal: plan tells it, as no landing comes while a closing pump blocks.
+    source.registry.put_drainer(replace(consumer, max_commit_ts=landed.lo))
+    run_stage("plan", ctx)
+    assert source.registry.drainers() == [consumer]
 
 
 def test_hi_is_lowered_to_just_before_a_ddl_whose_job_is_not_in_the_history(
@@ -237,7 +250,7 @@ def test_a_person_may_ask_for_a_landed_window_again_and_for_nothing_else_below(
 
 def test_transactions_of_the_ignore_list_leave_no_row_and_are_told(
     source: LiveSource, context: Callable[..., StageContext]
-) -> None:
+) -> None:  # U-12
     bank(source)
     skipped = source.workload.begin().insert("d", "t", id=1, name="x").commit()
     kept = source.workload.begin().insert("d", "t", id=2, name="y").commit()
@@ -245,4 +258,14 @@ def test_transactions_of_the_ignore_list_leave_no_row_and_are_told(
     ctx = context(filter={"ignore-txn-commit-ts": [str(skipped)]})
     window(ctx)
     assert [m["commit_ts"] for m in rows(ctx, "mutation")] == [kept]
-    assert json.loads(ctx.windows.events()[-1]["detail"])["skipped_commit_ts"] == [str(skipped)]
+    merged = ctx.windows.events()[-1]
+    assert json.loads(merged["detail"])["skipped_commit_ts"] == [str(skipped)]
+    run_stage("merge", ctx, Bounds(merged["lo"], merged["hi"]))
+    # U-12: told once, by whose run, and an audit of the transaction says so.
+    (told,) = ctx.windows.events(stage="skip")
+    assert (told["lo"], told["hi"], told["run_id"]) == (skipped - 1, skipped, ctx.run_id)
+    found, other = (Audit(ctx.paths, ctx.rules).transaction(ts) for ts in (skipped, kept))
+    assert found is not None
+    assert other is not None
+    assert found.remark == "left out by filter.ignore-txn-commit-ts"
+    assert ("skip" in {p.stage for p in found.passages}, other.remark) == (True, "")

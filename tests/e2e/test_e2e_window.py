@@ -109,9 +109,12 @@ def test_nothing_changes_whatever_is_run_again_when_the_pumps_are_gone(
     workload = source.workload
     set_up(workload)
     ctx = context(target=target, mirror={"enabled": True})
+    # What a window is worth to Spark's workers or to the driver alone comes out the same; and readers of files hold
+    # the same folder for themselves, however each of them writes its name.
+    by_workers = context(target=target, mirror={"enabled": True}, window={"driver-bytes": 0})
     for seed in range(3):
         some_changes(workload, seed)
-        run(ctx, source)
+        run(by_workers if seed == 1 else ctx, source)
     before = tables_of(workload, mariadb)
     assert before == expected(workload)
     lake = {table: lake_rows(ctx, table) for table in ("binlog", "mutation", "ddl", "change", "statement")}
@@ -122,7 +125,7 @@ def test_nothing_changes_whatever_is_run_again_when_the_pumps_are_gone(
     landed = [Bounds(*window) for window in ctx.windows.landed()]
     runs = [(stage, b) for b in landed for stage in ("land", "merge", "compact", "convert", "finalize", "mirror")]
     for stage, bounds in draw.sample(runs, len(runs)):
-        run_stage(stage, ctx, bounds)
+        run_stage(stage, draw.choice([ctx, by_workers]), bounds)
     assert tables_of(workload, mariadb) == before
     assert {table: lake_rows(ctx, table) for table in lake} == lake
 
@@ -191,7 +194,7 @@ def test_a_replication_without_a_target_opens_no_connection_and_moves_its_own_po
     mirrored = DeltaTable(ctx.paths.mirror("d", "t")).to_pyarrow_table().to_pylist()
     assert sorted(row["id"] for row in mirrored) == list(range(10))
     assert ctx.windows.events(stage="mirror")[-1]["hi"] == bounds.hi
-    assert not [name for name in sys.modules if "kafka" in name]
+    assert not {"kafka", "confluent_kafka", "aiokafka"} & {name.partition(".")[0] for name in sys.modules}
 
 
 def test_the_first_writes_are_replace_and_delete_and_the_checkpoint_comes_last(
@@ -215,6 +218,7 @@ def test_the_first_writes_are_replace_and_delete_and_the_checkpoint_comes_last(
     assert any("checkpoint" in query for query in said[last:])
 
 
+@pytest.mark.soak
 def test_stages_pass_on_executors_in_processes_of_their_own(
     source: LiveSource, context: Make, target: dict[str, Any], mariadb: MariaDb, tmp_path: Path
 ) -> None:

@@ -9,14 +9,17 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from random import Random
+from typing import TypeVar
 
 from soak_cluster import DAMAGES, Cluster, Later, Pump
 
 from binlake.control.http import ask
-from binlake.placement import PdClient
+from binlake.errors import SourceUnavailable
+from binlake.placement import PdClient, Registry
 from pump_service.workload.source import LiveTransactions
 
 _MOST_PUMPS = 5
+Answer = TypeVar("Answer")
 
 
 class Chaos:
@@ -26,11 +29,18 @@ class Chaos:
     """
 
     def __init__(
-        self, cluster: Cluster, transactions: LiveTransactions, pd: PdClient, seed: int, say: Callable[[str], None]
+        self,
+        cluster: Cluster,
+        transactions: LiveTransactions,
+        pd: PdClient,
+        registry: Registry,
+        seed: int,
+        say: Callable[[str], None],
     ) -> None:
         self._cluster = cluster
         self._transactions = transactions
         self._pd = pd
+        self._registry = registry
         self._random = Random(f"{seed}/chaos")
         self._say = say
         self._busy: set[str] = set()
@@ -148,14 +158,21 @@ class Chaos:
             ask("PUT", pump.addr, f"/state/{pump.name}/close")
             assert pump.process is not None
             pump.process.wait(90)
-            del self._cluster.pumps[pump.name]
-            self._give(pump)
+            if self._is_offline(pump):
+                del self._cluster.pumps[pump.name]
+                self._give(pump)
+            else:
+                # A write that was under way came behind its last fake: it is still needed.
+                self._restart(pump)
 
         self._later.run(act)
 
+    def _is_offline(self, pump: Pump) -> bool:
+        return any(one.node_id == pump.name and one.state == "offline" for one in patiently(self._registry.pumps))
+
     def _rolled_back(self) -> int:
         """A transaction that its TiDB rolled back: its P may lie in a log without ever having been acked."""
-        start_ts = self._pd.tso()
+        start_ts = patiently(self._pd.tso)
         self._transactions.begin(start_ts)
         self._transactions.end(start_ts, 0)
         return start_ts
@@ -173,8 +190,12 @@ class Chaos:
 
     def _restart(self, pump: Pump) -> None:
         # It may come while PD is away: then it ends with an error, and is started again as a supervisor would.
-        pump.start()
+        self._start(pump)
         self._await(pump)
+
+    def _start(self, pump: Pump) -> None:
+        assert not self._cluster.over, "the run has ended"
+        pump.start()
 
     def _await(self, pump: Pump) -> None:
         until = time.monotonic() + 60
@@ -182,7 +203,7 @@ class Chaos:
             assert time.monotonic() < until, f"{pump.name} does not start: {pump.log.read_text()[-2000:]}"
             if not pump.runs:
                 time.sleep(0.5)
-                pump.start()
+                self._start(pump)
         self._give(pump)
 
     def _give(self, pump: Pump) -> None:
@@ -192,3 +213,14 @@ class Chaos:
     def _note(self, fault: str, detail: str) -> None:
         self.happened[fault] += 1
         self._say(f"{fault}: {detail}")
+
+
+def patiently(call: Callable[[], Answer]) -> Answer:
+    """What `call` answers, when PD is back: it may be away by another fault at the same moment."""
+    until = time.monotonic() + 60
+    while True:
+        try:
+            return call()
+        except SourceUnavailable:
+            assert time.monotonic() < until, "PD was away for a minute"
+            time.sleep(0.1)

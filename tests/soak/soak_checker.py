@@ -56,6 +56,7 @@ class Checker:
         self._thread = threading.Thread(target=self._run, daemon=True)
         self.taken: dict[int, tuple[int, int]] = {}
         self.landed = 0
+        self._told = 0
         self.windows = 0
         self.blocked = ""
 
@@ -97,6 +98,7 @@ class Checker:
             self._failure = error
 
     def _land(self) -> bool:
+        self._tell_landed()
         now = self._pd.tso()
         members = gather(self._registry.pumps(), self._known, self.landed, self._probe)
         plan = propose(lo=self.landed, tso=now, members=members)
@@ -108,11 +110,16 @@ class Checker:
             if not member.drained(plan.lo):
                 self._pull(member, plan, found)
         self._keep(plan, found)
-        self._registry.publish_drainer("soak", plan.hi)
         self._known = {
             m.node_id: RememberedMember(m.node_id, m.store_uuid, m.state, m.watermark, plan.hi) for m in members
         }
         return True
+
+    def _tell_landed(self) -> None:
+        # As plan does: a closing pump waits for it, and PD may be away when the window is landed.
+        if self._told < self.landed:
+            self._registry.publish_drainer("soak", self.landed)
+            self._told = self.landed
 
     def _pull(self, member: Member, plan: Plan, found: dict[int, tuple[int, int]]) -> None:
         last = plan.lo

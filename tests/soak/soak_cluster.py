@@ -104,6 +104,7 @@ class Cluster:
     status_url: str
     clock: Clock = field(default_factory=Clock)
     pumps: dict[str, Pump] = field(default_factory=dict)
+    over: bool = False
 
     def __post_init__(self) -> None:
         self._port = free_port()
@@ -114,6 +115,8 @@ class Cluster:
         return self
 
     def __exit__(self, *_: object) -> None:
+        # A fault that is under way must not start a pump again.
+        self.over = True
         for pump in self.pumps.values():
             if pump.runs:
                 os.kill(pump.pid, signal.SIGCONT)

@@ -61,8 +61,13 @@ def run(folder: Path, seed: int, seconds: float, strategy: str) -> None:
         load = threading.Thread(target=_guarded, args=(runner, failures), daemon=True)
         load.start()
         checker.start()
-        chaos = Chaos(cluster, transactions, pd, seed, say)
-        chaos.run(seconds)
+        chaos = Chaos(cluster, transactions, pd, registry, seed, say)
+        try:
+            chaos.run(seconds)
+        except BaseException as error:
+            # Now, not when the last strategy has run.
+            say(f"FAILED: {error!r}")
+            raise
         runner.stop()
         load.join(60)
         say("the load ended")

@@ -44,6 +44,10 @@ class LiveSource:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.vanish()
+
+    def vanish(self) -> None:
+        """The whole source is gone: nobody listens at any of its addresses."""
         self.reconnect()
         for pump in list(self.pumps):
             self.stop_pump(pump)
@@ -88,7 +92,7 @@ class LiveSource:
             "name": "live",
             "initial-commit-ts": "0",
             "source": {"pd-urls": [self.driver.url], "status-url": self.status_url, "timeout-s": 5},
-            "lake": {"path": str(self.folder / "lake")},
+            "lake": {"path": str(self.folder / "a läke")},
             **more,
         })  # fmt: skip
 

@@ -7,7 +7,7 @@ from pathlib import Path
 _PARTS = {
     "lake": 'path = "{lake}"',
     "target": 'db-type = "mariadb"\npassword = "env:BINLAKE_TEST_UNSET_PASSWORD"',
-    "airflow": 'schedule = ""\nretries = 2\nretry-delay-s = 0',
+    "airflow": 'schedule = ""\nretries = 2\nretry-delay-s = 0\nwait-s = 0',
 }
 
 

@@ -1,8 +1,9 @@
 """A job that answers as its script says, to show what an operator does with any answer; it does no work.
 
-Takes the arguments of `spark_jobs.main` (after spark-submit's own, when it stands in for that). The script is JSON in
-the folder `BINLAKE_TEST_SCRIPT`: for each stage a list of answers, one a try; the last one repeats. An answer is an
-outcome, or {"exit": N}: end so, without a result. Calls are kept there as lines of JSON.
+Takes the arguments of `spark_jobs.main` (after spark-submit's own, when it stands in for that), or those of
+`binlake_airflow.child`: the result file, a command, its arguments. The script is JSON in the folder
+`BINLAKE_TEST_SCRIPT`: for each stage a list of answers, one a try; the last one repeats. An answer is an outcome, or
+{"exit": N}: end so, without a result. Calls are kept there as lines of JSON.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ def main(argv: list[str]) -> int:
     """Keep the call, write the answer."""
     folder = Path(os.environ["BINLAKE_TEST_SCRIPT"])
     before, own = _split(argv)
-    stage, options = own[0], dict(zip(own[1::2], own[2::2], strict=True))
+    if own[0].endswith(".json"):
+        own = [*own[1:], "--result", own[0]]
+    stage, options = own[0], _options(own[1:])
     calls = folder / "calls.jsonl"
     earlier = calls.read_text().splitlines() if calls.exists() else []
     tries = sum(json.loads(line)["stage"] == stage for line in earlier)
@@ -35,6 +38,18 @@ def main(argv: list[str]) -> int:
 def _split(argv: list[str]) -> tuple[list[str], list[str]]:
     at = next((i for i, text in enumerate(argv) if text.endswith("main.py")), -1)
     return argv[: at + 1], argv[at + 1 :]
+
+
+def _options(words: list[str]) -> dict[str, str]:
+    """What follows each option; an option alone is `true`, other words count in order."""
+    found: dict[str, str] = {}
+    for at, word in enumerate(words):
+        after = words[at + 1] if at + 1 < len(words) else "--"
+        if word.startswith("--"):
+            found[word] = "true" if after.startswith("--") else after
+        elif not (at and words[at - 1].startswith("--")):
+            found[str(len(found))] = word
+    return found
 
 
 if __name__ == "__main__":

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import gc
+import itertools
 import os
 import signal
+import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from random import Random
 from typing import Literal
 
 from support.mariadb import MariaDb
 
 from binlake.config.model import Target
-from binlake.downstream import ApplyResult, Expected, SegmentPlan, apply_window
+from binlake.downstream import ApplyResult, Expected, SegmentPlan, WriteAhead, apply_window
 from binlake.errors import BinlakeError
 from binlake.statement.batch import UNCHECKED, Phase, StatementBatch, statement_digest
+from binlake.statement.sealed import batch_values, index_digest
 from binlake.window.manifest import ApplyManifest
 
 CLUSTER = 6791641053252586769
@@ -104,7 +110,8 @@ class Window:
 
     def manifest(self) -> ApplyManifest:
         """What convert would have pinned."""
-        digest = statement_digest([sql for b in self.written for sql in b.sql])
+        every = [*self.written, *(plan.ddl for plan in self.plans if plan.ddl)]
+        digest = index_digest(batch_values(batch) for batch in every)
         rows = sum(b.rows for b in self.written)
         return ApplyManifest(
             replication=NAME,
@@ -146,18 +153,23 @@ def target_of(server: MariaDb, **changes: object) -> Target:
     return Target(**{**values, **changes})  # type: ignore[arg-type]
 
 
-def apply(target: Target, window: Window, hook: Callable[[str], None] | None = None) -> ApplyResult:
+def apply(
+    target: Target, window: Window, hook: Callable[[str], None] | None = None, relay: WriteAhead | None = None
+) -> ApplyResult:
     """`apply_window` of a test window."""
-    return apply_window(target, window.manifest(), window, hook=hook)
+    return apply_window(target, window.manifest(), window, hook=hook, relay=relay)
 
 
 def at(step: str, number: int, act: Callable[[], None]) -> Callable[[str], None]:
     """A hook that acts the `number`-th time (from 1) that `step` is passed."""
-    seen = [0]
+    passes, lock = itertools.count(1), threading.Lock()
 
     def hook(passed: str) -> None:
-        seen[0] += passed == step
-        if passed == step and seen[0] == number:
+        if passed != step:
+            return
+        with lock:
+            is_it = next(passes) == number
+        if is_it:
             act()
 
     return hook
@@ -168,15 +180,19 @@ def signal_me(which: signal.Signals) -> Callable[[], None]:
     return lambda: os.kill(os.getpid(), which)
 
 
-def apply_in_child(target: Target, window: Window, hook: Callable[[str], None] | None = None) -> int:
+def apply_in_child(
+    target: Target, window: Window, hook: Callable[[str], None] | None = None, relay: WriteAhead | None = None
+) -> int:
     """Start `apply` in a forked process; its pid. It exits with 0, or with 1 after a BinlakeError."""
     pid = os.fork()
     if pid:
         _children.add(pid)
         return pid
+    # Garbage of native libraries (a gRPC channel) waits for threads that only the parent has.
+    gc.freeze()
     code = 3
     try:
-        apply(target, window, hook)
+        apply(target, window, hook, relay)
         code = 0
     except BinlakeError:
         code = 1
@@ -195,3 +211,31 @@ def end_children() -> None:
     for pid in list(_children):
         os.kill(pid, signal.SIGKILL)
         ended(pid)
+
+
+class Crash(Exception):
+    """The process is gone, as far as the code under test can tell."""
+
+
+def crashing(chance: Random, share: float) -> Callable[[str], None]:
+    """A hook that crashes at this share of all steps."""
+
+    def hook(_step: str) -> None:
+        if chance.random() < share:
+            raise Crash
+
+    return hook
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 20, every: float = 0.02) -> None:
+    """Ask `every` so many seconds; fails when it does not come true in time."""
+    limit = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < limit
+        time.sleep(every)
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether the process was stopped by a signal."""
+    with open(f"/proc/{pid}/stat") as stat:
+        return stat.read().rsplit(")", 1)[1].split()[0] == "T"

@@ -11,7 +11,7 @@ import itertools
 import json
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +62,12 @@ class Workload:
     _ids: Any = field(default_factory=lambda: itertools.count(100))
     _dbs: dict[str, DbInfo] = field(default_factory=dict)
     _tables: dict[tuple[str, str], TableDef] = field(default_factory=dict)
+
+    def copy(self) -> Workload:
+        """Another that has done the same so far; both go on with one clock."""
+        made = replace(self, logged=list(self.logged), jobs=list(self.jobs), rows=self.states())
+        made._dbs, made._tables = dict(self._dbs), dict(self._tables)
+        return made
 
     def log(self, binlog: pb.Binlog) -> None:
         """Hand one binlog to the pumps."""

@@ -1,0 +1,121 @@
+"""The example of manifests, as far as it can be checked without a cluster: against the compose file, and in itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from binlake.config import load_replication
+from deploy.docker.secrets_file import NAMES
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / "deploy" / "kubernetes"
+AIRFLOW = ("api-server", "scheduler", "dag-processor", "triggerer")
+
+
+@pytest.fixture(scope="module")
+def manifests() -> dict[tuple[str, str], dict[str, Any]]:
+    """Every object by kind and name."""
+    listed = yaml.safe_load((FOLDER / "kustomization.yaml").read_text())["resources"]
+    objects = [one for name in listed for one in yaml.safe_load_all((FOLDER / name).read_text())]
+    found = {(one["kind"], one["metadata"]["name"]): one for one in objects}
+    assert len(found) == len(objects)
+    return found
+
+
+@pytest.fixture(scope="module")
+def services() -> dict[str, Any]:
+    """The services of the compose file."""
+    return dict(yaml.safe_load((ROOT / "docker-compose.yaml").read_text())["services"])
+
+
+def pods(manifests: dict[tuple[str, str], dict[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
+    for (_, name), one in manifests.items():
+        if "template" in one.get("spec", {}):
+            yield name, one["spec"]["template"]["spec"]
+
+
+def container(manifests: dict[tuple[str, str], dict[str, Any]], wanted: str) -> dict[str, Any]:
+    return next(dict(one["containers"][0]) for name, one in pods(manifests) if name == wanted)
+
+
+def names_of_options(words: list[str]) -> list[str]:
+    return [word.partition("=")[0] for word in words]
+
+
+def test_every_file_of_the_folder_is_taken(manifests: dict[tuple[str, str], dict[str, Any]]) -> None:
+    listed = yaml.safe_load((FOLDER / "kustomization.yaml").read_text())["resources"]
+    assert {path.name for path in FOLDER.glob("*.yaml")} == {*listed, "kustomization.yaml"}
+    assert {name for name, _ in pods(manifests)} == {"pump", "spark-connect", "airflow-init", *AIRFLOW}
+
+
+@pytest.mark.parametrize(
+    ("here", "there"),
+    [("pump", "pump-1"), ("spark-connect", "spark-connect"), *((name, name) for name in AIRFLOW)],
+)
+def test_commands_are_those_of_the_compose_file(
+    manifests: dict[tuple[str, str], dict[str, Any]], services: dict[str, Any], here: str, there: str
+) -> None:
+    words = container(manifests, here)["args"]
+    assert names_of_options(words) == names_of_options(services[there]["command"])
+    # Test of the compose file: its commands are understood by our command line and Airflow's.
+    assert words[:2] == services[there]["command"][:2]
+
+
+def test_the_parts_of_airflow_are_set_as_in_the_compose_file(
+    manifests: dict[tuple[str, str], dict[str, Any]], services: dict[str, Any]
+) -> None:
+    shared = manifests["ConfigMap", "airflow"]["data"]
+    for name in AIRFLOW:
+        own = {one["name"] for one in container(manifests, name)["env"]}
+        wanted = services[name]["environment"]
+        assert set(wanted) == (set(shared) | own) - {"AIRFLOW_DB_PASSWORD"}
+        assert {key: wanted[key] for key in shared} == shared
+
+
+def test_secrets_come_from_the_one_secret(manifests: dict[tuple[str, str], dict[str, Any]]) -> None:
+    asked = {
+        one["valueFrom"]["secretKeyRef"]["key"]
+        for _, pod in pods(manifests)
+        for one in pod["containers"][0].get("env", ())
+        if "secretKeyRef" in one.get("valueFrom", {})
+    }
+    assert asked == set(NAMES)
+    assert "deploy/kubernetes/secrets.env" in (ROOT / ".gitignore").read_text()
+    assert "Secret" not in {kind for kind, _ in manifests}
+
+
+def test_what_is_mounted_and_selected_is_there(manifests: dict[tuple[str, str], dict[str, Any]]) -> None:
+    labels = [
+        one["spec"]["template"]["metadata"]["labels"] for one in manifests.values() if "template" in one.get("spec", {})
+    ]
+    for (kind, name), one in manifests.items():
+        selector = one["spec"].get("selector", {}) if "spec" in one else {}
+        wanted = selector.get("matchLabels", selector)
+        assert not wanted or any(wanted.items() <= each.items() for each in labels), f"{kind} {name}"
+    generated = {"replications"}
+    for name, pod in pods(manifests):
+        volumes = {one["name"]: one for one in pod.get("volumes", ())}
+        claims = {one["persistentVolumeClaim"]["claimName"] for one in volumes.values() if "configMap" not in one}
+        assert claims <= {key for kind, key in manifests if kind == "PersistentVolumeClaim"}
+        assert {one["configMap"]["name"] for one in volumes.values() if "configMap" in one} <= generated
+        mounts = {one["name"] for one in pod["containers"][0]["volumeMounts"]}
+        assert mounts == set(volumes) or name == "pump"
+
+
+def test_nothing_runs_as_root_and_servers_are_probed(manifests: dict[tuple[str, str], dict[str, Any]]) -> None:
+    for name, pod in pods(manifests):
+        (one,) = pod["containers"]
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        assert one["securityContext"]["allowPrivilegeEscalation"] is False
+        assert name == "airflow-init" or {"livenessProbe", "readinessProbe"} & set(one)
+
+
+def test_the_sample_replication_is_one() -> None:
+    found = load_replication(FOLDER / "orders.toml", secrets=False)
+    assert found.target is not None
+    assert found.target.password == "env:BINLAKE_TARGET_PASSWORD"

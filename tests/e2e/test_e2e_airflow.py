@@ -1,0 +1,233 @@
+"""The DAGs in a real Airflow: scheduler, API, DAG processor and triggerer, asked through the public API only.
+
+One deployment for all of it, and no Spark: what is claimed here ends where Spark would begin.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import datetime
+
+import httpx
+import pytest
+from support.airflow_world import (
+    DAGS,
+    DAY,
+    FIRST_DAY,
+    PASSWORD,
+    TOKEN,
+    World,
+    airflow_world,
+    checkpoint,
+    turn_checkpoint,
+)
+from support.dag_runs import HI
+from support.exact import rounded
+from support.mariadb import MariaDb, execute, rows
+
+from binlake.lake.lock import lake_lock
+from deploy.local.airflow_client import AirflowClient
+
+pytestmark = [pytest.mark.mariadb, pytest.mark.airflow, pytest.mark.e2e]
+
+
+@pytest.fixture(scope="module")
+def world(mariadb: MariaDb, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """The one deployment."""
+    with airflow_world(tmp_path_factory.mktemp("airflow"), mariadb) as found:
+        yield found
+
+
+def test_nobody_triggers_without_a_login_and_the_right(world: World) -> None:  # C-04 R-46
+    url, body = f"{world.airflow.url}/api/v2/dags/orders/dagRuns", {"logical_date": None, "conf": {}}
+    assert httpx.post(url, json=body).status_code == 401
+    guests = json.loads((world.folder / "home" / "passwords.json").read_text())
+    guest = AirflowClient(world.airflow.url, "guest", guests["guest"])
+    try:
+        assert guest.ask("POST", "/api/v2/dags/orders/dagRuns", body).status_code == 403
+        assert guest.ask("GET", "/api/v2/dags/orders").status_code == 200
+    finally:
+        guest.close()
+    for wrong in (470583292723200001, "yesterday", "470583292723200001 ", -1):
+        assert (
+            world.client.ask("POST", "/api/v2/dags/orders/dagRuns", {**body, "conf": {"stop_ts": wrong}}).status_code
+            == 400
+        )
+    assert world.client.runs("orders") == []
+
+
+def test_a_blocked_run_holds_no_worker_is_cancelled_cleared_and_goes_on(world: World) -> None:
+    # C-04 U-01 R-35 R-46: the trigger is in the real triggerer.
+    # S3-12: with PD there nothing is recovered, whatever the checkpoint says, and nothing is written.
+    client, before = world.client, checkpoint(world.server)
+    start = world.source.settle() | 1
+    turn_checkpoint(world.server, f'{{"consistent":true,"commitTS":{start},"ts-map":{{}}}}')
+    world.source.stop_pump("pump1")
+    run = client.trigger("orders", {"start_ts": str(start)})
+    world.until_task("orders", run, "plan", "deferred")
+    assert client.run("orders", run)["conf"] == {"start_ts": str(start)}
+    assert client.xcom("orders", run, "plan", "blocked_by") == "pump1"
+    pool = client.get("/api/v2/pools/default_pool")
+    assert (pool["running_slots"], pool["deferred_slots"]) == (0, 1)
+    # Its deadline passes meanwhile, and that is told.
+    assert world.until("the notifier hears of the deadline", world.told)[0]["token"] == TOKEN
+    client.mark("orders", run, "failed")
+    assert world.until_ended("orders", run)["state"] == "failed"
+    client.clear("orders", run)
+    world.until_task("orders", run, "plan", "deferred")
+    turn_checkpoint(world.server, f'{{"consistent":false,"commitTS":{start},"ts-map":{{}}}}')
+    world.source.start_pump("pump1")
+    ended = world.until_ended("orders", run)
+    # Its window is planned from the very commit_ts; then there is no Spark.
+    plan = client.xcom("orders", run, "plan")
+    assert (plan["state"], plan["lo"]) == ("ready", str(start))
+    states = {task["task_id"]: task["state"] for task in client.tasks("orders", run)}
+    assert (ended["state"], states["land"], states["recover"]) == ("failed", "failed", "skipped")
+    assert ended["note"].startswith(f"window ({start} = ")
+    assert world.written() == []
+    turn_checkpoint(world.server, before)
+    world.until("the notifier hears of the failure", lambda: run in [one["run_id"] for one in world.told()[1:]])
+
+
+def test_a_run_whose_source_is_gone_finishes_the_window_that_was_cut_short(world: World, mariadb: MariaDb) -> None:
+    # S3-09 S3-10 S3-11: the one case of four in which the branch of the DAG writes
+    run = world.client.trigger("shop")
+    ended = world.until_ended("shop", run)
+    states = {task["task_id"]: task["state"] for task in world.client.tasks("shop", run)}
+    assert (ended["state"], states.pop("plan"), states.pop("recover")) == ("success", "success", "success")
+    assert set(states.values()) == {"skipped"}
+    told = world.client.xcom("shop", run, "recover")
+    assert (told["state"], told["lo"], told["hi"], told["detail"]["source"]) == ("recovered", "0", "300", "relay")
+    assert ended["note"].startswith("recover: recovered at 300 = ")
+    assert rows(mariadb, "SELECT * FROM app.t ORDER BY id") == [(1, "a"), (2, "b")]
+    assert checkpoint(mariadb).startswith('{"consistent":true,"commitTS":300,')
+    assert any("app.t" in text for text in world.written())
+
+
+def test_who_finds_the_lake_locked_waits_in_the_triggerer(world: World) -> None:  # C-06
+    with lake_lock(world.paths, "sql", wait_s=0):
+        run = world.client.trigger("orders.maintain")
+        world.until_task("orders.maintain", run, "maintain", "deferred")
+    task = world.until_task("orders.maintain", run, "maintain", "failed")
+    # Free now: it went on, on the first try, and met that there is no Spark.
+    assert task["try_number"] == 1
+
+
+def test_an_audit_is_a_form_and_its_answer_a_page(world: World) -> None:  # C-07 R-46
+    client, where = world.client, "/api/v2/dags/demo.audit/dagRuns"
+    for wrong in ({"table": "--output"}, {"what": "sql"}, {"key": 7}, {"what": "transaction", "commit_ts": 1}):
+        assert client.ask("POST", where, {"logical_date": None, "conf": wrong}).status_code == 400
+    run = client.trigger("demo.audit", {"what": "row", "table": "shop.item", "key": ["7"]})
+    ended = world.until_ended("demo.audit", run)
+    assert (ended["state"], ended["note"]) == ("success", 'row shop.item ["7"]: 2 changes')
+    inserted, updated = client.xcom("demo.audit", run, "audit")["changes"]
+    assert (inserted["op"], inserted["before"], updated["after"]) == ("insert", None, {"id": "7", "name": "item 7"})
+    commits = sorted(binlog.commit_ts for binlog in world.lake.workload.logged if binlog.commit_ts)
+    assert int(updated["commit_ts"]) in commits
+    assert f"| {updated['commit_ts']} | " in client.xcom("demo.audit", run, "audit", "markdown")
+
+
+def test_a_backfill_of_dates_waits_for_the_lease_beside_the_schedule_and_mends_what_verify_found(
+    world: World, mariadb: MariaDb
+) -> None:  # C-05 C-06 R-02 S3-10 S3-11 S3-12
+    client = world.client
+    execute(mariadb, "UPDATE shop.item SET name = 'spoilt' WHERE id IN (3, 7)")
+    told = len(world.told())
+    run = client.trigger("demo.verify")
+    assert world.until_ended("demo.verify", run)["state"] == "failed"
+    assert client.xcom("demo.verify", run, "verify")["changes"][0]["detail"]["different"] == 2
+    world.written()
+    # Somebody elsewhere applies, and the schedule goes on.
+    execute(mariadb, "REPLACE INTO tidb_binlog.binlake_lease VALUES ('demo', 1, 'elsewhere:1:1', '2100-01-01')")
+    client.set_paused("demo", False)
+    first, second = _backfill(world, "demo.backfill", FIRST_DAY, FIRST_DAY + DAY)
+    world.until_task("demo.backfill", first, "backfill", "deferred")
+    scheduled = world.until("a scheduled run", lambda: client.runs("demo"))[0]["dag_run_id"]
+    assert world.until_ended("demo", scheduled)["state"] == "success"
+    client.set_paused("demo", True)
+    # Its source is gone and the target consistent: nothing was to recover, nothing was written.
+    states = {task["task_id"]: task["state"] for task in client.tasks("demo", scheduled)}
+    assert (states["plan"], states["recover"], states["land"]) == ("success", "success", "skipped")
+    assert client.xcom("demo", scheduled, "plan", "blocked_by") == "pd"
+    assert client.xcom("demo", scheduled, "recover")["state"] == "nothing-to-do"
+    # The backfill asked for the lease meanwhile.
+    assert [text for text in world.written() if "binlake_lease" not in text and "IF NOT EXISTS" not in text] == []
+    execute(mariadb, "UPDATE tidb_binlog.binlake_lease SET owner = ''")
+    ranges = [_repaired(world, name) for name in (first, second)]
+    days = [int((FIRST_DAY + n * DAY).timestamp() * 1000) << 18 for n in range(3)]
+    # A day is [a, b): the ranges of commit_ts tile.
+    assert ranges == [(days[0] - 1, days[1] - 1), (days[1] - 1, days[2] - 1)]
+    assert rows(mariadb, "SELECT id, name FROM shop.item WHERE id IN (3, 7)") == [(3, "item 3"), (7, "item 7")]
+    assert len(world.told()) > told
+
+
+def _backfill(world: World, dag_id: str, first: datetime, last: datetime) -> list[str]:
+    """Airflow's own backfill of the days from `first` to `last`; its runs, the oldest first."""
+    body = {"from_date": first.isoformat(), "to_date": last.isoformat(), "max_active_runs": 1,
+            "dag_run_conf": {"mode": "repair"}, "run_on_latest_version": True}  # fmt: skip
+    refused = world.client.ask("POST", "/api/v2/backfills", {**body, "dag_id": dag_id.partition(".")[0]})
+    assert (refused.status_code, "backfill" in refused.text) == (400, True)
+
+    def made() -> bool:
+        # SQLite has one writer at a time: 503 says so. What was made till then is taken back, and a scheduler that saw
+        # it ends with an error.
+        with world.scheduler_held():
+            answer = world.client.ask("POST", "/api/v2/backfills", {**body, "dag_id": dag_id})
+        assert answer.status_code in (200, 503), answer.text
+        return answer.status_code == 200
+
+    world.until("the backfill", made)
+    runs = [run for run in world.client.runs(dag_id) if run["run_type"] == "backfill"]
+    return sorted((run["dag_run_id"] for run in runs), key=str)
+
+
+def _repaired(world: World, run: str) -> tuple[int, int]:
+    """The range of a run that mended one row."""
+    ended = world.until_ended("demo.backfill", run)
+    assert (ended["state"], ended["note"][:8]) == ("success", "repair (")
+    assert world.client.xcom("demo.backfill", run, "backfill")["changes"][0]["detail"]["different"] == 1
+    lo, _, hi = world.client.xcom("demo.backfill", run, "backfill", "range").partition("-")
+    return int(lo), int(hi)
+
+
+def test_no_number_of_airflow_s_is_one_that_a_browser_rounds(world: World) -> None:  # R-46 C-04
+    """XCom, conf and events of assets of every run there was."""
+    seen = 0
+    for dag_id in DAGS:
+        for run in world.client.runs(dag_id):
+            where = f"/api/v2/dags/{dag_id}/dagRuns/{run['dag_run_id']}"
+            entries = world.client.get(f"{where}/taskInstances/~/xcomEntries")["xcom_entries"]
+            for entry in entries:
+                value = world.client.xcom(dag_id, run["dag_run_id"], entry["task_id"], entry["key"])
+                assert rounded(value) == [], entry
+                seen += 1
+            assert rounded(run["conf"]) == []
+    assert seen > 10
+
+
+def test_a_window_tells_others_what_it_changed_and_how_far_it_is(world: World, mariadb: MariaDb) -> None:  # U-02
+    assert world.until_ended("stock", world.stock_run)["state"] == "success"
+    events = [json.loads(line) for line in (world.folder / "home" / "lineage.jsonl").read_text().splitlines()]
+    (window,) = [one for one in events if (one["job"]["name"], one["eventType"]) == ("stock.window", "COMPLETE")]
+    target = f"mysql://{mariadb.host}:{mariadb.port}"
+    found = {(one["namespace"], one["name"]): one["facets"] for one in window["outputs"]}
+    assert {name for namespace, name in found if namespace == target} == {"shop.item", "shop.line"}
+    assert found[target, "shop.item"]["version"]["datasetVersion"] == HI
+    assert ("file", f"{world.folder}/stock/lake/stock/mutation") in found
+    assert {one["name"] for one in window["inputs"]} == {"binlog", "shop.item", "shop.line"}
+    for name, kind in (("lag_seconds", "g"), ("checkpoint_timestamp_seconds", "g"), ("finalize.seconds", "ms"),
+                       ("land.rows", "c")):  # fmt: skip
+        metric = f"airflow.binlake.stock.{name}:"
+        assert [one for one in world.heard if one.startswith(metric) and one.endswith(f"|{kind}")], name
+
+
+def test_no_secret_is_anywhere_in_airflow(world: World) -> None:
+    """Logs, lineage, XCom, rendered templates, serialised DAGs: the last three are in the metadata database."""
+    # What failed was told to others, too.
+    assert '"eventType": "FAIL"' in (world.folder / "home" / "lineage.jsonl").read_text()
+    files = [path for path in (world.folder / "home").rglob("*") if path.is_file()]
+    assert len([path for path in files if path.suffix == ".log"]) >= 5
+    assert any(path.name == "airflow.db" for path in files)
+    for secret in (PASSWORD, TOKEN):
+        assert [str(path) for path in files if secret.encode() in path.read_bytes()] == []

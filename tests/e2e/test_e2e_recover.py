@@ -1,0 +1,230 @@
+"""The crash scenario whole: finalize killed in the middle, the source gone for good, the target made what it was."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.live import LiveSource
+from support.mariadb import MariaDb, rows
+from support.workload import Workload, integer, text
+from test_e2e_window import Make, expected, set_up, some_changes, tables_of, toml
+
+from binlake.config import Replication
+from binlake.downstream import checkpoint_of
+from binlake.errors import LostRange
+from spark_jobs.context import Bounds, StageContext, StageResult
+from spark_jobs.recover import recover
+from spark_jobs.runner import run_stage
+
+pytestmark = [pytest.mark.spark, pytest.mark.mariadb, pytest.mark.e2e]
+
+Model = dict[tuple[str, str], Any]
+
+
+class Killer:
+    """A process that runs finalize of one window and is killed at any step asked for."""
+
+    def __init__(self, config: Path, bounds: Bounds) -> None:
+        command = [sys.executable, "-m", "support.finalize_killer", str(config), str(bounds.lo), str(bounds.hi)]
+        tests = Path(__file__).resolve().parents[1]
+        env = {**os.environ, "PYTHONPATH": f"{tests}{os.pathsep}{tests.parent}"}
+        self._child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env)
+
+    def __enter__(self) -> Killer:
+        self._said("ready")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._child.stdin is not None
+        self._child.stdin.close()
+        self._child.wait(timeout=60)
+
+    def kill_at(self, step: str, number: int) -> None:
+        assert self._child.stdin is not None
+        self._child.stdin.write(f"{step} {number}\n")
+        self._child.stdin.flush()
+        self._said("-9")
+
+    def _said(self, wanted: str) -> None:
+        """Wait for a line; what the logs say is passed over."""
+        assert self._child.stdout is not None
+        for line in self._child.stdout:
+            if line.strip() == wanted:
+                return
+            assert not line.strip().lstrip("-").isdigit(), f"finalize ended with {line}"
+        raise AssertionError("the process has ended")
+
+
+@contextmanager
+def listening(addresses: list[tuple[str, int]]) -> Iterator[list[socket.socket]]:
+    """Somebody at each address who would notice a call."""
+    ears = [socket.create_server(address) for address in addresses]
+    try:
+        yield ears
+    finally:
+        for ear in ears:
+            ear.close()
+
+
+def calls(ears: list[socket.socket]) -> int:
+    found = 0
+    for ear in ears:
+        ear.setblocking(False)
+        try:
+            ear.accept()[0].close()
+            found += 1
+        except BlockingIOError:
+            continue
+    return found
+
+
+def landed(ctx: StageContext, source: LiveSource) -> Bounds:
+    """What was written so far, as one landed window."""
+    source.settle()
+    planned = run_stage("plan", ctx)
+    done = run_stage("land", ctx, Bounds(planned.lo, planned.hi))
+    return Bounds(done.lo, done.hi)
+
+
+def no_spark() -> Any:
+    raise AssertionError("recovery without --roll-forward needs no Spark")
+
+
+def no_lake(_: Replication) -> StageContext:
+    raise AssertionError("there is no lake")
+
+
+@dataclass
+class Left:
+    """A window that is ready for finalize, and what its source was: every `state` on the way, `final` behind it.
+
+    `last`: the window landed behind it and not merged. `transactions`: those that apply the window.
+    """
+
+    ctx: StageContext
+    bounds: Bounds
+    states: list[Model]
+    final: Model
+    last: Bounds
+    transactions: int
+
+    def from_lake(self) -> list[StageResult]:
+        return recover(self.ctx.replication, lambda own: StageContext(own, "recover", no_spark))
+
+    def from_relay(self) -> list[StageResult]:
+        lake = Path(self.ctx.paths.root)
+        lake.rename(lake.with_name("away"))
+        try:
+            return recover(self.ctx.replication, no_lake)
+        finally:
+            lake.with_name("away").rename(lake)
+
+    @contextmanager
+    def without_statements(self) -> Iterator[None]:
+        """A file of the table `statement` is gone."""
+        file = next(Path(self.ctx.paths.table("statement")).glob(f"window={self.bounds.window}/*.parquet"))
+        away = file.rename(file.with_suffix(".away"))
+        try:
+            yield
+        finally:
+            away.rename(file)
+
+    def roll_forward(self) -> list[StageResult]:
+        make = lambda own: StageContext(own, "recover", self.ctx.make_spark)  # noqa: E731 - a name says nothing more
+        return recover(self.ctx.replication, make, roll_forward=True)
+
+
+@pytest.fixture
+def left(source: LiveSource, context: Make, target: dict[str, Any], tmp_path: Path) -> Left:
+    """50 transactions over three tables with five DDL; one of the tables has a second unique key, one has no key."""
+    target |= {"mode": "parallel", "worker-count": 3, "txn-batch": 4}
+    (tmp_path / "relay").mkdir()
+    ctx = context(target=target, relay={"log-dir": str(tmp_path / "relay"), "max-file-size": 4000})
+    workload, states = source.workload, []
+    set_up(workload)
+    workload.create_table("d", "other", [integer("id"), text("what")], ["id"])
+    for number in range(25):
+        if number == 12:
+            workload.add_column("d", "other", integer("c", default="7"))
+        more = {"c": 1} if number >= 12 else {}
+        some_changes(workload, number, transactions=1)
+        workload.begin().insert("d", "other", id=number, what="x", **more).commit()
+        states.append(expected(workload))
+    bounds = landed(ctx, source)
+    run_stage("merge", ctx, bounds)
+    compacted, converted = run_stage("compact", ctx, bounds), run_stage("convert", ctx, bounds)
+    ddls = converted.detail["ddl"]
+    transactions = 1 + 2 * ddls + compacted.detail["segments"] + converted.detail["batches"] - ddls
+    some_changes(workload, 99)
+    final, last = expected(workload), landed(ctx, source)
+    hurried = ctx.replication.source.model_copy(update={"timeout_s": 0.2})
+    ctx = replace(ctx, replication=ctx.replication.model_copy(update={"source": hurried}))
+    return Left(ctx, bounds, states, final, last, transactions)
+
+
+def assert_recovered(results: list[StageResult], server: MariaDb, hi: int, model: Model, workload: Workload) -> None:
+    assert (results[-1].stage, results[-1].state, results[-1].hi) == ("recover", "recovered", hi)
+    text = str(rows(server, "SELECT checkPoint FROM tidb_binlog.checkpoint")[0][0])
+    assert text.startswith(f'{{"consistent":true,"commitTS":{hi},')
+    assert tables_of(workload, server) == model
+
+
+POSITIONS = [
+    ("opened", 1),
+    ("ddl_executed", 2),
+    *(("batch", number) for number in (1, 6, 13, 20, 27)),
+    ("before_commit", -1),
+]
+"""Where finalize is killed; a negative number counts from the last transaction, which moves the checkpoint.
+
+Twenty positions of one window are in `tests/downstream/test_downstream_relay.py`: the same code behind the reader."""
+
+
+def test_the_source_is_gone_and_finalize_was_killed(
+    source: LiveSource, left: Left, mariadb: MariaDb, tmp_path: Path
+) -> None:
+    # S3-02 S3-03 S3-04 S3-09 S3-11 S3-13 S3-20 S3-21
+    config = tmp_path / "live.toml"
+    config.write_text(toml(left.ctx.replication.model_dump(mode="json", by_alias=True, exclude_none=True)))
+    workload, whole, hi = source.workload, left.states[-1], left.bounds.hi
+    addresses = [address(pump.host) for pump in source.registry.pumps()] + [address(source.status_url)]
+    source.vanish()
+    with Killer(config, left.bounds) as killer, listening(addresses) as ears:
+        for place, (step, number) in enumerate(POSITIONS):
+            mariadb.wipe()
+            killer.kill_at(step, number if number > 0 else left.transactions + 1 + number)
+            found = checkpoint_of(left.ctx.replication, source.driver.cluster_id)
+            assert found is not None
+            assert not found.consistent
+            first, second = (left.from_lake, left.from_relay)[:: 1 if place % 2 else -1]
+            assert_recovered(first(), mariadb, hi, whole, workload)
+            # The next run, with PD still away, does nothing.
+            assert [result.state for result in second()] == ["nothing-to-do"]
+            assert tables_of(workload, mariadb) == whole
+        mariadb.wipe()
+        killer.kill_at("batch", 24)
+        half = tables_of(workload, mariadb)
+        assert half not in left.states
+        with left.without_statements(), pytest.raises(LostRange) as caught:
+            left.from_lake()
+        # S3-13: the range is named, and the target is as it was.
+        assert left.bounds.window in str(caught.value)
+        assert tables_of(workload, mariadb) == half
+        assert_recovered(left.roll_forward(), mariadb, left.last.hi, left.final, workload)
+        # PD was asked whether it answers; nobody else of the source was called.
+        assert calls(ears) == 0
+
+
+def address(place: str) -> tuple[str, int]:
+    """Host and port of `host:port`, with a scheme or without."""
+    host, _, port = place.rpartition("/")[2].rpartition(":")
+    return host, int(port)

@@ -1,0 +1,26 @@
+"""The model's parts are found beside their tests."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.mariadb import MariaDb, execute
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from modelrun import Model
+
+
+@pytest.fixture(scope="module")
+def model(mariadb: MariaDb) -> Iterator[Model]:
+    """A model on the session's server, which need not sync every commit meanwhile: nobody kills it here."""
+    mariadb.wipe()
+    execute(mariadb, "SET GLOBAL innodb_flush_log_at_trx_commit = 0")
+    found = Model(mariadb)
+    yield found
+    found.close()
+    mariadb.wipe()
+    execute(mariadb, "SET GLOBAL innodb_flush_log_at_trx_commit = 1")

@@ -1,0 +1,400 @@
+"""One seed: a random source brought downstream window by window, by processes that die, wake up and are taken over.
+
+After each attempt, and at steps inside it, the target is compared with the source as it was at the checkpoint. An
+attempt may end in an error that its fault explains; the target may never be wrong at a checkpoint, and never be
+`consistent` while it differs.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from random import Random
+from typing import Any
+
+import pymysql
+from modelsource import Source
+from modeltable import DB, SRC, State, shown_rows
+from modelwindow import CLUSTER, NAME, Converter, Statements, damaged
+from support.mariadb import MariaDb
+
+import sql
+from binlake.config.model import Target
+from binlake.downstream import apply_window, position_of
+from binlake.downstream.checkpoint import Checkpoint
+from binlake.downstream.progress import Progress, read_progress
+from binlake.downstream.session import Session
+from binlake.downstream.tables import create_tables
+from binlake.errors import (
+    CheckpointConflict,
+    Drift,
+    Fenced,
+    ImmutableWindow,
+    LeaseHeld,
+    TargetBusy,
+    TargetRefused,
+    TargetUnavailable,
+)
+from binlake.window.manifest import ApplyManifest
+
+SCHEMA = "tidb_binlog"
+_MODES = ("atomic", "atomic", "parallel", "parallel", "ordered", "auto")
+_ATTEMPTS = 60
+Hook = Callable[[str], None]
+
+
+class Crash(Exception):
+    """The process is gone."""
+
+
+class Wrong(AssertionError):
+    """The target is not what it must be."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a seed is made of; a smaller one shows the same failure more simply.
+
+    `bytewise`: the source compares by bytes and its definitions do not say so: the target cannot hold its keys.
+    """
+
+    transactions: int = 14
+    faults: bool = True
+    ddl: bool = True
+    bytewise: bool = False
+
+
+@dataclass
+class Model:
+    """The server, and a connection that looks on. Used for many seeds."""
+
+    server: MariaDb
+    happened: Counter[str] = field(default_factory=Counter)
+    looking: threading.RLock = field(default_factory=threading.RLock)
+
+    def __post_init__(self) -> None:
+        self.reader = self.server.connect()
+        self.target = Target(db_type="mariadb", host=self.server.host, port=self.server.port, user=self.server.user,
+                             worker_count=2, lease_s=600)  # type: ignore[call-arg]  # fmt: skip
+        self.session = Session(self.target)
+        create_tables(self.session, SCHEMA)
+
+    def close(self) -> None:
+        """End the connections."""
+        self.reader.close()
+        self.session.close()
+
+    def run(self, seed: int, shape: Shape | None = None) -> None:
+        """One seed. Raises Wrong, or what apply raises and no fault explains."""
+        shape = shape or Shape(bytewise=seed % 16 == 15)
+        self._clear()
+        connection = self.server.connect(autocommit=False)
+        try:
+            source = history(connection, Random(f"source {seed}"), shape)
+            Scenario(self, source, Random(f"run {seed}"), shape).run()
+        finally:
+            connection.close()
+
+    def _clear(self) -> None:
+        with self.reader.cursor() as cursor:
+            for table in sql.TABLES:
+                cursor.execute(f"DELETE FROM {SCHEMA}.{table}")
+            cursor.execute(f"DROP DATABASE IF EXISTS {DB}")
+            cursor.execute(f"DROP DATABASE IF EXISTS {SRC}")
+            cursor.execute(f"CREATE DATABASE {SRC}")
+
+
+def history(connection: Any, random: Random, shape: Shape) -> Source:
+    """A source with one to three tables and their history, as its server took it."""
+    source = Source(connection, random, bytewise=shape.bytewise)
+    for number in range(random.choice((1, 2, 2, 3))):
+        kinds = {"kinds": ("text",)} if shape.bytewise else {}
+        source.create(f"t{number}", 1 if shape.bytewise else random.choice((0, 1, 1, 2, 2, 3)), **kinds)  # type: ignore[arg-type]
+    for _ in range(shape.transactions):
+        source.transaction()
+        if shape.ddl and not shape.bytewise and random.random() < 0.12:
+            source.alter()
+    if source.on_server() != source.states[-1][1]:
+        raise Wrong(f"the model is not what its server has: {source.on_server()} {source.states[-1][1]}")
+    return source
+
+
+class Scenario:
+    """The windows of one source, and what happens to who applies them."""
+
+    def __init__(self, model: Model, source: Source, random: Random, shape: Shape) -> None:
+        self.model = model
+        self.source = source
+        self.random = random
+        self.shape = shape
+        self.converter = Converter(source, random)
+        self.pinned: dict[str, Statements] = {}
+        self.ends = source.ends
+        # Over several segments nothing tells of a row that a later window takes for another (docs/apply.md).
+        self.least = self.ends[-1] if shape.bytewise else 0
+
+    def run(self) -> None:
+        """Everything downstream, whatever happens. Raises Wrong."""
+        for _ in range(_ATTEMPTS):
+            if self.is_over():
+                return
+            try:
+                self.attempt()
+            except (Drift, TargetRefused):
+                # A table without a key, but with nullable unique ones, is refused by the server itself.
+                if not self.shape.bytewise:
+                    raise
+                self.model.happened["refused"] += 1
+                self.check()
+                return
+        raise Wrong("the windows do not come to an end")
+
+    def is_over(self) -> bool:
+        """Everything is downstream."""
+        checkpoint, progress = self.standing()
+        opened = progress is not None and progress.is_open
+        return not opened and checkpoint is not None and checkpoint.commit_ts >= self.ends[-1]
+
+    def attempt(self) -> None:
+        """One run of finalize, with a fault or without."""
+        fault = self.random.choice(_FAULTS) if self.shape.faults and self.random.random() < 0.5 else None
+        found = self.next_window()
+        if self.shape.faults and self.random.random() < 0.3:
+            self.changed(found)
+        if fault is not None:
+            fault(self, found)
+        else:
+            self.apply(found)
+        self.check()
+
+    def next_window(self) -> Statements:
+        """The window that is open, as it was sealed; else a new one from the checkpoint on, of any length and mode."""
+        target = self.target()
+        position = position_of(target, NAME, CLUSTER)
+        if position.opened is not None:
+            return self.pinned[str(position.opened.manifest)]
+        lo = position.commit_ts or 0
+        later = [ts for ts in self.ends if ts > max(lo, self.least - 1)]
+        hi = later[min(int(self.random.expovariate(0.15)), len(later) - 1)]
+        found = self.converter.convert(lo, hi, target, position.forms)
+        self.pinned[found.manifest.digest()] = found
+        return found
+
+    def target(self) -> Target:
+        """The target under a configuration that somebody changes all the time."""
+        mode = self.random.choice([mode for mode in _MODES if mode != "ordered" or not self.shape.bytewise])
+        return self.model.target.model_copy(update={
+            "mode": mode,
+            "safe_mode": self.random.choice(("always", "auto", "auto", "never")),
+            "worker_count": self.random.choice((1, 2, 3)),
+            "batch": self.random.choice((1, 2, 3, 50)),
+            "multiple_rows": self.random.random() < 0.5,
+            "conflict_strategy": self.random.choice(("causality", "flush")),
+            "max_segment_rows": 8 if mode == "auto" else 1000,
+        })  # fmt: skip
+
+    def apply(self, found: Statements, hook: Hook | None = None, target: Target | None = None) -> None:
+        """As finalize does: check what the manifest pins, then apply."""
+        apply_window(target or self.target(), found.manifest, found.checked(found.manifest), hook=hook)
+
+    # -- what must hold ---------------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """The target at a checkpoint that is between windows is the source there, and says so. Raises Wrong."""
+        checkpoint, progress = self.standing()
+        if checkpoint is None:
+            return
+        opened = progress is not None and progress.is_open
+        if checkpoint.consistent and opened:
+            raise Wrong("consistent while a window is open")
+        if opened or progress is None:
+            return
+        behind = checkpoint.commit_ts < progress.exit_ts
+        if checkpoint.consistent == behind:
+            raise Wrong(f"consistent={checkpoint.consistent} at {checkpoint.commit_ts}, exit_ts {progress.exit_ts}")
+        if not behind:
+            self.compare(checkpoint.commit_ts)
+
+    def glance(self, atomic: bool) -> None:
+        """While something applies: `consistent` never lies, and readers of atomic segments see a snapshot (R-58)."""
+        checkpoint, progress = self.standing()
+        if checkpoint is None or progress is None:
+            return
+        if checkpoint.consistent and progress.is_open:
+            raise Wrong("consistent while a window is open")
+        if atomic and progress.is_open and not progress.ddl_state and not self._in_ledger(progress):
+            self.compare(checkpoint.commit_ts)
+            self.model.happened["snapshot"] += 1
+
+    def standing(self) -> tuple[Checkpoint | None, Progress | None]:
+        """What the target says of itself, in one look."""
+        with self.model.looking, self.model.reader.cursor() as cursor:
+            cursor.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT")
+            cursor.execute(f"SELECT checkPoint FROM {SCHEMA}.checkpoint")
+            found: Any = cursor.fetchone()
+            session: Any = _Reader(cursor)
+            progress = read_progress(session, SCHEMA, NAME)
+            cursor.execute("COMMIT")
+        return Checkpoint.from_json(found[0]) if found else None, progress
+
+    def compare(self, commit_ts: int) -> None:
+        """Raises Wrong where the target is not the source as it was at `commit_ts`."""
+        expected = self.source.at(commit_ts)
+        tables = self.converter.tables(commit_ts)
+        with self.model.looking, self.model.reader.cursor() as cursor:
+            found: State = {table.name: shown_rows(cursor, DB, table) for table in tables}
+        if found != expected:
+            names = [name for name in expected if found.get(name) != expected[name]]
+            raise Wrong(f"at {commit_ts} {names} differ: {[found.get(n) for n in names]} is not "
+                        f"{[expected[n] for n in names]}")  # fmt: skip
+
+    # -- faults -----------------------------------------------------------------------------------------------------
+
+    def crash(self, found: Statements) -> None:
+        """The process dies at a step."""
+        with suppress(Crash):
+            self.faulty(found, self._die)
+        self.model.happened["crash"] += 1
+
+    def killed(self, found: Statements) -> None:
+        """All connections break at a step."""
+        with suppress(TargetUnavailable, TargetBusy, Fenced):
+            self.faulty(found, self._kill)
+        self.model.happened["killed"] += 1
+
+    def woken(self, found: Statements) -> None:
+        """The process stands still at a step, another one takes over and goes on for some windows, then it wakes up."""
+        with suppress(TargetUnavailable, TargetBusy, Fenced, LeaseHeld):
+            self.faulty(found, self._succeed)
+        self.model.happened["woken"] += 1
+
+    def changed(self, found: Statements) -> None:
+        """The lake has other statements than those that are sealed, or another seal than that of the open window."""
+        other = damaged(found)
+        if other.digest() == found.digest():
+            return  # nothing but DDL
+        opened = self.standing()[1]
+        with suppress(ImmutableWindow):
+            self.apply(other)
+            raise Wrong("changed statements were applied")
+        if opened is None or not opened.is_open:
+            return
+        with suppress(CheckpointConflict):
+            again = Statements(other.plans, other.written)
+            again.manifest = _resealed(found, again)
+            self.apply(again)
+            raise Wrong("a window was finished with another manifest than it was opened with")
+        self.model.happened["changed"] += 1
+        done = self._in_ledger(opened)
+        if not any((b.segment, int(b.phase)) == place for place in done for b in other.written):
+            return
+        try:
+            # Changed between the check and the read.
+            atomic = self.model.target.model_copy(update={"mode": "atomic"})
+            apply_window(atomic, found.manifest, other)
+        except CheckpointConflict:
+            self.model.happened["changed behind the ledger"] += 1
+            return
+        raise Wrong("statements changed after some of them were applied, and nobody noticed")
+
+    def set_back(self, _found: Statements) -> None:
+        """An earlier checkpoint is put back, as from a copy: what is replayed does no harm (S3-20, S4-40)."""
+        checkpoint, progress = self.standing()
+        if checkpoint is None or progress is None or progress.is_open or not checkpoint.consistent:
+            return
+        ddls = [ts for ts, _ in self.source.jobs if ts <= checkpoint.commit_ts]
+        earlier = [ts for ts in self.ends if max(ddls, default=0) <= ts < checkpoint.commit_ts]
+        keyless = any(table.identity().kind == "row" for table in self.converter.tables(checkpoint.commit_ts))
+        if not earlier or keyless:
+            return
+        back = self.random.choice(earlier)
+        with self.model.reader.cursor() as cursor:
+            text = Checkpoint(back, True, {}, checkpoint.schema_version).to_json()
+            cursor.execute(f"UPDATE {SCHEMA}.checkpoint SET checkPoint = %s", (text,))
+        self.model.happened["set back"] += 1
+        self.replay(progress.exit_ts)
+
+    def replay(self, exit_ts: int) -> None:
+        """Windows in safe mode until the exit point is passed; `never` would be the operator's lie."""
+        while (position := position_of(self.model.target, NAME, CLUSTER)).commit_ts < exit_ts:  # type: ignore[operator]
+            target = self.target().model_copy(update={"safe_mode": self.random.choice(("always", "auto"))})
+            later = [ts for ts in self.ends if ts > (position.commit_ts or 0)]
+            hi = later[min(int(self.random.expovariate(0.3)), len(later) - 1)]
+            forms = position_of(target, NAME, CLUSTER).forms
+            if forms != "safe":
+                raise Wrong("plain forms below the exit point")
+            found = self.converter.convert(position.commit_ts or 0, hi, target, forms)
+            self.apply(found, target=target)
+            self.check()
+
+    def faulty(self, found: Statements, act: Callable[[], None]) -> None:
+        """A run in which something happens."""
+        target = self.target()
+        atomic = target.mode == "atomic" and not any(plan.ordered for plan in found.plans)
+        self.apply(found, self.at_step(act, atomic), target)
+
+    def at_step(self, act: Callable[[], None], atomic: bool) -> Hook:
+        """`act` at one step of the run, chosen at random, and a glance at the target at another."""
+        steps, number = iter(range(10_000)), min(int(self.random.expovariate(0.12)), 60)
+        look = self.random.randrange(max(number, 1))
+        lock = threading.Lock()
+
+        def hook(_step: str) -> None:
+            with lock:
+                step = next(steps)
+            if step == look:
+                self.glance(atomic)
+            if step == number:
+                act()
+
+        return hook
+
+    def _die(self) -> None:
+        raise Crash
+
+    def _kill(self) -> None:
+        with self.model.server.connect() as connection, connection.cursor() as cursor:
+            cursor.execute("SELECT id FROM information_schema.processlist WHERE id NOT IN (CONNECTION_ID(), %s, %s, %s)"
+                           " AND user = 'root'", (self.model.reader.thread_id(), self.model.session.connection_id,
+                                                  self.source.connection_id))  # fmt: skip
+            for (session,) in cursor.fetchall():
+                with suppress(pymysql.err.OperationalError):
+                    cursor.execute("KILL %s", (session,))
+
+    def _succeed(self) -> None:
+        with self.model.server.connect() as connection, connection.cursor() as cursor:
+            cursor.execute(f"UPDATE {SCHEMA}.binlake_lease SET lease_until = UTC_TIMESTAMP(6) - INTERVAL 1 SECOND")
+        for _ in range(self.random.choice((1, 2, 3, 4))):
+            if not self.is_over():
+                self.apply(self.next_window())
+
+    def _in_ledger(self, opened: Progress) -> set[tuple[int, int]]:
+        with self.model.looking, self.model.reader.cursor() as cursor:
+            cursor.execute(
+                f"SELECT segment, phase FROM {SCHEMA}.binlake_ledger WHERE segment = %s AND lo = %s AND hi = %s",
+                (opened.segment, opened.open_lo, opened.open_hi),
+            )
+            return {(int(segment), int(phase)) for segment, phase in cursor.fetchall()}
+
+
+class _Reader:
+    """`rows` of a Session on an open cursor: one snapshot for all that is read."""
+
+    def __init__(self, cursor: Any) -> None:
+        self._cursor = cursor
+
+    def rows(self, query: str, arguments: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
+        self._cursor.execute(query, arguments)
+        return list(self._cursor.fetchall())
+
+
+def _resealed(found: Statements, other: Statements) -> ApplyManifest:
+    return replace(found.manifest, statement=other.digest())
+
+
+_FAULTS = (
+    Scenario.crash, Scenario.crash, Scenario.crash, Scenario.killed, Scenario.woken, Scenario.woken, Scenario.set_back,
+)  # fmt: skip

@@ -1,0 +1,151 @@
+"""Tables of the model: columns of a few kinds, their values, unique keys, rows, and the definition as TiDB tells it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from binlake.schema import DbInfo, TableDef
+from binlake.schema import mysqltypes as t
+from pump_service.workload.definitions import Col, column_json, index_json, table_json
+
+DB, SRC = "app", "src"
+Row = dict[str, str | None]
+State = dict[str, list[tuple[str | None, ...]]]
+"""Table -> its rows in canonical text, sorted."""
+
+COLLATIONS = ("utf8mb4_bin", "utf8mb4_general_ci", "utf8mb4_unicode_ci", "utf8mb4_0900_ai_ci")
+_TEXTS = ("a", "A", "á", "a ", "b", "B", "ß", "ss", "", "c'\\")
+VALUES: dict[str, tuple[str, ...]] = {
+    "int": ("0", "1", "2", "3", "-1"),
+    "unsigned": ("0", "1", "9223372036854775807", "18446744073709551615"),
+    "text": _TEXTS,
+    "bytes": ("", "00", "61", "41", "FF"),
+    "decimal": ("0.00", "1.50", "-1.50", "2.00"),
+    "moment": ("2024-01-01 00:00:00", "2024-01-02 00:00:00", "1999-12-31 23:59:59"),
+    "float": ("0", "1.1", "-2.5"),
+}
+KEYS = ("int", "int", "unsigned", "text", "text", "text", "bytes", "decimal", "moment")
+
+
+@dataclass(frozen=True)
+class Field:
+    """A column: its id, its kind (of _VALUES), its definition, and what rows from before it hold."""
+
+    id: int
+    kind: str
+    col: Col
+    origin: str | None = None
+
+
+@dataclass(frozen=True)
+class Key:
+    """A unique key by its columns; `length`: characters of the first one, -1 = all."""
+
+    name: str
+    columns: tuple[str, ...]
+    length: int = -1
+
+
+@dataclass
+class Line:
+    """A row: its number in `src`, its values, and the definition that wrote it last."""
+
+    rid: int
+    row: Row
+    definition: TableDef
+
+
+@dataclass
+class Table:
+    """A table upstream."""
+
+    name: str
+    id: int
+    fields: list[Field]
+    primary: tuple[str, ...]
+    uniques: list[Key]
+    lines: list[Line] = field(default_factory=list)
+    definition: TableDef = None  # type: ignore[assignment]
+
+    @property
+    def names(self) -> list[str]:
+        return [one.col.name for one in self.fields]
+
+    @property
+    def keyed(self) -> set[str]:
+        """Columns of any key."""
+        return {*self.primary, *(name for key in self.uniques for name in key.columns)}
+
+    def define(self, db: DbInfo) -> None:
+        """Make the definition anew, as TiDB would tell it: an integer primary key is the handle, or not."""
+        cols = [
+            {
+                **column_json(one.col, one.id, n),
+                "origin_default": one.col.default if one.origin is not None else None,
+            }
+            for n, one in enumerate(self.fields)
+        ]
+        offsets = {name: n for n, name in enumerate(self.names)}
+        kinds = {one.col.name: one.kind for one in self.fields}
+        handle = len(self.primary) == 1 and kinds[self.primary[0]] in ("int", "unsigned")
+        if handle:
+            cols[offsets[self.primary[0]]]["type"]["Flag"] |= t.FLAG_PRIMARY
+        indexes = []
+        if self.primary and not handle:
+            parts = [(name, offsets[name]) for name in self.primary]
+            indexes.append(index_json(1, "PRIMARY", parts, unique=True, primary=True))
+        for key in self.uniques:
+            parts = [(name, offsets[name]) for name in key.columns]
+            index = index_json(1 + int(key.name[1:]), key.name, parts, unique=True, primary=False)
+            index["idx_cols"][0]["length"] = key.length
+            indexes.append(index)
+        info = table_json(self.id, self.name, cols, indexes, pk_is_handle=handle)
+        info["is_common_handle"] = bool(self.primary) and not handle
+        self.definition = TableDef.from_json(info, db)
+
+    def create_sql(self, *, upstream: bool) -> str:
+        """CREATE TABLE; `upstream`: with `_rid`, in TiDB's names of collations."""
+        parts = [f"{one.col.sql}{collated(one.col)}" for one in self.fields]
+        if self.primary:
+            key = Key("own_primary", self.primary)
+            parts.append(f"{'UNIQUE KEY own_primary' if upstream else 'PRIMARY KEY'} ({key_parts(key)})")
+        parts += [f"UNIQUE KEY `{key.name}` ({key_parts(key)})" for key in self.uniques]
+        own = ["_rid BIGINT PRIMARY KEY"] if upstream else []
+        return f"CREATE TABLE `{self.name}` ({', '.join([*own, *parts])})"
+
+
+COLUMNS: dict[str, Callable[[str], Col]] = {
+    "int": lambda name: Col(name),
+    "unsigned": lambda name: Col(name, t.LONGLONG, 20, unsigned=True),
+    "text": lambda name: Col(name, t.VARCHAR, 8, charset="utf8mb4", collate="utf8mb4_bin"),
+    "bytes": lambda name: Col(name, t.VARCHAR, 8),
+    "decimal": lambda name: Col(name, t.NEWDECIMAL, 6, 2),
+    "moment": lambda name: Col(name, t.DATETIME, 19),
+    "float": lambda name: Col(name, t.FLOAT, 12, -1),
+}
+
+
+def changed(col: Col, **changes: Any) -> Col:
+    return Col(**{**vars(col), **changes})
+
+
+def collated(col: Col) -> str:
+    return f" COLLATE {col.collate}" if col.charset == "utf8mb4" else ""
+
+
+def canonical(kind: str, default: str | None) -> str | None:
+    return "61" if kind == "bytes" and default is not None else default
+
+
+def key_parts(key: Key) -> str:
+    first = f"`{key.columns[0]}`" + (f"({key.length})" if key.length > 0 else "")
+    return ", ".join([first, *(f"`{name}`" for name in key.columns[1:])])
+
+
+def shown_rows(cursor: Any, db: str, table: TableDef) -> list[tuple[str | None, ...]]:
+    """The rows of a table in canonical text, sorted; read by plain SQL."""
+    columns = ", ".join(f"HEX(`{c.name}`)" if c.is_binary else f"CAST(`{c.name}` AS CHAR)" for c in table.columns)
+    cursor.execute(f"SELECT {columns} FROM `{db}`.`{table.name}`")
+    return sorted((tuple(row) for row in cursor.fetchall()), key=repr)

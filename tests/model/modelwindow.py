@@ -1,0 +1,187 @@
+"""A window of a `Source` as convert writes it and finalize reads it: production functions without lake and Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from functools import cache
+from random import Random
+
+from modelsource import Source
+from modeltable import DB
+
+from binlake.config.model import Target
+from binlake.downstream import SegmentPlan
+from binlake.downstream.plans import Content, WindowPlans
+from binlake.errors import ImmutableWindow
+from binlake.filter import Rules
+from binlake.ordered import Change, ChangeKeys, OrderedPlan, PlanOptions, RowForms
+from binlake.rowchange import RowEvent, net_changes
+from binlake.schema import SchemaState, TableDef
+from binlake.statement import BatchLimits, Phase, StatementBatch, TableStatements, images_from_rows, statement_digest
+from binlake.window.cuts import cut_batch
+from binlake.window.ddls import plan_ddls, window_schemas
+from binlake.window.definitions import Segments, WindowDefinitions, filled_key
+from binlake.window.injected import with_injections
+from binlake.window.manifest import ApplyManifest
+from deploy.local.commitlog import RULES, CommitLog
+from deploy.local.direct import decoded, landed
+
+NAME, CLUSTER = "model", 6791641053252586769
+Events = dict[tuple[str, str], list[RowEvent]]
+
+
+@dataclass
+class Statements:
+    """A StatementSource in memory, and the manifest that pins it."""
+
+    plans: list[SegmentPlan]
+    written: list[StatementBatch]
+    manifest: ApplyManifest = None  # type: ignore[assignment]
+    forms: str = "safe"
+
+    def segments(self) -> list[SegmentPlan]:
+        """As StatementSource."""
+        return self.plans
+
+    def batches(self, segment: int, phase: int) -> Iterator[StatementBatch]:
+        """As StatementSource."""
+        return (b for b in self.written if (b.segment, b.phase) == (segment, phase))
+
+    def digest(self) -> str:
+        """Over the place, rows and text of every batch, in order."""
+        return statement_digest([f"{b.segment} {int(b.phase)} {b.batch} {b.rows} {b.digest}" for b in self.written])
+
+    def checked(self, manifest: ApplyManifest) -> Statements:
+        """As finalize does before it applies. Raises ImmutableWindow."""
+        if self.digest() != manifest.statement:
+            raise ImmutableWindow("the statements in the lake are not those that the manifest pins")
+        return self
+
+
+@dataclass
+class Converter:
+    """Windows of `source`. What arrives in any order in Spark is shuffled by `random`; `ignored`: DDL left out."""
+
+    source: Source | CommitLog
+    random: Random
+    rules: Rules = RULES
+    ignored: tuple[int, ...] = ()
+    _states: dict[int, SchemaState] = field(default_factory=dict)
+
+    def convert(self, lo: int, hi: int, target: Target, forms: str) -> Statements:
+        """The statements of (lo, hi] for `target` in its mode and limits, sealed."""
+        source, base = self.source, self._schema(lo)
+        rows = [row for row in source.rows if lo < row[0] <= hi]
+        ddls = [ddl for ddl in source.ddls if lo < ddl.commit_ts <= hi]
+        jobs = [(ts, job) for ts, job in source.jobs if lo < ts <= hi]
+        seen: dict[int, int] = {}
+        for commit_ts, _, _, version in rows:
+            seen[version] = min(commit_ts, seen.get(version, commit_ts))
+        schemas = window_schemas(base, ddls, jobs, seen)
+        planned = plan_ddls(base, ddls, jobs, self.rules, self.ignored, seen)
+        lines = [landed(ddl) for ddl in with_injections(planned, self.rules.injections, lo, hi, base.version)]
+        cuts = [ddl for ddl in lines if ddl.opens_segment]
+        segments = Segments(lo, hi, tuple(ddl.since for ddl in cuts))
+        versions = (base.version, self._schema(hi).version)
+        plans = WindowPlans(WindowDefinitions(base, lines), segments, cuts, versions, "mariadb")
+        written = [batch for n, ddl in enumerate(cuts, 1) if (batch := cut_batch(n, ddl, "mariadb")[0]) is not None]
+        events = decoded(rows, schemas)
+        for found in events.values():
+            self.random.shuffle(found)
+        make = self._ordered if target.mode == "ordered" else self._net
+        found = Statements([], [*written, *make(plans, events, target, forms == "plain")])
+        found.plans = [plans.plan(n, _content(found, n, target)) for n in range(len(segments.starts) + 1)]
+        return _sealed(found, segments, forms)
+
+    def tables(self, ts: int) -> list[TableDef]:
+        """The tables at `ts`."""
+        return [table for table in self._schema(ts).tables() if table.db == DB]
+
+    def _schema(self, ts: int) -> SchemaState:
+        if ts not in self._states:
+            self._states[ts] = SchemaState().fold([(at, job) for at, job in self.source.jobs if at <= ts])
+        return self._states[ts]
+
+    def _net(self, plans: WindowPlans, events: Events, target: Target, plain: bool) -> Iterator[StatementBatch]:
+        limits = BatchLimits(rows=target.batch)
+        for number in range(len(plans.segments.starts) + 1):
+            first = {Phase.DELETE: 0, Phase.WRITE: 0}
+            since, until = plans.segments.bounds(number)
+            for (db, name), found in sorted(events.items()):
+                own = [event for event in found if since <= event.commit_ts < until]
+                if not own:
+                    continue
+                table = plans.definitions.within(db, name, since, until)
+                net = net_changes(own, table.identity(), filled_key(table))
+                for phase in first:
+                    out = TableStatements(table, number, limits=limits, first_batch=first[phase], plain=plain)
+                    changes = sorted(
+                        (c for c in net if (c.op == "delete") == (phase == Phase.DELETE)), key=lambda c: c.key
+                    )
+                    if changes:
+                        yield from _batches(out, table, phase, changes)
+                    first[phase] = out.next_batch
+
+    def _ordered(self, plans: WindowPlans, events: Events, target: Target, plain: bool) -> Iterator[StatementBatch]:
+        options = PlanOptions(target.worker_count, BatchLimits(rows=target.batch), target.multiple_rows,
+                              target.conflict_strategy, round_rows=12)  # fmt: skip
+
+        @cache
+        def writers(number: int, db: str, name: str) -> tuple[RowForms, ChangeKeys]:
+            table = plans.definitions.within(db, name, *plans.segments.bounds(number))
+            return RowForms(table, "mariadb"), ChangeKeys(table, "mariadb")
+
+        in_order = sorted(
+            ((event, name) for name, found in events.items() for event in found), key=lambda e: e[0].place
+        )
+        for number in range(len(plans.segments.starts) + 1):
+            since, until = plans.segments.bounds(number)
+            plan = OrderedPlan(number, options)
+            for event, name in in_order:
+                if since <= event.commit_ts < until:
+                    forms, keys = writers(number, *name)
+                    yield from plan.add(Change(forms, event, keys.of(event), not plain))
+            yield from plan.end()
+
+
+def _batches(out: TableStatements, table: TableDef, phase: Phase, changes: list) -> Iterator[StatementBatch]:  # type: ignore[type-arg]
+    names, keyless = [column.name for column in table.row_columns], table.identity().kind == "row"
+    copies = [change.copies for change in changes]
+    if phase == Phase.WRITE:
+        images = images_from_rows([change.after for change in changes], names)
+        return out.inserts(images, copies) if keyless else out.writes(images)
+    if keyless:
+        return out.image_deletes(images_from_rows([change.before for change in changes], names), copies)
+    return out.deletes(images_from_rows([change.before for change in changes], table.identity().columns))
+
+
+def _content(found: Statements, number: int, target: Target) -> Content:
+    own = [b for b in found.written if b.segment == number]
+    ddl = next((b for b in own if b.phase == Phase.DDL), None)
+    rows = [b for b in own if b.phase != Phase.DDL]
+    ordered = any(b.phase == Phase.ORDERED for b in rows)
+    tables = sorted({(b.db, b.table) for b in rows if b.db})
+    size = sum(len(text) for b in rows for text in b.sql) if target.mode == "auto" else None
+    return Content(tables, sum(b.rows for b in rows), size, ordered, ddl)
+
+
+def _sealed(found: Statements, segments: Segments, forms: str) -> Statements:
+    lo, hi, cuts = segments.lo, segments.hi, segments.starts
+    found.manifest = ApplyManifest(
+        replication=NAME, sink="sql", cluster_id=CLUSTER, lo=lo, hi=hi, config_hash="c", safe_mode=forms,
+        definitions="d", change="c", statement=found.digest(), segments=len(found.plans),
+        rows=sum(b.rows for b in found.written), schema_version=found.plans[-1].schema_version, windows=(f"{lo}-{hi}",),
+        cuts=cuts,
+    )  # fmt: skip
+    found.forms = forms
+    return found
+
+
+def damaged(found: Statements) -> Statements:
+    """The same batches with another text in each: what no check may let pass."""
+    written = [
+        b if b.phase == Phase.DDL else replace(b, sql=tuple(f"{text} /* changed */" for text in b.sql), digest="0" * 64)
+        for b in found.written
+    ]
+    return Statements(found.plans, written, found.manifest, found.forms)

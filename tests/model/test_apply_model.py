@@ -1,0 +1,146 @@
+"""Apply against a model: whatever happens to who applies, the target is the source at each checkpoint that says so.
+
+Random schemas, transactions, DDL, windows, modes, faults; all from one number (docs/apply.md tells what is drawn). The
+named rules are broken on purpose below: each makes the model fail within few seeds.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+
+import pytest
+from modelrun import Model, Shape, Wrong
+from modelshards import failures_of, replay_line, simplest
+
+from binlake.downstream import atomic, delivery, fence, intents, ledger, parallel
+from binlake.downstream.checkpoint import Checkpoint
+from binlake.downstream.progress import Progress
+from binlake.downstream.segments import SegmentPlan
+from binlake.errors import BinlakeError
+from binlake.ordered import causality
+from binlake.rowchange import RowEvent
+from binlake.statement import Phase
+
+pytestmark = [pytest.mark.mariadb, pytest.mark.timeout(600)]
+
+PARTS, SEEDS, FOUND_WITHIN = 8, 200, 100
+
+
+def brought_down(model: Model, seeds: Iterable[int]) -> None:
+    """Each seed, or an error that says how to see it again."""
+    for seed in seeds:
+        try:
+            model.run(seed)
+        except (Wrong, BinlakeError) as error:
+            pytest.fail(f"{error}\n{replay_line(seed)}\n{simplest(model, seed)}")
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_the_target_is_the_source_at_every_checkpoint(model: Model, part: int) -> None:
+    # DESIGN 3.6 to 3.9, S0-65 to S0-72, S3-01, S3-05, S3-20, S4-12, S4-13, S4-33, S4-34, S4-36, S4-39, S4-40, S4-42,
+    # S4-44, S4-45, S4-48, R-01, R-02, R-04, R-16, R-17, R-22, R-36, R-61
+    first = int(os.environ.get("BINLAKE_MODEL_SEED", 0))
+    if "BINLAKE_MODEL_SEED" in os.environ:
+        brought_down(model, [first] if part == 0 else [])
+        return
+    brought_down(model, range(part * SEEDS // PARTS, (part + 1) * SEEDS // PARTS))
+    assert {"crash", "killed", "woken"} <= set(model.happened)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(6 * 3600)
+def test_many_more_seeds() -> None:
+    # S4-48
+    count, first = int(os.environ.get("MODEL_SEEDS", 20_000)), int(os.environ.get("BINLAKE_MODEL_SEED", 1_000_000))
+    failed = failures_of(first, count, shards=os.cpu_count() or 1)
+    assert not failed, "\n".join(failed)
+
+
+def order_ignored(patch: pytest.MonkeyPatch) -> None:
+    """Changes of one transaction come as they like: `sequence` counts for nothing."""
+    patch.setattr(RowEvent, "place", property(lambda self: (self.commit_ts, self.start_ts, 0)))
+
+
+def fence_unproved(patch: pytest.MonkeyPatch) -> None:
+    """Who was taken over goes on writing."""
+    patch.setattr(fence.Fence, "prove", lambda *_: None)
+
+
+def digest_unchecked(patch: pytest.MonkeyPatch) -> None:
+    """A batch of that number is in the ledger, whatever its text was."""
+    for module in (atomic, delivery):
+        patch.setattr(module, "is_done", lambda batch, done: (batch.phase, batch.batch) in done)
+
+
+def manifest_unchecked(patch: pytest.MonkeyPatch) -> None:
+    """The open window is finished with any manifest of its bounds."""
+    patch.setattr(Progress, "is_for", lambda self, m: (self.open_lo, self.open_hi) == (m.lo, m.hi))
+
+
+def presence_unchecked(patch: pytest.MonkeyPatch) -> None:
+    """What was written is there."""
+    for module in (atomic, parallel):
+        patch.setattr(module, "verify", lambda *_: None)
+
+
+def phases_swapped(patch: pytest.MonkeyPatch) -> None:
+    """First the writes, then the deletes."""
+    patch.setattr(SegmentPlan, "phases", (Phase.WRITE, Phase.DELETE))
+
+
+def ledger_unread(patch: pytest.MonkeyPatch) -> None:
+    """A retry does everything again."""
+    patch.setattr(ledger.Ledger, "done", lambda *_, **__: {})
+    patch.setattr(ledger.Ledger, "write", lambda *_, **__: None)
+
+
+def intent_ignored(patch: pytest.MonkeyPatch) -> None:
+    """A DDL that was begun has run."""
+    patch.setattr(intents, "_is_to_be_executed", lambda *_: False)
+
+
+def always_consistent(patch: pytest.MonkeyPatch) -> None:
+    """The checkpoint says what people like to hear."""
+    moved = Checkpoint.moved
+    patch.setattr(Checkpoint, "moved", lambda self, *a, **_: moved(self, *a, consistent=True))
+
+
+def conflicts_unseen(patch: pytest.MonkeyPatch) -> None:
+    """Mode ordered looks at a change's first key only, and waits for nothing."""
+    for strategy in (causality.Causality, causality.FlushAll):
+        patch.setattr(strategy, "add", lambda _, keys: causality.Decision(False, keys[0]))
+
+
+@pytest.mark.parametrize(
+    ("broken", "shape", "first"),
+    [
+        pytest.param(order_ignored, Shape(faults=False), 0, id="order"),
+        pytest.param(fence_unproved, Shape(ddl=False), 2, id="fence"),
+        pytest.param(digest_unchecked, Shape(ddl=False), 16, id="digest"),
+        pytest.param(manifest_unchecked, Shape(), 2, id="manifest"),
+        pytest.param(presence_unchecked, Shape(faults=False, bytewise=True), 0, id="presence"),
+        pytest.param(phases_swapped, Shape(faults=False, ddl=False), 0, id="phases"),
+        pytest.param(ledger_unread, Shape(ddl=False), 1, id="ledger"),
+        pytest.param(intent_ignored, Shape(), 19, id="intent"),
+        pytest.param(always_consistent, Shape(), 10, id="consistent"),
+        pytest.param(conflicts_unseen, Shape(faults=False, ddl=False), 9, id="conflicts"),
+    ],
+)
+def test_each_broken_rule_is_found(
+    model: Model,
+    monkeypatch: pytest.MonkeyPatch,
+    broken: Callable[[pytest.MonkeyPatch], None],
+    shape: Shape,
+    first: int,
+) -> None:
+    # `first` is where it is found soon; the threads' timing may move it.
+    # Mutation of invariants 4, 6, 7, 8, 9: DESIGN 3.4, DESIGN 3.6 to 3.9; R-02, R-13, R-16, R-17, R-22, R-36, R-62
+    broken(monkeypatch)
+    for seed in range(first, first + FOUND_WITHIN):
+        try:
+            model.run(seed, shape)
+        except (Wrong, BinlakeError) as error:
+            print(f"seed {seed}: {error}")
+            return
+    pytest.fail("nobody noticed")

@@ -1,0 +1,385 @@
+"""What an operator does where a DDL cannot run on the target: another statement, or none; and the open window."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+from modelwindow import CLUSTER, NAME, Converter, Statements
+from support.mariadb import MariaDb, execute, rows
+from support.windows import target_of
+from support.workload import Workload, integer, text
+
+from binlake.config import Replication
+from binlake.config.model import Target
+from binlake.downstream import apply_window, position_of
+from binlake.downstream.ddlcommand import DdlCommand
+from binlake.errors import CheckpointConflict, ConfigError, Drift, TargetRefused
+from binlake.filter import Rules
+from binlake.lake.paths import LakePaths
+from binlake.lake.windowlog import WindowLog
+from binlake.schema import DdlJob, SchemaState
+from binlake.statement import Phase
+from binlake.window.cuts import require_pinned_cuts, require_pinned_texts
+from binlake.window.ddls import DdlBinlog, plan_ddls, require_met
+from binlake.window.definitions import LandedDdl
+from binlake.window.injected import with_injections
+from binlake.window.manifest import ApplyManifest
+from binlake.wire import binlog_pb2 as pb
+from deploy.local.commitlog import CommitLog
+from deploy.local.direct import landed
+
+pytestmark = pytest.mark.mariadb
+
+LAST = 1 << 62
+
+
+@pytest.fixture
+def target(mariadb: MariaDb) -> Iterator[Target]:
+    mariadb.wipe()
+    yield target_of(mariadb)
+    mariadb.wipe()
+
+
+class Story:
+    """CREATE TABLE d.t, two rows, ADD COLUMN w (with `tail` behind its text), a row with it: what of it was logged."""
+
+    def __init__(self, tail: str = "", again: bool = False) -> None:
+        w = Workload()
+        w.create_database("d")
+        w.create_table("d", "t", [integer("id"), text("v")], ["id"])
+        w.begin().insert("d", "t", id=1, v="a").insert("d", "t", id=2, v="b").commit()
+        self.ddl_ts = w.add_column("d", "t", integer("w"))
+        w.begin().insert("d", "t", id=3, v="c", w=7).commit()
+        if again:
+            w.begin().update("d", "t", {"id": 1, "v": "a", "w": None}, w=8).commit()
+        found = [b for b in w.logged if b.tp == pb.Commit]
+        prewrites = {b.start_ts: b for b in w.logged if b.tp == pb.Prewrite}
+        jobs = {job.id: job for job in map(DdlJob.from_dict, w.jobs)}
+        log = CommitLog([], [], [])
+        for commit in found:
+            first = prewrites[commit.start_ts]
+            if first.ddl_job_id:
+                query = first.ddl_query.decode().rstrip(";") + (tail if commit.commit_ts == self.ddl_ts else "")
+                log.ddls.append(DdlBinlog(commit.commit_ts, commit.start_ts, first.ddl_job_id, 5, query))
+                log.jobs.append((commit.commit_ts, jobs[first.ddl_job_id]))
+            else:
+                version = pb.PrewriteValue.FromString(first.prewrite_value).schema_version
+                log.rows.append((commit.commit_ts, commit.start_ts, first.SerializeToString(), version))
+        self.log = log
+
+    def converter(self, **config: Any) -> Converter:
+        return Converter(self.log, Random(0), rules(**config))  # type: ignore[arg-type]
+
+
+def rules(**config: Any) -> Rules:
+    return Rules.of(Replication.model_validate({"name": NAME, "lake": {"path": "x"}, **config}))
+
+
+def replaced(ts: int, sql: str) -> dict[str, Any]:
+    return {"ddl-replacement": [{"commit-ts": str(ts), "sql": sql}]}
+
+
+def finalize(target: Target, found: Statements) -> Any:
+    return apply_window(target, found.manifest, found.checked(found.manifest))
+
+
+def test_the_target_runs_the_replacement_and_the_rows_behind_it_follow(mariadb: MariaDb, target: Target) -> None:
+    # S4-46, U-15: the source's history is what it was; the target has an index more, and another default
+    story = Story()
+    own = "ALTER TABLE t ADD COLUMN w INT(11) NULL DEFAULT 5, ADD INDEX by_w (w);"
+    converter = story.converter(**replaced(story.ddl_ts, own))
+    planned = plan_ddls(SchemaState(), story.log.ddls, story.log.jobs, converter.rules)
+    assert [ddl.decision for ddl in planned] == ["apply", "apply", "replaced"]
+    assert "schema history keeps the source's" in planned[-1].alert
+    assert [c.name for c in planned[-1].after.tables[0].columns] == ["id", "v", "w"]
+    found = converter.convert(0, LAST, target, "safe")
+    result = finalize(target, found)
+    assert (result.ddls, result.replaced, result.ignored) == (3, 1, [])
+    assert rows(mariadb, "SELECT * FROM d.t ORDER BY id") == [(1, "a", 5), (2, "b", 5), (3, "c", 7)]
+    assert rows(mariadb, "SHOW INDEX FROM d.t WHERE Key_name = 'by_w'")
+
+
+def _apply_with_a_crash(target: Target, found: Statements, step: str) -> None:
+    """Applied at the second try: the first ends when it passes `step` for the third time."""
+
+    class Crash(Exception):
+        pass
+
+    passes = iter(range(100))
+
+    def hook(passed: str) -> None:
+        if passed == step and next(passes) == 2:
+            raise Crash
+
+    with pytest.raises(Crash):
+        apply_window(target, found.manifest, found, hook=hook)
+    assert apply_window(target, found.manifest, found).state == "applied"
+
+
+@pytest.mark.parametrize("step", ["intent", "ddl_executed", "ddl_done"])
+def test_a_crash_around_a_replacement_runs_it_once(mariadb: MariaDb, target: Target, step: str) -> None:
+    # R-04: nobody knows what it leaves, but whether anything changed
+    story = Story()
+    own = "ALTER TABLE t ADD COLUMN w INT, ADD COLUMN own INT"
+    found = story.converter(**replaced(story.ddl_ts, own)).convert(0, story.ddl_ts, target, "safe")
+    _apply_with_a_crash(target, found, step)
+    assert [name for name, *_ in rows(mariadb, "SHOW COLUMNS FROM d.t")] == ["id", "v", "w", "own"]
+
+
+def injected(*entries: tuple[int, str]) -> dict[str, Any]:
+    return {"ddl-injection": [{"commit-ts": str(ts), "sql": sql, "db": "d"} for ts, sql in entries]}
+
+
+def test_a_statement_of_the_targets_own_runs_before_what_its_commit_ts_has(mariadb: MariaDb, target: Target) -> None:
+    # U-15: one before the source's own DDL of that very commit_ts, one between two transactions, two of one commit_ts
+    story = Story()
+    row_ts = max(commit_ts for commit_ts, *_ in story.log.rows)
+    own = injected((story.ddl_ts, "CREATE INDEX by_v ON t (v)"), (row_ts, "ALTER TABLE d.t ADD INDEX by_w (w);"),
+                   (row_ts, "ALTER TABLE t DROP INDEX by_v"))  # fmt: skip
+    converter = story.converter(**own)
+    planned = with_injections(plan_ddls(SchemaState(), story.log.ddls, story.log.jobs, converter.rules),
+                              converter.rules.injections, 0, LAST, 0)  # fmt: skip
+    assert [ddl.decision for ddl in planned] == ["apply", "apply", "injected", "apply", "injected", "injected"]
+    assert [ddl.segment for ddl in planned] == [1, 2, 3, 4, 5, 6]
+    assert planned[2].tables == ["d.t"]
+    assert "ddl-injection" in planned[2].alert
+    found = converter.convert(0, LAST, target, "safe")
+    seen: list[tuple[str, str]] = []
+
+    def hook(passed: str) -> None:
+        if passed == "ddl_done":
+            [(text,)] = rows(mariadb, "SELECT checkPoint FROM tidb_binlog.checkpoint")
+            seen.append((str(json.loads(text)["commitTS"]), ",".join(sorted(_indexes(mariadb)))))
+
+    result = apply_window(target, found.manifest, found, hook=hook)
+    assert (result.ddls, result.injected, result.replaced) == (6, 3, 0)
+    # DESIGN 3.8: behind an injected statement its commit_ts is not downstream yet.
+    assert seen[2:] == [(str(story.ddl_ts - 1), "PRIMARY,by_v"), (str(story.ddl_ts), "PRIMARY,by_v"),
+                        (str(row_ts - 1), "PRIMARY,by_v,by_w"), (str(row_ts - 1), "PRIMARY,by_w")]  # fmt: skip
+    assert rows(mariadb, "SELECT id, w FROM d.t ORDER BY id") == [(1, None), (2, None), (3, 7)]
+
+
+def _indexes(server: MariaDb) -> set[str]:
+    found = rows(server, "SELECT index_name FROM information_schema.statistics WHERE table_schema = 'd'")
+    return {name for (name,) in found}
+
+
+@pytest.mark.parametrize("step", ["intent", "ddl_executed", "ddl_done"])
+def test_a_crash_around_an_injected_statement_runs_it_once(mariadb: MariaDb, target: Target, step: str) -> None:
+    # U-15, R-04
+    story = Story()
+    own = injected((story.ddl_ts, "CREATE INDEX own ON t (v)"))
+    found = story.converter(**own).convert(0, story.ddl_ts, target, "safe")
+    _apply_with_a_crash(target, found, step)
+    assert _indexes(mariadb) == {"PRIMARY", "own"}
+    assert [name for name, *_ in rows(mariadb, "SHOW COLUMNS FROM d.t")] == ["id", "v", "w"]
+
+
+def test_what_is_injected_is_pinned_with_its_window(target: Target) -> None:
+    # U-15, DESIGN 3.7: one more or one less is another window; the target's refusal stops it as any DDL's
+    story = Story()
+    plain = story.converter().convert(0, LAST, target, "safe")
+    converter = story.converter(**injected((story.ddl_ts, "ALTER TABLE t ADD COLUMN v INT")))
+    own = converter.convert(0, LAST, target, "safe")
+    cuts, more = (_cuts(story, rules) for rules in (Rules(), converter.rules))
+    with pytest.raises(CheckpointConflict, match="another statement for a DDL.*commit_ts=" + str(story.ddl_ts)):
+        require_pinned_texts(more, ddls(own), ddls(plain))
+    # One taken back: what is pinned for the last segment is not in the plans of fewer.
+    with pytest.raises(CheckpointConflict, match=rf"other segments.*sealed=5 now=4.*at={story.ddl_ts}") as taken:
+        require_pinned_cuts(own.manifest, [ddl.since for ddl in cuts])
+    assert "restore the configuration" in taken.value.hint
+    with pytest.raises(CheckpointConflict, match=r"another statement for a DDL.*segment=4"):
+        require_pinned_texts(cuts, ddls(plain), ddls(own))
+    with pytest.raises(TargetRefused, match=r"an injected statement failed: .*Duplicate column") as refused:
+        finalize(target, own)
+    # Its commit_ts is that of a change of the source, which must not be left out with it.
+    assert "change or remove this `ddl-injection`" in refused.value.hint
+    assert "ignore-txn-commit-ts" not in refused.value.hint
+    for wrong in ("DELETE FROM t", "DROP TABLE a; DROP TABLE b"):
+        with pytest.raises(ConfigError, match="the injection is not one DDL statement"):
+            rules(**injected((1, wrong)))
+
+
+def test_an_injection_that_was_moved_is_another_window(target: Target) -> None:
+    # U-15, DESIGN 3.7: the same statement elsewhere, with rows of other segments behind it
+    story = Story()
+    sql = "CREATE INDEX own ON t (v)"
+    first, last = (pick(commit_ts for commit_ts, *_ in story.log.rows) for pick in (min, max))
+    here, there = (story.converter(**injected((ts, sql))) for ts in (first, last - 1))
+    sealed = here.convert(0, LAST, target, "safe").manifest
+    moved = [ddl.since for ddl in _cuts(story, there.rules)]
+    require_pinned_cuts(sealed, [ddl.since for ddl in _cuts(story, here.rules)])
+    with pytest.raises(CheckpointConflict, match=rf"other segments.*sealed=5 now=5.*at={first}, {last - 1}"):
+        require_pinned_cuts(ApplyManifest.from_json(sealed.to_json()), moved)
+    # One that was sealed without the places, and opened, is finished as before.
+    older = replace(sealed, cuts=())
+    assert "cuts" not in older.to_json()
+    require_pinned_cuts(ApplyManifest.from_json(older.to_json()), moved)
+    with pytest.raises(CheckpointConflict, match="other segments"):
+        require_pinned_cuts(older, moved[:-1])
+
+
+def _cuts(story: Story, own: Rules) -> list[LandedDdl]:
+    planned = plan_ddls(SchemaState(), story.log.ddls, story.log.jobs, own)
+    return [landed(ddl) for ddl in with_injections(planned, own.injections, 0, LAST, 0)]
+
+
+def test_an_error_of_the_operators_own_statement_is_never_passed_over(mariadb: MariaDb, target: Target) -> None:
+    story = Story()
+    found = story.converter(**replaced(story.ddl_ts, "ALTER TABLE t ADD COLUMN v INT")).convert(0, LAST, target, "safe")
+    with pytest.raises(
+        TargetRefused, match=r"the replacement of a DDL failed: .*Duplicate column.*its statement was not"
+    ):
+        finalize(target, found)
+    assert rows(mariadb, "SELECT COUNT(*) FROM d.t") == [(2,)]
+
+
+def test_a_window_that_stands_at_a_refused_ddl_is_released_and_goes_on_with_the_replacement(
+    mariadb: MariaDb, target: Target, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # S4-46, U-15, DESIGN 3.7, 3.11: pinned until an operator gives the window up, where nothing of the DDL is there
+    story = Story(tail=" SPARSELY")
+    config = written(tmp_path, target)
+    first = story.converter().convert(0, LAST, target, "safe")
+    with pytest.raises(TargetRefused, match=f"a DDL failed.*ddl_commit_ts={story.ddl_ts}.*SPARSELY"):
+        finalize(target, first)
+    stands = shown(capsys, "show", "--replication", config)
+    assert (stands["commit_ts"], stands["state"]) == (str(story.ddl_ts), "intent")
+    assert "SPARSELY" in stands["pinned"]
+    assert stands["what"].startswith("not known")
+    second = story.converter(**replaced(story.ddl_ts, "ALTER TABLE t ADD COLUMN w INT(11) NULL COMMENT 'own'"))
+    cuts = [landed(d) for d in plan_ddls(SchemaState(), story.log.ddls, story.log.jobs, second.rules)]
+    anew = second.convert(0, LAST, target, "safe")
+    with pytest.raises(CheckpointConflict, match="another statement for a DDL.*commit_ts=" + str(story.ddl_ts)):
+        require_pinned_texts(cuts, ddls(anew), ddls(first))
+    require_pinned_texts(cuts, ddls(anew), ddls(anew))
+    with pytest.raises(CheckpointConflict, match="does not stand before that DDL"):
+        binlake_ddl("release", "--replication", config, "--commit-ts", "77")
+    execute(mariadb, "ALTER TABLE d.t ADD COLUMN half INT")
+    with pytest.raises(CheckpointConflict, match="not as it was before the DDL"):
+        binlake_ddl("release", "--replication", config, "--commit-ts", str(story.ddl_ts))
+    execute(mariadb, "ALTER TABLE d.t DROP COLUMN half")
+    release = ("release", "--replication", config, "--commit-ts", str(story.ddl_ts))
+    said = shown(capsys, *release)
+    assert said["next_window_from"] == str(story.ddl_ts - 1)
+    with pytest.raises(CheckpointConflict, match="no window is open"):
+        binlake_ddl(*release)
+    (event,) = WindowLog(LakePaths(str(tmp_path / "lake" / NAME))).events(stage="release")
+    assert (event["state"], json.loads(event["detail"])["ddl_commit_ts"]) == ("released", str(story.ddl_ts))
+    position = position_of(target, NAME, CLUSTER)
+    assert (position.window, position.commit_ts, position.forms) == (None, story.ddl_ts - 1, "safe")
+    result = finalize(target, second.convert(story.ddl_ts - 1, LAST, target, position.forms))
+    assert (result.replaced, rows(mariadb, "SELECT COUNT(*) FROM d.t")) == (1, [(3,)])
+    assert binlake_ddl("show", "--replication", config) == 3
+
+
+def test_what_stands_at_one_commit_ts_is_told_apart_and_what_ran_is_not_to_run_again(
+    target: Target, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # U-15, DESIGN 3.11: the injection ran, the DDL of the same commit_ts was refused
+    story, own = Story(tail=" SPARSELY"), "CREATE INDEX own ON t (v)"
+    config = written(tmp_path, target)
+    with open(config, "a") as file:
+        file.write(f'[[ddl-injection]]\ncommit-ts = "{story.ddl_ts}"\nsql = "{own}"\ndb = "d"\n')
+    found = story.converter(**injected((story.ddl_ts, own))).convert(0, LAST, target, "safe")
+    with pytest.raises(TargetRefused, match="SPARSELY"):
+        finalize(target, found)
+    lines = [(b.segment, int(b.phase), b.kind) for b in found.written if b.phase == Phase.DDL]
+    segments, phases, kinds = (list(column) for column in zip(*lines, strict=True))
+    table = {"window": [f"0-{LAST}"] * len(lines), "segment": segments, "phase": phases, "kind": kinds}
+    write_deltalake(LakePaths(str(tmp_path / "lake" / NAME)).table("statement"), pa.table(table))
+    assert shown(capsys, "show", "--replication", config)["what"] == "a DDL of the source"
+    said = shown(capsys, "release", "--replication", config, "--commit-ts", str(story.ddl_ts))
+    assert f"out of the configuration, or it runs again: {own}" in said["next"]
+
+
+def test_changes_are_reduced_inside_a_segment_and_never_over_a_ddl() -> None:
+    # S4-11: a row before ADD COLUMN and the same row behind it are two net changes
+    story = Story(again=True)
+    found = story.converter().convert(0, LAST, Target(db_type="mariadb"), "safe")  # type: ignore[call-arg]
+    writes = [(b.segment, b.rows) for b in found.written if b.phase == Phase.WRITE]
+    assert writes == [(2, 2), (3, 2)]
+
+
+def test_a_replacement_is_one_ddl_for_a_ddl_that_would_run() -> None:
+    story = Story()
+    for sql, said in [("DELETE FROM t", "not one DDL"), ("DROP TABLE a; DROP TABLE b", "not one DDL"),
+                      ("/* nothing */", "not one DDL"), ("ALTER TABLE t ADD 'x", "cannot be read")]:  # fmt: skip
+        with pytest.raises(ConfigError, match=said):
+            rules(**replaced(1, sql))
+    with pytest.raises(ConfigError, match="two replacements"):
+        rules(**{"ddl-replacement": 2 * replaced(1, "DROP TABLE t")["ddl-replacement"]})
+    with pytest.raises(ConfigError, match="and replaced by ddl-replacement"):
+        rules(**replaced(1, "DROP TABLE t"), filter={"ignore-txn-commit-ts": ["1"]})
+    nowhere = rules(**replaced(story.ddl_ts + 1, "DROP TABLE t"))
+    planned = plan_ddls(SchemaState(), story.log.ddls, story.log.jobs, nowhere)
+    with pytest.raises(ConfigError, match=r"at which no DDL would run.*there is no DDL"):
+        require_met(planned, nowhere.replacements, 0, LAST)
+    require_met(planned, nowhere.replacements, 0, story.ddl_ts)
+
+
+def test_a_ddl_that_is_left_out_changes_nothing_but_waits_for_the_operators_hand(
+    mariadb: MariaDb, target: Target
+) -> None:  # S4-46 U-15
+    story = Story()
+    converter = story.converter(filter={"ignore-txn-commit-ts": [str(story.ddl_ts)]})
+    converter.ignored = (story.ddl_ts,)
+    found = converter.convert(0, LAST, target, "safe")
+    with pytest.raises(Drift, match="column w is missing"):
+        finalize(target, found)
+    assert rows(mariadb, "SELECT COUNT(*) FROM d.t") == [(2,)]
+    execute(mariadb, "ALTER TABLE d.t ADD COLUMN w INT(11)")
+    finalize(target, found)
+    assert rows(mariadb, "SELECT id, w FROM d.t ORDER BY id") == [(1, None), (2, None), (3, 7)]
+
+
+def test_without_sync_ddl_rows_follow_the_definitions_that_the_other_side_brings(
+    mariadb: MariaDb, target: Target
+) -> None:  # tidb-binlog 5.11, R-47
+    story = Story()
+    converter = story.converter(loopback={"sync-ddl": False})
+    found = converter.convert(0, LAST, target, "safe")
+    assert ddls(found) == []
+    execute(mariadb, "CREATE DATABASE d", "CREATE TABLE d.t (id INT(11) PRIMARY KEY, v VARCHAR(64))")
+    with pytest.raises(Drift, match="column w is missing"):
+        finalize(target, found)
+    assert rows(mariadb, "SELECT * FROM d.t ORDER BY id") == [(1, "a"), (2, "b")]
+    execute(mariadb, "ALTER TABLE d.t ADD COLUMN w INT(11)")
+    assert finalize(target, found).ddls == 0
+    assert rows(mariadb, "SELECT * FROM d.t ORDER BY id") == [(1, "a", None), (2, "b", None), (3, "c", 7)]
+
+
+def ddls(found: Statements) -> list[Any]:
+    return [batch for batch in found.written if batch.phase == Phase.DDL]
+
+
+def written(folder: Path, target: Target) -> str:
+    config = folder / "model.toml"
+    config.write_text(
+        f'name = "{NAME}"\n[lake]\npath = "{folder / "lake"}"\n[source]\ncluster-id = "{CLUSTER}"\n[target]\n'
+        f'db-type = "mariadb"\nhost = "{target.host}"\nport = {target.port}\nuser = "{target.user}"\n'
+    )
+    return str(config)
+
+
+def binlake_ddl(*arguments: str) -> int:
+    parser, command = argparse.ArgumentParser(), DdlCommand()
+    command.add_arguments(parser)
+    return command.run(parser.parse_args(arguments))
+
+
+def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, str]:
+    """What the command printed, behind what it logged."""
+    capsys.readouterr()
+    assert binlake_ddl(*arguments, "--output", "json") == 0
+    found: dict[str, str] = json.loads("{" + capsys.readouterr().out.partition("{")[2])
+    return found

@@ -1,0 +1,291 @@
+"""A real Airflow over three replications, for tests that ask it through its public API; nothing in it finds Spark."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+from support.dag_runs import HI, LO, answer
+from support.live import LiveSource
+from support.mariadb import MariaDb, execute, rows
+from support.scripted_spark import script, scripted_spark
+from support.tinylake import TinyLake, fill, set_checkpoint, target_config
+from support.windows import Crash, Window, apply, at, target_of
+from support.workload import Workload, counter, integer, text
+
+from binlake.config import load_replication
+from binlake.lake.paths import LakePaths
+from binlake.relay import RelayLog
+from deploy.local.airflow import Airflow
+from deploy.local.airflow_client import AirflowClient
+from deploy.local.ports import HOST, free_port
+
+PASSWORD, TOKEN = "s3cret-of-the-target", "s3cret-of-the-notifier"
+DAGS = ("orders", "orders.maintain", "shop", "demo", "demo.audit", "demo.backfill", "demo.verify", "stock")
+_PATIENCE_S = 120.0
+DAY = timedelta(days=1)
+FIRST_DAY = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0) - 4 * DAY
+"""Of the two whose changes `demo` holds; Airflow makes runs of days that have passed."""
+
+
+@dataclass(frozen=True)
+class World:
+    """A running Airflow over four replications whose tasks find no Spark.
+
+    `orders` has a live source and an empty lake; `demo` has no source any more, a lake, and a target that equals it;
+    `shop` has neither source nor lake: an apply broke off, and relay files are left; the windows of `stock` are told by
+    a script. `heard`: the metrics that Airflow sent by StatsD.
+    """
+
+    airflow: Airflow
+    client: AirflowClient
+    source: LiveSource
+    lake: TinyLake
+    server: MariaDb
+    folder: Path
+    heard: list[str]
+    stock_run: str
+
+    def until(self, what: str, found: Callable[[], Any]) -> Any:
+        """The first true answer of `found`; fails after two minutes."""
+        end = time.monotonic() + _PATIENCE_S
+        while time.monotonic() < end:
+            # An API server that loads its parts answers later.
+            with contextlib.suppress(httpx.TimeoutException):
+                if answer := found():
+                    return answer
+            time.sleep(0.3)
+        raise AssertionError(f"not within {_PATIENCE_S:.0f} s: {what}")
+
+    def until_task(self, dag_id: str, run_id: str, task_id: str, state: str) -> dict[str, Any]:
+        """Return the task when it is in `state`."""
+
+        def reached() -> dict[str, Any] | None:
+            task = self.client.task(dag_id, run_id, task_id)
+            return task if task["state"] == state else None
+
+        return dict(self.until(f"{dag_id} {task_id} {state}", reached))
+
+    def until_ended(self, dag_id: str, run_id: str) -> dict[str, Any]:
+        """Return the run when it has ended."""
+
+        def ended() -> dict[str, Any] | None:
+            run = self.client.run(dag_id, run_id)
+            return run if run["state"] in ("success", "failed") else None
+
+        return dict(self.until(f"{dag_id} ends", ended))
+
+    @contextlib.contextmanager
+    def scheduler_held(self) -> Iterator[None]:
+        """The scheduler does nothing meanwhile."""
+        pid = next(part.pid for part in self.airflow.parts if part.name == "airflow-scheduler")
+        assert pid is not None
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(pid, signal.SIGCONT)
+
+    def written(self) -> list[str]:
+        """What Airflow's tasks said to the target since the last look, but for what only looks."""
+        said = rows(self.server, "SELECT argument FROM mysql.general_log WHERE user_host LIKE 'binlake[%%'"
+                                 " AND command_type = 'Query'")  # fmt: skip
+        execute(self.server, "TRUNCATE mysql.general_log")
+        assert said
+        words = ((text.split()[0].upper(), text) for (argument,) in said if (text := _text(argument)))
+        return [text for word, text in words if word not in ("SELECT", "SET", "SHOW", "START", "COMMIT", "ROLLBACK")]
+
+    def told(self) -> list[dict[str, Any]]:
+        """What the notifier of failures heard."""
+        path = self.folder / "told"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    @property
+    def paths(self) -> LakePaths:
+        """The lake of `orders`."""
+        return LakePaths.of(load_replication(self.folder / "replications" / "orders.toml", secrets=False))
+
+
+@contextlib.contextmanager
+def airflow_world(folder: Path, mariadb: MariaDb) -> Iterator[World]:
+    """All of it, and nothing of it afterwards."""
+    mariadb.wipe()
+    execute(mariadb, f"CREATE OR REPLACE USER binlake IDENTIFIED BY '{PASSWORD}'", "GRANT ALL ON *.* TO binlake")
+    execute(mariadb, "SET GLOBAL log_output = 'TABLE'", "TRUNCATE mysql.general_log", "SET GLOBAL general_log = 1")
+    spark = scripted_spark(folder / "spark")
+    lineage = {"type": "file", "log_file_path": str(folder / "home" / "lineage.jsonl"), "append": True}
+    env = {
+        "BINLAKE_REPLICATIONS": str(folder / "replications"),
+        "BINLAKE_TEST_TARGET_PASSWORD": PASSWORD,
+        "BINLAKE_TEST_TOKEN": TOKEN,
+        "BINLAKE_TEST_TOLD": str(folder / "told"),
+        # The notifier is one of the tests' own.
+        "PYTHONPATH": str(Path(__file__).resolve().parents[1]),
+        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": "admin:admin,guest:viewer",
+        "AIRFLOW__CORE__PARALLELISM": "2",
+        # The files do not change, and nobody counts the tenths of a second.
+        "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "300",
+        "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "300",
+        "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.5",
+        "AIRFLOW_CONN_SCRIPTED": json.dumps({"conn_type": "spark", "host": "local[1]"}),
+        **spark,
+        # Before this environment's own spark-submit.
+        "PATH": os.pathsep.join([spark["PATH"], str(Path(sys.executable).parent)]),
+        "AIRFLOW__OPENLINEAGE__TRANSPORT": json.dumps(lineage),
+        "AIRFLOW__OPENLINEAGE__EXECUTION_TIMEOUT": "60",
+    }
+    try:
+        with LiveSource(folder / "source", pumps=1) as source, _statsd() as (settings, heard):
+            env.update(settings)
+            lake = _past(folder / "past", mariadb)
+            own = f"""pd-urls = "{source.driver.url}"
+status-url = "{source.status_url}"
+timeout-s = 2"""
+            _write(folder, "orders", own, folder / "lake", mariadb, "")
+            gone = f'pd-urls = "http://127.0.0.1:{free_port()}"\ntimeout-s = 1'
+            _write(folder, "demo", f'{gone}\ncluster-id = "7"', folder / "past" / "lake", mariadb, "every 10s")
+            _write(folder, "shop", gone, folder / "nowhere", mariadb, "", relay=f'[relay]\nlog-dir = "{folder}"')
+            _write(folder, "stock", gone, folder / "stock" / "lake", mariadb, "", 'layout = "fused"', "scripted")
+            _break_off(folder, mariadb)
+            with Airflow(folder / "home", env) as airflow:
+                client = AirflowClient(airflow.url, airflow.user, airflow.password)
+                for dag_id in DAGS:
+                    client.wait_for_dag(dag_id, _PATIENCE_S)
+                    client.set_paused(dag_id, dag_id == "demo")
+                # It goes on beside what the first tests wait for.
+                script(folder / "spark", _told_window())
+                yield World(airflow, client, source, lake, mariadb, folder, heard, client.trigger("stock"))
+                client.close()
+    finally:
+        execute(mariadb, "SET GLOBAL general_log = 0", "TRUNCATE mysql.general_log")
+        execute(mariadb, "DROP USER IF EXISTS binlake")
+
+
+def _text(argument: str | bytes) -> str:
+    return argument.decode() if isinstance(argument, bytes) else argument
+
+
+def _break_off(folder: Path, server: MariaDb) -> None:
+    """The window of `shop` is on the target by half: consistent = false, and nobody there to go on."""
+    execute(server, "CREATE DATABASE app", "CREATE TABLE app.t (id BIGINT PRIMARY KEY, v VARCHAR(20))")
+    own = load_replication(folder / "replications" / "shop.toml", secrets=False)
+    target = target_of(server, mode="parallel", worker_count=1)
+
+    def crash() -> None:
+        raise Crash
+
+    with contextlib.suppress(Crash):
+        apply(target, Window(0, 300).put((1, "a")).put((2, "b")), at("batch", 2, crash), RelayLog.of(own))
+    assert checkpoint(server).startswith('{"consistent":false,"commitTS":0,')
+    assert rows(server, "SELECT id FROM app.t") == [(1,)]
+
+
+def checkpoint(server: MariaDb) -> str:
+    """Of the cluster of `orders` and `shop`."""
+    [(found,)] = rows(server, "SELECT checkPoint FROM tidb_binlog.checkpoint WHERE clusterID <> 7")
+    return str(found)
+
+
+def turn_checkpoint(server: MariaDb, told: str) -> None:
+    """Write it by hand."""
+    execute(server, f"UPDATE tidb_binlog.checkpoint SET checkPoint = '{told}' WHERE clusterID <> 7")
+
+
+def _past(root: Path, target: MariaDb) -> TinyLake:
+    """Ten rows of one table, two changes each; those of the first five on the first day, the others on the second."""
+    ticks = [counter(int((FIRST_DAY + n * DAY).timestamp() * 1000) + 1) for n in range(3)]
+    workload = Workload(clock=lambda: ticks[0]())
+    lake = TinyLake(root, workload, {"target": target_config(target)})
+    workload.create_database("shop")
+    workload.create_table("shop", "item", [integer("id"), text("name")], ["id"])
+    for n in range(10):
+        if n == 5:
+            del ticks[0]
+        workload.begin().insert("shop", "item", id=n, name="new").commit()
+        workload.begin().update("shop", "item", workload.rows["shop", "item"][n], name=f"item {n}").commit()
+    del ticks[0]
+    hi = lake.land()
+    fill(target, workload)
+    set_checkpoint(target, hi)
+    return lake
+
+
+def _told_window() -> dict[str, list[dict[str, Any]]]:
+    """A window that changed two tables."""
+    stages = ("plan", "land", "merge", "compact", "convert", "finalize")
+    told = [one for name in stages for one in answer(name, LO, HI, "ready" if name == "plan" else "done")["results"]]
+    told[stages.index("compact")]["detail"] = {"changed": [["shop", "item"], ["shop", "line"]]}
+    return {"window": [{"ok": True, "results": told}]}
+
+
+@contextlib.contextmanager
+def _statsd() -> Iterator[tuple[dict[str, str], list[str]]]:
+    """A StatsD server of a few lines: the settings that lead Airflow to it, and what it hears."""
+    heard: list[str] = []
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
+        server.bind((HOST, 0))
+
+        def listen() -> None:
+            while told := server.recv(65536):
+                heard.extend(told.decode().splitlines())
+
+        listener = threading.Thread(target=listen)
+        listener.start()
+        try:
+            port = str(server.getsockname()[1])
+            names = {"STATSD_ON": "True", "STATSD_HOST": HOST, "STATSD_PORT": port}
+            yield {f"AIRFLOW__METRICS__{name}": value for name, value in names.items()}, heard
+        finally:
+            server.sendto(b"", server.getsockname())
+            listener.join(10)
+
+
+def _write(
+    folder: Path, name: str, source: str, lake: Path, target: MariaDb, schedule: str, layout: str = "",
+    conn_id: str = "nowhere", relay: str = "",
+) -> None:  # fmt: skip
+    place = folder / "replications"
+    place.mkdir(exist_ok=True)
+    (place / f"{name}.toml").write_text(
+        f"""name = "{name}"
+[source]
+{source}
+[lake]
+path = "{lake}"
+[target]
+db-type = "mariadb"
+host = "{target.host}"
+port = {target.port}
+user = "binlake"
+password = "env:BINLAKE_TEST_TARGET_PASSWORD"
+[window]
+# The past of `demo` is days old.
+blocked-alert-s = 1000000000
+{relay}
+[airflow]
+schedule = "{schedule}"
+spark-conn-id = "{conn_id}"
+{layout}
+retries = 0
+wait-s = 600
+deadline-s = 5
+[airflow.maintain]
+schedule = ""
+[airflow.on-failure]
+notifier = "support.notified.by_call"
+kwargs = {{channel = "night", token = "env:BINLAKE_TEST_TOKEN"}}
+""",
+        encoding="utf-8",
+    )

@@ -1,0 +1,64 @@
+"""The shipped alert rules: which series they ask for, and which series statsd_exporter makes of a StatsD name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+FOLDER = Path(__file__).resolve().parents[2] / "deploy" / "prometheus"
+_SELECTOR = re.compile(r"\b([a-zA-Z_:][\w:]*)\b(?!\s*\()(?:\{([^}]*)\})?")
+_GROUPING = re.compile(r"\b(?:by|on|without|ignoring)\s*\([^)]*\)")
+_WORDS = {"and", "or", "unless", "offset"}
+
+Series = tuple[str, frozenset[str]]
+"""A metric's name and label matchers, as `label="value"`."""
+
+
+def rules(group: str) -> dict[str, str]:
+    """The expression of each alert of `group`."""
+    found = next(one for one in _read("binlake.rules.yml")["groups"] if one["name"] == group)
+    return {rule["alert"]: rule["expr"] for rule in found["rules"]}
+
+
+def unanswered(group: str, shown: Iterable[Series]) -> dict[str, list[Series]]:
+    """The series that each alert of `group` selects and that are not among `shown`; only alerts that miss some."""
+    known = list(shown)
+    asked = {alert: _selected(expression) for alert, expression in rules(group).items()}
+    assert asked
+    assert all(asked.values())
+    missed = {alert: [one for one in series if not _is_among(one, known)] for alert, series in asked.items()}
+    return {alert: series for alert, series in missed.items() if series}
+
+
+def exported(statsd_name: str) -> Series:
+    """The name and labels under which the shipped mapping exports `statsd_name`."""
+    for mapping in _read("statsd-mapping.yml")["mappings"]:
+        pattern = re.escape(mapping["match"]).replace(r"\*", r"([^.]+)")
+        if match := re.fullmatch(pattern, statsd_name):
+            name, *values = (
+                re.sub(r"\$(\d)", lambda part: match[int(part[1])], text)
+                for text in (mapping["name"], *mapping["labels"].values())
+            )
+            return name, frozenset(f'{key}="{value}"' for key, value in zip(mapping["labels"], values, strict=True))
+    raise AssertionError(f"nothing maps {statsd_name}")
+
+
+def _is_among(wanted: Series, shown: Iterable[Series]) -> bool:
+    return any(wanted[0] == name and wanted[1] <= labels for name, labels in shown)
+
+
+def _selected(expression: str) -> set[Series]:
+    # What is in brackets behind a metric is a time, what is in quotes a value.
+    text = re.sub(r"\[\w+\]", "", _GROUPING.sub("", expression))
+    outside = [(name, labels or "") for name, labels in _SELECTOR.findall(text) if name not in _WORDS]
+    return {(name, frozenset(part.strip() for part in labels.split(",") if part)) for name, labels in outside}
+
+
+@cache
+def _read(name: str) -> dict[str, Any]:
+    return dict(yaml.safe_load((FOLDER / name).read_text(encoding="utf-8")))

@@ -1,0 +1,72 @@
+"""Runs of the DAGs with scripted jobs: what the jobs answer, and what became of the run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+LO, HI, LOWERED, BEHIND = "470583292723200001", "470583292723200999", "470583292723200900", "470583292723100001"
+
+
+def answer(stage: str, lo: str, hi: str, state: str = "done", **more: Any) -> dict[str, Any]:
+    result = {"stage": stage, "state": state, "lo": lo, "hi": hi, "rows": 3, "seconds": 0.5, "blocked_by": "",
+              "detail": {}, **more}  # fmt: skip
+    return {"ok": True, "results": [result]}
+
+
+def failure(kind: str, name: str, message: str = "no") -> dict[str, Any]:
+    return {"ok": False, "error": {"kind": kind, "class": name, "message": message}}
+
+
+def good_window() -> dict[str, list[dict[str, Any]]]:
+    """Land lowers hi, compact takes what an earlier window left: every stage must work on the right ones."""
+    sink = {name: [answer(name, BEHIND, LOWERED)] for name in ("compact", "convert", "finalize")}
+    lake = {name: [answer(name, LO, LOWERED)] for name in ("land", "merge", "mirror")}
+    return {"plan": [answer("plan", LO, HI, "ready")], **lake, **sink}
+
+
+BLOCKED = answer("plan", LO, LO, "blocked", blocked_by="pump-2", detail={"reason": f"pump-2 since {LO}"})
+
+
+class Run:
+    """A finished run of a DAG, and the calls of its scripted jobs."""
+
+    def __init__(self, dag_run: Any, calls: list[dict[str, Any]]) -> None:
+        self.state = str(dag_run.state)
+        self.run_id = dag_run.run_id
+        self.tasks = {ti.task_id: ti for ti in dag_run.get_task_instances()}
+        self.states = {name: str(ti.state) for name, ti in self.tasks.items()}
+        self.calls = calls
+
+    def bounds(self) -> dict[str, tuple[str | None, str | None]]:
+        return {call["stage"]: (call["options"].get("--lo"), call["options"].get("--hi")) for call in self.calls}
+
+    def tries(self, stage: str) -> int:
+        return sum(call["stage"] == stage for call in self.calls)
+
+    def xcom(self, task_id: str, key: str = "return_value") -> Any:
+        from airflow.models.xcom import XComModel
+        from airflow.utils.session import create_session
+
+        with create_session() as session:
+            row = session.scalars(
+                XComModel.get_many(run_id=self.run_id, task_ids=task_id, key=key, dag_ids=self.tasks[task_id].dag_id)
+            ).first()
+        return None if row is None else row.value
+
+    @property
+    def note(self) -> str | None:
+        """The run's note: a test run ends before its session commits what the listener wrote, so it is called again."""
+        from airflow.models.dagrun import DagRun
+        from airflow.utils.session import create_session
+        from sqlalchemy import select
+
+        from binlake_airflow import notes
+
+        with create_session() as session:
+            found = session.scalars(select(DagRun).where(DagRun.run_id == self.run_id)).one()
+            notes.write(found)
+            return None if found.note is None else str(found.note)
+
+
+Runner = Callable[..., Run]

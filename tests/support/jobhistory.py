@@ -1,0 +1,40 @@
+"""DDL histories as a status port tells them: put in their order, or long ones that only their reader could hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from binlake.schema import Action, DdlJob
+from pump_service.workload.definitions import Col, column_json, database_json, job_json, table_json
+
+TABLES = 500
+
+
+def in_version_order(jobs: Iterable[DdlJob]) -> list[DdlJob]:
+    """Jobs by schema version: the only right order (job ids and start times are not; tidb-binlog 5.4)."""
+    return sorted(jobs, key=lambda job: (job.schema_version, job.id))
+
+
+def endless_jobs(count: int) -> Iterator[dict[str, Any]]:
+    """`count` jobs, newest first: one database, tables that are created, widened, truncated and dropped in turns.
+
+    Job n has schema version n and finishes at 10 n, but for pairs that finish the other way round.
+    """
+    cols = [column_json(Col(f"c{i}"), i + 1, i) for i in range(2)]
+    for version in range(count, 0, -1):
+        yield _job(version, cols)
+
+
+def _job(version: int, cols: list[dict[str, Any]]) -> dict[str, Any]:
+    finished = 10 * version - (version % 7 == 0) * 3
+    place = {"version": version, "start_ts": finished - 5, "finished_ts": finished}
+    if version == 1:
+        return job_json(1, Action.CREATE_SCHEMA, "CREATE DATABASE `d`", schema=(2, "d"), table=(0, ""),
+                        db_info=database_json(2, "d"), **place)  # type: ignore[arg-type]  # fmt: skip
+    turn, number = divmod(version, TABLES)
+    name, table_id = f"t{number}", 1000 + number
+    action = (Action.CREATE_TABLE, Action.ADD_COLUMN, Action.MODIFY_COLUMN, Action.DROP_TABLE)[turn % 4]
+    info = table_json(table_id, name, cols if turn % 4 else cols[:1], [], pk_is_handle=False)
+    return job_json(version, action, f"statement {version} of `{name}`", schema=(2, "d"), table=(table_id, name),
+                    table_info=info, **place)  # type: ignore[arg-type]  # fmt: skip

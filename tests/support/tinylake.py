@@ -1,0 +1,214 @@
+"""A lake of a few windows made without Spark, and a target written by plain SQL from the model: for what reads both.
+
+Rows are decoded, DDL planned and mirrors kept by the core's own functions; the target's rows come from the workload's
+model, so nothing that is under test wrote them.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from deltalake import write_deltalake
+from support.mariadb import MariaDb, execute
+from support.windows import target_of
+from support.workload import Row, Workload
+
+from binlake.codec import MutationBatch
+from binlake.config import Replication
+from binlake.ddl.replacement import Injection
+from binlake.downstream.session import Session
+from binlake.downstream.tables import create_tables
+from binlake.filter import Rules
+from binlake.lake.paths import LakePaths
+from binlake.lake.schemas import SchemaHistory
+from binlake.lake.tables import DDL
+from binlake.lake.windowlog import WindowEvent, WindowLog
+from binlake.mirror import MirrorVersions, apply_component, mirror_plan
+from binlake.rowchange import RowEvent, net_changes
+from binlake.schema import DdlJob, SchemaState, TableDef
+from binlake.schema import mysqltypes as t
+from binlake.window.ddls import DdlBinlog, PlannedDdl, plan_ddls, window_schemas
+from binlake.window.definitions import LandedDdl, WindowDefinitions, filled_key
+from binlake.window.injected import with_injections
+from binlake.window.manifest import WindowManifest
+from binlake.window.targets import Naming, TargetTables
+from binlake.wire import binlog_pb2 as pb
+
+CLUSTER_ID = 7
+Name = tuple[str, str]
+
+
+class TinyLake:
+    """Windows of `workload` in a lake below `root`, landed, merged and mirrored; `config` as in a replication file."""
+
+    def __init__(self, root: Path, workload: Workload, config: Mapping[str, Any]) -> None:
+        self._root, self._config = root, dict(config)
+        raw = {"name": "demo", "lake": {"path": str(root / "lake")}, **config}
+        self.replication = Replication.model_validate(raw)
+        self.workload = workload
+        self.paths = LakePaths.of(self.replication)
+        self.hi = 0
+        self._history, self._log = SchemaHistory(self.paths), WindowLog(self.paths)
+        self._rules = Rules.of(self.replication)
+
+    def copy(self, root: Path, workload: Workload, config: Mapping[str, Any]) -> TinyLake:
+        """The same lake below `root`, with more `config`; `workload` goes on from here."""
+        shutil.copytree(self._root / "lake", root / "lake")
+        made = TinyLake(root, workload, {**self._config, **config})
+        made.hi = self.hi
+        return made
+
+    def land(self, *, mirrored: bool = True) -> int:
+        """All that was logged since the last window; its end."""
+        lo, self.hi = self.hi, self.workload.clock()
+        if not self._history.exists():
+            self._history.begin(lo, SchemaState().fold(self._logged(0, lo)[2]))
+        base = self._history.state_at(lo)
+        rows, binlogs, jobs = self._logged(lo, self.hi)
+        self._history.append(self.hi, jobs)
+        planned = plan_ddls(base, binlogs, jobs, self._rules)
+        schemas = window_schemas(base, binlogs, jobs, {})
+        ddls = [_landed(ddl) for ddl in planned]
+        mutations = self._mutations(rows, schemas)
+        self._write(mutations, planned, lo)
+        if mirrored:
+            self._mirror(lo, self.hi, WindowDefinitions(TargetTables(base, Naming(self._rules)), ddls), ddls, mutations)
+        return self.hi
+
+    def inject(self, lo: int, injection: Injection) -> None:
+        """Into the window that starts at `lo` and was landed last: a statement of the target's own."""
+        rows = [_ddl_row(f"{lo}-{self.hi}", ddl) for ddl in with_injections([], [injection], lo, self.hi, 0)]
+        write_deltalake(self.paths.table("ddl"), pa.Table.from_pylist(rows, DDL.arrow_schema()), mode="append")
+
+    def _logged(self, lo: int, hi: int) -> tuple[list[Any], list[DdlBinlog], list[tuple[int, DdlJob]]]:
+        prewrites = {b.start_ts: b for b in self.workload.logged if b.tp == pb.Prewrite}
+        commits = {b.commit_ts: prewrites[b.start_ts] for b in self.workload.logged if b.tp == pb.Commit}
+        inside = sorted((ts, prewrite) for ts, prewrite in commits.items() if lo < ts <= hi) if commits else []
+        ddls = [DdlBinlog(ts, p.start_ts, p.ddl_job_id, 5, p.ddl_query.decode()) for ts, p in inside if p.ddl_job_id]
+        places = {ddl.job_id: ddl.commit_ts for ddl in ddls}
+        jobs = [(places[job["id"]], DdlJob.from_dict(job)) for job in self.workload.jobs if job["id"] in places]
+        rows = [(ts, p.start_ts, p.SerializeToString()) for ts, p in inside if not p.ddl_job_id]
+        return rows, ddls, jobs
+
+    def _mutations(self, rows: Sequence[Any], schemas: Any) -> pa.Table:
+        batch = MutationBatch(self._rules.route, self._rules.kinds)
+        for commit_ts, start_ts, payload in rows:
+            batch.add(payload, commit_ts, start_ts, schemas.place(commit_ts))
+        return pa.Table.from_batches([batch.take()])
+
+    def _write(self, mutations: pa.Table, planned: Sequence[PlannedDdl], lo: int) -> None:
+        write_deltalake(self.paths.table("mutation"), mutations, mode="append", partition_by=["commit_date"])
+        rows = [_ddl_row(f"{lo}-{self.hi}", ddl) for ddl in planned]
+        write_deltalake(self.paths.table("ddl"), pa.Table.from_pylist(rows, DDL.arrow_schema()), mode="append")
+        manifest = WindowManifest("demo", CLUSTER_ID, lo, self.hi, "", (), 0, 0, 0, 0, 0, "-")
+        self._log.record(WindowEvent("land", lo, self.hi, "done", manifest=manifest.to_json()))
+        detail = {"ddl": len(planned), "ddl_skipped": 0}
+        self._log.record(WindowEvent("merge", lo, self.hi, "done", mutations.num_rows, detail=detail))
+
+    def _mirror(
+        self, lo: int, hi: int, definitions: WindowDefinitions, ddls: list[LandedDdl], mutations: pa.Table
+    ) -> None:
+        events: dict[Name, list[RowEvent]] = {}
+        for row in mutations.to_pylist(maps_as_pydicts="strict"):
+            event = RowEvent(*(row[name] for name in ("commit_ts", "start_ts", "seq", "op", "before", "after")))
+            events.setdefault((row["db"], row["table"]), []).append(event)
+        versions = MirrorVersions(self.paths)
+        plan = mirror_plan(lo, hi, definitions, ddls, list(events), versions.latest())
+        for component in plan.components:
+            found = []
+            for (db, name, segment), table in sorted(component.tables.items(), key=lambda item: item[0][2]):
+                since, until = component.segments.bounds(segment)
+                own = [event for event in events.get((db, name), []) if since <= event.commit_ts < until]
+                found += [(segment, table, net) for net in net_changes(own, table.identity(), filled_key(table))]
+            batches = pa.Table.from_pylist([_net_row(*one) for one in found], _NET).to_batches()
+            versions.record(apply_component(component, self.paths, 30, batches).versions)
+        self._log.record(WindowEvent("mirror", lo, hi, "done", sink="mirror"))
+
+
+_MAP = pa.map_(pa.string(), pa.string())
+_NET = pa.schema([
+    ("segment", pa.int32()), ("db", pa.string()), ("table", pa.string()), ("op", pa.string()),
+    ("before", _MAP), ("after", _MAP), ("copies", pa.int64()), ("last_commit_ts", pa.int64()),
+])  # fmt: skip
+
+
+def _net_row(segment: int, table: TableDef, net: Any) -> dict[str, Any]:
+    images = {side: None if image is None else list(image.items())
+              for side, image in (("before", net.before), ("after", net.after))}  # fmt: skip
+    place = {"segment": segment, "db": table.db, "table": table.name, "op": net.op}
+    return {**place, **images, "copies": net.copies, "last_commit_ts": net.last_commit_ts}
+
+
+def _landed(ddl: PlannedDdl) -> LandedDdl:
+    from deploy.local.direct import landed
+
+    return replace(landed(ddl), sql=ddl.sql)
+
+
+def _ddl_row(window: str, ddl: PlannedDdl) -> dict[str, Any]:
+    row = {name: getattr(ddl, name, None) for name in DDL.column_names()}
+    return {**row, "window": window, "before": ddl.before.to_json(), "after": ddl.after.to_json()}
+
+
+def fill(server: MariaDb, workload: Workload, tables: Sequence[Name] | None = None) -> None:
+    """Make the workload's databases and tables on `server` and put the model's rows there."""
+    names = list(workload.rows) if tables is None else list(tables)
+    for db in dict.fromkeys(db for db, _ in names):
+        execute(server, f"CREATE DATABASE IF NOT EXISTS `{db}` CHARACTER SET utf8mb4 COLLATE utf8mb4_bin")
+    for db, name in names:
+        job = next(job for job in workload.jobs if job["query"].startswith(f"CREATE TABLE `{name}`"))
+        execute(server, f"USE `{db}`", job["query"])
+        put(server, workload.table(db, name), workload.rows[db, name])
+
+
+def put(server: MariaDb, table: TableDef, rows: Sequence[Row]) -> None:
+    """INSERT rows of canonical texts."""
+    if not rows:
+        return
+    columns = table.row_columns
+    names = ", ".join(f"`{column.name.replace('`', '``')}`" for column in columns)
+    sql = f"INSERT INTO `{table.db}`.`{table.name.replace('`', '``')}` ({names}) VALUES "
+    values = [[bytes.fromhex(text) if column.is_binary and column.tp != t.BIT and text is not None
+               else int(text, 16) if column.tp == t.BIT and text is not None else text
+               for column in columns for text in [row[column.name]]] for row in rows]  # fmt: skip
+    marks = f"({', '.join(['%s'] * len(columns))})"
+    with server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("SET time_zone = '+00:00'")
+        for start in range(0, len(values), 500):
+            part = values[start : start + 500]
+            cursor.execute(sql.replace("%", "%%") + ", ".join([marks] * len(part)), [v for row in part for v in row])
+
+
+def set_checkpoint(server: MariaDb, ts: int, *, consistent: bool = True, task: str = "demo") -> None:
+    """The target's checkpoint row, and whose it is."""
+    session = Session(target_of(server))
+    create_tables(session, "tidb_binlog")
+    session.close()
+    told = f'{{"consistent":{str(consistent).lower()},"commitTS":{ts},"ts-map":{{}}}}'
+    execute(
+        server,
+        f"REPLACE INTO tidb_binlog.checkpoint VALUES ({CLUSTER_ID}, '{told}')",
+        f"REPLACE INTO tidb_binlog.binlake_owner (clusterID, task, config_hash) VALUES ({CLUSTER_ID}, '{task}', '')",
+    )
+
+
+def target_config(server: MariaDb, **more: Any) -> dict[str, Any]:
+    """The section `target` for `server`."""
+    return {"db-type": "mariadb", "host": server.host, "port": server.port, "user": server.user, **more}
+
+
+def replication_toml(replication: Replication) -> str:
+    """The replication as a file: what these tests set of it."""
+    target, sql = replication.target, replication.source.sql
+    assert target is not None
+    lines = [f'name = "{replication.name}"', "[lake]", f'path = "{replication.lake.path}"', "[target]"]
+    lines += [f'db-type = "{target.db_type}"', f'host = "{target.host}"', f"port = {target.port}",
+              f'user = "{target.user}"', f"txn-batch = {target.batch}"]  # fmt: skip
+    if sql is not None:
+        lines += ["[source.sql]", f'host = "{sql.host}"', f"port = {sql.port}", f'user = "{sql.user}"']
+    return "\n".join([*lines, ""])
