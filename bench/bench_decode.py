@@ -1,101 +1,153 @@
-"""Rows decoded per second on one core, narrow and wide, beside the floor that no decoder can pass in Python.
+"""`make bench-decode`: rows decoded a second of CPU, beside the plain reference and the floor, and through Spark.
 
-Run: `python bench/bench_decode.py [capture folder]` (default tests/captures/sysbench_like). The floor splits the same
-payloads by protobuf and touches each row once, without looking into it.
+Floors of the same run: the protobuf split alone, which no decoder passes; and for Spark the same payloads cut into one
+row per change, its bytes uncopied into text, written into a Delta table. Ratios count, absolute figures belong to the
+machine. Each case runs in a process of its own, so that its peak memory is its own.
 """
 
 from __future__ import annotations
 
+import argparse
+import re
+import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from binlake.capture import Capture
-from binlake.codec import MutationBatch, MutationBuilder, commit_binlog, decode_transaction, prewrite_value
-from binlake.schema import DdlJob, SchemaState, TableDef
-from binlake.wire import binlog_pb2 as pb
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-Transactions = list[tuple[int, int, bytes]]
-BATCH_ROWS = 8192
+from bench.decode_load import SHAPES, OneTable, Transactions, table_of, transactions
+from binlake.codec import MutationBatch, walk
+from binlake.codec.transaction import DecodeStats, mutations_of, split
 
-
-def load(capture: Capture) -> tuple[SchemaState, Transactions]:
-    """The last schema of the capture, and its complete transactions of user tables."""
-    state = SchemaState().fold((0, DdlJob.parse(text)) for text in capture.job_texts())
-    prewrites: dict[int, bytes] = {}
-    out: Transactions = []
-    for payload in capture.binlogs():
-        message = pb.Binlog.FromString(payload)
-        if message.tp == pb.Prewrite:
-            prewrites[message.start_ts] = message.prewrite_value
-        elif message.tp == pb.Commit and not message.ddl_job_id:
-            message.prewrite_value = prewrites[message.start_ts]
-            out.append((message.commit_ts, message.start_ts, message.SerializeToString()))
-    return state, out
-
-
-def large(state: SchemaState, transactions: Transactions, rows: int = 1000) -> Transactions:
-    """The inserts of the first table, `rows` a transaction: what a bulk load looks like."""
-    _, _, payload = transactions[0]
-    table_id = pb.PrewriteValue.FromString(pb.Binlog.FromString(payload).prewrite_value).mutations[0].table_id
-    table = state.table(table_id)
-    assert isinstance(table, TableDef)
-    builder = MutationBuilder(table)
-    change = next(decode_transaction(payload, 1, 1, state))
-    for _ in range(rows):
-        builder.insert(change.after or {})
-    value = prewrite_value(1, [builder.message])
-    return [(n, n, commit_binlog(n, n, b"k", value)) for n in range(1, 21)]
-
-
-def floor(transactions: Transactions) -> int:
-    """Split every payload and touch each row."""
-    rows = 0
-    for _, _, payload in transactions:
-        value = pb.PrewriteValue.FromString(pb.Binlog.FromString(payload).prewrite_value)
-        for mutation in value.mutations:
-            for row in (*mutation.inserted_rows, *mutation.updated_rows, *mutation.deleted_rows):
-                rows += bool(row)
-    return rows
-
-
-def as_changes(state: SchemaState, transactions: Transactions) -> int:
-    """One RowChange with dicts per row."""
-    return sum(1 for t in transactions for _ in decode_transaction(t[2], t[0], t[1], state))
-
-
-def as_arrow(state: SchemaState, transactions: Transactions) -> int:
-    """Record batches of the table `mutation`."""
-    batch, rows = MutationBatch(), 0
-    for commit_ts, start_ts, payload in transactions:
-        rows += batch.add(payload, commit_ts, start_ts, state)
-        if len(batch) >= BATCH_ROWS:
-            batch.take()
-    batch.take()
-    return rows
-
-
-def rate(work: Callable[[], int], repeats: int = 3) -> float:
-    """Best rows/s (process CPU time) of a few runs."""
-    best = 0.0
-    for _ in range(repeats):
-        start = time.process_time()
-        rows = work()
-        best = max(best, rows / (time.process_time() - start))
-    return best
+ROWS = {"narrow": 200_000, "wide": 40_000, "text-heavy": 60_000}
+BULK, SINGLE = 1000, 1
+_PLAIN_SHARE = 8
+_BIG = 256 << 20
 
 
 def main(arguments: list[str]) -> int:
-    """Print rows/s of each form and of the floor."""
-    folder = Path(arguments[0]) if arguments else Path(__file__).parent.parent / "tests/captures/sysbench_like"
-    state, small = load(Capture(folder))
-    for name, work in (("as captured", small), ("bulk, 1000 rows a transaction", large(state, small))):
-        print(f"{folder.name}, {name}: {len(work):,} transactions")
-        print(f"  floor (protobuf only)     {rate(lambda w=work: floor(w)):>12,.0f} rows/s")
-        print(f"  decode_transaction        {rate(lambda w=work: as_changes(state, w)):>12,.0f} rows/s")
-        print(f"  MutationBatch to Arrow    {rate(lambda w=work: as_arrow(state, w)):>12,.0f} rows/s")
+    """Print a line per case."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--case", help="one case, as `narrow 1000`")
+    parser.add_argument("--no-spark", action="store_true", help="the codec alone")
+    args = parser.parse_args(arguments)
+    if args.case:
+        return _case(*args.case.split())
+    for name in SHAPES:
+        for in_each in (BULK, SINGLE):
+            _in_a_process(f"{name.split()[0]} {in_each}")
+    _in_a_process("big 0")
+    if not args.no_spark:
+        from bench.decode_spark import through_spark
+
+        through_spark()
     return 0
+
+
+def _in_a_process(case: str) -> None:
+    subprocess.run([sys.executable, __file__, "--case", case], check=True)
+
+
+def _case(word: str, in_each: str) -> int:
+    if word == "big":
+        return _big_transaction()
+    name = next(name for name in SHAPES if name.startswith(word))
+    columns = SHAPES[name]
+    table = table_of(columns)
+    load, tables = transactions(table, columns, ROWS[word], int(in_each)), OneTable(table)
+    size = sum(len(payload) for _, _, payload in load)
+    _, peak = _peak_of(lambda: decode(load, tables))
+    rate = best(lambda: decode(load, tables), 5)
+    least = best(lambda: floor(load, tables), 5)
+    plain = best(lambda: plainly(load[: max(1, len(load) // _PLAIN_SHARE)], tables), 2)
+    print(
+        f"{name:<20} {in_each:>4} rows/txn {size // ROWS[word]:>5} B/row  decoded {rate:>10,.0f} rows/s"
+        f"  one by one {plain:>8,.0f} ({rate / plain:4.1f} x)  split only {least:>10,.0f} ({rate / least:.2f} of it)"
+        f"  peak +{peak >> 20} MiB",
+        flush=True,
+    )
+    return 0
+
+
+def _big_transaction() -> int:
+    """One transaction of 256 MiB: peak memory as a multiple of its size."""
+    columns = SHAPES["text-heavy (1 kB)"]
+    table = table_of(columns)
+    rows = _BIG // 1530
+    load, tables = transactions(table, columns, rows, rows), OneTable(table)
+    size = len(load[0][2])
+    began = time.process_time()
+    count, more = _peak_of(lambda: decode(load, tables))
+    seconds = time.process_time() - began
+    print(
+        f"one transaction of {size >> 20} MiB, {count:,} rows: {count / seconds:,.0f} rows/s, "
+        f"peak +{more >> 20} MiB = {more / size:.1f} times its size beside the payload itself",
+        flush=True,
+    )
+    return 0
+
+
+def decode(load: Transactions, tables: OneTable) -> int:
+    """Record batches of the table `mutation`."""
+    batch, rows = MutationBatch(), 0
+    for commit_ts, start_ts, payload in load:
+        batch.add(payload, commit_ts, start_ts, tables)
+        if batch.is_full:
+            rows += _drain(batch)
+    return rows + _drain(batch)
+
+
+def _drain(batch: MutationBatch) -> int:
+    return sum(taken.num_rows for taken in batch.batches())
+
+
+def plainly(load: Transactions, tables: OneTable) -> int:
+    """The same columns with every row decoded by itself."""
+    fewest, walk.FEWEST = walk.FEWEST, 1 << 60
+    try:
+        return decode(load, tables)
+    finally:
+        walk.FEWEST = fewest
+
+
+def floor(load: Transactions, tables: OneTable) -> int:
+    """Split every payload into the bytes of its rows."""
+    return sum(1 for _ in _rows(load, tables))
+
+
+def _rows(load: Transactions, tables: OneTable) -> Iterator[bytes]:
+    for commit_ts, start_ts, payload in load:
+        for _, _, _, rows in mutations_of(split(payload, commit_ts, start_ts), commit_ts, tables, DecodeStats()):
+            yield from rows.inserts
+            yield from rows.updates
+            yield from rows.deletes
+
+
+def best(work: Callable[[], int], repeats: int) -> float:
+    """Best rows/s of CPU time of a few runs."""
+    found = 0.0
+    for _ in range(repeats):
+        began = time.process_time()
+        rows = work()
+        found = max(found, rows / (time.process_time() - began))
+    return found
+
+
+def _memory(word: str) -> int:
+    """Bytes of a `Vm` line of this process."""
+    found = re.search(rf"{word}:\s+(\d+) kB", Path("/proc/self/status").read_text(encoding="ascii"))
+    assert found is not None
+    return int(found[1]) * 1024
+
+
+def _peak_of(work: Callable[[], int]) -> tuple[int, int]:
+    """(answer, bytes of memory at most beyond what there was before)."""
+    before = _memory("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+    answer = work()
+    return answer, _memory("VmHWM") - before
 
 
 if __name__ == "__main__":

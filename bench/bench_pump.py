@@ -48,11 +48,12 @@ def main(seconds: float, kind: str) -> None:
         folder = Path(name)
         print(f"pump on {kind}; {os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}, {seconds:g} s a figure")
         for size in SIZES:
-            print(f"append + fdatasync of {size:>4} B {_fdatasyncs(folder, size, seconds / 2):>34,.0f} /s")
+            print(f"append + fdatasync of {size:>4} B {_append_times(folder, size, seconds / 2).rate:>34,.0f} /s")
         print(f"{'payload':>8} {'writers':>8} {'writes/s':>10} {'p50 ms':>8} {'p99 ms':>8} {'CPU us':>8}", end="")
         print(f" {'empty/s':>10} {'p50 ms':>8} {'CPU us':>8}")
         for size in SIZES:
             _one_size(folder / str(size), kind, size, seconds)
+        _latency_guard(folder, kind, seconds)
         for count in PROCESSES:
             _side_by_side(folder / f"of-{count}", kind, count, seconds)
 
@@ -77,6 +78,21 @@ def _one_size(folder: Path, kind: str, size: int, seconds: float) -> None:
         print(f"RSS {pump.rss() / 2**20:.0f} MiB")
         _pulls(pump, start)
         _beside(pump, size, start, seconds)
+
+
+def _latency_guard(folder: Path, kind: str, seconds: float) -> None:
+    """S0-25: p99 of a 1 KiB P or C at 8 writers is to be at most 3 times that of a bare 4 KiB write + fdatasync."""
+    bare = _append_times(folder, 4096, seconds / 2)
+    with _Pump(folder / "guard", kind) as pump:
+        start = FIRST_TS
+        for writers in (1, 8, 64):
+            load = _loaded(pump.address, WRITE, writers, 1024, start, seconds)
+            start += 2 * load.calls + 2 * writers
+            print(
+                f"  1 KiB {writers:>8} {load.rate:>10,.0f} {load.percentile(0.5):>8.2f} {load.percentile(0.99):>8.2f}"
+                f" = {load.percentile(0.99) / bare.percentile(0.99):.2f} x p99 of a 4 KiB append + fdatasync"
+                f" ({bare.percentile(0.5):.2f} / {bare.percentile(0.99):.2f} ms)"
+            )
 
 
 def _side_by_side(folder: Path, kind: str, count: int, seconds: float) -> None:
@@ -125,15 +141,18 @@ def _pull_again(address: str, until: int, seconds: float) -> float:
     return count / took
 
 
-def _fdatasyncs(folder: Path, size: int, seconds: float) -> float:
-    count, began, data = 0, time.perf_counter(), os.urandom(size)
+def _append_times(folder: Path, size: int, seconds: float) -> pump_load.Load:
+    """Appends of `size` bytes, each made durable before the next."""
+    data, took = os.urandom(size), list[float]()
     handle = os.open(folder / "floor", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    while time.perf_counter() - began < seconds:
+    began = now = time.perf_counter()
+    while now - began < seconds:
         os.write(handle, data)
         os.fdatasync(handle)
-        count += 1
+        before, now = now, time.perf_counter()
+        took.append(now - before)
     os.close(handle)
-    return count / (time.perf_counter() - began)
+    return pump_load.Load(len(took), now - began, sorted(took))
 
 
 def _loaded(address: str, path: str, writers: int, size: int, start: int, seconds: float) -> pump_load.Load:

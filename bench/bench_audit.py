@@ -1,0 +1,128 @@
+"""`make bench-audit`: what the questions of an audit cost on MUTATIONS row changes (10 million) of 200 windows.
+
+One key's history, one range of commit_ts, one transaction by its commit_ts and by its start_ts; as windows append, and
+behind `binlake maintain`. Seconds of CPU, files, groups of rows and bytes that a question reads, beside the floor: a
+scan.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+from deltalake import DeltaTable
+from pyspark.sql import DataFrame, SparkSession
+
+from binlake.lake.dataset import dataset
+from binlake.lake.paths import LakePaths
+from binlake.lake.rowhistory import between, changes, day, of_keys, of_table
+from binlake.lake.tables import MUTATION
+from spark_jobs.lake import ensure_tables
+from spark_jobs.maintain import days, lay_out
+from spark_jobs.session import classic_session
+
+WINDOWS = 200
+TABLES = 8
+KEYS = 1_000_000
+ROWS_OF_A_TRANSACTION = 5
+BASE = 470614429184294912
+SPAN_MS = 2 * 86_400_000
+
+
+def main(mutations: int, folder: Path) -> int:
+    """Print what each question costs before and after the layout."""
+    conf = {"spark.driver.memory": "4g", "spark.local.dir": str(folder), "spark.sql.warehouse.dir": str(folder / "wh")}
+    spark = classic_session("bench-audit", "local[2]", conf)
+    paths = LakePaths(str(folder / "lake"))
+    ensure_tables(lambda: spark, paths)
+    began = time.perf_counter()
+    rows = synthetic(spark, mutations).select(*MUTATION.column_names())
+    rows.write.format("delta").mode("append").save(paths.table("mutation"))
+    print(f"{mutations:,} row changes in {WINDOWS} windows: {time.perf_counter() - began:.0f} s", flush=True)
+    report(paths, "as windows append")
+    began = time.perf_counter()
+    for part in days(paths.table("mutation")):
+        lay_out(spark, paths, MUTATION, part)
+    print(f"layout: {time.perf_counter() - began:.0f} s")
+    report(paths, "behind maintain")
+    return 0
+
+
+def synthetic(spark: SparkSession, mutations: int) -> DataFrame:
+    """Row changes of KEYS keys in TABLES tables by transactions of one table; a file a window, as merge writes it."""
+    step = (SPAN_MS << 18) // (mutations // ROWS_OF_A_TRANSACTION)
+    txn = f"(id div {ROWS_OF_A_TRANSACTION})"
+    commit = f"({BASE} + {txn} * {step})"
+    table = f"pmod(xxhash64({txn}), {TABLES})"
+    key = f"cast(pmod(xxhash64(id, 7), {KEYS}) as string)"
+
+    def image(seed: int) -> str:
+        value = f"hex(xxhash64(id, {seed}))"
+        return f"map('id', {key}, 'k', {value}, 'c', concat({value}, {value}), 'pad', hex(xxhash64(id, {seed} + 1)))"
+
+    return spark.range(0, mutations, 1, WINDOWS).selectExpr(
+        f"{commit} AS commit_ts",
+        f"{commit} - (pmod(xxhash64({txn}, 3), 2000) + 1) * {1 << 18} AS start_ts",
+        f"cast(id % {ROWS_OF_A_TRANSACTION} AS int) AS seq",
+        f"cast(timestamp_millis(shiftright({commit}, 18)) AS date) AS commit_date",
+        "7L AS schema_version",
+        "'sbtest' AS source_db",
+        f"concat('sbtest', {table}) AS source_table",
+        "'sbtest' AS db",
+        f"concat('sbtest', {table}) AS table",
+        f"{table} + 100 AS table_id",
+        "CASE id % 3 WHEN 0 THEN 'insert' WHEN 1 THEN 'update' ELSE 'delete' END AS op",
+        f"concat('[\"', {key}, '\"]') AS key",
+        "cast(NULL AS string) AS new_key",
+        f"CASE WHEN id % 3 > 0 THEN {image(11)} END AS before",
+        f"CASE WHEN id % 3 < 2 THEN {image(21)} END AS after",
+    )
+
+
+def report(paths: LakePaths, name: str) -> None:
+    """A line a question."""
+    table = DeltaTable(paths.table("mutation"))
+    sizes = pa.table(table.get_add_actions(flatten=True))["size_bytes"].to_pylist()
+    print(f"{name}: {len(sizes)} files, {sum(sizes) / 1e6:,.0f} MB")
+    middle = BASE + (SPAN_MS << 17)
+    [one, *_] = changes(paths, middle, middle + (SPAN_MS << 18) // 10_000)
+    key = of_table(one.db, one.table) & of_keys([one.key])
+    ask(paths, "one key", BASE - 1, 2**62, key)
+    ask(paths, "commit_ts range of 0.1 %", middle, middle + (SPAN_MS << 18) // 1000)
+    ask(paths, "one commit_ts", one.commit_ts - 1, one.commit_ts)
+    started = (ds.field("commit_date") >= day(one.start_ts)) & (ds.field("start_ts") == one.start_ts)
+    ask(paths, "one start_ts", one.start_ts, one.start_ts + (86_400_000 << 18), started)
+    began = time.process_time()
+    columns = ["commit_ts", "db", "table", "key", "before", "after"]
+    count = sum(batch.num_rows for batch in dataset(table).to_batches(columns=columns))
+    print(f"  {'floor: scan':<26} {time.process_time() - began:7.2f} s {count:>9,} rows", flush=True)
+
+
+def ask(paths: LakePaths, name: str, lo: int, hi: int, where: ds.Expression | None = None) -> None:
+    """Seconds of CPU of a question as `binlake audit` asks it (the best of two), and what it reads."""
+    seconds = []
+    for _ in range(2):
+        began = time.process_time()
+        found = changes(paths, lo, hi, where)
+        seconds.append(time.process_time() - began)
+    data = dataset(DeltaTable(paths.table("mutation")))
+    wanted = between(lo, hi) if where is None else between(lo, hi) & where
+    files = list(data.get_fragments(filter=wanted))
+    groups = [
+        group for file in files for part in file.split_by_row_group(wanted, data.schema) for group in part.row_groups
+    ]
+    size = sum(group.total_byte_size for group in groups) / 1e6
+    print(f"  {name:<26} {min(seconds):7.2f} s {len(found):>9,} rows {len(files):>4} files {len(groups):>5} groups "
+          f"{size:8.1f} MB", flush=True)  # fmt: skip
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory(prefix="binlake-bench-", dir=os.environ.get("BINLAKE_BENCH_DIR")) as name:
+        sys.exit(main(int(sys.argv[1]) if len(sys.argv) > 1 else 10_000_000, Path(name)))

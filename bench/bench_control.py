@@ -1,0 +1,127 @@
+"""`make bench-control`: what a stage asks of the control tables, while their history grows to EVENTS events (50,000).
+
+Every question is asked by a fresh reader, as a new task does it, so opening the table (the replay of its log) is in the
+figure: milliseconds of CPU, all threads. The floor is the first line, the same question to a lake of few windows; at
+the end stands a read of all landed windows. `python bench/bench_control.py EVENTS BATCH` commits BATCH windows at once:
+a long history in a short time.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from deltalake import DeltaTable
+
+from binlake.lake.members import MemberTable, RememberedMember
+from binlake.lake.paths import LakePaths
+from binlake.lake.windowlog import WindowEvent, WindowLog
+from binlake.mirror import MirrorVersion, MirrorVersions
+from binlake.window.manifest import MemberProof, WindowManifest
+
+STAGES = ("land", "merge", "compact", "convert", "finalize")
+TABLES = 40
+BASE = 470614429184294912
+STEP = 10_000 << 18
+PUMPS = [f"pump-{number}:8250" for number in range(3)]
+
+
+def main(events: int, batch: int, folder: Path) -> int:
+    """Print a line for each tenth of the history."""
+    paths = LakePaths(str(folder / "lake"))
+    print(f"{'events':>8} {'append ms':>10} " + " ".join(f"{name:>13}" for name in questions(paths, BASE)), flush=True)
+    windows = events // len(STAGES)
+    log, mirrors, members = WindowLog(paths), MirrorVersions(paths), MemberTable(paths)
+    log.record(WindowEvent("start", BASE, BASE, "done"))
+    commits, spent, shown = 0, 0.0, 0
+    for first in range(1, windows + 1, batch):
+        numbers = range(first, min(first + batch, windows + 1))
+        began = time.process_time()
+        commits += append(log, numbers)
+        spent += time.process_time() - began
+        others(mirrors, members, numbers[-1])
+        if numbers[-1] * 10 // windows > shown or first == 1:
+            line(paths, numbers[-1], 1000 * spent / commits)
+            commits, spent, shown = 0, 0.0, numbers[-1] * 10 // windows
+    finish(paths, windows)
+    return 0
+
+
+def append(log: WindowLog, numbers: Sequence[int]) -> int:
+    """The events of the windows `numbers`, a commit for each stage; how many commits."""
+    for stage in STAGES:
+        log._table.append([event(number, stage) for number in numbers])
+    return len(STAGES)
+
+
+def event(number: int, stage: str) -> dict[str, object]:
+    """A row of the table `window`."""
+    lo, hi = BASE + (number - 1) * STEP, BASE + number * STEP
+    proofs = tuple(MemberProof(pump, "u" * 36, "online", 0, hi, 1000) for pump in PUMPS)
+    manifest = WindowManifest("r", 7, lo, hi, "c" * 64, proofs, 2000, 0, 0, 100_000, 7, f"{number:064x}").to_json()
+    return {
+        "lo": lo, "hi": hi, "stage": stage, "sink": "" if stage in STAGES[:2] else "sql", "state": "done", "rows": 2000,
+        "seconds": 0.5, "run_id": f"run-{number}", "at_ms": number, "blocked_by": "", "detail": '{"ddl": 0}',
+        "manifest": manifest if stage in ("land", "convert") else "",
+    }  # fmt: skip
+
+
+def others(mirrors: MirrorVersions, members: MemberTable, number: int) -> None:
+    """The mirror versions of one window, and the members."""
+    hi = BASE + number * STEP
+    mirrors.record([MirrorVersion("d", f"t{table}", number, hi - STEP, hi) for table in range(TABLES)])
+    members.remember([RememberedMember(pump, "u" * 36, "online", hi, hi) for pump in PUMPS])
+
+
+def questions(paths: LakePaths, hi: int) -> dict[str, Callable[[], object]]:
+    """What stages ask, each by a reader of its own."""
+    return {
+        "open": lambda: DeltaTable(paths.table("window")),
+        "landed_ts": lambda: WindowLog(paths).landed_ts(),
+        "landed": lambda: WindowLog(paths).landed((hi - STEP, hi)),
+        "not_merged": lambda: WindowLog(paths).not_merged(hi),
+        "manifest": lambda: WindowLog(paths).manifest(hi - STEP, hi),
+        "events(merge)": lambda: WindowLog(paths).events(stage="merge", within=(hi - STEP, hi)),
+        "mirror latest": lambda: MirrorVersions(paths).latest(),
+        "members": lambda: MemberTable(paths).known(),
+    }
+
+
+def line(paths: LakePaths, number: int, append_ms: float) -> None:
+    """Milliseconds of CPU of each question, the best of five."""
+    figures = [best(ask) for ask in questions(paths, BASE + number * STEP).values()]
+    print(f"{number * len(STAGES):>8,} {append_ms:>10.1f} " + " ".join(f"{ms:>10.1f} ms" for ms in figures), flush=True)
+
+
+def best(ask: Callable[[], object]) -> float:
+    """Milliseconds of CPU, the best of five."""
+    times = []
+    for _ in range(5):
+        began = time.process_time()
+        ask()
+        times.append(time.process_time() - began)
+    return 1000 * min(times)
+
+
+def finish(paths: LakePaths, windows: int) -> None:
+    """What maintenance does to it, and the disk it takes."""
+    print(f"read of all landed windows: {best(lambda: WindowLog(paths).landed()):.0f} ms")
+    began = time.perf_counter()
+    print(f"tidy: {WindowLog(paths).tidy()} in {time.perf_counter() - began:.2f} s; {windows:,} windows")
+    folder = Path(paths.table("window"))
+    log = folder / "_delta_log"
+    size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+    files = len(DeltaTable(str(folder)).file_uris())
+    print(f"files in use {files}, log files {len(list(log.iterdir())):,}, {size:,} bytes")
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory(prefix="binlake-bench-", dir=os.environ.get("BINLAKE_BENCH_DIR")) as name:
+        numbers = [int(word) for word in sys.argv[1:]] + [50_000, 1][len(sys.argv) - 1 :]
+        sys.exit(main(*numbers, Path(name)))

@@ -1,0 +1,187 @@
+"""`make bench-lag`: seconds from a commit at the source until its row is at the target, under a steady load.
+
+All parts of the demo (pd, two pumps, Spark Connect, Airflow, MariaDB) on this machine, a run every 10 s. The lag of a
+row is the time at which finalize was done with its window less the physical part of its commit_ts: both are read from
+the lake, nothing is sampled. Windows of the warm-up do not count.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+import tempfile
+import time
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import numpy as np
+import psutil
+from deltalake import DeltaTable
+
+from binlake import tso
+from binlake.config import load_replication
+from binlake.lake.paths import LakePaths
+from binlake.lake.windowlog import WindowLog
+from deploy.local.airflow import Airflow
+from deploy.local.airflow_client import AirflowClient
+from deploy.local.mariadb import MariaDb
+from deploy.local.process import Child, members
+from deploy.local.source import WorkloadSource
+from deploy.local.spark_connect import SparkConnect
+
+ROOT = Path(__file__).resolve().parents[1]
+NAME = "lag"
+ROWS_PER_TRANSACTION = 3.0
+STAGES = ("land", "merge", "compact", "convert", "finalize")
+IDLE_S = 20.0
+
+
+def main() -> int:
+    """Start everything, load it, print; 1 when rows did not arrive."""
+    parser = argparse.ArgumentParser(prog="make bench-lag", description=__doc__)
+    parser.add_argument("--rows", type=float, default=500, help="rows a second (500)")
+    parser.add_argument("--seconds", type=float, default=240, help="of load (240)")
+    parser.add_argument("--warm-up", type=float, default=90, help="seconds of it that do not count (90)")
+    parser.add_argument("--schedule", default="every 10s")
+    args = parser.parse_args()
+    # The jobs are children of Airflow: they find this checkout as this process does.
+    os.environ["PYTHONPATH"] = str(ROOT)
+    folder = Path(tempfile.mkdtemp(prefix="binlake-lag-"))
+    try:
+        return measure(folder, args)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def measure(folder: Path, args: argparse.Namespace) -> int:
+    """The measurement below `folder`."""
+    with ExitStack() as stack:
+        source = WorkloadSource(folder / "source")
+        stack.callback(source.stop)
+        source.start()
+        target = stack.enter_context(MariaDb(folder / "mariadb"))
+        spark = stack.enter_context(SparkConnect(folder / "spark"))
+        file = replication_file(folder, source, target, args.schedule)
+        env = {"BINLAKE_REPLICATIONS": str(file.parent), **spark.as_airflow_connection("spark_connect_lag")}
+        airflow = stack.enter_context(Airflow(folder / "airflow", env))
+        client = stack.enter_context(closing(AirflowClient(airflow.url, airflow.user, airflow.password)))
+        client.wait_for_dag(NAME, 90)
+        print(f"idle, nothing scheduled, over {IDLE_S:.0f} s: {cpu_of(airflow.parts, IDLE_S)}", flush=True)
+        source.feed(args.rows / ROWS_PER_TRANSACTION, args.seconds)
+        began = time.time()
+        client.set_paused(NAME, False)
+        windows = WindowLog(LakePaths.of(load_replication(file)))
+        arrived = wait_for_all(source, windows, args.seconds + 120)
+        client.set_paused(NAME, True)
+        report(windows, DeltaTable(LakePaths.of(load_replication(file)).table("mutation")), began + args.warm_up)
+        print(f"load: {source.fed()}")
+        return 0 if arrived else 1
+
+
+def replication_file(folder: Path, source: WorkloadSource, target: MariaDb, schedule: str) -> Path:
+    """From the source into the target, one task a window."""
+    file = folder / "replications" / f"{NAME}.toml"
+    file.parent.mkdir(parents=True)
+    file.write_text(
+        f"""name = "{NAME}"
+initial-commit-ts = "0"
+[source]
+pd-urls = "{source.pd_url}"
+status-url = "{source.status_url}"
+cluster-id = "{source.cluster_id}"
+[lake]
+path = "{folder / "lake"}"
+[target]
+db-type = "mariadb"
+host = "{target.host}"
+port = {target.port}
+user = "{target.user}"
+[mirror]
+enabled = false
+[airflow]
+schedule = "{schedule}"
+layout = "fused"
+engine = "connect"
+spark-conn-id = "spark_connect_lag"
+""",
+        encoding="utf-8",
+    )
+    return file
+
+
+def wait_for_all(source: WorkloadSource, windows: WindowLog, seconds: float) -> bool:
+    """Until the load has ended and its last commit is at the target."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        told = source.fed()
+        if told is not None and (windows.reached("finalize") or 0) >= int(told["last_commit_ts"]):
+            return True
+        time.sleep(1)
+    return False
+
+
+def cpu_of(parts: list[Child], seconds: float) -> str:
+    """Percent of a core that each part takes, with all it started."""
+    before = {part.name: cpu_seconds(part) for part in parts}
+    time.sleep(seconds)
+    used = {part.name: (cpu_seconds(part) - before[part.name]) / seconds * 100 for part in parts}
+    return ", ".join(f"{name} {percent:.1f} %" for name, percent in used.items()) + " of a core"
+
+
+def cpu_seconds(part: Child) -> float:
+    """User and system time of the part's session so far."""
+    total = 0.0
+    for process in members(part.pid) if part.pid else []:
+        try:
+            times = process.cpu_times()
+        except psutil.NoSuchProcess:
+            continue
+        total += times.user + times.system
+    return total
+
+
+def report(windows: WindowLog, mutations: DeltaTable, counted_from: float) -> None:
+    """Percentiles over rows, then what they are made of."""
+    events = windows.events()
+    ends = sorted((event for event in events if event["stage"] == "finalize" and event["state"] == "done"),
+                  key=lambda event: event["hi"])  # fmt: skip
+    commits = np.sort(mutations.to_pyarrow_table(columns=["commit_ts"]).column("commit_ts").to_numpy())
+    commits = commits[commits >= tso.compose(int(counted_from * 1000))]
+    place = np.searchsorted([event["hi"] for event in ends], commits)
+    commits = commits[place < len(ends)]
+    place = place[place < len(ends)]
+    at = np.array([event["at_ms"] for event in ends])
+    lag = at[place] / 1000 - (commits >> 18) / 1000
+    print(f"rows {len(lag)} in {len(np.unique(place))} windows")
+    print(
+        f"lag of a row: p50 {np.percentile(lag, 50):.1f} s, p95 {np.percentile(lag, 95):.1f} s, max {lag.max():.1f} s"
+    )
+    seconds = {stage: by_window(events, stage) for stage in STAGES}
+    lands = {(event["lo"], event["hi"]): event for event in events if event["stage"] == "land"}
+    started = np.array([begin_of(lands.get((end["lo"], end["hi"]))) for end in ends])[place]
+    waits = started - (commits >> 18) / 1000
+    known = ~np.isnan(waits)
+    parts = [("until land begins", waits[known])]
+    parts += [(stage, np.array([seconds[stage].get((end["lo"], end["hi"]), np.nan) for end in ends])[place])
+              for stage in STAGES]  # fmt: skip
+    for name, values in parts:
+        print(f"  {name:18s} p50 {np.nanpercentile(values, 50):5.1f} s  p95 {np.nanpercentile(values, 95):5.1f} s")
+
+
+def by_window(events: list[dict[str, Any]], stage: str) -> dict[tuple[int, int], float]:
+    """Seconds of the stage by (lo, hi)."""
+    return {(event["lo"], event["hi"]): float(event["seconds"]) for event in events if event["stage"] == stage}
+
+
+def begin_of(event: dict[str, Any] | None) -> float:
+    """Unix seconds at which an event's work began; NaN without it (a window that joined several landed ones)."""
+    return float("nan") if event is None else event["at_ms"] / 1000 - event["seconds"]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,211 @@
+"""`make bench-page`: what each request to the pages costs on 10,000 windows and MUTATIONS row changes (10 million).
+
+Milliseconds on the clock and of the API server's CPU, through Airflow's own API server, with a login; the first request
+of a kind stands apart. The lake is laid out as `binlake maintain` does it; it is made once in BINLAKE_BENCH_DIR
+(default: the folder for temporary files) and taken again by the next run.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import httpx
+import psutil
+import pyarrow as pa
+from bench_audit import BASE, KEYS, ROWS_OF_A_TRANSACTION, SPAN_MS, TABLES, synthetic
+from bench_control import STAGES
+
+from binlake.lake.control import ControlTable
+from binlake.lake.paths import LakePaths
+from binlake.lake.rowhistory import RowVersion, changes
+from binlake.lake.tables import BINLOG, MUTATION, WINDOW
+from binlake.lake.windowlog import WindowEvent, WindowLog
+from binlake.mirror import MirrorVersion, MirrorVersions
+from binlake.mirror.replica import Replica
+from binlake.mirror.rows import typed_rows
+from binlake.schema import TableDef
+from binlake.schema import mysqltypes as t
+from deploy.local.airflow import Airflow
+from deploy.local.airflow_client import AirflowClient
+from deploy.local.sample_lake import SampleLake, table_of
+from spark_jobs.lake import ensure_tables
+from spark_jobs.maintain import days, lay_out
+from spark_jobs.session import classic_session
+
+WINDOWS = 10_000
+STEP = (SPAN_MS << 18) // WINDOWS
+_BATCH = 50
+_MADE = "made"
+ROUNDS = 7
+
+
+def make(mutations: int, folder: Path) -> None:
+    """The lake, unless it is there."""
+    mark = folder / _MADE
+    if mark.exists() and mark.read_text() == str(mutations):
+        return
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    paths = LakePaths(str(folder / "lake" / "bench"))
+    for name, step in _parts(mutations, folder, paths).items():
+        began = time.perf_counter()
+        step()
+        print(f"made {name}: {time.perf_counter() - began:.0f} s", flush=True)
+    mark.write_text(str(mutations))
+
+
+def _parts(mutations: int, folder: Path, paths: LakePaths) -> dict[str, Callable[[], None]]:
+    tables = [_table(number) for number in range(TABLES)]
+    return {
+        "definitions": lambda: SampleLake(paths, "sbtest").begin(BASE - 1, *tables),
+        "windows": lambda: _windows(paths),
+        "mirror": lambda: _mirror(paths, tables[0]),
+        "row changes": lambda: _history(mutations, folder, paths),
+    }
+
+
+def _table(number: int) -> TableDef:
+    columns = {"id": t.LONGLONG, "k": t.VARCHAR, "c": t.VARCHAR, "pad": t.VARCHAR}
+    return table_of(f"sbtest{number}", 100 + number, columns, ["id"], "sbtest")
+
+
+def _windows(paths: LakePaths) -> None:
+    table, versions = ControlTable(paths.table("window"), WINDOW), MirrorVersions(paths)
+    for first in range(0, WINDOWS, _BATCH):
+        numbers = range(first, first + _BATCH)
+        for stage in (*STAGES, "mirror"):
+            table.append([_event(number, stage) for number in numbers])
+        versions.record(
+            [
+                MirrorVersion("sbtest", f"sbtest{one}", 1, *_bounds(number))
+                for number in numbers
+                for one in range(TABLES)
+            ]
+        )
+    log = WindowLog(paths)
+    log.record(WindowEvent("plan", *_bounds(WINDOWS), "blocked", blocked_by="pump-2", detail={"reason": "it is slow"}))
+    log.tidy()
+
+
+def _bounds(number: int) -> tuple[int, int]:
+    return BASE - 1 + number * STEP, BASE - 1 + (number + 1) * STEP
+
+
+def _event(number: int, stage: str) -> dict[str, object]:
+    lo, hi = _bounds(number)
+    sink = {"land": "", "merge": "", "mirror": "mirror"}.get(stage, "sql")
+    return {
+        "lo": lo, "hi": hi, "stage": stage, "sink": sink, "state": "done", "rows": 1000, "seconds": 0.5,
+        "run_id": f"run-{number}", "at_ms": (hi >> 18) + 1000, "blocked_by": "", "detail": '{"ddl": 0}',
+        "manifest": "m" * 1500 if stage in ("land", "convert") else "",
+    }  # fmt: skip
+
+
+def _mirror(paths: LakePaths, table: TableDef) -> None:
+    def rows() -> Iterator[pa.RecordBatch]:
+        for first in range(0, KEYS, KEYS // 10):
+            keys = [str(key) for key in range(first, first + KEYS // 10)]
+            texts: dict[str, list[str | None]] = {name: list(keys) for name in ("id", "k", "c", "pad")}
+            yield from typed_rows(table, texts, [BASE] * len(keys), [0] * len(keys)).to_batches()
+
+    replica = Replica(paths.mirror("sbtest", table.name), 400)
+    replica.create(table, BASE)
+    replica.fill(table, rows(), _bounds(0)[1])
+
+
+def _history(mutations: int, folder: Path, paths: LakePaths) -> None:
+    conf = {"spark.driver.memory": "4g", "spark.local.dir": str(folder), "spark.sql.warehouse.dir": str(folder / "wh")}
+    spark = classic_session("bench-page", "local[2]", conf)
+    ensure_tables(lambda: spark, paths)
+    rows = synthetic(spark, mutations)
+    rows.select(*MUTATION.column_names()).write.format("delta").mode("append").save(paths.table("mutation"))
+    binlogs = rows.where(f"seq = {ROWS_OF_A_TRANSACTION - 1}").selectExpr(
+        "commit_ts", "start_ts", "0 AS chunk", "commit_date", "'pump-1' AS pump", "'dml' AS kind", "schema_version",
+        "0L AS job_id", "0 AS schema_state", "unhex(repeat(sha2(cast(commit_ts AS string), 512), 6)) AS payload",
+    )  # fmt: skip
+    binlogs.select(*BINLOG.column_names()).write.format("delta").mode("append").save(paths.table("binlog"))
+    for table in (MUTATION, BINLOG):
+        for part in days(paths.table(table.name)):
+            lay_out(spark, paths, table, part)
+    spark.stop()
+
+
+def measure(folder: Path) -> None:
+    """A line a request."""
+    paths = LakePaths(str(folder / "lake" / "bench"))
+    lo, hi = _bounds(WINDOWS // 2)
+    [one, *_] = changes(paths, lo, hi)
+    kept = folder / "replications"
+    kept.mkdir(exist_ok=True)
+    (kept / "bench.toml").write_text(
+        f'name = "bench"\n[source]\npd-urls = "http://127.0.0.1:1"\n[lake]\npath = "{folder / "lake"}"\n'
+        '[target]\ndb-type = "mariadb"\n'
+    )
+    home = folder / "airflow"
+    shutil.rmtree(home, ignore_errors=True)
+    with Airflow(home, {"BINLAKE_REPLICATIONS": str(kept)}, only=("api-server",)) as airflow:
+        client = AirflowClient(airflow.url, airflow.user, airflow.password)
+        server = psutil.Process(airflow.parts[0].pid)
+        # The first request of all loads Arrow and delta-rs.
+        while client.http.get("/binlake/").status_code == httpx.codes.GATEWAY_TIMEOUT:
+            pass
+        print(f"{'request':<36} {'first':>6} {'median':>7} {'worst':>6} {'CPU':>6}  ms; {ROUNDS} rounds")
+        for name, path in _requests(one, lo, hi).items():
+            _line(name, client.http, server, path)
+        client.close()
+
+
+def _requests(one: RowVersion, lo: int, hi: int) -> dict[str, str]:
+    base = "/binlake/dags/bench"
+    row = f"{base}/row?table={one.db}.{one.table}&json={quote(one.key)}"
+    mirrored = f"{base}/table?table=sbtest.sbtest0"
+    return {
+        "overview": "/binlake/",
+        "replication, PD away": base,
+        "windows, in the middle": f"{base}?upto={hi}",
+        "run": f"{base}/runs/run-{WINDOWS // 2}",
+        "DDL timeline": f"{base}/ddl",
+        "checkpoints, in the middle": f"{base}/checkpoints?upto={hi}",
+        "row, one key of a million": row,
+        "row, up to the middle": f"{row}&upto={hi}",
+        "transaction by commit_ts": f"{base}/transaction?ts={one.commit_ts}",
+        "transaction by start_ts": f"{base}/transaction?ts={one.start_ts}",
+        "table at a window's end": f"{mirrored}&at={hi}",
+        "table inside a window": f"{mirrored}&at={(lo + hi) // 2}",
+    }
+
+
+def _line(name: str, http: httpx.Client, server: psutil.Process, path: str) -> None:
+    times = []
+    before = 0.0
+    for number in range(ROUNDS + 1):
+        if number == 1:
+            before = _cpu(server)
+        began = time.perf_counter()
+        answer = http.get(path)
+        times.append(1000 * (time.perf_counter() - began))
+        if answer.status_code != httpx.codes.OK:
+            raise SystemExit(f"{name}: {answer.status_code} {answer.text[-500:]}")
+    cpu = 1000 * (_cpu(server) - before) / ROUNDS
+    later = sorted(times[1:])
+    print(f"{name:<36} {times[0]:>6.0f} {later[ROUNDS // 2]:>7.0f} {later[-1]:>6.0f} {cpu:>6.0f}", flush=True)
+
+
+def _cpu(server: psutil.Process) -> float:
+    spent = [process.cpu_times() for process in (server, *server.children(recursive=True))]
+    return sum(one.user + one.system for one in spent)
+
+
+if __name__ == "__main__":
+    place = Path(os.environ.get("BINLAKE_BENCH_DIR") or tempfile.gettempdir()) / "binlake-bench-page"
+    make(int(sys.argv[1]) if len(sys.argv) > 1 else 10_000_000, place)
+    measure(place)

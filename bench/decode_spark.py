@@ -1,0 +1,159 @@
+"""The decoding bench through Spark: payloads to the Delta table `mutation`, beside rows of bare bytes."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+from pyspark.sql import DataFrame, SparkSession
+
+from bench.decode_load import SHAPES, OneTable, Transactions, table_of, transactions
+from binlake.codec.transaction import DecodeStats, mutations_of, split
+from binlake.filter import Rules
+from binlake.lake.paths import LakePaths
+from binlake.lake.payloads import PayloadRange
+from binlake.lake.tables import BINLOG, MUTATION
+from binlake.tso import to_datetime
+from spark_jobs.decode import Decoder
+from spark_jobs.direct import write_directly
+from spark_jobs.lake import ensure_tables, overwrite, read
+from spark_jobs.session import classic_session
+
+ROWS = {"narrow": 400_000, "wide": 40_000, "text-heavy": 60_000}
+FILES = 4
+_TICK = os.sysconf("SC_CLK_TCK")
+_NOTE = {"run": "bench"}
+_BARE = "commit_ts bigint, seq int, body binary"
+
+
+@dataclass
+class AnyPlace:
+    """One schema for every commit_ts."""
+
+    schema: OneTable
+
+    def place(self, _commit_ts: int) -> OneTable:
+        """The schema at a commit_ts."""
+        return self.schema
+
+
+def through_spark() -> None:
+    """Print rows/s by the clock and per core of CPU into `mutation`, for each shape and form, beside two other ways.
+
+    Those are the same rows through the JVM, and their bare bytes.
+    """
+    os.environ["PYTHONPATH"] = str(Path(__file__).resolve().parents[1])
+    spark = classic_session("bench-decode", "local[2]", {"spark.driver.memory": "2g"})
+    with tempfile.TemporaryDirectory(prefix="binlake-bench-") as folder:
+        # The first case stands for the JVM's warm-up.
+        for n, (word, in_each) in enumerate((("narrow", 1000), *((word, each) for word in ROWS for each in (1000, 1)))):
+            name = next(name for name in SHAPES if name.startswith(word))
+            _measure(spark, f"{folder}/{n}", name, in_each, ROWS[word])
+    spark.stop()
+
+
+def _measure(spark: SparkSession, folder: str, name: str, in_each: int, rows: int) -> None:
+    columns = SHAPES[name]
+    schema = OneTable(table_of(columns))
+    load = transactions(schema.definition, columns, rows, in_each)
+    lakes = {way: LakePaths(f"{folder}/{way}") for way in ("spark", "direct")}
+    source = _write(f"{folder}/in", load)
+    for paths in lakes.values():
+        ensure_tables(lambda: spark, paths)
+        overwrite(spark.read.parquet(source), paths, BINLOG, "commit_ts > 0", _NOTE)
+    decoder = Decoder(AnyPlace(schema), Rules())  # type: ignore[arg-type]
+    bare = _timed(lambda: _bare(spark.read.parquet(source), schema, f"{folder}/bare"))
+    full = _timed(lambda: _through_the_jvm(spark, lakes["spark"], decoder))
+    payloads = PayloadRange(0, load[-1][0])
+    direct = _timed(lambda: write_directly(lambda: spark, lakes["direct"], payloads, decoder, _NOTE))
+    sizes = [_size(lakes[way]) / rows for way in ("spark", "direct")]
+    print(
+        f"spark {name:<20} {in_each:>4} rows/txn  into mutation {rows / direct[0]:>9,.0f} rows/s, "
+        f"{rows / direct[1]:>9,.0f} a core, {sizes[1]:>4.0f} B/row"
+        f"  through the JVM {rows / full[1]:>9,.0f} a core, {sizes[0]:>4.0f} B/row ({full[1] / direct[1]:.1f} x)"
+        f"  bare bytes {rows / bare[1]:>9,.0f} a core ({bare[1] / direct[1]:.1f} x)",
+        flush=True,
+    )
+
+
+def _write(folder: str, load: Transactions) -> str:
+    """Rows of `binlog` in a few files."""
+    Path(folder).mkdir(parents=True)
+    share = -(-len(load) // FILES)
+    for n in range(0, len(load), share):
+        commit, start, payload = zip(*load[n : n + share], strict=True)
+        given = {"commit_ts": commit, "start_ts": start, "payload": payload, "kind": ["dml"] * len(commit)}
+        given |= {"commit_date": [to_datetime(ts).date() for ts in commit], "chunk": [0] * len(commit)}
+        columns = [given.get(field.name, [None] * len(commit)) for field in BINLOG.arrow_schema()]
+        found = pa.Table.from_arrays(list(map(pa.array, columns)), names=BINLOG.column_names())
+        pq.write_table(found.cast(BINLOG.arrow_schema()), f"{folder}/{n}.parquet")
+    return folder
+
+
+def _through_the_jvm(spark: SparkSession, paths: LakePaths, decoder: Decoder) -> None:
+    """The way of windows that need Spark: rows come back from the workers, and Spark writes them."""
+    rows = read(spark, paths, BINLOG).where("kind = 'dml'").select("commit_ts", "start_ts", "payload")
+    overwrite(rows.mapInArrow(decoder, MUTATION.schema()), paths, MUTATION, "commit_ts > 0", _NOTE)
+
+
+def _size(paths: LakePaths) -> int:
+    return sum(pa.table(DeltaTable(paths.table(MUTATION.name)).get_add_actions()).column("size_bytes").to_pylist())
+
+
+def _bare(frame: DataFrame, schema: OneTable, path: str) -> None:
+    def cut(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            commits, bodies, numbers = [], [], []
+            for commit_ts, payload in zip(
+                *(batch.column(n).to_pylist() for n in ("commit_ts", "payload")), strict=True
+            ):
+                value = split(payload, commit_ts, 0)
+                for seq, _, _, rows in mutations_of(value, commit_ts, schema, DecodeStats()):
+                    bodies += rows.inserts + rows.updates + rows.deletes
+                    commits += [commit_ts] * len(rows.kinds)
+                    numbers += range(seq, seq + len(rows.kinds))
+            columns = [pa.array(commits, pa.int64()), pa.array(numbers, pa.int32()), pa.array(bodies, pa.binary())]
+            yield pa.RecordBatch.from_arrays(columns, names=["commit_ts", "seq", "body"])
+
+    frame.mapInArrow(cut, _BARE).write.format("delta").save(path)
+
+
+def _timed(work: object) -> tuple[float, float]:
+    """(seconds by the clock, seconds of CPU of this process and all below it)."""
+    began, cpu = time.perf_counter(), _cpu()
+    work()  # type: ignore[operator]
+    return time.perf_counter() - began, _cpu() - cpu
+
+
+def _cpu() -> float:
+    parents, ticks = {}, {}
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            try:
+                fields = (folder / "stat").read_text().rpartition(")")[2].split()
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            parents[int(folder.name)] = int(fields[1])
+            ticks[int(folder.name)] = sum(map(int, fields[11:15]))
+    return sum(count for pid, count in ticks.items() if _is_below(pid, parents)) / _TICK
+
+
+def _is_below(pid: int, parents: dict[int, int]) -> bool:
+    while pid > 1:
+        if pid == os.getpid():
+            return True
+        pid = parents.get(pid, 0)
+    return False
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+    through_spark()
