@@ -10,7 +10,7 @@ import os
 import secrets
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -30,15 +30,19 @@ _PARTS: dict[str, tuple[str, ...]] = {
     "dag-processor": ("dag-processor",),
     "triggerer": ("triggerer",),
 }
-_HEALTHY = ("metadatabase", "scheduler", "dag_processor", "triggerer")
 
 
 class Airflow:
-    """One deployment below `home`. `env` is added to what the parts and their tasks see (replications, connections)."""
+    """One deployment below `home`. `env` is added to what the parts and their tasks see (replications, connections).
+
+    `only`: of the four parts; pages and API need the API server alone.
+    """
 
     user = _USER
 
-    def __init__(self, home: Path, env: Mapping[str, str], *, port: int = 0) -> None:
+    def __init__(
+        self, home: Path, env: Mapping[str, str], *, port: int = 0, only: Collection[str] = tuple(_PARTS)
+    ) -> None:
         self.home = home
         self.port = port or free_port()
         self.password = secrets.token_hex(6)
@@ -46,7 +50,10 @@ class Airflow:
         self.parts = [
             Child(f"airflow-{name}", [_program(), *words, *self._port_of(name)], home, env=self.env)
             for name, words in _PARTS.items()
+            if name in only
         ]
+        # The API server speaks for the database.
+        self._healthy_when = ["metadatabase", *(name.replace("-", "_") for name in only if name != "api-server")]
 
     @property
     def url(self) -> str:
@@ -102,7 +109,7 @@ class Airflow:
             told = httpx.get(f"{self.url}/api/v2/monitor/health", timeout=5).json()
         except (httpx.HTTPError, ValueError):
             return False
-        return all(told.get(name, {}).get("status") == "healthy" for name in _HEALTHY)
+        return all(told.get(name, {}).get("status") == "healthy" for name in self._healthy_when)
 
 
 def _program() -> str:
@@ -128,6 +135,8 @@ def _settings(home: Path, port: int) -> dict[str, str]:
         "AIRFLOW__API__WORKERS": "1",
         "AIRFLOW__API__SECRET_KEY": secrets.token_urlsafe(32),
         "AIRFLOW__API_AUTH__JWT_SECRET": secrets.token_urlsafe(48),
+        # The first task of all makes the API server load what tasks ask of it, which is seconds on a busy machine.
+        "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "60",
         # New and changed replications show within seconds; an idle scheduler looks often (stack facts, "Airflow").
         "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "5",
         "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "5",

@@ -9,29 +9,27 @@ import httpx
 
 from deploy.local.process import ProcessError
 
-ENDED = frozenset({"success", "failed"})
-
 
 class AirflowClient:
-    """A logged-in client of the Airflow at `url`."""
+    """A logged-in client of the Airflow at `url`; `http` is its connection, for what is not the API's."""
 
     def __init__(self, url: str, user: str, password: str) -> None:
         answer = httpx.post(f"{url}/auth/token", json={"username": user, "password": password}, timeout=30)
         token = answer.raise_for_status().json()["access_token"]
-        self._http = httpx.Client(base_url=url, headers={"Authorization": f"Bearer {token}"}, timeout=30)
+        self.http = httpx.Client(base_url=url, headers={"Authorization": f"Bearer {token}"}, timeout=30)
 
     def close(self) -> None:
         """Drop its connections."""
-        self._http.close()
+        self.http.close()
 
     def get(self, path: str, **query: Any) -> Any:
         """The JSON at `path`. Raises httpx.HTTPError."""
-        return self._http.get(path, params=query).raise_for_status().json()
+        return self.http.get(path, params=query).raise_for_status().json()
 
     def wait_for_dag(self, dag_id: str, seconds: float) -> None:
         """Return when the DAG is there. Raises ProcessError, with Airflow's import errors, after `seconds`."""
         until = time.monotonic() + seconds
-        while self._http.get(f"/api/v2/dags/{dag_id}").status_code != httpx.codes.OK:
+        while self.http.get(f"/api/v2/dags/{dag_id}").status_code != httpx.codes.OK:
             if time.monotonic() > until:
                 errors = self.get("/api/v2/importErrors")["import_errors"]
                 told = " | ".join(error["stack_trace"].strip().splitlines()[-1] for error in errors)
@@ -40,20 +38,41 @@ class AirflowClient:
 
     def set_paused(self, dag_id: str, paused: bool) -> None:
         """Let the schedule of the DAG rest, or go on."""
-        self._http.patch(f"/api/v2/dags/{dag_id}", json={"is_paused": paused}).raise_for_status()
+        self.http.patch(f"/api/v2/dags/{dag_id}", json={"is_paused": paused}).raise_for_status()
 
-    def trigger(self, dag_id: str, conf: dict[str, str] | None = None) -> str:
-        """Start a run now; its run_id."""
-        answer = self._http.post(f"/api/v2/dags/{dag_id}/dagRuns", json={"logical_date": None, "conf": conf or {}})
+    def ask(self, method: str, path: str, body: Any = None) -> httpx.Response:
+        """Any other call; its answer, whatever the status."""
+        return self.http.request(method, path, json=body)
+
+    def trigger(self, dag_id: str, conf: dict[str, Any] | None = None) -> str:
+        """Start a run now; its run_id. Raises httpx.HTTPError."""
+        answer = self.ask("POST", f"/api/v2/dags/{dag_id}/dagRuns", {"logical_date": None, "conf": conf or {}})
         return str(answer.raise_for_status().json()["dag_run_id"])
+
+    def mark(self, dag_id: str, run_id: str, state: str) -> None:
+        """Set the state of a run by hand: `failed` ends its tasks."""
+        self.ask("PATCH", f"/api/v2/dags/{dag_id}/dagRuns/{run_id}", {"state": state}).raise_for_status()
+
+    def clear(self, dag_id: str, run_id: str) -> None:
+        """Let the run begin again, with its own conf."""
+        self.ask("POST", f"/api/v2/dags/{dag_id}/dagRuns/{run_id}/clear", {"dry_run": False}).raise_for_status()
+
+    def run(self, dag_id: str, run_id: str) -> dict[str, Any]:
+        """One run: state, note, conf, data interval."""
+        return dict(self.get(f"/api/v2/dags/{dag_id}/dagRuns/{run_id}"))
+
+    def task(self, dag_id: str, run_id: str, task_id: str) -> dict[str, Any]:
+        """One task instance of a run."""
+        return next(task for task in self.tasks(dag_id, run_id) if task["task_id"] == task_id)
+
+    def xcom(self, dag_id: str, run_id: str, task_id: str, key: str = "return_value") -> Any:
+        """What a task left under `key`, as a browser gets it. Raises httpx.HTTPError."""
+        path = f"/api/v2/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/xcomEntries/{key}"
+        return self.get(path, deserialize=False)["value"]
 
     def runs(self, dag_id: str) -> list[dict[str, Any]]:
         """The runs of the DAG, the oldest first."""
         return list(self.get(f"/api/v2/dags/{dag_id}/dagRuns", limit=100, order_by="start_date")["dag_runs"])
-
-    def active_runs(self, dag_id: str) -> list[dict[str, Any]]:
-        """The runs that have not ended."""
-        return [run for run in self.runs(dag_id) if run["state"] not in ENDED]
 
     def tasks(self, dag_id: str, run_id: str) -> list[dict[str, Any]]:
         """The task instances of a run."""
@@ -62,6 +81,6 @@ class AirflowClient:
     def log_end(self, dag_id: str, run_id: str, task: dict[str, Any], lines: int = 6) -> str:
         """The last `lines` of the log of a task's last try."""
         path = f"/api/v2/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task['task_id']}/logs/{task['try_number']}"
-        content = self._http.get(path, headers={"Accept": "application/json"}).raise_for_status().json()["content"]
+        content = self.http.get(path, headers={"Accept": "application/json"}).raise_for_status().json()["content"]
         events = [str(line.get("event", line)) if isinstance(line, dict) else str(line) for line in content]
         return " | ".join(events[-lines:])

@@ -1,7 +1,8 @@
-"""`make captures`: puts every capture of a folder through pumps and windows and compares the target at each state.
+"""`make captures`: brings every capture of a folder to a target by two paths and compares it at recorded states.
 
-One line a capture: name, transactions, rows, states, equal or the first difference, seconds. Nothing depends on what a
-capture is called or holds.
+`direct`: core functions alone, at every state. `windows`: pumps, lake and Spark, at `--states` of them, spread evenly
+over the capture; a window between two of them holds all that lies between. A line a capture and path: transactions,
+rows, states, windows, seconds, equal or the first difference. Nothing depends on what a capture is called or holds.
 """
 
 from __future__ import annotations
@@ -14,18 +15,25 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import structlog
 from pyspark.sql import SparkSession
 
-from binlake.capture import Capture
+from binlake.capture import Capture, StateAt
 from binlake.compare import compare_state, connect, expected_states
 from binlake.config import Replication
+from binlake.config.model import Target
+from binlake.downstream import Session
 from binlake.errors import BinlakeError, ConfigError, IncompleteWindow
 from deploy.local.cluster import CaptureCluster, capture_cluster
+from deploy.local.commitlog import planned, read_log
+from deploy.local.direct import DirectReplay
+from deploy.local.handwork import Handworks, handworks
 from deploy.local.mariadb import MariaDb
 from deploy.local.process import ProcessError
 from spark_jobs.context import StageContext, StageResult
@@ -33,22 +41,28 @@ from spark_jobs.runner import run_window
 from spark_jobs.session import classic_session
 
 DEFAULT = Path(__file__).resolve().parents[2] / "tests" / "captures"
+STATES = 12
+"""States compared behind windows: one window for each of 115 would take 20 minutes."""
+
 _PATIENCE_S = 60.0
 
 
 @dataclass
 class Outcome:
-    """How a capture went; `difference` empty = equal. `rows`: rows compared, summed over `states`."""
+    """How a capture went by one path; `difference` empty = equal. `rows`: rows compared, summed over `states`."""
 
     name: str
+    path: str = "windows"
     transactions: int = 0
     rows: int = 0
     states: int = 0
+    recorded: int = 0
     windows: int = 0
     seconds: float = 0.0
     replay_seconds: float = 0.0
     difference: str = ""
     exemptions: Counter[str] = field(default_factory=Counter)
+    by_hand: list[str] = field(default_factory=list)
 
     @property
     def equal(self) -> bool:
@@ -59,8 +73,8 @@ class Outcome:
         """The one line that is printed."""
         verdict = "equal" if self.equal else f"differs: {self.difference}"
         return (
-            f"{self.name:<16} {self.transactions:>6} transactions {self.rows:>8} rows {self.states:>4} states "
-            f"{self.windows:>4} windows  {self.seconds:7.1f} s  {verdict}"
+            f"{self.name:<16} {self.path:<7} {self.transactions:>6} transactions {self.rows:>8} rows "
+            f"{self.states:>4} of {self.recorded:>3} states {self.windows:>4} windows  {self.seconds:7.1f} s  {verdict}"
         )
 
 
@@ -73,29 +87,73 @@ def captures_in(folder: Path) -> list[Capture]:
     return [Capture(path) for path in found]
 
 
+def sample(states: list[StateAt], most: int) -> list[StateAt]:
+    """`most` of `states` (0 = all), spread evenly, the last among them, and the first where there are two."""
+    if most <= 0 or len(states) <= most:
+        return states
+    step = (len(states) - 1) / max(most - 1, 1)
+    return [states[len(states) - 1 - round(n * step)] for n in reversed(range(most))]
+
+
+def run_direct(capture: Capture, server: MariaDb) -> Outcome:
+    """Apply `capture` by core functions alone and compare at every one of its states; errors as in `run_capture`."""
+
+    def work(outcome: Outcome) -> None:
+        log = read_log(capture)
+        outcome.transactions = len(log.rows) + len(log.ddls)
+        target = Target(db_type="mariadb", host=server.host, port=server.port, user=server.user)
+        with closing(Session(target)) as session:
+            replay = DirectReplay(log, session, new_collation=_new_collation(capture))
+            for state in expected_states(capture):
+                replay.advance(state.commit_ts)
+                outcome.windows, outcome.by_hand = replay.applied.windows, replay.applied.by_hand
+                if not _compare(capture, state, server, outcome):
+                    return
+
+    return _timed(capture, "direct", server, work)
+
+
 def run_capture(
     capture: Capture,
     server: MariaDb,
     make_spark: Callable[[], SparkSession],
     folder: Path,
     *,
-    only_states: Collection[int] | None = None,
+    most_states: int = 0,
+    pumps: int = 2,
     mirror: bool = False,
 ) -> Outcome:
-    """Replay `capture` and compare at its states (`only_states`: these numbers); its files go below `folder`.
+    """Replay `capture` through `pumps` and windows, compare at a `sample` of its states; its files go below `folder`.
 
     Errors of the pipeline become the outcome's difference: one capture that fails stops no other.
     """
-    began = time.monotonic()
-    outcome = Outcome(capture.name)
-    server.wipe()
-    try:
-        points = [state.commit_ts for state in expected_states(capture)]
-        with capture_cluster(capture, folder) as cluster:
+
+    def work(outcome: Outcome) -> None:
+        states = sample(list(expected_states(capture)), most_states)
+        commits = read_log(capture)
+        hands = handworks(planned(commits))
+        with capture_cluster(capture, folder, pumps=pumps) as cluster:
             outcome.transactions = int(cluster.replay["transactions"])
             outcome.replay_seconds = float(cluster.replay["seconds"])
-            replication = _replication(cluster, server, folder, points, mirror)
-            _compare_all(capture, server, StageContext(replication, capture.name, make_spark), outcome, only_states)
+            stops = sorted({*(state.commit_ts for state in states), *hands.stops})
+            settings = _settings(cluster, server, folder, stops)
+            # From where the capture has something: before it there are decades of nothing.
+            settings["initial-commit-ts"] = str(commits.first_ts - 1)
+            settings["source"]["new-collation"] = _new_collation(capture)
+            settings["filter"] = {"ignore-txn-commit-ts": [str(ts) for ts in hands.ignored]}
+            settings["mirror"] = {"enabled": mirror}
+            ctx = StageContext(Replication.model_validate(settings), capture.name, make_spark)
+            _through_windows(capture, server, ctx, outcome, states, hands)
+
+    return _timed(capture, "windows", server, work)
+
+
+def _timed(capture: Capture, path: str, server: MariaDb, work: Callable[[Outcome], None]) -> Outcome:
+    began = time.monotonic()
+    outcome = Outcome(capture.name, path, recorded=sum(1 for _ in capture.states()))
+    server.wipe()
+    try:
+        work(outcome)
     except (BinlakeError, ProcessError) as error:
         outcome.difference = f"{type(error).__name__}: {error}"
     except Exception as error:  # noqa: BLE001 - the other captures are run all the same; the traceback is shown
@@ -105,50 +163,54 @@ def run_capture(
     return outcome
 
 
-def _replication(
-    cluster: CaptureCluster, server: MariaDb, folder: Path, points: list[int], mirror: bool
-) -> Replication:
-    return Replication.model_validate(
-        {
-            "name": "captures",
-            "initial-commit-ts": "0",
-            "source": {
-                "pd-urls": [cluster.pd_url],
-                "status-url": cluster.status_url,
-                "cluster-id": str(cluster.cluster_id),
-            },
-            "lake": {"path": str(folder / "lake")},
-            "window": {"stop-at": [str(ts) for ts in sorted(set(points))]},
-            "target": {
-                "db-type": "mariadb",
-                "host": server.host,
-                "port": server.port,
-                "user": server.user,
-                "password": server.password,
-            },
-            "mirror": {"enabled": mirror},
-        }
-    )
+def _new_collation(capture: Capture) -> bool:
+    return bool(capture.meta.get("new_collation", True))
 
 
-def _compare_all(
-    capture: Capture, server: MariaDb, ctx: StageContext, outcome: Outcome, only_states: Collection[int] | None
+def _settings(cluster: CaptureCluster, server: MariaDb, folder: Path, stops: list[int]) -> dict[str, Any]:
+    return {
+        "name": "captures",
+        "source": {
+            "pd-urls": [cluster.pd_url],
+            "status-url": cluster.status_url,
+            "cluster-id": str(cluster.cluster_id),
+        },
+        "lake": {"path": str(folder / "lake")},
+        "window": {"stop-at": [str(ts) for ts in stops]},
+        "target": {
+            "db-type": "mariadb",
+            "host": server.host,
+            "port": server.port,
+            "user": server.user,
+            "password": server.password,
+        },
+    }
+
+
+def _through_windows(
+    capture: Capture, server: MariaDb, ctx: StageContext, outcome: Outcome, states: list[StateAt], hands: Handworks
 ) -> None:
-    for number, state in enumerate(expected_states(capture)):
-        outcome.windows += _advance(ctx, state.commit_ts)
-        if only_states is not None and number not in only_states:
-            continue
-        connection = connect(server.host, server.port, server.user, server.password)
-        try:
-            result = compare_state(state, connection)
-        finally:
-            connection.close()
-        outcome.states += 1
-        outcome.rows += result.rows
-        outcome.exemptions += result.exemptions
-        if not result.equal:
-            outcome.difference = f"at {state.commit_ts} ({state.step}): {result.first_difference}"
+    by_ts = {state.commit_ts: state for state in states}
+    for stop in ctx.replication.stop_points():
+        outcome.windows += _advance(ctx, stop)
+        if stop in by_ts and not _compare(capture, by_ts[stop], server, outcome):
             return
+        with server.connect() as link, link.cursor() as cursor:
+            outcome.by_hand += hands.due(cursor.execute, stop)
+
+
+def _compare(capture: Capture, state: StateAt, server: MariaDb, outcome: Outcome) -> bool:
+    connection = connect(server.host, server.port, server.user, server.password)
+    try:
+        result = compare_state(state, connection, new_collation=_new_collation(capture))
+    finally:
+        connection.close()
+    outcome.states += 1
+    outcome.rows += result.rows
+    outcome.exemptions += result.exemptions
+    if not result.equal:
+        outcome.difference = f"at {state.commit_ts} ({state.step}): {result.first_difference}"
+    return result.equal
 
 
 def _advance(ctx: StageContext, stop: int) -> int:
@@ -170,25 +232,36 @@ def _landed(results: list[StageResult]) -> bool:
     return any(result.stage == "land" for result in results)
 
 
-def run_all(captures: Iterable[Capture], server: MariaDb, make_spark: Callable[[], SparkSession]) -> int:
-    """Every capture, a line each; the exit status."""
+def run_all(
+    captures: Iterable[Capture], server: MariaDb, make_spark: Callable[[], SparkSession], most_states: int
+) -> int:
+    """Every capture by both paths, a line each and what was exempt or done by hand; the exit status."""
     outcomes: list[Outcome] = []
     for capture in captures:
+        outcomes.append(_told(run_direct(capture, server)))
         with tempfile.TemporaryDirectory(prefix=f"binlake-{capture.name}-") as folder:
-            outcomes.append(run_capture(capture, server, make_spark, Path(folder)))
-        print(outcomes[-1].line(), flush=True)
-        for name, count in sorted(outcomes[-1].exemptions.items()):
-            print(f"    exempt {count:>6} x {name}", flush=True)
-    differing = [outcome.name for outcome in outcomes if not outcome.equal]
-    print(f"{len(outcomes)} captures, {len(differing)} differ" + (f": {', '.join(differing)}" if differing else ""))
+            outcomes.append(_told(run_capture(capture, server, make_spark, Path(folder), most_states=most_states)))
+    differing = sorted({outcome.name for outcome in outcomes if not outcome.equal})
+    total = len({outcome.name for outcome in outcomes})
+    print(f"{total} captures, {len(differing)} differ" + (f": {', '.join(differing)}" if differing else ""))
     return 1 if differing else 0
+
+
+def _told(outcome: Outcome) -> Outcome:
+    print(outcome.line(), flush=True)
+    for name, count in sorted(outcome.exemptions.items()):
+        print(f"    exempt {count:>6} x {name}", flush=True)
+    for query in outcome.by_hand:
+        print(f"    by hand: {query}", flush=True)
+    return outcome
 
 
 def main() -> int:
     """Parse the arguments, start one target and one Spark session, run; 1 when a capture differs or cannot be read."""
     parser = argparse.ArgumentParser(prog="make captures", description=__doc__)
     parser.add_argument("folder", nargs="?", type=Path, default=DEFAULT, help="folder of captures, or one capture")
-    folder = parser.parse_args().folder
+    parser.add_argument("--states", type=int, default=STATES, help="states compared behind windows; 0 = all of them")
+    arguments = parser.parse_args()
     structlog.configure(
         wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
@@ -196,11 +269,11 @@ def main() -> int:
     # An end by SIGTERM takes the same way out as any other: servers stopped, folders removed.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
-        captures = captures_in(folder)
+        captures = captures_in(arguments.folder)
         with MariaDb() as server:
             spark = classic_session("captures", "local[2]")
             try:
-                return run_all(captures, server, lambda: spark)
+                return run_all(captures, server, lambda: spark, arguments.states)
             finally:
                 spark.stop()
     except (BinlakeError, ProcessError) as error:

@@ -89,11 +89,7 @@ class Demo:
         self.report.say(f"{name} up after {time.monotonic() - began:.1f} s")
 
     def _environment(self) -> dict[str, str]:
-        connection = f'{{"conn_type": "spark_connect", "host": "sc://127.0.0.1", "port": {self.spark.port}}}'
-        return {
-            "BINLAKE_REPLICATIONS": str(self.file.parent),
-            f"AIRFLOW_CONN_{_CONNECTION.upper()}": connection,
-        }
+        return {"BINLAKE_REPLICATIONS": str(self.file.parent), **self.spark.as_airflow_connection(_CONNECTION)}
 
     def _write_replication(self) -> None:
         self.file.parent.mkdir(parents=True)

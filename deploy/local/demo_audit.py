@@ -51,7 +51,7 @@ def _tables(state: StateAt) -> list[dict[str, Any]]:
 
 
 def _window_around(windows: WindowLog, ts: int) -> tuple[int, int]:
-    found = next(((lo, hi) for lo, hi in windows.landed() if lo < ts < hi), None)
+    found = next(((lo, hi) for lo, hi in windows.landed((ts - 1, ts)) if lo < ts < hi), None)
     if found is None:
         raise IncompleteWindow("no landed window holds this commit_ts strictly inside", where={"commit_ts": ts})
     return found

@@ -26,7 +26,9 @@ class WindowLine:
     @classmethod
     def of(cls, event: Mapping[str, Any], same_run: Sequence[Mapping[str, Any]], lag: float) -> WindowLine:
         """From the event of finalize and all events of its run."""
-        seconds = {other["stage"]: float(other["seconds"]) for other in same_run}
+        # The mirrors may still be at work when the target is there already.
+        ended = [other for other in same_run if other["state"] != "started"]
+        seconds = {other["stage"]: float(other["seconds"]) for other in ended}
         landed = sum(other["rows"] for other in same_run if other["stage"] == "merge")
         return cls(event["lo"], event["hi"], landed, event["rows"], seconds, lag)
 

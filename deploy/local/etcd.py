@@ -6,6 +6,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
+from binlake.rpc import Tls
 from deploy.local.ports import HOST, free_ports, is_open
 from deploy.local.process import Child
 from deploy.setup.debian import library_path
@@ -15,9 +16,10 @@ _START_S = 30.0
 
 
 class Etcd:
-    """One server of one member; its data is thrown away when it stops."""
+    """One server of one member; its data is thrown away when it stops. `tls`: clients must show a certificate, too."""
 
-    def __init__(self) -> None:
+    def __init__(self, tls: Tls | None = None) -> None:
+        self._scheme = "http" if tls is None else "https"
         self.folder = Path(tempfile.mkdtemp(prefix="binlake-etcd-"))
         self.port, self._peer_port = free_ports(2)
         client, peer = self.url, f"http://{HOST}:{self._peer_port}"
@@ -32,13 +34,16 @@ class Etcd:
             # Tests write little and throw it away.
             "--unsafe-no-fsync",
         ]
+        if tls is not None:
+            command += [f"--cert-file={tls.cert}", f"--key-file={tls.key}", f"--trusted-ca-file={tls.ca}"]
+            command += ["--client-cert-auth"]
         found = library_path(ROOT)
         self._service = Child("etcd", command, self.folder, env={"LD_LIBRARY_PATH": found} if found else None)
 
     @property
     def url(self) -> str:
-        """`http://host:port` of its clients."""
-        return f"http://{HOST}:{self.port}"
+        """`http://host:port` of its clients, https:// with TLS."""
+        return f"{self._scheme}://{HOST}:{self.port}"
 
     def start(self) -> Etcd:
         """Start, and return when it listens. Raises ProcessError."""

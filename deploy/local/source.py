@@ -1,4 +1,4 @@
-"""A source cluster on this machine: `binlake pd` with a led clock, pumps, and a recorded capture that is fed to them.
+"""A source cluster on this machine: `binlake pd`, pumps, and who writes to them, a recorded capture or a load.
 
 Each part is its own process of the `binlake` command, as in a deployment.
 """
@@ -9,7 +9,7 @@ import json
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from binlake.capture import Capture
 from deploy.local.ports import HOST, free_ports, is_open
@@ -19,18 +19,17 @@ from pump_service.replay.command import cluster_id
 START_S = 60.0
 
 
-class CaptureSource:
-    """pd and `pumps` pumps below `folder`; `feed` then replays `capture` into them and serves its status port."""
+class Source:
+    """pd and `pumps` pumps below `folder`. `options`: of `binlake pd`. A subclass says who writes to the pumps."""
 
-    def __init__(self, capture: Capture, folder: Path, pumps: int = 2) -> None:
+    def __init__(self, folder: Path, cluster_id: int, pumps: int = 2, options: tuple[str, ...] = ()) -> None:
         self.folder = folder
-        self.cluster_id = cluster_id(capture) or 1
+        self.cluster_id = cluster_id
         self._pd_port, self._status_port, *self._pump_ports = free_ports(2 + pumps)
         own = ["--data-dir", folder / "pd", "--addr", f"{HOST}:{self._pd_port}"]
-        self._pd = self._child("pd", "pd", *own, "--cluster-id", str(self.cluster_id), "--led")
+        self._pd = self._child("pd", "pd", *own, "--cluster-id", str(self.cluster_id), *options)
         self._pumps = [self._pump(number, port) for number, port in enumerate(self._pump_ports, 1)]
-        self._capture = capture
-        self._feed: Child | None = None
+        self._writer: Child | None = None
 
     @property
     def pd_url(self) -> str:
@@ -45,9 +44,9 @@ class CaptureSource:
     @property
     def parts(self) -> list[Child]:
         """All that has been started."""
-        return [self._pd, *self._pumps, *([self._feed] if self._feed else [])]
+        return [self._pd, *self._pumps, *([self._writer] if self._writer else [])]
 
-    def start(self) -> CaptureSource:
+    def start(self) -> Self:
         """Start pd and the pumps; return when they serve. Raises ProcessError."""
         self._pd.start().wait_until(lambda: is_open(self._pd_port), START_S)
         for pump in self._pumps:
@@ -56,26 +55,22 @@ class CaptureSource:
             pump.wait_until(lambda port=port: is_open(port), START_S)
         return self
 
-    def feed(self, rate: float | None = None) -> None:
-        """Start the replay: `rate` binlogs a second, or as fast as the pumps take them. Raises ProcessError."""
-        speed = ["--rate", f"{rate:g}"] if rate else []
-        address = ["--pd-urls", self.pd_url, "--status-addr", f"{HOST}:{self._status_port}"]
-        words = ["replay", str(self._capture.path), *address, *speed, "--keep-serving", "--output", "json"]
-        self._feed = self._child("replay", "capture", *words)
-        self._feed.start().wait_until(lambda: is_open(self._status_port), START_S)
-
-    def fed(self) -> dict[str, Any] | None:
-        """What the replay told at its end (binlogs, transactions, seconds, ...); None while it goes on."""
-        if self._feed is None:
-            return None
-        lines = self._feed.log.read_text(encoding="utf-8", errors="replace").splitlines()
-        told = [line for line in lines if line.startswith('{"capture"')]
-        return dict(json.loads(told[-1])) if told else None
-
     def stop(self) -> None:
         """End all parts side by side."""
         with ThreadPoolExecutor(len(self.parts)) as pool:
             list(pool.map(Child.stop, self.parts))
+
+    def _write(self, name: str, *words: str) -> None:
+        address = ["--pd-urls", self.pd_url, "--status-addr", f"{HOST}:{self._status_port}"]
+        self._writer = self._child(name, *words, *address, "--keep-serving", "--output", "json")
+        self._writer.start().wait_until(lambda: is_open(self._status_port), START_S)
+
+    def _told(self, begin: str) -> dict[str, Any] | None:
+        if self._writer is None:
+            return None
+        lines = self._writer.log.read_text(encoding="utf-8", errors="replace").splitlines()
+        told = [line for line in lines if line.startswith(begin)]
+        return dict(json.loads(told[-1])) if told else None
 
     def _pump(self, number: int, port: int) -> Child:
         name = f"pump-{number}"
@@ -90,3 +85,35 @@ class CaptureSource:
 
     def _child(self, name: str, *words: str | Path) -> Child:
         return Child(name, [sys.executable, "-m", "binlake.cli", *words], self.folder, cwd=self.folder)
+
+
+class CaptureSource(Source):
+    """Its clock is led by the capture, which `feed` replays into the pumps."""
+
+    def __init__(self, capture: Capture, folder: Path, pumps: int = 2) -> None:
+        super().__init__(folder, cluster_id(capture) or 1, pumps, ("--led",))
+        self._capture = capture
+
+    def feed(self, rate: float | None = None) -> None:
+        """Start the replay: `rate` binlogs a second, or as fast as the pumps take them. Raises ProcessError."""
+        speed = ["--rate", f"{rate:g}"] if rate else []
+        self._write("replay", "capture", "replay", str(self._capture.path), *speed)
+
+    def fed(self) -> dict[str, Any] | None:
+        """What the replay told at its end (binlogs, transactions, seconds, ...); None while it goes on."""
+        return self._told('{"capture"')
+
+
+class WorkloadSource(Source):
+    """Its clock is the machine's; `feed` is a load of made-up transactions."""
+
+    def __init__(self, folder: Path, pumps: int = 2) -> None:
+        super().__init__(folder, 1, pumps)
+
+    def feed(self, rate: float, seconds: float) -> None:
+        """Start the load: `rate` transactions a second of 1 to 5 rows, for `seconds`. Raises ProcessError."""
+        self._write("workload", "workload", "--rate", f"{rate:g}", "--seconds", f"{seconds:g}", "--writers", "4")
+
+    def fed(self) -> dict[str, Any] | None:
+        """What the load told at its end (committed, rows, last_commit_ts, ...); None while it goes on."""
+        return self._told("{")

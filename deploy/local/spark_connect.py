@@ -5,6 +5,7 @@ The first query of a JVM costs 17 to 30 s (stack facts, "Connect server"): `star
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 import sysconfig
@@ -48,6 +49,11 @@ class SparkConnect:
     def url(self) -> str:
         """`sc://127.0.0.1:port`."""
         return f"sc://{HOST}:{self.port}"
+
+    def as_airflow_connection(self, name: str) -> dict[str, str]:
+        """The environment that makes it the connection `name` of an Airflow."""
+        told = {"conn_type": "spark_connect", "host": f"sc://{HOST}", "port": self.port}
+        return {f"AIRFLOW_CONN_{name.upper()}": json.dumps(told)}
 
     def start(self, *, warm: bool = True) -> SparkConnect:
         """Start it and return when it answers, warm unless told otherwise. Raises ProcessError."""

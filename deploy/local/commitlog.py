@@ -1,0 +1,62 @@
+"""A capture in commit order, without a pump: what every consumer of it must see, told by the recorded binlogs alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from binlake.capture import Capture
+from binlake.filter import Rules
+from binlake.schema import DdlJob, SchemaState
+from binlake.window.ddls import DdlBinlog, PlannedDdl, plan_ddls
+from binlake.wire import binlog_pb2 as pb
+from pump_service.replay.outcomes import Outcomes
+
+RULES = Rules()
+
+
+@dataclass(frozen=True)
+class CommitLog:
+    """A capture in commit order: `rows` are (commit_ts, start_ts, payload, schema_version), `ddls` its DDL binlogs,
+    `jobs` (commit_ts, job) by schema version."""
+
+    rows: list[tuple[int, int, bytes, int]]
+    ddls: list[DdlBinlog]
+    jobs: list[tuple[int, DdlJob]]
+
+    @property
+    def first_ts(self) -> int:
+        """commit_ts of the first row change or DDL."""
+        return min([row[0] for row in self.rows[:1]] + [ddl.commit_ts for ddl in self.ddls[:1]])
+
+
+def read_log(capture: Capture) -> CommitLog:
+    """Pair P and C; an orphan gets the outcome that the capture tells."""
+    prewrites: dict[int, pb.Binlog] = {}
+    commits: dict[int, int] = {}
+    schema_state: dict[int, int] = {}
+    for payload in capture.binlogs():
+        message = pb.Binlog.FromString(payload)
+        if message.tp == pb.Prewrite:
+            prewrites[message.start_ts] = message
+        elif message.tp == pb.Commit:
+            commits[message.start_ts] = message.commit_ts
+            schema_state[message.start_ts] = message.ddl_schema_state
+    outcomes = Outcomes.of(capture)
+    rows, ddls = [], []
+    for start_ts, message in prewrites.items():
+        commit_ts = commits.get(start_ts) or outcomes.orphan_commit_ts(start_ts)
+        if commit_ts and message.ddl_job_id:
+            query = message.ddl_query.decode()
+            ddls.append(DdlBinlog(commit_ts, start_ts, message.ddl_job_id, schema_state[start_ts], query))
+        elif commit_ts:
+            version = pb.PrewriteValue.FromString(message.prewrite_value).schema_version
+            rows.append((commit_ts, start_ts, message.SerializeToString(), version))
+    ddls.sort(key=lambda ddl: ddl.commit_ts)
+    places = {ddl.job_id: ddl.commit_ts for ddl in ddls if ddl.schema_state != 1}
+    jobs = [DdlJob.parse(text) for text in capture.job_texts()]
+    return CommitLog(sorted(rows), ddls, [(places.get(job.id, job.finished_ts), job) for job in jobs])
+
+
+def planned(log: CommitLog) -> list[PlannedDdl]:
+    """All DDL of a capture, as one window plans them."""
+    return plan_ddls(SchemaState(), log.ddls, log.jobs, RULES)

@@ -1,0 +1,174 @@
+"""A capture applied to a target by core functions alone, without pumps, lake or Spark: seconds instead of minutes.
+
+Decode, net change, statement text and DDL mapping are the pipeline's own functions, in its own order; left out is what
+carries rows between them. Equality is told by `binlake.compare`, which reads the target by plain SQL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import partial
+
+from binlake.codec import MutationBatch
+from binlake.config.model import Target
+from binlake.ddl import SourceDdl, bytewise_table, map_ddl
+from binlake.downstream.definitions import compare, expected_after, read, require_definitions
+from binlake.downstream.session import Session
+from binlake.errors import Drift, TargetRefused
+from binlake.rowchange import NetChange, RowEvent, net_changes
+from binlake.schema import SchemaState, TableDef, WindowSchemas
+from binlake.statement import StatementBatch, TableStatements, images_from_rows
+from binlake.statement.batch import UNCHECKED
+from binlake.window.ddls import PlannedDdl, plan_ddls, window_schemas
+from binlake.window.definitions import LandedDdl, Segments, WindowDefinitions, bytewise, filled_key
+from deploy.local.commitlog import RULES, CommitLog, planned
+from deploy.local.handwork import handworks
+
+
+@dataclass
+class Applied:
+    """What was done so far."""
+
+    windows: int = 0
+    rows: int = 0
+    ddls: int = 0
+    skipped: list[str] = field(default_factory=list)
+    by_hand: list[str] = field(default_factory=list)
+
+
+class DirectReplay:
+    """`log` applied to `session` window by window. Raises what finalize would raise."""
+
+    def __init__(self, log: CommitLog, session: Session, *, new_collation: bool = True) -> None:
+        self._log = log
+        self._new_collation = new_collation
+        self.hands = handworks(planned(log))
+        self._session = session
+        self._schema = SchemaState()
+        self._lo = 0
+        self.applied = Applied()
+
+    def advance(self, hi: int) -> None:
+        """Apply everything up to `hi`, one window between two stops of the handwork."""
+        for stop in (*self.hands.stops, hi):
+            if self._lo < stop <= hi:
+                self._window(stop)
+                self.applied.by_hand += self.hands.due(self._session.execute, stop)
+
+    def _window(self, hi: int) -> None:
+        lo, self._lo = self._lo, hi
+        rows = [row for row in self._log.rows if lo < row[0] <= hi]
+        ddls = [ddl for ddl in self._log.ddls if lo < ddl.commit_ts <= hi]
+        jobs = [(ts, job) for ts, job in self._log.jobs if lo < ts <= hi]
+        seen: dict[int, int] = {}
+        for commit_ts, _, _, version in rows:
+            seen[version] = min(commit_ts, seen.get(version, commit_ts))
+        schemas = window_schemas(self._schema, ddls, jobs, seen)
+        ddl_rows = [landed(ddl) for ddl in plan_ddls(self._schema, ddls, jobs, RULES, self.hands.ignored, seen)]
+        shown = None
+        if not self._new_collation:
+            ddl_rows, shown = [bytewise(ddl, "mariadb") for ddl in ddl_rows], partial(bytewise_table, dialect="mariadb")
+        definitions = WindowDefinitions(self._schema, ddl_rows, shown)
+        self._apply(definitions, ddl_rows, Segments(lo, hi, _starts(ddl_rows)), decoded(rows, schemas))
+        self._schema = self._schema.fold(jobs)
+        self.applied.windows += 1
+
+    def _apply(
+        self,
+        definitions: WindowDefinitions,
+        landed: list[LandedDdl],
+        segments: Segments,
+        events: dict[tuple[str, str], list[RowEvent]],
+    ) -> None:
+        cuts = [ddl for ddl in landed if ddl.opens_segment]
+        for number in range(len(segments.starts) + 1):
+            if number:
+                self._ddl(cuts[number - 1])
+            self._rows(definitions, segments, number, events)
+
+    def _ddl(self, ddl: LandedDdl) -> None:
+        if ddl.decision == "skip":
+            return
+        mapped = map_ddl(SourceDdl(ddl.commit_ts, ddl.db, ddl.table, ddl.sql, ddl.before, ddl.after), "mariadb")
+        if mapped.decision == "skip":
+            self.applied.skipped.append(mapped.reason)
+            return
+        self._session.commit()
+        for statement in mapped.sql:
+            self._session.execute(statement)
+        expected = expected_after(ddl.before, ddl.after, "mariadb")
+        if found := compare(expected, read(self._session, expected.names, "mariadb"), indexes=True):
+            raise Drift(f"after the DDL: {'; '.join(found)}", where={"query": ddl.query})
+        self.applied.ddls += 1
+
+    def _rows(
+        self,
+        definitions: WindowDefinitions,
+        segments: Segments,
+        number: int,
+        events: dict[tuple[str, str], list[RowEvent]],
+    ) -> None:
+        since, until = segments.bounds(number)
+        batches: list[StatementBatch] = []
+        for (db, name), found in events.items():
+            own = [event for event in found if since <= event.commit_ts < until]
+            if not own:
+                continue
+            table = definitions.within(db, name, since, until)
+            require_definitions(self._session, Target(db_type="mariadb"), [table])
+            net = net_changes(own, table.identity(), filled_key(table))
+            batches += _batches(table, number, net)
+        self._session.begin()
+        for batch in sorted(batches, key=lambda batch: batch.phase):
+            self._run(batch)
+        for batch in batches:
+            if batch.verify_sql and self._session.rows(batch.verify_sql) != [(batch.verify_rows,)]:
+                raise Drift("written rows are not there", where={"check": batch.verify_sql[:300]})
+        self._session.commit()
+
+    def _run(self, batch: StatementBatch) -> None:
+        for sql, expected in zip(batch.sql, batch.expect, strict=True):
+            affected = self._session.execute(sql)
+            if expected not in (UNCHECKED, affected):
+                raise TargetRefused(f"{affected} rows instead of {expected}", where={"statement": sql[:300]})
+        self.applied.rows += batch.rows
+
+
+def decoded(rows: list[tuple[int, int, bytes, int]], schemas: WindowSchemas) -> dict[tuple[str, str], list[RowEvent]]:
+    """The row changes of transactions by (db, table), as `merge` decodes them."""
+    batch = MutationBatch(lambda table: (table.db, table.name) if RULES.keeps(table.db, table.name) else None)
+    for commit_ts, start_ts, payload, _ in rows:
+        batch.add(payload, commit_ts, start_ts, schemas.place(commit_ts))
+    found: dict[tuple[str, str], list[RowEvent]] = {}
+    for row in batch.take().to_pylist(maps_as_pydicts="strict"):
+        event = RowEvent(*(row[name] for name in ("commit_ts", "start_ts", "seq", "op", "before", "after")))
+        found.setdefault((row["db"], row["table"]), []).append(event)
+    return found
+
+
+def _batches(table: TableDef, segment: int, net: list[NetChange]) -> Iterator[StatementBatch]:
+    out, keyless = TableStatements(table, segment), table.identity().kind == "row"
+    names = [column.name for column in table.row_columns]
+    gone, there = [c for c in net if c.op == "delete"], [c for c in net if c.op != "delete"]
+    if gone and keyless:
+        yield from out.image_deletes(images_from_rows([c.before for c in gone], names), [c.copies for c in gone])
+    elif gone:
+        keys = [column for column in gone[0].before or {}]
+        yield from out.deletes(images_from_rows([c.before for c in gone], keys))
+    if there and keyless:
+        yield from out.inserts(images_from_rows([c.after for c in there], names), [c.copies for c in there])
+    elif there:
+        yield from out.writes(images_from_rows([c.after for c in there], names))
+
+
+def _starts(landed: list[LandedDdl]) -> tuple[int, ...]:
+    return tuple(ddl.since for ddl in landed if ddl.opens_segment)
+
+
+def landed(ddl: PlannedDdl) -> LandedDdl:
+    """The row of the lake that `ddl` becomes."""
+    return LandedDdl(
+        ddl.commit_ts, ddl.since, ddl.start_ts, ddl.schema_version, ddl.job_id, ddl.action, ddl.db, ddl.table,
+        ddl.query, ddl.sql, ddl.decision, ddl.reason, ddl.before, ddl.after,
+    )  # fmt: skip
