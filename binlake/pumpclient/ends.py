@@ -105,7 +105,7 @@ class Ends:
 
     def _start(self) -> None:
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="pump-ends", daemon=True)
+            self._thread = threading.Thread(target=self._run, name="pumpclient-ends", daemon=True)
             self._thread.start()
 
     def _run(self) -> None:

@@ -59,7 +59,7 @@ class Follower:
         with self._lock:
             if self._thread is None and not self._stopped.is_set():
                 self._listed()
-                self._thread = threading.Thread(target=self._run, name="pump-list", daemon=True)
+                self._thread = threading.Thread(target=self._run, name="pumpclient-list", daemon=True)
                 self._thread.start()
 
     def stop(self) -> None:

@@ -84,7 +84,7 @@ class RpcConnection:
             if not closed:
                 self._queue.put((request.SerializeToString(), timeout_s, done))
                 if self._sender is None:
-                    self._sender = threading.Thread(target=self._run, name="pump-send", daemon=True)
+                    self._sender = threading.Thread(target=self._run, name="pumpclient-send", daemon=True)
                     self._sender.start()
         if closed:
             done(Refused("the connection was closed"))

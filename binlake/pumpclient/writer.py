@@ -182,7 +182,7 @@ class PumpClient:
             self._follower.start()
         with self._lock:
             if self._prober is None and not self._stopped.is_set():
-                self._prober = threading.Thread(target=self._probe, name="pump-probe", daemon=True)
+                self._prober = threading.Thread(target=self._probe, name="pumpclient-probe", daemon=True)
                 self._prober.start()
 
     def _request(self, binlog: Binlog) -> WriteBinlogReq:

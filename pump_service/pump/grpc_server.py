@@ -30,7 +30,8 @@ class GrpcServer:
 
     def __init__(self, service: PumpService, address: str) -> None:
         self._service = service
-        self._server = grpc.server(ThreadPoolExecutor(_THREADS, "pump-rpc"), options=UNLIMITED)
+        self._threads = ThreadPoolExecutor(_THREADS, "pump-rpc")
+        self._server = grpc.server(self._threads, options=UNLIMITED)
         self._server.add_generic_rpc_handlers((_pump_handlers(self), _admin_handlers(self)))
         try:
             port = self._server.add_insecure_port(address)
@@ -45,6 +46,7 @@ class GrpcServer:
     def stop(self, grace_s: float) -> None:
         """Let running calls finish for at most `grace_s`, then end them."""
         self._server.stop(grace_s).wait()
+        self._threads.shutdown(wait=False)  # grpcio leaves its pool to us: idle threads would live as long as the process
 
     def write_binlog(self, request: pump_pb2.WriteBinlogReq, context: grpc.ServicerContext) -> bytes:
         """WriteBinlog: answered after the fsync."""

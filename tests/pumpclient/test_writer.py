@@ -329,4 +329,4 @@ def test_closing_ends_all_threads(pumps: Pumps) -> None:
     pumps.stubs[0].fails = 10_000
     pumps.client.send_commit(c(1))
     pumps.client.close()
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("pump-")]
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("pumpclient-")]
