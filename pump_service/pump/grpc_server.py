@@ -46,7 +46,8 @@ class GrpcServer:
     def stop(self, grace_s: float) -> None:
         """Let running calls finish for at most `grace_s`, then end them."""
         self._server.stop(grace_s).wait()
-        self._threads.shutdown(wait=False)  # grpcio leaves its pool to us: idle threads would live as long as the process
+        # grpcio leaves its pool to who made it: idle threads would live as long as the process.
+        self._threads.shutdown(wait=False)
 
     def write_binlog(self, request: pump_pb2.WriteBinlogReq, context: grpc.ServicerContext) -> bytes:
         """WriteBinlog: answered after the fsync."""
