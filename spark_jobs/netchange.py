@@ -20,6 +20,7 @@ from binlake.lake.mutations import touched_cells
 from binlake.lake.paths import LakePaths
 from binlake.lake.tables import MUTATION
 from binlake.rowchange.lineage import origins
+from binlake.rowchange.net import CONTRADICTION, CONTRADICTION_HINT
 from binlake.window.definitions import Cell
 from spark_jobs.lake import local_frame, read
 
@@ -64,17 +65,19 @@ def touched(
     return sorted((row["db"], row["table"], row["segment"]) for row in found)
 
 
-def net_changes(spark: SparkSession, rows: DataFrame, cells: Sequence[Cell], *, routed: bool = False) -> DataFrame:
+def net_changes(
+    spark: SparkSession, rows: DataFrame, cells: Sequence[Cell], *, routed: bool = False, strict: bool = False
+) -> DataFrame:
     """NET_COLUMNS of `rows` (of `mutation`); every row must fall into one of `cells`.
 
     op: `delete` and `replace` for keyed rows, `delete` and `insert` of `copies` rows for the others. A key with a NULL
-    fails the job as SchemaError, and so does, when `routed`, a key that two tables of the source write (hazards R-15).
+    fails the job as SchemaError, and so does, when `routed`, a key that two tables of the source write (hazards R-15),
+    and when `strict`, a key whose changes contradict each other (S4-09).
     """
     keyed = _keyed(spark, rows, cells, routed=routed)
     more = ("source", "table_id") if routed else ()
-    return _net(
-        keyed.select("segment", "db", "table", "identity", *_ORDER, *more, F.explode(_events()).alias("e")), routed
-    )
+    events = keyed.select("segment", "db", "table", "identity", *_ORDER, *more, F.explode(_events()).alias("e"))
+    return _net(events, routed=routed, strict=strict)
 
 
 def row_origins(spark: SparkSession, rows: DataFrame, cells: Sequence[Cell]) -> DataFrame:
@@ -186,11 +189,12 @@ def _events() -> Column:
     rowwise = F.col("identity") == "row"
     moved = F.col("before_key") != F.col("after_key")
     ends = F.col("before").isNotNull() & (rowwise | F.col("after").isNull() | moved)
+    came = F.when(ends | F.col("before").isNull(), 1).otherwise(0)
     return F.filter(
         F.array(
-            F.when(ends, _event("delete", -1, "before_key", before, before)),
+            F.when(ends, _event("delete", F.lit(-1), "before_key", before, before)),
             # A row that keeps its key brings its old image along: the first one seen is what a delete shows.
-            F.when(F.col("after").isNotNull(), _event("replace", 1, "after_key", after, F.when(~ends, before))),
+            F.when(F.col("after").isNotNull(), _event("replace", came, "after_key", after, F.when(~ends, before))),
         ),
         lambda event: event.isNotNull(),
     )
@@ -223,10 +227,10 @@ def _null_key() -> Column:
     )
 
 
-def _event(op: str, weight: int, key: str, image: Column, old: Column) -> Column:
+def _event(op: str, weight: Column, key: str, image: Column, old: Column) -> Column:
     return F.struct(
         F.lit(op).alias("op"),
-        F.lit(weight).alias("weight"),
+        weight.alias("weight"),
         F.col(key).alias("key"),
         image.alias("image"),
         old.alias("old"),
@@ -250,7 +254,27 @@ def _clash() -> Column:
     return F.when(two & (F.first("identity") != "row"), F.raise_error(text).cast("int")).otherwise(F.lit(0))
 
 
-def _net(events: DataFrame, routed: bool) -> DataFrame:
+def _possible() -> Column:
+    """Of a key's sums: its changes add up to what the first and the last one say of it (`binlake.rowchange.net`)."""
+    left = F.when(F.col("last.op") == "replace", 1).otherwise(0)
+    text = F.concat(
+        F.lit(f"binlake.errors.SchemaError: {CONTRADICTION} [table="),
+        F.concat_ws(".", "db", "table"),
+        F.lit(" key="),
+        F.col("key"),
+        F.lit(" first_commit_ts="),
+        F.col("first_commit_ts").cast("string"),
+        F.lit(" last_commit_ts="),
+        F.col("last_commit_ts").cast("string"),
+        F.lit(f"] Hint: {CONTRADICTION_HINT}"),
+    )
+    bad = (F.col("identity") != "row") & (F.col("net") != left - F.col("was_there"))
+    return F.when(bad, F.raise_error(text).cast("boolean")).otherwise(F.lit(True))
+
+
+def _net(events: DataFrame, *, routed: bool, strict: bool) -> DataFrame:
+    # A change of weight 0 keeps its row, one of weight -1 ends it: both found it.
+    there = F.when(F.col("e.weight") == 1, 0).otherwise(1)
     grouped = events.groupBy("segment", "db", "table", "identity", F.col("e.key").alias("key")).agg(
         F.max_by(F.struct("e.op", "e.image"), F.struct(*_ORDER)).alias("last"),
         F.min_by("e.old", F.when(F.col("e.old").isNotNull(), F.struct(*_ORDER))).alias("old"),
@@ -259,9 +283,11 @@ def _net(events: DataFrame, routed: bool) -> DataFrame:
         F.max("commit_ts").alias("last_commit_ts"),
         F.count("*").alias("mutations"),
         *([_clash().alias("clash")] if routed else []),
+        *([F.min_by(there, F.struct(*_ORDER)).alias("was_there")] if strict else []),
     )
     # A column that nobody reads would not be computed.
     grouped = grouped.where("clash = 0") if routed else grouped
+    grouped = grouped.where(_possible()) if strict else grouped
     rowwise = F.col("identity") == "row"
     op = F.when(~rowwise, F.col("last.op")).when(F.col("net") > 0, "insert").otherwise("delete")
     deleted = F.col("op") == "delete"

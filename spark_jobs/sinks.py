@@ -22,10 +22,11 @@ from spark_jobs.context import Bounds, StageContext
 
 @dataclass(frozen=True)
 class Merged:
-    """What merge found in a range: row changes and DDL, skipped DDL included."""
+    """What merge found in a range: row changes and DDL, skipped DDL included; `whole`: no row change was left out."""
 
     rows: int
     ddls: int
+    whole: bool
 
     @property
     def empty(self) -> bool:
@@ -60,7 +61,9 @@ def require_merged(ctx: StageContext, lo: int, hi: int) -> Merged:
             hint="run land and merge of that range first",
         )
     found = [merged[window] for window in landed]
-    return Merged(sum(e["rows"] for e in found), sum(_ddl_count(e) for e in found))
+    details = [json.loads(e["detail"]) for e in found]
+    left_out = any(detail.get("filtered") or detail.get("skipped_commit_ts") for detail in details)
+    return Merged(sum(e["rows"] for e in found), sum(map(_ddl_count, details)), not left_out)
 
 
 def sink_window(ctx: StageContext, bounds: Bounds, merged: Merged, shapes: Shapes | None = None) -> SinkWindow:
@@ -109,6 +112,5 @@ def _merge_events(ctx: StageContext, lo: int, hi: int) -> list[dict[str, Any]]:
     return [event for event in events if event["state"] == "done"]
 
 
-def _ddl_count(event: Mapping[str, object]) -> int:
-    detail = json.loads(str(event["detail"]))
+def _ddl_count(detail: Mapping[str, Any]) -> int:
     return int(detail.get("ddl", 0)) + int(detail.get("ddl_skipped", 0))

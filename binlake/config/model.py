@@ -160,6 +160,12 @@ class Target(Section):
     max_segment_bytes: int = Field(
         1 << 30, ge=1, description="bytes of SQL text one transaction may hold; above it as with max-segment-rows"
     )
+    impossible_changes: Literal["fail", "last"] = Field(
+        "fail",
+        description="changes of one key inside a segment that contradict each other (INSERT of a row that is there):"
+        " `fail` names key and commit_ts; `last` takes the last one, as always where filters left changes of the window"
+        " out. Not in `ordered`, where the target itself refuses them",
+    )
     sync_mode: Literal[1, 2] = Field(
         1, description="1: every column of the source; 2 (drainer's partial): only those that the target's table has"
     )

@@ -15,6 +15,11 @@ later REPLACE cannot remove a final image: it shares no unique value with anothe
 table is F, whatever the order inside a phase and whatever earlier prefix of these statements had already run.
 The premise is that the target's unique keys are the source's (checked by `binlake.downstream.definitions`).
 
+Two changes of one key that no table can go through (S4-09: INSERT of a row that is there, DELETE of one that is not)
+are found by a sum: each change of a key adds what it changes of its rows (+1, 0, -1), and the sum must be what the
+first and the last one say. So nothing is in order to be looked at, and what is told is never a false alarm; two
+contradictions of opposite signs in one segment are not told.
+
 The SQL form for a table with a key: explode each event to (key, place, image) pairs: (old key, place, NULL) unless the
 key stays, and (new key, place, after); then `max_by(image, place)` by key. `place` must also order the pairs of one
 event: the write after the delete.
@@ -26,6 +31,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from binlake.errors import SchemaError
 from binlake.rowchange.event import Row, RowEvent, row_key
 from binlake.schema import Identity
 
@@ -51,15 +57,25 @@ class NetChange:
 
 
 def net_changes(
-    events: Iterable[RowEvent], identity: Identity, filled: Mapping[str, str | None] | None = None
+    events: Iterable[RowEvent],
+    identity: Identity,
+    filled: Mapping[str, str | None] | None = None,
+    *,
+    strict: bool = False,
 ) -> list[NetChange]:
     """The net changes of one table in one segment, by first appearance of the key; `events` in any order.
 
     `filled`: what a row written before ADD COLUMN holds in a key column that its image lacks; the images of the
-    result have it. Raises SchemaError for an event with the wrong images, KeyError for an image without a key column.
+    result have it. `strict`: changes of a key that contradict each other raise SchemaError with key and commit_ts.
+    Raises SchemaError for an event with the wrong images, KeyError for an image without a key column.
     """
     ordered = sorted((completed(event, filled or {}) for event in events), key=lambda event: event.place)
-    return _counted(ordered, identity) if identity.kind == "row" else _last_images(ordered, identity)
+    if identity.kind == "row":
+        return _counted(ordered, identity)
+    seen = _last_images(ordered, identity)
+    if strict:
+        _require_possible(seen)
+    return [_net_keyed(key, entry, identity) for key, entry in seen.items()]
 
 
 def completed(event: RowEvent, filled: Mapping[str, str | None]) -> RowEvent:
@@ -80,15 +96,35 @@ class _Seen:
     before: Row | None = None
     after: Row | None = None
     count: int = 0
+    was_there: bool = False
 
 
-def _last_images(events: list[RowEvent], identity: Identity) -> list[NetChange]:
+def _last_images(events: list[RowEvent], identity: Identity) -> dict[str, _Seen]:
     seen: dict[str, _Seen] = {}
     for event in events:
         for key, before, after in by_key(event, identity):
             entry = _visit(seen, key, event)
+            if entry.mutations == 1:
+                entry.was_there = before is not None
+            entry.count += (after is not None) - (before is not None)
             entry.before, entry.after = entry.before or before, after
-    return [_net_keyed(key, entry, identity) for key, entry in seen.items()]
+    return seen
+
+
+CONTRADICTION = "changes of one key contradict each other"
+"""What S4-09 calls impossible; in Spark's words in `spark_jobs.netchange`."""
+CONTRADICTION_HINT = (
+    "the source logged what no table goes through (UPDATE IGNORE can), or a transaction between them is missing: "
+    "compare the row with the source (`binlake audit row`, verify). Then go on with target.impossible-changes = last, "
+    "which takes the last of them, or leave its commit_ts out"
+)
+
+
+def _require_possible(seen: Mapping[str, _Seen]) -> None:
+    for key, entry in seen.items():
+        if entry.count != (entry.after is not None) - entry.was_there:
+            where = {"key": key, "first_commit_ts": entry.first, "last_commit_ts": entry.last}
+            raise SchemaError(CONTRADICTION, where=where, hint=CONTRADICTION_HINT)
 
 
 def by_key(event: RowEvent, identity: Identity) -> Iterator[tuple[str, Row | None, Row | None]]:

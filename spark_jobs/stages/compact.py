@@ -50,7 +50,8 @@ def run(ctx: StageContext, bounds: Bounds) -> StageResult:
         pinned = open_manifest(ctx, wanted, position)
         if pinned is not None:
             require_pinned_cuts(pinned, window.segments.starts)
-        rows = _write(ctx, window, derived, pinned)
+        strict = merged.whole and target.impossible_changes == "fail"
+        rows = _write(ctx, window, derived, pinned, strict=strict)
     seconds = time.monotonic() - began
     changed = sorted({(db, table) for db, table, _ in places} | {name for ddl in window.cuts for name in ddl.tables})
     detail: dict[str, object] = {"segments": len(window.segments.starts) + 1, "tables": len(changed)}
@@ -73,7 +74,9 @@ def _places(ctx: StageContext, window: SinkWindow, mutated: int) -> list[Place]:
     return touched(lambda: ctx.spark, ctx.paths, lo, hi, window.segments.starts, mutated) if mutated else []
 
 
-def _write(ctx: StageContext, window: SinkWindow, places: list[Place], pinned: ApplyManifest | None) -> int:
+def _write(
+    ctx: StageContext, window: SinkWindow, places: list[Place], pinned: ApplyManifest | None, *, strict: bool
+) -> int:
     """The rows of `change` in the lake; what is pinned is there already, or comes out the same."""
     bounds, names = window.bounds, CHANGE.column_names()
     if pinned is not None:
@@ -86,13 +89,13 @@ def _write(ctx: StageContext, window: SinkWindow, places: list[Place], pinned: A
             require_pinned(CHANGE.name, bounds, pinned.change, combined([]))
         clear(ctx.few, ctx.paths, CHANGE, own_rows(bounds), note(ctx, "compact", bounds))
         return 0
-    found = _derived(ctx, window, places)
+    found = _derived(ctx, window, places, strict=strict)
     if pinned is not None:
         require_pinned(CHANGE.name, bounds, pinned.change, digest_of(found, names)[0])
     return overwrite(found, ctx.paths, CHANGE, own_rows(bounds), note(ctx, "compact", bounds))
 
 
-def _derived(ctx: StageContext, window: SinkWindow, places: list[Place]) -> Rows:
+def _derived(ctx: StageContext, window: SinkWindow, places: list[Place], *, strict: bool) -> Rows:
     """Rows of `change`. Those of a small window go to Spark and come back: it reads and writes no table for them."""
     bounds, small = window.bounds, ctx.is_small(window.bounds)
     cells = [cell(window.definitions, window.segments, *place) for place in places]
@@ -101,9 +104,8 @@ def _derived(ctx: StageContext, window: SinkWindow, places: list[Place]) -> Rows
         rows = ctx.spark.createDataFrame(here)
     else:
         rows = mutations(ctx.spark, ctx.paths, bounds.lo, bounds.hi)
-    frame = net_changes(ctx.spark, rows, cells, routed=bool(ctx.rules.routes)).withColumn(
-        "window", F.lit(bounds.window)
-    )
+    net = net_changes(ctx.spark, rows, cells, routed=bool(ctx.rules.routes), strict=strict)
+    frame = net.withColumn("window", F.lit(bounds.window))
     if not small:
         return frame
     return frame.select(*CHANGE.column_names()).toArrow().cast(arrow_schema(CHANGE.schema()))

@@ -86,7 +86,7 @@ class Mirrors:
         by_key: dict[str, list[Row]] = {}
         for row in self.tables[table.db, table.name][1]:
             by_key.setdefault(row_key(row, columns), []).append(row)
-        for change in net_changes(events, table.identity(), filled_key(table)):
+        for change in net_changes(events, table.identity(), filled_key(table), strict=True):
             kept = by_key.get(change.key, [])
             if change.op == "delete":
                 by_key[change.key] = kept[change.copies :]

@@ -113,7 +113,7 @@ class Converter:
                 if not own:
                     continue
                 table = plans.definitions.within(db, name, since, until)
-                net = net_changes(own, table.identity(), filled_key(table))
+                net = net_changes(own, table.identity(), filled_key(table), strict=True)
                 for phase in first:
                     out = TableStatements(table, number, limits=limits, first_batch=first[phase], plain=plain)
                     changes = sorted(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import random
+import re
 import sqlite3
 from collections import Counter
 
@@ -60,6 +62,25 @@ def test_combinations_of_one_key(
     (change,) = net(KEY, *pairs)
     assert (change.op, change.before, change.after) == expected
     assert (change.mutations, change.first_commit_ts, change.last_commit_ts) == (len(pairs), 1, len(pairs))
+
+
+CAME, STAYED, WENT = (None, A), (A, A), (A, None)
+
+
+@pytest.mark.parametrize(("first", "second"), list(itertools.product([CAME, STAYED, WENT], repeat=2)))
+def test_a_pair_that_no_table_goes_through_names_key_and_commit_ts(
+    first: tuple[Row | None, Row | None], second: tuple[Row | None, Row | None]
+) -> None:  # S4-09: all nine
+    events = [event(4, *first), event(7, *second)]
+    if (first[1] is None) == (second[0] is None):
+        assert net_changes(events, KEY, strict=True) == net_changes(events, KEY)
+        return
+    with pytest.raises(SchemaError, match=re.escape(r'key=["1"] first_commit_ts=4 last_commit_ts=7')) as caught:
+        net_changes(events, KEY, strict=True)
+    assert "impossible-changes" in caught.value.hint
+    # where changes are left out on purpose the last one is taken
+    (change,) = net_changes(events, KEY)
+    assert change.after == second[1]
 
 
 def test_the_documents_six_changes_are_two() -> None:
@@ -177,7 +198,7 @@ class Target:
 
 
 def statements(events: list[RowEvent], shuffle: random.Random) -> list[NetChange]:
-    changes = net_changes(events, KEY)
+    changes = net_changes(events, KEY, strict=True)
     shuffle.shuffle(changes)
     return sorted(changes, key=lambda change: change.op != "delete")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 from datetime import date
@@ -112,6 +113,43 @@ def _comparable(change: dict[str, Any]) -> Any:
     # Keys are compared as values: two writers of JSON may escape control characters in their own ways.
     plain = ("segment", "db", "table", "identity", "op", "copies", "first_commit_ts", "last_commit_ts", "mutations")
     return (*(change[name] for name in plain), tuple(json.loads(change["key"])), *images)
+
+
+CAME, STAYED, WENT = ("insert", False, True), ("update", True, True), ("delete", True, False)
+PAIRS = list(itertools.product([CAME, STAYED, WENT], repeat=2))
+ALONE = [Cell("d", "t", 0, 1, 10, "primary", ("a",), (None,))]
+
+
+def _pair(key: str, *changes: tuple[Any, bool, bool]) -> list[Event]:
+    image = {"a": key}
+    return [
+        ("t", RowEvent(ts, 3, int(key), op, image if old else None, image if new else None))
+        for ts, (op, old, new) in enumerate(changes, 5)
+    ]
+
+
+def test_pairs_that_a_table_goes_through_and_moves_of_keys_are_never_accused(spark: SparkSession) -> None:  # S4-09
+    events = [e for n, pair in enumerate(PAIRS) if pair[0][2] == pair[1][1] for e in _pair(str(n), *pair)]
+    events += [
+        ("t", RowEvent(5, 3, 20, "insert", None, {"a": "20"})),
+        ("t", RowEvent(5, 3, 21, "update", {"a": "20"}, {"a": "21"})),
+        ("t", RowEvent(6, 3, 21, "delete", {"a": "21"}, None)),
+    ]
+    found = netchange.net_changes(spark, _frame(spark, events), ALONE, strict=True).collect()
+    assert sorted(row["op"] for row in found) == ["delete"] * 4 + ["replace"] * 3
+
+
+@pytest.mark.parametrize(("first", "second"), [pair for pair in PAIRS if pair[0][2] != pair[1][1]])
+def test_a_pair_that_no_table_goes_through_stops_with_key_and_commit_ts(
+    spark: SparkSession, first: tuple[Any, bool, bool], second: tuple[Any, bool, bool]
+) -> None:  # S4-09
+    frame = _frame(spark, [*_pair("1", first, second), *_pair("2", CAME, STAYED)])
+    with pytest.raises(PySparkException) as caught:
+        netchange.net_changes(spark, frame, ALONE, strict=True).collect()
+    ours = translate(caught.value)
+    assert type(ours).__name__ == "SchemaError"
+    assert '[table=d.t key=["1"] first_commit_ts=5 last_commit_ts=6]' in str(ours)
+    assert ours.hint.startswith("the source logged")
 
 
 def test_one_key_changed_a_million_times_is_one_change(spark: SparkSession) -> None:

@@ -1,0 +1,84 @@
+"""compact refuses a key whose changes contradict each other, unless it is known why (S4-09).
+
+What makes it worth stopping for: that is how a transaction which is missing between two others shows.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lakehouse import Lakehouse, Source, rows_of
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from support.mariadb import MariaDb, execute
+from support.workload import Workload, integer, text
+
+from binlake.errors import SchemaError
+from spark_jobs.context import StageContext
+from spark_jobs.failures import translate
+from spark_jobs.stages import compact
+
+pytestmark = [pytest.mark.spark, pytest.mark.mariadb]
+
+
+class Gap:
+    """One window: a row comes, goes, and comes again; its DELETE is `at`. Without it the two INSERT contradict."""
+
+    def __init__(self, spark: SparkSession, root: Path, server: MariaDb) -> None:
+        execute(server, "DROP DATABASE IF EXISTS tidb_binlog")
+        address = {"host": "127.0.0.1", "port": server.port, "user": server.user, "password": server.password}
+        self._target, self._spark, self._root = {"db-type": "mariadb", **address}, spark, root
+        w = Workload()
+        w.create_database("shop")
+        w.create_table("shop", "item", [integer("id"), text("name")], ["id"])
+        w.begin().insert("shop", "item", id=7, name="old").commit()
+        self.at = w.begin().delete("shop", "item", id="7", name="old").commit()
+        w.begin().insert("shop", "item", id=7, name="new").commit()
+        self._hi, self._source = w.clock(), Source.of_workload(w)
+
+    def lose(self) -> None:
+        """The DELETE never landed."""
+        self._source.binlogs = [b for b in self._source.binlogs if b.commit_ts != self.at]
+
+    def compacted(self, target: dict[str, Any] | None = None, **config: Any) -> list[dict[str, Any]]:
+        """The rows of `change`."""
+        lakehouse = Lakehouse(
+            self._spark, self._root, self._source, {**config, "target": {**self._target, **(target or {})}}
+        )
+        context: StageContext = lakehouse.context()
+        compact.run(context, lakehouse.land(0, self._hi))
+        return rows_of(context.paths.table("change"))
+
+
+@pytest.fixture
+def gap(spark: SparkSession, mariadb: MariaDb, tmp_path: Path) -> Gap:
+    return Gap(spark, tmp_path, mariadb)
+
+
+def test_a_transaction_that_is_missing_is_noticed(gap: Gap) -> None:
+    gap.lose()
+    with pytest.raises((SchemaError, PySparkException)) as caught:
+        gap.compacted()
+    ours = translate(caught.value)
+    assert isinstance(ours, SchemaError)
+    assert 'contradict each other [table=shop.item key=["7"]' in str(ours)
+    assert "target.impossible-changes = last" in ours.hint
+
+
+def test_the_operator_may_take_the_last_change(gap: Gap) -> None:
+    gap.lose()
+    [change] = gap.compacted({"impossible-changes": "last"})
+    assert dict(change["after"])["name"] == "new"
+
+
+def test_what_a_filter_left_out_on_purpose_is_no_contradiction(gap: Gap) -> None:  # R-14
+    rule = {"schema-pattern": "shop", "table-pattern": "item", "events": ["delete"], "action": "Ignore"}
+    [change] = gap.compacted(filters=[rule])
+    assert dict(change["after"])["name"] == "new"
+
+
+def test_nor_is_a_transaction_that_is_skipped_by_its_commit_ts(gap: Gap) -> None:  # U-12
+    [change] = gap.compacted(filter={"ignore-txn-commit-ts": [str(gap.at)]})
+    assert dict(change["after"])["name"] == "new"
