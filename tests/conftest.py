@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import structlog
+from hypothesis import HealthCheck, settings
 
 # `deploy` is not an installed package: tests and demo run it from the checkout.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 # Quick tests first: a slow one is no news when a quick one has failed already.
 _ORDER = ("mariadb", "spark", "airflow", "e2e")
 _END_S = 120.0
+# How long an example takes tells how busy the machine is, and nothing else.
+settings.register_profile("binlake", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("binlake")
 _CONNECT_MODE = ("SPARK_CONNECT_MODE_ENABLED", "SPARK_REMOTE", "SPARK_LOCAL_REMOTE")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -10,8 +11,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from deploy.local.ports import free_port, free_ports, is_open
+from deploy.local.ports import free_port, free_ports, is_open, kernels_range
 from deploy.local.process import Child, ProcessError, alive, members, stop_recorded
+from deploy.setup.common import REPOSITORY
 
 # Starts one child in its own process group (as pyspark.daemon does) and one that will not hear SIGTERM.
 _FAMILY = """
@@ -28,7 +30,7 @@ time.sleep(600)
 
 def _family(folder: Path) -> Child:
     child = Child("family", [sys.executable, "-c", _FAMILY], folder)
-    return child.start().wait_until(lambda: "ready" in child.log.read_text(), 30)
+    return child.start().wait_until(lambda: "ready" in child.log.read_text(), 120)
 
 
 def test_stop_ends_other_groups_and_the_deaf(tmp_path: Path) -> None:
@@ -58,7 +60,7 @@ def test_what_its_leader_left_behind_is_ended(tmp_path: Path) -> None:
 def test_one_that_ends_by_itself_is_told_with_its_log(tmp_path: Path) -> None:
     child = Child("short", [sys.executable, "-c", "raise SystemExit('no disk')"], tmp_path).start()
     with pytest.raises(ProcessError, match="short ended: no disk"):
-        child.wait_until(lambda: False, 30)
+        child.wait_until(lambda: False, 120)
 
 
 def test_one_that_does_not_serve_in_time_is_told(tmp_path: Path) -> None:
@@ -94,3 +96,33 @@ def test_free_ports_are_different_and_closed() -> None:
     ports = free_ports(5)
     assert len(set(ports)) == 5
     assert not any(is_open(port) for port in [*ports, free_port()])
+
+
+def test_nobody_else_is_given_a_port_that_is_not_bound_yet() -> None:
+    # A server binds it seconds later: neither the kernel nor another process of ours may have given it away till then.
+    ours = free_ports(60)  # more than one block
+    assert not set(ours) & set(kernels_range())
+    program = "from deploy.local.ports import free_ports; print(*free_ports(60))"
+    others = [
+        subprocess.Popen([sys.executable, "-c", program], cwd=REPOSITORY, stdout=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    theirs = [int(port) for other in others for port in other.communicate(timeout=120)[0].split()]
+    more = free_ports(60)
+    assert len({*ours, *theirs, *more}) == 4 * 60
+
+
+def test_a_fork_has_ports_of_its_own() -> None:
+    program = """
+import os
+from deploy.local.ports import free_ports
+before = free_ports(3)
+child = os.fork()
+print(*free_ports(3), flush=True)
+if child:
+    os.wait()
+    print(*before)
+"""
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=120, check=True)
+    assert len(set(done.stdout.split())) == 9

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -10,6 +11,8 @@ from pathlib import Path
 
 import psutil
 import pytest
+
+from support import leftovers
 
 from deploy.setup.common import REPOSITORY
 
@@ -21,6 +24,8 @@ def test_it(mariadb):
 """
 _LEAVES = """
 import pathlib, subprocess, sys
+from support import leftovers
+leftovers.PATIENCE_S = 1.0
 def test_it():
     left = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
     pathlib.Path({note!r}).write_text(str(left.pid))
@@ -43,7 +48,7 @@ def _session(folder: Path, test: str, **values: object) -> tuple[subprocess.Pope
 
 
 def _pid(note: Path) -> int:
-    until = time.monotonic() + 60
+    until = time.monotonic() + 300  # a MariaDB on a slow disk
     while not (note.exists() and note.read_text()):
         assert time.monotonic() < until, "the inner session did not come so far"
         time.sleep(0.05)
@@ -55,13 +60,33 @@ def test_sigterm_takes_the_servers_down(tmp_path: Path) -> None:
     process, note = _session(tmp_path, _SERVES, seconds=600)
     server = _pid(note)
     process.send_signal(signal.SIGTERM)
-    assert "KeyboardInterrupt" in process.communicate(timeout=60)[0]
+    assert "KeyboardInterrupt" in process.communicate(timeout=300)[0]
     assert not psutil.pid_exists(server)
 
 
 def test_a_process_left_running_fails_the_session(tmp_path: Path) -> None:
     process, note = _session(tmp_path, _LEAVES)
-    said = process.communicate(timeout=60)[0]
+    said = process.communicate(timeout=300)[0]
     psutil.Process(_pid(note)).kill()
     assert process.returncode == 1
     assert "time.sleep(600)" in said
+
+
+class _Ending:
+    """A process of this session that ends between two looks at it."""
+
+    pid = 0
+
+    def environ(self) -> dict[str, str]:
+        return dict(os.environ)
+
+    def status(self) -> str:
+        return psutil.STATUS_RUNNING
+
+    def cmdline(self) -> list[str]:
+        raise psutil.NoSuchProcess(self.pid)
+
+
+def test_a_process_that_ends_while_it_is_looked_at_is_not_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(psutil, "process_iter", lambda: [_Ending()])
+    assert leftovers.leftovers() == []

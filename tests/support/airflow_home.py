@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import functools
 import os
 import secrets
 import shutil
@@ -11,23 +12,25 @@ import tempfile
 from pathlib import Path
 
 _REPOSITORY = Path(__file__).resolve().parents[2]
-_MARK = "BINLAKE_TEST_AIRFLOW_HOME"
 
 
+@functools.cache
 def private_home() -> Path:
-    """Point Airflow at a new folder (once a process) and return it."""
-    if _MARK not in os.environ:
-        if "airflow" in sys.modules:
-            raise RuntimeError("airflow was imported before its test home was set")
-        home = tempfile.mkdtemp(prefix="binlake-airflow-")
-        atexit.register(shutil.rmtree, home, ignore_errors=True)
-        os.environ.update(_settings(home))
-    return Path(os.environ[_MARK])
+    """Point Airflow at a new folder, once a process, and return it.
+
+    A worker of pytest-xdist inherits the environment of a process that may have a home of its own: two that share a
+    database would meet in it.
+    """
+    if "airflow" in sys.modules:
+        raise RuntimeError("airflow was imported before its test home was set")
+    home = tempfile.mkdtemp(prefix="binlake-airflow-")
+    atexit.register(shutil.rmtree, home, ignore_errors=True)
+    os.environ.update(_settings(home))
+    return Path(home)
 
 
 def _settings(home: str) -> dict[str, str]:
     return {
-        _MARK: home,
         "AIRFLOW_HOME": home,
         "AIRFLOW__CORE__DAGS_FOLDER": str(_REPOSITORY / "dags"),
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",

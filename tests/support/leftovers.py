@@ -9,7 +9,8 @@ import time
 import psutil
 
 _MARK = "BINLAKE_TEST_SESSION"
-_PATIENCE_S = 10.0
+PATIENCE_S = 30.0
+"""For what is just ending: a busy machine's servers take a while."""
 # These end with the process that has them: PySpark's JVM of a classic session, and Python's own helper.
 _HELPERS = ("pyspark-shell", "multiprocessing.resource_tracker")
 
@@ -19,9 +20,9 @@ def mark_session() -> None:
     os.environ[_MARK] = secrets.token_hex(8)
 
 
-def leftovers(patience_s: float = _PATIENCE_S) -> list[str]:
-    """`pid command` of what still runs; what is just ending gets `patience_s` to do so."""
-    until = time.monotonic() + patience_s
+def leftovers() -> list[str]:
+    """`pid command` of what still runs; what is just ending gets PATIENCE_S to do so."""
+    until = time.monotonic() + PATIENCE_S
     while (found := _marked()) and time.monotonic() < until:
         time.sleep(0.1)
     return found
@@ -29,17 +30,30 @@ def leftovers(patience_s: float = _PATIENCE_S) -> list[str]:
 
 def _marked() -> list[str]:
     own = _with_helpers(psutil.Process())
-    found = []
-    for process in psutil.process_iter():
-        if process.pid not in own and _bears_mark(process):
-            found.append(f"{process.pid} {' '.join(process.cmdline())[:200]}")
-    return found
+    found = [one for one in psutil.process_iter() if one.pid not in own and _bears_mark(one)]
+    # Without words: it has ended since.
+    return [f"{one.pid} {words[:200]}" for one in found if (words := _words(one))]
 
 
 def _with_helpers(me: psutil.Process) -> set[int]:
-    helpers = [child for child in me.children() if any(name in " ".join(child.cmdline()) for name in _HELPERS)]
-    below = [process for helper in helpers for process in helper.children(recursive=True)]
+    helpers = [child for child in me.children() if any(name in _words(child) for name in _HELPERS)]
+    below = [process for helper in helpers for process in _below(helper)]
     return {process.pid for process in [me, *helpers, *below]}
+
+
+def _below(process: psutil.Process) -> list[psutil.Process]:
+    try:
+        return process.children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
+
+
+def _words(process: psutil.Process) -> str:
+    """Its command; nothing when it ends while it is looked at."""
+    try:
+        return " ".join(process.cmdline())
+    except psutil.NoSuchProcess:
+        return ""
 
 
 def _bears_mark(process: psutil.Process) -> bool:
