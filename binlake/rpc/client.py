@@ -201,6 +201,8 @@ class Link:
                 self._read_now()
             finally:
                 self._reading.release()
+                # Who began a call meanwhile saw somebody read, and waits: this one reads no more.
+                self._hand_over()
         return not self._connection.gone
 
     def begin(self, head: bytes, body: bytes, timeout_s: float | None, *, holding: bool) -> Exchange:

@@ -6,6 +6,7 @@ import contextlib
 import select
 import socket
 import ssl
+import threading
 
 from binlake.rpc.status import RpcError, Status
 from binlake.rpc.tls import Tls
@@ -20,6 +21,8 @@ class Wire:
         self._address = address
         self._unsent = bytearray()
         self._closed = False
+        self._polls = 0
+        self._guard = threading.Lock()
         self._ssl: ssl.SSLObject | None = None
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         try:
@@ -80,14 +83,18 @@ class Wire:
         self._poll(select.POLLOUT, timeout_s)
 
     def _poll(self, events: int, timeout_s: float | None) -> None:
-        poll = select.poll()
-        try:
-            poll.register(self._socket, events)
-        except ValueError:
+        with self._guard:
             if self._closed:
                 return  # by another thread: whoever waits finds its call ended
-            raise
-        poll.poll(None if timeout_s is None else max(0, int(timeout_s * 1000 + 0.999)))
+            self._polls += 1
+        try:
+            poll = select.poll()
+            poll.register(self._socket, events)
+            poll.poll(None if timeout_s is None else max(0, int(timeout_s * 1000 + 0.999)))
+        finally:
+            with self._guard:
+                self._polls -= 1
+                self._close_unwatched()
 
     def read(self) -> bytes | None:
         """What came; None when nothing did. Raises RpcError at the end of the connection."""
@@ -106,11 +113,17 @@ class Wire:
 
     def close(self) -> None:
         """Close the socket and wake who waits on it, nothing waits to be sent any more; idempotent."""
-        self._closed = True
-        self._unsent = bytearray()
-        with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
-        self._socket.close()
+        with self._guard:
+            self._closed = True
+            self._unsent = bytearray()
+            with contextlib.suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)
+            self._close_unwatched()
+
+    def _close_unwatched(self) -> None:
+        # Its number is free for another socket then: whoever is about to wait on it would wait for that one's peer.
+        if self._closed and not self._polls:
+            self._socket.close()
 
     def _decrypted(self) -> bytes:
         assert self._ssl is not None

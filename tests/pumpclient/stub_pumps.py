@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +17,7 @@ from binlake.wire.binlog_pb2 import Binlog
 
 
 def until(condition: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline, what
         time.sleep(0.005)
@@ -27,7 +28,8 @@ class StubPump(pump_pb2_grpc.PumpServicer):
 
     def __init__(self) -> None:
         self.got: list[Binlog] = []
-        self.fails = 0
+        self._fails = 0
+        self._lock = threading.Lock()
         self.code = grpc.StatusCode.UNKNOWN
         self.text = "pump is paused"
         self.errmsg = ""
@@ -37,9 +39,24 @@ class StubPump(pump_pb2_grpc.PumpServicer):
         self.server = server
         server.start()
 
+    @property
+    def fails(self) -> int:
+        """How many of the next writes fail."""
+        return self._fails
+
+    @fails.setter
+    def fails(self, count: int) -> None:
+        with self._lock:
+            self._fails = count
+
+    def _fail(self) -> bool:
+        # A call that counts while the test sets another number must not undo that.
+        with self._lock:
+            failing, self._fails = self._fails > 0, max(0, self._fails - 1)
+        return failing
+
     def WriteBinlog(self, request: pump_pb2.WriteBinlogReq, context: grpc.ServicerContext) -> pump_pb2.WriteBinlogResp:
-        if self.fails:
-            self.fails -= 1
+        if self._fail():
             context.abort(self.code, self.text)
         if not self.errmsg:
             self.got.append(Binlog.FromString(request.payload))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import socket
 import subprocess
 import sys
 import threading
@@ -18,6 +17,7 @@ import pytest
 from binlake.errors import BinlakeError, ConfigError, LostRange, SourceUnavailable, WireError
 from binlake.pumpclient import PumpReader
 from binlake.wire import pump_pb2, pump_pb2_grpc
+from deploy.local.ports import free_port
 
 
 class StubPump(pump_pb2_grpc.PumpServicer):
@@ -44,7 +44,7 @@ class StubPump(pump_pb2_grpc.PumpServicer):
             return
         if self.then is not None:
             context.abort(self.then, "because")
-        self.left.wait(20)
+        self.left.wait(120)
 
 
 @pytest.fixture
@@ -58,14 +58,14 @@ def pump() -> Iterator[StubPump]:
 def test_a_pull_starts_after_the_given_ts_and_ends_with_the_first_entity_at_or_above_the_end(pump: StubPump) -> None:
     found = list(PumpReader(pump.addr, 7).pull(5, 8))
     assert found == [(6, 6, b"6"), (7, 7, b"7"), (8, 8, b"8")]
-    assert pump.left.wait(5), "the pump was not told that the reader left"
+    assert pump.left.wait(60), "the pump was not told that the reader left"
 
 
 def test_a_pull_that_is_given_up_closes_the_call(pump: StubPump) -> None:
     running = PumpReader(pump.addr, 7).pull(0)
     assert [ts for ts, _, _ in islice(running, 3)] == [1, 2, 3]
     running.close()
-    assert pump.left.wait(5)
+    assert pump.left.wait(60)
 
 
 @pytest.mark.parametrize(
@@ -91,19 +91,18 @@ def test_each_failure_is_one_error_with_pump_and_ts(
 
 def test_a_silent_pump_is_an_error_and_a_slow_reader_is_not(pump: StubPump) -> None:
     pump.upto = 2
-    running = PumpReader(pump.addr, 7, idle_timeout_s=0.3).pull(0)
+    running = PumpReader(pump.addr, 7, idle_timeout_s=1.5).pull(0)
     next(running)
-    time.sleep(0.6)  # the reader's own time does not count
+    time.sleep(2)  # the reader's own time does not count
     next(running)
     begun = time.monotonic()
     with pytest.raises(SourceUnavailable, match="sent nothing"):
         next(running)
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < 60
 
 
 def test_a_pump_that_is_not_there_is_an_error_in_time() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        addr = f"127.0.0.1:{free.getsockname()[1]}"
+    addr = f"127.0.0.1:{free_port()}"
     reader = PumpReader(addr, 7, timeout_s=0.3)
     with pytest.raises(SourceUnavailable, match=addr):
         next(reader.pull(0))
@@ -140,5 +139,5 @@ print([len(part) for part in found])
 def test_a_reader_survives_the_fork_and_pickling_of_a_spark_worker(pump: StubPump) -> None:
     assert next(pickle.loads(pickle.dumps(PumpReader(pump.addr, 7))).pull(0))[0] == 1
     command = [sys.executable, "-c", FORKED, pump.addr]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.stdout.strip() == "[50, 50, 50]", done.stderr

@@ -17,7 +17,9 @@ from binlake.pumpclient import ClientOptions, PumpClient, WriteTimes, writer
 from binlake.wire import build
 from binlake.wire.binlog_pb2 import Binlog, Commit, Prewrite, Rollback
 
-QUICK = WriteTimes(0.5, 0.5, 0.01, 0.05, probe_interval=0.05)
+# A pump that answers late on a busy machine is not passed over: who must give up says so, with HASTY.
+QUICK = WriteTimes(60, 60, 0.01, 0.05, probe_interval=0.05)
+HASTY = replace(QUICK, write_timeout=0.5, commit_timeout=0.5)
 OPTIONS = ClientOptions(times=QUICK)
 
 
@@ -118,15 +120,14 @@ def test_a_commit_is_tried_again_on_its_pump_and_nowhere_else(pumps: Pumps) -> N
 
 def test_a_sent_commit_waits_for_nobody_and_arrives_when_its_pump_is_well(pumps: Pumps) -> None:
     # S0-24: the application goes on; ends of another pump are not held up by those of a dead one.
-    patient = replace(OPTIONS, times=replace(QUICK, commit_timeout=60))
-    with PumpClient(pumps.listing, 7, patient) as client:
+    with PumpClient(pumps.listing, 7, OPTIONS) as client:
         placed = {ts: client.write_prewrite(p(ts)) for ts in range(30)}
         pumps.stubs[0].fails = 10_000
         assert {ts: client.send_commit(c(ts)) for ts in range(30)} == placed
         until(lambda: pumps.counts()[1:] == [20, 20], "the ends of the other pumps")
         until(lambda: client.stats.commit_retries > 20, "retries")
         pumps.stubs[0].fails = 0
-        assert client.drain(10) == 0
+        assert client.drain(60) == 0
         assert pumps.counts() == [20, 20, 20]
         assert client.stats.given_up == 0
         with pytest.raises(Permanent, match="wrote no prewrite"):
@@ -135,11 +136,12 @@ def test_a_sent_commit_waits_for_nobody_and_arrives_when_its_pump_is_well(pumps:
 
 def test_a_sent_end_that_is_never_taken_is_given_up_and_counted(pumps: Pumps) -> None:
     # S0-24
-    pumps.client.write_prewrite(p(1))
-    pumps.stubs[0].fails = 10_000
-    pumps.client.send_rollback(build.rollback(p(1)))
-    assert pumps.client.drain(10) == 0
-    assert pumps.client.stats.given_up == 1
+    with PumpClient(pumps.listing, 7, replace(OPTIONS, times=HASTY)) as client:
+        client.write_prewrite(p(1))
+        pumps.stubs[0].fails = 10_000
+        client.send_rollback(build.rollback(p(1)))
+        assert client.drain(60) == 0
+        assert client.stats.given_up == 1
     assert pumps.counts() == [1, 0, 0]
 
 
@@ -154,10 +156,11 @@ def test_a_pump_that_moved_to_another_port_is_found(pumps: Pumps) -> None:
 
 
 def test_an_end_that_its_pump_never_takes_is_an_error(pumps: Pumps) -> None:
-    pumps.client.write_prewrite(p(1))
-    pumps.stubs[0].fails = 1000
-    with pytest.raises(SourceUnavailable, match="pump=pump0 start_ts=1"):
-        pumps.client.write_commit(c(1))
+    with PumpClient(pumps.listing, 7, replace(OPTIONS, times=HASTY)) as client:
+        client.write_prewrite(p(1))
+        pumps.stubs[0].fails = 1000
+        with pytest.raises(SourceUnavailable, match="pump=pump0 start_ts=1"):
+            client.write_commit(c(1))
 
 
 def test_an_end_without_its_prewrite_is_an_error(pumps: Pumps) -> None:
@@ -187,7 +190,7 @@ def test_only_online_pumps_get_prewrites(pumps: Pumps) -> None:
 
 def test_without_an_online_pump_the_error_says_so() -> None:
     # S0-23: the writer must fail its transaction.
-    with PumpClient(Listing(), 7, OPTIONS) as client, pytest.raises(SourceUnavailable, match="no available pump"):
+    with PumpClient(Listing(), 7, replace(OPTIONS, times=HASTY)) as client, pytest.raises(SourceUnavailable, match="no available pump"):
         client.write_prewrite(p(9))
 
 
@@ -242,7 +245,7 @@ def test_a_pump_that_comes_back_online_is_used_at_once(pumps: Pumps) -> None:
 
 
 def test_the_last_round_asks_even_pumps_that_are_left_alone(pumps: Pumps) -> None:
-    with PumpClient(pumps.listing, 7, replace(OPTIONS, times=replace(QUICK, probe_interval=3600))) as client:
+    with PumpClient(pumps.listing, 7, replace(OPTIONS, times=replace(HASTY, probe_interval=3600))) as client:
         pumps.stubs[0].fails = 11
         for ts in range(1, 40):
             client.write_prewrite(p(ts))
@@ -256,16 +259,19 @@ def test_all_pumps_failing_is_one_error_that_names_each(pumps: Pumps) -> None:
     for stub in pumps.stubs:
         stub.fails = 10_000
     began = time.monotonic()
-    with pytest.raises(SourceUnavailable, match=r"no pump took the prewrite.*pump0=.*pump1=.*pump2="):
-        pumps.client.write_prewrite(p(1))
-    assert QUICK.write_timeout < time.monotonic() - began < 10 * QUICK.write_timeout
+    with (
+        PumpClient(pumps.listing, 7, replace(OPTIONS, times=HASTY)) as client,
+        pytest.raises(SourceUnavailable, match=r"no pump took the prewrite.*pump0=.*pump1=.*pump2="),
+    ):
+        client.write_prewrite(p(1))
+    assert HASTY.write_timeout < time.monotonic() - began < 60
 
 
 def test_labels_bind_a_writer_to_its_pumps(pumps: Pumps) -> None:
     # S0-32
     for number, zone in enumerate("aab"):
         pumps.listing.change(f"pump{number}", label={"zone": zone, "disk": "ssd"})
-    own = replace(OPTIONS, label={"zone": "b"})
+    own = replace(OPTIONS, times=HASTY, label={"zone": "b"})
     with PumpClient(pumps.listing, 7, own) as client:
         assert {client.write_prewrite(p(ts)) for ts in range(10)} == {"pump2"}
         pumps.listing.change("pump2", state="paused")
@@ -305,7 +311,7 @@ def test_known_pumps_are_used_while_the_registry_is_away(pumps: Pumps) -> None:
     pumps.listing.watches[-1].close()
     pumps.stubs[1].fails = 1
     assert pumps.client.write_prewrite(p(2)) == "pump2"
-    with PumpClient(pumps.listing, 7, OPTIONS) as fresh, pytest.raises(SourceUnavailable, match="no registry"):
+    with PumpClient(pumps.listing, 7, replace(OPTIONS, times=HASTY)) as fresh, pytest.raises(SourceUnavailable, match="no registry"):
         fresh.write_prewrite(p(3))
 
 
@@ -317,7 +323,7 @@ def test_concurrent_writers_lose_and_double_nothing(pumps: Pumps) -> None:
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(run, range(1000, 1200, 50)))
-    assert pumps.client.drain(10) == 0
+    assert pumps.client.drain(60) == 0
     for stub in pumps.stubs:
         prewritten = [binlog.start_ts for binlog in stub.got if binlog.tp == Prewrite]
         assert sorted(prewritten) == sorted(binlog.start_ts for binlog in stub.got if binlog.tp == Commit)

@@ -75,10 +75,10 @@ def _page(asked: HttpRequest) -> HttpResponse:
 
 
 @contextlib.contextmanager
-def serving(limits: Limits | None = None) -> Iterator[tuple[TestServer, str]]:
+def serving(limits: Limits | None = None, *, address: str = "127.0.0.1:0") -> Iterator[tuple[TestServer, str]]:
     """A running server and its address."""
     server = TestServer(limits)
-    address = server.listen("127.0.0.1:0")
+    address = server.listen(address)
     server.start()
     try:
         yield server, address
@@ -86,7 +86,7 @@ def serving(limits: Limits | None = None) -> Iterator[tuple[TestServer, str]]:
         server.stop(0.2)
 
 
-def until(condition: Callable[[], bool], what: str, timeout_s: float = 10.0) -> None:
+def until(condition: Callable[[], bool], what: str, timeout_s: float = 60.0) -> None:
     """Wait for `condition`; fails with `what` when the time is over."""
     deadline = time.monotonic() + timeout_s
     while not condition():
@@ -105,12 +105,21 @@ class RawPeer:
 
     def __init__(self, address: str, *, settings: bytes = b"") -> None:
         host, _, port = address.rpartition(":")
-        self.socket = socket.create_connection((host, int(port)), 10)
+        self.socket = socket.create_connection((host, int(port)), 60)
         self._data = b""
         self.send(frames.PREFACE + (settings or frames.settings([])))
 
     def send(self, data: bytes) -> None:
         self.socket.sendall(data)
+
+    def attack(self, data: bytes) -> None:
+        """Send what the other side may cut off on the way."""
+        try:
+            self.socket.sendall(data)
+        except TimeoutError:
+            raise
+        except OSError:
+            pass  # it closed while we sent: what it said before is still there to be read
 
     def call(self, stream_id: int, message: bytes, path: str = ECHO) -> None:
         """A whole unary request."""

@@ -18,7 +18,7 @@ from binlake.rpc.frames import Code, Setting
 
 def still_served(address: str) -> bool:
     with Channel(address) as channel:
-        return channel.call(ECHO, b"others", 10) == b"others"
+        return channel.call(ECHO, b"others", 60) == b"others"
 
 
 def rss() -> int:
@@ -48,7 +48,7 @@ def rss() -> int:
 )
 def test_a_broken_rule_ends_the_connection_with_its_code(attack: bytes, code: int) -> None:
     with serving() as (_, address), raw(address) as peer:
-        peer.send(attack)
+        peer.attack(attack)
         assert peer.goaway_code() == code
         assert still_served(address)
 
@@ -66,7 +66,7 @@ def test_a_broken_rule_ends_the_connection_with_its_code(attack: bytes, code: in
 )
 def test_a_flood_of_control_frames_is_cut_off(flood: bytes) -> None:
     with serving(Limits(control_frames_per_s=1000)) as (_, address), raw(address) as peer:
-        peer.socket.settimeout(10)
+        peer.socket.settimeout(60)
         try:
             for _ in range(50):
                 peer.send(flood * 1000)
@@ -80,7 +80,7 @@ def test_a_flood_of_control_frames_is_cut_off(flood: bytes) -> None:
 def test_empty_data_frames_are_cut_off() -> None:
     with serving(Limits(control_frames_per_s=1000)) as (_, address), raw(address) as peer:
         peer.begin(1, 100)
-        peer.send(frames.frame(frames.DATA, 0, 1) * 2000)
+        peer.attack(frames.frame(frames.DATA, 0, 1) * 2000)
         assert peer.goaway_code() == Code.ENHANCE_YOUR_CALM
 
 
@@ -91,7 +91,7 @@ def test_rapid_resets_are_cut_off() -> None:
             one += frames.headers(stream_id, request_block(LATE), end_stream=False)
             one += frames.frame(frames.DATA, frames.END_STREAM, stream_id, bytes(5))
             one += frames.rst_stream(stream_id, Code.CANCEL)
-        peer.send(one)
+        peer.attack(one)
         assert peer.goaway_code() == Code.ENHANCE_YOUR_CALM
         assert len(server.waiting) < 100
         assert still_served(address)
@@ -113,11 +113,11 @@ def test_calls_that_were_given_up_still_count_while_their_work_runs() -> None:
 def test_a_continuation_flood_is_cut_off() -> None:
     with serving() as (_, address), raw(address) as peer:
         peer.send(frames.frame(frames.HEADERS, 0, 1, request_block()))
-        peer.send(frames.frame(frames.CONTINUATION, 0, 1, b"") * 100)
+        peer.attack(frames.frame(frames.CONTINUATION, 0, 1, b"") * 100)
         assert peer.goaway_code() == Code.ENHANCE_YOUR_CALM
         with raw(address) as other:
             other.send(frames.frame(frames.HEADERS, 0, 1, request_block()))
-            other.send(frames.frame(frames.CONTINUATION, 0, 1, headers.encode([(b"x", bytes(9000))])) * 10)
+            other.attack(frames.frame(frames.CONTINUATION, 0, 1, headers.encode([(b"x", bytes(9000))])) * 10)
             assert other.goaway_code() == Code.ENHANCE_YOUR_CALM
 
 
@@ -136,7 +136,7 @@ def test_data_beyond_a_window_is_a_flow_control_error() -> None:
     with serving(limits) as (_, address), raw(address) as peer:
         full = frames.frame(frames.DATA, 0, 1, bytes(16_000))
         peer.send(frames.headers(1, request_block(LATE), end_stream=False))
-        peer.send(frames.frame(frames.DATA, 0, 1, (1 << 20).to_bytes(5, "big")) + full * 2 + full * 20)
+        peer.attack(frames.frame(frames.DATA, 0, 1, (1 << 20).to_bytes(5, "big")) + full * 2 + full * 20)
         found = peer.next()
         while found is not None and found[0] not in (frames.RST_STREAM, frames.WINDOW_UPDATE):
             found = peer.next()
@@ -187,7 +187,7 @@ def test_messages_in_tiny_frames_cost_no_more_than_their_bytes() -> None:
 def test_who_says_nothing_is_shut_out() -> None:
     with serving(Limits(header_wait_s=0.2)) as (server, address):
         host, _, port = address.rpartition(":")
-        silent = socket.create_connection((host, int(port)), 10)
+        silent = socket.create_connection((host, int(port)), 60)
         assert silent.recv(10) == b""
         with raw(address) as peer:  # a preface, then nothing
             assert peer.goaway_code() == Code.NO_ERROR
@@ -262,7 +262,7 @@ def test_whatever_frames_come_the_server_answers_or_closes(
     try:
         peer.send(data[:cut])
         peer.send(data[cut:])
-        peer.socket.settimeout(5)
+        peer.socket.settimeout(60)
         peer.ping()  # answered, or the connection ends: a timeout fails
     except (BrokenPipeError, ConnectionResetError):
         pass
@@ -277,14 +277,16 @@ def test_whatever_bytes_come_first_the_server_answers_or_closes(
 ) -> None:
     address, errors = fuzz_server
     host, _, port = address.rpartition(":")
-    with socket.create_connection((host, int(port)), 5) as peer:
+    with socket.create_connection((host, int(port)), 60) as peer:
         try:
             peer.sendall(data)
             peer.shutdown(socket.SHUT_WR)
             while peer.recv(1 << 16):
                 pass
-        except (BrokenPipeError, ConnectionResetError):
-            pass
+        except TimeoutError:
+            raise
+        except OSError:
+            pass  # it closed before we did: how far we had come is chance
     assert not errors
 
 

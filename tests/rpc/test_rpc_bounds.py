@@ -45,21 +45,21 @@ def test_large_messages_share_a_budget_that_small_ones_do_not_need() -> None:
             upload(peer, 4 * MIB, 700_000)
             until(lambda: server.assembly.used == 700_005, "it is on its way")
             with pytest.raises(RpcError, match="too many large messages") as caught:
-                channel.call(ECHO, bytes(3 * MIB), 10)
+                channel.call(ECHO, bytes(3 * MIB), 60)
             assert caught.value.status is Status.UNAVAILABLE
-            assert len(channel.call(ECHO, bytes(900_000), 10)) == 900_000
+            assert len(channel.call(ECHO, bytes(900_000), 60)) == 900_000
         until(lambda: server.assembly.used == 0, "it is given up with its connection")
-        assert len(channel.call(ECHO, bytes(3 * MIB), 10)) == 3 * MIB
+        assert len(channel.call(ECHO, bytes(3 * MIB), 60)) == 3 * MIB
 
 
 def test_bodies_of_plain_http_are_counted_too() -> None:
     with serving(Limits(assembly_bytes=MIB)) as (server, address):
         host, _, port = address.rpartition(":")
         head = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 200000\r\n\r\n"
-        with socket.create_connection((host, int(port)), 10) as plain:
+        with socket.create_connection((host, int(port)), 60) as plain:
             plain.sendall(head + bytes(120_000))
             until(lambda: server.assembly.used == 120_000, "it is counted")
-            client = http.client.HTTPConnection(address, timeout=10)
+            client = http.client.HTTPConnection(address, timeout=60)
             client.request("POST", "/", body=bytes(100_000))
             assert client.getresponse().status == 503
         until(lambda: server.assembly.used == 0, "it is given back with its connection")
@@ -118,9 +118,9 @@ def test_a_stream_whose_reader_gives_it_no_window_for_long_is_ended_alone() -> N
 def test_connections_that_say_nothing_count() -> None:
     with serving(Limits(connections=3)) as (server, address):
         host, _, port = address.rpartition(":")
-        silent = [socket.create_connection((host, int(port)), 10) for _ in range(3)]
+        silent = [socket.create_connection((host, int(port)), 60) for _ in range(3)]
         until(lambda: len(server._silent) == 3, "they are in")
-        with socket.create_connection((host, int(port)), 10) as fourth:
+        with socket.create_connection((host, int(port)), 60) as fourth:
             assert ended(fourth)
         silent.pop().close()
         until(lambda: len(server._silent) == 2, "one has left")
@@ -133,7 +133,7 @@ def test_connections_that_say_nothing_count() -> None:
 def test_a_connection_goes_on_after_requests_that_came_together() -> None:
     with serving() as (_, address):
         host, _, port = address.rpartition(":")
-        with socket.create_connection((host, int(port)), 10) as plain:
+        with socket.create_connection((host, int(port)), 60) as plain:
             for group in ((1, 2), (3,), (4, 5)):
                 plain.sendall(b"".join(b"GET /%d HTTP/1.1\r\nhost: x\r\n\r\n" % number for number in group))
                 data = b""

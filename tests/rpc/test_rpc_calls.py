@@ -16,6 +16,7 @@ import pytest
 from rpc_helpers import ECHO, EMPTY, LATE, STREAM, TestServer, serving, until
 
 from binlake.rpc import Channel, Limits, RpcError, Status
+from deploy.local.ports import free_port
 
 BIG = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1))
 Unary = Callable[..., bytes]
@@ -28,7 +29,7 @@ class GrpcioClient:
         self._compression = grpc.Compression.Gzip if gzip else None
         self._channel = grpc.insecure_channel(address, options=BIG)
 
-    def call(self, method: str, message: bytes, timeout_s: float | None = 10) -> bytes:
+    def call(self, method: str, message: bytes, timeout_s: float | None = 60) -> bytes:
         try:
             return self._channel.unary_unary(method)(message, timeout=timeout_s, compression=self._compression)
         except grpc.RpcError as error:
@@ -36,7 +37,7 @@ class GrpcioClient:
 
     def stream(self, method: str, message: bytes) -> Iterator[bytes]:
         try:
-            yield from self._channel.unary_stream(method)(message, timeout=30, compression=self._compression)
+            yield from self._channel.unary_stream(method)(message, timeout=120, compression=self._compression)
         except grpc.RpcError as error:
             raise RpcError(Status[error.code().name], error.details() or "") from None
 
@@ -97,25 +98,25 @@ def connect(request: pytest.FixtureRequest) -> Iterator[Callable[..., Channel]]:
 @pytest.mark.parametrize("gzip", [False, True])
 def test_a_message_of_any_size_comes_back_as_it_was(connect: Callable[..., Channel], size: int, gzip: bool) -> None:
     message = (bytes(range(256)) * (size // 256 + 1))[:size]
-    assert connect(gzip=gzip).call(ECHO, message, 30) == message
+    assert connect(gzip=gzip).call(ECHO, message, 120) == message
 
 
 def test_answers_may_be_empty_or_come_from_a_thread(connect: Callable[..., Channel]) -> None:
     client = connect()
-    assert client.call(EMPTY, b"x", 10) == b""
-    assert client.call("/t.T/Upper", b"abc", 10) == b"ABC"
+    assert client.call(EMPTY, b"x", 60) == b""
+    assert client.call("/t.T/Upper", b"abc", 60) == b"ABC"
 
 
 @pytest.mark.parametrize("status", [status for status in Status if status is not Status.OK])
 def test_each_status_arrives_with_its_text(connect: Callable[..., Channel], status: Status) -> None:
     with pytest.raises(RpcError) as caught:
-        connect().call("/t.T/Refuse", b"%d" % status, 10)
+        connect().call("/t.T/Refuse", b"%d" % status, 60)
     assert (caught.value.status, caught.value.message) == (status, "because: 100% ünwell")
 
 
 def test_an_unknown_method_is_unimplemented(connect: Callable[..., Channel]) -> None:
     with pytest.raises(RpcError) as caught:
-        connect().call("/t.T/Nothing", b"x" * 200_000, 10)
+        connect().call("/t.T/Nothing", b"x" * 200_000, 60)
     assert caught.value.status is Status.UNIMPLEMENTED
 
 
@@ -138,9 +139,9 @@ def test_a_stream_that_fails_gives_what_came_before(connect: Callable[..., Chann
 def test_a_handler_that_breaks_is_an_unknown_error(method: str) -> None:
     with serving() as (_, address), Channel(address) as channel:
         with pytest.raises(RpcError, match="IndexError") as caught:
-            channel.call(method, b"short", 10)
+            channel.call(method, b"short", 60)
         assert caught.value.status is Status.UNKNOWN
-        assert channel.call(ECHO, b"still here", 10) == b"still here"
+        assert channel.call(ECHO, b"still here", 60) == b"still here"
 
 
 def test_many_calls_share_a_connection_and_each_gets_its_own_answer() -> None:
@@ -152,14 +153,14 @@ def test_many_calls_share_a_connection_and_each_gets_its_own_answer() -> None:
         def work(number: int) -> None:
             for turn in range(50):
                 message = b"%d %d" % (number, turn) + b"x" * (number * turn)
-                if channel.call(ECHO, message, 30) != message:
+                if channel.call(ECHO, message, 120) != message:
                     wrong.append(number)
 
         threads = [threading.Thread(target=work, args=(number,)) for number in range(32)]
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(60)
+            thread.join(180)
         assert not wrong
         assert not any(thread.is_alive() for thread in threads)
         assert len(server._peers) == 1
@@ -169,25 +170,27 @@ def test_a_stream_and_calls_share_a_connection() -> None:
     with serving() as (_, address), Channel(address) as channel, channel.stream(STREAM, b"100000 1000") as stream:
         for batch in islice(stream.batches(), 20):
             assert batch[0] == b"s" * 1000
-            assert channel.call(ECHO, b"between", 10) == b"between"
+            assert channel.call(ECHO, b"between", 60) == b"between"
 
 
 def test_a_deadline_ends_a_call_on_both_sides() -> None:
     with serving() as (server, address), Channel(address) as channel:
+        assert channel.call(ECHO, b"", 60) == b""  # connected: the deadline is left to the call alone
         begun = time.monotonic()
         with pytest.raises(RpcError) as caught:
-            channel.call(LATE, b"", 0.2)
+            channel.call(LATE, b"", 1.5)
         assert caught.value.status is Status.DEADLINE_EXCEEDED
-        assert time.monotonic() - begun < 5
+        assert time.monotonic() - begun < 30
         until(lambda: server.gone == 1, "the server knows")
         server.answer_late()  # of no use, and of no harm
-        assert channel.call(ECHO, b"x", 10) == b"x"
+        assert channel.call(ECHO, b"x", 60) == b"x"
 
 
 def test_the_server_itself_ends_a_call_at_its_deadline() -> None:
     with serving() as (server, address), grpc.insecure_channel(address) as channel:
-        call = channel.unary_unary(LATE).future(b"", timeout=0.2)
-        assert call.exception(10).code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        assert channel.unary_unary(ECHO)(b"", timeout=60) == b""
+        call = channel.unary_unary(LATE).future(b"", timeout=1.5)
+        assert call.exception(60).code() is grpc.StatusCode.DEADLINE_EXCEEDED
         until(lambda: server.gone == 1, "its handler is told")
 
 
@@ -197,7 +200,7 @@ def test_a_cancelled_stream_ends_its_handler() -> None:
             assert next(iter(stream))
         until(lambda: server.gone == 1, "the handler is told")
         until(lambda: not server._workers._streams, "its thread ends")
-        assert channel.call(ECHO, b"x", 10) == b"x"
+        assert channel.call(ECHO, b"x", 60) == b"x"
 
 
 def test_a_stream_that_is_silent_for_too_long_is_an_error() -> None:
@@ -213,12 +216,12 @@ def test_a_message_above_the_limit_is_refused_with_both_numbers_and_the_server_l
     with serving(Limits(message_bytes=100_000)) as (_, address), Channel(address) as channel:
         for size in (100_001, 5 << 20):
             with pytest.raises(RpcError, match=f"{size} vs. 100000") as caught:
-                channel.call(ECHO, b"x" * size, 10)
+                channel.call(ECHO, b"x" * size, 60)
             assert caught.value.status is Status.RESOURCE_EXHAUSTED
-        assert len(channel.call(ECHO, b"x" * 100_000, 10)) == 100_000
+        assert len(channel.call(ECHO, b"x" * 100_000, 60)) == 100_000
         bomb = Channel(address, gzip=True, limits=Limits(message_bytes=1000))
         with bomb, pytest.raises(RpcError, match="larger than max"):
-            bomb.call(ECHO, b"x" * 2000, 10)
+            bomb.call(ECHO, b"x" * 2000, 60)
 
 
 def test_a_compressed_bomb_is_refused_by_its_unpacked_size() -> None:
@@ -229,16 +232,16 @@ def test_a_compressed_bomb_is_refused_by_its_unpacked_size() -> None:
 
 
 def test_a_lost_server_is_unavailable_and_a_new_one_is_found() -> None:
-    with serving() as (_, address):
+    with serving(address=f"127.0.0.1:{free_port()}") as (_, address):
         channel = Channel(address)
-        assert channel.call(ECHO, b"1", 10) == b"1"
+        assert channel.call(ECHO, b"1", 60) == b"1"
     with pytest.raises(RpcError) as caught:
-        channel.call(ECHO, b"2", 10)
+        channel.call(ECHO, b"2", 60)
     assert caught.value.status is Status.UNAVAILABLE
     again = TestServer()
     again.listen(address)
     again.start()
-    assert channel.call(ECHO, b"3", 10) == b"3"
+    assert channel.call(ECHO, b"3", 60) == b"3"
     again.stop(0)
     channel.close()
 
@@ -250,15 +253,15 @@ def test_a_stop_lets_running_calls_end_and_takes_no_new_ones() -> None:
     channel = Channel(address)
     running = channel.start(LATE, b"")
     until(lambda: bool(server.waiting), "it runs")
-    stopping = threading.Thread(target=server.stop, args=(10,))
+    stopping = threading.Thread(target=server.stop, args=(120,))
     stopping.start()
     until(lambda: bool(server._listeners) and not server._listeners[0].is_serving(), "it drains")
     with pytest.raises(RpcError) as caught:
-        Channel(address).call(ECHO, b"new", 1)
+        Channel(address).call(ECHO, b"new", 60)
     assert caught.value.status is Status.UNAVAILABLE
     server.answer_late()
     assert running.result() == b"late"
-    stopping.join(5)
+    stopping.join(60)
     assert not stopping.is_alive()
     channel.close()
 
@@ -286,7 +289,7 @@ def test_a_unix_socket_serves_the_same(tmp_path: Path) -> None:
         server.listen_unix(path)
         server.start()
         with Channel(f"unix:{path}") as channel, GrpcioClient(f"unix:{path}") as other:
-            assert channel.call(ECHO, b"x", 10) == other.call(ECHO, b"x") == b"x"
+            assert channel.call(ECHO, b"x", 60) == other.call(ECHO, b"x") == b"x"
         server.stop(0)
         assert not path.exists()
         leave_dead_socket(path)
@@ -312,8 +315,8 @@ def test_a_stop_does_not_wait_for_who_watches_its_health() -> None:
         watching = iter(channel.stream("/grpc.health.v1.Health/Watch", b""))
         assert next(watching) == b"\x08\x01"
         begun = time.monotonic()
-        server.stop(30)
-        assert time.monotonic() - begun < 10
+        server.stop(300)
+        assert time.monotonic() - begun < 60
         assert next(watching) == b"\x08\x02"
         with pytest.raises(RpcError, match="stopping"):
             next(watching)

@@ -18,7 +18,7 @@ def run(name: str, *arguments: str) -> str:
     if found is None:
         pytest.skip(f"{name} is not installed")
     done = subprocess.run(
-        [found, *arguments], capture_output=True, text=True, timeout=120, env=environment(), check=False
+        [found, *arguments], capture_output=True, text=True, timeout=500, env=environment(), check=False
     )
     return done.stdout + done.stderr
 

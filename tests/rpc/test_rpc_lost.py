@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import select
 import socket
 import struct
 import threading
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
+
+import pytest
+from rpc_helpers import ECHO, serving, until
 
 from binlake.rpc import Channel, RpcError, frames
 from binlake.rpc.frames import Setting
@@ -24,15 +29,71 @@ def listening() -> Iterator[tuple[socket.socket, str]]:
 
 def test_a_closed_wire_has_nothing_to_send_and_keeps_nobody_waiting() -> None:
     with listening() as (_, address):
-        wire = Wire(address, None, 5)
+        wire = Wire(address, None, 60)
         wire.write(bytes(30 << 20))
         assert wire.unsent
         wire.close()
         assert not wire.unsent
         begun = time.monotonic()
-        wire.wait(10)
-        wire.wait_writable(10)
-        assert time.monotonic() - begun < 5
+        wire.wait(60)
+        wire.wait_writable(60)
+        assert time.monotonic() - begun < 30
+
+
+def test_a_wire_that_is_closed_while_somebody_begins_to_wait_keeps_him_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The number of a closed socket is the next one's: who polls it would wait for a stranger.
+    others: list[socket.socket] = []
+
+    class Late:
+        """poll(2), between whose two steps another thread closes the wire."""
+
+        def __init__(self) -> None:
+            self._poll = select.poll()
+
+        def register(self, bound: socket.socket, events: int) -> None:
+            self._poll.register(bound, events)
+            closing = threading.Thread(target=wire.close)
+            closing.start()
+            closing.join()
+            others.extend(socket.socketpair())
+
+        def poll(self, timeout_ms: int) -> object:
+            return self._poll.poll(timeout_ms)
+
+    own = SimpleNamespace(poll=Late, POLLIN=select.POLLIN, POLLOUT=select.POLLOUT)
+    monkeypatch.setattr("binlake.rpc.wire.select", own)
+    with listening() as (_, address):
+        wire = Wire(address, None, 60)
+        begun = time.monotonic()
+        wire.wait(60)
+        assert time.monotonic() - begun < 30
+        assert wire._socket.fileno() == -1
+    for other in others:
+        other.close()
+
+
+def test_who_begins_to_wait_while_another_looks_at_the_connection_is_not_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # A look reads nothing more: without a word nobody would read for the one who thinks that it does.
+    with serving() as (_, address), Channel(address) as channel:
+        assert channel.call(ECHO, b"first", 60) == b"first"
+        link = channel._link
+        assert link is not None
+        answers: list[bytes] = []
+        caller = threading.Thread(target=lambda: answers.append(channel.call(ECHO, b"mine", 60)))
+
+        def look() -> None:
+            monkeypatch.undo()
+            caller.start()
+            until(lambda: bool(link._waiting), "it follows who reads")
+            time.sleep(0.2)
+
+        monkeypatch.setattr(link, "_read_now", look)
+        begun = time.monotonic()
+        assert link.usable()
+        caller.join()
+        assert (answers, time.monotonic() - begun < 30) == ([b"mine"], True)
 
 
 def test_a_server_that_dies_under_a_large_write_ends_every_call_as_an_rpc_error() -> None:
@@ -40,7 +101,7 @@ def test_a_server_that_dies_under_a_large_write_ends_every_call_as_an_rpc_error(
 
     def call(channel: Channel, size: int) -> None:
         try:
-            channel.call("/a/b", bytes(size), 5)
+            channel.call("/a/b", bytes(size), 120)
             outcomes.append("ok")
         except RpcError:
             outcomes.append("RpcError")
@@ -48,7 +109,7 @@ def test_a_server_that_dies_under_a_large_write_ends_every_call_as_an_rpc_error(
     def die(bound: socket.socket, begun: threading.Event) -> None:
         peer, _ = bound.accept()
         peer.sendall(WIDE)
-        begun.wait(10)
+        begun.wait(60)
         peer.recv(1000)
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         peer.close()
@@ -63,5 +124,5 @@ def test_a_server_that_dies_under_a_large_write_ends_every_call_as_an_rpc_error(
                 thread.start()
             begun.set()
             for thread in threads:
-                thread.join(20)
+                thread.join(180)
     assert outcomes == ["RpcError"] * 27

@@ -111,7 +111,7 @@ def test_streams_of_many_sizes_end_over_a_small_socket() -> None:
                 sizes += [chance.randrange(200_000, 2_000_000) for _ in range(chance.randrange(5))]
                 message = " ".join(map(str, sizes)).encode()
                 with Channel(f"unix:{path}") as channel:
-                    found = [len(one) for one in channel.stream("/t.T/Sizes", message, idle_timeout_s=5)]
+                    found = [len(one) for one in channel.stream("/t.T/Sizes", message, idle_timeout_s=60)]
                 assert found == sizes
         finally:
             server.stop(0.2)

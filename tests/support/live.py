@@ -80,7 +80,7 @@ class LiveSource:
     def settle(self, ts: int | None = None) -> int:
         """Wait until every pump's registered watermark has passed `ts` (default: now); that ts."""
         ts = self.pd.tso() if ts is None else ts
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while any(p.max_commit_ts < ts for p in self.registry.pumps() if p.state == "online"):
             assert time.monotonic() < deadline, f"a pump's watermark stands below {ts}: {self.registry.pumps()}"
             time.sleep(0.02)

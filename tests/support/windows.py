@@ -227,7 +227,7 @@ def crashing(chance: Random, share: float) -> Callable[[str], None]:
     return hook
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 20, every: float = 0.02) -> None:
+def wait_until(condition: Callable[[], bool], seconds: float = 60, every: float = 0.02) -> None:
     """Ask `every` so many seconds; fails when it does not come true in time."""
     limit = time.monotonic() + seconds
     while not condition():

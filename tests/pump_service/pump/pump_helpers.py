@@ -31,10 +31,10 @@ def rollback(start_ts: int) -> Binlog:
 def store(storage: Storage, *binlogs: Binlog) -> None:
     """Store in this order; returns when all are durable."""
     for stored in [storage.append(binlog.SerializeToString()) for binlog in binlogs]:
-        stored.result(10)
+        stored.result(60)
 
 
-def until(condition: Callable[[], bool], what: str, timeout_s: float = 10.0) -> None:
+def until(condition: Callable[[], bool], what: str, timeout_s: float = 60.0) -> None:
     """Wait for `condition`; fails with `what` when the time is over."""
     deadline = time.monotonic() + timeout_s
     while not condition():
