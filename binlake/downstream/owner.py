@@ -6,12 +6,12 @@ import os
 import socket
 from dataclasses import dataclass
 
-import psutil
+from binlake.processes import start_of
 
 
 @dataclass(frozen=True)
 class Owner:
-    """A process: host name, pid, and when it started (seconds), since pids come again."""
+    """A process: host name, pid, and its start as `start_of` tells it, since pids come again."""
 
     host: str
     pid: int
@@ -20,7 +20,7 @@ class Owner:
     @classmethod
     def me(cls) -> Owner:
         """This process."""
-        return cls(socket.gethostname(), os.getpid(), int(psutil.Process().create_time()))
+        return cls(socket.gethostname(), os.getpid(), start_of(os.getpid()) or 0)
 
     @classmethod
     def parse(cls, text: str) -> Owner | None:
@@ -35,11 +35,4 @@ class Owner:
 
     def is_dead(self) -> bool:
         """True when it ran on this host and is no more; False when it lives or cannot be known."""
-        if self.host != socket.gethostname():
-            return False
-        try:
-            process = psutil.Process(self.pid)
-            gone = process.status() == psutil.STATUS_ZOMBIE
-            return gone or int(process.create_time()) != self.started
-        except psutil.NoSuchProcess:
-            return True
+        return self.host == socket.gethostname() and start_of(self.pid) != self.started

@@ -15,8 +15,10 @@ from pathlib import Path
 
 import psutil
 
+from binlake.processes import start_of
+
 GRACE_S = 10.0
-_KILL_S = 10.0
+_KILL_S = 60.0  # a write to a slow disk cannot be broken off
 _POLL_S = 0.05
 
 
@@ -65,7 +67,7 @@ class Child:
                 )
         except OSError as error:
             raise ProcessError(f"{self.name} does not start: {error}") from None
-        record = {"pid": self._process.pid, "created": psutil.Process(self._process.pid).create_time()}
+        record = {"pid": self._process.pid, "start": start_of(self._process.pid)}
         self._record.write_text(json.dumps(record), encoding="utf-8")
         return self
 
@@ -143,19 +145,20 @@ def stop_recorded(folder: Path, grace_s: float = GRACE_S) -> list[str]:
     for record in sorted(folder.glob("**/*.process"), key=lambda path: path.stat().st_mtime, reverse=True):
         told = _read(record)
         if told is not None:
-            end_session(int(told["pid"]), record.stem, grace_s)
+            end_session(told["pid"], record.stem, grace_s)
             stopped.append(record.stem)
         record.unlink()
     return stopped
 
 
-def _read(record: Path) -> dict[str, float] | None:
+def _read(record: Path) -> dict[str, int] | None:
     """The record, if the process it names is still that one and not another that got its number."""
     try:
-        told: dict[str, float] = json.loads(record.read_text(encoding="utf-8"))
-        return told if psutil.Process(int(told["pid"])).create_time() == told["created"] else None
-    except (ValueError, psutil.NoSuchProcess):
+        told: dict[str, int] = json.loads(record.read_text(encoding="utf-8"))
+    except ValueError:
         return None
+    start = told.get("start")
+    return told if start is not None and start_of(told["pid"]) == start else None
 
 
 def _send(processes: Iterable[psutil.Process], how: signal.Signals) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
@@ -84,7 +83,7 @@ def test_a_record_is_enough_to_stop_it(tmp_path: Path) -> None:
 
 def test_a_stale_record_stops_nobody_else(tmp_path: Path) -> None:
     other = Child("other", [sys.executable, "-c", "import time; time.sleep(600)"], tmp_path / "other").start()
-    record = {"pid": other.pid, "created": time.time() - 1000}
+    record = {"pid": other.pid, "start": 7}
     (tmp_path / "old.process").write_text(json.dumps(record))
     (tmp_path / "other/other.process").unlink()
     assert stop_recorded(tmp_path) == []

@@ -1,0 +1,30 @@
+"""Which process a pid names, told by what never changes: the wall clock, and so psutil's create_time, may be set.
+
+Of a process the kernel keeps in how many ticks after the machine's start it began; two starts of a machine differ in
+their boot id.
+"""
+
+from __future__ import annotations
+
+import functools
+import zlib
+from pathlib import Path
+
+_PROC = Path("/proc")
+_STATE, _STARTTIME = 0, 19  # of the fields behind the command: proc(5), stat
+
+
+def start_of(pid: int) -> int | None:
+    """A number that no other process with this pid had or will have; None when it runs no more."""
+    try:
+        stat = (_PROC / str(pid) / "stat").read_text(errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    fields = stat.rpartition(")")[2].split()
+    # One that only waits to be reaped runs no more.
+    return None if fields[_STATE] in "ZX" else int(f"{fields[_STARTTIME]}{_boot():010d}")
+
+
+@functools.cache
+def _boot() -> int:
+    return zlib.crc32((_PROC / "sys/kernel/random/boot_id").read_bytes())

@@ -1,0 +1,54 @@
+"""Who holds a lease is known again, and is dead or not, whatever becomes of the machine's clock."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from binlake import processes
+from binlake.downstream.owner import Owner
+from binlake.processes import start_of
+
+
+def test_a_clock_that_is_set_makes_nobody_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    # R-02: a holder that lives is not taken over; the kernel tells when the machine started by the clock of now
+    times = iter(range(1_000_000))
+    monkeypatch.setattr("psutil._pslinux.boot_time", lambda: float(next(times)))
+    assert psutil.Process().create_time() != psutil.Process().create_time()
+    me = Owner.me()
+    assert me == Owner.me()
+    assert not me.is_dead()
+    assert Owner.parse(str(me)) == me
+
+
+def test_who_has_ended_is_dead_reaped_or_not() -> None:
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    owner = Owner(Owner.me().host, child.pid, start_of(child.pid) or 0)
+    assert not owner.is_dead()
+    assert child.stdin is not None
+    child.stdin.close()
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    assert owner.is_dead()
+    child.wait()
+    assert owner.is_dead()
+
+
+def test_another_with_the_same_pid_is_not_the_owner() -> None:
+    me = Owner.me()
+    assert Owner(me.host, me.pid, me.started + 1).is_dead()
+    assert not Owner("elsewhere", me.pid, me.started + 1).is_dead()
+
+
+def test_a_command_with_brackets_and_blanks_is_read_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before, behind = "7 (a) b (c", " ".join(["S", *map(str, range(4, 53))])
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7" / "stat").write_text(f"{before}) {behind}\n")
+    monkeypatch.setattr(processes, "_PROC", tmp_path)
+    monkeypatch.setattr(processes, "_boot", lambda: 5)
+    assert start_of(7) == int("220000000005")  # field 22
+    assert start_of(8) is None
