@@ -130,6 +130,6 @@ def test_an_ordinary_etcd_client_works_against_it(tmp_path: Path) -> None:
     # In a process of its own: it registers etcd's message names.
     with PlacementDriver(tmp_path) as driver:
         ran = subprocess.run(
-            [sys.executable, "-c", _AETCD, driver.url], capture_output=True, text=True, timeout=60, check=False
+            [sys.executable, "-c", _AETCD, driver.url], capture_output=True, text=True, timeout=300, check=False
         )
     assert ran.stdout.strip() == "ok", ran.stderr

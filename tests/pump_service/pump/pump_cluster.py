@@ -15,11 +15,10 @@ CLUSTER_ID = 7710533641674055416
 
 @dataclass
 class MemoryCluster:
-    """Oracle and registry in one. `down`: nothing answers; `delay_s`: how long a registry write takes."""
+    """Oracle and registry in one. `down`: nothing answers; `confirms`: until it is set no registry write is answered."""
 
     id: int = CLUSTER_ID
     down: bool = False
-    delay_s: float = 0.0
     clock_ms: int = 0
     nodes: dict[str, NodeStatus] = field(default_factory=dict)
     consumers: list[NodeStatus] = field(default_factory=list)
@@ -27,7 +26,11 @@ class MemoryCluster:
     revision: int = 0
     _revisions: dict[str, int] = field(default_factory=dict)
     _last: int = 0
+    confirms: threading.Event = field(default_factory=threading.Event)
     _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        self.confirms.set()
 
     def cluster_id(self) -> int:
         self._check()
@@ -55,7 +58,7 @@ class MemoryCluster:
             return None if found is None else Entry(found, self._revisions.setdefault(node_id, 1))
 
     def write_pump(self, status: NodeStatus, revision: int) -> int:
-        time.sleep(self.delay_s)
+        assert self.confirms.wait(300)
         self._check()
         with self._lock:
             known = self._revisions.setdefault(status.node_id, 1) if status.node_id in self.nodes else 0

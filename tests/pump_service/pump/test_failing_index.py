@@ -160,7 +160,12 @@ def test_an_index_that_stays_broken_ends_the_index_thread(tmp_path: Path, monkey
     monkeypatch.setattr("pump_service.pump.follower._RETRY_S", 0.01)
     monkeypatch.setattr("pump_service.pump.follower._PATIENCE_S", 0.1)
     died: list[threading.ExceptHookArgs] = []
-    monkeypatch.setattr(threading, "excepthook", died.append)
+    # Only this storage's: whatever else dies in this process is another test's.
+    monkeypatch.setattr(threading, "excepthook", lambda args: args.thread is follower() and died.append(args))
+
+    def follower() -> threading.Thread:
+        return storage._follower._thread
+
     storage = Storage(tmp_path)
     with monkeypatch.context() as broken:
 

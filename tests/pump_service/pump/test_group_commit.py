@@ -17,6 +17,6 @@ def test_a_writer_that_cannot_be_told_does_not_end_the_commits_of_others(tmp_pat
         raise RuntimeError(f"the loop is closed ({error})")
 
     storage.submit(prewrite(1).SerializeToString(), broken)
-    storage.append(prewrite(2).SerializeToString()).result(5)
+    storage.append(prewrite(2).SerializeToString()).result(60)
     assert storage.in_flight_bytes == 0
     storage.close()

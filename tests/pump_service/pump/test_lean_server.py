@@ -63,17 +63,17 @@ def test_recorded_writes_are_acked_and_pulled_as_the_original_pump_sent_them(pum
     # S0-46, S0-53
     with Channel(pump.address) as channel:
         for name in ("WriteBinlogReq.probe", f"WriteBinlogReq.Prewrite.{kind}", f"WriteBinlogReq.Commit.{kind}"):
-            assert channel.call(WRITE, (RECORDED / f"{name}.bin").read_bytes(), 10) == b""
-        with channel.stream(PULL, b"\x08" + request(b"")[1:], idle_timeout_s=10) as stream:
+            assert channel.call(WRITE, (RECORDED / f"{name}.bin").read_bytes(), 60) == b""
+        with channel.stream(PULL, b"\x08" + request(b"")[1:], idle_timeout_s=60) as stream:
             assert next(iter(stream)) == (RECORDED / f"PullBinlogResp.Commit.{kind}.bin").read_bytes()
 
 
 def test_a_pull_starts_where_the_recorded_request_says(pump: Pump) -> None:
     with Channel(pump.address) as channel:
         for name in ("WriteBinlogReq.Prewrite.dml.1", "WriteBinlogReq.Commit.dml.1"):
-            channel.call(WRITE, (RECORDED / f"{name}.bin").read_bytes(), 10)
+            channel.call(WRITE, (RECORDED / f"{name}.bin").read_bytes(), 60)
         recorded = (RECORDED / "PullBinlogReq.bin").read_bytes()
-        assert len(next(iter(channel.stream(PULL, recorded, idle_timeout_s=10)))) > 50
+        assert len(next(iter(channel.stream(PULL, recorded, idle_timeout_s=60)))) > 50
 
 
 def test_many_writers_are_answered_by_few_commits_and_all_is_pulled(pump: Pump) -> None:
@@ -96,7 +96,7 @@ def test_a_compressed_pull_gives_the_same(pump: Pump) -> None:
     pulls = []
     for gzip in (False, True):
         with Channel(pump.address, gzip=gzip) as channel:
-            stream = iter(channel.stream(PULL, b"\x08" + request(b"")[1:], idle_timeout_s=10))
+            stream = iter(channel.stream(PULL, b"\x08" + request(b"")[1:], idle_timeout_s=60))
             pulls.append([next(stream) for _ in range(100)])
     assert pulls[0] == pulls[1]
 
@@ -105,7 +105,7 @@ def test_writers_wait_when_too_much_is_in_flight_and_none_is_lost(tmp_path: Path
     pump = Pump(tmp_path, memory_bytes=20_000)
     with Channel(pump.address) as channel:
         binlogs = [prewrite(number, b"v" * 5000) for number in range(1, 200)]
-        calls = [channel.start(WRITE, request(binlog.SerializeToString()), 30) for binlog in binlogs]
+        calls = [channel.start(WRITE, request(binlog.SerializeToString()), 120) for binlog in binlogs]
         assert {call.result() for call in calls} == {b""}
     until(lambda: pump.storage.unmatched()[0] == 199, "all are stored")
     pump.stop()
@@ -119,7 +119,7 @@ class Stalled:
         append = self._log.append
 
         def waits(*args: Any) -> Any:
-            self._gate.wait(30)
+            self._gate.wait(120)
             return append(*args)
 
         monkeypatch.setattr(self._log, "append", waits)
@@ -135,9 +135,9 @@ def test_info_and_pages_answer_while_the_disk_stalls(tmp_path: Path, monkeypatch
     pump = Pump(tmp_path, memory_bytes=10_000)
     stalled = Stalled(pump, monkeypatch)
     with Channel(pump.address) as channel:
-        calls = writes(channel, range(1, 100), 9000, 30)
-        assert channel.call("/binlake.wire.PumpAdmin/Info", b"", 5)
-        assert httpx.get(f"http://{pump.address}/status", timeout=5).text == "well\n"
+        calls = writes(channel, range(1, 100), 9000, 120)
+        assert channel.call("/binlake.wire.PumpAdmin/Info", b"", 60)
+        assert httpx.get(f"http://{pump.address}/status", timeout=60).text == "well\n"
         stalled.go_on()
         assert {call.result() for call in calls} == {b""}
     pump.stop()
@@ -149,14 +149,14 @@ def test_a_write_whose_caller_gave_up_while_it_waited_is_not_stored(
     pump = Pump(tmp_path, memory_bytes=10_000)
     stalled = Stalled(pump, monkeypatch)
     with Channel(pump.address) as channel:
-        first = writes(channel, range(1, 2), 9000, 30)
+        first = writes(channel, range(1, 2), 9000, 120)
         for call in writes(channel, range(2, 30), 9000, 0.3):
             with pytest.raises(RpcError, match=r"in time|deadline"):
                 call.result()
         until(lambda: pump.server._waiting.bytes == 0, "they hold nothing")
         stalled.go_on()
         assert first[0].result() == b""
-        assert writes(channel, range(100, 101), 9000, 30)[0].result() == b""
+        assert writes(channel, range(100, 101), 9000, 120)[0].result() == b""
     until(lambda: pump.storage.unmatched()[0] == 2, "those that were acked")
     pump.stop()
 
@@ -166,7 +166,7 @@ def test_what_waits_for_room_is_bounded_and_refused_beyond(tmp_path: Path, monke
     pump = Pump(tmp_path, memory_bytes=10_000)
     stalled = Stalled(pump, monkeypatch)
     with Channel(pump.address) as channel:
-        calls = writes(channel, range(1, 20), 9000, 30)
+        calls = writes(channel, range(1, 20), 9000, 120)
         for call in calls[6:]:
             with pytest.raises(RpcError, match="behind") as caught:
                 call.result()
@@ -181,7 +181,7 @@ def test_who_waits_too_long_for_room_is_refused(tmp_path: Path, monkeypatch: pyt
     pump = Pump(tmp_path, memory_bytes=10_000)
     stalled = Stalled(pump, monkeypatch)
     with Channel(pump.address) as channel:
-        first, second = writes(channel, range(1, 3), 9000, 30)
+        first, second = writes(channel, range(1, 3), 9000, 120)
         with pytest.raises(RpcError, match="behind") as caught:
             second.result()
         assert caught.value.status is Status.UNKNOWN  # tidb-binlog 2.8
@@ -223,7 +223,7 @@ def test_a_large_binlog_goes_through_without_many_copies(tmp_path: Path) -> None
     with Channel(pump.address) as channel:
         large = prewrite(1, bytes(size))
         for binlog in (large, commit(1, 2)):
-            assert channel.call(WRITE, request(binlog.SerializeToString()), 120) == b""
+            assert channel.call(WRITE, request(binlog.SerializeToString()), 300) == b""
     written = pump.peak_bytes()
     commit_ts, _, payload = next(PumpReader(pump.address, CLUSTER_ID).pull(0))
     assert (commit_ts, Binlog.FromString(payload).prewrite_value) == (2, large.prewrite_value)
@@ -241,21 +241,21 @@ def test_refusals_name_their_reason(pump: Pump) -> None:
             (b"\xff\xff", "damaged WriteBinlogReq"),
         ]:
             with pytest.raises(RpcError, match=text):
-                channel.call(WRITE, message, 10)
+                channel.call(WRITE, message, 60)
         pump.service.state = State.PAUSING
         with pytest.raises(RpcError, match="takes no prewrite") as caught:
-            channel.call(WRITE, request(prewrite(5).SerializeToString()), 10)
+            channel.call(WRITE, request(prewrite(5).SerializeToString()), 60)
         assert caught.value.status is Status.UNKNOWN  # tidb-binlog 2.8
     with pytest.raises(ConfigError, match="cluster id"):
         next(PumpReader(pump.address, 1).pull(0))
 
 
 def test_one_port_and_a_unix_socket_serve_grpc_health_and_pages(pump: Pump, tmp_path: Path) -> None:
-    assert httpx.get(f"http://{pump.address}/status").text == "well\n"
+    assert httpx.get(f"http://{pump.address}/status", timeout=60).text == "well\n"
     for address in (pump.address, f"unix:{tmp_path}/pump.sock"):
         with Channel(address) as channel:
-            assert channel.call(WRITE, (RECORDED / "WriteBinlogReq.probe.bin").read_bytes(), 10) == b""
-            assert channel.call("/grpc.health.v1.Health/Check", b"", 10) == b"\x08\x01"
+            assert channel.call(WRITE, (RECORDED / "WriteBinlogReq.probe.bin").read_bytes(), 60) == b""
+            assert channel.call("/grpc.health.v1.Health/Check", b"", 60) == b"\x08\x01"
 
 
 def test_a_stop_ends_pulls_as_unavailable_and_their_threads(pump: Pump) -> None:
@@ -270,9 +270,12 @@ def test_a_stop_ends_pulls_as_unavailable_and_their_threads(pump: Pump) -> None:
     pulls = [threading.Thread(target=pull) for _ in range(5)]
     for thread in pulls:
         thread.start()
-    until(lambda: sum(thread.name == "rpc-stream" for thread in threading.enumerate()) == 5, "five pulls run")
+    # Of this server: another one's of this process may be ending.
+    streams = pump.server.rpc._workers._streams
+    until(lambda: len(streams) == 5, "five pulls run")
+    running = list(streams)
     pump.service.end_pulls()
     for thread in pulls:
-        thread.join(10)
+        thread.join(60)
     assert ["stopping" in str(error) for error in failures] == [True] * 5
-    until(lambda: not any(thread.name == "rpc-stream" for thread in threading.enumerate()), "their threads end")
+    until(lambda: not any(thread.is_alive() for thread in running), "their threads end")

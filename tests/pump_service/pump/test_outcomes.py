@@ -23,7 +23,7 @@ def outcome(pump: PumpServer, cluster_id: int, payload: bytes) -> str:
         stored = pump.service.write(cluster_id, payload)
         if stored is None:
             return "ignored"
-        stored.result(10)
+        stored.result(60)
     except BinlakeError as error:
         return f"{type(error).__name__}: {error}"
     return "ok"

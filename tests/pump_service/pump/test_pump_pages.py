@@ -54,7 +54,7 @@ def write(pump: PumpServer, cluster: MemoryCluster, *binlogs: Binlog) -> None:
     for binlog in binlogs:
         stored = pump.service.write(cluster.id, binlog.SerializeToString())
         assert stored is not None
-        stored.result(10)
+        stored.result(60)
 
 
 @pytest.mark.parametrize(
@@ -216,7 +216,7 @@ def test_a_refusal_over_the_wire_counts_once(make_pump: MakePump, cluster: Memor
     with grpc.insecure_channel(pump.addr) as channel:
         request = pump_pb2.WriteBinlogReq(clusterID=cluster.id, payload=prewrite(5).SerializeToString())
         with pytest.raises(grpc.RpcError, match="pausing"):
-            pump_pb2_grpc.PumpStub(channel).WriteBinlog(request, timeout=10)
+            pump_pb2_grpc.PumpStub(channel).WriteBinlog(request, timeout=60)
     assert value(pump, "binlog_pump_loss_binlog_count") == 1
 
 

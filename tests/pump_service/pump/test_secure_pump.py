@@ -38,7 +38,7 @@ def test_a_secure_pump_serves_the_names_on_its_list(
     ]
     for other in (authority.tls("stranger"), None):
         with pytest.raises(SourceUnavailable):
-            PumpReader(pump.addr, CLUSTER_ID, tls=other, timeout_s=1).info()
+            PumpReader(pump.addr, CLUSTER_ID, tls=other, timeout_s=3).info()
     with Channel(f"unix:{socket}") as channel:
         assert channel.call("/grpc.health.v1.Health/Check", b"", 10) == b"\x08\x01"
     pump.stop()

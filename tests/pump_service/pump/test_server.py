@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -22,6 +21,7 @@ from binlake.pumpclient import PumpReader
 from binlake.source import Committed, RolledBack, Status, Unknown
 from binlake.wire import build, cistern_pb2, cistern_pb2_grpc, pump_pb2, pump_pb2_grpc
 from binlake.wire.binlog_pb2 import Binlog, Commit
+from deploy.local.ports import free_port
 from pump_service.pump.server import PumpServer
 from pump_service.pump.service import State
 
@@ -45,11 +45,11 @@ def write(pump: PumpServer, *binlogs: Binlog, cluster_id: int = CLUSTER_ID) -> N
     with stub(pump) as client:
         for binlog in binlogs:
             request = pump_pb2.WriteBinlogReq(clusterID=cluster_id, payload=binlog.SerializeToString())
-            assert client.WriteBinlog(request, timeout=10).errmsg == ""
+            assert client.WriteBinlog(request, timeout=60).errmsg == ""
 
 
 def reader(pump: PumpServer) -> PumpReader:
-    return PumpReader(pump.addr, CLUSTER_ID, idle_timeout_s=10)
+    return PumpReader(pump.addr, CLUSTER_ID, idle_timeout_s=60)
 
 
 def data(pump: PumpServer, count: int) -> list[int]:
@@ -69,7 +69,8 @@ def test_a_client_of_the_original_proto_writes_and_another_cluster_is_refused(ma
     pump = make_pump()
     write(pump, prewrite(10), commit(10, 11))
     assert "cluster id" in refused(pump, prewrite(20), cluster_id=CLUSTER_ID + 1)
-    assert pump.service.info().unmatched_prewrites == 0
+    # What is acked is sorted a moment later.
+    until(lambda: pump.service.info().unmatched_prewrites == 0, "the P has its C, the refused one is not there")
 
 
 def test_a_consumer_of_the_original_proto_gets_ordered_complete_transactions(
@@ -102,9 +103,16 @@ def test_an_idle_pump_moves_by_fakes_and_with_pd_down_says_why_it_does_not(
     assert all(payload == build.fake(commit_ts).SerializeToString() for commit_ts, _, payload in seen)
     cluster.down = True
     until(lambda: "PD does not answer" in pump.service.info().last_error, "the reason is shown")
-    standing = pump.service.info().max_commit_ts
-    time.sleep(0.2)
-    assert pump.service.info().max_commit_ts == standing
+    standing = 0
+
+    def stands() -> bool:
+        # A fake that had its timestamp before may still be on its way to the disk.
+        nonlocal standing
+        standing = pump.service.info().max_commit_ts
+        time.sleep(0.5)
+        return pump.service.info().max_commit_ts == standing
+
+    until(stands, "no fake comes any more")
     cluster.down = False
     until(lambda: pump.service.info().max_commit_ts > standing, "it moves again")
     until(lambda: pump.service.info().last_error == "", "and says nothing")
@@ -113,50 +121,52 @@ def test_an_idle_pump_moves_by_fakes_and_with_pd_down_says_why_it_does_not(
 def test_fakes_are_written_under_rejected_calls_and_probes(make_pump: MakePump) -> None:
     # upstream stops to write fakes while it is called.
     pump = make_pump(stop_write_at_available_space=1 << 60)
-    before = pump.service.info().max_commit_ts
-    stop = time.monotonic() + 0.5
-    while time.monotonic() < stop:
+    seen = {pump.service.info().max_commit_ts}
+
+    def moves() -> bool:
         assert "space" in refused(pump, prewrite(10))
-    info = pump.service.info()
-    assert info.max_commit_ts > before
-    assert "no writes are taken" in info.last_error
+        seen.add(pump.service.info().max_commit_ts)
+        return len(seen) > 3
+
+    until(moves, "fakes come all the while")
+    assert "no writes are taken" in pump.service.info().last_error
 
 
 def test_a_busy_pump_writes_no_fakes(make_pump: MakePump, cluster: MemoryCluster) -> None:
     pump = make_pump(gen_binlog_interval_s=0.4)
-    stop = time.monotonic() + 1.5
-    while time.monotonic() < stop:
+    stop, pauses = time.monotonic() + 1.5, 0
+    while (began := time.monotonic()) < stop:
         start = cluster.tso()
         write(pump, prewrite(start), commit(start, cluster.tso()))
+        pauses += time.monotonic() - began > 0.1
     fakes = sum(
         commit_ts == start_ts for commit_ts, start_ts, _ in reader(pump).pull(0, pump.service.info().max_commit_ts)
     )
-    assert fakes <= 2  # the one of the registration, and at most one before the first transaction
+    # The one of the registration, at most one before the first transaction, and where the machine was slower than fakes.
+    assert fakes <= 2 + pauses
 
 
 def test_no_prewrite_is_taken_before_the_registration_is_confirmed(make_pump: MakePump, cluster: MemoryCluster) -> None:
     # S0-57
-    cluster.delay_s = 1.0
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        addr = f"127.0.0.1:{free.getsockname()[1]}"
+    cluster.confirms.clear()
+    addr = f"127.0.0.1:{free_port()}"
     starting = threading.Thread(target=make_pump, kwargs={"addr": addr, "heartbeat_interval_s": 60.0})
     starting.start()
     channel = grpc.insecure_channel(addr, options=[("grpc.initial_reconnect_backoff_ms", 20)])
-    grpc.channel_ready_future(channel).result(5)
+    grpc.channel_ready_future(channel).result(60)
     request = pump_pb2.WriteBinlogReq(clusterID=CLUSTER_ID, payload=prewrite(cluster.tso()).SerializeToString())
-    refusals = 0
     client = pump_pb2_grpc.PumpStub(channel)
-    while not cluster.history:
-        try:
-            client.WriteBinlog(request, timeout=5)
-        except grpc.RpcError as error:
-            refusals += "takes no prewrite" in str(error.details())
-        else:
-            assert cluster.history, "a P was accepted before the registration was confirmed"
-    starting.join()
+    try:
+        for _ in range(20):
+            with pytest.raises(grpc.RpcError, match="takes no prewrite"):
+                client.WriteBinlog(request, timeout=60)
+        assert cluster.history == []
+    finally:
+        cluster.confirms.set()
+        starting.join()
+    assert client.WriteBinlog(request, timeout=60).errmsg == ""
+    assert cluster.history == ["online"]
     channel.close()
-    cluster.delay_s = 0.0
-    assert refusals > 10
 
 
 def test_a_pump_has_a_watermark_when_it_is_seen(make_pump: MakePump, cluster: MemoryCluster) -> None:
@@ -255,7 +265,7 @@ def test_heartbeats_carry_the_watermark(make_pump: MakePump, cluster: MemoryClus
     pump = make_pump()
     reached = pump.service.info().max_commit_ts
     until(lambda: cluster.nodes["pump1"].max_commit_ts > reached, "a heartbeat")
-    assert abs(tso.physical(cluster.nodes["pump1"].update_ts) - time.time() * 1000) < 5000
+    assert abs(tso.physical(cluster.nodes["pump1"].update_ts) - time.time() * 1000) < 60_000
 
 
 def test_a_second_process_on_the_directory_fails_at_once(make_pump: MakePump) -> None:
@@ -370,7 +380,7 @@ def test_a_pull_that_may_succeed_later_says_so(make_pump: MakePump, monkeypatch:
 
     monkeypatch.setattr(pump._storage.index, "batch", fail)
     with stub(pump) as client, pytest.raises(grpc.RpcError) as caught:
-        list(client.PullBinlogs(pump_pb2.PullBinlogReq(clusterID=CLUSTER_ID), timeout=10))
+        list(client.PullBinlogs(pump_pb2.PullBinlogReq(clusterID=CLUSTER_ID), timeout=60))
     assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
 
 

@@ -35,7 +35,7 @@ class Serving:
             self.error = error
 
     def end(self) -> None:
-        self._thread.join(20)
+        self._thread.join(120)
         assert not self._thread.is_alive(), str(self._pump.service.problems)
 
 
@@ -43,7 +43,7 @@ def write(pump: PumpServer, cluster: MemoryCluster, *binlogs: Binlog) -> None:
     for binlog in binlogs:
         stored = pump.service.write(cluster.id, binlog.SerializeToString())
         assert stored is not None
-        stored.result(10)
+        stored.result(60)
 
 
 def transaction(pump: PumpServer, cluster: MemoryCluster) -> int:
@@ -120,7 +120,7 @@ def test_what_becomes_visible_during_the_last_look_keeps_it_paused(
         position = storage.watermark
         start, commit_ts = cluster.tso(), cluster.tso()
         for binlog in (prewrite(start), commit(start, commit_ts)):
-            storage.append(binlog.SerializeToString()).result(10)
+            storage.append(binlog.SerializeToString()).result(60)
         until(lambda: storage.watermark >= commit_ts, "indexed")
         return [consumer("a", position)]
 

@@ -80,7 +80,7 @@ def test_a_closing_pump_leaves_behind_its_consumer(start: Start, registry: Regis
     until(lambda: "binlake-x at 5" in str(pump.service.problems), "it waits")
     held = registry.pumps()[0].max_commit_ts
     registry.publish_drainer("binlake-x", held)
-    thread.join(20)
+    thread.join(120)
     assert ended == ["offline"]
     status = registry.pumps()[0]
     assert (status.state, status.max_commit_ts) == ("offline", held)

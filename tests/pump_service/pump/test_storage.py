@@ -76,9 +76,9 @@ def test_a_failure_that_comes_at_once_is_told_by_the_future(storage: Storage, mo
     # Found by the soak: a full disk failed before the future was ready for it, which ended the caller's thread.
     monkeypatch.setattr(storage._commit, "put", lambda item: item.done(Transient("the disk is full")))
     with pytest.raises(Transient, match="full"):
-        storage.append(prewrite(1).SerializeToString()).result(1)
+        storage.append(prewrite(1).SerializeToString()).result(60)
     monkeypatch.setattr(storage._commit, "put", lambda item: item.done(None))
-    storage.append(prewrite(1).SerializeToString()).result(1)
+    storage.append(prewrite(1).SerializeToString()).result(60)
 
 
 def test_fakes_go_out_as_stored(storage: Storage) -> None:
@@ -93,7 +93,7 @@ def test_a_waiting_pull_gets_a_new_entry_at_once(storage: Storage) -> None:
     store(storage, prewrite(10), commit(10, 11))
     until(lambda: found == [] and storage.watermark == 11, "watermark")
     store(storage, build.fake(12))
-    reader.join(5)
+    reader.join(60)
     assert found == [11, 12]
 
 

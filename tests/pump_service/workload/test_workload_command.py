@@ -36,7 +36,7 @@ class Source:
     def run(self, *words: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "binlake.cli", "workload", "--pd-urls", self.url]
         return subprocess.run(
-            [*command, "--status-addr", self.status, *words], capture_output=True, text=True, timeout=100, check=False
+            [*command, "--status-addr", self.status, *words], capture_output=True, text=True, timeout=400, check=False
         )
 
     def taken(self, until_ts: int) -> dict[int, list[pb.Binlog]]:
