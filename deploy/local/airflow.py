@@ -19,7 +19,7 @@ import httpx
 from deploy.local.ports import HOST, free_port
 from deploy.local.process import Child, ProcessError
 
-START_S = 180.0
+START_S = 400.0
 # A scheduler waits for its tasks, which are to end now too: a stage that is killed can be run again.
 _GRACE_S = 4.0
 _ROOT = Path(__file__).resolve().parents[2]

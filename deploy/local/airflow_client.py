@@ -9,14 +9,16 @@ import httpx
 
 from deploy.local.process import ProcessError
 
+_ANSWER_S = 120.0  # an API server that loads its parts answers later
+
 
 class AirflowClient:
     """A logged-in client of the Airflow at `url`; `http` is its connection, for what is not the API's."""
 
     def __init__(self, url: str, user: str, password: str) -> None:
-        answer = httpx.post(f"{url}/auth/token", json={"username": user, "password": password}, timeout=30)
+        answer = httpx.post(f"{url}/auth/token", json={"username": user, "password": password}, timeout=_ANSWER_S)
         token = answer.raise_for_status().json()["access_token"]
-        self.http = httpx.Client(base_url=url, headers={"Authorization": f"Bearer {token}"}, timeout=30)
+        self.http = httpx.Client(base_url=url, headers={"Authorization": f"Bearer {token}"}, timeout=_ANSWER_S)
 
     def close(self) -> None:
         """Drop its connections."""

@@ -17,8 +17,8 @@ from deploy.local.ports import HOST
 from deploy.local.process import Child, ProcessError
 from deploy.setup import chromium
 
-START_S = 60.0
-WAIT_S = 60.0
+START_S = 180.0
+WAIT_S = 180.0
 _POLL_S = 0.05
 _OPTIONS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",

@@ -18,7 +18,7 @@ from deploy.local.ports import HOST, free_ports
 from deploy.local.process import Child
 from pump_service.replay.command import cluster_id
 
-_START_S = 60.0
+_START_S = 180.0
 _REPLAY_S = 900.0
 
 

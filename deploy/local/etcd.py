@@ -12,7 +12,7 @@ from deploy.local.process import Child
 from deploy.setup.debian import library_path
 from deploy.setup.etcd import ROOT, install
 
-_START_S = 30.0
+_START_S = 120.0
 
 
 class Etcd:

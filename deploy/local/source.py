@@ -16,7 +16,7 @@ from deploy.local.ports import HOST, free_ports, is_open
 from deploy.local.process import Child
 from pump_service.replay.command import cluster_id
 
-START_S = 60.0
+START_S = 180.0
 
 
 class Source:

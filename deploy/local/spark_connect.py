@@ -18,7 +18,7 @@ from deploy.local.ports import HOST, free_port, is_open
 from deploy.local.process import Child, ProcessError
 from spark_jobs.session import CONF, jar_paths
 
-START_S = 120.0
+START_S = 300.0
 _CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
 # SerialGC with few cores needs less memory and less CPU than G1 (stack facts, "Spark and Delta").
 _JAVA = "-XX:+UseSerialGC -Xss4m"

@@ -98,11 +98,11 @@ def state_of(cluster: Cluster, node: str) -> str:
 
 def awaited(condition: Callable[[], bool]) -> None:
     done = threading.Event()
-    for _ in range(500):
+    for _ in range(3000):
         if condition():
             return
         done.wait(0.02)
-    raise AssertionError("not within 10 s")
+    raise AssertionError("not within a minute")
 
 
 def test_pumps_are_listed_as_binlogctl_and_show_pump_status_name_it(
@@ -203,10 +203,10 @@ def test_a_collection_is_started_by_its_page_and_says_who_holds_it_back(cluster:
     pump = make_pump("pump1")
     page = f"http://{pump.addr}/debug/gc/trigger"
     cluster.registry.publish_drainer("binlake-slow", 5)
-    assert "held back at 4 by binlake-slow" in httpx.post(page).text
+    assert "held back at 4 by binlake-slow" in httpx.post(page, timeout=60).text
     assert "binlake-slow" in str(pump.service.problems)
     cluster.registry.set_drainer_state("binlake-slow", "offline")
-    assert httpx.post(page).text == "trigger gc success\n"
+    assert httpx.post(page, timeout=60).text == "trigger gc success\n"
     assert str(pump.service.problems) == ""
 
 

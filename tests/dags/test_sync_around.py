@@ -19,7 +19,7 @@ from deploy.local.ports import free_port
 
 pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("airflow_db")]
 
-PATIENT = 'schedule = ""\nretries = 0\nwait-s = 30'
+PATIENT = 'schedule = ""\nretries = 0\nwait-s = 600'
 GONE = failure("Transient", "SourceUnavailable", "no PD answers")
 
 
@@ -90,7 +90,7 @@ def test_a_range_that_a_person_asked_for_is_waited_for(run: Runner, monkeypatch:
 
 def test_waiting_in_vain_ends_as_without_it(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(holdups, "who_blocks", lambda *_: "pump-2")
-    done = run({"plan": [BLOCKED]}, airflow=PATIENT.replace("30", "1"))
+    done = run({"plan": [BLOCKED]}, airflow=PATIENT.replace("600", "1"))
     assert (done.state, done.states["land"], done.xcom("plan", "blocked_by")) == ("success", "skipped", "pump-2")
     assert done.tries("plan") == 2
     assert done.note == f"blocked at {LO} = 2026-11-20T00:00:00.000Z: pump-2 since {LO}"
@@ -124,7 +124,7 @@ def test_who_finds_the_lease_held_waits_and_only_then_fails(run: Runner, monkeyp
     # Neither a failure nor a try: the task was away.
     assert (done.state, done.tries("finalize")) == ("success", 2)
     monkeypatch.setattr("binlake_airflow.waiting.FreeTrigger.held_by", lambda _self: "host:1:2")
-    never = run({**window, "finalize": [held]}, airflow=PATIENT.replace("30", "1"))
+    never = run({**window, "finalize": [held]}, airflow=PATIENT.replace("600", "1"))
     assert (never.state, never.states["finalize"]) == ("failed", "failed")
 
 

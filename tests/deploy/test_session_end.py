@@ -11,7 +11,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-
 from support import leftovers
 
 from deploy.setup.common import REPOSITORY

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import random
 import signal
-import threading
 import time
 from collections.abc import Callable
 
@@ -144,12 +143,10 @@ def test_a_lock_wait_repeats_the_whole_segment(mariadb: MariaDb, target: Target)
     execute(mariadb, "INSERT INTO app.t VALUES (3, 'old')", "SET GLOBAL innodb_lock_wait_timeout = 1")
     other = mariadb.connect(autocommit=False)
     other.cursor().execute("UPDATE app.t SET v = 'held' WHERE id = 3")
-    released = threading.Timer(2.5, other.rollback)
-    released.start()
+    # Two batches a try, up to the one that waits.
     try:
-        apply(target, window())
+        apply(target, window(), at("batch", 5, other.rollback))
     finally:
-        released.join()
         other.close()
         execute(mariadb, "SET GLOBAL innodb_lock_wait_timeout = 50")
     assert_whole(mariadb)
@@ -205,5 +202,5 @@ def test_a_slow_link_costs_per_batch(mariadb: MariaDb, target: Target) -> None:
         started = time.monotonic()
         apply(target.model_copy(update={"port": proxy.port}), big)
         assert proxy.requests <= 250
-        assert time.monotonic() - started < 60
+        assert time.monotonic() - started < 300
     assert rows(mariadb, "SELECT COUNT(*) FROM app.t") == [(10_000,)]

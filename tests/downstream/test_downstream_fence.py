@@ -165,7 +165,7 @@ def test_the_keeper_renews_and_learns_of_a_take_over(
         wait_until(lambda: until() != first)
         one.rollback()
         execute(mariadb, f"UPDATE {SCHEMA}.binlake_lease SET epoch = epoch + 1")
-        assert keeper.lost.wait(10)
+        assert keeper.lost.wait(60)
     fence.abandon()
 
 

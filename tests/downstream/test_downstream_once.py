@@ -52,7 +52,7 @@ def test_the_checkpoint_waits_for_the_slowest_connection(mariadb: MariaDb, targe
 
 
 def test_worker_count_is_the_number_of_connections(target: Target) -> None:  # S4-30
-    together, users = threading.Barrier(3, timeout=30), set()
+    together, users = threading.Barrier(3, timeout=120), set()
 
     def hook(step: str) -> None:
         if step == "batch":

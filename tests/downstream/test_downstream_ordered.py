@@ -154,7 +154,7 @@ def insert(key: int, commit_ts: int = 1) -> tuple[object, RowEvent]:
 
 def test_groups_run_side_by_side_and_a_group_in_order(mariadb: MariaDb, ordered: Target) -> None:
     # S4-15: two unrelated groups are open at once
-    together = threading.Barrier(2, timeout=30)
+    together = threading.Barrier(2, timeout=120)
     options = PlanOptions(workers=2, limits=BatchLimits(rows=1))
     batches = plan([insert(1), insert(3)], options)
     assert len({batch.queue for batch in batches}) == 2, "pick other keys"

@@ -104,7 +104,7 @@ def test_the_command_line_prints_one_line(tmp_path: Path) -> None:
     config.write_text('name = "x"\n[lake]\npath = "/tmp/x"\nfoo = 1\n')
     ran = subprocess.run(
         [sys.executable, "-m", "binlake.cli", "window", "run", "--replication", str(config)],
-        capture_output=True, text=True, timeout=60, check=False,
+        capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert ran.returncode == 1
     (line,) = ran.stderr.strip().splitlines()

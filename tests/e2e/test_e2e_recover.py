@@ -46,7 +46,7 @@ class Killer:
     def __exit__(self, *_: object) -> None:
         assert self._child.stdin is not None
         self._child.stdin.close()
-        self._child.wait(timeout=60)
+        self._child.wait(timeout=300)
 
     def kill_at(self, step: str, number: int) -> None:
         assert self._child.stdin is not None

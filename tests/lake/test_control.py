@@ -85,7 +85,7 @@ def test_a_control_table_is_compacted_and_loses_nothing(tmp_path: Path) -> None:
 def _hold(paths: LakePaths, held: object, done: object) -> None:
     with lake_lock(paths, "landing"):
         held.set()  # type: ignore[attr-defined]
-        done.wait(30)  # type: ignore[attr-defined]
+        done.wait(500)  # type: ignore[attr-defined]
 
 
 def test_a_second_writer_waits_and_learns_who_holds_the_lake(paths: LakePaths) -> None:
@@ -94,12 +94,12 @@ def test_a_second_writer_waits_and_learns_who_holds_the_lake(paths: LakePaths) -
     holder = context.Process(target=_hold, args=(paths, held, done))
     holder.start()
     try:
-        assert held.wait(30)
+        assert held.wait(120)
         with pytest.raises(LeaseHeld, match=f"pid {holder.pid}"), lake_lock(paths, "landing", wait_s=0.2):
             pass
         holder.kill()
         holder.join()
-        with lake_lock(paths, "landing", wait_s=5):
+        with lake_lock(paths, "landing", wait_s=60):
             pass
     finally:
         holder.kill()

@@ -72,10 +72,10 @@ def test_a_thread_that_cannot_start_costs_its_own_request_alone(monkeypatch: pyt
         for _ in range(3):
             # Neither its place in the queue nor its worker's is lost.
             with pytest.raises(RuntimeError, match="can't start"):
-                await bounded.run(done.set, "s", 2)
+                await bounded.run(done.set, "s", 60)
             assert bounded.inside["s"] == 0
         monkeypatch.setattr(threading.Thread, "start", real)
-        return await bounded.run(lambda: 1, "s", 2)
+        return await bounded.run(lambda: 1, "s", 60)
 
     assert asyncio.run(ask()) == 1
     # What could not be begun is not done behind its caller's back.
@@ -98,7 +98,7 @@ asyncio.run(ask())
 
 
 def test_a_server_ends_at_once_though_a_lake_hangs() -> None:
-    done = subprocess.run([sys.executable, "-c", _HUNG], capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run([sys.executable, "-c", _HUNG], capture_output=True, text=True, timeout=300, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "given up\n", "")
 
 

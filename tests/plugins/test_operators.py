@@ -24,7 +24,7 @@ def operator(cls: type, conn_id: str = "spark") -> Any:
 
 
 def _until(condition: Any) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while not condition() and time.monotonic() < deadline:
         time.sleep(0.01)
     assert condition()
@@ -41,7 +41,7 @@ def test_a_kill_ends_the_client_and_what_it_left_on_the_server(monkeypatch: pyte
     runner.start()
     _until(lambda: task._process is not None and task._process.last_line == "up")
     task.on_kill()
-    runner.join(30)
+    runner.join(120)
     assert ended == ["exit status -15, last line: up"]
     assert len(released) == 1
     assert released[0].startswith("sc://h:1/;session_id=")
@@ -61,7 +61,7 @@ def test_a_kill_ends_the_driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     runner.start()
     _until(lambda: task._hook is not None and "up" in task._hook._last_submit_log_lines)
     task.on_kill()
-    runner.join(30)
+    runner.join(120)
     assert "Error code is: -9" in ended[0]
 
 

@@ -3,17 +3,17 @@
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 import pytest
 
 from binlake_airflow.sparkconnect import interrupt, session_id, with_session
+from deploy.local.ports import free_port, is_open
 
 pytestmark = pytest.mark.spark
 
@@ -33,9 +33,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The URL of a Connect server with one core."""
     spark_submit = shutil.which("spark-submit", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     assert spark_submit is not None, "no spark-submit: install the project's packages (`make setup`)"
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     folder = tmp_path_factory.mktemp("connect")
     conf = {
         "spark.connect.grpc.binding.address": "127.0.0.1",
@@ -54,15 +52,14 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
-        process.wait(30)
+        process.wait(120)
 
 
 def _wait_for(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
-    deadline = time.monotonic() + 90
+    deadline = time.monotonic() + 240
     while time.monotonic() < deadline and process.poll() is None:
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                return
+        if is_open(port):
+            return
         time.sleep(0.1)
     pytest.fail(f"the Connect server did not start: {log.read_text()[-2000:]}")
 
@@ -72,22 +69,24 @@ def test_a_killed_client_s_job_is_ended_by_whoever_knows_its_session(server: str
     from pyspark.sql import SparkSession
 
     url = with_session(server, session_id("orders", "land", 0))
+    spark = SparkSession.builder.remote(server).create()
+    # The first query of all takes seconds to compile: one that is slow for that reason is not one that waits.
+    spark.range(10).selectExpr("sum(id)").collect()
     client = subprocess.Popen([sys.executable, "-c", _HOG, url], stdout=subprocess.PIPE, text=True)
     assert client.stdout is not None
     assert client.stdout.readline() == "up\n"
-    spark = SparkSession.builder.remote(server).create()
     with ThreadPoolExecutor(1) as pool:
         # The core is busy: a small query waits behind the job, also after its client is gone.
         waiting = None
         while waiting is None or waiting.done():
             waiting = pool.submit(lambda: spark.range(10).selectExpr("sum(id)").collect())
-            time.sleep(1)
+            wait([waiting], 5)
         client.kill()
-        client.wait(30)
+        client.wait(120)
         assert not waiting.done()
         said: list[str] = []
         interrupt(url, said.append)
-        assert waiting.result(60)[0][0] == 45
+        assert waiting.result(240)[0][0] == 45
     assert said == []
     spark.stop()
 

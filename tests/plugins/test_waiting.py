@@ -45,7 +45,7 @@ def test_it_fires_when_the_lock_is_free_or_its_time_is_up(folder: Path, monkeypa
         vain = fired(FreeTrigger(replication_file=str(path), until=until, locks=["sql"]))
     assert (vain["until"], vain["held_by"][:8]) == (until, "sql: pid")
     assert fired(FreeTrigger(replication_file=str(path), until=until, locks=["sql"]))["held_by"] != ""
-    free = fired(FreeTrigger(replication_file=str(path), until=time.time() + 30, locks=["sql"]))
+    free = fired(FreeTrigger(replication_file=str(path), until=time.time() + 600, locks=["sql"]))
     assert free["held_by"] == ""
 
 
@@ -57,5 +57,5 @@ def test_trouble_with_looking_is_left_to_the_task(folder: Path, monkeypatch: pyt
 
     monkeypatch.setattr("binlake.downstream.holder.who_applies", nobody_there)
     monkeypatch.setenv("BINLAKE_TEST_UNSET_PASSWORD", "x")
-    trigger = FreeTrigger(replication_file=str(path), until=time.time() + 30, lease=True)
+    trigger = FreeTrigger(replication_file=str(path), until=time.time() + 600, lease=True)
     assert trigger.held_by() == ""

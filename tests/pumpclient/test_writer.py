@@ -190,7 +190,10 @@ def test_only_online_pumps_get_prewrites(pumps: Pumps) -> None:
 
 def test_without_an_online_pump_the_error_says_so() -> None:
     # S0-23: the writer must fail its transaction.
-    with PumpClient(Listing(), 7, replace(OPTIONS, times=HASTY)) as client, pytest.raises(SourceUnavailable, match="no available pump"):
+    with (
+        PumpClient(Listing(), 7, replace(OPTIONS, times=HASTY)) as client,
+        pytest.raises(SourceUnavailable, match="no available pump"),
+    ):
         client.write_prewrite(p(9))
 
 
@@ -311,7 +314,10 @@ def test_known_pumps_are_used_while_the_registry_is_away(pumps: Pumps) -> None:
     pumps.listing.watches[-1].close()
     pumps.stubs[1].fails = 1
     assert pumps.client.write_prewrite(p(2)) == "pump2"
-    with PumpClient(pumps.listing, 7, replace(OPTIONS, times=HASTY)) as fresh, pytest.raises(SourceUnavailable, match="no registry"):
+    with (
+        PumpClient(pumps.listing, 7, replace(OPTIONS, times=HASTY)) as fresh,
+        pytest.raises(SourceUnavailable, match="no registry"),
+    ):
         fresh.write_prewrite(p(3))
 
 

@@ -62,9 +62,10 @@ def nobody() -> Iterator[str]:
         yield f"http://127.0.0.1:{held.getsockname()[1]}"
 
 
-def replication(target: Target | None, pd: str, **more: Any) -> Replication:
+def replication(target: Target | None, pd: str, patience_s: float = 0.3, **more: Any) -> Replication:
+    """`patience_s`: with the PD; a short one where nobody answers anyway."""
     section = {} if target is None else {"target": target.model_dump(by_alias=True)}
-    source = {"pd-urls": [pd], "status-url": "http://127.0.0.1:1", "timeout-s": 0.3}
+    source = {"pd-urls": [pd], "status-url": "http://127.0.0.1:1", "timeout-s": patience_s}
     return Replication.model_validate({"name": NAME, "source": source, "lake": {"path": "/nowhere"}, **section, **more})
 
 
@@ -99,7 +100,7 @@ def test_the_two_facts_decide_and_nothing_is_written(
     if stored is not None:
         apply_window(target, Window(0, 200).manifest(), Window(0, 200))
         execute(mariadb, f"UPDATE tidb_binlog.checkpoint SET checkPoint = '{stored}'")
-    own = replication(target, pd_url if answers else nobody)
+    own = replication(target, pd_url, 60) if answers else replication(target, nobody)
     execute(mariadb, "SET GLOBAL log_output = 'TABLE'", "TRUNCATE mysql.general_log", "SET GLOBAL general_log = 1")
     try:
         if state == "recover":

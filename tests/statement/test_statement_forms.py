@@ -72,7 +72,9 @@ def link(mariadb: MariaDb) -> Iterator[pymysql.Connection[Any]]:
         yield connection
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(before=st.lists(ROW, max_size=4), after=st.lists(ROW, max_size=6), two=st.booleans(), size=st.integers(1, 4))
 def test_both_forms_leave_the_same_rows(
     link: pymysql.Connection[Any], before: list[Any], after: list[Any], two: bool, size: int

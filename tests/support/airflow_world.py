@@ -34,7 +34,7 @@ from deploy.local.ports import HOST, free_port
 
 PASSWORD, TOKEN = "s3cret-of-the-target", "s3cret-of-the-notifier"
 DAGS = ("orders", "orders.maintain", "shop", "demo", "demo.audit", "demo.backfill", "demo.verify", "stock")
-_PATIENCE_S = 120.0
+_PATIENCE_S = 300.0
 DAY = timedelta(days=1)
 FIRST_DAY = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0) - 4 * DAY
 """Of the two whose changes `demo` holds; Airflow makes runs of days that have passed."""
@@ -59,7 +59,7 @@ class World:
     stock_run: str
 
     def until(self, what: str, found: Callable[[], Any]) -> Any:
-        """The first true answer of `found`; fails after two minutes."""
+        """The first true answer of `found`; fails after _PATIENCE_S."""
         end = time.monotonic() + _PATIENCE_S
         while time.monotonic() < end:
             # An API server that loads its parts answers later.

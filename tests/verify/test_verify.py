@@ -195,7 +195,7 @@ def test_a_target_inside_a_window_is_refused_or_waited_for(shop: Shop) -> None:
     timer = threading.Timer(0.3, set_checkpoint, (shop.server, shop.ts))
     timer.start()
     try:
-        assert verify(shop.lake.replication, VerifyOptions(chunk_rows=7, wait_s=30)).equal
+        assert verify(shop.lake.replication, VerifyOptions(chunk_rows=7, wait_s=120)).equal
     finally:
         timer.join()
 
@@ -260,7 +260,7 @@ def test_a_reader_gives_way_to_a_ddl(shop: Shop) -> None:
         with pytest.raises(Transient, match="gives way"):
             verify(shop.lake.replication, SMALL, hook=first_chunk)
     finally:
-        thread.join(30)
+        thread.join(120)
     assert not thread.is_alive()
 
 

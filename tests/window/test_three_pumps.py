@@ -86,10 +86,20 @@ class Race:
         self.clock.lead(ts(position))
         assert self.pd.tso() < ts(position)
         self.clients[name].write_commit(build.commit(prewrite, ts(position)))
+        self._indexed(name, ts(position))
 
     def fake(self, name: str, position: float) -> None:
         self.clock.lead(ts(position) + 1)
         self.clients[name].write_rollback(build.fake(ts(position)), name)
+        self._indexed(name, ts(position))
+
+    def _indexed(self, name: str, commit_ts: int) -> None:
+        """What is acked shows in the watermark a moment later: the schedule is one of watermarks."""
+        (host,) = [pump.host for pump in self.registry.pumps() if pump.node_id == name]
+        deadline = time.monotonic() + 60
+        while self.probe(host).watermark < commit_ts:
+            assert time.monotonic() < deadline, f"{name} stands below {commit_ts}"
+            time.sleep(0.005)
 
     def probe(self, host: str) -> Probe:
         info = PumpReader(host, self.driver.cluster_id).info()
@@ -184,7 +194,7 @@ def play(race: Race, plan: Planner) -> list[list[int]]:
     for name in ("pump1", "pump2", "pump3"):
         race.fake(name, 12.5)
     race.clock.lead(ts(20))
-    until = time.monotonic() + 10
+    until = time.monotonic() + 60
     while race.lo < ts(12) and time.monotonic() < until:
         found = plan(race, lambda: None, None)
         if found.state == "ready":

@@ -15,7 +15,7 @@ CLUSTER_ID = 7710533641674055416
 
 @dataclass
 class MemoryCluster:
-    """Oracle and registry in one. `down`: nothing answers; `confirms`: until it is set no registry write is answered."""
+    """Oracle and registry in one. `down`: nothing answers; `confirms`: till it is set no registry write is answered."""
 
     id: int = CLUSTER_ID
     down: bool = False

@@ -48,6 +48,12 @@ class Pump:
 
 
 @pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Writes wait for room as long as it takes: the disk may be a slow one."""
+    monkeypatch.setattr("pump_service.pump.lean_server._PATIENCE_S", 300.0)
+
+
+@pytest.fixture
 def pump(tmp_path: Path) -> Iterator[Pump]:
     running = Pump(tmp_path)
     yield running
@@ -101,6 +107,7 @@ def test_a_compressed_pull_gives_the_same(pump: Pump) -> None:
     assert pulls[0] == pulls[1]
 
 
+@pytest.mark.usefixtures("patient")
 def test_writers_wait_when_too_much_is_in_flight_and_none_is_lost(tmp_path: Path) -> None:
     pump = Pump(tmp_path, memory_bytes=20_000)
     with Channel(pump.address) as channel:
@@ -131,6 +138,7 @@ def writes(channel: Channel, numbers: range, size: int, timeout_s: float) -> lis
     return [channel.start(WRITE, request(binlog), timeout_s) for binlog in binlogs]
 
 
+@pytest.mark.usefixtures("patient")
 def test_info_and_pages_answer_while_the_disk_stalls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pump = Pump(tmp_path, memory_bytes=10_000)
     stalled = Stalled(pump, monkeypatch)

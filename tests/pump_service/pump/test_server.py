@@ -142,7 +142,7 @@ def test_a_busy_pump_writes_no_fakes(make_pump: MakePump, cluster: MemoryCluster
     fakes = sum(
         commit_ts == start_ts for commit_ts, start_ts, _ in reader(pump).pull(0, pump.service.info().max_commit_ts)
     )
-    # The one of the registration, at most one before the first transaction, and where the machine was slower than fakes.
+    # The one of the registration, at most one before the first transaction, and one for each pause of the machine.
     assert fakes <= 2 + pauses
 
 

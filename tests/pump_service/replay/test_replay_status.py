@@ -88,8 +88,10 @@ def test_a_key_that_nobody_wrote_is_answered_as_tidb_does() -> None:
 
 
 def test_status_and_info_have_the_recorded_structure(server: StatusServer) -> None:
-    assert shape(httpx.get(f"{server.url}/status").json()) == shape(json.loads(recorded("status.json")["body"]))
-    found = httpx.get(f"{server.url}/info/all").json()
+    assert shape(httpx.get(f"{server.url}/status", timeout=60).json()) == shape(
+        json.loads(recorded("status.json")["body"])
+    )
+    found = httpx.get(f"{server.url}/info/all", timeout=60).json()
     wanted = json.loads(recorded("info_all.json")["body"])
     assert list(found) == list(wanted)
     assert found["owner_id"] in found["all_servers_info"]
@@ -102,12 +104,12 @@ def shape(value: dict[str, Any]) -> dict[str, str]:
 
 
 def test_headers_and_errors(server: StatusServer) -> None:
-    good = httpx.get(f"{server.url}/ddl/history?limit=1")
+    good = httpx.get(f"{server.url}/ddl/history?limit=1", timeout=60)
     assert good.headers["content-type"] == "application/json"
-    assert httpx.get(f"{server.url}/ddl/history?limit=x").status_code == 400
-    assert httpx.get(f"{server.url}/ddl/history?limit=1025").status_code == 400
-    assert httpx.get(f"{server.url}/mvcc/hex/zz").status_code == 400
-    assert httpx.get(f"{server.url}/nothing").status_code == 404
+    assert httpx.get(f"{server.url}/ddl/history?limit=x", timeout=60).status_code == 400
+    assert httpx.get(f"{server.url}/ddl/history?limit=1025", timeout=60).status_code == 400
+    assert httpx.get(f"{server.url}/mvcc/hex/zz", timeout=60).status_code == 400
+    assert httpx.get(f"{server.url}/nothing", timeout=60).status_code == 404
 
 
 def test_a_job_is_there_only_once_its_end_has_passed(server: StatusServer, moment: Moment) -> None:
@@ -121,7 +123,10 @@ def test_a_job_is_there_only_once_its_end_has_passed(server: StatusServer, momen
 
 def test_jobs_text_survives(server: StatusServer) -> None:
     assert list(TidbSource(NoClock(), server.url).ddl_jobs(0)) == JOBS
-    assert "\\u003c b \\u0026\\u0026 c \\u003e d \\u2028" in httpx.get(f"{server.url}/ddl/history?limit=9").text
+    assert (
+        "\\u003c b \\u0026\\u0026 c \\u003e d \\u2028"
+        in httpx.get(f"{server.url}/ddl/history?limit=9", timeout=60).text
+    )
 
 
 @pytest.mark.parametrize(
