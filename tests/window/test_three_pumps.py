@@ -97,7 +97,7 @@ class Race:
         """What is acked shows in the watermark a moment later: the schedule is one of watermarks."""
         (host,) = [pump.host for pump in self.registry.pumps() if pump.node_id == name]
         deadline = time.monotonic() + 60
-        while self.probe(host).watermark < commit_ts:
+        while self.probe(host).max_commit_ts < commit_ts:
             assert time.monotonic() < deadline, f"{name} stands below {commit_ts}"
             time.sleep(0.005)
 
