@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import queue
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
@@ -99,6 +100,7 @@ class PumpServer:
         self._asked: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._score = 0
         self._left = False
+        self._leaving = threading.Lock()
 
     @property
     def addr(self) -> str:
@@ -199,7 +201,10 @@ class PumpServer:
         return state
 
     def _leave(self, state: Callable[[], State] | None) -> None:
-        self._left = True
+        with self._leaving:
+            if self._left:
+                return
+            self._left = True
         self.resolver.stop()
         for ticker in self._tickers:
             ticker.stop()

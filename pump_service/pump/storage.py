@@ -103,8 +103,10 @@ class DataDirectory:
         return stat.f_bavail * stat.f_frsize
 
     def close(self) -> None:
-        """Free the directory for another process."""
-        os.close(self._lock)
+        """Free the directory for another process; idempotent: the number may be another file's by then."""
+        lock, self._lock = self._lock, -1
+        if lock >= 0:
+            os.close(lock)
 
 
 class Storage:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 from pump_cluster import MemoryCluster
-from pump_helpers import commit, prewrite, rollback
+from pump_helpers import commit, prewrite, rollback, until
 
 from binlake.errors import BinlakeError, ConfigError, Transient, WireError
 from binlake.wire.binlog_pb2 import Binlog
@@ -70,7 +70,7 @@ def test_below_the_free_space_nothing_but_fakes_is_stored(make_pump: MakePump, c
     for binlog in (prewrite(cluster.tso()), commit(5, 6), rollback(7)):
         with pytest.raises(Transient, match="stop-write-at-available-space"):
             pump.service.write(cluster.id, binlog.SerializeToString())
-    assert pump.service.info().max_commit_ts > 0
+    until(lambda: pump.service.info().max_commit_ts > 0, "a fake")
 
 
 def test_a_slow_write_is_told(make_pump: MakePump, cluster: MemoryCluster, capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,7 +17,7 @@ from binlake.wire import binlog_pb2 as pb
 from binlake.wire import build
 from pump_service.pump.pull import pull
 from pump_service.pump.record import Pointer
-from pump_service.pump.storage import Storage, StorageOptions
+from pump_service.pump.storage import DataDirectory, Storage, StorageOptions
 
 FIXTURE = Path(__file__).parents[2] / "fixtures" / "wire" / "pump-data.tar.gz"
 
@@ -175,3 +175,12 @@ def test_damage_inside_the_log_is_an_error_that_names_the_place_and_never_a_gap(
     with pytest.raises(WireError, match=f"offset={place.offset}"):
         next(found)
     storage.close()
+
+
+def test_a_directory_that_is_closed_twice_closes_nobody_elses_file(tmp_path: Path) -> None:
+    directory = DataDirectory(tmp_path / "pump")
+    directory.close()
+    with (tmp_path / "other").open("w", encoding="utf-8") as other:  # takes the number that became free
+        directory.close()
+        other.write("still mine")
+    assert (tmp_path / "other").read_text(encoding="utf-8") == "still mine"
