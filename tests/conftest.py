@@ -6,6 +6,7 @@ import faulthandler
 import os
 import signal
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -96,6 +97,13 @@ def _classic_again() -> Iterator[None]:
     yield
     for name in _CONNECT_MODE:
         os.environ.pop(name, None)
+
+
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """A folder for Unix sockets, whose path may have 107 bytes: pytest's own folders may leave no room for a name."""
+    with tempfile.TemporaryDirectory(prefix="bl-") as folder:
+        yield Path(folder)
 
 
 @pytest.fixture(scope="session")

@@ -43,9 +43,11 @@ def pump(*words: str) -> Iterator[subprocess.Popen[str]]:
         process.stdout.close()
 
 
-def test_a_pump_is_configured_asked_and_paused_by_command(tmp_path: Path, pd: PlacementDriver) -> None:
+def test_a_pump_is_configured_asked_and_paused_by_command(
+    tmp_path: Path, short_path: Path, pd: PlacementDriver
+) -> None:
     # S0-29, S0-75
-    file, socket = tmp_path / "pump.toml", tmp_path / "pump.sock"
+    file, socket = tmp_path / "pump.toml", short_path / "pump.sock"
     file.write_text(f"""
 addr = "127.0.0.1:0"
 node-id = "p1"

@@ -53,9 +53,9 @@ def server(taker: Taker) -> Iterator[grpc.Server]:
 
 
 def test_a_local_pump_is_reached_by_its_socket_without_a_registry(
-    tmp_path: Path, server: grpc.Server, taker: Taker
+    short_path: Path, server: grpc.Server, taker: Taker
 ) -> None:
-    socket = tmp_path / "pump.sock"
+    socket = short_path / "pump.sock"
     server.add_insecure_port(f"unix:{socket}")
     server.start()
     with PumpClient(None, 7, ClientOptions(socket=str(socket))) as client:
@@ -161,10 +161,10 @@ def test_only_a_message_larger_than_a_limit_is_too_large_for_every_try(
     assert [refused is not None and refused.too_large for refused in (first, second)] == [False, True]
 
 
-def test_a_unix_socket_speaks_no_tls_whatever_the_registry_pumps_do(tmp_path: Path, server: grpc.Server) -> None:
-    server.add_insecure_port(f"unix:{tmp_path}/pump.sock")
+def test_a_unix_socket_speaks_no_tls_whatever_the_registry_pumps_do(short_path: Path, server: grpc.Server) -> None:
+    server.add_insecure_port(f"unix:{short_path}/pump.sock")
     server.start()
-    connection = rpc_connect(certificate(tmp_path))(f"unix:{tmp_path}/pump.sock")
+    connection = rpc_connect(certificate(short_path))(f"unix:{short_path}/pump.sock")
     assert connection.write(pump_pb2.WriteBinlogReq(), 60) is None
     connection.close()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import tempfile
 import threading
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
@@ -34,10 +35,11 @@ class Pump:
         self.storage = Storage(folder / "pump", StorageOptions(memory_bytes=memory_bytes))
         self.service = PumpService(self.storage, CLUSTER_ID, free_bytes_needed=0)
         self.service.state = State.ONLINE
+        # Pytest's folders may leave no room for the name of a Unix socket.
+        self._short = tempfile.TemporaryDirectory(prefix="bl-")
+        self.socket = Path(self._short.name) / "pump.sock"
         pages = {"/status": HttpResponse(200, "text/plain", b"well\n")}
-        self.server = LeanServer(
-            self.service, "127.0.0.1:0", http=lambda asked: pages[asked.path], socket=folder / "pump.sock"
-        )
+        self.server = LeanServer(self.service, "127.0.0.1:0", http=lambda asked: pages[asked.path], socket=self.socket)
         self.server.start()
         self.address = self.server.address
 
@@ -45,6 +47,7 @@ class Pump:
         self.service.end_pulls()
         self.server.stop(1)
         self.storage.close()
+        self._short.cleanup()
 
 
 @pytest.fixture
@@ -258,9 +261,9 @@ def test_refusals_name_their_reason(pump: Pump) -> None:
         next(PumpReader(pump.address, 1).pull(0))
 
 
-def test_one_port_and_a_unix_socket_serve_grpc_health_and_pages(pump: Pump, tmp_path: Path) -> None:
+def test_one_port_and_a_unix_socket_serve_grpc_health_and_pages(pump: Pump) -> None:
     assert httpx.get(f"http://{pump.address}/status", timeout=60).text == "well\n"
-    for address in (pump.address, f"unix:{tmp_path}/pump.sock"):
+    for address in (pump.address, f"unix:{pump.socket}"):
         with Channel(address) as channel:
             assert channel.call(WRITE, (RECORDED / "WriteBinlogReq.probe.bin").read_bytes(), 60) == b""
             assert channel.call("/grpc.health.v1.Health/Check", b"", 60) == b"\x08\x01"

@@ -21,12 +21,12 @@ MakePump = Callable[..., PumpServer]
 
 
 def test_a_secure_pump_serves_the_names_on_its_list(
-    make_pump: MakePump, cluster: MemoryCluster, tmp_path: Path
+    make_pump: MakePump, cluster: MemoryCluster, tmp_path: Path, short_path: Path
 ) -> None:
     # tidb-binlog 1.5, 2.12
     authority = Authority(tmp_path)
     own, drainer = authority.tls("pump"), authority.tls("drainer")
-    socket = tmp_path / "pump.sock"
+    socket = short_path / "pump.sock"
     tls = TlsFiles(str(own.ca), str(own.cert), str(own.key), ("pump", "drainer"))
     pump = make_pump(addr="localhost:0", tls=tls, socket=str(socket))
     reader = PumpReader(pump.addr, CLUSTER_ID, tls=drainer)
