@@ -138,7 +138,7 @@ def ask_until(resolver: Resolver, condition: Callable[[], bool], what: str) -> N
         resolver.verify()
         return condition()
 
-    until(look, what)
+    until(look, what, 300)
 
 
 def test_an_r_that_lies_loses_nothing(doubting: Storage) -> None:
