@@ -8,19 +8,27 @@ from pathlib import Path
 
 from deploy.setup.common import SetupError, find_program, only_one, run, say, staged
 
+# Debian's package `debian-archive-keyring` brings the keys of all its releases, newer ones included.
+_KEYS = "/usr/share/keyrings/debian-archive-keyring.gpg"
 
-def unpack(packages: Sequence[str], tree: Path) -> None:
-    """Unpack `packages`, and what this system lacks of all they depend on, below `tree`. Raises SetupError."""
+
+def unpack(packages: Sequence[str], tree: Path, suite: str = "") -> None:
+    """Unpack `packages`, and what this system lacks of all they depend on, below `tree`. Raises SetupError.
+
+    They are this system's own release's, or those of `suite`, which it may be older than.
+    """
     if find_program("apt-get") is None or find_program("dpkg") is None:
         raise SetupError("this system has no apt")
     with tempfile.TemporaryDirectory(prefix="binlake-apt-") as scratch:
-        archives = _download(packages, Path(scratch))
+        archives = _download(packages, Path(scratch), suite)
         for archive in archives:
             run(["dpkg", "-x", str(archive), str(tree)])
 
 
-def installed(name: str, wanted: str, root: Path, packages: Sequence[str], look: Callable[[], Path | None]) -> Path:
-    """The program that `look` finds; where it finds none, `packages` are unpacked below `root` first.
+def installed(
+    name: str, wanted: str, root: Path, packages: Sequence[str], look: Callable[[], Path | None], suite: str = ""
+) -> Path:
+    """The program that `look` finds; where it finds none, `packages` (of `suite`) are unpacked below `root` first.
 
     `wanted` says for people what the system could bring instead. Raises SetupError.
     """
@@ -31,7 +39,7 @@ def installed(name: str, wanted: str, root: Path, packages: Sequence[str], look:
         say(name, f"downloading {', '.join(packages)} into {root}")
         try:
             with staged(root) as tree:
-                unpack(packages, tree)
+                unpack(packages, tree, suite)
         except SetupError as error:
             raise SetupError(f"{error}; install {wanted} by the system's package manager") from None
         found = look()
@@ -46,7 +54,7 @@ def library_path(root: Path) -> str:
     return ":".join(str(folder) for folder in folders)
 
 
-def _download(packages: Sequence[str], scratch: Path) -> list[Path]:
+def _download(packages: Sequence[str], scratch: Path, suite: str) -> list[Path]:
     lists, cache = scratch / "lists", scratch / "cache"
     for folder in (lists / "partial", cache / "archives/partial"):
         folder.mkdir(parents=True)
@@ -54,5 +62,19 @@ def _download(packages: Sequence[str], scratch: Path) -> list[Path]:
     # Without root there is no `_apt` user to switch to and no system lock to take; nothing of the system is written.
     apt = ["apt-get", "-qq", *own_place, "-oAPT::Sandbox::User=", "-oDebug::NoLocking=1"]
     run([*apt, "update"])
+    if suite:
+        apt += _only(suite, apt, scratch)
+        run([*apt, "update"])
     run([*apt, "-y", "--no-install-recommends", "--download-only", "install", *packages])
     return sorted((cache / "archives").glob("*.deb"))
+
+
+def _only(suite: str, apt: Sequence[str], scratch: Path) -> list[str]:
+    """Options by which `apt` knows nothing but `suite`, from the mirror that this system uses, under Debian's keys."""
+    wanted = ("Origin: Debian", "Label: Debian", "Identifier: Packages")
+    mirrors = run([*apt, "indextargets", "--format", "$(REPO_URI)", *wanted]).splitlines()
+    if not mirrors:
+        raise SetupError("this system's apt does not use Debian's archive")
+    sources = scratch / "sources.list"
+    sources.write_text(f"deb [signed-by={_KEYS} target=Packages] {mirrors[0]} {suite} main\n", encoding="utf-8")
+    return [f"-oDir::Etc::sourcelist={sources}", "-oDir::Etc::sourceparts=-"]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from importlib.metadata import entry_points
@@ -18,6 +18,7 @@ import yaml
 
 from binlake.cli import GROUP
 from deploy.docker.secrets_file import NAMES, lines
+from deploy.setup import compose as setup
 
 ROOT = Path(__file__).resolve().parents[2]
 FILE = ROOT / "docker-compose.yaml"
@@ -150,20 +151,34 @@ def _resolved(word: str) -> str:
     return re.sub(r"\$\{[A-Z_]+:-([^}]*)\}", r"\1", word)
 
 
-def test_compose_itself_takes_the_file() -> None:
-    program = _compose()
-    if program is None:
-        pytest.skip("neither `docker compose` nor `docker-compose` is here")
-    env = {**os.environ, **dict(line.split("=", 1) for line in lines())}
-    for profile in ("embedded", "tidb"):
-        words = [*program, "-f", str(FILE), "--profile", profile, "config", "-q"]
-        done = subprocess.run(words, env=env, capture_output=True, text=True, check=False)
-        assert (done.returncode, done.stderr) == (0, "")
+def asked(profile: str, *words: str, without: str = "") -> subprocess.CompletedProcess[str]:
+    """Docker Compose, a user's or ours, on the file with all secrets set but one: `config`, which needs no Docker."""
+    program = setup.program()
+    assert program, "no Docker Compose 2 here: `make setup-tests` installs one"
+    secrets = [line.split("=", 1) for line in lines() if not line.startswith(f"{without}=")]
+    # Neither a checkout's `.env` nor what this shell sets for another project.
+    around = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
+    calling = [*program, "--env-file", os.devnull, "-f", str(FILE), "--profile", profile, "config", *words]
+    return subprocess.run(calling, env={**around, **dict(secrets)}, capture_output=True, text=True, check=False)
 
 
-def _compose() -> list[str] | None:
-    for words in (["docker", "compose"], ["docker-compose"]):
-        there = shutil.which(words[0]) is not None
-        if there and subprocess.run([*words, "version"], capture_output=True, check=False).returncode == 0:
-            return words
-    return None
+@pytest.mark.parametrize("profile", ["embedded", "tidb"])
+def test_compose_itself_takes_the_file(services: dict[str, Any], profile: str) -> None:
+    done = asked(profile, "--format", "json")
+    assert (done.returncode, done.stderr) == (0, "")
+    read = json.loads(done.stdout)
+    # What the tests above read as YAML is what it reads: same services, same order of starting, same commands.
+    assert set(read["services"]) == {n for n, s in services.items() if profile in s.get("profiles", [profile])}
+    for name, service in read["services"].items():
+        ours = services[name]
+        waits = {other: how["condition"] for other, how in service.get("depends_on", {}).items()}
+        assert waits == {other: how["condition"] for other, how in ours.get("depends_on", {}).items()}
+        assert service["command"] == ([_resolved(word) for word in ours["command"]] if "command" in ours else None)
+        assert {port["host_ip"] for port in service.get("ports", [])} <= {"127.0.0.1"}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_compose_refuses_to_start_without_a_secret_and_says_where_to_look(name: str) -> None:
+    done = asked("embedded", "-q", without=name)
+    assert done.returncode != 0
+    assert f"{name} is missing a value: see docs/deploy.md" in done.stderr

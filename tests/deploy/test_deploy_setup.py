@@ -18,7 +18,7 @@ from threading import Thread
 import pytest
 
 from deploy.setup import __main__ as setup
-from deploy.setup import common, debian, etcd, jars, java, mariadb, packages
+from deploy.setup import common, compose, debian, etcd, jars, java, mariadb, packages
 from deploy.setup.common import REPOSITORY, SetupError, command, only_one, staged
 
 
@@ -73,7 +73,8 @@ def test_a_tree_is_replaced_not_merged(tmp_path: Path) -> None:
 def test_two_at_once_install_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     unpacked = []
 
-    def unpack(names: tuple[str, ...], tree: Path) -> None:
+    def unpack(names: tuple[str, ...], tree: Path, suite: str) -> None:
+        assert suite == ""
         unpacked.append(names)
         program(tree / "usr/bin/etcd", "exit 0")
 
@@ -104,15 +105,66 @@ def test_the_system_s_server_wins(
     assert installer.install(tmp_path / "none") == own  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("installer", [mariadb, etcd])
+@pytest.mark.parametrize("installer", [mariadb, etcd, compose])
 def test_without_apt_it_says_what_to_install(
     installer: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(installer, "find_program", lambda _: None)
     monkeypatch.setattr(debian, "find_program", lambda _: None)
-    with pytest.raises(SetupError, match=r"this system has no apt; install (MariaDB|etcd) .* by the system's package"):
+    with pytest.raises(
+        SetupError, match=r"this system has no apt; install (MariaDB|etcd|Docker) .* by the system's package"
+    ):
         installer.install(tmp_path / "none")  # type: ignore[attr-defined]
     assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "said", "words"),
+    [
+        ("docker", "echo 2.40.3", ["docker", "compose"]),
+        ("docker", "echo v5.1.0", ["docker", "compose"]),
+        ("docker", 'echo "docker: unknown command: docker compose" >&2; exit 1', []),
+        ("docker-compose", "echo 2.26.1-4", ["docker-compose"]),
+        ("docker-compose", "echo 1.29.2", []),
+        ("docker-compose", "echo unknown", []),
+    ],
+)
+def test_the_system_s_docker_compose_is_taken_when_it_is_version_2_or_newer(
+    name: str, said: str, words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = program(tmp_path / "bin" / name, said)
+    monkeypatch.setattr(compose, "find_program", lambda wanted: own if wanted == name else None)
+    assert compose.program(tmp_path / "none") == [str(own), *words[1:]][: len(words)]
+
+
+def test_a_package_that_this_release_lacks_comes_from_a_newer_one_of_the_same_mirror(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = "echo http://mirror.example/debian/; echo http://other.example/debian/"
+    # What apt is asked with, and the sources that it is given in place of the system's.
+    program(
+        tmp_path / "bin/apt-get",
+        f'echo "$@" >> {tmp_path}/asked\ncase "$*" in *indextargets*) {told};; esac\n'
+        f'for word; do case "$word" in -oDir::Etc::sourcelist=*) cp "${{word#*=}}" {tmp_path}/sources;; esac; done',
+    )
+    program(tmp_path / "bin/dpkg", "exit 1")
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    debian.unpack(["thing"], tmp_path / "tree", "trixie")
+    asked = (tmp_path / "asked").read_text().splitlines()
+    assert [line.split()[-1] for line in asked] == ["update", "Packages", "update", "thing"]
+    assert [line.count("-oDir::Etc::sourceparts=-") for line in asked] == [0, 0, 1, 1]
+    (source,) = (tmp_path / "sources").read_text().splitlines()
+    assert source.startswith("deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg ")
+    assert source.endswith("] http://mirror.example/debian/ trixie main")
+
+
+def test_a_system_of_another_kind_than_debian_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("apt-get", "dpkg"):
+        program(tmp_path / "bin" / name, "exit 0")
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setattr(compose, "find_program", lambda _: None)
+    with pytest.raises(SetupError, match=r"does not use Debian's archive; install Docker Compose 2 by the system's"):
+        compose.install(tmp_path / "none")
 
 
 def test_a_command_that_fails_is_told_with_what_it_said(capsys: pytest.CaptureFixture[str]) -> None:
@@ -136,12 +188,13 @@ def test_a_part_that_fails_stops_what_needs_it_and_nothing_else(
     monkeypatch.setattr(setup, "_JAVA", parts["java"])
     monkeypatch.setattr(setup, "_CHAINS", ((("uv", fails), parts["packages"]), (parts["jars"],)))
     monkeypatch.setattr(setup, "_ETCD", parts["etcd"])
+    monkeypatch.setattr(setup, "_COMPOSE", ("compose", lambda: "compose is there"))
     monkeypatch.setattr(setup, "_H2TOOLS", ())
     monkeypatch.setattr(setup, "_BROWSER", ())
     assert setup.main([]) == 1
     said = capsys.readouterr()
     assert said.err.splitlines() == ["error: uv: no network", "setup: not ready, uv failed"]
-    assert {line.split(":")[0] for line in said.out.splitlines()} == {"java", "jars", "etcd"}
+    assert {line.split(":")[0] for line in said.out.splitlines()} == {"java", "jars", "etcd", "compose"}
     monkeypatch.setattr(setup, "_CHAINS", ((parts["packages"],), (parts["jars"],)))
     assert setup.main(["--without-tests"]) == 0
     assert "setup: ready" in capsys.readouterr().out
