@@ -9,7 +9,8 @@ import os
 import re
 import subprocess
 import sys
-from importlib.metadata import entry_points
+import tomllib
+from importlib.metadata import entry_points, version
 from pathlib import Path
 from typing import Any
 
@@ -143,8 +144,19 @@ def test_the_image_installs_what_the_lock_says() -> None:
     dockerfile = (ROOT / "deploy/docker/Dockerfile").read_text(encoding="utf-8")
     assert "uv sync --frozen" in dockerfile
     assert "deploy.setup.jars" in dockerfile
+    assert "uv pip install" not in dockerfile
     ignored = (ROOT / ".dockerignore").read_text(encoding="utf-8").split()
     assert {".venv", ".local", ".env", ".git"} <= set(ignored)
+
+
+def test_airflow_s_database_speaks_through_drivers_of_the_lock(services: dict[str, Any]) -> None:
+    # What tests/e2e has seen to work: the same scheme, on the same packages.
+    url = services["scheduler"]["environment"]["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"]
+    assert url.startswith("postgresql+psycopg2://")
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    assert "postgres" in settings["tool"]["uv"]["default-groups"]
+    pinned = dict(one.split("==") for one in settings["dependency-groups"]["postgres"])
+    assert pinned == {name: version(name) for name in ("psycopg2-binary", "asyncpg")}
 
 
 def _resolved(word: str) -> str:
