@@ -20,7 +20,7 @@ setup:  ## Install what is missing below this checkout: uv, locked packages, Del
 	@test -n "$(PYTHON311)" || { echo "error: Python 3.11 is needed (Debian: apt-get install python3.11)" >&2; exit 1; }
 	@$(PYTHON311) -m deploy.setup --without-tests
 
-setup-tests:  ## The same, and what only the tests need (etcd, HTTP/2 tools, a browser, Docker Compose)
+setup-tests:  ## The same, and what only the tests need (etcd, PostgreSQL, HTTP/2 tools, a browser, Docker Compose)
 	@test -n "$(PYTHON311)" || { echo "error: Python 3.11 is needed (Debian: apt-get install python3.11)" >&2; exit 1; }
 	@$(PYTHON311) -m deploy.setup
 

@@ -1,4 +1,4 @@
-"""A private Airflow on SQLite: its four parts as four child processes, loopback only, one admin with a known password.
+"""A private Airflow: its four parts as four child processes, loopback only, one admin with a known password.
 
 `airflow standalone` leaves processes behind when it is stopped (stack facts, "Airflow"): each part has its own session.
 """
@@ -33,8 +33,9 @@ _PARTS: dict[str, tuple[str, ...]] = {
 
 
 class Airflow:
-    """One deployment below `home`. `env` is added to what the parts and their tasks see (replications, connections).
+    """One deployment below `home`, on SQLite unless `env` says otherwise.
 
+    `env` is added to what the parts and their tasks see (replications, connections).
     `only`: of the four parts; pages and API need the API server alone.
     """
 

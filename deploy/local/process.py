@@ -12,6 +12,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -27,7 +28,10 @@ class ProcessError(Exception):
 
 
 class Child:
-    """The program `command`; what it writes goes to `<folder>/<name>.log`."""
+    """The program `command`; what it writes goes to `<folder>/<name>.log`.
+
+    `account`: its user and group by number, where they are not this process's own; only root may name them.
+    """
 
     def __init__(
         self,
@@ -37,6 +41,7 @@ class Child:
         env: Mapping[str, str] | None = None,
         *,
         cwd: Path | None = None,
+        account: tuple[int, int] | None = None,
     ) -> None:
         self.name = name
         self.folder = folder
@@ -44,6 +49,7 @@ class Child:
         self._command = [str(word) for word in command]
         self._env = {**os.environ, **(env or {})}
         self._cwd = cwd
+        self._account = switched_to(account)
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -64,6 +70,7 @@ class Child:
                     env=self._env,
                     cwd=self._cwd,
                     start_new_session=True,
+                    **self._account,
                 )
         except OSError as error:
             raise ProcessError(f"{self.name} does not start: {error}") from None
@@ -102,6 +109,11 @@ class Child:
     @property
     def _record(self) -> Path:
         return self.folder / f"{self.name}.process"
+
+
+def switched_to(account: tuple[int, int] | None) -> dict[str, Any]:
+    """What `subprocess` is told so that a program runs as `account`, with no other group of this process's user."""
+    return {} if account is None else {"user": account[0], "group": account[1], "extra_groups": []}
 
 
 def members(leader: int) -> list[psutil.Process]:

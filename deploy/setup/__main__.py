@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 
-from deploy.setup import axe, chromium, compose, etcd, h2tools, jars, java, mariadb, packages
+from deploy.setup import axe, chromium, compose, etcd, h2tools, jars, java, mariadb, packages, postgres
 from deploy.setup.common import command
 
 Part = tuple[str, Callable[[], str]]
@@ -19,6 +19,7 @@ Part = tuple[str, Callable[[], str]]
 _JAVA: Part = ("java", java.check)
 _ETCD: Part = ("etcd", lambda: str(etcd.install()))
 _COMPOSE: Part = ("compose", lambda: " ".join(compose.install()))
+_POSTGRES: Part = ("postgres", lambda: str(postgres.install()))
 _H2TOOLS: tuple[Part, ...] = (
     ("nghttp2", lambda: str(h2tools.install_nghttp2())),
     ("h2spec", h2tools.install_h2spec),
@@ -34,7 +35,11 @@ _CHAINS: tuple[tuple[Part, ...], ...] = (
 def main(arguments: list[str]) -> int:
     """Install every part; the exit status: 1 when one of them failed, which is told in a line of its own."""
     began = time.monotonic()
-    chains = _CHAINS if "--without-tests" in arguments else (*_CHAINS, (_ETCD,), (_COMPOSE,), _H2TOOLS, _BROWSER)
+    chains = (
+        _CHAINS
+        if "--without-tests" in arguments
+        else (*_CHAINS, (_ETCD,), (_POSTGRES,), (_COMPOSE,), _H2TOOLS, _BROWSER)
+    )
     failed = _run((_JAVA,)) or _side_by_side(chains)
     if failed:
         print(f"setup: not ready, {' and '.join(failed)} failed", file=sys.stderr, flush=True)

@@ -18,7 +18,7 @@ from threading import Thread
 import pytest
 
 from deploy.setup import __main__ as setup
-from deploy.setup import common, compose, debian, etcd, jars, java, mariadb, packages
+from deploy.setup import common, compose, debian, etcd, jars, java, mariadb, packages, postgres
 from deploy.setup.common import REPOSITORY, SetupError, command, only_one, staged
 
 
@@ -167,6 +167,35 @@ def test_a_system_of_another_kind_than_debian_is_told_so(tmp_path: Path, monkeyp
         compose.install(tmp_path / "none")
 
 
+def test_a_postgres_on_the_path_is_taken_with_its_initdb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(postgres, "_SYSTEM", tmp_path / "none")
+    own, link = program(tmp_path / "own/postgres", "exit 0"), tmp_path / "bin/postgres"
+    link.parent.mkdir()
+    link.symlink_to(own)
+    monkeypatch.setenv("PATH", str(link.parent))
+    assert postgres.program(tmp_path / "none") is None
+    program(tmp_path / "own/initdb", "exit 0")
+    assert postgres.install(tmp_path / "none") == own
+
+
+def test_of_several_postgres_the_newest_server_is_taken_and_none_that_airflow_cannot_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres, "find_program", lambda _: None)
+    monkeypatch.setattr(postgres, "_SYSTEM", tmp_path)
+    monkeypatch.setattr(debian, "find_program", lambda _: None)
+    versions = tmp_path / "usr/lib/postgresql"
+    for name in ("9.6/bin/postgres", "13/bin/postgres", "18/bin/psql"):
+        program(versions / name, "exit 0")
+    with pytest.raises(SetupError, match=r"no apt; install PostgreSQL 14 or newer by the system's package"):
+        postgres.install(tmp_path / "none")
+    found = [program(versions / version / "bin/postgres", "exit 0") for version in ("9", "15", "17")]
+    assert postgres.install(tmp_path / "none") == found[-1]
+    unpacked = program(tmp_path / "unpacked/usr/lib/postgresql/15/bin/postgres", "exit 0")
+    monkeypatch.setattr(postgres, "_SYSTEM", tmp_path / "none")
+    assert postgres.install(tmp_path / "unpacked") == unpacked
+
+
 def test_a_command_that_fails_is_told_with_what_it_said(capsys: pytest.CaptureFixture[str]) -> None:
     def install() -> str:
         return common.run(["sh", "-c", "echo no space left >&2; exit 3"])
@@ -184,20 +213,28 @@ def test_a_part_that_fails_stops_what_needs_it_and_nothing_else(
     def fails() -> str:
         raise SetupError("no network")
 
-    parts = {name: (name, lambda name=name: f"{name} is there") for name in ("java", "packages", "jars", "etcd")}
+    parts = {
+        name: (name, lambda name=name: f"{name} is there") for name in ("java", "packages", "jars", "etcd", "postgres")
+    }
     monkeypatch.setattr(setup, "_JAVA", parts["java"])
     monkeypatch.setattr(setup, "_CHAINS", ((("uv", fails), parts["packages"]), (parts["jars"],)))
     monkeypatch.setattr(setup, "_ETCD", parts["etcd"])
     monkeypatch.setattr(setup, "_COMPOSE", ("compose", lambda: "compose is there"))
+
+    monkeypatch.setattr(setup, "_POSTGRES", parts["postgres"])
     monkeypatch.setattr(setup, "_H2TOOLS", ())
     monkeypatch.setattr(setup, "_BROWSER", ())
     assert setup.main([]) == 1
     said = capsys.readouterr()
     assert said.err.splitlines() == ["error: uv: no network", "setup: not ready, uv failed"]
     assert {line.split(":")[0] for line in said.out.splitlines()} == {"java", "jars", "etcd", "compose"}
+
+    assert {line.split(":")[0] for line in said.out.splitlines()} == {"java", "jars", "etcd", "postgres"}
     monkeypatch.setattr(setup, "_CHAINS", ((parts["packages"],), (parts["jars"],)))
     assert setup.main(["--without-tests"]) == 0
-    assert "setup: ready" in capsys.readouterr().out
+    ready = capsys.readouterr().out
+    assert {line.split(":")[0] for line in ready.splitlines()} == {"java", "packages", "jars", "setup"}
+    assert "setup: ready" in ready
 
 
 # Java.

@@ -1,0 +1,163 @@
+"""A private PostgreSQL, for tests: Airflow's database as deployments have it; on loopback, with a password.
+
+The server refuses to run as root, and a container's user is often root: it then runs as `nobody`, who owns its folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import secrets
+import shutil
+import signal
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import psycopg2
+
+from deploy.local.ports import HOST, free_port
+from deploy.local.process import Child, ProcessError, switched_to
+from deploy.setup.debian import library_path
+from deploy.setup.postgres import ROOT, install
+
+_START_S = 60.0
+_STOP_S = 30.0
+
+
+class Postgres:
+    """One server with one empty database, `airflow`, whose owner is `user`; all of it is gone when it stops."""
+
+    user = database = "airflow"
+
+    def __init__(self) -> None:
+        self._programs = install().parent
+        self._tree = ROOT if self._programs.is_relative_to(ROOT) else None
+        self.folder = Path(tempfile.mkdtemp(prefix="binlake-postgres-"))
+        self.port = free_port()
+        self.password = secrets.token_hex(12)
+        self._account = _account()
+        self._service: Child | None = None
+
+    @property
+    def url(self) -> str:
+        """The database, in Airflow's manner of speaking."""
+        return f"postgresql+psycopg2://{self.user}:{self.password}@{HOST}:{self.port}/{self.database}"
+
+    @property
+    def pid(self) -> int | None:
+        """Process id while it runs."""
+        return None if self._service is None else self._service.pid
+
+    def start(self) -> Postgres:
+        """Create the data folder, start, and return when the database is there. Raises ProcessError."""
+        if self._account:
+            os.chown(self.folder, *self._account)
+            self._come_within_reach()
+        self._initialise()
+        self._service = Child(
+            "postgres", self._command(), self.folder, self._environment(), cwd=self.folder, account=self._account
+        )
+        self._service.start().wait_until(self._answers, _START_S)
+        with contextlib.closing(self.connect("postgres")) as connection:
+            connection.autocommit = True
+            connection.cursor().execute(f"CREATE DATABASE {self.database}")
+        return self
+
+    def stop(self) -> None:
+        """End it, whoever is connected, and remove its data."""
+        if self._service is not None:
+            if self.pid is not None:
+                # Its own way: SIGTERM would wait for those who are connected.
+                os.kill(self.pid, signal.SIGINT)
+            self._service.stop(_STOP_S)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def connect(self, database: str = database) -> Any:
+        """A connection of psycopg2's, to be closed by the caller."""
+        return psycopg2.connect(
+            host=HOST, port=self.port, user=self.user, password=self.password, dbname=database, connect_timeout=5
+        )
+
+    def __enter__(self) -> Postgres:
+        try:
+            return self.start()
+        except BaseException:
+            self.stop()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    @property
+    def _data(self) -> Path:
+        return self.folder / "data"
+
+    def _come_within_reach(self) -> None:
+        """Of unpacked programs below a folder of root's own, the account gets a copy."""
+        try:
+            self._run("postgres", "--version")
+        except PermissionError:
+            if self._tree is None:
+                raise
+            copy = self.folder / "programs"
+            shutil.copytree(self._tree, copy, symlinks=True)
+            copy.chmod(0o755)
+            self._programs, self._tree = copy / self._programs.relative_to(self._tree), copy
+
+    def _initialise(self) -> None:
+        told = self.folder / "password"
+        told.write_text(self.password, encoding="utf-8")
+        if self._account:
+            os.chown(told, *self._account)
+        access = [f"--username={self.user}", "--auth=scram-sha-256", f"--pwfile={told}"]
+        self._run("initdb", f"--pgdata={self._data}", "--encoding=UTF8", "--no-locale", "--no-sync", *access)
+        told.unlink()
+
+    def _run(self, program: str, *words: str) -> None:
+        done = subprocess.run(
+            [self._programs / program, *words],
+            cwd=self.folder,
+            env={**os.environ, **self._environment()},
+            capture_output=True,
+            text=True,
+            check=False,
+            **switched_to(self._account),
+        )
+        if done.returncode:
+            raise ProcessError(f"{program} failed: {done.stderr.strip()[-1500:]}")
+
+    def _command(self) -> list[str]:
+        settings = {
+            "listen_addresses": HOST,
+            "port": str(self.port),
+            "unix_socket_directories": "",
+            # Tests write little and throw it away.
+            "fsync": "off",
+        }
+        return [
+            str(self._programs / "postgres"),
+            f"-D{self._data}",
+            *(f"--{name}={value}" for name, value in settings.items()),
+        ]
+
+    def _environment(self) -> dict[str, str]:
+        # The programs find their files by where they are; only the loader has to be told.
+        found = library_path(self._tree) if self._tree else ""
+        return {"LD_LIBRARY_PATH": found} if found else {}
+
+    def _answers(self) -> bool:
+        try:
+            self.connect("postgres").close()
+        except psycopg2.OperationalError:
+            return False
+        return True
+
+
+def _account() -> tuple[int, int] | None:
+    if os.geteuid():
+        return None
+    nobody = pwd.getpwnam("nobody")
+    return nobody.pw_uid, nobody.pw_gid

@@ -1,0 +1,53 @@
+"""The private PostgreSQL is nobody else's, is never root's, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import psutil
+import psycopg2
+import pytest
+
+from deploy.local import postgres
+from deploy.local.ports import HOST
+from deploy.local.postgres import Postgres
+from deploy.local.process import ProcessError, alive, members
+
+
+def test_it_is_on_loopback_with_a_password_and_gone_when_stopped() -> None:
+    with Postgres() as server:
+        left_open = server.connect()
+        left_open.cursor().execute("CREATE TABLE t (a INT)")
+        with pytest.raises(psycopg2.OperationalError, match="password authentication failed"):
+            psycopg2.connect(host=HOST, port=server.port, user=server.user, dbname="airflow", password="other")
+        assert server.pid is not None
+        family = members(server.pid)
+        heard_at = {
+            told.laddr for one in family for told in one.net_connections("all") if told.status == psutil.CONN_LISTEN
+        }
+        assert heard_at == {(HOST, server.port)}
+        assert 0 not in {one.uids().effective for one in family}
+    assert not server.folder.exists()
+    assert not [one for one in family if alive(one)]
+    with pytest.raises(psycopg2.OperationalError, match=r"closed the connection|terminating connection"):
+        left_open.cursor().execute("SELECT 1")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="any other user runs the server as itself")
+def test_programs_in_a_folder_of_root_s_own_are_copied_for_the_account(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tmp_path.chmod(0o700)
+    programs = tmp_path / "usr/lib/postgresql/15/bin"
+    programs.mkdir(parents=True)
+    for name, script in (("postgres", "exit 0"), ("initdb", 'echo "$(id -un) at $0" >&2; exit 1')):
+        (programs / name).write_text(f"#!/bin/sh\n{script}\n")
+        (programs / name).chmod(0o755)
+    monkeypatch.setattr(postgres, "ROOT", tmp_path)
+    monkeypatch.setattr(postgres, "install", lambda: programs / "postgres")
+    server = Postgres()
+    with pytest.raises(ProcessError) as told, server:
+        pass
+    assert str(told.value) == f"initdb failed: nobody at {server.folder}/programs/usr/lib/postgresql/15/bin/initdb"
+    assert not server.folder.exists()
