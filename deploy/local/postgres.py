@@ -23,7 +23,7 @@ from deploy.local.process import Child, ProcessError, switched_to
 from deploy.setup.debian import library_path
 from deploy.setup.postgres import ROOT, install
 
-_START_S = 60.0
+_START_S = 240.0
 _STOP_S = 30.0
 
 

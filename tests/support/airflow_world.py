@@ -1,11 +1,10 @@
-"""A real Airflow over three replications, for tests that ask it through its public API; nothing in it finds Spark."""
+"""A real Airflow over four replications, for tests that ask it through its public API; nothing in it finds Spark."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
-import signal
 import socket
 import sys
 import threading
@@ -87,17 +86,6 @@ class World:
 
         return dict(self.until(f"{dag_id} ends", ended))
 
-    @contextlib.contextmanager
-    def scheduler_held(self) -> Iterator[None]:
-        """The scheduler does nothing meanwhile."""
-        pid = next(part.pid for part in self.airflow.parts if part.name == "airflow-scheduler")
-        assert pid is not None
-        os.kill(pid, signal.SIGSTOP)
-        try:
-            yield
-        finally:
-            os.kill(pid, signal.SIGCONT)
-
     def written(self) -> list[str]:
         """What Airflow's tasks said to the target since the last look, but for what only looks."""
         said = rows(self.server, "SELECT argument FROM mysql.general_log WHERE user_host LIKE 'binlake[%%'"
@@ -119,8 +107,8 @@ class World:
 
 
 @contextlib.contextmanager
-def airflow_world(folder: Path, mariadb: MariaDb) -> Iterator[World]:
-    """All of it, and nothing of it afterwards."""
+def airflow_world(folder: Path, mariadb: MariaDb, database: str) -> Iterator[World]:
+    """All of it, and nothing of it afterwards. `database`: Airflow's, empty, as SQLAlchemy names it."""
     mariadb.wipe()
     execute(mariadb, f"CREATE OR REPLACE USER binlake IDENTIFIED BY '{PASSWORD}'", "GRANT ALL ON *.* TO binlake")
     execute(mariadb, "SET GLOBAL log_output = 'TABLE'", "TRUNCATE mysql.general_log", "SET GLOBAL general_log = 1")
@@ -133,6 +121,7 @@ def airflow_world(folder: Path, mariadb: MariaDb) -> Iterator[World]:
         "BINLAKE_TEST_TOLD": str(folder / "told"),
         # The notifier is one of the tests' own.
         "PYTHONPATH": str(Path(__file__).resolve().parents[1]),
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": database,
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": "admin:admin,guest:viewer",
         "AIRFLOW__CORE__PARALLELISM": "2",
         # The files do not change, and nobody counts the tenths of a second.
