@@ -213,23 +213,19 @@ def test_a_part_that_fails_stops_what_needs_it_and_nothing_else(
     def fails() -> str:
         raise SetupError("no network")
 
-    parts = {
-        name: (name, lambda name=name: f"{name} is there") for name in ("java", "packages", "jars", "etcd", "postgres")
-    }
+    names = ("java", "packages", "jars", "etcd", "compose", "postgres")
+    parts = {name: (name, lambda name=name: f"{name} is there") for name in names}
     monkeypatch.setattr(setup, "_JAVA", parts["java"])
     monkeypatch.setattr(setup, "_CHAINS", ((("uv", fails), parts["packages"]), (parts["jars"],)))
     monkeypatch.setattr(setup, "_ETCD", parts["etcd"])
-    monkeypatch.setattr(setup, "_COMPOSE", ("compose", lambda: "compose is there"))
-
+    monkeypatch.setattr(setup, "_COMPOSE", parts["compose"])
     monkeypatch.setattr(setup, "_POSTGRES", parts["postgres"])
     monkeypatch.setattr(setup, "_H2TOOLS", ())
     monkeypatch.setattr(setup, "_BROWSER", ())
     assert setup.main([]) == 1
     said = capsys.readouterr()
     assert said.err.splitlines() == ["error: uv: no network", "setup: not ready, uv failed"]
-    assert {line.split(":")[0] for line in said.out.splitlines()} == {"java", "jars", "etcd", "compose"}
-
-    assert {line.split(":")[0] for line in said.out.splitlines()} == {"java", "jars", "etcd", "postgres"}
+    assert {line.split(":")[0] for line in said.out.splitlines()} == {"java", "jars", "etcd", "compose", "postgres"}
     monkeypatch.setattr(setup, "_CHAINS", ((parts["packages"],), (parts["jars"],)))
     assert setup.main(["--without-tests"]) == 0
     ready = capsys.readouterr().out

@@ -188,7 +188,7 @@ def _backfill(world: World, dag_id: str, first: datetime, last: datetime) -> lis
 
 
 def _schedule_went_on(world: World, run: str) -> None:
-    """Windows that began behind `run` of the backfill ended well, as all did, under the scheduler that there was at first."""
+    """A window that began behind `run` of the backfill ended well, as all did; the scheduler is the one there was."""
     client = world.client
     began = client.run("demo.backfill", run)["start_date"]
 
