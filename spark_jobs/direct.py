@@ -57,18 +57,20 @@ def write_directly(
     decoder: Decoder,
     note: Mapping[str, str],
     replaced: Sequence[RemoveAction] = (),
+    *,
+    here: bool = True,
 ) -> tuple[int, dict[str, int]]:
     """Put the rows of `payloads` in the place of `replaced`: (their number, what the filters left out by reason).
 
-    Caller holds the table's lock; `spark` is asked only for more than one share. Raises what a Decoder raises,
-    Transient.
+    Caller holds the table's lock; `spark` is asked only for more than one share, unless nothing may be decoded `here`.
+    Raises what a Decoder raises, Transient.
     """
     binlog = DeltaTable(paths.table(BINLOG.name))
     found = binlog.file_uris(file_pruning_predicate=within(payloads.lo, payloads.hi))
     # They come as parts of a URI.
     files = [unquote(uri.removeprefix("file://")) for uri in found]
     writer = ShareWriter(tuple(payloads.shares(files)), payloads, decoder, paths.table(MUTATION.name))
-    written = _written(spark, writer)
+    written = _written(spark, writer, here=here)
     parts = [part for one in written for part in one.parts]
     if parts or replaced:
         _commit(paths, parts, replaced, note)
@@ -78,9 +80,9 @@ def write_directly(
     return sum(part.rows for part in parts), dict(sorted(left_out.items()))
 
 
-def _written(spark: Callable[[], SparkSession], writer: ShareWriter) -> list[Written]:
+def _written(spark: Callable[[], SparkSession], writer: ShareWriter, *, here: bool) -> list[Written]:
     count = len(writer.shares)
-    if count < 2:
+    if count < (2 if here else 1):
         return [writer.write(number) for number in range(count)]
     frame = spark().range(0, count, 1, count).mapInArrow(writer, "written STRING")
     return [Written.from_json(row[0]) for row in frame.collect()]

@@ -98,7 +98,7 @@ class Window(Section):
         ge=0,
         le=64 << 20,
         description="a window of at most this many bytes is pulled by the driver itself, which is quicker than Spark's"
-        " workers; 0 = always by them (where the driver does not reach the pumps' data ports, say)",
+        " workers; 0 = pulled and decoded by them always (where the driver does not reach the pumps' data ports, say)",
     )
 
 

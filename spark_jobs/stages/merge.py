@@ -171,7 +171,8 @@ def _write_mutations(
     replaced = replaceable(ctx.paths, bounds.lo, bounds.hi) if plain else None
     if replaced is not None:
         payloads = PayloadRange(bounds.lo, bounds.hi, ignored)
-        return write_directly(lambda: ctx.spark, ctx.paths, payloads, decoder, note, replaced)
+        here = ctx.driver_bytes > 0
+        return write_directly(lambda: ctx.spark, ctx.paths, payloads, decoder, note, replaced, here=here)
     rows = _landed(ctx, manifest, "dml")
     if ignored:
         rows = rows.where(~F.col("commit_ts").isin(*ignored))

@@ -16,6 +16,7 @@ from support.workload import Workload, integer, text
 
 from binlake.errors import WireError
 from binlake.lake import payloads
+from spark_jobs import decode
 from spark_jobs.context import Bounds
 from spark_jobs.stages import merge
 
@@ -83,6 +84,24 @@ def test_tasks_write_what_spark_writes(spark: SparkSession, tmp_path: Path, monk
     spark.sql(f"ALTER TABLE delta.`{place}` SET TBLPROPERTIES ('delta.enableInCommitTimestamps' = 'true')")
     assert merge.run(lake.context(), one).rows == 80
     assert (writer(lake), sorted_rows(lake)) == ("Apache-Spark", written)
+
+
+def test_one_share_is_the_driver_s_unless_it_is_to_decode_nothing(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def here(*_: object) -> None:
+        raise AssertionError("decoded in the driver")
+
+    workload, cuts = history()
+    lake = Lakehouse(spark, tmp_path, Source.of_workload(workload))
+    lake.land_only(cuts[0], cuts[1])
+    # Workers import the class for themselves.
+    monkeypatch.setattr(decode.ShareWriter, "write", here)
+    with pytest.raises(AssertionError, match="in the driver"):
+        merge.run(lake.context(), Bounds(cuts[0], cuts[1]))
+    lake.config["window"] = {"driver-bytes": 0}
+    assert merge.run(lake.context(), Bounds(cuts[0], cuts[1])).rows == 80
+    assert len(sorted_rows(lake)) == 80
 
 
 def damaged(read: Any) -> Any:

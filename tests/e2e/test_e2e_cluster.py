@@ -1,0 +1,187 @@
+"""A window on a cluster of Spark: executors, processes of their own, share its work; the driver makes the same."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import subprocess
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyspark
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+from support.live import LiveSource
+from support.mariadb import MariaDb
+from support.workload import Workload, integer, text
+from test_e2e_window import Make, expected, lake_rows, set_up, some_changes, tables_of, texts, toml
+
+from binlake.lake import payloads
+from spark_jobs.context import Bounds, StageContext
+from spark_jobs.pulled import PulledHere, pull_here
+from spark_jobs.pump_source import PumpPull
+from spark_jobs.runner import run_stage, run_window
+
+pytestmark = [pytest.mark.spark, pytest.mark.mariadb, pytest.mark.e2e]
+ROOT = Path(__file__).resolve().parents[2]
+WIDE = 800
+BYTES = 12_000_000
+RUN_S = 1500
+# Servers that live for seconds: what a JVM's second compiler costs is never earned back.
+JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
+
+def many_bytes(workload: Workload) -> None:
+    """`BYTES` that hardly compress in 400 transactions: groups of rows for two tasks that decode."""
+    draw = random.Random(4)
+    workload.create_table("d", "wide", [integer("id"), text("what", 15_000)], ["id"])
+    for number in range(0, WIDE, 2):
+        txn = workload.begin()
+        txn.insert("d", "wide", id=number, what=draw.randbytes(7_500).hex())
+        txn.insert("d", "wide", id=number + 1, what=draw.randbytes(7_500).hex()).commit()
+
+
+def test_executors_pull_and_decode_parts_of_one_window_and_the_driver_alone_finds_the_same(
+    source: LiveSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # R-03
+    set_up(source.workload)
+    some_changes(source.workload, 3)
+    many_bytes(source.workload)
+    source.settle()
+    by_workers, by_driver = (
+        StageContext(source.replication(mirror={"enabled": False}, window={"driver-bytes": size}), "test", no_session)
+        for size in (0, 64 << 20)
+    )
+    ran = on_two_executors(by_workers, tmp_path)
+    # Each of two processes had a part of the window, and none of them is the driver.
+    for function in ("PumpPull", "ShareWriter"):
+        assert len(ran[function]) >= 2, ran
+        assert "driver" not in ran[function]
+    ((lo, hi),) = by_workers.windows.landed()
+    landed = by_workers.windows.manifest(lo, hi)
+    assert landed is not None
+    assert landed.bytes > BYTES
+
+    # The driver's pull gives these rows, its digest is the sealed one (land refuses another), and so are its rows.
+    pumps = tuple((pump.node_id, pump.host) for pump in source.registry.pumps())
+    pulled = pull_here(PumpPull(pumps, source.driver.cluster_id, lo, hi, 5), by_driver.driver_bytes)
+    assert pulled is not None
+    assert texts(PulledHere(pulled).transactions(Bounds(lo, hi))) == lake_rows(by_workers, "binlog")
+    assert run_stage("land", by_driver, Bounds(lo, hi)).state == "already"
+    before = lake_rows(by_workers, "mutation")
+    files = DeltaTable(by_workers.paths.table("mutation")).file_uris()
+    monkeypatch.setattr(payloads, "SHARE_BYTES", 1 << 30)
+    assert run_stage("merge", by_driver, Bounds(lo, hi)).rows == len(before)
+    assert not set(files) & set(DeltaTable(by_workers.paths.table("mutation")).file_uris())
+    assert lake_rows(by_workers, "mutation") == before
+
+
+def no_session() -> SparkSession:
+    """What the driver does alone asks for none."""
+    raise AssertionError("a Spark session was asked for")
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+def test_sinks_pass_on_executors_as_in_the_driver(
+    source: LiveSource, context: Make, target: dict[str, Any], mariadb: MariaDb, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip  # R-18
+    set_up(source.workload)
+    some_changes(source.workload, 3)
+    many_bytes(source.workload)
+    source.settle()
+    ctx = context(target=target, mirror={"enabled": True}, window={"driver-bytes": 0})
+    ran = on_two_executors(ctx, tmp_path)
+    # convert's renderer is called by a function without a name.
+    assert {"PumpPull", "ShareWriter", "MirrorTask", "<lambda>"} <= set(ran)
+    assert "driver" not in {executor for tasks in ran.values() for executor in tasks}
+    assert tables_of(source.workload, mariadb) == expected(source.workload)
+    mirrored = DeltaTable(ctx.paths.mirror("d", "wide")).to_pyarrow_table(columns=["id"])
+    assert sorted(mirrored["id"].to_pylist()) == list(range(WIDE))
+
+    mariadb.wipe()
+    ((lo, hi),) = ctx.windows.landed()
+    place = {"path": f"{ctx.replication.lake.path} of the driver"}
+    alone = context(hi, target=target, window={"driver-bytes": 64 << 20}, lake=place)
+    monkeypatch.setattr(payloads, "SHARE_BYTES", 1 << 30)
+    run_window(alone)
+    assert alone.windows.manifest(lo, hi) == ctx.windows.manifest(lo, hi)
+    applied = [one.windows.apply_manifests(lo, hi)[-1] for one in (ctx, alone)]
+    assert (applied[0].change, applied[0].statement) == (applied[1].change, applied[1].statement)
+    for table in ("binlog", "mutation", "ddl", "change"):
+        assert lake_rows(alone, table) == lake_rows(ctx, table), table
+    assert tables_of(source.workload, mariadb) == expected(source.workload)
+
+
+def on_two_executors(ctx: StageContext, folder: Path) -> dict[str, Counter[str]]:
+    """Run a window on a cluster; how many tasks of each Python function each executor has done."""
+    config, home = folder / "live.toml", spark_home(folder)
+    config.write_text(toml(ctx.replication.model_dump(mode="json", by_alias=True, exclude_none=True)))
+    own = {"SPARK_HOME": str(home), "SPARK_LOCAL_DIRS": str(folder / "scratch"), "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-m", "spark_jobs.main", "window", "--replication", str(config),
+         "--master", "local-cluster[2,1,1024]"],
+        cwd=folder, env={**os.environ, **own}, capture_output=True, text=True, timeout=RUN_S, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-4000:]
+    (log,) = (home / "events").iterdir()
+    with log.open() as lines:
+        return tasks(map(json.loads, lines))
+
+
+def spark_home(folder: Path) -> Path:
+    """The installed Spark as a home of our own: its settings are there, and a cluster on one machine writes there."""
+    home = folder / "spark"
+    (home / "conf").mkdir(parents=True)
+    (home / "events").mkdir()
+    for entry in Path(pyspark.__file__).parent.iterdir():
+        if entry.name not in ("conf", "work"):
+            (home / entry.name).symlink_to(entry)
+    settings = {
+        "spark.driver.extraJavaOptions": JAVA,
+        "spark.executor.extraJavaOptions": JAVA,
+        # No task before both executors are there.
+        "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+        "spark.scheduler.maxRegisteredResourcesWaitingTime": "300s",
+        "spark.eventLog.enabled": "true",
+        "spark.eventLog.dir": (home / "events").as_uri(),
+        "spark.eventLog.rolling.enabled": "false",
+        "spark.eventLog.compress": "false",
+    }
+    (home / "conf/spark-defaults.conf").write_text("".join(f"{key} {value}\n" for key, value in settings.items()))
+    return home
+
+
+def tasks(events: Iterable[dict[str, Any]]) -> dict[str, Counter[str]]:
+    """Of Spark's log: the tasks that ended well by executor, for each function of Python that they ran."""
+    functions: dict[str, set[str]] = {}
+    stages: dict[int, set[str]] = {}
+    found: dict[str, Counter[str]] = defaultdict(Counter)
+    for event in events:
+        match event["Event"].rpartition(".")[2]:
+            case "SparkListenerSQLExecutionStart":
+                functions[str(event["executionId"])] = set(python_functions(event["sparkPlanInfo"]))
+            case "SparkListenerJobStart":
+                query = functions.get(event.get("Properties", {}).get("spark.sql.execution.id", ""), set())
+                for stage in event["Stage Infos"]:
+                    by_python = any("InArrow" in rdd.get("Scope", "") for rdd in stage["RDD Info"])
+                    stages[stage["Stage ID"]] = query if by_python else set()
+            case "SparkListenerTaskEnd" if event["Task End Reason"]["Reason"] == "Success":
+                for function in stages[event["Stage ID"]]:
+                    found[function][event["Task Info"]["Executor ID"]] += 1
+    return found
+
+
+def python_functions(plan: dict[str, Any]) -> Iterator[str]:
+    """Their names in a plan: `MapInArrow PumpPull(…)`, `FlatMapGroupsInArrow [key, …], <lambda>(…)`."""
+    if "InArrow" in plan["nodeName"]:
+        yield re.findall(r"([^ (]+)\(", plan["simpleString"])[0]
+    for child in plan["children"]:
+        yield from python_functions(child)
