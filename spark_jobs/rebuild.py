@@ -22,6 +22,7 @@ from binlake.lake.tables import CHANGE, DDL, MUTATION, STATEMENT, LakeTable
 from binlake.pipeline import STOPPED
 from spark_jobs.context import StageContext
 from spark_jobs.lake import read
+from spark_jobs.lineage import Gathered
 from spark_jobs.pinned import digest_of, target_position
 from spark_jobs.restore import SINK_STAGES, restore
 from spark_jobs.results import Bounds, StageResult
@@ -111,7 +112,7 @@ def replay(live: Replication, ctx: StageContext, from_ts: int | None, to: int) -
     if whole and whole[-1][1] == to:
         return results
     window = next(Bounds(*window) for window in ctx.windows.landed() if window[0] < to < window[1])
-    return results + _up_to(ctx, window, to)
+    return Gathered([*results, *_up_to(ctx, window, to)]).results()
 
 
 def _up_to(ctx: StageContext, window: Bounds, to: int) -> list[StageResult]:

@@ -15,6 +15,7 @@ from binlake.errors import CheckpointConflict, ConfigError
 from binlake.window.manifest import window_name
 from spark_jobs.arguments import add_output, add_where
 from spark_jobs.context import Bounds, StageContext, StageResult
+from spark_jobs.lineage import Gathered
 from spark_jobs.main import context_of
 from spark_jobs.outcomes import show
 from spark_jobs.pinned import target_position
@@ -57,7 +58,8 @@ def restore(ctx: StageContext, to: int | None = None) -> list[StageResult]:
     # The lake that it reads is the copy: relay files are the sync's.
     ctx = replace(ctx, replication=ctx.replication.model_copy(update={"relay": Relay()}))  # type: ignore[call-arg]
     _require_not_open_beyond(ctx, Bounds(landed[0][0], last))
-    return [result for window in landed if window[1] <= last for result in run_sink(ctx, SINK_STAGES, Bounds(*window))]
+    due = (window for window in landed if window[1] <= last)
+    return Gathered(result for window in due for result in run_sink(ctx, SINK_STAGES, Bounds(*window))).results()
 
 
 def _require_not_open_beyond(ctx: StageContext, bounds: Bounds) -> None:

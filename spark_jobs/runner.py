@@ -11,6 +11,7 @@ import structlog
 from binlake.pipeline import STOPPED, Stage, stages_for
 from spark_jobs.context import Bounds, StageContext, StageResult
 from spark_jobs.failures import translate
+from spark_jobs.lineage import Gathered
 
 log = structlog.get_logger(__name__)
 
@@ -50,18 +51,19 @@ def run_window(ctx: StageContext, start_ts: int | None = None) -> list[StageResu
 
 def run_sink(ctx: StageContext, stages: Sequence[str], bounds: Bounds) -> list[StageResult]:
     """The stages of a sink up to `bounds.hi`, window by window: compact may end one before (stop points, size)."""
-    results: list[StageResult] = []
+    results = Gathered()
     reached = bounds.lo
     while True:
         window = bounds
         for stage in stages:
-            results.append(run_stage(stage, ctx, window))
-            if results[-1].state in STOPPED:
-                return results
+            result = run_stage(stage, ctx, window)
+            results.add(result)
+            if result.state in STOPPED:
+                return results.results()
             # compact widens or narrows the window to what its sink applies next.
-            window = Bounds(results[-1].lo, results[-1].hi)
+            window = Bounds(result.lo, result.hi)
         if window.hi >= bounds.hi or window.hi <= reached:
-            return results
+            return results.results()
         reached = window.hi
 
 

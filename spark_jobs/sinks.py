@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -36,12 +36,16 @@ class Merged:
 
 @dataclass(frozen=True)
 class SinkWindow:
-    """A sink's window (lo, hi]: its DDL in commit order, its segments, and the definitions by place."""
+    """A sink's window (lo, hi]: its DDL in commit order, its segments, and the definitions by place.
+
+    `base`: the source's tables at lo, by the target's names.
+    """
 
     bounds: Bounds
     ddls: tuple[LandedDdl, ...]
     segments: Segments
     definitions: WindowDefinitions
+    base: TargetTables
 
     @property
     def cuts(self) -> tuple[LandedDdl, ...]:
@@ -80,7 +84,7 @@ def sink_window(ctx: StageContext, bounds: Bounds, merged: Merged, shapes: Shape
     if shapes:
         ddls, shown = shapes.follow(ddls), partial(_shaped, shapes, shown)
     definitions = WindowDefinitions(base, ddls, shown)
-    return SinkWindow(bounds, ddls, Segments(bounds.lo, bounds.hi, starts), definitions)
+    return SinkWindow(bounds, ddls, Segments(bounds.lo, bounds.hi, starts), definitions, base)
 
 
 def _shaped(shapes: Shapes, shown: Callable[[TableDef], TableDef] | None, table: TableDef) -> TableDef:
@@ -90,6 +94,11 @@ def _shaped(shapes: Shapes, shown: Callable[[TableDef], TableDef] | None, table:
 def target_tables(ctx: StageContext, ts: int) -> TargetTables:
     """The tables as they are under the target's names after the last DDL at or before `ts`."""
     return TargetTables(SchemaHistory(ctx.paths).state_at(ts), Naming(ctx.rules))
+
+
+def tables_at_end(ctx: StageContext, base: TargetTables, hi: int, ddls: Sequence[LandedDdl]) -> TargetTables:
+    """The tables at hi, where those at lo are `base` and `ddls` lie between."""
+    return target_tables(ctx, hi) if ddls else base
 
 
 def own_rows(bounds: Bounds) -> str:

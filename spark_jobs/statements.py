@@ -50,9 +50,9 @@ class LakeStatements:
     def __init__(
         self, paths: LakePaths, window: SinkWindow, target: Target, schema_versions: tuple[int, int], replication: str
     ) -> None:
+        self.window = window
         self._paths = paths
         self._replication = replication
-        self._window = window
         self._target = target
         self._plans = WindowPlans(window.definitions, window.segments, window.cuts, schema_versions, target.db_type)
         self._data = dataset(DeltaTable(paths.table("statement")))
@@ -121,7 +121,7 @@ class LakeStatements:
     def _copies(self, segment: int, own: list[dict[str, Any]]) -> tuple[tuple[str, str], ...]:
         """(quoted copy, quoted table) of the tables of the segment that have batches of phase KEEP."""
         names = sorted({(row["db"], row["table"]) for row in own if row["phase"] == Phase.KEEP})
-        window = self._window.bounds.window
+        window = self.window.bounds.window
         return tuple(
             (kept_copy(self._target, self._replication, window, (segment, *name)), qualified(*name)) for name in names
         )
@@ -131,12 +131,12 @@ class LakeStatements:
 
     @cached_property
     def _segments(self) -> list[SegmentPlan]:
-        return [self._segment(number) for number in range(len(self._window.segments.starts) + 1)]
+        return [self._segment(number) for number in range(len(self.window.segments.starts) + 1)]
 
     @cached_property
     def _cells(self) -> list[tuple[str, str, int]]:
-        bounds = self._window.bounds
-        return touched_cells(self._paths, bounds.lo, bounds.hi, self._window.segments.starts)
+        bounds = self.window.bounds
+        return touched_cells(self._paths, bounds.lo, bounds.hi, self.window.segments.starts)
 
     @cached_property
     def _bytes(self) -> dict[int, int]:

@@ -103,6 +103,7 @@ def _apply_segment(
     counts = rows_applier(mode)(run, source, plan, last=last)
     result.modes[mode] = result.modes.get(mode, 0) + 1
     result.segments += 1
+    result.tables |= plan.tables
     result.rows += counts.rows
     result.batches += counts.batches
 

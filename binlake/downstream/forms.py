@@ -135,25 +135,9 @@ def _column(column: ColumnInfo, table: TableDef, dialect: Dialect) -> ColumnForm
     # MariaDB's JSON is a text whose collation is always this one.
     collation = "utf8mb4_bin" if column.tp == t.JSON and dialect == "mariadb" else ""
     collation = target_collation(column.collate, dialect) if text else collation
-    return ColumnForm(column.name.lower(), _type(column, dialect), not column.not_null, collation, generated)
-
-
-_LENGTHS = {t.VARCHAR, t.VARSTRING, t.STRING, t.BIT}
-_DEFAULT_LENGTH = {t.STRING: 1, t.BIT: 1}
-
-
-def _type(column: ColumnInfo, dialect: Dialect) -> str:
-    name = column.type_name
-    if column.tp == t.NEWDECIMAL:
-        name = f"decimal({10 if column.flen < 0 else column.flen},{max(column.decimal, 0)})"
-    elif column.tp in (t.ENUM, t.SET):
-        name += "(" + ",".join("'" + elem.replace("'", "''") + "'" for elem in column.elems) + ")"
-    elif column.tp in _LENGTHS:
-        name += f"({column.flen if column.flen >= 0 else _DEFAULT_LENGTH.get(column.tp, 1)})"
-    elif column.fsp and column.tp in (t.DATETIME, t.TIMESTAMP, t.DURATION):
-        name += f"({column.fsp})"
-    unsigned = column.unsigned and column.tp in t.INTEGERS | {t.NEWDECIMAL, t.FLOAT, t.DOUBLE}
-    return normal_type(name + (" unsigned" if unsigned else ""), dialect)
+    return ColumnForm(
+        column.name.lower(), normal_type(column.type_text, dialect), not column.not_null, collation, generated
+    )
 
 
 def _index(index: IndexInfo, table: TableDef) -> IndexForm:

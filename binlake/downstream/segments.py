@@ -49,6 +49,12 @@ class SegmentPlan:
     copies: tuple[tuple[str, str], ...] = ()
 
     @property
+    def tables(self) -> set[tuple[str, str]]:
+        """(db, table) of what its DDL changes and its rows go into."""
+        getting = self.expected.tables if self.expected is not None else ()
+        return {name for name in (*self.touched, *getting) if name[1]}
+
+    @property
     def phases(self) -> tuple[Phase, ...]:
         """Those that its batches may have, in order (modes atomic and parallel)."""
         return PHASES if self.copies else (Phase.DELETE, Phase.WRITE)
@@ -108,8 +114,8 @@ class ApplyResult:
     """What one call did. `state`: applied, or already (the checkpoint is at or behind hi: nothing was written).
 
     `rows`, `batches`, `ddls`: executed by this call, `replaced` and `injected` of the DDL being an operator's;
-    `ignored`: errors of DDL that the target had already; `modes`: segments by the mode their rows went in; `seconds` of
-    wall time.
+    `ignored`: errors of DDL that the target had already; `modes`: segments by the mode their rows went in; `tables`:
+    (db, table) that got rows or a DDL by this call; `seconds` of wall time.
     """
 
     state: str
@@ -123,4 +129,5 @@ class ApplyResult:
     injected: int = 0
     ignored: list[str] = field(default_factory=list)
     modes: dict[str, int] = field(default_factory=dict)
+    tables: set[tuple[str, str]] = field(default_factory=set)
     seconds: float = 0.0

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from deltalake import Schema
 
 from binlake.codec.floats import double_text, float_text
 from binlake.codec.writers import decimal_layout
@@ -76,6 +77,12 @@ def schema_of(table: TableDef) -> pa.Schema:
         _own(TEXT, TEXT_TYPE, "texts of the values that the typed column cannot hold, by column"),
     ]
     return pa.schema([*(pa.field(c.name, arrow_type(c)) for c in table.row_columns), *own])
+
+
+def delta_columns(table: TableDef) -> list[tuple[str, str]]:
+    """(name, type in Delta's words, such as `long`) of the mirror's columns."""
+    # Of a map there is the word alone, as OpenLineage's own Spark integration has it.
+    return [(field.name, str(field.type.type)) for field in Schema.from_arrow(schema_of(table)).fields]
 
 
 def _own(name: str, kind: pa.DataType, comment: str) -> pa.Field:

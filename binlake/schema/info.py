@@ -14,6 +14,10 @@ from binlake.schema.actions import PUBLIC
 
 Json = Mapping[str, Any]
 
+_LENGTHS = {t.VARCHAR, t.VARSTRING, t.STRING, t.BIT}
+_DEFAULT_LENGTH = {t.STRING: 1, t.BIT: 1}
+_SIGNED = t.INTEGERS | {t.NEWDECIMAL, t.FLOAT, t.DOUBLE}
+
 
 @dataclass(frozen=True)
 class ColumnInfo:
@@ -82,6 +86,20 @@ class ColumnInfo:
     def type_name(self) -> str:
         """The SQL word of the type without lengths, as `varbinary` or `bigint`."""
         return t.type_name(self.tp, self.charset == "binary")
+
+    @property
+    def type_text(self) -> str:
+        """The SQL type with lengths and elements, as `decimal(10,2) unsigned`; without display widths."""
+        name = self.type_name
+        if self.tp == t.NEWDECIMAL:
+            name = f"decimal({10 if self.flen < 0 else self.flen},{max(self.decimal, 0)})"
+        elif self.tp in (t.ENUM, t.SET):
+            name += "(" + ",".join("'" + elem.replace("'", "''") + "'" for elem in self.elems) + ")"
+        elif self.tp in _LENGTHS:
+            name += f"({self.flen if self.flen >= 0 else _DEFAULT_LENGTH.get(self.tp, 1)})"
+        elif self.fsp and self.tp in (t.DATETIME, t.TIMESTAMP, t.DURATION):
+            name += f"({self.fsp})"
+        return name + (" unsigned" if self.unsigned and self.tp in _SIGNED else "")
 
     @classmethod
     def from_json(cls, data: Json) -> ColumnInfo:

@@ -97,6 +97,14 @@ class TargetTables:
         kept = self._naming.kept(tables) if self._naming.rules.routes else []
         return {table.id: self.sources(table) for table in kept}
 
+    def sources_of(self, db: str, table: str) -> list[TableDef]:
+        """The source's tables that share the target's `db`.`table` (case-insensitive), by id."""
+        if not self._naming.rules.routes:
+            found = self._state.find(db, table)
+            return [found] if found is not None else []
+        shared = self._sources.get((db.lower(), table.lower()), {})
+        return [shared[key] for key in sorted(shared)]
+
     def find(self, db: str, table: str) -> TableDef | None:
         """The definition of the target's `db`.`table` (case-insensitive), or None."""
         if not self._naming.rules.routes:

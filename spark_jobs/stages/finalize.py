@@ -21,10 +21,12 @@ from binlake.lake.windowlog import WindowEvent
 from binlake.relay import RelayLog
 from binlake.window.cuts import require_pinned_cuts
 from binlake.window.manifest import ApplyManifest
+from binlake.window.targets import Naming
 from spark_jobs.context import Bounds, StageContext, StageResult
+from spark_jobs.lineage import Sources, Written, at_target
 from spark_jobs.pinned import target_position
 from spark_jobs.shaping import recorded_shapes
-from spark_jobs.sinks import require_merged, sink_window
+from spark_jobs.sinks import SinkWindow, require_merged, sink_window, tables_at_end
 from spark_jobs.stages.convert import statements_of
 from spark_jobs.statements import LakeStatements
 
@@ -55,7 +57,16 @@ def run(ctx: StageContext, bounds: Bounds) -> StageResult:
     ctx.windows.record(
         WindowEvent("finalize", bounds.lo, bounds.hi, state, applied.rows, seconds, ctx.run_id, "sql", "", detail)
     )
+    if state == "done":
+        # For who draws lineage; not kept in the lake.
+        detail |= _lineage(ctx, statements.window, target).told(applied.tables)
     return StageResult("finalize", state, bounds.lo, bounds.hi, applied.rows, seconds, "", detail)
+
+
+def _lineage(ctx: StageContext, window: SinkWindow, target: Target) -> Written:
+    hi = window.bounds.hi
+    sources = Sources(Naming(ctx.rules), lambda: tables_at_end(ctx, window.base, hi, window.ddls))
+    return Written(window.definitions, hi, sources, at_target(target.db_type))
 
 
 @contextmanager

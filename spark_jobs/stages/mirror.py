@@ -29,11 +29,16 @@ from binlake.mirror import (
     apply_component,
     mirror_plan,
 )
+from binlake.mirror.types import delta_columns
+from binlake.schema import TableDef
 from binlake.window.definitions import WindowDefinitions
+from binlake.window.lineage import Columns
+from binlake.window.targets import Naming
 from spark_jobs.context import Bounds, StageContext, StageResult
 from spark_jobs.lake import local_frame
+from spark_jobs.lineage import Gathered, Sources, Written
 from spark_jobs.netchange import mutations, net_changes, touched
-from spark_jobs.sinks import Merged, require_merged, target_tables
+from spark_jobs.sinks import Merged, require_merged, tables_at_end, target_tables
 
 log = structlog.get_logger(__name__)
 
@@ -54,7 +59,7 @@ def run(ctx: StageContext, bounds: Bounds) -> StageResult:
         return StageResult("mirror", "already", bounds.lo, bounds.hi, detail={"reason": "the mirrors are past it"})
     rows, seconds = sum(result.rows for result in done), sum(result.seconds for result in done)
     changed = sorted({name for result in done for name in result.detail["changed"]})
-    detail = {**done[-1].detail, "changed": changed}
+    detail = {**done[-1].detail, "changed": changed, **Gathered(done).detail()}
     return replace(done[-1], lo=done[0].lo, rows=rows, seconds=seconds, detail=detail)
 
 
@@ -74,25 +79,25 @@ def _bring(ctx: StageContext, window: Bounds) -> StageResult:
     if not merged.empty:
         # Before the first write: a table that took part of other bounds would count its keyless rows twice.
         ctx.windows.record(WindowEvent("mirror", window.lo, window.hi, "started", run_id=ctx.run_id, sink="mirror"))
-    applied = Applied() if merged.empty else _apply(ctx, window, merged)
+    applied, lineage = (Applied(), None) if merged.empty else _apply(ctx, window, merged)
     MirrorVersions(ctx.paths).record(applied.versions)
     seconds = time.monotonic() - began
     changed = sorted({(v.db, v.table) for v in applied.versions})
-    detail = {"tables": len(changed), "unfit": applied.unfit}
+    detail: dict[str, object] = {"tables": len(changed), "unfit": applied.unfit}
     ctx.windows.record(
         WindowEvent("mirror", window.lo, window.hi, "done", applied.rows, seconds, ctx.run_id, "mirror", "", detail)
     )
     if applied.unfit:
         log.warning("values kept as text after a change of type", window=window.window, values=applied.unfit)
-    # Named for who waits for a table; not kept in the lake.
-    return StageResult(
-        "mirror", "done", window.lo, window.hi, applied.rows, seconds, "", {**detail, "changed": changed}
-    )
+    # Named for who waits for a table, and for who draws lineage; not kept in the lake.
+    detail |= {"changed": changed, **(lineage.told(changed) if lineage is not None else {})}
+    return StageResult("mirror", "done", window.lo, window.hi, applied.rows, seconds, "", detail)
 
 
-def _apply(ctx: StageContext, window: Bounds, merged: Merged) -> Applied:
+def _apply(ctx: StageContext, window: Bounds, merged: Merged) -> tuple[Applied, Written]:
     ddls = landed_ddls(ctx.paths, window.lo, window.hi) if merged.ddls else []
-    definitions = WindowDefinitions(target_tables(ctx, window.lo), ddls)
+    base = target_tables(ctx, window.lo)
+    definitions = WindowDefinitions(base, ddls)
     rows = mutations(ctx.spark, ctx.paths, window.lo, window.hi) if merged.rows else None
     cells = touched(lambda: ctx.spark, ctx.paths, window.lo, window.hi, (), merged.rows) if merged.rows else []
     names = {(db, table) for db, table, _ in cells}
@@ -101,11 +106,17 @@ def _apply(ctx: StageContext, window: Bounds, merged: Merged) -> Applied:
     done = _apply_ddl_only(ctx, plan)
     if plan.cells and rows is not None:
         done.append(_apply_rows(ctx, rows, plan))
-    return Applied(
+    applied = Applied(
         list(chain.from_iterable(part.versions for part in done)),
         sum(part.rows for part in done),
         sum(part.unfit for part in done),
     )
+    sources = Sources(Naming(ctx.rules), lambda: tables_at_end(ctx, base, window.hi, ddls))
+    return applied, Written(definitions, window.hi, sources, _shown)
+
+
+def _shown(table: TableDef) -> tuple[Columns, list[str]]:
+    return delta_columns(table), [column.name for column in table.row_columns]
 
 
 def _apply_ddl_only(ctx: StageContext, plan: MirrorPlan) -> list[Applied]:

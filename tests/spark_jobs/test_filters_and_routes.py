@@ -93,10 +93,23 @@ class Sink:
         events = self.ctx.windows.events(stage="merge", within=(bounds.lo, bounds.hi))
         return json.loads(next(e["detail"] for e in events if e["state"] == "done"))
 
-    def apply(self, bounds: Bounds) -> None:
+    def apply(self, bounds: Bounds) -> dict[str, Any]:
+        """Land it and bring it to the target; what was told of the tables there."""
         self.lakehouse.land(bounds.lo, bounds.hi)
-        for stage in (compact, convert, finalize):
-            stage.run(self.ctx, bounds)
+        compact.run(self.ctx, bounds)
+        convert.run(self.ctx, bounds)
+        return told_tables(finalize.run(self.ctx, bounds).detail)
+
+
+def told_tables(detail: Any) -> dict[str, Any]:
+    """By table: its columns, and those of the source's tables behind it."""
+    return {
+        one["table"]: (
+            dict(one["columns"]),
+            {f"{s['db']}.{s['table']}": [name for name, _ in s["columns"]] for s in one["sources"]},
+        )
+        for one in detail["lineage"]["wrote"]
+    }
 
 
 def test_rows_and_ddl_go_where_the_rules_say(spark: SparkSession, mariadb: MariaDb, tmp_path: Path) -> None:
@@ -104,7 +117,10 @@ def test_rows_and_ddl_go_where_the_rules_say(spark: SparkSession, mariadb: Maria
     workload, cuts = history()
     sink = Sink(spark, tmp_path, mariadb, workload, CONFIG)
     first, second = Bounds(0, cuts[0]), Bounds(cuts[0], cuts[1])
-    sink.apply(first)
+    told = sink.apply(first)
+    shards = {"id": "int", "name": "varchar(64)"}
+    assert told["t"] == (shards, {"s1.t_1": ["id", "name"], "s2.t_2": ["id", "name"]})
+    assert told["log"][1] == {"s1.log": ["id", "name", "price"]}
 
     # price = 10.1 and the NULL name are dropped; the ignored update and delete leave the image of the insert.
     assert rows(mariadb, "SELECT id, name, price FROM xs.log") == [(2, "v2", Decimal("10.11"))]
@@ -125,7 +141,9 @@ def test_rows_and_ddl_go_where_the_rules_say(spark: SparkSession, mariadb: Maria
     numbers = [r["seq"] for r in written if r["source_table"] == "log"]
     assert numbers == [1]
 
-    sink.apply(second)
+    # One shard was dropped inside the window.
+    wider = {**shards, "stock": "int"}
+    assert sink.apply(second)["t"] == (wider, {"s1.t_1": ["id", "name", "stock"]})
     assert rows(mariadb, "SELECT * FROM xs.t ORDER BY id") == [(1, "a", 5), (2, "b", 5), (11, "c", 1), (12, "d", 5)]
     # TRUNCATE was routed; both halves of an UPDATE's filter must be TRUE to drop it.
     assert rows(mariadb, "SELECT * FROM xs.plain") == [(5, "e")]
@@ -137,7 +155,10 @@ def test_rows_and_ddl_go_where_the_rules_say(spark: SparkSession, mariadb: Maria
     assert [decision for _, decision in texts] == ["apply", "skip", "skip", "apply"]
     assert texts[3][0].rstrip(";") == "TRUNCATE TABLE `xs`.`plain`"
     assert [alert["query"].rstrip(";") for alert in sink.detail(second)["alerts"]] == ["DROP TABLE `t_2`"]
-    mirror.run(sink.ctx, second)
+    columns, sources = told_tables(mirror.run(sink.ctx, second).detail)["t"]
+    delta = {"id": "integer", "name": "string", "stock": "integer", "_commit_ts": "long", "_rowkey": "string",
+             "_copy": "integer", "_text": "map"}  # fmt: skip
+    assert (columns, sources) == (delta, {"s1.t_1": ["id", "name", "stock"]})
     mirrored = {r["id"]: r for r in rows_of(sink.ctx.paths.mirror("xs", "t"))}
     assert sorted(mirrored) == [1, 2, 11, 12]
 
@@ -161,7 +182,8 @@ def test_two_shards_with_one_key_and_an_unknown_column_stop_by_name(spark: Spark
     told_apart = {**route, "extract-schema": {"schema-regexp": "s(.)", "target-column": "c_schema"}}
     extracting = Lakehouse(spark, tmp_path / "b", source, {"routes": [told_apart]})
     extracting.land(window.lo, window.hi)
-    mirror.run(extracting.context(), window)
+    told = mirror.run(extracting.context(), window).detail["lineage"]["wrote"]
+    assert [(one["table"], one["copied"], len(one["sources"])) for one in told] == [("t", ["id", "name"], 2)]
     rows_apart = rows_of(extracting.context().paths.mirror("xs", "t"), ["id", "name", "c_schema"])
     assert sorted(row["c_schema"] + row["name"] for row in rows_apart) == ["1a", "2b"]
 

@@ -112,7 +112,7 @@ def test_a_window_into_tables_of_another_shape(
     # What was written down is taken for a window that is passed or open, whatever the target has become by then.
     assert recorded_shapes(shop.ctx, shop.bounds) == Shapes.from_list(shapes)
     convert.run(shop.ctx, shop.bounds)
-    finalize.run(shop.ctx, shop.bounds)
+    _told_columns(finalize.run(shop.ctx, shop.bounds).detail["lineage"]["wrote"])
     found = rows(mariadb, "SELECT new_id, id, user_id, name, note FROM shop.acct ORDER BY id")
     numbers = {id_: new_id for new_id, id_, *_ in found}
     assert [tuple(rest) for _, *rest in found] == [
@@ -128,6 +128,19 @@ def test_a_window_into_tables_of_another_shape(
     ]  # fmt: skip
     assert rows(mariadb, "SELECT id, b FROM shop.part ORDER BY id LIMIT 2") == [(1, 100), (2, 2)]
     _preflight(shop, mariadb, tmp_path, capsys)
+
+
+def _told_columns(wrote: list[dict[str, Any]]) -> None:
+    """Each table with the columns it has behind the window's DDL, those that were copied, and all of the source's."""
+    found = {
+        one["table"]: ([name for name, _ in one["columns"]], one["copied"], [len(s["columns"]) for s in one["sources"]])
+        for one in wrote
+    }
+    assert found == {
+        "acct": (["id", "user_id", "name", "new_id", "note"], ["id", "user_id", "name"], [3]),
+        "item": (["id", "code", "n", "stock", "ref", "price"], ["id", "code", "n", "stock"], [4]),
+        "part": (["id", "b"], ["id", "b"], [3]),
+    }
 
 
 def _preflight(shop: Shop, server: MariaDb, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

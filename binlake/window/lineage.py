@@ -1,0 +1,125 @@
+"""What a stage or command tells of the tables it read and wrote, for OpenLineage; and how much of it at most.
+
+Names, types and nothing of rows. It is told with a result and kept nowhere: whoever draws lineage takes it from there
+(docs/alerts.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import structlog
+
+log = structlog.get_logger(__name__)
+
+LINEAGE = "lineage"
+"""In a result's detail: `{"wrote": [Told.to_dict()…], "read": […]}`, each left out when there is none."""
+MOST_TABLES = 200
+"""Tables that one event names on a side. Of more, none: a part would pass for all."""
+MOST_COLUMNS = 500
+"""Columns of one event, each counted once for each table of the source that it may come from."""
+
+Columns = Sequence[tuple[str, str]]
+"""(name, type) each; a type that is not known is empty."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table by name, with its columns as far as they are told."""
+
+    db: str
+    table: str
+    columns: Columns = ()
+
+
+@dataclass(frozen=True)
+class Told:
+    """A table that was read or written under the target's name; `sources`: the tables of the source that share it.
+
+    `copied` are the columns whose values are those of the source's columns of the same name.
+    """
+
+    table: Table
+    copied: Sequence[str] = ()
+    sources: Sequence[Table] = field(default=())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {
+            **_table(self.table),
+            "copied": list(self.copied),
+            "sources": [_table(source) for source in self.sources],
+        }
+
+    @classmethod
+    def from_dict(cls, raw: dict[str, Any]) -> Told:
+        """The value of `to_dict`."""
+        return cls(_of(raw), tuple(raw["copied"]), tuple(_of(source) for source in raw["sources"]))
+
+    def named(self) -> Told:
+        """The names alone, without columns."""
+        bare = [Table(source.db, source.table) for source in self.sources]
+        return Told(Table(self.table.db, self.table.table), (), bare)
+
+    def alone(self) -> Told:
+        """Without the source's tables."""
+        return Told(self.table)
+
+
+class Room:
+    """What is left of one event."""
+
+    def __init__(self, sources: int = MOST_TABLES, columns: int = MOST_COLUMNS) -> None:
+        self._sources = sources
+        self._columns = columns
+
+    def takes_sources(self, count: int) -> bool:
+        """Whether `count` tables of the source have room; then it is theirs."""
+        fits = count <= self._sources
+        self._sources -= count if fits else 0
+        return fits
+
+    def takes_columns(self, columns: int, sources: int) -> bool:
+        """Whether so many columns from so many tables have room; then it is theirs."""
+        size = columns * max(sources, 1)
+        fits = size <= self._columns
+        self._columns -= size if fits else 0
+        return fits
+
+
+def bounded(told: Sequence[Told]) -> list[Told]:
+    """`told` in one event: a table's columns and its sources whole or not at all, in the order given."""
+    room = Room()
+    return [_fitting(one, room) for one in told] if len(told) <= MOST_TABLES else []
+
+
+def told(*, wrote: Iterable[Told] = (), read: Iterable[Told] = ()) -> dict[str, Any]:
+    """`detail_of` these tables; generators are asked where an error of theirs does no harm."""
+    return detail_of(lambda: {"wrote": bounded(list(wrote)), "read": bounded([one.named() for one in read])})
+
+
+def detail_of(make: Callable[[], Mapping[str, Sequence[Told]]]) -> dict[str, Any]:
+    """What to add to the detail of a result; nothing, and a line in the log, where `make` fails."""
+    try:
+        found = {side: [one.to_dict() for one in tables] for side, tables in make().items() if tables}
+    except Exception:
+        # The rows are where they belong: nobody must apply them again for the sake of a picture.
+        log.exception("lineage is not told")
+        return {}
+    return {LINEAGE: found} if found else {}
+
+
+def _fitting(one: Told, room: Room) -> Told:
+    if not room.takes_sources(len(one.sources)):
+        one = one.alone()
+    return one if room.takes_columns(len(one.table.columns), len(one.sources)) else one.named()
+
+
+def _table(table: Table) -> dict[str, Any]:
+    return {"db": table.db, "table": table.table, "columns": [list(column) for column in table.columns]}
+
+
+def _of(raw: dict[str, Any]) -> Table:
+    return Table(raw["db"], raw["table"], tuple((name, kind) for name, kind in raw["columns"]))

@@ -1,0 +1,147 @@
+"""The tables that a sink or a command wrote, with their columns, by the definitions that it has at hand when it ends.
+
+No server is asked for it and no row is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from binlake.ddl.collations import Dialect
+from binlake.schema import DbInfo, TableDef
+from binlake.statement.written import written_columns
+from binlake.window.definitions import WindowDefinitions
+from binlake.window.lineage import LINEAGE, MOST_TABLES, Columns, Room, Table, Told, bounded, detail_of
+from binlake.window.targets import Naming, TargetTables
+from spark_jobs.results import StageResult
+
+Name = tuple[str, str]
+Shown = Callable[[TableDef], tuple[Columns, Sequence[str]]]
+"""A table's columns where it was written, and which of them are copied."""
+
+_LONGEST_TYPE = 200
+"""Letters of a type: an ENUM may have thousands of elements."""
+
+
+@dataclass(frozen=True)
+class Written:
+    """Tables that a sink's window has changed: their `definitions`, and at hi the tables that they come from."""
+
+    definitions: WindowDefinitions
+    hi: int
+    sources: Sources
+    shown: Shown
+
+    def told(self, names: Iterable[Name]) -> dict[str, Any]:
+        """The tables `names` (of the target) as a part of a result's detail."""
+        return detail_of(lambda: {"wrote": self._all(sorted(set(names)))})
+
+    def _all(self, names: Sequence[Name]) -> list[Told]:
+        room = Room()
+        return [self._one(name, room) for name in names] if len(names) <= MOST_TABLES else []
+
+    def _one(self, name: Name, room: Room) -> Told:
+        table = self.definitions.at(*name, self.hi)
+        if table is None or table.kind != "table":
+            return Told(Table(*name))
+        sources = self.sources.of(table)
+        if not room.takes_sources(len(sources)):
+            sources = []
+        # Texts of types are made for what has room only.
+        if not room.takes_columns(len(table.columns), len(sources)):
+            return Told(Table(*name), (), [Table(source.db, source.name) for source in sources])
+        columns, copied = self.shown(table)
+        known = {column.name for source in sources for column in source.columns}
+        found = [Table(source.db, source.name, columns_of(source)) for source in sources]
+        # The others are the target's own, or have the name of a table in them (extract columns of routes).
+        return Told(Table(*name, columns), [column for column in copied if column in known], found)
+
+
+class Sources:
+    """The source's tables behind those of the target at a window's end; `tables` gives them, where routes count."""
+
+    def __init__(self, naming: Naming, tables: Callable[[], TargetTables]) -> None:
+        self._routed = bool(naming.rules.routes)
+        self._make = tables
+
+    def of(self, table: TableDef) -> list[TableDef]:
+        """Those that share the target's `table`."""
+        if not self._routed:
+            return [_whole(table)]
+        return self._tables.sources_of(table.db, table.name)
+
+    @cached_property
+    def _tables(self) -> TargetTables:
+        return self._make()
+
+
+def at_target(dialect: Dialect) -> Shown:
+    """Columns as the target has them; it computes generated ones itself, and its own come from nowhere."""
+
+    def shown(table: TableDef) -> tuple[Columns, Sequence[str]]:
+        own = tuple((name, "") for name in table.own)
+        return (*columns_of(table), *own), [column.name for column in written_columns(table, dialect)]
+
+    return shown
+
+
+def columns_of(table: TableDef) -> Columns:
+    """The columns of a definition, with the words of SQL."""
+    return tuple((column.name, _cut(column.type_text)) for column in table.columns)
+
+
+def plain(table: TableDef) -> Told:
+    """A table with its columns."""
+    return Told(Table(table.db, table.name, columns_of(table)))
+
+
+class Gathered:
+    """The results of window after window, with the lineage of all in the last that has any: each table as it left it.
+
+    Hundreds of windows would else hold, and write, that of each.
+    """
+
+    def __init__(self, results: Iterable[StageResult] = ()) -> None:
+        self._results: list[StageResult] = []
+        self._wrote: dict[Name, Told] = {}
+        self._last = -1
+        for result in results:
+            self.add(result)
+
+    def add(self, result: StageResult) -> None:
+        """The next result."""
+        if LINEAGE in result.detail:
+            self._last = len(self._results)
+            told = (Told.from_dict(raw) for raw in result.detail[LINEAGE].get("wrote", ()))
+            self._wrote |= {(one.table.db, one.table.table): one for one in told}
+        self._results.append(replace(result, detail=_without(result)))
+
+    def detail(self) -> dict[str, Any]:
+        """The lineage of all, as a part of a result's detail."""
+        return detail_of(lambda: {"wrote": bounded([self._wrote[name] for name in sorted(self._wrote)])})
+
+    def results(self) -> list[StageResult]:
+        """All that was added."""
+        found = list(self._results)
+        if self._last >= 0:
+            last = found[self._last]
+            found[self._last] = replace(last, detail={**last.detail, **self.detail()})
+        return found
+
+
+def _without(result: StageResult) -> dict[str, Any]:
+    return {key: value for key, value in result.detail.items() if key != LINEAGE}
+
+
+def _whole(table: TableDef) -> TableDef:
+    """`table` with the columns that a target of another shape does not take, too: the source's own definition."""
+    if len(table.all_columns) == len(table.raw.get("cols") or ()):
+        return table
+    return TableDef.from_json(table.raw, DbInfo(table.db_id, table.db, "", "", {}))
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST_TYPE else text[: _LONGEST_TYPE - 1] + "…"

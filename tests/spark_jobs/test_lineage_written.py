@@ -1,0 +1,140 @@
+"""The columns that a sink tells: as target or mirror have them, and from which tables of the source; no Spark."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from support.tabledefs import col, primary, table
+from support.workload import Workload, integer, text
+
+from binlake.config import Replication
+from binlake.downstream.shape import TableShape
+from binlake.filter import Rules
+from binlake.mirror.types import delta_columns
+from binlake.schema import DdlJob, SchemaState, TableDef
+from binlake.schema import mysqltypes as t
+from binlake.window.definitions import WindowDefinitions
+from binlake.window.lineage import LINEAGE, MOST_COLUMNS
+from binlake.window.targets import Naming, TargetTables
+from spark_jobs.lineage import Gathered, Sources, Written, at_target
+from spark_jobs.results import StageResult
+
+
+class One:
+    """A base of one table."""
+
+    def __init__(self, definition: TableDef) -> None:
+        self._definition = definition
+
+    def find(self, db: str, name: str) -> TableDef | None:
+        del db, name
+        return self._definition
+
+
+def written(definition: TableDef) -> dict[str, Any]:
+    sources = Sources(Naming(Rules()), lambda: pytest.fail("without routes no schema is read"))
+    found = Written(WindowDefinitions(One(definition), []), 9, sources, at_target("mariadb")).told([("d", "item")])
+    (one,) = found[LINEAGE]["wrote"]
+    return dict(one)
+
+
+def test_types_are_those_of_sql_and_what_the_target_computes_is_copied_from_nowhere() -> None:
+    elems = tuple(f"element {n}" for n in range(100))
+    one = written(
+        table(
+            "item",
+            col("id", t.LONGLONG, unsigned=True, not_null=True),
+            col("price", t.NEWDECIMAL, flen=12, decimal=2),
+            col("name", t.VARCHAR, flen=64),
+            col("note", t.MEDIUMBLOB),
+            col("at", t.DATETIME, decimal=3),
+            col("kind", t.ENUM, elems=elems),
+            col("twice", t.LONG, generated_expr_string="`id` * 2", generated_stored=True),
+            col("later", t.LONG, generated_expr_string="`id` + 1"),
+            keys=(primary("id"),),
+        )
+    )
+    types = dict(one["columns"])
+    assert len(types.pop("kind")) == 200
+    assert types == {
+        "id": "bigint unsigned", "price": "decimal(12,2)", "name": "varchar(64)", "note": "mediumtext",
+        "at": "datetime(3)", "twice": "int", "later": "int",
+    }  # fmt: skip
+    assert one["copied"] == ["id", "price", "name", "note", "at", "kind"]
+    (source,) = one["sources"]
+    assert (source["db"], source["table"], source["columns"]) == ("d", "item", one["columns"])
+
+
+def test_a_column_that_the_target_lacks_is_the_sources_alone_and_one_of_its_own_comes_from_nowhere() -> None:  # S4-22
+    definition = table("item", col("id", not_null=True), col("a"), col("b"), keys=(primary("id"),))
+    one = written(TableShape(own=("mine",), kept=("mine",), dropped=("b",)).of(definition))
+    assert one["columns"] == [["id", "int"], ["a", "int"], ["mine", ""]]
+    assert one["copied"] == ["id", "a"]
+    assert [name for name, _ in one["sources"][0]["columns"]] == ["id", "a", "b"]
+
+
+def test_a_mirror_has_deltas_types_and_columns_of_its_own() -> None:
+    raw = col("raw", t.BLOB, charset="binary")
+    definition = table("item", col("id", t.LONGLONG, unsigned=True), col("day", t.DATE), raw)
+    assert delta_columns(definition) == [
+        ("id", "decimal(20,0)"), ("day", "date"), ("raw", "binary"), ("_commit_ts", "long"), ("_rowkey", "string"),
+        ("_copy", "integer"), ("_text", "map"),
+    ]  # fmt: skip
+
+
+def test_a_table_that_is_gone_and_one_that_is_too_wide_have_names_only() -> None:
+    class Nothing:
+        def find(self, db: str, name: str) -> TableDef | None:
+            del db
+            many = [col(f"c{n}") for n in range(MOST_COLUMNS + 1)]
+            return table("wide", *many) if name == "wide" else None
+
+    sources = Sources(Naming(Rules()), lambda: pytest.fail("without routes no schema is read"))
+    told = Written(WindowDefinitions(Nothing(), []), 9, sources, at_target("mysql")).told(
+        [("d", "wide"), ("d", "gone")]
+    )
+    gone, wide = told[LINEAGE]["wrote"]
+    assert (gone["table"], gone["columns"], gone["sources"]) == ("gone", [], [])
+    assert (wide["columns"], wide["copied"]) == ([], [])
+    assert wide["sources"] == [{"db": "d", "table": "wide", "columns": []}]
+
+
+def test_shards_are_all_named_each_with_its_columns_and_an_extract_column_comes_from_none() -> None:  # S4-03
+    w = Workload()
+    for name in ("s1", "s2"):
+        w.create_database(name)
+        w.create_table(name, f"t_{name}", [integer("id"), text("name")], ["id"])
+    w.add_column("s2", "t_s2", integer("more"))
+    route = {"schema-pattern": "s*", "table-pattern": "t_*", "target-schema": "xs", "target-table": "t"}
+    route |= {"extract-schema": {"schema-regexp": "s(.)", "target-column": "c_schema"}}
+    rules = Rules.of(Replication.model_validate({"name": "demo", "lake": {"path": "x"}, "routes": [route]}))
+    jobs = [DdlJob.from_dict(raw) for raw in w.jobs]
+    tables = TargetTables(SchemaState().fold(enumerate(jobs)), Naming(rules))
+    sources = Sources(Naming(rules), lambda: tables)
+    found = Written(WindowDefinitions(tables, []), 9, sources, at_target("mysql")).told([("xs", "t")])
+    (one,) = found[LINEAGE]["wrote"]
+    assert one["columns"] == [["id", "int"], ["name", "varchar(64)"], ["more", "int"], ["c_schema", "varchar(255)"]]
+    assert one["copied"] == ["id", "name", "more"]
+    assert [(s["db"], s["table"], len(s["columns"])) for s in one["sources"]] == [("s1", "t_s1", 2), ("s2", "t_s2", 3)]
+
+
+def test_many_windows_tell_each_table_once_as_the_last_one_left_it() -> None:
+    def result(stage: str, *tables: tuple[str, str]) -> StageResult:
+        wrote = [
+            {"db": "d", "table": name, "columns": [[column, "int"]], "copied": [], "sources": []}
+            for name, column in tables
+        ]
+        return StageResult(
+            stage, "done", 1, 2, detail={"kept": stage, **({LINEAGE: {"wrote": wrote}} if wrote else {})}
+        )
+
+    first = [result("compact"), result("finalize", ("a", "old"), ("b", "b"))]
+    found = Gathered([*first, result("finalize", ("a", "new")), result("compact")]).results()
+    assert [one.detail["kept"] for one in found] == ["compact", "finalize", "finalize", "compact"]
+    assert [LINEAGE in one.detail for one in found] == [False, False, True, False]
+    wrote = found[2].detail[LINEAGE]["wrote"]
+    assert {one["table"]: one["columns"] for one in wrote} == {"a": [["new", "int"]], "b": [["b", "int"]]}
+    # What went before is what is gathered again.
+    assert Gathered(found).results() == found
+    assert Gathered().detail() == {}

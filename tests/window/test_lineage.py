@@ -1,0 +1,63 @@
+"""What is told for lineage has a bound, survives JSON, and never fails what it tells of."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+from structlog.testing import capture_logs
+
+from binlake.window.lineage import LINEAGE, MOST_COLUMNS, MOST_TABLES, Table, Told, bounded, told
+
+
+def wide(table: str, columns: int, sources: int = 1) -> Told:
+    found = tuple((f"c{n}", "bigint unsigned") for n in range(columns))
+    origins = tuple(Table(f"s{n}", table, found) for n in range(sources))
+    return Told(Table("shop", table, found), tuple(name for name, _ in found), origins)
+
+
+def test_it_is_the_same_behind_json() -> None:
+    one = wide("item", 2, 2)
+    assert Told.from_dict(json.loads(json.dumps(one.to_dict()))) == one
+
+
+def test_a_table_has_all_of_its_columns_or_none_and_names_stay() -> None:
+    most = MOST_COLUMNS
+    found = bounded([wide("a", most - 20), wide("b", 11, 2), wide("c", 10, 2), wide("d", 1)])
+    assert [len(one.table.columns) for one in found] == [most - 20, 0, 10, 0]
+    assert [len(one.copied) for one in found] == [most - 20, 0, 10, 0]
+    assert [len(one.sources) for one in found] == [1, 2, 2, 1]
+    assert found[1].sources[0].columns == ()
+
+
+def test_of_too_many_tables_none_is_named() -> None:
+    assert len(bounded([wide(f"t{n}", 1) for n in range(MOST_TABLES)])) == MOST_TABLES
+    assert bounded([wide(f"t{n}", 1) for n in range(MOST_TABLES + 1)]) == []
+    # Thousands of shards of one table.
+    shards, other = bounded([wide("t", 1, MOST_TABLES + 1), wide("u", 1)])
+    assert (shards.sources, shards.table.columns, len(other.sources)) == ((), (("c0", "bigint unsigned"),), 1)
+
+
+def test_a_side_without_tables_is_left_out_and_what_was_read_has_names_alone() -> None:
+    found = told(read=iter([wide("a", 3)]))[LINEAGE]
+    assert list(found) == ["read"]
+    assert found["read"][0]["columns"] == []
+    assert found["read"][0]["sources"] == [{"db": "s0", "table": "a", "columns": []}]
+    assert told() == {}
+
+
+def test_an_error_on_the_way_is_logged_and_costs_nothing_else() -> None:
+    def broken() -> Iterator[Told]:
+        yield wide("a", 1)
+        raise RuntimeError("no such definition")
+
+    with capture_logs() as logs:
+        assert told(wrote=broken()) == {}
+    assert [(one["event"], one["log_level"]) for one in logs] == [("lineage is not told", "error")]
+    with pytest.raises(KeyboardInterrupt):
+        told(wrote=(interrupted() for _ in range(1)))
+
+
+def interrupted() -> Told:
+    raise KeyboardInterrupt
