@@ -155,7 +155,8 @@ def _table(paths: LakePaths, args: argparse.Namespace) -> int:
         time = tso.to_datetime(found.ts).isoformat(timespec="milliseconds")
         answer = {"as_of": str(found.ts), "time": time, "columns": found.columns, "rows": rows,
                   "inexact": found.inexact,
-                  "mirror": {"delta_version": found.base.delta_version, "hi": str(found.base.hi)}}  # fmt: skip
+                  "mirror": {"db": found.base.db, "table": found.base.table,
+                             "delta_version": found.base.delta_version, "hi": str(found.base.hi)}}  # fmt: skip
         print(json.dumps(answer, ensure_ascii=False))
     else:
         _print_table(found, args)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from binlake.backfill.progress import BackfillProgress
@@ -20,13 +21,15 @@ from binlake.errors import ConfigError
 from binlake.lake.lock import lake_lock
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowLog
+from binlake.window.lineage import told
 from spark_jobs.arguments import add_job, add_output, add_where
 from spark_jobs.audit import moment
+from spark_jobs.lineage import plain
 from spark_jobs.main import context_of
 from spark_jobs.outcomes import DIFFERENT, show_results, tell
 from spark_jobs.rebuild import rebuild, replay
 from spark_jobs.results import StageResult
-from spark_jobs.verify import record
+from spark_jobs.verify import mended, record
 
 
 class BackfillCommand:
@@ -110,7 +113,7 @@ def _repair(replication: Replication, args: argparse.Namespace) -> StageResult:
     detail |= {"rows": done.rows, "gone": done.gone, "unknown": done.unknown}
     detail["checkpoint"] = str(done.commit_ts)
     progress.finish(detail)
-    return StageResult("backfill", "done", args.from_ts, args.to_ts, done.rows, detail=detail)
+    return StageResult("backfill", "done", args.from_ts, args.to_ts, done.rows, detail=detail | mended(done))
 
 
 def _replay(replication: Replication, args: argparse.Namespace) -> list[StageResult]:
@@ -126,7 +129,8 @@ def _rollback(replication: Replication, args: argparse.Namespace) -> StageResult
     detail = {"keys": plan.keys, "write_to": args.write_to, "forced": args.force, "later": len(plan.later)}
     result = StageResult("rollback", state, plan.lo, plan.hi, rows, detail=detail)
     record(replication, result, run_id)
-    return result
+    written = [undo.table for undo in plan.tables if undo.undos and rows and state == "done"]
+    return replace(result, detail=detail | told(wrote=map(plain, written)))
 
 
 def _rolled_back(replication: Replication, args: argparse.Namespace) -> tuple[Rollback, int]:

@@ -47,13 +47,17 @@ _DAY_MS = 86_400_000
 
 @dataclass(frozen=True)
 class Maintained:
-    """What was done to a table: `joined` files into fewer, `dropped` files, `windows` whose rows were let go."""
+    """What was done to a table: `joined` files into fewer, `dropped` files, `windows` whose rows were let go.
+
+    `mirrors`: the (db, table) of those that anything was done to, where the table is all mirrors.
+    """
 
     table: str
     joined: int = 0
     dropped: int = 0
     windows: int = 0
     seconds: float = 0.0
+    mirrors: tuple[tuple[str, str], ...] = ()
 
 
 class MaintainCommand:
@@ -101,8 +105,8 @@ def maintain(ctx: StageContext) -> list[Maintained]:
 def _timed(name: str, step: Callable[[], Maintained]) -> Maintained:
     began = time.monotonic()
     found = step()
-    done = Maintained(found.table, found.joined, found.dropped, found.windows, time.monotonic() - began)
-    log.info("maintained", **asdict(done) | {"table": name})
+    done = replace(found, seconds=time.monotonic() - began)
+    log.info("maintained", **asdict(done) | {"table": name, "mirrors": len(done.mirrors)})
     return done
 
 
@@ -212,6 +216,7 @@ def passed_windows(ctx: StageContext, table: LakeTable, landed: Bounds) -> list[
 
 def _mirrors(ctx: StageContext) -> Maintained:
     joined = dropped = 0
+    touched: list[tuple[str, str]] = []
     versions = MirrorVersions(ctx.paths)
     for (db, name), version in sorted(versions.latest().items()):
         with lake_lock(ctx.paths, "mirror"):
@@ -221,4 +226,5 @@ def _mirrors(ctx: StageContext) -> Maintained:
                 # The same state in fewer files: what it was read from before goes one day.
                 versions.record([replace(version, delta_version=replica.version)])
             joined, dropped = joined + counts["joined"], dropped + counts["dropped"]
-    return Maintained("mirror", joined, dropped)
+            touched += [(db, name)] if any(counts.values()) else []
+    return Maintained("mirror", joined, dropped, mirrors=tuple(touched))

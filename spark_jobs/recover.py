@@ -11,13 +11,14 @@ import json
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from binlake.config import Replication, load_replication
 from binlake.config.model import Relay
 from binlake.errors import CheckpointConflict, ConfigError, LostRange
 from binlake.lake.paths import LakePaths
 from binlake.recover import Verdict, finish_from_relay, is_consistent, judge, require_consistent
+from binlake.window.lineage import Table, Told, told
 from binlake.window.manifest import window_name
 from spark_jobs.arguments import add_job, add_output, add_where
 from spark_jobs.outcomes import tell
@@ -147,8 +148,11 @@ def _from_relay(replication: Replication, verdict: Verdict, log_dir: str, *, rol
             hint="bring the lake back, or give --log-dir",
         )
     applied = finish_from_relay(replication, verdict, log_dir)
-    detail = {"segments": applied.segments, "batches": applied.batches, "ddl": applied.ddls, "modes": applied.modes}
+    detail: dict[str, Any] = {"segments": applied.segments, "batches": applied.batches}
+    detail |= {"ddl": applied.ddls, "modes": applied.modes}
     state = "done" if applied.state == "applied" else applied.state
+    # Relay files have statements: names of tables, and no definitions of the source.
+    detail |= told(wrote=(Told(Table(*name)) for name in sorted(applied.tables)))
     return [StageResult("finalize", state, applied.lo, applied.hi, applied.rows, applied.seconds, "", detail)]
 
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 import argparse
 import uuid
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from binlake.backfill.repair import held
 from binlake.config import Replication, load_replication
@@ -21,8 +23,10 @@ from binlake.verify import Verification, VerifyOptions, verify
 from binlake.verify.fixes import fix_batches
 from binlake.verify.fixfile import FixFile
 from binlake.verify.repairing import Repaired, apply_file, hold, keys_of, repair_keys
-from binlake.verify.tables import tables_at
+from binlake.verify.tables import VerifiedTable, tables_at
+from binlake.window.lineage import Table, Told, told
 from spark_jobs.arguments import add_job, add_output
+from spark_jobs.lineage import plain
 from spark_jobs.outcomes import DIFFERENT, PARTIAL, show_results, tell
 from spark_jobs.results import StageResult
 
@@ -103,6 +107,7 @@ def run_verify(
     lines += [text for table in found.tables for text in table.structure]
     lines += [f"{table.db}.{table.table}: not compared: {table.inexact}" for table in found.tables if table.inexact]
     record(replication, result, run_id)
+    result = replace(result, detail={**result.detail, **told(read=map(_compared, found.read))})
     if fix_file is not None and found.differences:
         write_fixes(replication, found, fix_file)
         lines.append(f"fixes: {fix_file}")
@@ -128,7 +133,15 @@ def repaired(replication: Replication, done: Repaired, run_id: str, stage: str =
     detail = {"keys": done.keys, "different": done.different, "gone": done.gone, "unknown": done.unknown}
     result = StageResult(stage, "done", done.commit_ts, done.commit_ts, done.rows, detail=detail)
     record(replication, result, run_id)
-    return result
+    return replace(result, detail={**detail, **mended(done)})
+
+
+def mended(done: Repaired) -> dict[str, Any]:
+    """The lineage of a repair: the tables that it wrote, and all that it compared with the lake."""
+    return told(
+        wrote=(plain(done.looked[name]) for name in sorted(done.written)),
+        read=(Told(Table(*name)) for name in sorted(done.looked)),
+    )
 
 
 def record(replication: Replication, result: StageResult, run_id: str) -> None:
@@ -170,6 +183,10 @@ def _result(found: Verification) -> StageResult:
     state = "different" if not found.equal else "equal" if found.whole else "partial"
     ts = found.commit_ts
     return StageResult("verify", state, ts, ts, found.rows, found.seconds, detail=detail)
+
+
+def _compared(one: VerifiedTable) -> Told:
+    return Told(Table(*one.name), (), [Table(*name) for name in one.sources])
 
 
 def _covered(result: StageResult) -> bool:

@@ -94,11 +94,13 @@ def _whole(replication: Replication, found: Touched, target: TargetHold) -> Repa
     if not compared.listed_all or any(table.unlisted for table in compared.tables):
         raise Transient("more rows differ than are mended at once", where={"tables": names}, hint="run it again")
     unknown = [f"{table.db}.{table.table}" for table in compared.tables if table.inexact]
-    return replace(done, keys=compared.rows, unknown=[*done.unknown, *unknown])
+    looked = {one.name: one.expected for one in compared.read} | done.looked
+    return replace(done, keys=compared.rows, unknown=[*done.unknown, *unknown], looked=looked)
 
 
 def _sum(one: Repaired, other: Repaired) -> Repaired:
     return Repaired(
         other.commit_ts, one.keys + other.keys, one.different + other.different, one.rows + other.rows,
         [*one.gone, *other.gone], [*one.unknown, *other.unknown],
+        {**one.looked, **other.looked}, one.written | other.written,
     )  # fmt: skip

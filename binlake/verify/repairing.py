@@ -19,6 +19,7 @@ from binlake.filter import Rules
 from binlake.lake.audit import UNTOUCHED, Audit
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowLog
+from binlake.schema import TableDef
 from binlake.statement import BatchLimits
 from binlake.verify.chunks import ChunkPlan, Cuts
 from binlake.verify.differences import Difference, RowsOfTable
@@ -41,6 +42,7 @@ class Repaired:
     """What a repair at checkpoint `commit_ts` did: keys looked at, those that were wrong, rows written or deleted.
 
     `gone`: tables that are not there at the checkpoint; `unknown`: tables whose rows the lake does not know whole.
+    `looked`: definitions of the tables that were compared with the lake; `written`: those of them that got rows.
     """
 
     commit_ts: int
@@ -49,6 +51,8 @@ class Repaired:
     rows: int = 0
     gone: list[str] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
+    looked: dict[Name, TableDef] = field(default_factory=dict)
+    written: set[Name] = field(default_factory=set)
 
 
 def hold(replication: Replication, *, hook: Callable[[str], None] | None = None) -> TargetHold:
@@ -91,6 +95,7 @@ def _table(
     if (one.begun_before and one.table.identity().kind == "row") or lake.inexact not in ("", UNTOUCHED):
         done.unknown.append(".".join(one.name))
         return
+    done.looked[one.name] = one.expected
     limits = BatchLimits.of(target.batch, held.session.max_packet())
     for some in _stretches(keys):
         there = SqlTable(held.session, ChunkPlan(one.expected, target.db_type, Cuts()), [one.name])
@@ -98,7 +103,10 @@ def _table(
         found = rows.differences()
         done.keys += len(some)
         done.different += len(found)
-        done.rows += held.apply(fix_batches([one.expected], found, target.db_type, limits), done.commit_ts)
+        written = held.apply(fix_batches([one.expected], found, target.db_type, limits), done.commit_ts)
+        done.rows += written
+        if written:
+            done.written.add(one.name)
 
 
 def apply_file(replication: Replication, path: Path, held: TargetHold) -> Repaired:

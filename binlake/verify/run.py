@@ -64,7 +64,7 @@ class VerifyOptions:
 class Verification:
     """What was found at checkpoint `commit_ts`; `differences` are the first ones, `listed_all` tells whether all.
 
-    `every`: one chunk of so many was read, those numbered `turn` in this run.
+    `every`: one chunk of so many was read, those numbered `turn` in this run. `read`: the tables of which rows were.
     """
 
     commit_ts: int
@@ -75,6 +75,7 @@ class Verification:
     differences: list[Difference] = field(default_factory=list)
     listed_all: bool = True
     seconds: float = 0.0
+    read: list[VerifiedTable] = field(default_factory=list)
 
     @property
     def equal(self) -> bool:
@@ -155,6 +156,8 @@ class _Run:
             plan = self._cut(one, source)
             truth = _LakeTruth(lake, plan) if lake is not None else self._source_table(one, plan, source)
             self._keep(self._compare(one, plan, truth, result))
+            if result.compared:
+                self._done.read.append(one)
         result.seconds = time.monotonic() - began
         log.info("table verified", table=".".join(one.name), equal=result.equal, rows=result.rows, chunks=result.chunks)
 

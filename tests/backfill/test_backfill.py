@@ -275,6 +275,13 @@ def test_the_command_runs_alone_and_tells_programs(
     told = json.loads(result.read_text())["results"][0]
     assert (told["state"], told["lo"], told["hi"]) == ("done", str(lo), str(hi))
     assert json.loads(capsys.readouterr().out.splitlines()[-1]) == [told]
+    # What was compared with the lake, and what got rows.
+    looked, wrote = ([one["table"] for one in told["detail"]["lineage"][side]] for side in ("read", "wrote"))
+    assert (set(wrote), set(wrote) <= set(looked)) == ({"item", "log"} & set(looked), True)
+    assert wrote
+    item = shop.workload.table("shop", "item")
+    written = {one["table"]: [name for name, _ in one["columns"]] for one in told["detail"]["lineage"]["wrote"]}
+    assert written.get("item") in (None, [column.name for column in item.columns])
     assert all(not (shown - right[name]) for name, shown in shop.shown().items())
     with held(shop.lake.replication, 0):
         assert main(["backfill", "repair", *given, "--wait", "0"]) == 1
@@ -282,7 +289,12 @@ def test_the_command_runs_alone_and_tells_programs(
     undo = tmp_path / "undo.sql"
     shop.refill()
     assert main(["backfill", "rollback", *given, "--write-to", "file", "--file", str(undo)]) == 0
+    assert "lineage" not in json.loads(result.read_text())["results"][0]["detail"]
     assert shop.shown() == right
     # It is no fix: what it leads to is not the source.
     assert main(["repair", "--replication", str(file), "--from-file", str(undo)]) == 1
     assert main(["backfill", "repair", *given[:4], "--to", str(hi + 1)]) == 1
+    assert main(["backfill", "rollback", *given, "--write-to", "target"]) == 0
+    (undone,) = json.loads(result.read_text())["results"]
+    changed = {change.table for change in shop.changes(lo, hi)}
+    assert {one["table"] for one in undone["detail"]["lineage"]["wrote"]} == changed

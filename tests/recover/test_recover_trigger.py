@@ -130,7 +130,7 @@ def test_target_and_relay_files_suffice(mariadb: MariaDb, target: Target, nobody
     log_dir = tmp_path / "relay"
     log_dir.mkdir()
     own = replication(target, nobody, relay={"log-dir": str(log_dir)})
-    window = Window(0, 300).put((1, "a")).put((2, "b"))
+    window = Window(0, 300).put((1, "a")).put((2, "b")).into(target, ("app", "t"))
     break_off(target, window, RelayLog.of(own))
     config, result = tmp_path / "shop.toml", tmp_path / "result.json"
     config.write_text(toml_of(target, nobody))
@@ -146,6 +146,8 @@ def test_target_and_relay_files_suffice(mariadb: MariaDb, target: Target, nobody
     outcome = json.loads(result.read_text())
     assert outcome["ok"] is True
     assert [r["state"] for r in outcome["results"]] == ["done", "recovered"]
+    (wrote,) = outcome["results"][0]["detail"]["lineage"]["wrote"]
+    assert (wrote["db"], wrote["table"], wrote["columns"]) == ("app", "t", [])
     assert outcome["results"][-1] | {"seconds": 0, "detail": {}} == {
         "stage": "recover", "state": "recovered", "lo": "0", "hi": "300", "rows": 2, "seconds": 0, "blocked_by": "",
         "detail": {},

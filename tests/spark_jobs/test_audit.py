@@ -230,6 +230,7 @@ def test_upkeep_days_later_takes_nothing_from_an_audit(
     later = tso.compose(tso.physical(mirrored.windows[-1].hi) + 3 * 86_400_000)
     monkeypatch.setattr(type(copy.ctx.windows), "landed_range", lambda _: (0, later))
     done = {one.table: one for one in maintain.maintain(copy.ctx)}
+    assert ("shop", "item") in done["mirror"].mirrors
     monkeypatch.undo()
     assert done["mutation"].joined >= 4
     assert done["window"].joined > 0

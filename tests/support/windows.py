@@ -9,6 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Literal
@@ -16,7 +17,8 @@ from typing import Literal
 from support.mariadb import MariaDb
 
 from binlake.config.model import Target
-from binlake.downstream import ApplyResult, Expected, SegmentPlan, WriteAhead, apply_window
+from binlake.downstream import ApplyResult, Expected, SegmentPlan, Session, WriteAhead, apply_window
+from binlake.downstream.definitions import read
 from binlake.errors import BinlakeError
 from binlake.statement.batch import UNCHECKED, Phase, StatementBatch, statement_digest
 from binlake.statement.sealed import batch_values, index_digest
@@ -98,6 +100,13 @@ class Window:
         segment = len(self.plans) - 1
         number = sum(1 for b in self.written if (b.segment, b.phase) == (segment, phase))
         self.written.append(_batch(segment, phase, number, kind, (sql,), rows=rows, expect=expect, verify=verify))
+        return self
+
+    def into(self, target: Target, *names: tuple[str, str]) -> Window:
+        """The last segment says which tables get rows: `names`, as they are on the target now."""
+        with closing(Session(target)) as session:
+            forms = read(session, names, target.db_type).tables
+        self.plans[-1] = replace(self.plans[-1], expected=Expected(tables=forms))
         return self
 
     def segments(self) -> list[SegmentPlan]:

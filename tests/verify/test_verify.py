@@ -296,11 +296,17 @@ def test_the_commands_tell_programs_what_they_found(
     told = json.loads(result.read_text())["results"][0]
     assert (told["state"], told["lo"], told["hi"]) == ("different", str(shop.ts), str(shop.ts))
     assert json.loads(capsys.readouterr().out.splitlines()[-1])[0] == told
+    assert {one["table"] for one in told["detail"]["lineage"]["read"]} == {name for _, name in shop.workload.rows}
     assert main(["repair", "--replication", str(file), "--from-file", str(fixes)]) == 0
     assert main(command) == 0
     shop.spoil(12)
     assert main([*command, "--fix"]) == 0
+    different, mended = json.loads(result.read_text())["results"]
+    wrong = {one["table"] for one in different["detail"]["differences"]}
+    assert {one["table"] for one in mended["detail"]["lineage"]["wrote"]} == wrong
     assert main(command) == 0
+    # It is for those who draw it, and not kept.
+    assert not any("lineage" in event["detail"] for event in WindowLog(shop.lake.paths).events())
     set_checkpoint(shop.server, shop.ts, consistent=False)
     assert main(command) == 1
     assert json.loads(result.read_text())["error"]["kind"] == "Transient"
