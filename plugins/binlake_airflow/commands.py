@@ -14,11 +14,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from binlake.config import Replication, load_replication
 from binlake.errors import ConfigError, Permanent, SourceUnavailable, Transient
 from binlake_airflow import child
 from binlake_airflow.answers import audit_markdown, shortened, summary
 from binlake_airflow.base import BinlakeOperator
-from binlake_airflow.jobs import error_of, moment
+from binlake_airflow.jobs import error_of, kept, moment
 from binlake_airflow.metrics import lag_s
 from binlake_airflow.notes import KEY
 from binlake_airflow.replications import find
@@ -51,6 +52,7 @@ class CommandOperator(BinlakeOperator):
         self.engine = engine
         self.spark_conn_id = spark_conn_id
         self._sessions: ConnectSessions | None = None
+        self._told: tuple[Context, Any] | None = None
 
     def uses_spark(self, context: Context) -> bool:
         """Whether the command is told where Spark is."""
@@ -80,7 +82,23 @@ class CommandOperator(BinlakeOperator):
             result = Path(folder) / "result.json"
             how = self.run_child([str(result), *words], env, child.MODULE)
             told, status = _read(result, how)
-        return self.answer(told, status, context)
+        self._told = dict(context["params"]), told
+        return self.answer(_kept(told), status, context)
+
+    def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
+        """What it read and wrote, for the OpenLineage provider, which alone calls this; of a failed task, too."""
+        del task_instance
+        if self._told is None:
+            return None
+        from binlake_airflow import lineage
+
+        asked, told = self._told
+        return lineage.of_command(self.command, self.settings(), asked, told, self.into(asked))
+
+    def into(self, asked: Context) -> Replication | None:
+        """The replication to whose target it wrote, where that is not its own."""
+        del asked
+        return None
 
     def on_kill(self) -> None:
         """End the command, then what it left on a Connect server."""
@@ -173,6 +191,11 @@ class BackfillOperator(CommandOperator):
         }[mode]()
         return [mode, "--from", lo, "--to", hi, "--run-id", context["run_id"], *more]
 
+    def into(self, asked: Context) -> Replication | None:
+        """Of a replay: that of the form."""
+        replayed = asked["mode"] == "replay"
+        return load_replication(_file_of(_needed(asked, "into")), secrets=False) if replayed else None
+
     def answer(self, told: Any, status: int, context: Context) -> Any:
         """The results, with a note; a range that does not come out as it was fails the run."""
         last = told[-1]
@@ -237,10 +260,11 @@ class MaintainOperator(CommandOperator):
 
     def answer(self, told: Any, status: int, context: Context) -> Any:
         """The same, with a note."""
-        tables = told or []
+        # Their names may be thousands.
+        tables = [{key: value for key, value in one.items() if key != "mirrors"} for one in told or []]
         joined, dropped = (sum(one[key] for one in tables) for key in ("joined", "dropped"))
         context["ti"].xcom_push(key=KEY, value=f"maintain: {joined:,} files joined, {dropped:,} dropped")
-        return super().answer(told, status, context)
+        return super().answer(tables, status, context)
 
 
 class AuditOperator(CommandOperator):
@@ -269,6 +293,13 @@ class AuditOperator(CommandOperator):
         context["ti"].xcom_push(key=KEY, value=text.splitlines()[0].strip("# ")[:1000])
         self.log.info("%s", text)
         return kept
+
+
+def _kept(told: Any) -> Any:
+    """An answer without what only lineage needs."""
+    if not isinstance(told, list):
+        return told
+    return [kept(one) if isinstance(one.get("detail"), dict) else one for one in told]
 
 
 def _flag(word: str, given: Any) -> list[str]:

@@ -14,6 +14,7 @@ from typing import Any
 from binlake import errors, tso
 from binlake.errors import BinlakeError, ConfigError, Permanent, Transient, UnknownOutcome
 from binlake.pipeline import BY_NAME
+from binlake.window.lineage import LINEAGE
 
 MODULE = "spark_jobs.main"
 FUSED = "window"
@@ -136,6 +137,12 @@ def _small(result: Mapping[str, Any]) -> dict[str, Any]:
     detail = result.get("detail") or {}
     few = len(detail.get(CHANGED, ())) <= MOST_TABLES
     return dict(result) if few else {**result, "detail": {**detail, CHANGED: []}}
+
+
+def kept(result: Mapping[str, Any]) -> dict[str, Any]:
+    """A result as XCom takes it: without its lineage, which goes to those who draw it only."""
+    detail = {key: value for key, value in (result.get("detail") or {}).items() if key != LINEAGE}
+    return {**result, "detail": detail}
 
 
 def error_of(told: Mapping[str, Any]) -> BinlakeError:

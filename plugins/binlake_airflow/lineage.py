@@ -1,25 +1,26 @@
-"""What the stages of a window read and wrote, as OpenLineage datasets with the names that its specification gives.
+"""What stages and commands read and wrote, as OpenLineage datasets: what really was, by what they told.
 
-Names come from the configuration and from what the stages told: nothing is asked for them. Only OpenLineage's provider
-calls this module, so its packages need not be there for anybody else.
+Only OpenLineage's provider calls this module, in a process of its own; an error here is logged there and is nobody's
+else. So its packages need not be there for anybody else, and nothing of Spark or Arrow is loaded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from airflow.providers.openlineage.extractors import OperatorLineage
-from openlineage.client.event_v2 import Dataset, OutputDataset
-from openlineage.client.facet_v2 import dataset_version_dataset, output_statistics_output_dataset, storage_dataset
+from openlineage.client.event_v2 import Dataset
 
 from binlake.config import Replication
-from binlake.lake.paths import LakePaths
-from binlake_airflow import addresses
+from binlake.window.lineage import LINEAGE, MOST_TABLES, Table, Told, bounded
+from binlake_airflow.datasets import Datasets
 from binlake_airflow.jobs import CHANGED
 
 Names = Iterable[Sequence[str]]
 """(db, table) each."""
+Result = Mapping[str, Any]
+"""A StageResult as a stage or command wrote it."""
 
 _LAKE: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "land": ((), ("binlog", "schema_change")),
@@ -32,99 +33,165 @@ _LAKE: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 """By stage: the lake's tables that it reads, and those that it writes."""
 _COUNTS = {"merge": "mutation", "compact": "change"}
 """The table whose rows a stage counts as its own."""
-_SCHEMES = {"s3a": "s3", "s3n": "s3", "abfs": "abfss"}
-"""As storages are called in names of datasets, where Spark calls them otherwise."""
 
 
-def of_stages(replication: Replication, results: Sequence[Mapping[str, Any]], changed: Names) -> OperatorLineage:
-    """Of the StageResults of one task; `changed`: the target's tables that the SQL sink's window changed."""
-    names, tables = _Names(replication), list(changed)
-    read: list[Dataset] = []
-    written: list[Dataset] = []
-    for result in results:
-        if result["state"] != "done":
-            continue
-        stage, hi = str(result["stage"]), str(result["hi"])
-        inputs, outputs = _LAKE.get(stage, ((), ()))
-        rows = {_COUNTS.get(stage, ""): int(result["rows"])}
-        read += [names.lake(name) for name in inputs]
-        written += [names.lake(name, rows.get(name)) for name in outputs]
-        if stage == "land":
-            read.append(names.binlog())
-        elif stage == "finalize":
-            read += names.source(tables, hi)
-            written += [names.target(db, table, hi) for db, table in tables]
-        elif stage == "mirror":
-            mirrored = result["detail"].get(CHANGED, ())
-            read += names.source(mirrored, hi)
-            written += [names.mirror(db, table, hi) for db, table in mirrored]
-    outputs_by_name = _once(written)
-    inputs_by_name = {name: one for name, one in _once(read).items() if name not in outputs_by_name}
-    return OperatorLineage(inputs=list(inputs_by_name.values()), outputs=list(outputs_by_name.values()))
-
-
-class _Names:
-    """The datasets of one replication."""
+class _Flow:
+    """What one task read and wrote."""
 
     def __init__(self, replication: Replication) -> None:
-        self._paths = LakePaths.of(replication)
-        self._routed = bool(replication.routes)
-        self._source = _source_of(replication)
-        target = replication.target
-        # TiDB and MariaDB are named as what they are spoken to as.
-        self._target = f"mysql://{target.host}:{target.port}" if target is not None else ""
+        self.names = Datasets(replication)
+        self.read: list[Dataset] = []
+        self.written: list[Dataset] = []
 
-    def binlog(self) -> Dataset:
-        """All that the pumps of the source keep."""
-        return Dataset(self._source, "binlog")
+    def lake(self, read: Iterable[str], written: Iterable[str] = (), rows: Mapping[str, int] | None = None) -> None:
+        """Tables of the lake; `rows` that were written, by table."""
+        self.read += [self.names.lake(name) for name in read]
+        self.written += [self.names.lake(name, (rows or {}).get(name)) for name in written]
 
-    def source(self, tables: Names, commit_ts: str) -> list[Dataset]:
-        """The source's tables behind those of the target; none where routes lead several into one."""
-        return [] if self._routed else [_versioned(self._source, f"{db}.{table}", commit_ts) for db, table in tables]
-
-    def target(self, db: str, table: str, commit_ts: str) -> Dataset:
-        """A table of the SQL target."""
-        return _versioned(self._target, f"{db}.{table}", commit_ts)
-
-    def lake(self, table: str, rows: int | None = None) -> Dataset:
-        """A table of the lake; `rows`: written to it."""
-        place = _place(self._paths.table(table))
-        if rows is None:
-            return Dataset(*place, facets=_delta())
-        counted = output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet(rows)
-        return OutputDataset(*place, facets=_delta(), outputFacets={"outputStatistics": counted})
-
-    def mirror(self, db: str, table: str, commit_ts: str) -> Dataset:
-        """The mirror of a table."""
-        made = _versioned(*_place(self._paths.mirror(db, table)), commit_ts)
-        made.facets.update(_delta())
-        return made
+    def all(self) -> OperatorLineage:
+        """Each dataset once; what was read on the way and written, too, is written."""
+        outputs = _once(self.written)
+        inputs = {name: one for name, one in _once(self.read).items() if name not in outputs}
+        return OperatorLineage(inputs=list(inputs.values()), outputs=list(outputs.values()))
 
 
-def _source_of(replication: Replication) -> str:
-    """The specification knows no TiDB: as MySQL where we speak SQL with it, else by cluster, else by its PD."""
-    source = replication.source
-    if source.sql is not None:
-        return f"mysql://{source.sql.host}:{source.sql.port}"
-    return f"tidb://{source.cluster_id or addresses.server(source.pd_urls[0])}"
+def of_stages(
+    replication: Replication, results: Sequence[Result], changed: Names = (), *, from_relay: bool = False
+) -> OperatorLineage:
+    """Of the StageResults of one task.
+
+    `changed`: the target's tables that the SQL sink's window changed, for a finalize that does not tell them;
+    `from_relay`: it took its statements from relay files.
+    """
+    flow = _Flow(replication)
+    done = [result for result in results if result["state"] == "done"]
+    for result in done:
+        stage = str(result["stage"])
+        read, written = ((), ()) if from_relay else _LAKE.get(stage, ((), ()))
+        flow.lake(read, written, {_COUNTS.get(stage, ""): int(result["rows"])})
+        if stage == "land":
+            flow.read.append(flow.names.binlog())
+    if from_relay and done:
+        flow.read.append(flow.names.relay())
+    names = list(changed)
+    _copies(flow, flow.names.target, _of(done, "finalize"), lambda _: _by_name(replication, names))
+    _copies(flow, flow.names.mirror, _of(done, "mirror"), lambda r: _by_name(replication, r["detail"].get(CHANGED, ())))
+    return flow.all()
 
 
-def _place(path: str) -> tuple[str, str]:
-    """Namespace and name of a folder or URI; without the password that a URI may hold."""
-    if "://" not in path:
-        return "file", path
-    scheme, authority, name = addresses.split(path)
-    return f"{_SCHEMES.get(scheme, scheme)}://{authority}", name if scheme == "hdfs" else name.lstrip("/")
+def _of(results: Sequence[Result], stage: str) -> list[Result]:
+    return [result for result in results if result["stage"] == stage]
 
 
-def _versioned(namespace: str, name: str, commit_ts: str) -> Dataset:
-    version = dataset_version_dataset.DatasetVersionDatasetFacet(datasetVersion=commit_ts)
-    return Dataset(namespace, name, facets={"version": version})
+def _copies(
+    flow: _Flow, place: Callable[[Told, str], Dataset], results: Sequence[Result], named: Callable[[Result], list[Told]]
+) -> None:
+    """The tables that a sink wrote, each as its last window left it, and the source's tables behind them.
+
+    `named`: those of a result, where none tells them.
+    """
+    told = [(one, result) for result in results for one in _told(result, "wrote")]
+    told = told or [(one, result) for result in results for one in named(result)]
+    newest = {(one.table.db, one.table.table): (one, str(result["hi"])) for one, result in told}
+    for one in bounded([one for one, _ in newest.values()]):
+        commit_ts = newest[one.table.db, one.table.table][1]
+        flow.read += [flow.names.source(source, commit_ts) for source in one.sources]
+        flow.written.append(place(one, commit_ts))
 
 
-def _delta() -> dict[str, Any]:
-    return {"storage": storage_dataset.StorageDatasetFacet(storageLayer="delta", fileFormat="parquet")}
+def _by_name(replication: Replication, names: Names) -> list[Told]:
+    """Tables of which nothing but names is known; where there are routes, not even where they come from."""
+    tables = [Table(db, table) for db, table in names]
+    return [Told(table, (), () if replication.routes else (table,)) for table in tables]
+
+
+def of_command(
+    command: str, replication: Replication, asked: Mapping[str, Any], told: Any, into: Replication | None = None
+) -> OperatorLineage:
+    """Of a command that answered `told` to the params `asked`; `into`: whose target a replay wrote to."""
+    flow = _Flow(replication)
+    if command == "recover":
+        relayed = told[-1]["detail"].get("source") == "relay"
+        return of_stages(replication, told[:-1], from_relay=relayed)
+    if command == "backfill" and into is not None:
+        return of_stages(replication.model_copy(update={"target": into.target}), told)
+    if command == "audit":
+        _audit(flow, asked, told)
+    elif command == "maintain":
+        _maintain(flow, told or ())
+    else:
+        for result in told:
+            _OF[result["stage"]](flow, result)
+    return flow.all()
+
+
+def _audit(flow: _Flow, asked: Mapping[str, Any], told: Any) -> None:
+    if asked["what"] == "transaction":
+        flow.lake(("binlog", "mutation", "ddl"))
+        return
+    flow.lake(("mutation",))
+    mirror = told.get("mirror", {}) if asked["what"] == "table" and told else {}
+    # Below 0: the table has no mirror yet.
+    if mirror.get("delta_version", -1) >= 0:
+        flow.read.append(flow.names.mirror(Told(Table(mirror["db"], mirror["table"])), str(mirror["hi"])))
+
+
+def _maintain(flow: _Flow, tables: Sequence[Mapping[str, Any]]) -> None:
+    """What had files joined or dropped, or rows let go: written, with the rows that it had."""
+    for one in tables:
+        if one["table"] == "mirror":
+            mirrors = [Told(Table(db, table)) for db, table in one.get("mirrors", ())]
+            flow.written += [flow.names.mirror(told) for told in mirrors if len(mirrors) <= MOST_TABLES]
+        elif one["joined"] or one["dropped"] or one["windows"]:
+            flow.lake((), (one["table"],))
+
+
+def _rebuild(flow: _Flow, result: Result) -> None:
+    counts = result["detail"]["rows_before_and_after"]
+    for stage, (read, written) in _LAKE.items():
+        if stage != "land" and written and set(written) <= set(counts):
+            flow.lake(read, written)
+
+
+def _verify(flow: _Flow, result: Result) -> None:
+    at = str(result["hi"])
+    for one in _told(result, "read"):
+        flow.read.append(flow.names.target(one, at))
+        if result["detail"]["against"] == "source":
+            flow.read += [flow.names.source(source, at) for source in one.sources]
+        else:
+            flow.read.append(flow.names.mirror(one, at))
+            flow.lake(("mutation",))
+
+
+def _repair(flow: _Flow, result: Result) -> None:
+    at = str(result["detail"].get("checkpoint", result["hi"]))
+    for one in _told(result, "read"):
+        flow.lake(("mutation",))
+        flow.read += [flow.names.mirror(one, at), flow.names.target(one, at)]
+    flow.written += [flow.names.target(one, at) for one in _told(result, "wrote")]
+
+
+def _rollback(flow: _Flow, result: Result) -> None:
+    """Its tables are those of the side it is written to; what they hold is the state of no commit_ts."""
+    flow.lake(("mutation",))
+    for one in _told(result, "wrote"):
+        at_source = result["detail"]["write_to"] == "source"
+        flow.written.append(flow.names.source(one.table) if at_source else flow.names.target(one))
+
+
+_OF = {"rebuild": _rebuild, "verify": _verify, "repair": _repair, "backfill": _repair, "rollback": _rollback}
+"""By the stage that a command's result names."""
+
+
+def _told(result: Result, side: str) -> list[Told]:
+    return [Told.from_dict(raw) for raw in result["detail"].get(LINEAGE, {}).get(side, ())]
 
 
 def _once(datasets: Iterable[Dataset]) -> dict[tuple[str, str], Dataset]:
-    return {(one.namespace, one.name): one for one in datasets}
+    """By name; of a dataset that is there with columns and without, the one with them."""
+    found: dict[tuple[str, str], Dataset] = {}
+    for one in datasets:
+        if (one.namespace, one.name) not in found or "schema" in (one.facets or {}):
+            found[one.namespace, one.name] = one
+    return found

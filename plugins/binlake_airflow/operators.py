@@ -20,7 +20,7 @@ from binlake.errors import ConfigError, IncompleteWindow, SourceUnavailable
 from binlake.pipeline import STOPPED
 from binlake_airflow import metrics
 from binlake_airflow.base import BinlakeOperator
-from binlake_airflow.jobs import FUSED, LOCKS, Job, is_idle, moment, read_results
+from binlake_airflow.jobs import FUSED, LOCKS, Job, is_idle, kept, moment, read_results
 from binlake_airflow.reports import changed_tables, report, tell_blocked, tell_gone
 from binlake_airflow.sparkconnect import ConnectSessions
 from binlake_airflow.sparkplace import (
@@ -63,7 +63,7 @@ class StageOperator(BinlakeOperator):
         self.bounds_from = bounds_from
         self.locks = LOCKS.get(stage, ())
         self.applies = stage in ("finalize", FUSED)
-        self._done: Results = []
+        self._told: Results = []
         self._changed: Tables = ()
 
     @abstractmethod
@@ -73,14 +73,15 @@ class StageOperator(BinlakeOperator):
     def attempt(self, context: Mapping[str, Any], until: float) -> dict[str, Any]:
         """Run the stage. Raises the job's error by its class; a stage that stopped (blocked, …) skips what follows."""
         try:
-            results = self._run(self.job(context))
+            told = self._run(self.job(context))
         except SourceUnavailable as error:
             gone = self._source_gone(context, error)
             if gone is None:
                 raise
             return gone
+        results = [kept(result) for result in told]
         self._wait_for_pumps(results[0], context, until)
-        self._done, self._changed = results, changed_tables(self, results, context)
+        self._told, self._changed = told, changed_tables(self, results, context)
         report(self, results, self._changed, context)
         value = {"results": results} if self.stage == FUSED else results[0]
         skipped = self._skipped(results[0], context)
@@ -95,7 +96,7 @@ class StageOperator(BinlakeOperator):
         del task_instance
         from binlake_airflow import lineage
 
-        return lineage.of_stages(self.settings(), self._done, self._changed)
+        return lineage.of_stages(self.settings(), self._told, self._changed)
 
     def job(self, context: Mapping[str, Any]) -> Job:
         """The job of this task instance."""

@@ -116,6 +116,8 @@ def test_a_run_whose_source_is_gone_finishes_the_window_that_was_cut_short(world
     assert rows(mariadb, "SELECT * FROM app.t ORDER BY id") == [(1, "a"), (2, "b")]
     assert checkpoint(mariadb).startswith('{"consistent":true,"commitTS":300,')
     assert any("app.t" in text for text in world.written())
+    read, wrote = world.lineage("shop.recover")
+    assert (read, set(wrote)) == ({str(world.folder)}, {"app.t"})
 
 
 def test_who_finds_the_lake_locked_waits_in_the_triggerer(world: World) -> None:  # C-06
@@ -139,6 +141,7 @@ def test_an_audit_is_a_form_and_its_answer_a_page(world: World) -> None:  # C-07
     commits = sorted(binlog.commit_ts for binlog in world.lake.workload.logged if binlog.commit_ts)
     assert int(updated["commit_ts"]) in commits
     assert f"| {updated['commit_ts']} | " in client.xcom("demo.audit", run, "audit", "markdown")
+    assert world.lineage("demo.audit.audit") == ({f"{world.folder}/past/lake/demo/mutation"}, {})
 
 
 def test_a_backfill_of_dates_waits_for_the_lease_beside_the_schedule_and_mends_what_verify_found(
@@ -150,6 +153,9 @@ def test_a_backfill_of_dates_waits_for_the_lease_beside_the_schedule_and_mends_w
     run = client.trigger("demo.verify")
     assert world.until_ended("demo.verify", run)["state"] == "failed"
     assert client.xcom("demo.verify", run, "verify")["changes"][0]["detail"]["different"] == 2
+    mirror, mutation = (f"{world.folder}/past/lake/demo/{name}" for name in ("mirror/shop/item", "mutation"))
+    # It failed, and has read all the same.
+    assert world.lineage("demo.verify.verify", "FAIL") == ({"shop.item", mirror, mutation}, {})
     world.written()
     # Somebody elsewhere applies, and the schedule goes on.
     execute(mariadb, "REPLACE INTO tidb_binlog.binlake_lease VALUES ('demo', 1, 'elsewhere:1:1', '2100-01-01')")
@@ -173,6 +179,9 @@ def test_a_backfill_of_dates_waits_for_the_lease_beside_the_schedule_and_mends_w
     assert ranges == [(days[0] - 1, days[1] - 1), (days[1] - 1, days[2] - 1)]
     assert rows(mariadb, "SELECT id, name FROM shop.item WHERE id IN (3, 7)") == [(3, "item 3"), (7, "item 7")]
     assert len(world.told()) > told
+    read, wrote = world.lineage("demo.backfill.backfill")
+    assert read == {mirror, mutation}
+    assert [one["name"] for one in wrote["shop.item"]["schema"]["fields"]] == ["id", "name"]
 
 
 def _backfill(world: World, dag_id: str, first: datetime, last: datetime) -> list[str]:
@@ -225,16 +234,16 @@ def test_no_number_of_airflow_s_is_one_that_a_browser_rounds(world: World) -> No
     assert seen > 10
 
 
-def test_a_window_tells_others_what_it_changed_and_how_far_it_is(world: World, mariadb: MariaDb) -> None:  # U-02
+def test_a_window_tells_others_what_it_changed_and_how_far_it_is(world: World) -> None:  # U-02
     assert world.until_ended("stock", world.stock_run)["state"] == "success"
-    # A task tells others when it has told Airflow.
-    (window,) = world.until("the lineage of the window", lambda: _lineage(world, "stock.window", "COMPLETE"))
-    target = f"mysql://{mariadb.host}:{mariadb.port}"
-    found = {(one["namespace"], one["name"]): one["facets"] for one in window["outputs"]}
-    assert {name for namespace, name in found if namespace == target} == {"shop.item", "shop.line"}
-    assert found[target, "shop.item"]["version"]["datasetVersion"] == HI
-    assert ("file", f"{world.folder}/stock/lake/stock/mutation") in found
-    assert {one["name"] for one in window["inputs"]} == {"binlog", "shop.item", "shop.line"}
+    read, wrote = world.lineage("stock.window")
+    assert {name for name in wrote if "/" not in name} == {"shop.item", "shop.line"}
+    assert wrote["shop.item"]["version"]["datasetVersion"] == HI
+    assert f"{world.folder}/stock/lake/stock/mutation" in wrote
+    assert read == {"binlog", "shop.item", "shop.line"}
+    assert [one["name"] for one in wrote["shop.line"]["schema"]["fields"]] == ["id", "name", "own"]
+    columns = wrote["shop.line"]["columnLineage"]["fields"]
+    assert {name: one["inputFields"][0]["field"] for name, one in columns.items()} == {"id": "id", "name": "name"}
     for name, kind in (("lag_seconds", "g"), ("checkpoint_timestamp_seconds", "g"), ("finalize.seconds", "ms"),
                        ("land.rows", "c")):  # fmt: skip
         world.until(name, lambda name=name, kind=kind: _heard(world, name, kind))
@@ -242,13 +251,6 @@ def test_a_window_tells_others_what_it_changed_and_how_far_it_is(world: World, m
 
 def _heard(world: World, name: str, kind: str) -> list[str]:
     return [one for one in world.heard if one.startswith(f"airflow.binlake.stock.{name}:") and one.endswith(f"|{kind}")]
-
-
-def _lineage(world: World, job: str, kind: str) -> list[dict[str, Any]]:
-    text = (world.folder / "home" / "lineage.jsonl").read_text()
-    # The last line may be half written.
-    events = [json.loads(line) for line in text.rpartition("\n")[0].splitlines()]
-    return [one for one in events if (one["job"]["name"], one["eventType"]) == (job, kind)]
 
 
 def _content(path: Path) -> bytes:

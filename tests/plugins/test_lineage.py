@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from typing import Any
 
 import pytest
+from airflow.providers.openlineage.utils.utils import OpenLineageRedactor
+from openlineage.client.event_v2 import Job, Run, RunEvent, RunState
+from openlineage.client.serde import Serde
 
 from binlake.config import Replication
+from binlake.window.lineage import MOST_COLUMNS
 from binlake_airflow import lineage
 
 TABLES = [["shop", "item"], ["shop", "line"]]
@@ -89,6 +96,98 @@ def test_the_source_is_named_as_it_can_be_met_elsewhere() -> None:
     )
     # Several tables may go into one: their names are not known here.
     assert named(routes=[{"schema-pattern": "shop*", "target-schema": "shop"}]) == []
+
+
+def copied(table: str, *columns: str, sources: tuple[str, ...] = (), own: tuple[str, ...] = ()) -> dict[str, Any]:
+    """A table of `shop` as a sink tells it."""
+    typed = [[name, "int unsigned"] for name in columns]
+    origins = [{"db": "shop", "table": name, "columns": typed} for name in sources or (table,)]
+    return {"db": "shop", "table": table, "columns": [*typed, *([name, ""] for name in own)],
+            "copied": list(columns), "sources": origins}  # fmt: skip
+
+
+def sent(found: Any) -> dict[str, dict[str, Any]]:
+    """Facets by name of a dataset, as they go over the wire: searched for secrets and serialised by others."""
+    run, job = Run("01234567-0123-7123-8123-0123456789ab"), Job("airflow", "orders.finalize")
+    event = RunEvent(eventTime="2026-11-20T00:00:00Z", eventType=RunState.COMPLETE, run=run, job=job,
+                     inputs=found.inputs, outputs=found.outputs)  # fmt: skip
+    event = json.loads(Serde.to_json(OpenLineageRedactor().redact(event, max_depth=20)))
+    return {one["name"]: one["facets"] for one in [*event["inputs"], *event["outputs"]]}
+
+
+def test_columns_are_told_with_where_they_come_from() -> None:
+    # `password`: the provider's search for secrets must not take a column's name for one.
+    told = copied("item", "id", "password", own=("mine",))
+    for stage, name in (("finalize", "shop.item"), ("mirror", f"{LAKE}/mirror/shop/item")):
+        results = [result(stage, lineage={"wrote": [told]})]
+        found = lineage.of_stages(replication(), results, TABLES)
+        facets = sent(found)
+        assert facets[name]["schema"]["fields"] == [
+            {"name": "id", "type": "int unsigned", "fields": []},
+            {"name": "password", "type": "int unsigned", "fields": []},
+            {"name": "mine", "fields": []},
+        ]
+        assert facets[name]["schema"]["_schemaURL"].endswith("/SchemaDatasetFacet.json#/$defs/SchemaDatasetFacet")
+        lines = facets[name]["columnLineage"]
+        assert lines["_schemaURL"].endswith("/ColumnLineageDatasetFacet.json#/$defs/ColumnLineageDatasetFacet")
+        assert lines["fields"] == {
+            column: {"inputFields": [{
+                "namespace": "tidb://pd:2379", "name": "shop.item", "field": column,
+                "transformations": [{"type": "DIRECT", "subtype": "IDENTITY", "description": "", "masking": False}],
+            }]} for column in ("id", "password")
+        }  # fmt: skip
+        # Marquez draws a line only from a column that the schema of an input of the same event has.
+        assert [one["name"] for one in facets["shop.item"]["schema"]["fields"]][:2] == ["id", "password"]
+        assert ("tidb://pd:2379", "shop.item") in datasets(found)[0]
+
+
+def test_shards_of_one_table_are_its_sources_each_with_the_columns_that_it_has() -> None:  # S4-03
+    told = copied("all", "id", "more", sources=("t_1", "t_2"))
+    told["sources"][0]["columns"] = [["id", "int"]]
+    routed = replication(routes=[{"schema-pattern": "shop*", "target-schema": "shop"}])
+    found = lineage.of_stages(routed, [result("finalize", lineage={"wrote": [told]})], TABLES)
+    assert datasets(found)[0] == [*lake("statement"), *source("shop.t_1", "shop.t_2")]
+    # What the stage told stands for the names that the window before it had.
+    assert datasets(found)[1] == [("mysql://db:3307", "shop.all")]
+    fields = sent(found)["shop.all"]["columnLineage"]["fields"]
+    assert {name: [one["name"] for one in field["inputFields"]] for name, field in fields.items()} == {
+        "id": ["shop.t_1", "shop.t_2"], "more": ["shop.t_2"],
+    }  # fmt: skip
+
+
+def test_a_run_of_many_windows_tells_columns_within_its_bound_and_the_version_of_each_table() -> None:
+    columns = [f"c{n}" for n in range(MOST_COLUMNS)]
+    first = {**result("finalize", lineage={"wrote": [copied("item", "old"), copied("line", "id")]}), "hi": "5"}
+    second = result("finalize", lineage={"wrote": [copied("item", *columns)]})
+    facets = sent(lineage.of_stages(replication(), [first, second]))
+    assert len(facets["shop.item"]["columnLineage"]["fields"]) == MOST_COLUMNS
+    assert facets["shop.item"]["version"]["datasetVersion"] == "9"
+    # There was no room for the other: it is named.
+    assert set(facets["shop.line"]) == {"version"}
+    assert facets["shop.line"]["version"]["datasetVersion"] == "5"
+
+
+def test_the_search_for_secrets_passes_over_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    # It takes milliseconds for each, and Airflow waits for it.
+    looked: list[str | None] = []
+    search = OpenLineageRedactor._redact
+
+    def counting(self: Any, item: Any, name: str | None, *more: Any, **named: Any) -> Any:
+        looked.append(name)
+        return search(self, item, name, *more, **named)
+
+    monkeypatch.setattr(OpenLineageRedactor, "_redact", counting)
+    told = copied("item", *(f"c{n}" for n in range(MOST_COLUMNS)))
+    facets = sent(lineage.of_stages(replication(), [result("finalize", lineage={"wrote": [told]})]))
+    assert len(facets["shop.item"]["columnLineage"]["fields"]) == MOST_COLUMNS
+    assert 0 < len(looked) < 100
+
+
+def test_the_task_loads_neither_spark_nor_arrow_for_it() -> None:
+    heavy = "('pyspark', 'pyarrow', 'deltalake')"
+    program = f"import sys, binlake_airflow.lineage; print([name for name in {heavy} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
 
 
 @pytest.mark.parametrize(

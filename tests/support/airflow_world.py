@@ -27,6 +27,7 @@ from support.workload import Workload, counter, integer, text
 from binlake.config import load_replication
 from binlake.lake.paths import LakePaths
 from binlake.relay import RelayLog
+from binlake.window.lineage import LINEAGE
 from deploy.local.airflow import Airflow
 from deploy.local.airflow_client import AirflowClient
 from deploy.local.ports import HOST, free_port
@@ -99,6 +100,20 @@ class World:
         """What the notifier of failures heard."""
         path = self.folder / "told"
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    def lineage(self, job: str, kind: str = "COMPLETE") -> tuple[set[str], dict[str, dict[str, Any]]]:
+        """What the newest event `kind` of the task `job` (dag.task) told: names it read, facets of what it wrote."""
+
+        def told() -> list[dict[str, Any]]:
+            path = self.folder / "home" / "lineage.jsonl"
+            text = path.read_text() if path.exists() else ""
+            # The last line may be half written.
+            events = [json.loads(line) for line in text.rpartition("\n")[0].splitlines()]
+            return [one for one in events if (one["job"]["name"], one["eventType"]) == (job, kind)]
+
+        # A run may have ended before the event of its last task is there.
+        event = self.until(f"lineage of {job}", told)[-1]
+        return {one["name"] for one in event["inputs"]}, {one["name"]: one["facets"] for one in event["outputs"]}
 
     @property
     def paths(self) -> LakePaths:
@@ -176,7 +191,8 @@ def _break_off(folder: Path, server: MariaDb) -> None:
         raise Crash
 
     with contextlib.suppress(Crash):
-        apply(target, Window(0, 300).put((1, "a")).put((2, "b")), at("batch", 2, crash), RelayLog.of(own))
+        window = Window(0, 300).put((1, "a")).put((2, "b")).into(target, ("app", "t"))
+        apply(target, window, at("batch", 2, crash), RelayLog.of(own))
     assert checkpoint(server).startswith('{"consistent":false,"commitTS":0,')
     assert rows(server, "SELECT id FROM app.t") == [(1,)]
 
@@ -216,6 +232,12 @@ def _told_window() -> dict[str, list[dict[str, Any]]]:
     stages = ("plan", "land", "merge", "compact", "convert", "finalize")
     told = [one for name in stages for one in answer(name, LO, HI, "ready" if name == "plan" else "done")["results"]]
     told[stages.index("compact")]["detail"] = {"changed": [["shop", "item"], ["shop", "line"]]}
+    names = [["id", "bigint"], ["name", "varchar(64)"]]
+    wrote = [
+        {"db": "shop", "table": table, "columns": [*names, ["own", ""]], "copied": ["id", "name"],
+         "sources": [{"db": "shop", "table": table, "columns": names}]} for table in ("item", "line")
+    ]  # fmt: skip
+    told[stages.index("finalize")]["detail"] = {LINEAGE: {"wrote": wrote}}
     return {"window": [{"ok": True, "results": told}]}
 
 
