@@ -106,7 +106,7 @@ class Gathered:
 
     def __init__(self, results: Iterable[StageResult] = ()) -> None:
         self._results: list[StageResult] = []
-        self._wrote: dict[Name, Told] = {}
+        self._wrote: dict[Name, dict[str, Any]] = {}
         self._last = -1
         for result in results:
             self.add(result)
@@ -115,13 +115,14 @@ class Gathered:
         """The next result."""
         if LINEAGE in result.detail:
             self._last = len(self._results)
-            told = (Told.from_dict(raw) for raw in result.detail[LINEAGE].get("wrote", ()))
-            self._wrote |= {(one.table.db, one.table.table): one for one in told}
+            wrote = result.detail[LINEAGE].get("wrote", ())
+            self._wrote |= {(one["db"], one["table"]): one for one in wrote}
         self._results.append(replace(result, detail=_without(result)))
 
     def detail(self) -> dict[str, Any]:
         """The lineage of all, as a part of a result's detail."""
-        return detail_of(lambda: {"wrote": bounded([self._wrote[name] for name in sorted(self._wrote)])})
+        names = sorted(self._wrote)
+        return detail_of(lambda: {"wrote": bounded([Told.from_dict(self._wrote[name]) for name in names])})
 
     def results(self) -> list[StageResult]:
         """All that was added."""
