@@ -196,7 +196,7 @@ def _backfill(world: World, dag_id: str, first: datetime, last: datetime) -> lis
 
 
 def _schedule_went_on(world: World, run: str) -> None:
-    """A window that began behind `run` of the backfill ended well, and none failed; the scheduler is the one there was."""
+    """A window that began behind `run` of the backfill ended well, none failed, and the scheduler is the same."""
     client = world.client
     began = client.run("demo.backfill", run)["start_date"]
 
