@@ -230,7 +230,6 @@ def test_upkeep_days_later_takes_nothing_from_an_audit(
     later = tso.compose(tso.physical(mirrored.windows[-1].hi) + 3 * 86_400_000)
     monkeypatch.setattr(type(copy.ctx.windows), "landed_range", lambda _: (0, later))
     done = {one.table: one for one in maintain.maintain(copy.ctx)}
-    assert ("shop", "item") in done["mirror"].mirrors
     monkeypatch.undo()
     assert done["mutation"].joined >= 4
     assert done["window"].joined > 0
@@ -242,7 +241,9 @@ def test_upkeep_days_later_takes_nothing_from_an_audit(
 def test_below_the_retention_an_audit_says_from_when_on(mirrored: Mirrored, tmp_path: Path) -> None:
     #
     copy = Copy(mirrored, tmp_path / "lake", days=1, age=8)
-    assert maintain._mirrors(copy.ctx).dropped > 0
+    upkeep = maintain._mirrors(copy.ctx)
+    assert upkeep.dropped > 0
+    assert ("shop", "item") in upkeep.mirrors
     versions = MirrorVersions(copy.ctx.paths).of("shop", "item")
     with pytest.raises(LostRange, match=f"states of this table can be had from {versions[-1].hi} "):
         Audit(copy.ctx.paths).table_as_of("shop", "item", mirrored.windows[0].hi)
