@@ -39,9 +39,11 @@ def pytest_configure() -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
-def pytest_sessionfinish() -> None:
+def pytest_sessionfinish(session: pytest.Session) -> None:
     """What hangs behind the last test (a thread that a failed one left, say) is shown and ends the run."""
-    faulthandler.dump_traceback_later(_END_S, exit=True)
+    # One of several processes that share a run waits for the others; who shares it out ends it.
+    if not hasattr(session.config, "workerinput"):
+        faulthandler.dump_traceback_later(_END_S, exit=True)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
