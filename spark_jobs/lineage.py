@@ -14,7 +14,7 @@ from binlake.ddl.collations import Dialect
 from binlake.schema import DbInfo, TableDef
 from binlake.statement.written import written_columns
 from binlake.window.definitions import WindowDefinitions
-from binlake.window.lineage import LINEAGE, MOST_TABLES, Columns, Room, Table, Told, bounded, detail_of
+from binlake.window.lineage import LINEAGE, MOST_TABLES, Columns, Room, Table, Told, bounded, detail_of, without_lineage
 from binlake.window.targets import Naming, TargetTables
 from spark_jobs.results import StageResult
 
@@ -117,7 +117,7 @@ class Gathered:
             self._last = len(self._results)
             wrote = result.detail[LINEAGE].get("wrote", ())
             self._wrote |= {(one["db"], one["table"]): one for one in wrote}
-        self._results.append(replace(result, detail=_without(result)))
+        self._results.append(replace(result, detail=without_lineage(result.detail)))
 
     def detail(self) -> dict[str, Any]:
         """The lineage of all, as a part of a result's detail."""
@@ -131,10 +131,6 @@ class Gathered:
             last = found[self._last]
             found[self._last] = replace(last, detail={**last.detail, **self.detail()})
         return found
-
-
-def _without(result: StageResult) -> dict[str, Any]:
-    return {key: value for key, value in result.detail.items() if key != LINEAGE}
 
 
 def _whole(table: TableDef) -> TableDef:

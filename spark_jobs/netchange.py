@@ -7,7 +7,7 @@ million times costs what a million rows cost.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple
 from functools import reduce
 from operator import or_
@@ -133,7 +133,7 @@ def _key(image: str, shapes: list[Shape]) -> Column:
         key = F.when(F.col("c.shape") == number, _compiled(image, columns, filled)).otherwise(key)
     broken = F.exists(_values(image), lambda value: value.isNull())
     bad = (F.col("c.identity") != "row") & key.contains("null") & broken
-    return F.when(F.col(image).isNotNull(), F.when(bad, F.raise_error(_null_key())).otherwise(key))
+    return F.when(F.col(image).isNotNull(), F.when(bad, _null_key()).otherwise(key))
 
 
 def _completed(image: str, shapes: list[Shape]) -> Column:
@@ -217,14 +217,15 @@ def _value(image: str, column: Column) -> Column:
 
 
 def _null_key() -> Column:
-    # The class name makes the driver raise it as ours (spark_jobs.failures).
-    return F.concat(
-        F.lit("binlake.errors.SchemaError: a key column is NULL or absent [table="),
-        F.concat_ws(".", "c.db", "c.table"),
-        F.lit(" commit_ts="),
-        F.col("m.commit_ts").cast("string"),
-        F.lit("]"),
-    )
+    where = {"table": F.concat_ws(".", "c.db", "c.table"), "commit_ts": F.col("m.commit_ts").cast("string")}
+    return F.raise_error(_refusal("a key column is NULL or absent", where))
+
+
+def _refusal(message: str, where: Mapping[str, Column], hint: str = "") -> Column:
+    """The text of a SchemaError and its place; by the class name the driver knows it as ours (spark_jobs.failures)."""
+    places = F.concat_ws(" ", *(F.concat(F.lit(f"{name}="), value) for name, value in where.items()))
+    end = f"] Hint: {hint}" if hint else "]"
+    return F.concat(F.lit(f"binlake.errors.SchemaError: {message} ["), places, F.lit(end))
 
 
 def _event(op: str, weight: Column, key: str, image: Column, old: Column) -> Column:
@@ -240,34 +241,23 @@ def _event(op: str, weight: Column, key: str, image: Column, old: Column) -> Col
 def _clash() -> Column:
     """A key that two tables write: one would undo the other. The same table under a new name is one table."""
     two = (F.min("source") != F.max("source")) & (F.min("table_id") != F.max("table_id"))
-    text = F.concat(
-        F.lit("binlake.errors.SchemaError: two tables of the source write one key of their common target [table="),
-        F.concat_ws(".", F.first("db"), F.first("table")),
-        F.lit(" key="),
-        F.first("e.key"),
-        F.lit(" sources="),
-        F.concat_ws(",", F.min("source"), F.max("source")),
-        F.lit(" commit_ts="),
-        F.max("commit_ts").cast("string"),
-        F.lit("] Hint: make the keys disjoint, or tell the tables apart by extract-table in `routes`"),
-    )
+    where = {
+        "table": F.concat_ws(".", F.first("db"), F.first("table")),
+        "key": F.first("e.key"),
+        "sources": F.concat_ws(",", F.min("source"), F.max("source")),
+        "commit_ts": F.max("commit_ts").cast("string"),
+    }
+    hint = "make the keys disjoint, or tell the tables apart by extract-table in `routes`"
+    text = _refusal("two tables of the source write one key of their common target", where, hint)
     return F.when(two & (F.first("identity") != "row"), F.raise_error(text).cast("int")).otherwise(F.lit(0))
 
 
 def _possible() -> Column:
     """Of a key's sums: its changes add up to what the first and the last one say of it (`binlake.rowchange.net`)."""
     left = F.when(F.col("last.op") == "replace", 1).otherwise(0)
-    text = F.concat(
-        F.lit(f"binlake.errors.SchemaError: {CONTRADICTION} [table="),
-        F.concat_ws(".", "db", "table"),
-        F.lit(" key="),
-        F.col("key"),
-        F.lit(" first_commit_ts="),
-        F.col("first_commit_ts").cast("string"),
-        F.lit(" last_commit_ts="),
-        F.col("last_commit_ts").cast("string"),
-        F.lit(f"] Hint: {CONTRADICTION_HINT}"),
-    )
+    where = {"table": F.concat_ws(".", "db", "table"), "key": F.col("key")}
+    where |= {name: F.col(name).cast("string") for name in ("first_commit_ts", "last_commit_ts")}
+    text = _refusal(CONTRADICTION, where, CONTRADICTION_HINT)
     bad = (F.col("identity") != "row") & (F.col("net") != left - F.col("was_there"))
     return F.when(bad, F.raise_error(text).cast("boolean")).otherwise(F.lit(True))
 

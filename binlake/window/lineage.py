@@ -111,6 +111,11 @@ def detail_of(make: Callable[[], Mapping[str, Sequence[Told]]]) -> dict[str, Any
     return {LINEAGE: found} if found else {}
 
 
+def without_lineage(detail: Mapping[str, Any]) -> dict[str, Any]:
+    """The detail of a result as everybody else gets it."""
+    return {key: value for key, value in detail.items() if key != LINEAGE}
+
+
 def _fitting(one: Told, room: Room) -> Told:
     if not room.takes_sources(len(one.sources)):
         one = one.alone()

@@ -29,11 +29,6 @@ def install(root: Path = ROOT) -> Path:
     return debian.installed("postgres", f"PostgreSQL {OLDEST} or newer", root, PACKAGES, lambda: program(root))
 
 
-def library_path(root: Path = ROOT) -> str:
-    """LD_LIBRARY_PATH for the unpacked programs; empty when the system's server is used."""
-    return debian.library_path(root)
-
-
 def _on_path() -> Path | None:
     found = find_program("postgres")
     # A link may lead to it alone.

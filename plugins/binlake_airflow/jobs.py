@@ -14,7 +14,7 @@ from typing import Any
 from binlake import errors, tso
 from binlake.errors import BinlakeError, ConfigError, Permanent, Transient, UnknownOutcome
 from binlake.pipeline import BY_NAME
-from binlake.window.lineage import LINEAGE
+from binlake.window.lineage import without_lineage
 
 MODULE = "spark_jobs.main"
 FUSED = "window"
@@ -141,8 +141,7 @@ def _small(result: Mapping[str, Any]) -> dict[str, Any]:
 
 def kept(result: Mapping[str, Any]) -> dict[str, Any]:
     """A result as XCom takes it: without its lineage, which goes to those who draw it only."""
-    detail = {key: value for key, value in (result.get("detail") or {}).items() if key != LINEAGE}
-    return {**result, "detail": detail}
+    return {**result, "detail": without_lineage(result.get("detail") or {})}
 
 
 def error_of(told: Mapping[str, Any]) -> BinlakeError:

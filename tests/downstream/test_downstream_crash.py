@@ -12,7 +12,7 @@ import pymysql
 import pytest
 from support.cutting import CuttingProxy
 from support.mariadb import MariaDb, execute, rows
-from support.windows import Crash, Window, apply, apply_in_child, at, crashing, ended, signal_me
+from support.windows import Crash, Window, apply, apply_in_child, apply_in_runs, at, crashing, ended, signal_me
 
 from binlake.config.model import Target
 from binlake.downstream import position_of
@@ -101,13 +101,8 @@ def test_a_connection_lost_at_commit_is_looked_at(mariadb: MariaDb, target: Targ
     # both outcomes of every COMMIT of an apply, the fence's and the opening's included
     with CuttingProxy(target.host, target.port, at=commit, lose=lose) as proxy:
         through = target.model_copy(update={"port": proxy.port})
-        for _ in range(3):
-            try:
-                apply(through, window())
-                break
-            except TargetUnavailable:
-                # The claim and the proof before a DDL are not repeated within a run.
-                continue
+        # The claim and the proof before a DDL are not repeated within a run.
+        apply_in_runs(through, window)
         assert proxy.cuts == 1
     apply(target, window())
     assert_whole(mariadb)

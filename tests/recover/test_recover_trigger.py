@@ -279,16 +279,21 @@ def test_a_roll_forward_that_broke_off_between_windows_goes_on(target: Target, f
     assert forward.run() == ["nothing-to-do"]
 
 
+def _applied_then_set_back(server: MariaDb, target: Target, exit_ts: int) -> None:
+    """The window (0, 200] is downstream; its checkpoint is half-way again, and `exit_ts` is where safe mode ends."""
+    apply_window(target, Window(0, 200).manifest(), Window(0, 200))
+    execute(
+        server,
+        f"UPDATE tidb_binlog.checkpoint SET checkPoint = '{HALF_WAY}'",
+        f"UPDATE tidb_binlog.binlake_progress SET exit_ts = {exit_ts}",
+    )
+
+
 def test_rolling_over_rows_that_may_be_there_is_safe_whatever_is_configured(
     mariadb: MariaDb, target: Target, forward: Forward
 ) -> None:
     # S4-40: the checkpoint was set back
-    apply_window(target, Window(0, 200).manifest(), Window(0, 200))
-    execute(
-        mariadb,
-        f"UPDATE tidb_binlog.checkpoint SET checkPoint = '{HALF_WAY}'",
-        "UPDATE tidb_binlog.binlake_progress SET exit_ts = 400",
-    )
+    _applied_then_set_back(mariadb, target, exit_ts=400)
     assert forward.run() == ["done", "recovered"]
     ((bounds, own),) = forward.sinks
     assert bounds == Bounds(200, 400)
@@ -300,12 +305,7 @@ def test_a_roll_forward_that_ends_below_the_exit_point_says_what_it_did(
     mariadb: MariaDb, target: Target, forward: Forward
 ) -> None:
     # DESIGN 3.8: the hint is not to do the same once more
-    apply_window(target, Window(0, 200).manifest(), Window(0, 200))
-    execute(
-        mariadb,
-        f"UPDATE tidb_binlog.checkpoint SET checkPoint = '{HALF_WAY}'",
-        "UPDATE tidb_binlog.binlake_progress SET exit_ts = 900",
-    )
+    _applied_then_set_back(mariadb, target, exit_ts=900)
     with pytest.raises(CheckpointConflict, match="all that is landed is applied, and rows of later windows") as caught:
         forward.run()
     assert "a newer copy" in caught.value.hint

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import itertools
 import os
@@ -19,7 +20,7 @@ from support.mariadb import MariaDb
 from binlake.config.model import Target
 from binlake.downstream import ApplyResult, Expected, SegmentPlan, Session, WriteAhead, apply_window
 from binlake.downstream.definitions import read
-from binlake.errors import BinlakeError
+from binlake.errors import BinlakeError, TargetUnavailable
 from binlake.statement.batch import UNCHECKED, Phase, StatementBatch, statement_digest
 from binlake.statement.sealed import batch_values, index_digest
 from binlake.window.manifest import ApplyManifest
@@ -167,6 +168,14 @@ def apply(
 ) -> ApplyResult:
     """`apply_window` of a test window."""
     return apply_window(target, window.manifest(), window, hook=hook, relay=relay)
+
+
+def apply_in_runs(target: Target, window: Callable[[], Window]) -> None:
+    """`apply`, in three runs at most: not all that may meet a lost connection is repeated within a run."""
+    for _ in range(3):
+        with contextlib.suppress(TargetUnavailable):
+            apply(target, window())
+            return
 
 
 def at(step: str, number: int, act: Callable[[], None]) -> Callable[[str], None]:
