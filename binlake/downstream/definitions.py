@@ -11,7 +11,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from binlake.config.model import Target
@@ -25,6 +25,7 @@ from binlake.downstream.forms import (
     missing_indexes,
     normal_type,
 )
+from binlake.downstream.rowsleft import Emptied, emptied_by, moves_rows, rows_left
 from binlake.downstream.session import Session
 from binlake.downstream.shape import option_of, refused
 from binlake.downstream.structure import structure_differences
@@ -39,10 +40,15 @@ Name = tuple[str, str]
 
 @dataclass(frozen=True)
 class Expected:
-    """What must be at the target: databases that exist or not, forms of tables (None = must be absent)."""
+    """What must be at the target: databases that exist or not, forms of tables (None = must be absent).
+
+    `empty`: tables, or partitions of them, without rows. `moves_rows`: definitions alone do not show what a DDL did.
+    """
 
     databases: Mapping[str, bool] = field(default_factory=dict)
     tables: Mapping[Name, TableForm | None] = field(default_factory=dict)
+    empty: Emptied = field(default_factory=dict)
+    moves_rows: bool = False
 
     @property
     def names(self) -> list[Name]:
@@ -52,14 +58,17 @@ class Expected:
     def to_json(self) -> str:
         """JSON, for what an intent remembers."""
         tables = [[db, name, form.to_dict() if form else None] for (db, name), form in self.tables.items()]
-        return json.dumps({"databases": dict(self.databases), "tables": tables}, ensure_ascii=False)
+        rows = {"empty": [[*name, parts] for name, parts in self.empty.items()], "moves_rows": self.moves_rows}
+        return json.dumps({"databases": dict(self.databases), "tables": tables, **rows}, ensure_ascii=False)
 
     @classmethod
     def from_json(cls, text: str) -> Expected:
         """The value of `to_json`."""
         raw = json.loads(text)
         tables = {(db, name): TableForm.from_dict(form) if form else None for db, name, form in raw["tables"]}
-        return cls(raw["databases"], tables)
+        # What an older version wrote says nothing of rows.
+        empty = {(db, name): tuple(parts) for db, name, parts in raw.get("empty", ())}
+        return cls(raw["databases"], tables, empty, raw.get("moves_rows", False))
 
 
 @dataclass(frozen=True)
@@ -83,15 +92,16 @@ def expected_of(
     return Expected(dict(databases or {}), forms)
 
 
-def expected_after(before: Definitions, after: Definitions, dialect: Dialect) -> Expected:
-    """What a DDL leaves, from the definitions it touched (hazards R-04)."""
+def expected_after(before: Definitions, after: Definitions, dialect: Dialect, action: int = 0) -> Expected:
+    """What a DDL of the kind `action` leaves, from the definitions it touched (hazards R-04)."""
     databases = {db.name: False for db in before.databases} | {db.name: True for db in after.databases}
     # A dropped database takes its tables along, one by one: only the database itself tells that it is done.
     gone = {name.lower() for name, there in databases.items() if not there}
     kept = {_lower((table.db, table.name)) for table in after.tables}
     removed = [(table.db, table.name) for table in before.tables if table.db.lower() not in gone]
     absent = [name for name in removed if _lower(name) not in kept]
-    return expected_of(after.tables, dialect, absent=absent, databases=databases)
+    found = expected_of(after.tables, dialect, absent=absent, databases=databases)
+    return replace(found, empty=emptied_by(action, before, after), moves_rows=moves_rows(action))
 
 
 def read(session: Session, names: Iterable[Name], dialect: Dialect) -> Actual:
@@ -116,6 +126,15 @@ def compare(expected: Expected, actual: Actual, *, indexes: bool = False, target
         return [text for text in _differences(form, there, indexes) if text not in accepted]
 
     return [*_databases(expected, actual), *_tables(expected, actual, found)]
+
+
+def left_behind(session: Session, expected: Expected, dialect: Dialect) -> list[str]:
+    """What a DDL should have removed or emptied and is still there, for people."""
+    gone = Expected(
+        {name: False for name, there in expected.databases.items() if not there},
+        {name: None for name, form in expected.tables.items() if form is None},
+    )
+    return [*compare(gone, read(session, gone.names, dialect)), *rows_left(session, expected.empty)]
 
 
 def losses(target: Target, expected: Expected, actual: Actual) -> list[str]:

@@ -10,15 +10,19 @@ from binlake.downstream.definitions import Expected, Name
 
 @dataclass(frozen=True)
 class Intended:
-    """`touched`: the names whose definitions tell whether it ran; `after` None where nobody knows what it leaves."""
+    """`touched`: the names whose definitions tell whether it ran; `after` None where nobody knows what it leaves.
+
+    `refused`: the target answered with an error and nothing of the DDL ran.
+    """
 
     touched: tuple[Name, ...]
     after: Expected | None
+    refused: bool = False
 
     def to_json(self) -> str:
         """JSON for the column binlake_progress.ddl_expected."""
         after = json.loads(self.after.to_json()) if self.after is not None else None
-        return json.dumps({"touched": self.touched, "after": after}, ensure_ascii=False)
+        return json.dumps({"touched": self.touched, "after": after, "refused": self.refused}, ensure_ascii=False)
 
     @classmethod
     def from_json(cls, text: str) -> Intended:
@@ -28,4 +32,4 @@ class Intended:
             expected = Expected.from_json(text)
             return cls(tuple(expected.names), expected)
         after = Expected.from_json(json.dumps(raw["after"])) if raw["after"] is not None else None
-        return cls(tuple((db, name) for db, name in raw["touched"]), after)
+        return cls(tuple((db, name) for db, name in raw["touched"]), after, raw.get("refused", False))

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 import structlog
 
 from binlake.downstream.ddlerrors import execute_ddl
-from binlake.downstream.definitions import compare, fingerprint, read, tells_equal_tables_apart
+from binlake.downstream.definitions import compare, fingerprint, left_behind, read, tells_equal_tables_apart
 from binlake.downstream.failures import code_of
 from binlake.downstream.intended import Intended
 from binlake.downstream.progress import Progress, write_progress
+from binlake.downstream.rowsleft import rows_left
 from binlake.downstream.run import ApplyRun
 from binlake.downstream.segments import SegmentPlan
 from binlake.downstream.session import Session
@@ -52,7 +53,7 @@ def apply_ddl(run: ApplyRun, plan: SegmentPlan, ddl: StatementBatch) -> DdlOutco
     execute = True
     ignored: tuple[str, ...] = ()
     if run.progress.ddl_state == "intent":
-        execute = _is_to_be_executed(run, plan)
+        execute = _is_to_be_executed(run, plan, ddl)
     else:
         _write_intent(run, plan, ddl)
     if execute:
@@ -61,9 +62,9 @@ def apply_ddl(run: ApplyRun, plan: SegmentPlan, ddl: StatementBatch) -> DdlOutco
     return DdlOutcome(execute, ignored)
 
 
-def _write_intent(run: ApplyRun, plan: SegmentPlan, ddl: StatementBatch) -> None:
+def _write_intent(run: ApplyRun, plan: SegmentPlan, ddl: StatementBatch, *, refused: bool = False) -> None:
     before = _now(run, plan)
-    expected = Intended(plan.touched, plan.expected_after).to_json()
+    expected = Intended(plan.touched, plan.expected_after, refused).to_json()
 
     def body(session: Session) -> Progress:
         moved = run.progress.with_intent(plan.ddl_commit_ts, ";\n".join(ddl.sql), before, expected)
@@ -83,28 +84,50 @@ def _execute(run: ApplyRun, plan: SegmentPlan, ddl: StatementBatch) -> tuple[str
         run.session.execute(f"USE {quote_name(ddl.db)}")
     try:
         ignored = execute_ddl(run.session, ddl.sql)
+        run.passed("ddl_executed")
+        _require_there(run, plan, ignored)
     except TargetRefused as error:
+        _note_refusal(run, plan, ddl)
         raise _refused(plan, ddl, error) from error
-    if ignored:
-        _require_there(run, plan, ddl, ignored)
-    run.passed("ddl_executed")
     return tuple(f"{code_of(error)}: {error.message}" for error in ignored)
 
 
-def _require_there(run: ApplyRun, plan: SegmentPlan, ddl: StatementBatch, ignored: list[TargetRefused]) -> None:
-    """An error may be passed over where the target is as the DDL leaves it, and only there. Raises TargetRefused."""
-    # Of an operator's own statement nobody knows what it should leave.
-    differences = _differences(run, plan) if plan.expected_after is not None else ["its statement was not run"]
+def _require_there(run: ApplyRun, plan: SegmentPlan, ignored: list[TargetRefused]) -> None:
+    """The target is as the DDL leaves it; an error may be passed over there, and only there. Raises TargetRefused.
+
+    Without an error too: `IF EXISTS` and `IF NOT EXISTS` make none where nothing was done.
+    """
+    after = plan.expected_after
+    if ignored:
+        # Of an operator's own statement nobody knows what it should leave.
+        differences = _differences(run, plan) if after is not None else ["its statement was not run"]
+        if after is not None and after.moves_rows:
+            differences = differences or ["whether its rows are gone does not show"]
+    else:
+        differences = left_behind(run.session, after, run.target.db_type) if after is not None else []
     if differences:
-        raise _refused(plan, ddl, ignored[0], f" and the target is not what it would leave: {'; '.join(differences)}")
+        raise _not_left(run, ignored, differences)
     for error in ignored:
         log.warning("ddl_error_ignored", ddl_commit_ts=str(plan.ddl_commit_ts), error=str(error))
 
 
-def _refused(plan: SegmentPlan, ddl: StatementBatch, error: TargetRefused, more: str = "") -> TargetRefused:
+def _not_left(run: ApplyRun, ignored: list[TargetRefused], differences: list[str]) -> TargetRefused:
+    first = ignored[0] if ignored else TargetRefused("it ran", where={"target": run.session.place})
+    what = f"{first.message} and the target is not what it would leave: {'; '.join(differences)}"
+    return TargetRefused(what, where=first.where)
+
+
+def _note_refusal(run: ApplyRun, plan: SegmentPlan, ddl: StatementBatch) -> None:
+    """Remember that nothing ran, where that shows: whatever somebody mends then is no trace of the DDL."""
+    differences = _differences(run, plan)
+    if _now(run, plan) == run.progress.ddl_before and (differences or _shows_every_ddl(run, plan)):
+        _write_intent(run, plan, ddl, refused=True)
+
+
+def _refused(plan: SegmentPlan, ddl: StatementBatch, error: TargetRefused) -> TargetRefused:
     what = _WORDS.get(ddl.kind, "a DDL")
     return TargetRefused(
-        f"{what} failed: {error.message}{more}",
+        f"{what} failed: {error.message}",
         where={"ddl_commit_ts": plan.ddl_commit_ts, **error.where},
         hint=_ANOTHER_INJECTED if ddl.kind == INJECTED else _ANOTHER_DDL,
     )
@@ -127,10 +150,14 @@ def _write_done(run: ApplyRun, plan: SegmentPlan) -> None:
     run.passed("ddl_done")
 
 
-def _is_to_be_executed(run: ApplyRun, plan: SegmentPlan) -> bool:
+def _is_to_be_executed(run: ApplyRun, plan: SegmentPlan, ddl: StatementBatch) -> bool:
     """False when the target shows that the DDL ran."""
     as_before = _now(run, plan) == run.progress.ddl_before
     differences = _differences(run, plan)
+    if _was_refused(run.progress) and (as_before or differences):
+        # Nothing of it ran, so what is there now is what it starts from, whoever mended it.
+        _write_intent(run, plan, ddl)
+        return True
     if as_before and (differences or plan.repeatable or _shows_every_ddl(run, plan)):
         return True
     if not as_before and not differences:
@@ -150,7 +177,12 @@ def _differences(run: ApplyRun, plan: SegmentPlan) -> list[str]:
     if plan.expected_after is None:
         return []
     actual = read(run.session, plan.expected_after.names, run.target.db_type)
-    return compare(plan.expected_after, actual, indexes=True, target=run.target)
+    found = compare(plan.expected_after, actual, indexes=True, target=run.target)
+    return [*found, *rows_left(run.session, plan.expected_after.empty)]
+
+
+def _was_refused(progress: Progress) -> bool:
+    return bool(progress.ddl_expected) and Intended.from_json(progress.ddl_expected or "").refused
 
 
 def _unclear(run: ApplyRun, plan: SegmentPlan, as_before: bool, differences: list[str]) -> Permanent:

@@ -49,7 +49,7 @@ class WindowPlans:
         since, until = self.segments.bounds(number)
         tables = [self.definitions.within(*name, since, until) for name in content.tables]
         cut = self.cuts[number - 1] if content.ddl is not None else None
-        after = expected_after(cut.before, cut.after, self.dialect) if cut is not None else None
+        after = expected_after(cut.before, cut.after, self.dialect, cut.action) if cut is not None else None
         touched = list(after.names) if after is not None else []
         own = content.ddl is not None and content.ddl.kind in (REPLACED, INJECTED)
         if cut is not None and content.ddl is not None and own:

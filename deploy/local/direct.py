@@ -14,6 +14,7 @@ from binlake.codec import MutationBatch
 from binlake.config.model import Target
 from binlake.ddl import SourceDdl, bytewise_table, map_ddl
 from binlake.downstream.definitions import compare, expected_after, read, require_definitions
+from binlake.downstream.rowsleft import rows_left
 from binlake.downstream.session import Session
 from binlake.errors import Drift, TargetRefused
 from binlake.rowchange import NetChange, RowEvent, net_changes
@@ -97,8 +98,9 @@ class DirectReplay:
         self._session.commit()
         for statement in mapped.sql:
             self._session.execute(statement)
-        expected = expected_after(ddl.before, ddl.after, "mariadb")
-        if found := compare(expected, read(self._session, expected.names, "mariadb"), indexes=True):
+        expected = expected_after(ddl.before, ddl.after, "mariadb", ddl.action)
+        found = compare(expected, read(self._session, expected.names, "mariadb"), indexes=True)
+        if found := [*found, *rows_left(self._session, expected.empty)]:
             raise Drift(f"after the DDL: {'; '.join(found)}", where={"query": ddl.query})
         self.applied.ddls += 1
 

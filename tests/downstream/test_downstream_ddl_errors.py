@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from binlake.config.model import Target
 from binlake.downstream import Expected, Session
 from binlake.downstream.ddlerrors import IGNORABLE
 from binlake.downstream.definitions import read
+from binlake.downstream.rowsleft import rows_left
 from binlake.errors import TargetRefused
 
 pytestmark = pytest.mark.mariadb
@@ -47,6 +49,11 @@ def there(target: Target, names: tuple[tuple[str, str], ...]) -> Expected:
     finally:
         session.close()
     return Expected(found.databases, found.tables)
+
+
+def emptied(target: Target, name: tuple[str, str]) -> Expected:
+    """What CREATE TABLE and TRUNCATE leave of a table of that form."""
+    return replace(there(target, (name,)), empty={name: ()})
 
 
 def window(sql: tuple[str, ...], names: tuple[tuple[str, str], ...], after: Expected | None) -> Window:
@@ -93,6 +100,71 @@ def test_such_an_error_of_a_target_that_is_otherwise_is_not_passed_over(
     assert "ddl-replacement" in stop.value.hint
     execute(mariadb, f"ALTER TABLE {'.'.join(names[-1])} DROP COLUMN other")
     assert apply(target, window(sql, names, after)).state == "applied"
+
+
+@pytest.mark.parametrize(
+    "sql", ["CREATE TABLE log (line VARCHAR(40))", "CREATE TABLE IF NOT EXISTS log (line VARCHAR(40))"]
+)
+def test_a_table_that_a_create_finds_with_rows_in_it_is_refused_until_it_is_gone(
+    mariadb: MariaDb, target: Target, sql: str
+) -> None:  # R-04: rows of an old table would mix with those of the new one
+    after = emptied(target, LOG)
+    execute(mariadb, "INSERT INTO app.log VALUES ('old')")
+    created = window((sql,), (LOG,), after).log("new")
+    with pytest.raises(TargetRefused, match=r"not what it would leave: app.log has rows, and would have none") as stop:
+        apply(target, created)
+    assert "finalize again" in stop.value.hint
+    with pytest.raises(TargetRefused, match="has rows"):
+        apply(target, created)
+    execute(mariadb, "RENAME TABLE app.log TO app.log_old")
+    assert apply(target, created).state == "applied"
+    assert rows(mariadb, "SELECT line FROM app.log") == [("new",)]
+
+
+def test_an_old_table_that_somebody_emptied_is_taken_for_the_new_one(mariadb: MariaDb, target: Target) -> None:
+    after = emptied(target, LOG)
+    execute(mariadb, "INSERT INTO app.log VALUES ('old')")
+    created = window(("CREATE TABLE log (line VARCHAR(40))",), (LOG,), after)
+    with pytest.raises(TargetRefused, match="has rows"):
+        apply(target, created)
+    execute(mariadb, "DELETE FROM app.log")
+    assert [text.split(":")[0] for text in apply(target, created).ignored] == ["1050"]
+
+
+def test_a_drop_that_meets_nothing_under_its_name_leaves_no_table_behind(target: Target) -> None:
+    # Issue 13.1: DROP TABLE IF EXISTS in another letter case makes no error, and drops nothing
+    sql = "DROP TABLE IF EXISTS LOG"
+    with pytest.raises(TargetRefused, match=r"it ran and the target is not .*app.log: the table is still there"):
+        apply(target, window((sql,), (LOG,), Expected({}, {LOG: None})))
+
+
+@pytest.mark.parametrize(
+    "sql", ["TRUNCATE TABLE T", "ALTER TABLE T TRUNCATE PARTITION p", "ALTER TABLE T DROP PARTITION p"]
+)
+def test_an_error_of_a_statement_that_removes_rows_is_never_passed_over(
+    mariadb: MariaDb, target: Target, sql: str
+) -> None:  # issue 13.1: 1146 was passed over, and all rows stayed
+    execute(mariadb, "INSERT INTO app.t VALUES (1, 'stays')")
+    after = replace(there(target, (T,)), empty={T: ()} if sql.startswith("TRUNCATE") else {}, moves_rows=True)
+    with pytest.raises(TargetRefused, match=r"not what it would leave: .*rows.*code=1146"):
+        apply(target, window((sql,), (T,), after))
+
+
+def test_rows_of_a_partition_that_was_truncated_are_looked_for(mariadb: MariaDb, target: Target) -> None:
+    execute(
+        mariadb,
+        "CREATE TABLE app.p (d INT) PARTITION BY RANGE (d) (PARTITION a VALUES LESS THAN (10),"
+        " PARTITION b VALUES LESS THAN (20))",
+        "INSERT INTO app.p VALUES (1), (11)",
+    )
+    session = Session(target)
+    try:
+        assert rows_left(session, {("app", "p"): ("a",)}) == ["app.p has rows in the partitions a, and would have none"]
+        session.execute("ALTER TABLE app.p TRUNCATE PARTITION a")
+        assert rows_left(session, {("app", "p"): ("a",), ("app", "q"): ()}) == []
+        assert rows_left(session, {("app", "p"): ("c",)}) == ["app.p: no such partition in the partitions c"]
+    finally:
+        session.close()
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from support.mariadb import MariaDb, execute
@@ -22,7 +23,7 @@ from binlake.downstream.definitions import (
 from binlake.downstream.forms import normal_type
 from binlake.downstream.session import Session
 from binlake.errors import Drift
-from binlake.schema import DbInfo, TableDef
+from binlake.schema import Action, DbInfo, TableDef
 from binlake.schema import mysqltypes as t
 from binlake.schema.delta import Definitions
 
@@ -121,6 +122,23 @@ def test_what_a_ddl_leaves() -> None:
     # a dropped database takes its tables along one by one: only it tells that the DDL is done
     dropped = expected_after(Definitions((DbInfo(2, "d", "", "", {}),), (old,)), Definitions((), ()), "mariadb")
     assert (dropped.databases, dropped.tables) == ({"d": False}, {})
+
+
+def test_which_tables_a_ddl_leaves_without_rows() -> None:
+    old, new = table("a", col("x"), id=5), table("A", col("x"), id=6)
+
+    def after(action: Action, *sides: tuple[TableDef, ...]) -> Expected:
+        return expected_after(*(Definitions((), side) for side in sides), "mariadb", action)
+
+    assert after(Action.CREATE_TABLE, (), (new,)).empty == {("d", "A"): ()}
+    truncated = after(Action.TRUNCATE_TABLE, (old,), (new,))
+    assert (truncated.empty, truncated.moves_rows) == ({("d", "A"): ()}, True)
+    assert after(Action.ADD_COLUMN, (old,), (replace(new, id=5),)).empty == {}
+    assert after(Action.RECOVER_TABLE, (), (new,)).empty == {}
+    parts = [{"definitions": [{"id": n, "name": {"O": f"p{n % 10}"}} for n in ids]} for ids in ((11, 12), (11, 22))]
+    was, now = (table("a", col("x"), id=5, partition=part) for part in parts)
+    assert after(Action.TRUNCATE_PARTITION, (was,), (now,)).empty == {("d", "a"): ("p2",)}
+    assert Expected.from_json(truncated.to_json()) == truncated
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,67 @@
+"""What a DDL leaves of rows, which no definition shows: a table that it made or truncated is empty (R-04, R-28).
+
+So an error of such a DDL is passed over only where the target proves it, and a `CREATE TABLE IF NOT EXISTS` that met an
+old table is noticed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from binlake.downstream.failures import MISSING, code_of
+from binlake.downstream.session import Session
+from binlake.errors import TargetRefused
+from binlake.schema import Action, TableDef
+from binlake.schema.delta import Definitions
+from binlake.statement.literal import qualified, quote_name
+
+Name = tuple[str, str]
+Emptied = Mapping[Name, tuple[str, ...]]
+"""Tables without rows: (db, table) -> the partitions that have none; () = the whole table."""
+
+_MAKES = frozenset({Action.CREATE_TABLE, Action.CREATE_TABLES, Action.TRUNCATE_TABLE})
+_MOVES = frozenset({Action.TRUNCATE_TABLE, Action.TRUNCATE_PARTITION, Action.DROP_PARTITION, Action.EXCHANGE_PARTITION})
+_NO_PARTITION = frozenset({1505, 1735, 1747})
+"""The table has no partitions, or none of that name."""
+
+
+def moves_rows(action: int) -> bool:
+    """True when rows go away or change places, and definitions may look as before: no error of it is passed over."""
+    return action in _MOVES
+
+
+def emptied_by(action: int, before: Definitions, after: Definitions) -> dict[Name, tuple[str, ...]]:
+    """The tables, or partitions of them, that a DDL of that kind leaves without rows."""
+    had = {table.id: table for table in before.tables}
+    tables = [table for table in after.tables if table.kind == "table" and not table.raw.get("temp_table_type")]
+    if action in _MAKES:
+        return {(table.db, table.name): () for table in tables if table.id not in had}
+    if action == Action.TRUNCATE_PARTITION:
+        changed = ((table, tuple(_new_partitions(had[table.id], table))) for table in tables if table.id in had)
+        return {(table.db, table.name): names for table, names in changed if names}
+    return {}
+
+
+def _new_partitions(before: TableDef, after: TableDef) -> Iterator[str]:
+    """Truncated partitions keep their names and have other ids."""
+    for definition in (after.raw.get("partition") or {}).get("definitions") or ():
+        if definition["id"] not in before.partition_ids:
+            yield definition["name"]["O"]
+
+
+def rows_left(session: Session, emptied: Emptied) -> list[str]:
+    """Which of `emptied` have rows at the target, for people; what is not there has none."""
+    return [text for name, partitions in emptied.items() for text in _rows_in(session, name, partitions)]
+
+
+def _rows_in(session: Session, name: Name, partitions: tuple[str, ...]) -> Iterator[str]:
+    only = f" PARTITION ({', '.join(map(quote_name, partitions))})" if partitions else ""
+    where = f" in the partitions {', '.join(partitions)}" if partitions else ""
+    try:
+        if session.rows(f"SELECT 1 FROM {qualified(*name)}{only} LIMIT 1"):
+            yield f"{name[0]}.{name[1]} has rows{where}, and would have none"
+    except TargetRefused as error:
+        if code_of(error) in _NO_PARTITION:
+            yield f"{name[0]}.{name[1]}: no such partition{where}"
+        elif code_of(error) not in MISSING:
+            raise
