@@ -7,17 +7,19 @@ where the lake starts. Windows that the target has passed are left alone.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from dataclasses import replace
 
 from binlake.config import load_replication
 from binlake.config.model import Relay
 from binlake.errors import CheckpointConflict, ConfigError
+from binlake.lake.audit import Audit
 from binlake.window.manifest import window_name
 from spark_jobs.arguments import add_output, add_where
 from spark_jobs.context import Bounds, StageContext, StageResult
 from spark_jobs.lineage import Gathered
 from spark_jobs.main import context_of
-from spark_jobs.outcomes import show
+from spark_jobs.outcomes import show_results
 from spark_jobs.pinned import target_position
 from spark_jobs.runner import run_sink
 
@@ -39,7 +41,12 @@ class RestoreCommand:
     def run(self, args: argparse.Namespace) -> int:
         """Restore and print what was done."""
         replication = load_replication(args.replication)
-        show(restore(context_of(replication, "restore", args), args.to), args.output)
+        ctx = context_of(replication, "restore", args)
+        results = restore(ctx, args.to)
+        known = in_part(ctx, results)
+        if known:
+            results[-1] = replace(results[-1], detail={**results[-1].detail, "inexact": known})
+        show_results(args, results, [f"{name}: {why}" for name, why in sorted(known.items())])
         return 0
 
 
@@ -60,6 +67,14 @@ def restore(ctx: StageContext, to: int | None = None) -> list[StageResult]:
     _require_not_open_beyond(ctx, Bounds(landed[0][0], last))
     due = (window for window in landed if window[1] <= last)
     return Gathered(result for window in due for result in run_sink(ctx, SINK_STAGES, Bounds(*window))).results()
+
+
+def in_part(ctx: StageContext, results: Sequence[StageResult]) -> dict[str, str]:
+    """Tables of which the target has only what the lake saw, but for a base that was there before (R-34): why."""
+    if not results:
+        return {}
+    found = Audit(ctx.paths, ctx.rules).in_part(results[-1].hi)
+    return {f"{db}.{table}": why for (db, table), why in found.items()}
 
 
 def _require_not_open_beyond(ctx: StageContext, bounds: Bounds) -> None:

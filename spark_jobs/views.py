@@ -71,7 +71,8 @@ def table_sql(paths: LakePaths, db: str, table: str, ts: int | None = None, rule
     parts = [_later(definition)]
     if base.delta_version >= 0:
         parts.insert(0, _kept(definition, paths, base.delta_version))
-    return f"WITH later AS ({_net(definition, paths, audit.behind(base), ts)})\n" + "\nUNION ALL\n".join(parts)
+    told = f"-- inexact: {base.inexact}\n" if base.inexact else ""
+    return f"{told}WITH later AS ({_net(definition, paths, audit.behind(base), ts)})\n" + "\nUNION ALL\n".join(parts)
 
 
 def _query(file: str, paths: LakePaths) -> str:

@@ -30,14 +30,11 @@ from binlake.lake.seek import Budget, Slice, newest
 from binlake.lake.transactions import Transaction, find_transaction
 from binlake.lake.windowlog import WindowLog
 from binlake.mirror.rows import mirror_texts
-from binlake.mirror.versions import MirrorVersion, MirrorVersions
+from binlake.mirror.versions import IN_PART, MirrorVersion, MirrorVersions
 from binlake.rowchange import net_changes, row_key
 from binlake.schema import TableDef
 from binlake.window.definitions import WindowDefinitions, filled_key
 from binlake.window.targets import Naming, TargetTables
-
-UNTOUCHED = "rows from before the lake's start are not known"
-"""Why a table that no window changed is inexact."""
 
 _BATCH_ROWS = 16_384
 """Rows of a mirror that are read at a time where all of them are."""
@@ -163,6 +160,19 @@ class Audit:
         columns = tuple(column.name for column in definition.row_columns)
         return TableAsOf(ts, columns, tuple(changed), base.inexact, base)
 
+    def in_part(self, ts: int) -> dict[tuple[str, str], str]:
+        """The tables at `ts` whose rows the lake may not know whole, by name: why. Raises LostRange."""
+        begun = {(db.lower(), table.lower()) for db, table in self.tables_at(self.landed()[0]).names()}
+        versions = self._versions.latest(ts)
+        found = {}
+        for db, table in self.tables_at(ts).names():
+            version = versions.get((db, table))
+            if version is None or version.dropped:
+                found[db, table] = IN_PART if (db.lower(), table.lower()) in begun else ""
+            else:
+                found[db, table] = version.inexact
+        return {name: why for name, why in found.items() if why}
+
     def base(self, db: str, table: str, ts: int) -> MirrorVersion:
         """The mirror's version to start from for the state at `ts`: what follows is in `mutation`. Raises LostRange."""
         self.within(-1, ts)
@@ -239,7 +249,7 @@ class Audit:
     def _untouched(self, db: str, table: str) -> MirrorVersion:
         """A table without a mirror yet: empty at the lake's start, unless the lake starts in the middle of its life."""
         first = self.range()[0]
-        return MirrorVersion(db, table, -1, first, first, inexact=UNTOUCHED)
+        return MirrorVersion(db, table, -1, first, first, inexact=IN_PART)
 
     def _base_rows(self, definition: TableDef, base: MirrorVersion) -> list[Row]:
         if base.delta_version < 0:

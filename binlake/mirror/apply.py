@@ -17,7 +17,7 @@ from binlake.mirror.effects import Effect, effects
 from binlake.mirror.plan import ComponentPlan, Name
 from binlake.mirror.replica import Replica
 from binlake.mirror.rows import Reshaper
-from binlake.mirror.versions import MirrorVersion
+from binlake.mirror.versions import IN_PART, MirrorVersion
 from binlake.schema import TableDef
 
 CHUNK_BYTES = 64 << 20
@@ -76,15 +76,17 @@ class _Run:
         return self._replicas[name]
 
     def _record(self, name: Name, hi: int, version: int) -> None:
-        state = self._state.get(name)
-        dropped, inexact = (state.dropped, state.inexact) if state else (False, "")
-        row = MirrorVersion(*name, version, self._plan.segments.lo, hi, dropped, inexact)
+        row = replace(self._known(name), delta_version=version, lo=self._plan.segments.lo, hi=hi)
         self._state[name] = row
         self._done.versions.append(row)
 
+    def _known(self, name: Name) -> MirrorVersion:
+        """What is known of a table. One that no window touched nor made was there before: rows of it are not known."""
+        lo = self._plan.segments.lo
+        return self._state.get(name) or MirrorVersion(*name, -1, lo, lo, inexact=IN_PART)
+
     def _mark(self, name: Name, *, dropped: bool = False, inexact: str = "") -> None:
-        row = self._state.get(name) or MirrorVersion(*name, -1, self._plan.segments.lo, self._plan.segments.lo)
-        self._state[name] = replace(row, dropped=dropped, inexact=inexact)
+        self._state[name] = replace(self._known(name), dropped=dropped, inexact=inexact)
 
     def _effect(self, effect: Effect, at: int) -> None:
         name = (effect.table.db, effect.table.name)
@@ -92,6 +94,7 @@ class _Run:
         behind = replica.position() < at
         {
             "create": self._create,
+            "adopt": self._adopt,
             "recover": self._recover,
             "truncate": self._truncate,
             "alter": self._alter,
@@ -110,6 +113,10 @@ class _Run:
         self._mark(name)
         if behind:
             self._replica(name).create(effect.table, at)
+
+    def _adopt(self, effect: Effect, name: Name, at: int, behind: bool) -> None:
+        self._create(effect, name, at, behind)
+        self._mark(name, inexact=IN_PART)
 
     def _recover(self, effect: Effect, name: Name, at: int, behind: bool) -> None:
         # A dropped table keeps its rows in its mirror; its name must not have been used since.
@@ -150,8 +157,7 @@ class _Run:
             return
         old = (effect.source.db, effect.source.name)
         source = self._replica(old)
-        known = self._state.get(old)
-        self._mark(name, inexact=known.inexact if known else "")
+        self._mark(name, inexact=self._known(old).inexact)
         version = source.version_at(at - 1)
         if not behind:
             return
@@ -162,7 +168,8 @@ class _Run:
         self._replica(name).fill(effect.table, rows, at)
 
     def _drop(self, _effect: Effect, name: Name, _at: int, _behind: bool) -> None:
-        self._mark(name, dropped=True)
+        # Why it was inexact is kept: it may be recovered with its rows.
+        self._mark(name, dropped=True, inexact=self._known(name).inexact)
 
     def _inexact(self, _effect: Effect, name: Name, _at: int, _behind: bool) -> None:
         self._mark(name, inexact=_PARTITIONS)

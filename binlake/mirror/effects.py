@@ -10,10 +10,13 @@ from binlake.ddl.tokens import tokenize
 from binlake.schema import Action, TableDef
 from binlake.window.definitions import LandedDdl
 
-Kind = Literal["create", "recover", "truncate", "alter", "copy", "drop", "inexact"]
+Kind = Literal["create", "adopt", "recover", "truncate", "alter", "copy", "drop", "inexact"]
 
 LOSES_ROWS = frozenset({Action.DROP_PARTITION, Action.TRUNCATE_PARTITION, Action.EXCHANGE_PARTITION})
 """Actions that change rows without a row change in the binlog: the mirror cannot follow them."""
+
+_BRINGS_ROWS = frozenset({Action.RENAME_TABLE, Action.RENAME_TABLES, Action.CREATE_TABLES})
+"""What makes a table that may have rows at once: from a name that is not replicated, or by a restore (BR)."""
 
 _NEW_ID = frozenset({Action.PARTITION_BY, Action.REMOVE_PARTITIONING, Action.EXCHANGE_PARTITION})
 
@@ -21,6 +24,8 @@ _NEW_ID = frozenset({Action.PARTITION_BY, Action.REMOVE_PARTITIONING, Action.EXC
 @dataclass(frozen=True)
 class Effect:
     """`kind` on the mirror of `table`; `source` is the definition before (alter, copy).
+
+    `adopt`: the table is new here, and rows that it has were never seen.
 
     `renamed`: former name by new name (lower case) of columns that the DDL names so: a CHANGE that converts gives a new
     column id too, and nothing else tells whose values it holds.
@@ -54,8 +59,13 @@ def _writes(action: int, before: list[TableDef], table: TableDef) -> list[Effect
         return [Effect("alter", table, source), *lost]
     if same_name is not None and action == Action.TRUNCATE_TABLE:
         return [Effect("truncate", table, same_name)]
-    recovered = action in (Action.RECOVER_TABLE, Action.RECOVER_SCHEMA)
-    return [Effect("recover" if recovered else "create", table)]
+    return [Effect(_made_by(action), table)]
+
+
+def _made_by(action: int) -> Kind:
+    if action in _BRINGS_ROWS:
+        return "adopt"
+    return "recover" if action in (Action.RECOVER_TABLE, Action.RECOVER_SCHEMA) else "create"
 
 
 def _renamed(query: str) -> dict[str, str]:

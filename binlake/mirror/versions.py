@@ -11,6 +11,9 @@ from binlake.lake.control import ControlTable
 from binlake.lake.paths import LakePaths
 from binlake.lake.tables import MIRROR_HEAD, MIRROR_VERSION
 
+IN_PART = "known in part: what it held when this lake began to follow it is not known, unless it was changed since"
+"""Why a table is inexact that was there before the lake followed it; until it is emptied or made again (R-34)."""
+
 HEAD_EVERY = 512
 """Rows of mirror_version after which heads are written anew: bounds what one window reads, however old the lake."""
 
@@ -75,12 +78,13 @@ class MirrorVersions:
         where = (ds.field("db") == db) & (ds.field("table") == table) & ~ds.field("dropped")
         return [MirrorVersion(**row) for row in self._table.arrow(where=where).sort_by("hi").to_pylist()]
 
-    def latest(self) -> dict[tuple[str, str], MirrorVersion]:
-        """The newest version of each table."""
-        heads = self._heads.rows()
+    def latest(self, ts: int | None = None) -> dict[tuple[str, str], MirrorVersion]:
+        """The newest version of each table, of those whose hi is at or below `ts` when it is given."""
+        heads = [head for head in self._heads.rows() if ts is None or head["upto"] <= ts]
         upto = max((head.pop("upto") for head in heads), default=-1)
         newest = {(head["db"], head["table"]): MirrorVersion(**head) for head in heads}
-        rows = self._table.rows(where=ds.field("hi") >= upto)
+        where = ds.field("hi") >= upto
+        rows = self._table.rows(where=where if ts is None else where & (ds.field("hi") <= ts))
         for row in sorted(rows, key=lambda row: (row["hi"], row["delta_version"])):
             newest[row["db"], row["table"]] = MirrorVersion(**row)
         return newest

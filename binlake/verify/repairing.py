@@ -16,9 +16,10 @@ from binlake.downstream.holding import TargetHold
 from binlake.downstream.marks import marks_of
 from binlake.errors import CheckpointConflict
 from binlake.filter import Rules
-from binlake.lake.audit import UNTOUCHED, Audit
+from binlake.lake.audit import Audit
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowLog
+from binlake.mirror.versions import IN_PART
 from binlake.schema import TableDef
 from binlake.statement import BatchLimits
 from binlake.verify.chunks import ChunkPlan, Cuts
@@ -92,7 +93,8 @@ def _table(
         raise drift(differing, {"target": held.session.place})
     lake = LakeTable(audit, paths, one.table, done.commit_ts)
     # A key that changed in the lake is known there; of rows without one, copies from before it are not.
-    if (one.begun_before and one.table.identity().kind == "row") or lake.inexact not in ("", UNTOUCHED):
+    keyless = one.table.identity().kind == "row"
+    if (keyless and (one.begun_before or lake.inexact)) or lake.inexact not in ("", IN_PART):
         done.unknown.append(".".join(one.name))
         return
     done.looked[one.name] = one.expected

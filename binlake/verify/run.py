@@ -28,6 +28,7 @@ from binlake.lake.audit import Audit
 from binlake.lake.lock import lake_lock
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowLog
+from binlake.mirror.versions import IN_PART
 from binlake.verify.chunks import ChunkPlan, Cuts
 from binlake.verify.comparing import Pace, TableResult, Truth, compare_table
 from binlake.verify.differences import Difference, Row
@@ -40,7 +41,6 @@ from binlake.verify.tables import VerifiedTable, cluster_of, tables_at
 log = structlog.get_logger(__name__)
 
 Against = Literal["lake", "source"]
-BEGUN_BEFORE = "the lake begins in the middle of its life: rows not changed since are not known"
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ class _Run:
         result.structure = self._structure(one)
         lake = LakeTable(self._audit, self._paths, one.table, self._ts) if source is None else None
         if lake is not None:
-            result.inexact = BEGUN_BEFORE if one.begun_before else lake.inexact
+            result.inexact = lake.inexact or (IN_PART if one.begun_before else "")
         if not result.inexact and not any(_stops_rows(text) for text in result.structure):
             plan = self._cut(one, source)
             truth = _LakeTruth(lake, plan) if lake is not None else self._source_table(one, plan, source)

@@ -39,7 +39,9 @@ def audit_markdown(params: Mapping[str, Any], told: Mapping[str, Any] | None, *,
         return f"### {title}: nothing is there\n"
     if "columns" in told:
         rows, columns = told["rows"], told["columns"]
-        head = f"### {title}: {len(rows)} rows as of {told['as_of']} ({told['time']})"
+        count = len(rows) + told.get("left_off", {}).get("rows", 0)
+        head = f"### {title}: {count} rows as of {told['as_of']} ({told['time']})"
+        head += f"\n\n**Inexact:** {told['inexact']}" if told.get("inexact") else ""
         return _page(head, columns, rows, told)
     changes = told.get("changes", [])
     columns = ("commit_ts", "commit_time", "op", "table", "before", "after")

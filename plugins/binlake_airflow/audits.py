@@ -33,6 +33,7 @@ VERSIONS = 20
 ROWS = 50
 """Rows of a preview."""
 _TABLES = 500
+_IN_PART = 20
 _TOOK = ("merge", "finalize", "mirror")
 _LETTERS = 300
 _COLUMNS = 60
@@ -174,6 +175,17 @@ def table_view(lake: Lake, asked: Asked) -> dict[str, Any]:
         "mirror": {"delta_version": found.base.delta_version, **moment(found.base.hi)},
     }
     return view
+
+
+def in_part_view(lake: Lake) -> dict[str, Any]:
+    """The tables whose rows the lake may not know whole, by name, and why; of many the first, and how many more."""
+    try:
+        found = sorted(lake.audit.in_part(lake.audit.range()[1]).items())
+    except LostRange:
+        # An empty lake knows no table at all.
+        found = []
+    shown = [{"table": ".".join(name), "why": why} for name, why in found[:_IN_PART]]
+    return {"tables": shown, "more": len(found) - len(shown)}
 
 
 def ddls_view(lake: Lake, upto: int | None = None, count: int = PAGE) -> dict[str, Any]:

@@ -33,7 +33,7 @@ def state(found: Replication) -> dict[str, Any]:
 
 def replication(found: Replication, asked: Asked) -> dict[str, Any]:
     """Landed ts, lag, who blocks, nodes, a page of windows, the last DDL and checkpoints."""
-    from binlake_airflow.audits import ddls_view
+    from binlake_airflow.audits import ddls_view, in_part_view
     from binlake_airflow.history import checkpoints_view, notices_view, status_view, windows_view
     from binlake_airflow.nodes import nodes_view
 
@@ -44,6 +44,7 @@ def replication(found: Replication, asked: Asked) -> dict[str, Any]:
         "problem": _NO_LAKE if lake.missing else "",
         "upto": asked.text("upto"),
         "notices": notices_view(lake.log),
+        "in_part": in_part_view(lake),
         "nodes": nodes_view(found),
         "ddl": ddls_view(lake, count=_LINES),
         "sql": found.target is not None,

@@ -16,6 +16,7 @@ from binlake.lake.paths import LakePaths
 from binlake.mirror import ComponentPlan, MirrorVersion, apply_component, mirror_plan
 from binlake.mirror.replica import Replica
 from binlake.mirror.rows import mirror_texts
+from binlake.mirror.versions import IN_PART
 from binlake.schema import Action, SchemaState, TableDef
 from binlake.schema import mysqltypes as t
 from binlake.schema.delta import Definitions
@@ -200,6 +201,49 @@ def test_dropped_partitions_make_a_mirror_inexact_until_it_is_emptied(mirrors: M
     assert "partitions" in mirrors.known["d", "b"].inexact
     mirrors.apply(mirrors.plan(20, 30, [ddl(25, Action.TRUNCATE_TABLE, [B], [table(9, "b", "id", "w")])], {}))
     assert mirrors.known["d", "b"].inexact == ""
+
+
+def test_a_table_from_before_the_lake_is_known_in_part_until_it_is_emptied(mirrors: Mirrors) -> None:
+    #
+    mirrors.apply(mirrors.plan(5, 10, [], {0: [B]}), change(0, B, "replace", _w("2"), 6))
+    assert mirrors.known["d", "b"].inexact == IN_PART
+    # Neither a later window, nor a change of columns, nor a new name makes up for what was never seen.
+    wider, moved = table(2, "b", "id", "w", "x"), table(2, "c", "id", "w", "x")
+    ddls = [ddl(12, Action.ADD_COLUMN, [B], [wider]), ddl(14, Action.RENAME_TABLE, [wider], [moved])]
+    mirrors.apply(mirrors.plan(10, 20, ddls, {}))
+    assert mirrors.known["d", "c"].inexact == IN_PART
+    emptied = table(3, "c", "id", "w", "x")
+    mirrors.apply(mirrors.plan(20, 30, [ddl(25, Action.TRUNCATE_TABLE, [moved], [emptied])], {}))
+    assert mirrors.known["d", "c"].inexact == ""
+
+
+@pytest.mark.parametrize("action", [Action.ADD_COLUMN, Action.RENAME_TABLE, Action.DROP_PARTITION])
+def test_a_ddl_that_is_the_first_thing_seen_of_a_table_makes_no_base(mirrors: Mirrors, action: Action) -> None:
+    #
+    after = table(2, "c" if action == Action.RENAME_TABLE else "b", "id", "w", "x")
+    mirrors.apply(mirrors.plan(5, 10, [ddl(6, action, [B], [after])], {}))
+    assert mirrors.known["d", after.name].inexact
+
+
+def test_a_table_made_inside_the_lake_is_known_whole(mirrors: Mirrors) -> None:
+    created = ddl(6, Action.CREATE_TABLE, [], [B])
+    mirrors.apply(mirrors.plan(5, 10, [created], {1: [B]}), change(1, B, "replace", _w("2"), 7))
+    assert mirrors.known["d", "b"].inexact == ""
+
+
+def test_a_table_renamed_into_the_filter_is_known_in_part(mirrors: Mirrors) -> None:
+    # Of a name that is not replicated no row was seen; also where another table had the new name until then.
+    mirrors.apply(mirrors.plan(5, 10, [ddl(6, Action.CREATE_TABLE, [], [B])], {}))
+    other = table(9, "b", "id", "w")
+    mirrors.apply(mirrors.plan(10, 20, [ddl(15, Action.RENAME_TABLES, [B], [other])], {1: [other]}))
+    assert mirrors.known["d", "b"].inexact == IN_PART
+
+
+def test_a_table_that_comes_back_is_not_known_better_than_before(mirrors: Mirrors) -> None:
+    mirrors.apply(mirrors.plan(5, 10, [], {0: [B]}), change(0, B, "replace", _w("2"), 6))
+    ddls = [ddl(12, Action.DROP_TABLE, [B], []), ddl(14, Action.RECOVER_TABLE, [], [B])]
+    mirrors.apply(mirrors.plan(10, 20, ddls, {}))
+    assert mirrors.known["d", "b"].inexact == IN_PART
 
 
 def test_tables_that_a_ddl_links_are_one_component_and_others_are_not() -> None:

@@ -117,6 +117,19 @@ def test_a_side_dag_shows_its_replication_to_those_who_may_read_both(
         assert server.get(path, headers=bearer).status_code == 403
 
 
+def test_the_page_names_the_tables_that_the_lake_knows_in_part(
+    server: httpx.Client, shop: Path, bearer: dict[str, str]
+) -> None:
+    # the sample lake begins with its tables
+    assert shop.exists()
+    told = server.get("/binlake/api/dags/shop", headers=bearer).json()["in_part"]
+    assert {one["table"] for one in told["tables"]} >= {"shop.item", "shop.log"}
+    assert told["more"] == 0
+    assert "Tables known in part" in server.get("/binlake/dags/shop", headers=bearer).text
+    page = server.get(f"/binlake/dags/shop/table?table=shop.item&at={END}", headers=bearer).text
+    assert "<strong>Inexact:</strong> known in part" in page
+
+
 def test_no_page_shows_a_secret_or_runs_a_value(server: httpx.Client, shop: Path, bearer: dict[str, str]) -> None:
     assert shop.exists()
     for path in questions("shop"):

@@ -1,0 +1,79 @@
+"""A lake that began when rows were there says so wherever it shows a table, until the table is emptied."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from support.tinylake import TinyLake
+from support.workload import Workload, integer
+
+from binlake.cli import run as main
+from binlake.filter import Rules
+from binlake.lake.audit import Audit
+from binlake.lake.preview import preview
+from binlake.lake.seek import Budget
+from binlake.lake.windowlog import WindowLog
+from binlake.mirror.versions import IN_PART
+from spark_jobs.context import StageContext, StageResult
+from spark_jobs.restore import in_part
+
+
+@pytest.fixture
+def late(tmp_path: Path) -> TinyLake:
+    """`t` had three rows before the lake began and one is changed behind, `still` is not touched, `new` is made."""
+    w = Workload()
+    w.create_database("shop")
+    for name in ("t", "still"):
+        w.create_table("shop", name, [integer("id"), integer("n")], ["id"])
+    for key in range(3):
+        w.begin().insert("shop", "t", id=key, n=key).insert("shop", "still", id=key, n=key).commit()
+    lake = TinyLake(tmp_path, w, {})
+    lake.hi = w.clock()
+    w.begin().update("shop", "t", {"id": "1", "n": "1"}, n=100).commit()
+    w.create_table("shop", "new", [integer("id")], ["id"])
+    w.begin().insert("shop", "new", id=1).commit()
+    lake.land()
+    return lake
+
+
+def test_every_view_of_a_table_says_that_it_is_known_in_part(
+    late: TinyLake, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    # R-34: one of three rows is shown, and that is said.
+    audit, log = Audit(late.paths, Rules.of(late.replication)), WindowLog(late.paths)
+    assert audit.in_part(late.hi) == {("shop", "t"): IN_PART, ("shop", "still"): IN_PART}
+    shown = preview(audit, log, ("shop", "t"), late.hi, 10, Budget(60))
+    assert (len(shown.rows), shown.inexact) == (1, IN_PART)
+    file = tmp_path / "r.toml"
+    file.write_text(f'name = "demo"\n[lake]\npath = "{late.replication.lake.path}"\n')
+    asked = ["audit", "table", "shop.t", "--at", str(late.hi), "--replication", str(file)]
+    assert main([*asked, "--output", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["inexact"] == IN_PART
+    assert main(asked) == 0
+    assert "known in part" in " ".join(capsys.readouterr().out.split())
+    assert main(["audit", "sql", "--table", "shop.t", "--replication", str(file)]) == 0
+    assert capsys.readouterr().out.startswith(f"-- inexact: {IN_PART}\n")
+    assert main([*asked[:2], "shop.new", *asked[3:], "--output", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["inexact"] == ""
+
+
+def test_a_table_that_was_emptied_is_known_whole(late: TinyLake) -> None:
+    before = late.hi
+    late.workload.truncate("shop", "t")
+    late.workload.begin().insert("shop", "t", id=7, n=7).commit()
+    late.land()
+    audit = Audit(late.paths, Rules.of(late.replication))
+    assert audit.table_as_of("shop", "t", late.hi).inexact == ""
+    assert set(audit.in_part(late.hi)) == {("shop", "still")}
+    # What was before stays what it was.
+    assert audit.table_as_of("shop", "t", before).inexact == IN_PART
+    assert set(audit.in_part(before)) == {("shop", "t"), ("shop", "still")}
+
+
+def test_a_restore_names_what_it_brought_in_part(late: TinyLake) -> None:
+    # A target that had no base lacks the rows that were never seen.
+    ctx = StageContext(late.replication, "test", lambda: pytest.fail("no Spark is asked"))
+    assert in_part(ctx, [StageResult("finalize", "done", 0, late.hi)]) == {"shop.t": IN_PART, "shop.still": IN_PART}
+    assert in_part(ctx, []) == {}
