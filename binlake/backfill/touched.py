@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
+from binlake.codec.casts import cast_form
 from binlake.config import Replication
 from binlake.filter import Rules
 from binlake.lake.audit import Audit
@@ -21,7 +22,6 @@ from binlake.lake.dataset import dataset
 from binlake.lake.paths import LakePaths
 from binlake.lake.rowhistory import between
 from binlake.lake.schemas import SchemaHistory
-from binlake.mirror.recast import text_form
 from binlake.schema import TableDef
 from binlake.verify.order import AnyKey
 from binlake.verify.tables import Name, VerifiedTable
@@ -104,4 +104,4 @@ def _equal(rows: pa.Table, place: dict[str, object]) -> pa.ChunkedArray:
 
 def _identity(table: TableDef) -> tuple[object, ...]:
     columns = ((name, table.column(name)) for name in table.identity().columns)
-    return table.identity().kind, tuple((name.lower(), column and text_form(column)) for name, column in columns)
+    return table.identity().kind, tuple((name.lower(), column and cast_form(column)) for name, column in columns)

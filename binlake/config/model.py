@@ -9,7 +9,7 @@ import hashlib
 import json
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from binlake.config.airflow import Airflow
 from binlake.config.rules import (
@@ -24,6 +24,7 @@ from binlake.config.rules import (
 )
 from binlake.config.sections import NameList, Section, TableName, TsText
 from binlake.errors import ConfigError
+from binlake.schema.session import read_zone
 
 
 def _safe_mode(value: object) -> object:
@@ -48,6 +49,12 @@ class Security(Section):
         return self.ssl_ca, self.ssl_cert, self.ssl_key
 
 
+def _known_zone(text: str) -> str:
+    if text and read_zone(text) is None:
+        raise ValueError(f"{text!r} is no time zone: `+08:00`, `UTC`, or a name that this machine knows")
+    return text
+
+
 class SourceSql(Section):
     """A TiDB server whose `mysql.tidb_ddl_history` is read instead of the status port's DDL history (TiDB >= 6.2)."""
 
@@ -67,6 +74,11 @@ class Source(Section):
         True,
         description="false for a cluster made with new_collations_enabled_on_first_bootstrap = false, which compares "
         "every text by bytes whatever its definitions name: the target's collations are then by bytes too",
+    )
+    time_zone: Annotated[str, AfterValidator(_known_zone)] = Field(
+        "",
+        description="time zone of the sessions that send DDL, `+08:00` or `Europe/Berlin`, for DDL whose job does not "
+        "tell it: TiDB converts TIMESTAMP values by it; empty = what depends on it is refused",
     )
     timeout_s: float = Field(10.0, gt=0, description="seconds one call to PD, a pump or the status port may take")
     security: Security = Field(Security())  # type: ignore[call-arg]

@@ -7,6 +7,7 @@ text get the collation of the target that compares as the source does, trailing 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from binlake.ddl.collations import Dialect, target_charset
@@ -71,7 +72,7 @@ def _value(tokens: Sequence[Token], at: int, *only: str) -> int:
 def bytewise_definitions(of: Definitions, dialect: Dialect) -> Definitions:
     """Both sides of a DDL."""
     databases = tuple(_database(db, dialect) for db in of.databases)
-    return Definitions(databases, tuple(bytewise_table(table, dialect) for table in of.tables))
+    return replace(of, databases=databases, tables=tuple(bytewise_table(table, dialect) for table in of.tables))
 
 
 def bytewise_table(table: TableDef, dialect: Dialect) -> TableDef:

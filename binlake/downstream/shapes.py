@@ -58,7 +58,7 @@ def _followed(ddl: LandedDdl, known: dict[Name, TableShape]) -> LandedDdl:
 
 
 def _definitions(of: Definitions, shapes: Mapping[Name, TableShape | None]) -> Definitions:
-    return Definitions(of.databases, tuple(_shaped(table, shapes.get(_name(table))) for table in of.tables))
+    return replace(of, tables=tuple(_shaped(table, shapes.get(_name(table))) for table in of.tables))
 
 
 def _shaped(table: TableDef, shape: TableShape | None) -> TableDef:

@@ -28,6 +28,7 @@ class Rules:
 
     `own_schema`: the database in which the opposite replication keeps its position here; empty = there is none.
     `replacements`: statements instead of the DDL of a commit_ts; `injections`: such that stand between changes.
+    `zone`: time zone of the source's sessions, for DDL whose job does not tell it.
     """
 
     tables: TableChoice = field(default_factory=lambda: TableFilter(Filter()))  # type: ignore[call-arg]
@@ -40,6 +41,7 @@ class Rules:
     kept_rows: Literal["error", "replace"] = "error"
     replacements: Mapping[int, str] = field(default_factory=dict)
     injections: tuple[Injection, ...] = ()
+    zone: str = ""
 
     @classmethod
     def of(cls, replication: Replication) -> Rules:
@@ -57,6 +59,7 @@ class Rules:
             replication.filter.kept_rows,
             _replacements(replication),
             injections_of(replication.ddl_injection),
+            replication.source.time_zone,
         )
 
     def keeps(self, db: str, table: str) -> bool:

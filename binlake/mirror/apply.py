@@ -24,6 +24,7 @@ CHUNK_BYTES = 64 << 20
 """Arrow bytes of keyed net changes that one MERGE takes; keyless ones go in a single commit."""
 
 _PARTITIONS = "partitions were dropped, emptied or exchanged, which logs no row changes"
+_UNCONVERTED = "a change of a column's type converted values in a way that is not known here"
 _UNKNOWN = "recovered at the source with rows that this lake never saw"
 
 
@@ -137,12 +138,15 @@ class _Run:
 
     def _alter(self, effect: Effect, name: Name, at: int, behind: bool) -> None:
         replica = self._replica(name)
-        if effect.source is None or not behind:
+        if effect.source is None:
+            return
+        reshaper = Reshaper(effect.source, effect.table, effect.renamed, effect.moment)
+        if not behind:
+            self._note_again(reshaper, name, at)
             return
         if not replica.exists():
             replica.create(effect.table, at)
             return
-        reshaper = Reshaper(effect.source, effect.table, effect.renamed)
         appended = reshaper.appended()
         if reshaper.same_layout():
             return
@@ -150,7 +154,20 @@ class _Run:
             replica.add_columns(appended, at)
             return
         replica.reshape(reshaper, effect.table, at)
+        self._note(reshaper, name)
+
+    def _note_again(self, reshaper: Reshaper, name: Name, at: int) -> None:
+        """What a run that died behind the rewriting found, but did not write down."""
+        former = self._replica(name).version_at(at - 1) if reshaper.converts() else None
+        if former is not None:
+            for _ in reshaper.batches(iter(self._replica(name).batches(former))):
+                pass
+            self._note(reshaper, name)
+
+    def _note(self, reshaper: Reshaper, name: Name) -> None:
         self._done.unfit += reshaper.unfit
+        if reshaper.unknown:
+            self._mark(name, inexact=f"{_UNCONVERTED}: {reshaper.unknown}")
 
     def _copy(self, effect: Effect, name: Name, at: int, behind: bool) -> None:
         if effect.source is None:
@@ -164,8 +181,9 @@ class _Run:
         if version is None:
             self._replica(name).create(effect.table, at)
             return
-        rows = Reshaper(effect.source, effect.table, effect.renamed).batches(iter(source.batches(version)))
-        self._replica(name).fill(effect.table, rows, at)
+        reshaper = Reshaper(effect.source, effect.table, effect.renamed, effect.moment)
+        self._replica(name).fill(effect.table, reshaper.batches(iter(source.batches(version))), at)
+        self._note(reshaper, name)
 
     def _drop(self, _effect: Effect, name: Name, _at: int, _behind: bool) -> None:
         # Why it was inexact is kept: it may be recovered with its rows.

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from binlake.codec.casts import Moment
 from binlake.ddl.tokens import tokenize
 from binlake.schema import Action, TableDef
 from binlake.window.definitions import LandedDdl
@@ -28,13 +29,14 @@ class Effect:
     `adopt`: the table is new here, and rows that it has were never seen.
 
     `renamed`: former name by new name (lower case) of columns that the DDL names so: a CHANGE that converts gives a new
-    column id too, and nothing else tells whose values it holds.
+    column id too, and nothing else tells whose values it holds. `moment`: where and when the source converted values.
     """
 
     kind: Kind
     table: TableDef
     source: TableDef | None = None
     renamed: Mapping[str, str] = field(default_factory=dict)
+    moment: Moment = field(default_factory=Moment)
 
 
 def effects(ddl: LandedDdl) -> list[Effect]:
@@ -43,8 +45,8 @@ def effects(ddl: LandedDdl) -> list[Effect]:
     after = [table for table in ddl.after.tables if table.kind == "table"]
     named = {_name(table) for table in after}
     found = [effect for table in after for effect in _writes(ddl.action, before, table)]
-    if renamed := _renamed(ddl.query):
-        found = [replace(effect, renamed=renamed) for effect in found]
+    moment = Moment(ddl.after.session.tz, ddl.after.session.date)
+    found = [replace(effect, renamed=_renamed(ddl.query), moment=moment) for effect in found]
     return found + [Effect("drop", table) for table in before if _name(table) not in named]
 
 

@@ -8,8 +8,9 @@ from types import MappingProxyType
 import pyarrow as pa
 
 from binlake.codec import key_text
+from binlake.codec.casts import Moment, cast_form
 from binlake.codec.writers import filled_text
-from binlake.mirror.recast import recast, text_form
+from binlake.mirror.recast import recast
 from binlake.mirror.types import (
     COMMIT_TS,
     TEXT,
@@ -71,20 +72,33 @@ class Reshaper:
     `renamed`: former name by new name, of columns that a CHANGE gave a new id as well.
 
     New columns get their origin default. A text that the new type cannot hold stays in `_text`; `unfit` counts them.
+    `moment`: where and when the source converted; `unknown`: the first value that nobody can convert, and why.
     """
 
-    def __init__(self, before: TableDef, after: TableDef, renamed: Mapping[str, str] = MappingProxyType({})) -> None:
+    def __init__(
+        self,
+        before: TableDef,
+        after: TableDef,
+        renamed: Mapping[str, str] = MappingProxyType({}),
+        moment: Moment = Moment(),  # noqa: B008 - frozen
+    ) -> None:
         self._before, self._after = before, after
         self._sources = {c.name: _source(c, before, renamed) for c in after.row_columns}
         self._copies: dict[str, int] = {}
+        self._moment = moment
         self.unfit = 0
+        self.unknown = ""
 
     def same_layout(self) -> bool:
         """True when the rows stay as they are: only keys, defaults or comments that do not show here changed."""
         before, after = self._before, self._after
         kept = [None if s is None else s.name for s in self._sources.values()] == schema_of(before).names[:-4]
-        texts = all(s is not None and text_form(s) == text_form(c) for c, s in self._pairs())
+        texts = all(s is not None and cast_form(s) == cast_form(c) for c, s in self._pairs())
         return kept and texts and schema_of(before).equals(schema_of(after)) and before.identity() == after.identity()
+
+    def converts(self) -> bool:
+        """True when values of a column are written another way than before."""
+        return any(s is not None and cast_form(s) != cast_form(c) for c, s in self._pairs())
 
     def appended(self) -> list[pa.Field] | None:
         """The fields to append when nothing but NULL columns without a default at the end was added; else None."""
@@ -94,7 +108,7 @@ class Reshaper:
                 return None
             new.append(pa.field(column.name, arrow_type(column)))
         same = len(known) == len(self._before.row_columns) and all(
-            s is not None and text_form(s) == text_form(c) for c, s in self._pairs()[: len(known)]
+            s is not None and cast_form(s) == cast_form(c) for c, s in self._pairs()[: len(known)]
         )
         return new if same and self._before.identity() == self._after.identity() else None
 
@@ -114,9 +128,12 @@ class Reshaper:
     def _pairs(self) -> list[tuple[ColumnInfo, ColumnInfo | None]]:
         return [(column, self._sources[column.name]) for column in self._after.row_columns]
 
-    @staticmethod
-    def _texts(column: ColumnInfo, source: ColumnInfo | None, old: Columns, rows: int) -> list[str | None]:
-        return [filled_text(column)] * rows if source is None else recast(source, column, old[source.name])
+    def _texts(self, column: ColumnInfo, source: ColumnInfo | None, old: Columns, rows: int) -> list[str | None]:
+        if source is None:
+            return [filled_text(column)] * rows
+        found, unknown = recast(source, column, old[source.name], self._moment)
+        self.unknown = self.unknown or "".join(unknown)
+        return found
 
     def _copy(self, key: str) -> int:
         # Keyed rows are unique; equal keyless rows are told apart by a number.

@@ -4,24 +4,31 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from binlake.errors import SchemaError
 from binlake.schema.info import DbInfo, TableDef
+from binlake.schema.session import SourceSession
 from binlake.schema.state import SchemaState
 
 
 @dataclass(frozen=True)
 class Definitions:
-    """One side of a DDL: the touched objects that existed on that side."""
+    """One side of a DDL: the touched objects that existed on that side; `session`, that of the source, after it."""
 
     databases: tuple[DbInfo, ...]
     tables: tuple[TableDef, ...]
+    session: SourceSession = field(default_factory=SourceSession)
 
     def to_json(self) -> str:
-        """`{"databases": [raw DBInfo…], "tables": [{"db_id": …, "db": name, "info": raw TableInfo}…]}`."""
+        """`{"databases": [raw DBInfo…], "tables": [{"db_id": …, "db": name, "info": raw TableInfo}…]}`.
+
+        Where something of the session is known: `"session": {"zone": …, "day": …}`.
+        """
         tables = [{"db_id": table.db_id, "db": table.db, "info": table.raw} for table in self.tables]
-        value = {"databases": [db.raw for db in self.databases], "tables": tables}
+        value: dict[str, object] = {"databases": [db.raw for db in self.databases], "tables": tables}
+        if session := self.session.to_dict():
+            value["session"] = session
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
     @classmethod
@@ -31,9 +38,10 @@ class Definitions:
             raw = json.loads(text)
             databases = tuple(DbInfo.from_json(db) for db in raw["databases"])
             tables = tuple(TableDef.from_json(t["info"], _named(t["db_id"], t["db"])) for t in raw["tables"])
+            session = SourceSession.from_dict(raw.get("session") or {})
         except (ValueError, KeyError, TypeError) as error:
             raise SchemaError(f"definitions of a DDL cannot be read: {error!r}") from error
-        return cls(databases, tables)
+        return cls(databases, tables, session)
 
 
 def _named(db_id: int, name: str) -> DbInfo:

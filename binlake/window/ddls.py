@@ -15,6 +15,7 @@ from binlake.errors import ConfigError, SchemaError
 from binlake.filter import Rules
 from binlake.schema import Action, DdlJob, SchemaState, WindowDdl, WindowSchemas, segment_start
 from binlake.schema.delta import Definitions, touched
+from binlake.schema.session import SourceSession
 from binlake.window.definitions import FILTERED, by_hand
 from binlake.window.judging import Ddl, Judge, Judged
 from binlake.window.targets import Naming, TargetTables
@@ -117,6 +118,7 @@ def plan_ddls(
         judged = _judged(ddl, logged, touched(state, after), judge)
         segment += 1 if _opens_segment(judged.reason) else 0
         job = ddl.job
+        session = SourceSession.of(job, ddl.commit_ts, rules.zone) if job is not None else SourceSession()
         planned.append(
             PlannedDdl(
                 segment=segment,
@@ -133,7 +135,7 @@ def plan_ddls(
                 reason=judged.reason,
                 alert=judged.alert,
                 before=judged.before,
-                after=judged.after,
+                after=replace(judged.after, session=session),
                 replaced=judged.replaced,
             )
         )

@@ -20,6 +20,7 @@ from binlake.mirror.versions import IN_PART
 from binlake.schema import Action, SchemaState, TableDef
 from binlake.schema import mysqltypes as t
 from binlake.schema.delta import Definitions
+from binlake.schema.session import SourceSession
 from binlake.window.definitions import LandedDdl, Segments, WindowDefinitions
 
 MAP = pa.map_(pa.string(), pa.string())
@@ -272,3 +273,31 @@ def test_a_unique_key_of_texts_survives_a_wider_column(mirrors: Mirrors) -> None
     assert mirrors.known["d", "u"].delta_version == version
     mirrors.apply(mirrors.plan(20, 30, [], {0: [named(9)]}), change(0, named(9), "delete", {"n": "a\n\x1f"}, 25))
     assert mirrors.rows(named(9)) == []
+
+
+def _timed(kind: int) -> TableDef:
+    cols = [column(1, "id", flag=INT_PK), column(2, "v", kind)]
+    return table_def(table_info(7, "times", cols, pk_is_handle=True), "d")
+
+
+@pytest.mark.parametrize(
+    ("zone", "seen", "why"),
+    [("America/New_York", "2021-11-07 01:30:00", ""), ("", "2021-11-07 05:30:00", "time zone")],
+)
+def test_a_timestamp_becomes_the_clock_of_the_sources_session_or_the_mirror_says_that_it_cannot_tell(
+    mirrors: Mirrors, zone: str, seen: str, why: str
+) -> None:
+    #
+    before, after = _timed(t.TIMESTAMP), _timed(t.DATETIME)
+    row = {"id": "1", "v": "2021-11-07 05:30:00"}
+    mirrors.apply(mirrors.plan(0, 10, [], {0: [before]}), change(0, before, "replace", row, 6))
+    modify = ddl(15, Action.MODIFY_COLUMN, [before], [after])
+    modify = replace(modify, after=replace(modify.after, session=SourceSession(zone)))
+    known = dict(mirrors.known)
+    mirrors.apply(mirrors.plan(10, 20, [modify], {}))
+    assert mirrors.rows(after) == [{"id": "1", "v": seen}]
+    assert why in mirrors.known["d", "times"].inexact
+    # A run that died before it wrote down what it found finds it again.
+    found, mirrors.known = mirrors.known, known
+    mirrors.apply(mirrors.plan(10, 20, [modify], {}))
+    assert mirrors.known["d", "times"].inexact == found["d", "times"].inexact

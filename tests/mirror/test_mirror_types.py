@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import date, datetime
+from datetime import UTC, date, datetime
 from decimal import Decimal
 
 import pyarrow as pa
@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tidb_json import column
 
+from binlake.codec.casts import Moment
 from binlake.mirror.recast import recast
 from binlake.mirror.rows import mirror_texts, typed_rows
 from binlake.mirror.types import arrow_type, parse, texts_of
@@ -106,7 +107,6 @@ CHANGES = [
     (info(t.VARCHAR, flen=4), info(t.VARCHAR, flen=4, charset="binary"), "é", "C3A9"),
     (info(t.BLOB, charset="binary"), info(t.BLOB), "C3A9", "é"),
     (info(t.BIT, flen=8), info(t.LONG), "2A", "42"),
-    (info(t.VARCHAR, flen=4), info(t.LONG), "x", "x"),
 ]
 
 
@@ -114,4 +114,12 @@ CHANGES = [
 def test_a_change_of_type_converts_stored_values(
     source: ColumnInfo, target: ColumnInfo, text: str, changed: str
 ) -> None:
-    assert recast(source, target, [text, None]) == [changed, None]
+    assert recast(source, target, [text, None], Moment(UTC)) == ([changed, None], [])
+
+
+def test_a_value_that_nobody_can_convert_stays_and_is_told() -> None:
+    texts, unknown = recast(info(t.TIMESTAMP), DATETIME3, ["2024-01-02 03:04:05", None, "2024-01-03 00:00:00"], Moment())
+    assert texts == ["2024-01-02 03:04:05", None, "2024-01-03 00:00:00"]
+    assert len(unknown) == 1
+    assert "2024-01-02 03:04:05" in unknown[0]
+    assert "time zone" in unknown[0]

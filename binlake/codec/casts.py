@@ -1,0 +1,295 @@
+"""What a stored value becomes at MODIFY COLUMN: TiDB's own conversion, which no other server shares (hazards R-29).
+
+The result is that of a lenient session. In a strict one TiDB refuses the DDL where the two differ, so whoever sees the
+DDL may take it. A conversion that is not known is an error, never a guess. Sources: TiDB 7.5 types/datum.go
+(ConvertTo), types/convert.go, table.CastValue; each pair of types is checked with the recorded capture `zones`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import date, tzinfo
+from decimal import ROUND_HALF_EVEN, ROUND_HALF_UP, Decimal
+from math import isfinite
+
+import numpy as np
+
+from binlake.codec import casttimes as times
+from binlake.codec.floats import FLOAT_MAX, as_float32, double_text, float_text
+from binlake.codec.jsons import json_text, write_json
+from binlake.codec.values import bit_text, set_text
+from binlake.schema import mysqltypes as t
+from binlake.schema.info import ColumnInfo
+
+_BITS = {t.TINY: 8, t.SHORT: 16, t.INT24: 24, t.LONG: 32, t.LONGLONG: 64}
+_NUMBER = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)")
+_YEAR_WIDTH = 4
+
+
+class UnknownCast(ValueError):
+    """A conversion that nobody can tell here: of these types, of this value, or without the session's time zone."""
+
+
+@dataclass(frozen=True)
+class Moment:
+    """Where and when the source converted: `zone` of its session, `day` there. None = not known."""
+
+    zone: tzinfo | None = None
+    day: date | None = None
+
+
+def cast_form(column: ColumnInfo) -> tuple[object, ...]:
+    """What decides how a value of `column` is written: between equal forms no value changes."""
+    tp, text = column.tp, column.tp in t.STRINGS
+    fixed = tp == t.STRING
+    width = column.flen if tp in (t.BIT, t.NEWDECIMAL) or (fixed and column.is_binary) else 0
+    digits = column.decimal if tp in t.MOMENTS | {t.DURATION, t.NEWDECIMAL, t.FLOAT, t.DOUBLE} else 0
+    elems = column.elems if tp in (t.ENUM, t.SET) else ()
+    return "text" if text else tp, fixed, column.unsigned, column.is_binary, width, max(digits, 0), elems
+
+
+def cast_text(source: ColumnInfo, target: ColumnInfo, text: str | None, moment: Moment) -> str | None:
+    """The canonical text of column `target` for that of `source`. Raises UnknownCast naming types and value."""
+    if text is None or cast_form(source) == cast_form(target):
+        return _cut(text, target)
+    try:
+        return _writer(target)(_Value(source, text, moment), target)
+    except (ValueError, ArithmeticError) as error:
+        raise UnknownCast(
+            f"{source.type_text} {text[:60]!r} as {target.type_text} of column {target.name}: {error}"
+        ) from error
+
+
+def _cut(text: str | None, target: ColumnInfo) -> str | None:
+    """A lenient session cuts what is too long."""
+    if text is None or target.tp not in t.STRINGS or target.flen < 0 or target.tp in t.BLOBS:
+        return text
+    return text[: target.flen * (2 if target.is_binary else 1)]
+
+
+@dataclass(frozen=True)
+class _Value:
+    """A stored value in the forms that conversions ask for."""
+
+    column: ColumnInfo
+    text: str
+    moment: Moment
+
+    @property
+    def tp(self) -> int:
+        return self.column.tp
+
+    def local(self) -> str:
+        """The text as the session shows it: a TIMESTAMP in its zone."""
+        return times.in_zone(self.text, _zone(self.moment)) if self.tp == t.TIMESTAMP else self.text
+
+    def shown(self) -> str:
+        """The text that becomes a string."""
+        if self.tp in (t.FLOAT, t.DOUBLE):
+            return format(Decimal(self.text), "f")
+        if self.tp == t.YEAR:
+            return str(int(self.text))
+        if self.tp == t.BIT:
+            return str(int(self.text, 16))
+        if self.column.is_binary:
+            return bytes.fromhex(self.text).decode()
+        return self.local()
+
+    def number(self) -> Decimal:
+        """The exact number; of a text its leading one, else 0."""
+        if self.tp == t.BIT:
+            return Decimal(int(self.text, 16))
+        if self.tp == t.FLOAT:
+            return Decimal(repr(as_float32(self.text)))
+        if self.tp in t.MOMENTS or self.tp in t.DATES:
+            return times.number_of_moment(self.local())
+        if self.tp == t.DURATION:
+            return times.number_of_clock(self.text)
+        return self._named_number()
+
+    def _named_number(self) -> Decimal:
+        elems = self.column.elems
+        if self.tp == t.ENUM:
+            return Decimal(elems.index(self.text) + 1 if self.text in elems else 0)
+        if self.tp == t.SET:
+            return Decimal(sum(1 << elems.index(name) for name in self.text.split(",")) if self.text else 0)
+        if self.tp == t.JSON:
+            raise ValueError("no conversion of JSON is known but to a text")
+        match = _NUMBER.match(self.shown() if self.tp in t.STRINGS else self.text)
+        return Decimal(match[1]) if match else Decimal(0)
+
+
+def _zone(moment: Moment) -> tzinfo:
+    if moment.zone is None:
+        raise ValueError("the time zone of the source's session is not known")
+    return moment.zone
+
+
+Writer = Callable[[_Value, ColumnInfo], str]
+
+
+def _writer(target: ColumnInfo) -> Writer:
+    if target.tp in t.INTEGERS:
+        return _integer
+    if target.tp in t.STRINGS:
+        return _bytes if target.is_binary else _string
+    if target.tp in t.MOMENTS:
+        return _moment
+    if target.tp in (t.FLOAT, t.DOUBLE):
+        return _float
+    return _date if target.tp in t.DATES else _WRITERS[target.tp]
+
+
+def _integer(value: _Value, target: ColumnInfo) -> str:
+    if value.tp in t.MOMENTS:
+        number = times.number_of_moment(times.rounded_moment(value.local(), 0))
+    elif value.tp == t.DURATION:
+        number = times.number_of_clock(times.rounded_clock(value.text, 0))
+    else:
+        # A FLOAT or DOUBLE becomes an integer by C's rint, so 6.5 is 6; a DECIMAL or a text of 6.5 is 7.
+        even = value.tp in (t.FLOAT, t.DOUBLE)
+        number = value.number().quantize(Decimal(1), ROUND_HALF_EVEN if even else ROUND_HALF_UP)
+    bits = _BITS[target.tp]
+    low, high = (0, (1 << bits) - 1) if target.unsigned else (-1 << bits - 1, (1 << bits - 1) - 1)
+    return str(min(max(int(number), low), high))
+
+
+def _decimal(value: _Value, target: ColumnInfo) -> str:
+    precision, scale = (target.flen if target.flen > 0 else 10), max(target.decimal, 0)
+    number = value.number().quantize(Decimal(1).scaleb(-scale), ROUND_HALF_UP)
+    most = Decimal(10) ** (precision - scale) - Decimal(1).scaleb(-scale)
+    number = min(max(number, -most), most)
+    if target.unsigned and number < 0:
+        number = Decimal(0)
+    return format(number if number else abs(number), "f")
+
+
+def _float(value: _Value, target: ColumnInfo) -> str:
+    number = float(value.number())
+    if value.tp in (t.FLOAT, t.DOUBLE) and value.text.startswith("-") and not number:
+        number = -0.0
+    if target.decimal >= 0:
+        step = 10.0**target.decimal
+        number = float(np.rint(number * step)) / step
+    if not isfinite(number) or (target.tp == t.FLOAT and abs(number) > FLOAT_MAX):
+        raise ValueError("out of range")
+    if target.unsigned and number < 0:
+        number = 0.0
+    return float_text(number) if target.tp == t.FLOAT else double_text(number)
+
+
+def _string(value: _Value, target: ColumnInfo) -> str:
+    text = value.shown()
+    text = text if target.flen < 0 or target.tp in t.BLOBS else text[: target.flen]
+    return text.rstrip(" ") if target.tp == t.STRING else text
+
+
+def _bytes(value: _Value, target: ColumnInfo) -> str:
+    found = bytes.fromhex(value.text) if value.tp in t.STRINGS and value.column.is_binary else value.shown().encode()
+    if target.flen >= 0 and target.tp not in t.BLOBS:
+        found = found[: target.flen]
+    return found.ljust(max(target.flen, 0) if target.tp == t.STRING else 0, b"\0").hex().upper()
+
+
+def _datetime(value: _Value, fsp: int) -> str:
+    """The clock of the session, rounded to `fsp`."""
+    if value.tp in t.MOMENTS or value.tp in t.DATES:
+        found = value.local()
+    elif value.tp == t.DURATION:
+        if value.moment.day is None:
+            raise ValueError("the day on which the source converted is not known")
+        found = times.moment_on(value.moment.day, value.text)
+    elif value.tp in t.STRINGS:
+        found = times.moment_of(value.shown())
+    else:
+        found = times.moment_of_number(value.number())
+    return times.rounded_moment(found, fsp)
+
+
+def _moment(value: _Value, target: ColumnInfo) -> str:
+    if value.tp == target.tp:
+        return times.rounded_moment(value.text, target.fsp)
+    found = _datetime(value, target.fsp)
+    return times.in_utc(found, _zone(value.moment)) if target.tp == t.TIMESTAMP else found
+
+
+def _date(value: _Value, _target: ColumnInfo) -> str:
+    return value.local()[:10] if value.tp in t.MOMENTS else _datetime(value, 6)[:10]
+
+
+def _duration(value: _Value, target: ColumnInfo) -> str:
+    if value.tp == t.DURATION:
+        found = value.text
+    elif value.tp in t.MOMENTS:
+        found = value.local()[11:]
+    elif value.tp in t.DATES:
+        found = "00:00:00"
+    elif value.tp in t.STRINGS:
+        found = times.clock_of(value.shown())
+    else:
+        found = times.clock_of_number(value.number())
+    return times.rounded_clock(found, target.fsp)
+
+
+def _year(value: _Value, _target: ColumnInfo) -> str:
+    if value.tp in t.MOMENTS or value.tp in t.DATES:
+        return value.local()[:4]
+    text = value.shown() if value.tp in t.STRINGS else ""
+    year = int(value.number().quantize(Decimal(1), ROUND_HALF_UP))
+    if year == 0:
+        return "2000" if text.startswith("0") and len(text) != _YEAR_WIDTH else "0000"
+    year += (2000 if year < 70 else 1900) if 0 < year < 100 else 0
+    if not 1901 <= year <= 2155:
+        raise ValueError("out of range")
+    return f"{year:04d}"
+
+
+def _enum(value: _Value, target: ColumnInfo) -> str:
+    elems = target.elems
+    if value.tp in (t.ENUM, t.SET) or value.tp in t.STRINGS:
+        name = value.shown()
+        if name in elems or (value.tp == t.ENUM and name == ""):
+            return name
+        raise ValueError("no element of that name")
+    place = int(value.number())
+    if not 0 < place <= len(elems):
+        raise ValueError("no element of that number")
+    return elems[place - 1]
+
+
+def _set(value: _Value, target: ColumnInfo) -> str:
+    if value.tp in (t.ENUM, t.SET) or value.tp in t.STRINGS:
+        names = value.shown().split(",") if value.shown() else []
+        bits = sum({1 << target.elems.index(name) for name in names})
+    else:
+        bits = int(value.number())
+    if bits >> len(target.elems):
+        raise ValueError("no elements of that number")
+    return set_text(bits, target.elems)
+
+
+def _bit(value: _Value, target: ColumnInfo) -> str:
+    if value.tp in t.STRINGS:
+        data = bytes.fromhex(value.text) if value.column.is_binary else value.text.encode()
+        return bit_text(int.from_bytes(data, "big"), target.flen)
+    return bit_text(int(value.number().quantize(Decimal(1), ROUND_HALF_UP)), target.flen)
+
+
+def _json(value: _Value, _target: ColumnInfo) -> str:
+    if value.tp not in t.STRINGS or value.column.is_binary:
+        raise ValueError("no conversion to JSON is known but of a text")
+    found, _ = json_text(write_json(value.text), 0)
+    return found
+
+
+_WRITERS: dict[int, Writer] = {
+    t.NEWDECIMAL: _decimal,
+    t.DURATION: _duration,
+    t.YEAR: _year,
+    t.ENUM: _enum,
+    t.SET: _set,
+    t.BIT: _bit,
+    t.JSON: _json,
+}

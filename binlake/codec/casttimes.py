@@ -1,0 +1,146 @@
+"""Dates, times and numbers of them as TiDB reads them out of other types: rounding goes up at one half, always.
+
+Sources: TiDB 7.5 types/time.go (ParseTime, ParseDuration, ParseTimeFromNum, RoundFrac), the recorded capture `zones`.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, date, datetime, timedelta, tzinfo
+from decimal import ROUND_FLOOR, Decimal
+
+from binlake.codec.temporal import moment_parts, parse_duration
+
+_DIGITS = re.compile(r"(\d{14}|\d{12}|\d{8}|\d{6})(?:\.(\d*))?")
+_PARTS = re.compile(r"(\d{4})\D(\d{1,2})\D(\d{1,2})(?:[ T]+(\d{1,2}):(\d{1,2})(?::(\d{1,2}))?(?:\.(\d*))?)?")
+_CLOCK = re.compile(r"(-?)(?:(\d{1,2}) )?(\d{1,3}):(\d{1,2})(?::(\d{1,2}))?(?:\.(\d*))?")
+_ZERO = "0000-00-00 00:00:00"
+_SECOND = 1_000_000
+
+
+def in_zone(text: str, zone: tzinfo) -> str:
+    """A TIMESTAMP's text (UTC) as a clock in `zone` shows it; zero stays zero."""
+    return text if _has_zero_part(text) else _shifted(text, UTC, zone)
+
+
+def in_utc(text: str, zone: tzinfo) -> str:
+    """A clock's text in `zone` as the TIMESTAMP (UTC) that TiDB stores: of an hour that comes twice, the first."""
+    return text if _has_zero_part(text) else _shifted(text, zone, UTC)
+
+
+def rounded_moment(text: str, fsp: int) -> str:
+    """A date or datetime text with `fsp` digits of seconds, rounded."""
+    whole, _, fraction = (text if len(text) > 10 else f"{text} 00:00:00").partition(".")
+    if _has_zero_part(text) or len(fraction) <= fsp:
+        return f"{whole}.{fraction:0<{fsp}}"[: 20 + fsp] if fsp else whole
+    micros = _floor_half(Decimal(f"0.{fraction}") * 10**fsp) * 10 ** (6 - fsp)
+    value = datetime.fromisoformat(whole) + timedelta(microseconds=micros)
+    return _shown(value, fsp)
+
+
+def moment_of(text: str) -> str:
+    """A text of a DATETIME as TiDB reads it; raises ValueError for a form that this does not know."""
+    text = text.strip()
+    match = _DIGITS.fullmatch(text)
+    found = _of_digits(match[1]) if match else _of_parts(text)
+    fraction = (match[2] if match else text.partition(".")[2]) or ""
+    moment_parts(found)
+    return f"{found}.{fraction}" if fraction else found
+
+
+def moment_of_number(number: Decimal) -> str:
+    """The DATETIME of a number like 20210102030405; raises ValueError for one that is none."""
+    if number == 0:
+        return _ZERO
+    whole, _, fraction = format(number, "f").partition(".")
+    width = next((width for width in (6, 8, 12, 14) if len(whole) <= width), 0)
+    if number < 0 or not width:
+        raise ValueError(f"{number} is no date")
+    return moment_of(whole.rjust(width, "0") + (f".{fraction}" if fraction else ""))
+
+
+def number_of_moment(text: str) -> Decimal:
+    """YYYYMMDDHHMMSS[.ffffff] of a datetime's text, YYYYMMDD of a date's."""
+    return Decimal(re.sub(r"[-: ]", "", text))
+
+
+def number_of_clock(text: str) -> Decimal:
+    """[-]HHMMSS[.ffffff] of a TIME text."""
+    return Decimal(text.replace(":", ""))
+
+
+def clock_of(text: str) -> str:
+    """A text of a TIME as TiDB reads it; raises ValueError for a form that this does not know."""
+    text = text.strip()
+    match = _CLOCK.fullmatch(text)
+    if match is None:
+        if len(text) > 10 and "-" in text[1:]:
+            return moment_of(text)[11:]
+        return clock_of_number(Decimal(text))
+    hours = int(match[2] or 0) * 24 + int(match[3])
+    found = f"{match[1]}{hours:02d}:{int(match[4]):02d}:{int(match[5] or 0):02d}"
+    return f"{found}.{match[6]}" if match[6] else found
+
+
+def clock_of_number(number: Decimal) -> str:
+    """The TIME of a number like 123456 (12:34:56); raises ValueError for one that is none."""
+    sign, whole, fraction = "-" if number < 0 else "", *format(abs(number), "f").partition(".")[::2]
+    digits = whole.rjust(6, "0")
+    if len(digits) > 7:
+        raise ValueError(f"{number} is no time")
+    found = f"{sign}{int(digits[:-4]):02d}:{digits[-4:-2]}:{digits[-2:]}"
+    parse_duration(found)
+    return f"{found}.{fraction}" if fraction else found
+
+
+def rounded_clock(text: str, fsp: int) -> str:
+    """A TIME text with `fsp` digits of seconds: the half goes up, so -00:00:00.5 becomes 00:00:00."""
+    whole, _, fraction = text.partition(".")
+    seconds = Decimal(abs(parse_duration(whole)) // 10**9) + Decimal(f"0.{fraction or 0}")
+    units = _floor_half((-seconds if text.startswith("-") else seconds) * 10**fsp)
+    rest, part = divmod(abs(units), 10**fsp)
+    found = f"{'-' if units < 0 else ''}{rest // 3600:02d}:{rest // 60 % 60:02d}:{rest % 60:02d}"
+    return f"{found}.{part:0{fsp}d}" if fsp else found
+
+
+def moment_on(day: date, clock: str) -> str:
+    """The DATETIME of a TIME on `day`: what is below 00:00 or above 24:00 falls on another one."""
+    micros = parse_duration(clock) // 1000
+    return _shown(datetime(day.year, day.month, day.day) + timedelta(microseconds=micros), 6)
+
+
+def _shifted(text: str, source: tzinfo, target: tzinfo) -> str:
+    whole, _, fraction = text.partition(".")
+    value = datetime.fromisoformat(whole).replace(tzinfo=source).astimezone(target)
+    if value.astimezone(source).replace(tzinfo=None) != datetime.fromisoformat(whole):
+        raise ValueError(f"{whole} is no time of the zone {source}")
+    found = f"{value.year:04d}-{value:%m-%d %H:%M:%S}"
+    return f"{found}.{fraction}" if fraction else found
+
+
+def _has_zero_part(text: str) -> bool:
+    return text.startswith("0000") or "-00" in text[:10]
+
+
+def _floor_half(value: Decimal) -> int:
+    return int((value + Decimal("0.5")).to_integral_value(ROUND_FLOOR))
+
+
+def _shown(value: datetime, fsp: int) -> str:
+    found = f"{value.year:04d}-{value:%m-%d %H:%M:%S}"
+    return found + (f".{value.microsecond:06d}"[: fsp + 1] if fsp else "")
+
+
+def _of_digits(digits: str) -> str:
+    if len(digits) in (6, 12):
+        digits = ("20" if int(digits[:2]) < 70 else "19") + digits
+    clock = digits[8:].ljust(6, "0")
+    return f"{digits[:4]}-{digits[4:6]}-{digits[6:8]} {clock[:2]}:{clock[2:4]}:{clock[4:]}"
+
+
+def _of_parts(text: str) -> str:
+    match = _PARTS.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text!r} is no date")
+    year, month, day, hour, minute, second = (int(part or 0) for part in match.groups()[:6])
+    return f"{year:04d}-{month:02d}-{day:02d} {hour:02d}:{minute:02d}:{second:02d}"

@@ -1,0 +1,84 @@
+"""The source's session of a DDL, as far as it decides what becomes of rows (hazards R-29).
+
+TiDB converts stored values in the time zone of the session that sent the DDL. Its job tells it where it converts
+(`reorg_meta.location`), and nowhere else; elsewhere the configuration may (`source.time-zone`).
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import UTC, date, timedelta, timezone, tzinfo
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from binlake import tso
+from binlake.schema.job import DdlJob, Json
+
+_SYSTEM = frozenset({"", "local", "system"})
+_MINUTE = 60
+
+
+@dataclass(frozen=True)
+class SourceSession:
+    """`zone`: `+08:00` or `America/New_York`; `day`: the date there while the source converted (2024-05-06).
+
+    Empty = not known.
+    """
+
+    zone: str = ""
+    day: str = ""
+
+    @property
+    def tz(self) -> tzinfo | None:
+        """The zone; None where it is not known, or this machine does not know its name."""
+        return read_zone(self.zone)
+
+    @property
+    def date(self) -> date | None:
+        """The day as a date."""
+        return date.fromisoformat(self.day) if self.day else None
+
+    def to_dict(self) -> Json:
+        """Plain values for JSON; empty where nothing is known."""
+        return {name: text for name, text in (("zone", self.zone), ("day", self.day)) if text}
+
+    @classmethod
+    def from_dict(cls, raw: Json) -> SourceSession:
+        """The value of `to_dict`."""
+        return cls(raw.get("zone", ""), raw.get("day", ""))
+
+    @classmethod
+    def of(cls, job: DdlJob, commit_ts: int, configured: str = "") -> SourceSession:
+        """That of `job`; `configured` is the zone where the job does not tell it."""
+        zone = _location(job) or configured
+        tz = read_zone(zone)
+        if tz is None:
+            return cls(zone)
+        days = {tso.to_datetime(ts).astimezone(tz).date() for ts in (job.start_ts, commit_ts)}
+        return cls(zone, days.pop().isoformat() if len(days) == 1 else "")
+
+
+def read_zone(text: str) -> tzinfo | None:
+    """The zone of `+08:00`, `UTC` or `America/New_York`; None for a name that is not known here."""
+    if text[:1] in ("+", "-"):
+        hours, _, minutes = text[1:].partition(":")
+        offset = timedelta(hours=int(hours), minutes=int(minutes))
+        return timezone(-offset if text[0] == "-" else offset)
+    if text.upper() in ("UTC", "ETC/UTC"):
+        return UTC
+    try:
+        return ZoneInfo(text) if text else None
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        return None
+
+
+def _location(job: DdlJob) -> str:
+    """The zone of `reorg_meta.location`; empty where there is none, or the server's own that has no name."""
+    location = (json.loads(job.text).get("reorg_meta") or {}).get("location")
+    if not location:
+        return ""
+    name, seconds = location.get("name") or "", int(location.get("offset") or 0)
+    if seconds or not name:
+        minutes = abs(seconds) // _MINUTE
+        return f"{'-' if seconds < 0 else '+'}{minutes // 60:02d}:{minutes % 60:02d}"
+    return "" if name.lower() in _SYSTEM else str(name)

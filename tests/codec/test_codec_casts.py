@@ -1,0 +1,117 @@
+"""Values at MODIFY COLUMN as TiDB converts them. `casts.jsonl`: what genuine captures recorded before and after, by the
+types of the column and the time zone of the session."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, date, timedelta, timezone
+from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+from tidb_json import column
+
+from binlake.codec.casts import Moment, UnknownCast, cast_text
+from binlake.schema import ColumnInfo
+from binlake.schema import mysqltypes as t
+from binlake.schema.session import SourceSession, read_zone
+
+RECORDED = [json.loads(line) for line in (Path(__file__).parent / "casts.jsonl").read_text().splitlines()]
+IN_UTC = Moment(UTC)
+
+
+def typed(kind: dict[str, Any]) -> ColumnInfo:
+    raw = column(1, "v", kind["Tp"])
+    return ColumnInfo.from_json({**raw, "type": {**raw["type"], **kind, "Elems": kind.get("Elems")}})
+
+
+def info(tp: int, **more: Any) -> ColumnInfo:
+    return ColumnInfo.from_json(column(1, "v", tp, **more))
+
+
+@pytest.mark.parametrize("case", RECORDED, ids=lambda case: f"{case['source']['Tp']}-{case['target']['Tp']}")
+def test_a_converted_value_is_what_the_source_recorded(case: dict[str, Any]) -> None:
+    # R-29
+    source, target = typed(case["source"]), typed(case["target"])
+    moment = Moment(read_zone(case["zone"]), date.fromisoformat(case["day"]) if "day" in case else None)
+    found = {old: cast_text(source, target, old, moment) for old, _ in case["values"]}
+    assert found == {old: new for old, new in case["values"]}
+
+
+DATETIME3, TIMESTAMP = info(t.DATETIME, decimal=3), info(t.TIMESTAMP)
+NEW_YORK = Moment(ZoneInfo("America/New_York"))
+TOLD = [
+    # An hour that comes twice is the first of them; a zero date has no zone.
+    (info(t.DATETIME), TIMESTAMP, NEW_YORK, "2021-11-07 01:30:00", "2021-11-07 05:30:00"),
+    (TIMESTAMP, info(t.DATETIME), NEW_YORK, "0000-00-00 00:00:00", "0000-00-00 00:00:00"),
+    (TIMESTAMP, DATETIME3, Moment(timezone(timedelta(hours=8))), "2020-12-31 20:00:00", "2021-01-01 04:00:00.000"),
+    (info(t.DURATION, decimal=1), info(t.DURATION), IN_UTC, "-00:00:01.6", "-00:00:02"),
+    (info(t.DURATION), info(t.DATETIME), Moment(UTC, date(2024, 2, 28)), "24:00:01", "2024-02-29 00:00:01"),
+    (info(t.FLOAT), info(t.DOUBLE), IN_UTC, "0.1", "0.10000000149011612"),
+    (info(t.DOUBLE), info(t.VARCHAR, flen=40), IN_UTC, "1.5e20", "150000000000000000000"),
+    (info(t.VARCHAR, flen=9), info(t.TINY), IN_UTC, "1e9", "127"),
+    (info(t.VARCHAR, flen=9), info(t.LONG), IN_UTC, "x", "0"),
+    (info(t.VARCHAR, flen=9), info(t.YEAR), IN_UTC, "0", "2000"),
+    (info(t.VARCHAR, flen=9), info(t.YEAR), IN_UTC, "0000", "0000"),
+    (info(t.VARCHAR, flen=9), info(t.STRING, flen=4), IN_UTC, "ab  ", "ab"),
+    (info(t.VARCHAR, flen=9), info(t.VARCHAR, flen=2), IN_UTC, "äöü", "äö"),
+    (info(t.NEWDECIMAL, flen=5, decimal=2), info(t.NEWDECIMAL, flen=3, decimal=2), IN_UTC, "-123.45", "-9.99"),
+    (info(t.DOUBLE), info(t.DOUBLE, decimal=1), IN_UTC, "0.25", "0.2"),
+]
+
+
+@pytest.mark.parametrize(("source", "target", "moment", "text", "changed"), TOLD)
+def test_a_conversion_that_nobody_recorded_follows_the_source_code(
+    source: ColumnInfo, target: ColumnInfo, moment: Moment, text: str, changed: str
+) -> None:
+    assert cast_text(source, target, text, moment) == changed
+    assert cast_text(source, target, None, moment) is None
+
+
+UNTOLD = [
+    (TIMESTAMP, info(t.DATETIME), Moment(), "2021-01-01 00:00:00", "zone"),
+    (info(t.DATETIME), TIMESTAMP, NEW_YORK, "2021-03-14 02:30:00", "no time of the zone"),
+    (info(t.DURATION), info(t.DATETIME), IN_UTC, "10:00:00", "day"),
+    (info(t.JSON), info(t.LONG), IN_UTC, "1", "JSON"),
+    (info(t.VARCHAR, flen=30), info(t.DATETIME), IN_UTC, "first of May", "no date"),
+    (info(t.LONG), info(t.BIT, flen=4), IN_UTC, "16", "BIT"),
+]
+
+
+@pytest.mark.parametrize(("source", "target", "moment", "text", "why"), UNTOLD)
+def test_what_cannot_be_told_is_an_error_and_no_guess(
+    source: ColumnInfo, target: ColumnInfo, moment: Moment, text: str, why: str
+) -> None:
+    with pytest.raises(UnknownCast, match=why):
+        cast_text(source, target, text, moment)
+
+
+LOCATIONS = [
+    ({"name": "Europe/Berlin", "offset": 0}, "Europe/Berlin"),
+    ({"name": "", "offset": -12600}, "-03:30"),
+    # Older servers write the name UTC beside the offset of a session.
+    ({"name": "UTC", "offset": 28800}, "+08:00"),
+    ({"name": "UTC", "offset": 0}, "UTC"),
+    ({"name": "Local", "offset": 0}, "+02:00"),
+    (None, "+02:00"),
+]
+
+
+@pytest.mark.parametrize(("location", "zone"), LOCATIONS)
+def test_the_job_tells_the_zone_and_else_the_configuration(location: dict[str, Any] | None, zone: str) -> None:
+    from binlake import tso
+    from binlake.schema import DdlJob
+
+    at = tso.parse("2024-05-06T12:00:00")
+    raw = {"id": 1, "type": 12, "state": 6, "schema_id": 1, "table_id": 2, "start_ts": at}
+    job = DdlJob.from_dict({**raw, "reorg_meta": location and {"location": location}})
+    found = SourceSession.of(job, at + (1000 << 18), "+02:00")
+    assert (found.zone, found.day) == (zone, "2024-05-06")
+    assert SourceSession.of(job, tso.parse("2024-05-07T23:00:00"), "+02:00").day == ""
+    assert SourceSession.from_dict(found.to_dict()) == found
+
+
+def test_a_session_without_a_zone_tells_none() -> None:
+    assert SourceSession().tz is None
+    assert SourceSession("Mars/Olympus").tz is None
