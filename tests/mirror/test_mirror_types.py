@@ -118,7 +118,9 @@ def test_a_change_of_type_converts_stored_values(
 
 
 def test_a_value_that_nobody_can_convert_stays_and_is_told() -> None:
-    texts, unknown = recast(info(t.TIMESTAMP), DATETIME3, ["2024-01-02 03:04:05", None, "2024-01-03 00:00:00"], Moment())
+    texts, unknown = recast(
+        info(t.TIMESTAMP), DATETIME3, ["2024-01-02 03:04:05", None, "2024-01-03 00:00:00"], Moment()
+    )
     assert texts == ["2024-01-02 03:04:05", None, "2024-01-03 00:00:00"]
     assert len(unknown) == 1
     assert "2024-01-02 03:04:05" in unknown[0]
