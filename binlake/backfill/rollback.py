@@ -20,6 +20,7 @@ from binlake.lake.rowhistory import RowVersion, changes
 from binlake.lake.schemas import SchemaHistory
 from binlake.rowchange.undo import Undo, undo_changes
 from binlake.schema import TableDef
+from binlake.schema.names import fold_pair
 from binlake.verify.differences import Difference, Row, RowsOfTable
 from binlake.verify.order import AnyKey
 from binlake.verify.sqlside import SqlTable
@@ -161,12 +162,12 @@ def _definition(base: Base, name: Name) -> TableDef:
 
 
 def _require_no_ddl(paths: LakePaths, lo: int, known: int, own: Iterable[Name], *, at_source: bool) -> None:
-    names = {(db.lower(), table.lower()) for db, table in own}
+    names = {fold_pair(name) for name in own}
     for ddl in landed_ddls(paths, lo, known):
         # The source knows nothing of what was injected at the target.
         touched = () if at_source and ddl.decision == "injected" else sorted(ddl.tables)
         for db, table in touched:
-            if (db.lower(), table.lower()) in names:
+            if fold_pair((db, table)) in names:
                 text = (ddl.query or ddl.sql)[:200]
                 raise Permanent(
                     "a DDL changed a table since the start of the range: its rows cannot be set back as they were",

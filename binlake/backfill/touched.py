@@ -23,6 +23,7 @@ from binlake.lake.paths import LakePaths
 from binlake.lake.rowhistory import between
 from binlake.lake.schemas import SchemaHistory
 from binlake.schema import TableDef
+from binlake.schema.names import fold_name, fold_pair
 from binlake.verify.order import AnyKey
 from binlake.verify.tables import Name, VerifiedTable
 from binlake.window.targets import Naming
@@ -52,7 +53,7 @@ class _Reader:
     def __init__(self, replication: Replication, lo: int, hi: int, ts: int, tables: Iterable[VerifiedTable]) -> None:
         self._paths = LakePaths.of(replication)
         self._bounds = (lo, hi)
-        self._tables = {(one.table.db.lower(), one.table.name.lower()): one for one in tables}
+        self._tables = {fold_pair((one.table.db, one.table.name)): one for one in tables}
         rules = Rules.of(replication)
         self._audit, self._naming = Audit(self._paths, rules), Naming(rules)
         self._state = SchemaHistory(self._paths).state_at(ts)
@@ -75,9 +76,7 @@ class _Reader:
         """The target's table that has the rows now: it may have been renamed, or made anew under its old name."""
         source = self._state.table(table_id)
         names = [then] if source is None else [self._naming.table(source.db, source.name), then]
-        return next(
-            (self._tables[key] for db, name in names if (key := (db.lower(), name.lower())) in self._tables), None
-        )
+        return next((self._tables[key] for db, name in names if (key := fold_pair((db, name))) in self._tables), None)
 
     def _same_identity(self, then: Name, now: TableDef) -> bool:
         """True when keys were written then as they are now."""
@@ -104,4 +103,4 @@ def _equal(rows: pa.Table, place: dict[str, object]) -> pa.ChunkedArray:
 
 def _identity(table: TableDef) -> tuple[object, ...]:
     columns = ((name, table.column(name)) for name in table.identity().columns)
-    return table.identity().kind, tuple((name.lower(), column and cast_form(column)) for name, column in columns)
+    return table.identity().kind, tuple((fold_name(name), column and cast_form(column)) for name, column in columns)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from binlake.ddl.collations import Dialect
 from binlake.ddl.tokens import Token, closing, tokenize
 from binlake.schema import TableDef
+from binlake.schema.names import fold_name
 from binlake.statement.literal import quote_name
 
 
@@ -61,7 +62,7 @@ def is_check_spec(spec: Sequence[Token], before: TableDef | None) -> bool:
         return not without_checks(spec[1:])
     if spec[0].is_word("ALTER"):
         return True
-    known = before is not None and len(spec) > 2 and spec[-1].value.lower() in _checks(before)
+    known = before is not None and len(spec) > 2 and fold_name(spec[-1].value) in _checks(before)
     return spec[0].is_word("DROP") and (spec[1].is_word("CHECK") or known)
 
 

@@ -7,6 +7,7 @@ from itertools import pairwise
 
 from binlake.ddl.tokens import Token, TokenKind, closing
 from binlake.schema import TableDef
+from binlake.schema.names import fold_name
 
 _KEY_WORDS = ("INDEX", "KEY", "UNIQUE", "FULLTEXT")
 
@@ -27,12 +28,12 @@ def names_expression_index(tokens: Sequence[Token], tables: Iterable[TableDef]) 
     at = next((i for i, token in enumerate(tokens[:3]) if token.is_word("INDEX", "KEY")), None)
     if not tokens or not tokens[0].is_word("DROP", "RENAME", "ALTER") or at is None:
         return False
-    names = (token.value.lower() for token in tokens[at + 1 :] if token.kind in (TokenKind.NAME, TokenKind.WORD))
+    names = (fold_name(token.value) for token in tokens[at + 1 :] if token.kind in (TokenKind.NAME, TokenKind.WORD))
     name = next((name for name in names if name not in ("if", "exists")), "")
     return any(name in expression_indexes(table) for table in tables)
 
 
 def expression_indexes(table: TableDef) -> frozenset[str]:
     """Names (lower case) of the table's indexes with a part that is no column: TiDB keeps a hidden column for it."""
-    hidden = (i.name.lower() for i in table.indexes if any(table.column(part.name) is None for part in i.columns))
+    hidden = (fold_name(i.name) for i in table.indexes if any(table.column(part.name) is None for part in i.columns))
     return frozenset(hidden)

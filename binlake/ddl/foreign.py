@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from binlake.ddl.tokens import Token, tokenize
 from binlake.schema import IndexInfo, TableDef
+from binlake.schema.names import fold_name
 from binlake.statement.literal import quote_name
 
 
@@ -18,12 +19,12 @@ def foreign_key_indexes(
     """`INDEX name (columns)` of each index that TiDB made for a foreign key and that `elements` do not name."""
     if after is None:
         return []
-    keys = {key["fk_name"]["O"].lower() for key in after.raw.get("fk_info") or ()}
-    had = {index.name.lower() for index in (before.indexes if before else ())}
-    own = [i for i in after.indexes if i.name.lower() in keys - had and not _is_named(i, elements)]
+    keys = {fold_name(key["fk_name"]["O"]) for key in after.raw.get("fk_info") or ()}
+    had = {fold_name(index.name) for index in (before.indexes if before else ())}
+    own = [i for i in after.indexes if fold_name(i.name) in keys - had and not _is_named(i, elements)]
     return [tokenize(f" INDEX {quote_name(i.name)} ({', '.join(quote_name(c.name) for c in i.columns)})") for i in own]
 
 
 def _is_named(index: IndexInfo, elements: Sequence[Sequence[Token]]) -> bool:
     made = (part for part in elements if any(token.is_word("INDEX", "KEY", "UNIQUE") for token in part[:3]))
-    return any(token.value.lower() == index.name.lower() for part in made for token in part[:5])
+    return any(fold_name(token.value) == fold_name(index.name) for part in made for token in part[:5])

@@ -21,6 +21,7 @@ from binlake.ddl.tokens import Token, TokenKind, closing, join_list, render, spl
 from binlake.errors import TargetRefused
 from binlake.schema import DbInfo, TableDef
 from binlake.schema.delta import Definitions
+from binlake.schema.names import fold_name, fold_pair
 from binlake.statement.literal import qualified, quote, quote_name
 from binlake.statement.written import is_computed
 
@@ -238,7 +239,7 @@ def _column_part(part: list[Token]) -> list[Token] | None:
 
 def _database(tokens: list[Token], found: Classified, ddl: SourceDdl, dialect: Dialect) -> list[Token]:
     options = map_clauses(tokens[found.rest :], dialect)
-    database = next((db for db in ddl.after.databases if db.name.lower() == found.tables[0][1].lower()), None)
+    database = next((db for db in ddl.after.databases if fold_name(db.name) == fold_name(found.tables[0][1])), None)
     if found.kind is Kind.CREATE_DATABASE and database is not None and no_own_charset(options):
         options = [*_charset_words(database, dialect), *options]
     return [*tokens[: found.rest], *options]
@@ -246,11 +247,9 @@ def _database(tokens: list[Token], found: Classified, ddl: SourceDdl, dialect: D
 
 def _drop(tokens: list[Token], found: Classified, ddl: SourceDdl) -> list[Token]:
     """`DROP TABLE a, b` gives a job per table, each with the whole text: only the job's own are dropped (R-28)."""
-    own = {(table.db.lower(), table.name.lower()) for table in ddl.before.tables} or {
-        (ddl.db.lower(), ddl.table.lower())
-    }
+    own = {fold_pair((table.db, table.name)) for table in ddl.before.tables} or {fold_pair((ddl.db, ddl.table))}
     named = [(db or ddl.db, name) for db, name in found.tables]
-    kept = [qualified(db, name) for db, name in named if (db.lower(), name.lower()) in own]
+    kept = [qualified(db, name) for db, name in named if fold_pair((db, name)) in own]
     return tokens if len(named) == 1 or not kept else [*tokens[: found.rest], *tokenize(" " + ", ".join(kept))]
 
 
@@ -278,8 +277,8 @@ def _without_online(tokens: list[Token]) -> list[Token]:
 
 def _table(side: Definitions, found: Classified, ddl: SourceDdl) -> TableDef | None:
     db, name = found.tables[0]
-    wanted = ((db or ddl.db).lower(), name.lower())
-    return next((table for table in side.tables if (table.db.lower(), table.name.lower()) == wanted), None)
+    wanted = fold_pair((db or ddl.db, name))
+    return next((table for table in side.tables if fold_pair((table.db, table.name)) == wanted), None)
 
 
 def _charset_words(of: TableDef | DbInfo, dialect: Dialect) -> list[Token]:

@@ -12,19 +12,21 @@ from typing import Literal, Protocol
 
 from binlake.ddl.classify import Classified, Kind, NameRef, classify_tokens, read_name
 from binlake.ddl.tokens import Token, TokenKind, join_list, render, split_list, tokenize, words
-from binlake.ddl.views import view_names
+from binlake.ddl.views import view_differs, view_names
 from binlake.schema import TableDef
+from binlake.schema.names import fold_name, fold_pair
 from binlake.statement.literal import qualified, quote_name
 
 DATABASES = frozenset({Kind.CREATE_DATABASE, Kind.ALTER_DATABASE, Kind.DROP_DATABASE})
+_MAKES = frozenset({Kind.CREATE_TABLE, Kind.CREATE_TABLE_LIKE, Kind.CREATE_VIEW, Kind.CREATE_SEQUENCE})
 _DROPS = frozenset({Kind.DROP_TABLE, Kind.DROP_VIEW, Kind.DROP_SEQUENCE})
 
 
 class Naming(Protocol):
-    """Names at the target, by those at the source."""
+    """Names at the target, by those that a statement at the source says."""
 
-    def table(self, db: str, table: str) -> tuple[str, str]:
-        """(db, table) at the target."""
+    def table(self, db: str, table: str, *, new: bool = False) -> tuple[str, str]:
+        """(db, table) at the target; `new`: the statement gives the table this name."""
 
     def database(self, db: str) -> str:
         """The database at the target."""
@@ -32,18 +34,22 @@ class Naming(Protocol):
 
 @dataclass(frozen=True)
 class Place:
-    """Tokens start to end (exclusive) that name a table or database; `named` has an empty db where none is written."""
+    """Tokens start to end (exclusive) that name a table or database; `named` has an empty db where none is written.
+
+    `new`: the statement gives a table this name.
+    """
 
     start: int
     end: int
     named: NameRef
     role: Literal["table", "database"] = "table"
+    new: bool = False
 
 
 def session_db(found: Classified, before: Collection[TableDef], job_db: str) -> str:
     """The database that bare names mean. A rename into another database has the new one in its job."""
-    bare = {name.lower() for db, name in found.tables if not db}
-    homes = {table.db for table in before if table.name.lower() in bare}
+    bare = {fold_name(name) for db, name in found.tables if not db}
+    homes = {table.db for table in before if fold_name(table.name) in bare}
     return homes.pop() if len(homes) == 1 else job_db
 
 
@@ -61,21 +67,52 @@ def statements(tokens: list[Token]) -> list[list[Token]]:
 def restated(query: str, default_db: str, naming: Naming, own: Collection[NameRef] = ()) -> str:
     """`query` with the target's names. `own`: (db, table) of what the statement may still name in a list, empty = all.
 
-    Raises SchemaError for text that cannot be tokenized.
+    Text that says the target's names already stays as it is. Raises SchemaError for text that cannot be tokenized.
     """
     tokens = [token for token in tokenize(query) if token.kind is not TokenKind.COMMENT]
-    wanted = {(db.lower(), name.lower()) for db, name in own}
-    return "; ".join(_restated(part, default_db, naming, wanted) for part in statements(tokens) if part)
+    wanted = {fold_pair(name) for name in own}
+    parts = [part for part in statements(tokens) if part]
+    put = [_restated(part, default_db, naming, wanted) for part in parts]
+    return query if put == parts else "; ".join(map(render, put))
 
 
-def _restated(tokens: list[Token], default_db: str, naming: Naming, own: set[NameRef]) -> str:
+def _restated(tokens: list[Token], default_db: str, naming: Naming, own: set[NameRef]) -> list[Token]:
+    """The same tokens where every name is the target's."""
     found = classify_tokens(tokens)
-    tokens = _own_parts(tokens, found, default_db, own)
-    if found.kind is Kind.CREATE_VIEW:
-        tokens = [*tokens[: found.rest], *view_names(tokens[found.rest :], default_db, naming.table)]
-    for place in sorted(name_places(tokens), key=lambda place: -place.start):
-        tokens[place.start : place.end] = _renamed(tokens, place, default_db, naming)
-    return render(tokens)
+    put = _own_parts(tokens, found, default_db, own)
+    places = name_places(put)
+    named = _named_in_order(places, default_db, naming)
+    view = found.kind is Kind.CREATE_VIEW
+    said = all(_full_as_written(place, default_db) == name for place, name in zip(places, named, strict=True))
+    if said and put is tokens and not (view and view_differs(put[found.rest :], default_db, naming.table)):
+        return tokens
+    if view:
+        put = [*put[: found.rest], *view_names(put[found.rest :], default_db, naming.table)]
+    put = list(put)
+    for place, name in zip(reversed(places), reversed(named), strict=True):
+        put[place.start : place.end] = _renamed(put, place, name)
+    return put
+
+
+def _named_in_order(places: Sequence[Place], default_db: str, naming: Naming) -> list[NameRef]:
+    """What each place is called at the target; a RENAME may take a table further that it has just named itself."""
+    given: dict[NameRef, NameRef] = {}
+    named: list[NameRef] = []
+    for place in places:
+        if place.role == "database":
+            named.append((naming.database(place.named[1]), ""))
+            continue
+        full = _full(place.named, default_db)
+        name = naming.table(place.named[0] or default_db, place.named[1], new=place.new)
+        named.append(name if place.new else given.pop(full, name))
+        if place.new:
+            given[full] = name
+    return named
+
+
+def _full_as_written(place: Place, default_db: str) -> NameRef:
+    db, name = place.named
+    return (name, "") if place.role == "database" else (db or default_db, name)
 
 
 def name_places(tokens: Sequence[Token]) -> list[Place]:
@@ -87,17 +124,13 @@ def name_places(tokens: Sequence[Token]) -> list[Place]:
         return [Place(found.rest - 1, found.rest, found.tables[0], "database")] if found.tables else []
     if found.kind in _DROPS or found.kind is Kind.RENAME_TABLE:
         return list(_listed(tokens, found.rest))
-    main = [Place(found.rest - (3 if name[0] else 1), found.rest, name) for name in found.tables]
+    makes = found.kind in _MAKES
+    main = [Place(found.rest - (3 if name[0] else 1), found.rest, name, new=makes) for name in found.tables]
     return [*main, *_inside(tokens, found)]
 
 
-def _renamed(tokens: Sequence[Token], place: Place, default_db: str, naming: Naming) -> list[Token]:
-    db, name = place.named
-    if place.role == "database":
-        text = quote_name(naming.database(name))
-    else:
-        text = qualified(*naming.table(db or default_db, name))
-    put = words(text)
+def _renamed(tokens: Sequence[Token], place: Place, name: NameRef) -> list[Token]:
+    put = words(quote_name(name[0]) if place.role == "database" else qualified(*name))
     # `.` and what follows it stand close; the first keeps the space that was there.
     return [Token(token.kind, token.text, tokens[place.start].space and not n) for n, token in enumerate(put)]
 
@@ -108,7 +141,7 @@ def _listed(tokens: Sequence[Token], at: int) -> Iterator[Place]:
         name, after = read_name(tokens, at)
         if name is None:
             return
-        yield Place(at, after, name)
+        yield Place(at, after, name, new=at > 0 and tokens[at - 1].is_word("TO"))
         if after >= len(tokens) or not (tokens[after].is_mark(",") or tokens[after].is_word("TO")):
             return
         at = after + 1
@@ -141,7 +174,7 @@ def _in_specs(tokens: Sequence[Token], rest: int) -> Iterator[Place]:
             continue
         elif len(spec) > 1 and (spec[1].is_word("TO", "AS") or spec[1].is_mark("=")):
             at += 1
-        yield from _name_at(tokens, at + 1)
+        yield from _name_at(tokens, at + 1, new=spec[0].is_word("RENAME"))
 
 
 def altered_too(tokens: Sequence[Token], found: Classified) -> list[NameRef]:
@@ -149,10 +182,10 @@ def altered_too(tokens: Sequence[Token], found: Classified) -> list[NameRef]:
     return [place.named for place in _in_specs(tokens, found.rest)] if found.kind is Kind.ALTER_TABLE else []
 
 
-def _name_at(tokens: Sequence[Token], at: int) -> Iterator[Place]:
+def _name_at(tokens: Sequence[Token], at: int, *, new: bool = False) -> Iterator[Place]:
     name, after = read_name(tokens, at)
     if name is not None:
-        yield Place(at, after, name)
+        yield Place(at, after, name, new=new)
 
 
 def _own_parts(tokens: list[Token], found: Classified, default_db: str, own: set[NameRef]) -> list[Token]:
@@ -169,4 +202,4 @@ def _names_of(part: Sequence[Token]) -> list[NameRef]:
 
 
 def _full(name: NameRef, default_db: str) -> NameRef:
-    return (name[0] or default_db).lower(), name[1].lower()
+    return fold_pair((name[0] or default_db, name[1]))

@@ -1,15 +1,17 @@
 """The tables that a view's SELECT reads, under the target's names.
 
 A table that gets another name keeps its old one as an alias, so that columns qualified by it still mean it; a column
-qualified by database and table loses the database.
+qualified by database and table loses the database. What qualifies a column is spelled as in the FROM: a target on Linux
+tells `A`.`c` from `a`.`c`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from binlake.ddl.classify import NameRef, read_name
 from binlake.ddl.tokens import Token, TokenKind, words
+from binlake.schema.names import fold_name, fold_pair
 from binlake.statement.literal import qualified, quote_name
 
 _ENDS_FROM = ("WHERE", "GROUP", "HAVING", "ORDER", "LIMIT", "UNION", "EXCEPT", "INTERSECT", "SELECT", "WINDOW", "FOR")
@@ -19,11 +21,25 @@ _OPENS_QUERY = (
 )  # fmt: skip
 
 
-def view_names(tokens: Sequence[Token], default_db: str, table: Callable[[str, str], NameRef]) -> list[Token]:
+Naming = Callable[[str, str], NameRef]
+"""(db, table) at the target, by what the SELECT says."""
+
+
+def view_differs(tokens: Sequence[Token], default_db: str, table: Naming) -> bool:
+    """True when a table that the SELECT reads, or what qualifies a column, is said otherwise at the target."""
+    sources = _sources(tokens)
+    if any(table(name[0] or default_db, name[1]) != (name[0] or default_db, name[1]) for _, _, name in sources):
+        return True
+    exposed = _exposed(tokens, sources, default_db, table)
+    return any(_qualifier(tokens, at, exposed) not in ("", tokens[at].value) for at in range(len(tokens)))
+
+
+def view_names(tokens: Sequence[Token], default_db: str, table: Naming) -> list[Token]:
     """`tokens` behind the view's name, with `table` of each table that the SELECT reads."""
     places = _sources(tokens)
     named = {(_full(name, default_db)) for _, _, name in places}
     starts = {start: (end, name) for start, end, name in places}
+    exposed = _exposed(tokens, places, default_db, table)
     found: list[Token] = []
     at = 0
     while at < len(tokens):
@@ -32,21 +48,47 @@ def view_names(tokens: Sequence[Token], default_db: str, table: Callable[[str, s
             found += _source(tokens, end, (name[0] or default_db, name[1]), table)
             at = end
             continue
+        space = tokens[at].space
         if _is_column_of(tokens, at, named):
             # `db`.`t`.`c`: the alias or the name of the table is enough.
             at += 2
-            found.append(Token(tokens[at].kind, tokens[at].text, tokens[at - 2].space))
-        else:
-            found.append(tokens[at])
+        spelled = _qualifier(tokens, at, exposed)
+        text = quote_name(spelled) if spelled else tokens[at].text
+        found.append(Token(tokens[at].kind, text, space))
         at += 1
     return found
 
 
-def _source(tokens: Sequence[Token], end: int, name: NameRef, table: Callable[[str, str], NameRef]) -> list[Token]:
+def _exposed(
+    tokens: Sequence[Token], sources: Sequence[tuple[int, int, NameRef]], default_db: str, table: Naming
+) -> dict[str, str]:
+    """By what columns are qualified, as the FROM at the target spells it: an alias, or the name of a table."""
+    found: dict[str, str] = {}
+    for _, end, name in sources:
+        alias = _alias(tokens, end)
+        here = table(name[0] or default_db, name[1])[1]
+        kept = alias or (here if fold_name(here) == fold_name(name[1]) else name[1])
+        found.setdefault(fold_name(alias or name[1]), kept)
+    return found
+
+
+def _alias(tokens: Sequence[Token], end: int) -> str:
+    at = end + (end < len(tokens) and tokens[end].is_word("AS"))
+    return tokens[at].value if at < len(tokens) and tokens[at].kind is TokenKind.NAME else ""
+
+
+def _qualifier(tokens: Sequence[Token], at: int, exposed: Mapping[str, str]) -> str:
+    """How the qualifier at `at` is spelled in the FROM; empty where none is."""
+    if tokens[at].kind is not TokenKind.NAME or at + 1 >= len(tokens) or not tokens[at + 1].is_mark("."):
+        return ""
+    following = at + 3 < len(tokens) and tokens[at + 3].is_mark(".")
+    return "" if following else exposed.get(fold_name(tokens[at].value), "")
+
+
+def _source(tokens: Sequence[Token], end: int, name: NameRef, table: Naming) -> list[Token]:
     target = table(*name)
     put = [Token(t.kind, t.text, not n) for n, t in enumerate(words(qualified(*target)))]
-    aliased = end < len(tokens) and (tokens[end].is_word("AS") or tokens[end].kind is TokenKind.NAME)
-    if target[1].lower() == name[1].lower() or aliased:
+    if fold_name(target[1]) == fold_name(name[1]) or _alias(tokens, end):
         return put
     return [*put, *words(f"AS {quote_name(name[1])}")]
 
@@ -56,7 +98,7 @@ def _is_column_of(tokens: Sequence[Token], at: int, named: set[NameRef]) -> bool
     name, after = read_name(tokens, at)
     if name is None or after - at != 3 or after >= len(tokens) or not tokens[after].is_mark("."):
         return False
-    return (name[0].lower(), name[1].lower()) in named and not (at and tokens[at - 1].is_mark("."))
+    return fold_pair(name) in named and not (at and tokens[at - 1].is_mark("."))
 
 
 def _sources(tokens: Sequence[Token]) -> list[tuple[int, int, NameRef]]:
@@ -83,12 +125,12 @@ def _sources(tokens: Sequence[Token]) -> list[tuple[int, int, NameRef]]:
             expecting = False
         elif expecting and token.kind is TokenKind.NAME:
             name, after = read_name(tokens, at)
-            if name is not None and (name[0] or name[1].lower() not in common):
+            if name is not None and (name[0] or fold_name(name[1]) not in common):
                 found.append((at, after, name))
             at, expecting = after, False
             continue
         elif token.kind is TokenKind.NAME and _is_common(tokens, at):
-            common.add(token.value.lower())
+            common.add(fold_name(token.value))
         at += 1
     return found
 
@@ -106,4 +148,4 @@ def _as_query(tokens: Sequence[Token], at: int) -> bool:
 
 
 def _full(name: NameRef, default_db: str) -> NameRef:
-    return (name[0] or default_db).lower(), name[1].lower()
+    return fold_pair((name[0] or default_db, name[1]))

@@ -32,6 +32,7 @@ from binlake.downstream.structure import structure_differences
 from binlake.errors import Drift, TargetRefused
 from binlake.schema import TableDef
 from binlake.schema.delta import Definitions
+from binlake.schema.names import fold_name, fold_pair
 from binlake.statement.literal import qualified
 
 Name = tuple[str, str]
@@ -96,10 +97,10 @@ def expected_after(before: Definitions, after: Definitions, dialect: Dialect, ac
     """What a DDL of the kind `action` leaves, from the definitions it touched (hazards R-04)."""
     databases = {db.name: False for db in before.databases} | {db.name: True for db in after.databases}
     # A dropped database takes its tables along, one by one: only the database itself tells that it is done.
-    gone = {name.lower() for name, there in databases.items() if not there}
-    kept = {_lower((table.db, table.name)) for table in after.tables}
-    removed = [(table.db, table.name) for table in before.tables if table.db.lower() not in gone]
-    absent = [name for name in removed if _lower(name) not in kept]
+    gone = {fold_name(name) for name, there in databases.items() if not there}
+    kept = {fold_pair((table.db, table.name)) for table in after.tables}
+    removed = [(table.db, table.name) for table in before.tables if fold_name(table.db) not in gone]
+    absent = [name for name in removed if fold_pair(name) not in kept]
     found = expected_of(after.tables, dialect, absent=absent, databases=databases)
     return replace(found, empty=emptied_by(action, before, after), moves_rows=moves_rows(action))
 
@@ -232,7 +233,7 @@ def _columns(session: Session, name: Name, dialect: Dialect) -> tuple[ColumnForm
     return tuple(
         # A backslash in an ENUM element is shown doubled.
         ColumnForm(
-            column.lower(),
+            fold_name(column),
             normal_type(kind.replace("\\\\", "\\"), dialect),
             nullable == "YES",
             collation or "",
@@ -271,7 +272,7 @@ def _indexes(session: Session, name: Name) -> frozenset[IndexForm]:
     found: dict[str, tuple[bool, list[tuple[str, int]]]] = {}
     for index, non_unique, column, length in rows:
         parts = found.setdefault(index, (not int(non_unique), []))[1]
-        parts.append((str(column or "").lower(), int(length or 0)))
+        parts.append((fold_name(str(column or "")), int(length or 0)))
     return frozenset(IndexForm(unique, tuple(parts)) for unique, parts in found.values())
 
 
@@ -326,7 +327,3 @@ def _numbers(session: Session, name: Name, dialect: Dialect) -> list[str]:
 def _file_name(name: str) -> str:
     """How the server writes a name in file names: characters other than letters, digits and _ as @xxxx."""
     return "".join(c if c.isascii() and (c.isalnum() or c == "_") else f"@{ord(c):04x}" for c in name)
-
-
-def _lower(name: Name) -> Name:
-    return name[0].lower(), name[1].lower()

@@ -17,6 +17,7 @@ from binlake.ddl.collations import Dialect
 from binlake.schema import ColumnInfo, IndexInfo, TableDef
 from binlake.schema import mysqltypes as t
 from binlake.schema.actions import PUBLIC
+from binlake.schema.names import fold_name
 from binlake.statement.written import is_computed
 
 
@@ -108,7 +109,7 @@ def expected_form(table: TableDef, dialect: Dialect) -> TableForm:
     # An index on an expression has a hidden column, which no target names; MariaDB has no such index.
     named = [i for i in (*table.unique_keys(), *plain) if dialect != "mariadb" or not _on_expression(i, table)]
     indexes = frozenset(_index(index, table) for index in named)
-    return TableForm("table", columns, indexes, frozenset(name.lower() for name in table.own))
+    return TableForm("table", columns, indexes, frozenset(fold_name(name) for name in table.own))
 
 
 def normal_type(text: str, dialect: Dialect) -> str:
@@ -136,13 +137,13 @@ def _column(column: ColumnInfo, table: TableDef, dialect: Dialect) -> ColumnForm
     collation = "utf8mb4_bin" if column.tp == t.JSON and dialect == "mariadb" else ""
     collation = target_collation(column.collate, dialect) if text else collation
     return ColumnForm(
-        column.name.lower(), normal_type(column.type_text, dialect), not column.not_null, collation, generated
+        fold_name(column.name), normal_type(column.type_text, dialect), not column.not_null, collation, generated
     )
 
 
 def _index(index: IndexInfo, table: TableDef) -> IndexForm:
     shown = [(part, table.column(part.name)) for part in index.columns]
-    parts = ((part.name.lower(), _prefix(part.length, column)) if column else ("", 0) for part, column in shown)
+    parts = ((fold_name(part.name), _prefix(part.length, column)) if column else ("", 0) for part, column in shown)
     return IndexForm(index.unique, tuple(parts))
 
 

@@ -16,6 +16,7 @@ from binlake.downstream.session import Session
 from binlake.downstream.shape import TableShape, option_of, refused, shape_of
 from binlake.downstream.structure import StructureDifference, structure_differences
 from binlake.schema import TableDef
+from binlake.schema.names import fold_pair
 
 Verdict = Literal["alike", "preserve", "partial", "accepted", "refused", "missing"]
 
@@ -56,7 +57,7 @@ def preflight(session: Session, target: Target, tables: Iterable[TableDef]) -> l
     for table in wanted:
         name = (table.db, table.name)
         report = _report(target, table, actual.tables.get(name))
-        found = warnings.get((table.db.lower(), table.name.lower()), ())
+        found = warnings.get(fold_pair((table.db, table.name)), ())
         reports.append(_with_warnings(report, found) if found else report)
     return reports
 
@@ -145,7 +146,7 @@ def _warnings(session: Session, databases: Iterable[str]) -> dict[Name, list[str
             (db,),
         ):
             text = f"trigger {name} ({timing} {event}) fires for what we write, and REPLACE is a DELETE and an INSERT"
-            found.setdefault((db.lower(), str(table).lower()), []).append(text)
+            found.setdefault(fold_pair((db, str(table))), []).append(text)
         for name, table, child, on_update, on_delete in session.rows(
             "SELECT CONSTRAINT_NAME, REFERENCED_TABLE_NAME, TABLE_NAME, UPDATE_RULE, DELETE_RULE"
             " FROM information_schema.REFERENTIAL_CONSTRAINTS WHERE UNIQUE_CONSTRAINT_SCHEMA = %s ORDER BY 1",
@@ -153,5 +154,5 @@ def _warnings(session: Session, databases: Iterable[str]) -> dict[Name, list[str
         ):
             if _CASCADES & {str(on_update).upper(), str(on_delete).upper()}:
                 text = f"foreign key {name} of {child} cascades, but not for what we write (foreign_key_checks = 0)"
-                found.setdefault((db.lower(), str(table).lower()), []).append(text)
+                found.setdefault(fold_pair((db, str(table))), []).append(text)
     return found

@@ -17,6 +17,7 @@ from binlake.downstream.structure import StructureDifference, shared_identity, s
 from binlake.filter.patterns import drainer_pattern
 from binlake.schema import IndexInfo, TableDef
 from binlake.schema.actions import PUBLIC
+from binlake.schema.names import fold_name
 
 Name = tuple[str, str]
 
@@ -49,7 +50,7 @@ class TableShape:
     def of(self, table: TableDef) -> TableDef:
         """The definition that the source's `table` and the target share."""
         gone = frozenset(self.dropped)
-        columns = tuple(column for column in table.all_columns if column.name.lower() not in gone)
+        columns = tuple(column for column in table.all_columns if fold_name(column.name) not in gone)
         # A definition may spell its integer key as a flag: from here on every unique key is an index.
         keys = [key for key in table.unique_keys() if self._is_shared(key, gone)]
         plain = [index for index in table.indexes if not (index.unique and index.state == PUBLIC)]
@@ -64,7 +65,7 @@ class TableShape:
         )
 
     def _is_shared(self, key: IndexInfo, gone: frozenset[str]) -> bool:
-        names = tuple(sorted(part.name.lower() for part in key.columns))
+        names = tuple(sorted(fold_name(part.name) for part in key.columns))
         return names not in self.lost and gone.isdisjoint(names)
 
 

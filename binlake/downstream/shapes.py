@@ -13,6 +13,7 @@ from typing import Any
 from binlake.downstream.shape import Name, TableShape
 from binlake.schema import TableDef
 from binlake.schema.delta import Definitions
+from binlake.schema.names import fold_pair
 from binlake.window.definitions import LandedDdl
 
 
@@ -44,7 +45,7 @@ class Shapes:
         return cls({(db, table): TableShape.from_dict(shape) for db, table, shape in raw})
 
     def _by_name(self) -> dict[Name, TableShape]:
-        return {(db.lower(), table.lower()): shape for (db, table), shape in self.at_lo.items()}
+        return {fold_pair(name): shape for name, shape in self.at_lo.items()}
 
 
 def _followed(ddl: LandedDdl, known: dict[Name, TableShape]) -> LandedDdl:
@@ -66,4 +67,4 @@ def _shaped(table: TableDef, shape: TableShape | None) -> TableDef:
 
 
 def _name(table: TableDef) -> Name:
-    return table.db.lower(), table.name.lower()
+    return fold_pair((table.db, table.name))

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from binlake.config.rules import ExpressionRule
 from binlake.errors import ConfigError
 from binlake.schema import TableDef
+from binlake.schema.names import fold_pair
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class ExpressionFilter:
 
     def tables(self) -> list[tuple[str, str]]:
         """(db, table) of the source with a rule, in lower case, sorted."""
-        return sorted({(rule.db.lower(), rule.table.lower()) for rule in self._rules})
+        return sorted({fold_pair((rule.db, rule.table)) for rule in self._rules})
 
     def kinds(self, db: str, table: str) -> frozenset[str]:
         """The kinds of row changes with a rule on that table."""
@@ -51,8 +52,8 @@ class ExpressionFilter:
         return {op: " OR ".join(f"COALESCE({sql}, FALSE)" for sql in sqls) for op, sqls in found.items()}
 
     def _of(self, db: str, table: str) -> list[_Rule]:
-        wanted = db.lower(), table.lower()
-        return [rule for rule in self._rules if (rule.db.lower(), rule.table.lower()) == wanted]
+        wanted = fold_pair((db, table))
+        return [rule for rule in self._rules if fold_pair((rule.db, rule.table)) == wanted]
 
 
 def _rule(rule: ExpressionRule) -> _Rule:

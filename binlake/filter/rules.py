@@ -20,6 +20,7 @@ from binlake.filter.loopback import MarkReader
 from binlake.filter.routes import Routes
 from binlake.filter.tables import BlockAllow, TableChoice, TableFilter
 from binlake.schema import TableDef
+from binlake.schema.names import fold_name
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ class Rules:
 
     def keeps(self, db: str, table: str) -> bool:
         """True when changes of the source's `db`.`table` are replicated; `table` empty for the database."""
-        if self.marks is not None and (self.marks.is_mark(db, table) or db.lower() == self.own_schema.lower()):
+        if self.marks is not None and (self.marks.is_mark(db, table) or fold_name(db) == fold_name(self.own_schema)):
             return False
         return self.tables.keeps(db, table)
 

@@ -21,6 +21,7 @@ from binlake.codec.temporal import parse_duration
 from binlake.codec.writers import decimal_layout
 from binlake.schema import ColumnInfo, TableDef
 from binlake.schema import mysqltypes as t
+from binlake.schema.names import fold_name
 
 Kind = Literal["bool", "number", "text", "binary", "moment", "date", "time", "enum", "json", "null"]
 
@@ -68,7 +69,7 @@ class Writer:
 
     def column(self, node: exp.Column) -> Value:
         """A column, cast to its own type."""
-        if node.table and node.table.lower() != self._table.name.lower():
+        if node.table and fold_name(node.table) != fold_name(self._table.name):
             raise Unsaid(f"`{node.sql('mysql')}` is a column of another table")
         found = self._table.column(node.name)
         if found is None:

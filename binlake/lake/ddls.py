@@ -13,6 +13,7 @@ from binlake import tso
 from binlake.lake.dataset import dataset
 from binlake.lake.paths import LakePaths
 from binlake.schema.delta import Definitions
+from binlake.schema.names import fold_name
 from binlake.window.definitions import LandedDdl
 
 _PLAIN = (
@@ -34,7 +35,7 @@ def landed_ddls(paths: LakePaths, lo: int, hi: int, touching: tuple[str, str] | 
         return []
     where = (ds.field("commit_ts") > lo) & (ds.field("commit_ts") <= hi)
     if touching is not None:
-        where &= ds.field("commit_ts").isin(_touching(data, where, ".".join(touching).lower()))
+        where &= ds.field("commit_ts").isin(_touching(data, where, fold_name(".".join(touching))))
     columns = [*_PLAIN, "segment", "before", "after"]
     rows = data.to_table(columns=columns, filter=where).to_pylist()
     # Rows of one commit_ts keep the order that merge gave them; a window's segments only grow.
@@ -99,7 +100,7 @@ def newest_ddls(paths: LakePaths, count: int, upto: int | None = None) -> list[D
 
 def _touching(data: ds.Dataset, where: ds.Expression, name: str) -> list[int]:
     rows = data.to_table(columns=["commit_ts", "tables"], filter=where).to_pylist()
-    return [row["commit_ts"] for row in rows if name in (touched.lower() for touched in row["tables"])]
+    return [row["commit_ts"] for row in rows if name in (fold_name(touched) for touched in row["tables"])]
 
 
 def _ddl(row: dict[str, object]) -> LandedDdl:

@@ -9,6 +9,7 @@ from typing import Literal
 from binlake.codec.casts import Moment
 from binlake.ddl.tokens import tokenize
 from binlake.schema import Action, TableDef
+from binlake.schema.names import fold_name, fold_pair
 from binlake.window.definitions import LandedDdl
 
 Kind = Literal["create", "adopt", "recover", "truncate", "alter", "copy", "drop", "inexact"]
@@ -76,8 +77,8 @@ def _renamed(query: str) -> dict[str, str]:
     starts = [
         at + 1 + tokens[at + 1].is_word("COLUMN") for at in range(len(tokens) - 3) if tokens[at].is_word("CHANGE")
     ]
-    return {tokens[at + 1].value.lower(): tokens[at].value.lower() for at in starts}
+    return {fold_name(tokens[at + 1].value): fold_name(tokens[at].value) for at in starts}
 
 
 def _name(table: TableDef) -> tuple[str, str]:
-    return table.db.lower(), table.name.lower()
+    return fold_pair((table.db, table.name))

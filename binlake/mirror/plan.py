@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from binlake.mirror.versions import MirrorVersion
 from binlake.schema import TableDef
+from binlake.schema.names import fold_pair
 from binlake.window.definitions import FILTERED, Cell, LandedDdl, Segments, WindowDefinitions, cell
 
 Name = tuple[str, str]
@@ -66,7 +67,7 @@ def _names(ddl: LandedDdl) -> list[Name]:
 
 
 def _lower(name: Name) -> Name:
-    return name[0].lower(), name[1].lower()
+    return fold_pair(name)
 
 
 def _cells(definitions: WindowDefinitions, segments: Segments, names: list[Name]) -> Iterable[Cell]:

@@ -22,6 +22,7 @@ from binlake.mirror.types import (
     texts_of,
 )
 from binlake.schema import ColumnInfo, TableDef
+from binlake.schema.names import fold_name
 
 Columns = dict[str, list[str | None]]
 """Canonical texts by column, rows in parallel."""
@@ -146,5 +147,5 @@ class Reshaper:
 
 def _source(column: ColumnInfo, before: TableDef, renamed: Mapping[str, str]) -> ColumnInfo | None:
     by_id = next((c for c in before.row_columns if c.id == column.id), None)
-    name = column.name.lower()
-    return by_id or next((c for c in before.row_columns if c.name.lower() == renamed.get(name, name)), None)
+    name = fold_name(column.name)
+    return by_id or next((c for c in before.row_columns if fold_name(c.name) == renamed.get(name, name)), None)

@@ -10,6 +10,7 @@ from binlake.errors import SchemaError
 from binlake.schema.actions import Action
 from binlake.schema.info import DbInfo
 from binlake.schema.job import DdlJob
+from binlake.schema.names import fold_name
 from binlake.schema.tables import SchemaTables
 
 
@@ -150,7 +151,7 @@ def _unquote(name: str) -> str:
 
 def _database_id(tables: SchemaTables, job: DdlJob, name: str) -> int:
     for db in tables.databases.values():
-        if db.name.lower() == name.lower():
+        if fold_name(db.name) == fold_name(name):
             return db.id
     raise SchemaError(f"RENAME TABLE into the unknown database {name!r}", where=_where(job))
 

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from binlake.errors import SchemaError
 from binlake.schema import mysqltypes as t
 from binlake.schema.actions import PUBLIC
+from binlake.schema.names import fold_name
 
 Json = Mapping[str, Any]
 
@@ -263,7 +264,7 @@ class TableDef:
 
     def column(self, name: str) -> ColumnInfo | None:
         """The visible column `name` (case-insensitive), or None."""
-        return self._by_name.get(name.lower())
+        return self._by_name.get(fold_name(name))
 
     def unique_keys(self) -> tuple[IndexInfo, ...]:
         """Public unique indexes, primary first. An integer clustered primary key is given as an index of its own."""
@@ -286,7 +287,7 @@ class TableDef:
 
     @cached_property
     def _by_name(self) -> dict[str, ColumnInfo]:
-        return {c.name.lower(): c for c in self.columns}
+        return {fold_name(c.name): c for c in self.columns}
 
     def _identifies(self, index: IndexInfo) -> bool:
         columns = [self.column(c.name) for c in index.columns]

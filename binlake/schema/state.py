@@ -15,6 +15,7 @@ from binlake.errors import SchemaError
 from binlake.schema.change import apply_job
 from binlake.schema.info import DbInfo, TableDef
 from binlake.schema.job import DdlJob
+from binlake.schema.names import fold_name
 from binlake.schema.tables import SchemaTables
 
 RowKind = Literal["state", "schema", "table", "gone", "alias", "dropped"]
@@ -42,7 +43,7 @@ class SchemaState:
 
     def database(self, name: str) -> DbInfo | None:
         """The database of that name (case-insensitive), or None."""
-        return next((d for d in self._tables.databases.values() if d.name.lower() == name.lower()), None)
+        return next((d for d in self._tables.databases.values() if fold_name(d.name) == fold_name(name)), None)
 
     def databases(self) -> list[DbInfo]:
         """All databases by id."""

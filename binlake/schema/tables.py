@@ -9,6 +9,7 @@ from typing import Any
 from binlake.errors import SchemaError
 from binlake.schema.actions import MAX_USER_ID
 from binlake.schema.info import DbInfo, TableDef
+from binlake.schema.names import fold_pair
 
 KEPT_TOMBSTONES = 4096
 """Dropped ids remembered. A change on one can only commit within the lease of its schema version, so few suffice."""
@@ -63,7 +64,7 @@ class SchemaTables:
 
     def find(self, db: str, table: str) -> TableDef | None:
         """The table of that name, or None."""
-        table_id = self._names.get((db.lower(), table.lower()))
+        table_id = self._names.get(fold_pair((db, table)))
         return None if table_id is None else self.by_id[table_id]
 
     def put(self, info: Mapping[str, Any], db_id: int) -> None:
@@ -79,7 +80,7 @@ class SchemaTables:
         self._forget(info["id"])
         table = TableDef.from_json(info, db)
         self.by_id[table.id] = table
-        self._names[db.name.lower(), table.name.lower()] = table.id
+        self._names[fold_pair((db.name, table.name))] = table.id
         self.gone.pop(table.id, None)
 
     def remove(self, table_id: int, version: int) -> None:
@@ -111,7 +112,7 @@ class SchemaTables:
         table = self.by_id.pop(table_id, None)
         if table is None:
             return False
-        name = (table.db.lower(), table.name.lower())
+        name = fold_pair((table.db, table.name))
         # A swap of names may have given the name to another table meanwhile.
         if self._names.get(name) == table_id:
             del self._names[name]

@@ -14,6 +14,7 @@ from binlake.lake.schemas import SchemaHistory
 from binlake.lake.windowlog import WindowLog
 from binlake.mirror.versions import MirrorVersions
 from binlake.schema import SchemaState, TableDef
+from binlake.schema.names import fold_name, fold_pair
 from binlake.window.targets import Naming, TargetTables
 
 Name = tuple[str, str]
@@ -49,7 +50,7 @@ def tables_at(replication: Replication, paths: LakePaths, ts: int, wanted: Seque
     for table in naming.kept(state.tables()):
         if table.kind == "table":
             db, name = naming.table(table.db, table.name)
-            sources.setdefault((db.lower(), name.lower()), []).append(table)
+            sources.setdefault(fold_pair((db, name)), []).append(table)
     old = _begun_before(paths, state)
     found = [_verified(replication, tables, name, sources[name], old) for name in sorted(sources)]
     return _chosen(found, wanted)
@@ -92,11 +93,11 @@ def _verified(
 def _chosen(found: list[VerifiedTable], wanted: Sequence[str]) -> list[VerifiedTable]:
     if not wanted:
         return found
-    by_name = {".".join(one.name).lower(): one for one in found}
-    missing = [name for name in wanted if name.lower() not in by_name]
+    by_name = {fold_name(".".join(one.name)): one for one in found}
+    missing = [name for name in wanted if fold_name(name) not in by_name]
     if missing:
         raise ConfigError(
             f"the replication has no table {', '.join(missing)} at the target's checkpoint",
             hint="names are those of the target: db.table",
         )
-    return [by_name[name.lower()] for name in dict.fromkeys(wanted)]
+    return [by_name[fold_name(name)] for name in dict.fromkeys(wanted)]

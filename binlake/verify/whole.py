@@ -9,15 +9,16 @@ from binlake.downstream.definitions import read
 from binlake.downstream.session import Session
 from binlake.errors import Drift
 from binlake.schema import TableDef
+from binlake.schema.names import fold_name
 
 
 def require_no_own_columns(session: Session, tables: Iterable[TableDef], dialect: Dialect) -> None:
     """Raises Drift for a table with columns besides those of `tables`: REPLACE would make defaults of their values."""
-    known = {(table.db, table.name): {column.name.lower() for column in table.columns} for table in tables}
+    known = {(table.db, table.name): {fold_name(column.name) for column in table.columns} for table in tables}
     actual = read(session, known, dialect)
     for name, there in actual.tables.items():
         own = sorted(
-            {column.name for column in there.columns if column.name.lower() not in known[name]} if there else ()
+            {column.name for column in there.columns if fold_name(column.name) not in known[name]} if there else ()
         )
         if own:
             raise Drift(

@@ -18,6 +18,7 @@ from binlake.schema.delta import Definitions, touched
 from binlake.schema.session import SourceSession
 from binlake.window.definitions import FILTERED, by_hand
 from binlake.window.judging import Ddl, Judge, Judged
+from binlake.window.spelling import Spelling
 from binlake.window.targets import Naming, TargetTables
 
 
@@ -115,7 +116,7 @@ def plan_ddls(
     state, segment, planned = base, 0, []
     for start_ts, logged, ddl in _in_order(binlogs, jobs):
         after = state.apply(ddl.job, ddl.commit_ts) if ddl.job is not None and ddl.kind == "ddl" else state
-        judged = _judged(ddl, logged, touched(state, after), judge)
+        judged = _judged(ddl, logged, touched(state, after), Spelling(state, after, naming), judge)
         segment += 1 if _opens_segment(judged.reason) else 0
         job = ddl.job
         session = SourceSession.of(job, ddl.commit_ts, rules.zone) if job is not None else SourceSession()
@@ -177,12 +178,14 @@ def _refuse_flashback(commit_ts: int, job: DdlJob) -> None:
         )
 
 
-def _judged(ddl: WindowDdl, logged: bool, sides: tuple[Definitions, Definitions], judge: Judge) -> Judged:
+def _judged(
+    ddl: WindowDdl, logged: bool, sides: tuple[Definitions, Definitions], names: Spelling, judge: Judge
+) -> Judged:
     reason, job = _unfit(ddl), ddl.job
     if reason or job is None:
-        db, table = (job.schema_name, job.table_name) if job else ("", "")
+        db, table = names.source_table(job.schema_name, job.table_name) if job else ("", "")
         return Judged(reason, ddl.query, *sides, db, table)
-    judged = judge.judge(Ddl(ddl.commit_ts, ddl.query, job, *sides))
+    judged = judge.judge(Ddl(ddl.commit_ts, ddl.query, job, *sides, names))
     if not logged and judged.reason != FILTERED:
         return replace(judged, reason="the source logged no binlog for it", sql=ddl.query, replaced=False)
     return judged

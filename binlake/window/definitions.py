@@ -19,6 +19,7 @@ from binlake.ddl.replacement import replaced_names
 from binlake.errors import SchemaError
 from binlake.schema import TableDef
 from binlake.schema.delta import Definitions
+from binlake.schema.names import fold_pair
 
 IGNORED = "ignore-txn-commit-ts"
 """The rule that skips what somebody else does on the target: it keeps the change of schema, without a statement."""
@@ -127,11 +128,11 @@ class WindowDefinitions:
                 self._note(table, ddl.since, table)
 
     def _note(self, table: TableDef, commit_ts: int, definition: TableDef | None) -> None:
-        self._changes.setdefault((table.db.lower(), table.name.lower()), []).append((commit_ts, definition))
+        self._changes.setdefault(fold_pair((table.db, table.name)), []).append((commit_ts, definition))
 
     def at(self, db: str, table: str, commit_ts: int) -> TableDef | None:
         """The definition in force at `commit_ts`, a DDL of that very commit_ts included; None = no such table."""
-        changes = self._changes.get((db.lower(), table.lower()), [])
+        changes = self._changes.get(fold_pair((db, table)), [])
         place = bisect_right(changes, commit_ts, key=lambda change: change[0])
         if place:
             return changes[place - 1][1]
@@ -160,7 +161,7 @@ class WindowDefinitions:
         found = self.at(db, table, since)
         if found is not None:
             return found
-        changes = self._changes.get((db.lower(), table.lower()), [])
+        changes = self._changes.get(fold_pair((db, table)), [])
         place = bisect_left(changes, since, key=lambda change: change[0])
         return next((new for ts, new in changes[place:] if ts < until and new is not None), None)
 

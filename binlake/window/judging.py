@@ -14,7 +14,9 @@ from binlake.ddl.classify import classify
 from binlake.errors import SchemaError
 from binlake.schema import Action, DdlJob, TableDef
 from binlake.schema.delta import Definitions
+from binlake.schema.names import fold_name, fold_pair
 from binlake.window.definitions import EVENTS, EXTRACT, FILTERED, IGNORED, RENAMED_IN, SYNC_DDL
+from binlake.window.spelling import Spelling
 from binlake.window.targets import Naming, Shape, TargetTables, merged, renamed_database, widest
 
 _Sides = tuple[Definitions, Definitions]
@@ -55,6 +57,12 @@ class Ddl:
     job: DdlJob
     before: Definitions
     after: Definitions
+    names: Spelling
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """(db, table) of the job, as the definitions spell them."""
+        return self.names.of_job(self.job.schema_name, self.job.table_name, (*self.after.tables, *self.before.tables))
 
     @property
     def on_database(self) -> bool:
@@ -102,14 +110,14 @@ class Judge:
         """The definitions without tables that a filter leaves out; None when nothing is left."""
         before, after = (self._naming.kept(side.tables) for side in (ddl.before, ddl.after))
         if ddl.on_database or not (ddl.before.tables or ddl.after.tables):
-            if not before and not after and not self._rules.keeps(ddl.job.schema_name, self._own_table(ddl)):
+            if not before and not after and not self._rules.keeps(*self._own_name(ddl)):
                 return None
         elif not before and not after:
             return None
         return Definitions(ddl.before.databases, tuple(before)), Definitions(ddl.after.databases, tuple(after))
 
-    def _own_table(self, ddl: Ddl) -> str:
-        return "" if ddl.on_database else ddl.job.table_name
+    def _own_name(self, ddl: Ddl) -> tuple[str, str]:
+        return ddl.place[0], "" if ddl.on_database else ddl.place[1]
 
     def _quiet(self, ddl: Ddl) -> _Sides:
         # Under routes a name of the source may be that of another table at the target.
@@ -118,9 +126,9 @@ class Judge:
     def _passes(self, ddl: Ddl) -> bool:
         """One name that passes is enough; a rename is judged by its old name."""
         if ddl.on_database:
-            return self._rules.events.passes_ddl(ddl.job.schema_name, "", ddl.job.type, ddl.query)
+            return self._rules.events.passes_ddl(ddl.place[0], "", ddl.job.type, ddl.query)
         tables = self._naming.kept(ddl.before.tables) or self._naming.kept(ddl.after.tables)
-        names = [(table.db, table.name) for table in tables] or [(ddl.job.schema_name, ddl.job.table_name)]
+        names = [(table.db, table.name) for table in tables] or [ddl.place]
         return any(self._rules.events.passes_ddl(*name, ddl.job.type, ddl.query) for name in names)
 
     def _renamed_across(self, ddl: Ddl, kept: _Sides) -> Judged | None:
@@ -140,8 +148,8 @@ class Judge:
         """A database of the target that other databases or tables of the source go into too."""
         if not ddl.on_database or not self._rules.routes:
             return None
-        target = self._naming.database(ddl.job.schema_name)
-        others = sorted(self._tables.into(target) - {ddl.job.schema_name.lower()})
+        target = self._naming.database(ddl.place[0])
+        others = sorted(self._tables.into(target) - {fold_name(ddl.job.schema_name)})
         if not others:
             return None
         what = f"{others[0]} goes into the database {target} too"
@@ -203,8 +211,7 @@ class Judge:
         return any(self._rules.routes.extracted(table.db, table.name) for table in kept[1].tables)
 
     def _target(self, table: TableDef) -> tuple[str, str]:
-        db, name = self._naming.table(table.db, table.name)
-        return db.lower(), name.lower()
+        return fold_pair(self._naming.table(table.db, table.name))
 
     def _by_operator(self, ddl: Ddl, sides: _Sides) -> Judged:
         sql = self._rules.replacements.get(ddl.commit_ts)
@@ -217,16 +224,16 @@ class Judge:
         sql, alert = self._text(ddl, kept)
         before, after = self._named(kept)
         if ddl.job.type == Action.DROP_SCHEMA and self._rules.routes:
-            gone = {db.name.lower() for db in before.databases}
-            stay = [table for table in before.tables if table.db.lower() not in gone]
-            before = Definitions(before.databases, tuple(t for t in before.tables if t.db.lower() in gone))
+            gone = {fold_name(db.name) for db in before.databases}
+            stay = [table for table in before.tables if fold_name(table.db) not in gone]
+            before = Definitions(before.databases, tuple(t for t in before.tables if fold_name(t.db) in gone))
             alert = f"{_name(stay[0])} of another database stays at the target" if stay else alert
         return self._verdict(ddl, "", sql, (before, after), alert)
 
     def _text(self, ddl: Ddl, kept: _Sides) -> tuple[str, str]:
         """(text, alert): with the target's names, and without the parts of a list that a filter leaves out."""
         found = classify(ddl.query)
-        home = session_db(found, ddl.before.tables, ddl.job.schema_name)
+        home = session_db(found, ddl.before.tables, ddl.place[0])
         own: list[tuple[str, str]] = []
         alert = ""
         if ddl.job.type == Action.RENAME_TABLES:
@@ -237,9 +244,7 @@ class Judge:
                 alert = f"the renames of or to {'.'.join(left)} are left out"
         elif ddl.job.type in (Action.DROP_TABLE, Action.DROP_VIEW, Action.DROP_SEQUENCE):
             own = [(table.db, table.name) for table in kept[0].tables]
-        if not self._rules.routes and not alert:
-            return ddl.query, ""
-        return restated(ddl.query, home, self._naming, own), alert
+        return restated(ddl.query, home, ddl.names, own), alert
 
     def _named(self, sides: _Sides) -> _Sides:
         """Definitions of the source as those of the target."""
@@ -258,15 +263,15 @@ class Judge:
         return self._verdict(ddl, reason, ddl.query, sides, alert)
 
     def _verdict(self, ddl: Ddl, reason: str, sql: str, sides: _Sides, alert: str) -> Judged:
-        db, table = ddl.job.schema_name, ddl.job.table_name
-        if self._rules.routes and self._rules.keeps(db, self._own_table(ddl)):
+        db, table = ddl.place
+        if self._rules.routes and self._rules.keeps(*self._own_name(ddl)):
             db, table = (self._naming.database(db), "") if ddl.on_database else self._naming.table(db, table)
         return Judged(reason, sql, *sides, db, table, alert)
 
     def _refused(self, ddl: Ddl, what: str) -> SchemaError:
         return SchemaError(
             f"a DDL of a table that shares its target cannot be merged: {what}",
-            where={"commit_ts": ddl.commit_ts, "table": f"{ddl.job.schema_name}.{ddl.job.table_name}",
+            where={"commit_ts": ddl.commit_ts, "table": ".".join(ddl.place),
                    "query": ddl.query[:200]},
             hint="bring the target to the shape of all its tables by hand and name the commit_ts in"
             " filter.ignore-txn-commit-ts",

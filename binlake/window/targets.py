@@ -18,6 +18,7 @@ from binlake.schema import DbInfo, SchemaState, TableDef
 from binlake.schema import mysqltypes as t
 from binlake.schema.actions import PUBLIC
 from binlake.schema.delta import Definitions
+from binlake.schema.names import fold_name, fold_pair
 
 Name = tuple[str, str]
 EXTRACT_LENGTH = 255
@@ -52,7 +53,7 @@ class Naming:
         columns = [found.column for found in self.rules.routes.extracted(table.db, table.name)]
         if (db, name) == (table.db, table.name) and not columns:
             return table
-        raw = {**table.raw, "name": {"O": name, "L": name.lower()}}
+        raw = {**table.raw, "name": {"O": name, "L": fold_name(name)}}
         if columns:
             raw = _with_columns(raw, table, columns)
         return TableDef.from_json(raw, DbInfo(table.db_id, db, "", "", {}))
@@ -102,14 +103,14 @@ class TargetTables:
         if not self._naming.rules.routes:
             found = self._state.find(db, table)
             return [found] if found is not None else []
-        shared = self._sources.get((db.lower(), table.lower()), {})
+        shared = self._sources.get(fold_pair((db, table)), {})
         return [shared[key] for key in sorted(shared)]
 
     def find(self, db: str, table: str) -> TableDef | None:
         """The definition of the target's `db`.`table` (case-insensitive), or None."""
         if not self._naming.rules.routes:
             return self._state.find(db, table)
-        found = self._sources.get((db.lower(), table.lower()))
+        found = self._sources.get(fold_pair((db, table)))
         return merged([self._naming.definition(source) for source in found.values()]) if found else None
 
     def names(self) -> list[Name]:
@@ -130,14 +131,13 @@ class TargetTables:
 
     def into(self, database: str) -> set[str]:
         """The source's databases that go into the target's `database`, themselves or by a table; in lower case."""
-        target = database.lower()
-        found = {name.lower() for name in self._databases.values() if self._naming.database(name).lower() == target}
+        target = fold_name(database)
+        found = {fold_name(n) for n in self._databases.values() if fold_name(self._naming.database(n)) == target}
         shared = (tables for (db, _), tables in self._sources.items() if db == target)
-        return found | {table.db.lower() for tables in shared for table in tables.values()}
+        return found | {fold_name(table.db) for tables in shared for table in tables.values()}
 
     def _of(self, table: TableDef) -> dict[int, TableDef]:
-        db, name = self._naming.table(table.db, table.name)
-        return self._sources.setdefault((db.lower(), name.lower()), {})
+        return self._sources.setdefault(fold_pair(self._naming.table(table.db, table.name)), {})
 
 
 def merged(tables: Sequence[TableDef]) -> TableDef:
@@ -153,7 +153,7 @@ def _require_one_spelling(tables: Sequence[TableDef]) -> None:
     spelled: dict[str, tuple[str, TableDef]] = {}
     for table in tables:
         for column in table.columns:
-            name, other = spelled.setdefault(column.name.lower(), (column.name, table))
+            name, other = spelled.setdefault(fold_name(column.name), (column.name, table))
             if name != column.name:
                 raise SchemaError(
                     "tables that share a target spell a column differently",
@@ -176,9 +176,9 @@ class Shape:
             (c.name, c.tp, c.flag & _FLAGS, c.flen, c.decimal, c.charset, c.collate, c.elems, c.generated_expr)
             for c in table.columns
         }
-        self.unique = {tuple((c.name.lower(), c.length) for c in key.columns) for key in table.unique_keys()}
+        self.unique = {tuple((fold_name(c.name), c.length) for c in key.columns) for key in table.unique_keys()}
         self.plain = {
-            tuple((c.name.lower(), c.length) for c in index.columns)
+            tuple((fold_name(c.name), c.length) for c in index.columns)
             for index in table.indexes
             if not index.unique and index.state == PUBLIC
         }
@@ -198,12 +198,12 @@ _FLAGS = t.FLAG_NOT_NULL | t.FLAG_UNSIGNED
 
 def renamed_database(database: DbInfo, name: str) -> DbInfo:
     """`database` under the target's name."""
-    raw = {**database.raw, "db_name": {"O": name, "L": name.lower()}}
+    raw = {**database.raw, "db_name": {"O": name, "L": fold_name(name)}}
     return replace(database, name=name, raw=raw)
 
 
 def _with_columns(raw: dict[str, Any], table: TableDef, names: Sequence[str]) -> dict[str, Any]:
-    taken = [name for name in names if any(c.name.lower() == name.lower() for c in table.all_columns)]
+    taken = [name for name in names if any(fold_name(c.name) == fold_name(name) for c in table.all_columns)]
     if taken:
         raise ConfigError(
             "an extract column of `routes` has the name of a column of the source",
@@ -228,11 +228,11 @@ def _column(name: str, offset: int, column_id: int) -> dict[str, Any]:
         "Tp": t.VARCHAR, "Flag": t.FLAG_NOT_NULL, "Flen": EXTRACT_LENGTH, "Decimal": 0, "Charset": "utf8mb4",
         "Collate": "utf8mb4_bin", "Elems": None,
     }  # fmt: skip
-    return {"id": column_id, "name": {"O": name, "L": name.lower()}, "offset": offset, "type": kind, "state": PUBLIC}
+    return {"id": column_id, "name": {"O": name, "L": fold_name(name)}, "offset": offset, "type": kind, "state": PUBLIC}
 
 
 def _idx_column(name: str, offset: int) -> dict[str, Any]:
-    return {"name": {"O": name, "L": name.lower()}, "offset": offset, "length": t.UNSPECIFIED_LENGTH}
+    return {"name": {"O": name, "L": fold_name(name)}, "offset": offset, "length": t.UNSPECIFIED_LENGTH}
 
 
 def _primary(table: TableDef, more: Sequence[dict[str, Any]]) -> dict[str, Any]:

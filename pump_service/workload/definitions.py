@@ -11,6 +11,7 @@ from typing import Any
 
 from binlake.schema import Action
 from binlake.schema import mysqltypes as t
+from binlake.schema.names import fold_name
 
 Json = dict[str, Any]
 CHARSET, COLLATE = "utf8mb4", "utf8mb4_bin"
@@ -91,11 +92,12 @@ def job_json(
     job_id: int, action: Action, query: str, *, schema: tuple[int, str], table: tuple[int, str], version: int,
     start_ts: int, finished_ts: int, db_info: Json | None = None, table_info: Json | None = None,
 ) -> Json:  # fmt: skip
-    """A finished job as `/ddl/history` tells it; `schema` and `table`: (id, name)."""
+    """A finished job as `/ddl/history` tells it; `schema` and `table`: (id, name), which a job has in lower case."""
     return {
-        "id": job_id, "type": int(action), "schema_id": schema[0], "table_id": table[0], "schema_name": schema[1],
-        "table_name": table[1], "state": 6, "err": None, "err_count": 0, "row_count": 0, "raw_args": None,
-        "schema_state": 5, "query": query, "start_ts": start_ts, "charset": CHARSET, "collate": COLLATE,
+        "id": job_id, "type": int(action), "schema_id": schema[0], "table_id": table[0],
+        "schema_name": fold_name(schema[1]), "table_name": fold_name(table[1]), "state": 6, "err": None,
+        "err_count": 0, "row_count": 0, "raw_args": None, "schema_state": 5, "query": query, "start_ts": start_ts,
+        "charset": CHARSET, "collate": COLLATE,
         "binlog": {"SchemaVersion": version, "DBInfo": db_info, "TableInfo": table_info, "FinishedTS": finished_ts,
                    "MultipleTableInfos": None},
     }  # fmt: skip
@@ -103,7 +105,7 @@ def job_json(
 
 def name_json(name: str) -> Json:
     """TiDB's CIStr."""
-    return {"O": name, "L": name.lower()}
+    return {"O": name, "L": fold_name(name)}
 
 
 def create_sql(name: str, columns: Iterable[Col], keys: Iterable[str]) -> str:

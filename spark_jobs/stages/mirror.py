@@ -31,6 +31,7 @@ from binlake.mirror import (
 )
 from binlake.mirror.types import delta_columns
 from binlake.schema import TableDef
+from binlake.schema.names import fold_pair
 from binlake.window.definitions import WindowDefinitions
 from binlake.window.lineage import Columns
 from binlake.window.targets import Naming
@@ -129,7 +130,7 @@ def _apply_ddl_only(ctx: StageContext, plan: MirrorPlan) -> list[Applied]:
 
 def _apply_rows(ctx: StageContext, rows: object, plan: MirrorPlan) -> Applied:
     net = net_changes(ctx.spark, rows, plan.cells, routed=bool(ctx.rules.routes))
-    numbers = [(c.db, c.table, plan.component[c.db.lower(), c.table.lower()]) for c in plan.cells]
+    numbers = [(c.db, c.table, plan.component[fold_pair((c.db, c.table))]) for c in plan.cells]
     components = local_frame(ctx.spark, sorted(set(numbers)), "db STRING, table STRING, component INT")
     busy = {component.number: component for component in plan.components if component.tables}
     task = MirrorTask(busy, ctx.paths, ctx.replication.lake.retention_days)

@@ -21,6 +21,7 @@ CASES: dict[str, tuple[int, dict[str, int]]] = {
     "keys_oldcoll": (2639, {}),
     "partition_gen": (1464, {"hidden-in-delete": 23, "virtual-in-delete": 128}),
     "shard": (903, {}),
+    "shard_mixed": (913, {}),
     "sysbench_like": (17218, {}),
     "txn": (48424, {}),
     "types_all": (634, {"float-exponent": 149}),

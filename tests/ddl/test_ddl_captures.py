@@ -37,13 +37,13 @@ def ddls(capture: Capture) -> Iterator[PlannedDdl]:
 
 
 @pytest.mark.mariadb
-@pytest.mark.parametrize("name", ["bank", "keys", "shard", "sysbench_like"])
+@pytest.mark.parametrize("name", ["bank", "keys", "shard", "shard_mixed", "sysbench_like"])
 def test_every_ddl_goes_through_and_leaves_the_expected_definitions(empty_mariadb: MariaDb, name: str) -> None:
     session = Session(Target(db_type="mariadb", host="127.0.0.1", port=empty_mariadb.port))
     try:
         count = 0
         for row in ddls(Capture(CAPTURES / name)):
-            found = map_ddl(SourceDdl(row.commit_ts, row.db, row.table, row.query, row.before, row.after), "mariadb")
+            found = map_ddl(SourceDdl(row.commit_ts, row.db, row.table, row.sql, row.before, row.after), "mariadb")
             assert found.decision == "apply", (row.query, found.reason)
             expected = expected_after(row.before, row.after, "mariadb")
             before = fingerprint(session, expected.names)

@@ -13,7 +13,7 @@ from binlake.errors import ConfigError
 class Renaming:
     """s1 -> xs1, table t1 -> x1 in it; everything else keeps its name."""
 
-    def table(self, db: str, table: str) -> tuple[str, str]:
+    def table(self, db: str, table: str, *, new: bool = False) -> tuple[str, str]:  # noqa: ARG002
         return (("xs1", "x1" if table == "t1" else table)) if db == "s1" else (db, table)
 
     def database(self, db: str) -> str:

@@ -28,6 +28,7 @@ STATES = {
     "keys_oldcoll": (5, 3011),
     "partition_gen": (6, 2359),
     "shard": (12, 3509),
+    "shard_mixed": (12, 3464),
     "txn": (12, 18932),
     "types_all": (6, 537),
 }

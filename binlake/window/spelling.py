@@ -1,0 +1,48 @@
+"""Names of the source as its definitions spell them, whatever letter case a statement or a job says them in.
+
+TiDB compares names without case and says them in lower case in its jobs; a target on Linux tells `Users` from `users`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from binlake.schema import SchemaState, TableDef
+from binlake.schema.names import fold_name, fold_pair
+from binlake.window.targets import Name, Naming
+
+
+@dataclass(frozen=True)
+class Spelling:
+    """The names that a DDL may say: those of the schema `before` it and `after` it. `naming` gives those at the target.
+
+    As `binlake.ddl.names.Naming`.
+    """
+
+    before: SchemaState
+    after: SchemaState
+    naming: Naming
+
+    def source_table(self, db: str, table: str, *, new: bool = False) -> Name:
+        """(db, table) at the source. A `new` table is spelled as it is written, and so is one that nobody knows."""
+        found = None if new else self.before.find(db, table) or self.after.find(db, table)
+        return (found.db, found.name) if found is not None else (self.source_database(db), table)
+
+    def source_database(self, db: str) -> str:
+        """The database at the source."""
+        found = self.before.database(db) or self.after.database(db)
+        return db if found is None else found.name
+
+    def table(self, db: str, table: str, *, new: bool = False) -> Name:
+        """(db, table) at the target. Raises ConfigError."""
+        return self.naming.table(*self.source_table(db, table, new=new))
+
+    def database(self, db: str) -> str:
+        """The database at the target. Raises ConfigError."""
+        return self.naming.database(self.source_database(db))
+
+    def of_job(self, db: str, table: str, touched: tuple[TableDef, ...]) -> Name:
+        """The names of a job; a rename has its new database and its old table, so only its definitions tell."""
+        found = next((one for one in touched if fold_pair((one.db, one.name)) == fold_pair((db, table))), None)
+        named = found or next((one for one in touched if fold_name(one.name) == fold_name(table)), None)
+        return self.source_database(db), named.name if named else table

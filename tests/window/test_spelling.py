@@ -1,0 +1,168 @@
+"""A DDL says names as the definitions spell them, whatever letter case its text and its job say them in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from support.workload import Workload, integer, text
+
+from binlake.config import Replication
+from binlake.ddl import SourceDdl, map_ddl
+from binlake.filter import Rules
+from binlake.schema import Action, DdlJob, SchemaState
+from binlake.schema.names import fold_name
+from binlake.window.cuts import cut_batch
+from binlake.window.ddls import DdlBinlog, PlannedDdl, plan_ddls
+from binlake.wire import binlog_pb2 as pb
+from deploy.local.direct import landed
+
+PARTITIONED = {"type": 1, "expr": "`Id`", "definitions": [{"id": 900, "name": {"O": "P_Alt", "L": "p_alt"}}]}
+
+
+def plan(w: Workload, **config: Any) -> list[PlannedDdl]:
+    jobs = {job.id: job for job in (DdlJob.from_dict(raw) for raw in w.jobs)}
+    found = [b for b in w.logged if b.tp == pb.Commit and b.ddl_job_id]
+    binlogs = [
+        DdlBinlog(b.commit_ts, b.start_ts, b.ddl_job_id, b.ddl_schema_state, b.ddl_query.decode()) for b in found
+    ]
+    raw = {key.replace("_", "-"): value for key, value in config.items()}
+    rules = Rules.of(Replication.model_validate({"name": "demo", "lake": {"path": "x"}, **raw}))
+    return plan_ddls(SchemaState(), binlogs, [(b.commit_ts, jobs[b.job_id]) for b in binlogs], rules)
+
+
+def run(ddl: PlannedDdl) -> tuple[str, ...]:
+    """What the target runs."""
+    return map_ddl(SourceDdl(ddl.commit_ts, ddl.db, ddl.table, ddl.sql, ddl.before, ddl.after), "mariadb").sql
+
+
+def shop() -> Workload:
+    w = Workload()
+    w.create_database("Shop_A")
+    w.create_database("ÜBERSICHT")
+    w.create_table("Shop_A", "Users", [integer("Id"), text("Name")], ["Id"])
+    return w
+
+
+def said(w: Workload, action: Action, query: str, info: dict[str, Any] | None = None, *, table: str = "Users") -> str:
+    """The statement of the target for one more DDL with that text."""
+    w._ddl(action, "Shop_A", table, query, info or dict(w.table("Shop_A", "Users").raw))
+    found = plan(w)[-1]
+    assert (found.db, found.table) == ("Shop_A", table)
+    use, statement = run(found)
+    assert use == "USE `Shop_A`"
+    return statement
+
+
+@pytest.mark.parametrize(
+    ("query", "statement"),
+    [
+        ("ALTER TABLE `users` ADD INDEX `i`(`name`)", "ALTER TABLE `Shop_A`.`Users` ADD INDEX `i`(`name`)"),
+        ("CREATE INDEX `i` ON `SHOP_a`.`USERS` (`Name`)", "CREATE INDEX `i` ON `Shop_A`.`Users` (`Name`)"),
+        ("ALTER TABLE `Users` ADD INDEX `i`(`name`)", "ALTER TABLE `Users` ADD INDEX `i`(`name`)"),
+    ],
+)
+def test_a_statement_names_its_table_as_it_was_made(query: str, statement: str) -> None:  # issue 13.1
+    assert said(shop(), Action.ADD_INDEX, query) == statement
+
+
+def test_truncate_and_drop_meet_the_table_whatever_case_they_say() -> None:  # issue 13.1: all rows stayed
+    w = shop()
+    new = {**w.table("Shop_A", "Users").raw, "id": 950}
+    assert said(w, Action.TRUNCATE_TABLE, "TRUNCATE TABLE `uSERS`", new) == "TRUNCATE TABLE `Shop_A`.`Users`"
+    w = shop()
+    dropped = said(w, Action.DROP_TABLE, "DROP TABLE IF EXISTS `shop_a`.`users`, `shop_a`.`others`")
+    assert dropped == "DROP TABLE IF EXISTS `Shop_A`.`Users`"
+    w = shop()
+    w._ddl(Action.DROP_SCHEMA, "Shop_A", "", "DROP DATABASE `SHOP_A`")
+    assert run(plan(w)[-1]) == ("DROP DATABASE `Shop_A`",)
+
+
+def test_a_table_made_in_a_database_said_in_another_case() -> None:
+    w = Workload()
+    w.create_database("ÜBERSICHT")
+    w.create_table("ÜBERSICHT", "ΟΔΟΣ", [integer("Größe")])
+    w.jobs[-1]["query"] = "unused"
+    made = w.logged[-2]
+    made.ddl_query = "CREATE TABLE `übersicht`.`ΟΔΟΣ` (`Größe` INT);".encode()
+    w.logged[-1].ddl_query = made.ddl_query
+    found = plan(w)[-1]
+    assert run(found)[0] == "USE `ÜBERSICHT`"
+    assert run(found)[1].startswith("CREATE TABLE `ÜBERSICHT`.`ΟΔΟΣ` (`Größe` INT)")
+    info = {**w.table("ÜBERSICHT", "ΟΔΟΣ").raw, "id": 951}
+    w._ddl(Action.TRUNCATE_TABLE, "ÜBERSICHT", "ΟΔΟΣ", "TRUNCATE TABLE `οδοσ`", info)
+    assert run(plan(w)[-1])[1] == "TRUNCATE TABLE `ÜBERSICHT`.`ΟΔΟΣ`"
+
+
+def test_a_rename_takes_the_old_name_as_it_is_and_gives_the_new_one_as_it_says() -> None:
+    w = shop()
+    info = {**w.table("Shop_A", "Users").raw, "name": {"O": "USERS_2", "L": "users_2"}}
+    w._ddl(Action.RENAME_TABLE, "Shop_A", "Users", "RENAME TABLE `SHOP_a`.`USERS` TO `shop_A`.`USERS_2`", info)
+    found = plan(w)[-1]
+    assert found.sql == "RENAME TABLE `Shop_A`.`Users` TO `Shop_A`.`USERS_2`"
+    assert found.tables == ["Shop_A.USERS_2", "Shop_A.Users"]
+    w = shop()
+    w._ddl(Action.RENAME_TABLE, "Shop_A", "Users", "ALTER TABLE `users` RENAME AS `USERS_2`", info)
+    assert plan(w)[-1].sql == "ALTER TABLE `Shop_A`.`Users` RENAME AS `Shop_A`.`USERS_2`"
+
+
+def test_a_list_of_renames_follows_the_names_that_it_gives_itself() -> None:
+    w = shop()
+    w.create_table("Shop_A", "New", [integer("Id")], ["Id"])
+    old, new = (w.table("Shop_A", name).raw for name in ("Users", "New"))
+    swapped = [{**old, "name": new["name"]}, {**new, "name": old["name"]}, {**old, "name": new["name"]}]
+    query = "RENAME TABLE `users` TO `Tmp`, `new` TO `Users`, `TMP` TO `New`"
+    w._ddl(Action.RENAME_TABLES, "Shop_A", "New", query, None)
+    w.jobs[-1]["binlog"]["MultipleTableInfos"] = swapped
+    assert plan(w)[-1].sql == (
+        "RENAME TABLE `Shop_A`.`Users` TO `Shop_A`.`Tmp`, `Shop_A`.`New` TO `Shop_A`.`Users`,"
+        " `Shop_A`.`Tmp` TO `Shop_A`.`New`"
+    )
+
+
+def test_a_view_reads_its_tables_and_qualifies_its_columns_as_they_are_spelled() -> None:
+    w = shop()
+    view = {**w.table("Shop_A", "Users").raw, "id": 960, "name": {"O": "V1", "L": "v1"}, "view": {"view_select": ""}}
+    query = (
+        "CREATE ALGORITHM = UNDEFINED DEFINER = CURRENT_USER SQL SECURITY DEFINER VIEW `shop_a`.`V1` AS"
+        " SELECT `USERS`.`Name`,`shop_A`.`users`.`Id`,`K`.`Id` AS `x` FROM `shop_a`.`users` JOIN `uSers` AS `k`"
+    )
+    w._ddl(Action.CREATE_VIEW, "Shop_A", "V1", query, view)
+    assert plan(w)[-1].sql == (
+        "CREATE ALGORITHM = UNDEFINED DEFINER = CURRENT_USER SQL SECURITY DEFINER VIEW `Shop_A`.`V1` AS"
+        " SELECT `Users`.`Name`,`Users`.`Id`,`k`.`Id` AS `x` FROM `Shop_A`.`Users` JOIN `Shop_A`.`Users` AS `k`"
+    )
+
+
+def test_references_and_like_name_tables_as_they_are_spelled() -> None:
+    # MariaDB takes a foreign key to a table that is not there without a word
+    w = shop()
+    w.create_table("Shop_A", "Orders", [integer("Id"), integer("U")], ["Id"])
+    query = "ALTER TABLE `orders` ADD CONSTRAINT `Fk` FOREIGN KEY (`U`) REFERENCES `users`(`id`)"
+    w._ddl(Action.ADD_FOREIGN_KEY, "Shop_A", "Orders", query, dict(w.table("Shop_A", "Orders").raw))
+    assert plan(w)[-1].sql.endswith("REFERENCES `Shop_A`.`Users`(`id`)")
+    w.create_table("Shop_A", "Copy", [integer("Id"), text("Name")], ["Id"])
+    for binlog in w.logged[-2:]:
+        binlog.ddl_query = b"CREATE TABLE `shop_a`.`Copy` LIKE `SHOP_A`.`users`"
+    assert plan(w)[-1].sql == "CREATE TABLE `Shop_A`.`Copy` LIKE `Shop_A`.`Users`"
+
+
+def test_routes_filters_and_replacements_see_the_definitions_names() -> None:
+    w = shop()
+    index = w._ddl(Action.ADD_INDEX, "Shop_A", "Users", "ALTER TABLE `users` ADD INDEX `i`(`name`)",
+                   dict(w.table("Shop_A", "Users").raw))  # fmt: skip
+    routed = plan(w, routes=[{"schema-pattern": "shop_*", "target-schema": "All"}])[-1]
+    assert (routed.db, routed.table, routed.sql) == ("All", "Users", "ALTER TABLE `All`.`Users` ADD INDEX `i`(`name`)")
+    assert plan(w, filter={"ignore-table": [{"db-name": "SHOP_A", "tbl-name": "uSERS"}]})[-1].reason == "filtered"
+    own = plan(w, ddl_replacement=[{"commit-ts": str(index), "sql": "CREATE INDEX i ON Users (Name)"}])[-1]
+    batch, _ = cut_batch(1, landed(own), "mariadb")
+    assert batch is not None
+    assert batch.sql == ("USE `Shop_A`", "CREATE INDEX i ON Users (Name)")
+
+
+@pytest.mark.parametrize(
+    ("name", "folded"), [("ΟΔΟΣ", "οδοσ"), ("İlan", "ilan"), ("ẞTADT", "ßtadt"), ("ÄPFEL", "äpfel"), ("Users", "users")]
+)
+def test_names_are_compared_as_tidb_compares_them(name: str, folded: str) -> None:
+    # L of the jobs in the capture zones
+    assert fold_name(name) == fold_name(folded) == folded
