@@ -23,6 +23,7 @@ from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowLog
 from binlake.window.lineage import told
 from spark_jobs.arguments import add_job, add_output, add_where
+from spark_jobs.failures import as_ours
 from spark_jobs.audit import moment
 from spark_jobs.lineage import plain
 from spark_jobs.main import context_of
@@ -103,7 +104,8 @@ def _progress(replication: Replication, args: argparse.Namespace) -> BackfillPro
 
 def _rebuild(replication: Replication, args: argparse.Namespace) -> list[StageResult]:
     ctx = context_of(replication, "rebuild", args, args.run_id)
-    return rebuild(ctx, _progress(replication, args), through=args.through)
+    with as_ours():
+        return rebuild(ctx, _progress(replication, args), through=args.through)
 
 
 def _repair(replication: Replication, args: argparse.Namespace) -> StageResult:

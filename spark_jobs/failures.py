@@ -1,11 +1,13 @@
 """Errors of Spark as ours: those of its Python workers come back as Java text; a conflict of Delta's passes by waiting.
 
-delta-spark makes Python exceptions of Delta's conflicts (with a Connect server: `spark_jobs.session`).
+So does a Connect server that is away, or was started anew and knows nothing of the session. delta-spark makes Python exceptions of Delta's conflicts (with a Connect server: `spark_jobs.session`).
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from delta.exceptions import (
     ConcurrentAppendException,
@@ -18,6 +20,7 @@ from delta.exceptions import (
 
 from binlake import errors
 from binlake.errors import BinlakeError, Transient
+from binlake.reachability import spark_unavailable
 
 _OURS = re.compile(r"binlake\.errors\.(\w+): (?P<text>[^\n]*)")
 _CONFLICTS = (
@@ -29,6 +32,20 @@ _CONFLICTS = (
     MetadataChangedException,
 )
 _HINT = " Hint: "
+_LOST = re.compile(r"INVALID_HANDLE\.(SESSION_\w+|OPERATION_NOT_FOUND)")
+"""What a server says of a session that it has not, because it was started anew."""
+
+
+@contextmanager
+def as_ours() -> Iterator[None]:
+    """Raise what `translate` finds in an exception, else the exception itself."""
+    try:
+        yield
+    except Exception as error:
+        ours = translate(error)
+        if ours is None or ours is error:
+            raise
+        raise ours from error
 
 
 def translate(error: Exception) -> BinlakeError | None:
@@ -42,7 +59,16 @@ def translate(error: Exception) -> BinlakeError | None:
         )
     found = _OURS.search(str(error))
     if found is None:
-        return None
+        return _server_lost(error)
     kind = getattr(errors, found.group(1), Transient)
     message, _, hint = found.group("text").partition(_HINT)
     return kind(message, hint=hint)  # type: ignore[no-any-return]
+
+
+def _server_lost(error: Exception) -> Transient | None:
+    # By name: without a Connect server, gRPC need not be installed.
+    code = getattr(error, "getGrpcStatusCode", None) or getattr(error, "code", None)
+    if callable(code) and getattr(code(), "name", "") == "UNAVAILABLE":
+        return spark_unavailable(why="does not answer any more")
+    lost = _LOST.search(str(error))
+    return spark_unavailable(why=f"has lost the session: {lost.group()}") if lost else None

@@ -22,7 +22,7 @@ from spark_jobs.context import Bounds, StageContext, StageResult
 from spark_jobs.recover import recover
 from spark_jobs.results import outcome_of, outcome_of_error, write_outcome
 from spark_jobs.runner import run_stage, run_window
-from spark_jobs.session import classic_session, connect_session
+from spark_jobs.session import classic_session
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -74,8 +74,15 @@ def context_of(replication: Replication, job: str, args: argparse.Namespace, run
 def session_factory(app: str, args: argparse.Namespace) -> Callable[[], SparkSession]:
     """How this job gets its session: a Connect server, a given master, or what spark-submit set."""
     if args.remote:
-        return lambda: connect_session(args.remote)
+        return lambda: _connected(args.remote)
     return lambda: classic_session(app, args.master)
+
+
+def _connected(remote: str) -> SparkSession:
+    # At first use: its client loads gRPC, of which a session in this process has no use.
+    from spark_jobs.connect import connect_session
+
+    return connect_session(remote)
 
 
 def _parse(argv: Sequence[str]) -> argparse.Namespace:

@@ -32,6 +32,7 @@ from binlake.mirror import MirrorVersions
 from binlake.mirror.replica import Replica
 from spark_jobs.arguments import add_output, add_where
 from spark_jobs.context import Bounds, StageContext
+from spark_jobs.failures import as_ours
 from spark_jobs.main import context_of
 from spark_jobs.pinned import target_position
 
@@ -74,7 +75,8 @@ class MaintainCommand:
     def run(self, args: argparse.Namespace) -> int:
         """Do it and print what was done."""
         replication = load_replication(args.replication)
-        done = maintain(context_of(replication, "maintain", args, "maintain"))
+        with as_ours():
+            done = maintain(context_of(replication, "maintain", args, "maintain"))
         if args.output == "json":
             print(json.dumps([asdict(one) for one in done]))
             return 0

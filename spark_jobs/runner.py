@@ -10,7 +10,7 @@ import structlog
 
 from binlake.pipeline import STOPPED, Stage, stages_for
 from spark_jobs.context import Bounds, StageContext, StageResult
-from spark_jobs.failures import translate
+from spark_jobs.failures import as_ours
 from spark_jobs.lineage import Gathered
 
 log = structlog.get_logger(__name__)
@@ -19,13 +19,8 @@ log = structlog.get_logger(__name__)
 def run_stage(name: str, ctx: StageContext, bounds: Bounds | None = None, start_ts: int | None = None) -> StageResult:
     """Run the stage `name`; plan takes `start_ts`, all others `bounds`. Raises BinlakeError."""
     module = importlib.import_module(f"spark_jobs.stages.{name}")
-    try:
+    with as_ours():
         result: StageResult = module.run(ctx, start_ts) if name == "plan" else module.run(ctx, bounds)
-    except Exception as error:
-        ours = translate(error)
-        if ours is None or ours is error:
-            raise
-        raise ours from error
     log.info("stage ended", stage=name, state=result.state, window=Bounds(result.lo, result.hi).window,
              rows=result.rows, seconds=round(result.seconds, 2))  # fmt: skip
     return result

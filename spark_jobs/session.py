@@ -1,4 +1,4 @@
-"""Spark sessions as Binlake needs them: classic, or a client of a warm Connect server; every setting tells why."""
+"""Spark sessions in a process of their own, as Binlake needs them; every setting tells why."""
 
 from __future__ import annotations
 
@@ -58,8 +58,3 @@ def classic_session(app: str, master: str | None = None, conf: dict[str, str] | 
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("WARN")
     return session
-
-
-def connect_session(remote: str) -> SparkSession:
-    """A session on the Connect server at `remote` (`sc://host:port`), which was started with the same settings."""
-    return SparkSession.builder.remote(remote).getOrCreate()

@@ -14,6 +14,8 @@ import time
 import uuid
 from collections.abc import Callable
 
+from binlake.reachability import require_spark
+
 SPAN_S = 1800
 _GONE = ("INVALID_HANDLE.SESSION_NOT_FOUND", "INVALID_HANDLE.SESSION_CLOSED")
 
@@ -64,7 +66,11 @@ class ConnectSessions:
         self._opened: str | None = None
 
     def open(self, try_number: int, began_s: float) -> str:
-        """The URL with the session of this try; a retry first ends what tries since `began_s` left running."""
+        """The URL with the session of this try; a retry first ends what tries since `began_s` left running.
+
+        Raises Transient when nobody listens there: each thing asked of it would have to find that out again.
+        """
+        require_spark(self._url)
         now = time.time()
         if try_number > 1:
             for session in sessions_between(self._replication, self._stage, began_s, now):

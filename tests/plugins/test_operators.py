@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import TaskDeferred
 
-from binlake.errors import ConfigError
+from binlake.errors import ConfigError, Transient
 from binlake_airflow import base, sparkconnect
 from binlake_airflow.jobs import Job
 from binlake_airflow.operators import ConnectStageOperator, SubmitStageOperator
 from binlake_airflow.sparkplace import application_file, jars
+from deploy.local.ports import free_port
 
 _SLEEPS = (sys.executable, "-c", "import time; print('up', flush=True); time.sleep(600)")
 
@@ -35,6 +36,7 @@ def test_a_kill_ends_the_client_and_what_it_left_on_the_server(monkeypatch: pyte
     monkeypatch.setattr(base, "command_of", lambda _module: _SLEEPS)
     released: list[str] = []
     monkeypatch.setattr(sparkconnect, "interrupt", lambda url, _log: released.append(url))
+    monkeypatch.setattr(sparkconnect, "require_spark", lambda _url: "h:1")
     task, ended = operator(ConnectStageOperator), []
     job = Job("land", "/r.toml", "run 1", lo="1", hi="2")
     runner = threading.Thread(target=lambda: ended.append(task.run_spark(job, Path("/nowhere"))))
@@ -89,6 +91,14 @@ def test_a_kill_before_anything_started_is_quiet() -> None:
 def test_a_missing_connection_is_named(cls: type) -> None:
     with pytest.raises(ConfigError, match=r"spark_conn_id=nowhere.*AIRFLOW_CONN_NOWHERE"):
         operator(cls, "nowhere").run_spark(Job("land", "/r.toml", "r"), Path("/nowhere"))
+
+
+def test_a_dead_connect_server_is_told_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    port = free_port()
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK", f'{{"conn_type": "spark_connect", "host": "127.0.0.1", "port": {port}}}')
+    monkeypatch.setattr(base, "command_of", lambda _module: pytest.fail("a job was started"))
+    with pytest.raises(Transient, match=f"does not answer .server=127.0.0.1:{port}"):
+        operator(ConnectStageOperator).run_spark(Job("land", "/r.toml", "r", try_number=2), Path("/nowhere"))
 
 
 def test_missing_jars_are_one_clear_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

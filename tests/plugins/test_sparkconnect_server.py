@@ -3,6 +3,7 @@
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -28,9 +29,28 @@ spark.range(10**12).selectExpr("sum(id * id % 7)").collect()
 """
 
 
+# What Binlake's own client does: the error as a task would get it.
+_OURS = """
+import sys
+from spark_jobs import connect
+from spark_jobs.failures import as_ours
+from binlake.errors import Transient
+connect.ANSWER_S = float(sys.argv[2])
+try:
+    with as_ours():
+        spark = connect.connect_session(sys.argv[1])
+        print("up", flush=True)
+        spark.range(10**12).selectExpr("sum(id * id % 7)").collect()
+except Transient as error:
+    print(f"transient: {error}", flush=True)
+"""
+# It takes 10 on an idle machine; pyspark alone takes 600 and more.
+_SOON_S = 60
+
+
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The URL of a Connect server with one core."""
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """The URL of a Connect server with one core, and its process."""
     spark_submit = shutil.which("spark-submit", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     assert spark_submit is not None, "no spark-submit: install the project's packages (`make setup`)"
     port = free_port()
@@ -48,11 +68,17 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         process = subprocess.Popen(command, cwd=folder, env=env, stdout=log, stderr=log, start_new_session=True)
     try:
         _wait_for(port, process, folder / "log")
-        yield f"sc://127.0.0.1:{port}"
+        yield f"sc://127.0.0.1:{port}", process
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
         process.wait(120)
+
+
+@pytest.fixture
+def server(running: tuple[str, subprocess.Popen[bytes]]) -> str:
+    """The URL of the server."""
+    return running[0]
 
 
 def _wait_for(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
@@ -105,3 +131,33 @@ def test_a_server_that_is_gone_is_said_not_raised() -> None:
         interrupt(with_session("sc://127.0.0.1:9", session_id("o", "land", 0)), said.append)
     assert len(said) == 1
     assert "not interrupted" in said[0]
+
+
+def _client(url: str, answer_s: float) -> subprocess.Popen[str]:
+    return subprocess.Popen([sys.executable, "-c", _OURS, url, str(answer_s)], stdout=subprocess.PIPE, text=True)
+
+
+def _said_soon(client: subprocess.Popen[str]) -> str:
+    try:
+        return client.communicate(timeout=_SOON_S)[0]
+    finally:
+        client.kill()
+
+
+def test_a_server_that_hangs_is_an_error_that_is_tried_again() -> None:
+    # It accepts connections and says nothing: pyspark waits for it without an end.
+    with socket.create_server(("127.0.0.1", 0)) as deaf:
+        client = _client(f"sc://127.0.0.1:{deaf.getsockname()[1]}", 2)
+        assert _said_soon(client).startswith("transient: the Spark Connect server does not answer [")
+
+
+def test_a_server_that_dies_under_a_query_is_an_error_soon(
+    running: tuple[str, subprocess.Popen[bytes]],
+) -> None:
+    # The last test of this file: behind it there is no server. pyspark is silent for 10 to 17 minutes.
+    url, process = running
+    client = _client(url, 20)
+    assert client.stdout is not None
+    assert client.stdout.readline() == "up\n"
+    os.killpg(process.pid, signal.SIGKILL)
+    assert "transient: the Spark Connect server does not answer any more" in _said_soon(client)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import grpc
 import pytest
 from delta.exceptions import ConcurrentAppendException, ConcurrentDeleteReadException, MetadataChangedException
+from pyspark.errors.exceptions.connect import SparkConnectGrpcException
 
 from binlake.errors import SchemaError, Transient
+from spark_jobs import connect
 from spark_jobs.failures import translate
 
 
@@ -25,6 +28,43 @@ def test_an_error_of_a_worker_is_found_in_the_text_of_java() -> None:
     found = translate(RuntimeError(text))
     assert type(found) is SchemaError
     assert (found.message, found.hint) == ("no such column [table=d.t]", "look")
+
+
+@pytest.mark.parametrize("lost", ["INVALID_HANDLE.SESSION_NOT_FOUND", "INVALID_HANDLE.OPERATION_NOT_FOUND"])
+def test_a_session_that_a_server_has_lost_is_tried_again(lost: str) -> None:
+    # It was started anew.
+    assert type(translate(RuntimeError(f"[{lost}] The handle 12 is invalid."))) is Transient
+
+
+class _Rpc(grpc.RpcError):
+    def __init__(self, code: grpc.StatusCode) -> None:
+        self._code = code
+
+    def code(self) -> grpc.StatusCode:
+        return self._code
+
+    def trailing_metadata(self) -> None:
+        return None
+
+
+def test_a_connect_server_that_is_away_is_an_error_that_is_tried_again() -> None:
+    found = translate(SparkConnectGrpcException("refused", grpc_status_code=grpc.StatusCode.UNAVAILABLE))
+    assert type(found) is Transient
+    assert type(translate(_Rpc(grpc.StatusCode.UNAVAILABLE))) is Transient
+    assert translate(_Rpc(grpc.StatusCode.INVALID_ARGUMENT)) is None
+
+
+def test_an_outage_is_waited_out_once_over_all_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    # pyspark begins its ten minutes anew with each call: the query, the error's details, what cleans up.
+    now = 100.0
+    monkeypatch.setattr(connect.time, "monotonic", lambda: now)
+    policy, away = connect.Patience(), _Rpc(grpc.StatusCode.UNAVAILABLE)
+    tried = []
+    for now in (100.0, 104.0, 107.9, 108.0, 112.0, 121.0):
+        tried.append(policy.can_retry(away))
+    # After the last success somebody waits again: 9 s without a failure are another outage.
+    assert tried == [True, True, True, False, False, True]
+    assert not policy.can_retry(ValueError("no error of the server"))
 
 
 def test_anything_else_is_nobodys_error() -> None:

@@ -1,0 +1,58 @@
+"""Whether anybody listens at an address: a TCP connection within a deadline, which asks for no password.
+
+It proves that a process is there, not that it is well.
+"""
+
+from __future__ import annotations
+
+import socket
+from urllib.parse import urlsplit
+
+from binlake.errors import ConfigError, Transient
+
+REACH_S = 5.0
+"""Seconds in which a Spark Connect server must accept a connection."""
+CONNECT_PORT = 15002
+"""Spark Connect's own default."""
+
+
+def listens(host: str, port: int, timeout_s: float) -> bool:
+    """Whether a connection to `host`:`port` is accepted within `timeout_s` seconds (a name is looked up before)."""
+    try:
+        with socket.create_connection((host, port), timeout_s):
+            return True
+    except (OSError, UnicodeError, OverflowError):
+        # The last two: a host or port that can be none.
+        return False
+
+
+def address_of(url: str, default_port: int) -> tuple[str, int]:
+    """(host, port) of a URL such as `sc://host:port/;key=value`, or of a plain `host:port`.
+
+    Raises ValueError for a port that is no number.
+    """
+    parts = urlsplit(url if "://" in url else f"//{url}")
+    return parts.hostname or "", parts.port or default_port
+
+
+def require_spark(remote: str) -> str:
+    """The `host:port` of the Spark Connect server `remote` (`sc://host:port`), at which somebody listens.
+
+    Raises Transient when nobody does, ConfigError for a URL that is none.
+    """
+    try:
+        host, port = address_of(remote, CONNECT_PORT)
+    except ValueError as error:
+        raise ConfigError(f"the URL of the Spark Connect server is none: {error}") from None
+    if not listens(host, port, REACH_S):
+        raise spark_unavailable(f"{host}:{port}")
+    return f"{host}:{port}"
+
+
+def spark_unavailable(server: str = "", why: str = "does not answer") -> Transient:
+    """The error for a Connect server (`host:port`, where that is known) that does not answer, or does so no more."""
+    return Transient(
+        f"the Spark Connect server {why}",
+        where={"server": server} if server else None,
+        hint="start it again, see its log; the stage may run again: it looks first what was done",
+    )
