@@ -1,6 +1,7 @@
 """Errors of Spark as ours: those of its Python workers come back as Java text; a conflict of Delta's passes by waiting.
 
-So does a Connect server that is away, or was started anew and knows nothing of the session. delta-spark makes Python exceptions of Delta's conflicts (with a Connect server: `spark_jobs.session`).
+So does a Connect server that is away, or was started anew and knows nothing of the session. delta-spark makes Python
+exceptions of Delta's conflicts (with a Connect server: `spark_jobs.connect`).
 """
 
 from __future__ import annotations

@@ -56,14 +56,11 @@ def test_a_connect_server_that_is_away_is_an_error_that_is_tried_again() -> None
 
 def test_an_outage_is_waited_out_once_over_all_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     # pyspark begins its ten minutes anew with each call: the query, the error's details, what cleans up.
-    now = 100.0
-    monkeypatch.setattr(connect.time, "monotonic", lambda: now)
+    clock = iter((100.0, 104.0, 107.9, 108.0, 112.0, 121.0))
+    monkeypatch.setattr(connect.time, "monotonic", lambda: next(clock))
     policy, away = connect.Patience(), _Rpc(grpc.StatusCode.UNAVAILABLE)
-    tried = []
-    for now in (100.0, 104.0, 107.9, 108.0, 112.0, 121.0):
-        tried.append(policy.can_retry(away))
-    # After the last success somebody waits again: 9 s without a failure are another outage.
-    assert tried == [True, True, True, False, False, True]
+    # 9 s without a failure: what comes then is another outage.
+    assert [policy.can_retry(away) for _ in range(6)] == [True, True, True, False, False, True]
     assert not policy.can_retry(ValueError("no error of the server"))
 
 
