@@ -79,6 +79,12 @@ def replaced_names(sql: str, db: str) -> tuple[Name, ...]:
     return tuple((own or db, name) for own, name in (*found.tables, *altered_too(tokens, found)))
 
 
+def empties_table(sql: str) -> bool:
+    """True for TRUNCATE TABLE: running it twice in a row does what once does."""
+    found = _classified(sql)
+    return found is not None and found.kind is Kind.TRUNCATE_TABLE
+
+
 def needs_database(sql: str) -> bool:
     """True when bare names of the statement mean tables of the DDL's database."""
     found = _classified(sql)

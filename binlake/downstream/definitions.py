@@ -1,8 +1,7 @@
-"""The target's definitions: read, compared with what the schema history expects, and digested to know a DDL has run.
+"""The target's definitions: read, compared with what the schema history expects, and digested.
 
 Sources: hazards R-04, R-13, R-18; DESIGN 3.6, 3.9. A name is (database, table), or (database, "") for the database
-itself. The digest holds all that SHOW CREATE tells and the storage engine's number of each table, so that a swap of two
-equal tables or a TRUNCATE shows too, where the user may read those numbers (PROCESS privilege).
+itself. The digest holds all that SHOW CREATE tells. What these prove of a DDL is decided in `downstream.ddlproof`.
 """
 
 from __future__ import annotations
@@ -190,15 +189,24 @@ def _tables(
     ]
 
 
-def fingerprint(session: Session, names: Iterable[Name], dialect: Dialect = "mariadb") -> str:
+def fingerprint(session: Session, names: Iterable[Name]) -> str:
     """SHA-256 (hex) of the definitions of `names` as they are now; what is absent counts as absent."""
-    return hashlib.sha256("\0".join(_described(session, names, dialect)).encode()).hexdigest()
+    return hashlib.sha256("\0".join(_described(session, names)).encode()).hexdigest()
 
 
-def tells_equal_tables_apart(session: Session, names: Iterable[Name], dialect: Dialect) -> bool:
-    """True when `fingerprint` sees a swap of equal tables: the engine's numbers of those that exist can be read."""
-    there = [name for name in names if name[1] and _show_create(session, name) is not None]
-    return all(_numbers(session, name, dialect) for name in there)
+def table_numbers(session: Session, names: Iterable[Name], dialect: Dialect) -> dict[str, str] | None:
+    """Stored name -> the engine's number, of each of `names` that is a table and of its partitions.
+
+    None where they cannot be read (PROCESS privilege).
+    """
+    found: dict[str, str] = {}
+    for name in names:
+        if name[1] and _show_create(session, name) is not None:
+            numbers = _numbers(session, name, dialect)
+            if not numbers:
+                return None
+            found |= numbers
+    return found
 
 
 def _differences(expected: TableForm | None, actual: TableForm | None, indexes: bool) -> list[str]:
@@ -276,13 +284,12 @@ def _indexes(session: Session, name: Name) -> frozenset[IndexForm]:
     return frozenset(IndexForm(unique, tuple(parts)) for unique, parts in found.values())
 
 
-def _described(session: Session, names: Iterable[Name], dialect: Dialect) -> Iterable[str]:
+def _described(session: Session, names: Iterable[Name]) -> Iterable[str]:
     for name in sorted(set(names)):
-        if not name[1]:
+        if name[1]:
+            yield f"{name[0]}.{name[1]}\0{_show_create(session, name)}"
+        else:
             yield f"{name[0]}\0{_database(session, name[0])}"
-            continue
-        shown = _show_create(session, name)
-        yield f"{name[0]}.{name[1]}\0{shown}\0{shown and _numbers(session, name, dialect)}"
 
 
 def _database(session: Session, name: str) -> str | None:
@@ -306,22 +313,27 @@ def _show_create(session: Session, name: Name) -> str | None:
 _NO_PRIVILEGE = frozenset({1044, 1109, 1142, 1227})
 
 
-def _numbers(session: Session, name: Name, dialect: Dialect) -> list[str]:
-    """The engine's numbers of a table and of its partitions; none where they cannot be read."""
+def _numbers(session: Session, name: Name, dialect: Dialect) -> dict[str, str]:
+    """Of one table and its partitions; none where they cannot be read."""
     try:
         if dialect == "tidb":
-            view, column, where = "TABLES", "TIDB_TABLE_ID", "TABLE_SCHEMA = %s AND TABLE_NAME = %s"
-            rows = session.rows(f"SELECT {column} FROM information_schema.{view} WHERE {where}", name)
+            rows = session.rows(
+                "SELECT TABLE_NAME, TIDB_TABLE_ID FROM information_schema.TABLES"
+                " WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s UNION ALL"
+                " SELECT CONCAT(TABLE_NAME, '#', PARTITION_NAME), TIDB_PARTITION_ID FROM information_schema.PARTITIONS"
+                " WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND PARTITION_NAME IS NOT NULL",
+                (*name, *name),
+            )
         else:
             view = "INNODB_SYS_TABLES" if dialect == "mariadb" else "INNODB_TABLES"
             stored = f"{_file_name(name[0])}/{_file_name(name[1])}"
-            sql = f"SELECT CONCAT(NAME, ' ', TABLE_ID) FROM information_schema.{view} WHERE NAME = %s OR NAME LIKE %s"
+            sql = f"SELECT NAME, TABLE_ID FROM information_schema.{view} WHERE NAME = %s OR NAME LIKE %s"
             rows = session.rows(sql, (stored, stored.replace("_", "\\_") + "#%"))
     except TargetRefused as error:
         if code_of(error) in _NO_PRIVILEGE or "privilege" in error.message:
-            return []
+            return {}
         raise
-    return sorted(str(row[0]) for row in rows)
+    return {str(stored): str(number) for stored, number in rows}
 
 
 def _file_name(name: str) -> str:

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import structlog
 
 from binlake.downstream.ddlerrors import execute_ddl
-from binlake.downstream.definitions import compare, fingerprint, left_behind, read, tells_equal_tables_apart
+from binlake.downstream.ddlproof import Evidence, RenameMarker, Verdict, differences, judge, read_evidence
+from binlake.downstream.definitions import left_behind
 from binlake.downstream.failures import code_of
 from binlake.downstream.intended import Intended
 from binlake.downstream.progress import Progress, write_progress
-from binlake.downstream.rowsleft import rows_left
 from binlake.downstream.run import ApplyRun
 from binlake.downstream.segments import SegmentPlan
 from binlake.downstream.session import Session
@@ -52,22 +52,30 @@ def apply_ddl(run: ApplyRun, plan: SegmentPlan, ddl: StatementBatch) -> DdlOutco
         return DdlOutcome(False)
     execute = True
     ignored: tuple[str, ...] = ()
+    marker = RenameMarker.of(run.schema, run.manifest.replication, plan.ddl_commit_ts, ddl.sql[-1])
     if run.progress.ddl_state == "intent":
-        execute = _is_to_be_executed(run, plan, ddl)
+        execute = _is_to_be_executed(run, plan, ddl, marker)
     else:
-        _write_intent(run, plan, ddl)
+        _write_intent(run, plan, ddl, marker)
     if execute:
-        ignored = _execute(run, plan, ddl)
+        ignored = _execute(run, plan, ddl, marker)
     _write_done(run, plan)
+    if marker is not None:
+        marker.remove(run.session)
     return DdlOutcome(execute, ignored)
 
 
-def _write_intent(run: ApplyRun, plan: SegmentPlan, ddl: StatementBatch, *, refused: bool = False) -> None:
-    before = _now(run, plan)
-    expected = Intended(plan.touched, plan.expected_after, refused).to_json()
+def _write_intent(
+    run: ApplyRun, plan: SegmentPlan, ddl: StatementBatch, marker: RenameMarker | None, *, refused: bool = False
+) -> None:
+    if marker is not None:
+        run.prove()
+        marker.make(run.session)
+    before = _look(run, plan)
+    expected = Intended(plan.touched, plan.expected_after, refused, before).to_json()
 
     def body(session: Session) -> Progress:
-        moved = run.progress.with_intent(plan.ddl_commit_ts, ";\n".join(ddl.sql), before, expected)
+        moved = run.progress.with_intent(plan.ddl_commit_ts, ";\n".join(ddl.sql), before.texts, expected)
         write_progress(session, run.schema, moved)
         return moved
 
@@ -75,7 +83,9 @@ def _write_intent(run: ApplyRun, plan: SegmentPlan, ddl: StatementBatch, *, refu
     run.passed("intent")
 
 
-def _execute(run: ApplyRun, plan: SegmentPlan, ddl: StatementBatch) -> tuple[str, ...]:
+def _execute(
+    run: ApplyRun, plan: SegmentPlan, ddl: StatementBatch, marker: RenameMarker | None
+) -> tuple[str, ...]:
     """Run the statements; the errors that say that the target has it already."""
     run.check()
     # Right before: a DDL cannot be part of the transaction that proves the fence.
@@ -83,12 +93,15 @@ def _execute(run: ApplyRun, plan: SegmentPlan, ddl: StatementBatch) -> tuple[str
     if ddl.db and (ddl.db, "") not in plan.touched:
         run.session.execute(f"USE {quote_name(ddl.db)}")
     try:
-        ignored = execute_ddl(run.session, ddl.sql)
+        ignored = execute_ddl(run.session, ddl.sql if marker is None else (*ddl.sql[:-1], marker.added_to(ddl.sql[-1])))
         run.passed("ddl_executed")
         _require_there(run, plan, ignored)
     except TargetRefused as error:
-        _note_refusal(run, plan, ddl)
-        raise _refused(plan, ddl, error) from error
+        verdict = _verdict(run, plan, marker)
+        if verdict == "before":
+            # Nothing ran, and that shows: whatever somebody mends then is no trace of the DDL.
+            _write_intent(run, plan, ddl, marker, refused=True)
+        raise _refused(run, plan, ddl, error, is_clear=verdict != "unknown") from error
     return tuple(f"{code_of(error)}: {error.message}" for error in ignored)
 
 
@@ -100,36 +113,32 @@ def _require_there(run: ApplyRun, plan: SegmentPlan, ignored: list[TargetRefused
     after = plan.expected_after
     if ignored:
         # Of an operator's own statement nobody knows what it should leave.
-        differences = _differences(run, plan) if after is not None else ["its statement was not run"]
+        lacking = differences(run.session, run.target, after) if after is not None else ["its statement was not run"]
         if after is not None and after.moves_rows:
-            differences = differences or ["whether its rows are gone does not show"]
+            lacking = lacking or ["whether its rows are gone does not show"]
     else:
-        differences = left_behind(run.session, after, run.target.db_type) if after is not None else []
-    if differences:
-        raise _not_left(run, ignored, differences)
+        lacking = left_behind(run.session, after, run.target.db_type) if after is not None else []
+    if lacking:
+        raise _not_left(run, ignored, lacking)
     for error in ignored:
         log.warning("ddl_error_ignored", ddl_commit_ts=str(plan.ddl_commit_ts), error=str(error))
 
 
-def _not_left(run: ApplyRun, ignored: list[TargetRefused], differences: list[str]) -> TargetRefused:
+def _not_left(run: ApplyRun, ignored: list[TargetRefused], lacking: list[str]) -> TargetRefused:
     first = ignored[0] if ignored else TargetRefused("it ran", where={"target": run.session.place})
-    what = f"{first.message} and the target is not what it would leave: {'; '.join(differences)}"
+    what = f"{first.message} and the target is not what it would leave: {'; '.join(lacking)}"
     return TargetRefused(what, where=first.where)
 
 
-def _note_refusal(run: ApplyRun, plan: SegmentPlan, ddl: StatementBatch) -> None:
-    """Remember that nothing ran, where that shows: whatever somebody mends then is no trace of the DDL."""
-    differences = _differences(run, plan)
-    if _now(run, plan) == run.progress.ddl_before and (differences or _shows_every_ddl(run, plan)):
-        _write_intent(run, plan, ddl, refused=True)
-
-
-def _refused(plan: SegmentPlan, ddl: StatementBatch, error: TargetRefused) -> TargetRefused:
+def _refused(
+    run: ApplyRun, plan: SegmentPlan, ddl: StatementBatch, error: TargetRefused, *, is_clear: bool
+) -> TargetRefused:
     what = _WORDS.get(ddl.kind, "a DDL")
+    hint = _ANOTHER_INJECTED if ddl.kind == INJECTED else _ANOTHER_DDL
     return TargetRefused(
         f"{what} failed: {error.message}",
         where={"ddl_commit_ts": plan.ddl_commit_ts, **error.where},
-        hint=_ANOTHER_INJECTED if ddl.kind == INJECTED else _ANOTHER_DDL,
+        hint=hint if is_clear else f"if it ran before, {_say_done(run)}; else {hint}",
     )
 
 
@@ -150,51 +159,59 @@ def _write_done(run: ApplyRun, plan: SegmentPlan) -> None:
     run.passed("ddl_done")
 
 
-def _is_to_be_executed(run: ApplyRun, plan: SegmentPlan, ddl: StatementBatch) -> bool:
-    """False when the target shows that the DDL ran."""
-    as_before = _now(run, plan) == run.progress.ddl_before
-    differences = _differences(run, plan)
-    if _was_refused(run.progress) and (as_before or differences):
+def _is_to_be_executed(
+    run: ApplyRun, plan: SegmentPlan, ddl: StatementBatch, marker: RenameMarker | None
+) -> bool:
+    """False when the target proves that the DDL ran. Raises Permanent where neither is proved."""
+    intended = _intended(run)
+    if plan.repeatable and plan.expected_after is None:
+        # An operator's TRUNCATE: what it does shows nowhere, and doing it twice is doing it once.
+        return True
+    verdict = _verdict(run, plan, marker)
+    if intended.refused and (verdict == "before" or differences(run.session, run.target, plan.expected_after)):
         # Nothing of it ran, so what is there now is what it starts from, whoever mended it.
-        _write_intent(run, plan, ddl)
+        _write_intent(run, plan, ddl, marker)
         return True
-    if as_before and (differences or plan.repeatable or _shows_every_ddl(run, plan)):
+    if verdict != "unknown":
+        return verdict == "before"
+    if plan.repeatable and intended.before is not None and not intended.before.shows:
+        # Nothing wrote since the intent, so running it twice leaves what running it once does.
         return True
-    if not as_before and not differences:
-        return False
-    raise _unclear(run, plan, as_before, differences)
+    raise _unclear(run, plan, intended.before)
 
 
-def _now(run: ApplyRun, plan: SegmentPlan) -> str:
-    return fingerprint(run.session, plan.touched, run.target.db_type)
+def _intended(run: ApplyRun) -> Intended:
+    return Intended.from_json(run.progress.ddl_expected or "")
 
 
-def _shows_every_ddl(run: ApplyRun, plan: SegmentPlan) -> bool:
-    return tells_equal_tables_apart(run.session, plan.touched, run.target.db_type)
+def _look(run: ApplyRun, plan: SegmentPlan) -> Evidence:
+    return read_evidence(run.session, run.target, plan.touched, plan.expected_after)
 
 
-def _differences(run: ApplyRun, plan: SegmentPlan) -> list[str]:
-    if plan.expected_after is None:
-        return []
-    actual = read(run.session, plan.expected_after.names, run.target.db_type)
-    found = compare(plan.expected_after, actual, indexes=True, target=run.target)
-    return [*found, *rows_left(run.session, plan.expected_after.empty)]
+def _verdict(run: ApplyRun, plan: SegmentPlan, marker: RenameMarker | None) -> Verdict:
+    """What the target proves of the DDL whose intent is stored."""
+    before = _intended(run).before
+    if before is None:
+        return "unknown"
+    return judge(before, _look(run, plan)) if marker is None else marker.verdict(run.session)
 
 
-def _was_refused(progress: Progress) -> bool:
-    return bool(progress.ddl_expected) and Intended.from_json(progress.ddl_expected or "").refused
-
-
-def _unclear(run: ApplyRun, plan: SegmentPlan, as_before: bool, differences: list[str]) -> Permanent:
+def _unclear(run: ApplyRun, plan: SegmentPlan, before: Evidence | None) -> Permanent:
     progress = run.progress
     names = ", ".join(f"{db}.{table}" if table else db for db, table in plan.touched)
-    found = (
-        "its definitions are the same before and after it, so they do not tell whether it ran"
-        if as_before
-        else f"the target shows neither the definitions before it nor those after it: {'; '.join(differences)}"
-    )
+    if before is None:
+        found = "another version of Binlake kept no proof of whether it ran"
+    elif before.shows:
+        lacking = "; ".join(differences(run.session, run.target, plan.expected_after))
+        found = f"the target shows neither the definitions before it nor those after it: {lacking}"
+    else:
+        found = "what the target shows is the same before and after it, so it does not tell whether it ran"
     return Permanent(
         f"a DDL was begun and {found}",
         where={"ddl_commit_ts": plan.ddl_commit_ts, "tables": names, "ddl": (progress.ddl_sql or "")[:300]},
-        hint=f"look at these tables; then set ddl_state in {run.schema}.binlake_progress: 'done' if it ran, '' if not",
+        hint=f"look at these tables; then {_say_done(run)}, or to '' if it did not run",
     )
+
+
+def _say_done(run: ApplyRun) -> str:
+    return f"set ddl_state in {run.schema}.binlake_progress to 'done'"

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from binlake.ddl.collations import Dialect
-from binlake.ddl.replacement import replaced_names
+from binlake.ddl.replacement import empties_table, replaced_names
 from binlake.downstream.definitions import Name, expected_after, expected_of
 from binlake.downstream.segments import SegmentPlan
 from binlake.schema import Action
@@ -18,6 +18,13 @@ from binlake.window.definitions import LandedDdl, Segments, WindowDefinitions
 
 # What these did cannot be told from running them again: they swap or move whole tables.
 _NOT_REPEATABLE = frozenset({Action.RENAME_TABLE, Action.RENAME_TABLES, Action.EXCHANGE_PARTITION})
+
+
+def _is_repeatable(cut: LandedDdl, ddl: StatementBatch | None, *, own: bool) -> bool:
+    if own and ddl is not None:
+        # What other statements of an operator did cannot be told from running them again, either.
+        return empties_table(ddl.sql[-1])
+    return cut.action not in _NOT_REPEATABLE
 
 
 @dataclass(frozen=True)
@@ -64,7 +71,7 @@ class WindowPlans:
             ddl_commit_ts=cut.commit_ts if cut is not None else 0,
             touched=tuple(touched),
             expected_after=after,
-            repeatable=cut is None or not (own or cut.action in _NOT_REPEATABLE),
+            repeatable=cut is None or _is_repeatable(cut, content.ddl, own=own),
             expected=expected_of(tables, self.dialect) if tables else None,
             rows=content.rows,
             bytes=content.bytes,

@@ -1,7 +1,7 @@
 """Gives up an open window that stands before a DDL which the target refuses, so that it can be derived anew (S4-46).
 
 The target is then the source at the checkpoint, as between any two segments: all before the DDL is there, and the
-intent's fingerprint proves that nothing of the DDL is. What is not proved is refused.
+intent's evidence proves that nothing of the DDL is. What is not proved is refused.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from contextlib import closing
 from binlake.config.model import Target
 from binlake.downstream.checkpoint import CheckpointTable
 from binlake.downstream.command import claimed
-from binlake.downstream.definitions import compare, fingerprint, read, tells_equal_tables_apart
+from binlake.downstream.ddlproof import RenameMarker, judge, read_evidence
 from binlake.downstream.intended import Intended
 from binlake.downstream.progress import Progress, read_progress, write_progress
 from binlake.downstream.session import Session
@@ -65,10 +65,11 @@ def _standing(session: Session, target: Target, task: str, commit_ts: int) -> Pr
 def _require_untouched(session: Session, target: Target, found: Progress) -> None:
     """Nothing of the DDL is at the target, and it would show if it were."""
     intended = _intended(found)
-    before = fingerprint(session, intended.touched, target.db_type) == found.ddl_before
-    after = intended.after
-    shows = after is not None and bool(compare(after, read(session, after.names, target.db_type), indexes=True))
-    if before and (shows or tells_equal_tables_apart(session, intended.touched, target.db_type)):
+    marker = RenameMarker.of(target.checkpoint_schema, found.task, found.ddl_commit_ts or 0, found.ddl_sql or "")
+    if marker is not None and marker.verdict(session) == "before":
+        return
+    now = read_evidence(session, target, intended.touched, intended.after)
+    if marker is None and intended.before is not None and judge(intended.before, now) == "before":
         return
     raise CheckpointConflict(
         "the target is not as it was before the DDL, or cannot show it",

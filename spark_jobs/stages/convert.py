@@ -231,4 +231,4 @@ def _target_definitions(window: SinkWindow, target: Target, statements: LakeStat
     with_rows = [window.definitions.at(*name, window.bounds.lo) for name in (first.names if first else ())]
     with closing(Session(target)) as session:
         require_definitions(session, target, [table for table in with_rows if table is not None])
-        return fingerprint(session, names, target.db_type)
+        return fingerprint(session, names)

@@ -1,0 +1,158 @@
+"""Whether a DDL that was begun has run, told only by what nothing but the DDL can have changed (hazards R-04).
+
+A failover, a logical restore or OPTIMIZE gives tables other numbers, and another server may write their definitions
+otherwise: neither proves a DDL. What does: a marker that a RENAME list moves along with its tables, since servers
+run such a list as a whole; the structure, where the DDL changes it; definitions and numbers as long as the same server
+shows them. Where nothing of this tells, the verdict is `unknown`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from binlake.config.model import Target
+from binlake.downstream.definitions import Expected, Name, compare, fingerprint, read, table_numbers
+from binlake.downstream.rowsleft import rows_left
+from binlake.downstream.session import Session
+from binlake.statement.kept import kept_prefix
+from binlake.statement.literal import qualified
+
+Verdict = Literal["before", "after", "unknown"]
+"""Of a DDL that was begun: nothing of it is there, all of it is there, or nothing tells."""
+
+_RENAME_LIST = re.compile(r"\s*RENAME\s+TABLES?\s", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What the target showed at one moment of the tables that a DDL touches.
+
+    `structure`, `texts`: digests of columns and keys, and of SHOW CREATE. `numbers`: the storage engine's number of
+    each table and partition, None where they cannot be read. `server`: the same as long as the same server with the
+    same data folder answers. `shows`: the structure, or that there are no rows, is another one once the DDL has run.
+    """
+
+    structure: str
+    texts: str
+    numbers: dict[str, str] | None
+    server: str
+    shows: bool
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+
+def read_evidence(session: Session, target: Target, touched: Iterable[Name], after: Expected | None) -> Evidence:
+    """What the target shows now; `after`: what the DDL leaves, None where nobody knows. Raises TargetRefused."""
+    names = sorted(set(touched))
+    return Evidence(
+        structure=_structure(session, target, names),
+        texts=fingerprint(session, names),
+        numbers=table_numbers(session, names, target.db_type),
+        server=_server(session, target.checkpoint_schema),
+        shows=bool(differences(session, target, after)),
+    )
+
+
+def differences(session: Session, target: Target, after: Expected | None) -> list[str]:
+    """What the target lacks of `after`, for people; none where nobody knows what the DDL leaves."""
+    if after is None:
+        return []
+    found = compare(after, read(session, after.names, target.db_type), indexes=True, target=target)
+    return [*found, *rows_left(session, after.empty)]
+
+
+def judge(before: Evidence, now: Evidence) -> Verdict:
+    """Whether the DDL ran between the two; `now.shows`: the target is not what the DDL leaves."""
+    if before.shows:
+        if not now.shows:
+            return "after"
+        return "before" if now.structure == before.structure else "unknown"
+    if now.server != before.server:
+        return "unknown"
+    if now.texts != before.texts:
+        return "after"
+    if now.numbers is None or before.numbers is None:
+        return "unknown"
+    if now.numbers == before.numbers:
+        return "before"
+    return "after" if _are_swapped(before.numbers, now.numbers) else "unknown"
+
+
+def _are_swapped(before: dict[str, str], now: dict[str, str]) -> bool:
+    """The same numbers under other names: tables that were made anew have numbers that were never used."""
+    return before.keys() == now.keys() and sorted(before.values()) == sorted(now.values())
+
+
+def _structure(session: Session, target: Target, names: list[Name]) -> str:
+    actual = read(session, names, target.db_type)
+    return hashlib.sha256(Expected(actual.databases, actual.tables).to_json().encode()).hexdigest()
+
+
+def _server(session: Session, schema: str) -> str:
+    """Our own tables are made once: a restored or replicated copy has made its own, or stands elsewhere."""
+    place = session.rows("SELECT @@version, @@hostname, @@port, @@datadir")
+    made = session.rows(
+        "SELECT TABLE_NAME, CREATE_TIME FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME IN"
+        " ('binlake_fence', 'binlake_ledger', 'binlake_progress') ORDER BY TABLE_NAME",
+        (schema,),
+    )
+    return hashlib.sha256(json.dumps([place, made], default=str).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class RenameMarker:
+    """An empty table of ours that a RENAME list moves from `begun` to `ended` (quoted names), for its DDL alone."""
+
+    schema: str
+    begun_name: str
+    ended_name: str
+
+    @classmethod
+    def of(cls, schema: str, task: str, commit_ts: int, sql: str) -> RenameMarker | None:
+        """The marker for `sql`; None where it is no RENAME list."""
+        if _RENAME_LIST.match(sql) is None:
+            return None
+        # The prefix of what is removed when the next window opens.
+        prefix = kept_prefix(task)
+        return cls(schema, f"{prefix}rename_{commit_ts}", f"{prefix}renamed_{commit_ts}")
+
+    @property
+    def begun(self) -> str:
+        """Its name before the list ran."""
+        return qualified(self.schema, self.begun_name)
+
+    @property
+    def ended(self) -> str:
+        """Its name once the list ran."""
+        return qualified(self.schema, self.ended_name)
+
+    def make(self, session: Session) -> None:
+        """Put the marker at its beginning; call it before the intent is written. Raises TargetRefused."""
+        session.execute(f"DROP TABLE IF EXISTS {self.ended}")
+        session.execute(f"CREATE TABLE IF NOT EXISTS {self.begun} (id INT PRIMARY KEY) ENGINE=InnoDB")
+
+    def added_to(self, sql: str) -> str:
+        """The list that moves the marker, too; on a line of its own, since a comment may end the text."""
+        return f"{sql.rstrip().rstrip(';')}\n, {self.begun} TO {self.ended}"
+
+    def verdict(self, session: Session) -> Verdict:
+        """Told by which of the two names is there."""
+        rows = session.rows(
+            "SELECT TABLE_NAME FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME IN (%s, %s)",
+            (self.schema, self.begun_name, self.ended_name),
+        )
+        found = {str(name) for (name,) in rows}
+        if found == {self.begun_name}:
+            return "before"
+        return "after" if found == {self.ended_name} else "unknown"
+
+    def remove(self, session: Session) -> None:
+        """What proves nothing any more: the DDL is known to be done. Raises TargetRefused."""
+        session.execute(f"DROP TABLE IF EXISTS {self.begun}, {self.ended}")
