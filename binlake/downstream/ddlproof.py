@@ -55,7 +55,7 @@ def read_evidence(session: Session, target: Target, touched: Iterable[Name], aft
         structure=_structure(session, target, names),
         texts=fingerprint(session, names),
         numbers=table_numbers(session, names, target.db_type),
-        server=_server(session, target.checkpoint_schema),
+        server=_server(session, target),
         shows=bool(differences(session, target, after)),
     )
 
@@ -95,15 +95,19 @@ def _structure(session: Session, target: Target, names: list[Name]) -> str:
     return hashlib.sha256(Expected(actual.databases, actual.tables).to_json().encode()).hexdigest()
 
 
-def _server(session: Session, schema: str) -> str:
+_OURS = ("binlake_fence", "binlake_ledger", "binlake_progress")
+
+
+def _server(session: Session, target: Target) -> str:
     """Our own tables are made once: a restored or replicated copy has made its own, or stands elsewhere."""
     place = session.rows("SELECT @@version, @@hostname, @@port, @@datadir")
     made = session.rows(
         "SELECT TABLE_NAME, CREATE_TIME FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME IN"
-        " ('binlake_fence', 'binlake_ledger', 'binlake_progress') ORDER BY TABLE_NAME",
-        (schema,),
+        " (%s, %s, %s) ORDER BY TABLE_NAME",
+        (target.checkpoint_schema, *_OURS),
     )
-    return hashlib.sha256(json.dumps([place, made], default=str).encode()).hexdigest()
+    numbers = table_numbers(session, [(target.checkpoint_schema, name) for name in _OURS], target.db_type)
+    return hashlib.sha256(json.dumps([place, made, numbers], default=str).encode()).hexdigest()
 
 
 @dataclass(frozen=True)

@@ -114,7 +114,7 @@ def _require_there(run: ApplyRun, plan: SegmentPlan, ignored: list[TargetRefused
     if ignored:
         # Of an operator's own statement nobody knows what it should leave.
         lacking = differences(run.session, run.target, after) if after is not None else ["its statement was not run"]
-        if after is not None and after.moves_rows:
+        if after is not None and (after.moves_rows or _only_swaps(plan)):
             lacking = lacking or ["whether its rows are gone does not show"]
     else:
         lacking = left_behind(run.session, after, run.target.db_type) if after is not None else []
@@ -122,6 +122,12 @@ def _require_there(run: ApplyRun, plan: SegmentPlan, ignored: list[TargetRefused
         raise _not_left(run, ignored, lacking)
     for error in ignored:
         log.warning("ddl_error_ignored", ddl_commit_ts=str(plan.ddl_commit_ts), error=str(error))
+
+
+def _only_swaps(plan: SegmentPlan) -> bool:
+    """A rename that leaves no name free: the same tables may stand there when nothing of it ran."""
+    after = plan.expected_after
+    return not plan.repeatable and after is not None and None not in after.tables.values()
 
 
 def _not_left(run: ApplyRun, ignored: list[TargetRefused], lacking: list[str]) -> TargetRefused:
@@ -168,7 +174,7 @@ def _is_to_be_executed(
         # An operator's TRUNCATE: what it does shows nowhere, and doing it twice is doing it once.
         return True
     verdict = _verdict(run, plan, marker)
-    if intended.refused and (verdict == "before" or differences(run.session, run.target, plan.expected_after)):
+    if intended.refused and (verdict == "before" or _is_still_needed(run, plan, intended)):
         # Nothing of it ran, so what is there now is what it starts from, whoever mended it.
         _write_intent(run, plan, ddl, marker)
         return True
@@ -178,6 +184,12 @@ def _is_to_be_executed(
         # Nothing wrote since the intent, so running it twice leaves what running it once does.
         return True
     raise _unclear(run, plan, intended.before)
+
+
+def _is_still_needed(run: ApplyRun, plan: SegmentPlan, intended: Intended) -> bool:
+    """Of a DDL that was refused: nobody did it by hand."""
+    now = _look(run, plan)
+    return now.shows or (intended.before is not None and now.texts == intended.before.texts)
 
 
 def _intended(run: ApplyRun) -> Intended:

@@ -65,7 +65,8 @@ def _standing(session: Session, target: Target, task: str, commit_ts: int) -> Pr
 def _require_untouched(session: Session, target: Target, found: Progress) -> None:
     """Nothing of the DDL is at the target, and it would show if it were."""
     intended = _intended(found)
-    marker = RenameMarker.of(target.checkpoint_schema, found.task, found.ddl_commit_ts or 0, found.ddl_sql or "")
+    last = (found.ddl_sql or "").rsplit(";\n", 1)[-1]
+    marker = RenameMarker.of(target.checkpoint_schema, found.task, found.ddl_commit_ts or 0, last)
     if marker is not None and marker.verdict(session) == "before":
         return
     now = read_evidence(session, target, intended.touched, intended.after)

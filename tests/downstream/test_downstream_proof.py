@@ -1,0 +1,191 @@
+"""A DDL that was begun is taken for done by proof alone: other table numbers or another server prove nothing (R-04)."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+from support.failover import drop_copies, fail_over, take_copy
+from support.mariadb import MariaDb, execute, rows
+from support.windows import NAME, Window, apply, apply_in_child, at, ended, signal_me
+
+from binlake.config.model import Target
+from binlake.downstream import Expected, Session
+from binlake.downstream.definitions import read
+from binlake.downstream.release import release_ddl
+from binlake.errors import CheckpointConflict, Permanent, TargetRefused
+
+pytestmark = pytest.mark.mariadb
+
+A, B, P = ("app", "a"), ("app", "b"), ("app", "p")
+TRUNCATE = ("TRUNCATE TABLE a", [A])
+SWAP = ("RENAME TABLE a TO x, b TO a, x TO b -- crosswise", [A, B])
+EXCHANGE = ("ALTER TABLE p EXCHANGE PARTITION p0 WITH TABLE b", [P, B])
+DROP_PARTITION = ("ALTER TABLE p DROP PARTITION p0", [P])
+MEANWHILE = ["nothing", "optimize", "restored"]
+EVERY = ("app", "tidb_binlog")
+
+
+@pytest.fixture(autouse=True)
+def tables(mariadb: MariaDb, target: Target) -> Iterator[None]:
+    execute(
+        mariadb,
+        "CREATE TABLE app.a (id INT PRIMARY KEY, v INT)",
+        "CREATE TABLE app.b LIKE app.a",
+        "CREATE TABLE app.p (id INT PRIMARY KEY, v INT) PARTITION BY RANGE (id)"
+        " (PARTITION p0 VALUES LESS THAN (10), PARTITION p1 VALUES LESS THAN (20))",
+        "INSERT INTO app.a VALUES (1, 1)",
+        "INSERT INTO app.b VALUES (2, 2)",
+        "INSERT INTO app.p VALUES (3, 3), (13, 13)",
+    )
+    yield
+    drop_copies(mariadb)
+
+
+def forms(target: Target, names: list[tuple[str, str]]) -> Expected:
+    """What is there of `names`: what a DDL that changes no definition leaves."""
+    with closing(Session(target)) as session:
+        found = read(session, names, "mariadb")
+    return Expected(found.databases, found.tables)
+
+
+def window(target: Target, ddl: tuple[str, list[tuple[str, str]]], *, repeatable: bool) -> Window:
+    sql, names = ddl
+    return Window(100, 300).ddl(200, sql, names, forms(target, names), repeatable=repeatable)
+
+
+def begin(target: Target, found: Window, step: str) -> None:
+    pid = apply_in_child(target, found, at(step, 1, signal_me(signal.SIGKILL)))
+    assert ended(pid) == -signal.SIGKILL
+
+
+def let_happen(server: MariaDb, what: str) -> None:
+    """What gives the tables other numbers and changes none of their rows."""
+    if what == "optimize":
+        for name in ("app.a", "app.b", "app.p"):
+            rows(server, f"OPTIMIZE TABLE {name}")
+    if what == "restored":
+        fail_over(server, take_copy(server, *EVERY), *EVERY)
+
+
+def ids(server: MariaDb, *names: str) -> list[list[int]]:
+    return [[found for (found,) in rows(server, f"SELECT id FROM app.{name} ORDER BY 1")] for name in names]
+
+
+@pytest.mark.parametrize("meanwhile", MEANWHILE)
+@pytest.mark.parametrize("step", ["intent", "ddl_executed"])
+def test_a_truncate_that_was_begun_leaves_no_row(mariadb: MariaDb, target: Target, step: str, meanwhile: str) -> None:
+    found = window(target, TRUNCATE, repeatable=True)
+    begin(target, found, step)
+    let_happen(mariadb, meanwhile)
+    apply(target, found)
+    assert ids(mariadb, "a") == [[]]
+
+
+@pytest.mark.parametrize("meanwhile", MEANWHILE)
+@pytest.mark.parametrize("step", ["intent", "ddl_executed", "ddl_done"])
+def test_a_swap_of_equal_tables_runs_once(mariadb: MariaDb, target: Target, step: str, meanwhile: str) -> None:
+    # The marker is moved by the same statement; it needs no privilege to read the engine's numbers.
+    execute(
+        mariadb,
+        "CREATE OR REPLACE USER 'narrow'@'%' IDENTIFIED BY 'secret'",
+        "GRANT ALL ON app.* TO 'narrow'@'%'",
+        "GRANT ALL ON tidb_binlog.* TO 'narrow'@'%'",
+    )
+    narrow = target.model_copy(update={"user": "narrow", "password": "secret"})
+    found = window(target, SWAP, repeatable=False)
+    begin(narrow, found, step)
+    let_happen(mariadb, meanwhile)
+    assert apply(narrow, found).ddls == (step == "intent")
+    assert ids(mariadb, "a", "b") == [[2], [1]]
+    apply(narrow, Window(300, 400))
+    assert rows(mariadb, "SHOW TABLES IN tidb_binlog LIKE 'binlake\\_kept%'") == []
+
+
+@pytest.mark.parametrize("step", ["intent", "ddl_executed"])
+def test_a_swap_whose_marker_is_gone_stops_for_a_person(mariadb: MariaDb, target: Target, step: str) -> None:
+    found = window(target, SWAP, repeatable=False)
+    begin(target, found, step)
+    for (name,) in rows(mariadb, "SHOW TABLES IN tidb_binlog LIKE 'binlake\\_kept%'"):
+        execute(mariadb, f"DROP TABLE tidb_binlog.{name}")
+    with pytest.raises(Permanent, match="does not tell whether it ran") as stopped:
+        apply(target, found)
+    # What the hint says works.
+    assert "set ddl_state in tidb_binlog.binlake_progress to 'done'" in stopped.value.hint
+    state = "done" if step == "ddl_executed" else ""
+    execute(mariadb, f"UPDATE tidb_binlog.binlake_progress SET ddl_state = '{state}'")
+    apply(target, found)
+    assert ids(mariadb, "a", "b") == [[2], [1]]
+
+
+def test_a_rename_list_that_the_target_refuses_moves_nothing(mariadb: MariaDb, target: Target) -> None:
+    found = window(target, ("RENAME TABLE a TO x, b TO a, x TO b, gone TO y", [A, B]), repeatable=False)
+    with pytest.raises(TargetRefused):
+        apply(target, found)
+    assert ids(mariadb, "a", "b") == [[1], [2]]
+    assert release_ddl(target, 0, NAME, 200)[1] == 199
+
+
+@pytest.mark.parametrize("step", ["intent", "ddl_executed"])
+def test_an_exchange_shows_by_swapped_numbers(mariadb: MariaDb, target: Target, step: str) -> None:
+    found = window(target, EXCHANGE, repeatable=False)
+    begin(target, found, step)
+    assert apply(target, found).ddls == (step == "intent")
+    assert ids(mariadb, "p", "b") == [[2, 13], [3]]
+
+
+@pytest.mark.parametrize("meanwhile", ["optimize", "restored"])
+@pytest.mark.parametrize("step", ["intent", "ddl_executed"])
+def test_an_exchange_that_nothing_proves_is_not_guessed(
+    mariadb: MariaDb, target: Target, step: str, meanwhile: str
+) -> None:
+    found = window(target, EXCHANGE, repeatable=False)
+    begin(target, found, step)
+    before = ids(mariadb, "p", "b")
+    let_happen(mariadb, meanwhile)
+    with pytest.raises(Permanent, match="does not tell whether it ran"):
+        apply(target, found)
+    with pytest.raises(CheckpointConflict, match="cannot show it"):
+        release_ddl(target, 0, NAME, 200)
+    assert ids(mariadb, "p", "b") == before
+
+
+@pytest.mark.parametrize("meanwhile", MEANWHILE)
+def test_a_partition_that_was_to_go_goes(mariadb: MariaDb, target: Target, meanwhile: str) -> None:
+    found = window(target, DROP_PARTITION, repeatable=True)
+    begin(target, found, "intent")
+    let_happen(mariadb, meanwhile)
+    assert apply(target, found).ddls == 1
+    assert ids(mariadb, "p") == [[13]]
+
+
+def test_a_partition_that_went_is_known_on_the_same_server_and_asked_for_on_another(
+    mariadb: MariaDb, target: Target
+) -> None:
+    found = window(target, DROP_PARTITION, repeatable=True)
+    begin(target, found, "ddl_executed")
+    copy = take_copy(mariadb, *EVERY)
+    assert apply(target, found).ddls == 0
+    fail_over(mariadb, copy, *EVERY)
+    with pytest.raises(TargetRefused) as stopped:
+        apply(target, found)
+    assert stopped.value.hint.startswith("if it ran before, set ddl_state in tidb_binlog.binlake_progress to 'done'")
+    execute(mariadb, "UPDATE tidb_binlog.binlake_progress SET ddl_state = 'done'")
+    assert apply(target, found).ddls == 0
+    assert ids(mariadb, "p") == [[13]]
+
+
+def test_an_intent_without_proof_of_an_older_version_is_not_guessed(mariadb: MariaDb, target: Target) -> None:
+    found = window(target, TRUNCATE, repeatable=True)
+    begin(target, found, "intent")
+    [(text,)] = rows(mariadb, "SELECT ddl_expected FROM tidb_binlog.binlake_progress")
+    old = json.dumps({key: value for key, value in json.loads(text).items() if key != "before"})
+    with closing(Session(target)) as session:
+        session.write("UPDATE tidb_binlog.binlake_progress SET ddl_expected = %s", (old,))
+    with pytest.raises(Permanent, match="another version of Binlake kept no proof"):
+        apply(target, found)
+    execute(mariadb, "UPDATE tidb_binlog.binlake_progress SET ddl_state = ''")
+    assert apply(target, found).ddls == 1
