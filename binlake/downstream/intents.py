@@ -83,9 +83,7 @@ def _write_intent(
     run.passed("intent")
 
 
-def _execute(
-    run: ApplyRun, plan: SegmentPlan, ddl: StatementBatch, marker: RenameMarker | None
-) -> tuple[str, ...]:
+def _execute(run: ApplyRun, plan: SegmentPlan, ddl: StatementBatch, marker: RenameMarker | None) -> tuple[str, ...]:
     """Run the statements; the errors that say that the target has it already."""
     run.check()
     # Right before: a DDL cannot be part of the transaction that proves the fence.
@@ -165,9 +163,7 @@ def _write_done(run: ApplyRun, plan: SegmentPlan) -> None:
     run.passed("ddl_done")
 
 
-def _is_to_be_executed(
-    run: ApplyRun, plan: SegmentPlan, ddl: StatementBatch, marker: RenameMarker | None
-) -> bool:
+def _is_to_be_executed(run: ApplyRun, plan: SegmentPlan, ddl: StatementBatch, marker: RenameMarker | None) -> bool:
     """False when the target proves that the DDL ran. Raises Permanent where neither is proved."""
     intended = _intended(run)
     if plan.repeatable and plan.expected_after is None:
