@@ -30,7 +30,8 @@ EVERY = ("app", "tidb_binlog")
 
 
 @pytest.fixture(autouse=True)
-def tables(mariadb: MariaDb, target: Target) -> Iterator[None]:
+def tables(request: pytest.FixtureRequest, mariadb: MariaDb) -> Iterator[None]:
+    request.getfixturevalue("target")
     execute(
         mariadb,
         "CREATE TABLE app.a (id INT PRIMARY KEY, v INT)",
