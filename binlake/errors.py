@@ -14,7 +14,8 @@ class BinlakeError(Exception):
     """Base of all errors.
 
     `message` says what happened; `where` holds keys such as pump, table, commit_ts, window; `hint` says what to do.
-    `str(error)` is one line, fit for a terminal and a task log.
+    `str(error)` is one line, fit for a terminal and a task log. `tables`: (db, table) of the target's tables that
+    alone are in the way, where that is known (not carried between processes).
     """
 
     kind: ClassVar[str] = "Transient"
@@ -23,6 +24,7 @@ class BinlakeError(Exception):
     def __init__(self, message: str, *, hint: str = "", where: Mapping[str, object] | None = None) -> None:
         self.message = message
         self.hint = hint
+        self.tables: tuple[tuple[str, str], ...] = ()
         self.where = {key: str(value) for key, value in (where or {}).items()}
         super().__init__(str(self))
 

@@ -10,6 +10,7 @@ import argparse
 import json
 import tempfile
 from collections import Counter
+from collections.abc import Collection
 from contextlib import closing
 
 import structlog
@@ -20,7 +21,8 @@ from binlake.config import load_replication
 from binlake.config.model import Replication, Target
 from binlake.ddl import bytewise_table
 from binlake.downstream import Session, checkpoint_ts
-from binlake.downstream.preflight import TableReport, preflight, require_fit
+from binlake.downstream.definitions import Name
+from binlake.downstream.preflight import TableReport, preflight, require_fit, stopping
 from binlake.filter import Rules
 from binlake.lake.paths import LakePaths
 from binlake.lake.schemas import SchemaHistory
@@ -57,13 +59,16 @@ class PreflightCommand:
         return 1 if any(report.verdict in ("refused", "missing") for report in reports) else 0
 
 
-def check_before_first(ctx: StageContext, target: Target, bounds: Bounds) -> None:
-    """Before a replication's first window all its tables are looked at, not only those that get rows. Raises Drift."""
+def check_before_first(ctx: StageContext, target: Target, bounds: Bounds, aside: Collection[Name] = ()) -> None:
+    """Before a replication's first window all its tables are looked at, not only those that get rows. Raises Drift.
+
+    `aside`: tables that stop nothing.
+    """
     reports = reports_of(target, tables_of(ctx.replication, SchemaHistory(ctx.paths).state_at(bounds.lo)))
     for report in reports:
         for warning in report.warnings:
             log.warning("preflight", table=f"{report.db}.{report.table}", warning=warning)
-    require_fit(reports, {"window": bounds.window})
+    require_fit(stopping(target, reports, aside), {"window": bounds.window})
 
 
 def tables_of(replication: Replication, state: SchemaState) -> list[TableDef]:

@@ -17,7 +17,7 @@ from binlake.config import Replication, load_replication
 from binlake.config.model import Relay
 from binlake.errors import CheckpointConflict, ConfigError, LostRange
 from binlake.lake.paths import LakePaths
-from binlake.recover import Verdict, finish_from_relay, is_consistent, judge, require_consistent
+from binlake.recover import Verdict, but, finish_from_relay, is_consistent, judge, require_consistent
 from binlake.window.lineage import Table, Told, told
 from binlake.window.manifest import window_name
 from spark_jobs.arguments import add_job, add_output, add_where
@@ -85,9 +85,10 @@ def recover(
         results, source = _from_relay(replication, verdict, log_dir, roll_forward=roll_forward), "relay"
     if goes_on and not results:
         return nothing
-    reached = require_consistent(replication, _ran(results, roll_forward), rolled_forward=roll_forward).commit_ts
+    found, aside = require_consistent(replication, _ran(results, roll_forward), rolled_forward=roll_forward)
     rows = sum(result.rows for result in results if result.stage == "finalize")
-    ended = _result("recovered", began, verdict.commit_ts, reached, rows, reason=verdict.reason, source=source)
+    detail = {"reason": verdict.reason, "source": source, "but": but(aside)}
+    ended = _result("recovered", began, verdict.commit_ts, found.commit_ts, rows, **detail)
     return [*results, ended]
 
 
@@ -192,4 +193,6 @@ def _show(results: list[StageResult], output: str) -> None:
     last = results[-1]
     print(f"{last.state}: {last.detail['reason']}")
     if last.state == "recovered":
-        print(f"the target equals the source at {last.hi}; checkpoint consistent=true")
+        but_for = last.detail["but"]
+        consistent = "false" if but_for else "true"
+        print(f"the target equals the source at {last.hi}{but_for}; checkpoint consistent={consistent}")

@@ -8,7 +8,9 @@ from __future__ import annotations
 from importlib.resources import files
 
 TABLES = ("checkpoint", "binlake_owner", "binlake_lease", "binlake_fence", "binlake_progress", "binlake_ledger")
-"""Tables of the checkpoint schema; `sql/<name>.sql` creates each."""
+"""Tables of the checkpoint schema; `sql/<name>.sql` creates each. Where they are, Binlake has been at work."""
+LATER = ("binlake_aside",)
+"""Tables that came to them: a target of an older version lacks them until its next window."""
 
 
 def read(name: str) -> str:

@@ -178,6 +178,15 @@ class Target(Section):
         " `fail` names key and commit_ts; `last` takes the last one, as always where filters left changes of the window"
         " out. Not in `ordered`, where the target itself refuses them",
     )
+    on_table_error: Literal["stop", "set-aside"] = Field(
+        "stop",
+        description="a table that cannot go on (missing, of another definition, a DDL or row refused, a written key not"
+        " there): `stop`, as all must wait for `binlake table aside` or a mended table; `set-aside`: the others go on,"
+        " `consistent` is false until `binlake table back`",
+    )
+    most_set_aside: int = Field(
+        10, ge=1, description="`set-aside` stops where more tables than this would be: it is not the tables then"
+    )
     sync_mode: Literal[1, 2] = Field(
         1, description="1: every column of the source; 2 (drainer's partial): only those that the target's table has"
     )

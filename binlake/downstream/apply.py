@@ -13,18 +13,20 @@ from dataclasses import replace
 import structlog
 
 from binlake.config.model import Target
+from binlake.downstream.aside import is_aside
 from binlake.downstream.copies import drop_copies, make_copies
-from binlake.downstream.definitions import Expected, drift, losses, read
+from binlake.downstream.definitions import Expected, drift, losing_tables, losses, read
 from binlake.downstream.intents import apply_ddl
 from binlake.downstream.marks import Marks
 from binlake.downstream.modes import mode_of, rows_applier
 from binlake.downstream.opening import is_applied, open_or_resume
+from binlake.downstream.passing import put_aside_for
 from binlake.downstream.progress import Progress
 from binlake.downstream.run import ApplyRun
 from binlake.downstream.segments import ApplyResult, Hook, SegmentPlan, StatementSource, WriteAhead
 from binlake.downstream.session import Session
 from binlake.downstream.stopping import StopFlag
-from binlake.errors import CheckpointConflict
+from binlake.errors import BinlakeError, CheckpointConflict
 from binlake.statement.batch import INJECTED, REPLACED
 from binlake.window.manifest import ApplyManifest
 
@@ -77,7 +79,10 @@ def _apply(run: ApplyRun, source: StatementSource, plans: list[SegmentPlan], rel
         drop_copies(run)
     result = ApplyResult("applied", manifest.lo, manifest.hi)
     for plan in plans[run.progress.segment :]:
-        _apply_segment(run, source, plan, result, last=plan is plans[-1])
+        while not _try_segment(run, source, plan, result, last=plan is plans[-1]):
+            log.warning("segment_repeated", window=manifest.window, segment=plan.number, aside=len(run.aside))
+    result.aside = [table.to_dict() for table in run.aside.values()]
+    result.put_aside = [table.to_dict() for table in run.put_aside]
     if any(plan.copies for plan in plans):
         drop_copies(run)
     if run.target.db_type == "tidb":
@@ -86,6 +91,17 @@ def _apply(run: ApplyRun, source: StatementSource, plans: list[SegmentPlan], rel
     if relay is not None:
         relay.applied(manifest.hi)
     return result
+
+
+def _try_segment(run: ApplyRun, source: StatementSource, plan: SegmentPlan, result: ApplyResult, *, last: bool) -> bool:
+    """False when a table stood in the way and was set aside: what is stored of the segment is known, so try again."""
+    try:
+        _apply_segment(run, source, plan, result, last=last)
+    except BinlakeError as error:
+        if not put_aside_for(run, error):
+            raise
+        return False
+    return True
 
 
 def _apply_segment(
@@ -97,13 +113,15 @@ def _apply_segment(
         result.replaced += outcome.executed and plan.ddl.kind == REPLACED
         result.injected += outcome.executed and plan.ddl.kind == INJECTED
         result.ignored += outcome.ignored
+        result.passed_over += outcome.passed_over
     _require_expected(run, plan)
     make_copies(run, plan)
     mode = mode_of(run.target, plan)
     counts = rows_applier(mode)(run, source, plan, last=last)
     result.modes[mode] = result.modes.get(mode, 0) + 1
     result.segments += 1
-    result.tables |= plan.tables
+    result.tables |= {name for name in plan.tables if not is_aside(run.aside, name)}
+    result.passed_over += counts.passed_over
     result.rows += counts.rows
     result.batches += counts.batches
 
@@ -112,10 +130,14 @@ def _require_expected(run: ApplyRun, plan: SegmentPlan) -> None:
     """Tables that get rows, and those a DDL has just changed, are as the plan supposes (R-13, R-18). Raises Drift."""
     after = plan.expected_after.tables if plan.ddl is not None and plan.expected_after is not None else {}
     getting = plan.expected.tables if plan.expected is not None else {}
-    expected = Expected(tables={name: form for name, form in after.items() if form is not None} | {**getting})
-    found = losses(run.target, expected, read(run.session, expected.names, run.target.db_type))
+    tables = {name: form for name, form in after.items() if form is not None} | {**getting}
+    expected = Expected(tables={name: form for name, form in tables.items() if not is_aside(run.aside, name)})
+    actual = read(run.session, expected.names, run.target.db_type)
+    found = losses(run.target, expected, actual)
     if found:
-        raise drift(found, {"window": run.manifest.window, "segment": plan.number})
+        error = drift(found, {"window": run.manifest.window, "segment": plan.number})
+        error.tables = tuple(losing_tables(run.target, expected, actual))
+        raise error
 
 
 def _require_tiled(plans: list[SegmentPlan], manifest: ApplyManifest) -> None:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from binlake.downstream.ledger import Ledger, is_done
+from binlake.downstream.ledger import Ledger, Stored, is_done
+from binlake.downstream.passing import part_to_run
 from binlake.downstream.presence import Presence, verify
 from binlake.downstream.progress import Progress
 from binlake.downstream.rows import SegmentCounts, finish_segment, run_batch
@@ -43,14 +44,20 @@ def _execute(run: ApplyRun, session: Session, source: StatementSource, plan: Seg
     with Presence() as presence:
         for batch in _batches(source, plan):
             run.check()
+            part = part_to_run(batch, run.aside)
             if not is_done(batch, done):
-                run_batch(session, batch)
+                if part is not None:
+                    run_batch(session, part)
+                    counts.add(part)
                 # Some of it may be there from a try in another mode: then it does not appear at once.
-                ledger.add(session, batch, atomic=not done)
-                counts.add(batch)
+                whole = Stored.ALONE if done else Stored.WHOLE_SEGMENT
+                ledger.add(session, batch, whole if part is batch else Stored.ASIDE)
                 require_within(run.target, run.manifest.window, plan.number, counts.rows, counts.bytes)
                 run.passed("batch")
-            presence.expect(batch)
+            if part is batch:
+                presence.expect(batch)
+            else:
+                counts.pass_over()
         for group in presence.groups(session.max_packet()):
             verify(session, group)
     ledger.flush(session)

@@ -14,7 +14,7 @@ from binlake.downstream.arguments import add_arguments, row_of
 from binlake.downstream.checkpoint import Checkpoint, CheckpointTable
 from binlake.downstream.fence import Fence, claim
 from binlake.downstream.ledger import Ledger
-from binlake.downstream.position import checkpoint_of, progress_of
+from binlake.downstream.position import aside_of, checkpoint_of, progress_of
 from binlake.downstream.progress import Progress, open_progress, read_progress, take_ownership, write_progress
 from binlake.downstream.session import Session
 from binlake.downstream.tables import create_tables
@@ -42,6 +42,7 @@ class CheckpointCommand:
         if args.action == "adopt":
             _adopt(replication, target, cluster_id, close=args.close_window)
         shown = _shown(cluster_id, checkpoint_of(replication, cluster_id), progress_of(replication, cluster_id))
+        shown["set_aside"] = [table.to_dict() for table in aside_of(replication, cluster_id)]
         print(json.dumps(shown, indent=2) if args.output == "json" else _text(shown))
         return 0
 
@@ -141,7 +142,10 @@ def _text(shown: dict[str, Any]) -> str:
     checkpoint, window = shown["checkpoint"], shown["open_window"]
     if checkpoint is None:
         return "no checkpoint yet"
+    aside = shown["set_aside"]
     state = "consistent" if checkpoint["consistent"] else "applying or interrupted"
+    if aside and window is None:
+        state = "but for the tables that are set aside it is the source"
     lines = [f"commit_ts       {checkpoint['commit_ts']} ({checkpoint['time']} UTC)"]
     lines.append(f"consistent      {checkpoint['consistent']} ({state})")
     lines.append(f"schema version  {checkpoint['schema_version']}")
@@ -153,6 +157,7 @@ def _text(shown: dict[str, Any]) -> str:
         )
     if window is not None and window["ddl_state"]:
         lines.append(f"DDL             {window['ddl_state']}: {window['ddl']}")
+    lines += [f"set aside       {one['table']} since {one['since']}: {one['reason'][:200]}" for one in aside]
     return "\n".join(lines)
 
 

@@ -6,6 +6,7 @@ outside a transaction, and either may be done twice.
 
 from __future__ import annotations
 
+from binlake.downstream.aside import is_aside
 from binlake.downstream.run import ApplyRun
 from binlake.downstream.segments import SegmentPlan
 from binlake.statement.kept import kept_prefix
@@ -13,10 +14,12 @@ from binlake.statement.literal import qualified
 
 
 def make_copies(run: ApplyRun, plan: SegmentPlan) -> None:
-    """An empty table like each one of which `plan` keeps rows, unless a try before made it."""
+    """An empty table like each one of which `plan` keeps rows, unless a try before made it or it is set aside."""
+    passed = {qualified(db, table) for db, table in plan.tables if is_aside(run.aside, (db, table))}
     for copy, table in plan.copies:
-        run.prove()
-        run.session.execute(f"CREATE TABLE IF NOT EXISTS {copy} LIKE {table}")
+        if table not in passed:
+            run.prove()
+            run.session.execute(f"CREATE TABLE IF NOT EXISTS {copy} LIKE {table}")
 
 
 def drop_copies(run: ApplyRun) -> None:

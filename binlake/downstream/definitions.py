@@ -137,6 +137,12 @@ def left_behind(session: Session, expected: Expected, dialect: Dialect) -> list[
     return [*compare(gone, read(session, gone.names, dialect)), *rows_left(session, expected.empty)]
 
 
+def losing_tables(target: Target, expected: Expected, actual: Actual) -> list[Name]:
+    """The tables that `losses` names."""
+    own = ((name, Expected(tables={name: form})) for name, form in expected.tables.items())
+    return [name for name, alone in own if losses(target, alone, actual)]
+
+
 def losses(target: Target, expected: Expected, actual: Actual) -> list[str]:
     """Differences that can lose rows or values and are not accepted, for people; empty = none (hazards R-13)."""
 
@@ -162,8 +168,9 @@ def drift(found: list[str], where: Mapping[str, object]) -> Drift:
         "the target's definitions are not the source's: " + "; ".join(found[:5]),
         where={**where, "differences": len(found)},
         hint="`binlake preflight` shows all of them and the ways on: alter the target to match, keep what is its own"
-        " by preserve or leave columns out by sync-mode, accept a difference in target.tables, or leave the table out"
-        " by filter.ignore-table; then run the window again, from compact on",
+        " by preserve or leave columns out by sync-mode, or accept a difference in target.tables; then run the window"
+        " again, from compact on. Or let the other tables go on without it: `binlake table aside`, then the same stage"
+        " again (filter.ignore-table counts for windows that are not merged yet)",
     )
 
 

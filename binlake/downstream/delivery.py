@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from binlake.downstream.ledger import Ledger, is_done
+from binlake.downstream.ledger import Ledger, Stored, is_done
+from binlake.downstream.passing import part_to_run
 from binlake.downstream.rows import SegmentCounts, run_batch
 from binlake.downstream.run import ApplyRun
 from binlake.downstream.session import Session
@@ -29,11 +30,21 @@ class Delivery:
     def deliver(self, writer: FencedWriter, batch: StatementBatch) -> None:
         """Execute and store it. Raises what `FencedWriter.transact` and `run_batch` raise."""
         writer.transact(partial(self._body, batch), self._is_stored)
-        self.counts.add(batch)
+        part = self.part_of(batch)
+        if part is not None:
+            self.counts.add(part)
+        if part is not batch:
+            self.counts.pass_over()
+
+    def part_of(self, batch: StatementBatch) -> StatementBatch | None:
+        """What of `batch` is run; None when its table is set aside."""
+        return part_to_run(batch, self._run.aside)
 
     def _body(self, batch: StatementBatch, session: Session) -> StatementBatch:
-        run_batch(session, batch)
-        self._ledger.write(session, [batch], atomic=False)
+        part = self.part_of(batch)
+        if part is not None:
+            run_batch(session, part)
+        self._ledger.write(session, [(batch, Stored.ALONE if part is batch else Stored.ASIDE)])
         self._run.passed("batch")
         return batch
 

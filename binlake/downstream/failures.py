@@ -14,6 +14,11 @@ _LOST = frozenset({0, 1077, 1079, 1152, 1158, 1159, 1160, 1161, 1927, 1129, 2006
 
 MISSING = frozenset({1049, 1146})
 """Unknown database, unknown table."""
+# Read-only, disk or memory full, a file or an engine that fails, a packet, a limit of time or locks: met by any table.
+_SERVER = frozenset(
+    {3, 28, 1021, 1026, 1030, 1036, 1037, 1038, 1041, 1114, 1153, 1180, 1206, 1227, 1290, 1317, 1370, 1419, 1792, 1836,
+     1969, 3024}
+)  # fmt: skip
 
 _SHOWN = 300
 
@@ -45,6 +50,11 @@ def failure(error: err.MySQLError, place: str, statement: str = "") -> BinlakeEr
 def code_of(error: BinlakeError) -> int:
     """The server's number in an error of `failure`; 0 when it has none."""
     return int(error.where.get("code", 0))
+
+
+def is_of_the_server(error: BinlakeError) -> bool:
+    """True when the server would refuse any other table as well."""
+    return code_of(error) in _SERVER | _ACCESS
 
 
 def _parts(error: err.MySQLError) -> tuple[int, str]:

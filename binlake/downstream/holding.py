@@ -14,12 +14,14 @@ from dataclasses import dataclass, replace
 import structlog
 
 from binlake.config.model import Target
+from binlake.downstream.aside import AsideTable, is_settled, read_aside, remove_aside
 from binlake.downstream.checkpoint import Checkpoint, CheckpointTable
+from binlake.downstream.definitions import Name
 from binlake.downstream.fence import LeaseKeeper, claim
-from binlake.downstream.ledger import Ledger
+from binlake.downstream.ledger import Ledger, Stored
 from binlake.downstream.marks import Marks
 from binlake.downstream.presence import Presence, verify
-from binlake.downstream.progress import open_progress, owner_of
+from binlake.downstream.progress import open_progress, owner_of, read_progress
 from binlake.downstream.rows import run_batch
 from binlake.downstream.session import Session
 from binlake.downstream.stopping import StopFlag
@@ -109,13 +111,36 @@ class TargetHold:
                 hint="run it for that replication",
             )
         opened = open_progress(self.session, self._schema, self._cluster_id, self._task)
-        if opened is not None or not found.consistent:
+        progress = read_progress(self.session, self._schema, self._task)
+        if opened is not None or not is_settled(found, progress, self.aside()):
             raise Transient(
                 "the target is inside a window: it equals the source at no commit_ts",
                 where={"commit_ts": found.commit_ts, "open_window": opened and f"{opened.open_lo}-{opened.open_hi}"},
                 hint="let its window end (`binlake stage finalize`, or the schedule), then run this again",
             )
         return found
+
+    def aside(self) -> dict[Name, AsideTable]:
+        """The tables that are set aside, by name in lower case."""
+        return read_aside(self.session, self._schema, self._cluster_id)
+
+    def bring_back(self, table: AsideTable, ts: int) -> None:
+        """Take `table`, which is the source's at checkpoint `ts`, out of those that are set aside.
+
+        With the last of them the target equals the source again: `consistent` is true. Raises as `apply`.
+        """
+
+        def body(session: Session) -> AsideTable:
+            found = self._locked_at(session, ts)
+            remove_aside(session, self._schema, self._cluster_id, table)
+            left = read_aside(session, self._schema, self._cluster_id)
+            self._checkpoints.write(session, found.marked(consistent=not left))
+            return table
+
+        def is_stored(session: Session, gone: AsideTable) -> bool:
+            return gone.name not in read_aside(session, self._schema, self._cluster_id)
+
+        self._held.transact(body, is_stored)
 
     def apply(self, batches: Sequence[StatementBatch], ts: int, *, once: bool = False, consistent: bool = True) -> int:
         """Run `batches` at checkpoint `ts`, each transaction with its rows of the ledger; rows that they touched.
@@ -135,11 +160,17 @@ class TargetHold:
 
         def body(session: Session) -> _Stored:
             found = self._locked_at(session, ts)
+            if not consistent and self.aside():
+                raise CheckpointConflict(
+                    "tables are set aside: nothing would tell why the checkpoint is not consistent",
+                    where={"commit_ts": ts, "tables": len(self.aside())},
+                    hint="bring them back first (`binlake table back`), or write to the source or a file",
+                )
             segment = _told_by(group) if once else self._free_segment(session, ts)
             if once and ledger.done(session, segment):
                 return _Stored(segment, None)
             self._run(session, group)
-            ledger.write(session, [replace(batch, segment=segment) for batch in group], atomic=True)
+            ledger.write(session, [(replace(batch, segment=segment), Stored.WHOLE_SEGMENT) for batch in group])
             if not consistent:
                 self._checkpoints.write(session, found.marked(consistent=False))
             return _Stored(segment, group[-1])

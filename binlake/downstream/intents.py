@@ -11,6 +11,8 @@ from binlake.downstream.ddlproof import Evidence, RenameMarker, Verdict, differe
 from binlake.downstream.definitions import left_behind
 from binlake.downstream.failures import code_of
 from binlake.downstream.intended import Intended
+from binlake.downstream.ledger import Ledger, Stored
+from binlake.downstream.passing import is_passed_over
 from binlake.downstream.progress import Progress, write_progress
 from binlake.downstream.run import ApplyRun
 from binlake.downstream.segments import SegmentPlan
@@ -25,7 +27,7 @@ _WORDS = {REPLACED: "the replacement of a DDL", INJECTED: "an injected statement
 _ANOTHER_DDL = (
     "mend the target and run finalize again; or name the commit_ts in ddl-replacement with a statement that the target"
     " takes, or in filter.ignore-txn-commit-ts once you have done it by hand; then `binlake ddl release`, and merge,"
-    " compact and convert again"
+    " compact and convert again; or let the other tables go on without it: `binlake table aside`, then finalize"
 )
 # Its commit_ts is that of a change of the source, which those two keys would replace or leave out.
 _ANOTHER_INJECTED = (
@@ -36,10 +38,14 @@ _ANOTHER_INJECTED = (
 
 @dataclass(frozen=True)
 class DdlOutcome:
-    """`executed`: False when it was there already. `ignored`: the errors of the target that were passed over."""
+    """`executed`: False when it was there already. `ignored`: the errors of the target that were passed over.
+
+    `passed_over`: it was not run, since a table that it is about is set aside.
+    """
 
     executed: bool
     ignored: tuple[str, ...] = ()
+    passed_over: bool = False
 
 
 def apply_ddl(run: ApplyRun, plan: SegmentPlan, ddl: StatementBatch) -> DdlOutcome:
@@ -50,6 +56,21 @@ def apply_ddl(run: ApplyRun, plan: SegmentPlan, ddl: StatementBatch) -> DdlOutco
     """
     if run.progress.ddl_state == "done":
         return DdlOutcome(False)
+    if is_passed_over(run, plan):
+        _write_done(run, plan, passed_over=ddl)
+        log.warning("ddl_passed_over", ddl_commit_ts=str(plan.ddl_commit_ts), ddl=ddl.sql[-1][:200])
+        return DdlOutcome(False, passed_over=True)
+    try:
+        return _brought(run, plan, ddl)
+    except Permanent as error:
+        # An operator's own statement may be about more than its names tell, a statement on a database is.
+        own = type(error) in (TargetRefused, Permanent) and ddl.kind == "ddl"
+        if own and all(table for _, table in plan.touched):
+            error.tables = plan.touched
+        raise
+
+
+def _brought(run: ApplyRun, plan: SegmentPlan, ddl: StatementBatch) -> DdlOutcome:
     execute = True
     ignored: tuple[str, ...] = ()
     marker = RenameMarker.of(run.schema, run.manifest.replication, plan.ddl_commit_ts, ddl.sql[-1])
@@ -146,12 +167,14 @@ def _refused(
     )
 
 
-def _write_done(run: ApplyRun, plan: SegmentPlan) -> None:
+def _write_done(run: ApplyRun, plan: SegmentPlan, passed_over: StatementBatch | None = None) -> None:
     # Rows that ran ahead of the DDL are not there yet: the checkpoint passes them with the segment.
     reached = run.commit_ts if plan.rows_ahead else plan.ddl_commit_ts
 
     def body(session: Session) -> Progress:
         moved = run.progress.ddl_done()
+        if passed_over is not None:
+            Ledger.of(run.schema, run.manifest).write(session, [(passed_over, Stored.ASIDE)])
         write_progress(session, run.schema, moved)
         checkpoint = run.require_unmoved(session)
         moved_to = checkpoint.moved(reached, plan.schema_version, consistent=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import IntEnum
 
 from binlake.downstream.session import Session
 from binlake.errors import CheckpointConflict
@@ -13,14 +14,21 @@ from binlake.window.manifest import ApplyManifest
 _ROWS_A_STATEMENT = 500
 
 
+class Stored(IntEnum):
+    """How a batch got its row, the column `atomic`; ASIDE: it was passed over, since its table is set aside."""
+
+    ALONE = 0
+    WHOLE_SEGMENT = 1
+    ASIDE = 2
+
+
 class Ledger:
     """The ledger of the window (lo, hi] of `task`: `write` puts rows at once; `add` gathers them for `flush`."""
 
     def __init__(self, schema: str, task: str, lo: int, hi: int) -> None:
         self._schema = schema
         self._key = (task, lo, hi)
-        self._pending: list[StatementBatch] = []
-        self._atomic = True
+        self._pending: list[tuple[StatementBatch, Stored]] = []
 
     @classmethod
     def of(cls, schema: str, manifest: ApplyManifest) -> Ledger:
@@ -28,32 +36,35 @@ class Ledger:
         return cls(schema, manifest.replication, manifest.lo, manifest.hi)
 
     def done(self, session: Session, segment: int, one: tuple[int, int] | None = None) -> dict[tuple[int, int], str]:
-        """(phase, batch) -> digest of the segment's batches that are downstream; of batch `one` only, if given."""
+        """(phase, batch) -> digest of the segment's batches of rows that have a row here; of `one` only, if given."""
         sql = (
             f"SELECT phase, batch, digest FROM {qualified(self._schema, 'binlake_ledger')}"
-            " WHERE task = %s AND lo = %s AND hi = %s AND segment = %s"
+            " WHERE task = %s AND lo = %s AND hi = %s AND segment = %s AND phase <> 0"
         )
         sql += " AND phase = %s AND batch = %s" if one else ""
         rows = session.rows(sql, (*self._key, segment, *(one or ())))
         return {(int(phase), int(batch)): str(digest) for phase, batch, digest in rows}
 
-    def add(self, session: Session, batch: StatementBatch, *, atomic: bool) -> None:
-        """Remember a batch executed in the open transaction; `atomic` is the same for all of it."""
-        self._atomic = atomic
-        self._pending.append(batch)
+    def add(self, session: Session, batch: StatementBatch, stored: Stored) -> None:
+        """Remember a batch executed, or passed over, in the open transaction."""
+        self._pending.append((batch, stored))
         if len(self._pending) >= _ROWS_A_STATEMENT:
             self.flush(session)
 
     def flush(self, session: Session) -> None:
         """Write what was added. In the same transaction, so a few statements serve all its batches."""
         if self._pending:
-            self.write(session, self._pending, atomic=self._atomic)
+            self.write(session, self._pending)
             self._pending.clear()
 
-    def write(self, session: Session, batches: Sequence[StatementBatch], *, atomic: bool) -> None:
-        """Rows of `batches`, executed in the open transaction; `atomic`: it holds the whole segment."""
-        values = ", ".join([f"(%s, %s, %s, %s, %s, %s, %s, %s, {int(atomic)})"] * len(batches))
-        arguments = [part for b in batches for part in (*self._key, b.segment, int(b.phase), b.batch, b.digest, b.rows)]
+    def write(self, session: Session, batches: Sequence[tuple[StatementBatch, Stored]]) -> None:
+        """Rows of `batches`, executed or passed over in the open transaction."""
+        values = ", ".join(["(%s, %s, %s, %s, %s, %s, %s, %s, %s)"] * len(batches))
+        arguments = [
+            part
+            for b, stored in batches
+            for part in (*self._key, b.segment, int(b.phase), b.batch, b.digest, b.rows, int(stored))
+        ]
         session.write(
             f"INSERT INTO {qualified(self._schema, 'binlake_ledger')}"
             f" (task, lo, hi, segment, phase, batch, digest, row_count, atomic) VALUES {values}",

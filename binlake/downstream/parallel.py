@@ -53,7 +53,8 @@ class _Segment:
         self._run.check()
         if not self._delivery.is_done(batch):
             self._delivery.deliver(writer, batch)
-        self._presence.expect(batch)
+        if self._delivery.part_of(batch) is batch:
+            self._presence.expect(batch)
 
 
 def _connections(run: ApplyRun, plan: SegmentPlan) -> int | None:

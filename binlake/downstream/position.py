@@ -6,7 +6,9 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from binlake.config.model import Replication, Target
+from binlake.downstream.aside import AsideTable, read_aside
 from binlake.downstream.checkpoint import Checkpoint, CheckpointTable
+from binlake.downstream.definitions import Name
 from binlake.downstream.failures import MISSING, code_of
 from binlake.downstream.progress import Progress, open_progress
 from binlake.downstream.safemode import Forms, exit_after, exit_point, forms_of
@@ -35,12 +37,13 @@ def checkpoint_ts(replication: Replication, cluster_id: int) -> int | None:
 @dataclass(frozen=True)
 class Position:
     """Where a target stands: `commit_ts` (None before its first window), the window it holds `opened`, the bytes that
-    one packet to it may have, and the form that the next window's writes need."""
+    one packet to it may have, the form that the next window's writes need, and its tables that are set `aside`."""
 
     commit_ts: int | None
     opened: Progress | None
     max_packet: int
     forms: Forms = "safe"
+    aside: frozenset[Name] = frozenset()
 
     @property
     def window(self) -> tuple[int, int] | None:
@@ -57,6 +60,7 @@ def position_of(target: Target, task: str, cluster_id: int) -> Position:
         checkpoint = CheckpointTable(target.checkpoint_schema, cluster_id).read(session)
         opened = _open_progress(session, target, cluster_id, task)
         packet = session.max_packet()
+        aside = read_aside(session, target.checkpoint_schema, cluster_id)
         # A window that is open has its form in its manifest.
         exit_ts = _exit_point(session, target, cluster_id, checkpoint) if opened is None else 0
     if opened is not None and opened.task != task:
@@ -66,7 +70,15 @@ def position_of(target: Target, task: str, cluster_id: int) -> Position:
             hint=f"let {opened.task} finish it, or take its place: `binlake checkpoint adopt --close-window`",
         )
     forms = forms_of(target, checkpoint, exit_ts)
-    return Position(checkpoint.commit_ts if checkpoint else None, opened, packet, forms)
+    return Position(checkpoint.commit_ts if checkpoint else None, opened, packet, forms, frozenset(aside))
+
+
+def aside_of(replication: Replication, cluster_id: int) -> list[AsideTable]:
+    """The tables that are set aside, by name. Raises as `checkpoint_of`."""
+    if replication.target is None:
+        return []
+    with closing(Session(replication.target)) as session:
+        return list(read_aside(session, replication.target.checkpoint_schema, cluster_id).values())
 
 
 def progress_of(replication: Replication, cluster_id: int) -> Progress | None:

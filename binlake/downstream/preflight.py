@@ -5,11 +5,12 @@ Rules: hazards R-12, R-13; MISSION S4-26, S4-27. Reads only.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from binlake.config.model import Target, TargetTable
+from binlake.downstream.aside import is_aside
 from binlake.downstream.definitions import Name, drift, expected_of, read
 from binlake.downstream.forms import TableForm, expected_form
 from binlake.downstream.session import Session
@@ -67,6 +68,15 @@ def require_fit(reports: Sequence[TableReport], where: dict[str, object]) -> Non
     found = [f"{r.db}.{r.table}: {text}" for r in reports if r.verdict == "refused" for text in r.refusals]
     if found:
         raise drift(found, where)
+
+
+def stopping(target: Target, reports: Sequence[TableReport], aside: Collection[Name]) -> list[TableReport]:
+    """Those of `reports` that may stop a window: not of tables that are set `aside`, nor those finalize sets aside."""
+    found = [report for report in reports if not is_aside(aside, (report.db, report.table))]
+    if target.on_table_error == "stop":
+        return found
+    # What differs finalize finds by itself; the rest no table can be set aside for.
+    return [report for report in found if set(report.refusals) - set(report.differences)]
 
 
 def _report(target: Target, table: TableDef, there: TableForm | None) -> TableReport:
@@ -130,7 +140,10 @@ def _ways(
 
 
 def _ignore(table: TableDef) -> str:
-    return f'leave it out: [[filter.ignore-table]] with the source\'s name of "{table.db}"."{table.name}"'
+    return (
+        f'leave it out: [[filter.ignore-table]] with the source\'s name of "{table.db}"."{table.name}" (of windows that'
+        f" are not merged yet); or for a time: `binlake table aside --table {table.db}.{table.name}`"
+    )
 
 
 def _with_warnings(report: TableReport, warnings: Sequence[str]) -> TableReport:

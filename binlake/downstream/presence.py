@@ -21,11 +21,12 @@ _QUERY_BYTES = 256 << 10
 
 
 class Check(NamedTuple):
-    """`sql` counts keys of one batch and must give `rows`; `place` says which batch."""
+    """`sql` counts keys of one batch of the table `name` and must give `rows`; `place` says which batch."""
 
     sql: str
     rows: int
     place: dict[str, object]
+    name: tuple[str, str]
 
 
 class Presence:
@@ -46,7 +47,7 @@ class Presence:
     def expect(self, batch: StatementBatch) -> None:
         """Remember what must be there once the segment's rows are written, done now or before."""
         if batch.verify_sql:
-            text = json.dumps([batch.verify_sql, batch.verify_rows, place_of(batch)])
+            text = json.dumps([batch.verify_sql, batch.verify_rows, place_of(batch), (batch.db, batch.table)])
             with self._lock:
                 self._file.write(text + "\n")
 
@@ -71,11 +72,14 @@ def verify(session: Session, group: list[Check]) -> None:
     found = session.rows("SELECT " + ", ".join(f"({check.sql})" for check in group))[0]
     for check, there in zip(group, found, strict=True):
         if int(there) != check.rows:
-            raise Drift(
+            error = Drift(
                 f"{there} of {check.rows} written rows are there: two rows of the source are one on the target",
                 where={**check.place, "check": check.sql[:200]},
-                hint="compare unique keys and collations of the table with the source's",
+                hint="compare unique keys and collations of the table with the source's; `binlake table aside` lets"
+                " the other tables go on without it",
             )
+            error.tables = ((check.name[0], check.name[1]),)
+            raise error
 
 
 def place_of(batch: StatementBatch) -> dict[str, object]:

@@ -12,15 +12,17 @@ from binlake.downstream.segments import SegmentPlan
 from binlake.downstream.session import Session
 from binlake.errors import TargetRefused
 from binlake.statement.batch import UNCHECKED, StatementBatch
+from binlake.statement.tableof import table_of
 
 
 @dataclass
 class SegmentCounts:
-    """Rows and batches executed in transactions that were stored; `bytes` of their text."""
+    """Rows and batches executed in transactions that were stored; `bytes` of their text; those `passed_over`."""
 
     rows: int = 0
     batches: int = 0
     bytes: int = 0
+    passed_over: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
     def add(self, batch: StatementBatch) -> None:
@@ -31,27 +33,41 @@ class SegmentCounts:
             # Characters, not bytes: a bound of memory on the target, not an account.
             self.bytes += sum(map(len, batch.sql))
 
+    def pass_over(self) -> None:
+        """A batch that was not run, or in parts, since a table is set aside; from any thread."""
+        with self._lock:
+            self.passed_over += 1
+
 
 def run_batch(session: Session, batch: StatementBatch) -> None:
     """Execute a batch in the open transaction. Raises TargetRefused when it touches other rows than it must (R-44)."""
     for sql, expected in zip(batch.sql, batch.expect, strict=True):
-        affected = session.execute(sql)
-        if expected not in (UNCHECKED, affected):
-            raise TargetRefused(
-                f"a statement touched {affected} rows instead of {expected}",
-                where={**place_of(batch), "statement": sql[:200]},
-                hint="the target's rows are not what the source's were: compare the table, then rebuild it",
-            )
+        try:
+            _run_statement(session, batch, sql, expected)
+        except TargetRefused as error:
+            error.tables = ((batch.db, batch.table) if batch.table else table_of(sql),)
+            raise
+
+
+def _run_statement(session: Session, batch: StatementBatch, sql: str, expected: int) -> None:
+    affected = session.execute(sql)
+    if expected not in (UNCHECKED, affected):
+        raise TargetRefused(
+            f"a statement touched {affected} rows instead of {expected}",
+            where={**place_of(batch), "statement": sql[:200]},
+            hint="the target's rows are not what the source's were: compare the table, then rebuild it",
+        )
 
 
 def finish_segment(run: ApplyRun, session: Session, plan: SegmentPlan, *, last: bool) -> Progress:
     """Move progress and checkpoint behind `plan`, in the open transaction; `last` closes the window.
 
-    `consistent` stays false below exit_ts: rows up to there may be on the target already (invariant 8).
+    `consistent` stays false below exit_ts, as rows up to there may be on the target already, and while a table is set
+    aside: the target then equals the source at no commit_ts (invariant 8).
     """
     moved = run.progress.closed() if last else run.progress.next_segment()
     write_progress(session, run.schema, moved)
-    consistent = last and moved.exit_ts <= plan.end_ts
+    consistent = last and moved.exit_ts <= plan.end_ts and not run.aside
     run.checkpoints.write(
         session, run.require_unmoved(session).moved(plan.end_ts, plan.schema_version, consistent=consistent)
     )

@@ -8,7 +8,9 @@ from collections.abc import Callable
 import structlog
 
 from binlake.config.model import Target
+from binlake.downstream.aside import AsideTable, read_aside
 from binlake.downstream.checkpoint import Checkpoint, CheckpointTable
+from binlake.downstream.definitions import Name
 from binlake.downstream.fence import Fence, LeaseKeeper, claim
 from binlake.downstream.grace import Grace
 from binlake.downstream.marks import Marks
@@ -29,7 +31,11 @@ Body = Callable[[Session], Progress]
 
 
 class ApplyRun:
-    """The window of `manifest` on `target`, from claim to release. `progress` and `commit_ts` are as stored."""
+    """The window of `manifest` on `target`, from claim to release. `progress` and `commit_ts` are as stored.
+
+    `aside`: the tables that are set aside, as stored; `put_aside`: those of them that this run set aside. They change
+    between two tries of a segment only, never while connections are at work.
+    """
 
     def __init__(
         self, target: Target, manifest: ApplyManifest, stop: StopFlag, hook: Hook | None, marks: Marks | None = None
@@ -40,6 +46,8 @@ class ApplyRun:
         self.checkpoints = CheckpointTable(self.schema, manifest.cluster_id)
         self.commit_ts = manifest.lo
         self.workers = Workers(target.worker_count, self._connect)
+        self.aside: dict[Name, AsideTable] = {}
+        self.put_aside: list[AsideTable] = []
         self._stop = stop
         self._hook = hook
         self._marks = marks
@@ -87,6 +95,8 @@ class ApplyRun:
         self._keeper = LeaseKeeper(self.target, fence)
         self._keeper.__enter__()
         self._grace = Grace(self.target, self._stop, self._connections).__enter__()
+        # Behind the claim nobody else sets tables aside or brings them back.
+        self.aside = read_aside(self._session, self.schema, self.manifest.cluster_id)
 
     def end(self) -> None:
         """Roll back what is open, give the lease up, close. Never raises: the error before it is what matters."""

@@ -11,6 +11,7 @@ from typing import Literal
 
 from binlake import tso
 from binlake.config.model import Target
+from binlake.downstream.aside import read_aside
 from binlake.downstream.checkpoint import Checkpoint
 from binlake.downstream.session import Session
 from binlake.errors import CheckpointConflict
@@ -27,6 +28,9 @@ def exit_point(session: Session, target: Target, cluster_id: int, checkpoint: Ch
     condition = " WHERE clusterID = %s" if cluster_id else ""
     sql = f"SELECT MAX(exit_ts) FROM {qualified(target.checkpoint_schema, 'binlake_progress')}{condition}"
     recorded = int(session.rows(sql, (cluster_id,) if cluster_id else ())[0][0] or 0)
+    if recorded and read_aside(session, target.checkpoint_schema, cluster_id):
+        # It is unclean for these tables, which get no rows.
+        return recorded
     # Ours are behind it, and still it is unclean: a drainer was at work since.
     return max(recorded, exit_after(target, checkpoint) if _is_passed(recorded, checkpoint) else 0)
 

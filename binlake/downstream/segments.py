@@ -115,7 +115,9 @@ class ApplyResult:
 
     `rows`, `batches`, `ddls`: executed by this call, `replaced` and `injected` of the DDL being an operator's;
     `ignored`: errors of DDL that the target had already; `modes`: segments by the mode their rows went in; `tables`:
-    (db, table) that got rows or a DDL by this call; `seconds` of wall time.
+    (db, table) that got rows or a DDL by this call; `passed_over`: batches and DDL that were not run, or in part, as
+    their tables are set aside; `aside`: those tables, `put_aside`: those of them that this call set aside; `seconds` of
+    wall time.
     """
 
     state: str
@@ -130,4 +132,7 @@ class ApplyResult:
     ignored: list[str] = field(default_factory=list)
     modes: dict[str, int] = field(default_factory=dict)
     tables: set[tuple[str, str]] = field(default_factory=set)
+    passed_over: int = 0
+    aside: list[dict[str, str]] = field(default_factory=list)
+    put_aside: list[dict[str, str]] = field(default_factory=list)
     seconds: float = 0.0

@@ -9,14 +9,19 @@ from binlake.statement.literal import quote_name
 
 def create_tables(session: Session, schema: str) -> None:
     """Make the checkpoint schema and its tables where they are missing; only reads when they are all there."""
-    if tables_exist(session, schema):
+    wanted = (*sql.TABLES, *sql.LATER)
+    if _those_there(session, schema).issuperset(wanted):
         return
     session.execute(f"CREATE DATABASE IF NOT EXISTS {quote_name(schema)}")
-    for table in sql.TABLES:
+    for table in wanted:
         session.execute(sql.statement(table).replace("{schema}", quote_name(schema)))
 
 
 def tables_exist(session: Session, schema: str) -> bool:
-    """True when every table of ours is there."""
+    """True when Binlake has been at work there, in whatever version."""
+    return _those_there(session, schema).issuperset(sql.TABLES)
+
+
+def _those_there(session: Session, schema: str) -> set[str]:
     rows = session.rows("SELECT table_name FROM information_schema.tables WHERE table_schema = %s", (schema,))
-    return {str(name) for (name,) in rows}.issuperset(sql.TABLES)
+    return {str(name) for (name,) in rows}

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from binlake.config.model import Replication
+from binlake.downstream.aside import AsideTables, is_settled, read_aside
 from binlake.downstream.checkpoint import Checkpoint, CheckpointTable
 from binlake.downstream.progress import Progress, read_progress
 from binlake.downstream.session import Session
@@ -49,29 +50,38 @@ def judge(replication: Replication) -> Verdict:
     replication.sql_target(hint="without one there is nothing to recover")
     if pd_answers(replication.source):
         return Verdict("pd-answers", "PD answers: the next window goes on from what the target holds")
-    checkpoint, progress = _stand(replication)
+    checkpoint, progress, aside = _stand(replication)
     if checkpoint is None:
         return Verdict("nothing-to-do", "PD cannot be reached; nothing was ever applied to the target")
     ts = checkpoint.commit_ts
-    if checkpoint.consistent:
-        return Verdict("nothing-to-do", f"PD cannot be reached; the target equals the source at {ts}", ts)
+    if is_settled(checkpoint, progress, aside):
+        return Verdict("nothing-to-do", f"PD cannot be reached; the target equals the source at {ts}{but(aside)}", ts)
     opened = progress if progress is not None and progress.is_open else None
     return Verdict("recover", f"PD cannot be reached, and the target was left half-way behind {ts}", ts, opened)
 
 
+def but(aside: AsideTables) -> str:
+    """What has to be added where the target is said to equal the source."""
+    return f", but for what is set aside: {', '.join('.'.join(name) for name in aside)}" if aside else ""
+
+
 def is_consistent(replication: Replication) -> bool:
     """Whether no row above the target's checkpoint can be there."""
-    checkpoint, _ = _stand(replication)
-    return checkpoint is not None and checkpoint.consistent
+    checkpoint, progress, aside = _stand(replication)
+    return checkpoint is not None and is_settled(checkpoint, progress, aside)
 
 
-def require_consistent(replication: Replication, ran: str, *, rolled_forward: bool = False) -> Checkpoint:
+def require_consistent(
+    replication: Replication, ran: str, *, rolled_forward: bool = False
+) -> tuple[Checkpoint, AsideTables]:
     """The checkpoint behind a recovery that did what `ran` says; `rolled_forward`: with all that is landed.
+
+    And the tables that are not at it, since they are set aside.
 
     Raises CheckpointConflict when rows above it may still be on the target.
     """
-    checkpoint, progress = _stand(replication)
-    if checkpoint is None or not checkpoint.consistent:
+    checkpoint, progress, aside = _stand(replication)
+    if checkpoint is None or not is_settled(checkpoint, progress, aside):
         more = (
             "the lake ends below what was written there: bring back a newer copy of it, or wait for the source, and run"
             " this again; else compare the target with a copy of the source (verify) and mend what differs"
@@ -85,11 +95,11 @@ def require_consistent(replication: Replication, ran: str, *, rolled_forward: bo
             },
             hint=more if rolled_forward else "apply what is landed up to exit_ts: `binlake recover --roll-forward`",
         )
-    return checkpoint
+    return checkpoint, aside
 
 
-def _stand(replication: Replication) -> tuple[Checkpoint | None, Progress | None]:
-    """The checkpoint and our own progress. The cluster is the configured one, else that of our progress."""
+def _stand(replication: Replication) -> tuple[Checkpoint | None, Progress | None, AsideTables]:
+    """The checkpoint, our own progress and what is set aside. The cluster: the configured one, else our progress's."""
     target = replication.sql_target()
     with closing(Session(target)) as session:
         schema = target.checkpoint_schema
@@ -99,4 +109,5 @@ def _stand(replication: Replication) -> tuple[Checkpoint | None, Progress | None
         session.begin()
         progress = read_progress(session, schema, replication.name) if has_progress else None
         cluster = replication.source.expected_cluster or (progress.cluster_id if progress else 0)
-        return CheckpointTable(schema, cluster).read(session), progress
+        aside = read_aside(session, schema, cluster) if has_progress else {}
+        return CheckpointTable(schema, cluster).read(session), progress, aside

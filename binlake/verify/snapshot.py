@@ -9,10 +9,12 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from binlake.config.model import Target
+from binlake.downstream.aside import AsideTables, is_settled, read_aside
 from binlake.downstream.checkpoint import Checkpoint, CheckpointTable
+from binlake.downstream.progress import read_progress
 from binlake.downstream.session import Session
 from binlake.errors import ConfigError, Transient
 
@@ -24,10 +26,11 @@ _WAITING = "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE STATE LIKE
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A session in its transaction, and the checkpoint there."""
+    """A session in its transaction, and the checkpoint there; tables that are set `aside` are not at it."""
 
     session: Session
     checkpoint: Checkpoint
+    aside: AsideTables = field(default_factory=dict)
 
     def require_nobody_waits(self) -> None:
         """Raises Transient when a DDL waits for a table that this transaction has read."""
@@ -39,17 +42,18 @@ class Snapshot:
 
 
 @contextmanager
-def target_snapshot(target: Target, cluster_id: int, wait_s: float = 0.0) -> Iterator[Snapshot]:
-    """A snapshot of the target at a checkpoint that is consistent, waited for up to `wait_s` seconds.
+def target_snapshot(target: Target, cluster_id: int, task: str, wait_s: float = 0.0) -> Iterator[Snapshot]:
+    """A snapshot of the target between two windows of `task`, waited for up to `wait_s` seconds.
 
-    Raises ConfigError without a checkpoint, Transient when it is not consistent, TargetUnavailable.
+    Raises ConfigError without a checkpoint, Transient inside a window, TargetUnavailable.
     """
     with closing(Session(target)) as session:
         session.execute(_ISOLATION)
-        yield Snapshot(session, _consistent(session, target, cluster_id, time.monotonic() + wait_s))
+        yield _settled(session, target, cluster_id, task, time.monotonic() + wait_s)
 
 
-def _consistent(session: Session, target: Target, cluster_id: int, deadline: float) -> Checkpoint:
+def _settled(session: Session, target: Target, cluster_id: int, task: str, deadline: float) -> Snapshot:
+    schema = target.checkpoint_schema
     table = CheckpointTable(target.checkpoint_schema, cluster_id)
     while True:
         session.execute(_SNAPSHOT)
@@ -58,8 +62,10 @@ def _consistent(session: Session, target: Target, cluster_id: int, deadline: flo
             raise ConfigError(
                 "the target has no checkpoint: nothing was applied to it", where={"target": session.place}
             )
-        if found.consistent:
-            return found
+        aside = read_aside(session, schema, cluster_id)
+        # A drainer's target has no progress of ours to read.
+        if is_settled(found, read_progress(session, schema, task) if aside else None, aside):
+            return Snapshot(session, found, aside)
         session.execute("ROLLBACK")
         if time.monotonic() >= deadline:
             raise not_consistent(found)

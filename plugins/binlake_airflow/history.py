@@ -14,12 +14,14 @@ from typing import Any, Protocol
 from binlake import tso
 from binlake.config import Replication
 from binlake.pipeline import BY_NAME, ENDED, stages_for
+from binlake.window import asides
 
 Event = Mapping[str, Any]
 _NOTICES = 10
+_ASIDE_EVENTS = 200
 # Late transactions, pumps given up, windows given up, transactions left out, injections that never run, rows that were
-# set by hand.
-_NOTED = ("incident", "forget", "release", "skip", "injection", "repair", "rollback")
+# set by hand, tables that were set aside or came back.
+_NOTED = ("incident", "forget", "release", "skip", "injection", "repair", "rollback", asides.STAGE)
 PAGE = 25
 """Rows of a list; older ones are on the next page."""
 # The stage whose end tells how far a sink is.
@@ -106,6 +108,7 @@ def status_view(replication: Replication, log: Events, now_ms: int | None = None
             sink: position(_hi(log.newest((stage,), 1)), now) for sink, stage in _LAST_OF_SINK.items() if stage in names
         },
         "blocked": {**blocked, "since": utc(_blocked_since(log, said))} if blocked and said else None,
+        "set_aside": _set_aside(log),
         "rows": _last_rows(landed),
     }
 
@@ -157,6 +160,12 @@ def stage_names(replication: Replication) -> list[str]:
     """The stages of its DAG, in order."""
     stages = stages_for(sql=replication.target is not None, mirror=replication.mirror.enabled)
     return [stage.name for stage in stages]
+
+
+def _set_aside(log: Events) -> list[dict[str, Any]]:
+    """The tables that the target's checkpoint does not count, by what was told last of each."""
+    events = log.recorded_last((asides.STAGE,), _ASIDE_EVENTS)[::-1]
+    return [{**table, "since": moment(int(table["since"]))} for table in asides.set_aside_now(events)]
 
 
 def _blocked_since(log: Events, said: Event) -> int:

@@ -19,6 +19,7 @@ from pyspark.sql import DataFrame
 
 from binlake.config.model import Target
 from binlake.downstream import Position, Session
+from binlake.downstream.aside import is_aside
 from binlake.downstream.definitions import fingerprint, require_definitions
 from binlake.errors import CheckpointConflict
 from binlake.lake.lock import lake_lock
@@ -181,8 +182,8 @@ def _seal(
         )
     _require_compacted(ctx, bounds, target)
     if position.commit_ts is None:
-        check_before_first(ctx, target, bounds)
-    manifest = _manifest(ctx, window, target, change, statements, forms)
+        check_before_first(ctx, target, bounds, position.aside)
+    manifest = _manifest(ctx, window, target, change, statements, position, forms)
     written = ctx.windows.apply_manifests(bounds.lo, bounds.hi)
     return None if written and manifest == written[-1] else manifest
 
@@ -201,7 +202,13 @@ def _require_compacted(ctx: StageContext, bounds: Bounds, target: Target) -> Non
 
 
 def _manifest(
-    ctx: StageContext, window: SinkWindow, target: Target, change: str, statements: LakeStatements, forms: str
+    ctx: StageContext,
+    window: SinkWindow,
+    target: Target,
+    change: str,
+    statements: LakeStatements,
+    position: Position,
+    forms: str,
 ) -> ApplyManifest:
     bounds = window.bounds
     return ApplyManifest(
@@ -212,7 +219,7 @@ def _manifest(
         hi=bounds.hi,
         config_hash=ctx.replication.data_hash(),
         safe_mode=forms,
-        definitions=_target_definitions(window, target, statements),
+        definitions=_target_definitions(window, target, statements, position),
         change=change,
         statement=statements.digest(),
         segments=len(window.segments.starts) + 1,
@@ -223,12 +230,18 @@ def _manifest(
     )
 
 
-def _target_definitions(window: SinkWindow, target: Target, statements: LakeStatements) -> str:
-    """Check the tables that get rows before the first DDL, and digest all that the window touches (R-13, R-18)."""
+def _target_definitions(window: SinkWindow, target: Target, statements: LakeStatements, position: Position) -> str:
+    """Check the tables that get rows before the first DDL, and digest all that the window touches (R-13, R-18).
+
+    Not those that are set aside; none where finalize sets aside by itself what differs.
+    """
     plans = statements.segments()
     names = {name for plan in plans for name in (*plan.touched, *(plan.expected.names if plan.expected else ()))}
     first = plans[0].expected
-    with_rows = [window.definitions.at(*name, window.bounds.lo) for name in (first.names if first else ())]
+    getting = [] if target.on_table_error == "set-aside" or first is None else first.names
+    with_rows = [
+        window.definitions.at(*name, window.bounds.lo) for name in getting if not is_aside(position.aside, name)
+    ]
     with closing(Session(target)) as session:
         require_definitions(session, target, [table for table in with_rows if table is not None])
         return fingerprint(session, names)

@@ -17,6 +17,7 @@ from binlake.config.model import Target
 from binlake.downstream import apply_window
 from binlake.downstream.marks import marks_of
 from binlake.errors import CheckpointConflict, ImmutableWindow, LostRange
+from binlake.lake.aside import tell_set_aside
 from binlake.lake.windowlog import WindowEvent
 from binlake.relay import RelayLog
 from binlake.window.cuts import require_pinned_cuts
@@ -53,10 +54,12 @@ def run(ctx: StageContext, bounds: Bounds) -> StageResult:
     # Which it was: `auto` decides by the segment's size.
     detail["modes"] = applied.modes
     detail["forms"] = manifest.safe_mode
+    detail |= {"set_aside": applied.aside, "passed_over": applied.passed_over} if applied.aside else {}
     state = "done" if applied.state == "applied" else applied.state
     ctx.windows.record(
         WindowEvent("finalize", bounds.lo, bounds.hi, state, applied.rows, seconds, ctx.run_id, "sql", "", detail)
     )
+    tell_set_aside(ctx.windows, bounds.hi, applied.aside, ctx.run_id)
     if state == "done":
         # For who draws lineage; not kept in the lake.
         detail |= _lineage(ctx, statements.window, target).told(applied.tables)

@@ -1,5 +1,6 @@
 """What the pages show of the table `window`."""
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -163,3 +164,16 @@ def test_pages_of_what_was_done_again_get_on_and_leave_nothing_out() -> None:
     landed = [event("land", T0 + 1, T0 + 2, "already", at) for at in range(PAGE + 1)]
     windows = windows_view(REPLICATION, Log(event("land", T0, T0 + 1), *landed))
     assert (len(windows["windows"]), windows["older"]) == (1, str(T0 + 1))
+
+
+def test_a_table_that_is_set_aside_is_named_until_it_is_back() -> None:  # U-16
+    def told(table: str, state: str, at: int) -> dict[str, Any]:
+        detail = json.dumps(
+            {"table": table, "since": str(T0), "by": "policy", "reason": "it is missing", "at": str(at)}
+        )
+        return event("aside", T0, T0 + 5, state, at, detail=detail)
+
+    log = Log(told("d.a", "set-aside", 1), told("d.b", "set-aside", 2), told("d.A", "back", 3))
+    [one] = status_view(REPLICATION, log, NOW_MS)["set_aside"]
+    assert (one["table"], one["since"]["commit_ts"], one["reason"]) == ("d.b", str(T0), "missing")
+    assert [notice["what"] for notice in notices_view(log)] == ["aside"] * 3

@@ -77,16 +77,22 @@ class Window:
         """Phase 2 on the keyless app.log(line): one INSERT, its affected rows checked."""
         values = ", ".join(f"('{text}')" for text in texts)
         return self._add(
-            Phase.WRITE, "insert", f"INSERT INTO app.log VALUES {values}", rows=len(texts), expect=len(texts)
+            Phase.WRITE,
+            "insert",
+            f"INSERT INTO app.log VALUES {values}",
+            rows=len(texts),
+            expect=len(texts),
+            table="log",
         )
 
     def unlog(self, text: str) -> Window:
         """Phase 1 on the keyless app.log: one row by value."""
-        return self._add(Phase.DELETE, "delete", f"DELETE FROM app.log WHERE line = '{text}' LIMIT 1", expect=1)
+        sql = f"DELETE FROM app.log WHERE line = '{text}' LIMIT 1"
+        return self._add(Phase.DELETE, "delete", sql, expect=1, table="log")
 
-    def statement(self, sql: str, phase: Phase = Phase.WRITE) -> Window:
+    def statement(self, sql: str, phase: Phase = Phase.WRITE, table: str = "t") -> Window:
         """Any statement."""
-        return self._add(phase, "replace" if phase == Phase.WRITE else "delete", sql)
+        return self._add(phase, "replace" if phase == Phase.WRITE else "delete", sql, table=table)
 
     def _add(
         self,
@@ -97,10 +103,13 @@ class Window:
         rows: int = 1,
         expect: int = UNCHECKED,
         verify: tuple[str, int] = ("", 0),
+        table: str = "t",
     ) -> Window:
         segment = len(self.plans) - 1
         number = sum(1 for b in self.written if (b.segment, b.phase) == (segment, phase))
-        self.written.append(_batch(segment, phase, number, kind, (sql,), rows=rows, expect=expect, verify=verify))
+        self.written.append(
+            _batch(segment, phase, number, kind, (sql,), rows=rows, expect=expect, verify=verify, table=table)
+        )
         return self
 
     def into(self, target: Target, *names: tuple[str, str]) -> Window:
@@ -152,9 +161,10 @@ def _batch(
     rows: int = 1,
     expect: int = UNCHECKED,
     verify: tuple[str, int] = ("", 0),
+    table: str = "t",
 ) -> StatementBatch:
     digest = statement_digest(sql)
-    return StatementBatch(segment, phase, number, db, "t", kind, sql, (expect,), *verify, rows, digest)
+    return StatementBatch(segment, phase, number, db, table, kind, sql, (expect,), *verify, rows, digest)
 
 
 def target_of(server: MariaDb, **changes: object) -> Target:

@@ -1,0 +1,141 @@
+"""Brings a table that was set aside back: when its definition and its rows are the source's at the checkpoint.
+
+The target is held meanwhile, so no window passes between the comparison and the end of being set aside (U-16). A table
+that the lake knows whole is compared and mended whole. Of one it knows in part only what changed since can be mended:
+that the other rows are right must be said by somebody who knows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import structlog
+
+from binlake.backfill.repair import MOST_DIFFERENCES, held
+from binlake.backfill.touched import touched
+from binlake.config import Replication
+from binlake.ddl import bytewise_table
+from binlake.downstream.aside import AsideTable, folded
+from binlake.downstream.definitions import Expected, compare, drift, expected_of, read
+from binlake.downstream.holding import TargetHold
+from binlake.errors import ConfigError, Drift, IncompleteWindow
+from binlake.filter import Rules
+from binlake.lake.audit import Audit
+from binlake.lake.paths import LakePaths
+from binlake.lake.schemas import SchemaHistory
+from binlake.schema import TableDef
+from binlake.verify.repairing import Repaired, keys_of, repair_keys
+from binlake.verify.run import VerifyOptions, verify
+from binlake.verify.tables import Name, tables_at
+from binlake.window.targets import Naming, TargetTables
+
+log = structlog.get_logger(__name__)
+
+_ROUNDS = 100
+"""Times a table is compared: each mends up to MOST_DIFFERENCES rows."""
+
+
+def bring_back(
+    replication: Replication, name: Name, *, rows_are_there: bool = False, wait_s: float = 0.0
+) -> tuple[AsideTable, Repaired]:
+    """The table as it was set aside, and what was mended.
+
+    `rows_are_there`: rows that did not change since it was set aside are known to be right. Raises ConfigError for a
+    table that is not set aside or that the lake knows in part, Drift for another definition, what `held` and
+    `repair_keys` raise.
+    """
+    with held(replication, wait_s) as target:
+        found = target.aside().get(folded(name))
+        if found is None:
+            raise ConfigError(f"the table {'.'.join(name)} is not set aside", hint="`binlake table list` names those")
+        ts = target.checkpoint().commit_ts
+        merged = Audit(LakePaths.of(replication), Rules.of(replication)).range()[1]
+        if ts > merged:
+            raise IncompleteWindow("the checkpoint is not merged in this lake", where={"ts": ts, "merged": merged})
+        _require_definition(replication, found, ts, target)
+        done = _mended(replication, found, ts, target, rows_are_there=rows_are_there)
+        target.bring_back(found, ts)
+    log.info("table_back", table=f"{found.db}.{found.table}", since=found.since, commit_ts=ts, rows=done.rows)
+    return found, done
+
+
+def _require_definition(replication: Replication, found: AsideTable, ts: int, target: TargetHold) -> None:
+    """The target has the table, or the view, as the source has it at `ts`, or neither has it. Raises Drift."""
+    config = replication.sql_target()
+    definition = _definition(replication, found, ts)
+    absent = (found.db, found.table)
+    expected = expected_of([definition], config.db_type) if definition else Expected(tables={absent: None})
+    differences = compare(expected, read(target.session, expected.names, config.db_type))
+    if differences:
+        error = drift(differences, {"target": target.session.place, "commit_ts": ts})
+        shown = (
+            "create or alter it at the target to match" if definition else "drop it at the target: the source has none"
+        )
+        raise Drift(error.message, where=error.where, hint=f"{shown}; then run this again")
+
+
+def _definition(replication: Replication, found: AsideTable, ts: int) -> TableDef | None:
+    state = SchemaHistory(LakePaths.of(replication)).state_at(ts)
+    definition = TargetTables(state, Naming(Rules.of(replication))).find(found.db, found.table)
+    if definition is None or replication.source.new_collation:
+        return definition
+    return bytewise_table(definition, replication.sql_target().db_type)
+
+
+def _mended(
+    replication: Replication, found: AsideTable, ts: int, target: TargetHold, *, rows_are_there: bool
+) -> Repaired:
+    tables = {folded(one.name): one for one in tables_at(replication, LakePaths.of(replication), ts)}
+    one = tables.get(found.name)
+    if one is None:
+        # A view, or gone at the source: there are no rows.
+        return Repaired(ts)
+    if rows_are_there:
+        return _changed_since(replication, one.name, found, ts, target)
+    return _whole(replication, one.name, found, ts, target)
+
+
+def _whole(replication: Replication, name: Name, found: AsideTable, ts: int, target: TargetHold) -> Repaired:
+    """Every row is compared with the lake and mended, until nothing differs."""
+    total = Repaired(ts)
+    options = VerifyOptions(tables=(".".join(name),), max_differences=MOST_DIFFERENCES, fresh=True)
+    for _ in range(_ROUNDS):
+        compared = verify(replication, options)
+        [table] = compared.tables
+        if table.inexact:
+            raise _known_in_part(found, table.inexact)
+        if compared.equal:
+            return replace(total, keys=compared.rows, looked={one.name: one.expected for one in compared.read})
+        done = repair_keys(
+            replication, keys_of(compared.differences, tables_at(replication, LakePaths.of(replication), ts)), target
+        )
+        total = replace(total, different=total.different + done.different, rows=total.rows + done.rows,
+                        written=total.written | done.written)  # fmt: skip
+        if not done.rows:
+            break
+    raise Drift(
+        "the table still differs from the lake",
+        where={"table": ".".join(name), "mended": total.rows},
+        hint=f"`binlake verify --table {'.'.join(name)}` shows how",
+    )
+
+
+def _changed_since(replication: Replication, name: Name, found: AsideTable, ts: int, target: TargetHold) -> Repaired:
+    """The rows that changed since the table was set aside are mended; the others are somebody's word."""
+    tables = tables_at(replication, LakePaths.of(replication), ts)
+    keys = touched(replication, found.since, ts, ts, tables)
+    if name in keys.whole:
+        raise _known_in_part(found, "its key is another one since")
+    done = repair_keys(replication, {own: some for own, some in keys.sorted_keys().items() if own == name}, target)
+    if done.unknown:
+        raise _known_in_part(found, "copies of rows without a key from before the lake are not known")
+    return done
+
+
+def _known_in_part(found: AsideTable, why: str) -> ConfigError:
+    return ConfigError(
+        f"the lake knows this table in part, so not every row can be compared: {why}",
+        where={"table": f"{found.db}.{found.table}", "since": found.since},
+        hint="load a copy of the source as of this moment or later, or be sure that rows not changed since are right;"
+        " then `binlake table back --rows-are-there` mends those that changed since",
+    )

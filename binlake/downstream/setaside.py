@@ -1,0 +1,68 @@
+"""Sets tables aside by command, while nobody applies: between two windows or inside an open one (U-16).
+
+What the open window has pinned stays pinned: finalize passes over what is about these tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+
+from binlake.config.model import Target
+from binlake.downstream.aside import AsideTable, folded, is_settled, read_aside, write_aside
+from binlake.downstream.checkpoint import Checkpoint, CheckpointTable
+from binlake.downstream.command import claimed
+from binlake.downstream.definitions import Name
+from binlake.downstream.progress import Progress, owner_of, read_progress, write_progress
+from binlake.downstream.session import Session
+from binlake.downstream.tables import create_tables
+from binlake.errors import CheckpointConflict
+
+
+def set_aside(
+    target: Target, cluster_id: int, task: str, names: Sequence[Name], reason: str, start: int
+) -> list[AsideTable]:
+    """Set `names` aside from the checkpoint on (`start`: where there is none yet); the rows as they are stored.
+
+    Raises LeaseHeld while something applies, CheckpointConflict when the checkpoint row is another replication's, or
+    stands at no state of the source and no window of ours is open.
+    """
+    schema = target.checkpoint_schema
+    with closing(Session(target)) as session:
+        create_tables(session, schema)
+        with claimed(session, target, [task]):
+            table = CheckpointTable(schema, cluster_id)
+            checkpoint = table.read(session, lock=True)
+            owner = owner_of(session, schema, cluster_id)
+            if owner not in (None, task):
+                raise CheckpointConflict(
+                    f"the checkpoint row belongs to the replication {owner}",
+                    where={"cluster": cluster_id, "schema": schema, "task": task},
+                    hint="run it for that replication",
+                )
+            if checkpoint is not None:
+                _require_state(session, schema, cluster_id, task, checkpoint)
+            since = start if checkpoint is None else checkpoint.commit_ts
+            new = [AsideTable(db, name, since, "command", reason) for db, name in names]
+            write_aside(session, schema, cluster_id, task, new)
+            if checkpoint is not None:
+                table.write(session, checkpoint.marked(consistent=False))
+        found = read_aside(session, schema, cluster_id)
+    return [found[folded(name)] for name in names]
+
+
+def _require_state(session: Session, schema: str, cluster_id: int, task: str, checkpoint: Checkpoint) -> None:
+    """Later `consistent` must come back for the right reason: what made it false now must be known to end."""
+    progress = read_progress(session, schema, task)
+    if progress is None and checkpoint.consistent:
+        # A checkpoint of another writer, at rest: no row above it was written.
+        write_progress(session, schema, Progress(task, cluster_id, None, None, None, checkpoint.commit_ts))
+    if progress is not None and progress.is_open:
+        return
+    if not is_settled(checkpoint, progress, read_aside(session, schema, cluster_id)):
+        raise CheckpointConflict(
+            "the target is at no state of the source: a rollback wrote to it, or another writer left it",
+            where={"commit_ts": checkpoint.commit_ts, "task": task},
+            hint="let the next window end first; if it is just this table that stops it, set target.on-table-error to"
+            " set-aside for that window",
+        )

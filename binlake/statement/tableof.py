@@ -1,0 +1,19 @@
+"""Which table a row statement of ours writes: told by its beginning (see `binlake.ordered.forms`)."""
+
+from __future__ import annotations
+
+import re
+
+from binlake.errors import Permanent
+
+_NAME = r"`((?:[^`]|``)+)`"
+_BEGINNING = re.compile(rf"(?:INSERT INTO|REPLACE INTO|DELETE FROM|UPDATE) {_NAME}\.{_NAME}[ (]")
+
+
+def table_of(sql: str) -> tuple[str, str]:
+    """(database, table) that `sql` inserts into, replaces in, deletes from or updates. Raises Permanent for others."""
+    found = _BEGINNING.match(sql)
+    if found is None:
+        raise Permanent("a statement does not begin with the table that it writes", where={"statement": sql[:200]})
+    db, table = (name.replace("``", "`") for name in found.groups())
+    return db, table

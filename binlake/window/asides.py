@@ -1,0 +1,34 @@
+"""What events tell of tables that are set aside at the target: those that are, and those not told of yet (U-16)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+STAGE = "aside"
+"""Events of this stage in the table `window`: `set-aside` and `back`, each of one table."""
+SET_ASIDE, BACK = "set-aside", "back"
+
+Events = Sequence[Mapping[str, Any]]
+
+
+def set_aside_now(events: Events) -> list[dict[str, str]]:
+    """The tables that are set aside by `events` of this stage, in order of time: what each event told."""
+    found: dict[str, dict[str, str]] = {}
+    for event in events:
+        told = json.loads(event["detail"])
+        found.pop(told["table"].lower(), None)
+        if event["state"] == SET_ASIDE:
+            found[told["table"].lower()] = told
+    return list(found.values())
+
+
+def not_told(tables: Sequence[Mapping[str, str]], events: Events) -> list[Mapping[str, str]]:
+    """Those of `tables` (of `AsideTable.to_dict`) that none of `events` is about."""
+    told = {_place(json.loads(event["detail"])) for event in events if event["state"] == SET_ASIDE}
+    return [table for table in tables if _place(table) not in told]
+
+
+def _place(table: Mapping[str, str]) -> tuple[str, str, str]:
+    return table["table"].lower(), table["since"], table["at"]

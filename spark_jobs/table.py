@@ -1,0 +1,116 @@
+"""`binlake table`: tables that are set aside, so that one that cannot go on does not stop the others; without Spark.
+
+`aside` takes effect with the next finalize, inside an open window too; `back` ends it where the table is the source's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import uuid
+from collections.abc import Sequence
+from dataclasses import replace
+
+from binlake.backfill.bringback import bring_back
+from binlake.config import Replication, load_replication
+from binlake.downstream.aside import AsideTable
+from binlake.downstream.position import aside_of, checkpoint_ts
+from binlake.downstream.setaside import set_aside
+from binlake.errors import ConfigError
+from binlake.filter import Rules
+from binlake.lake.aside import tell_back, tell_set_aside
+from binlake.lake.paths import LakePaths
+from binlake.lake.schemas import SchemaHistory
+from binlake.lake.windowlog import WindowLog
+from binlake.verify.tables import Name, cluster_of
+from binlake.window.targets import Naming, TargetTables
+from spark_jobs.arguments import add_job, add_output
+from spark_jobs.outcomes import show_results, tell
+from spark_jobs.results import StageResult
+from spark_jobs.verify import mended
+
+
+class TableCommand:
+    """List the tables that are set aside, set tables aside, bring one back."""
+
+    help = "set a table aside that cannot go on, so that the others do; list those that are; bring one back"
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """The three actions."""
+        actions = parser.add_subparsers(dest="action", required=True)
+        list_ = actions.add_parser("list", help="the tables that are set aside, since when and why")
+        aside = actions.add_parser("aside", help="the others go on without it, also in the window that is open")
+        back = actions.add_parser("back", help="compare and mend it; from then on it gets its changes again")
+        for each in (list_, aside, back):
+            add_job(each)
+            add_output(each)
+        help_ = "its name at the target"
+        aside.add_argument("--table", action="append", required=True, metavar="DB.TABLE", help=f"{help_} (repeatable)")
+        aside.add_argument("--reason", default="", help="why, for whoever reads the list")
+        back.add_argument("--table", required=True, metavar="DB.TABLE", help=help_)
+        back.add_argument("--wait", type=float, default=60.0, metavar="SECONDS", help="while somebody applies")
+        back.add_argument(
+            "--rows-are-there",
+            action="store_true",
+            help="for a table that the lake knows in part: rows that did not change since are known to be right",
+        )
+
+    def run(self, args: argparse.Namespace) -> int:
+        """Do it and print it. `list`: 3 when no table is set aside."""
+        replication = load_replication(args.replication)
+        if args.action == "list":
+            found = aside_of(replication, cluster_of(WindowLog(LakePaths.of(replication))))
+            print(json.dumps([one.to_dict() for one in found])) if args.output == "json" else _show(found)
+            return 0 if found else 3
+        act = {"aside": lambda: put_aside(replication, args), "back": lambda: [_back(replication, args)]}[args.action]
+        show_results(args, tell(args, act))
+        return 0
+
+
+def put_aside(replication: Replication, args: argparse.Namespace) -> list[StageResult]:
+    """Set the tables of `args` aside; a result of each."""
+    windows, target = WindowLog(LakePaths.of(replication)), replication.sql_target()
+    cluster_id, landed = cluster_of(windows), windows.landed_range()
+    start = landed[0] if landed is not None else 0
+    names = _known(replication, args.table, start, checkpoint_ts(replication, cluster_id), windows.landed_ts() or start)
+    reason = args.reason or "commanded"
+    found = set_aside(target, cluster_id, replication.name, names, reason, start)
+    tell_set_aside(windows, 0, [one.to_dict() for one in found], args.run_id or f"aside-{uuid.uuid4().hex[:12]}")
+    return [StageResult("aside", "set-aside", one.since, one.since, detail=_detail(one)) for one in found]
+
+
+def _known(replication: Replication, tables: Sequence[str], *moments: int | None) -> list[Name]:
+    """The names as the definitions spell them at one of `moments`. Raises ConfigError for one that is in none."""
+    history, naming = SchemaHistory(LakePaths.of(replication)), Naming(Rules.of(replication))
+    known = [TargetTables(history.state_at(ts), naming) for ts in moments if ts is not None]
+    found: list[Name] = []
+    for text in tables:
+        db, _, name = text.partition(".")
+        definition = next((there for one in known if (there := one.find(db, name)) is not None), None)
+        if definition is None:
+            raise ConfigError(f"the replication has no table {text}", hint="names are those of the target: db.table")
+        found.append((definition.db, definition.name))
+    return found
+
+
+def _back(replication: Replication, args: argparse.Namespace) -> StageResult:
+    db, _, name = args.table.partition(".")
+    found, done = bring_back(replication, (db, name), rows_are_there=args.rows_are_there, wait_s=args.wait)
+    detail = {"table": f"{found.db}.{found.table}", "keys": done.keys, "different": done.different}
+    detail |= {"rows_are_there": args.rows_are_there}
+    run_id = args.run_id or f"back-{uuid.uuid4().hex[:12]}"
+    tell_back(WindowLog(LakePaths.of(replication)), found.since, done.commit_ts, done.rows, run_id, detail)
+    result = StageResult("aside", "back", found.since, done.commit_ts, done.rows, detail=detail)
+    return replace(result, detail=detail | mended(done))
+
+
+def _detail(one: AsideTable) -> dict[str, object]:
+    return {**one.to_dict(), "reason": f"{one.db}.{one.table}: {one.reason}"}
+
+
+def _show(found: Sequence[AsideTable]) -> None:
+    if not found:
+        print("no table is set aside")
+        return
+    for one in found:
+        print(f"{one.db}.{one.table}  since {one.since}, by {one.by} at {one.at} UTC: {one.reason}")

@@ -1,0 +1,13 @@
+-- One row per table that is set aside: its changes are passed over until it is brought back (`binlake table back`).
+-- since: everything of the table at or below this commit_ts is downstream. by_whom: command or policy.
+CREATE TABLE IF NOT EXISTS {schema}.binlake_aside (
+  clusterID BIGINT UNSIGNED NOT NULL,
+  db VARCHAR(64) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+  tbl VARCHAR(64) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+  task VARCHAR(64) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+  since BIGINT UNSIGNED NOT NULL,
+  by_whom VARCHAR(8) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+  reason TEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+  at TIMESTAMP(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6),
+  PRIMARY KEY (clusterID, db, tbl)
+) DEFAULT CHARSET = utf8mb4;

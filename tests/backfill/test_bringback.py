@@ -1,0 +1,191 @@
+"""A table that was set aside comes back as the source has it at the checkpoint, or does not come back (U-16)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support.mariadb import MariaDb, execute, rows
+from support.shop import Shop
+from support.tinylake import TinyLake, fill, replication_toml, set_checkpoint, target_config
+from support.workload import Workload, integer, text
+
+from binlake.cli import run as main
+from binlake.errors import ConfigError, Drift
+from binlake.lake.windowlog import WindowLog
+from binlake.verify import VerifyOptions, verify
+from spark_jobs.table import TableCommand
+
+pytestmark = pytest.mark.mariadb
+
+ITEM = ["--table", "shop.item"]
+Run = Callable[..., int]
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Callable[[Shop | TinyLake], Run]:
+    """`binlake table` on a shop."""
+
+    def of(shop: Shop | TinyLake) -> Run:
+        lake = shop.lake if isinstance(shop, Shop) else shop
+        file = tmp_path / "demo.toml"
+        file.write_text(replication_toml(lake.replication))
+        return lambda action, *more: main(["table", action, "--replication", str(file), *more])
+
+    return of
+
+
+def consistent(server: MariaDb) -> bool:
+    found = rows(server, "SELECT checkPoint FROM tidb_binlog.checkpoint")
+    return bool(json.loads(found[0][0])["consistent"])
+
+
+def go_on(shop: Shop) -> None:
+    """A window of changes of `item` and `pair` that reaches the target but for `item`, which is set aside."""
+    w = shop.workload
+    item, gone = dict(shop.rows("item")[0]), dict(shop.rows("item")[1])
+    w.begin().update("shop", "item", item, n="77").delete("shop", "item", **gone).commit()
+    w.begin().insert("shop", "item", id="7777", name="new", n="1").insert(
+        "shop", "pair", n="9", code="AB", v="x"
+    ).commit()
+    ts = shop.lake.land()
+    there = rows(shop.server, "SELECT checkPoint FROM tidb_binlog.checkpoint")[0][0]
+    set_checkpoint(shop.server, ts, consistent=json.loads(there)["consistent"])
+    execute(shop.server, f"UPDATE tidb_binlog.binlake_progress SET exit_ts = {ts}")
+    execute(shop.server, "INSERT INTO shop.pair VALUES (9, 0xAB, 'x')")
+
+
+def test_it_is_compared_and_mended_whole_and_the_checkpoint_is_consistent_again(
+    shop: Shop, table: Callable[[Shop], Run], capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = table(shop)
+    assert command("list") == 3
+    assert command("aside", *ITEM, "--reason", "its disk is [red]full") == 0
+    assert not consistent(shop.server)
+    go_on(shop)
+    capsys.readouterr()
+    assert command("list", "--output", "json") == 0
+    [listed] = json.loads(capsys.readouterr().out)
+    assert (listed["table"], listed["since"], listed["by"]) == ("shop.item", str(shop.ts), "command")
+    assert command("list") == 0
+    assert "[red]full" in capsys.readouterr().out
+
+    # The others are compared as ever; of this one nothing is said but that it is set aside.
+    found = verify(shop.lake.replication, VerifyOptions(chunk_rows=7))
+    assert {one.table for one in found.tables if one.inexact} == {"item"}
+    assert found.equal
+
+    assert command("back", *ITEM, "--output", "json") == 0
+    [result] = json.loads(capsys.readouterr().out)
+    assert (result["state"], result["rows"], result["detail"]["different"]) == ("back", 4, 3)
+    assert consistent(shop.server)
+    assert command("list") == 3
+    assert verify(shop.lake.replication, VerifyOptions(chunk_rows=7)).equal
+    told = [(e["state"], json.loads(e["detail"])["table"]) for e in WindowLog(shop.lake.paths).events(stage="aside")]
+    assert told == [("set-aside", "shop.item"), ("back", "shop.item")]
+
+
+def test_a_table_that_was_missing_comes_back_with_all_its_rows(shop: Shop, table: Callable[[Shop], Run]) -> None:
+    command = table(shop)
+    create = rows(shop.server, "SHOW CREATE TABLE shop.item")[0][1]
+    execute(shop.server, "DROP TABLE shop.item")
+    assert command("aside", *ITEM) == 0
+    go_on(shop)
+    with pytest.raises(Drift, match="the table is missing") as stop:
+        bring(shop, "item")
+    assert "create" in stop.value.hint
+    execute(shop.server, "USE shop", create)
+    assert command("back", *ITEM) == 0
+    assert verify(shop.lake.replication, VerifyOptions(chunk_rows=7)).equal
+
+
+def test_another_definition_does_not_come_back(shop: Shop, table: Callable[[Shop], Run]) -> None:
+    command = table(shop)
+    assert command("aside", *ITEM) == 0
+    execute(shop.server, "ALTER TABLE shop.item MODIFY name VARCHAR(90)")
+    with pytest.raises(Drift, match="name is varchar"):
+        bring(shop, "item")
+    assert command("list") == 0
+    assert not consistent(shop.server)
+
+
+def test_a_table_that_the_source_has_no_more_comes_back_once_it_is_dropped(
+    shop: Shop, table: Callable[[Shop], Run]
+) -> None:
+    command = table(shop)
+    assert command("aside", *ITEM) == 0
+    shop.workload.drop_table("shop", "item")
+    ts = shop.lake.land()
+    set_checkpoint(shop.server, ts, consistent=False)
+    execute(shop.server, f"UPDATE tidb_binlog.binlake_progress SET exit_ts = {ts}")
+    with pytest.raises(Drift, match="the table is still there") as stop:
+        bring(shop, "item")
+    assert "drop it" in stop.value.hint
+    execute(shop.server, "DROP TABLE shop.item")
+    assert command("back", *ITEM) == 0
+
+
+def test_with_one_table_back_and_another_aside_it_is_not_consistent(shop: Shop, table: Callable[[Shop], Run]) -> None:
+    command = table(shop)
+    assert command("aside", *ITEM, "--table", "shop.PAIR") == 0
+    go_on(shop)
+    assert command("back", *ITEM) == 0
+    assert not consistent(shop.server)
+    assert command("back", "--table", "SHOP.pair") == 0
+    assert consistent(shop.server)
+
+
+def test_names_that_nobody_knows_are_refused(shop: Shop, table: Callable[[Shop], Run]) -> None:
+    command = table(shop)
+    assert command("aside", "--table", "shop.nothing") == 1
+    assert command("back", *ITEM) == 1
+    assert consistent(shop.server)
+
+
+@pytest.fixture
+def old(tmp_path: Path, empty_mariadb: MariaDb) -> TinyLake:
+    """A lake that begins behind the table's first rows."""
+    work = Workload()
+    work.create_database("shop")
+    work.create_table("shop", "item", [integer("id"), text("name")], ["id"])
+    work.create_table("shop", "log", [text("line")])
+    work.begin().insert("shop", "item", id=1, name="old").insert("shop", "log", line="old").commit()
+    lake = TinyLake(tmp_path, work, {"target": target_config(empty_mariadb)})
+    lake.hi = work.clock()
+    work.begin().insert("shop", "item", id=2, name="two").commit()
+    lake.land()
+    fill(empty_mariadb, work)
+    set_checkpoint(empty_mariadb, lake.hi)
+    return lake
+
+
+def test_of_a_table_that_the_lake_knows_in_part_somebody_must_say_that_the_rest_is_right(
+    old: TinyLake, empty_mariadb: MariaDb, table: Callable[[TinyLake], Run]
+) -> None:
+    command = table(old)
+    assert command("aside", *ITEM, "--table", "shop.log") == 0
+    old.workload.begin().insert("shop", "item", id=3, name="three").insert("shop", "log", line="new").commit()
+    ts = old.land()
+    set_checkpoint(empty_mariadb, ts, consistent=False)
+    execute(empty_mariadb, f"UPDATE tidb_binlog.binlake_progress SET exit_ts = {ts}")
+    with pytest.raises(ConfigError, match="knows this table in part") as stop:
+        bring(old, "item")
+    assert "--rows-are-there" in stop.value.hint
+    assert command("back", *ITEM, "--rows-are-there") == 0
+    assert rows(empty_mariadb, "SELECT * FROM shop.item ORDER BY id") == [(1, "old"), (2, "two"), (3, "three")]
+    # Of rows without a key nobody can tell how many there were.
+    with pytest.raises(ConfigError, match="without a key"):
+        bring(old, "log", rows_are_there=True)
+    assert not consistent(empty_mariadb)
+
+
+def bring(shop: Shop | TinyLake, name: str, **more: bool) -> None:
+    from binlake.backfill.bringback import bring_back
+
+    bring_back((shop.lake if isinstance(shop, Shop) else shop).replication, ("shop", name), **more)
+
+
+def test_the_command_is_registered() -> None:
+    assert TableCommand.help
