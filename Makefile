@@ -32,7 +32,7 @@ test: setup-tests lint  ## Install, lint, and all tests
 
 soak: setup-tests  ## Half an hour of faults on pumps, disks, clocks, writers, 20,000 histories applied, what is too long for CI (SEED=, SECONDS_EACH=, MODEL_SEEDS=)
 	@BINLAKE_SOAK_SEED="$${SEED:-$$RANDOM}" BINLAKE_SOAK_SECONDS="$${SECONDS_EACH:-600}" MODEL_SEEDS="$${MODEL_SEEDS:-20000}" \
-		$(PYTHON) -m pytest -m soak -s --session-timeout=86400 tests/soak tests/model tests/e2e $(PYTEST_ARGS)
+		$(PYTHON) -m pytest -m soak -s --session-timeout=86400 tests/soak tests/model tests/filter tests/e2e $(PYTEST_ARGS)
 
 captures: setup  ## Every capture of BINLAKE_CAPTURES=DIR, compared: core alone at each state, windows at STATES= (12)
 	@$(PYTHON) -m deploy.local.captures "$(BINLAKE_CAPTURES)" $(if $(STATES),--states $(STATES))

@@ -8,13 +8,14 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 import pyarrow as pa
 
 from binlake.codec import MUTATION_SCHEMA, DecodeStats, MutationBatch
 from binlake.codec.splits import MOST_BYTES
 from binlake.filter import Rules
+from binlake.filter.rowfilter import RowFilter
 from binlake.lake.parts import Part, write_parts
 from binlake.lake.payloads import PayloadRange, Share
 from binlake.lake.tables import MUTATION
@@ -24,17 +25,18 @@ PIECE_BYTES = 8 << 20
 """Payload bytes, on average, that are Python objects at a time."""
 PIECE_ROWS = 8192
 """Transactions at most that are: what is done to all of them at once stays near the processor."""
-TALLIES = ("table_filter", "event_filter", "loopback", "gone")
+TALLIES = ("table_filter", "event_filter", "loopback", "gone", "expression_filter")
 """What a tally row counts, as its `op`: rows of tables left out, rows of kinds left out, whole transactions that our
-own side wrote, rows of tables dropped meanwhile. Its `commit_ts` is the number."""
+own side wrote, rows of tables dropped meanwhile, rows that an expression drops. Its `commit_ts` is the number."""
 
 
 @dataclass(frozen=True)
 class Decoder:
-    """Payloads to rows of `mutation`, in the workers; carries the window's schemas and the rules."""
+    """Payloads to rows of `mutation`, in the workers; carries the window's schemas, the rules and its expressions."""
 
     schemas: WindowSchemas
     rules: Rules
+    expressions: RowFilter = field(default_factory=RowFilter)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Batches of (commit_ts, start_ts, payload) to batches of `mutation`, and tally rows behind them.
@@ -48,6 +50,13 @@ class Decoder:
 
     def rows(self, batches: Iterable[pa.RecordBatch], left_out: Counter[str]) -> Iterator[pa.RecordBatch]:
         """The same without tally rows: behind the last batch `left_out` has the numbers, by reason."""
+        for batch in self._decoded(batches, left_out):
+            kept = self.expressions.kept(batch)
+            if kept.num_rows < batch.num_rows:
+                left_out["expression_filter"] += batch.num_rows - kept.num_rows
+            yield kept
+
+    def _decoded(self, batches: Iterable[pa.RecordBatch], left_out: Counter[str]) -> Iterator[pa.RecordBatch]:
         decoded, own = MutationBatch(self.rules.route, self.rules.kinds), 0
         for batch in batches:
             for payloads, commits, starts in _pieces(batch):
@@ -82,7 +91,7 @@ def _pieces(batch: pa.RecordBatch) -> Iterator[tuple[list[bytes], list[int], lis
 
 def _counts(stats: DecodeStats, own: int) -> dict[str, int]:
     counts = (stats.table_rows, stats.event_rows, own, sum(stats.gone_rows.values()))
-    return {reason: count for reason, count in zip(TALLIES, counts, strict=True) if count}
+    return {reason: count for reason, count in zip(TALLIES, counts, strict=False) if count}
 
 
 @dataclass(frozen=True)

@@ -90,13 +90,13 @@ class _Reader:
         if self.budget < 0:
             raise ValueError("a JSON document is damaged: more keys than bytes")
         at, size = start + _u32(self.data, entry), int.from_bytes(self.data[entry + 4 : entry + 6], "little")
-        return _quote(_slice(self.data, at, size).decode())
+        return quote_json(_slice(self.data, at, size).decode())
 
 
 def _scalar(kind: int, data: bytes, pos: int) -> str:
     if kind == STRING:
         size, start = read_uvarint(data, pos)
-        return _quote(_slice(data, start, size).decode())
+        return quote_json(_slice(data, start, size).decode())
     if kind == OPAQUE:
         size, start = read_uvarint(data, pos + 1)
         return f'"base64:type{data[pos]}:{base64.b64encode(_slice(data, start, size)).decode()}"'
@@ -122,7 +122,8 @@ def _core_time(kind: int, bits: int) -> str:
     return f'"{date} {bits >> 36 & 31:02d}:{bits >> 30 & 63:02d}:{bits >> 24 & 63:02d}.{micro:06d}"'
 
 
-def _quote(text: str) -> str:
+def quote_json(text: str) -> str:
+    """`text` as TiDB shows it inside a document."""
     return f'"{_ESCAPE.sub(_escape, text)}"'
 
 

@@ -8,11 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from binlake.config.rules import ExpressionRule
 from binlake.errors import ConfigError
-from binlake.schema import TableDef
+from binlake.filter.rowfilter import Half, PlaceFilter, RowFilter
+from binlake.schema import TableDef, WindowSchemas
 from binlake.schema.names import fold_pair
+
+if TYPE_CHECKING:
+    from binlake.filter.rules import Rules
 
 
 @dataclass(frozen=True)
@@ -25,10 +30,14 @@ class _Rule:
 
 
 class ExpressionFilter:
-    """The rules of one replication. Raises ConfigError for text that is no expression."""
+    """The rules of one replication. `bytewise`: its source compares all texts by bytes (source.new-collation = false).
 
-    def __init__(self, rules: Iterable[ExpressionRule]) -> None:
+    Raises ConfigError for text that is no expression.
+    """
+
+    def __init__(self, rules: Iterable[ExpressionRule], *, bytewise: bool = False) -> None:
         self._rules = [_rule(rule) for rule in rules]
+        self._bytewise = bytewise
 
     def __bool__(self) -> bool:
         return bool(self._rules)
@@ -41,19 +50,46 @@ class ExpressionFilter:
         """The kinds of row changes with a rule on that table."""
         return frozenset(rule.op for rule in self._of(db, table))
 
-    def conditions(self, table: TableDef) -> dict[str, str]:
-        """By kind of row change: Spark SQL over the columns `before` and `after`; TRUE = drop.
+    def conditions(self, table: TableDef) -> dict[str, tuple[tuple[Half, ...], ...]]:
+        """By kind of row change, when it is dropped: one of these, all of its halves TRUE.
 
-        Raises ConfigError naming table and expression when a column is unknown or something cannot be said.
+        Raises ConfigError naming table and expression when a column is unknown or something is not supported.
         """
-        found: dict[str, list[str]] = {}
+        found: dict[str, list[tuple[Half, ...]]] = {}
         for rule in self._of(table.db, table.name):
-            found.setdefault(rule.op, []).append(" AND ".join(_written(table, *part) for part in rule.parts))
-        return {op: " OR ".join(f"COALESCE({sql}, FALSE)" for sql in sqls) for op, sqls in found.items()}
+            found.setdefault(rule.op, []).append(tuple(self._half(table, *part) for part in rule.parts))
+        return {op: tuple(halves) for op, halves in found.items()}
 
     def _of(self, db: str, table: str) -> list[_Rule]:
         wanted = fold_pair((db, table))
         return [rule for rule in self._rules if fold_pair((rule.db, rule.table)) == wanted]
+
+    def _half(self, table: TableDef, image: str, text: str) -> Half:
+        from binlake.filter.reader import Reader
+        from binlake.filter.sql import parse
+        from binlake.filter.terms import Unsupported
+
+        reader = Reader(table, bytewise=self._bytewise)
+        try:
+            program = reader.condition(parse(text))
+        except Unsupported as error:
+            raise _refused(f"{table.db}.{table.name}", text, str(error)) from None
+        return Half(image, tuple(reader.columns), program, text)
+
+
+def row_filter(schemas: WindowSchemas, rules: Rules) -> RowFilter:
+    """What drops rows of a window, by the definition of each row's place (R-19). Raises ConfigError."""
+    places = []
+    for db, table in rules.expressions.tables():
+        for since, until, state in schemas.spans():
+            definition = state.find(db, table)
+            if definition is None or not rules.keeps(definition.db, definition.name):
+                continue
+            places += [
+                PlaceFilter(definition.db, definition.name, op, since, until, choices)
+                for op, choices in rules.expressions.conditions(definition).items()
+            ]
+    return RowFilter(tuple(places))
 
 
 def _rule(rule: ExpressionRule) -> _Rule:
@@ -73,21 +109,13 @@ def _rule(rule: ExpressionRule) -> _Rule:
 
 
 def _require_expression(rule: ExpressionRule, text: str) -> None:
-    from binlake.filter.sparksql import Unsaid, parsed
+    from binlake.filter.sql import parse
+    from binlake.filter.terms import Unsupported
 
     try:
-        parsed(text)
-    except Unsaid as error:
+        parse(text)
+    except Unsupported as error:
         raise _refused(f"{rule.schema_}.{rule.table}", text, str(error)) from None
-
-
-def _written(table: TableDef, image: str, text: str) -> str:
-    from binlake.filter.sparksql import Unsaid, Writer, parsed
-
-    try:
-        return Writer(table, image).condition(parsed(text))
-    except Unsaid as error:
-        raise _refused(f"{table.db}.{table.name}", text, str(error)) from None
 
 
 def _refused(table: str, text: str, why: str) -> ConfigError:

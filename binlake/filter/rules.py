@@ -53,7 +53,7 @@ class Rules:
             TableFilter(replication.filter) if lists is None else BlockAllow(lists),
             EventFilter(replication.filters),
             Routes(replication.routes, replication.name),
-            ExpressionFilter(replication.expression_filter),
+            ExpressionFilter(replication.expression_filter, bytewise=not replication.source.new_collation),
             MarkReader(loopback) if loopback.loopback_control else None,
             _own_schema(replication) if loopback.loopback_control else "",
             loopback.copies_ddl,

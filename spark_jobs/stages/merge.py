@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from binlake.errors import ImmutableWindow
+from binlake.filter.expressions import row_filter
 from binlake.lake.injections import record_late
 from binlake.lake.lock import lake_lock
 from binlake.lake.payloads import PayloadRange
@@ -31,10 +32,10 @@ from binlake.window.injected import with_injections
 from binlake.window.manifest import WindowManifest
 from binlake.window.targets import Naming
 from binlake.wire import binlog_pb2
+from spark_jobs.completing import completed, losses
 from spark_jobs.context import Bounds, StageContext, StageResult
 from spark_jobs.decode import Decoder
 from spark_jobs.direct import replaceable, write_directly
-from spark_jobs.filtering import filtered, losses
 from spark_jobs.lake import clear, local_table, overwrite, read, within
 from spark_jobs.sinks import own_rows
 
@@ -163,11 +164,12 @@ def _write_mutations(
     ctx: StageContext, manifest: WindowManifest, schemas: WindowSchemas, ignored: frozenset[int]
 ) -> tuple[int, dict[str, int]]:
     """(rows written, what the filters left out by reason)."""
-    bounds, decoder = Bounds(manifest.lo, manifest.hi), Decoder(schemas, ctx.rules)
+    bounds = Bounds(manifest.lo, manifest.hi)
+    decoder = Decoder(schemas, ctx.rules, row_filter(schemas, ctx.rules))
     note = _note(ctx, bounds)
     added = extras(schemas, Naming(ctx.rules))
-    # Expressions and added columns are Spark's work, and so are chunks, which are joined across files.
-    plain = not (ctx.rules.expressions or added or manifest.chunks)
+    # Added columns are Spark's work, and so are chunks, which are joined across files.
+    plain = not (added or manifest.chunks)
     replaced = replaceable(ctx.paths, bounds.lo, bounds.hi) if plain else None
     if replaced is not None:
         payloads = PayloadRange(bounds.lo, bounds.hi, ignored)
@@ -177,7 +179,7 @@ def _write_mutations(
     if ignored:
         rows = rows.where(~F.col("commit_ts").isin(*ignored))
     decoded = whole(rows, manifest.chunks).mapInArrow(decoder, MUTATION.schema())
-    frame, counted = filtered(ctx.spark, decoded, schemas, ctx.rules, added)
+    frame, counted = completed(ctx.spark, decoded, added)
     predicate = within(bounds.lo, bounds.hi)
     return overwrite(frame, ctx.paths, MUTATION, predicate, note), losses(counted)
 

@@ -1,0 +1,68 @@
+"""What stands at a path of a JSON column's text, and how it compares: a value of another kind than asked for differs.
+
+The null of a document is a value of its own, not NULL. Numbers keep their text, so that `->>` shows what TiDB shows.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from binlake.codec.jsons import quote_json
+
+
+class _Null:
+    """The null of a document."""
+
+    def __reduce__(self) -> str:
+        return "JSON_NULL"
+
+
+JSON_NULL = _Null()
+
+
+class _Number(str):
+    """A number as the document writes it."""
+
+    __slots__ = ()
+
+
+def value_at(path: tuple[str | int, ...], text: str) -> Any:
+    """What stands at `path` (names and places) of the document `text`; None when nothing does."""
+    value = json.loads(text, parse_int=_Number, parse_float=_Number)
+    for leg in path:
+        if isinstance(leg, str):
+            if not isinstance(value, dict) or leg not in value:
+                return None
+            value = value[leg]
+        elif isinstance(value, list):
+            if leg >= len(value):
+                return None
+            value = value[leg]
+        elif leg:  # Of what is no array, [0] is the value itself.
+            return None
+    return JSON_NULL if value is None else value
+
+
+def equals(wanted: str | float, value: Any) -> bool:
+    """A value beside a constant text or number."""
+    if isinstance(wanted, str):
+        return type(value) is str and value == wanted
+    return isinstance(value, _Number) and float(value) == wanted
+
+
+def unquoted(value: Any) -> str:
+    """->>: a text as it is, all else as the document shows it."""
+    return value if type(value) is str else _shown(value)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, _Number):
+        return str(value)
+    if isinstance(value, str):
+        return quote_json(value)
+    if isinstance(value, list):
+        return f"[{', '.join(map(_shown, value))}]"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{quote_json(key)}: {_shown(part)}" for key, part in value.items()) + "}"
+    return "null" if value is None or value is JSON_NULL else "true" if value else "false"

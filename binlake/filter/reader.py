@@ -1,0 +1,385 @@
+"""An SQL expression of MySQL as a program over one row image, typed by the table's definition (DM's expression filter).
+
+Every node that the parser (`sql.py`) gives has a form here that takes each of its arguments, or the expression is
+refused: nothing of it is passed over. Refused too is what servers read unlike.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from functools import partial
+from typing import Any
+
+from sqlglot import exp
+
+from binlake.filter import documents as doc
+from binlake.filter import evaluate as ev
+from binlake.filter.collations import general_ci, letter_weigher
+from binlake.filter.literals import MOST_SCALE, number_literal, path_legs
+from binlake.filter.terms import (
+    NUMBERS,
+    UTF8,
+    Term,
+    Unsupported,
+    alike,
+    as_real,
+    column_term,
+    common_collation,
+    condition_term,
+    constant,
+    number,
+    pair,
+    plain_number,
+    require_one_collation,
+    weigh_of,
+)
+from binlake.filter.textpatterns import like_pattern, regexp_pattern
+from binlake.schema import TableDef
+from binlake.schema.names import fold_name
+
+_COMPARISONS: Mapping[type[exp.Expr], Callable[[Any, Any], bool]] = {
+    exp.EQ: operator.eq, exp.NEQ: operator.ne, exp.GT: operator.gt, exp.GTE: operator.ge, exp.LT: operator.lt,
+    exp.LTE: operator.le,
+}  # fmt: skip
+_Act = Callable[[Any, Any], Any]
+_REAL: Mapping[type[exp.Expr], _Act] = {
+    exp.Add: operator.add, exp.Sub: operator.sub, exp.Mul: operator.mul, exp.Div: ev.real_divide, exp.Mod: ev.real_mod,
+}  # fmt: skip
+_WHOLE: Mapping[type[exp.Expr], _Act] = {
+    exp.Add: operator.add, exp.Sub: operator.sub, exp.Mul: operator.mul, exp.Mod: ev.exact_mod,
+}  # fmt: skip
+_DECIMAL: Mapping[type[exp.Expr], _Act] = {
+    exp.Add: ev.DECIMAL_ADD, exp.Sub: ev.DECIMAL_SUB, exp.Mul: ev.DECIMAL_MUL, exp.Mod: ev.exact_mod,
+}  # fmt: skip
+
+
+class Reader:
+    """Reads expressions over images of rows of `table`; `columns` are those read so far, in the order of a row.
+
+    `bytewise`: the source compares all texts by bytes (source.new-collation = false).
+    """
+
+    def __init__(self, table: TableDef, *, bytewise: bool = False) -> None:
+        self.columns: list[str] = []
+        self._table = table
+        self._bytewise = bytewise
+
+    def condition(self, node: exp.Expr) -> ev.Program:
+        """`node` as a condition: a number is TRUE when it is not zero. Raises Unsupported."""
+        term = self.value(node)
+        if term.kind in (*NUMBERS, "null", "place"):
+            return term.program
+        raise Unsupported(f"`{node.sql('mysql')}` is a {term.kind}, no condition: compare it with something")
+
+    def value(self, node: exp.Expr) -> Term:
+        """`node` with its type. Raises Unsupported."""
+        form = FORMS.get(type(node))
+        if form is None:
+            raise Unsupported(f"`{node.sql('mysql')}` ({type(node).__name__.lower()}) is not supported")
+        for name, given in node.args.items():
+            if name not in form.takes and given not in (None, False, []) and form.ignores.get(name) != given:
+                raise Unsupported(f"`{node.sql('mysql')}`: `{name}` of {type(node).__name__.lower()} is not supported")
+        return form.read(self, node)
+
+    def column(self, node: exp.Column) -> Term:
+        """A column of the table."""
+        if node.table and fold_name(node.table) != fold_name(self._table.name):
+            raise Unsupported(f"`{node.sql('mysql')}` is a column of another table")
+        found = self._table.column(node.name)
+        if found is None:
+            raise Unsupported(f"the table has no column `{node.name}`")
+        if found.is_virtual:
+            raise Unsupported(f"`{node.name}` is a virtual column, which no row change carries: write its expression")
+        if found.name not in self.columns:
+            self.columns.append(found.name)
+        return column_term(found, self.columns.index(found.name))
+
+    def compare(self, node: exp.Binary) -> Term:
+        """=, <>, <, <=, >, >=."""
+        return condition_term(self._compared(type(node), self.value(node.this), self.value(node.expression)))
+
+    def equal_or_null(self, node: exp.NullSafeEQ) -> Term:
+        """<=>."""
+        left, right = self.value(node.this), self.value(node.expression)
+        if "json" in (left.kind, right.kind) and "null" not in (left.kind, right.kind):
+            return condition_term(partial(ev.is_truth, True, _json_equal(left, right)))
+        return condition_term(partial(ev.same_or_null, *pair(left, right, self._bytewise, ordered=False)))
+
+    def _compared(self, kind: type[exp.Expr], left: Term, right: Term) -> ev.Program:
+        equality = kind in (exp.EQ, exp.NEQ)
+        if "json" in (left.kind, right.kind) and "null" not in (left.kind, right.kind):
+            if not equality:
+                raise Unsupported("a JSON value has no order here: take its text by ->>")
+            found = _json_equal(left, right)
+            return found if kind is exp.EQ else partial(ev.inverted, found)
+        return partial(ev.compared, _COMPARISONS[kind], *pair(left, right, self._bytewise, ordered=not equality))
+
+    def between(self, node: exp.Between) -> Term:
+        """x BETWEEN a AND b."""
+        value, low, high = (self.value(node.args[key]) for key in ("this", "low", "high"))
+        if value.kind == "text" and {low.kind, high.kind} - {"text", "null"}:
+            raise Unsupported("a text is BETWEEN texts here")
+        if value.kind in ("int", "decimal") and "real" in (low.kind, high.kind):
+            raise Unsupported("an exact number is BETWEEN exact numbers here")
+        require_one_collation(value, low, high)
+        return condition_term(
+            partial(ev.both, (self._compared(exp.GTE, value, low), self._compared(exp.LTE, value, high)))
+        )
+
+    def within(self, node: exp.In) -> Term:
+        """x IN (a, b, …)."""
+        if not node.expressions:
+            raise Unsupported("IN takes a list of values")
+        value = self.value(node.this)
+        if value.kind == "json":
+            raise Unsupported("IN takes no JSON value: compare it by =, or its text by ->>")
+        members = [self.value(part) for part in node.expressions]
+        require_one_collation(value, *members)
+        return condition_term(partial(ev.either, tuple(self._compared(exp.EQ, value, one) for one in members)))
+
+    def logic(self, node: exp.Binary) -> Term:
+        """AND, OR, XOR."""
+        parts = self.condition(node.this), self.condition(node.expression)
+        if isinstance(node, exp.Xor):
+            return condition_term(partial(ev.exactly_one, *parts))
+        return condition_term(partial(ev.both if isinstance(node, exp.And) else ev.either, parts))
+
+    def negation(self, node: exp.Not) -> Term:
+        """NOT x."""
+        return condition_term(partial(ev.inverted, self.condition(node.this)))
+
+    def test(self, node: exp.Is) -> Term:
+        """x IS NULL, IS TRUE, IS FALSE."""
+        if isinstance(node.expression, exp.Null):
+            return condition_term(partial(ev.is_null, self.value(node.this).program))
+        if isinstance(node.expression, exp.Boolean):
+            return condition_term(partial(ev.is_truth, bool(node.expression.this), self.condition(node.this)))
+        raise Unsupported(f"`{node.sql('mysql')}` is not supported")
+
+    def like(self, node: exp.Like) -> Term:
+        """x LIKE 'pattern', x NOT LIKE 'pattern'."""
+        value, collation, pattern = self._matched(node)
+        weigh = ev.same if self._bytewise else letter_weigher(collation)
+        if weigh is None:
+            weigh_of(collation, bytewise=False)
+            raise AssertionError("a collation that can be weighed has letters")
+        text = value.program if weigh is ev.same else partial(ev.through, weigh, value.program)
+        found = partial(ev.through, partial(ev.matches_whole, like_pattern(pattern, weigh)), text)
+        return condition_term(partial(ev.inverted, found) if node.args.get("negate") else found)
+
+    def regexp(self, node: exp.RegexpLike) -> Term:
+        """x REGEXP 'pattern'."""
+        value, collation, pattern = self._matched(node)
+        if not self._bytewise and not collation.endswith("_bin"):
+            raise Unsupported(f"REGEXP is by code points here, not by {collation}: write `… COLLATE utf8mb4_bin`")
+        return condition_term(partial(ev.through, partial(ev.matches, regexp_pattern(pattern)), value.program))
+
+    def _matched(self, node: exp.Binary) -> tuple[Term, str, str]:
+        """(the text, its collation, the pattern)."""
+        value, pattern = self.value(node.this), self.value(node.expression)
+        if value.kind != "text" or not isinstance(pattern.literal, str) or pattern.kind != "text":
+            raise Unsupported("LIKE and REGEXP take a text column and a constant pattern here")
+        return value, common_collation(value, pattern), pattern.literal
+
+    def arithmetic(self, node: exp.Binary) -> Term:
+        """+ - * / DIV %: by zero gives NULL."""
+        left, right = number(self.value(node.this)), number(self.value(node.expression))
+        if isinstance(node, exp.IntDiv):
+            return _whole_quotient(left, right)
+        if "real" in (left.kind, right.kind):
+            return Term(partial(ev.calculate, _REAL[type(node)], as_real(left), as_real(right)), "real")
+        if isinstance(node, exp.Div):
+            raise Unsupported("how many digits a quotient has differs between servers: write `a * 1e0 / b`, or DIV")
+        if left.kind == right.kind == "int":
+            return Term(partial(ev.calculate, _WHOLE[type(node)], left.program, right.program), "int")
+        scale = left.scale + right.scale if isinstance(node, exp.Mul) else max(left.scale, right.scale)
+        if scale > MOST_SCALE:
+            raise Unsupported(f"a product of more than {MOST_SCALE} digits behind the point is rounded")
+        return Term(partial(ev.calculate, _DECIMAL[type(node)], left.program, right.program), "decimal", scale=scale)
+
+    def negative(self, node: exp.Neg) -> Term:
+        """-x."""
+        inner = number(self.value(node.this))
+        if inner.literal is not None:
+            return constant(ev.negated(inner.literal), inner.kind, inner.scale)  # type: ignore[arg-type]
+        return Term(partial(ev.through, ev.negated, inner.program), inner.kind, scale=inner.scale)
+
+    def nested(self, node: exp.Paren) -> Term:
+        """(x)."""
+        return self.value(node.this)
+
+    def constant(self, node: exp.Literal) -> Term:
+        """A text or a number."""
+        if node.is_string:
+            return constant(node.this, "text")
+        return number_literal(node.this)
+
+    def special(self, node: exp.Expr) -> Term:
+        """TRUE, FALSE, NULL, b'…', x'…'."""
+        if isinstance(node, exp.Null):
+            return Term(partial(ev.constant, None), "null")
+        if isinstance(node, exp.Boolean):
+            return condition_term(partial(ev.constant, bool(node.this)))
+        if isinstance(node, exp.BitString):
+            return constant(int(node.this, 2), "bits")
+        if len(node.this) % 2:
+            raise Unsupported("write hexadecimal constants with two digits a byte")
+        return constant(bytes.fromhex(node.this), "binary")
+
+    def collated(self, node: exp.Collate) -> Term:
+        """x COLLATE name."""
+        inner, name = self.value(node.this), node.expression.name.lower()
+        if inner.kind != "text" or inner.named:
+            raise Unsupported("COLLATE is of a text")
+        if not name.startswith("utf8") or inner.charset not in ("", *UTF8):
+            raise Unsupported("COLLATE takes a collation of utf8 or utf8mb4 here, of a column in one of these")
+        weigh_of(name, self._bytewise)
+        return replace(inner, collation=name, explicit=True)
+
+    def path(self, node: exp.Binary) -> Term:
+        """column->'$.path', column->>'$.path', JSON_EXTRACT(column, '$.path')."""
+        inner = self.value(node.this)
+        if inner.kind != "document":
+            raise Unsupported(f"`{node.this.sql('mysql')}` is no JSON column")
+        found = partial(ev.through, partial(doc.value_at, path_legs(node.expression)), inner.program)
+        if isinstance(node, exp.JSONExtract):
+            return Term(found, "json")
+        text = partial(ev.through, doc.unquoted, found)
+        return Term(text, "text", charset="utf8mb4", collation="utf8mb4_bin")
+
+    def choice(self, node: exp.If) -> Term:
+        """IF(condition, a, b)."""
+        if node.args.get("false") is None:
+            raise Unsupported("IF takes three arguments")
+        found, (yes, no) = alike([self.value(node.args["true"]), self.value(node.args["false"])])
+        return replace(found, program=partial(ev.chosen, self.condition(node.this), yes, no), literal=None)
+
+    def first(self, node: exp.Coalesce) -> Term:
+        """COALESCE(a, b) and IFNULL(a, b)."""
+        found, programs = alike([self.value(part) for part in (node.this, *node.expressions)])
+        return replace(found, program=partial(ev.first_known, tuple(programs)), literal=None)
+
+    def absolute(self, node: exp.Abs) -> Term:
+        """ABS(x)."""
+        inner = number(self.value(node.this))
+        return Term(partial(ev.through, ev.size_of, inner.program), inner.kind, scale=inner.scale)
+
+    def cased(self, node: exp.Expr) -> Term:
+        """LOWER, UPPER."""
+        inner = self._text(node.this)
+        change = ev.lower if isinstance(node, exp.Lower) else ev.upper
+        return _changed(inner, change)
+
+    def trimmed(self, node: exp.Trim) -> Term:
+        """TRIM, LTRIM, RTRIM, TRIM(LEADING 'x' FROM y)."""
+        inner, what = self._text(node.this), " "
+        if node.expression is not None:
+            given = self.value(node.expression)
+            if given.kind != "text" or not isinstance(given.literal, str):
+                raise Unsupported("TRIM takes off a constant text here")
+            what = given.literal
+        ends = {"LEADING": (True, False), "TRAILING": (False, True), "BOTH": (True, True), "": (True, True)}
+        found = ends.get(str(node.args.get("position") or "").upper())
+        if found is None:
+            raise Unsupported(f"`{node.sql('mysql')}` is not supported")
+        return _changed(inner, partial(ev.trimmed, what, *found))
+
+    def length(self, node: exp.Length) -> Term:
+        """LENGTH in bytes, CHAR_LENGTH in characters."""
+        inner = self.value(node.this)
+        if inner.kind == "binary":
+            return Term(partial(ev.through, len, inner.program), "int")
+        if inner.kind != "text":
+            raise Unsupported(f"the length of a {inner.kind} is not supported")
+        if not node.args.get("binary"):
+            return Term(partial(ev.through, len, inner.program), "int")
+        if inner.charset not in UTF8:
+            raise Unsupported("the bytes of a text are counted in utf8 and utf8mb4 only: take CHAR_LENGTH")
+        return Term(partial(ev.through, ev.byte_length, inner.program), "int")
+
+    def function(self, node: exp.Anonymous) -> Term:
+        """FIND_IN_SET('name', set)."""
+        if str(node.this).lower() != "find_in_set" or len(node.expressions) != 2:
+            raise Unsupported(f"the function {node.this} is not supported")
+        name, names = map(self.value, node.expressions)
+        # MySQL looks a constant up among the names in any case, TiDB by the collation.
+        weights = [general_ci(one) for one in names.set_names]
+        if not isinstance(name.literal, str) or name.literal not in names.set_names or len(set(weights)) < len(weights):
+            raise Unsupported("FIND_IN_SET takes a name of the SET, spelled as there, and a column of type SET")
+        return Term(partial(ev.through, partial(ev.place_in, name.literal), names.program), "place")
+
+    def _text(self, node: exp.Expr) -> Term:
+        inner = self.value(node)
+        if inner.kind != "text":
+            raise Unsupported(f"`{node.sql('mysql')}` is a {inner.kind}, no text")
+        return inner
+
+
+def _changed(inner: Term, change: Callable[[str], str]) -> Term:
+    made = replace(inner, program=partial(ev.through, change, inner.program), literal=None)
+    return replace(made, ordinal=None, named=False, set_names=())
+
+
+def _whole_quotient(left: Term, right: Term) -> Term:
+    if "real" in (left.kind, right.kind):
+        raise Unsupported("DIV takes exact numbers here")
+    return Term(partial(ev.calculate, ev.exact_div, left.program, right.program), "int")
+
+
+def _json_equal(left: Term, right: Term) -> ev.Program:
+    value, wanted = (left, right) if left.kind == "json" else (right, left)
+    given = wanted.literal
+    if wanted.kind == "text" and isinstance(given, str):
+        found: str | float = given
+    elif wanted.kind in NUMBERS and isinstance(given, int | float | Decimal):
+        found = float(plain_number(str(given)) if not isinstance(given, float) else given)
+    else:
+        raise Unsupported("a JSON value is compared with a constant number or text here")
+    return partial(ev.through, partial(doc.equals, found), value.program)
+
+
+@dataclass(frozen=True)
+class Form:
+    """How a node is read: the arguments that `read` takes, and those that the parser always gives and say nothing."""
+
+    read: Callable[[Reader, Any], Term]
+    takes: frozenset[str]
+    ignores: Mapping[str, object]
+
+
+def _form(read: Callable[[Reader, Any], Term], takes: str = "this expression", **ignores: object) -> Form:
+    return Form(read, frozenset(takes.split()), ignores)
+
+
+FORMS: Mapping[type[exp.Expr], Form] = {
+    exp.Column: _form(Reader.column, "this table"),
+    **dict.fromkeys(_COMPARISONS, _form(Reader.compare)),
+    exp.NullSafeEQ: _form(Reader.equal_or_null),
+    **dict.fromkeys((exp.Add, exp.Sub, exp.Mul, exp.IntDiv, exp.Mod), _form(Reader.arithmetic)),
+    exp.Div: _form(Reader.arithmetic, safe=True),
+    exp.Between: _form(Reader.between, "this low high"),
+    exp.In: _form(Reader.within, "this expressions"),
+    **dict.fromkeys((exp.And, exp.Or, exp.Xor), _form(Reader.logic)),
+    exp.Not: _form(Reader.negation, "this"),
+    exp.Is: _form(Reader.test),
+    exp.Like: _form(Reader.like, "this expression negate"),
+    exp.RegexpLike: _form(Reader.regexp),
+    exp.Neg: _form(Reader.negative, "this"),
+    exp.Paren: _form(Reader.nested, "this"),
+    exp.Literal: _form(Reader.constant, "this is_string"),
+    **dict.fromkeys((exp.Null, exp.Boolean, exp.BitString, exp.HexString), _form(Reader.special, "this")),
+    exp.Collate: _form(Reader.collated),
+    exp.JSONExtract: _form(Reader.path),
+    exp.JSONExtractScalar: _form(Reader.path),
+    exp.If: _form(Reader.choice, "this true false"),
+    exp.Coalesce: _form(Reader.first, "this expressions"),
+    exp.Abs: _form(Reader.absolute, "this"),
+    **dict.fromkeys((exp.Lower, exp.Upper), _form(Reader.cased, "this")),
+    exp.Trim: _form(Reader.trimmed, "this expression position"),
+    exp.Length: _form(Reader.length, "this binary"),
+    exp.Anonymous: _form(Reader.function, "this expressions"),
+}
+"""Every node that an expression may have."""

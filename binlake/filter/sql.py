@@ -1,0 +1,88 @@
+"""The text of an expression as sqlglot's tree, only where the tree says all that the text says, as MySQL binds it.
+
+sqlglot takes what MySQL would not, drops some of it, skips comments that MySQL runs, and binds comparisons in another
+order: each of these is refused, with a word on what to write.
+"""
+
+from __future__ import annotations
+
+import sqlglot
+from sqlglot import exp
+from sqlglot.errors import SqlglotError
+from sqlglot.tokenizer_core import Token, TokenType
+
+from binlake.filter.terms import Unsupported
+
+_COMPARING = (exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.NullSafeEQ, exp.Between, exp.In, exp.Is, exp.Like,
+              exp.RegexpLike)  # fmt: skip
+_JOINING = (exp.And, exp.Or, exp.Xor)
+_CALCULATING = (exp.Add, exp.Sub, exp.Mul, exp.Div, exp.IntDiv, exp.Mod, exp.Neg, exp.Collate)
+_BYTES = (exp.HexString, exp.BitString)
+_CONSTANTS = (TokenType.STRING, TokenType.NUMBER, TokenType.HEX_STRING, TokenType.BIT_STRING)
+_ENDS = ("LEADING", "TRAILING", "BOTH")
+_CALLED = frozenset({
+    "IN", "IF", "IFNULL", "COALESCE", "LOWER", "LCASE", "UPPER", "UCASE", "TRIM", "LTRIM", "RTRIM", "ABS", "LENGTH",
+    "CHAR_LENGTH", "CHARACTER_LENGTH", "FIND_IN_SET", "MOD", "ISNULL", "JSON_EXTRACT", "REGEXP_LIKE",
+})  # fmt: skip
+"""Before a parenthesis that is no group."""
+
+
+def parse(text: str) -> exp.Expr:
+    """`text` as MySQL reads it. Raises Unsupported."""
+    try:
+        tokens = sqlglot.tokenize(text, read="mysql")
+        found = sqlglot.parse(text, read="mysql")
+    except (SqlglotError, RecursionError) as error:
+        raise Unsupported(str(error).splitlines()[0]) from None
+    if len(found) != 1 or found[0] is None:
+        raise Unsupported("it is not one expression")
+    if any(token.comments for token in tokens):
+        raise Unsupported("a comment may be run by servers: leave it out")
+    tree = found[0]
+    _require_whole(tree, tokens)
+    groups = sum(map(_is_group, tokens, [None, *tokens]))
+    if groups < _count(tree, exp.Paren):
+        # The parser put some in by itself, and not always where MySQL binds.
+        raise Unsupported("put parentheses around each comparison that is part of another one (and write NOT for !)")
+    for node in tree.walk():
+        _require_parentheses(node)
+    return tree
+
+
+def _require_whole(tree: exp.Expr, tokens: list[Token]) -> None:
+    """As many names and constants in the tree as in the text. Raises Unsupported."""
+    names = sum(map(_is_name, tokens, [None, *tokens], [*tokens[1:], None]))
+    constants = sum(token.token_type in _CONSTANTS for token in tokens)
+    if names > _count(tree, exp.Identifier) or constants != _count(tree, exp.Literal, exp.JSONPath, *_BYTES):
+        raise Unsupported("a name or constant of it has no meaning there")
+
+
+def _is_name(token: Token, before: Token | None, behind: Token | None) -> bool:
+    if token.token_type not in (TokenType.VAR, TokenType.IDENTIFIER) or token.text.upper() in _ENDS:
+        return False
+    called = behind is not None and behind.token_type == TokenType.L_PAREN
+    return not called and (before is None or before.token_type != TokenType.COLLATE)
+
+
+def _is_group(token: Token, before: Token | None) -> bool:
+    called = before is not None and (before.text.upper() in _CALLED or before.token_type == TokenType.VAR)
+    return token.token_type == TokenType.L_PAREN and not called
+
+
+def _count(tree: exp.Expr, *kinds: type[exp.Expr]) -> int:
+    return sum(1 for _ in tree.find_all(*kinds))
+
+
+def _require_parentheses(node: exp.Expr) -> None:
+    """Operators that sqlglot or a reader may bind unlike MySQL stand in parentheses. Raises Unsupported."""
+    parts = [part for part in node.iter_expressions() if isinstance(part, (*_COMPARING, *_JOINING, exp.Not))]
+    if isinstance(node, (*_COMPARING, *_CALCULATING)):
+        loose = [part for part in parts if part.arg_key != "expressions"]
+    elif isinstance(node, _JOINING):
+        loose = [part for part in parts if isinstance(part, _JOINING) and exp.Xor in (type(node), type(part))]
+    elif isinstance(node, exp.Not):
+        loose = [part for part in parts if isinstance(part, _JOINING)]
+    else:
+        return
+    if loose:
+        raise Unsupported(f"put parentheses around `{loose[0].sql('mysql')}`")

@@ -1,0 +1,87 @@
+"""Patterns of LIKE and REGEXP as Python's, as far as all servers read them alike."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from binlake.filter.terms import Unsupported
+
+_LIKE_PARTS = re.compile(r"(%)|(_)|\\([%_\\])|([^\\])", re.DOTALL)
+
+
+def like_pattern(text: str, weigh: Callable[[str], str]) -> re.Pattern[str]:
+    """The pattern of LIKE over weighed texts. Raises Unsupported."""
+    pieces, at = [""], 0
+    while at < len(text):
+        found = _LIKE_PARTS.match(text, at)
+        if found is None:
+            raise Unsupported(r"in LIKE a backslash stands before %, _ or another backslash only")
+        many, one, escaped, plain = found.groups()
+        if many:
+            pieces.append("")
+        else:
+            pieces[-1] += "." if one else re.escape(weigh(escaped or plain))
+        at = found.end()
+    if len(pieces) == 1:
+        return re.compile(pieces[0], re.DOTALL)
+    first, *middle, last = pieces
+    # A piece is best taken where it is found first: what is behind has the most room, and nothing is tried again.
+    found_first = "".join(f"(?>.*?{piece})" for piece in middle if piece)
+    return re.compile(f"{first}{found_first}.*{last}", re.DOTALL)
+
+
+_CLASS = r"\[\^?(?:[^\]\[\\^&~-]-[^\]\[\\^&~-]|[^\]\[\\^&~-])+-?\]"
+_REGEXP_PARTS = re.compile(
+    rf"(?P<class>{_CLASS})|(?P<open>\((?!\?))|(?P<close>\))|(?P<many>[*+?]|\{{\d{{1,3}}(?:,\d{{0,3}})?\}})"
+    r"|(?P<end>\$)|(?P<start>\^)|(?P<or>\|)|(?P<any>\.)|(?P<escaped>\\[.*+?()|^$\\\[\]{}/-])|(?P<plain>[^\\\[\](){}*+?|^$.])",
+    re.DOTALL | re.ASCII,
+)
+_PUT = {"any": r"[^\n]", "end": r"\Z"}
+
+
+def regexp_pattern(text: str) -> re.Pattern[str]:
+    """The pattern of REGEXP: characters, classes, groups, repetitions and alternatives. Raises Unsupported."""
+    found = _regexp_parts(text)
+    kinds = [kind for kind, _ in found]
+    before: list[str] = ["start", *kinds]
+    repeats_nothing = any(
+        kind == "many" and last in ("start", "open", "or", "many", "end")
+        for last, kind in zip(before, kinds, strict=False)
+    )
+    if not found or repeats_nothing or _repeats_repetition(kinds):
+        raise Unsupported(f"servers read the pattern '{text}' unlike, or not at all")
+    try:
+        return re.compile("".join(_PUT.get(kind, part) for kind, part in found))
+    except (re.error, OverflowError):
+        raise Unsupported(f"'{text}' is no pattern") from None
+
+
+def _regexp_parts(text: str) -> list[tuple[str, str]]:
+    parts, at = [], 0
+    while at < len(text):
+        found = _REGEXP_PARTS.match(text, at)
+        if found is None or found.lastgroup is None:
+            raise Unsupported(f"'{text[at : at + 12]}' in a pattern is read unlike by servers")
+        parts.append((found.lastgroup, found[0]))
+        at = found.end()
+    return parts
+
+
+def _repeats_repetition(kinds: list[str]) -> bool:
+    """True for (a+)+ and its kin, which can take for ever on one text."""
+    opened: list[bool] = []
+    for kind, following in zip(kinds, [*kinds[1:], ""], strict=True):
+        if kind == "open":
+            opened.append(False)
+        elif kind == "close":
+            if not opened:
+                return False
+            inner = opened.pop()
+            if inner and following == "many":
+                return True
+            if opened:
+                opened[-1] |= inner or following == "many"
+        elif kind in ("many", "or") and opened:
+            opened[-1] = True
+    return False
