@@ -19,7 +19,7 @@ from binlake.downstream.definitions import Expected, drift, losing_tables, losse
 from binlake.downstream.intents import apply_ddl
 from binlake.downstream.marks import Marks
 from binlake.downstream.modes import mode_of, rows_applier
-from binlake.downstream.opening import is_applied, open_or_resume
+from binlake.downstream.opening import is_applied, open_or_resume, require_complete
 from binlake.downstream.passing import put_aside_for
 from binlake.downstream.progress import Progress
 from binlake.downstream.run import ApplyRun
@@ -74,7 +74,9 @@ def _apply(run: ApplyRun, source: StatementSource, plans: list[SegmentPlan], rel
         return ApplyResult("already", manifest.lo, manifest.hi)
     if relay is not None:
         relay.write_ahead(manifest, source, run.check)
-    if not open_or_resume(run):
+    if open_or_resume(run):
+        require_complete(run, source, plans)
+    else:
         # What a window before left when its end was cut off; of an open window they are needed.
         drop_copies(run)
     result = ApplyResult("applied", manifest.lo, manifest.hi)

@@ -17,7 +17,7 @@ from binlake.config.model import Target
 from binlake.downstream.failures import code_of
 from binlake.downstream.owner import Owner
 from binlake.downstream.session import Session
-from binlake.errors import BinlakeError, Fenced, LeaseHeld, TargetRefused
+from binlake.errors import BinlakeError, Fenced, LeaseHeld, TargetRefused, TargetUnavailable
 from binlake.statement.literal import qualified
 
 log = structlog.get_logger()
@@ -45,16 +45,20 @@ class Fence:
         """The same right for another connection: each locks a row of its own, and a take-over waits for all."""
         return replace(self, worker=worker)
 
-    def prove(self, session: Session) -> None:
-        """The first statement of every transaction. Raises Fenced when another process took over."""
+    def prove(self, session: Session) -> int:
+        """The first statement of every transaction; the connection's count of transactions with this one.
+
+        Raises Fenced when another process took over.
+        """
         table = qualified(self.schema, "binlake_fence")
-        sql = f"UPDATE {table} SET val = val + 1 WHERE task = %s AND worker = %s AND epoch = %s"
+        sql = f"UPDATE {table} SET val = LAST_INSERT_ID(val + 1) WHERE task = %s AND worker = %s AND epoch = %s"
         if session.write(sql, (self.task, self.worker, self.epoch)) != 1:
             raise Fenced(
                 "another process took over: this one writes no more",
                 where={"task": self.task, "epoch": self.epoch},
                 hint="nothing is lost: the newer run continues from the checkpoint",
             )
+        return session.last_insert_id()
 
     def hold(self, session: Session) -> None:
         """Mark `session` as the holder's, so that a take-over can end it; an earlier session of ours is ended first.
@@ -77,6 +81,12 @@ class Fence:
         )
         session.commit_repeatable()
         return kept == 1
+
+    def is_forgotten(self, session: Session) -> bool:
+        """True where the server does not know this claim: it is an older copy of the one that gave it."""
+        table = qualified(self.schema, "binlake_lease")
+        rows = session.rows(f"SELECT epoch FROM {table} WHERE task = %s", (self.task,))
+        return not rows or int(rows[0][0]) < self.epoch
 
     def release(self, session: Session) -> None:
         """Let the next one in at once. The epoch stays: the next claim raises it."""
@@ -204,8 +214,8 @@ def _lock_name(schema: str, task: str, worker: int = 0) -> str:
 class LeaseKeeper:
     """Renews every third of the lease from a thread with a session of its own: a DDL may run for hours (R-29).
 
-    `lost` is set when another process has the lease. A renewal that fails is tried again with a new session: the
-    fence, not the lease, keeps writers apart.
+    `lost` is set when another process has the lease, `forgotten` when an older copy took the server's place. A renewal
+    that fails is tried again with a new session: the fence, not the lease, keeps writers apart.
     """
 
     def __init__(self, target: Target, fence: Fence) -> None:
@@ -213,6 +223,7 @@ class LeaseKeeper:
         self._fence = fence
         self._ended = threading.Event()
         self.lost = threading.Event()
+        self.forgotten = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"lease-{fence.task}", daemon=True)
 
     def __enter__(self) -> LeaseKeeper:
@@ -223,13 +234,27 @@ class LeaseKeeper:
         self._ended.set()
         self._thread.join(timeout=self._target.connect_timeout_s)
 
+    def require_kept(self) -> None:
+        """Raises Fenced when another process has the lease, TargetUnavailable when the server knows nothing of it."""
+        if self.lost.is_set():
+            raise Fenced("another process has the lease", where={"task": self._fence.task})
+        if self.forgotten.is_set():
+            raise TargetUnavailable(
+                "the target knows nothing of this run any more: an older copy took its place",
+                where={"target": f"{self._target.host}:{self._target.port}", "task": self._fence.task},
+                hint="the next run begins with what it holds",
+            )
+
+    def _is_over(self) -> bool:
+        return self.lost.is_set() or self.forgotten.is_set()
+
     def _run(self) -> None:
         session: Session | None = None
-        while not self._ended.wait(self._fence.lease_s / 3) and not self.lost.is_set():
+        while not self._ended.wait(self._fence.lease_s / 3) and not self._is_over():
             try:
                 session = session or Session(self._target)
                 if not self._fence.renew(session):
-                    self.lost.set()
+                    (self.forgotten if self._fence.is_forgotten(session) else self.lost).set()
             except BinlakeError as error:
                 log.warning("lease_not_renewed", task=self._fence.task, error=str(error))
                 if session is not None:

@@ -16,6 +16,7 @@ import structlog
 from binlake.config.model import Target
 from binlake.downstream.aside import AsideTable, is_settled, read_aside, remove_aside
 from binlake.downstream.checkpoint import Checkpoint, CheckpointTable
+from binlake.downstream.confirmed import Confirmed
 from binlake.downstream.definitions import Name
 from binlake.downstream.fence import LeaseKeeper, claim
 from binlake.downstream.ledger import Ledger, Stored
@@ -82,7 +83,7 @@ class TargetHold:
             self._keeper.__enter__()
             self._writer = FencedWriter(
                 self._target, self._first, fence, check=self._check, passed=self._passed, alone=threading.Lock(),
-                marks=self._marks,
+                confirmed=Confirmed(self._first, self._target), marks=self._marks,
             )  # fmt: skip
             self.checkpoint()
         except BaseException:
@@ -215,8 +216,8 @@ class TargetHold:
 
     def _check(self) -> None:
         self._stop.check()
-        if self._keeper is not None and self._keeper.lost.is_set():
-            raise Fenced("another process has the lease", where={"task": self._task})
+        if self._keeper is not None:
+            self._keeper.require_kept()
 
     def _passed(self, step: str) -> None:
         if self._hook is not None:

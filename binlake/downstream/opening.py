@@ -5,13 +5,19 @@ Sources: invariants 7 and 8; hazards R-01, R-16, R-22, R-23; MISSION S3-05.
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
+
 from binlake.downstream.checkpoint import Checkpoint
-from binlake.downstream.ledger import Ledger
+from binlake.downstream.ledger import Ledger, is_done
+from binlake.downstream.presence import place_of
 from binlake.downstream.progress import Progress, owner_of, read_progress, require_owner, take_ownership, write_progress
 from binlake.downstream.run import ApplyRun
 from binlake.downstream.safemode import exit_point
+from binlake.downstream.segments import SegmentPlan, StatementSource
 from binlake.downstream.session import Session
 from binlake.errors import CheckpointConflict
+from binlake.statement.batch import Phase
 from binlake.window.manifest import ApplyManifest
 
 
@@ -37,6 +43,25 @@ def open_or_resume(run: ApplyRun) -> bool:
     run.commit_ts, resumed = place[-1]
     run.passed("opened")
     return resumed
+
+
+def require_complete(run: ApplyRun, source: StatementSource, plans: Sequence[SegmentPlan]) -> None:
+    """Of an open window the ledger has every batch of the segments that are passed (hazards R-61).
+
+    Raises CheckpointConflict: the target is a copy that lacks single transactions before others that it has.
+    """
+    ledger = Ledger.of(run.schema, run.manifest)
+    for plan in plans[: run.progress.segment]:
+        done = ledger.done(run.session, plan.number)
+        phases = (Phase.ORDERED,) if plan.ordered else plan.phases
+        batches = itertools.chain.from_iterable(source.batches(plan.number, phase) for phase in phases)
+        lacking = next((batch for batch in batches if not is_done(batch, done)), None)
+        if lacking is not None:
+            raise CheckpointConflict(
+                "the target is behind a segment of which its ledger lacks a batch: it is a copy with gaps",
+                where={"window": run.manifest.window, **place_of(lacking)},
+                hint="restore the target from a consistent copy: what else this one lacks is not known",
+            )
 
 
 def _open(run: ApplyRun, session: Session, place: list[tuple[int, bool]]) -> Progress:

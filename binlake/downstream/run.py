@@ -10,6 +10,7 @@ import structlog
 from binlake.config.model import Target
 from binlake.downstream.aside import AsideTable, read_aside
 from binlake.downstream.checkpoint import Checkpoint, CheckpointTable
+from binlake.downstream.confirmed import Confirmed
 from binlake.downstream.definitions import Name
 from binlake.downstream.fence import Fence, LeaseKeeper, claim
 from binlake.downstream.grace import Grace
@@ -91,7 +92,7 @@ class ApplyRun:
     def claim(self) -> None:
         """Take lease and epoch, and keep the lease. Raises LeaseHeld."""
         fence = claim(self._session, self.target, self.manifest.replication)
-        self._writer = self._writer_of(self._session, fence)
+        self._writer = self._writer_of(self._session, fence, Confirmed(self._session, self.target))
         self._keeper = LeaseKeeper(self.target, fence)
         self._keeper.__enter__()
         self._grace = Grace(self.target, self._stop, self._connections).__enter__()
@@ -121,10 +122,10 @@ class ApplyRun:
             self._hook(step)
 
     def check(self) -> None:
-        """Between two pieces of work. Raises Transient (asked to stop) or Fenced (the lease is another's)."""
+        """Between two pieces of work. Raises Transient (asked to stop), and what `LeaseKeeper.require_kept` does."""
         self._stop.check()
-        if self._keeper is not None and self._keeper.lost.is_set():
-            raise Fenced("another process has the lease", where={"task": self.manifest.replication})
+        if self._keeper is not None:
+            self._keeper.require_kept()
 
     def prove(self) -> None:
         """Prove the fence in a transaction of its own, before a statement that commits by itself."""
@@ -161,13 +162,15 @@ class ApplyRun:
 
     def _connect(self, worker: int) -> FencedWriter:
         session, fence = Session(self.target), self.fence.of_worker(worker)
+        confirmed = self.writer.confirmed
+        confirmed.require_held(session, fence)
         session.begin()
         fence.prove(session)
         session.rollback()
         fence.hold(session)
-        return self._writer_of(session, fence)
+        return self._writer_of(session, fence, confirmed)
 
-    def _writer_of(self, session: Session, fence: Fence) -> FencedWriter:
+    def _writer_of(self, session: Session, fence: Fence, confirmed: Confirmed) -> FencedWriter:
         return FencedWriter(
             self.target,
             session,
@@ -175,5 +178,6 @@ class ApplyRun:
             check=self.check,
             passed=self.passed,
             alone=self._alone,
+            confirmed=confirmed,
             marks=self._marks,
         )

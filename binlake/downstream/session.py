@@ -123,6 +123,10 @@ class Session:
             except (err.MySQLError, OSError) as error:
                 raise failure(_as_mysql(error), self.place, sql) from error
 
+    def last_insert_id(self) -> int:
+        """LAST_INSERT_ID of the last statement, as its answer told it."""
+        return int(self._link.insert_id())  # type: ignore[no-untyped-call]
+
     def close(self) -> None:
         """Close; what is open rolls back at the server."""
         self._open = False

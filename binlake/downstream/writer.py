@@ -15,6 +15,7 @@ from typing import Generic, TypeVar
 import structlog
 
 from binlake.config.model import Target
+from binlake.downstream.confirmed import Confirmed
 from binlake.downstream.fence import Fence
 from binlake.downstream.marks import Marks
 from binlake.downstream.segments import Hook
@@ -38,6 +39,7 @@ class FencedWriter:
     """A session and its row of the fence. `check` is asked before a repetition and may raise; `passed` is the hook.
 
     `alone`: shared by the writers of a run, so that what was rolled back for a deadlock is repeated one at a time.
+    `confirmed`: shared, too; what all of them know to be stored.
     `marks`: with loopback control, what each transaction says of its origin.
     """
 
@@ -50,10 +52,12 @@ class FencedWriter:
         check: Callable[[], None],
         passed: Hook,
         alone: threading.Lock,
+        confirmed: Confirmed,
         marks: Marks | None = None,
     ) -> None:
         self.session = session
         self.fence = fence
+        self.confirmed = confirmed
         self._target = target
         self._check = check
         self._passed = passed
@@ -79,17 +83,19 @@ class FencedWriter:
     def prove(self) -> None:
         """Prove the fence in a transaction of its own, before a statement that commits by itself."""
         self.session.begin()
-        self.fence.prove(self.session)
+        count = self.fence.prove(self.session)
         self.session.commit_repeatable()
+        self.confirmed.store(self.fence.worker, count)
 
     def _attempt(
         self, body: Callable[[Session], T], is_stored: Callable[[Session, T], bool], *, last: bool
     ) -> _Stored[T] | None:
         """None when the transaction is known not to be stored and may run again."""
         made: _Stored[T] | None = None
+        count = 0
         try:
             self.session.begin()
-            self.fence.prove(self.session)
+            count = self.fence.prove(self.session)
             if self._marks is not None:
                 self._marks.mark(self.session, self.fence.worker)
             made = _Stored(body(self.session))
@@ -107,6 +113,7 @@ class FencedWriter:
         except BaseException:
             self._give_up()
             raise
+        self.confirmed.store(self.fence.worker, count)
         self._passed("after_commit")
         return made
 
@@ -119,13 +126,19 @@ class FencedWriter:
             log.warning("not_rolled_back", task=self.fence.task, worker=self.fence.worker, error=str(error))
 
     def _look_again(self, made: _Stored[T], is_stored: Callable[[Session, T], bool]) -> bool:
-        """What the server holds. The proof waits until the lost session's transaction is over, so it is final."""
+        """What the server holds. The proof waits until the lost session's transaction is over, so it is final.
+
+        Raises TargetUnavailable where the server lacks what was confirmed before: then that comes first.
+        """
         self.session.close()
         self.session = Session(self._target)
+        self.confirmed.require_held(self.session, self.fence)
         self.session.begin()
-        self.fence.prove(self.session)
+        count = self.fence.prove(self.session)
         stored = is_stored(self.session, made.value)
         self.session.rollback()
+        if stored:
+            self.confirmed.store(self.fence.worker, count - 1)
         # The server may still keep the lost session, and with it the name that a take-over looks for.
         self.fence.hold(self.session)
         return stored

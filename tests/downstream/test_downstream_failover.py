@@ -1,0 +1,139 @@
+"""A copy that took the target's place inside a run: what it lacks is noticed, and the next run brings it (R-61)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import pytest
+from support.failover import TargetCopy, drop_copies, fail_over, take_copy
+from support.mariadb import MariaDb, execute, rows
+from support.windows import Window, apply, at
+
+from binlake.config.model import Target
+from binlake.downstream.confirmed import Confirmed
+from binlake.downstream.fence import claim
+from binlake.downstream.session import Session
+from binlake.errors import CheckpointConflict, TargetUnavailable
+from binlake.statement.batch import Phase
+
+pytestmark = pytest.mark.mariadb
+
+EVERY = ("app", "tidb_binlog")
+BATCHES = 8
+
+
+@pytest.fixture(autouse=True)
+def no_copies(mariadb: MariaDb) -> Iterator[None]:
+    yield
+    drop_copies(mariadb)
+
+
+def window(*, ordered: bool = False) -> Window:
+    """Batches into a table without a key: a copy that lacks one does not show it by any key."""
+    found = Window(100, 300)
+    for number in range(BATCHES):
+        found.log(f"line {number}")
+    if ordered:
+        found.plans = [replace(found.plans[0], ordered=True)]
+        found.written = [replace(b, phase=Phase.ORDERED, round=b.batch) for b in found.written]
+    return found
+
+
+class Failover:
+    """A hook: a copy at the `kept`-th batch, and the copy in the target's place before the COMMIT of the `lost`-th."""
+
+    def __init__(self, server: MariaDb, kept: int, lost: int) -> None:
+        self._server = server
+        self._batches = 0
+        self._kept, self._lost = kept, lost
+        self._copy: TargetCopy | None = None
+
+    def __call__(self, step: str) -> None:
+        if step == "batch":
+            self._batches += 1
+        if step == "after_commit" and self._batches == self._kept and self._copy is None:
+            self._copy = take_copy(self._server, *EVERY)
+        if step == "before_commit" and self._batches == self._lost and self._copy is not None:
+            fail_over(self._server, self._copy, *EVERY)
+            self._batches = BATCHES * 10
+
+
+def lines(server: MariaDb) -> list[str]:
+    return [line for (line,) in rows(server, "SELECT line FROM app.log ORDER BY line")]
+
+
+WHOLE = [f"line {number}" for number in range(BATCHES)]
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_a_copy_that_lacks_batches_ends_the_run_and_the_next_one_brings_them(
+    mariadb: MariaDb, target: Target, ordered: bool
+) -> None:
+    parallel = target.model_copy(update={"mode": "parallel", "worker_count": 1})
+    with pytest.raises(TargetUnavailable):
+        apply(parallel, window(ordered=ordered), Failover(mariadb, 3, 6))
+    assert len(lines(mariadb)) < BATCHES
+    apply(parallel, window(ordered=ordered))
+    assert lines(mariadb) == WHOLE
+
+
+def test_the_error_says_how_many_transactions_are_gone(mariadb: MariaDb, target: Target) -> None:
+    with pytest.raises(TargetUnavailable, match="lacks transactions that it had confirmed") as stopped:
+        apply(target, window(ordered=True), Failover(mariadb, 3, 6))
+    assert stopped.value.where["transactions"] == "2"
+    assert stopped.value.kind == "Transient"
+
+
+def test_a_copy_that_lacks_nothing_that_was_confirmed_is_gone_on_with(mariadb: MariaDb, target: Target) -> None:
+    apply(target, window(ordered=True), Failover(mariadb, 5, 6))
+    assert lines(mariadb) == WHOLE
+
+
+def test_a_copy_from_before_the_run_is_no_other_process(mariadb: MariaDb, target: Target) -> None:
+    # Permanent would keep the next run from starting by itself.
+    apply(target, Window(0, 100))
+    copy = take_copy(mariadb, *EVERY)
+
+    def replaced() -> None:
+        fail_over(mariadb, copy, *EVERY)
+
+    parallel = target.model_copy(update={"mode": "parallel", "worker_count": 1})
+    with pytest.raises(TargetUnavailable, match="an older copy took its place"):
+        apply(parallel, window(), at("before_commit", 4, replaced))
+    apply(parallel, window())
+    assert lines(mariadb) == WHOLE
+
+
+def test_another_server_at_the_targets_address_ends_the_run(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    # It may hold all there is; but connections to both would write to two servers.
+    first, second = Session(target), Session(target)
+    shown: Callable[..., list[tuple[object, ...]]] = second.rows
+    monkeypatch.setattr(
+        second, "rows", lambda sql, *given: [("db2", 3306, 2)] if "@@hostname" in sql else shown(sql, *given)
+    )
+    apply(target, Window(0, 100))
+    fence = claim(first, target, "shop")
+    confirmed = Confirmed(first, target)
+    with pytest.raises(TargetUnavailable, match="another server answers") as stopped:
+        confirmed.require_held(second, fence)
+    assert stopped.value.where["answers"] == "db2:3306:2"
+    fence.release(first)
+    for session in (first, second):
+        session.close()
+
+
+def test_a_copy_with_a_gap_behind_which_it_goes_on_is_refused(mariadb: MariaDb, target: Target) -> None:
+    found = window().ddl(200, "CREATE TABLE n (id INT PRIMARY KEY)", [("app", "n")]).put((1, "a"))
+
+    def stop() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        apply(target, found, at("ddl_done", 1, stop))
+    execute(
+        mariadb, "DELETE FROM tidb_binlog.binlake_ledger WHERE batch = 3", "DELETE FROM app.log WHERE line = 'line 3'"
+    )
+    with pytest.raises(CheckpointConflict, match="a copy with gaps") as stopped:
+        apply(target, found)
+    assert stopped.value.where["batch"] == "3"
