@@ -16,6 +16,7 @@ from random import Random
 from typing import Any
 
 import pymysql
+from ddlworld import World
 from modelsource import Source
 from modeltable import DB, SRC, State, shown_rows
 from modelwindow import CLUSTER, NAME, Converter, Statements, damaged
@@ -125,7 +126,7 @@ def history(connection: Any, random: Random, shape: Shape) -> Source:
 class Scenario:
     """The windows of one source, and what happens to who applies them."""
 
-    def __init__(self, model: Model, source: Source, random: Random, shape: Shape) -> None:
+    def __init__(self, model: Model, source: Source | World, random: Random, shape: Shape) -> None:
         self.model = model
         self.source = source
         self.random = random
@@ -242,14 +243,13 @@ class Scenario:
 
     def compare(self, commit_ts: int) -> None:
         """Raises Wrong where the target is not the source as it was at `commit_ts`."""
-        expected = self.source.at(commit_ts)
+        expected: Any = self.source.at(commit_ts)
         tables = self.converter.tables(commit_ts)
         with self.model.looking, self.model.reader.cursor() as cursor:
             found: State = {table.name: shown_rows(cursor, DB, table) for table in tables}
         if found != expected:
             names = [name for name in expected if found.get(name) != expected[name]]
-            raise Wrong(f"at {commit_ts} {names} differ: {[found.get(n) for n in names]} is not "
-                        f"{[expected[n] for n in names]}")  # fmt: skip
+            raise Wrong(f"at {commit_ts}: {[(n, found.get(n), 'is not', expected[n]) for n in names]}")
 
     # -- faults -----------------------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from multiprocessing import get_context
 
 import structlog
+from ddlrun import DdlModel, DdlShape
 from modelrun import Model, Shape, Wrong
 from support.mariadb import MariaDb, execute
 
@@ -40,25 +41,27 @@ def _fails(model: Model, seed: int, shape: Shape) -> bool:
     return False
 
 
-def failures_of(first: int, count: int, shards: int) -> list[str]:
-    """Run `count` seeds from `first` on, side by side; a line for each that fails."""
+def failures_of(first: int, count: int, shards: int, ddl: DdlShape | None = None) -> list[str]:
+    """Run `count` seeds from `first` on, side by side; a line for each that fails. `ddl`: those of the DDL model."""
     with ProcessPoolExecutor(shards, mp_context=get_context("spawn")) as pool:
-        found = pool.map(_shard, [(first + n, first + count, shards, list(sys.path)) for n in range(shards)])
+        found = pool.map(_shard, [(first + n, first + count, shards, ddl, list(sys.path)) for n in range(shards)])
         return [line for lines in found for line in lines]
 
 
-def _shard(task: tuple[int, int, int, list[str]]) -> list[str]:
-    first, end, step, sys.path[:] = task
+def _shard(task: tuple[int, int, int, DdlShape | None, list[str]]) -> list[str]:
+    first, end, step, ddl, sys.path[:] = task
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     failed: list[str] = []
     with MariaDb() as server:
         execute(server, "SET GLOBAL innodb_flush_log_at_trx_commit = 0")
-        model = Model(server)
+        model = DdlModel(server)
         for number, seed in enumerate(range(first, end, step)):
             try:
-                model.run(seed)
+                model.run_ddl(seed, ddl) if ddl is not None else model.run(seed)
             except (Wrong, BinlakeError) as error:
-                failed.append(f"{error}\n{replay_line(seed)}")
+                failed.append(
+                    "\n".join([str(error), *getattr(error, "__notes__", ()), f"seed {seed}", replay_line(seed)])
+                )
                 print(failed[-1], flush=True)
             if number % _PRINT_EVERY == _PRINT_EVERY - 1:
                 print(f"seed {seed}: {dict(model.happened)}, {len(failed)} failed", flush=True)

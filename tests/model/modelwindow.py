@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from random import Random
 
+from ddlworld import World
 from modelsource import Source
 from modeltable import DB
 
@@ -63,7 +64,7 @@ class Statements:
 class Converter:
     """Windows of `source`. What arrives in any order in Spark is shuffled by `random`; `ignored`: DDL left out."""
 
-    source: Source | CommitLog
+    source: Source | CommitLog | World
     random: Random
     rules: Rules = RULES
     ignored: tuple[int, ...] = ()
@@ -86,9 +87,9 @@ class Converter:
         versions = (base.version, self._schema(hi).version)
         plans = WindowPlans(WindowDefinitions(base, lines), segments, cuts, versions, "mariadb")
         written = [batch for n, ddl in enumerate(cuts, 1) if (batch := cut_batch(n, ddl, "mariadb")[0]) is not None]
-        events = decoded(rows, schemas)
-        for found in events.values():
-            self.random.shuffle(found)
+        events = {name: found for name, found in decoded(rows, schemas).items() if self.rules.keeps(*name)}
+        for changes in events.values():
+            self.random.shuffle(changes)
         make = self._ordered if target.mode == "ordered" else self._net
         found = Statements([], [*written, *make(plans, events, target, forms == "plain")])
         found.plans = [plans.plan(n, _content(found, n, target)) for n in range(len(segments.starts) + 1)]

@@ -1,0 +1,117 @@
+"""One seed of the DDL model: a `World` brought downstream under faults, its databases compared as a whole.
+
+Compared at each checkpoint between windows: the tables that are there, their columns in order, and every row, read by
+plain SQL. A DDL that no target can do as TiDB does may be refused by its commit_ts; then what is there up to it counts.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from ddlclauses import Features
+from ddlkinds import world_of
+from ddlworld import FILTERED, State, World
+from modelrun import SCHEMA, Model, Scenario, Shape, Wrong
+from modelwindow import NAME, Converter
+
+import sql
+from binlake.config import Replication
+from binlake.errors import BinlakeError
+from binlake.filter import Rules
+
+_RULES = Rules.of(Replication.model_validate(
+    {"name": NAME, "lake": {"path": "x"}, "filter": {"ignore-schemas": f"INFORMATION_SCHEMA,mysql,{FILTERED}"}}
+))  # fmt: skip
+_BINARY = {"binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob"}
+
+
+@dataclass
+class DdlShape:
+    """What a seed of this model is made of."""
+
+    features: Features = field(default_factory=Features)
+    ddls: int = 9
+    faults: bool = True
+
+
+class DdlModel(Model):
+    """A server for many seeds of the DDL model. `refused`: the DDL that a target may refuse, and how often."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.refused: Counter[str] = Counter()
+
+    def run_ddl(self, seed: int, shape: DdlShape | None = None) -> None:
+        """One seed. Raises Wrong, or what apply raises and nothing explains."""
+        shape = shape or DdlShape()
+        world = world_of(Random(f"world {seed}"), shape.features, shape.ddls)
+        self._clear_all()
+        try:
+            DdlScenario(self, world, Random(f"run {seed}"), shape).run()
+        except (Wrong, BinlakeError) as error:
+            error.add_note("\n".join(world.drawn))
+            raise
+
+    def _clear_all(self) -> None:
+        with self.reader.cursor() as cursor:
+            for table in sql.TABLES:
+                cursor.execute(f"DELETE FROM {SCHEMA}.{table}")
+            cursor.execute("SELECT schema_name FROM information_schema.schemata")
+            own = {"information_schema", "mysql", "performance_schema", "sys", SCHEMA}
+            for (name,) in cursor.fetchall():
+                if name not in own:
+                    cursor.execute(f"DROP DATABASE `{name}`")
+
+
+class DdlScenario(Scenario):
+    """The windows of one world, and what happens to who applies them."""
+
+    source: World
+
+    def __init__(self, model: DdlModel, world: World, random: Random, shape: DdlShape) -> None:
+        super().__init__(model, world, random, Shape(faults=shape.faults))
+        self.world = world
+        self.converter = Converter(world, random, _RULES)
+
+    def compare(self, commit_ts: int) -> None:
+        """Raises Wrong where the target is not the source as it was at `commit_ts`."""
+        expected, found = self.world.at(commit_ts), self._shown()
+        if found != expected:
+            raise Wrong(f"at {commit_ts}: {_difference(expected, found)}")
+
+    def _shown(self) -> State:
+        with self.model.looking, self.model.reader.cursor() as cursor:
+            cursor.execute(
+                "SELECT table_schema, table_name, column_name, data_type, numeric_precision FROM"
+                " information_schema.columns WHERE table_schema NOT IN"
+                " ('information_schema', 'mysql', 'performance_schema', 'sys', %s)"
+                " ORDER BY table_schema, table_name, ordinal_position", (SCHEMA,),
+            )  # fmt: skip
+            columns: dict[tuple[str, str], list[tuple[str, str]]] = {}
+            for db, table, column, kind, width in cursor.fetchall():
+                columns.setdefault((db, table), []).append((column, _read(column, kind, width)))
+            return {name: self._rows(cursor, name, found) for name, found in columns.items()}
+
+    def _rows(self, cursor: Any, name: tuple[str, str], columns: list[tuple[str, str]]) -> Any:
+        cursor.execute(f"SELECT {', '.join(read for _, read in columns)} FROM `{name[0]}`.`{name[1]}`")
+        return tuple(column for column, _ in columns), sorted(map(tuple, cursor.fetchall()), key=repr)
+
+
+def _read(column: str, kind: str, width: int | None) -> str:
+    if kind == "bit":
+        return f"LPAD(HEX(`{column}`), {((width or 1) + 7) // 8 * 2}, '0')"
+    return f"HEX(`{column}`)" if kind in _BINARY else f"CAST(`{column}` AS CHAR)"
+
+
+def _difference(expected: State, found: State) -> str:
+    said = []
+    for name in sorted(expected.keys() | found.keys()):
+        own, other = expected.get(name), found.get(name)
+        if own is None or other is None:
+            said.append(f"{name} is {'missing' if other is None else 'there and should not be'}")
+        elif own != other:
+            said.append(f"{name} is {other}, not {own}")
+    return "; ".join(said)

@@ -1,0 +1,186 @@
+"""Tables of the DDL model as one schema version shows them, their TableInfo, and their rows by column id."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Any
+
+from ddltypes import TIMESTAMP, TIMESTAMP6, Type
+
+from binlake.schema import DbInfo, TableDef
+from binlake.schema import mysqltypes as t
+from pump_service.workload.definitions import Col, column_json, index_json, name_json, table_json
+
+Stored = dict[int, str | None]
+"""Column id -> canonical text."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """`default`, `origin`: as TiDB keeps them, a TIMESTAMP at +00:00; `literal`: the default in the statement."""
+
+    id: int
+    name: str
+    type: Type
+    not_null: bool = False
+    default: str | None = None
+    origin: str | None = None
+    literal: str = ""
+
+    @property
+    def sql(self) -> str:
+        """The column's part of a statement, as TiDB's own text of it (`Restore`)."""
+        null = " NOT NULL" if self.not_null else " NULL" if self.type in (TIMESTAMP, TIMESTAMP6) else ""
+        return f"`{self.name}` {self.type.sql}{null}{f' DEFAULT {self.literal}' if self.literal else ''}"
+
+    def json(self, offset: int, primary: bool) -> dict[str, Any]:
+        """Its element of TableInfo.cols."""
+        kind = self.type
+        col = Col(self.name, kind.tp, kind.flen, kind.decimal, self.not_null, False, kind.charset, kind.collate,
+                  self.default, kind.elems)  # fmt: skip
+        found = {**column_json(col, self.id, offset), "origin_default": self.origin}
+        found["type"]["Flag"] |= primary * t.FLAG_PRIMARY
+        return found
+
+
+@dataclass(frozen=True)
+class Key:
+    """An index by the ids of its columns; `enforced`: writers meet it as a unique one."""
+
+    id: int
+    name: str
+    columns: tuple[int, ...]
+    unique: bool
+    primary: bool = False
+    enforced: bool = True
+
+
+@dataclass(frozen=True)
+class Part:
+    """A range partition: values of the table's column below `bound` (None: MAXVALUE); `literal` as the text has it."""
+
+    id: int
+    name: str
+    bound: int | None
+    literal: str
+
+
+@dataclass(frozen=True)
+class View:
+    """A table as writers of one schema version see it. `parted`: the column of its ranges, `moments`: by its time."""
+
+    db: DbInfo
+    name: str
+    id: int
+    columns: tuple[Column, ...]
+    keys: tuple[Key, ...] = ()
+    parts: tuple[Part, ...] = ()
+    parted: int = 0
+    moments: bool = False
+
+    @property
+    def full_name(self) -> tuple[str, str]:
+        return self.db.name, self.name
+
+    @property
+    def primary(self) -> Key | None:
+        return next((key for key in self.keys if key.primary), None)
+
+    @property
+    def keyed(self) -> set[int]:
+        """Ids of columns of any key, and of the partitions' ranges."""
+        return {self.parted, *(column for key in self.keys for column in key.columns)}
+
+    def column(self, column_id: int) -> Column:
+        return next(column for column in self.columns if column.id == column_id)
+
+    def with_column(self, new: Column) -> View:
+        """The same with `new` in the place of the column of its id."""
+        return replace(self, columns=tuple(new if old.id == new.id else old for old in self.columns))
+
+    def without_column(self, column_id: int) -> View:
+        return replace(self, columns=tuple(column for column in self.columns if column.id != column_id))
+
+    def names(self, key: Key) -> str:
+        """The columns of `key` for a statement."""
+        return ", ".join(f"`{self.column(column).name}`" for column in key.columns)
+
+    def create_sql(self) -> str:
+        """What follows `CREATE TABLE name`."""
+        parts = [column.sql for column in self.columns]
+        for key in self.keys:
+            kind = "PRIMARY KEY" if key.primary else f"UNIQUE `{key.name}`" if key.unique else f"INDEX `{key.name}`"
+            parts.append(f"{kind}({self.names(key)})")
+        return f"({', '.join(parts)}){self._partition_sql()}"
+
+    def _partition_sql(self) -> str:
+        if not self.parts:
+            return ""
+        name = f"`{self.column(self.parted).name}`"
+        by = f"UNIX_TIMESTAMP({name})" if self.moments else name
+        return f" PARTITION BY RANGE ({by}) ({', '.join(part_sql(part) for part in self.parts)})"
+
+    @property
+    def definition(self) -> TableDef:
+        return _definition(self)
+
+    def part_of(self, stored: Stored, seconds: int | None) -> int | None:
+        """The id of the partition that takes a row; `seconds`: its TIMESTAMP since 1970. None: there is none."""
+        value = seconds if self.moments else int(stored[self.parted] or -(10**9))
+        value = -1 if value is None else value  # NULL goes into the lowest one
+        return next((part.id for part in self.parts if part.bound is None or value < part.bound), None)
+
+
+def part_sql(part: Part) -> str:
+    """`PARTITION name VALUES LESS THAN ...`."""
+    return f"PARTITION `{part.name}` VALUES LESS THAN {part.literal if part.bound is None else f'({part.literal})'}"
+
+
+@lru_cache(maxsize=512)
+def _definition(view: View) -> TableDef:
+    primary = view.primary
+    handle = primary is not None and len(primary.columns) == 1
+    mine = primary.columns if primary else ()
+    cols = [column.json(n, handle and column.id in mine) for n, column in enumerate(view.columns)]
+    offsets = {column.id: n for n, column in enumerate(view.columns)}
+    indexes = [
+        index_json(key.id, key.name, [(view.column(c).name, offsets[c]) for c in key.columns], unique=key.unique,
+                   primary=key.primary)
+        for key in view.keys if not (key.primary and handle)
+    ]  # fmt: skip
+    info = table_json(view.id, view.name, cols, indexes, pk_is_handle=handle)
+    info["is_common_handle"] = primary is not None and not handle
+    if view.parts:
+        name = f"`{view.column(view.parted).name}`"
+        info["partition"] = {
+            "type": 1, "expr": f"unix_timestamp({name})" if view.moments else name, "columns": None, "enable": True,
+            "definitions": [
+                {"id": part.id, "name": name_json(part.name), "in_values": None,
+                 "less_than": ["MAXVALUE" if part.bound is None else str(part.bound)]}
+                for part in view.parts
+            ], "num": len(view.parts),
+        }  # fmt: skip
+    return TableDef.from_json(info, view.db)
+
+
+@dataclass
+class Line:
+    """A row as it lies in the store: its values, the view that wrote it last, the partition it is in."""
+
+    rid: int
+    stored: Stored
+    written: View
+    part: int | None = None
+
+    def read(self, view: View) -> Stored:
+        """The row as `view` shows it: what it lacks has the value that ADD COLUMN noted."""
+        return {column.id: self.stored.get(column.id, column.origin) for column in view.columns}
+
+
+@dataclass(eq=False)
+class Live:
+    """A table that exists: what writers see now, and its rows."""
+
+    view: View
+    lines: list[Line] = field(default_factory=list)

@@ -1,0 +1,259 @@
+"""A small TiDB: tables, writers, and a DDL worker that takes a schema version a step, with rows between the steps.
+
+Rows are kept by column id; what a step makes visible (a column, a key that is no longer enforced, partitions that are
+gone) is what the next writer meets, while the DDL's binlog comes behind the last step only (captures `zones`,
+`zones_unique`). Jobs look as there: database and table names in lower case, the session's zone in `reorg_meta` where
+rows are reorganised, in no other job.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from random import Random
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from ddltables import Column, Key, Line, Live, Stored, View
+
+from binlake.codec import MutationBuilder, prewrite_value
+from binlake.codec.encode import RowEncoder
+from binlake.schema import Action, DbInfo, DdlJob
+from binlake.window.ddls import DdlBinlog
+from binlake.wire import binlog_pb2 as pb
+from binlake.wire import build
+from pump_service.workload.definitions import database_json, job_json
+
+FILTERED = "archive"
+"""The database that the replication leaves out."""
+Shown = tuple[tuple[str, ...], list[tuple[str | None, ...]]]
+State = dict[tuple[str, str], Shown]
+"""(database, table) as spelt -> its columns and its rows, sorted."""
+ZONES = {
+    "+00:00": (ZoneInfo("UTC"), {"name": "Etc/UTC", "offset": 0}),
+    "+08:00": (ZoneInfo("Etc/GMT-8"), {"name": "", "offset": 28800}),
+    "America/New_York": (ZoneInfo("America/New_York"), {"name": "America/New_York", "offset": 0}),
+}
+STRICT = 1436549152
+_REORGANISES = {Action.ADD_INDEX, Action.MODIFY_COLUMN, Action.MULTI_SCHEMA_CHANGE}
+
+
+@dataclass(frozen=True)
+class Step:
+    """One schema version of a DDL: what writers see of its table from there on, and what happens to the rows."""
+
+    view: View
+    effect: Callable[[Live], None] | None = None
+
+
+@dataclass(frozen=True)
+class Ddl:
+    """What the DDL worker logs: `text` as TiDB restores it, `zone` that of its session (a key of ZONES)."""
+
+    action: Action
+    text: str
+    db: DbInfo
+    view: View | None
+    table_id: int = 0
+    zone: str = "+00:00"
+    many: tuple[View, ...] = ()
+    db_info: dict[str, Any] | None = None
+
+
+class World:
+    """The source of one seed. `rows`, `ddls`, `jobs` are those of a CommitLog; `states` the truth by commit_ts."""
+
+    connection_id = 0
+
+    def __init__(self, random: Random) -> None:
+        self.random = random
+        self.rows: list[tuple[int, int, bytes, int]] = []
+        self.ddls: list[DdlBinlog] = []
+        self.jobs: list[tuple[int, DdlJob]] = []
+        self.states: list[tuple[int, State]] = [(0, {})]
+        self.ahead: list[tuple[int, int]] = []
+        """Ranges [since, commit_ts) of DDL that rows ran ahead of."""
+        self.drawn: list[str] = []
+        """The DDL that ran, for a failure's message."""
+        self.databases: list[DbInfo] = []
+        self.tables: list[Live] = []
+        self.version = 0
+        self._ticks, self.ids, self._rids = (itertools.count(n) for n in (1_795_000_000_000, 100, 1))
+
+    @property
+    def ends(self) -> list[int]:
+        """Where a window may end: at each commit, and between them; ascending."""
+        found = sorted({ts + more for ts, _ in self.states[1:] for more in (0, 1)})
+        return [ts for ts in found if not any(since <= ts < until for since, until in self.ahead)]
+
+    def at(self, commit_ts: int) -> State:
+        """The truth after the last commit at or before `commit_ts`."""
+        return next(state for ts, state in reversed(self.states) if ts <= commit_ts)
+
+    def clock(self) -> int:
+        return next(self._ticks) << 18
+
+    # -- the DDL worker --------------------------------------------------------------------------------------------
+
+    def create_database(self, name: str, text: str) -> DbInfo:
+        info = DbInfo.from_json(database_json(next(self.ids), name))
+        self.databases.append(info)
+        self.version += 1
+        self.log(Ddl(Action.CREATE_SCHEMA, text, info, None, db_info=dict(info.raw)))
+        return info
+
+    def run(self, live: Live, ddl: Ddl, steps: Sequence[Step], *, ahead_of_binlog: bool = False) -> int:
+        """A DDL of one table, a version a step. Rows come between the steps, and `ahead_of_binlog` behind the last."""
+        before, seen = live.view, []
+        for number, step in enumerate(steps):
+            self.version += 1
+            if step.effect is not None:
+                step.effect(live)
+            live.view = step.view
+            if number < len(steps) - 1 or ahead_of_binlog:
+                for _ in range(self.random.choice((0, 1, 1, 2))):
+                    commit_ts = self.transaction(live if self.random.random() < 0.8 else None)
+                    if commit_ts and live.view != before:
+                        seen.append(commit_ts)
+        commit_ts = self.log(ddl)
+        if seen:
+            self.ahead.append((seen[0], commit_ts))
+        return commit_ts
+
+    def rolled_back(self, live: Live, ddl: Ddl, versions: int) -> None:
+        """A DDL that took some versions and left nothing; it has a binlog all the same."""
+        for _ in range(versions):
+            self.version += 1
+            if self.random.random() < 0.5:
+                self.transaction(live)
+        self.log(ddl, state=3)
+
+    def log(self, ddl: Ddl, state: int = 6) -> int:
+        """Job and binlog of a DDL whose versions are taken; its commit_ts."""
+        start_ts, commit_ts, job_id = self.clock(), self.clock(), next(self.ids)
+        view = ddl.view
+        raw = job_json(
+            job_id, ddl.action, ddl.text, schema=(ddl.db.id, ddl.db.name.lower()),
+            table=(ddl.table_id or (view.id if view else 0), view.name.lower() if view else ""),
+            version=self.version, start_ts=start_ts, finished_ts=commit_ts + 1, db_info=ddl.db_info,
+            table_info=dict(view.definition.raw) if view else None,
+        )  # fmt: skip
+        raw |= {"state": state, "charset": "", "collate": "", "reorg_meta": None}
+        raw["binlog"]["MultipleTableInfos"] = [dict(one.definition.raw) for one in ddl.many] or None
+        if ddl.action in _REORGANISES:
+            raw["reorg_meta"] = {"sql_mode": STRICT, "warnings": {}, "location": ZONES[ddl.zone][1],
+                                 "reorg_tp": 0}  # fmt: skip
+        self.ddls.append(DdlBinlog(commit_ts, start_ts, job_id, 5 if state == 6 else 0, f"{ddl.text};"))
+        self.jobs.append((commit_ts, DdlJob.from_dict(raw)))
+        self.drawn.append(f"{commit_ts} v{self.version} [{ddl.db.name}, {ddl.zone}] {ddl.text}")
+        self._keep(commit_ts)
+        return commit_ts
+
+    # -- writers ---------------------------------------------------------------------------------------------------
+
+    def transaction(self, only: Live | None = None) -> int:
+        """A random transaction of a writer of the present version, committed; its commit_ts, 0 when nothing changed."""
+        start_ts = self.clock()
+        builders: dict[View, MutationBuilder] = {}
+        for _ in range(self.random.choice((1, 1, 2, 3))):
+            if only is None and not self.tables:
+                return 0
+            live = only or self.random.choice(self.tables)
+            builder = builders.setdefault(live.view, MutationBuilder(live.view.definition))
+            self.random.choice((self._insert, self._insert, self._update, self._update, self._delete))(live, builder)
+        messages = [builder.message for builder in builders.values() if builder.message.sequence]
+        if not messages:
+            return 0
+        commit_ts = self.clock()
+        binlog = build.prewrite(start_ts, b"k%d" % start_ts, prewrite_value(self.version, messages))
+        self.rows.append((commit_ts, start_ts, binlog.SerializeToString(), self.version))
+        self._keep(commit_ts)
+        return commit_ts
+
+    def _insert(self, live: Live, builder: MutationBuilder) -> None:
+        view = live.view
+        stored = {column.id: self._value(column) for column in view.columns}
+        line = Line(next(self._rids), stored, view)
+        if self._fits(live, line):
+            live.lines.append(line)
+            builder.insert(_named(view, stored), line.rid)
+
+    def _update(self, live: Live, builder: MutationBuilder) -> None:
+        view = live.view
+        if not live.lines:
+            return
+        line = self.random.choice(live.lines)
+        before = line.read(view)
+        chosen = self.random.sample(view.columns, self.random.randint(1, len(view.columns)))
+        after = {**before, **{column.id: self._value(column) for column in chosen}}
+        new = Line(line.rid, after, view)
+        if after == before or not self._fits(live, new, instead=line):
+            return
+        live.lines[live.lines.index(line)] = new
+        if _handle(view, before) == _handle(view, after) and line.part == new.part:
+            builder.update(_named(view, before), _named(view, after), line.rid)
+        else:  # a row that moves is a DELETE and an INSERT (tidb-binlog 1.12)
+            self._log_delete(line, builder)
+            builder.insert(_named(view, after), line.rid)
+
+    def _delete(self, live: Live, builder: MutationBuilder) -> None:
+        if live.lines:
+            line = self.random.choice(live.lines)
+            live.lines.remove(line)
+            self._log_delete(line, builder)
+
+    def _log_delete(self, line: Line, builder: MutationBuilder) -> None:
+        # A row is deleted as it was written: by the definition of that time (tidb-binlog 5.5).
+        values = _named(line.written, line.stored)
+        builder.message.deleted_rows.append(RowEncoder(line.written.definition).delete(values, line.rid))
+        builder.message.sequence.append(pb.DeleteRow)
+
+    def _value(self, column: Column) -> str | None:
+        if not column.not_null and self.random.random() < 0.2:
+            return None
+        return self.random.choice(column.type.values)
+
+    def _fits(self, live: Live, line: Line, instead: Line | None = None) -> bool:
+        """The table takes the row: it has a partition, and no enforced key has its values."""
+        view = live.view
+        if view.parts:
+            line.part = view.part_of(line.stored, seconds_of(line.stored[view.parted]) if view.moments else None)
+            if line.part is None:
+                return False
+        others = [other.read(view) for other in live.lines if other is not instead]
+        return not any(
+            values_of(key, line.stored) == values_of(key, other) and None not in values_of(key, other)
+            for key in view.keys if key.unique and key.enforced for other in others
+        )  # fmt: skip
+
+    def _keep(self, commit_ts: int) -> None:
+        state: State = {}
+        for live in self.tables:
+            view = live.view
+            if view.db.name.lower() != FILTERED:
+                rows = [tuple(line.read(view).values()) for line in live.lines]
+                state[view.full_name] = tuple(c.name for c in view.columns), sorted(rows, key=repr)
+        self.states.append((commit_ts, state))
+
+
+def values_of(key: Key, stored: Stored) -> tuple[str | None, ...]:
+    """The values of a key's columns."""
+    return tuple(stored[column] for column in key.columns)
+
+
+def seconds_of(text: str | None) -> int | None:
+    """UNIX_TIMESTAMP of a text at +00:00."""
+    if text is None:
+        return None
+    return int(datetime.fromisoformat(text[:19]).replace(tzinfo=UTC).timestamp())
+
+
+def _named(view: View, stored: Stored) -> dict[str, str | None]:
+    return {column.name: stored[column.id] for column in view.columns if column.id in stored}
+
+
+def _handle(view: View, stored: Stored) -> tuple[str | None, ...]:
+    primary = view.primary
+    return values_of(primary, stored) if primary is not None else ()
