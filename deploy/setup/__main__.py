@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 
-from deploy.setup import axe, chromium, compose, etcd, h2tools, jars, java, mariadb, packages, postgres
+from deploy.setup import axe, chromium, compose, etcd, h2tools, jars, java, mariadb, mysql, packages, postgres
 from deploy.setup.common import command
 
 Part = tuple[str, Callable[[], str]]
@@ -20,6 +20,7 @@ _JAVA: Part = ("java", java.check)
 _ETCD: Part = ("etcd", lambda: str(etcd.install()))
 _COMPOSE: Part = ("compose", lambda: " ".join(compose.install()))
 _POSTGRES: Part = ("postgres", lambda: str(postgres.install()))
+_MYSQL: Part = ("mysql", lambda: " ".join(mysql.install()))
 _H2TOOLS: tuple[Part, ...] = (
     ("nghttp2", lambda: str(h2tools.install_nghttp2())),
     ("h2spec", h2tools.install_h2spec),
@@ -38,7 +39,7 @@ def main(arguments: list[str]) -> int:
     chains = (
         _CHAINS
         if "--without-tests" in arguments
-        else (*_CHAINS, (_ETCD,), (_POSTGRES,), (_COMPOSE,), _H2TOOLS, _BROWSER)
+        else (*_CHAINS, (_ETCD,), (_POSTGRES,), (_MYSQL,), (_COMPOSE,), _H2TOOLS, _BROWSER)
     )
     failed = _run((_JAVA,)) or _side_by_side(chains)
     if failed:

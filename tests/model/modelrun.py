@@ -24,6 +24,7 @@ from support.mariadb import MariaDb
 
 import sql
 from binlake.config.model import Target
+from binlake.ddl.collations import Dialect
 from binlake.downstream import apply_window, position_of
 from binlake.downstream.checkpoint import Checkpoint
 from binlake.downstream.progress import Progress, read_progress
@@ -39,7 +40,6 @@ from binlake.errors import (
     TargetRefused,
     TargetUnavailable,
 )
-from binlake.window.manifest import ApplyManifest
 
 SCHEMA = "tidb_binlog"
 _MODES = ("atomic", "atomic", "parallel", "parallel", "ordered", "auto")
@@ -73,12 +73,13 @@ class Model:
     """The server, and a connection that looks on. Used for many seeds."""
 
     server: MariaDb
+    dialect: Dialect = "mariadb"
     happened: Counter[str] = field(default_factory=Counter)
     looking: threading.RLock = field(default_factory=threading.RLock)
 
     def __post_init__(self) -> None:
         self.reader = self.server.connect()
-        self.target = Target(db_type="mariadb", host=self.server.host, port=self.server.port, user=self.server.user,
+        self.target = Target(db_type=self.dialect, host=self.server.host, port=self.server.port, user=self.server.user,
                              worker_count=2, lease_s=600)  # type: ignore[call-arg]  # fmt: skip
         self.session = Session(self.target)
         create_tables(self.session, SCHEMA)
@@ -94,7 +95,7 @@ class Model:
         self._clear()
         connection = self.server.connect(autocommit=False)
         try:
-            source = history(connection, Random(f"source {seed}"), shape)
+            source = history(connection, Random(f"source {seed}"), shape, self.dialect)
             Scenario(self, source, Random(f"run {seed}"), shape).run()
         finally:
             connection.close()
@@ -108,9 +109,9 @@ class Model:
             cursor.execute(f"CREATE DATABASE {SRC}")
 
 
-def history(connection: Any, random: Random, shape: Shape) -> Source:
+def history(connection: Any, random: Random, shape: Shape, dialect: Dialect = "mariadb") -> Source:
     """A source with one to three tables and their history, as its server took it."""
-    source = Source(connection, random, bytewise=shape.bytewise)
+    source = Source(connection, random, bytewise=shape.bytewise, dialect=dialect)
     for number in range(random.choice((1, 2, 2, 3))):
         kinds = {"kinds": ("text",)} if shape.bytewise else {}
         source.create(f"t{number}", 1 if shape.bytewise else random.choice((0, 1, 1, 2, 2, 3)), **kinds)  # type: ignore[arg-type]
@@ -284,7 +285,7 @@ class Scenario:
             return
         with suppress(CheckpointConflict):
             again = Statements(other.plans, other.written)
-            again.manifest = _resealed(found, again)
+            again.manifest = replace(found.manifest, statement=again.digest())
             self.apply(again)
             raise Wrong("a window was finished with another manifest than it was opened with")
         self.model.happened["changed"] += 1
@@ -389,10 +390,6 @@ class _Reader:
     def rows(self, query: str, arguments: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
         self._cursor.execute(query, arguments)
         return list(self._cursor.fetchall())
-
-
-def _resealed(found: Statements, other: Statements) -> ApplyManifest:
-    return replace(found.manifest, statement=other.digest())
 
 
 _FAULTS = (

@@ -30,6 +30,7 @@ from modeltable import (
     canonical,
     changed,
     collated,
+    collation_names,
     key_parts,
     shown_rows,
 )
@@ -37,7 +38,7 @@ from pymysql.connections import Connection
 
 from binlake.codec import MutationBuilder, prewrite_value
 from binlake.codec.encode import RowEncoder
-from binlake.ddl.collations import MARIADB_COLLATIONS
+from binlake.ddl.collations import Dialect
 from binlake.schema import Action, DbInfo, DdlJob
 from binlake.window.ddls import DdlBinlog
 from binlake.wire import binlog_pb2 as pb
@@ -50,7 +51,9 @@ _DUPLICATE = 1062
 class Source:
     """`random` decides all that happens; `bytewise`: the server compares by bytes, whatever the definitions name."""
 
-    def __init__(self, connection: Connection[Any], random: Random, *, bytewise: bool = False) -> None:
+    def __init__(
+        self, connection: Connection[Any], random: Random, *, bytewise: bool = False, dialect: Dialect = "mariadb"
+    ) -> None:
         self.random = random
         self.rows: list[tuple[int, int, bytes, int]] = []
         self.ddls: list[DdlBinlog] = []
@@ -60,7 +63,7 @@ class Source:
         """Ranges [since, commit_ts) of DDL that rows ran ahead of: no window may end there."""
         self.connection_id = int(connection.thread_id())
         self._cursor = connection.cursor()
-        self._bytewise = bytewise
+        self._collations = collation_names(dialect, bytewise)
         self._ticks, self._ids, self._rids = (itertools.count(n) for n in (1_795_000_000_000, 100, 1))
         self._tables: dict[str, Table] = {}
         self._version = 0
@@ -382,8 +385,8 @@ class Source:
 
     def _own(self, sql: str) -> str:
         """The text with the collations of the server that plays the source."""
-        for name in COLLATIONS:
-            sql = sql.replace(name, "utf8mb4_nopad_bin" if self._bytewise else MARIADB_COLLATIONS.get(name, name))
+        for name, own in self._collations.items():
+            sql = sql.replace(name, own)
         return sql
 
 

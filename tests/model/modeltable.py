@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from binlake.ddl.collations import MARIADB_COLLATIONS, Dialect
 from binlake.schema import DbInfo, TableDef
 from binlake.schema import mysqltypes as t
 from pump_service.workload.definitions import Col, column_json, index_json, table_json
@@ -137,6 +138,13 @@ def collated(col: Col) -> str:
 
 def canonical(kind: str, default: str | None) -> str | None:
     return "61" if kind == "bytes" and default is not None else default
+
+
+def collation_names(dialect: Dialect, bytewise: bool) -> dict[str, str]:
+    """The collations of a server that plays the source, by TiDB's names; `bytewise`: it compares by bytes."""
+    if bytewise:
+        return dict.fromkeys(COLLATIONS, "utf8mb4_nopad_bin" if dialect == "mariadb" else "utf8mb4_0900_bin")
+    return {name: MARIADB_COLLATIONS.get(name, name) for name in COLLATIONS} if dialect == "mariadb" else {}
 
 
 def key_parts(key: Key) -> str:

@@ -72,7 +72,7 @@ class Converter:
 
     def convert(self, lo: int, hi: int, target: Target, forms: str) -> Statements:
         """The statements of (lo, hi] for `target` in its mode and limits, sealed."""
-        source, base = self.source, self._schema(lo)
+        source, base, dialect = self.source, self._schema(lo), target.db_type
         rows = [row for row in source.rows if lo < row[0] <= hi]
         ddls = [ddl for ddl in source.ddls if lo < ddl.commit_ts <= hi]
         jobs = [(ts, job) for ts, job in source.jobs if lo < ts <= hi]
@@ -85,8 +85,8 @@ class Converter:
         cuts = [ddl for ddl in lines if ddl.opens_segment]
         segments = Segments(lo, hi, tuple(ddl.since for ddl in cuts))
         versions = (base.version, self._schema(hi).version)
-        plans = WindowPlans(WindowDefinitions(base, lines), segments, cuts, versions, "mariadb")
-        written = [batch for n, ddl in enumerate(cuts, 1) if (batch := cut_batch(n, ddl, "mariadb")[0]) is not None]
+        plans = WindowPlans(WindowDefinitions(base, lines), segments, cuts, versions, dialect)
+        written = [batch for n, ddl in enumerate(cuts, 1) if (batch := cut_batch(n, ddl, dialect)[0]) is not None]
         events = {name: found for name, found in decoded(rows, schemas).items() if self.rules.keeps(*name)}
         for changes in events.values():
             self.random.shuffle(changes)
@@ -131,7 +131,7 @@ class Converter:
         @cache
         def writers(number: int, db: str, name: str) -> tuple[RowForms, ChangeKeys]:
             table = plans.definitions.within(db, name, *plans.segments.bounds(number))
-            return RowForms(table, "mariadb"), ChangeKeys(table, "mariadb")
+            return RowForms(table, target.db_type), ChangeKeys(table, target.db_type)
 
         in_order = sorted(
             ((event, name) for name, found in events.items() for event in found), key=lambda e: e[0].place
