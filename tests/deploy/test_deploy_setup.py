@@ -18,7 +18,7 @@ from threading import Thread
 import pytest
 
 from deploy.setup import __main__ as setup
-from deploy.setup import common, compose, debian, etcd, jars, java, mariadb, packages, postgres
+from deploy.setup import common, compose, debian, etcd, jars, java, mariadb, mysql, packages, postgres
 from deploy.setup.common import REPOSITORY, SetupError, command, only_one, staged
 
 
@@ -196,6 +196,29 @@ def test_of_several_postgres_the_newest_server_is_taken_and_none_that_airflow_ca
     assert postgres.install(tmp_path / "unpacked") == unpacked
 
 
+def test_a_mysql_of_a_newer_release_is_started_by_that_releases_loader_and_what_it_does_not_need_is_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mysql, "find_program", lambda _: None)
+    server = program(tmp_path / "usr/sbin/mysqld", "exit 0")
+    assert mysql.program(tmp_path) == []
+    loader = program(tmp_path / "usr/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2", "exit 0")
+    for name in ("usr/share/mysql/errmsg.sys", "usr/share/doc/mysql/README", "usr/bin/gmake", "var/log"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "lib").symlink_to("usr/lib")
+    words = mysql.install(tmp_path)
+    assert (words[0], words[1], words[-1]) == (str(loader), "--library-path", str(server))
+    left = {str(one.relative_to(tmp_path)) for one in tmp_path.rglob("*") if one.is_file()}
+    assert left == {"usr/sbin/mysqld", "usr/share/mysql/errmsg.sys", str(loader.relative_to(tmp_path))}
+    assert (tmp_path / "lib").exists()
+    own = program(tmp_path / "own/mysqld", "echo mysqld Ver 8.0.40")
+    monkeypatch.setattr(mysql, "find_program", lambda _: own)
+    assert mysql.program(tmp_path) == [str(own)]
+    program(tmp_path / "own/mysqld", "echo mysqld Ver 10.11-MariaDB")
+    assert mysql.program(tmp_path) == words
+
+
 def test_a_command_that_fails_is_told_with_what_it_said(capsys: pytest.CaptureFixture[str]) -> None:
     def install() -> str:
         return common.run(["sh", "-c", "echo no space left >&2; exit 3"])
@@ -213,19 +236,21 @@ def test_a_part_that_fails_stops_what_needs_it_and_nothing_else(
     def fails() -> str:
         raise SetupError("no network")
 
-    names = ("java", "packages", "jars", "etcd", "compose", "postgres")
+    names = ("java", "packages", "jars", "etcd", "compose", "postgres", "mysql")
     parts = {name: (name, lambda name=name: f"{name} is there") for name in names}
     monkeypatch.setattr(setup, "_JAVA", parts["java"])
     monkeypatch.setattr(setup, "_CHAINS", ((("uv", fails), parts["packages"]), (parts["jars"],)))
     monkeypatch.setattr(setup, "_ETCD", parts["etcd"])
     monkeypatch.setattr(setup, "_COMPOSE", parts["compose"])
     monkeypatch.setattr(setup, "_POSTGRES", parts["postgres"])
+    monkeypatch.setattr(setup, "_MYSQL", parts["mysql"])
     monkeypatch.setattr(setup, "_H2TOOLS", ())
     monkeypatch.setattr(setup, "_BROWSER", ())
     assert setup.main([]) == 1
     said = capsys.readouterr()
     assert said.err.splitlines() == ["error: uv: no network", "setup: not ready, uv failed"]
-    assert {line.split(":")[0] for line in said.out.splitlines()} == {"java", "jars", "etcd", "compose", "postgres"}
+    others = {"java", "jars", "etcd", "compose", "postgres", "mysql"}
+    assert {line.split(":")[0] for line in said.out.splitlines()} == others
     monkeypatch.setattr(setup, "_CHAINS", ((parts["packages"],), (parts["jars"],)))
     assert setup.main(["--without-tests"]) == 0
     ready = capsys.readouterr().out

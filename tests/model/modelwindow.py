@@ -116,7 +116,9 @@ class Converter:
                 table = plans.definitions.within(db, name, since, until)
                 net = net_changes(own, table.identity(), filled_key(table), strict=True)
                 for phase in first:
-                    out = TableStatements(table, number, limits=limits, first_batch=first[phase], plain=plain)
+                    out = TableStatements(
+                        table, number, dialect=target.db_type, limits=limits, first_batch=first[phase], plain=plain
+                    )
                     changes = sorted(
                         (c for c in net if (c.op == "delete") == (phase == Phase.DELETE)), key=lambda c: c.key
                     )

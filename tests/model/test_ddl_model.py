@@ -21,9 +21,7 @@ from binlake.errors import BinlakeError
 pytestmark = [pytest.mark.mariadb, pytest.mark.timeout(600)]
 
 PARTS, SEEDS = 4, 160
-SHAPE = DdlShape(
-    features=Features(case=False, zones=False, ahead=False, conversions=False, renames=False, json_zero=False)
-)
+SHAPE = DdlShape(features=Features(zones=False, ahead=False, conversions=False, renames=False, json_zero=False))
 
 
 @pytest.fixture(scope="module")

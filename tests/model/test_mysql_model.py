@@ -1,0 +1,42 @@
+"""The models against a real MySQL, in its dialect: its collations are TiDB's by name, its DDL text another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from ddlrun import DdlModel
+from support.mariadb import execute
+from support.mysql import MySql
+from test_ddl_model import SHAPE
+from test_ddl_model import brought_down as ddl_brought_down
+
+from binlake.errors import BinlakeError
+
+pytestmark = [pytest.mark.mariadb, pytest.mark.timeout(600)]
+
+SEEDS, FIRST = 24, 500
+
+
+@pytest.fixture(scope="module")
+def mysql_model() -> Iterator[DdlModel]:
+    """Both models on a MySQL of their own."""
+    with MySql() as server:
+        execute(server, "SET GLOBAL innodb_flush_log_at_trx_commit = 0")
+        found = DdlModel(server, "mysql")
+        yield found
+        found.close()
+
+
+def test_a_mysql_target_is_the_source_at_every_checkpoint(mysql_model: DdlModel) -> None:
+    # S4-39, S4-48, R-22
+    for seed in range(FIRST, FIRST + SEEDS):
+        try:
+            mysql_model.run(seed)
+        except (AssertionError, BinlakeError) as error:
+            pytest.fail(f"seed {seed}: {error}")
+
+
+def test_whole_databases_on_mysql_are_the_sources_behind_any_ddl(mysql_model: DdlModel) -> None:
+    # R-28, R-29
+    ddl_brought_down(mysql_model, range(FIRST, FIRST + SEEDS))
