@@ -7,10 +7,12 @@ plain SQL. A DDL that no target can do as TiDB does may be refused by its commit
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
+import pytest
 from ddlclauses import Features
 from ddlkinds import world_of
 from ddlworld import FILTERED, State, World
@@ -35,6 +37,10 @@ class DdlShape:
     features: Features = field(default_factory=Features)
     ddls: int = 9
     faults: bool = True
+
+
+SHAPE = DdlShape(features=Features(zones=False, ahead=False, conversions=False, renames=False, json_zero=False))
+"""What today's seeds are made of."""
 
 
 class DdlModel(Model):
@@ -115,3 +121,13 @@ def _difference(expected: State, found: State) -> str:
         elif own != other:
             said.append(f"{name} is {other}, not {own}")
     return "; ".join(said)
+
+
+def ddl_brought_down(model: DdlModel, seeds: Iterable[int]) -> None:
+    """Each seed, or an error that says how to see it again."""
+    for seed in seeds:
+        try:
+            model.run_ddl(seed, SHAPE)
+        except (Wrong, BinlakeError) as error:
+            line = f"BINLAKE_DDL_SEED={seed} .venv/bin/python -m pytest tests/model -k 'whole_databases and 0'"
+            pytest.fail("\n".join([str(error), *error.__notes__, f"replay: {line}"]))

@@ -7,21 +7,16 @@ windows (docs/apply.md tells what is drawn).
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import pytest
-from ddlclauses import Features
-from ddlrun import DdlModel, DdlShape
-from modelrun import Wrong
+from ddlrun import SHAPE, DdlModel, ddl_brought_down
 from modelshards import failures_of
 from support.mariadb import MariaDb, execute
-
-from binlake.errors import BinlakeError
 
 pytestmark = [pytest.mark.mariadb, pytest.mark.timeout(600)]
 
 PARTS, SEEDS = 4, 160
-SHAPE = DdlShape(features=Features(zones=False, ahead=False, conversions=False, renames=False, json_zero=False))
 
 
 @pytest.fixture(scope="module")
@@ -36,23 +31,13 @@ def ddl_model(mariadb: MariaDb) -> Iterator[DdlModel]:
     execute(mariadb, "SET GLOBAL innodb_flush_log_at_trx_commit = 1")
 
 
-def brought_down(model: DdlModel, seeds: Iterable[int]) -> None:
-    """Each seed, or an error that says how to see it again."""
-    for seed in seeds:
-        try:
-            model.run_ddl(seed, SHAPE)
-        except (Wrong, BinlakeError) as error:
-            line = f"BINLAKE_DDL_SEED={seed} .venv/bin/python -m pytest tests/model -k 'whole_databases and 0'"
-            pytest.fail("\n".join([str(error), *error.__notes__, f"replay: {line}"]))
-
-
 @pytest.mark.parametrize("part", range(PARTS))
 def test_whole_databases_are_the_sources_behind_any_ddl(ddl_model: DdlModel, part: int) -> None:
     # R-04, R-18, R-19, R-28, R-29, S0-60 to S0-64, S4-46
     if "BINLAKE_DDL_SEED" in os.environ:
-        brought_down(ddl_model, [int(os.environ["BINLAKE_DDL_SEED"])] if part == 0 else [])
+        ddl_brought_down(ddl_model, [int(os.environ["BINLAKE_DDL_SEED"])] if part == 0 else [])
         return
-    brought_down(ddl_model, range(part * SEEDS // PARTS, (part + 1) * SEEDS // PARTS))
+    ddl_brought_down(ddl_model, range(part * SEEDS // PARTS, (part + 1) * SEEDS // PARTS))
 
 
 @pytest.mark.soak

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from ddlrun import DdlModel
+from ddlrun import DdlModel, ddl_brought_down
 from support.mariadb import execute
 from support.mysql import MySql
-from test_ddl_model import SHAPE
-from test_ddl_model import brought_down as ddl_brought_down
 
 from binlake.errors import BinlakeError
 
