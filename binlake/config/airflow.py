@@ -85,7 +85,10 @@ class Airflow(Section):
     deadline_s: int | None = Field(
         None, ge=1, description="a run of the sync that has not ended so long after it was queued calls on-failure"
     )
-    on_failure: Notify | None = Field(None, description="absent = Airflow's own pages tell")
+    on_failure: Notify | None = Field(
+        None,
+        description="absent = Airflow's own pages tell; also told when a table is set aside, or differs behind a DDL",
+    )
     on_lag: NotifyOnLag | None = Field(None, description="absent = metrics tell")
     on_silence: NotifyOnSilence | None = Field(None, description="absent = metrics and the page tell")
     backfill: BackfillRuns = Field(BackfillRuns())  # type: ignore[call-arg]

@@ -187,6 +187,12 @@ class Target(Section):
     most_set_aside: int = Field(
         10, ge=1, description="`set-aside` stops where more tables than this would be: it is not the tables then"
     )
+    verify_after_ddl_rows: int = Field(
+        200_000,
+        ge=0,
+        description="a table of at most so many rows, as the target estimates them, is compared with the lake (else the"
+        " source) behind a DDL that converts, fills or removes its rows; 0 = none",
+    )
     sync_mode: Literal[1, 2] = Field(
         1, description="1: every column of the source; 2 (drainer's partial): only those that the target's table has"
     )

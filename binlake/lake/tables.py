@@ -251,7 +251,7 @@ WINDOW = _control(
         "stage",
         "STRING",
         "plan, land, merge, compact, convert, finalize, mirror; start, incident, forget, release, skip, backfill,"
-        " rollback, verify, repair, aside",
+        " rollback, verify, repair, aside, verify-ddl",
     ),
     Column("sink", "STRING", "sql, mirror; empty for what all sinks share"),
     Column("state", "STRING", "done, already, blocked, waiting, skipped; marks: started, ready, told, accepted-loss"),

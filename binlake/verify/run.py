@@ -47,7 +47,8 @@ Against = Literal["lake", "source"]
 @dataclass(frozen=True)
 class VerifyOptions:
     """`tables`: db.table at the target, empty = all; `sample`: share of the chunks (0 to 1]; `fresh`: forget what an
-    unfinished run has behind it; `wait_s`: how long to wait for a consistent checkpoint; `max_differences`: listed.
+    unfinished run has behind it; `wait_s`: how long to wait for a consistent checkpoint; `max_differences`: listed;
+    `lock_wait_s`: how long to wait for another verify of the lake.
     """
 
     against: Against = "lake"
@@ -59,6 +60,7 @@ class VerifyOptions:
     wait_s: float = 0.0
     fresh: bool = False
     source_stands_still: bool = False
+    lock_wait_s: float = 60.0
 
 
 @dataclass
@@ -106,7 +108,7 @@ def verify(
     target = replication.sql_target()
     paths = LakePaths.of(replication)
     _require_known(replication, options)
-    with lake_lock(paths, "verify"):
+    with lake_lock(paths, "verify", wait_s=options.lock_wait_s):
         cluster_id = cluster_of(WindowLog(paths))
         with target_snapshot(target, cluster_id, replication.name, options.wait_s) as snapshot:
             return _Run(replication, paths, options, snapshot, hook).all()

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from binlake import tso
 from binlake.config import Replication
 from binlake.pipeline import BY_NAME, ENDED, stages_for
-from binlake.window import asides
+from binlake.window import asides, rewrites
 
 Event = Mapping[str, Any]
 _NOTICES = 10
@@ -149,6 +149,7 @@ def checkpoints_view(log: Events, upto: int | None = None, count: int = PAGE) ->
 def notices_view(log: Events) -> list[dict[str, Any]]:
     """What somebody must have seen, and what somebody did by hand; the last first."""
     found = [*log.recorded_last(_NOTED, _NOTICES), *log.recorded_last(("backfill",), _NOTICES, ("finished",))]
+    found += log.recorded_last((rewrites.STAGE,), _NOTICES, rewrites.FOUND)
     return [
         {"at": utc(event["at_ms"]), "what": event["stage"], "window": f"{event['lo']}-{event['hi']}",
          "text": json.dumps(_detail(event), sort_keys=True)}

@@ -89,6 +89,7 @@ def _warn(task: StageOperator, results: Sequence[Result], context: Mapping[str, 
         try:
             _warn_of_lag(settings, result, context)
             _warn_of_silence(settings, result, context)
+            _warn_of_tables(settings, result, context)
         except Exception:
             # The window is done; whoever cannot be told of its lag must not make it be done again.
             task.log.exception("what is wrong behind %s was not told", result["stage"])
@@ -98,6 +99,18 @@ def _warn_of_lag(settings: Replication, result: Result, context: Mapping[str, An
     rule, (what, side) = settings.airflow.on_lag, _LAG_OF.get(result["stage"], ("", ""))
     if rule is not None and what:
         alerts.tell_lag(rule, settings.name, what, metrics.lag_s(result[side]), context)
+
+
+def _warn_of_tables(settings: Replication, result: Result, context: Mapping[str, Any]) -> None:
+    """The run is green, and a table of the target is not the source's: set aside by the policy, or found by a look."""
+    rule, detail = settings.airflow.on_failure, result["detail"]
+    if rule is None or result["stage"] != "finalize":
+        return
+    different = [one["table"] for one in detail.get("verified_after_ddl", ()) if one["state"] == "different"]
+    for what, tables in (("set-aside", detail.get("put_aside", ())), ("different", different)):
+        if tables:
+            told = {"replication": settings.name, "what": what, "tables": list(tables)}
+            alerts.tell(rule, {**context, "binlake": told})
 
 
 def _warn_of_silence(settings: Replication, result: Result, context: Mapping[str, Any]) -> None:

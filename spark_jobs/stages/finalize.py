@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import structlog
 from deltalake.exceptions import DeltaError
@@ -20,6 +21,7 @@ from binlake.errors import CheckpointConflict, ImmutableWindow, LostRange
 from binlake.lake.aside import tell_set_aside
 from binlake.lake.windowlog import WindowEvent
 from binlake.relay import RelayLog
+from binlake.verify.afterddl import check_due, note_due
 from binlake.window.cuts import require_pinned_cuts
 from binlake.window.manifest import ApplyManifest
 from binlake.window.targets import Naming
@@ -45,6 +47,7 @@ def run(ctx: StageContext, bounds: Bounds) -> StageResult:
         manifest = _manifest(ctx, bounds)
     statements = _pinned(ctx, bounds, target, manifest)
     marks = marks_of(ctx.replication.loopback, ctx.replication.name)
+    note_due(target, ctx.windows, statements.window.cuts, bounds.hi, ctx.run_id, partial(_is_passed, ctx, bounds))
     applied = apply_window(target, manifest, statements, marks=marks, relay=RelayLog.of(ctx.replication))
     seconds = time.monotonic() - began
     detail: dict[str, object] = {"segments": applied.segments, "batches": applied.batches, "ddl": applied.ddls}
@@ -55,7 +58,10 @@ def run(ctx: StageContext, bounds: Bounds) -> StageResult:
     detail["modes"] = applied.modes
     detail["forms"] = manifest.safe_mode
     detail |= {"set_aside": applied.aside, "passed_over": applied.passed_over} if applied.aside else {}
+    detail |= {"put_aside": [one["table"] for one in applied.put_aside]} if applied.put_aside else {}
     state = "done" if applied.state == "applied" else applied.state
+    verified = check_due(ctx.replication, ctx.windows, bounds.hi, ctx.run_id) if state == "done" else []
+    detail |= {"verified_after_ddl": [one.to_dict() for one in verified]} if verified else {}
     ctx.windows.record(
         WindowEvent("finalize", bounds.lo, bounds.hi, state, applied.rows, seconds, ctx.run_id, "sql", "", detail)
     )
@@ -64,6 +70,11 @@ def run(ctx: StageContext, bounds: Bounds) -> StageResult:
         # For who draws lineage; not kept in the lake.
         detail |= _lineage(ctx, statements.window, target).told(applied.tables)
     return StageResult("finalize", state, bounds.lo, bounds.hi, applied.rows, seconds, "", detail)
+
+
+def _is_passed(ctx: StageContext, bounds: Bounds) -> bool:
+    reached = target_position(ctx, bounds).commit_ts
+    return reached is not None and reached >= bounds.hi
 
 
 def _lineage(ctx: StageContext, window: SinkWindow, target: Target) -> Written:

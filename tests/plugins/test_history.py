@@ -11,6 +11,7 @@ from binlake_airflow.history import (
     notices_view,
     run_view,
     status_view,
+    utc,
     windows_view,
 )
 
@@ -168,12 +169,15 @@ def test_pages_of_what_was_done_again_get_on_and_leave_nothing_out() -> None:
 
 def test_a_table_that_is_set_aside_is_named_until_it_is_back() -> None:  # U-16
     def told(table: str, state: str, at: int) -> dict[str, Any]:
-        detail = json.dumps(
-            {"table": table, "since": str(T0), "by": "policy", "reason": "it is missing", "at": str(at)}
-        )
+        detail = json.dumps({"table": table, "since": str(T0), "by": "policy", "reason": "missing", "at": str(at)})
         return event("aside", T0, T0 + 5, state, at, detail=detail)
 
     log = Log(told("d.a", "set-aside", 1), told("d.b", "set-aside", 2), told("d.A", "back", 3))
     [one] = status_view(REPLICATION, log, NOW_MS)["set_aside"]
     assert (one["table"], one["since"]["commit_ts"], one["reason"]) == ("d.b", str(T0), "missing")
     assert [notice["what"] for notice in notices_view(log)] == ["aside"] * 3
+
+
+def test_what_was_found_behind_a_ddl_is_a_notice_and_what_is_due_is_not() -> None:
+    found = Log(event("verify-ddl", T0, T0, "due", 1), event("verify-ddl", T0, T0, "different", 2))
+    assert [notice["at"] for notice in notices_view(found)] == [utc(2)]

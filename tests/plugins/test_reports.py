@@ -50,7 +50,7 @@ def context() -> dict[str, Any]:
 @pytest.fixture
 def task() -> Any:
     """The end of the SQL sink's window."""
-    airflow = SimpleNamespace(on_lag=None, on_silence=None)
+    airflow = SimpleNamespace(on_lag=None, on_silence=None, on_failure=None)
     settings = SimpleNamespace(name="orders", airflow=airflow)
     return SimpleNamespace(replication="orders", moves_assets="finalize", settings=lambda: settings, log=logging.root)
 
@@ -111,3 +111,23 @@ def test_an_exporter_that_started_anew_while_nothing_runs_silences_no_alert_of_a
     assert not {"BinlakeCheckpointOld", "BinlakeLandingOld", "BinlakeMirrorOld", "BinlakeFiguresGone"} & set(
         alert_rules.unanswered("binlake-replications", shown)
     )
+
+
+def test_a_green_run_tells_of_tables_that_are_not_the_sources(
+    task: Any, context: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:  # U-16
+    told: list[Any] = []
+    monkeypatch.setattr(metrics, "send", lambda *_: None)
+    monkeypatch.setattr(reports.alerts, "tell", lambda rule, given: told.append((rule, given["binlake"])))
+    detail = {
+        "put_aside": ["d.a"],
+        "verified_after_ddl": [{"table": "d.b", "state": "different"}, {"table": "d.c", "state": "equal"}],
+    }
+    task.settings().airflow.on_failure = "somebody"
+    reports.report(task, [DONE | {"detail": detail}], [], context)
+    assert told == [
+        ("somebody", {"replication": "orders", "what": "set-aside", "tables": ["d.a"]}),
+        ("somebody", {"replication": "orders", "what": "different", "tables": ["d.b"]}),
+    ]
+    reports.report(task, [DONE], [], context)
+    assert len(told) == 2

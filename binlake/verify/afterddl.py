@@ -1,0 +1,192 @@
+"""Compares the tables whose rows a DDL changed by itself, once the window that ran it is downstream.
+
+What is due is in the lake before the DDL runs, and stays due until the mirrors have come as far, so nothing is
+forgotten by a run that dies. The outcome is told and nothing is mended: which side is right after a conversion a person
+decides. Windows without such a DDL pay one read of the newest events.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import structlog
+
+from binlake.config import Replication
+from binlake.config.model import Target
+from binlake.downstream.aside import read_aside
+from binlake.downstream.session import Session
+from binlake.errors import BinlakeError, Permanent
+from binlake.lake.paths import LakePaths
+from binlake.lake.windowlog import WindowEvent, WindowLog
+from binlake.verify.differences import Difference
+from binlake.verify.run import Against, VerifyOptions, verify
+from binlake.verify.tables import cluster_of, tables_at
+from binlake.window.definitions import LandedDdl
+from binlake.window.rewrites import STAGE, rewritten
+
+log = structlog.get_logger(__name__)
+
+_SHOWN, _MOST = 5, 100
+"""Differences that are told, and those that are looked at."""
+_EVENTS = 20
+"""Newest events that are looked through for the target's own."""
+
+State = Literal["equal", "different", "not-comparable"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How `table` (db.table at the target) compared behind the DDL at `ddl_ts`; `why` for people."""
+
+    table: str
+    ddl_ts: int
+    state: State
+    against: str = ""
+    why: str = ""
+
+    def to_dict(self) -> dict[str, str]:
+        """For JSON."""
+        return {**vars(self), "ddl_ts": str(self.ddl_ts)}
+
+
+def note_due(
+    target: Target, windows: WindowLog, ddls: Iterable[LandedDdl], hi: int, run_id: str, is_passed: Callable[[], bool]
+) -> None:
+    """Record, before they run, the tables that `ddls` of the window up to `hi` will have changed.
+
+    `is_passed`: whether they ran long ago; asked only where there are such tables.
+    """
+    new = {".".join(name): ts for name, ts in rewritten(ddls).items()} if target.verify_after_ddl_rows else {}
+    if not new or is_passed():
+        return
+    known = due(target, windows)
+    if known | new != known:
+        _record(target, windows, hi, "due", known | new, [], 0.0, run_id)
+
+
+def due(target: Target, windows: WindowLog) -> dict[str, int]:
+    """The commit_ts of the DDL by table of `target` that is to be compared (a replay has another target)."""
+    told = (json.loads(event["detail"]) for event in windows.recorded_last((STAGE,), _EVENTS))
+    last: dict[str, str] = next((detail["due"] for detail in told if detail["target"] == _place(target)), {})
+    return {name: int(ts) for name, ts in last.items()}
+
+
+def check_due(replication: Replication, windows: WindowLog, hi: int, run_id: str) -> list[Outcome]:
+    """Compare what is due and can be compared now, at the checkpoint `hi`; what was found is recorded.
+
+    Never raises a BinlakeError: the window is done. What waiting may help stays due.
+    """
+    target = replication.sql_target()
+    waiting = due(target, windows)
+    wanted = {name: ts for name, ts in waiting.items() if ts <= hi}
+    if not wanted:
+        return []
+    began = time.monotonic()
+    found = list(_Checker(replication, windows, hi).all(wanted))
+    if found:
+        left = {name: ts for name, ts in waiting.items() if name not in {one.table for one in found}}
+        states = {one.state for one in found}
+        state = next(state for state in ("different", "not-comparable", "equal") if state in states)
+        _record(target, windows, hi, state, left, found, time.monotonic() - began, run_id)
+    for one in found:
+        tell = log.info if one.state == "equal" else log.error if one.state == "different" else log.warning
+        # Not which rows: logs hold no values.
+        tell("verified_after_ddl", table=one.table, ddl_commit_ts=str(one.ddl_ts), state=one.state)
+    return found
+
+
+class _Checker:
+    def __init__(self, replication: Replication, windows: WindowLog, hi: int) -> None:
+        self._replication, self._windows, self._hi = replication, windows, hi
+
+    def all(self, wanted: Mapping[str, int]) -> Iterator[Outcome]:
+        """What can be said by now."""
+        try:
+            tables = tables_at(self._replication, LakePaths.of(self._replication), self._hi)
+            there = {".".join(one.name) for one in tables}
+            sizes, aside = self._sizes(wanted)
+        except BinlakeError as error:
+            log.warning("verify after ddl put off", error=str(error))
+            return
+        for name, ts in wanted.items():
+            if name not in there:
+                yield Outcome(name, ts, "not-comparable", why="the table is gone, or has another name")
+            elif name.lower() in aside:
+                yield Outcome(name, ts, "not-comparable", why="it is set aside: `binlake table back` compares it")
+            elif (found := self._one(name, ts, sizes.get(name.lower(), 0))) is not None:
+                yield found
+
+    def _sizes(self, wanted: Mapping[str, int]) -> tuple[dict[str, int], set[str]]:
+        """Rows of each table as the target estimates them, and the tables that are set aside."""
+        target = self._replication.sql_target()
+        with closing(Session(target)) as session:
+            aside = read_aside(session, target.checkpoint_schema, cluster_of(self._windows))
+            rows = session.rows("SELECT TABLE_SCHEMA, TABLE_NAME, TABLE_ROWS FROM information_schema.TABLES"
+                                f" WHERE CONCAT(TABLE_SCHEMA, '.', TABLE_NAME) IN ({', '.join(['%s'] * len(wanted))})",
+                                list(wanted))  # fmt: skip
+        sizes = {f"{db}.{table}".lower(): int(count or 0) for db, table, count in rows}
+        return sizes, {".".join(name) for name in aside}
+
+    def _one(self, name: str, ts: int, rows: int) -> Outcome | None:
+        """None: not yet."""
+        most = self._replication.sql_target().verify_after_ddl_rows
+        if rows > most:
+            why = f"about {rows} rows, more than target.verify-after-ddl-rows = {most}: `binlake verify --table {name}`"
+            return Outcome(name, ts, "not-comparable", why=why)
+        why = "the lake keeps no mirrors"
+        if self._replication.mirror.enabled:
+            if (self._windows.reached("mirror") or 0) < ts:
+                return None
+            found = self._compared(name, ts, "lake")
+            if found is None or found.state != "not-comparable":
+                return found
+            why = found.why
+        if self._replication.source.sql is None:
+            return Outcome(name, ts, "not-comparable", why=why)
+        found = self._compared(name, ts, "source")
+        return replace(found, why=f"{why}; {found.why}") if found and found.state == "not-comparable" else found
+
+    def _compared(self, name: str, ts: int, against: Against) -> Outcome | None:
+        try:
+            options = VerifyOptions(against=against, tables=(name,), max_differences=_MOST, lock_wait_s=0)
+            result = verify(self._replication, options)
+        except Permanent as error:
+            return Outcome(name, ts, "not-comparable", against, str(error))
+        except BinlakeError as error:
+            log.warning("verify after ddl put off", table=name, error=str(error))
+            return None
+        if not result.whole:
+            return Outcome(name, ts, "not-comparable", against, result.tables[0].inexact)
+        if result.equal:
+            return Outcome(name, ts, "equal", against)
+        told = [*result.tables[0].structure, *map(_shown, result.differences)]
+        return Outcome(name, ts, "different", against, "; ".join(told[:_SHOWN]))
+
+
+def _shown(one: Difference) -> str:
+    """Without values but those of the key."""
+    return f"{one.kind} {one.key} {', '.join(one.columns)}".rstrip()
+
+
+def _place(target: Target) -> str:
+    return f"{target.host}:{target.port}/{target.checkpoint_schema}"
+
+
+def _record(
+    target: Target,
+    windows: WindowLog,
+    hi: int,
+    state: str,
+    left: Mapping[str, int],
+    found: list[Outcome],
+    seconds: float,
+    run_id: str,
+) -> None:
+    detail: dict[str, Any] = {"due": {name: str(ts) for name, ts in left.items()}, "target": _place(target)}
+    detail |= {"tables": [one.to_dict() for one in found]} if found else {}
+    windows.record(WindowEvent(STAGE, hi, hi, state, 0, seconds, run_id, "sql", detail=detail))

@@ -1,0 +1,130 @@
+"""Behind a DDL that changed rows by itself its table is compared: what is found is told, and nothing is mended."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from support.mariadb import MariaDb, execute
+from support.shop import Shop
+from support.tinylake import TinyLake, fill, set_checkpoint, target_config
+from support.workload import Workload, integer, text
+
+from binlake.lake.ddls import landed_ddls
+from binlake.lake.lock import lake_lock
+from binlake.lake.windowlog import WindowLog
+from binlake.verify.afterddl import check_due, due, note_due
+from binlake.window.definitions import LandedDdl
+from binlake.window.rewrites import STAGE
+
+pytestmark = pytest.mark.mariadb
+
+
+class Checked:
+    """A lake whose last window has a DDL that fills a column of `item`."""
+
+    def __init__(self, lake: TinyLake, server: MariaDb, *, mirrored: bool = True) -> None:
+        self.lake, self.server = lake, server
+        self.windows = WindowLog(lake.paths)
+        self.target = lake.replication.sql_target()
+        before = lake.hi
+        self.ts = lake.workload.add_column("shop", "item", integer("more", not_null=True))
+        lake.land(mirrored=mirrored)
+        execute(server, "ALTER TABLE shop.item ADD COLUMN more INT NOT NULL")
+        set_checkpoint(server, lake.hi)
+        self.ddls = landed_ddls(lake.paths, before, lake.hi)
+
+    def note(self, ddls: list[LandedDdl] | None = None, *, passed: bool = False, target: Any = None) -> None:
+        given = self.ddls if ddls is None else ddls
+        note_due(target or self.target, self.windows, given, self.lake.hi, "run", lambda: passed)
+
+    def check(self, **target: Any) -> list[tuple[str, str]]:
+        changed = self.lake.replication.model_copy(update={"target": self.target.model_copy(update=target)})
+        return [(one.table, one.state) for one in check_due(changed, self.windows, self.lake.hi, "run")]
+
+    def told(self) -> list[str]:
+        return [event["state"] for event in self.windows.events(stage=STAGE)]
+
+
+@pytest.fixture
+def checked(shop: Shop) -> Checked:
+    return Checked(shop.lake, shop.server)
+
+
+def test_a_table_that_is_equal_is_told_and_done_with(checked: Checked) -> None:
+    checked.note()
+    assert due(checked.target, checked.windows) == {"shop.item": checked.ts}
+    assert checked.check() == [("shop.item", "equal")]
+    assert checked.check() == []
+    assert checked.told() == ["due", "equal"]
+
+
+def test_what_the_ddl_left_otherwise_is_an_event_with_its_place_and_nothing_is_mended(checked: Checked) -> None:
+    checked.note()
+    execute(checked.server, "UPDATE shop.item SET more = 9 ORDER BY id LIMIT 1")
+    assert checked.check() == [("shop.item", "different")]
+    [table] = json.loads(checked.windows.events(stage=STAGE)[-1]["detail"])["tables"]
+    assert (table["against"], table["ddl_ts"]) == ("lake", str(checked.ts))
+    assert table["why"].startswith('different ["')
+    assert table["why"].endswith("more")
+    assert "9 instead" not in table["why"]
+
+
+def test_without_such_a_ddl_nothing_is_written_and_the_target_is_not_asked(checked: Checked) -> None:
+    checked.note([])
+    checked.note([replace(ddl, after=ddl.before) for ddl in checked.ddls])
+    assert checked.check(port=1) == []
+    assert checked.told() == []
+
+
+def test_a_window_that_was_passed_long_ago_makes_nothing_due(checked: Checked) -> None:
+    checked.note(passed=True)
+    checked.note(target=checked.target.model_copy(update={"verify_after_ddl_rows": 0}))
+    assert checked.told() == []
+
+
+def test_a_table_above_the_size_is_left_to_the_operator(checked: Checked) -> None:
+    checked.note()
+    assert checked.check(verify_after_ddl_rows=3) == [("shop.item", "not-comparable")]
+    [table] = json.loads(checked.windows.events(stage=STAGE)[-1]["detail"])["tables"]
+    assert "binlake verify --table shop.item" in table["why"]
+
+
+def test_until_the_mirrors_are_as_far_it_stays_due(shop: Shop) -> None:
+    checked = Checked(shop.lake, shop.server, mirrored=False)
+    checked.note()
+    assert checked.check() == []
+    assert due(checked.target, checked.windows) == {"shop.item": checked.ts}
+    assert checked.told() == ["due"]
+
+
+def test_while_somebody_verifies_or_the_target_is_away_it_stays_due(checked: Checked) -> None:
+    checked.note()
+    with lake_lock(checked.lake.paths, "verify"):
+        assert checked.check() == []
+    gone = checked.lake.replication.model_copy(update={"target": checked.target.model_copy(update={"port": 1})})
+    note_due(gone.sql_target(), checked.windows, checked.ddls, checked.lake.hi, "run", lambda: False)
+    assert check_due(gone, checked.windows, checked.lake.hi, "run") == []
+    # What is due of another target is not due here, and the other way round.
+    assert checked.check() == [("shop.item", "equal")]
+    assert due(gone.sql_target(), checked.windows) == {"shop.item": checked.ts}
+
+
+def test_of_a_table_that_the_lake_knows_in_part_it_is_said_that_it_cannot_be_compared(
+    tmp_path: Any, empty_mariadb: MariaDb
+) -> None:
+    work = Workload()
+    work.create_database("shop")
+    work.create_table("shop", "item", [integer("id"), text("name")], ["id"])
+    work.begin().insert("shop", "item", id=1, name="old").commit()
+    lake = TinyLake(tmp_path, work, {"target": target_config(empty_mariadb)})
+    lake.hi = work.clock()
+    work.begin().insert("shop", "item", id=2, name="two").commit()
+    lake.land()
+    fill(empty_mariadb, work)
+    checked = Checked(lake, empty_mariadb)
+    checked.note()
+    assert checked.check() == [("shop.item", "not-comparable")]
+    assert checked.told() == ["due", "not-comparable"]

@@ -1,0 +1,69 @@
+"""Which DDL changes rows by itself, by the definitions before and after it alone."""
+
+from __future__ import annotations
+
+import pytest
+from support.tabledefs import col, primary, table
+
+from binlake.schema import TableDef
+from binlake.schema import mysqltypes as t
+from binlake.schema.delta import Definitions
+from binlake.window.definitions import LandedDdl
+from binlake.window.rewrites import rewritten
+
+ID, V = col("id"), col("v", t.VARCHAR, flen=20)
+
+
+def made(*columns: object, name: str = "a", ident: int = 100, parts: tuple[int, ...] = ()) -> TableDef:
+    more = {"partition": {"definitions": [{"id": part} for part in parts]}} if parts else {}
+    return table(name, ID, *columns, keys=(primary("id"),), id=ident, **more)  # type: ignore[arg-type]
+
+
+def ddl(before: TableDef | None, after: TableDef | None, ts: int = 5, decision: str = "apply") -> LandedDdl:
+    sides = [Definitions((), () if side is None else (side,)) for side in (before, after)]
+    return LandedDdl(ts, ts, ts - 1, 1, 1, 12, "d", "a", "q", "q", decision, "", *sides)
+
+
+OLD = made(V)
+CASES = {
+    "another type": (OLD, made(col("v", t.LONG)), True),
+    "a shorter text": (OLD, made(col("v", t.VARCHAR, flen=2)), True),
+    "fewer fractional digits": (made(col("w", t.DATETIME, decimal=6)), made(col("w", t.DATETIME, decimal=0)), True),
+    "timestamp to datetime": (made(col("w", t.TIMESTAMP)), made(col("w", t.DATETIME)), True),
+    "another charset": (OLD, made(col("v", t.VARCHAR, flen=20, charset="latin1")), True),
+    "no more NULL": (OLD, made(col("v", t.VARCHAR, flen=20, not_null=True)), True),
+    "renamed and retyped": (OLD, made(col("w", t.LONG)), True),
+    "renamed": (OLD, made(col("w", t.VARCHAR, flen=20)), False),
+    "a column that is filled": (OLD, made(V, col("w", t.JSON, not_null=True)), True),
+    "a column with a default": (OLD, made(V, col("w", origin_default="7")), True),
+    "a column of NULL": (OLD, made(V, col("w")), False),
+    "a stored generated column": (OLD, made(V, col("w", generated_expr_string="`id`", generated_stored=True)), True),
+    "a virtual column": (OLD, made(V, col("w", generated_expr_string="`id`")), False),
+    "a column less": (made(V, col("w")), OLD, False),
+    "truncated": (OLD, made(V, ident=101), True),
+    "a partition less": (made(V, parts=(1, 2)), made(V, parts=(2,)), True),
+    "a partition emptied": (made(V, parts=(1, 2)), made(V, parts=(3, 2)), True),
+    "a partition more": (made(V, parts=(1,)), made(V, parts=(1, 2)), False),
+    "created": (None, OLD, False),
+    "dropped": (OLD, None, False),
+    "another name": (OLD, made(V, name="b"), False),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_a_ddl_does_to_rows_shows_in_the_definitions(case: str) -> None:
+    before, after, changes = CASES[case]
+    assert bool(rewritten([ddl(before, after)])) is changes
+
+
+def test_the_mark_follows_the_table_to_the_windows_end() -> None:
+    longer = made(col("v", t.VARCHAR, flen=40))
+    renamed = made(col("v", t.VARCHAR, flen=40), name="b")
+    history = [ddl(OLD, longer, 5), ddl(longer, renamed, 6)]
+    assert rewritten(history) == {("d", "b"): 5}
+    assert rewritten([*history, ddl(renamed, None, 7)]) == {}
+
+
+def test_what_does_not_run_at_the_target_is_not_looked_at() -> None:
+    assert rewritten([ddl(OLD, made(col("v", t.LONG)), decision="skip")]) == {}
+    assert rewritten([ddl(OLD, made(col("v", t.LONG)), decision="replaced")]) == {("d", "a"): 5}
