@@ -41,13 +41,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def run(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Runner:
     """Run a DAG of a replication once with scripted jobs."""
-    from binlake_airflow import base, waiting
+    from binlake_airflow import base, sparkconnect, waiting
     from binlake_airflow.factory import build_dags
 
     for name, value in scripted_spark(tmp_path).items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": "local[1]"}))
     monkeypatch.setenv("AIRFLOW_CONN_CONNECT", json.dumps({"conn_type": "spark_connect", "host": "h", "port": 1}))
+    monkeypatch.setattr(sparkconnect, "require_spark", lambda _url: "h:1")
     # Nobody here takes a task for lost that is back at once.
     monkeypatch.setattr(waiting, "_LOOK_S", 0.05)
     monkeypatch.setattr(base, "command_of", lambda _module: (sys.executable, scripted_job.__file__))
