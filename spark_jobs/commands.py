@@ -6,10 +6,12 @@ import argparse
 import json
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from binlake import tso
 from binlake.config import load_replication
+from binlake.lake.failures import FAILURE, Failure
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowLog
 from binlake.pipeline import BY_NAME
@@ -63,11 +65,12 @@ def _list(args: argparse.Namespace) -> None:
         shown = [{**event, "lo": str(event["lo"]), "hi": str(event["hi"])} for event in events]
         print(json.dumps(shown))
         return
-    table = Table("stage", "state", "lo", "hi", "commit time", "rows", "seconds", "blocked by")
+    table = Table("stage", "state", "lo", "hi", "commit time", "rows", "seconds", "blocked by, or what failed")
     for event in events:
+        why = str(Failure.of(event)) if event["stage"] == FAILURE else event["blocked_by"]
         time = tso.to_datetime(event["hi"]).strftime("%Y-%m-%d %H:%M:%S")
         table.add_row(event["stage"], event["state"], str(event["lo"]), str(event["hi"]), time,
-                      f"{event['rows']:,}", f"{event['seconds']:.2f}", event["blocked_by"])  # fmt: skip
+                      f"{event['rows']:,}", f"{event['seconds']:.2f}", escape(why))  # fmt: skip
     Console().print(table)
 
 

@@ -8,6 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import structlog
 
+from binlake.errors import LeaseHeld
+from binlake.lake.failures import record_failure
 from binlake.pipeline import STOPPED, Stage, stages_for
 from spark_jobs.context import Bounds, StageContext, StageResult
 from spark_jobs.failures import as_ours
@@ -17,10 +19,20 @@ log = structlog.get_logger(__name__)
 
 
 def run_stage(name: str, ctx: StageContext, bounds: Bounds | None = None, start_ts: int | None = None) -> StageResult:
-    """Run the stage `name`; plan takes `start_ts`, all others `bounds`. Raises BinlakeError."""
+    """Run the stage `name`; plan takes `start_ts`, all others `bounds`. Raises BinlakeError.
+
+    A failure leaves an event in the lake, but for LeaseHeld: who finds another at work waits and comes again.
+    """
     module = importlib.import_module(f"spark_jobs.stages.{name}")
-    with as_ours():
-        result: StageResult = module.run(ctx, start_ts) if name == "plan" else module.run(ctx, bounds)
+    try:
+        with as_ours():
+            result: StageResult = module.run(ctx, start_ts) if name == "plan" else module.run(ctx, bounds)
+    except LeaseHeld:
+        raise
+    except Exception as error:
+        window = None if bounds is None else (bounds.lo, bounds.hi)
+        record_failure(ctx.windows, name, error, run_id=ctx.run_id, window=window)
+        raise
     log.info("stage ended", stage=name, state=result.state, window=Bounds(result.lo, result.hi).window,
              rows=result.rows, seconds=round(result.seconds, 2))  # fmt: skip
     return result

@@ -18,7 +18,9 @@ from binlake import tso
 from binlake.config import load_replication
 from binlake.config.airflow import Notify, NotifyOnLag, NotifyOnSilence
 from binlake.errors import ConfigError
-from binlake_airflow import assets
+from binlake_airflow import assets, failures
+
+_ENDED = ("success", "failed")
 
 
 class OnFailure:
@@ -33,10 +35,31 @@ class OnFailure:
 
 
 def tell_failure(replication_file: str, context: Mapping[str, Any]) -> None:
-    """Tell who `airflow.on-failure` names, if anybody; also the callback of a missed deadline."""
-    rule = load_replication(replication_file, secrets=False).airflow.on_failure
-    if rule is not None:
-        tell(rule, context)
+    """Tell who `airflow.on-failure` names, if anybody; also the callback of a missed deadline.
+
+    The context gets `binlake`: `what` (failure, deadline), `run_id`, `errors` (stage, kind, error, text, hint), and
+    `text` for people. A deadline of a run that has ended is passed over: whether it failed was told when it did.
+    """
+    settings = load_replication(replication_file, secrets=False)
+    rule = settings.airflow.on_failure
+    late = "deadline" in context
+    if rule is None or (late and _field(context, "state") in _ENDED):
+        return
+    run_id = str(context.get("run_id") or _field(context, "run_id") or _field(context, "dag_run_id") or "")
+    errors = failures.of_run(settings, run_id)
+    lines = [
+        f"{one['stage']} failed: {one['text']}" + (f" Hint: {one['hint']}" if one["hint"] else "") for one in errors
+    ]
+    first = f"run {run_id} takes longer than {settings.airflow.deadline_s} s" if late else f"run {run_id} failed"
+    told = {"replication": settings.name, "what": "deadline" if late else "failure", "run_id": run_id,
+            "errors": errors, "text": "\n".join([f"{settings.name}: {first}", *lines])}  # fmt: skip
+    tell(rule, {"exception": lines[-1] if lines else None, **context, "binlake": told})
+
+
+def _field(context: Mapping[str, Any], name: str) -> Any:
+    """Of the context's run: Airflow's scheduler gives a mapping, its DAG processor an object."""
+    run = context.get("dag_run")
+    return run.get(name) if isinstance(run, Mapping) else getattr(run, name, None)
 
 
 def tell_lag(rule: NotifyOnLag, replication: str, what: str, lag_s: float, context: Mapping[str, Any]) -> bool:

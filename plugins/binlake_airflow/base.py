@@ -15,9 +15,11 @@ from typing import Any
 
 from airflow.sdk import BaseOperator
 from airflow.sdk.bases.skipmixin import SkipMixin
+from airflow.sdk.exceptions import AirflowException
 
 from binlake.config import Replication, load_replication
 from binlake.errors import LeaseHeld
+from binlake_airflow import failures
 from binlake_airflow.jobs import MODULE
 from binlake_airflow.process import JobProcess
 
@@ -37,6 +39,8 @@ class BinlakeOperator(BaseOperator, SkipMixin):
     locks: Sequence[str] = ()
     """Locks of the lake that it takes."""
     applies = False
+    records_failures = True
+    """Whether a failure is one of the replication: it leaves an event in the lake."""
 
     def __init__(self, *, replication: str, replication_file: str, wait_s: float = 0.0, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -51,13 +55,13 @@ class BinlakeOperator(BaseOperator, SkipMixin):
 
     def execute(self, context: Mapping[str, Any]) -> Any:
         """The first attempt."""
-        return self._guarded(context, time.time() + self.wait_s)
+        return self._attempted(context, time.time() + self.wait_s)
 
     def go_on(self, context: Mapping[str, Any], event: Mapping[str, Any]) -> Any:
         """The next one, when the way was free or the time was up."""
         if event["held_by"]:
             self.log.warning("waited %.0f s in vain: %s", self.wait_s, event["held_by"])
-        return self._guarded(context, float(event["until"]))
+        return self._attempted(context, float(event["until"]))
 
     def wait_for(self, until: float, **asked: Any) -> None:
         """Leave the worker until the way is free (see FreeTrigger), unless the time is up already."""
@@ -84,6 +88,19 @@ class BinlakeOperator(BaseOperator, SkipMixin):
     def settings(self) -> Replication:
         """The replication as its file has it now, without secrets."""
         return load_replication(self.replication_file, secrets=False)
+
+    def _attempted(self, context: Mapping[str, Any], until: float) -> Any:
+        """`_guarded`; what fails leaves its text for the run's note, the page and notifiers."""
+        began = time.time()
+        try:
+            return self._guarded(context, until)
+        except AirflowException:
+            # How Airflow is told to skip.
+            raise
+        except Exception as error:
+            failures.tell(error, settings=self.settings, task_id=self.task_id, context=context, since_s=began,
+                          records=self.records_failures)  # fmt: skip
+            raise
 
     def _guarded(self, context: Mapping[str, Any], until: float) -> Any:
         if self._lock_holder():

@@ -271,6 +271,8 @@ class AuditOperator(CommandOperator):
     """Asks the lake about the past; the answer is kept as JSON, and as Markdown for people."""
 
     command = "audit"
+    # A question that cannot be answered is no trouble of the replication.
+    records_failures = False
 
     def words(self, context: Context) -> Sequence[str]:
         """The question of the params. Raises ConfigError when it is not one."""

@@ -69,11 +69,14 @@ def new_dag(place: Place, kind: str, *, summary: str, doc: str, params: Mapping[
         start_date=START,
         catchup=False,
         max_active_runs=1,
+        # The windows begin when somebody unpauses them, as Airflow is set up. What stands beside them runs when it is
+        # asked to, or by a schedule of the configuration: a run that is triggered while its DAG is paused waits on.
+        is_paused_upon_creation=None if kind == SYNC else False,
         params=dict(params),
         default_args=_defaults(place),
         tags=["binlake", kind, place.replication.name, airflow.engine, *airflow.tags],
         description=summary,
-        doc_md=f"### {kind} of replication `{place.replication.name}`\n\n{doc}\n\n{_source(place)}",
+        doc_md=f"### {kind} of replication `{place.replication.name}`\n\n{doc}\n\n{_PAUSED}\n\n{_source(place)}",
         on_failure_callback=OnFailure(str(place.path)) if airflow.on_failure is not None else None,
         # The DAG file that wants it names it; whoever only checks the files must not show a second one.
         auto_register=False,
@@ -99,6 +102,9 @@ def moment_param(title: str, description: str) -> Param:
 def text_param(title: str, description: str, pattern: str) -> Param:
     """Text that may be left empty."""
     return Param(None, type=["null", "string"], pattern=pattern, title=title, description=description)
+
+
+_PAUSED = "While this DAG is paused, a run that is triggered waits, and does not say so: unpause it first."
 
 
 def _defaults(place: Place) -> dict[str, Any]:

@@ -32,12 +32,24 @@ POSITIONS = {
 
 FLUSH_S = 5.0
 """Seconds that a task waits for its metrics to be sent."""
+_FIRST_MS = 1_420_070_400_000
+"""2015 in Unix ms: no TiDB is older."""
 _log = logging.getLogger(__name__)
 
 
 def lag_s(commit_ts: str) -> float:
     """Seconds from `commit_ts` to now."""
     return max(time.time() - tso.physical(int(commit_ts)) / 1000, 0.0)
+
+
+def is_position(result: Result) -> bool:
+    """Whether the bounds of `result` say where the replication is now.
+
+    Not where nothing was landed yet (a start at 0 is no moment), nor where a window was done before and is done again.
+    """
+    ts = result["lo"] if result["stage"] == "plan" else result["hi"]
+    again = result["state"] == "already" or bool((result.get("detail") or {}).get("again"))
+    return not again and tso.physical(int(ts)) >= _FIRST_MS
 
 
 def send(replication: str, results: Sequence[Result]) -> None:
@@ -58,7 +70,7 @@ def emit(replication: str, result: Result) -> None:
     stats.incr(f"{name}.{stage}.rows", int(result["rows"]), tags=tags)
     if stage == "plan":
         _plan(replication, result)
-    elif stage in POSITIONS and result["state"] in ENDED:
+    elif stage in POSITIONS and result["state"] in ENDED and is_position(result):
         _position(name, stage, result["hi"], tags)
 
 
@@ -96,7 +108,8 @@ def _flush(force_flush: Callable[[float], object]) -> None:
 def _plan(replication: str, result: Result) -> None:
     name, tags = f"binlake.{replication}", {"replication": replication}
     stats.gauge(f"{name}.blocked", int(bool(result["blocked_by"])), tags=tags)
-    _position(name, "land", result["lo"], tags)
+    if is_position(result):
+        _position(name, "land", result["lo"], tags)
 
 
 def _position(name: str, stage: str, commit_ts: str, tags: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""A run's note in Airflow's pages: the window and its rows, or who blocked. What a person wrote is kept.
+"""A run's note in Airflow's pages: the window and its rows, who blocked, or what failed. What a person wrote stays.
 
 A task may not write it: Airflow's task API has no call for that. The scheduler, which ends the run, may (a listener).
 """
@@ -9,8 +9,11 @@ from typing import Any
 
 from airflow.listeners import hookimpl
 
+from binlake_airflow import failures
+
 KEY = "note"
 """XCom of the tasks that have something to say; the last one counts."""
+_LETTERS = 1000
 
 
 class RunNotes:
@@ -26,28 +29,52 @@ class RunNotes:
     def on_dag_run_failed(self, dag_run: Any, msg: str) -> None:
         """A run failed."""
         del msg
-        write(dag_run)
+        write(dag_run, failed=True)
 
 
-def write(dag_run: Any) -> None:
-    """Put what the run's tasks left under KEY into its note."""
+def write(dag_run: Any, *, failed: bool = False) -> None:
+    """Put what the run's tasks left under KEY into its note; of a run that `failed`, what failed and why."""
     # The scheduler alone comes here; tasks load this module, too, with the plugin.
     from airflow.models.dagrun import DagRunNote
-    from airflow.models.xcom import XComModel
     from sqlalchemy.orm import object_session
 
     session = object_session(dag_run)
     if session is None or not _is_ours(dag_run):
         return
-    query = XComModel.get_many(run_id=dag_run.run_id, key=KEY, dag_ids=dag_run.dag_id)
-    found = session.scalars(query.order_by(None).order_by(XComModel.timestamp.desc()).limit(1)).first()
-    if found is None:
+    text = _what_failed(dag_run, session) if failed else _said_last(dag_run, session)
+    if not text:
         return
-    text = str(XComModel.deserialize_value(found))
     if dag_run.dag_run_note is None:
         dag_run.dag_run_note = DagRunNote(content=text)
     elif dag_run.dag_run_note.user_id is None:
         dag_run.dag_run_note.content = text
+
+
+def _said_last(dag_run: Any, session: Any) -> str:
+    return next((text for _, text in _left(dag_run, session, KEY)), "")
+
+
+def _what_failed(dag_run: Any, session: Any) -> str:
+    """A line for each task that failed: another sink's success is not what the run came to."""
+    from airflow.models.taskinstance import TaskInstance
+    from airflow.utils.state import TaskInstanceState
+    from sqlalchemy import select
+
+    of_run = (TaskInstance.dag_id == dag_run.dag_id) & (TaskInstance.run_id == dag_run.run_id)
+    query = select(TaskInstance.task_id).where(of_run, TaskInstance.state == TaskInstanceState.FAILED)
+    told = dict(_left(dag_run, session, failures.KEY))
+    names = session.scalars(query.order_by(TaskInstance.end_date)).all()
+    lines = [f"{name} failed: {told.get(name, 'it was ended from outside; its log may say why')}" for name in names]
+    return "\n".join(lines)[:_LETTERS]
+
+
+def _left(dag_run: Any, session: Any, key: str) -> list[tuple[str, str]]:
+    """Task and text of what tasks left under `key`, the last first."""
+    from airflow.models.xcom import XComModel
+
+    query = XComModel.get_many(run_id=dag_run.run_id, key=key, dag_ids=dag_run.dag_id)
+    found = session.scalars(query.order_by(None).order_by(XComModel.timestamp.desc()))
+    return [(one.task_id, str(XComModel.deserialize_value(one))) for one in found]
 
 
 def _is_ours(dag_run: Any) -> bool:

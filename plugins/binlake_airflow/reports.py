@@ -97,7 +97,7 @@ def _warn(task: StageOperator, results: Sequence[Result], context: Mapping[str, 
 
 def _warn_of_lag(settings: Replication, result: Result, context: Mapping[str, Any]) -> None:
     rule, (what, side) = settings.airflow.on_lag, _LAG_OF.get(result["stage"], ("", ""))
-    if rule is not None and what:
+    if rule is not None and what and metrics.is_position(result):
         alerts.tell_lag(rule, settings.name, what, metrics.lag_s(result[side]), context)
 
 

@@ -64,7 +64,8 @@ def _landed_again(ctx: StageContext, start_ts: int | None) -> StageResult | None
     if start_ts is None or landed_ts is None or start_ts >= landed_ts:
         return None
     if stop_ts is not None and (start_ts, stop_ts) in ctx.windows.landed((start_ts, stop_ts)):
-        return StageResult("plan", "ready", start_ts, stop_ts, detail={"reason": "landed before, derived again"})
+        detail = {"reason": "landed before, derived again", "again": True}
+        return StageResult("plan", "ready", start_ts, stop_ts, detail=detail)
     raise CheckpointConflict(
         f"start_ts {start_ts} lies below the landed ts {landed_ts} and is no landed window with that stop_ts",
         hint="give the bounds of one landed window (see the DAG's page), or leave start_ts empty",

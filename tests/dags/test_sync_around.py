@@ -10,6 +10,7 @@ from support.dag_runs import BLOCKED, HI, LO, LOWERED, Run, Runner, answer, fail
 
 from binlake import placement
 from binlake.config import load_replication
+from binlake.lake.failures import Failure
 from binlake.lake.lock import lake_lock
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowEvent, WindowLog
@@ -166,6 +167,27 @@ def test_the_note_says_the_window_in_both_forms(run: Runner) -> None:
         for lo, when in ((LO, "2026-11-20T00:00:00.000Z"), ("470583292723100001", "2026-11-19T23:59:59.999Z"))
         for stage in ("finalize", "mirror")
     )
+
+
+def test_a_run_that_failed_says_what_failed_and_not_what_another_sink_did(
+    run: Runner, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dead = failure("Transient", "TargetUnavailable", "nobody listens at the target")
+    own = (
+        'retries = 0\nwait-s = 0\n[airflow.on-failure]\nnotifier = "support.notified.by_call"\nkwargs = {channel = "c"}'
+    )
+    monkeypatch.setenv("BINLAKE_TEST_TOLD", str(tmp_path / "told"))
+    done = run({**good_window(), "finalize": [dead]}, airflow=own)
+    assert (done.states["mirror"], done.states["finalize"]) == ("success", "failed")
+    assert done.note == "finalize failed: nobody listens at the target"
+    # It left an event, though the scripted job recorded none.
+    windows = WindowLog(LakePaths.of(load_replication(folder / "orders.toml", secrets=False)))
+    (event,) = windows.recorded_last(("failure",), 5)
+    assert (event["run_id"], Failure.of(event).stage, Failure.of(event).kind) == (done.run_id, "finalize", "Transient")
+    # Whoever is told hears the text.
+    told = notified.heard()[0]["binlake"]
+    assert (told["what"], told["errors"][0]["error"]) == ("failure", "TargetUnavailable")
+    assert told["text"].endswith("finalize failed: nobody listens at the target")
 
 
 _LAG = """wait-s = 0

@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -96,10 +97,15 @@ def test_a_blocked_run_holds_no_worker_is_cancelled_cleared_and_goes_on(world: W
     assert (plan["state"], plan["lo"]) == ("ready", str(start))
     states = {task["task_id"]: task["state"] for task in client.tasks("orders", run)}
     assert (ended["state"], states["land"], states["recover"]) == ("failed", "failed", "skipped")
-    assert ended["note"].startswith(f"window ({start} = ")
+    assert ended["note"].startswith("land failed: the job ended without a result")
     assert world.written() == []
     turn_checkpoint(world.server, before)
-    world.until("the notifier hears of the failure", lambda: run in [one["run_id"] for one in world.told()[1:]])
+    heard = world.until("the notifier hears of the failure", lambda: [one for one in world.told() if _failed(one, run)])
+    assert "land failed: the job ended without a result" in heard[0]["binlake"]["text"]
+
+
+def _failed(told: dict[str, Any], run: str) -> bool:
+    return bool(told["run_id"] == run and told["binlake"]["what"] == "failure" and told["binlake"]["errors"])
 
 
 def test_a_run_whose_source_is_gone_finishes_the_window_that_was_cut_short(world: World, mariadb: MariaDb) -> None:

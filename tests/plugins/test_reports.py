@@ -6,15 +6,16 @@ import logging
 import threading
 from collections import defaultdict
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from airflow.sdk._shared.observability.metrics import stats
 from airflow.sdk._shared.observability.metrics.base_stats_logger import NoStatsLogger
-from support import alert_rules
+from support import alert_rules, notified
 
-from binlake_airflow import metrics, reports
+from binlake_airflow import alerts, metrics, reports
 
 DONE = {"stage": "finalize", "state": "done", "lo": "1", "hi": "9", "rows": 3, "seconds": 0.5, "blocked_by": "",
         "detail": {}}  # fmt: skip
@@ -131,3 +132,49 @@ def test_a_green_run_tells_of_tables_that_are_not_the_sources(
     ]
     reports.report(task, [DONE], [], context)
     assert len(told) == 2
+
+
+TS = "470583292723200001"
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        # Nothing was landed: a start at 0 is no lag of 56 years.
+        {"stage": "plan", "state": "blocked", "lo": "0", "hi": "0"},
+        # A window of the past, done again.
+        {"stage": "plan", "state": "ready", "lo": TS, "hi": TS, "detail": {"again": True}},
+        {"stage": "finalize", "state": "already", "lo": TS, "hi": TS},
+    ],
+)
+def test_a_window_that_says_nothing_of_now_tells_no_lag(
+    task: Any, context: dict[str, Any], result: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:  # U-02
+    told: list[Any] = []
+    monkeypatch.setattr(reports.alerts, "tell_lag", lambda *asked: told.append(asked))
+    monkeypatch.setattr("airflow.sdk.observability.stats.gauge", lambda name, *_, **__: told.append(name))
+    task.settings().airflow.on_lag = SimpleNamespace(seconds=1)
+    whole = {"rows": 0, "seconds": 0.1, "blocked_by": "", "detail": {}, **result}
+    reports._warn(task, [whole], context)
+    metrics.emit("orders", whole)
+    assert [one for one in told if one != "binlake.orders.blocked"] == []
+    now = {**whole, "state": "done", "lo": TS, "hi": TS, "detail": {}}
+    reports._warn(task, [now], context)
+    metrics.emit("orders", now)
+    assert len(told) > 2
+
+
+@pytest.mark.parametrize(("state", "what"), [("running", ["deadline"]), ("failed", []), ("success", [])])
+def test_a_deadline_of_a_run_that_has_ended_is_not_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str, what: list[str]
+) -> None:
+    # Airflow forgets a deadline of a run that succeeded only: each failed run would be told once more, when it is old.
+    own = '[airflow]\ndeadline-s = 60\n[airflow.on-failure]\nnotifier = "support.notified.by_call"\n'
+    file = tmp_path / "r.toml"
+    file.write_text(f'name = "orders"\n[lake]\npath = "{tmp_path}/lake"\n{own}kwargs = {{ channel = "c" }}\n')
+    monkeypatch.setenv("BINLAKE_TEST_TOLD", str(tmp_path / "told"))
+    run = {"dag_run_id": "r1", "dag_id": "orders", "state": state}
+    alerts.tell_failure(str(file), {"dag_run": run, "deadline": {"id": "1", "deadline_time": "then"}})
+    told = notified.heard()
+    assert [one["binlake"]["what"] for one in told] == what
+    assert all(one["binlake"]["text"] == "orders: run r1 takes longer than 60 s" for one in told)

@@ -1,0 +1,85 @@
+"""What failed, as an event of the table `window`: stage, kind and class of the error, its text, the run (R-35).
+
+Without it a lake whose every run fails looks like one that rests. An event has a stage of its own, `failure`, so that
+who asks for the events of a stage gets those of windows only; the stage that failed is in its detail.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+
+from binlake.errors import BinlakeError
+from binlake.lake.windowlog import WindowEvent, WindowLog
+
+log = structlog.get_logger(__name__)
+
+FAILURE = "failure"
+"""The stage of these events; their state is `failed`."""
+_LETTERS = 2000
+
+
+@dataclass(frozen=True)
+class Failure:
+    """One failure: `stage` that failed, the error's `kind` (who may retry), class, text and hint; at Unix ms."""
+
+    stage: str
+    kind: str
+    error: str
+    text: str
+    hint: str
+    run_id: str
+    at_ms: int
+
+    @classmethod
+    def of(cls, event: Mapping[str, Any]) -> Failure:
+        """From an event of stage FAILURE."""
+        detail = json.loads(event["detail"] or "{}")
+        told = {name: str(detail.get(name, "")) for name in ("stage", "kind", "error", "text", "hint")}
+        return cls(**told, run_id=event["run_id"], at_ms=event["at_ms"])
+
+    def __str__(self) -> str:
+        """For people: `finalize failed: TargetUnavailable: the text Hint: what to do`."""
+        hint = f" Hint: {self.hint}" if self.hint else ""
+        return f"{self.stage} failed: {self.error}: {self.text}{hint}"
+
+
+def describe(error: BaseException) -> dict[str, str]:
+    """Kind, class, text and hint of an error; one that is not ours is a fault of the program, or of what it uses."""
+    if isinstance(error, BinlakeError):
+        where = " ".join(f"{key}={value}" for key, value in error.where.items())
+        return {"kind": error.kind, "error": type(error).__name__, "text": error.message[:_LETTERS],
+                "hint": error.hint[:_LETTERS], "where": where[:_LETTERS]}  # fmt: skip
+    lines = str(error).strip().splitlines() or ["it says nothing"]
+    return {"kind": "Fault", "error": type(error).__name__, "text": lines[0][:_LETTERS], "hint": "", "where": ""}
+
+
+def record_failure(
+    windows: WindowLog, stage: str, error: BaseException, *, run_id: str, window: tuple[int, int] | None = None
+) -> None:
+    """Record that `stage` failed with `error` at the window (lo, hi], or (None) behind the last landed one.
+
+    It never raises: what failed is told by its own error, and where it cannot be recorded that is logged.
+    """
+    try:
+        lo, hi = window or _here(windows)
+        detail = {"stage": stage, **describe(error)}
+        windows.record(WindowEvent(FAILURE, lo, hi, "failed", run_id=run_id, detail=detail))
+    except Exception as unwritten:  # noqa: BLE001 - an error must not hide the one that it is about
+        log.warning("a failure was not recorded", stage=stage, failure=str(error), error=str(unwritten))
+
+
+def failures(windows: WindowLog, run_id: str, since_ms: int = 0, count: int = 50) -> list[Failure]:
+    """What failed in a run from `since_ms` (Unix ms) on, the last first; of the last `count` of all failures."""
+    found = [Failure.of(event) for event in windows.recorded_last((FAILURE,), count)]
+    return [one for one in found if one.run_id == run_id and one.at_ms >= since_ms]
+
+
+def _here(windows: WindowLog) -> tuple[int, int]:
+    landed = windows.landed_ts()
+    place = landed if landed is not None else windows.start_ts() or 0
+    return place, place

@@ -1,0 +1,81 @@
+"""What a task that fails leaves: an XCom for the run's note, and an event in the lake for the page and for notifiers.
+
+A job records its own failure where it happens; here is what no job could tell: it was killed, it never began, its
+answer was one that fails the run.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import structlog
+
+from binlake.config import Replication
+from binlake.errors import BinlakeError
+
+log = structlog.get_logger(__name__)
+
+KEY = "failed"
+"""XCom of a try that failed; Airflow clears it when the task is tried again."""
+LOOK_S = 10.0
+"""Seconds that the lake has to tell what failed: who is told of a failure is told, whatever the lake does."""
+
+
+def words(error: BaseException) -> str:
+    """One line of an error, without the places that it names."""
+    if isinstance(error, BinlakeError):
+        return f"{error.message} Hint: {error.hint}" if error.hint else error.message
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0] if lines else 'it says nothing'}"
+
+
+def tell(error: Exception, *, settings: Callable[[], Replication], task_id: str, context: Mapping[str, Any],
+         since_s: float, records: bool) -> None:  # fmt: skip
+    """Leave what is known of `error`, which ended a try that began at `since_s` (Unix seconds). It never raises."""
+    try:
+        context["ti"].xcom_push(key=KEY, value=words(error)[:1000])
+        if records:
+            _record(settings(), task_id, error, str(context["run_id"]), since_s)
+    except Exception:
+        log.warning("what failed was not told", task=task_id, exc_info=True)
+
+
+def of_run(settings: Replication, run_id: str) -> list[dict[str, str]]:
+    """What the lake says failed in a run, the first first: stage, kind, error, text, hint. Empty when it cannot."""
+    found: list[dict[str, str]] = []
+
+    def look() -> None:
+        # At run time: delta-rs is of no use to who parses.
+        from binlake.lake.failures import failures
+        from binlake.lake.paths import LakePaths
+        from binlake.lake.windowlog import WindowLog
+
+        names = ("stage", "kind", "error", "text", "hint")
+        told = reversed(failures(WindowLog(LakePaths.of(settings)), run_id))
+        # Of a stage that was tried again, the last.
+        last = {one.stage: one for one in told}
+        found.extend({name: getattr(one, name) for name in names} for one in last.values())
+
+    looking = threading.Thread(target=_logged, args=(look,), name="binlake-failures", daemon=True)
+    looking.start()
+    looking.join(LOOK_S)
+    return list(found)
+
+
+def _logged(look: Callable[[], None]) -> None:
+    try:
+        look()
+    except Exception:
+        log.warning("the lake does not tell what failed", exc_info=True)
+
+
+def _record(settings: Replication, stage: str, error: Exception, run_id: str, since_s: float) -> None:
+    from binlake.lake.failures import failures, record_failure
+    from binlake.lake.paths import LakePaths
+    from binlake.lake.windowlog import WindowLog
+
+    windows = WindowLog(LakePaths.of(settings))
+    if not failures(windows, run_id, int(since_s * 1000)):
+        record_failure(windows, stage, error, run_id=run_id)

@@ -1,0 +1,76 @@
+"""What failed stays in the lake, whoever ran it; and telling it never hides it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from binlake.config import Replication
+from binlake.errors import LeaseHeld, TargetUnavailable
+from binlake.lake.failures import FAILURE, Failure, failures, record_failure
+from binlake.lake.paths import LakePaths
+from binlake.lake.windowlog import WindowEvent, WindowLog
+from spark_jobs import runner
+from spark_jobs.context import Bounds, StageContext
+
+
+@pytest.fixture
+def ctx(tmp_path: Path) -> StageContext:
+    replication = Replication.model_validate({"name": "orders", "lake": {"path": str(tmp_path / "lake")}})
+    return StageContext(replication, "run 1", lambda: pytest.fail("no Spark is asked"))
+
+
+def _fails(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    def fail(*_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(runner.importlib, "import_module", lambda _name: SimpleNamespace(run=fail))
+
+
+def test_a_stage_that_fails_leaves_an_event_with_its_text_and_its_run(
+    ctx: StageContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # R-35
+    _fails(monkeypatch, TargetUnavailable("nobody answers", hint="start it", where={"target": "h:1"}))
+    with pytest.raises(TargetUnavailable):
+        runner.run_stage("finalize", ctx, Bounds(10, 20))
+    (event,) = ctx.windows.events()
+    assert (event["stage"], event["state"], event["lo"], event["hi"]) == (FAILURE, "failed", 10, 20)
+    (told,) = failures(ctx.windows, "run 1")
+    assert str(told) == "finalize failed: TargetUnavailable: nobody answers Hint: start it"
+    assert (told.kind, failures(ctx.windows, "run 2")) == ("Transient", [])
+    assert failures(ctx.windows, "run 1", since_ms=told.at_ms + 1) == []
+
+
+def test_an_error_that_is_not_ours_is_told_by_its_first_line(
+    ctx: StageContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ctx.windows.record(WindowEvent("land", 5, 9, "done"))
+    _fails(monkeypatch, KeyError("a fault\nof the program"))
+    with pytest.raises(KeyError):
+        runner.run_stage("plan", ctx)
+    (event,) = ctx.windows.recorded_last((FAILURE,), 1)
+    told = Failure.of(event)
+    assert (told.stage, told.kind, told.error, event["lo"], event["hi"]) == ("plan", "Fault", "KeyError", 9, 9)
+
+
+def test_who_finds_another_at_work_has_not_failed(ctx: StageContext, monkeypatch: pytest.MonkeyPatch) -> None:
+    _fails(monkeypatch, LeaseHeld("another one applies"))
+    with pytest.raises(LeaseHeld):
+        runner.run_stage("finalize", ctx, Bounds(10, 20))
+    assert ctx.windows.events() == []
+
+
+def test_a_lake_that_cannot_be_written_hides_no_failure(tmp_path: Path) -> None:
+    (tmp_path / "lake").write_text("no folder")
+    record_failure(WindowLog(LakePaths(str(tmp_path / "lake"))), "land", KeyError("k"), run_id="r")
+    assert not (tmp_path / "lake").is_dir()
+
+
+def test_failures_are_no_passages_of_a_window(ctx: StageContext) -> None:
+    # Neither a position, nor a landing, nor the end of a time of being blocked.
+    record_failure(ctx.windows, "land", KeyError("k"), run_id="r", window=(1, 9))
+    assert (ctx.windows.landed_ts(), ctx.windows.last_said(("plan", "land"))) == (None, None)
