@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from dataclasses import dataclass, field
 
@@ -50,13 +51,27 @@ def run_batch(session: Session, batch: StatementBatch) -> None:
 
 
 def _run_statement(session: Session, batch: StatementBatch, sql: str, expected: int) -> None:
-    affected = session.execute(sql)
-    if expected not in (UNCHECKED, affected):
+    touched = session.execute(sql)
+    if expected not in (UNCHECKED, touched):
         raise TargetRefused(
-            f"a statement touched {affected} rows instead of {expected}",
-            where={**place_of(batch), "statement": sql[:200]},
-            hint="the target's rows are not what the source's were: compare the table, then rebuild it",
+            f"a statement touched {touched} rows instead of {expected}",
+            where={**place_of(batch), **_told_by(sql), "statement": sql[:200]},
+            hint="the target's rows are not what the source's were: compare the table (`binlake verify`); put the row"
+            " there as it was before that commit_ts and run finalize again, or rebuild the table",
         )
+
+
+_TOLD = re.compile(
+    r" WHERE (?P<row>(?:(?! WHERE ).)*?)(?: LIMIT 1)?(?: /\* commit_ts (?P<ts>[0-9to ]+) \*/)?$", re.DOTALL
+)
+
+
+def _told_by(sql: str) -> dict[str, object]:
+    """Which table, row and commit_ts a statement of mode ordered is about; its batch may hold several."""
+    found = _TOLD.search(sql)
+    if found is None or found["ts"] is None:
+        return {}
+    return {"table": ".".join(table_of(sql)), "row": found["row"][:300], "commit_ts": found["ts"]}
 
 
 def finish_segment(run: ApplyRun, session: Session, plan: SegmentPlan, *, last: bool) -> Progress:

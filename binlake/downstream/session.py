@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import pymysql
 import structlog
 from pymysql import err
+from pymysql.constants import CLIENT
 
 from binlake.config.model import Target
 from binlake.downstream.failures import code_of, failure
@@ -104,14 +105,14 @@ class Session:
             self._open = False
 
     def execute(self, sql: str) -> int:
-        """Run one statement without arguments; affected rows."""
+        """Run one statement without arguments; rows it wrote, of an UPDATE those it found."""
         try:
             return int(self._link.query(sql))
         except (err.MySQLError, OSError) as error:
             raise failure(_as_mysql(error), self.place, sql) from error
 
     def write(self, sql: str, arguments: Sequence[object]) -> int:
-        """Run one statement with `%s` arguments; affected rows."""
+        """Run one statement with `%s` arguments; the rows of `execute`."""
         return self.execute(self._mogrify(sql, arguments))
 
     def rows(self, sql: str, arguments: Sequence[object] = ()) -> list[tuple[Any, ...]]:
@@ -143,6 +144,8 @@ class Session:
                 charset="utf8mb4",
                 # Without it MariaDB's EXCHANGE PARTITION waits for a lock that its own check of the rows holds.
                 autocommit=True,
+                # An UPDATE counts the rows that it finds, also those that it leaves as they were.
+                client_flag=CLIENT.FOUND_ROWS,
                 connect_timeout=max(1, int(target.connect_timeout_s)),
                 read_timeout=READ_TIMEOUT_S,
                 program_name="binlake",

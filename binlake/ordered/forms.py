@@ -24,10 +24,17 @@ from binlake.statement.written import written_columns
 
 @dataclass(frozen=True)
 class Statement:
-    """One statement and the affected rows it must report (-1 = unchecked)."""
+    """One statement and the rows it must find or write (-1 = unchecked); `place`: the commit_ts of its changes."""
 
     sql: str
     expect: int = UNCHECKED
+    place: str = ""
+
+    @property
+    def text(self) -> str:
+        """What the target gets: a statement that must find its row says whose change it is, for the error."""
+        is_told = self.place and self.expect != UNCHECKED and not self.sql.startswith("INSERT")
+        return f"{self.sql} /* commit_ts {self.place} */" if is_told else self.sql
 
 
 @dataclass(frozen=True)
@@ -48,23 +55,21 @@ class RowForms:
         """REPLACE INTO … VALUES (…): the safe form of an insert."""
         return Statement(f"REPLACE {self.into} {self.values(after)}")
 
-    def delete(self, before: Row) -> Statement:
-        """DELETE FROM … WHERE … LIMIT 1, safe as it is; a row without a key must be there."""
-        keyed = self._key_of(before) is not None
-        return Statement(f"DELETE FROM {self.name} WHERE {self.condition(before)} LIMIT 1", UNCHECKED if keyed else 1)
+    def delete(self, before: Row, *, safe: bool = False) -> Statement:
+        """DELETE FROM … WHERE … LIMIT 1. The row must be there, unless `safe` and it has a key: it may have gone."""
+        unchecked = safe and self.is_keyed(before)
+        sql = f"DELETE FROM {self.name} WHERE {self.condition(before)} LIMIT 1"
+        return Statement(sql, UNCHECKED if unchecked else 1)
 
     def update(self, before: Row, after: Row) -> Statement:
-        """UPDATE … SET all columns WHERE … LIMIT 1."""
+        """UPDATE … SET all columns WHERE … LIMIT 1; the row must be there (our sessions count rows that are found)."""
         values = zip(self.columns, self.literals(after), strict=True)
         sets = ", ".join(f"{quote_name(column.name)} = {literal}" for column, literal in values)
-        # Servers count changed rows: one that is written as it was counts nothing.
-        checked = self._key_of(before) is None and self.literals(before) != self.literals(after)
-        sql = f"UPDATE {self.name} SET {sets} WHERE {self.condition(before)} LIMIT 1"
-        return Statement(sql, 1 if checked else UNCHECKED)
+        return Statement(f"UPDATE {self.name} SET {sets} WHERE {self.condition(before)} LIMIT 1", 1)
 
     def safe_update(self, before: Row, after: Row) -> list[Statement]:
         """DELETE of the old row where a key of it changes, then REPLACE of the new one."""
-        gone = [self.delete(before)] if self.moves(before, after) else []
+        gone = [self.delete(before, safe=True)] if self.moves(before, after) else []
         return [*gone, self.replace(after)]
 
     def moves(self, before: Row, after: Row) -> bool:

@@ -9,7 +9,7 @@ TiDB takes every value of SET from the row as it was). Rows without a key are ne
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Literal
 
@@ -18,6 +18,7 @@ from binlake.ordered.forms import RowForms, Statement
 from binlake.ordered.keys import UNKNOWN, ConflictKey
 from binlake.rowchange import RowEvent
 from binlake.rowchange.event import Row
+from binlake.statement.batch import UNCHECKED
 from binlake.statement.limits import BatchLimits
 from binlake.statement.literal import quote_name
 
@@ -77,10 +78,10 @@ class Merger:
             yield group
 
     def _require_taken(self, statement: Statement) -> None:
-        if self.limits.takes(statement.sql):
+        if self.limits.takes(statement.text):
             return
         raise Permanent(
-            f"a row takes a statement of {len(statement.sql.encode())} bytes, and the target takes packets of"
+            f"a row takes a statement of {len(statement.text.encode())} bytes, and the target takes packets of"
             f" {self.limits.packet} bytes",
             where={"statement": statement.sql[:200]},
             hint="raise max_allowed_packet on the target, then run the window again",
@@ -89,11 +90,15 @@ class Merger:
 
 def single(change: Change) -> list[Statement]:
     """The statements of one change alone."""
+    return [replace(statement, place=str(change.event.commit_ts)) for statement in _unplaced(change)]
+
+
+def _unplaced(change: Change) -> list[Statement]:
     before, after = change.event.images()
     if before is None:
         return [change.forms.replace(_some(after)) if change.safe else change.forms.insert(_some(after))]
     if after is None:
-        return [change.forms.delete(before)]
+        return [change.forms.delete(before, safe=change.safe)]
     if change.safe:
         return change.forms.safe_update(before, after)
     return [change.forms.update(before, after)]
@@ -118,7 +123,11 @@ def _merged(group: list[Change]) -> list[Statement]:
     kind = _kind(group[0])
     if kind == "single" or (len(group) == 1 and kind != "upsert"):
         return [statement for change in group for statement in single(change)]
-    return [_MERGED[kind](group[0].forms, [change.event.images() for change in group])]
+    merged = _MERGED[kind](group[0].forms, [change.event.images() for change in group])
+    first, last = group[0].event.commit_ts, group[-1].event.commit_ts
+    # A repetition finds what it deletes gone.
+    expect = UNCHECKED if kind == "delete" and group[0].safe else merged.expect
+    return [Statement(merged.sql, expect, str(first) if first == last else f"{first} to {last}")]
 
 
 _Images = list[tuple[Row | None, Row | None]]
@@ -140,7 +149,7 @@ def _upserts(forms: RowForms, images: _Images) -> Statement:
 
 def _deletes(forms: RowForms, images: _Images) -> Statement:
     conditions = " OR ".join(f"({forms.condition(_some(before))})" for before, _ in images)
-    return Statement(f"DELETE FROM {forms.name} WHERE {conditions}")
+    return Statement(f"DELETE FROM {forms.name} WHERE {conditions}", len(images))
 
 
 def _cases(forms: RowForms, images: _Images) -> Statement:
@@ -151,7 +160,7 @@ def _cases(forms: RowForms, images: _Images) -> Statement:
         whens = " ".join(f"WHEN {where} THEN {row[number]}" for where, row in zip(conditions, rows, strict=True))
         sets.append(f"{quote_name(column.name)}=CASE {whens} END")
     where = " OR ".join(f"({condition})" for condition in conditions)
-    return Statement(f"UPDATE {forms.name} SET {', '.join(sets)} WHERE {where}")
+    return Statement(f"UPDATE {forms.name} SET {', '.join(sets)} WHERE {where}", len(images))
 
 
 _MERGED = {"insert": _inserts, "replace": _replaces, "upsert": _upserts, "delete": _deletes, "case": _cases}

@@ -105,7 +105,7 @@ class OrderedPlan:
     def _batch(self, number: int) -> StatementBatch:
         changes = self._queues.pop(number).changes
         statements = self._merger.statements(changes)
-        sql = tuple(statement.sql for statement in statements)
+        sql = tuple(statement.text for statement in statements)
         tables = {(change.forms.table.db, change.forms.table.name) for change in changes}
         db, table = tables.pop() if len(tables) == 1 else ("", "")
         batch, self._next = self._next, self._next + 1

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from support.cutting import CuttingProxy
@@ -184,6 +185,56 @@ def test_a_keyless_delete_that_finds_nothing_is_noticed(ordered: Target) -> None
         apply(ordered, window(plan(events, SMALL)))
 
 
+def update(before: tuple[int, int], after: tuple[int, int], commit_ts: int = 470548480001835008) -> Any:
+    images = [{"id": str(key), "u": None, "v": str(v)} for key, v in (before, after)]
+    return KEYED, RowEvent(commit_ts, 0, 0, "update", *images)
+
+
+def delete(key: int, commit_ts: int = 470548480001835009) -> Any:
+    return KEYED, RowEvent(commit_ts, 0, 0, "delete", {"id": str(key), "u": None, "v": "1"}, None)
+
+
+@pytest.mark.parametrize("multiple_rows", [False, True])
+@pytest.mark.parametrize(
+    ("events", "row", "commit_ts"),
+    [
+        ([update((7, 1), (8, 1))], "`id` = 7", "470548480001835008"),
+        ([update((1, 1), (1, 2), 5), update((7, 1), (9, 1))], "`id` = 7", "470548480001835008"),
+        ([delete(7)], "`id` = 7", "470548480001835009"),
+    ],
+)
+def test_a_change_that_finds_no_row_outside_safe_mode_names_it(
+    mariadb: MariaDb, ordered: Target, events: list[Any], row: str, commit_ts: str, multiple_rows: bool
+) -> None:
+    execute(mariadb, "INSERT INTO d.t VALUES (1, NULL, 1)")
+    options = replace(SMALL, multiple_rows=multiple_rows)
+    with pytest.raises(TargetRefused, match="touched 0 rows instead of 1") as stopped:
+        apply(ordered, window(plan(events, options), 0, 1 << 60))
+    where = stopped.value.where
+    assert (where["table"], where["row"], where["commit_ts"]) == ("d.t", row, commit_ts)
+    execute(mariadb, "DROP DATABASE tidb_binlog")
+    # In safe mode a row that is not there is one that came ahead, or has gone already.
+    apply(ordered, window(plan(events, options, safe=True), 0, 1 << 60))
+
+
+def test_deletes_of_several_rows_name_all_when_one_is_missing(mariadb: MariaDb, ordered: Target) -> None:
+    execute(mariadb, "INSERT INTO d.t VALUES (1, NULL, 1)")
+    batches = plan([delete(1, 5), delete(7, 6)], replace(SMALL, multiple_rows=True, workers=1))
+    with pytest.raises(TargetRefused, match="touched 1 rows instead of 2") as stopped:
+        apply(ordered, window(batches))
+    assert stopped.value.where["row"] == "(`id` = 1) OR (`id` = 7)"
+    assert stopped.value.where["commit_ts"] == "5 to 6"
+    assert rows(mariadb, "SELECT id FROM d.t") == [(1,)]
+
+
+def test_an_update_that_leaves_the_row_as_it_was_finds_it(mariadb: MariaDb, ordered: Target) -> None:
+    # Servers count changed rows unless they are asked for those that were found.
+    execute(mariadb, "INSERT INTO d.t VALUES (1, NULL, 1)", "INSERT INTO d.log VALUES (3, 3)")
+    same = RowEvent(2, 0, 1, "update", {"line": "3", "n": "3"}, {"line": "3", "n": "3"})
+    apply(ordered, window(plan([update((1, 1), (1, 1), 2), (table("log", col("line"), col("n")), same)], SMALL)))
+    assert rows(mariadb, "SELECT id, v FROM d.t") == [(1, 1)]
+
+
 def test_batches_out_of_order_are_refused(ordered: Target) -> None:
     #
     batches = plan([insert(n) for n in range(4)], PlanOptions(workers=1, limits=BatchLimits(rows=1)))
@@ -229,7 +280,8 @@ def test_the_itest_example_under_slow_workers(mariadb: MariaDb, ordered: Target)
             "INSERT INTO d.itest VALUES (2, 1), (3, 2)",
         )
         options = PlanOptions(workers=4, limits=BatchLimits(rows=1), strategy=strategy)
-        apply(ordered, window(plan(events, options)), at("batch", 1, lambda: time.sleep(0.1)))
+        # Safe: the article's row (3, 2) goes after it has moved.
+        apply(ordered, window(plan(events, options, safe=True)), at("batch", 1, lambda: time.sleep(0.1)))
         assert rows(mariadb, "SELECT * FROM d.itest ORDER BY id") == [(4, 15), (5, 14)]
 
 

@@ -114,7 +114,7 @@ def test_replayed_changes_of_safe_mode_end_where_one_delivery_ends(mariadb: Mari
     assert rows(mariadb, "SELECT id FROM app.t") == [(999,)]
     gone = Window(0, 10)
     for _ in range(2):
-        gone.statement(writer.delete(new).sql, Phase.DELETE)
+        gone.statement(writer.delete(new, safe=True).text, Phase.DELETE)
     apply(target, gone)
     assert rows(mariadb, "SELECT id FROM app.t") == []
 

@@ -26,7 +26,10 @@ KEYLESS = table("tb2", col("c"), col("c2"), db="db")
 
 def test_a_row_is_found_by_its_primary_key() -> None:
     # S0-22, S4-29
-    assert forms(KEYED).delete(row(KEYED, "1", "2")) == Statement("DELETE FROM `db`.`tb2` WHERE `id` = 1 LIMIT 1")
+    gone = "DELETE FROM `db`.`tb2` WHERE `id` = 1 LIMIT 1"
+    assert forms(KEYED).delete(row(KEYED, "1", "2")) == Statement(gone, 1)
+    # A repetition finds it gone.
+    assert forms(KEYED).delete(row(KEYED, "1", "2"), safe=True) == Statement(gone)
     found = forms(KEYED).update(row(KEYED, "1", "2"), row(KEYED, "3", "4"))
     assert found.sql == "UPDATE `db`.`tb2` SET `id` = 3, `name` = 4 WHERE `id` = 1 LIMIT 1"
 
@@ -50,8 +53,7 @@ def test_without_a_key_one_of_equal_rows_goes_and_must_be_there() -> None:
     )
     moved = forms(KEYLESS).update(row(KEYLESS, "1", "2"), row(KEYLESS, "3", "4"))
     assert moved == Statement("UPDATE `db`.`tb2` SET `c` = 3, `c2` = 4 WHERE `c` <=> 1 AND `c2` <=> 2 LIMIT 1", 1)
-    same = forms(KEYLESS).update(row(KEYLESS, "1", "2"), row(KEYLESS, "1", "2"))
-    assert same.expect == -1
+    assert forms(KEYLESS).delete(row(KEYLESS, "1", None), safe=True).expect == 1
 
 
 def test_generated_columns_are_not_written() -> None:
