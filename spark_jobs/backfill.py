@@ -112,7 +112,7 @@ def _repair(replication: Replication, args: argparse.Namespace) -> StageResult:
     progress = _progress(replication, args)
     done = repair_range(replication, progress, wait_s=args.wait)
     detail = {"mode": "repair", "keys": done.keys, "different": done.different}
-    detail |= {"rows": done.rows, "gone": done.gone, "unknown": done.unknown}
+    detail |= {"rows": done.rows, "gone": done.gone, "unknown": done.unknown, "aside": done.aside}
     detail["checkpoint"] = str(done.commit_ts)
     progress.finish(detail)
     return StageResult("backfill", "done", args.from_ts, args.to_ts, done.rows, detail=detail | mended(done))

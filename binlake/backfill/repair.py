@@ -46,7 +46,7 @@ def repair_range(
         with held(replication, wait_s, hook=hook) as target:
             done = _window(replication, bounds, target)
         detail = {"keys": done.keys, "different": done.different, "checkpoint": str(done.commit_ts), "gone": done.gone}
-        detail["unknown"] = done.unknown
+        detail |= {"unknown": done.unknown, "aside": done.aside}
         progress.done(bounds, done.rows, time.monotonic() - began, detail)
         log.info("window repaired", lo=bounds[0], hi=bounds[1], rows=done.rows, **detail)
         total = _sum(total, done)
@@ -78,10 +78,12 @@ def _window(replication: Replication, bounds: Bounds, target: TargetHold) -> Rep
     if bounds[1] > merged:
         raise IncompleteWindow("a window of the range is not merged yet", where={"to": bounds[1], "merged": merged})
     found = touched(replication, *bounds, ts, tables_at(replication, paths, ts))
+    left = found.without(target.aside())
     done = repair_keys(replication, found.sorted_keys(), target)
     if found.whole:
         done = _sum(done, _whole(replication, found, target))
     done.gone += [".".join(name) for name in sorted(found.gone)]
+    done.aside += [".".join(name) for name in sorted(left)]
     return done
 
 
@@ -102,5 +104,5 @@ def _sum(one: Repaired, other: Repaired) -> Repaired:
     return Repaired(
         other.commit_ts, one.keys + other.keys, one.different + other.different, one.rows + other.rows,
         [*one.gone, *other.gone], [*one.unknown, *other.unknown],
-        {**one.looked, **other.looked}, one.written | other.written,
+        {**one.looked, **other.looked}, one.written | other.written, [*one.aside, *other.aside],
     )  # fmt: skip

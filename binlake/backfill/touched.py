@@ -7,7 +7,7 @@ table whose key has become another since is named whole (hazards R-01, R-18).
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -16,6 +16,7 @@ from deltalake import DeltaTable
 
 from binlake.codec.casts import cast_form
 from binlake.config import Replication
+from binlake.downstream.aside import is_aside
 from binlake.filter import Rules
 from binlake.lake.audit import Audit
 from binlake.lake.dataset import dataset
@@ -38,6 +39,13 @@ class Touched:
     keys: dict[Name, set[tuple[str | None, ...]]] = field(default_factory=dict)
     whole: set[Name] = field(default_factory=set)
     gone: set[Name] = field(default_factory=set)
+
+    def without(self, aside: Collection[Name]) -> set[Name]:
+        """Leave out the tables that are set `aside`, as bringing one back mends it; those left out."""
+        left = {name for name in {*self.keys, *self.whole} if is_aside(aside, name)}
+        self.keys = {name: keys for name, keys in self.keys.items() if name not in left}
+        self.whole -= left
+        return left
 
     def sorted_keys(self) -> dict[Name, list[AnyKey]]:
         """The keys in an order of their own."""

@@ -42,7 +42,8 @@ Keys = Mapping[Name, Sequence[AnyKey]]
 class Repaired:
     """What a repair at checkpoint `commit_ts` did: keys looked at, those that were wrong, rows written or deleted.
 
-    `gone`: tables that are not there at the checkpoint; `unknown`: tables whose rows the lake does not know whole.
+    `gone`: tables that are not there at the checkpoint; `unknown`: tables whose rows the lake does not know whole;
+    `aside`: tables that are set aside, which were left alone.
     `looked`: definitions of the tables that were compared with the lake; `written`: those of them that got rows.
     """
 
@@ -54,6 +55,7 @@ class Repaired:
     unknown: list[str] = field(default_factory=list)
     looked: dict[Name, TableDef] = field(default_factory=dict)
     written: set[Name] = field(default_factory=set)
+    aside: list[str] = field(default_factory=list)
 
 
 def hold(replication: Replication, *, hook: Callable[[str], None] | None = None) -> TargetHold:

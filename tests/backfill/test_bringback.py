@@ -12,6 +12,9 @@ from support.shop import Shop
 from support.tinylake import TinyLake, fill, replication_toml, set_checkpoint, target_config
 from support.workload import Workload, integer, text
 
+from binlake.backfill.bringback import bring_back
+from binlake.backfill.progress import BackfillProgress
+from binlake.backfill.repair import repair_range
 from binlake.cli import run as main
 from binlake.errors import ConfigError, Drift
 from binlake.lake.windowlog import WindowLog
@@ -137,6 +140,17 @@ def test_with_one_table_back_and_another_aside_it_is_not_consistent(shop: Shop, 
     assert consistent(shop.server)
 
 
+def test_a_range_is_repaired_but_for_what_is_set_aside(shop: Shop, table: Callable[[Shop], Run]) -> None:
+    command = table(shop)
+    assert command("aside", *ITEM) == 0
+    go_on(shop)
+    execute(shop.server, "DROP TABLE shop.item", "DELETE FROM shop.pair")
+    progress = BackfillProgress(WindowLog(shop.lake.paths), "repair", 0, shop.lake.hi)
+    done = repair_range(shop.lake.replication, progress)
+    assert (set(done.aside), done.rows > 0) == ({"shop.item"}, True)
+    assert rows(shop.server, "SELECT COUNT(*) FROM shop.pair") == [(len(shop.rows("pair")),)]
+
+
 def test_names_that_nobody_knows_are_refused(shop: Shop, table: Callable[[Shop], Run]) -> None:
     command = table(shop)
     assert command("aside", "--table", "shop.nothing") == 1
@@ -182,8 +196,6 @@ def test_of_a_table_that_the_lake_knows_in_part_somebody_must_say_that_the_rest_
 
 
 def bring(shop: Shop | TinyLake, name: str, **more: bool) -> None:
-    from binlake.backfill.bringback import bring_back
-
     bring_back((shop.lake if isinstance(shop, Shop) else shop).replication, ("shop", name), **more)
 
 

@@ -19,6 +19,7 @@ from support.windows import CLUSTER, NAME, Window, apply_in_child, at, end_child
 from binlake.config import Replication
 from binlake.config.model import Lake, Target
 from binlake.downstream import apply_window
+from binlake.downstream.setaside import set_aside
 from binlake.errors import CheckpointConflict, ConfigError, LostRange, Permanent
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowEvent, WindowLog
@@ -336,3 +337,13 @@ def test_checkpoint_and_open_window_are_read_at_one_moment(
     monkeypatch.setattr(trigger, "read_progress", meanwhile)
     verdict = judge(replication(target, nobody))
     assert (verdict.state, verdict.commit_ts, verdict.window) == ("recover", 0, (0, 300))
+
+
+def test_a_table_that_is_set_aside_is_not_half_way_and_is_named(target: Target, nobody: str) -> None:  # U-16, S3-10
+    apply_window(target, (first := Window(100, 200).put((1, "a"))).manifest(), first)
+    set_aside(target, CLUSTER, NAME, [("app", "t")], "by hand", 0)
+    config = replication(target, nobody)
+    verdict = judge(config)
+    assert (verdict.state, verdict.commit_ts) == ("nothing-to-do", 200)
+    assert verdict.reason.endswith("but for what is set aside: app.t")
+    assert [result.state for result in recover(config, no_context)] == ["nothing-to-do"]

@@ -1,0 +1,52 @@
+"""Through the stages: a missing table is set aside, the others follow, it comes back; DDL are looked at behind."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from support.mariadb import MariaDb, execute, rows
+from test_sql_sink import Sink
+
+from binlake.backfill.bringback import bring_back
+from binlake.window.asides import STAGE
+from spark_jobs.stages import mirror
+
+pytestmark = [pytest.mark.spark, pytest.mark.mariadb]
+
+
+def consistent(server: MariaDb) -> bool:
+    return bool(json.loads(rows(server, "SELECT checkPoint FROM tidb_binlog.checkpoint")[0][0])["consistent"])
+
+
+def without_log(found: dict[tuple[str, str], Any]) -> dict[tuple[str, str], Any]:
+    return {name: data for name, data in found.items() if name != ("shop", "log")}
+
+
+def test_one_missing_table_stops_no_other_and_comes_back(spark: SparkSession, mariadb: MariaDb, tmp_path: Path) -> None:
+    # U-16: rows and a DDL (DROP COLUMN) of it are passed over; ADD COLUMN and TRUNCATE of others are verified behind
+    sink = Sink(spark, tmp_path, mariadb, **{"on-table-error": "set-aside"})
+    verified = []
+    for number, bounds in enumerate(sink.windows):
+        if number == 1:
+            execute(mariadb, "DROP TABLE shop.log")
+        sink.lakehouse.land(bounds.lo, bounds.hi)
+        done = sink.apply(bounds)[-1]
+        verified += done.detail.get("verified_after_ddl", [])
+        mirror.run(sink.ctx, bounds)
+        assert [one["table"] for one in done.detail.get("set_aside", [])] == (["shop.log"] if number else [])
+        assert without_log(sink.target()) == without_log(sink.model(bounds.hi))
+        assert consistent(mariadb) is (number == 0)
+    assert {one["table"]: one["state"] for one in verified} == {"shop.item": "equal", "shop.temp": "equal"}
+
+    execute(
+        mariadb,
+        "CREATE TABLE shop.log (what VARCHAR(64)) CHARSET = utf8mb4 COLLATE = utf8mb4_bin",
+    )
+    bring_back(sink.ctx.replication, ("shop", "log"))
+    assert sink.target() == sink.model(sink.windows[-1].hi)
+    assert consistent(mariadb)
+    assert [event["state"] for event in sink.ctx.windows.events(stage=STAGE)] == ["set-aside"]
