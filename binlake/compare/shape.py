@@ -14,8 +14,12 @@ from itertools import pairwise
 from binlake.errors import WireError
 
 EXPRESSION = "(expression)"
-_TOKEN = re.compile(r"/\*.*?\*/|`(?:[^`]|``)*`|'(?:[^'\\]|''|\\.)*'|\"(?:[^\"\\]|\"\"|\\.)*\"|\w+|[^\s\w]", re.S)
-# TiDB leaves a backslash as it is: it escapes no quote.
+# In the elements of ENUM and SET, and nowhere else, TiDB leaves a backslash as it is: it escapes no quote.
+_TOKEN = re.compile(
+    r"/\*.*?\*/|`(?:[^`]|``)*`|\b(?:enum|set)\('(?:[^']|'')*'(?:,'(?:[^']|'')*')*\)|'(?:[^'\\]|''|\\.)*'"
+    r"|\"(?:[^\"\\]|\"\"|\\.)*\"|\w+|[^\s\w]",
+    re.S | re.IGNORECASE,
+)
 _ELEMENT = re.compile(r"'(?:[^']|'')*'")
 _WITH_COLLATION = ("char", "varchar", "tinytext", "text", "mediumtext", "longtext", "enum", "set")
 

@@ -3,12 +3,14 @@
 from binlake.ddl.bytewise import bytewise_collation, bytewise_definitions, bytewise_table, bytewise_text
 from binlake.ddl.classify import Classified, Kind, classify
 from binlake.ddl.collations import target_charset, target_collation
-from binlake.ddl.mapping import MappedDdl, SourceDdl, map_ddl
+from binlake.ddl.mapping import MappedDdl, SourceDdl, map_ddl, unsaid
 from binlake.ddl.names import Naming, restated, session_db
+from binlake.ddl.source import Known, needs_standard, standard_text, tokenize_restored
 
 __all__ = [
     "Classified",
     "Kind",
+    "Known",
     "MappedDdl",
     "Naming",
     "SourceDdl",
@@ -18,8 +20,12 @@ __all__ = [
     "bytewise_text",
     "classify",
     "map_ddl",
+    "needs_standard",
     "restated",
     "session_db",
+    "standard_text",
     "target_charset",
     "target_collation",
+    "tokenize_restored",
+    "unsaid",
 ]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from binlake.ddl.clauses import without_introducers
 from binlake.ddl.collations import Dialect
 from binlake.ddl.tokens import Token, closing, tokenize
 from binlake.schema import TableDef
@@ -97,7 +98,8 @@ def _check(raw: Mapping[str, object]) -> _Check:
 
 def _element(check: _Check, dialect: Dialect) -> list[Token]:
     enforced = "" if dialect == "mariadb" else _enforced(check)
-    return tokenize(f" CONSTRAINT {quote_name(check.name)} CHECK ({check.expression}){enforced}")
+    said = tokenize(f" CONSTRAINT {quote_name(check.name)} CHECK ({check.expression}){enforced}")
+    return without_introducers(said, dialect)
 
 
 def _enforced(check: _Check, *, always: bool = False) -> str:

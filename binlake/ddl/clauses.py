@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from binlake.ddl.collations import DEFAULT_COLLATIONS, Dialect, target_charset, target_collation
 from binlake.ddl.errors import Unmappable
@@ -58,14 +59,33 @@ def map_element(
     if column:
         head = list(tokens[: len(tokens) - len(column)])
         info = table.column(column[0].value) if table is not None else None
-        mapped = _own_elements(_generated(column, info, table, dialect), info)
+        spelled = _own_texts(_own_expression(list(column), info), info)
+        mapped = _own_elements(_generated(spelled, info, table, dialect), info)
         tokens = [*head, *_own_collation(mapped, info, table, dialect)]
     return map_clauses(tokens, dialect)
 
 
+_INTRODUCERS = ("_UTF8MB4", "_UTF8MB3", "_UTF8")
+
+
+def without_introducers(tokens: Sequence[Token], dialect: Dialect) -> list[Token]:
+    """Strings without `_UTF8MB4` and the like, of which MariaDB makes `xC3xB6` in a generated column or a CHECK.
+
+    The session speaks utf8mb4 (`downstream.session`), so the string is the same without it.
+    """
+    if dialect != "mariadb":
+        return list(tokens)
+    kept: list[Token] = []
+    for token in tokens:
+        if token.kind is TokenKind.STRING and kept and kept[-1].is_word(*_INTRODUCERS):
+            token = replace(token, space=kept.pop().space)
+        kept.append(token)
+    return kept
+
+
 def map_clauses(tokens: Sequence[Token], dialect: Dialect) -> list[Token]:
     """Tokens with words, options, character sets and collations in the target's way."""
-    mapped: list[Token] = []
+    tokens, mapped = without_introducers(tokens, dialect), list[Token]()
     at = 0
     while at < len(tokens):
         put, at = _clause(tokens, at, dialect)
@@ -85,6 +105,9 @@ def _clause(tokens: Sequence[Token], at: int, dialect: Dialect) -> tuple[list[To
         return [], _after_value(tokens, at + 1)
     if word == "COLLATE":
         return _collate(tokens, at, dialect)
+    if at + 1 < len(tokens) and tokens[at + 1].is_mark("(") and word in ("CHARSET", "COLLATION"):
+        # The functions of that name.
+        return [token], at + 1
     if word == "CHARSET" or (word == "CHARACTER" and at + 1 < len(tokens) and tokens[at + 1].is_word("SET")):
         return _charset(tokens, at, dialect)
     return _mariadb_word(tokens, at, word) if dialect == "mariadb" else ([token], at + 1)
@@ -140,6 +163,50 @@ def _generated(
         start = at - 2 if column[at - 2].is_word("GENERATED") else at
         return [*column[:start], *(token for token in column[end + 1 :] if not token.is_word("STORED"))]
     return [*column[: end + 1], *(token for token in column[end + 1 :] if not token.is_word("NOT", "NULL"))]
+
+
+def _own_expression(column: list[Token], info: ColumnInfo | None) -> list[Token]:
+    """The expression of a generated column as TiDB understood it, where the restored text says another one.
+
+    With PIPES_AS_CONCAT `a || b` is CONCAT(a, b); the text of the binlog has `a OR b`.
+    """
+    at = next((i for i, token in enumerate(column) if token.is_word("AS")), None)
+    if info is None or not info.generated_expr or at is None or at + 1 >= len(column):
+        return column
+    end = closing(column, at + 1)
+    own = tokenize(info.generated_expr)
+    if _meaning(column[at + 2 : end]) == _meaning(own):
+        return column
+    return [*column[: at + 2], *own, *column[end:]]
+
+
+def _meaning(expression: Sequence[Token]) -> list[str]:
+    words = [t for t in expression if not (t.is_mark("(") or t.is_mark(")") or t.is_word(*_INTRODUCERS))]
+    return [t.value if t.kind is TokenKind.STRING else t.value.lower() for t in words]
+
+
+def _own_texts(column: list[Token], info: ColumnInfo | None) -> list[Token]:
+    """DEFAULT and COMMENT as the definition has them: with NO_BACKSLASH_ESCAPES the text was read otherwise."""
+    if info is None:
+        return column
+    put = list(column)
+    for at, token in enumerate(column):
+        before = at - 1 - (at > 0 and column[at - 1].is_word(*_INTRODUCERS))
+        if token.kind is not TokenKind.STRING or before < 0:
+            continue
+        wanted = token.value
+        if column[before].is_word("COMMENT"):
+            wanted = info.comment
+        elif column[before].is_word("DEFAULT") and _has_plain_default(info):
+            wanted = info.default or ""
+        if wanted != token.value:
+            put[at] = replace(token, text=quote(wanted))
+    return put
+
+
+def _has_plain_default(info: ColumnInfo) -> bool:
+    texts = info.elems or (info.type_name in _TEXT_TYPES and info.charset != "binary")
+    return bool(texts) and info.default is not None and not info.default_is_expr
 
 
 def _own_elements(column: list[Token], info: ColumnInfo | None) -> list[Token]:

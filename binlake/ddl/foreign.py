@@ -25,6 +25,16 @@ def foreign_key_indexes(
     return [tokenize(f" INDEX {quote_name(i.name)} ({', '.join(quote_name(c.name) for c in i.columns)})") for i in own]
 
 
+def spelled_foreign_key(spec: list[Token], before: TableDef | None) -> list[Token]:
+    """`DROP FOREIGN KEY name` with the name as it was given: MariaDB tells letter cases apart."""
+    words = [token.text.upper() for token in spec[:3]]
+    if before is None or len(spec) < 4 or words != ["DROP", "FOREIGN", "KEY"]:
+        return spec
+    names = [key["fk_name"]["O"] for key in before.raw.get("fk_info") or ()]
+    own = next((name for name in names if fold_name(name) == fold_name(spec[-1].value)), None)
+    return spec if own is None else [*spec[:-1], *tokenize(f" {quote_name(own)}")]
+
+
 def _is_named(index: IndexInfo, elements: Sequence[Sequence[Token]]) -> bool:
     made = (part for part in elements if any(token.is_word("INDEX", "KEY", "UNIQUE") for token in part[:3]))
     return any(fold_name(token.value) == fold_name(index.name) for part in made for token in part[:5])

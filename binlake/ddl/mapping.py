@@ -6,7 +6,7 @@ Sources: DESIGN 4 (charset and collation of each CREATE), tidb-binlog 1.11, 1.14
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from binlake.ddl.checks import check_elements, check_specs, is_check_spec, without_checks
@@ -15,10 +15,10 @@ from binlake.ddl.clauses import map_clauses, map_element, no_own_charset
 from binlake.ddl.collations import Dialect, target_charset, target_collation
 from binlake.ddl.errors import Unmappable
 from binlake.ddl.expressions import makes_expression_index, names_expression_index
-from binlake.ddl.foreign import foreign_key_indexes
+from binlake.ddl.foreign import foreign_key_indexes, spelled_foreign_key
 from binlake.ddl.names import DATABASES, session_db, statements
 from binlake.ddl.tokens import Token, TokenKind, closing, join_list, render, split_list, tokenize, words
-from binlake.errors import TargetRefused
+from binlake.errors import SchemaError, TargetRefused
 from binlake.schema import DbInfo, TableDef
 from binlake.schema.delta import Definitions
 from binlake.schema.names import fold_name, fold_pair
@@ -57,7 +57,11 @@ def map_ddl(ddl: SourceDdl, dialect: Dialect) -> MappedDdl:
 
     A batch CREATE (job type 60: a restore makes many tables in one job) has a text of several statements.
     """
-    mapped = [_map_one(tokens, ddl, dialect) for tokens in statements(_plain(ddl.query, dialect))]
+    try:
+        parts = statements(_plain(ddl.query, dialect))
+    except SchemaError as error:
+        raise unsaid(ddl, dialect, error.message) from error
+    mapped = [_map_one(tokens, ddl, dialect) for tokens in parts]
     applied = [one for one in mapped if one.decision == "apply"]
     if len(mapped) == 1 or not applied:
         return mapped[0]
@@ -76,7 +80,7 @@ def _map_one(tokens: list[Token], ddl: SourceDdl, dialect: Dialect) -> MappedDdl
         mapped = tokens if dialect == "tidb" else _mapped(tokens, found, ddl, dialect)
         clock = _clock(ddl)
     except Unmappable as error:
-        raise _refused(ddl, dialect, error.clause) from None
+        raise unsaid(ddl, dialect, error.clause) from None
     if found.kind is Kind.ALTER_TABLE and not mapped[found.rest :]:
         return MappedDdl((), "skip", _nothing_left(tokens[found.rest :], ddl, dialect), tables, found.kind)
     text = (*clock, render(mapped), *(("SET SESSION timestamp = DEFAULT",) if clock else ()))
@@ -143,7 +147,7 @@ def _is_temporary(tokens: Sequence[Token], ddl: SourceDdl) -> bool:
 
 def _mapped(tokens: list[Token], found: Classified, ddl: SourceDdl, dialect: Dialect) -> list[Token]:
     kind = found.kind
-    if kind is Kind.OTHER:
+    if kind is Kind.OTHER or not (found.tables or kind is Kind.ALTER_DATABASE):
         raise Unmappable(render(tokens[:3]))
     if kind in (Kind.CREATE_SEQUENCE, Kind.ALTER_SEQUENCE, Kind.DROP_SEQUENCE) and dialect == "mysql":
         raise Unmappable("SEQUENCE")
@@ -183,12 +187,23 @@ def _alter_table(tokens: list[Token], found: Classified, ddl: SourceDdl, dialect
     table = _table(ddl.after, found, ddl) or (ddl.after.tables[0] if len(ddl.after.tables) == 1 else None)
     _require_same_key(ddl, table, dialect)
     before = _table(ddl.before, found, ddl)
-    parts = split_list(tokens[found.rest :])
+    parts = [part for spec in split_list(tokens[found.rest :]) for part in _apart(spec)]
     kept = [p for p in parts if not (_on_expression_index(p, ddl, dialect) or is_check_spec(p, before))]
-    specs = [_spec(part, table, dialect) for part in kept]
+    specs = [_spec(spelled_foreign_key(part, before), table, dialect) for part in kept]
     specs += [[*words("ADD"), *index] for index in foreign_key_indexes(parts, before, table)]
     specs += check_specs(before, table, dialect) if table is not None else []
     return [*tokens[: found.rest], *join_list([spec for spec in specs if spec])]
+
+
+def _apart(spec: list[Token]) -> list[list[Token]]:
+    """`ADD [COLUMN] (a …, b …)` as a spec for each column."""
+    start = 2 if len(spec) > 1 and spec[1].is_word("COLUMN") else 1
+    if len(spec) <= start or not spec[0].is_word("ADD") or not spec[start].is_mark("("):
+        return [spec]
+    inside = split_list(spec[start + 1 : closing(spec, start)])
+    # An element of the list may be an index: it takes no COLUMN.
+    words_of = [words("ADD COLUMN") if part and part[0].kind is TokenKind.NAME else words("ADD") for part in inside]
+    return [[*head, replace(part[0], space=True), *part[1:]] for head, part in zip(words_of, inside, strict=True)]
 
 
 def _nothing_left(specs: Sequence[Token], ddl: SourceDdl, dialect: Dialect) -> str:
@@ -233,8 +248,10 @@ def _column_part(part: list[Token]) -> list[Token] | None:
     at = 1
     while at < len(part) and part[at].is_word("COLUMN", "IF", "NOT", "EXISTS"):
         at += 1
+    named = at > 1 or not part[0].is_word("ADD")
     at += part[0].is_word("CHANGE")
-    return part[at:] if at < len(part) and part[at].kind is TokenKind.NAME else None
+    kinds = (TokenKind.NAME, TokenKind.WORD) if named else (TokenKind.NAME,)
+    return part[at:] if at < len(part) and part[at].kind in kinds else None
 
 
 def _database(tokens: list[Token], found: Classified, ddl: SourceDdl, dialect: Dialect) -> list[Token]:
@@ -288,7 +305,8 @@ def _charset_words(of: TableDef | DbInfo, dialect: Dialect) -> list[Token]:
     )
 
 
-def _refused(ddl: SourceDdl, dialect: Dialect, clause: str) -> TargetRefused:
+def unsaid(ddl: SourceDdl, dialect: Dialect, clause: str) -> TargetRefused:
+    """The error for a DDL that no statement of `dialect` stands for, with its place and the ways on."""
     return TargetRefused(
         f"a DDL cannot be said in {dialect}: {clause}",
         where={"commit_ts": ddl.commit_ts, "db": ddl.db, "table": ddl.table, "query": ddl.query[:200]},

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
+from typing import Protocol
 
 from binlake.errors import SchemaError
 
@@ -23,12 +24,34 @@ class TokenKind(Enum):
 
 
 @dataclass(frozen=True)
+class Quoting:
+    """What an sql_mode makes of quotes: with `ansi` (ANSI_QUOTES) a `"` quotes a name; `backslashes` escape or not."""
+
+    ansi: bool = False
+    backslashes: bool = True
+
+
+DEFAULT_QUOTING = Quoting()
+
+
+class StringPlaces(Protocol):
+    """Follows a text token by token and knows where a string does not escape backslashes."""
+
+    def __call__(self, before: Token | None) -> bool:
+        """True for such a string behind the token `before`."""
+
+    def passed(self, token: Token, before: Token | None) -> None:
+        """Go on behind `token`, which follows `before`."""
+
+
+@dataclass(frozen=True)
 class Token:
-    """A token: `text` as written; `space` = white space stood before it."""
+    """A token: `text` as written; `space` = white space stood before it. `plain`: a string without escapes."""
 
     kind: TokenKind
     text: str
     space: bool = False
+    plain: bool = False
 
     def is_word(self, *words: str) -> bool:
         """True for a bare word among `words` (upper case)."""
@@ -41,12 +64,19 @@ class Token:
     @property
     def value(self) -> str:
         """The name or string without its quotes; the text of anything else."""
-        if self.kind is TokenKind.NAME:
-            return self.text[1:-1].replace("``", "`")
-        if self.kind is TokenKind.STRING:
-            quote = self.text[0]
-            return self.text[1:-1].replace(quote * 2, quote)
-        return self.text
+        if self.kind not in (TokenKind.NAME, TokenKind.STRING):
+            return self.text
+        quote, inside = self.text[0], self.text[1:-1]
+        if self.kind is TokenKind.NAME or self.plain or "\\" not in inside:
+            return inside.replace(quote * 2, quote)
+        return re.sub(rf"{quote}{quote}|\\(.)", lambda m: _unescaped(m[1]) if m[1] else quote, inside, flags=re.DOTALL)
+
+
+_ESCAPES = {"0": "\0", "b": "\b", "n": "\n", "r": "\r", "t": "\t", "Z": "\x1a", "%": "\\%", "_": "\\_"}
+
+
+def _unescaped(character: str) -> str:
+    return _ESCAPES.get(character, character)
 
 
 _PATTERN = re.compile(
@@ -54,7 +84,7 @@ _PATTERN = re.compile(
     |(?P<feature>/\*T!.*?\*/)
     |(?P<comment>/\*.*?\*/|\#[^\n]*|--(?=\s|$)[^\n]*)
     |(?P<name>`(?:[^`]|``)*`)
-    |(?P<string>'(?:[^'\\]|''|\\.)*'|"(?:[^"\\]|""|\\.)*")
+    |(?P<string>['"])
     |(?P<number>\d+(?:\.\d+)?(?:[eE][-+]?\d+)?(?![\w$]))
     |(?P<word>[\w$@\u0080-\uffff]+)
     |(?P<mark>:=|<=>|<=|>=|<>|!=|\|\||&&|->>|->|.)""",
@@ -62,20 +92,53 @@ _PATTERN = re.compile(
 )
 
 
-def tokenize(text: str) -> list[Token]:
+_STRINGS = {
+    quote: (re.compile(rf"{quote}(?:[^{quote}\\]|{quote}{quote}|\\.)*{quote}", re.DOTALL),
+            re.compile(rf"{quote}(?:[^{quote}]|{quote}{quote})*{quote}", re.DOTALL))
+    for quote in "'\""
+}  # fmt: skip
+"""By quote: a string whose backslashes escape, and one whose do not."""
+
+
+def tokenize(
+    text: str, quoting: Quoting = DEFAULT_QUOTING, *, plain_strings: StringPlaces | None = None
+) -> list[Token]:
     """The tokens of `text` without white space. Raises SchemaError for a quote that does not end."""
     found: list[Token] = []
-    space = False
-    for match in _PATTERN.finditer(text):
+    space, at = False, 0
+    while match := _PATTERN.match(text, at):
         kind, part = match.lastgroup or "mark", match.group()
+        at = match.end()
         if kind == "space":
             space = True
             continue
-        if kind == "mark" and part in "`'\"":
-            raise SchemaError("a quote in DDL text does not end", where={"at": match.start(), "text": text[:80]})
-        found.append(Token(TokenKind(kind), part, space))
+        before = found[-1] if found else None
+        if kind == "string":
+            token = _quoted(text, match.start(), quoting, plain_strings is not None and plain_strings(before))
+            token, at = replace(token, space=space), match.start() + len(token.text)
+        elif kind == "mark" and part == "`":
+            raise _endless(text, match.start())
+        else:
+            token = Token(TokenKind(kind), part, space)
+        found.append(token)
+        if plain_strings is not None:
+            plain_strings.passed(token, before)
         space = False
     return found
+
+
+def _quoted(text: str, start: int, quoting: Quoting, plain: bool) -> Token:
+    """The string, or the name of ANSI_QUOTES, that begins at `start`."""
+    names = quoting.ansi and text[start] == '"'
+    plain = plain or names or not quoting.backslashes
+    match = _STRINGS[text[start]][plain].match(text, start)
+    if match is None:
+        raise _endless(text, start)
+    return Token(TokenKind.NAME if names else TokenKind.STRING, match.group(), False, plain and not names)
+
+
+def _endless(text: str, start: int) -> SchemaError:
+    return SchemaError("a quote in DDL text does not end", where={"at": start, "text": text[:80]})
 
 
 def render(tokens: Sequence[Token]) -> str:

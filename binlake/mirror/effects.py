@@ -7,7 +7,9 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from binlake.codec.casts import Moment
+from binlake.ddl import tokenize_restored
 from binlake.ddl.tokens import tokenize
+from binlake.errors import SchemaError
 from binlake.schema import Action, TableDef
 from binlake.schema.names import fold_name, fold_pair
 from binlake.window.definitions import LandedDdl
@@ -47,7 +49,10 @@ def effects(ddl: LandedDdl) -> list[Effect]:
     named = {_name(table) for table in after}
     found = [effect for table in after for effect in _writes(ddl.action, before, table)]
     moment = Moment(ddl.after.session.tz, ddl.after.session.date)
-    found = [replace(effect, renamed=_renamed(ddl.query), moment=moment) for effect in found]
+    renamed, readable = _renamed(ddl)
+    found = [replace(effect, renamed=renamed, moment=moment) for effect in found]
+    if not readable:
+        found += [Effect("inexact", effect.table) for effect in found if effect.kind == "alter"]
     return found + [Effect("drop", table) for table in before if _name(table) not in named]
 
 
@@ -71,13 +76,17 @@ def _made_by(action: int) -> Kind:
     return "recover" if action in (Action.RECOVER_TABLE, Action.RECOVER_SCHEMA) else "create"
 
 
-def _renamed(query: str) -> dict[str, str]:
-    """Former name by new name of each `CHANGE [COLUMN] former new …`."""
-    tokens = tokenize(query)
+def _renamed(ddl: LandedDdl) -> tuple[dict[str, str], bool]:
+    """(former name by new name of each `CHANGE [COLUMN] former new …`, whether the text can be read)."""
+    try:
+        tokens = tokenize_restored(ddl.query) if ddl.decision != "apply" else tokenize(ddl.sql)
+    except SchemaError:
+        return {}, False
     starts = [
         at + 1 + tokens[at + 1].is_word("COLUMN") for at in range(len(tokens) - 3) if tokens[at].is_word("CHANGE")
     ]
-    return {fold_name(tokens[at + 1].value): fold_name(tokens[at].value) for at in starts}
+    named = {fold_name(tokens[at + 1].value): fold_name(tokens[at].value) for at in starts}
+    return named, ddl.decision != "refused"
 
 
 def _name(table: TableDef) -> tuple[str, str]:

@@ -133,7 +133,8 @@ def _default_db(tables: SchemaTables, job: DdlJob, pairs: list[tuple[_Name, _Nam
     return ""
 
 
-_QUOTED = r"`(?:[^`]|``)+`|[^\s`.,;]+"
+# The text is the session's own: ANSI_QUOTES is possible.
+_QUOTED = r'`(?:[^`]|``)+`|"(?:[^"]|"")+"|[^\s`".,;]+'
 _PAIR = re.compile(rf"(?:({_QUOTED})\s*\.\s*)?({_QUOTED})\s+TO\s+(?:({_QUOTED})\s*\.\s*)?({_QUOTED})", re.IGNORECASE)
 _RENAME = re.compile(r"^\s*RENAME\s+TABLES?\s+", re.IGNORECASE)
 
@@ -146,7 +147,8 @@ def rename_pairs(query: str) -> list[tuple[_Name, _Name]]:
 
 
 def _unquote(name: str) -> str:
-    return name[1:-1].replace("``", "`") if name.startswith("`") else name
+    quote = name[:1]
+    return name[1:-1].replace(quote * 2, quote) if quote in ("`", '"') else name
 
 
 def _database_id(tables: SchemaTables, job: DdlJob, name: str) -> int:

@@ -61,12 +61,16 @@ class PlannedDdl:
     after: Definitions
     replaced: bool = False
     injected: bool = False
+    refusal: str = ""
 
     @property
     def decision(self) -> str:
-        """`apply`, `skip`, or where the target runs an operator's `sql`: `replaced`, `injected`."""
+        """`apply`, `skip`, `refused` (by every target), or where the target runs an operator's `sql`: `replaced`,
+        `injected`."""
         if self.injected:
             return "injected"
+        if self.refusal:
+            return "refused"
         return "skip" if self.reason else "replaced" if self.replaced else "apply"
 
     @property
@@ -138,6 +142,7 @@ def plan_ddls(
                 before=judged.before,
                 after=replace(judged.after, session=session),
                 replaced=judged.replaced,
+                refusal=judged.refusal,
             )
         )
         state = after

@@ -47,8 +47,8 @@ class Base(Protocol):
 
 @dataclass(frozen=True)
 class LandedDdl:
-    """A row of the lake table `ddl`; `decision`: `apply`, `skip` (by the rule `reason`), or an operator's `sql`:
-    `replaced`, `injected`.
+    """A row of the lake table `ddl`; `decision`: `apply`, `skip` (by the rule `reason`), `refused` (no target can run
+    it: `reason`), or an operator's `sql`: `replaced`, `injected`.
 
     `since` is where the window is cut: at or below its commit_ts.
     """
@@ -103,7 +103,7 @@ def bytewise(ddl: LandedDdl, dialect: Dialect) -> LandedDdl:
     """`ddl` of a source without new collations, as it must be at the target."""
     return replace(
         ddl,
-        sql=bytewise_text(ddl.sql, dialect),
+        sql=ddl.sql if ddl.decision == "refused" else bytewise_text(ddl.sql, dialect),
         before=bytewise_definitions(ddl.before, dialect),
         after=bytewise_definitions(ddl.after, dialect),
     )

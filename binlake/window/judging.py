@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from binlake.ddl import restated, session_db
+from binlake.ddl import Known, needs_standard, restated, session_db, standard_text
 from binlake.ddl.classify import classify
 from binlake.errors import SchemaError
 from binlake.schema import Action, DdlJob, TableDef
@@ -22,6 +22,7 @@ from binlake.window.targets import Naming, Shape, TargetTables, merged, renamed_
 _Sides = tuple[Definitions, Definitions]
 NOTHING = Definitions((), ())
 NO_CHANGE = (NOTHING, NOTHING)
+NOTHING_KNOWN = Known(frozenset(), frozenset())
 RENAMED_OUT = "renamed out of the filter"
 
 _REMOVES = frozenset(
@@ -35,7 +36,7 @@ _DATABASE = frozenset({Action.CREATE_SCHEMA, Action.DROP_SCHEMA, Action.SCHEMA_C
 class Judged:
     """`reason` empty = it runs as `sql`; `before`, `after`: what it changes at the target, `alert` for an operator.
 
-    `replaced`: `sql` is an operator's.
+    `replaced`: `sql` is an operator's. `refusal`: why no target can run it, for people; empty = it may.
     """
 
     reason: str
@@ -46,6 +47,7 @@ class Judged:
     table: str
     alert: str = ""
     replaced: bool = False
+    refusal: str = ""
 
 
 @dataclass(frozen=True)
@@ -221,7 +223,14 @@ class Judge:
         return replace(self._verdict(ddl, "", sql, sides, alert), replaced=True)
 
     def _applied(self, ddl: Ddl, kept: _Sides) -> Judged:
-        sql, alert = self._text(ddl, kept)
+        try:
+            known = ddl.names.known() if needs_standard(ddl.query, ddl.job.query) else NOTHING_KNOWN
+            ddl = replace(ddl, query=standard_text(ddl.query, ddl.job.query, known))
+            sql, alert = self._text(ddl, kept)
+        except SchemaError as error:
+            # The plan of the window goes on: who applies it stops at this DDL alone, and says what to do.
+            judged = self._verdict(ddl, "", ddl.query, self._named(kept), error.message)
+            return replace(judged, refusal=error.message)
         before, after = self._named(kept)
         if ddl.job.type == Action.DROP_SCHEMA and self._rules.routes:
             gone = {fold_name(db.name) for db in before.databases}

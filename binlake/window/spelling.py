@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from binlake.ddl import Known
 from binlake.schema import SchemaState, TableDef
 from binlake.schema.names import fold_name, fold_pair
 from binlake.window.targets import Name, Naming
@@ -40,6 +41,12 @@ class Spelling:
     def database(self, db: str) -> str:
         """The database at the target. Raises ConfigError."""
         return self.naming.database(self.source_database(db))
+
+    def known(self) -> Known:
+        """All names and texts that a DDL may say."""
+        states = (self.before, self.after)
+        databases = [db.name for state in states for db in state.databases()]
+        return Known.of(databases, [table for state in states for table in state.tables()])
 
     def of_job(self, db: str, table: str, touched: tuple[TableDef, ...]) -> Name:
         """The names of a job; a rename has its new database and its old table, so only its definitions tell."""

@@ -12,7 +12,7 @@ from functools import partial
 
 from binlake.codec import MutationBatch
 from binlake.config.model import Target
-from binlake.ddl import SourceDdl, bytewise_table, map_ddl
+from binlake.ddl import bytewise_table
 from binlake.downstream.definitions import compare, expected_after, read, require_definitions
 from binlake.downstream.rowsleft import rows_left
 from binlake.downstream.session import Session
@@ -21,6 +21,7 @@ from binlake.rowchange import NetChange, RowEvent, net_changes
 from binlake.schema import SchemaState, TableDef, WindowSchemas
 from binlake.statement import StatementBatch, TableStatements, images_from_rows
 from binlake.statement.batch import UNCHECKED
+from binlake.window.cuts import cut_batch
 from binlake.window.ddls import PlannedDdl, plan_ddls, window_schemas
 from binlake.window.definitions import LandedDdl, Segments, WindowDefinitions, bytewise, filled_key
 from deploy.local.commitlog import RULES, CommitLog, planned
@@ -91,12 +92,12 @@ class DirectReplay:
     def _ddl(self, ddl: LandedDdl) -> None:
         if ddl.decision == "skip":
             return
-        mapped = map_ddl(SourceDdl(ddl.commit_ts, ddl.db, ddl.table, ddl.sql, ddl.before, ddl.after), "mariadb")
-        if mapped.decision == "skip":
-            self.applied.skipped.append(mapped.reason)
+        batch, reason = cut_batch(0, ddl, "mariadb")
+        if batch is None:
+            self.applied.skipped.append(reason)
             return
         self._session.commit()
-        for statement in mapped.sql:
+        for statement in batch.sql:
             self._session.execute(statement)
         expected = expected_after(ddl.before, ddl.after, "mariadb", ddl.action)
         found = compare(expected, read(self._session, expected.names, "mariadb"), indexes=True)
@@ -172,5 +173,5 @@ def landed(ddl: PlannedDdl) -> LandedDdl:
     """The row of the lake that `ddl` becomes."""
     return LandedDdl(
         ddl.commit_ts, ddl.since, ddl.start_ts, ddl.schema_version, ddl.job_id, ddl.action, ddl.db, ddl.table,
-        ddl.query, ddl.sql, ddl.decision, ddl.reason, ddl.before, ddl.after,
+        ddl.query, ddl.sql, ddl.decision, ddl.refusal or ddl.reason, ddl.before, ddl.after,
     )  # fmt: skip

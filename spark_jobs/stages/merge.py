@@ -143,7 +143,7 @@ def whole(rows: DataFrame, chunks: int, *more: str) -> DataFrame:
 def _ddl_row(bounds: Bounds, ddl: PlannedDdl) -> tuple[object, ...]:
     return (
         bounds.window, ddl.segment, ddl.commit_ts, ddl.since, ddl.start_ts, ddl.schema_version, ddl.job_id,
-        ddl.action, ddl.db, ddl.table, ddl.query, ddl.sql, ddl.tables, ddl.decision, ddl.reason,
+        ddl.action, ddl.db, ddl.table, ddl.query, ddl.sql, ddl.tables, ddl.decision, ddl.refusal or ddl.reason,
         ddl.before.to_json(), ddl.after.to_json(),
     )  # fmt: skip
 

@@ -137,3 +137,16 @@ def test_the_float_next_to_a_limit_has_the_form_that_tidb_gives_it() -> None:
 def test_what_is_no_value_of_a_capture_is_refused() -> None:
     with pytest.raises(WireError, match="no value"):
         from_capture(7)
+
+
+def test_backslashes_in_elements_escape_nothing_and_in_texts_they_do() -> None:  # issue 13.13: TiDB's own SHOW CREATE
+    create = (
+        "CREATE TABLE `m` (\n  `id` int(11) NOT NULL COMMENT 'ends \\\\',\n"
+        "  `e` enum('x\\','y''\\') NOT NULL DEFAULT 'x\\\\' COMMENT 'q '' e\\\\',\n  `s` set('a\\') DEFAULT NULL,\n"
+        "  PRIMARY KEY (`id`),\n  KEY `k` (`e`) COMMENT 'index \\\\'\n)"
+        " ENGINE=InnoDB COLLATE=utf8mb4_bin COMMENT='t \\\\'"
+    )
+    shape = parse_create(create, ["int(11)", "enum('x\\','y''\\')", "set('a\\')"])
+    assert [(c.name, c.nullable) for c in shape.columns] == [("id", False), ("e", False), ("s", True)]
+    assert [c.type for c in shape.columns[1:]] == ['enum["x\\\\", "y\'\\\\"]', 'set["a\\\\"]']
+    assert {str(key) for key in shape.keys} == {"unique key primary (id)", "key k (e)"}

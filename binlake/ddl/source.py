@@ -1,0 +1,167 @@
+"""DDL text as a session with MySQL's default sql_mode writes it: names in back quotes, backslashes escaped in strings.
+
+TiDB puts into a binlog what its parser restores from a statement, ending in a semicolon. Of that text only expressions
+(DEFAULT, a column's COMMENT) escape a backslash; elements of ENUM and SET, comments of tables, indexes and partitions
+hold it as it is. Where TiDB's parser, which knows no sql_mode there, cannot read the statement (ANSI_QUOTES,
+NO_BACKSLASH_ESCAPES), the binlog has the session's own text: how it was meant shows in the definitions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from binlake.ddl.classify import Kind, classify_tokens
+from binlake.ddl.tokens import Quoting, Token, TokenKind, render, tokenize
+from binlake.errors import SchemaError
+from binlake.schema import TableDef
+from binlake.schema.names import fold_name
+from binlake.statement.literal import quote, quote_name
+
+_MODES = tuple(Quoting(ansi, backslashes) for ansi in (False, True) for backslashes in (True, False))
+
+
+@dataclass(frozen=True)
+class Known:
+    """What the definitions around a DDL hold: `names` (folded) of objects, columns, keys and partitions, `texts`."""
+
+    names: frozenset[str]
+    texts: frozenset[str]
+
+    @classmethod
+    def of(cls, databases: Iterable[str], tables: Iterable[TableDef]) -> Known:
+        """From the names of databases and the definitions of tables before and after."""
+        names, texts = set(map(fold_name, databases)), set[str]()
+        for table in tables:
+            names |= {fold_name(name) for name in _names_of(table)}
+            texts |= set(_texts_of(table))
+        return cls(frozenset(names), frozenset(texts))
+
+
+def standard_text(query: str, job_query: str, known: Known) -> str:
+    """`query` of a binlog in standard form; `job_query`: the session's own text, as the job has it.
+
+    Raises SchemaError for a text that no sql_mode makes fit the definitions, or that several do differently.
+    """
+    if "\\" not in query and (query != job_query or '"' not in query):
+        return query
+    if query != job_query:
+        return query if "\\" not in query else render(_escaped(tokenize_restored(query)))
+    found = {text for quoting in _MODES for text in _read(query, quoting, known)}
+    if len(found) != 1:
+        raise SchemaError(
+            "the sql_mode in which a DDL was written cannot be told" if found else "a DDL's text fits no sql_mode",
+            where={"query": query[:200]},
+        )
+    return found.pop()
+
+
+def needs_standard(query: str, job_query: str) -> bool:
+    """True when the standard form of a text may be another one."""
+    return "\\" in query or (query == job_query and '"' in query)
+
+
+def tokenize_restored(query: str) -> list[Token]:
+    """The tokens of text that TiDB restored; strings that do not escape are `plain`. Raises SchemaError."""
+    return tokenize(query, plain_strings=_Places())
+
+
+def _read(query: str, quoting: Quoting, known: Known) -> Iterator[str]:
+    """`query` read in one sql_mode, in standard form, if that makes sense."""
+    try:
+        tokens = tokenize(query, quoting)
+    except SchemaError:
+        return
+    if _makes_sense(tokens, quoting, known):
+        yield render(_escaped(tokens))
+
+
+def _makes_sense(tokens: Sequence[Token], quoting: Quoting, known: Known) -> bool:
+    found = classify_tokens([token for token in tokens if token.kind is not TokenKind.COMMENT])
+    if found.kind is Kind.OTHER or not found.tables:
+        return False
+    quoted = [token for token in tokens if token.text[:1] == '"']
+    # A view's SELECT has names of its own; its first name tells.
+    named = quoted[:1] if found.kind is Kind.CREATE_VIEW else quoted
+    if quoting.ansi and (not quoted or any(fold_name(token.value) not in known.names for token in named)):
+        return False
+    strings = [token for token in tokens if token.kind is TokenKind.STRING]
+    doubtful = [t for t in strings if t.text[0] == '"' or "\\" in t.text]
+    if not quoting.backslashes and not any("\\" in token.text for token in strings):
+        return False
+    return found.kind is Kind.CREATE_VIEW or all(token.value in known.texts for token in doubtful)
+
+
+def _escaped(tokens: Iterable[Token]) -> list[Token]:
+    """The same tokens in standard form."""
+    return [_standard(token) for token in tokens if token.kind is not TokenKind.COMMENT]
+
+
+def _standard(token: Token) -> Token:
+    if token.kind is TokenKind.NAME and token.text[0] == '"':
+        return replace(token, text=quote_name(token.value))
+    if token.kind is TokenKind.STRING and (token.plain or token.text[0] == '"'):
+        return replace(token, text=quote(token.value), plain=False)
+    return token
+
+
+@dataclass
+class _Level:
+    """The element under way between two commas of one pair of parentheses."""
+
+    opener: str = ""
+    words: list[Token] = field(default_factory=list)
+
+
+class _Places:
+    """Whether a string at a place of restored text keeps its backslashes as they are."""
+
+    def __init__(self) -> None:
+        self._levels = [_Level()]
+
+    def __call__(self, before: Token | None) -> bool:
+        """For the string behind `before`."""
+        level = self._levels[-1]
+        if level.opener in ("ENUM", "SET"):
+            return True
+        if before is not None and before.is_mark("="):
+            return True
+        return before is not None and before.is_word("COMMENT") and _is_index(level.words)
+
+    def passed(self, token: Token, before: Token | None) -> None:
+        """Go on behind `token`."""
+        if token.is_mark("("):
+            self._levels.append(_Level(before.text.upper() if before and before.kind is TokenKind.WORD else ""))
+        elif token.is_mark(")"):
+            self._levels = self._levels[:-1] or [_Level()]
+        elif token.is_mark(","):
+            self._levels[-1].words = []
+        elif token.kind in (TokenKind.WORD, TokenKind.NAME):
+            self._levels[-1].words.append(token)
+
+
+_INDEX_WORDS = ("INDEX", "KEY", "UNIQUE", "PRIMARY", "FULLTEXT", "SPATIAL", "CONSTRAINT", "VECTOR")
+
+
+def _is_index(words: Sequence[Token]) -> bool:
+    """True for an element that defines an index: `INDEX i`, `… ADD UNIQUE i`, `CREATE INDEX i`."""
+    heads = [at for at, word in enumerate(words) if word.is_word("ADD", "CREATE")]
+    at = heads[0] + 1 if heads else 0
+    return at < len(words) and words[at].is_word(*_INDEX_WORDS)
+
+
+def _names_of(table: TableDef) -> Iterator[str]:
+    yield from (table.db, table.name)
+    yield from (column.name for column in table.all_columns)
+    yield from (index.name for index in table.indexes)
+    for key, kind in (("fk_info", "fk_name"), ("constraint_info", "constraint_name")):
+        yield from (one[kind]["O"] for one in table.raw.get(key) or ())
+    yield from (one["name"]["O"] for one in (table.raw.get("partition") or {}).get("definitions") or ())
+
+
+def _texts_of(table: TableDef) -> Iterator[str]:
+    yield table.comment
+    for column in table.all_columns:
+        yield from (column.comment, column.default or "", column.origin_default or "", *column.elems)
+    yield from (index.get("comment") or "" for index in table.raw.get("index_info") or ())
+    yield from (one.get("comment") or "" for one in (table.raw.get("partition") or {}).get("definitions") or ())
