@@ -6,4 +6,4 @@ CREATE TABLE IF NOT EXISTS {schema}.binlake_fence (
   epoch BIGINT UNSIGNED NOT NULL,
   val BIGINT UNSIGNED NOT NULL,
   PRIMARY KEY (task, worker)
-) DEFAULT CHARSET = utf8mb4;
+) ENGINE = InnoDB DEFAULT CHARSET = utf8mb4;

@@ -5,4 +5,4 @@ CREATE TABLE IF NOT EXISTS {schema}.binlake_lease (
   epoch BIGINT UNSIGNED NOT NULL,
   owner VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
   lease_until DATETIME(6) NOT NULL
-) DEFAULT CHARSET = utf8mb4;
+) ENGINE = InnoDB DEFAULT CHARSET = utf8mb4;

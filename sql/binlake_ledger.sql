@@ -12,4 +12,4 @@ CREATE TABLE IF NOT EXISTS {schema}.binlake_ledger (
   atomic TINYINT UNSIGNED NOT NULL,
   at TIMESTAMP(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6),
   PRIMARY KEY (task, lo, hi, segment, phase, batch)
-) DEFAULT CHARSET = utf8mb4;
+) ENGINE = InnoDB DEFAULT CHARSET = utf8mb4;

@@ -14,4 +14,4 @@ CREATE TABLE IF NOT EXISTS {schema}.binlake_progress (
   ddl_sql LONGTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin,
   ddl_before CHAR(64) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin,
   ddl_expected LONGTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin
-) DEFAULT CHARSET = utf8mb4;
+) ENGINE = InnoDB DEFAULT CHARSET = utf8mb4;

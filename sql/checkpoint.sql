@@ -3,4 +3,4 @@
 CREATE TABLE IF NOT EXISTS {schema}.checkpoint (
   clusterID BIGINT UNSIGNED PRIMARY KEY,
   checkPoint MEDIUMTEXT
-);
+) ENGINE = InnoDB;

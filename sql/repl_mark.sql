@@ -6,4 +6,4 @@ CREATE TABLE IF NOT EXISTS {table} (
   val BIGINT DEFAULT 0,
   channel_info VARCHAR(64),
   PRIMARY KEY (id, channel_id)
-);
+) ENGINE = InnoDB;

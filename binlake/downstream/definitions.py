@@ -15,6 +15,7 @@ from typing import Literal
 
 from binlake.config.model import Target
 from binlake.ddl.collations import Dialect
+from binlake.downstream.engines import engine_without_transactions
 from binlake.downstream.failures import MISSING, code_of
 from binlake.downstream.forms import (
     ColumnForm,
@@ -232,7 +233,8 @@ def _table(session: Session, name: Name, dialect: Dialect) -> TableForm | None:
     kind = _KINDS.get(types[0][0], "table")
     if kind != "table":
         return TableForm(kind, (), frozenset())
-    return TableForm(kind, _columns(session, name, dialect), _indexes(session, name))
+    engine = engine_without_transactions(session, *name)
+    return TableForm(kind, _columns(session, name, dialect), _indexes(session, name), engine=engine)
 
 
 _KINDS: dict[str, Literal["table", "view", "sequence"]] = {"VIEW": "view", "SEQUENCE": "sequence"}

@@ -65,13 +65,15 @@ def keeps_apart(key: Iterable[tuple[str, int]], own: Mapping[str, str]) -> bool:
 class TableForm:
     """A table, view or sequence as far as rows go; views and sequences have no columns here.
 
-    `own`: columns that an expected table may have at the target besides its own (S4-26).
+    `own`: columns that an expected table may have at the target besides its own (S4-26). `engine`: of the target's
+    tables only, the storage engine's name where that has no transactions.
     """
 
     kind: Literal["table", "view", "sequence"]
     columns: tuple[ColumnForm, ...]
     indexes: frozenset[IndexForm]
     own: frozenset[str] = frozenset()
+    engine: str = ""
 
     def without(self, own: frozenset[str]) -> TableForm:
         """The form without the columns `own`, and without their unique keys that no two rows can share."""
@@ -118,7 +120,8 @@ def normal_type(text: str, dialect: Dialect) -> str:
     if dialect == "mariadb":
         # Its information_schema speaks utf8mb3.
         text = re.sub("[\U00010000-\U0010ffff]", "?", text)
-    text = re.sub(r"^((?:tiny|small|medium|big)?int|year|float|double)\([\d,]+\)", r"\1", text)
+    # A FLOAT or DOUBLE of (M,D) rounds.
+    text = re.sub(r"^((?:tiny|small|medium|big)?int|year)\([\d,]+\)", r"\1", text)
     text = re.sub(r"^(?:tiny|medium|long)?(text|blob)(?:\(\d+\))?$", r"\1", text)
     return "text" if text == "json" and dialect == "mariadb" else text
 
@@ -137,8 +140,16 @@ def _column(column: ColumnInfo, table: TableDef, dialect: Dialect) -> ColumnForm
     collation = "utf8mb4_bin" if column.tp == t.JSON and dialect == "mariadb" else ""
     collation = target_collation(column.collate, dialect) if text else collation
     return ColumnForm(
-        fold_name(column.name), normal_type(column.type_text, dialect), not column.not_null, collation, generated
+        fold_name(column.name), normal_type(_type_text(column), dialect), not column.not_null, collation, generated
     )
+
+
+def _type_text(column: ColumnInfo) -> str:
+    text = column.type_text
+    if column.tp not in (t.FLOAT, t.DOUBLE) or column.decimal < 0:
+        return text
+    name, space, unsigned = text.partition(" ")
+    return f"{name}({column.flen},{column.decimal}){space}{unsigned}"
 
 
 def _index(index: IndexInfo, table: TableDef) -> IndexForm:

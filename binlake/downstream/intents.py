@@ -9,6 +9,7 @@ import structlog
 from binlake.downstream.ddlerrors import execute_ddl
 from binlake.downstream.ddlproof import Evidence, RenameMarker, Verdict, differences, judge, read_evidence
 from binlake.downstream.definitions import left_behind
+from binlake.downstream.engines import make_tables_with_transactions
 from binlake.downstream.failures import code_of
 from binlake.downstream.intended import Intended
 from binlake.downstream.ledger import Ledger, Stored
@@ -111,6 +112,7 @@ def _execute(run: ApplyRun, plan: SegmentPlan, ddl: StatementBatch, marker: Rena
     run.prove()
     if ddl.db and (ddl.db, "") not in plan.touched:
         run.session.execute(f"USE {quote_name(ddl.db)}")
+    make_tables_with_transactions(run.session)
     try:
         ignored = execute_ddl(run.session, ddl.sql if marker is None else (*ddl.sql[:-1], marker.added_to(ddl.sql[-1])))
         run.passed("ddl_executed")

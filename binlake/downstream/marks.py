@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import sql
 from binlake.config.rules import Loopback
+from binlake.downstream.engines import require_transactions
 from binlake.downstream.session import Session
 from binlake.statement.literal import qualified, quote_name
 
@@ -21,10 +22,11 @@ class Marks:
         """Make the mark table where it is missing. Raises TargetRefused."""
         names = (self.config.mark_schema, self.config.mark_table)
         sought = "SELECT 1 FROM information_schema.tables WHERE table_schema = %s AND table_name = %s"
-        if session.rows(sought, names):
-            return
-        session.execute(f"CREATE DATABASE IF NOT EXISTS {quote_name(self.config.mark_schema)}")
-        session.execute(sql.statement("repl_mark").replace("{table}", self._table))
+        if not session.rows(sought, names):
+            session.execute(f"CREATE DATABASE IF NOT EXISTS {quote_name(self.config.mark_schema)}")
+            session.execute(sql.statement("repl_mark").replace("{table}", self._table))
+        # What rolls back must leave no mark.
+        require_transactions(session, self.config.mark_schema, [self.config.mark_table])
 
     def mark(self, session: Session, worker: int = 0) -> None:
         """Mark the open transaction; each connection has a row of its own. Raises TargetRefused, TargetBusy."""

@@ -37,7 +37,7 @@ def structure_differences(source: TableForm, target: TableForm | None) -> list[S
     if source.kind != target.kind:
         return [StructureDifference(f"it is a {target.kind}, not a {source.kind}", "fatal")]
     target = target.without(source.own)
-    found = [*_columns(source, target), *_keys(source, target)]
+    found = [*_engine(target), *_columns(source, target), *_keys(source, target)]
     return sorted(found, key=lambda one: (_ORDER.index(one.weight), one.text))
 
 
@@ -49,6 +49,12 @@ def shared_identity(source: TableForm, target: TableForm) -> tuple[str, ...]:
     plain = {column.name for column in source.columns if not column.nullable and not column.generated}
     keys = [tuple(sorted(name for name, _ in key)) for key in source.unique_keys & target.unique_keys if _whole(key)]
     return min((key for key in keys if plain.issuperset(key)), key=lambda key: (len(key), key), default=())
+
+
+def _engine(target: TableForm) -> Iterator[StructureDifference]:
+    if target.engine:
+        text = f"its engine {target.engine} has no transactions: a repetition would double rows or lose them"
+        yield StructureDifference(text, "fatal")
 
 
 def _columns(source: TableForm, target: TableForm) -> Iterator[StructureDifference]:

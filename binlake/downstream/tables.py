@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import sql
+from binlake.downstream.engines import require_transactions
 from binlake.downstream.session import Session
 from binlake.statement.literal import quote_name
 
 
 def create_tables(session: Session, schema: str) -> None:
-    """Make the checkpoint schema and its tables where they are missing; only reads when they are all there."""
+    """Make the checkpoint schema and its tables where they are missing; only reads when they are all there.
+
+    Raises TargetRefused, also where they are of an engine without transactions.
+    """
     wanted = (*sql.TABLES, *sql.LATER)
-    if _those_there(session, schema).issuperset(wanted):
-        return
-    session.execute(f"CREATE DATABASE IF NOT EXISTS {quote_name(schema)}")
-    for table in wanted:
-        session.execute(sql.statement(table).replace("{schema}", quote_name(schema)))
+    if not _those_there(session, schema).issuperset(wanted):
+        session.execute(f"CREATE DATABASE IF NOT EXISTS {quote_name(schema)}")
+        for table in wanted:
+            session.execute(sql.statement(table).replace("{schema}", quote_name(schema)))
+    require_transactions(session, schema, wanted)
 
 
 def tables_exist(session: Session, schema: str) -> bool:

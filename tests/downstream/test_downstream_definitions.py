@@ -175,7 +175,7 @@ def test_types_as_servers_show_them() -> None:
     shown = {
         "int(10) unsigned zerofill": "int unsigned",
         "bigint(20)": "bigint",
-        "float(7,2)": "float",
+        "float(7,2)": "float(7,2)",
         "year(4)": "year",
         "longtext": "text",
         "json": "text",

@@ -1,0 +1,110 @@
+"""Exactly once needs transactions: tables of engines without them are not made, and not written (invariant 9)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+from support.mariadb import MariaDb, execute, rows
+from support.tabledefs import col, primary, table
+from support.windows import Window, apply
+
+from binlake.config.model import Target
+from binlake.config.rules import Loopback
+from binlake.downstream.definitions import expected_of
+from binlake.downstream.marks import Marks
+from binlake.downstream.preflight import preflight
+from binlake.downstream.session import Session
+from binlake.errors import Drift, TargetRefused
+from binlake.schema import mysqltypes as t
+
+pytestmark = pytest.mark.mariadb
+
+T = table("t", col("id", t.LONGLONG, not_null=True), col("v", t.VARCHAR, flen=20), keys=(primary("id"),), db="app")
+WITHOUT = ["MyISAM", "Aria", "MEMORY"]
+
+
+@pytest.fixture
+def myisam_server(mariadb: MariaDb) -> Iterator[MariaDb]:
+    """The session's server, on which CREATE TABLE makes MyISAM."""
+    execute(mariadb, "SET GLOBAL default_storage_engine = MyISAM")
+    yield mariadb
+    execute(mariadb, "SET GLOBAL default_storage_engine = InnoDB", "DROP DATABASE IF EXISTS retl")
+
+
+def engines(server: MariaDb, schema: str) -> set[str]:
+    found = rows(server, "SELECT ENGINE FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s", (schema,))
+    return {engine for (engine,) in found}
+
+
+def test_our_own_tables_have_transactions_whatever_the_servers_default(myisam_server: MariaDb, target: Target) -> None:
+    apply(target, Window(0, 100).log("once"))
+    with closing(Session(target)) as session:
+        Marks(Loopback.model_validate({"channel-id": 1}), "shop").prepare(session)
+    assert engines(myisam_server, "tidb_binlog") == {"InnoDB"}
+    assert engines(myisam_server, "retl") == {"InnoDB"}
+
+
+def test_a_table_that_a_ddl_makes_has_transactions(myisam_server: MariaDb, target: Target) -> None:
+    execute(myisam_server, "DROP TABLE app.t, app.log")
+    create = "CREATE TABLE t (id BIGINT PRIMARY KEY, v VARCHAR(20))"
+    apply(target, Window(0, 100).ddl(50, create, [("app", "t")], expected_of([T], "mariadb")))
+    assert engines(myisam_server, "app") == {"InnoDB"}
+
+
+@pytest.mark.parametrize("engine", WITHOUT)
+def test_a_target_table_without_transactions_is_refused(mariadb: MariaDb, target: Target, engine: str) -> None:
+    execute(mariadb, f"ALTER TABLE app.t ENGINE = {engine}")
+    with closing(Session(target)) as session:
+        [report] = preflight(session, target, [T])
+    said = f"its engine {engine} has no transactions: a repetition would double rows or lose them"
+    assert (report.verdict, report.refusals, report.ways[0]) == (
+        "refused",
+        (said,),
+        "alter the target's table to match",
+    )
+    found = Window(0, 100).put((1, "a")).into(target, ("app", "t"))
+    with pytest.raises(Drift, match=f"app.t: its engine {engine} has no transactions"):
+        apply(target, found)
+    assert rows(mariadb, "SELECT * FROM app.t") == []
+    # What the hint says works.
+    execute(mariadb, "ALTER TABLE app.t ENGINE = InnoDB")
+    apply(target, found)
+    assert rows(mariadb, "SELECT * FROM app.t") == [(1, "a")]
+
+
+@pytest.mark.parametrize("name", ["binlake_ledger", "checkpoint"])
+def test_a_table_of_ours_without_transactions_is_refused(mariadb: MariaDb, target: Target, name: str) -> None:
+    # An older version made them as the server's default was.
+    apply(target, Window(0, 100))
+    execute(mariadb, f"ALTER TABLE tidb_binlog.{name} ENGINE = MyISAM")
+    with pytest.raises(TargetRefused, match="MyISAM, which has no transactions") as stopped:
+        apply(target, Window(100, 200))
+    change = stopped.value.hint.removeprefix("while nothing is applied: ")
+    assert name in change
+    execute(mariadb, change)
+    assert apply(target, Window(100, 200)).state == "applied"
+
+
+@pytest.mark.parametrize(
+    ("source", "shown", "difference"),
+    [
+        (("FLOAT", 7, 2), "FLOAT(7,2)", None),
+        (("FLOAT", 7, 2), "FLOAT", "column v is float, not float(7,2)"),
+        (("FLOAT", 12, -1), "FLOAT(7,2)", "column v is float(7,2), not float"),
+        (("FLOAT", 12, -1), "FLOAT", None),
+        (("DOUBLE", 9, 3), "DOUBLE(9,3)", None),
+        (("DOUBLE", 22, -1), "DOUBLE(22,1)", "column v is double(22,1), not double"),
+    ],
+)
+def test_a_float_that_rounds_is_compared(
+    mariadb: MariaDb, target: Target, source: tuple[str, int, int], shown: str, difference: str | None
+) -> None:
+    kind, flen, decimal = source
+    execute(mariadb, f"CREATE TABLE app.f (id BIGINT PRIMARY KEY, v {shown})")
+    value = col("v", getattr(t, kind), flen=flen, decimal=decimal)
+    definition = table("f", col("id", t.LONGLONG, not_null=True), value, keys=(primary("id"),), db="app")
+    with closing(Session(target)) as session:
+        [report] = preflight(session, target, [definition])
+    assert report.refusals == (() if difference is None else (difference,))

@@ -1,0 +1,45 @@
+"""Which rows of the ledger a new window keeps: a batch that they name is not applied again."""
+
+from __future__ import annotations
+
+import pytest
+from support.mariadb import MariaDb, execute, rows
+from support.windows import Window, apply
+
+from binlake.config.model import Target
+
+pytestmark = pytest.mark.mariadb
+
+
+def windows(server: MariaDb) -> list[tuple[int, int]]:
+    found = rows(server, "SELECT DISTINCT lo, hi FROM tidb_binlog.binlake_ledger WHERE task = 'shop' ORDER BY lo")
+    return [(int(lo), int(hi)) for lo, hi in found]
+
+
+def test_a_new_window_keeps_the_ledger_of_the_one_before_it(mariadb: MariaDb, target: Target) -> None:
+    for lo in (0, 100, 200):
+        apply(target, Window(lo, lo + 100).log(f"line {lo}"))
+    assert windows(mariadb) == [(100, 200), (200, 300)]
+
+
+def test_a_new_window_leaves_the_ledger_of_others_alone(mariadb: MariaDb, target: Target) -> None:
+    apply(target, Window(0, 100).log("first"))
+    execute(mariadb, "UPDATE tidb_binlog.binlake_ledger SET task = 'other'")
+    apply(target, Window(100, 200).log("second"))
+    apply(target, Window(200, 300).log("third"))
+    assert rows(mariadb, "SELECT lo FROM tidb_binlog.binlake_ledger WHERE task = 'other'") == [(0,)]
+
+
+def test_a_ledger_that_is_ahead_of_the_checkpoint_keeps_no_row_from_the_target(
+    mariadb: MariaDb, target: Target
+) -> None:
+    # The checkpoint and the rows were put back, the ledger was not: the same batches have the same digests.
+    apply(target, Window(0, 100).log("first"))
+    apply(target, Window(100, 200).log("second"))
+    execute(
+        mariadb,
+        "DELETE FROM app.log WHERE line = 'second'",
+        "UPDATE tidb_binlog.checkpoint SET checkPoint = REPLACE(checkPoint, '\"commitTS\":200', '\"commitTS\":100')",
+    )
+    apply(target, Window(100, 200).log("second"))
+    assert rows(mariadb, "SELECT line FROM app.log ORDER BY 1") == [("first",), ("second",)]

@@ -1,0 +1,47 @@
+"""Where the next window of a target may start: at its checkpoint, inside what the lake holds (hazards R-43)."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from binlake.downstream import Position
+from binlake.errors import CheckpointConflict, LostRange
+from spark_jobs.context import StageContext
+from spark_jobs.pinned import start_of
+
+
+def context(landed: tuple[int, int] | None) -> StageContext:
+    windows = SimpleNamespace(landed_range=lambda: landed)
+    return cast(StageContext, cast(Any, SimpleNamespace(windows=windows, paths=SimpleNamespace(root="/lake"))))
+
+
+def start(checkpoint: int | None, landed: tuple[int, int] | None) -> int:
+    return start_of(context(landed), Position(checkpoint, None, 1 << 20))
+
+
+def test_a_target_without_a_checkpoint_starts_where_the_lake_does() -> None:
+    assert start(None, (100, 300)) == 100
+
+
+@pytest.mark.parametrize("checkpoint", [100, 200, 300])
+def test_the_next_window_starts_at_the_checkpoint(checkpoint: int) -> None:
+    assert start(checkpoint, (100, 300)) == checkpoint
+
+
+def test_a_checkpoint_ahead_of_what_is_landed_is_refused() -> None:
+    with pytest.raises(CheckpointConflict, match="301 is ahead of the landed ts 300") as stopped:
+        start(301, (100, 300))
+    assert "restored from an older copy" in stopped.value.hint
+
+
+def test_a_checkpoint_from_before_the_lake_is_a_lost_range() -> None:
+    with pytest.raises(LostRange, match="the target is at 99, and the lake starts at 100"):
+        start(99, (100, 300))
+
+
+def test_before_anything_is_landed_there_is_no_start() -> None:
+    with pytest.raises(CheckpointConflict, match="nothing is landed yet"):
+        start(100, None)
