@@ -11,13 +11,15 @@ from binlake.ddl.collations import Dialect
 from binlake.ddl.replacement import needs_database
 from binlake.errors import CheckpointConflict
 from binlake.statement.batch import INJECTED, REPLACED, UNCHECKED, Phase, StatementBatch, statement_digest
-from binlake.statement.literal import quote_name
+from binlake.statement.literal import quote, quote_name
 from binlake.window.definitions import IGNORED, LandedDdl
 from binlake.window.manifest import ApplyManifest
 
 _OWN: Mapping[str, Literal["replaced", "injected"]] = {"replaced": REPLACED, "injected": INJECTED}
 """The kind of an operator's statement by the decision that names it."""
 _SHOWN = 5
+_MESSAGE = 128
+"""Characters that MESSAGE_TEXT may have."""
 
 
 def cut_batch(segment: int, ddl: LandedDdl, dialect: Dialect) -> tuple[StatementBatch | None, str]:
@@ -34,6 +36,15 @@ def cut_batch(segment: int, ddl: LandedDdl, dialect: Dialect) -> tuple[Statement
     if mapped.decision == "skip":
         return None, mapped.reason
     return _batch(segment, ddl, mapped.sql, "ddl"), ""
+
+
+def refused_batch(segment: int, ddl: LandedDdl, why: str) -> StatementBatch:
+    """In the place of a DDL that cannot be said, where its tables may be set aside: what any target refuses, and says.
+
+    So it stands at its place with its ledger row or its error, and a table that came back meanwhile does not pass it.
+    """
+    message = quote(f"{ddl.commit_ts}: {why}"[:_MESSAGE])
+    return _batch(segment, ddl, (f"SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = {message}",), "ddl")
 
 
 def require_pinned_cuts(pinned: ApplyManifest, starts: Sequence[int]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Collection
 from contextlib import closing
 from dataclasses import replace
 from typing import Any
@@ -20,15 +21,16 @@ from pyspark.sql import DataFrame
 from binlake.config.model import Target
 from binlake.downstream import Position, Session
 from binlake.downstream.aside import is_aside
-from binlake.downstream.definitions import fingerprint, require_definitions
-from binlake.errors import CheckpointConflict
+from binlake.downstream.definitions import Name, fingerprint, require_definitions
+from binlake.errors import CheckpointConflict, TargetRefused
 from binlake.lake.lock import lake_lock
 from binlake.lake.schemas import SchemaHistory
 from binlake.lake.tables import STATEMENT
 from binlake.lake.windowlog import WindowEvent
 from binlake.statement import BatchLimits, StatementBatch
 from binlake.statement.sealed import INDEX, index_digest
-from binlake.window.cuts import cut_batch, require_pinned_cuts, require_pinned_texts
+from binlake.window.cuts import cut_batch, refused_batch, require_pinned_cuts, require_pinned_texts
+from binlake.window.definitions import LandedDdl
 from binlake.window.manifest import ApplyManifest, window_name
 from spark_jobs.context import Bounds, StageContext, StageResult
 from spark_jobs.lake import Rows, clear, local_frame, local_table, overwrite
@@ -51,7 +53,7 @@ def run(ctx: StageContext, bounds: Bounds) -> StageResult:
     position = target_position(ctx, bounds)
     with lake_lock(ctx.paths, "sql"):
         window = sink_window(ctx, bounds, merged, recorded_shapes(ctx, bounds))
-        ddls, skipped = _ddl_batches(window, target)
+        ddls, skipped = _ddl_batches(window, target, position.aside)
         statements, sealed = _statements(ctx, window, target, ddls, position)
     seconds = time.monotonic() - began
     state = "done" if sealed else "already"
@@ -146,17 +148,29 @@ def _index(rows: Rows | None) -> list[dict[str, Any]]:
     return [row.asDict() for row in rows.select(*INDEX).collect()]
 
 
-def _ddl_batches(window: SinkWindow, target: Target) -> tuple[list[StatementBatch], int]:
+def _ddl_batches(window: SinkWindow, target: Target, aside: Collection[Name]) -> tuple[list[StatementBatch], int]:
     """(the DDL of each segment that has one, how many are left out: by the dialect, or to the operator)."""
     found, skipped = [], 0
     for segment, ddl in enumerate(window.cuts, 1):
-        batch, reason = cut_batch(segment, ddl, target.db_type)
+        try:
+            batch, reason = cut_batch(segment, ddl, target.db_type)
+        except TargetRefused as error:
+            if not _may_pass(ddl, target, aside):
+                error.hint += "; or let the other tables go on: `binlake table aside`, then convert again"
+                raise
+            log.warning("ddl cannot be said", commit_ts=str(ddl.commit_ts), error=str(error))
+            batch, reason = refused_batch(segment, ddl, error.message), ""
         if batch is None:
             skipped += 1
             log.info("ddl skipped", commit_ts=str(ddl.commit_ts), reason=reason, query=ddl.query[:200])
             continue
         found.append(batch)
     return found, skipped
+
+
+def _may_pass(ddl: LandedDdl, target: Target, aside: Collection[Name]) -> bool:
+    """True when finalize passes over the DDL, or sets its tables aside when it is refused there."""
+    return target.on_table_error == "set-aside" or any(is_aside(aside, name) for name in ddl.tables)
 
 
 def _seal(

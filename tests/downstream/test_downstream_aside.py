@@ -22,7 +22,10 @@ from binlake.downstream.setaside import set_aside
 from binlake.errors import CheckpointConflict, Drift, TargetRefused, Transient
 from binlake.ordered import PlanOptions
 from binlake.rowchange import RowEvent
+from binlake.schema.delta import Definitions
 from binlake.statement.tableof import table_of
+from binlake.window.cuts import refused_batch
+from binlake.window.definitions import LandedDdl
 
 pytestmark = pytest.mark.mariadb
 
@@ -143,6 +146,17 @@ def test_a_ddl_that_is_refused_sets_its_table_aside_and_no_other(mariadb: MariaD
     # The DDL has its row as well (phase 0), at the place where it was not run.
     assert rows(mariadb, PASSED) == [(1, 0, 0), (1, 2, 1)]
     assert aside(policy) == {T: (199, "policy")}
+
+
+def test_what_stands_for_a_ddl_that_cannot_be_said_is_refused_and_sets_its_table_aside(
+    mariadb: MariaDb, policy: Target
+) -> None:
+    nothing = Definitions((), ())
+    ddl = LandedDdl(200, 200, 199, 1, 1, 34, "app", "t", "q", "q", "apply", "", nothing, nothing)
+    stands = refused_batch(1, ddl, "it cannot be said: it's a 'sequence'" + "!" * 200)
+    result = apply(policy, altered(policy, stands.sql[-1], [T]).put((1, "a")))
+    assert "200: it cannot be said: it's a 'sequence'!" in result.put_aside[0]["reason"]
+    assert rows(mariadb, "SELECT line FROM app.log ORDER BY 1") == [("before",), ("behind",)]
 
 
 def test_a_ddl_about_a_table_that_is_aside_takes_the_others_it_is_about_along(mariadb: MariaDb, target: Target) -> None:

@@ -1,0 +1,34 @@
+"""What convert lets pass where a table may be set aside (U-16); no Spark."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import pytest
+from support.tabledefs import col, primary, table
+
+from binlake.config.model import Target
+from binlake.errors import TargetRefused
+from binlake.schema.delta import Definitions
+from binlake.window.definitions import LandedDdl
+from spark_jobs.stages import convert
+
+SIDES = Definitions((), (table("t", col("id"), keys=(primary("id"),), db="app"),))
+SEQUENCE = "CREATE SEQUENCE `t`"
+
+
+class Cut(NamedTuple):
+    """As much of a sink's window as is asked."""
+
+    cuts: tuple[LandedDdl, ...]
+
+
+def test_a_ddl_that_cannot_be_said_stops_only_where_its_table_may_not_be_set_aside() -> None:
+    window: Any = Cut((LandedDdl(7, 7, 6, 1, 1, 34, "app", "t", SEQUENCE, SEQUENCE, "apply", "", SIDES, SIDES),))
+    stop, policy = Target(db_type="mysql"), Target(db_type="mysql", on_table_error="set-aside")
+    with pytest.raises(TargetRefused, match=r"cannot be said.*`binlake table aside`"):
+        convert._ddl_batches(window, stop, {("app", "other")})
+    [by_policy], _ = convert._ddl_batches(window, policy, ())
+    assert convert._ddl_batches(window, stop, {("app", "t")}) == ([by_policy], 0)
+    assert (by_policy.segment, by_policy.kind) == (1, "ddl")
+    assert by_policy.sql[-1].startswith("SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = '7: a DDL cannot be said in mysql")
