@@ -24,6 +24,11 @@ class Filter(Section):
         description="a rule that leaves rows on the target whose DELETE or UPDATE it dropped, on a table with more than"
         " one unique key: refuse, or let a later REPLACE remove such a row",
     )
+    renamed_out: Literal["keep", "drop"] = Field(
+        "keep",
+        description="a table that a RENAME takes out of the filter: keep it at the target as it is (a later CREATE of"
+        " its name is refused while it is there), or drop it there",
+    )
 
 
 class BlockAllowList(Section):

@@ -40,6 +40,7 @@ class Rules:
     own_schema: str = ""
     copies_ddl: bool = True
     kept_rows: Literal["error", "replace"] = "error"
+    renamed_out: Literal["keep", "drop"] = "keep"
     replacements: Mapping[int, str] = field(default_factory=dict)
     injections: tuple[Injection, ...] = ()
     zone: str = ""
@@ -58,6 +59,7 @@ class Rules:
             _own_schema(replication) if loopback.loopback_control else "",
             loopback.copies_ddl,
             replication.filter.kept_rows,
+            replication.filter.renamed_out,
             _replacements(replication),
             injections_of(replication.ddl_injection),
             replication.source.time_zone,

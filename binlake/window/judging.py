@@ -15,6 +15,7 @@ from binlake.errors import SchemaError
 from binlake.schema import Action, DdlJob, TableDef
 from binlake.schema.delta import Definitions
 from binlake.schema.names import fold_name, fold_pair
+from binlake.statement.literal import qualified
 from binlake.window.definitions import EVENTS, EXTRACT, FILTERED, IGNORED, RENAMED_IN, SYNC_DDL
 from binlake.window.spelling import Spelling
 from binlake.window.targets import Naming, Shape, TargetTables, merged, renamed_database, widest
@@ -24,6 +25,9 @@ NOTHING = Definitions((), ())
 NO_CHANGE = (NOTHING, NOTHING)
 NOTHING_KNOWN = Known(frozenset(), frozenset())
 RENAMED_OUT = "renamed out of the filter"
+_RENAMED_IN_ALERT = (
+    "copy the table to the target as it was at this commit_ts, then name it in filter.ignore-txn-commit-ts"
+)
 
 _REMOVES = frozenset(
     {Action.DROP_SCHEMA, Action.DROP_TABLE, Action.DROP_VIEW, Action.DROP_SEQUENCE, Action.TRUNCATE_TABLE}
@@ -97,7 +101,7 @@ class Judge:
                 for table in kept[0].tables:
                     self._rules.require_one_key(table, {"rows by DDL"})
             return self._left_out(ddl, EVENTS, NO_CHANGE if removes or shared else self._named(kept))
-        verdict = self._renamed_across(ddl, kept) or self._database(ddl)
+        verdict = self._renamed_across(ddl, kept, shared) or self._database(ddl)
         if verdict is None and shared is not None:
             verdict = self._shared(ddl, kept, held, shared)
         if verdict is not None:
@@ -133,18 +137,30 @@ class Judge:
         names = [(table.db, table.name) for table in tables] or [ddl.place]
         return any(self._rules.events.passes_ddl(*name, ddl.job.type, ddl.query) for name in names)
 
-    def _renamed_across(self, ddl: Ddl, kept: _Sides) -> Judged | None:
+    def _renamed_across(self, ddl: Ddl, kept: _Sides, shared: TableDef | None) -> Judged | None:
         """A rename of which one name only is replicated, when it is all that the DDL does."""
         if ddl.job.type not in (Action.RENAME_TABLE, Action.RENAME_TABLES):
             return None
         old, new = ({table.id for table in side.tables} for side in kept)
         if old & new:
             return None
+        gone = kept[0].tables
+        if old and shared is None and self._drops(gone):
+            sides = self._named((kept[0], NOTHING))
+            judged = self._verdict(ddl, "", self._drop_text(gone), sides, "")
+            return replace(judged, db=sides[0].tables[0].db, table=sides[0].tables[0].name)
         if old:
             return self._left_out(ddl, RENAMED_OUT, self._named(kept), "its table stays at the target as it is")
-        return self._left_out(
-            ddl, RENAMED_IN, self._named(kept), "the target has not its rows: copy the table, then go on"
-        )
+        judged = self._verdict(ddl, "", ddl.query, self._named(kept), _RENAMED_IN_ALERT)
+        return replace(judged, refusal=f"{RENAMED_IN}: the target has not its rows, or old ones")
+
+    def _drops(self, renamed_out: Collection[TableDef]) -> bool:
+        tables = [table for table in renamed_out if table.kind == "table"]
+        return self._rules.renamed_out == "drop" and self._rules.copies_ddl and len(tables) == len(renamed_out) > 0
+
+    def _drop_text(self, tables: Collection[TableDef]) -> str:
+        names = (qualified(*self._naming.table(table.db, table.name)) for table in tables)
+        return f"DROP TABLE {', '.join(names)}"
 
     def _database(self, ddl: Ddl) -> Judged | None:
         """A database of the target that other databases or tables of the source go into too."""
@@ -227,6 +243,10 @@ class Judge:
             known = ddl.names.known() if needs_standard(ddl.query, ddl.job.query) else NOTHING_KNOWN
             ddl = replace(ddl, query=standard_text(ddl.query, ddl.job.query, known))
             sql, alert = self._text(ddl, kept)
+            there = {table.id for table in kept[1].tables}
+            left = [table for table in kept[0].tables if table.id not in there]
+            if ddl.job.type == Action.RENAME_TABLES and self._drops(left):
+                sql, alert = f"{self._drop_text(left)}; {sql}", ""
         except SchemaError as error:
             # The plan of the window goes on: who applies it stops at this DDL alone, and says what to do.
             judged = self._verdict(ddl, "", ddl.query, self._named(kept), error.message)

@@ -8,13 +8,15 @@ import pytest
 from support.workload import Workload, integer, text
 
 from binlake.config import Replication
-from binlake.errors import ConfigError, SchemaError
+from binlake.errors import ConfigError, SchemaError, TargetRefused
 from binlake.filter import Rules
 from binlake.schema import Action, DdlJob, SchemaState
+from binlake.window.cuts import cut_batch
 from binlake.window.ddls import DdlBinlog, PlannedDdl, plan_ddls, window_schemas
 from binlake.window.extras import extras
 from binlake.window.targets import Naming, TargetTables
 from binlake.wire import binlog_pb2 as pb
+from deploy.local.direct import landed
 
 SHARDS = {"schema-pattern": "s?", "table-pattern": "t_*", "target-schema": "all", "target-table": "t"}
 
@@ -131,7 +133,7 @@ def test_a_database_that_others_go_into_stays() -> None:
     [
         ("s1", "s2", "", "", True),
         ("s1", "tmp", "renamed out of the filter", "stays at the target", False),
-        ("tmp", "s1", "renamed into the filter", "copy the table", True),
+        ("tmp", "s1", "", "copy the table", True),
         ("tmp", "tmp2", "filtered", "", False),
     ],
 )
@@ -147,6 +149,66 @@ def test_a_rename_is_judged_by_both_names(old: str, new: str, reason: str, alert
     assert bool(found.alert) is bool(alert)
     segments = [ddl.segment for ddl in plan(w, filter={"ignore-schemas": "~^tmp"})]
     assert (segments[-1] > segments[-2]) is opens
+
+
+def test_a_table_renamed_into_the_filter_is_refused_until_somebody_has_copied_it() -> None:
+    # Rows that an older copy under that name still has would stay without a word (issue 13.2)
+    w = Workload()
+    for name in ("s1", "tmp"):
+        w.create_database(name)
+    w.create_table("tmp", "a", [integer("id")], ["id"])
+    at = rename(w, ("tmp", "a"), ("s1", "b"), "RENAME TABLE `tmp`.`a` TO `s1`.`b`")
+    only = {"filter": {"ignore-schemas": "tmp"}}
+    assert (plan(w, **only)[-1].decision, plan(w, **only)[-1].tables) == ("refused", ["s1.b"])
+    with pytest.raises(TargetRefused, match=rf"renamed into the filter.*commit_ts={at}") as stop:
+        cut_batch(1, landed(plan(w, **only)[-1]), "mariadb")
+    assert "ignore-txn-commit-ts" in stop.value.hint
+    copied = plan(w, at, **only)[-1]
+    assert (copied.decision, copied.reason, copied.opens_segment) == ("skip", "ignore-txn-commit-ts", True)
+
+
+def rotated(query: str = "RENAME TABLE `APP`.`log` TO `archive`.`log_1`") -> Workload:
+    """app.Log goes to the archive, and another one comes."""
+    w = Workload()
+    for name in ("App", "archive"):
+        w.create_database(name)
+    w.create_table("App", "Log", [integer("id")], ["id"])
+    rename(w, ("App", "Log"), ("archive", "log_1"), query)
+    w.create_table("App", "Log", [integer("id")], ["id"])
+    return w
+
+
+def test_a_rotated_table_is_dropped_at_the_target_if_the_filter_says_so() -> None:  # issue 13.2
+    kept = plan(rotated(), filter={"ignore-schemas": "archive"})
+    assert [(ddl.decision, ddl.reason) for ddl in kept[3:]] == [("skip", "renamed out of the filter"), ("apply", "")]
+    assert "stays at the target" in kept[3].alert
+    dropped = plan(rotated(), filter={"ignore-schemas": "archive", "renamed-out": "drop"})[3]
+    assert (dropped.sql, dropped.db, dropped.table, dropped.alert) == ("DROP TABLE `App`.`Log`", "App", "Log", "")
+    assert (dropped.tables, dropped.after.tables, dropped.opens_segment) == (["App.Log"], (), True)
+    batch, _ = cut_batch(1, landed(dropped), "mariadb")
+    assert batch is not None
+    assert batch.sql == ("USE `App`", "DROP TABLE `App`.`Log`")
+    left = {"filter": {"ignore-schemas": "archive", "renamed-out": "drop"}, "loopback": {"loopback-control": True,
+            "channel-id": 1, "sync-ddl": False}}  # fmt: skip
+    assert "DROP" not in plan(rotated(), **left)[3].sql
+
+
+def test_a_list_that_takes_one_table_out_and_puts_another_in_its_place() -> None:  # issue 13.2
+    w = rotated()
+    w.create_table("App", "new", [integer("id")], ["id"])
+    log, new = (w.table("App", name).raw for name in ("Log", "new"))
+    query = "RENAME TABLE `app`.`log` TO `archive`.`log_2`, `app`.`new` TO `app`.`Log`"
+    w._ddl(Action.RENAME_TABLES, "App", "new", query, None)
+    moved = [{**log, "name": {"O": "log_2", "L": "log_2"}}, {**new, "name": {"O": "Log", "L": "log"}}]
+    w.jobs[-1]["binlog"]["MultipleTableInfos"] = moved
+    kept = plan(w, filter={"ignore-schemas": "archive"})[-1]
+    assert kept.sql == "RENAME TABLE `App`.`new` TO `App`.`Log`"
+    assert "left out" in kept.alert
+    dropped = plan(w, filter={"ignore-schemas": "archive", "renamed-out": "drop"})[-1]
+    assert dropped.sql == "DROP TABLE `App`.`Log`; RENAME TABLE `App`.`new` TO `App`.`Log`"
+    batch, _ = cut_batch(1, landed(dropped), "mariadb")
+    assert batch is not None
+    assert batch.sql == ("USE `App`", "DROP TABLE `App`.`Log`", "RENAME TABLE `App`.`new` TO `App`.`Log`")
 
 
 def test_events_of_ddl_leave_the_target_as_it_is_or_to_somebody_else() -> None:  # S4-04
