@@ -251,10 +251,14 @@ WINDOW = _control(
         "stage",
         "STRING",
         "plan, land, merge, compact, convert, finalize, mirror; start, incident, forget, release, skip, backfill,"
-        " rollback, verify, repair, aside, verify-ddl",
+        " rollback, verify, repair, aside, verify-ddl, failure",
     ),
     Column("sink", "STRING", "sql, mirror; empty for what all sinks share"),
-    Column("state", "STRING", "done, already, blocked, waiting, skipped; marks: started, ready, told, accepted-loss"),
+    Column(
+        "state",
+        "STRING",
+        "done, already, blocked, waiting, skipped, failed; marks: started, ready, told, accepted-loss",
+    ),
     Column("rows", "BIGINT", "transactions (land), row changes (merge), rows of the stage"),
     Column("seconds", "DOUBLE", "time the stage took"),
     Column("run_id", "STRING", "run of the DAG or the command that did it"),

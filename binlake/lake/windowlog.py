@@ -30,7 +30,7 @@ _TOLD = tuple(name for name in WINDOW.column_names() if name != "manifest")
 class WindowEvent:
     """One stage of one window came to an end: `state` done, already, blocked, waiting, skipped; `rows`; `seconds`.
 
-    Two states are marks: `started` before a mirror's first write, `ready` where a plan ends a time of being blocked.
+    Two states are marks: `started` before the first write of a sink, `ready` where a plan ends a time of being blocked.
     """
 
     stage: str

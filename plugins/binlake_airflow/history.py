@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from binlake import tso
 from binlake.config import Replication
+from binlake.lake.failures import FAILURE, Failure
 from binlake.pipeline import BY_NAME, ENDED, stages_for
 from binlake.window import asides, rewrites
 
@@ -74,6 +75,16 @@ def stage_row(event: Event) -> dict[str, Any]:
     }
 
 
+def _failed_row(event: Event) -> dict[str, Any]:
+    """A failure as a row of the stage that failed."""
+    failure = Failure.of(event)
+    return {
+        **stage_row(event),
+        "stage": failure.stage,
+        "reason": str(failure).removeprefix(f"{failure.stage} failed: "),
+    }
+
+
 def utc(ms: int) -> str:
     """Unix ms as ISO 8601 in UTC, to the second."""
     return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="seconds")
@@ -82,8 +93,12 @@ def utc(ms: int) -> str:
 def run_view(events: Sequence[Event], run_id: str) -> dict[str, Any]:
     """One run: its window (of the landing; of the plan when nothing landed), totals, and each stage."""
     # `started` is a mark of a mirror at work: its passage has a row of its own.
-    rows = [stage_row(event) for event in events if event["stage"] in BY_NAME and event["state"] != "started"]
-    landing = next((row for row in rows if row["stage"] == "land"), rows[0] if rows else None)
+    rows = [
+        _failed_row(event) if event["stage"] == FAILURE else stage_row(event)
+        for event in events
+        if (event["stage"] in BY_NAME or event["stage"] == FAILURE) and event["state"] != "started"
+    ]
+    landing = next((r for r in rows if r["stage"] == "land" and r["state"] != "failed"), rows[0] if rows else None)
     return {
         "run_id": run_id,
         "window": {"lo": landing["lo"], "hi": landing["hi"]} if landing else None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -23,29 +24,25 @@ class Unknown(Exception):
 
 def state(found: Replication) -> dict[str, Any]:
     """How a replication stands, for the list of all."""
-    from binlake_airflow.history import status_view
-
     lake = _lake(found)
-    if lake.missing:
-        return {"name": found.name, "problem": _NO_LAKE}
-    return status_view(found, lake.log)
+    return {**_status(found, lake)[0], **({"problem": _NO_LAKE} if lake.missing else {})}
 
 
 def replication(found: Replication, asked: Asked) -> dict[str, Any]:
     """Landed ts, lag, who blocks, nodes, a page of windows, the last DDL and checkpoints."""
     from binlake_airflow.audits import ddls_view, in_part_view
-    from binlake_airflow.history import checkpoints_view, notices_view, status_view, windows_view
-    from binlake_airflow.nodes import nodes_view
+    from binlake_airflow.history import checkpoints_view, notices_view, windows_view
 
     lake, upto = _lake(found), asked.moment("upto")
+    status, nodes = _status(found, lake)
     return {
-        **status_view(found, lake.log),
+        **status,
         **windows_view(found, lake.log, upto),
         "problem": _NO_LAKE if lake.missing else "",
         "upto": asked.text("upto"),
         "notices": notices_view(lake.log),
         "in_part": in_part_view(lake),
-        "nodes": nodes_view(found),
+        "nodes": nodes,
         "ddl": ddls_view(lake, count=_LINES),
         "sql": found.target is not None,
         "checkpoint": checkpoints_view(lake.log, count=_LINES),
@@ -93,6 +90,20 @@ def table(found: Replication, asked: Asked) -> dict[str, Any]:
     from binlake_airflow.audits import table_view
 
     return table_view(_lake(found), asked)
+
+
+def _status(found: Replication, lake: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """How it stands, by the lake and by what is around it; and the registry's nodes."""
+    from binlake_airflow.health import Surroundings, health_view
+    from binlake_airflow.history import status_view
+    from binlake_airflow.nodes import nodes_view
+    from binlake_airflow.reach import reach_view
+    from binlake_airflow.runs import facts_of
+
+    now_ms = time.time_ns() // 1_000_000
+    status = status_view(found, lake.log, now_ms)
+    around = Surroundings(facts_of(found.name), reach_view(found), nodes_view(found))
+    return {**status, **health_view(found, lake.log, status, around, now_ms)}, dict(around.nodes)
 
 
 def _lake(found: Replication) -> Any:

@@ -48,6 +48,8 @@ def run(ctx: StageContext, bounds: Bounds) -> StageResult:
     statements = _pinned(ctx, bounds, target, manifest)
     marks = marks_of(ctx.replication.loopback, ctx.replication.name)
     note_due(target, ctx.windows, statements.window.cuts, bounds.hi, ctx.run_id, partial(_is_passed, ctx, bounds))
+    # A mark: who looks at the lake sees that the target may hold the window open, from here to the end or a failure.
+    ctx.windows.record(WindowEvent("finalize", bounds.lo, bounds.hi, "started", run_id=ctx.run_id, sink="sql"))
     applied = apply_window(target, manifest, statements, marks=marks, relay=RelayLog.of(ctx.replication))
     seconds = time.monotonic() - began
     detail: dict[str, object] = {"segments": applied.segments, "batches": applied.batches, "ddl": applied.ddls}

@@ -1,0 +1,225 @@
+"""How a replication stands, from what is: its DAGs, what failed last, who blocks, who answers, what verify found.
+
+`state` is one word for the list, `problems` what is wrong in words, the gravest first. An error's text is that of the
+event `failure` in the lake, with its run; what no event tells, Airflow's database does.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from binlake.config import Replication
+from binlake.lake.failures import FAILURE, Failure
+from binlake.pipeline import BY_NAME, ENDED
+from binlake.window import rewrites
+from binlake_airflow.dagparts import SYNC
+from binlake_airflow.history import Events, moment, utc
+from binlake_airflow.runs import DagFacts
+
+_LOOK = 25
+"""Newest failures that are looked through: a stage that fails each few seconds has them all, and that is told."""
+_LATE_MS = 120_000
+"""A run that should have begun this long ago, and has not: the scheduler stands."""
+_DEAD = {
+    "target": "nobody listens at the target's address",
+    "spark": "nobody listens at the address of Spark",
+}
+STATES = ("paused", "failing", "blocked", "unreachable", "standing", "attention")
+"""What a replication may be beside `empty` and `running`; of several the first."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """`state` of STATES that it gives, and a text; since when (Unix ms) and by which run where that is known."""
+
+    state: str
+    text: str
+    since_ms: int | None = None
+    run_id: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """For pages and JSON."""
+        since = None if self.since_ms is None else utc(self.since_ms)
+        return {"state": self.state, "text": self.text, "since": since, "run_id": self.run_id}
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What is around the lake: the DAGs by kind, who listens (as reach_view), the registry (as nodes_view)."""
+
+    dags: Mapping[str, DagFacts]
+    reach: Mapping[str, bool | None]
+    nodes: Mapping[str, Any]
+
+
+def health_view(
+    replication: Replication, log: Events, status: Mapping[str, Any], around: Surroundings, now_ms: int
+) -> dict[str, Any]:
+    """`state` and `problems`; the window that the SQL sink began to apply and did not end; what verify found last.
+
+    `status` is that of status_view.
+    """
+    applying, verified = _applying(log), _verified(log)
+    problems = [
+        *_of_dags(around.dags, now_ms),
+        *_failing(log, around.dags),
+        *_blocked(status),
+        *_unreachable(around),
+        *_open(applying, around.dags, now_ms, replication.window.blocked_alert_s),
+        *_differing(verified, log, status),
+    ]
+    problems.sort(key=lambda problem: STATES.index(problem.state))
+    usual = "empty" if status["landed"] is None else "running"
+    return {
+        "state": problems[0].state if problems else usual,
+        "problems": [problem.to_dict() for problem in problems],
+        "applying": applying and {**applying, "since": utc(applying["at_ms"])},
+        "verified": verified,
+        "reach": {**around.reach, "pd": around.nodes["reachable"]},
+        "paused": sorted(kind for kind, dag in around.dags.items() if dag.paused),
+    }
+
+
+def _of_dags(dags: Mapping[str, DagFacts], now_ms: int) -> list[Problem]:
+    """What stands because Airflow does not run it: only the windows' DAG makes the replication stand."""
+    found = []
+    for kind, dag in dags.items():
+        if dag.paused and kind == SYNC:
+            waits = f"; run {dag.active[0]} waits until it is unpaused" if dag.active else ""
+            found.append(Problem("paused", f"its DAG is paused: no window is begun{waits}"))
+        elif dag.paused and dag.active:
+            text = f"run {dag.active[0]} of its DAG {kind} waits, which is paused: unpause it"
+            found.append(Problem("attention", text, None, dag.active[0]))
+        elif kind == SYNC and dag.due_ms is not None and not dag.active and now_ms - dag.due_ms > _LATE_MS:
+            text = "no run was begun though one is due: is the scheduler alive?"
+            found.append(Problem("standing", text, dag.due_ms))
+    return found
+
+
+def _failing(log: Events, dags: Mapping[str, DagFacts]) -> list[Problem]:
+    """The last failure of each stage that has not ended well since; of DAGs beside the windows, of their last run."""
+    failures = [Failure.of(event) for event in log.recorded_last((FAILURE,), _LOOK)]
+    last_of = {one.stage: one for one in reversed(failures)}
+    ended = {dag.last.run_id: kind for kind, dag in dags.items() if dag.last is not None}
+    current = [one for one in last_of.values() if _is_current(one, log, ended, dags)]
+    told = {one.run_id for one in current}
+    found = [
+        Problem(_weight(one.stage), str(one), one.at_ms, one.run_id)
+        for one in sorted(current, key=lambda one: -one.at_ms)
+    ]
+    for kind, dag in dags.items():
+        if dag.last is not None and dag.last.state == "failed" and dag.last.run_id not in told:
+            found.append(_failed_run(kind, dag))
+    return found
+
+
+def _failed_run(kind: str, dag: DagFacts) -> Problem:
+    assert dag.last is not None
+    which = "the last run" if kind == SYNC else f"the last run of its DAG {kind}"
+    tasks = f" in {', '.join(dag.last.tasks)}" if dag.last.tasks else ""
+    text = f"{which} failed{tasks}: its log says why"
+    return Problem("failing" if kind == SYNC else "attention", text, dag.last.ended_ms, dag.last.run_id)
+
+
+def _is_current(one: Failure, log: Events, ended: Mapping[str, str], dags: Mapping[str, DagFacts]) -> bool:
+    if _weight(one.stage) == "failing":
+        # A plan that is ready leaves no event of its own: what lands behind it does.
+        stages, states = (("plan", "land"), None) if one.stage == "plan" else ((_witness(one.stage),), ENDED)
+        newer = log.recorded_last(stages, 1, states)
+        return not newer or newer[0]["at_ms"] < one.at_ms
+    kind = ended.get(one.run_id)
+    last = dags[kind].last if kind is not None else None
+    return last is not None and last.state == "failed"
+
+
+def _weight(stage: str) -> str:
+    return "failing" if stage in BY_NAME or stage == _FUSED else "attention"
+
+
+_FUSED = "window"
+
+
+def _witness(stage: str) -> str:
+    """The stage whose end shows that `stage` works again."""
+    return "land" if stage == _FUSED else stage
+
+
+def _blocked(status: Mapping[str, Any]) -> list[Problem]:
+    blocked = status["blocked"]
+    return [Problem("blocked", f"blocked by {blocked['by']}: {blocked['reason']}")] if blocked else []
+
+
+def _unreachable(around: Surroundings) -> list[Problem]:
+    found = [Problem("unreachable", text) for name, text in _DEAD.items() if around.reach.get(name) is False]
+    if not around.nodes["reachable"]:
+        found.append(Problem("unreachable", str(around.nodes["why"])))
+    silent = [str(node["id"]) for node in around.nodes["nodes"] if node["stale"]]
+    if silent:
+        found.append(Problem("unreachable", f"without a heartbeat: {', '.join(silent)}"))
+    return found
+
+
+def _applying(log: Events) -> dict[str, Any] | None:
+    """The window that finalize began and has not ended: the target may hold it open (`consistent` = false)."""
+    last = log.recorded_last(("finalize", "release"), 1, ("started", "released", *ENDED))
+    if not last or last[0]["state"] != "started":
+        return None
+    event = last[0]
+    return {"lo": moment(event["lo"]), "hi": moment(event["hi"]), "run_id": event["run_id"], "at_ms": event["at_ms"]}
+
+
+def _open(
+    applying: Mapping[str, Any] | None, dags: Mapping[str, DagFacts], now_ms: int, limit_s: float
+) -> list[Problem]:
+    """A window that is being applied is no trouble; one that nobody applies any more, or for long, is."""
+    if applying is None:
+        return []
+    sync = dags.get(SYNC)
+    alone = sync is not None and (sync.paused or not sync.active)
+    age_s = (now_ms - applying["at_ms"]) / 1000
+    if not alone and age_s < limit_s:
+        return []
+    window = f"({applying['lo']['commit_ts']}, {applying['hi']['commit_ts']}]"
+    text = (
+        f"the window {window} was begun at the target {age_s:,.0f} s ago and has not ended: "
+        "the target may be no state of the source (consistent = false) until a run ends it"
+    )
+    return [Problem("attention", text, applying["at_ms"], applying["run_id"])]
+
+
+def _verified(log: Events) -> dict[str, Any] | None:
+    """What the last verify of the target found, and whether rows were repaired since."""
+    last = log.recorded_last(("verify",), 1)
+    if not last:
+        return None
+    event, repaired = last[0], log.recorded_last(("repair",), 1)
+    detail = json.loads(event["detail"] or "{}")
+    since = bool(repaired) and repaired[0]["at_ms"] > event["at_ms"]
+    wrong = {name: detail.get(name, 0) for name in ("missing", "extra", "different")}
+    return {"state": event["state"], "at": utc(event["at_ms"]), "at_ms": event["at_ms"], "hi": moment(event["hi"]),
+            "rows": event["rows"], "run_id": event["run_id"], "repaired_since": since, **wrong}  # fmt: skip
+
+
+def _differing(verified: Mapping[str, Any] | None, log: Events, status: Mapping[str, Any]) -> list[Problem]:
+    """What was found to differ and not mended since, tables that are set aside among it."""
+    found = []
+    if verified is not None and verified["state"] == "different" and not verified["repaired_since"]:
+        text = (
+            f"verify found the target different at {verified['hi']['commit_ts']}: {verified['missing']} rows missing, "
+            f"{verified['extra']} only there, {verified['different']} different"
+        )
+        found.append(Problem("attention", text, verified["at_ms"], verified["run_id"]))
+    aside: Sequence[Mapping[str, Any]] = status["set_aside"]
+    if aside:
+        names = ", ".join(str(one["table"]) for one in aside)
+        found.append(Problem("attention", f"set aside, so the target is not the source in: {names}"))
+    behind_ddl = log.recorded_last((rewrites.STAGE,), 1, rewrites.FOUND)
+    if behind_ddl and behind_ddl[0]["state"] == "different":
+        event = behind_ddl[0]
+        if verified is None or verified["at_ms"] < event["at_ms"]:
+            text = "a table differs behind a DDL that changed its rows: see the notices"
+            found.append(Problem("attention", text, event["at_ms"], event["run_id"]))
+    return found

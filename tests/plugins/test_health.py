@@ -1,0 +1,182 @@
+"""A replication's state comes from what is: nothing that is broken is called running."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from binlake.config import Replication
+from binlake.errors import SourceUnavailable, TargetUnavailable, Transient
+from binlake.lake.failures import record_failure
+from binlake.lake.paths import LakePaths
+from binlake.lake.windowlog import WindowEvent, WindowLog
+from binlake_airflow import reach
+from binlake_airflow.health import Surroundings, health_view
+from binlake_airflow.history import run_view, status_view
+from binlake_airflow.runs import DagFacts, LastRun
+from deploy.local.ports import free_port
+
+T0 = 449_000_000_000_000_001
+WELL = LastRun("r9", "success", 5)
+SYNC = DagFacts("sync", paused=False, last=WELL, active=("r10",))
+UP: dict[str, Any] = {"reachable": True, "why": "", "nodes": [{"id": "p1", "stale": False}]}
+AROUND = Surroundings({"sync": SYNC}, {"target": True, "spark": True}, UP)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> WindowLog:
+    """A lake with one window that is at the target."""
+    windows = WindowLog(LakePaths(str(tmp_path / "lake")))
+    for stage, state in (("land", "done"), ("finalize", "started"), ("finalize", "done")):
+        windows.record(WindowEvent(stage, T0, T0 + 9, state, 10, run_id="r9"))
+    return windows
+
+
+def seen(log: WindowLog, around: Surroundings = AROUND, later_s: int = 1) -> dict[str, Any]:
+    """The view `later_s` seconds behind the last event."""
+    raw = {"name": "orders", "lake": {"path": "/l"}, "target": {}}
+    replication = Replication.model_validate(raw)
+    last = max((event["at_ms"] for event in log.events()), default=0)
+    status = status_view(replication, log, last)
+    return health_view(replication, log, status, around, last + later_s * 1000)
+
+
+def dag(**more: Any) -> Surroundings:
+    return replace(AROUND, dags={"sync": replace(SYNC, **more)})
+
+
+def first(view: Mapping[str, Any]) -> tuple[str, str]:
+    return view["state"], view["problems"][0]["text"]
+
+
+def test_all_well_is_running(log: WindowLog) -> None:
+    view = seen(log)
+    assert (view["state"], view["problems"], view["applying"]) == ("running", [], None)
+
+
+def test_a_paused_dag_is_not_running_and_who_waits_there_is_named(log: WindowLog) -> None:
+    assert first(seen(log, dag(paused=True, active=()))) == ("paused", "its DAG is paused: no window is begun")
+    assert first(seen(log, dag(paused=True)))[1].endswith("run r10 waits until it is unpaused")
+    side = DagFacts("backfill", paused=True, active=("mine",))
+    view = seen(log, replace(AROUND, dags={"sync": SYNC, "backfill": side, "audit": DagFacts("audit", paused=True)}))
+    assert first(view) == ("attention", "run mine of its DAG backfill waits, which is paused: unpause it")
+    assert view["paused"] == ["audit", "backfill"]
+
+
+def test_a_stage_that_failed_is_told_with_its_text_and_run_until_it_ends_well(log: WindowLog) -> None:
+    record_failure(log, "land", Transient("the Spark Connect server does not answer", hint="start it"), run_id="r10")
+    record_failure(log, "finalize", TargetUnavailable("nobody answers"), run_id="r10", window=(T0, T0 + 9))
+    view = seen(log)
+    assert view["state"] == "failing"
+    texts = {one["text"] for one in view["problems"]}
+    assert "land failed: Transient: the Spark Connect server does not answer Hint: start it" in texts
+    assert "finalize failed: TargetUnavailable: nobody answers" in texts
+    assert {one["run_id"] for one in view["problems"]} == {"r10"}
+    for stage in ("land", "finalize"):
+        log.record(WindowEvent(stage, T0 + 9, T0 + 19, "done"))
+    assert seen(log)["state"] == "running"
+
+
+def test_a_plan_that_found_no_pd_is_well_again_when_something_lands(log: WindowLog) -> None:
+    record_failure(log, "plan", SourceUnavailable("no PD answers"), run_id="r10")
+    assert first(seen(log)) == ("failing", "plan failed: SourceUnavailable: no PD answers")
+    log.record(WindowEvent("land", T0 + 9, T0 + 19, "done"))
+    assert seen(log)["state"] == "running"
+
+
+def test_a_run_that_was_killed_leaves_no_event_and_is_failing_all_the_same(log: WindowLog) -> None:
+    killed = dag(last=LastRun("r10", "failed", 7, ("merge",)), active=())
+    view = seen(log, killed)
+    assert first(view) == ("failing", "the last run failed in merge: its log says why")
+    assert view["problems"][0]["run_id"] == "r10"
+    # Where the lake has the text, the run is told once.
+    record_failure(log, "merge", Transient("why"), run_id="r10")
+    assert [one["text"] for one in seen(log, killed)["problems"]] == ["merge failed: Transient: why"]
+
+
+def test_a_dag_beside_the_windows_that_failed_asks_for_attention_until_it_ends_well(log: WindowLog) -> None:
+    record_failure(log, "maintain", Transient("no Spark"), run_id="night")
+    side = DagFacts("maintain", paused=False, last=LastRun("night", "failed", 7, ("maintain",)))
+    assert first(seen(log, replace(AROUND, dags={"sync": SYNC, "maintain": side}))) == (
+        "attention", "maintain failed: Transient: no Spark",
+    )  # fmt: skip
+    mended = replace(side, last=WELL)
+    assert seen(log, replace(AROUND, dags={"sync": SYNC, "maintain": mended}))["state"] == "running"
+
+
+@pytest.mark.parametrize(
+    ("around", "text"),
+    [
+        (replace(AROUND, reach={"target": False, "spark": None}), "nobody listens at the target's address"),
+        (replace(AROUND, reach={"target": True, "spark": False}), "nobody listens at the address of Spark"),
+        (replace(AROUND, nodes={**UP, "reachable": False, "why": "PD did not answer within 1 s"}), "PD did not answer"),
+        (replace(AROUND, nodes={**UP, "nodes": [{"id": "p1", "stale": True}]}), "without a heartbeat: p1"),
+    ],
+)
+def test_what_does_not_answer_is_not_running(log: WindowLog, around: Surroundings, text: str) -> None:
+    state, told = first(seen(log, around))
+    assert (state, told.startswith(text)) == ("unreachable", True)
+
+
+def test_a_window_that_was_begun_and_not_ended_is_open_until_a_run_ends_it(log: WindowLog) -> None:
+    log.record(WindowEvent("finalize", T0 + 9, T0 + 19, "started", run_id="r10"))
+    # Somebody is at it.
+    view = seen(log)
+    assert (view["state"], view["applying"]["hi"]["commit_ts"]) == ("running", str(T0 + 19))
+    for around, later_s in ((dag(active=()), 1), (AROUND, 601)):
+        state, text = first(seen(log, around, later_s))
+        assert (state, "consistent = false" in text, str(T0 + 19) in text) == ("attention", True, True)
+    log.record(WindowEvent("finalize", T0 + 9, T0 + 19, "done"))
+    assert seen(log, dag(active=()))["problems"] == []
+
+
+def test_what_verify_found_last_is_told_until_it_is_repaired_or_found_equal(log: WindowLog) -> None:
+    assert seen(log)["verified"] is None
+    detail = {"missing": 2, "extra": 0, "different": 1}
+    log.record(WindowEvent("verify", T0 + 9, T0 + 9, "different", 50, run_id="v", sink="sql", detail=detail))
+    text = f"verify found the target different at {T0 + 9}: 2 rows missing, 0 only there, 1 different"
+    assert first(seen(log)) == ("attention", text)
+    log.record(WindowEvent("repair", T0 + 9, T0 + 9, "done", 3))
+    view = seen(log)
+    assert (view["state"], view["verified"]["repaired_since"]) == ("running", True)
+
+
+def test_a_schedule_that_begins_no_run_stands(log: WindowLog) -> None:
+    due = log.events()[-1]["at_ms"] - 600_000
+    assert first(seen(log, dag(due_ms=due, active=())))[0] == "standing"
+    assert seen(log, dag(due_ms=due))["state"] == "running"
+
+
+def test_the_gravest_comes_first(log: WindowLog) -> None:
+    record_failure(log, "finalize", TargetUnavailable("nobody answers"), run_id="r10")
+    around = replace(dag(paused=True), reach={"target": False, "spark": None})
+    assert [one["state"] for one in seen(log, around)["problems"]] == ["paused", "failing", "unreachable"]
+
+
+def test_a_run_shows_what_failed_in_it(log: WindowLog) -> None:
+    record_failure(log, "finalize", TargetUnavailable("nobody answers"), run_id="r10", window=(T0, T0 + 9))
+    view = run_view(log.events("r10"), "r10")
+    assert [(row["stage"], row["state"], row["reason"]) for row in view["stages"]] == [
+        ("finalize", "failed", "TargetUnavailable: nobody answers")
+    ]
+
+
+def test_who_listens_is_asked_side_by_side_and_kept_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    target, spark = free_port(), free_port()
+    connection = {"conn_type": "spark_connect", "host": "127.0.0.1", "port": spark}
+    monkeypatch.setenv("AIRFLOW_CONN_HERE", json.dumps(connection))
+    asked: list[int] = []
+    monkeypatch.setattr(reach, "listens", lambda _host, port, _s: asked.append(port) or port == target)
+    raw: dict[str, Any] = {"name": "orders", "lake": {"path": "/l"}, "target": {"host": "127.0.0.1", "port": target},
+                           "airflow": {"engine": "connect", "spark-conn-id": "here"}}  # fmt: skip
+    for _ in range(2):
+        assert reach.reach_view(Replication.model_validate(raw)) == {"target": True, "spark": False}
+    assert sorted(asked) == sorted([target, spark])
+    # In this process, or on a cluster manager: nobody is asked.
+    raw = {**raw, "target": None, "airflow": {"spark-conn-id": "nowhere"}}
+    assert reach.reach_view(Replication.model_validate(raw)) == {"target": None, "spark": None}

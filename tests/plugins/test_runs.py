@@ -1,0 +1,53 @@
+"""What the pages know from Airflow's own database: paused DAGs, how the last run ended, who waits."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import httpx
+import pytest
+
+from binlake_airflow.runs import DagFacts, LastRun, facts_of
+
+pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("airflow_db")]
+
+BEGAN = datetime(2026, 11, 20, 10, tzinfo=UTC)
+
+
+@pytest.fixture
+def runs(known_dag: str) -> str:
+    """The DAG, paused, with a run that succeeded, one that failed in `merge` and one that waits."""
+    from airflow.models.dagrun import DagRun
+    from airflow.utils.session import create_session
+    from airflow.utils.types import DagRunType
+    from sqlalchemy import delete
+
+    with create_session() as session:
+        session.execute(delete(DagRun).where(DagRun.dag_id == known_dag))
+        for number, state in enumerate(("success", "failed", "queued")):
+            at = BEGAN + timedelta(minutes=number)
+            run = DagRun(known_dag, run_id=f"r{number}", run_type=DagRunType.MANUAL, state=state, run_after=at)
+            run.start_date, run.end_date = at, at if state != "queued" else None
+            session.add(run)
+            session.flush()
+    return known_dag
+
+
+def test_the_last_run_that_ended_and_who_waits(runs: str) -> None:
+    (facts,) = facts_of(runs).values()
+    ended = int((BEGAN + timedelta(minutes=1)).timestamp() * 1000)
+    assert facts == DagFacts("sync", True, facts.due_ms, LastRun("r1", "failed", ended), ("r2",))
+    assert facts_of("nobody") == {}
+
+
+def test_a_page_of_a_paused_dag_says_so(runs: str, server: httpx.Client, bearer: dict[str, str]) -> None:
+    view = server.get(f"/binlake/api/dags/{runs}", headers=bearer).json()
+    assert (view["state"], view["paused"]) == ("paused", ["sync"])
+    texts = [one["text"] for one in view["problems"]]
+    assert texts[0] == "its DAG is paused: no window is begun; run r2 waits until it is unpaused"
+    assert "the last run failed: its log says why" in texts
+    page = server.get(f"/binlake/dags/{runs}", headers=bearer).text
+    assert "<strong>Paused:</strong> its DAG is paused" in page
+    assert f'/binlake/dags/{runs}/runs/r1"' in page
+    listed = server.get("/binlake/api", headers=bearer).json()["replications"]
+    assert {one["name"]: one.get("state", "") for one in listed}[runs] in ("paused", "")
