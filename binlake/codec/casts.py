@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import date, tzinfo
-from decimal import ROUND_HALF_EVEN, ROUND_HALF_UP, Decimal
+from decimal import ROUND_HALF_EVEN, ROUND_HALF_UP, Context, Decimal, localcontext
 from math import isfinite
 
 import numpy as np
@@ -25,7 +25,10 @@ from binlake.schema.info import ColumnInfo
 
 _BITS = {t.TINY: 8, t.SHORT: 16, t.INT24: 24, t.LONG: 32, t.LONGLONG: 64}
 _NUMBER = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)")
+_NUMBERS = t.INTEGERS | {t.NEWDECIMAL, t.FLOAT, t.DOUBLE}
 _YEAR_WIDTH = 4
+_EXACT = Context(prec=400)
+"""A DOUBLE has up to 309 digits, a DECIMAL 65."""
 
 
 class UnknownCast(ValueError):
@@ -55,7 +58,8 @@ def cast_text(source: ColumnInfo, target: ColumnInfo, text: str | None, moment: 
     if text is None or cast_form(source) == cast_form(target):
         return _cut(text, target)
     try:
-        return _writer(target)(_Value(source, text, moment), target)
+        with localcontext(_EXACT):
+            return _writer(target)(_Value(source, text, moment), target)
     except (ValueError, ArithmeticError) as error:
         raise UnknownCast(
             f"{source.type_text} {text[:60]!r} as {target.type_text} of column {target.name}: {error}"
@@ -148,12 +152,16 @@ def _integer(value: _Value, target: ColumnInfo) -> str:
     elif value.tp == t.DURATION:
         number = times.number_of_clock(times.rounded_clock(value.text, 0))
     else:
-        # A FLOAT or DOUBLE becomes an integer by C's rint, so 6.5 is 6; a DECIMAL or a text of 6.5 is 7.
-        even = value.tp in (t.FLOAT, t.DOUBLE)
-        number = value.number().quantize(Decimal(1), ROUND_HALF_EVEN if even else ROUND_HALF_UP)
+        number = Decimal(_rounded(value))
     bits = _BITS[target.tp]
     low, high = (0, (1 << bits) - 1) if target.unsigned else (-1 << bits - 1, (1 << bits - 1) - 1)
     return str(min(max(int(number), low), high))
+
+
+def _rounded(value: _Value) -> int:
+    """A FLOAT or DOUBLE becomes an integer by C's rint, so 6.5 is 6; a DECIMAL or a text of 6.5 is 7."""
+    even = value.tp in (t.FLOAT, t.DOUBLE)
+    return int(value.number().quantize(Decimal(1), ROUND_HALF_EVEN if even else ROUND_HALF_UP))
 
 
 def _decimal(value: _Value, target: ColumnInfo) -> str:
@@ -203,8 +211,10 @@ def _datetime(value: _Value, fsp: int) -> str:
         found = times.moment_on(value.moment.day, value.text)
     elif value.tp in t.STRINGS:
         found = times.moment_of(value.shown())
-    else:
+    elif value.tp in t.INTEGERS or value.tp == t.NEWDECIMAL:
         found = times.moment_of_number(value.number())
+    else:
+        raise ValueError("no conversion to a date is known")
     return times.rounded_moment(found, fsp)
 
 
@@ -228,8 +238,10 @@ def _duration(value: _Value, target: ColumnInfo) -> str:
         found = "00:00:00"
     elif value.tp in t.STRINGS:
         found = times.clock_of(value.shown())
-    else:
+    elif value.tp in _NUMBERS:
         found = times.clock_of_number(value.number())
+    else:
+        raise ValueError("no conversion to a time is known")
     return times.rounded_clock(found, target.fsp)
 
 
@@ -237,7 +249,7 @@ def _year(value: _Value, _target: ColumnInfo) -> str:
     if value.tp in t.MOMENTS or value.tp in t.DATES:
         return value.local()[:4]
     text = value.shown() if value.tp in t.STRINGS else ""
-    year = int(value.number().quantize(Decimal(1), ROUND_HALF_UP))
+    year = _rounded(value)
     if year == 0:
         return "2000" if text.startswith("0") and len(text) != _YEAR_WIDTH else "0000"
     year += (2000 if year < 70 else 1900) if 0 < year < 100 else 0
@@ -253,7 +265,7 @@ def _enum(value: _Value, target: ColumnInfo) -> str:
         if name in elems or (value.tp == t.ENUM and name == ""):
             return name
         raise ValueError("no element of that name")
-    place = int(value.number())
+    place = _rounded(value)
     if not 0 < place <= len(elems):
         raise ValueError("no element of that number")
     return elems[place - 1]
@@ -264,7 +276,7 @@ def _set(value: _Value, target: ColumnInfo) -> str:
         names = value.shown().split(",") if value.shown() else []
         bits = sum({1 << target.elems.index(name) for name in names})
     else:
-        bits = int(value.number())
+        bits = _rounded(value)
     if bits >> len(target.elems):
         raise ValueError("no elements of that number")
     return set_text(bits, target.elems)
@@ -274,7 +286,7 @@ def _bit(value: _Value, target: ColumnInfo) -> str:
     if value.tp in t.STRINGS:
         data = bytes.fromhex(value.text) if value.column.is_binary else value.text.encode()
         return bit_text(int.from_bytes(data, "big"), target.flen)
-    return bit_text(int(value.number().quantize(Decimal(1), ROUND_HALF_UP)), target.flen)
+    return bit_text(_rounded(value), target.flen)
 
 
 def _json(value: _Value, _target: ColumnInfo) -> str:

@@ -14,8 +14,10 @@ from binlake.codec.temporal import moment_parts, parse_duration
 _DIGITS = re.compile(r"(\d{14}|\d{12}|\d{8}|\d{6})(?:\.(\d*))?")
 _PARTS = re.compile(r"(\d{4})\D(\d{1,2})\D(\d{1,2})(?:[ T]+(\d{1,2}):(\d{1,2})(?::(\d{1,2}))?(?:\.(\d*))?)?")
 _CLOCK = re.compile(r"(-?)(?:(\d{1,2}) )?(\d{1,3}):(\d{1,2})(?::(\d{1,2}))?(?:\.(\d*))?")
+_PLAIN_NUMBER = re.compile(r"-?\d+(?:\.\d*)?")
 _ZERO = "0000-00-00 00:00:00"
-_SECOND = 1_000_000
+_FIRST_DATE = 101
+"""The least number that TiDB reads as a date: 2000-01-01."""
 
 
 def in_zone(text: str, zone: tzinfo) -> str:
@@ -54,9 +56,12 @@ def moment_of_number(number: Decimal) -> str:
         return _ZERO
     whole, _, fraction = format(number, "f").partition(".")
     width = next((width for width in (6, 8, 12, 14) if len(whole) <= width), 0)
-    if number < 0 or not width:
+    if number < _FIRST_DATE or not width:
         raise ValueError(f"{number} is no date")
-    return moment_of(whole.rjust(width, "0") + (f".{fraction}" if fraction else ""))
+    found = moment_of(whole.rjust(width, "0") + (f".{fraction}" if fraction else ""))
+    if _has_zero_part(found):
+        raise ValueError(f"{number} is no date")
+    return found
 
 
 def number_of_moment(text: str) -> Decimal:
@@ -76,6 +81,8 @@ def clock_of(text: str) -> str:
     if match is None:
         if len(text) > 10 and "-" in text[1:]:
             return moment_of(text)[11:]
+        if _PLAIN_NUMBER.fullmatch(text) is None:
+            raise ValueError(f"{text!r} is no time")
         return clock_of_number(Decimal(text))
     hours = int(match[2] or 0) * 24 + int(match[3])
     found = f"{match[1]}{hours:02d}:{int(match[4]):02d}:{int(match[5] or 0):02d}"

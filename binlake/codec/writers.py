@@ -6,6 +6,8 @@ from functools import lru_cache
 from math import isfinite
 
 from binlake.codec import datum as d
+from binlake.codec.casts import Moment, cast_text
+from binlake.codec.casttimes import rounded_moment
 from binlake.codec.decimals import write_decimal
 from binlake.codec.floats import as_float32
 from binlake.codec.jsons import write_json
@@ -15,6 +17,14 @@ from binlake.errors import SchemaError
 from binlake.schema import mysqltypes as t
 from binlake.schema.info import ColumnInfo
 
+_NUMERIC = t.INTEGERS | {t.NEWDECIMAL, t.FLOAT, t.DOUBLE, t.YEAR}
+_WHOLE_SECONDS = 19
+_WRITTEN = ColumnInfo(
+    id=0, name="", offset=0, tp=t.VARCHAR, flag=0, flen=-1, decimal=-1, charset="utf8mb4", collate="utf8mb4_bin",
+    elems=(), state=5, default=None, default_bit=None, default_is_expr=False, origin_default=None,
+    origin_default_bit=None, generated_expr="", generated_stored=False, hidden=False, comment="",
+)  # fmt: skip
+"""The text of a default, as a column that holds it."""
 _BITS = {t.TINY: 8, t.SHORT: 16, t.INT24: 24, t.LONG: 32, t.LONGLONG: 64}
 
 
@@ -110,19 +120,17 @@ def _canonical(column: ColumnInfo, default: str) -> str | None:
         return _default_string(column, default)
     if column.tp == t.BIT:
         return bit_text(int.from_bytes(default.encode(), "big"), column.flen)
-    if column.tp == t.NEWDECIMAL:
-        default = _scaled(default, max(column.decimal, 0))
+    if column.tp in _NUMERIC:
+        # TiDB keeps some as they were written, `1.555` or `1e2`, and converts when it fills.
+        return cast_text(_WRITTEN, column, default, Moment())
+    if column.tp in t.MOMENTS and len(default) > _WHOLE_SECONDS:
+        default = rounded_moment(default, column.fsp)
     return read_text(column, write_text(column, default), 0)[0]
-
-
-def _scaled(number: str, scale: int) -> str:
-    whole, _, frac = number.partition(".")
-    return f"{whole}.{frac[:scale]}" if scale else whole
 
 
 def _default_string(column: ColumnInfo, default: str) -> str:
     if not column.is_binary:
-        return default
+        return default.rstrip(" ") if column.tp == t.STRING else default
     width = column.flen if column.tp == t.STRING else 0
     return default.encode().ljust(width, b"\0").hex().upper()
 

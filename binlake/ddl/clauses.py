@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from binlake.ddl.collations import DEFAULT_COLLATIONS, Dialect, target_charset, target_collation
+from binlake.ddl.defaults import own_default
 from binlake.ddl.errors import Unmappable
 from binlake.ddl.tokens import Token, TokenKind, closing, tokenize, words
 from binlake.schema import ColumnInfo, TableDef
@@ -60,7 +61,7 @@ def map_element(
         head = list(tokens[: len(tokens) - len(column)])
         info = table.column(column[0].value) if table is not None else None
         spelled = _own_texts(_own_expression(list(column), info), info)
-        mapped = _own_elements(_generated(spelled, info, table, dialect), info)
+        mapped = own_default(_own_elements(_generated(spelled, info, table, dialect), info), info)
         tokens = [*head, *_own_collation(mapped, info, table, dialect)]
     return map_clauses(tokens, dialect)
 
@@ -155,13 +156,11 @@ def _generated(
     column: Sequence[Token], info: ColumnInfo | None, table: TableDef | None, dialect: Dialect
 ) -> list[Token]:
     """MariaDB knows no NULL or NOT NULL on a generated column, and no generated column in a primary key."""
+    column = plain_if_written(column, info, table, dialect)
     at = next((i for i, token in enumerate(column) if token.is_word("AS")), None)
     if dialect != "mariadb" or at is None or at + 1 >= len(column) or not column[at + 1].is_mark("("):
         return list(column)
     end = closing(column, at + 1)
-    if info is not None and table is not None and not is_computed(info, table, dialect):
-        start = at - 2 if column[at - 2].is_word("GENERATED") else at
-        return [*column[:start], *(token for token in column[end + 1 :] if not token.is_word("STORED"))]
     return [*column[: end + 1], *(token for token in column[end + 1 :] if not token.is_word("NOT", "NULL"))]
 
 
@@ -207,6 +206,18 @@ def _own_texts(column: list[Token], info: ColumnInfo | None) -> list[Token]:
 def _has_plain_default(info: ColumnInfo) -> bool:
     texts = info.elems or (info.type_name in _TEXT_TYPES and info.charset != "binary")
     return bool(texts) and info.default is not None and not info.default_is_expr
+
+
+def plain_if_written(
+    column: Sequence[Token], info: ColumnInfo | None, table: TableDef | None, dialect: Dialect
+) -> list[Token]:
+    """A generated column that the target does not compute (`is_computed`), without its expression."""
+    at = next((i for i, token in enumerate(column) if token.is_word("AS")), None)
+    if info is None or table is None or at is None or not info.is_generated or is_computed(info, table, dialect):
+        return list(column)
+    end = closing(column, at + 1)
+    start = at - 2 if column[at - 2].is_word("GENERATED") else at
+    return [*column[:start], *(token for token in column[end + 1 :] if not token.is_word("STORED"))]
 
 
 def _own_elements(column: list[Token], info: ColumnInfo | None) -> list[Token]:

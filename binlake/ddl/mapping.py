@@ -9,17 +9,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from binlake.ddl.bounds import own_bounds
 from binlake.ddl.checks import check_elements, check_specs, is_check_spec, without_checks
 from binlake.ddl.classify import Classified, Kind, classify_tokens
-from binlake.ddl.clauses import map_clauses, map_element, no_own_charset
+from binlake.ddl.clauses import map_clauses, map_element, no_own_charset, plain_if_written
 from binlake.ddl.collations import Dialect, target_charset, target_collation
+from binlake.ddl.conversions import alter_statements, conversions
+from binlake.ddl.defaults import added_times, fill_specs, own_default, set_default
 from binlake.ddl.errors import Unmappable
 from binlake.ddl.expressions import makes_expression_index, names_expression_index
 from binlake.ddl.foreign import foreign_key_indexes, spelled_foreign_key
 from binlake.ddl.names import DATABASES, session_db, statements
 from binlake.ddl.tokens import Token, TokenKind, closing, join_list, render, split_list, tokenize, words
 from binlake.errors import SchemaError, TargetRefused
-from binlake.schema import DbInfo, TableDef
+from binlake.schema import ColumnInfo, DbInfo, TableDef
 from binlake.schema.delta import Definitions
 from binlake.schema.names import fold_name, fold_pair
 from binlake.statement.literal import qualified, quote, quote_name
@@ -72,30 +75,92 @@ def map_ddl(ddl: SourceDdl, dialect: Dialect) -> MappedDdl:
 
 def _map_one(tokens: list[Token], ddl: SourceDdl, dialect: Dialect) -> MappedDdl:
     found = classify_tokens(tokens)
+    tokens = own_bounds(tokens, _altered(found, ddl))
     tables = tuple(f"{db or ddl.db}.{name}" if not _on_database(found.kind) else name for db, name in found.tables)
     reason = _skip_reason(tokens, found, ddl, dialect)
     if reason:
         return MappedDdl((), "skip", reason, tables, found.kind)
     try:
-        mapped = tokens if dialect == "tidb" else _mapped(tokens, found, ddl, dialect)
-        clock = _clock(ddl)
+        mapped = _with_own_defaults(tokens, found, ddl) if dialect == "tidb" else _mapped(tokens, found, ddl, dialect)
+        if found.kind is Kind.ALTER_TABLE and not mapped[found.rest :]:
+            return MappedDdl((), "skip", _nothing_left(tokens[found.rest :], ddl, dialect), tables, found.kind)
+        text = _texts(mapped, found, ddl, dialect)
     except Unmappable as error:
         raise unsaid(ddl, dialect, error.clause) from None
-    if found.kind is Kind.ALTER_TABLE and not mapped[found.rest :]:
-        return MappedDdl((), "skip", _nothing_left(tokens[found.rest :], ddl, dialect), tables, found.kind)
-    text = (*clock, render(mapped), *(("SET SESSION timestamp = DEFAULT",) if clock else ()))
     use = () if _on_database(found.kind) or not ddl.db else (f"USE {quote_name(_home(found, ddl))}",)
     return MappedDdl((*use, *text), "apply", "", tables, found.kind)
 
 
-def _clock(ddl: SourceDdl) -> tuple[str, ...]:
-    """The target's clock at the time with which the source filled a new column that has DEFAULT CURRENT_TIMESTAMP."""
-    had = {column.id for table in ddl.before.tables for column in table.columns}
-    added = [c for table in ddl.after.tables for c in table.columns if ddl.before.tables and c.id not in had]
-    times = {c.origin_default for c in added if c.origin_default and (c.default or "").startswith("CURRENT_")}
-    if len(times) > 1:
+def _texts(mapped: list[Token], found: Classified, ddl: SourceDdl, dialect: Dialect) -> tuple[str, ...]:
+    """The statements of one DDL: what values it fills in or converts is what the source's session made of them."""
+    if found.kind is not Kind.ALTER_TABLE:
+        return (render(mapped),)
+    head, specs = mapped[: found.rest], split_list(mapped[found.rest :])
+    sides, session = (_table(ddl.before, found, ddl), _altered(found, ddl)), ddl.after.session
+    added = _added(ddl)
+    clock = added_times(added)
+    if len(clock) > 1 and dialect == "tidb":
         raise Unmappable("columns that the source filled with different times")
-    return tuple(f"SET SESSION timestamp = UNIX_TIMESTAMP({quote(time)})" for time in times)
+    specs, later = fill_specs(specs, added, len(clock) > 1, dialect)
+    converted = conversions(specs, *sides, session, dialect)
+    if sides[0] is not None and sides[1] is not None and converted:
+        if clock:
+            raise Unmappable("a change of values together with a new column of the time")
+        texts = alter_statements(head, specs, converted, (sides[0], sides[1]), session, dialect)
+    else:
+        texts = (render([*head, *join_list(specs)]),)
+    if len(clock) == 1:
+        texts = (
+            f"SET SESSION timestamp = UNIX_TIMESTAMP({quote(clock[0])})",
+            *texts,
+            "SET SESSION timestamp = DEFAULT",
+        )
+    return (*texts, *(render([*head, *spec]) for spec in later))
+
+
+def _added(ddl: SourceDdl) -> list[ColumnInfo]:
+    """The columns that an ALTER adds to a table."""
+    had = {column.id for table in ddl.before.tables for column in table.columns}
+    return [c for table in ddl.after.tables for c in table.columns if ddl.before.tables and c.id not in had]
+
+
+def _altered(found: Classified, ddl: SourceDdl) -> TableDef | None:
+    """The definition behind the DDL of the table that its text names."""
+    if not found.tables:
+        return None
+    return _table(ddl.after, found, ddl) or (ddl.after.tables[0] if len(ddl.after.tables) == 1 else None)
+
+
+def _with_own_defaults(tokens: list[Token], found: Classified, ddl: SourceDdl) -> list[Token]:
+    """For a target that speaks TiDB's SQL: its session has another zone than the source's."""
+    table = _altered(found, ddl)
+    if table is None or found.kind not in (Kind.CREATE_TABLE, Kind.ALTER_TABLE):
+        return tokens
+    if found.kind is Kind.ALTER_TABLE:
+        specs = [_spec_with_own_default(part, table) for part in split_list(tokens[found.rest :])]
+        return [*tokens[: found.rest], *join_list(specs)]
+    end = closing(tokens, found.rest)
+    parts = [_own_column(part, table) for part in split_list(tokens[found.rest + 1 : end])]
+    return [*tokens[: found.rest + 1], *join_list(parts), *tokens[end:]]
+
+
+def _spec_with_own_default(part: list[Token], table: TableDef) -> list[Token]:
+    column = _column_part(part)
+    if column:
+        return [*part[: len(part) - len(column)], *_own_column(column, table)]
+    return _set_default(part, table)
+
+
+def _own_column(column: list[Token], table: TableDef) -> list[Token]:
+    info = table.column(column[0].value)
+    return own_default(plain_if_written(column, info, table, "tidb"), info)
+
+
+def _set_default(part: list[Token], table: TableDef) -> list[Token]:
+    """`ALTER [COLUMN] name SET DEFAULT value`."""
+    if len(part) < 4 or not part[0].is_word("ALTER"):
+        return part
+    return set_default(part, table.column(part[1 + part[1].is_word("COLUMN")].value))
 
 
 def _home(found: Classified, ddl: SourceDdl) -> str:
@@ -184,7 +249,7 @@ def _create_table(tokens: list[Token], found: Classified, ddl: SourceDdl, dialec
 
 
 def _alter_table(tokens: list[Token], found: Classified, ddl: SourceDdl, dialect: Dialect) -> list[Token]:
-    table = _table(ddl.after, found, ddl) or (ddl.after.tables[0] if len(ddl.after.tables) == 1 else None)
+    table = _altered(found, ddl)
     _require_same_key(ddl, table, dialect)
     before = _table(ddl.before, found, ddl)
     parts = [part for spec in split_list(tokens[found.rest :]) for part in _apart(spec)]
@@ -238,7 +303,7 @@ def _spec(part: list[Token], table: TableDef | None, dialect: Dialect) -> list[T
     if column and table is not None:
         plain = without_checks(column)
         return map_element([*part[: len(part) - len(column)], *plain], plain, table, dialect)
-    return map_element(part, column, table, dialect)
+    return map_element(part if table is None else _set_default(part, table), column, table, dialect)
 
 
 def _column_part(part: list[Token]) -> list[Token] | None:

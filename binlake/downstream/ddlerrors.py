@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from binlake.ddl.conversions import RESTORES
 from binlake.downstream.failures import code_of
 from binlake.downstream.session import Session
 from binlake.errors import TargetRefused
@@ -29,7 +30,20 @@ IGNORABLE = {
 
 
 def execute_ddl(session: Session, statements: Sequence[str]) -> list[TargetRefused]:
-    """Run the statements of one DDL; the errors of the list. Raises TargetRefused for any other error."""
+    """Run the statements of one DDL; the errors of the list. Raises TargetRefused for any other error.
+
+    Some set the session for the DDL and some set it back: these run whatever becomes of the DDL.
+    """
+    try:
+        return _executed(session, statements)
+    except TargetRefused:
+        for statement in statements:
+            if statement.startswith(RESTORES):
+                session.execute(statement)
+        raise
+
+
+def _executed(session: Session, statements: Sequence[str]) -> list[TargetRefused]:
     ignored: list[TargetRefused] = []
     for statement in statements:
         try:

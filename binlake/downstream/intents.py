@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import structlog
 
+from binlake.downstream.converting import is_half_converted
 from binlake.downstream.ddlerrors import execute_ddl
 from binlake.downstream.ddlproof import Evidence, RenameMarker, Verdict, differences, judge, read_evidence
 from binlake.downstream.definitions import left_behind
@@ -191,6 +192,8 @@ def _write_done(run: ApplyRun, plan: SegmentPlan, passed_over: StatementBatch | 
 def _is_to_be_executed(run: ApplyRun, plan: SegmentPlan, ddl: StatementBatch, marker: RenameMarker | None) -> bool:
     """False when the target proves that the DDL ran. Raises Permanent where neither is proved."""
     intended = _intended(run)
+    if is_half_converted(run.session, plan.touched, ddl.sql):
+        return True
     if plan.repeatable and plan.expected_after is None:
         # An operator's TRUNCATE: what it does shows nowhere, and doing it twice is doing it once.
         return True

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from binlake import tso
 from binlake.errors import SchemaError
 from binlake.schema.actions import Action
 from binlake.schema.info import DbInfo
@@ -65,7 +66,23 @@ def _replace(tables: SchemaTables, job: DdlJob) -> None:
             hint="this TiDB is newer than what Binlake knows: start again from a fresh copy, behind this DDL",
             where=_where(job),
         )
-    tables.put(_info(job), job.schema_id)
+    tables.put(_dated(_info(job), tables, job), job.schema_id)
+
+
+def _dated(info: Mapping[str, Any], tables: SchemaTables, job: DdlJob) -> Mapping[str, Any]:
+    """`info` with the day of the job where TiDB keeps CURRENT_DATE as the origin default of a new column.
+
+    TiDB fills such rows anew at each read, with the reader's day; one that stands still is that of the DDL, in UTC.
+    """
+    open_days = [c["id"] for c in info.get("cols") or () if str(c.get("origin_default")).upper() == "CURRENT_DATE"]
+    if not open_days:
+        return info
+    known = tables.by_id.get(info["id"])
+    former = {c.id: c.origin_default for c in (known.all_columns if known is not None else ())}
+    today = tso.commit_date(job.finished_ts)
+    days = {column: former.get(column) or today for column in open_days}
+    cols = [{**c, "origin_default": days[c["id"]]} if c["id"] in days else c for c in info["cols"]]
+    return {**info, "cols": cols}
 
 
 def _new_id(tables: SchemaTables, job: DdlJob) -> None:

@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
+import re
+
 from binlake.errors import SchemaError
 from binlake.schema import ColumnInfo, TableDef
+from binlake.schema import mysqltypes as t
 from binlake.statement.keyless import Dialect
+
+_NAMES = re.compile(r"`((?:[^`]|``)+)`")
+_ZONED = re.compile(r"\b(?:from_unixtime|unix_timestamp)\s*\(", re.IGNORECASE)
 
 
 def is_computed(column: ColumnInfo, table: TableDef, dialect: Dialect) -> bool:
     """True when the target computes `column` from its row.
 
     MariaDB takes no primary key on a generated column: there a stored one is a plain column with the source's values.
+    So is one anywhere whose value depends on the time zone of the session that wrote the row (hazards R-29).
     """
-    return column.is_generated and not (dialect == "mariadb" and column.name in table.primary_key)
+    if not column.is_generated or (column.generated_stored and depends_on_zone(column, table)):
+        return False
+    return not (dialect == "mariadb" and column.name in table.primary_key)
+
+
+def depends_on_zone(column: ColumnInfo, table: TableDef) -> bool:
+    """True when a generated column reads a TIMESTAMP, or a function that turns moments into clocks or back."""
+    named = {name.replace("``", "`").lower() for name in _NAMES.findall(column.generated_expr)}
+    stamps = {other.name.lower() for other in table.columns if other.tp == t.TIMESTAMP}
+    return bool(named & stamps) or _ZONED.search(column.generated_expr) is not None
 
 
 def written_columns(table: TableDef, dialect: Dialect) -> list[ColumnInfo]:

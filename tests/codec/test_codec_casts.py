@@ -57,6 +57,13 @@ TOLD = [
     (info(t.VARCHAR, flen=9), info(t.STRING, flen=4), IN_UTC, "ab  ", "ab"),
     (info(t.VARCHAR, flen=9), info(t.VARCHAR, flen=2), IN_UTC, "äöü", "äö"),
     (info(t.NEWDECIMAL, flen=5, decimal=2), info(t.NEWDECIMAL, flen=3, decimal=2), IN_UTC, "-123.45", "-9.99"),
+    (
+        info(t.NEWDECIMAL, flen=60, decimal=20),
+        info(t.NEWDECIMAL, flen=65, decimal=19),
+        IN_UTC,
+        f"{'9' * 40}.{'9' * 20}",
+        f"1{'0' * 40}.{'0' * 19}",
+    ),
     (info(t.DOUBLE), info(t.DOUBLE, decimal=1), IN_UTC, "0.25", "0.2"),
 ]
 

@@ -286,9 +286,25 @@ def test_a_new_column_is_filled_with_the_time_at_which_the_source_filled_it() ->
     found = map_ddl(ddl(query, table("t", col("a"), now), before=(table("t", col("a")),)), "mariadb")
     clock = "SET SESSION timestamp = UNIX_TIMESTAMP('2026-11-21 09:03:16.123')"
     assert found.sql == ("USE `d`", clock, query, "SET SESSION timestamp = DEFAULT")
-    other = {**now, "name": {"O": "b", "L": "b"}, "origin_default": "2026-11-21 17:03:16.123"}
+
+
+def test_new_columns_of_different_times_get_their_own() -> None:
+    # a TIMESTAMP's is in UTC, a DATETIME's in the zone of the source's session
+    stamp = col("b", t.TIMESTAMP, default="CURRENT_TIMESTAMP", origin_default="2026-11-21 09:03:16.123", decimal=3)
+    local = col("c", t.DATETIME, default="CURRENT_TIMESTAMP", origin_default="2026-11-21 17:03:16")
+    query = (
+        "ALTER TABLE `t` ADD COLUMN `b` TIMESTAMP(3) DEFAULT CURRENT_TIMESTAMP(3) ON UPDATE CURRENT_TIMESTAMP(3),"
+        " ADD COLUMN `c` DATETIME DEFAULT CURRENT_TIMESTAMP()"
+    )
+    asked = ddl(query, table("t", col("a"), stamp, local), before=(table("t", col("a")),))
+    assert map_ddl(asked, "mariadb").sql[1:] == (
+        "ALTER TABLE `t` ADD COLUMN `b` TIMESTAMP(3) DEFAULT '2026-11-21 09:03:16.123' ON UPDATE CURRENT_TIMESTAMP(3),"
+        " ADD COLUMN `c` DATETIME DEFAULT '2026-11-21 17:03:16'",
+        "ALTER TABLE `t` ALTER COLUMN `b` SET DEFAULT (CURRENT_TIMESTAMP(3))",
+        "ALTER TABLE `t` ALTER COLUMN `c` SET DEFAULT (CURRENT_TIMESTAMP())",
+    )
     with pytest.raises(TargetRefused, match="different times"):
-        mapped(query, table("t", col("a"), now, other), before=(table("t", col("a")),))
+        map_ddl(asked, "tidb")
 
 
 def test_a_tidb_target_gets_tidbs_text() -> None:

@@ -47,7 +47,7 @@ class Window:
     def ddl(
         self,
         commit_ts: int,
-        sql: str,
+        sql: str | tuple[str, ...],
         touched: Sequence[tuple[str, str]],
         after: Expected | None = None,
         *,
@@ -57,7 +57,7 @@ class Window:
         """A DDL that opens the next segment."""
         self.plans[-1] = replace(self.plans[-1], end_ts=commit_ts - 1)
         number = len(self.plans)
-        batch = _batch(number, Phase.DDL, 0, "ddl", (sql,), db=db)
+        batch = _batch(number, Phase.DDL, 0, "ddl", (sql,) if isinstance(sql, str) else sql, db=db)
         self.plans.append(SegmentPlan(number, self.hi, number + 1, batch, commit_ts, tuple(touched), after, repeatable))
         return self
 

@@ -1,0 +1,245 @@
+"""How a target converts stored values at MODIFY COLUMN as TiDB does: by itself, by an expression, or not at all (R-29).
+
+What MariaDB 10.11 does by itself was measured for each pair of types against `codec.casts`, which genuine captures
+check: in a lenient session that rounds fractions of seconds, and in the time zone of the source's session. A pair that
+is not in the table is refused. Of MySQL only what both documentations say alike is taken.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta, tzinfo
+from functools import lru_cache
+
+from binlake.ddl.collations import Dialect
+from binlake.ddl.errors import Unmappable
+from binlake.schema import ColumnInfo
+from binlake.schema import mysqltypes as t
+from binlake.schema.session import SourceSession
+
+_GROUPS = {
+    **dict.fromkeys(t.INTEGERS, "integer"),
+    **dict.fromkeys(t.DATES, "date"),
+    t.NEWDECIMAL: "decimal",
+    t.FLOAT: "real",
+    t.DOUBLE: "real",
+    t.BIT: "bit",
+    t.YEAR: "year",
+    t.TIMESTAMP: "timestamp",
+    t.DATETIME: "datetime",
+    t.DURATION: "time",
+    t.ENUM: "enum",
+    t.SET: "set",
+    t.JSON: "json",
+}
+_MOMENTS = "timestamp datetime date"
+_NUMBERS = "integer decimal real"
+_NATIVE = {
+    "integer": f"{_NUMBERS} bit year text binary {_MOMENTS} time enum set",
+    "decimal": f"{_NUMBERS} bit year text binary {_MOMENTS} enum set",
+    "real": f"{_NUMBERS} bit enum set",
+    "bit": "integer decimal bit",
+    "year": f"{_NUMBERS} year",
+    "text": f"decimal real year text binary {_MOMENTS} enum set json",
+    "binary": "decimal real text binary",
+    "timestamp": f"{_NUMBERS} year text binary {_MOMENTS} time",
+    "datetime": f"{_NUMBERS} year text binary {_MOMENTS} time",
+    "date": f"{_NUMBERS} year text binary {_MOMENTS} time",
+    "time": f"{_NUMBERS} text binary {_MOMENTS} time",
+    "enum": f"{_NUMBERS} text binary enum set",
+    "set": f"{_NUMBERS} text binary enum set",
+    "json": "text binary",
+}
+_NATIVE_MYSQL = {
+    "integer": "integer decimal text binary",
+    "decimal": "integer decimal text binary",
+    "text": "text binary",
+    "binary": "binary",
+    "timestamp": "timestamp datetime",
+    "datetime": "timestamp datetime date",
+    "date": "date datetime",
+    "time": "time",
+    "enum": "text enum",
+    "set": "text",
+    "json": "text",
+}
+_FIRST, _LAST = datetime(1970, 1, 1, tzinfo=UTC), datetime(2038, 1, 20, tzinfo=UTC)
+_SIGNIFICANT = (6, 7, 8, 9)
+"""Digits among which the shortest text of a FLOAT is found."""
+
+
+def cast_expression(name: str, source: ColumnInfo, target: ColumnInfo, session: SourceSession, dialect: Dialect) -> str:
+    """The SQL of what TiDB makes of the quoted column `name`; empty where the target's own ALTER makes the same.
+
+    Raises Unmappable where neither is known.
+    """
+    former, now = group_of(source), group_of(target)
+    made = _expression(name, source, target, session)
+    if made and dialect == "mariadb":
+        return made
+    native = (_NATIVE if dialect == "mariadb" else _NATIVE_MYSQL).get(former, "").split()
+    unsure = target.decimal >= 0 and now == "real" and former == "real" and source.decimal != target.decimal
+    unsure = unsure or (former == "real" and target.tp == t.LONGLONG and target.unsigned)
+    if made or unsure or now not in native:
+        raise Unmappable(f"values of {target.name} from {source.type_text} to {target.type_text}, which TiDB converts")
+    return ""
+
+
+def group_of(column: ColumnInfo) -> str:
+    """The group of types that convert alike."""
+    if column.tp in t.STRINGS:
+        return "binary" if column.is_binary else "text"
+    return _GROUPS.get(column.tp, "")
+
+
+def needs_zone(source: ColumnInfo, target: ColumnInfo) -> bool:
+    """True when the result depends on the session's time zone."""
+    return source.tp != target.tp and t.TIMESTAMP in (source.tp, target.tp)
+
+
+def needs_day(source: ColumnInfo, target: ColumnInfo) -> bool:
+    """True when the result depends on the day on which the source converted: a TIME becomes a moment of it."""
+    return source.tp == t.DURATION and (target.tp in t.MOMENTS or target.tp in t.DATES)
+
+
+def fixed_offset(zone: tzinfo) -> str:
+    """`+08:00` of a zone that has no other offset while a TIMESTAMP lasts; empty for another."""
+    changes = _changes(zone)
+    return _offset_text(changes[0][1]) if len(changes) == 1 else ""
+
+
+def _expression(name: str, source: ColumnInfo, target: ColumnInfo, session: SourceSession) -> str:
+    former, now = group_of(source), group_of(target)
+    local, named = name, False
+    if needs_zone(source, target):
+        tz = session.tz
+        if tz is None:
+            raise Unmappable(
+                f"values of {target.name} from {source.type_text} to {target.type_text}: the time zone of the source's"
+                " session is not known (source.time-zone says it)"
+            )
+        named = not fixed_offset(tz)
+        rounds = now == "integer" and source.fsp > 0
+        local = _local(name, tz) if source.tp == t.TIMESTAMP and (named or rounds) else name
+        if named and target.tp == t.TIMESTAMP:
+            if former not in ("datetime", "date"):
+                raise Unmappable(f"values of {target.name} from {source.type_text} to a TIMESTAMP of zone {tz}")
+            return _utc(f"CAST({name} AS DATETIME({target.fsp}))", tz)
+    if former in ("timestamp", "datetime") and now == "integer" and source.fsp:
+        return f"CAST({local} AS DATETIME(0)) + 0"
+    if named:
+        return _from_local(local, now)
+    return _plain(name, source, former, now, target)
+
+
+def _plain(name: str, source: ColumnInfo, former: str, now: str, target: ColumnInfo) -> str:
+    """Expressions that no zone decides."""
+    if former in ("text", "binary") and now == "integer":
+        return f"ROUND(CAST({name} AS DECIMAL(65,30)))"
+    padded = source.flag & t.FLAG_ZEROFILL
+    if (former in ("year", "bit") or (former in ("integer", "decimal") and padded)) and now in ("text", "binary"):
+        return f"CAST({name} + 0 AS CHAR)"
+    if former == "real" and now in ("text", "binary"):
+        return _double_text(name if source.tp == t.DOUBLE else _shortest(name))
+    if former == "text" and now == "time":
+        return _rounded_clock(f"CAST({name} AS TIME(6))", target.fsp)
+    if former == "time" and now == "time" and source.fsp > target.fsp:
+        return _rounded_clock(name, target.fsp)
+    if former == "time" and now == "integer" and source.fsp:
+        return f"CAST({_rounded_clock(name, 0)} AS TIME(0)) + 0"
+    return ""
+
+
+def _rounded_clock(clock: str, fsp: int) -> str:
+    """The half goes up, so -00:00:00.5 becomes 00:00:00; a server rounds it away from zero."""
+    scale = 10**fsp
+    return f"SEC_TO_TIME(FLOOR(TIME_TO_SEC({clock}) * {scale} + 0.5) / {scale})"
+
+
+def _from_local(local: str, now: str) -> str:
+    if now in ("text", "binary"):
+        return f"CAST({local} AS CHAR)"
+    if now in ("integer", "decimal", "real"):
+        return f"{local} + 0"
+    return f"TIME({local})" if now == "time" else local
+
+
+def _double_text(number: str) -> str:
+    """TiDB writes a DOUBLE without an exponent, whatever its size; the digits are the same."""
+    shown = f"CAST(ABS({number}) AS CHAR)"
+    digits = f"REPLACE(SUBSTRING_INDEX({shown}, 'e', 1), '.', '')"
+    power = f"CAST(SUBSTRING_INDEX({shown}, 'e', -1) AS SIGNED)"
+    large = (
+        f"IF(CHAR_LENGTH({digits}) <= {power} + 1, RPAD({digits}, {power} + 1, '0'),"
+        f" CONCAT(LEFT({digits}, {power} + 1), '.', SUBSTRING({digits}, {power} + 2)))"
+    )
+    small = f"CONCAT('0.', REPEAT('0', -{power} - 1), {digits})"
+    return (
+        f"IF(LOCATE('e', {shown}) = 0, CAST({number} AS CHAR),"
+        f" CONCAT(IF({number} < 0, '-', ''), IF({power} < 0, {small}, {large})))"
+    )
+
+
+def _shortest(name: str) -> str:
+    """The shortest number that reads as the FLOAT `name`; a server shows 6 digits of it."""
+    power = f"FLOOR(LOG10(ABS({name} * 1e0)))"
+    tries = [f"CONCAT(ROUND({name} * 1e0 / POW(10, {power}), {digits - 1}), 'e', {power})" for digits in _SIGNIFICANT]
+    found = " ".join(f"WHEN CAST({one} AS FLOAT) = {name} THEN CAST({one} AS DOUBLE)" for one in tries)
+    return f"(CASE WHEN {name} = 0 THEN 0e0 {found} END)"
+
+
+def _local(name: str, zone: tzinfo) -> str:
+    """A TIMESTAMP as a clock in `zone` shows it, in a session at +00:00."""
+    changes = _changes(zone)
+    parts = [(at, offset) for (_, offset), (at, _) in zip(changes, [*changes[1:], (_LAST, 0)], strict=True)]
+    return f"IF({name} = 0, {name}, {name} + INTERVAL {_by_time(name, parts, 1)} SECOND)"
+
+
+def _utc(clock: str, zone: tzinfo) -> str:
+    """A clock in `zone` as a moment at +00:00: of an hour that comes twice the first, as TiDB takes it."""
+    changes = _changes(zone)
+    after = [*changes[1:], (_LAST, changes[-1][1])]
+    parts = [
+        (at + timedelta(seconds=max(offset, then)), offset)
+        for (_, offset), (at, then) in zip(changes, after, strict=True)
+    ]
+    return f"IF({clock} = 0, {clock}, {clock} + INTERVAL {_by_time(clock, parts, -1)} SECOND)"
+
+
+def _by_time(name: str, parts: list[tuple[datetime, int]], sign: int) -> str:
+    *first, (_, last) = parts
+    if not first:
+        return str(sign * last)
+    cases = " ".join(f"WHEN {name} < '{at:%Y-%m-%d %H:%M:%S}' THEN {sign * offset}" for at, offset in first)
+    return f"(CASE {cases} ELSE {sign * last} END)"
+
+
+@lru_cache(maxsize=64)
+def _changes(zone: tzinfo) -> tuple[tuple[datetime, int], ...]:
+    """(from when, seconds east of UTC) of each offset that `zone` has while a TIMESTAMP lasts."""
+    found = [(_FIRST, _offset(zone, _FIRST))]
+    at = _FIRST
+    while at < _LAST:
+        following = at + timedelta(days=7)
+        while _offset(zone, following) != found[-1][1]:
+            moment = _first_other(zone, at, following, found[-1][1])
+            found.append((moment, _offset(zone, moment)))
+            at = moment
+        at = following
+    return tuple(found)
+
+
+def _first_other(zone: tzinfo, low: datetime, high: datetime, offset: int) -> datetime:
+    while high - low > timedelta(seconds=1):
+        middle = low + timedelta(seconds=(high - low) // timedelta(seconds=2))
+        low, high = (middle, high) if _offset(zone, middle) == offset else (low, middle)
+    return high
+
+
+def _offset(zone: tzinfo, at: datetime) -> int:
+    found = at.astimezone(zone).utcoffset() or timedelta()
+    return found // timedelta(seconds=1)
+
+
+def _offset_text(seconds: int) -> str:
+    minutes = abs(seconds) // 60
+    return f"{'-' if seconds < 0 else '+'}{minutes // 60:02d}:{minutes % 60:02d}"

@@ -1,0 +1,207 @@
+"""ALTER TABLE that converts values of columns: the statements that leave what TiDB leaves (hazards R-29, `casting`).
+
+Where the target converts alike, its own ALTER runs in a session like the source's. Where an expression has to, it fills
+a column beside the old one, and one last ALTER puts that in its place: until then the table keeps its old column, and
+the statements may run again from the first (`SHADOW` names such a column).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from binlake.codec.casts import cast_form
+from binlake.ddl.casting import cast_expression, fixed_offset, group_of, needs_day, needs_zone
+from binlake.ddl.collations import Dialect, target_charset, target_collation
+from binlake.ddl.errors import Unmappable
+from binlake.ddl.tokens import Token, TokenKind, join_list, render, tokenize, words
+from binlake.schema import ColumnInfo, IndexInfo, TableDef
+from binlake.schema import mysqltypes as t
+from binlake.schema.actions import PUBLIC
+from binlake.schema.session import SourceSession
+from binlake.statement.literal import quote, quote_name
+
+SHADOW = "_binlake_cast_"
+"""How the name of a column begins that holds converted values until they take the old ones' place."""
+
+_LENIENT = "NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES,NO_ENGINE_SUBSTITUTION"
+_KEEP = "SET @binlake_sql_mode = @@SESSION.sql_mode, @binlake_time_zone = @@SESSION.time_zone"
+_RESTORE = (
+    "SET SESSION timestamp = DEFAULT, sql_mode = IFNULL(@binlake_sql_mode, @@SESSION.sql_mode),"
+    " time_zone = IFNULL(@binlake_time_zone, @@SESSION.time_zone)"
+)
+RESTORES = "SET SESSION timestamp = DEFAULT"
+"""How a statement begins that sets back what a DDL set for itself: it must run even where the DDL fails."""
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """Column `source` becomes `target` by the spec at `place`; `expression` empty: the target's ALTER does it."""
+
+    place: int
+    source: ColumnInfo
+    target: ColumnInfo
+    expression: str
+
+
+def conversions(
+    specs: Sequence[Sequence[Token]],
+    before: TableDef | None,
+    after: TableDef | None,
+    session: SourceSession,
+    dialect: Dialect,
+) -> list[Conversion]:
+    """What the specs of an ALTER TABLE convert. Raises Unmappable where nobody can convert it here."""
+    found: list[Conversion] = []
+    for place, spec in enumerate(specs):
+        names = _renaming(spec)
+        source = before.column(names[0]) if names and before is not None else None
+        target = after.column(names[1]) if names and after is not None else None
+        if source is None or target is None or cast_form(source) == cast_form(target) or target.is_generated:
+            continue
+        if dialect == "tidb":
+            expression = ""
+        else:
+            expression = cast_expression(quote_name(source.name), source, target, session, dialect)
+        found.append(Conversion(place, source, target, expression))
+    return found
+
+
+def alter_statements(
+    head: Sequence[Token],
+    specs: list[list[Token]],
+    found: Sequence[Conversion],
+    sides: tuple[TableDef, TableDef],
+    session: SourceSession,
+    dialect: Dialect,
+) -> tuple[str, ...]:
+    """The statements of an ALTER TABLE whose specs, mapped, make the conversions `found`."""
+    computed = [one for one in found if one.expression]
+    if not computed:
+        plain = _session(found, session, dialect)
+        alter = render([*head, *join_list(specs)])
+        return (*plain, alter, *((_RESTORE,) if plain else ()))
+    lenient = (_KEEP, f"SET SESSION sql_mode = {quote(_mode(dialect))}")
+    return (*lenient, *_computed(head, specs, found, sides, session, dialect), _RESTORE)
+
+
+def _session(found: Sequence[Conversion], session: SourceSession, dialect: Dialect) -> tuple[str, ...]:
+    """What makes the target's session convert like the source's; nothing where no session decides."""
+    if all(_is_plain(one) for one in found):
+        return ()
+    settings = [] if dialect == "tidb" else [f"sql_mode = {quote(_mode(dialect))}"]
+    if any(needs_zone(one.source, one.target) for one in found):
+        settings.append(f"time_zone = {quote(_zone(found[0].target, session, dialect))}")
+    sets = [_KEEP, *([f"SET SESSION {', '.join(settings)}"] if settings else [])]
+    if any(needs_day(one.source, one.target) for one in found):
+        if not session.day:
+            raise Unmappable("a TIME that becomes a date: the day on which the source converted it is not known")
+        # Noon is the same day in the session's zone, which is +00:00 or the one set before.
+        sets.append(f"SET SESSION timestamp = UNIX_TIMESTAMP({quote(session.day + ' 12:00:00')})")
+    return tuple(sets)
+
+
+def _is_plain(one: Conversion) -> bool:
+    alike = {"text", "binary"}
+    groups = {group_of(one.source), group_of(one.target)}
+    return groups <= alike or groups in ({"integer"}, {"enum"}, {"set"}, {"bit"})
+
+
+def _mode(dialect: Dialect) -> str:
+    return f"{_LENIENT},TIME_ROUND_FRACTIONAL" if dialect == "mariadb" else _LENIENT
+
+
+def _zone(column: ColumnInfo, session: SourceSession, dialect: Dialect) -> str:
+    zone = session.tz
+    offset = "" if zone is None else fixed_offset(zone)
+    if dialect == "tidb" and zone is not None:
+        return offset or session.zone
+    if not offset:
+        raise Unmappable(f"values of {column.name}: the target has no zone {session.zone or 'of the source'}")
+    return offset
+
+
+def _computed(
+    head: Sequence[Token],
+    specs: list[list[Token]],
+    found: Sequence[Conversion],
+    sides: tuple[TableDef, TableDef],
+    session: SourceSession,
+    dialect: Dialect,
+) -> list[str]:
+    before, after = sides
+    statements, last = [], list(specs)
+    fills = [f"{quote_name(c.name)} = {quote_name(c.name)}" for c in before.columns if c.flag & t.FLAG_ON_UPDATE_NOW]
+    indexes = _indexes_of(after, [one.target.name for one in found])
+    dropped: list[list[Token]] = [words(f"DROP INDEX {quote_name(index.name)}") for index in indexes]
+    for one in found:
+        expression = one.expression or _by_itself(one, session)
+        shadow = quote_name(f"{SHADOW}{one.source.id}_{one.target.id}")
+        add = tokenize(f" ADD COLUMN IF NOT EXISTS {shadow} {_type(one.target, dialect)} NULL DEFAULT NULL")
+        statements.append(render([*head, *add]))
+        fills.append(f"{shadow} = {expression}")
+        dropped.append(words(f"DROP COLUMN {quote_name(one.source.name)}"))
+        last[one.place] = [*words(f"CHANGE {shadow}"), *_definition(specs[one.place]), *_place(specs, one, after)]
+    table = render(head[2:])
+    statements.append(f"UPDATE {table} SET {', '.join(fills)}")
+    statements.append(render([*head, *join_list([*dropped, *last, *map(_index, indexes)])]))
+    return statements
+
+
+def _by_itself(one: Conversion, session: SourceSession) -> str:
+    """The old value where assigning converts as ALTER does: in a session at +00:00, so not where a zone decides."""
+    if needs_zone(one.source, one.target) or needs_day(one.source, one.target):
+        raise Unmappable(f"values of {one.target.name} together with such of another column; zone {session.zone}")
+    return quote_name(one.source.name)
+
+
+def _indexes_of(after: TableDef, names: Sequence[str]) -> list[IndexInfo]:
+    """Indexes that a dropped column would take with it."""
+    wanted = {name.lower() for name in names}
+    found = [i for i in after.indexes if i.state == PUBLIC and wanted & {part.name.lower() for part in i.columns}]
+    if any(index.primary for index in found):
+        raise Unmappable("a change of values in the primary key")
+    return found
+
+
+def _index(index: IndexInfo) -> list[Token]:
+    parts = ", ".join(quote_name(p.name) + (f"({p.length})" if p.length > 0 else "") for p in index.columns)
+    return tokenize(f" ADD {'UNIQUE ' if index.unique else ''}INDEX {quote_name(index.name)} ({parts})")
+
+
+def _type(column: ColumnInfo, dialect: Dialect) -> str:
+    if column.tp in (t.ENUM, t.SET):
+        text = f"{column.type_name}({', '.join(quote(elem) for elem in column.elems)})"
+    else:
+        text = column.type_text
+    if column.is_binary or not (column.elems or column.tp in t.STRINGS):
+        return text
+    charset, collate = target_charset(column.charset, dialect), target_collation(column.collate, dialect)
+    return f"{text} CHARACTER SET {charset} COLLATE {collate}"
+
+
+def _renaming(spec: Sequence[Token]) -> tuple[str, str] | None:
+    """(former, new) name of the column of `MODIFY [COLUMN] …` and `CHANGE [COLUMN] …`; None for another spec."""
+    if not spec or not spec[0].is_word("MODIFY", "CHANGE"):
+        return None
+    at = 1 + (len(spec) > 1 and spec[1].is_word("COLUMN"))
+    named = [token.value for token in spec[at : at + 2]]
+    if len(named) < 2:
+        return None
+    return (named[0], named[1]) if spec[0].is_word("CHANGE") else (named[0], named[0])
+
+
+def _definition(spec: Sequence[Token]) -> list[Token]:
+    """A mapped spec from the new name on."""
+    at = 1 + spec[1].is_word("COLUMN") + spec[0].is_word("CHANGE")
+    return list(spec[at:])
+
+
+def _place(specs: Sequence[Sequence[Token]], one: Conversion, after: TableDef) -> list[Token]:
+    """Where the column stands, if its spec leaves that to the place of the old one."""
+    spec = specs[one.place]
+    if spec[-1].is_word("FIRST") or (len(spec) > 2 and spec[-2].is_word("AFTER") and spec[-1].kind is TokenKind.NAME):
+        return []
+    names = [column.name for column in after.columns]
+    at = names.index(one.target.name)
+    return words(f"AFTER {quote_name(names[at - 1])}") if at else words("FIRST")

@@ -1,0 +1,126 @@
+"""The default of a column as TiDB stored it, where its text would mean another value at the target (hazards R-29).
+
+A text of a TIMESTAMP means a moment of the session's zone; TiDB keeps it in UTC. Other odd texts (`x'41'` of an INT,
+`3` of a SET, `1e2` of a VARCHAR) TiDB has converted by its own rules. What it stored says both, and needs no session.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from binlake.codec.writers import filled_text
+from binlake.ddl.collations import Dialect
+from binlake.ddl.tokens import Token, TokenKind, closing, tokenize, words
+from binlake.schema import ColumnInfo
+from binlake.schema import mysqltypes as t
+from binlake.statement.literal import literal_kind, quote_name, value_literal
+
+
+def own_default(column: Sequence[Token], info: ColumnInfo | None) -> list[Token]:
+    """`column` (its definition, from the name on) with the default that TiDB stored, where the text says another."""
+    at = next((i for i, token in enumerate(column) if token.is_word("DEFAULT")), None)
+    if info is None or at is None:
+        return list(column)
+    return [*column[: at + 1], *_stored(column[at + 1 :], info)]
+
+
+def set_default(spec: Sequence[Token], info: ColumnInfo | None) -> list[Token]:
+    """A spec `ALTER [COLUMN] name SET DEFAULT value` with the value that TiDB stored."""
+    at = next((i for i, token in enumerate(spec) if token.is_word("DEFAULT")), None)
+    if info is None or at is None or not spec[at - 1].is_word("SET"):
+        return list(spec)
+    return [*spec[: at + 1], *_stored(spec[at + 1 :], info)]
+
+
+def default_literal(info: ColumnInfo) -> str | None:
+    """The SQL literal of a column's default; None where it has none, or it is an expression."""
+    if info.default is None or info.default_is_expr or info.default.upper().startswith("CURRENT_"):
+        return None
+    text = filled_text(replace(info, origin_default=info.default, origin_default_bit=info.default_bit))
+    return value_literal(text, literal_kind(info))
+
+
+def added_times(added: Sequence[ColumnInfo]) -> list[str]:
+    """The times with which the source filled new columns that have the current time as their default."""
+    return sorted({c.origin_default for c in added if c.origin_default and _is_clock(c)})
+
+
+def fill_specs(
+    specs: Sequence[list[Token]], added: Sequence[ColumnInfo], each: bool, dialect: Dialect
+) -> tuple[list[list[Token]], list[list[Token]]]:
+    """(`specs` that fill `added` columns in old rows as the source did, specs that then set the defaults it has).
+
+    `each`: columns of the current time get their own, since the source gave them different ones. Of JSON NOT NULL TiDB
+    fills the document null; MariaDB an empty text, which is no JSON.
+    """
+    by_name = {column.name.lower(): column for column in added}
+    found, later = list(specs), []
+    for place, spec in enumerate(specs):
+        at = next((i for i, token in enumerate(spec) if token.kind is TokenKind.NAME), None)
+        column = by_name.get(spec[at].value.lower()) if at is not None and spec[0].is_word("ADD") else None
+        if column is None or column.is_generated:
+            continue
+        name = quote_name(column.name)
+        if each and _is_clock(column):
+            start = next(i for i, token in enumerate(spec) if token.is_word("DEFAULT")) + 1
+            end = start + _function_end(spec[start:])
+            literal = value_literal(filled_text(column), literal_kind(column))
+            found[place] = [*spec[:start], *words(literal), *spec[end:]]
+            clock = "".join(token.text for token in spec[start:end])
+            later.append(tokenize(f" ALTER COLUMN {name} SET DEFAULT ({clock})"))
+        elif column.tp == t.JSON and column.not_null and column.default is None and dialect != "tidb":
+            found[place] = _with_default(spec, "('null')" if dialect == "mysql" else "'null'")
+            later.append(words(f"ALTER COLUMN {name} DROP DEFAULT"))
+    return found, later
+
+
+def _is_clock(column: ColumnInfo) -> bool:
+    return (column.default or "").upper().startswith("CURRENT_")
+
+
+def _function_end(tail: Sequence[Token]) -> int:
+    """Index behind `CURRENT_TIMESTAMP`, `CURRENT_TIMESTAMP(3)` or `(expression)`."""
+    at = 0 if tail[0].is_mark("(") else 1
+    return closing(tail, at) + 1 if at < len(tail) and tail[at].is_mark("(") else 1
+
+
+def _with_default(spec: Sequence[Token], literal: str) -> list[Token]:
+    """`DEFAULT literal` behind NOT NULL."""
+    at = next(i for i, token in enumerate(spec) if token.is_word("NULL")) + 1
+    return [*spec[:at], *words(f"DEFAULT {literal}"), *spec[at:]]
+
+
+def _stored(tail: Sequence[Token], info: ColumnInfo) -> list[Token]:
+    """`tail` begins with the value of a default."""
+    end = _value_end(tail)
+    literal = default_literal(info)
+    if literal is None or not end or _says(tail[:end], info):
+        return list(tail)
+    return [*words(literal), *tail[end:]]
+
+
+def _says(value: Sequence[Token], info: ColumnInfo) -> bool:
+    """True when the text is the value that TiDB stored, whatever the session."""
+    if info.tp == t.TIMESTAMP or info.is_binary:
+        return False
+    plain = [token for token in value if not token.is_word("_UTF8MB4", "_UTF8")]
+    text = "".join(token.value for token in plain)
+    numeric = info.tp in t.INTEGERS | {t.NEWDECIMAL, t.FLOAT, t.DOUBLE}
+    quoted = len(plain) == 1 and plain[0].kind is TokenKind.STRING
+    return ("\\" in text or text == info.default) and (quoted or numeric)
+
+
+def _value_end(tail: Sequence[Token]) -> int:
+    """Index behind the value; 0 for NULL, a function or an expression, which stay as they are."""
+    at = next((i for i, token in enumerate(tail) if not (token.is_mark("-") or token.is_mark("+"))), len(tail))
+    if at == len(tail) or tail[at].is_mark("(") or tail[at].is_word("NULL"):
+        return 0
+    head = tail[at]
+    if head.kind in (TokenKind.NUMBER, TokenKind.STRING) or head.is_word("TRUE", "FALSE"):
+        return at + 1
+    following = tail[at + 1] if at + 1 < len(tail) else None
+    if following is not None and following.kind is TokenKind.STRING and not following.space:
+        return at + 2
+    # 0x41, 0b11: a word to the tokenizer.
+    return at + 1 if head.text[:2].lower() in ("0x", "0b") else 0

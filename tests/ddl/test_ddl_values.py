@@ -1,0 +1,235 @@
+"""Values that a DDL's text leaves to the session: defaults, bounds of partitions, conversions (R-29)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from support.tabledefs import col, primary, table
+
+from binlake.codec.writers import filled_text
+from binlake.ddl import SourceDdl, map_ddl
+from binlake.ddl.collations import Dialect
+from binlake.errors import TargetRefused
+from binlake.schema import DdlJob, SchemaState, TableDef
+from binlake.schema import mysqltypes as t
+from binlake.schema.delta import Definitions
+from binlake.schema.session import SourceSession
+from binlake.statement.written import written_columns
+
+NOTHING = SourceSession()
+NEW_YORK = SourceSession("America/New_York", "2024-05-06")
+EAST = SourceSession("+08:00", "2024-05-06")
+
+
+def mapped(
+    query: str, after: TableDef, before: TableDef | None = None, dialect: Dialect = "mariadb",
+    session: SourceSession = NOTHING,
+) -> tuple[str, ...]:  # fmt: skip
+    sides = Definitions((), (before,) if before is not None else ()), Definitions((), (after,), session)
+    return map_ddl(SourceDdl(7, "d", "t", query, *sides), dialect).sql[1:]
+
+
+@pytest.mark.parametrize("dialect", ["mariadb", "mysql", "tidb"])
+def test_a_default_of_a_timestamp_is_said_in_utc_as_the_definition_has_it(dialect: Dialect) -> None:
+    # R-29
+    stamp = col("ts", t.TIMESTAMP, default="2020-06-01 16:00:00.120000", decimal=2)
+    made = mapped("CREATE TABLE `t` (`ts` TIMESTAMP(2) DEFAULT _UTF8MB4'2020-06-01 12:00:00.12')", table("t", stamp),
+                  dialect=dialect)  # fmt: skip
+    assert "DEFAULT '2020-06-01 16:00:00.12')" in made[-1]
+    before = table("t", col("ts", t.TIMESTAMP))
+    changed = "ALTER TABLE `t` ALTER COLUMN `ts` SET DEFAULT "
+    given = mapped(changed + "_UTF8MB4'2020-06-01 12:00:00.12'", table("t", stamp), before, dialect)
+    assert given == (changed + "'2020-06-01 16:00:00.12'",)
+
+
+STORED = [
+    (col("c", default="65"), "INT", "x'41'", "65"),
+    (col("c", t.SET, elems=("x", "y"), default="x,y"), "SET('x','y')", "3", "'x,y'"),
+    (col("c", t.VARCHAR, flen=9, default="100"), "VARCHAR(9)", "1e2", "'100'"),
+    (col("c", t.VARCHAR, flen=9, default="A"), "VARCHAR(9)", "0x41", "'A'"),
+    (col("c", t.YEAR, default="70"), "YEAR", "70", "1970"),
+    (col("c", t.BIT, flen=8, default="\x05", default_bit="BQ=="), "BIT(8)", "b'101'", "0x05"),
+    (col("c", default="1"), "INT", "TRUE", "1"),
+    (col("c", default="-3"), "INT", "-3", "-3"),
+    (col("c", t.NEWDECIMAL, flen=9, decimal=2, default="1.5"), "DECIMAL(9,2)", "1.5", "1.5"),
+    (col("c", t.VARCHAR, flen=9, default="a"), "VARCHAR(9)", "_UTF8MB4'a'", "_UTF8MB4'a'"),
+    (col("c"), "INT", "NULL", "NULL"),
+]
+
+
+@pytest.mark.parametrize(("column", "kind", "text", "said"), STORED)
+def test_a_default_is_what_the_source_stored(column: dict[str, Any], kind: str, text: str, said: str) -> None:
+    found = mapped(f"ALTER TABLE `t` ADD COLUMN `c` {kind} DEFAULT {text} COMMENT 'x' AFTER `a`", table("t", column))
+    assert f"DEFAULT {said} COMMENT 'x' AFTER `a`" in found[-1]
+
+
+FILLED = [
+    (col("c", t.NEWDECIMAL, flen=10, decimal=2, origin_default="1.555"), "1.56"),
+    (col("c", t.NEWDECIMAL, flen=5, origin_default="12.5"), "13"),
+    (col("c", t.NEWDECIMAL, flen=9, decimal=1, origin_default="1e2"), "100.0"),
+    (col("c", t.YEAR, origin_default="70"), "1970"),
+    (col("c", t.YEAR, origin_default="0000"), "0000"),
+    (col("c", t.STRING, flen=5, origin_default="a  "), "a"),
+    (col("c", origin_default="1e2"), "100"),
+    (col("c", t.DATETIME, decimal=1, origin_default="2020-01-01 00:00:00.96"), "2020-01-01 00:00:01.0"),
+]
+
+
+@pytest.mark.parametrize(("column", "text"), FILLED)
+def test_an_old_row_holds_the_origin_default_as_the_source_reads_it(column: dict[str, Any], text: str) -> None:
+    # 5.5; recorded in the capture `zones`
+    assert filled_text(table("t", column).columns[0]) == text
+
+
+def test_json_that_is_not_null_is_filled_with_the_document_null() -> None:
+    # MariaDB fills an empty text, which is no JSON
+    before, after = table("t", col("a")), table("t", col("a"), col("j", t.JSON, not_null=True))
+    query = "ALTER TABLE `t` ADD COLUMN `j` JSON NOT NULL AFTER `a`"
+    assert mapped(query, after, before) == (
+        "ALTER TABLE `t` ADD COLUMN `j` JSON NOT NULL DEFAULT 'null' AFTER `a`",
+        "ALTER TABLE `t` ALTER COLUMN `j` DROP DEFAULT",
+    )
+
+
+def partitioned(*bounds: tuple[str, str], **more: Any) -> TableDef:
+    definitions = [{"id": n, "name": {"O": name, "L": name.lower()}, "less_than": [bound]}
+                   for n, (name, bound) in enumerate(bounds, 200)]  # fmt: skip
+    return table("t", col("ts", t.TIMESTAMP), partition={"definitions": definitions, **more})
+
+
+@pytest.mark.parametrize("dialect", ["mariadb", "tidb"])
+def test_bounds_of_partitions_are_the_numbers_that_the_source_computed(dialect: Dialect) -> None:
+    # R-29
+    after = partitioned(("p0", "1577854800"), ("P1", "MAXVALUE"))
+    text = "PARTITION `P0` VALUES LESS THAN ({}), PARTITION `P1` VALUES LESS THAN (MAXVALUE))"
+    bound = "UNIX_TIMESTAMP(_UTF8MB4'2020-01-01 00:00:00')"
+    head = "CREATE TABLE `t` (`ts` TIMESTAMP) PARTITION BY RANGE (UNIX_TIMESTAMP(`ts`)) ("
+    assert mapped(head + text.format(bound), after, dialect=dialect)[-1].endswith(text.format("1577854800"))
+    head = "ALTER TABLE `t` REORGANIZE PARTITION `p` INTO ("
+    found = mapped(head + text.format(bound), after, after, dialect=dialect)
+    assert found == (head + text.format("1577854800"),)
+
+
+def test_bounds_of_columns_stay_as_they_are_written() -> None:
+    after = partitioned(("p0", "'2020-01-01'"), columns=[{"O": "d", "L": "d"}])
+    query = "ALTER TABLE `t` ADD PARTITION (PARTITION `p0` VALUES LESS THAN (DATE(_UTF8MB4'2020-01-01')))"
+    assert mapped(query, after, after) == (query,)
+
+
+def changed(source: dict[str, Any], target: dict[str, Any]) -> tuple[TableDef, TableDef]:
+    former, now = (table("t", col("id"), {**c, "name": {"O": "v", "L": "v"}}) for c in (source, target))
+    return former, now
+
+
+STAMP, CLOCK = col("v", t.TIMESTAMP), col("v", t.DATETIME)
+
+
+def test_a_zone_of_one_offset_is_the_sessions_while_the_target_converts() -> None:
+    before, after = changed(STAMP, CLOCK)
+    found = mapped("ALTER TABLE `t` MODIFY COLUMN `v` DATETIME", after, before, session=EAST)
+    assert "time_zone = '+08:00'" in found[1]
+    assert "TIME_ROUND_FRACTIONAL" in found[1]
+    assert found[2] == "ALTER TABLE `t` MODIFY COLUMN `v` DATETIME"
+    assert found[3].startswith("SET SESSION timestamp = DEFAULT, sql_mode = ")
+
+
+def test_a_zone_of_many_offsets_is_told_moment_by_moment() -> None:
+    # the target may have no tables of time zones
+    before, after = changed(STAMP, CLOCK)
+    found = mapped("ALTER TABLE `t` MODIFY COLUMN `v` DATETIME AFTER `id`", after, before, session=NEW_YORK)
+    update = next(text for text in found if text.startswith("UPDATE"))
+    assert "WHEN `v` < '2021-03-14 07:00:00' THEN -18000" in update
+    assert "WHEN `v` < '2021-11-07 06:00:00' THEN -14400" in update
+    assert found[-2].startswith("ALTER TABLE `t` DROP COLUMN `v`, CHANGE `_binlake_cast_2_2` `v` DATETIME AFTER `id`")
+    back = mapped("ALTER TABLE `t` MODIFY COLUMN `v` TIMESTAMP", before, after, session=NEW_YORK)
+    # An hour that comes twice is the first of both: until 02:00 by the clock before it is set back.
+    assert "< '2021-11-07 02:00:00' THEN 14400" in next(text for text in back if text.startswith("UPDATE"))
+
+
+def test_a_tidb_target_converts_in_the_zone_of_the_source() -> None:
+    before, after = changed(STAMP, CLOCK)
+    found = mapped("ALTER TABLE `t` MODIFY COLUMN `v` DATETIME", after, before, "tidb", NEW_YORK)
+    assert found[1] == "SET SESSION time_zone = 'America/New_York'"
+
+
+UNTOLD: list[tuple[dict[str, Any], dict[str, Any], Dialect, SourceSession, str]] = [
+    (STAMP, CLOCK, "mariadb", SourceSession(), "source.time-zone"),
+    (STAMP, CLOCK, "tidb", SourceSession(), "zone"),
+    (STAMP, CLOCK, "mysql", NEW_YORK, "DATETIME|datetime"),
+    (col("v", t.DURATION), CLOCK, "mariadb", SourceSession("+08:00"), "day"),
+    (col("v", t.VARCHAR, flen=9), col("v", t.BIT, flen=9), "mariadb", EAST, "bit"),
+    (col("v", t.JSON), col("v"), "mariadb", EAST, "json"),
+    (col("v", t.DOUBLE), col("v", t.VARCHAR, flen=9), "mysql", EAST, "double"),
+]
+
+
+@pytest.mark.parametrize(("source", "target", "dialect", "session", "why"), UNTOLD)
+def test_a_conversion_that_cannot_be_told_is_refused_with_ways_on(
+    source: dict[str, Any], target: dict[str, Any], dialect: Dialect, session: SourceSession, why: str
+) -> None:
+    # R-29: never a silent difference
+    before, after = changed(source, target)
+    with pytest.raises(TargetRefused, match=why) as refused:
+        mapped("ALTER TABLE `t` MODIFY COLUMN `v` ANYTHING", after, before, dialect, session)
+    assert "ddl-replacement" in refused.value.hint
+
+
+def test_a_change_that_converts_nothing_runs_as_it_is() -> None:
+    before, after = changed(col("v", t.VARCHAR, flen=5), col("v", t.VARCHAR, flen=9))
+    query = "ALTER TABLE `t` MODIFY COLUMN `v` VARCHAR(9)"
+    assert mapped(query, after, before) == (query,)
+
+
+def test_values_of_a_primary_key_are_not_converted_beside_it() -> None:
+    sides = [table("t", {**kind, "name": {"O": "v", "L": "v"}}, keys=(primary("v"),)) for kind in (STAMP, CLOCK)]
+    with pytest.raises(TargetRefused, match="primary key"):
+        mapped("ALTER TABLE `t` MODIFY COLUMN `v` DATETIME", sides[1], sides[0], session=NEW_YORK)
+
+
+def test_a_day_that_is_filled_anew_at_each_read_stands_still() -> None:
+    # TiDB keeps the word CURRENT_DATE as the origin default
+    from binlake import tso
+
+    def job(number: int, kind: int, **info: Any) -> DdlJob:
+        raw = table("t", col("a"), col("d", t.DATE, **info)).raw
+        at = tso.parse(f"2024-05-0{number}T23:59:00")
+        binlog = {"SchemaVersion": number, "TableInfo": raw, "FinishedTS": at}
+        return DdlJob.from_dict({"id": number, "type": kind, "state": 6, "schema_id": 2, "table_id": 100,
+                                 "binlog": binlog})  # fmt: skip
+
+    made = DdlJob.from_dict({"id": 1, "type": 1, "state": 6, "schema_id": 2, "table_id": 0, "binlog": {
+        "SchemaVersion": 1, "FinishedTS": 5, "DBInfo": {"id": 2, "db_name": {"O": "d", "L": "d"}}}})  # fmt: skip
+    state = SchemaState().apply(made, 5)
+    for number in (2, 3):
+        state = state.apply(job(number, 5, origin_default="CURRENT_DATE"), number * 10)
+        found = state.find("d", "t")
+        assert found is not None
+        assert filled_text(found.columns[1]) == "2024-05-02"
+    assert replace(found.columns[1], origin_default=None) != found.columns[1]
+
+
+def generated(expression: str, *, stored: bool = True) -> TableDef:
+    made = col("g", generated_expr_string=expression, generated_stored=stored)
+    return table("t", col("ts", t.TIMESTAMP), col("dt", t.DATETIME), made)
+
+
+@pytest.mark.parametrize("dialect", ["mariadb", "mysql", "tidb"])
+@pytest.mark.parametrize("expression", ["hour(`ts`)", "unix_timestamp(`dt`)"])
+def test_a_stored_column_that_the_writers_zone_decides_is_written_with_the_sources_values(
+    dialect: Dialect, expression: str
+) -> None:
+    # R-29: no session of the target has the zone of each writer
+    query = f"CREATE TABLE `t` (`ts` TIMESTAMP,`dt` DATETIME,`g` INT GENERATED ALWAYS AS({expression}) STORED NOT NULL)"
+    after = generated(expression)
+    assert "`g` INT NOT NULL)" in mapped(query, after, dialect=dialect)[-1]
+    assert [column.name for column in written_columns(after, dialect)] == ["ts", "dt", "g"]
+
+
+@pytest.mark.parametrize(("expression", "stored"), [("hour(`dt`)", True), ("hour(`ts`)", False)])
+def test_other_generated_columns_are_the_targets_to_compute(expression: str, stored: bool) -> None:
+    query = f"CREATE TABLE `t` (`g` INT GENERATED ALWAYS AS({expression}) {'STORED' if stored else 'VIRTUAL'})"
+    after = generated(expression, stored=stored)
+    assert expression in mapped(query, after)[-1]
+    assert [column.name for column in written_columns(after, "mariadb")] == ["ts", "dt"]

@@ -1,0 +1,163 @@
+"""A MODIFY COLUMN leaves at the target what TiDB leaves: recorded values through a real server's own ALTER (R-29)."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.mariadb import MariaDb, execute, rows
+from support.tabledefs import col, primary, table
+from support.windows import Window, apply, apply_in_child, at, ended, signal_me
+
+from binlake.codec.floats import as_float32
+from binlake.config.model import Target
+from binlake.ddl import SourceDdl, map_ddl, target_collation
+from binlake.downstream import Session
+from binlake.downstream.ddlerrors import execute_ddl
+from binlake.downstream.definitions import expected_after
+from binlake.errors import TargetRefused
+from binlake.schema import ColumnInfo, TableDef
+from binlake.schema import mysqltypes as t
+from binlake.schema.delta import Definitions
+from binlake.schema.session import SourceSession
+from binlake.statement.literal import literal_kind, value_literal
+
+pytestmark = pytest.mark.mariadb
+
+RECORDED = [
+    json.loads(line)
+    for line in (Path(__file__).resolve().parents[1] / "codec" / "casts.jsonl").read_text().splitlines()
+]
+
+
+def of_type(name: str, kind: dict[str, Any]) -> dict[str, Any]:
+    raw = col(name, kind["Tp"])
+    return {**raw, "type": {**raw["type"], **kind, "Elems": kind.get("Elems")}}
+
+
+def defined(*columns: dict[str, Any]) -> TableDef:
+    return table("q", col("id", not_null=True), *columns, keys=(primary("id"),), db="app")
+
+
+def type_sql(column: ColumnInfo) -> str:
+    text = column.type_text
+    if column.elems or (column.tp in t.STRINGS and not column.is_binary):
+        return f"{text} CHARACTER SET {column.charset} COLLATE {target_collation(column.collate, 'mariadb')}"
+    return f"{text} NULL DEFAULT NULL" if column.tp == t.TIMESTAMP else text
+
+
+def altered(specs: str, before: TableDef, after: TableDef, session: SourceSession) -> tuple[str, ...]:
+    sides = Definitions((), (before,)), Definitions((), (after,), session)
+    return map_ddl(SourceDdl(7, "app", "q", f"ALTER TABLE `q` {specs}", *sides), "mariadb").sql
+
+
+@pytest.fixture
+def session(target: Target) -> Iterator[Session]:
+    found = Session(target)
+    found.execute("USE app")
+    yield found
+    found.close()
+
+
+def fill(session: Session, of: ColumnInfo, values: list[str]) -> None:
+    session.execute(f"CREATE OR REPLACE TABLE q (id INT PRIMARY KEY, v {type_sql(of)}, w INT DEFAULT 1, KEY by_v (w))")
+    literals = [value_literal(text, literal_kind(of)) for text in values]
+    rows = ", ".join(f"({n}, {text})" for n, text in enumerate(literals))
+    session.execute(f"SET STATEMENT sql_mode = 'ALLOW_INVALID_DATES' FOR INSERT INTO q (id, v) VALUES {rows}")
+
+
+def shown(column: ColumnInfo) -> str:
+    if column.tp == t.BIT:
+        return f"LPAD(HEX(v), {(column.flen + 7) // 8 * 2}, '0')"
+    if column.is_binary:
+        return "HEX(v)"
+    return "v + 0e0" if column.tp in (t.FLOAT, t.DOUBLE) else "CAST(v AS CHAR)"
+
+
+def same(column: ColumnInfo, found: object, text: str) -> bool:
+    if column.tp == t.JSON:
+        return bool(json.loads(str(found)) == json.loads(text))
+    if column.tp in (t.FLOAT, t.DOUBLE):
+        return float(str(found)) == (as_float32(text) if column.tp == t.FLOAT else float(text))
+    return (found.decode() if isinstance(found, bytes) else str(found)) == text
+
+
+def test_an_alter_leaves_what_the_source_recorded(session: Session) -> None:
+    # R-29
+    assert not [wrong for case in RECORDED for wrong in converted(session, case)]
+    assert session.rows("SELECT @@time_zone, LOCATE('STRICT_ALL_TABLES', @@sql_mode) > 0") == [("+00:00", 1)]
+
+
+def converted(session: Session, case: dict[str, Any]) -> list[Any]:
+    """What an ALTER makes of the case's values, where it is not what was recorded."""
+    more = (col("w"),)
+    before, after = defined(of_type("v", case["source"]), *more), defined(of_type("v", case["target"]), *more)
+    old, new = before.columns[1], after.columns[1]
+    fill(session, old, [text for text, _ in case["values"]])
+    spec = f"MODIFY COLUMN `v` {type_sql(new)}"
+    execute_ddl(session, altered(spec, before, after, SourceSession(case["zone"], case.get("day", ""))))
+    found = session.rows(f"SELECT {shown(new)} FROM q ORDER BY id")
+    pairs = zip(case["values"], found, strict=True)
+    wrong = [(old.type_text, new.type_text, *pair, got) for pair, (got,) in pairs if not same(new, got, pair[1])]
+    names = session.rows("SELECT GROUP_CONCAT(column_name ORDER BY ordinal_position) FROM information_schema.columns"
+                         " WHERE table_name = 'q' AND table_schema = 'app'")  # fmt: skip
+    return wrong if names == [("id,v,w",)] else [*wrong, names]
+
+
+FLOAT, TEXT = {"Tp": t.FLOAT}, {"Tp": t.VARCHAR, "Flen": 60, "Charset": "utf8mb4", "Collate": "utf8mb4_bin"}
+FLOATS = {"16777216": "16777216", "1e15": "1000000000000000", "-1.5e-7": "-0.00000015", "123456.79": "123456.79"}
+
+
+def float_to_text() -> tuple[TableDef, TableDef, tuple[str, ...]]:
+    """A key on the column, another that ON UPDATE would renew: neither is lost nor touched."""
+    stamp = of_type("at", {"Tp": t.TIMESTAMP, "Flag": t.FLAG_ON_UPDATE_NOW})
+    by_v = {**primary("v"), "idx_name": {"O": "by_v", "L": "by_v"}, "is_primary": False}
+    sides = [
+        table("q", col("id", not_null=True), of_type("v", kind), stamp, keys=(primary("id"), by_v), db="app")
+        for kind in (FLOAT, TEXT)
+    ]
+    return sides[0], sides[1], altered("MODIFY COLUMN `v` VARCHAR(60)", *sides, SourceSession())
+
+
+def make_floats(server: MariaDb) -> None:
+    values = ", ".join(f"({n}, {text}e0, '2020-01-01')" for n, text in enumerate(f.replace("e", "e") for f in FLOATS))
+    execute(
+        server,
+        "DROP TABLE IF EXISTS app.q",
+        "CREATE TABLE app.q (id INT PRIMARY KEY, v FLOAT, at TIMESTAMP NULL ON UPDATE CURRENT_TIMESTAMP,"
+        " UNIQUE KEY by_v (v))",
+        f"INSERT INTO app.q VALUES {values.replace('e15e0', 'e15').replace('e-7e0', 'e-7')}",
+    )
+
+
+@pytest.mark.parametrize("statements", range(6))
+def test_a_conversion_that_died_half_way_is_begun_again(
+    mariadb: MariaDb, target: Target, session: Session, statements: int
+) -> None:
+    # R-04: `statements` of the DDL had run when the process died
+    make_floats(mariadb)
+    before, after, sql = float_to_text()
+    expected = expected_after(Definitions((), (before,)), Definitions((), (after,)), "mariadb")
+    window = Window(100, 300).ddl(200, sql, [("app", "q")], expected)
+    pid = apply_in_child(target, window, at("intent", 1, signal_me(signal.SIGKILL)))
+    assert ended(pid) == -signal.SIGKILL
+    for statement in sql[: statements + 1]:
+        session.execute(statement)
+    apply(target, window)
+    assert [text for (text,) in rows(mariadb, "SELECT v FROM app.q ORDER BY id")] == list(FLOATS.values())
+    assert rows(mariadb, "SELECT DISTINCT CAST(at AS CHAR) FROM app.q") == [("2020-01-01 00:00:00",)]
+    assert rows(mariadb, "SHOW COLUMNS FROM app.q LIKE '%%binlake%%'") == []
+    assert [row[2] for row in rows(mariadb, "SHOW INDEX FROM app.q")] == ["PRIMARY", "by_v"]
+
+
+def test_a_conversion_that_the_target_refuses_leaves_the_session_as_it_was(mariadb: MariaDb, session: Session) -> None:
+    make_floats(mariadb)
+    _, _, sql = float_to_text()
+    lacking = [text.replace("DROP COLUMN `v`", "DROP COLUMN `v`, ENGINE = nothing") for text in sql]
+    with pytest.raises(TargetRefused):
+        execute_ddl(session, lacking)
+    assert session.rows("SELECT @@time_zone, LOCATE('STRICT_ALL_TABLES', @@sql_mode) > 0") == [("+00:00", 1)]
