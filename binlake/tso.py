@@ -40,20 +40,42 @@ def commit_date(ts: int) -> str:
     return to_datetime(ts).strftime("%Y-%m-%d")
 
 
+FIRST_TS = compose(1_262_304_000_000)
+"""2010-01-01, before there was a TiDB: what is below is no commit_ts of a source, but 0 for "before everything"."""
+LAST_TS = compose(4_102_444_800_000) - 1
+"""The end of the year 2099."""
+
+
+def plausible(ts: int, text: str) -> int:
+    """`ts`, which `text` says, if a source can have it, or 0. Raises ValueError for a date without dashes."""
+    if ts == 0 or FIRST_TS <= ts <= LAST_TS:
+        return ts
+    if ts > MAX_TS or ts < 0:
+        raise ValueError(f"{text[:80]!r} is beyond what a commit_ts can say")
+    when = to_datetime(ts).strftime("%Y-%m-%d %H:%M:%S")
+    raise ValueError(
+        f"{text[:80]!r} would be the commit_ts of {when}, when no source wrote; a time is written like 2026-11-21 or"
+        " 2026-11-21T12:00:00Z"
+    )
+
+
+def parse_ts(text: str) -> int:
+    """A commit_ts or start_ts in decimal; 0 = before everything. Raises ValueError for what no source can have."""
+    if not (text.isascii() and text.isdigit()):
+        raise ValueError(f"{text[:80]!r} is no commit_ts")
+    return plausible(int(text) if len(text) <= len(str(MAX_TS)) else MAX_TS + 1, text)
+
+
 def parse(text: str) -> int:
     """A commit_ts in decimal, or the last ts of a time's millisecond (ISO 8601; UTC when it names no zone, or ` UTC`).
 
-    Raises ValueError for what is neither, or no ts can hold.
+    Raises ValueError for what is neither, and for what no source can have.
     """
     if text.isascii() and text.isdigit():
-        found = int(text) if len(text) <= len(str(MAX_TS)) else MAX_TS + 1
-    else:
-        try:
-            time = datetime.fromisoformat(text.removesuffix(" UTC"))
-        except ValueError as error:
-            raise ValueError(f"{text[:80]!r} is no commit_ts and no time (ISO 8601)") from error
-        since = (time if time.tzinfo else time.replace(tzinfo=UTC)) - _EPOCH
-        found = compose(since // timedelta(milliseconds=1), MAX_LOGICAL)
-    if not 0 <= found <= MAX_TS:
-        raise ValueError(f"{text[:80]!r} is beyond what a commit_ts can say")
-    return found
+        return parse_ts(text)
+    try:
+        time = datetime.fromisoformat(text.removesuffix(" UTC"))
+    except ValueError as error:
+        raise ValueError(f"{text[:80]!r} is no commit_ts and no time (ISO 8601)") from error
+    since = (time if time.tzinfo else time.replace(tzinfo=UTC)) - _EPOCH
+    return plausible(compose(since // timedelta(milliseconds=1), MAX_LOGICAL), text)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
+
+from binlake import tso
 
 
 def add_job(parser: argparse.ArgumentParser) -> None:
@@ -11,6 +14,28 @@ def add_job(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--replication", required=True, metavar="FILE", help="the replication's TOML")
     parser.add_argument("--run-id", default="", help="name of this run in the table `window`")
     parser.add_argument("--result", type=Path, metavar="FILE", help="write the outcome there as JSON")
+
+
+def moment(text: str) -> int:
+    """A commit_ts or time as tso.parse reads it, for argparse."""
+    return _checked(tso.parse, text)
+
+
+def commit_ts(text: str) -> int:
+    """A commit_ts or start_ts in decimal, for argparse."""
+    return _checked(tso.parse_ts, text)
+
+
+def start_ts(text: str) -> int:
+    """The same, or -1 = now."""
+    return -1 if text == "-1" else commit_ts(text)
+
+
+def _checked(read: Callable[[str], int], text: str) -> int:
+    try:
+        return read(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def add_output(parser: argparse.ArgumentParser) -> None:

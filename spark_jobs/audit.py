@@ -25,6 +25,7 @@ from binlake.lake.paths import LakePaths
 from binlake.lake.rowhistory import RowVersion
 from binlake.lake.transactions import Passages, Transaction
 from binlake.lake.windowlog import WindowLog
+from spark_jobs.arguments import commit_ts, moment
 from spark_jobs.views import create_views, table_sql
 
 NOT_FOUND = 3
@@ -55,7 +56,7 @@ class AuditCommand:
         )  # fmt: skip
         table.add_argument("--limit", type=int, default=50, help="rows shown as text (all of them in JSON)")
         transaction = actions.add_parser("transaction", help="all changes of one transaction, in order")
-        transaction.add_argument("ts", type=int, metavar="TS", help="its commit_ts or start_ts")
+        transaction.add_argument("ts", type=commit_ts, metavar="TS", help="its commit_ts or start_ts")
         sql = actions.add_parser("sql", help="print SQL for Spark: the audit views; with --table the table as of --at")
         sql.add_argument("--table", metavar="DB.TABLE")
         sql.add_argument("--at", type=moment, metavar="TS", help="commit_ts or time (default: the end of the lake)")
@@ -69,14 +70,6 @@ class AuditCommand:
         paths, args.rules = LakePaths.of(replication), Rules.of(replication)
         found: int = {"row": _row, "table": _table, "transaction": _transaction, "sql": _sql}[args.action](paths, args)
         return found
-
-
-def moment(text: str) -> int:
-    """As tso.parse, for argparse."""
-    try:
-        return tso.parse(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def key_of(words: list[str]) -> list[str | None]:

@@ -22,8 +22,7 @@ from binlake.lake.lock import lake_lock
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowLog
 from binlake.window.lineage import told
-from spark_jobs.arguments import add_job, add_output, add_where
-from spark_jobs.audit import moment
+from spark_jobs.arguments import add_job, add_output, add_where, moment
 from spark_jobs.failures import as_ours
 from spark_jobs.lineage import plain
 from spark_jobs.main import context_of

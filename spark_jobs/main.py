@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from binlake.config import Replication, load_replication
 from binlake.errors import BinlakeError, Permanent
 from binlake.pipeline import BY_NAME
-from spark_jobs.arguments import add_job, add_where
+from spark_jobs.arguments import add_job, add_where, commit_ts, start_ts
 from spark_jobs.context import Bounds, StageContext, StageResult
 from spark_jobs.recover import recover
 from spark_jobs.results import outcome_of, outcome_of_error, write_outcome
@@ -30,8 +30,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_job(parser)
     parser.add_argument("--lo", type=int, help="commit_ts, exclusive (all stages but plan and window)")
     parser.add_argument("--hi", type=int, help="commit_ts, inclusive (all stages but plan and window)")
-    parser.add_argument("--start-ts", type=int, help="plan from this commit_ts (see docs/runbook.md)")
-    parser.add_argument("--stop-ts", type=int, help="plan no further than this commit_ts; wait until it is reached")
+    parser.add_argument("--start-ts", type=start_ts, help="plan from this commit_ts (see docs/runbook.md)")
+    parser.add_argument("--stop-ts", type=commit_ts, help="plan no further; wait until it is reached")
     add_where(parser)
 
 

@@ -15,7 +15,7 @@ from binlake.config.model import Relay
 from binlake.errors import CheckpointConflict, ConfigError
 from binlake.lake.audit import Audit
 from binlake.window.manifest import window_name
-from spark_jobs.arguments import add_output, add_where
+from spark_jobs.arguments import add_output, add_where, commit_ts
 from spark_jobs.context import Bounds, StageContext, StageResult
 from spark_jobs.lineage import Gathered
 from spark_jobs.main import context_of
@@ -34,7 +34,7 @@ class RestoreCommand:
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """The replication, how far, where Spark runs."""
         parser.add_argument("--replication", required=True, metavar="FILE", help="TOML with the target to restore into")
-        parser.add_argument("--to", type=int, metavar="TS", help="the end of a landed window (default: the last)")
+        parser.add_argument("--to", type=commit_ts, metavar="TS", help="the end of a landed window (default: the last)")
         add_where(parser, master="local[*]")
         add_output(parser)
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
+from typing import Any
 
-from binlake.config.load import load_replication
+from binlake.config.load import check_replication
 from binlake.config.reference import reference_text
+from binlake.errors import ConfigError
 
 
 class ConfigCommand:
@@ -20,13 +23,28 @@ class ConfigCommand:
         parser.add_argument("file", nargs="?", help="the replication's TOML (for check)")
 
     def run(self, args: argparse.Namespace) -> int:
-        """Print the effective configuration without its password, or the reference in Markdown."""
+        """Print the effective configuration without secrets, or the reference in Markdown. Raises ConfigError."""
         if args.action == "reference":
             print(reference_text())
             return 0
-        replication = load_replication(args.file or "")
-        shown = replication.model_dump(mode="json", by_alias=True)
-        if shown.get("target"):
-            shown["target"]["password"] = "***"
-        print(json.dumps(shown, indent=2))
+        if not args.file:
+            raise ConfigError("check what?", hint="binlake config check FILE, the replication's TOML")
+        shown = check_replication(args.file).model_dump(mode="json", by_alias=True)
+        print(json.dumps(_without_secrets(shown), indent=2, ensure_ascii=False))
         return 0
+
+
+def _without_secrets(value: Any, *, secret: bool = False) -> Any:
+    """Passwords and arguments of notifiers as ***; what names a variable of the environment stays."""
+    if isinstance(value, dict):
+        return {key: _without_secrets(one, secret=secret or key in _SECRET) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_without_secrets(one, secret=secret) for one in value]
+    if not isinstance(value, str):
+        return "***" if secret and value is not None else value
+    if secret and value and not re.fullmatch(r"env:\w+", value):
+        return "***"
+    return re.sub(r"://[^/@]*@", "://***@", value)
+
+
+_SECRET = ("password", "kwargs")

@@ -12,6 +12,7 @@ import structlog
 from pydantic import BaseModel, ValidationError
 
 from binlake.config.model import Replication
+from binlake.config.sense import notifier_problems, problems
 from binlake.errors import ConfigError
 
 log = structlog.get_logger(__name__)
@@ -24,22 +25,48 @@ def load_replication(path: str | Path, *, secrets: bool = True) -> Replication:
     not need, nor hold, the target's password. Patterns and expressions of filters are not read then either.
     """
     path = Path(path)
-    try:
-        raw = read_toml(path)
-    except FileNotFoundError:
-        raise ConfigError(
-            "replication file not found", where={"file": path}, hint="see `replications/` for a sample"
-        ) from None
-    try:
-        replication = Replication.model_validate(raw)
-    except ValidationError as error:
-        raise readable(error, Replication, path) from None
+    replication = _read(path)
+    found = problems(replication)
+    if found:
+        raise _senseless(found, path)
     if not secrets:
         return replication
     _require_rules(replication, path)
     if replication.relay.log_dir and replication.target is None:
         log.warning("relay_without_target", file=str(path), log_dir=replication.relay.log_dir, reason="no file is kept")
     return _with_secrets(replication, path)
+
+
+def check_replication(path: str | Path) -> Replication:
+    """As `load_replication` without secrets, with all that can be judged on this machine. Raises ConfigError."""
+    path = Path(path)
+    replication = _read(path)
+    found = [*problems(replication), *notifier_problems(replication)]
+    if found:
+        raise _senseless(found, path)
+    _require_rules(replication, path)
+    return replication
+
+
+def _read(path: Path) -> Replication:
+    try:
+        raw = read_toml(path)
+    except FileNotFoundError:
+        raise ConfigError(
+            "replication file not found", where={"file": path}, hint="see `replications/` for a sample"
+        ) from None
+    except OSError as error:
+        raise ConfigError(
+            f"the replication file cannot be read: {error.strerror}", where={"file": path}, hint="name one TOML file"
+        ) from None
+    try:
+        return Replication.model_validate(raw)
+    except ValidationError as error:
+        raise readable(error, Replication, path) from None
+
+
+def _senseless(found: list[str], path: Path) -> ConfigError:
+    return ConfigError("; ".join(found), where={"file": path}, hint="see docs/configuration.md")
 
 
 def read_toml(path: Path) -> dict[str, Any]:

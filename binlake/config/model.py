@@ -226,7 +226,11 @@ class Replication(Section):
     """One replication: a source cluster, a lake, and its sinks."""
 
     name: str = Field(pattern=r"^[a-z][a-z0-9_-]{0,62}$", description="name; also the DAG id and the lake folder")
-    initial_commit_ts: TsText = Field("-1", description="where a new replication starts, exclusive; -1 = now")
+    initial_commit_ts: TsText = Field(
+        "-1",
+        description="where a new replication starts, exclusive; -1 = now, 0 = the beginning. It counts once: another"
+        " one on a lake that began is an error",
+    )
     source: Source = Field(Source())  # type: ignore[call-arg]
     lake: Lake
     window: Window = Field(Window())  # type: ignore[call-arg]

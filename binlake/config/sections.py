@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 TsText = Annotated[str, Field(pattern=r"^(-1|[0-9]{1,20})$")]
 """A commit_ts as decimal text, or -1."""
@@ -27,7 +27,21 @@ NameList = Annotated[tuple[str, ...], BeforeValidator(_comma_list)]
 class Section(BaseModel):
     """A section of the TOML."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=_kebab, populate_by_name=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", alias_generator=_kebab, populate_by_name=True, allow_inf_nan=False
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _numbers_are_no_truths(cls, raw: object) -> object:
+        if isinstance(raw, dict):
+            for name, field in cls.model_fields.items():
+                if isinstance(raw.get(field.alias, raw.get(name)), bool) and field.annotation in _NUMBERS:
+                    raise ValueError(f"`{field.alias or name}` is a number, not true or false")
+        return raw
+
+
+_NUMBERS = (int, float, int | None)
 
 
 class TableName(Section):

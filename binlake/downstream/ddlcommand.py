@@ -41,7 +41,7 @@ class DdlCommand:
         """Print what stands at the target, or what was given up. 3 when no DDL is in flight."""
         replication, target, cluster_id = row_of(args)
         if args.action == "release":
-            if not args.commit_ts:
+            if not (args.commit_ts and args.commit_ts.isdigit()):
                 raise ConfigError("release must know the DDL", hint="give --commit-ts; `binlake ddl show` has it")
             shown = _release(replication, target, cluster_id, int(args.commit_ts))
         else:

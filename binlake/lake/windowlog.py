@@ -182,6 +182,12 @@ class WindowLog:
         rows = self._table.rows(("lo",), ds.field("stage") == "start")
         return min((row["lo"] for row in rows), default=None)
 
+    def start_option(self) -> str | None:
+        """`initial-commit-ts` as it was when the lake began; None before that, or where it was not written down."""
+        rows = self._table.rows(("detail",), ds.field("stage") == "start")
+        found = (json.loads(row["detail"] or "{}").get("initial_commit_ts") for row in rows)
+        return next((text for text in found if text is not None), None)
+
     def manifest(self, lo: int, hi: int) -> WindowManifest | None:
         """The sealed manifest of the window (lo, hi]; None when it is not landed."""
         texts = self._manifests("land", lo, hi)

@@ -12,8 +12,9 @@ from typing import Any
 
 import structlog
 
+from binlake import tso
 from binlake.downstream import checkpoint_ts
-from binlake.errors import CheckpointConflict, IncompleteWindow
+from binlake.errors import CheckpointConflict, ConfigError, IncompleteWindow
 from binlake.lake.windowlog import WindowEvent
 from binlake.placement import Registry
 from binlake.window.holdups import Known, next_plan
@@ -35,6 +36,7 @@ def run(ctx: StageContext, start_ts: int | None = None) -> StageResult:
     again = _landed_again(ctx, start_ts)
     if again is not None:
         return again
+    require_same_start(ctx)
     with open_cluster(ctx.replication) as cluster:
         lo = _start(ctx, cluster, start_ts)
         last = ctx.windows.last_landed()
@@ -89,8 +91,29 @@ def _start(ctx: StageContext, cluster: Cluster, start_ts: int | None) -> int:
     if started is None:
         # Remembered at once: a second plan before the first landing must not start later and skip what lies between.
         started = _first_start(ctx, cluster, start_ts)
-        ctx.windows.record(WindowEvent("start", started, started, "done", run_id=ctx.run_id))
+        detail = {"initial_commit_ts": ctx.replication.initial_commit_ts}
+        ctx.windows.record(WindowEvent("start", started, started, "done", run_id=ctx.run_id, detail=detail))
     return started
+
+
+def require_same_start(ctx: StageContext) -> None:
+    """`initial-commit-ts` counts once: another one behind it means somebody expects what will not happen.
+
+    Raises ConfigError; where the lake does not know the first one, a warning.
+    """
+    now, started = ctx.replication.initial_commit_ts, ctx.windows.start_ts()
+    first = ctx.windows.start_option()
+    if started is None or int(now) == NOW or now in (first, str(started)):
+        return
+    told = f"initial-commit-ts is {now}, and this lake started after {started} ({tso.to_datetime(started)})"
+    if first is None:
+        log.warning("initial_commit_ts_not_in_force", told=told)
+        return
+    raise ConfigError(
+        f"{told}, when it was {first}",
+        where={"replication": ctx.replication.name, "in_force": started},
+        hint=f'set it back to "{first}", or to "-1"; to start elsewhere, give the replication a new lake folder',
+    )
 
 
 def _first_start(ctx: StageContext, cluster: Cluster, start_ts: int | None) -> int:

@@ -6,7 +6,7 @@ import pytest
 from starlette.datastructures import QueryParams
 from test_pages import HOSTILE
 
-from binlake.tso import MAX_TS, parse
+from binlake.tso import FIRST_TS, LAST_TS, MAX_TS, parse
 from binlake_airflow.asked import Asked, BadQuestion
 
 
@@ -44,7 +44,8 @@ def test_a_moment_is_a_commit_ts_or_a_time() -> None:
     assert parse("2026-11-20T00:00:12Z") & 0x3FFFF == 0x3FFFF
     # A part of a millisecond is in it; what a page shows can be asked for.
     assert parse("2026-11-20T00:00:12.0009Z") == parse("2026-11-20 00:00:12.000 UTC") == parse("2026-11-20T00:00:12Z")
-    assert parse(str(MAX_TS)) == MAX_TS
-    for wrong in (str(MAX_TS + 1), "1969-12-31", "", "²", "-1"):
+    assert (parse(str(FIRST_TS)), parse(str(LAST_TS)), parse("0")) == (FIRST_TS, LAST_TS, 0)
+    # A date without dashes is no commit_ts of 1970.
+    for wrong in ("20261121", str(FIRST_TS - 1), str(LAST_TS + 1), str(MAX_TS + 1), "1969-12-31", "", "²", "-1"):
         with pytest.raises(ValueError, match="commit_ts"):
             parse(wrong)

@@ -110,8 +110,9 @@ def test_a_param_is_a_commit_ts_or_a_time_or_nothing() -> None:
     assert (moment(None), moment(""), moment(BIG)) == (None, None, BIG)
     last = str(tso.compose(1795132800000, tso.MAX_LOGICAL))
     assert moment("2026-11-20T00:00:00Z") == moment("2026-11-20") == moment("2026-11-20T02:00:00+02:00") == last
-    with pytest.raises(ConfigError, match="no commit_ts and no time"):
-        moment("2026-13-01")
+    for wrong in ("2026-13-01", "20261121"):
+        with pytest.raises(ConfigError, match="no commit_ts and no time"):
+            moment(wrong)
 
 
 @pytest.mark.parametrize(("tables", "kept"), [(200, 200), (201, 0)])

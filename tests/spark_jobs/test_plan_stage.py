@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +12,7 @@ from structlog.testing import capture_logs
 from support.mariadb import MariaDb, execute
 
 from binlake.config import Replication
-from binlake.errors import CheckpointConflict
+from binlake.errors import CheckpointConflict, ConfigError
 from binlake.lake.windowlog import WindowEvent
 from spark_jobs.context import StageContext
 from spark_jobs.stages import plan
@@ -66,6 +67,26 @@ def test_a_new_replication_starts_behind_initial_commit_ts(
     tmp_path: Path, option: str, asked: int | None, lo: int
 ) -> None:  # S0-62
     assert first_start(tmp_path, 900, asked, **{"initial-commit-ts": option}) == lo
+
+
+def test_another_initial_commit_ts_than_the_lake_began_with_is_refused_by_name(tmp_path: Path) -> None:
+    first_start(tmp_path, 900, **{"initial-commit-ts": "5"})
+
+    def asked(option: str) -> StageContext:
+        raw = {"name": "demo", "lake": {"path": str(tmp_path)}, "initial-commit-ts": option}
+        return StageContext(Replication.model_validate(raw), "test", lambda: pytest.fail("plan needs no Spark"))
+
+    for same in ("5", "-1"):
+        plan.require_same_start(asked(same))
+    with pytest.raises(ConfigError, match=r"initial-commit-ts is 6.*started after 5.*when it was 5.*set it back to"):
+        plan.run(asked("6"))
+    # A lake of an older version did not write it down.
+    ctx = asked("6")
+    ctx = replace(ctx, replication=ctx.replication.model_copy(update={"name": "older"}))
+    ctx.windows.record(WindowEvent("start", 8, 8, "done"))
+    with capture_logs() as logs:
+        plan.require_same_start(ctx)
+    assert [line["event"] for line in logs] == ["initial_commit_ts_not_in_force"]
 
 
 @pytest.mark.mariadb

@@ -1,0 +1,208 @@
+"""What a replication's TOML may say by type and still cannot mean: found where the file is read, all at once.
+
+Only what can be judged without a server, a secret or an import; who is imported later is tried by `config check`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import pairwise
+from pkgutil import resolve_name
+
+from croniter import croniter
+from croniter.croniter import CroniterBadDateError
+
+from binlake import tso
+from binlake.config.model import Replication
+
+PRESETS = frozenset({"@once", "@continuous"})
+CRON_PRESETS = frozenset({"@hourly", "@daily", "@weekly", "@monthly", "@quarterly", "@yearly"})
+EVERY = re.compile(r"every (?P<count>[1-9][0-9]*) ?(?P<unit>[smh])")
+_URL = re.compile(r"(?P<scheme>[a-z]+)://(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::(?P<port>[0-9]{1,5}))?/?")
+_HOST = re.compile(r"[A-Za-z0-9._:\[\]-]{1,253}")
+_NAME = re.compile(r"[^\x00-\x1f`/\\. ][^\x00-\x1f`/\\]{0,63}")
+
+
+def problems(replication: Replication) -> list[str]:
+    """Each a line: the key, what it says, what it may say."""
+    parts = (_timestamps, _addresses, _secrets, _places, _patterns, _schedules, _seconds)
+    return [line for part in parts for line in part(replication)]
+
+
+def notifier_problems(replication: Replication) -> list[str]:
+    """Notifiers that cannot be imported here, or are nothing to call."""
+    found = []
+    for key, rule in _notifiers(replication):
+        try:
+            named = resolve_name(rule)
+        except (ImportError, AttributeError, ValueError) as error:
+            found.append(f"`{key}`: {rule} cannot be imported here: {error}")
+            continue
+        if not callable(named):
+            found.append(f"`{key}`: {rule} is nothing that can be called")
+    return found
+
+
+def _notifiers(replication: Replication) -> Iterator[tuple[str, str]]:
+    airflow = replication.airflow
+    rules = {"on-failure": airflow.on_failure, "on-lag": airflow.on_lag, "on-silence": airflow.on_silence}
+    for key, rule in rules.items():
+        if rule is not None:
+            yield f"airflow.{key}.notifier", rule.notifier
+
+
+def _timestamps(replication: Replication) -> Iterator[str]:
+    stops = replication.window.stop_at
+    given = [("window.stop-at", text) for text in stops]
+    given += [("filter.ignore-txn-commit-ts", text) for text in replication.filter.ignore_txn_commit_ts]
+    given += [("ddl-replacement.commit-ts", one.commit_ts) for one in replication.ddl_replacement]
+    given += [("ddl-injection.commit-ts", one.commit_ts) for one in replication.ddl_injection]
+    if replication.initial_commit_ts not in ("-1", "0"):
+        given.append(("initial-commit-ts", replication.initial_commit_ts))
+    for key, text in given:
+        try:
+            if not tso.parse_ts(text):
+                yield f"`{key}`: 0 is no commit_ts of a transaction"
+        except ValueError as error:
+            yield f"`{key}`: {error}"
+    if any(int(one) >= int(other) for one, other in pairwise(stops)):
+        yield "`window.stop-at`: the commit_ts do not ascend"
+
+
+def _addresses(replication: Replication) -> Iterator[str]:
+    source = replication.source
+    if not source.pd_urls:
+        yield "`source.pd-urls`: no address"
+    urls = [("source.pd-urls", url) for url in source.pd_urls]
+    urls += [("source.status-url", url.strip()) for url in source.status_url.split(",")]
+    for key, url in urls:
+        full = url if "://" in url or key.endswith("status-url") else f"http://{url}"
+        found = _URL.fullmatch(full)
+        port = 0 if found is None else int(found["port"] or (0 if key.endswith("pd-urls") else 80))
+        if found is None or found["scheme"] not in ("http", "https") or not 0 < port < 1 << 16:
+            # Without the text, which may hold a password.
+            yield f"`{key}`: an address is no URL like http://host:port or https://host:port, without user and path"
+    security = source.security
+    if any(file and not file.startswith("/") for file in security.files()):
+        yield "`source.security`: a file's path begins with /"
+    if bool(security.ssl_cert) != bool(security.ssl_key):
+        yield "`source.security`: ssl-cert and ssl-key are given together"
+    servers = [("source.sql", source.sql), ("target", replication.target)]
+    for key, server in servers:
+        if server is not None and not _HOST.fullmatch(server.host):
+            yield f"`{key}.host`: {server.host!r} is no host name or address"
+        if server is not None and not server.user.strip():
+            yield f"`{key}.user`: empty"
+
+
+def _places(replication: Replication) -> Iterator[str]:
+    path, folder = replication.lake.path, replication.relay.log_dir
+    if not path.strip():
+        yield "`lake.path`: empty"
+    elif path != path.strip() or not (path.startswith("/") or "://" in path):
+        yield f"`lake.path`: {path!r} means another folder in each process: begin it with / or a scheme"
+    if folder and (folder != folder.strip() or not folder.startswith("/")):
+        yield f"`relay.log-dir`: {folder!r} means another folder in each process: begin it with /"
+    loopback, target = replication.loopback, replication.target
+    names = [("loopback.mark-schema", loopback.mark_schema), ("loopback.mark-table", loopback.mark_table)]
+    names += [("target.checkpoint-schema", target.checkpoint_schema)] if target is not None else []
+    for rule in replication.routes:
+        names += [("routes.target-schema", rule.target_schema)]
+        names += [("routes.target-table", rule.target_table)] if rule.target_table else []
+    for key, name in names:
+        if not _NAME.fullmatch(name) or name.endswith(" "):
+            yield f"`{key}`: {name!r} is no name of a database or table"
+
+
+def _secrets(replication: Replication) -> Iterator[str]:
+    for key, server in (("source.sql", replication.source.sql), ("target", replication.target)):
+        if server is not None and server.password == "env:":
+            yield f"`{key}.password`: env: names no variable of the environment"
+
+
+def _patterns(replication: Replication) -> Iterator[str]:
+    for rule in replication.routes:
+        for key, regexp in (
+            ("table", rule.extract_table and rule.extract_table.table_regexp),
+            ("schema", rule.extract_schema and rule.extract_schema.schema_regexp),
+            ("source", rule.extract_source and rule.extract_source.source_regexp),
+        ):
+            if regexp is not None and "(" not in regexp:
+                yield f"`routes.extract-{key}`: {regexp!r} captures nothing: put what the column takes in parentheses"
+    for event in replication.filters:
+        if not all(text.strip() for text in event.sql_pattern):
+            yield "`filters.sql-pattern`: an empty pattern matches every DDL"
+    for key, text in _names(replication):
+        yield from _pattern(key, text)
+
+
+def _names(replication: Replication) -> Iterator[tuple[str, str]]:
+    lists, choice, target = replication.block_allow_list, replication.filter, replication.target
+    names = [*choice.ignore_schemas, *choice.replicate_do_db, *((*lists.do_dbs, *lists.ignore_dbs) if lists else ())]
+    tables = [*choice.ignore_table, *choice.replicate_do_table, *(target.tables if target else ())]
+    tables += [*lists.do_tables, *lists.ignore_tables] if lists else []
+    names += [part for table in tables for part in (table.db_name, table.tbl_name)]
+    yield from (("filter, block-allow-list, target.tables", name) for name in names)
+    for key, rules in (("filters", replication.filters), ("routes", replication.routes)):
+        for rule in rules:
+            yield f"{key}.schema-pattern", rule.schema_pattern
+            if rule.table_pattern:
+                yield f"{key}.table-pattern", rule.table_pattern
+    for own in replication.expression_filter:
+        yield "expression-filter.schema", own.schema_
+        yield "expression-filter.table", own.table
+
+
+def _seconds(replication: Replication) -> Iterator[str]:
+    for key, section in {"source": replication.source, "window": replication.window, "airflow": replication.airflow,
+                         "target": replication.target}.items():  # fmt: skip
+        for name, value in section or ():
+            if name.endswith(("_s", "seconds")) and isinstance(value, int | float) and value > _YEAR_S:
+                yield f"`{key}.{name.replace('_', '-')}`: {value:g} seconds are more than a year"
+
+
+_YEAR_S = 366 * 86400
+
+
+def _pattern(key: str, text: str) -> Iterator[str]:
+    if not text.removeprefix("~").strip() or text != text.strip():
+        yield f"`{key}`: {text!r} is no name, nor ~ and a regular expression"
+    elif text.startswith("~"):
+        try:
+            re.compile(text[1:])
+        except re.error as error:
+            yield f"`{key}`: {text!r} is no regular expression: {error}"
+
+
+def _schedules(replication: Replication) -> Iterator[str]:
+    airflow = replication.airflow
+    for key, text in (
+        ("airflow.schedule", airflow.schedule),
+        ("airflow.verify.schedule", airflow.verify.schedule),
+        ("airflow.maintain.schedule", airflow.maintain.schedule),
+    ):
+        if text.strip() and text.strip() not in PRESETS and not EVERY.fullmatch(text.strip()) and not is_cron(text):
+            yield (
+                f"`{key}` is not understood: {text!r}; it is cron text that comes true (`*/5 * * * *`), `every 10s`,"
+                " `@continuous`, or empty for no schedule"
+            )
+    if not is_cron(interval := airflow.backfill.interval):
+        yield f"`airflow.backfill.interval` is not understood: {interval!r}; it is cron text or a preset"
+    for key, pool in (("pool", airflow.pool), ("owner", airflow.owner), ("spark-conn-id", airflow.spark_conn_id)):
+        if pool != pool.strip() or not pool:
+            yield f"`airflow.{key}`: {pool!r} is no name"
+
+
+def is_cron(text: str) -> bool:
+    """True for cron text that has a next time, and for presets of it."""
+    text = text.strip()
+    if text in CRON_PRESETS:
+        return True
+    if not croniter.is_valid(text):
+        return False
+    try:
+        croniter(text).get_next()
+    except CroniterBadDateError:
+        return False
+    return True

@@ -1,0 +1,225 @@
+"""`config check` refuses what cannot be meant, needs no secret and prints none; a time is no commit_ts of 1970."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.replication_files import write_replication
+
+from binlake import tso
+from binlake.cli import run
+from binlake.config.load import check_replication, load_replication
+from binlake.config.model import Replication
+from binlake.config.sense import notifier_problems, problems
+from binlake.errors import ConfigError
+
+TS = "470583292723200001"
+BASE: dict[str, Any] = {"name": "demo", "lake": {"path": "/var/lib/lake"}, "target": {"db-type": "mariadb"}}
+
+
+@pytest.mark.parametrize("text", ["20261121", "1795000000", "1795000000000", "2026", "1", "9223372036854775807",
+                                  "99999999999999999999", "1970-01-01", "0001-01-01", "2100-01-02"])  # fmt: skip
+def test_a_number_that_no_source_had_as_commit_ts_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"would be the commit_ts of|beyond what a commit_ts"):
+        tso.parse(text)
+
+
+def test_commit_ts_times_and_the_beginning_are_taken() -> None:
+    assert (tso.parse(TS), tso.parse("0"), tso.parse_ts(TS)) == (int(TS), 0, int(TS))
+    assert tso.physical(tso.parse("2026-11-21")) == 1795219200000
+    for text in ("2026-11-21", "-1", "", "１"):
+        with pytest.raises(ValueError, match="is no commit_ts"):
+            tso.parse_ts(text)
+
+
+def merged(change: dict[str, Any]) -> dict[str, Any]:
+    found = {**BASE, **change}
+    return {key: value for key, value in found.items() if value is not None}
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"initial-commit-ts": "20261121"}, "`initial-commit-ts`: '20261121' would be the commit_ts of 1970"),
+        ({"window": {"stop-at": ["20261121"]}}, "`window.stop-at`: '20261121' would be"),
+        ({"window": {"stop-at": [TS, "470583292723200000"]}}, "do not ascend"),
+        ({"window": {"stop-at": [TS, TS]}}, "do not ascend"),
+        ({"filter": {"ignore-txn-commit-ts": ["0"]}}, "0 is no commit_ts"),
+        ({"ddl-replacement": [{"commit-ts": "77", "sql": "DROP TABLE t"}]}, "ddl-replacement.commit-ts"),
+        ({"ddl-injection": [{"commit-ts": "77", "sql": "DROP TABLE t", "db": "d"}]}, "ddl-injection.commit-ts"),
+        ({"source": {"pd-urls": ""}}, "pd-urls`: no address"),
+        ({"source": {"pd-urls": "not a url"}}, "`source.pd-urls`: an address is no URL"),
+        ({"source": {"pd-urls": "http://pd:99999"}}, "`source.pd-urls`"),
+        ({"source": {"pd-urls": "ftp://pd:2379"}}, "`source.pd-urls`"),
+        ({"source": {"status-url": ""}}, "`source.status-url`"),
+        ({"source": {"status-url": "tidb:10080"}}, "`source.status-url`"),
+        ({"source": {"status-url": "http://user:secret@tidb:10080"}}, "without user and path"),
+        ({"source": {"security": {"ssl-cert": "/c.pem"}}}, "given together"),
+        ({"source": {"timeout-s": float("inf")}}, "finite"),
+        ({"lake": {"path": ""}}, "`lake.path`: empty"),
+        ({"lake": {"path": "lake"}}, "another folder in each process"),
+        ({"relay": {"log-dir": "relay"}}, "`relay.log-dir`"),
+        ({"target": {"host": ""}}, "`target.host`"),
+        ({"target": {"user": " "}}, "`target.user`"),
+        ({"target": {"checkpoint-schema": ""}}, "`target.checkpoint-schema`"),
+        ({"target": {"tables": [{"db-name": "~[", "tbl-name": "t"}]}}, "no regular expression"),
+        ({"target": {"tables": [{"db-name": "", "tbl-name": "t"}]}}, "is no name, nor ~"),
+        ({"filters": [{"schema-pattern": " ", "action": "Ignore"}]}, "filters.schema-pattern"),
+        ({"filters": [{"schema-pattern": "a", "sql-pattern": [""]}]}, "matches every DDL"),
+        ({"expression-filter": [{"schema": "a", "table": " t", "insert-value-expr": "a"}]}, "expression-filter.table"),
+        ({"routes": [{"schema-pattern": "a", "target-schema": "b",
+                      "extract-table": {"table-regexp": "x", "target-column": "c"}}]}, "captures nothing"),
+        ({"source": {"pd-urls": "pd"}}, "`source.pd-urls`"),
+        ({"source": {"security": {"ssl-ca": "ca.pem"}}}, "begins with /"),
+        ({"target": {"password": "env:"}}, "names no variable"),
+        ({"target": {"host": "~["}}, "`target.host`"),
+        ({"target": {"connect-timeout-s": 1e308}}, "more than a year"),
+        ({"window": {"max-seconds": True}}, "`max-seconds` is a number"),
+        ({"routes": [{"schema-pattern": "a", "target-schema": "a/b"}]}, "routes.target-schema"),
+        ({"airflow": {"schedule": "whenever"}}, "`airflow.schedule` is not understood"),
+        ({"airflow": {"schedule": "61 * * * *"}}, "`airflow.schedule`"),
+        ({"airflow": {"schedule": "0 0 31 2 *"}}, "cron text that comes true"),
+        ({"airflow": {"schedule": "every 0s"}}, "`airflow.schedule`"),
+        ({"airflow": {"verify": {"schedule": "daily"}}}, "`airflow.verify.schedule`"),
+        ({"airflow": {"maintain": {"schedule": "x"}}}, "`airflow.maintain.schedule`"),
+        ({"airflow": {"backfill": {"interval": ""}}}, "`airflow.backfill.interval`"),
+        ({"airflow": {"pool": " "}}, "`airflow.pool`"),
+        ({"airflow": {"on-failure": {"notifier": "no_such_module.Notifier"}}}, "cannot be imported here"),
+        ({"airflow": {"on-lag": {"notifier": "os.path.nothing", "seconds": 1}}}, "cannot be imported here"),
+        ({"airflow": {"on-failure": {"notifier": "os.sep"}}}, "nothing that can be called"),
+    ],
+)  # fmt: skip
+def test_nonsense_is_refused_by_its_key(change: dict[str, Any], why: str) -> None:
+    assert why in refusal(change)
+
+
+def refusal(change: dict[str, Any]) -> str:
+    """What is said of a replication with that change; empty = nothing."""
+    try:
+        replication = Replication.model_validate(merged(change))
+    except ValueError as error:
+        return str(error)
+    return "; ".join([*problems(replication), *notifier_problems(replication)])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {}, {"initial-commit-ts": "0"}, {"initial-commit-ts": TS}, {"window": {"stop-at": [TS, str(int(TS) + 1)]}},
+        {"source": {"pd-urls": "pd1:2379, https://pd2.example.org:2379/", "status-url": "http://[::1]:10080"}},
+        {"lake": {"path": "s3a://bucket/lake"}}, {"target": None},
+        {"target": {"tables": [{"db-name": "~.", "tbl-name": "t"}]}},
+        {"airflow": {"schedule": "every 10s", "verify": {"schedule": "@daily"}, "maintain": {"schedule": ""}}},
+        {"airflow": {"schedule": "@continuous", "on-failure": {"notifier": "json.dumps"}}},
+    ],
+)  # fmt: skip
+def test_what_can_be_meant_passes(change: dict[str, Any]) -> None:
+    assert refusal(change) == ""
+
+
+def test_a_file_is_refused_where_it_is_read_with_all_that_is_wrong(tmp_path: Path) -> None:
+    file = write_replication(tmp_path, "demo", lake='path = "lake"', airflow='schedule = "never"')
+    for read in (check_replication, load_replication, lambda path: load_replication(path, secrets=False)):
+        with pytest.raises(ConfigError, match=r"`lake\.path`.*`airflow\.schedule`.*\[file="):
+            read(file)
+
+
+def check(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    status = run(["config", "check", *words])
+    told = capsys.readouterr()
+    return status, told.out, told.err
+
+
+def test_check_needs_no_password_and_prints_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    airflow = 'on-failure = {notifier = "json.dumps", kwargs = {token = "Hidden1", to = ["Hidden2"], key = "env:KEY"}}'
+    sql = 'sql = {host = "tidb", password = "Hidden3"}'
+    lake = 'path = "s3a://user:Hidden4@bucket/lake"'
+    file = write_replication(tmp_path, "demo", airflow=airflow, source=sql, lake=lake)
+    status, out, err = check(capsys, str(file))
+    shown = json.loads(out)
+    assert (status, err) == (0, "")
+    assert "Hidden" not in out
+    assert shown["target"]["password"] == "env:BINLAKE_TEST_UNSET_PASSWORD"
+    assert shown["airflow"]["on-failure"]["kwargs"] == {"token": "***", "to": ["***"], "key": "env:KEY"}
+    file = write_replication(tmp_path, "demo", target='password = "Hidden5"\nhost = "a b"')
+    status, out, err = check(capsys, str(file))
+    assert (status, out) == (1, "")
+    assert "Hidden" not in err
+
+
+def test_check_without_a_file_or_of_none_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for words in ((), (str(tmp_path),), (str(tmp_path / "none.toml"),), ("",)):
+        status, out, err = check(capsys, *words)
+        assert (status, out, err.count("\n")) == (1, "", 1)
+        assert err.startswith("error: ")
+
+
+ODD: list[Any] = [
+    "",
+    " ",
+    "-1",
+    "0",
+    "x",
+    "~[",
+    "~",
+    "a" * 200,
+    "\n",
+    "ä/ö",
+    "env:",
+    "'",
+    True,
+    -1,
+    0,
+    1e308,
+    [],
+    {},
+    None,
+]
+
+
+def test_whatever_a_file_says_is_taken_or_refused_never_a_traceback(tmp_path: Path) -> None:
+    draw = random.Random(5)
+    verdicts = set()
+    for number in range(300):
+        raw = json.loads(json.dumps(merged({"filters": [{"schema-pattern": "a", "action": "Ignore", "events": ["all"]}],
+               "routes": [{"schema-pattern": "a", "target-schema": "b"}], "source": {"pd-urls": "pd:1"},
+               "expression-filter": [{"schema": "a", "table": "t", "insert-value-expr": "a = 1"}],
+               "airflow": {"schedule": "", "on-lag": {"notifier": "json.dumps", "seconds": 1}}})))  # fmt: skip
+        for _ in range(draw.randint(1, 2)):
+            spoil(draw, raw)
+        file = tmp_path / f"{number}.toml"
+        file.write_text("\n".join(toml(raw)), encoding="utf-8")
+        try:
+            check_replication(file)
+            verdicts.add("taken")
+        except ConfigError:
+            verdicts.add("refused")
+    assert verdicts == {"taken", "refused"}
+
+
+def spoil(draw: random.Random, raw: Any) -> None:
+    """Put something odd anywhere in it."""
+    keys = list(raw) if isinstance(raw, dict) else range(len(raw))
+    key = draw.choice(list(keys))
+    if isinstance(raw[key], (dict, list)) and raw[key] and draw.random() < 0.8:
+        spoil(draw, raw[key])
+    else:
+        raw[key] = draw.choice(ODD)
+
+
+def toml(raw: dict[str, Any]) -> list[str]:
+    """The document, a line a top key; what TOML has not is left out."""
+    return [f"{json.dumps(key)} = {value(one)}" for key, one in raw.items() if one is not None]
+
+
+def value(one: Any) -> str:
+    """A value in one line."""
+    if isinstance(one, dict):
+        return "{" + ", ".join(f"{json.dumps(k)} = {value(v)}" for k, v in one.items() if v is not None) + "}"
+    if isinstance(one, list):
+        return "[" + ", ".join(value(part) for part in one if part is not None) + "]"
+    return json.dumps(one)
