@@ -54,7 +54,7 @@ STORED = [
     (col("c", default="1"), "INT", "TRUE", "1"),
     (col("c", default="-3"), "INT", "-3", "-3"),
     (col("c", t.NEWDECIMAL, flen=9, decimal=2, default="1.5"), "DECIMAL(9,2)", "1.5", "1.5"),
-    (col("c", t.VARCHAR, flen=9, default="a"), "VARCHAR(9)", "_UTF8MB4'a'", "_UTF8MB4'a'"),
+    (col("c", t.VARCHAR, flen=9, default="a"), "VARCHAR(9)", "_UTF8MB4'a'", "'a'"),
     (col("c"), "INT", "NULL", "NULL"),
 ]
 
