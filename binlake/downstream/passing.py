@@ -64,7 +64,11 @@ def put_aside_for(run: ApplyRun, error: BinlakeError) -> bool:
     Not when the server as a whole refuses, or more than `target.most-set-aside` tables would be set aside.
     """
     names = [name for name in error.tables if not is_aside(run.aside, name)]
-    if run.target.on_table_error != "set-aside" or not names or is_of_the_server(error):
+    if not names or is_of_the_server(error):
+        return False
+    if run.target.on_table_error != "set-aside":
+        tables = " ".join(f"--table {'.'.join(name)}" for name in names)
+        error.hint += f"; the other tables go on without it by `binlake table aside {tables}` and finalize again"
         return False
     if len(run.aside) + len(names) > run.target.most_set_aside:
         error.hint += f"; no more tables are set aside than target.most-set-aside = {run.target.most_set_aside}"

@@ -79,7 +79,7 @@ def due(target: Target, windows: WindowLog) -> dict[str, int]:
 def check_due(replication: Replication, windows: WindowLog, hi: int, run_id: str) -> list[Outcome]:
     """Compare what is due and can be compared now, at the checkpoint `hi`; what was found is recorded.
 
-    Never raises a BinlakeError: the window is done. What waiting may help stays due.
+    What cannot be compared raises nothing, since the window is done: it is told. What waiting may help stays due.
     """
     target = replication.sql_target()
     waiting = due(target, windows)
@@ -160,6 +160,10 @@ class _Checker:
         except BinlakeError as error:
             log.warning("verify after ddl put off", table=name, error=str(error))
             return None
+        except Exception as error:
+            # The window is done: whatever a comparison cannot do is told, and fails no run.
+            log.exception("verify after ddl failed", table=name)
+            return Outcome(name, ts, "not-comparable", against, f"{type(error).__name__}: {error}")
         if not result.whole:
             return Outcome(name, ts, "not-comparable", against, result.tables[0].inexact)
         if result.equal:

@@ -15,6 +15,7 @@ from support.workload import Workload, integer, text
 from binlake.lake.ddls import landed_ddls
 from binlake.lake.lock import lake_lock
 from binlake.lake.windowlog import WindowLog
+from binlake.verify import afterddl
 from binlake.verify.afterddl import check_due, due, note_due
 from binlake.window.definitions import LandedDdl
 from binlake.window.rewrites import STAGE
@@ -110,6 +111,15 @@ def test_while_somebody_verifies_or_the_target_is_away_it_stays_due(checked: Che
     # What is due of another target is not due here, and the other way round.
     assert checked.check() == [("shop.item", "equal")]
     assert due(gone.sql_target(), checked.windows) == {"shop.item": checked.ts}
+
+
+def test_a_comparison_that_breaks_fails_no_window(checked: Checked, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> object:
+        raise KeyError("a type that nobody knows")
+
+    checked.note()
+    monkeypatch.setattr(afterddl, "verify", broken)
+    assert checked.check() == [("shop.item", "not-comparable")]
 
 
 def test_of_a_table_that_the_lake_knows_in_part_it_is_said_that_it_cannot_be_compared(
