@@ -48,6 +48,7 @@ class Features:
     conversions: bool = True
     renames: bool = True
     json_zero: bool = True
+    told: bool = True
 
 
 @dataclass

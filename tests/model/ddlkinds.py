@@ -309,7 +309,9 @@ def alter(draw: Draw) -> None:
 def world_of(random: Random, features: Features, ddls: int = 9, transactions: int = 12) -> World:
     """A source with about `ddls` DDL and `transactions` between them."""
     world = World(random)
-    draw = Draw(world, random, features)
+    if features.told:
+        world.told_zone = random.choice(tuple(ZONES))
+    draw = Draw(world, random, features, world.told_zone)
     draw.begin()
     for _ in range(ddls):
         for _ in range(min(int(random.expovariate(ddls / transactions)), 4)):

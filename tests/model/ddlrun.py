@@ -8,20 +8,22 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
 import pytest
 from ddlclauses import Features
+from ddlfaults import BuiltAnew, Failover, rebuild
 from ddlkinds import world_of
 from ddlworld import FILTERED, State, World
-from modelrun import SCHEMA, Model, Scenario, Shape, Wrong
-from modelwindow import NAME, Converter
+from modelrun import SCHEMA, Crash, Model, Scenario, Shape, Wrong
+from modelwindow import NAME, Converter, Statements
 
 import sql
 from binlake.config import Replication
-from binlake.errors import BinlakeError
+from binlake.errors import BinlakeError, Drift, Fenced, TargetBusy, TargetRefused, TargetUnavailable
 from binlake.filter import Rules
 
 _RULES = Rules.of(Replication.model_validate(
@@ -39,7 +41,7 @@ class DdlShape:
     faults: bool = True
 
 
-SHAPE = DdlShape(features=Features(zones=False, ahead=False, conversions=False, renames=False, json_zero=False))
+SHAPE = DdlShape(features=Features(ahead=False, conversions=False, renames=False, told=False))
 """What today's seeds are made of."""
 
 
@@ -80,7 +82,39 @@ class DdlScenario(Scenario):
     def __init__(self, model: DdlModel, world: World, random: Random, shape: DdlShape) -> None:
         super().__init__(model, world, random, Shape(faults=shape.faults))
         self.world = world
-        self.converter = Converter(world, random, _RULES)
+        self.converter = Converter(world, random, replace(_RULES, zone=world.told_zone))
+
+    def attempt(self) -> None:
+        """One run of finalize, with a fault of either model or without."""
+        if self.shape.faults and self.random.random() < 0.2:
+            self.random.choice((self.failed_over, self.built_anew, self.other_engine))(self.next_window())
+            self.check()
+        else:
+            super().attempt()
+
+    def failed_over(self, found: Statements) -> None:
+        """The target fails over to a copy of itself some transactions old (R-61)."""
+        hook = Failover(self.model.server, self.random)
+        with suppress(TargetUnavailable, TargetBusy, Fenced):
+            self.apply(found, hook, self.target().model_copy(update={"worker_count": 1}))
+        self.model.happened["failed over"] += hook.happened
+
+    def built_anew(self, found: Statements) -> None:
+        """A process dies at a DDL, and meanwhile every table gets another id."""
+        with suppress(Crash):
+            self.apply(found, BuiltAnew(self.model.server, self.random))
+            return
+        self.model.happened["built anew"] += 1
+
+    def other_engine(self, found: Statements) -> None:
+        """Somebody makes the tables MyISAM, where a transaction cannot be taken back; a crash follows, or a refusal."""
+        rebuild(self.model.server, "MyISAM")
+        try:
+            with suppress(TargetRefused, Drift):
+                self.crash(found)
+        finally:
+            rebuild(self.model.server, "InnoDB")
+        self.model.happened["other engine"] += 1
 
     def compare(self, commit_ts: int) -> None:
         """Raises Wrong where the target is not the source as it was at `commit_ts`."""
@@ -94,6 +128,7 @@ class DdlScenario(Scenario):
                 "SELECT table_schema, table_name, column_name, data_type, numeric_precision FROM"
                 " information_schema.columns WHERE table_schema NOT IN"
                 " ('information_schema', 'mysql', 'performance_schema', 'sys', %s)"
+                " AND table_schema NOT LIKE 'copy\\\\_of\\\\_%%'"
                 " ORDER BY table_schema, table_name, ordinal_position", (SCHEMA,),
             )  # fmt: skip
             columns: dict[tuple[str, str], list[tuple[str, str]]] = {}

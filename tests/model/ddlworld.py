@@ -80,6 +80,8 @@ class World:
         self.databases: list[DbInfo] = []
         self.tables: list[Live] = []
         self.version = 0
+        self.told_zone = "+00:00"
+        """The zone of sessions whose jobs do not tell it: a setting of the replication."""
         self._ticks, self.ids, self._rids = (itertools.count(n) for n in (1_795_000_000_000, 100, 1))
 
     @property

@@ -1,0 +1,64 @@
+"""What happens to a target while the DDL model is applied: it fails over to an older copy, tables are built anew."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from random import Random
+
+import pymysql
+from modelrun import SCHEMA, Crash
+from support.failover import TargetCopy, fail_over, take_copy
+from support.mariadb import MariaDb, execute, rows
+
+_QUIET = {"after_commit", "intent", "ddl_executed", "ddl_done"}
+"""Steps at which the process holds no locks on rows."""
+_SYSTEM = ("information_schema", "mysql", "performance_schema", "sys")
+
+
+def databases(server: MariaDb) -> list[str]:
+    """The databases of the target: those replicated and our own."""
+    found = rows(server, "SELECT schema_name FROM information_schema.schemata")
+    return [name for (name,) in found if name not in _SYSTEM and not name.startswith("copy_of_")]
+
+
+class Failover:
+    """A hook: a copy of the target at one quiet step, and that copy in the target's place some steps later."""
+
+    def __init__(self, server: MariaDb, random: Random) -> None:
+        self._server = server
+        self._kept = random.randint(0, 8)
+        self._lost = self._kept + random.randint(0, 12)
+        self._steps = 0
+        self._copy: TargetCopy | None = None
+        self.happened = False
+
+    def __call__(self, step: str) -> None:
+        self._steps += 1
+        if self._copy is None and self._steps > self._kept and step in _QUIET:
+            self._copy = take_copy(self._server, *databases(self._server))
+        elif self._copy is not None and not self.happened and self._steps > self._lost:
+            self.happened = True
+            fail_over(self._server, self._copy, *databases(self._server))
+
+
+class BuiltAnew:
+    """A hook: at a DDL's step every table gets another id, as by OPTIMIZE, and the process dies."""
+
+    def __init__(self, server: MariaDb, random: Random) -> None:
+        self._server = server
+        self._step = random.choice(("intent", "ddl_executed"))
+
+    def __call__(self, step: str) -> None:
+        if step == self._step:
+            rebuild(self._server, "InnoDB")
+            raise Crash
+
+
+def rebuild(server: MariaDb, engine: str) -> None:
+    """Every replicated table is built anew with `engine`."""
+    for db in databases(server):
+        if db == SCHEMA:
+            continue
+        for (table,) in rows(server, f"SHOW TABLES IN `{db}`"):
+            with suppress(pymysql.err.OperationalError):  # locked, or an engine that cannot hold it
+                execute(server, "SET lock_wait_timeout = 1", f"ALTER TABLE `{db}`.`{table}` ENGINE = {engine}")
