@@ -49,6 +49,7 @@ class Features:
     renames: bool = True
     json_zero: bool = True
     told: bool = True
+    engines: bool = True
 
 
 @dataclass

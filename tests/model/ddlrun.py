@@ -41,7 +41,7 @@ class DdlShape:
     faults: bool = True
 
 
-SHAPE = DdlShape(features=Features(ahead=False, conversions=False, renames=False, told=False))
+SHAPE = DdlShape(features=Features(ahead=False, conversions=False, renames=False, told=False, engines=False))
 """What today's seeds are made of."""
 
 
@@ -81,13 +81,14 @@ class DdlScenario(Scenario):
 
     def __init__(self, model: DdlModel, world: World, random: Random, shape: DdlShape) -> None:
         super().__init__(model, world, random, Shape(faults=shape.faults))
-        self.world = world
+        self.world, self.features = world, shape.features
         self.converter = Converter(world, random, replace(_RULES, zone=world.told_zone))
 
     def attempt(self) -> None:
         """One run of finalize, with a fault of either model or without."""
         if self.shape.faults and self.random.random() < 0.2:
-            self.random.choice((self.failed_over, self.built_anew, self.other_engine))(self.next_window())
+            engines = (self.other_engine,) if self.features.engines else ()
+            self.random.choice((self.failed_over, self.built_anew, *engines))(self.next_window())
             self.check()
         else:
             super().attempt()
@@ -97,6 +98,7 @@ class DdlScenario(Scenario):
         hook = Failover(self.model.server, self.random)
         with suppress(TargetUnavailable, TargetBusy, Fenced):
             self.apply(found, hook, self.target().model_copy(update={"worker_count": 1}))
+        self.model.reader.ping(reconnect=True)
         self.model.happened["failed over"] += hook.happened
 
     def built_anew(self, found: Statements) -> None:
