@@ -9,7 +9,6 @@ from random import Random
 
 from ddlworld import World
 from modelsource import Source
-from modeltable import DB
 
 from binlake.config.model import Target
 from binlake.downstream import SegmentPlan
@@ -96,8 +95,8 @@ class Converter:
         return _sealed(found, segments, forms)
 
     def tables(self, ts: int) -> list[TableDef]:
-        """The tables at `ts`."""
-        return [table for table in self._schema(ts).tables() if table.db == DB]
+        """The tables at `ts` that are replicated."""
+        return [table for table in self._schema(ts).tables() if self.rules.keeps(table.db, table.name)]
 
     def _schema(self, ts: int) -> SchemaState:
         if ts not in self._states:
