@@ -12,10 +12,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.box import SIMPLE
-from rich.console import Console
-from rich.table import Column, Table
-
 from binlake import tso
 from binlake.config import load_replication
 from binlake.errors import ConfigError
@@ -25,6 +21,7 @@ from binlake.lake.paths import LakePaths
 from binlake.lake.rowhistory import RowVersion
 from binlake.lake.transactions import Passages, Transaction
 from binlake.lake.windowlog import WindowLog
+from binlake.terminal import print_table, shown_value, visible
 from spark_jobs.arguments import commit_ts, moment
 from spark_jobs.views import create_views, table_sql
 
@@ -127,18 +124,23 @@ def _applied(change: Mapping[str, Any]) -> str:
     return next((p["run_id"] for p in change["passages"] if p["stage"] == "finalize"), "")
 
 
+_WHOLE = ("commit_ts", "start_ts")
+
+
 def _print_changes(changes: Sequence[Mapping[str, Any]], last: str, texts: Sequence[str]) -> None:
-    fixed = [Column(name, no_wrap=True) for name in ("commit_ts", "commit time", "start_ts", "table", "op")]
-    table = Table(*fixed, "before", "after", last, box=SIMPLE)
-    for change, text in zip(changes, texts, strict=True):
-        images = (_image(change[side]) for side in ("before", "after"))
-        name = f"{change['db']}.{change['table']}"
-        table.add_row(change["commit_ts"], change["commit_time"], change["start_ts"], name, change["op"], *images, text)
-    Console().print(table)
+    columns = ("commit_ts", "commit time", "start_ts", "table", "op", "before", "after", last)
+    rows = [
+        [
+            *(change["commit_ts"], change["commit_time"], change["start_ts"], f"{change['db']}.{change['table']}"),
+            *(change["op"], *(_image(change[side]) for side in ("before", "after")), text),
+        ]
+        for change, text in zip(changes, texts, strict=True)
+    ]
+    print_table(columns, rows, whole=_WHOLE)
 
 
 def _image(image: Mapping[str, str | None] | None) -> str:
-    return "" if image is None else json.dumps(image, ensure_ascii=False)
+    return "" if image is None else visible(json.dumps(image, ensure_ascii=False))
 
 
 def _table(paths: LakePaths, args: argparse.Namespace) -> int:
@@ -158,15 +160,13 @@ def _table(paths: LakePaths, args: argparse.Namespace) -> int:
 
 def _print_table(found: TableAsOf, args: argparse.Namespace) -> None:
     time = tso.to_datetime(found.ts).isoformat(timespec="milliseconds")
-    table, console = Table(*found.columns, box=SIMPLE), Console()
-    console.print(f"{args.table} as of {found.ts} ({time})", highlight=False)
-    for row in found.rows[: args.limit]:
-        table.add_row(*("NULL" if row[name] is None else row[name] for name in found.columns))
-    console.print(table)
+    print(f"{args.table} as of {found.ts} ({time})")
+    rows = ([shown_value(row[name]) for name in found.columns] for row in found.rows[: args.limit])
+    print_table(list(found.columns), rows)
     base = found.base
     source = f"version {base.delta_version} of its mirror, at {base.hi}" if base.delta_version >= 0 else "no mirror yet"
     shown = f"{len(found.rows)} rows; from {source}, and the row changes behind it"
-    console.print(shown + (f"; {found.inexact}" if found.inexact else ""), highlight=False)
+    print(shown + (f"; {found.inexact}" if found.inexact else ""))
 
 
 def _transaction(paths: LakePaths, args: argparse.Namespace) -> int:
@@ -184,22 +184,19 @@ def _transaction(paths: LakePaths, args: argparse.Namespace) -> int:
 
 
 def _print_transaction(found: Transaction) -> None:
-    shown, console = found.to_dict(), Console()
-    console.print(
+    shown = found.to_dict()
+    print(
         f"{found.kind} committed {shown['commit_ts']} ({shown['commit_time']}), started {shown['start_ts']}, "
-        f"schema version {found.schema_version}, from {', '.join(found.pumps)}, {found.bytes} bytes",
-        highlight=False,
+        f"schema version {found.schema_version}, from {', '.join(found.pumps)}, {found.bytes} bytes"
     )
     for ddl in found.ddls:
-        console.print(f"{ddl.decision}: {ddl.sql}" + (f" ({ddl.reason})" if ddl.reason else ""), highlight=False)
+        print(visible(f"{ddl.decision}: {ddl.sql}" + (f" ({ddl.reason})" if ddl.reason else "")))
     if found.changes:
         _print_changes(shown["changes"], "seq", [str(change.seq) for change in found.changes])
     if found.remark:
-        console.print(found.remark)
-    table = Table("stage", "window", "run", "at", box=SIMPLE)
-    for passage in shown["passages"]:
-        table.add_row(passage["stage"], passage["window"], passage["run_id"], passage["at"])
-    console.print(table)
+        print(found.remark)
+    rows = [[passage["stage"], passage["window"], passage["run_id"], passage["at"]] for passage in shown["passages"]]
+    print_table(("stage", "window", "run", "at"), rows, whole=("window",))
 
 
 def _sql(paths: LakePaths, args: argparse.Namespace) -> int:

@@ -5,16 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
-
 from binlake import tso
 from binlake.config import load_replication
 from binlake.lake.failures import FAILURE, Failure
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowLog
 from binlake.pipeline import BY_NAME
+from binlake.terminal import print_table
 from spark_jobs.arguments import add_output
 from spark_jobs.main import add_arguments, execute
 from spark_jobs.outcomes import show
@@ -65,13 +62,14 @@ def _list(args: argparse.Namespace) -> None:
         shown = [{**event, "lo": str(event["lo"]), "hi": str(event["hi"])} for event in events]
         print(json.dumps(shown))
         return
-    table = Table("stage", "state", "lo", "hi", "commit time", "rows", "seconds", "blocked by, or what failed")
+    rows = []
     for event in events:
         why = str(Failure.of(event)) if event["stage"] == FAILURE else event["blocked_by"]
         time = tso.to_datetime(event["hi"]).strftime("%Y-%m-%d %H:%M:%S")
-        table.add_row(event["stage"], event["state"], str(event["lo"]), str(event["hi"]), time,
-                      f"{event['rows']:,}", f"{event['seconds']:.2f}", escape(why))  # fmt: skip
-    Console().print(table)
+        rows.append([event["stage"], event["state"], str(event["lo"]), str(event["hi"]), time,
+                     f"{event['rows']:,}", f"{event['seconds']:.2f}", why])  # fmt: skip
+    columns = ("stage", "state", "lo", "hi", "commit time", "rows", "seconds", "blocked by, or what failed")
+    print_table(columns, rows, whole=("lo", "hi"))
 
 
 def _local_by_default(args: argparse.Namespace) -> None:

@@ -18,8 +18,6 @@ import pyarrow as pa
 import structlog
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
-from rich.console import Console
-from rich.table import Table
 
 from binlake import tso
 from binlake.config import load_replication
@@ -30,6 +28,7 @@ from binlake.lake.schemas import SchemaHistory
 from binlake.lake.tables import BINLOG, CHANGE, DDL, MUTATION, STATEMENT, WORKING_DAYS, LakeTable
 from binlake.mirror import MirrorVersions
 from binlake.mirror.replica import Replica
+from binlake.terminal import print_table
 from spark_jobs.arguments import add_output, add_where
 from spark_jobs.context import Bounds, StageContext
 from spark_jobs.failures import as_ours
@@ -80,10 +79,8 @@ class MaintainCommand:
         if args.output == "json":
             print(json.dumps([asdict(one) for one in done]))
             return 0
-        table = Table("table", "files joined", "files dropped", "windows let go", "seconds")
-        for one in done:
-            table.add_row(one.table, str(one.joined), str(one.dropped), str(one.windows), f"{one.seconds:.1f}")
-        Console().print(table)
+        rows = [[one.table, *map(str, (one.joined, one.dropped, one.windows)), f"{one.seconds:.1f}"] for one in done]
+        print_table(("table", "files joined", "files dropped", "windows let go", "seconds"), rows)
         return 0
 
 

@@ -6,10 +6,8 @@ import argparse
 import json
 from collections.abc import Callable, Sequence
 
-from rich.console import Console
-from rich.table import Table
-
 from binlake.errors import BinlakeError
+from binlake.terminal import print_table
 from spark_jobs.results import StageResult, outcome_of, outcome_of_error, write_outcome
 
 PARTIAL = 3
@@ -34,12 +32,12 @@ def show(results: Sequence[StageResult], output: str) -> None:
     if output == "json":
         print(json.dumps([result.to_dict() for result in results]))
         return
-    table = Table("stage", "state", "lo", "hi", "rows", "seconds", "")
+    rows = []
     for result in results:
         note = result.blocked_by or str(result.detail.get("reason", ""))
-        table.add_row(result.stage, result.state, str(result.lo), str(result.hi), f"{result.rows:,}",
-                      f"{result.seconds:.2f}", note)  # fmt: skip
-    Console().print(table)
+        rows.append([result.stage, result.state, str(result.lo), str(result.hi), f"{result.rows:,}",
+                     f"{result.seconds:.2f}", note])  # fmt: skip
+    print_table(("stage", "state", "lo", "hi", "rows", "seconds", ""), rows, whole=("lo", "hi"))
 
 
 def show_results(args: argparse.Namespace, results: list[StageResult], lines: Sequence[str] = ()) -> None:

@@ -14,8 +14,6 @@ from collections.abc import Collection
 from contextlib import closing
 
 import structlog
-from rich.console import Console
-from rich.table import Table
 
 from binlake.config import load_replication
 from binlake.config.model import Replication, Target
@@ -28,6 +26,7 @@ from binlake.lake.paths import LakePaths
 from binlake.lake.schemas import SchemaHistory
 from binlake.lake.windowlog import WindowLog
 from binlake.schema import SchemaState, TableDef
+from binlake.terminal import print_table
 from binlake.window.targets import Naming, TargetTables
 from spark_jobs.arguments import add_output
 from spark_jobs.cluster import open_cluster
@@ -104,15 +103,15 @@ def _sources_own(replication: Replication) -> SchemaState:
 
 
 def _show(reports: list[TableReport]) -> None:
-    console, table = Console(), Table("table", "", "what differs, what to do")
+    rows = []
     for report in reports:
         lines = [*report.differences, *(text for text in report.refusals if text not in report.differences)]
         lines += [f"kept: {', '.join(report.own)}"] if report.own else []
         lines += [f"left out: {', '.join(report.left_out)}"] if report.left_out else []
         lines += [f"-> {way}" for way in report.ways] + [f"warning: {text}" for text in report.warnings]
         if report.verdict != "alike" or report.warnings:
-            table.add_row(f"{report.db}.{report.table}", report.verdict, "\n".join(lines))
-    if table.row_count:
-        console.print(table)
+            rows.append([f"{report.db}.{report.table}", report.verdict, "\n".join(lines)])
+    if rows:
+        print_table(("table", "", "what differs, what to do"), rows)
     counts = Counter(report.verdict for report in reports)
-    console.print(", ".join(f"{number} {verdict}" for verdict, number in sorted(counts.items())) or "no table")
+    print(", ".join(f"{number} {verdict}" for verdict, number in sorted(counts.items())) or "no table")

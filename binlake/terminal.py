@@ -1,0 +1,54 @@
+"""Tables and values for people: each value as it is, on a terminal folded and elsewhere whole; nothing is markup.
+
+NULL stands bare; a text that could be taken for it, or that has signs which cannot be seen, is quoted as JSON quotes.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+_NO_TERMINAL = 1_000_000
+"""Columns of a pipe or file."""
+
+
+def shown_value(value: str | None) -> str:
+    """A value so that it is told from any other."""
+    if value is None:
+        return "NULL"
+    strange = value == "NULL" or value != value.strip(" ") or value.startswith('"') or not value.isprintable()
+    return visible(json.dumps(value, ensure_ascii=False)) if strange or not value else value
+
+
+def visible(text: str) -> str:
+    """`text` with signs that a terminal obeys or hides written out."""
+    return text if text.isprintable() else "".join(map(_written_out, text))
+
+
+def _written_out(sign: str) -> str:
+    if sign.isprintable():
+        return sign
+    code = ord(sign)
+    return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, whole: Sequence[str] = ()) -> None:
+    """Print it; on a terminal the columns `whole` are folded last. A cell may have lines."""
+    table = Table(box=SIMPLE)
+    for name in columns:
+        table.add_column(Text(_lines(name)), overflow="fold", no_wrap=False, min_width=20 if name in whole else None)
+    for row in rows:
+        table.add_row(*(Text(_lines(cell)) for cell in row))
+    out = sys.stdout
+    width = None if out.isatty() else _NO_TERMINAL
+    Console(file=out, width=width, markup=False, highlight=False, emoji=False).print(table)
+
+
+def _lines(text: str) -> str:
+    return "\n".join(map(visible, text.split("\n")))

@@ -1,0 +1,73 @@
+"""What commands print: values as they are, whole where nobody folds them, and never as markup."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from binlake.terminal import print_table, shown_value, visible
+from spark_jobs import audit
+
+TS = "470548480035651584"
+STRANGE = ["[red]x", "x[/]y", "[link=file:///etc]z[/link]", ":smile:", "\\[b]", "a" * 300, "中文" * 60]
+
+
+class Terminal(io.StringIO):
+    """A terminal of so many columns."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def printed(monkeypatch: pytest.MonkeyPatch, rows: list[list[str]], *, width: int = 0) -> str:
+    out = Terminal() if width else io.StringIO()
+    monkeypatch.setenv("COLUMNS", str(width or 80))
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys, "stdout", out)
+    print_table(("commit_ts", "[b]name"), rows, whole=("commit_ts",))
+    return out.getvalue()
+
+
+def test_in_a_pipe_nothing_is_cut_and_nothing_is_markup(monkeypatch: pytest.MonkeyPatch) -> None:
+    out = printed(monkeypatch, [[TS, text] for text in STRANGE])
+    assert all(text in out for text in [*STRANGE, "[b]name"])
+    assert (out.count(TS), "…" in out, "\x1b" in out) == (len(STRANGE), False, False)
+    assert len([line for line in out.splitlines() if TS in line]) == len(STRANGE)
+
+
+def test_on_a_narrow_terminal_values_are_folded_and_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    out = printed(monkeypatch, [[TS, text] for text in STRANGE], width=60)
+    joined = "".join(line.strip() for line in out.replace(TS, "").splitlines())
+    assert all(text in joined for text in STRANGE)
+    assert (out.count(TS), "…" in out) == (len(STRANGE), False)
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(None, "NULL"), ("NULL", '"NULL"'), ("null", "null"), ("", '""'), (" a", '" a"'), ('"', '"\\""'), ("a b", "a b"),
+     ("a\nb", '"a\\nb"'), ("\x1b[31m", '"\\u001b[31m"'), ("\u202e", '"\\u202e"'), ("\x9b", '"\\u009b"')],
+)  # fmt: skip
+def test_a_value_is_told_from_null_and_from_what_cannot_be_seen(value: str | None, shown: str) -> None:
+    assert shown_value(value) == shown
+    assert visible(shown) == shown
+
+
+def test_an_audit_in_a_pipe_shows_every_value_whole(capsys: pytest.CaptureFixture[str]) -> None:
+    base: Any = SimpleNamespace(delta_version=3, hi=7)
+    rows = [{"v": text, "w": None} for text in (*STRANGE, "NULL")]
+    found: Any = SimpleNamespace(ts=int(TS), columns=["v", "w"], rows=rows, base=base, inexact="")
+    audit._print_table(found, argparse.Namespace(table="d.[t]", limit=50))
+    out = capsys.readouterr().out
+    assert all(text in out for text in [*STRANGE, "d.[t] as of", '"NULL"', " NULL "])
+    image = {"v": "x[/]y" * 60, "w": None, "n": "NULL"}
+    change = {"commit_ts": TS, "commit_time": "t", "start_ts": TS, "db": "d", "table": "t", "op": "update",
+              "before": None, "after": image}  # fmt: skip
+    audit._print_changes([change], "seq", ["0"])
+    out = capsys.readouterr().out
+    assert '{"v": "' + "x[/]y" * 60 + '", "w": null, "n": "NULL"}' in out
+    assert out.count(TS) == 2
