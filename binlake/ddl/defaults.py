@@ -66,7 +66,7 @@ def fill_specs(
             start = next(i for i, token in enumerate(spec) if token.is_word("DEFAULT")) + 1
             end = start + _function_end(spec[start:])
             literal = value_literal(filled_text(column), literal_kind(column))
-            found[place] = [*spec[:start], *words(literal), *spec[end:]]
+            found[place] = [*spec[:start], *tokenize(f" {literal}"), *spec[end:]]
             clock = "".join(token.text for token in spec[start:end])
             later.append(tokenize(f" ALTER COLUMN {name} SET DEFAULT ({clock})"))
         elif column.tp == t.JSON and column.not_null and column.default is None and dialect != "tidb":
@@ -97,7 +97,7 @@ def _stored(tail: Sequence[Token], info: ColumnInfo) -> list[Token]:
     literal = default_literal(info)
     if literal is None or not end or _says(tail[:end], info):
         return list(tail)
-    return [*words(literal), *tail[end:]]
+    return [*tokenize(f" {literal}"), *tail[end:]]
 
 
 def _says(value: Sequence[Token], info: ColumnInfo) -> bool:
