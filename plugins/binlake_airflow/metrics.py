@@ -2,8 +2,9 @@
 
 Gauges: `binlake.<replication>.lag_seconds` (the SQL sink), `.landed_lag_seconds`, `.mirror_lag_seconds`; where each of
 them stands in Unix seconds of commit time, whose age grows even when nothing runs any more:
-`.checkpoint_timestamp_seconds`, `.landed_timestamp_seconds`, `.mirror_timestamp_seconds`; `.blocked` (0 or 1). Of each
-stage the timing `.<stage>.seconds` and the counter `.<stage>.rows`.
+`.checkpoint_timestamp_seconds`, `.landed_timestamp_seconds`, `.mirror_timestamp_seconds`; `.blocked` (0 or 1);
+`.set_aside` (tables of the target that are). Of each stage the timing `.<stage>.seconds` and the counter
+`.<stage>.rows`.
 Sending them never fails a task, whose work is done.
 """
 
@@ -72,6 +73,8 @@ def emit(replication: str, result: Result) -> None:
         _plan(replication, result)
     elif stage in POSITIONS and result["state"] in ENDED and is_position(result):
         _position(name, stage, result["hi"], tags)
+        if stage == "finalize":
+            stats.gauge(f"{name}.set_aside", len((result.get("detail") or {}).get("set_aside", ())), tags=tags)
 
 
 def flush() -> None:

@@ -75,6 +75,7 @@ def test_figures_are_metrics_named_after_the_replication_and_the_alert_rules_kno
         place = recorder.seen[f"binlake.orders.{name}_timestamp_seconds"]
         assert place == ("gauge", tso.physical(int(LOWERED)) / 1000)
     assert recorder.seen["binlake.orders.blocked"] == ("gauge", 0)
+    assert recorder.seen["binlake.orders.set_aside"] == ("gauge", 0)
     assert recorder.seen["binlake.orders.land.rows"] == ("incr", 3)
     run({"plan": [BLOCKED]})
     assert recorder.seen["binlake.orders.blocked"] == ("gauge", 1)
