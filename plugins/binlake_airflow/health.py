@@ -127,7 +127,7 @@ def _failed_run(kind: str, dag: DagFacts) -> Problem:
 def _is_current(one: Failure, log: Events, ended: Mapping[str, str], dags: Mapping[str, DagFacts]) -> bool:
     if _weight(one.stage) == "failing":
         # A plan that is ready leaves no event of its own: what lands behind it does.
-        stages, states = (("plan", "land"), None) if one.stage == "plan" else ((_witness(one.stage),), ENDED)
+        stages, states = (("plan", "land"), None) if one.stage == "plan" else (_witnesses(one.stage), ENDED)
         newer = log.recorded_last(stages, 1, states)
         return not newer or newer[0]["at_ms"] < one.at_ms
     kind = ended.get(one.run_id)
@@ -142,9 +142,12 @@ def _weight(stage: str) -> str:
 _FUSED = "window"
 
 
-def _witness(stage: str) -> str:
-    """The stage whose end shows that `stage` works again."""
-    return "land" if stage == _FUSED else stage
+def _witnesses(stage: str) -> tuple[str, ...]:
+    """The stages whose end shows that `stage` works again: itself, and of a sink those behind it, which need it."""
+    if stage == _FUSED:
+        return ("land",)
+    sink, names = BY_NAME[stage].sink, list(BY_NAME)
+    return (stage, *(n for n in names[names.index(stage) + 1 :] if sink is not None and BY_NAME[n].sink == sink))
 
 
 def _blocked(status: Mapping[str, Any]) -> list[Problem]:

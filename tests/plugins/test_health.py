@@ -89,6 +89,15 @@ def test_a_plan_that_found_no_pd_is_well_again_when_something_lands(log: WindowL
     assert seen(log)["state"] == "running"
 
 
+def test_a_sink_that_comes_down_again_was_derived_again(log: WindowLog) -> None:
+    # compact leaves no event where it finds its window done.
+    record_failure(log, "compact", TargetUnavailable("nobody answers"), run_id="r10")
+    log.record(WindowEvent("merge", T0 + 9, T0 + 19, "done"))
+    assert seen(log)["state"] == "failing"
+    log.record(WindowEvent("finalize", T0, T0 + 9, "already"))
+    assert seen(log)["state"] == "running"
+
+
 def test_a_run_that_was_killed_leaves_no_event_and_is_failing_all_the_same(log: WindowLog) -> None:
     killed = dag(last=LastRun("r10", "failed", 7, ("merge",)), active=())
     view = seen(log, killed)
