@@ -283,7 +283,7 @@ user = "binlake"
 password = "env:BINLAKE_TEST_TARGET_PASSWORD"
 [window]
 # The past of `demo` is days old.
-blocked-alert-s = 1000000000
+blocked-alert-s = 31000000
 {relay}
 [airflow]
 schedule = "{schedule}"
