@@ -19,6 +19,7 @@ from binlake.schema import ColumnInfo, TableDef
 from binlake.statement.batch import UNCHECKED, Phase, StatementBatch, statement_digest
 from binlake.statement.columns import match_column, tuples, value_tuples
 from binlake.statement.keyless import Dialect, exact_name, image_conditions
+from binlake.statement.lenient import leniently, rows_with_error_values
 from binlake.statement.limits import BatchLimits
 from binlake.statement.literal import qualified, quote_name
 from binlake.statement.written import key_columns, written_columns
@@ -81,8 +82,9 @@ class TableStatements:
         head = f"{verb} INTO {self._name} ({_names(self._columns)}) VALUES "
         values = self._value_tuples(images)
         keys = self._key_tuples(images)
+        odd = rows_with_error_values(images, self._columns)
         for start, stop in self._limits.cuts(values, keys, times=(1, 1 + self._is_checked_exactly)):
-            sql = head + _joined(values, start, stop) + tail
+            sql = self._said(head + _joined(values, start, stop) + tail, odd, slice(start, stop))
             self._require_taken(sql, images, start)
             yield self._batch(Phase.WRITE, kind, (sql,), (UNCHECKED,), stop - start, self._count_sql(keys, start, stop))
 
@@ -101,8 +103,9 @@ class TableStatements:
         head = f"INSERT INTO {self._name} ({_names(self._columns)}) VALUES "
         repeated = pa.array(np.repeat(np.arange(len(copies)), np.asarray(copies, dtype=np.int64)))
         values = self._value_tuples(images).take(repeated)
+        odd = rows_with_error_values(images, self._columns)
         for start, stop in self._limits.cuts(values):
-            sql = head + _joined(values, start, stop)
+            sql = self._said(head + _joined(values, start, stop), odd, np.asarray(repeated)[start:stop])
             self._require_taken(sql, images, repeated[start].as_py())
             yield self._batch(Phase.WRITE, "insert", (sql,), (stop - start,), stop - start)
 
@@ -133,6 +136,9 @@ class TableStatements:
         verify_rows = rows if verify_sql else 0
         place = (self._segment, phase, number, self._table.db, self._table.name)
         return StatementBatch(*place, kind, sql, expect, verify_sql, verify_rows, rows, statement_digest(sql))
+
+    def _said(self, sql: str, odd: Any, rows: Any) -> str:
+        return leniently(sql, self._dialect) if odd is not None and odd[rows].any() else sql
 
     def _on_duplicate(self) -> str:
         # The key too: a collation may take another text for the same.

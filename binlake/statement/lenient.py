@@ -1,0 +1,38 @@
+"""Rows with the error value of an ENUM (ordinal 0, shown as an empty text), which a strict session refuses.
+
+TiDB keeps it where the source's session was lenient. No literal stores it in a strict session (measured on MariaDB
+10.11), so a statement with such a row runs leniently, and no other does: what is too long must fail and not be cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow.compute as pc
+
+from binlake.schema import ColumnInfo
+from binlake.schema import mysqltypes as t
+from binlake.statement.keyless import Dialect
+
+_MODE = "NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES,NO_ENGINE_SUBSTITUTION"
+
+
+def rows_with_error_values(images: Mapping[str, Any], columns: Sequence[ColumnInfo]) -> Any:
+    """A numpy mask of the rows that hold an ENUM's error value; None where no row does."""
+    masks = [
+        np.asarray(pc.fill_null(pc.equal(images[column.name], ""), fill_value=False))
+        for column in columns
+        if column.tp == t.ENUM and "" not in column.elems
+    ]
+    found = np.logical_or.reduce(masks) if masks else np.zeros(1, dtype=bool)
+    return found if found.any() else None
+
+
+def leniently(sql: str, dialect: Dialect) -> str:
+    """`sql` in a session of its own kind: only this statement is not strict."""
+    if dialect == "mariadb":
+        return f"SET STATEMENT sql_mode = '{_MODE}' FOR {sql}"
+    verb, _, rest = sql.partition(" ")
+    return f"{verb} /*+ SET_VAR(sql_mode = '{_MODE}') */ {rest}"

@@ -1,0 +1,72 @@
+"""The error value of an ENUM, which a strict session refuses, reaches the target and nothing else becomes lenient."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from support.mariadb import MariaDb, execute
+from support.tabledefs import col, primary, table
+from support.windows import target_of
+
+from binlake.downstream import Session
+from binlake.errors import TargetRefused
+from binlake.schema import TableDef
+from binlake.schema import mysqltypes as t
+from binlake.statement import TableStatements, images_from_rows
+
+pytestmark = pytest.mark.mariadb
+
+E = col("e", t.ENUM, elems=("a", "b"))
+KEYED = table("odd", col("id", not_null=True), E, col("v", t.VARCHAR, flen=3), keys=(primary("id"),), db="app")
+KEYLESS = table("odd", E, col("v", t.VARCHAR, flen=3), db="app")
+
+
+@pytest.fixture
+def session(mariadb: MariaDb) -> Iterator[Session]:
+    execute(mariadb, "CREATE DATABASE IF NOT EXISTS app", "DROP TABLE IF EXISTS app.odd")
+    found = Session(target_of(mariadb))
+    yield found
+    found.close()
+    execute(mariadb, "DROP TABLE IF EXISTS app.odd")
+
+
+def rows(of: TableDef, *values: tuple[str | None, ...]) -> dict[str, object]:
+    names = [column.name for column in of.columns]
+    return images_from_rows([dict(zip(names, row, strict=True)) for row in values], names)
+
+
+def test_rows_of_a_table_with_a_key(session: Session) -> None:
+    session.execute("CREATE TABLE app.odd (id INT PRIMARY KEY, e ENUM('a', 'b'), v VARCHAR(3))")
+    images = rows(KEYED, ("1", "", "x"), ("2", "a", "y"), ("3", None, "z"))
+    for plain in (False, True, False):
+        for batch in TableStatements(KEYED, 0, plain=plain).writes(images):
+            session.execute(batch.sql[0])
+            assert session.rows(batch.verify_sql) == [(3,)]
+    assert session.rows("SELECT id, e + 0 FROM app.odd ORDER BY id") == [(1, 0.0), (2, 1.0), (3, None)]
+    assert "sql_mode" not in next(TableStatements(KEYED, 0).writes(rows(KEYED, ("2", "b", "y")))).sql[0]
+    [long] = TableStatements(KEYED, 0).writes(rows(KEYED, ("4", "a", "too long")))
+    with pytest.raises(TargetRefused):
+        session.execute(long.sql[0])
+
+
+def test_rows_of_a_table_without_a_key(session: Session) -> None:
+    session.execute("CREATE TABLE app.odd (e ENUM('a', 'b'), v VARCHAR(3))")
+    images = rows(KEYLESS, ("", "x"), ("a", "x"))
+    for batch in TableStatements(KEYLESS, 0).inserts(images, [2, 1]):
+        assert session.execute(batch.sql[0]) == 3
+    assert session.rows("SELECT e + 0 FROM app.odd ORDER BY 1") == [(0.0,), (0.0,), (1.0,)]
+    for batch in TableStatements(KEYLESS, 0).image_deletes(images, [1, 1]):
+        assert [session.execute(sql) for sql in batch.sql] == [1, 1]
+    assert session.rows("SELECT e + 0 FROM app.odd") == [(0.0,)]
+
+
+def test_mysql_and_tidb_say_it_by_a_hint() -> None:
+    [batch] = TableStatements(KEYED, 0, dialect="mysql").writes(rows(KEYED, ("1", "", "x")))
+    assert batch.sql[0].startswith("REPLACE /*+ SET_VAR(sql_mode = 'NO_AUTO_VALUE_ON_ZERO")
+
+
+def test_an_element_without_a_name_is_no_error_value() -> None:
+    named = table("odd", col("id", not_null=True), col("e", t.ENUM, elems=("a", "")), keys=(primary("id"),))
+    [batch] = TableStatements(named, 0).writes(rows(named, ("1", "")))
+    assert batch.sql[0].startswith("REPLACE INTO")
