@@ -65,6 +65,9 @@ def classify_tokens(tokens: Sequence[Token]) -> Classified:
         return _listed(kind, tokens, at)
     if kind in (Kind.CREATE_INDEX, Kind.DROP_INDEX):
         at = next((i + 1 for i in range(at, len(tokens)) if tokens[i].is_word("ON")), len(tokens))
+    if kind is Kind.ALTER_DATABASE and at < len(tokens) and tokens[at].is_word(*_DATABASE_OPTIONS):
+        # It means the session's database.
+        return Classified(kind, (), False, at)
     name, rest = read_name(tokens, at)
     destructive = kind in DESTRUCTIVE or (kind is Kind.ALTER_TABLE and _drops(tokens[rest:]))
     if kind is Kind.CREATE_TABLE and _is_like(tokens, rest):
@@ -87,6 +90,9 @@ _MODIFIERS = (
     "OR", "REPLACE", "GLOBAL", "LOCAL", "TEMPORARY", "UNIQUE", "FULLTEXT", "SPATIAL", "VECTOR", "COLUMNAR", "ONLINE",
     "OFFLINE", "IGNORE", "ALGORITHM", "DEFINER", "SQL", "SECURITY", "INVOKER", "@",
 )  # fmt: skip
+
+
+_DATABASE_OPTIONS = ("DEFAULT", "CHARACTER", "CHARSET", "COLLATE", "ENCRYPTION", "PLACEMENT", "SET", "READ")
 
 
 def is_headed_by_its_object(tokens: Sequence[Token]) -> bool:

@@ -321,10 +321,13 @@ def _column_part(part: list[Token]) -> list[Token] | None:
 
 def _database(tokens: list[Token], found: Classified, ddl: SourceDdl, dialect: Dialect) -> list[Token]:
     options = map_clauses(tokens[found.rest :], dialect)
-    database = next((db for db in ddl.after.databases if fold_name(db.name) == fold_name(found.tables[0][1])), None)
+    named = found.tables[0][1] if found.tables else ddl.db
+    database = next((db for db in ddl.after.databases if fold_name(db.name) == fold_name(named)), None)
     if found.kind is Kind.CREATE_DATABASE and database is not None and no_own_charset(options):
         options = [*_charset_words(database, dialect), *options]
-    return [*tokens[: found.rest], *options]
+    # Without a name it means the session's database, which at the target is any.
+    name = [] if found.tables else words(quote_name(named))
+    return [*tokens[: found.rest], *name, *options]
 
 
 def _drop(tokens: list[Token], found: Classified, ddl: SourceDdl) -> list[Token]:

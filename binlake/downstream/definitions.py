@@ -319,7 +319,7 @@ def _show_create(session: Session, name: Name) -> str | None:
     return re.sub(r" AUTO_INCREMENT=\d+", "", str(rows[0][1]))
 
 
-_NO_PRIVILEGE = frozenset({1044, 1109, 1142, 1227})
+_NO_PRIVILEGE = frozenset({1044, 1109, 1115, 1142, 1227})
 
 
 def _numbers(session: Session, name: Name, dialect: Dialect) -> dict[str, str]:
@@ -335,7 +335,7 @@ def _numbers(session: Session, name: Name, dialect: Dialect) -> dict[str, str]:
             )
         else:
             view = "INNODB_SYS_TABLES" if dialect == "mariadb" else "INNODB_TABLES"
-            stored = f"{_file_name(name[0])}/{_file_name(name[1])}"
+            stored = "/".join(_file_name(session, part) for part in name)
             sql = f"SELECT NAME, TABLE_ID FROM information_schema.{view} WHERE NAME = %s OR NAME LIKE %s"
             rows = session.rows(sql, (stored, stored.replace("_", "\\_") + "#%"))
     except TargetRefused as error:
@@ -345,6 +345,9 @@ def _numbers(session: Session, name: Name, dialect: Dialect) -> dict[str, str]:
     return {str(stored): str(number) for stored, number in rows}
 
 
-def _file_name(name: str) -> str:
-    """How the server writes a name in file names: characters other than letters, digits and _ as @xxxx."""
-    return "".join(c if c.isascii() and (c.isalnum() or c == "_") else f"@{ord(c):04x}" for c in name)
+def _file_name(session: Session, name: str) -> str:
+    """How the server writes a name in file names: characters other than letters, digits and _ as @xxxx, or shorter."""
+    if name.isascii():
+        return "".join(c if c.isalnum() or c == "_" else f"@{ord(c):04x}" for c in name)
+    # Of many letters beyond ASCII the server has a short form, as `@1O` for Ü.
+    return bytes(session.rows("SELECT CAST(CONVERT(%s USING filename) AS BINARY)", (name,))[0][0]).decode("ascii")

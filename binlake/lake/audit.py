@@ -24,7 +24,7 @@ from binlake.filter import Rules
 from binlake.lake.dataset import dataset
 from binlake.lake.ddls import landed_ddls
 from binlake.lake.paths import LakePaths
-from binlake.lake.rowhistory import Row, RowVersion, changes, key_texts, of_keys, of_table
+from binlake.lake.rowhistory import Row, RowVersion, changes, key_texts, of_definitions, of_keys, of_table
 from binlake.lake.schemas import SchemaHistory
 from binlake.lake.seek import Budget, Slice, newest
 from binlake.lake.transactions import Transaction, find_transaction
@@ -33,6 +33,7 @@ from binlake.mirror.rows import mirror_texts
 from binlake.mirror.versions import IN_PART, MirrorVersion, MirrorVersions
 from binlake.rowchange import net_changes, row_key
 from binlake.schema import TableDef
+from binlake.schema.names import fold_pair
 from binlake.window.definitions import WindowDefinitions, filled_key
 from binlake.window.targets import Naming, TargetTables
 
@@ -88,8 +89,7 @@ class Audit:
         after, upto = self.within(after, upto)
         definitions = self.definitions(db, table, after, upto)
         found = of_keys(key_texts(definitions, key))
-        name = definitions[-1]
-        return changes(self.paths, after, upto, of_table(name.db, name.name) & found)
+        return changes(self.paths, after, upto, of_definitions(definitions) & found)
 
     def row_life(
         self, db: str, table: str, key: Sequence[str | None], *, after: int = -1, upto: int | None = None
@@ -127,8 +127,7 @@ class Audit:
         """The newest of what `row_history` gives, within `budget`, as `seek.newest`. Raises as it does."""
         after, upto = self.within(-1, upto)
         definitions = self.definitions(db, table, after, upto)
-        name = definitions[-1]
-        where = of_table(name.db, name.name) & of_keys(key_texts(definitions, key))
+        where = of_definitions(definitions) & of_keys(key_texts(definitions, key))
         return newest(self.paths, after, upto, where, count, budget, most)
 
     def transaction(
@@ -162,13 +161,13 @@ class Audit:
 
     def in_part(self, ts: int) -> dict[tuple[str, str], str]:
         """The tables at `ts` whose rows the lake may not know whole, by name: why. Raises LostRange."""
-        begun = {(db.lower(), table.lower()) for db, table in self.tables_at(self.landed()[0]).names()}
+        begun = {fold_pair((db, table)) for db, table in self.tables_at(self.landed()[0]).names()}
         versions = self._versions.latest(ts)
         found = {}
         for db, table in self.tables_at(ts).names():
             version = versions.get((db, table))
             if version is None or version.dropped:
-                found[db, table] = IN_PART if (db.lower(), table.lower()) in begun else ""
+                found[db, table] = IN_PART if fold_pair((db, table)) in begun else ""
             else:
                 found[db, table] = version.inexact
         return {name: why for name, why in found.items() if why}

@@ -120,6 +120,12 @@ def of_table(db: str, table: str) -> ds.Expression:
     return (ds.field("db") == db) & (ds.field("table") == table)
 
 
+def of_definitions(definitions: Iterable[TableDef]) -> ds.Expression:
+    """The rows of one table under every spelling of its name: one made anew may be spelled otherwise."""
+    names = sorted({(definition.db, definition.name) for definition in definitions})
+    return functools.reduce(operator.or_, [of_table(*name) for name in names])
+
+
 def of_keys(keys: Iterable[str]) -> ds.Expression:
     """The rows that had, or were moved to, one of `keys` (texts of the column `key`)."""
     # One comparison each: they are weighed against a file's least and greatest key.

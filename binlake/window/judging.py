@@ -273,7 +273,17 @@ class Judge:
                 alert = f"the renames of or to {'.'.join(left)} are left out"
         elif ddl.job.type in (Action.DROP_TABLE, Action.DROP_VIEW, Action.DROP_SEQUENCE):
             own = [(table.db, table.name) for table in kept[0].tables]
-        return restated(ddl.query, home, ddl.names, own), alert
+        text = restated(ddl.query, home, ddl.names, own)
+        return self._without_former(ddl, kept) + text, alert
+
+    def _without_former(self, ddl: Ddl, kept: _Sides) -> str:
+        """CREATE OR REPLACE VIEW takes the place of a view spelled otherwise, which a target would keep beside it."""
+        if ddl.job.type != Action.CREATE_VIEW:
+            return ""
+        now = {(table.db, table.name) for table in kept[1].tables}
+        former = [table for table in kept[0].tables if (table.db, table.name) not in now]
+        names = (qualified(*self._naming.table(table.db, table.name)) for table in former)
+        return "".join(f"DROP VIEW IF EXISTS {name}; " for name in names)
 
     def _named(self, sides: _Sides) -> _Sides:
         """Definitions of the source as those of the target."""

@@ -156,6 +156,20 @@ def test_a_change_of_the_definition_shows_in_the_fingerprint(session: Session, s
     assert fingerprint(session, names) != before
 
 
+def test_tables_with_letters_beyond_ascii_have_numbers_too(session: Session) -> None:
+    # the server writes Ä, Σ and ẞ of a file name each in a way of its own
+    names = [("ÜBERSICHT d", name) for name in ("ÄPFEL", "ΟΔΟΣ", "İlan", "ẞTADT", "a-b")]
+    session.execute("CREATE DATABASE `ÜBERSICHT d`")
+    try:
+        for db, name in names:
+            session.execute(f"CREATE TABLE `{db}`.`{name}` (x INT)")
+        found = table_numbers(session, names, "mariadb")
+        assert found is not None
+        assert len(found) == len(set(found.values())) == len(names)
+    finally:
+        session.execute("DROP DATABASE `ÜBERSICHT d`")
+
+
 def test_equal_tables_that_swap_names_keep_their_numbers(session: Session) -> None:
     # what is made anew gets a number that was never used
     session.execute(CREATE.replace("d.t", "d.u"))

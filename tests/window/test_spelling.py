@@ -134,6 +134,36 @@ def test_a_view_reads_its_tables_and_qualifies_its_columns_as_they_are_spelled()
     )
 
 
+def test_a_view_replaced_under_another_spelling_leaves_no_second_one() -> None:
+    w = shop()
+    views = [
+        {**w.table("Shop_A", "Users").raw, "id": 960 + n, "name": {"O": name, "L": "v1"}, "view": {"view_select": ""}}
+        for n, name in enumerate(("V1", "v1"))
+    ]
+    for name, info in zip(("V1", "v1"), views, strict=True):
+        w._ddl(Action.CREATE_VIEW, "Shop_A", name, f"CREATE OR REPLACE VIEW `{name}` AS SELECT `Id` FROM `Users`", info)
+    made, replaced = plan(w)[-2:]
+    assert made.sql == "CREATE OR REPLACE VIEW `V1` AS SELECT `Id` FROM `Users`;"
+    assert replaced.sql == (
+        "DROP VIEW IF EXISTS `Shop_A`.`V1`; CREATE OR REPLACE VIEW `v1` AS SELECT `Id` FROM `Users`;"
+    )
+    assert [text.split(" AS ")[0] for text in run(replaced)[1:]] == [
+        "DROP VIEW IF EXISTS `Shop_A`.`V1`",
+        "CREATE OR REPLACE VIEW `v1`",
+    ]
+
+
+def test_a_database_that_an_alter_does_not_name_is_the_jobs() -> None:
+    # At the target the session's database is that of the DDL before
+    w = shop()
+    info = {"id": 2, "db_name": {"O": "Shop_A", "L": "shop_a"}, "charset": "utf8mb4", "collate": "utf8mb4_bin"}
+    w._ddl(Action.SCHEMA_CHARSET, "Shop_A", "", "ALTER DATABASE CHARACTER SET = utf8mb4", db_info=info)
+    found = plan(w)[-1]
+    assert run(found) == ("ALTER DATABASE `Shop_A` CHARACTER SET utf8mb4 COLLATE utf8mb4_bin",)
+    routed = plan(w, routes=[{"schema-pattern": "shop_*", "target-schema": "All"}])[-1]
+    assert run(routed)[0].startswith("ALTER DATABASE `All` CHARACTER SET")
+
+
 def test_references_and_like_name_tables_as_they_are_spelled() -> None:
     # MariaDB takes a foreign key to a table that is not there without a word
     w = shop()
