@@ -17,7 +17,8 @@ from binlake.window.manifest import ApplyManifest
 
 Hook = Callable[[str], None]
 """Called with the name of a step that was just passed: `opened`, `intent`, `ddl_executed`, `ddl_done`, `batch`,
-`before_commit`, `after_commit`, `checkpoint`, `closed`. The seam for fault injection; without one nothing is called."""
+`before_commit`, `after_commit`, `checkpoint`, `aside`, `closed`. The seam for fault injection; without one nothing is
+called."""
 
 
 @dataclass(frozen=True)

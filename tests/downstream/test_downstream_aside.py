@@ -6,11 +6,12 @@ import json
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
+from random import Random
 
 import pytest
 from support.mariadb import MariaDb, execute, rows
 from support.rowhistory import KEYED, KEYLESS, plan
-from support.windows import CLUSTER, NAME, Crash, Window, apply, at
+from support.windows import CLUSTER, NAME, Crash, Window, apply, at, crashing
 
 from binlake.config.model import Target
 from binlake.downstream import Expected, SegmentPlan, Session
@@ -304,3 +305,29 @@ def test_a_target_of_an_older_version_gets_the_table_with_its_next_window(mariad
     window.plans = [replace(window.plans[0], rows=2)]
     assert apply(target, window).state == "applied"
     assert rows(mariadb, "SELECT COUNT(*) FROM tidb_binlog.binlake_aside") == [(0,)]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_whatever_breaks_whenever_the_other_tables_are_exact(mariadb: MariaDb, policy: Target, seed: int) -> None:
+    """Random windows and modes, a table that breaks in between, crashes at random steps: each line is there once."""
+    chance = Random(seed)
+    lines: list[str] = []
+    breaks = chance.randrange(5)
+    for number in range(6):
+        window = Window(100 + number, 101 + number)
+        for key in range(chance.randint(1, 4)):
+            text = f"{seed}-{number}-{key}"
+            window.log(text, text).put((key, "x" * 30 if number >= breaks and chance.random() < 0.4 else text))
+            lines += [text, text]
+        window.into(policy, LOG)
+        if number == breaks and chance.random() < 0.5:
+            execute(mariadb, "DROP TABLE IF EXISTS app.t")
+        mode = policy.model_copy(update={"mode": chance.choice(["atomic", "parallel"]), "worker_count": 2})
+        while True:
+            try:
+                apply(mode, window, crashing(chance, 0.05))
+                break
+            except Crash:
+                mariadb.end_sessions()
+        assert rows(mariadb, "SELECT line FROM app.log ORDER BY 1") == [(line,) for line in sorted(lines)]
+        assert checkpoint(mariadb) == (101 + number, not aside(policy))
