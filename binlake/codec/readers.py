@@ -11,7 +11,7 @@ from functools import lru_cache
 from struct import Struct
 
 from binlake.codec.decimals import read_decimal
-from binlake.codec.values import enum_text, read_text, set_text, text_of
+from binlake.codec.values import enum_text, no_text, read_text, set_text, text_of
 from binlake.schema import mysqltypes as t
 from binlake.schema.info import ColumnInfo
 from binlake.varint import read_uvarint
@@ -69,7 +69,10 @@ def _text(column: ColumnInfo) -> Reader:
         end = pos + (size >> 1)
         if size & 1 or end > len(row):
             raise ValueError("a string is cut short")
-        return str(row[pos:end], "utf-8"), end
+        try:
+            return str(row[pos:end], "utf-8"), end
+        except UnicodeDecodeError:
+            raise no_text(column, row[pos:end]) from None
 
     return read
 

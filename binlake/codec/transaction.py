@@ -15,6 +15,7 @@ from typing import Literal, NamedTuple, Protocol
 from google.protobuf.message import DecodeError
 
 from binlake.codec.plan import Image, TablePlan, plan_of
+from binlake.codec.values import NoText
 from binlake.errors import WireError
 from binlake.schema.info import TableDef
 from binlake.schema.window import unknown_table
@@ -231,11 +232,19 @@ def _walk(rows: RowLists, plan: TablePlan, seq: int, table_id: int, commit_ts: i
         raise row_error(error, op, table_id, commit_ts, seq) from error
 
 
+_NO_TEXT = (
+    "make such values UTF-8 at the source (`v = _latin1 X'F6'` is then `v = 'ö'`); name the commit_ts of each change"
+    " that holds one, of the mending one too, in filter.ignore-txn-commit-ts, which leaves out whole transactions, and"
+    " bring their rows over by hand; or leave the table out by filter.ignore-table; then run merge again"
+)
+
+
 def row_error(error: Exception, op: str, table_id: int, commit_ts: int, seq: int) -> WireError:
     """What a damaged row is told as; `error` is one of ROW_ERRORS."""
     what = "it is cut short" if isinstance(error, (IndexError, struct.error)) else str(error)
     where = {"table_id": table_id, "commit_ts": commit_ts, "seq": seq}
-    return WireError(f"a row of kind {op} cannot be decoded: {what}", where=where)
+    hint = _NO_TEXT if isinstance(error, NoText) else ""
+    return WireError(f"a row of kind {op} cannot be decoded: {what}", where=where, hint=hint)
 
 
 def _mapping(image: Image | None) -> dict[str, str | None] | None:

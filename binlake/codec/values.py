@@ -17,6 +17,13 @@ from binlake.schema import mysqltypes as t
 from binlake.schema.info import ColumnInfo
 from binlake.varint import read_uvarint
 
+_SHOWN_BYTES = 40
+
+
+class NoText(ValueError):
+    """Bytes of a text column that are no text."""
+
+
 _U64 = (1 << 64) - 1
 _S63 = 1 << 63
 
@@ -86,7 +93,18 @@ def text_of(column: ColumnInfo, value: int | float | bytes) -> str:
 def _string_text(column: ColumnInfo, value: bytes) -> str:
     if column.tp not in t.STRINGS:
         raise _misfit(column, value)
-    return value.hex().upper() if column.is_binary else value.decode()
+    if column.is_binary:
+        return value.hex().upper()
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        raise no_text(column, value) from None
+
+
+def no_text(column: ColumnInfo, value: bytes) -> ValueError:
+    """The error for bytes that are no UTF-8. TiDB takes any bytes into a latin1 column and keeps them as they came."""
+    shown = value[:_SHOWN_BYTES].hex().upper()
+    return NoText(f"the {column.charset} column {column.name} holds bytes that are no UTF-8: X'{shown}'")
 
 
 def _number_text(column: ColumnInfo, value: int) -> str:
