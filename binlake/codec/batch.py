@@ -40,6 +40,9 @@ from binlake.codec.assemble import (
     settled,
 )
 from binlake.codec.columns import has_plain_texts
+from binlake.codec.echoes import without_echoes
+from binlake.codec.emptied import settled as settled_side
+from binlake.codec.emptied import without_lost_rows
 from binlake.codec.groups import Group, cut, cuts
 from binlake.codec.lanes import Ints
 from binlake.codec.plan import Image, plan_of
@@ -59,6 +62,7 @@ from binlake.codec.transaction import (
 )
 from binlake.codec.walk import Slot, Walked, walk
 from binlake.errors import WireError
+from binlake.schema.emptied import Side
 from binlake.schema.info import TableDef
 from binlake.tso import LOGICAL_BITS
 from binlake.wire import binlog_pb2 as pb
@@ -134,6 +138,7 @@ class MutationBatch:
         self._kinds_of = kinds
         self._known: dict[TableDef, Collection[str]] = {}
         self._routed: dict[TableDef, _Names4 | None] = {}
+        self._sides: dict[tuple[TableDef, Side], TableDef] = {}
         self._clear()
 
     def _clear(self) -> None:
@@ -158,7 +163,9 @@ class MutationBatch:
         had = self._count
         value = split(payload, commit_ts, start_ts)
         version = value.schema_version
-        for seq, table_id, table, rows in mutations_of(value, commit_ts, tables, self.stats):
+        alone = len(value.mutations) == 1
+        for seq, table_id, place, rows in mutations_of(value, commit_ts, tables, self.stats):
+            table = settled_side(place, version, payload, alone, self._sides) if place.emptied else place
             for first, run in wanted_rows(rows, self._wanted(table), self.stats):
                 number = self._tables.setdefault(table, len(self._tables))
                 self._keep(number * _KINDS, run)
@@ -191,10 +198,11 @@ class MutationBatch:
         ids, table_ids = np.unique(found.table_id, return_inverse=True)
         codes, which = np.unique(where * len(ids) + table_ids, return_inverse=True)
         known = []
-        for code in codes.tolist():
+        for number, code in enumerate(codes.tolist()):
             table = by_id[int(places[code // len(ids)])].table(int(ids[code % len(ids)]))
             wanted = () if table is None else self._wanted(table)
-            if table is None or 0 < len(wanted) < len(ALL_KINDS):
+            late = table and table.emptied and found.version[which == number].min() < table.emptied.version
+            if table is None or late or 0 < len(wanted) < len(ALL_KINDS):
                 known.append(_ALONE)
             else:
                 known.append(self._tables.setdefault(table, len(self._tables)) * _KINDS if wanted else -1)
@@ -278,14 +286,15 @@ class MutationBatch:
         seq = np.repeat(first - (size.cumsum() - size), size) + np.arange(count)
         columns = _columns(groups, mutations)
         names = zip(*(cast(_Names4, self._names_of(one)) for one in tables), strict=True)
-        which = pa.array(np.repeat(table, size))
+        numbers, versions = np.repeat(table, size), np.repeat(version, size)
+        which = pa.array(numbers)
         commit = np.repeat(commit, size)
         arrays: list[Any] = [
             pa.array(commit),
             pa.array(np.repeat(start, size)),
             pa.array(seq.astype(np.int32)),
             pa.array(((commit >> LOGICAL_BITS) // _MS_PER_DAY).astype(np.int32), pa.date32()),
-            pa.array(np.repeat(version, size)),
+            pa.array(versions),
             *(pa.array(column, pa.string()).take(which) for column in names),
             pa.array([one.id for one in tables], pa.int64()).take(which),
             pa.array(_OPS, pa.string()).take(pa.array(kinds)),
@@ -294,7 +303,9 @@ class MutationBatch:
             maps_of(columns.before, count, columns.sources, columns.names.names),
             maps_of(columns.after, count, columns.sources, columns.names.names),
         ]
-        return pa.RecordBatch.from_arrays(arrays, schema=MUTATION_SCHEMA)
+        batch = pa.RecordBatch.from_arrays(arrays, schema=MUTATION_SCHEMA)
+        batch, kept = without_echoes(batch, tables, numbers)
+        return without_lost_rows(batch, tables, numbers[kept], versions[kept], self.stats.gone_rows)
 
     def _wanted(self, table: TableDef) -> Collection[str]:
         if table not in self._known:

@@ -7,7 +7,7 @@ from binlake.schema.actions import Action, JobState
 from binlake.schema.info import ColumnInfo, DbInfo, Identity, IndexColumn, IndexInfo, TableDef
 from binlake.schema.job import DdlJob
 from binlake.schema.state import SchemaState
-from binlake.schema.window import WindowDdl, WindowSchemas, ddl_kind, segment_start
+from binlake.schema.window import PlacedDdl, WindowDdl, WindowSchemas, ddl_kind, place_ddls
 
 __all__ = [
     "Action",
@@ -18,10 +18,11 @@ __all__ = [
     "IndexColumn",
     "IndexInfo",
     "JobState",
+    "PlacedDdl",
     "SchemaState",
     "TableDef",
     "WindowDdl",
     "WindowSchemas",
     "ddl_kind",
-    "segment_start",
+    "place_ddls",
 ]

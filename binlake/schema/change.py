@@ -9,6 +9,7 @@ from typing import Any
 from binlake import tso
 from binlake.errors import SchemaError
 from binlake.schema.actions import Action
+from binlake.schema.emptied import Emptied
 from binlake.schema.info import DbInfo
 from binlake.schema.job import DdlJob
 from binlake.schema.names import fold_name
@@ -83,6 +84,21 @@ def _dated(info: Mapping[str, Any], tables: SchemaTables, job: DdlJob) -> Mappin
     days = {column: former.get(column) or today for column in open_days}
     cols = [{**c, "origin_default": days[c["id"]]} if c["id"] in days else c for c in info["cols"]]
     return {**info, "cols": cols}
+
+
+_STEPS_BEHIND = {Action.DROP_PARTITION: 2, Action.TRUNCATE_PARTITION: 0}
+"""Versions between the one from which TiDB does not write into the partitions any more, and the last one."""
+
+
+def _empty(tables: SchemaTables, job: DdlJob) -> None:
+    info, before = _info(job), tables.by_id.get(job.table_id)
+    if before is None:
+        tables.put(info, job.schema_id)
+        return
+    now = {d["id"] for d in info["partition"]["definitions"]}
+    gone = frozenset(i for i in before.partition_ids if i not in now)
+    version = job.schema_version - _STEPS_BEHIND[Action(job.type)]
+    tables.put(info, job.schema_id, Emptied(version, gone, before.raw["partition"]))
 
 
 def _new_id(tables: SchemaTables, job: DdlJob) -> None:
@@ -210,6 +226,8 @@ _APPLY: dict[int, Callable[[SchemaTables, DdlJob], None]] = {
     Action.DROP_VIEW: _drop_table,
     Action.DROP_SEQUENCE: _drop_table,
     Action.TRUNCATE_TABLE: _truncate,
+    Action.DROP_PARTITION: _empty,
+    Action.TRUNCATE_PARTITION: _empty,
     Action.CREATE_TABLES: _create_tables,
     Action.EXCHANGE_PARTITION: _exchange,
     Action.RENAME_TABLES: _rename_tables,

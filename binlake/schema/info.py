@@ -11,6 +11,7 @@ from typing import Any, Literal
 from binlake.errors import SchemaError
 from binlake.schema import mysqltypes as t
 from binlake.schema.actions import PUBLIC
+from binlake.schema.emptied import Emptied
 from binlake.schema.names import fold_name
 
 Json = Mapping[str, Any]
@@ -194,7 +195,7 @@ class TableDef:
     """A table, view or sequence of database `db`. Compared by identity: one object is one version of a definition.
 
     `own`: columns that only the target's table has, `kept` those of them whose values must outlive a row's rewriting,
-    both as the target spells them (S4-26).
+    both as the target spells them (S4-26). `emptied`: partitions that the DDL which gave this definition took away.
     """
 
     id: int
@@ -213,9 +214,10 @@ class TableDef:
     raw: Json = field(repr=False)
     own: tuple[str, ...] = ()
     kept: tuple[str, ...] = ()
+    emptied: Emptied | None = None
 
     @classmethod
-    def from_json(cls, data: Json, db: DbInfo) -> TableDef:
+    def from_json(cls, data: Json, db: DbInfo, emptied: Emptied | None = None) -> TableDef:
         """Parse binlog.TableInfo of a job; raises SchemaError naming the table when a field is missing or odd."""
         try:
             return cls(
@@ -233,6 +235,7 @@ class TableDef:
                 kind="view" if data.get("view") else "sequence" if data.get("sequence") else "table",
                 comment=data.get("comment") or "",
                 raw=data,
+                emptied=emptied,
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise SchemaError(

@@ -19,7 +19,8 @@ _EFFECTIVE = frozenset({JobState.DONE, JobState.SYNCED})
 class DdlJob:
     """One job. `type` and `state` are TiDB's numbers; `schema_version` 0 = never took effect; ts are TSOs.
 
-    `text` is the exact JSON as it was read; `db_info`, `table_info`, `multiple_table_infos` are its `binlog` parts
+    `began_ts`: when its first step ran (`start_ts` is when it was submitted; it may wait). `ready_ts`: when the last of
+    its clauses had begun, and had begun to read the table if it does. `text` is the exact JSON as it was read; `db_info`, `table_info`, `multiple_table_infos` are its `binlog` parts
     (the definitions after the job), still raw.
     """
 
@@ -39,6 +40,8 @@ class DdlJob:
     multiple_table_infos: tuple[Json, ...] = field(repr=False)
     raw_args: Any = field(repr=False)
     text: str = field(repr=False)
+    began_ts: int = 0
+    ready_ts: int = 0
 
     @property
     def action(self) -> Action | None:
@@ -94,7 +97,19 @@ class DdlJob:
             multiple_table_infos=tuple(binlog.get("MultipleTableInfos") or ()),
             raw_args=data.get("raw_args"),
             text=text,
+            began_ts=_began_ts(data),
+            ready_ts=_ready_ts(data),
         )
+
+
+def _began_ts(data: Json) -> int:
+    return int(data.get("real_start_ts") or data.get("start_ts") or 0)
+
+
+def _ready_ts(data: Json) -> int:
+    clauses = (data.get("multi_schema_info") or {}).get("sub_jobs") or ()
+    times = (int(part.get(name) or 0) for part in (data, *clauses) for name in ("real_start_ts", "snapshot_ver"))
+    return max(_began_ts(data), *times)
 
 
 def job_place(data: Json) -> tuple[int, int, int]:

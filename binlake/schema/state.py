@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from binlake.errors import SchemaError
 from binlake.schema.change import apply_job
+from binlake.schema.emptied import Emptied
 from binlake.schema.info import DbInfo, TableDef
 from binlake.schema.job import DdlJob
 from binlake.schema.names import fold_name
@@ -80,13 +81,24 @@ class SchemaState:
             version, last = job.schema_version, commit_ts
         return SchemaState(version, last, tables)
 
+    def follow(self, job: DdlJob, commit_ts: int, base: int) -> SchemaState:
+        """The schema after a job of a version above `base` that came behind jobs of later versions, of other tables.
+
+        Raises SchemaError as `fold`.
+        """
+        if job.schema_version <= base:
+            return self
+        after = replace(self, version=min(self.version, max(job.schema_version - 1, 0))).apply(job, commit_ts)
+        return replace(after, version=max(self.version, after.version), commit_ts=max(self.commit_ts, after.commit_ts))
+
     def to_rows(self) -> Iterator[tuple[RowKind, int, str]]:
         """(kind, object id, JSON text) rows that `from_rows` turns back into this state."""
         yield "state", 0, _dump({"version": self.version, "commit_ts": str(self.commit_ts)})
         for db in self.databases():
             yield "schema", db.id, _dump(db.raw)
         for table in self.tables():
-            yield "table", table.id, _dump({"schema_id": table.db_id, "info": table.raw})
+            emptied = {"emptied": table.emptied.to_json()} if table.emptied else {}
+            yield "table", table.id, _dump({"schema_id": table.db_id, "info": table.raw, **emptied})
         for table_id, version in self._tables.gone.items():
             yield "gone", table_id, _dump({"version": version})
         for old, new in self._tables.aliases.items():
@@ -111,7 +123,7 @@ def _assemble(parsed: dict[str, list[tuple[int, dict[str, Any]]]]) -> SchemaStat
     for _, raw in parsed.get("schema", ()):
         tables.databases[raw["id"]] = DbInfo.from_json(raw)
     for _, raw in parsed.get("table", ()):
-        tables.put(raw["info"], raw["schema_id"])
+        tables.put(raw["info"], raw["schema_id"], Emptied.from_json(raw.get("emptied")))
     # JSON rows come in any order; versions tell which tombstone is older.
     gone = sorted((raw["version"], key) for key, raw in parsed.get("gone", ()))
     tables.gone.update((key, version) for version, key in gone)

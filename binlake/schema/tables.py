@@ -8,6 +8,7 @@ from typing import Any
 
 from binlake.errors import SchemaError
 from binlake.schema.actions import MAX_USER_ID
+from binlake.schema.emptied import Emptied
 from binlake.schema.info import DbInfo, TableDef
 from binlake.schema.names import fold_pair
 
@@ -67,8 +68,12 @@ class SchemaTables:
         table_id = self._names.get(fold_pair((db, table)))
         return None if table_id is None else self.by_id[table_id]
 
-    def put(self, info: Mapping[str, Any], db_id: int) -> None:
-        """Create or replace the table of `info` in database `db_id`; DDL system tables are passed over."""
+    def put(self, info: Mapping[str, Any], db_id: int, emptied: Emptied | None = None) -> None:
+        """Create or replace the table of `info` in database `db_id`; DDL system tables are passed over.
+
+        `emptied`: the partitions that this DDL took away. The next DDL of the table forgets them: it begins when no
+        transaction of the older version is left.
+        """
         if info["id"] > MAX_USER_ID:
             return
         db = self.databases.get(db_id)
@@ -78,7 +83,7 @@ class SchemaTables:
                 where={"schema_id": db_id, "table_id": info["id"]},
             )
         self._forget(info["id"])
-        table = TableDef.from_json(info, db)
+        table = TableDef.from_json(info, db, emptied)
         self.by_id[table.id] = table
         self._names[fold_pair((db.name, table.name))] = table.id
         self.gone.pop(table.id, None)

@@ -1,14 +1,18 @@
-"""Schemas inside a window: each DDL opens a segment, and a row is decoded by the segment of its commit_ts (R-19)."""
+"""Schemas inside a window: each DDL opens a segment, and a row is decoded by the segment of its commit_ts (R-19).
+
+Where a DDL stands is told in `binlake.schema.ahead`.
+"""
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from binlake.errors import SchemaError
 from binlake.schema.actions import DELETE_ONLY
+from binlake.schema.ahead import place_of
 from binlake.schema.job import DdlJob
 from binlake.schema.state import SchemaState
 
@@ -43,25 +47,43 @@ def ddl_kind(query: str, schema_state: int) -> Literal["ddl", "delete-only", "se
     return "delete-only" if schema_state == DELETE_ONLY else "ddl"
 
 
-class WindowSchemas:
-    """Schema states of one window: segment 0 is `base`, real DDL k (commit order, from 1) opens segment k.
+@dataclass(frozen=True)
+class PlacedDdl:
+    """A DDL and the commit_ts from which on rows come behind it. `number`: from 0, which it is of those given."""
 
-    A DDL that changes nothing (rolled back, not supported) opens a segment with the same definitions.
-    `first_seen` (schema_version of DML -> least commit_ts with it) moves a segment's start before rows that have seen
-    its DDL already: the columns of a multi-schema change turn public one step before its binlog is written, and such
-    rows would lose what they hold in them. Other DDL is never seen early, so without such rows nothing moves.
-    Raises SchemaError when a real DDL has no job.
+    since: int
+    number: int
+    ddl: WindowDdl
+
+
+def place_ddls(lo: int, ddls: Sequence[WindowDdl]) -> list[PlacedDdl]:
+    """The DDL of a window above `lo` in the order in which its rows see them: by `since`, then as given.
+
+    A DDL that rows may run ahead of may pass others by this; those are of other tables, for TiDB runs the jobs of one
+    table one after the other.
+    """
+    placed = [PlacedDdl(max(_since(ddl), lo + 1), number, ddl) for number, ddl in enumerate(ddls)]
+    return sorted(placed, key=lambda one: (one.since, one.ddl.commit_ts))
+
+
+def _since(ddl: WindowDdl) -> int:
+    return place_of(ddl.job, ddl.commit_ts) if ddl.kind == "ddl" and ddl.job is not None else ddl.commit_ts
+
+
+class WindowSchemas:
+    """Schema states of one window: segment 0 is `base`, the k-th real DDL as placed (from 1) opens segment k.
+
+    A DDL that changes nothing (rolled back, not supported) opens a segment with the same definitions. `lo`: the
+    window's start. Raises SchemaError when a real DDL has no job.
     """
 
-    def __init__(
-        self, base: SchemaState, ddls: Sequence[WindowDdl], first_seen: Mapping[int, int] | None = None
-    ) -> None:
-        real = sorted((d for d in ddls if d.kind == "ddl"), key=lambda d: d.commit_ts)
-        self.ddls: tuple[WindowDdl, ...] = tuple(real)
-        self._starts = [segment_start(d, first_seen or {}) for d in real]
+    def __init__(self, base: SchemaState, ddls: Sequence[WindowDdl], lo: int = 0) -> None:
+        real = place_ddls(lo, [ddl for ddl in ddls if ddl.kind == "ddl"])
+        self.ddls: tuple[WindowDdl, ...] = tuple(placed.ddl for placed in real)
+        self._starts = [placed.since for placed in real]
         states = [base]
-        for ddl in real:
-            states.append(states[-1].apply(_job_of(ddl), ddl.commit_ts))
+        for ddl in self.ddls:
+            states.append(states[-1].follow(_job_of(ddl), ddl.commit_ts, base.version))
         self._states = tuple(states)
 
     @property
@@ -96,14 +118,6 @@ def unknown_table(table_id: int, commit_ts: int) -> SchemaError:
         "or name the commit_ts in ignore-txn-commit-ts to lose the transaction knowingly",
         where={"table_id": table_id, "commit_ts": commit_ts},
     )
-
-
-def segment_start(ddl: WindowDdl, first_seen: Mapping[int, int]) -> int:
-    """The least commit_ts whose rows may have seen `ddl`; `first_seen` as in WindowSchemas."""
-    job = ddl.job
-    if job is None or not job.took_effect:
-        return ddl.commit_ts
-    return min([ddl.commit_ts, *(ts for version, ts in first_seen.items() if version >= job.schema_version)])
 
 
 def _job_of(ddl: WindowDdl) -> DdlJob:

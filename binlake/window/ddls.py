@@ -6,14 +6,13 @@ what is skipped still changes how later rows are decoded.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 
 from binlake.ddl.replacement import replaced_names
 from binlake.errors import ConfigError, SchemaError
 from binlake.filter import Rules
-from binlake.schema import Action, DdlJob, SchemaState, WindowDdl, WindowSchemas, segment_start
+from binlake.schema import Action, DdlJob, SchemaState, WindowDdl, WindowSchemas, place_ddls
 from binlake.schema.delta import Definitions, touched
 from binlake.schema.session import SourceSession
 from binlake.window.definitions import FILTERED, by_hand
@@ -40,8 +39,8 @@ class PlannedDdl:
     `injected`: no DDL of the source, but a statement of an operator that stands before what `commit_ts` has.
 
     `query` is the source's text, `sql` the routed one; `db`, `table`, `before`, `after` are the target's. `alert`: what
-    an operator must know of it, or empty. `since`: the least commit_ts of rows behind it, below its own where rows ran
-    ahead of it.
+    an operator must know of it, or empty. `since`: rows from this commit_ts on are behind it; below its own where rows may
+    have run ahead of it.
     """
 
     segment: int
@@ -94,13 +93,10 @@ def window_schemas(
     base: SchemaState,
     binlogs: Sequence[DdlBinlog],
     jobs: Sequence[tuple[int, DdlJob]],
-    first_seen: Mapping[int, int],
+    lo: int = 0,
 ) -> WindowSchemas:
-    """The schemas of a window: `jobs` are its (commit_ts, job) pairs, also those that left no binlog.
-
-    `first_seen`: least commit_ts of the window's row changes by schema version.
-    """
-    return WindowSchemas(base, [ddl for _, _, ddl in _in_order(binlogs, jobs)], first_seen)
+    """The schemas of a window above `lo`: `jobs` are its (commit_ts, job) pairs, also those that left no binlog."""
+    return WindowSchemas(base, [ddl for _, _, ddl in _in_order(binlogs, jobs)], lo)
 
 
 def plan_ddls(
@@ -109,17 +105,20 @@ def plan_ddls(
     jobs: Sequence[tuple[int, DdlJob]],
     rules: Rules,
     ignored: Collection[int] = (),
-    first_seen: Mapping[int, int] = MappingProxyType({}),
+    lo: int = 0,
 ) -> list[PlannedDdl]:
     """The rows of `ddl` for a window whose schema at lo is `base`; `ignored` are commit_ts skipped by configuration.
 
-    `first_seen` as for window_schemas: sinks cut the window where the rows do. Raises SchemaError, ConfigError.
+    In the order in which sinks get them: those cut the window where the rows do. Raises SchemaError, ConfigError.
     """
     naming = Naming(rules)
     judge = Judge(naming, TargetTables(base, naming), ignored)
     state, segment, planned = base, 0, []
-    for start_ts, logged, ddl in _in_order(binlogs, jobs):
-        after = state.apply(ddl.job, ddl.commit_ts) if ddl.job is not None and ddl.kind == "ddl" else state
+    ordered = _in_order(binlogs, jobs)
+    for placed in place_ddls(lo, [ddl for _, _, ddl in ordered]):
+        start_ts, logged, ddl = ordered[placed.number]
+        changes = ddl.job is not None and ddl.kind == "ddl"
+        after = state.follow(ddl.job, ddl.commit_ts, base.version) if changes else state
         judged = _judged(ddl, logged, touched(state, after), Spelling(state, after, naming), judge)
         segment += 1 if _opens_segment(judged.reason) else 0
         job = ddl.job
@@ -128,7 +127,7 @@ def plan_ddls(
             PlannedDdl(
                 segment=segment,
                 commit_ts=ddl.commit_ts,
-                since=segment_start(ddl, first_seen),
+                since=placed.since,
                 start_ts=start_ts,
                 schema_version=job.schema_version if job else 0,
                 job_id=ddl.job_id,

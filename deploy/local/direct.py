@@ -63,11 +63,8 @@ class DirectReplay:
         rows = [row for row in self._log.rows if lo < row[0] <= hi]
         ddls = [ddl for ddl in self._log.ddls if lo < ddl.commit_ts <= hi]
         jobs = [(ts, job) for ts, job in self._log.jobs if lo < ts <= hi]
-        seen: dict[int, int] = {}
-        for commit_ts, _, _, version in rows:
-            seen[version] = min(commit_ts, seen.get(version, commit_ts))
-        schemas = window_schemas(self._schema, ddls, jobs, seen)
-        ddl_rows = [landed(ddl) for ddl in plan_ddls(self._schema, ddls, jobs, RULES, self.hands.ignored, seen)]
+        schemas = window_schemas(self._schema, ddls, jobs, lo)
+        ddl_rows = [landed(ddl) for ddl in plan_ddls(self._schema, ddls, jobs, RULES, self.hands.ignored, lo)]
         shown = None
         if not self._new_collation:
             ddl_rows, shown = [bytewise(ddl, "mariadb") for ddl in ddl_rows], partial(bytewise_table, dialect="mariadb")

@@ -98,11 +98,10 @@ def _ddls(
     history = SchemaHistory(ctx.paths)
     base, jobs = history.state_at(manifest.lo), history.changes(manifest.lo, manifest.hi)
     binlogs = _ddl_binlogs(ctx, manifest) if manifest.ddls else []
-    seen = _first_seen(ctx, manifest, base.version) if jobs else {}
-    planned = plan_ddls(base, binlogs, jobs, ctx.rules, ignored, seen)
+    planned = plan_ddls(base, binlogs, jobs, ctx.rules, ignored, manifest.lo)
     require_met(planned, ctx.rules.replacements, manifest.lo, manifest.hi)
     planned = with_injections(planned, ctx.rules.injections, manifest.lo, manifest.hi, base.version)
-    return planned, window_schemas(base, binlogs, jobs, seen)
+    return planned, window_schemas(base, binlogs, jobs, manifest.lo)
 
 
 def _ddl_binlogs(ctx: StageContext, manifest: WindowManifest) -> list[DdlBinlog]:
@@ -112,17 +111,6 @@ def _ddl_binlogs(ctx: StageContext, manifest: WindowManifest) -> list[DdlBinlog]
         return [_ddl_binlog(row) for row in _landed_here(ctx, manifest, names, ds.field("kind") == "ddl").to_pylist()]
     rows = whole(_landed(ctx, manifest, "ddl"), manifest.chunks, *columns)
     return [_ddl_binlog(row.asDict()) for row in rows.collect()]
-
-
-def _first_seen(ctx: StageContext, manifest: WindowManifest, version: int) -> dict[int, int]:
-    """Least commit_ts of the window's row changes by schema version, of versions above `version`."""
-    if ctx.takes(manifest.bytes):
-        ahead = (ds.field("kind") == "dml") & (ds.field("schema_version") > version)
-        seen = _landed_here(ctx, manifest, ("schema_version", "commit_ts"), ahead)
-        seen = seen.sort_by([("commit_ts", "descending")])
-        return dict(zip(seen["schema_version"].to_pylist(), seen["commit_ts"].to_pylist(), strict=True))
-    rows = _landed(ctx, manifest, "dml").where(F.col("schema_version") > version)
-    return dict(rows.groupBy("schema_version").agg(F.min("commit_ts")).collect())  # type: ignore[arg-type]
 
 
 def _ddl_binlog(row: dict[str, object]) -> DdlBinlog:

@@ -66,10 +66,7 @@ def read_log(capture: Capture) -> Log:
     log = commit_log(capture)
     by_id = {job.id: job for _, job in log.jobs}
     ddls = [WindowDdl(d.commit_ts, d.query, d.job_id, d.schema_state, by_id.get(d.job_id)) for d in log.ddls]
-    first_seen: dict[int, int] = {}
-    for commit_ts, _, _, version in log.rows:
-        first_seen.setdefault(version, commit_ts)
-    schemas = WindowSchemas(SchemaState(), ddls, first_seen)
+    schemas = WindowSchemas(SchemaState(), ddls)
     states = {schemas.at(i).version: schemas.at(i) for i in range(schemas.segments)}
     return Log([row[:3] for row in log.rows], schemas, states)
 

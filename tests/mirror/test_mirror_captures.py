@@ -45,14 +45,11 @@ class Mirrors:
         rows = [row for row in self._log.rows if lo < row[0] <= hi]
         logged = [ddl for ddl in self._log.ddls if lo < ddl.commit_ts <= hi]
         jobs = [(ts, job) for ts, job in self._log.jobs if lo < ts <= hi]
-        seen: dict[int, int] = {}
-        for commit_ts, _, _, version in rows:
-            seen[version] = min(commit_ts, seen.get(version, commit_ts))
-        ddls = [landed(ddl) for ddl in plan_ddls(self._schema, logged, jobs, RULES, first_seen=seen)]
+        ddls = [landed(ddl) for ddl in plan_ddls(self._schema, logged, jobs, RULES, lo=lo)]
         cuts = [ddl for ddl in ddls if ddl.opens_segment]
         segments = Segments(lo, hi, tuple(ddl.since for ddl in cuts))
         definitions = WindowDefinitions(self._schema, ddls)
-        events = decoded(rows, window_schemas(self._schema, logged, jobs, seen))
+        events = decoded(rows, window_schemas(self._schema, logged, jobs, lo))
         for number in range(len(cuts) + 1):
             if number:
                 self._ddl(cuts[number - 1])

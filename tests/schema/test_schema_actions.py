@@ -85,13 +85,10 @@ def test_rows_of_every_moment_name_a_table_that_the_schema_knows(ddl: Recorded) 
     capture = Capture(ROOT / "tests" / "captures" / "ddl")
     places = {m.start_ts: m.commit_ts for m in map(pb.Binlog.FromString, capture.binlogs()) if m.tp == pb.Commit}
     dml = [m for m in map(pb.Binlog.FromString, capture.binlogs()) if m.prewrite_value and m.start_ts in places]
-    seen: dict[int, int] = {}
     versions = [(places[m.start_ts], pb.PrewriteValue.FromString(m.prewrite_value)) for m in dml]
-    for commit_ts, value in versions:
-        seen[value.schema_version] = min(commit_ts, seen.get(value.schema_version, commit_ts))
     jobs = {job.id: job for _, job in ddl.placed}
     logged = [WindowDdl(b.commit_ts, b.query, b.job_id, b.schema_state, jobs.get(b.job_id)) for b in ddl.logged]
-    schemas = WindowSchemas(SchemaState(), logged, seen)
+    schemas = WindowSchemas(SchemaState(), logged)
     late = 0
     for commit_ts, value in versions:
         for mutation in value.mutations:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from tidb_json import column, db_info, job, table_info
 
 from binlake.errors import SchemaError
-from binlake.schema import Action, DdlJob, SchemaState, WindowDdl, WindowSchemas, ddl_kind
+from binlake.schema import Action, DdlJob, SchemaState, WindowDdl, WindowSchemas, ddl_kind, place_ddls
+from binlake.schema.ahead import place_of
 from binlake.schema.window import unknown_table
 
 NARROW = table_info(10, "t", [column(1, "id")])
@@ -78,9 +81,56 @@ def test_a_query_that_only_looks_like_setval() -> None:
     assert ddl_kind("ALTER TABLE `select setval(` ADD c INT", 5) == "ddl"
 
 
-def test_a_row_that_has_seen_a_ddl_is_in_its_segment() -> None:  # multi-schema change, capture `ddl`
-    ddls = [ddl(100, job(Action.MULTI_SCHEMA_CHANGE, 5, info=WIDE)), ddl(200, job(Action.DROP_COLUMN, 8, info=NARROW))]
-    schemas = WindowSchemas(base(), ddls, first_seen={2: 10, 4: 80, 5: 90, 6: 95, 7: 150, 8: 210})
-    assert [schemas.segment_of(ts) for ts in (80, 89, 90, 100, 199, 200)] == [0, 0, 1, 1, 1, 2]
+def clauses(*times: tuple[int, int]) -> dict[str, object]:
+    """The part of a job that tells (real_start_ts, snapshot_ver) of each of its clauses."""
+    subs = [{"type": 5, "real_start_ts": began, "snapshot_ver": copied} for began, copied in times]
+    return {"multi_schema_info": {"sub_jobs": subs}}
+
+
+def test_a_row_that_may_have_seen_a_ddl_is_in_its_segment() -> None:  # multi-schema change, captures `ddl`, `zones`
+    both = job(Action.MULTI_SCHEMA_CHANGE, 5, info=WIDE, start_ts=50, real_start_ts=60, **clauses((60, 0), (90, 0)))
+    gone = job(Action.DROP_COLUMN, 8, info=NARROW, start_ts=150, real_start_ts=165)
+    schemas = WindowSchemas(base(), [ddl(100, both), ddl(200, gone)])
+    assert [schemas.segment_of(ts) for ts in (80, 89, 90, 100, 164, 165, 200)] == [0, 0, 1, 1, 1, 2, 2]
     assert columns(schemas.place(90)) == ["id", "c"]
     assert [d.commit_ts for d in schemas.ddls] == [100, 200]
+
+
+@pytest.mark.parametrize(
+    ("action", "more", "since"),
+    [
+        (Action.DROP_COLUMN, {}, 110),
+        (Action.DROP_INDEX, {}, 110),
+        (Action.DROP_PRIMARY_KEY, {}, 110),
+        (Action.REORGANIZE_PARTITION, {"snapshot_ver": 140}, 140),
+        (Action.MULTI_SCHEMA_CHANGE, clauses((110, 150), (130, 0)), 150),
+        (Action.MULTI_SCHEMA_CHANGE, {}, 110),
+        (Action.ADD_COLUMN, {}, 200),
+        (Action.ADD_INDEX, {"snapshot_ver": 140}, 200),
+        (Action.MODIFY_COLUMN, {"snapshot_ver": 140}, 200),
+        (Action.TRUNCATE_PARTITION, {}, 200),
+        (Action.DROP_TABLE, {}, 200),
+    ],
+)
+def test_a_ddl_stands_where_rows_may_have_seen_it_first(action: Action, more: dict[str, object], since: int) -> None:
+    found = job(action, 8, info=NARROW, start_ts=100, real_start_ts=110, **more)
+    assert place_of(found, 200) == since
+    assert [placed.since for placed in place_ddls(120, [ddl(200, found)])] == [max(since, 121)]
+    assert place_of(replace(found, state=3), 200) == 200
+
+
+def test_a_rolled_back_or_foreign_ddl_in_the_gap_keeps_the_segments_sorted() -> None:  # issue 13 point 4
+    other = table_info(20, "o", [column(1, "id")])
+    begun = base().apply(job(Action.CREATE_TABLE, 3, info=other, schema_id=2))
+    ahead = job(Action.MULTI_SCHEMA_CHANGE, 9, info=WIDE, real_start_ts=60)
+    failed = job(Action.ADD_INDEX, 5, info=other, state=3)
+    wider = table_info(20, "o", [column(1, "id"), column(2, "x")])
+    beside = job(Action.ADD_COLUMN, 7, info=wider, schema_id=2)
+    schemas = WindowSchemas(begun, [ddl(80, failed, schema_state=0), ddl(90, beside), ddl(100, ahead)])
+    edges = [since for since, _, _ in schemas.spans()]
+    assert edges == sorted(edges)
+    assert [d.commit_ts for d in schemas.ddls] == [100, 80, 90]
+    assert [columns(schemas.place(ts)) for ts in (59, 60, 80, 95, 100)] == [["id"], *[["id", "c"]] * 4]
+    places = [schemas.place(ts).table(20) for ts in (60, 89, 90, 100)]
+    assert [len(table.columns) for table in places if table] == [1, 1, 2, 2]
+    assert schemas.at(schemas.segments - 1).version == 9

@@ -97,7 +97,7 @@ def job(action: int, version: int, **more: Any) -> DdlJob:
         "table_name": info["name"]["O"] if info else "",
         "state": 6,
         "query": "",
-        "start_ts": version * 10,
+        "start_ts": 0,
         "binlog": {
             "SchemaVersion": version,
             "DBInfo": db,

@@ -72,7 +72,7 @@ class TinyLake:
         rows, binlogs, jobs = self._logged(lo, self.hi)
         self._history.append(self.hi, jobs)
         planned = plan_ddls(base, binlogs, jobs, self._rules)
-        schemas = window_schemas(base, binlogs, jobs, {})
+        schemas = window_schemas(base, binlogs, jobs)
         ddls = [_landed(ddl) for ddl in planned]
         mutations = self._mutations(rows, schemas)
         self._write(mutations, planned, lo)

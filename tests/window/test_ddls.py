@@ -61,7 +61,7 @@ def test_a_commit_ts_of_the_ignore_list_is_skipped_and_still_changes_the_schema(
     target = next(b for b in binlogs if "ADD COLUMN `note`" in b.query)
     planned = plan_ddls(SchemaState(), binlogs, jobs, Rules(), {target.commit_ts})
     assert next(d.reason for d in planned if d.commit_ts == target.commit_ts) == "ignore-txn-commit-ts"
-    schemas = window_schemas(SchemaState(), binlogs, jobs, {})
+    schemas = window_schemas(SchemaState(), binlogs, jobs)
     table = schemas.place(target.commit_ts).find("shard_2", "t_1")
     assert table is not None
     assert table.column("note") is not None

@@ -88,7 +88,7 @@ def test_a_column_comes_with_the_first_shard_and_goes_with_the_last() -> None:  
     assert [ddl.sql.startswith("ALTER TABLE `all`.`t` ") for ddl in (planned[0], planned[3])] == [True, True]
 
     binlogs, jobs = logged(w)
-    schemas = window_schemas(SchemaState(), binlogs, jobs, {})
+    schemas = window_schemas(SchemaState(), binlogs, jobs)
     found = extras(schemas, Naming(rules(routes=[SHARDS])))
     places = [(x.db, x.since, x.until, x.values) for x in found]
     ts = [ddl.commit_ts for ddl in planned]

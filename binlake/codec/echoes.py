@@ -1,0 +1,50 @@
+"""Second writes of one row change, which TiDB logs while it reorganizes partitions, are taken out of a batch.
+
+Rule (TiDB v7.5, capture `zones`, table `Teile`): while REORGANIZE PARTITION runs, a row of its partitions is written to
+the new one too, and both writes are in the binlog side by side, for the logical table: an insert, update or delete twice
+the same; in the delete-only step an update and behind it a delete of what the row was before. None of it can be the
+history of one key: the second has no row to change, or another one than it names. Without a key two equal inserts may be
+two rows, so tables without one keep what is logged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from binlake.codec.lanes import Ints
+from binlake.schema.info import TableDef
+
+_NAMES = ("op", "before", "after")
+
+
+def without_echoes(
+    batch: pa.RecordBatch, tables: Sequence[TableDef], which: Ints
+) -> tuple[pa.RecordBatch, Ints]:
+    """(`batch` of MUTATION_SCHEMA without second writes, the numbers of the rows kept).
+
+    `which`: the number of each row's definition among `tables`.
+    """
+    every = np.arange(batch.num_rows)
+    twice = np.asarray([bool(one.partition_ids) and one.identity().kind != "row" for one in tables], np.bool_)
+    if batch.num_rows < 2 or not twice[which].any():
+        return batch, every
+    near = twice[which[1:]] & (which[1:] == which[:-1])
+    for name in ("commit_ts", "key"):
+        values = batch[name].dictionary_encode().indices.to_numpy(zero_copy_only=False)
+        near &= values[1:] == values[:-1]
+    kept = np.ones(batch.num_rows, np.bool_)
+    real = 0
+    for place in (np.flatnonzero(near) + 1).tolist():
+        # The write that a run of second ones echoes is the last one kept.
+        real = place - 1 if kept[place - 1] else real
+        kept[place] = not _echoes(*(tuple(batch[name][n].as_py() for name in _NAMES) for n in (real, place)))
+    rows = every[kept]
+    return (batch, rows) if kept.all() else (batch.take(pa.array(rows)), rows)
+
+
+def _echoes(first: tuple[object, ...], second: tuple[object, ...]) -> bool:
+    op, before, after = first
+    return second == first or (op == "update" and before != after and second == ("delete", before, None))
