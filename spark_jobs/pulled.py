@@ -58,8 +58,8 @@ class Pulled(Protocol):
     def ddls(self, bounds: Bounds) -> list[PulledDdl]:
         """The DDL binlogs of `bounds`, each once, in commit order."""
 
-    def first_ahead(self, lo: int, version: int) -> int | None:
-        """Least commit_ts above `lo` of a transaction with row changes that saw schema `version` or a later one."""
+    def first_row(self, since: int, version: int = 0) -> int | None:
+        """Least commit_ts >= `since` of a transaction with row changes, of schema `version` or a later one."""
 
     def transactions(self, bounds: Bounds) -> Rows:
         """Rows of `binlog` within `bounds`: one transaction per commit_ts, whichever pump it came from.
@@ -154,11 +154,12 @@ class PulledHere:
         columns = (rows[name].to_pylist() for name in ("commit_ts", "job_id", "query", "schema_state"))
         return ddls_of(zip(*columns, strict=True))
 
-    def first_ahead(self, lo: int, version: int) -> int | None:
+    def first_row(self, since: int, version: int = 0) -> int | None:
         """As Pulled."""
         rows = self._parts
-        ahead = pc.and_(pc.equal(rows["kind"], "dml"), pc.greater_equal(rows["schema_version"], version))
-        found: int | None = pc.min(rows.filter(pc.and_(ahead, pc.greater(rows["commit_ts"], lo)))["commit_ts"]).as_py()
+        own = pc.and_(pc.equal(rows["kind"], "dml"), pc.greater_equal(rows["schema_version"], version))
+        own = pc.and_(own, pc.greater_equal(rows["commit_ts"], since))
+        found: int | None = pc.min(rows.filter(own)["commit_ts"]).as_py()
         return found
 
     def transactions(self, bounds: Bounds) -> pa.Table:

@@ -54,10 +54,10 @@ class Staged:
         rows = self._parts(bounds).where((F.col("kind") == "ddl") & (F.col("chunk") == 0))
         return ddls_of(map(tuple, rows.select("commit_ts", "job_id", "query", "schema_state").distinct().collect()))
 
-    def first_ahead(self, lo: int, version: int) -> int | None:
+    def first_row(self, since: int, version: int = 0) -> int | None:
         """As Pulled."""
-        ahead = (F.col("kind") == "dml") & (F.col("schema_version") >= version) & (F.col("commit_ts") > lo)
-        found: int | None = self.rows.where(ahead).agg(F.min("commit_ts")).collect()[0][0]
+        own = (F.col("kind") == "dml") & (F.col("schema_version") >= version) & (F.col("commit_ts") >= since)
+        found: int | None = self.rows.where(own).agg(F.min("commit_ts")).collect()[0][0]
         return found
 
     def transactions(self, bounds: Bounds) -> DataFrame:

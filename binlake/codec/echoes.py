@@ -1,10 +1,10 @@
 """Second writes of one row change, which TiDB logs while it reorganizes partitions, are taken out of a batch.
 
-Rule (TiDB v7.5, capture `zones`, table `Teile`): while REORGANIZE PARTITION runs, a row of its partitions is written to
-the new one too, and both writes are in the binlog side by side, for the logical table: an insert, update or delete twice
-the same; in the delete-only step an update and behind it a delete of what the row was before. None of it can be the
-history of one key: the second has no row to change, or another one than it names. Without a key two equal inserts may be
-two rows, so tables without one keep what is logged.
+Rule (TiDB v7.5, capture `zones`, table `Teile`): while REORGANIZE PARTITION runs, a row of its partitions is written
+to the new one too, and both writes are in the binlog side by side, for the logical table: an insert, update or delete
+twice the same; in the delete-only step an update and behind it a delete of what the row was before. None of it can be
+the history of one key: the second has no row to change, or another one than it names. Without a key two equal inserts
+may be two rows, so tables without one keep what is logged.
 """
 
 from __future__ import annotations
@@ -20,9 +20,7 @@ from binlake.schema.info import TableDef
 _NAMES = ("op", "before", "after")
 
 
-def without_echoes(
-    batch: pa.RecordBatch, tables: Sequence[TableDef], which: Ints
-) -> tuple[pa.RecordBatch, Ints]:
+def without_echoes(batch: pa.RecordBatch, tables: Sequence[TableDef], which: Ints) -> tuple[pa.RecordBatch, Ints]:
     """(`batch` of MUTATION_SCHEMA without second writes, the numbers of the rows kept).
 
     `which`: the number of each row's definition among `tables`.

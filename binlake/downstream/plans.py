@@ -83,4 +83,5 @@ class WindowPlans:
     def _version(self, number: int) -> int:
         if number == len(self.segments.starts):
             return self.versions[1]
-        return self.cuts[number - 1].schema_version if number else self.versions[0]
+        # A DDL that rows ran ahead of may stand before one of a lesser version.
+        return max([self.versions[0], *(cut.schema_version for cut in self.cuts[:number])])

@@ -23,7 +23,9 @@ _PLAIN = (
 
 
 def landed_ddls(paths: LakePaths, lo: int, hi: int, touching: tuple[str, str] | None = None) -> list[LandedDdl]:
-    """The DDL with lo < commit_ts <= hi in commit order, skipped ones included. Raises SchemaError.
+    """The DDL with lo < commit_ts <= hi in the order in which targets get them, skipped ones included.
+
+    That is the order of commits, but for a DDL that rows ran ahead of. Raises SchemaError.
 
     `touching`: those alone that touch this (db, table) of the target, in any case of letters.
     """
@@ -39,7 +41,7 @@ def landed_ddls(paths: LakePaths, lo: int, hi: int, touching: tuple[str, str] | 
     columns = [*_PLAIN, "segment", "before", "after"]
     rows = data.to_table(columns=columns, filter=where).to_pylist()
     # Rows of one commit_ts keep the order that merge gave them; a window's segments only grow.
-    rows.sort(key=lambda row: (row["commit_ts"], row["segment"], row["schema_version"]))
+    rows.sort(key=lambda row: (row["since"], row["commit_ts"], row["segment"], row["schema_version"]))
     return [_ddl(row) for row in rows]
 
 

@@ -167,7 +167,7 @@ DDL = LakeTable(
         _WINDOW,
         _SEGMENT,
         _COMMIT_TS,
-        Column("since", "BIGINT", "least commit_ts of rows behind it: below its own where rows ran ahead of it"),
+        Column("since", "BIGINT", "rows from here on are behind it: below its own where rows may have run ahead of it"),
         _START_TS,
         _VERSION,
         Column("job_id", "BIGINT", "DDL job id"),

@@ -3,8 +3,8 @@
 Rule: TiDB keeps two schema versions at work. A transaction of the older one that commits behind the DDL's first step
 writes into the old partition, which goes with its rows; the binlog names the logical table only (captures `zones`,
 table `Teile`). A transaction that began with a version from which the partition is not written to any more did not; of
-an earlier one the primary key of its prewrite tells, for it names the physical table. So a row goes if its values belong
-into the partition and its transaction wrote there. What cannot be told is refused.
+an earlier one the primary key of its prewrite tells, for it names the physical table. So a row goes if its values
+belong into the partition and its transaction wrote there. What cannot be told is refused.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from binlake.errors import SchemaError
 from binlake.schema import mysqltypes as t
 
 Values = Mapping[str, str | None]
 
-Side = Literal["old", "new", "not its own", "unknown"]
+Side: TypeAlias = Literal["old", "new", "not its own", "unknown"]
 """A transaction's side of the DDL: it wrote into the old partitions; into the new ones; into others of the table, and
 into that table alone; or nothing tells."""
 
@@ -29,18 +29,6 @@ _RANGE, _HASH, _LIST = 1, 2, 3
 _MAXVALUE = "MAXVALUE"
 _TO_DAYS_OF_YEAR_ONE = 365
 HINT = (
-    "look at the row on the source; where it is gone there, name its commit_ts in filter.ignore-txn-commit-ts, which"
-    " leaves the whole transaction out, and write its other rows by hand"
-)
-Side = Literal["old", "new", "not its own", "unknown"]
-"""A transaction's side of the DDL: it wrote into the old partitions; into the new ones; into others of the table, and
-into that table alone; or nothing tells."""
-
-_KEY_HEAD = 9
-_RANGE, _HASH, _LIST = 1, 2, 3
-_MAXVALUE = "MAXVALUE"
-_TO_DAYS_OF_YEAR_ONE = 365
-_HINT = (
     "look at the row on the source; where it is gone there, name its commit_ts in filter.ignore-txn-commit-ts, which"
     " leaves the whole transaction out, and write its other rows by hand"
 )

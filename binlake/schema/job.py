@@ -20,7 +20,8 @@ class DdlJob:
     """One job. `type` and `state` are TiDB's numbers; `schema_version` 0 = never took effect; ts are TSOs.
 
     `began_ts`: when its first step ran (`start_ts` is when it was submitted; it may wait). `ready_ts`: when the last of
-    its clauses had begun, and had begun to read the table if it does. `text` is the exact JSON as it was read; `db_info`, `table_info`, `multiple_table_infos` are its `binlog` parts
+    its clauses had begun, and had begun to read the table if it does. `text` is the exact JSON as it was read;
+    `db_info`, `table_info`, `multiple_table_infos` are its `binlog` parts
     (the definitions after the job), still raw.
     """
 

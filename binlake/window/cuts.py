@@ -9,7 +9,7 @@ from typing import Literal
 from binlake.ddl import SourceDdl, map_ddl, unsaid
 from binlake.ddl.collations import Dialect
 from binlake.ddl.replacement import needs_database
-from binlake.errors import CheckpointConflict
+from binlake.errors import CheckpointConflict, ConfigError
 from binlake.statement.batch import INJECTED, REPLACED, UNCHECKED, Phase, StatementBatch, statement_digest
 from binlake.statement.literal import quote, quote_name
 from binlake.window.definitions import IGNORED, LandedDdl
@@ -45,6 +45,20 @@ def refused_batch(segment: int, ddl: LandedDdl, why: str) -> StatementBatch:
     """
     message = quote(f"{ddl.commit_ts}: {why}"[:_MESSAGE])
     return _batch(segment, ddl, (f"SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = {message}",), "ddl")
+
+
+def require_outside_ddl(ddls: Iterable[LandedDdl], lo: int, hi: int) -> int:
+    """`hi`, the end of a sink's window above `lo` inside a landed one: no row may be left alone that comes behind a DDL
+    above hi. Raises ConfigError."""
+    split = [ddl for ddl in ddls if ddl.opens_segment and ddl.since <= hi < ddl.commit_ts]
+    if not split:
+        return hi
+    raise ConfigError(
+        "the end of a window (window.stop-at, or what was asked for) lies inside a DDL, which rows up to it may have"
+        " seen",
+        where={"stop-at": hi, "window_from": lo, "ddl_from": split[0].since, "ddl_commit_ts": split[0].commit_ts},
+        hint=f"take {split[0].commit_ts} as the end, or one below {split[0].since}",
+    )
 
 
 def require_pinned_cuts(pinned: ApplyManifest, starts: Sequence[int]) -> None:

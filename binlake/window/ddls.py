@@ -39,8 +39,8 @@ class PlannedDdl:
     `injected`: no DDL of the source, but a statement of an operator that stands before what `commit_ts` has.
 
     `query` is the source's text, `sql` the routed one; `db`, `table`, `before`, `after` are the target's. `alert`: what
-    an operator must know of it, or empty. `since`: rows from this commit_ts on are behind it; below its own where rows may
-    have run ahead of it.
+    an operator must know of it, or empty. `since`: rows from this commit_ts on are behind it; below its own where rows
+    may have run ahead of it.
     """
 
     segment: int
@@ -117,8 +117,8 @@ def plan_ddls(
     ordered = _in_order(binlogs, jobs)
     for placed in place_ddls(lo, [ddl for _, _, ddl in ordered]):
         start_ts, logged, ddl = ordered[placed.number]
-        changes = ddl.job is not None and ddl.kind == "ddl"
-        after = state.follow(ddl.job, ddl.commit_ts, base.version) if changes else state
+        job = ddl.job if ddl.kind == "ddl" else None
+        after = state if job is None else state.follow(job, ddl.commit_ts, base.version)
         judged = _judged(ddl, logged, touched(state, after), Spelling(state, after, naming), judge)
         segment += 1 if _opens_segment(judged.reason) else 0
         job = ddl.job

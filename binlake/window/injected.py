@@ -22,7 +22,8 @@ def with_injections(
     due = [injection for injection in injections if lo < injection.commit_ts <= hi]
     found: list[PlannedDdl] = []
     for ddl in planned:
-        while due and due[0].commit_ts <= ddl.commit_ts:
+        # What cuts the window may stand before its commit_ts; what does not is no bound for what is behind it.
+        while due and due[0].commit_ts <= (ddl.commit_ts if ddl.opens_segment else ddl.since):
             found.append(_before(found, planned, due.pop(0), version))
         made = sum(other.injected for other in found)
         found.append(replace(ddl, segment=ddl.segment + made))

@@ -13,11 +13,12 @@ from pyspark.sql import functions as F
 
 from binlake.config.model import Target
 from binlake.downstream import Position
+from binlake.lake.ddls import landed_ddls
 from binlake.lake.lock import lake_lock
 from binlake.lake.rowhistory import rows_between
 from binlake.lake.tables import CHANGE, MUTATION, arrow_schema
 from binlake.lake.windowlog import WindowEvent
-from binlake.window.cuts import require_pinned_cuts
+from binlake.window.cuts import require_outside_ddl, require_pinned_cuts
 from binlake.window.definitions import cell
 from binlake.window.manifest import ApplyManifest
 from spark_jobs.context import Bounds, StageContext, StageResult
@@ -133,4 +134,5 @@ def _end(ctx: StageContext, lo: int, hi: int, most: int) -> int:
         if rows > most and landed != due[0]:
             break
         end = min(landed[1], hi)
-    return min([end, *(stop for stop in ctx.replication.stop_points() if stop > lo)])
+    stop = min([end, *(stop for stop in ctx.replication.stop_points() if stop > lo)])
+    return end if stop == end else require_outside_ddl(landed_ddls(ctx.paths, lo, end), lo, stop)

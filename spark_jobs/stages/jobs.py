@@ -5,7 +5,7 @@ A job appears in the source's history only after its DDL is finished; until then
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import structlog
@@ -13,6 +13,7 @@ import structlog
 from binlake.errors import IncompleteWindow
 from binlake.lake.schemas import SchemaHistory
 from binlake.schema import DdlJob, SchemaState, ddl_kind
+from binlake.schema.ahead import place_of
 from binlake.source import TidbSource
 from spark_jobs.context import Bounds, StageContext
 from spark_jobs.pulled import Pulled, PulledDdl, PumpPart
@@ -46,28 +47,48 @@ def fetch_jobs(
     ddls = _changing(pulled.ddls(bounds)) if any(part.ddls for part in parts) else []
     if not ddls and all(part.schema_version <= state.version for part in parts):
         return WindowJobs(bounds.hi, (), state.version)
-    jobs = source.ddl_jobs_by_id({job_id for _, job_id in ddls})
-    hi = _lowered(bounds, ddls, jobs)
+    jobs = {job_id: DdlJob.from_dict(raw) for job_id, raw in source.ddl_jobs_by_id({i for _, i in ddls}).items()}
     newer = _newer(source, state, bounds.hi)
-    logged = {job_id for _, job_id in ddls}
-    hi = _behind_ddl(pulled, replace(bounds, hi=hi), newer.versions_above(hi, logged))
-    changes = [(commit_ts, DdlJob.from_dict(jobs[job_id])) for commit_ts, job_id in ddls if commit_ts <= hi]
+    hi = _lowered(pulled, bounds, ddls, jobs, newer.version_before(state))
+    placed = [Placed.of(jobs[job_id], commit_ts) for commit_ts, job_id in ddls if job_id in jobs]
+    hi = _behind_ddl(pulled, replace(bounds, hi=hi), [*placed, *newer.unlogged({job_id for _, job_id in ddls})])
+    changes = [(commit_ts, jobs[job_id]) for commit_ts, job_id in ddls if commit_ts <= hi]
     changes += _without_binlog(newer.effective(source, hi, changes), bounds, changes)
     changes.sort(key=lambda change: (change[0], change[1].schema_version))
     return WindowJobs(hi, tuple(changes), max([state.version, *(job.schema_version for _, job in changes)]))
 
 
+@dataclass(frozen=True)
+class Placed:
+    """A job by what bounds a window: rows from `since` on come behind it, and it ends at `end` (commit_ts)."""
+
+    id: int
+    version: int
+    since: int
+    end: int
+
+    @classmethod
+    def of(cls, job: DdlJob, end: int) -> Placed:
+        """`end`: the commit_ts of its binlog, or what bounds it from above."""
+        return cls(job.id, job.schema_version, place_of(job, end), end)
+
+
 @dataclass
 class _Newer:
-    """Jobs that took effect since lo: those finished by hi, and (version, id) of those that finished above it."""
+    """Jobs that took effect since lo: those finished by hi, and places of those that finished above it."""
 
     finished: list[DdlJob]
-    above: list[tuple[int, int]]
+    above: list[Placed]
 
-    def versions_above(self, hi: int, logged: Collection[int]) -> list[int]:
-        """Versions of the jobs finished above `hi` that no binlog of the pull names."""
-        late = [(job.schema_version, job.id) for job in self.finished if job.finished_ts > hi]
-        return [version for version, job_id in (*late, *self.above) if job_id not in logged]
+    def unlogged(self, logged: Collection[int]) -> list[Placed]:
+        """The jobs that no binlog of the pull names."""
+        places = [*(Placed.of(job, job.finished_ts) for job in self.finished), *self.above]
+        return [place for place in places if place.id not in logged]
+
+    def version_before(self, state: SchemaState) -> int:
+        """The newest schema version whose job is known; `state`: the schema at lo."""
+        versions = [*(job.schema_version for job in self.finished), *(place.version for place in self.above)]
+        return max([state.version, *versions])
 
     def effective(self, source: TidbSource, hi: int, changes: Sequence[tuple[int, DdlJob]]) -> list[DdlJob]:
         """The jobs that committed by `hi`: finished by then, or of a lesser version than one that did.
@@ -77,7 +98,7 @@ class _Newer:
         done = [job for job in self.finished if job.finished_ts <= hi]
         newest = max([job.schema_version for job in done] + [job.schema_version for _, job in changes], default=0)
         overtaken = [job for job in self.finished if job.finished_ts > hi and job.schema_version < newest]
-        ids = {job_id for version, job_id in self.above if version < newest}
+        ids = {place.id for place in self.above if place.version < newest}
         return [*done, *overtaken, *(DdlJob.from_dict(raw) for raw in source.ddl_jobs_by_id(ids).values())]
 
 
@@ -86,19 +107,25 @@ def _changing(ddls: Sequence[PulledDdl]) -> list[tuple[int, int]]:
     return [(ddl.commit_ts, ddl.job_id) for ddl in ddls if ddl_kind(ddl.query, ddl.state) == "ddl"]
 
 
-def _lowered(bounds: Bounds, ddls: list[tuple[int, int]], jobs: dict[int, dict[str, object]]) -> int:
+def _lowered(
+    pulled: Pulled, bounds: Bounds, ddls: list[tuple[int, int]], jobs: Mapping[int, DdlJob], version: int
+) -> int:
+    """hi, lowered to before the first DDL whose job is not in the history yet, and before the rows that may have seen
+    it: all of a version above `version`, for nothing tells when it began. Raises IncompleteWindow."""
     missing = next(((commit_ts, job_id) for commit_ts, job_id in ddls if job_id not in jobs), None)
     if missing is None:
         return bounds.hi
     commit_ts, job_id = missing
-    log.info("hi lowered", window=bounds.window, hi=str(commit_ts - 1), job_id=job_id, reason="job not in history yet")
-    if commit_ts - 1 <= bounds.lo:
+    first = pulled.first_row(bounds.lo + 1, version + 1)
+    hi = min(commit_ts, commit_ts if first is None else first) - 1
+    log.info("hi lowered", window=bounds.window, hi=str(hi), job_id=job_id, reason="job not in history yet")
+    if hi <= bounds.lo:
         raise IncompleteWindow(
             f"DDL job {job_id} is not in the source's history yet",
             where={"commit_ts": commit_ts, "window": bounds.window},
             hint="it appears when the DDL is finished; ADMIN SHOW DDL JOBS tells its state",
         )
-    return commit_ts - 1
+    return hi
 
 
 def _newer(source: TidbSource, state: SchemaState, hi: int) -> _Newer:
@@ -119,29 +146,35 @@ def _newer(source: TidbSource, state: SchemaState, hi: int) -> _Newer:
         if job.finished_ts <= hi:
             found.finished.append(job)
         else:
-            found.above.append((job.schema_version, job.id))
+            found.above.append(Placed.of(job, job.finished_ts))
     return found
 
 
-def _behind_ddl(pulled: Pulled, bounds: Bounds, ahead: Sequence[int]) -> int:
-    """hi, lowered to before the first row that has seen a DDL whose binlog lies above hi; `ahead`: their versions.
+def _behind_ddl(pulled: Pulled, bounds: Bounds, jobs: Sequence[Placed]) -> int:
+    """hi, lowered to before the first row that comes behind one of `jobs` which ends above hi.
 
-    The columns of a multi-schema change turn public one step before its binlog is written: rows that ran ahead must
-    land together with it, or what they hold in its columns is lost. Raises IncompleteWindow.
+    Such a row must land together with the DDL: alone it would be decoded and applied as if before it
+    (`binlake.schema.ahead`). Raises IncompleteWindow.
     """
-    if not ahead:
-        return bounds.hi
-    first = pulled.first_ahead(bounds.lo, min(ahead))
-    if first is None or first > bounds.hi:
-        return bounds.hi
-    log.info("hi lowered", window=bounds.window, hi=str(first - 1), reason="rows ran ahead of a DDL above hi")
-    if first - 1 <= bounds.lo:
-        raise IncompleteWindow(
-            "rows of the window ran ahead of a DDL that is not logged yet",
-            where={"commit_ts": first, "window": bounds.window},
-            hint="plan again with a greater hi; a `stop-at` between them cannot be met: move it",
-        )
-    return first - 1
+    hi, lowest = bounds.hi, bounds.lo + 1
+    while True:
+        places = [max(job.since, lowest) for job in jobs if job.end > hi and max(job.since, lowest) <= hi]
+        first = pulled.first_row(min(places)) if places else None
+        if first is None or first > hi:
+            return hi
+        log.info("hi lowered", window=bounds.window, hi=str(first - 1), reason="rows ran ahead of a DDL above hi")
+        if first <= lowest:
+            raise IncompleteWindow(
+                "rows of the window ran ahead of a DDL that is not logged yet",
+                where={"commit_ts": first, "window": bounds.window, "job_id": _job_ahead(jobs, hi, first)},
+                hint="plan again with a greater hi: a `stop-at` inside the DDL cannot be met, move it; where the DDL"
+                " takes longer than window.max-seconds, raise that",
+            )
+        hi = first - 1
+
+
+def _job_ahead(jobs: Sequence[Placed], hi: int, first: int) -> int:
+    return next(job.id for job in jobs if job.end > hi and job.since <= first)
 
 
 def _without_binlog(

@@ -109,9 +109,11 @@ class World:
     def run(self, live: Live, ddl: Ddl, steps: Sequence[Step], *, ahead_of_binlog: bool = False) -> int:
         """A DDL of one table, a version a step. Rows come between the steps, and `ahead_of_binlog` behind the last."""
         before, seen = live.view, []
+        began = ready = self.clock()
         for number, step in enumerate(steps):
             self.version += 1
             if step.effect is not None:
+                ready = self.clock()
                 step.effect(live)
             live.view = step.view
             if number < len(steps) - 1 or ahead_of_binlog:
@@ -119,7 +121,7 @@ class World:
                     commit_ts = self.transaction(live if self.random.random() < 0.8 else None)
                     if commit_ts and live.view != before:
                         seen.append(commit_ts)
-        commit_ts = self.log(ddl)
+        commit_ts = self.log(ddl, times=(began, ready))
         if seen:
             self.ahead.append((seen[0], commit_ts))
         return commit_ts
@@ -132,8 +134,9 @@ class World:
                 self.transaction(live)
         self.log(ddl, state=3)
 
-    def log(self, ddl: Ddl, state: int = 6) -> int:
-        """Job and binlog of a DDL whose versions are taken; its commit_ts."""
+    def log(self, ddl: Ddl, state: int = 6, times: tuple[int, int] = (0, 0)) -> int:
+        """Job and binlog of a DDL whose versions are taken; its commit_ts. `times`: its first step, and when all of its
+        clauses were about to show themselves."""
         start_ts, commit_ts, job_id = self.clock(), self.clock(), next(self.ids)
         view = ddl.view
         raw = job_json(
@@ -143,6 +146,9 @@ class World:
             table_info=dict(view.definition.raw) if view else None,
         )  # fmt: skip
         raw |= {"state": state, "charset": "", "collate": "", "reorg_meta": None}
+        raw["real_start_ts"] = times[0]
+        if ddl.action == Action.MULTI_SCHEMA_CHANGE:
+            raw["multi_schema_info"] = {"sub_jobs": [{"real_start_ts": times[0], "snapshot_ver": times[1]}]}
         raw["binlog"]["MultipleTableInfos"] = [dict(one.definition.raw) for one in ddl.many] or None
         if ddl.action in _REORGANISES:
             raw["reorg_meta"] = {"sql_mode": STRICT, "warnings": {}, "location": ZONES[ddl.zone][1],

@@ -267,10 +267,14 @@ class Source:
         for line in table.lines:
             line.row = {**line.row, new.col.name: new.origin}
         table.define(self._info)
+        ready = self._clock()
         since = [ts for _ in range(self.random.choice((0, 0, 1, 2))) if (ts := self._early(table))]
-        commit_ts = self._ddl(Action.ADD_COLUMN, sql, table)
-        if since:
-            self.ahead.append((min(since), commit_ts))
+        if not since:
+            self._ddl(Action.ADD_COLUMN, sql, table)
+            return
+        # Only the columns of an ALTER with several clauses are public before its binlog.
+        commit_ts = self._ddl(Action.MULTI_SCHEMA_CHANGE, sql, table, ready=ready)
+        self.ahead.append((min(since), commit_ts))
 
     def _early(self, table: Table) -> int:
         """A transaction by a writer that sees the definition of a DDL that is not committed yet."""
@@ -335,8 +339,9 @@ class Source:
         self._ddl(action, sql, table)
 
     def _ddl(
-        self, action: Action, query: str, table: Table | None, *, db_info: Any = None, table_id: int | None = None
-    ) -> int:
+        self, action: Action, query: str, table: Table | None, *, db_info: Any = None, table_id: int | None = None,
+        ready: int = 0,
+    ) -> int:  # fmt: skip
         self._version += 1
         start_ts, commit_ts, job_id = self._clock(), self._clock(), next(self._ids)
         info = dict(table.definition.raw) if table is not None else None
@@ -345,6 +350,7 @@ class Source:
             job_id, action, query, schema=(self._info.id, DB), table=own, version=self._version, start_ts=start_ts,
             finished_ts=commit_ts + 1, db_info=db_info, table_info=info,
         )  # fmt: skip
+        raw["real_start_ts"] = ready
         self.ddls.append(DdlBinlog(commit_ts, start_ts, job_id, 5, f"{query};"))
         self.jobs.append((commit_ts, DdlJob.from_dict(raw)))
         self._keep(commit_ts)

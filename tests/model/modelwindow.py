@@ -75,11 +75,8 @@ class Converter:
         rows = [row for row in source.rows if lo < row[0] <= hi]
         ddls = [ddl for ddl in source.ddls if lo < ddl.commit_ts <= hi]
         jobs = [(ts, job) for ts, job in source.jobs if lo < ts <= hi]
-        seen: dict[int, int] = {}
-        for commit_ts, _, _, version in rows:
-            seen[version] = min(commit_ts, seen.get(version, commit_ts))
-        schemas = window_schemas(base, ddls, jobs, seen)
-        planned = plan_ddls(base, ddls, jobs, self.rules, self.ignored, seen)
+        schemas = window_schemas(base, ddls, jobs, lo)
+        planned = plan_ddls(base, ddls, jobs, self.rules, self.ignored, lo)
         lines = [landed(ddl) for ddl in with_injections(planned, self.rules.injections, lo, hi, base.version)]
         cuts = [ddl for ddl in lines if ddl.opens_segment]
         segments = Segments(lo, hi, tuple(ddl.since for ddl in cuts))

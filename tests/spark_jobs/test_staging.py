@@ -80,6 +80,7 @@ def test_each_pump_is_counted_within_the_window_and_ddl_is_told_once(spark: Spar
     text = "create table t (a int)"
     assert pulled.ddls(Bounds(5, 20)) == [PulledDdl(8, 41, text, 6), PulledDdl(9, 42, text, 6)]
     assert pulled.ddls(Bounds(8, 20)) == [PulledDdl(9, 42, text, 6)]
-    assert pulled.first_ahead(5, 8) == 12
-    assert pulled.first_ahead(12, 8) == 25
-    assert pulled.first_ahead(5, 10) is None
+    assert pulled.first_row(6, 8) == 12
+    assert pulled.first_row(13, 8) == 25
+    assert pulled.first_row(6, 10) is None
+    assert (pulled.first_row(6), pulled.first_row(7)) == (6, 12)

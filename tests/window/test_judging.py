@@ -91,8 +91,8 @@ def test_a_column_comes_with_the_first_shard_and_goes_with_the_last() -> None:  
     schemas = window_schemas(SchemaState(), binlogs, jobs)
     found = extras(schemas, Naming(rules(routes=[SHARDS])))
     places = [(x.db, x.since, x.until, x.values) for x in found]
-    ts = [ddl.commit_ts for ddl in planned]
-    # Rows of the shard that has no column yet, or no more, have its default.
+    ts = [ddl.since for ddl in planned]
+    # Rows of the shard that has no column yet, or no more (a drop begins before its binlog), have its default.
     assert places == [("s2", ts[0], ts[1], {"n": "5"}), ("s2", ts[2], ts[3], {"n": "5"})]
 
 

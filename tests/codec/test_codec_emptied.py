@@ -1,0 +1,207 @@
+"""Rows of dropped and truncated partitions, and second writes of REORGANIZE PARTITION, as TiDB logs them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from tidb_json import column, db_info, index, job, name, table_info
+
+from binlake.codec import MutationBatch, MutationBuilder, prewrite_value
+from binlake.errors import SchemaError
+from binlake.schema import Action, SchemaState, WindowDdl, WindowSchemas
+from binlake.schema import mysqltypes as t
+from binlake.schema.emptied import partition_of
+from binlake.wire import binlog_pb2 as pb
+from binlake.wire import build
+
+Row = dict[str, Any]
+OLD, NEXT, FRESH = 101, 102, 201
+
+
+def parts(*bounds: tuple[int, str], kind: int = 1, expr: str = "`d`") -> Row:
+    listed = [{"id": i, "name": name(f"p{i}"), "less_than": [bound], "in_values": None} for i, bound in bounds]
+    return {"type": kind, "expr": expr, "columns": None, "definitions": listed}
+
+
+def info(partition: Row, **more: Any) -> Row:
+    cols = [column(1, "id", flag=t.FLAG_NOT_NULL), column(2, "d", flag=t.FLAG_NOT_NULL)]
+    keys = [index(1, "PRIMARY", [("id", -1), ("d", -1)], unique=True, primary=True)]
+    return table_info(10, "t", cols, index_info=keys, partition=partition, **more)
+
+
+BEFORE = parts((OLD, "100"), (NEXT, "MAXVALUE"))
+DROPPED, EMPTIED = parts((NEXT, "MAXVALUE")), parts((FRESH, "100"), (NEXT, "MAXVALUE"))
+
+
+def schemas(action: Action, partition: Row) -> WindowSchemas:
+    """A DDL at 100 that began at 60, of version 8; the table exists since version 4."""
+    made = [job(Action.CREATE_SCHEMA, 3, db=db_info(2, "test")), job(Action.CREATE_TABLE, 4, info=info(BEFORE))]
+    base = SchemaState().fold((0, one) for one in made)
+    ddl = WindowDdl(100, "ALTER TABLE t", 1008, 5, job(action, 8, info=info(partition), real_start_ts=60))
+    return WindowSchemas(base, [ddl])
+
+
+def key_of(table_id: int) -> bytes:
+    return b"t" + (table_id + (1 << 63)).to_bytes(8, "big") + b"_r" + bytes(8)
+
+
+def decoded(
+    found: WindowSchemas,
+    commit_ts: int,
+    version: int,
+    physical: int,
+    changes: Sequence[tuple[str, Any]],
+    others: int = 0,
+) -> list[tuple[str, Row | None, Row | None]]:
+    table = found.at(0).table(10)
+    assert table is not None
+    builder = MutationBuilder(table)
+    for op, rows in changes:
+        getattr(builder, op)(*rows)
+    message = pb.PrewriteValue.FromString(prewrite_value(version, [builder.message] * (1 + others)))
+    binlog = build.prewrite(commit_ts - 1, key_of(physical), message.SerializeToString()).SerializeToString()
+    together = []
+    for add in ("add", "add_all"):
+        batch = MutationBatch()
+        if add == "add":
+            batch.add(binlog, commit_ts, commit_ts - 1, found.place(commit_ts))
+        else:
+            batch.add_all([binlog], [commit_ts], [commit_ts - 1], found.place)
+        together.append([(r["op"], r["before"], r["after"]) for r in batch.take().to_pylist(maps_as_pydicts="strict")])
+    assert together[0] == together[1]
+    return together[0]
+
+
+def row(number: int, d: int) -> Row:
+    return {"id": str(number), "d": str(d)}
+
+
+# -- whose transaction it was --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("commit_ts", "version", "physical", "left"),
+    [
+        (90, 5, OLD, []),  # of the older version, into the partition: gone with it
+        (110, 5, OLD, []),
+        (90, 5, NEXT, ["insert"]),  # its BEGIN was earlier, but it took the table as it was then
+        (90, 6, OLD, ["insert"]),  # of a version from which nobody writes there
+        (59, 5, OLD, ["insert"]),  # before the DDL began: the target's own DROP PARTITION takes it
+    ],
+)
+def test_a_row_goes_with_the_dropped_partition_that_it_was_written_into(
+    commit_ts: int, version: int, physical: int, left: list[str]
+) -> None:  # issue 13 point 5, capture zones table Teile
+    rows = decoded(schemas(Action.DROP_PARTITION, DROPPED), commit_ts, version, physical, [("insert", (row(1, 50),))])
+    assert [op for op, _, _ in rows] == left
+
+
+@pytest.mark.parametrize(("physical", "left"), [(OLD, 0), (FRESH, 1)])
+def test_a_row_behind_truncate_partition_is_there_if_the_new_partition_has_it(physical: int, left: int) -> None:
+    found = schemas(Action.TRUNCATE_PARTITION, EMPTIED)
+    assert len(decoded(found, 130, 7, physical, [("insert", (row(1, 50),))])) == left
+    assert len(decoded(found, 130, 8, physical, [("insert", (row(1, 50),))])) == 1
+    assert len(decoded(found, 99, 7, physical, [("insert", (row(1, 50),))])) == 1
+
+
+def test_of_an_update_between_partitions_the_side_that_is_left_is_told() -> None:
+    found = schemas(Action.TRUNCATE_PARTITION, EMPTIED)
+    inside, outside, other = row(1, 50), row(1, 150), row(1, 60)
+    rows = decoded(found, 130, 7, OLD, [("update", (inside, outside))])
+    assert rows == [("insert", None, outside)]
+    assert decoded(found, 130, 7, OLD, [("update", (outside, inside))]) == [("delete", outside, None)]
+    assert decoded(found, 130, 7, OLD, [("update", (inside, other)), ("delete", (other,))]) == []
+    assert len(decoded(found, 130, 7, OLD, [("update", (row(2, 150), row(2, 151)))])) == 1
+
+
+def test_a_row_that_no_other_partition_takes_was_in_the_dropped_one() -> None:
+    last = parts((OLD, "100"))
+    found = schemas(Action.DROP_PARTITION, last)
+    changes = [("insert", (row(1, 150),)), ("insert", (row(2, 50),))]
+    assert [after for _, _, after in decoded(found, 90, 5, OLD, changes)] == [row(2, 50)]
+
+
+@pytest.mark.parametrize(
+    ("physical", "changes", "others"),
+    [
+        (NEXT, [("insert", (row(1, 50),)), ("insert", (row(2, 150),))], 0),
+        (NEXT, [("insert", (row(1, 50),))], 1),
+        (999, [("insert", (row(1, 50),))], 0),
+    ],
+)
+def test_what_cannot_be_told_is_refused(physical: int, changes: list[tuple[str, Any]], others: int) -> None:
+    with pytest.raises(SchemaError, match=r"whether it went.*table=test\.t commit_ts=90.*ignore-txn-commit-ts"):
+        decoded(schemas(Action.DROP_PARTITION, DROPPED), 90, 5, physical, changes, others)
+
+
+def test_the_next_ddl_of_the_table_and_a_snapshot_know_what_was_emptied() -> None:
+    state = schemas(Action.TRUNCATE_PARTITION, EMPTIED).at(1)
+    again = SchemaState.from_rows(state.to_rows()).table(10)
+    assert again is not None
+    assert again.emptied == state.table(10).emptied is not None  # type: ignore[union-attr]
+    later = state.apply(job(Action.ADD_COLUMN, 9, info=info(EMPTIED))).table(10)
+    assert later is not None
+    assert later.emptied is None
+
+
+# -- which partition ------------------------------------------------------------------------------------------------
+
+_TYPES = {"d": t.LONG, "day": t.DATE, "at": t.TIMESTAMP, "txt": t.VARCHAR}
+
+
+@pytest.mark.parametrize(
+    ("partition", "value", "found"),
+    [
+        (parts((1, "10"), (2, "20")), {"d": "-5"}, 1),
+        (parts((1, "10"), (2, "20")), {"d": "10"}, 2),
+        (parts((1, "10"), (2, "20")), {"d": "20"}, 0),
+        (parts((1, "10"), (2, "MAXVALUE")), {"d": None}, 1),
+        (parts((1, "2021"), (2, "2022"), expr="YEAR(`day`)"), {"day": "2021-01-01"}, 2),
+        (parts((1, "738156"), (2, "738157"), expr="TO_DAYS(`day`)"), {"day": "2021-01-01"}, 2),
+        (parts((1, "1609459200"), (2, "MAXVALUE"), expr="UNIX_TIMESTAMP(`at`)"), {"at": "2020-12-31 23:59:59"}, 1),
+        (parts((1, "1609459200"), (2, "MAXVALUE"), expr="UNIX_TIMESTAMP(`at`)"), {"at": "2021-01-01 00:00:00"}, 2),
+        (parts((1, ""), (2, ""), (3, ""), kind=2), {"d": "-4"}, 2),
+        (parts((1, "'2021-01-01'"), (2, "MAXVALUE")) | {"columns": [name("day")]}, {"day": "2020-06-01"}, 1),
+        ({"type": 3, "expr": "`d`", "columns": None, "definitions": [
+            {"id": 1, "in_values": [["1"], ["NULL"]]}, {"id": 2, "in_values": [["2"]]}]}, {"d": None}, 1),
+        ({"type": 3, "expr": "`d`", "columns": None, "definitions": [
+            {"id": 1, "in_values": [["1"]]}, {"id": 2, "in_values": [["DEFAULT"]]}]}, {"d": "7"}, 2),
+    ],
+)  # fmt: skip
+def test_the_partition_of_a_row(partition: Row, value: dict[str, str | None], found: int) -> None:
+    assert partition_of(partition, value, _TYPES) == found
+
+
+@pytest.mark.parametrize(
+    "partition",
+    [
+        parts((1, "10"), expr="`d` + 1"),
+        parts((1, "10"), kind=4),
+        parts((1, "'m'")) | {"expr": "", "columns": [name("txt")]},
+        parts((1, "10"), expr="UNIX_TIMESTAMP(`day`)"),
+    ],
+)
+def test_a_partitioning_that_is_not_evaluated_is_refused(partition: Row) -> None:
+    with pytest.raises(SchemaError, match="may have gone with a partition"):
+        partition_of(partition, {"d": "1", "day": "2021-01-01", "at": None, "txt": "a"}, _TYPES)
+
+
+# -- second writes ----------------------------------------------------------------------------------------------------
+
+
+def test_second_writes_of_a_reorganized_partition_are_left_out() -> None:  # capture zones, table Teile
+    found = schemas(Action.TRUNCATE_PARTITION, EMPTIED)
+    a, b, c = row(1, 50), row(2, 150), row(2, 151)
+    twice = [("insert", (a,)), ("insert", (a,)), ("update", (b, c)), ("update", (b, c)), ("delete", (c,)),
+             ("delete", (c,))]  # fmt: skip
+    assert [op for op, _, _ in decoded(found, 50, 5, OLD, twice)] == ["insert", "update", "delete"]
+    # In the delete-only step the second write removes what the row was before.
+    assert [op for op, _, _ in decoded(found, 50, 5, OLD, [("update", (b, c)), ("delete", (b,))])] == ["update"]
+    assert [op for op, _, _ in decoded(found, 50, 5, OLD, [("update", (a, b)), ("delete", (b,))])] == [
+        "update",
+        "delete",
+    ]
+    swap = [("delete", (a,)), ("insert", (a,)), ("delete", (a,))]
+    assert [op for op, _, _ in decoded(found, 50, 5, OLD, swap)] == ["delete", "insert", "delete"]
