@@ -19,6 +19,7 @@ from binlake.lake.dataset import dataset
 from binlake.mirror.rows import Reshaper, image_texts, typed_rows
 from binlake.mirror.types import COMMIT_TS, COPY, ROWKEY, schema_of
 from binlake.schema import TableDef
+from binlake.statement.literal import quote_name
 
 APP = "binlake-mirror"
 UPTO = "binlake.upto"
@@ -155,7 +156,8 @@ class Replica:
 
     def _merge(self, source: pa.Table, upto: int | None) -> None:
         table = self._require()
-        values = {f"`{name}`": f"s.`{name}`" for name in source.schema.names if name != "_deleted"}
+        names = [quote_name(name) for name in source.schema.names if name != "_deleted"]
+        values = {name: f"s.{name}" for name in names}
         newer = f"t.{COMMIT_TS} <= s.{COMMIT_TS}"
         (
             table.merge(

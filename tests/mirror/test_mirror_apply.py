@@ -182,6 +182,19 @@ def test_an_older_change_never_replaces_a_newer_row(mirrors: Mirrors) -> None:
     assert mirrors.rows(B) == [{"id": "2", "w": "8"}]
 
 
+def test_columns_may_have_any_name(mirrors: Mirrors) -> None:
+    # a capture's `ev``il"` stopped its mirror: delta-rs parses the names of a merge
+    names = ["a`b", "c``", 'd"e', "f.g", "h i"]
+    cols = [column(1, "id", flag=INT_PK), *(column(n, name) for n, name in enumerate(names, 2))]
+    odd = table_def(table_info(3, "odd", cols, pk_is_handle=True), "d")
+    for moment, value in ((5, "1"), (6, "2")):
+        row: Row = {"id": "7", **dict.fromkeys(names, value)}
+        mirrors.apply(
+            mirrors.plan(moment * 10, moment * 10 + 9, [], {0: [odd]}), change(0, odd, "replace", row, moment)
+        )
+        assert mirrors.rows(odd) == [row]
+
+
 def test_truncate_drop_and_create_again_under_one_name(mirrors: Mirrors) -> None:
     mirrors.apply(mirrors.plan(0, 10, [], {0: [B]}), change(0, B, "replace", _w("2"), 6))
     emptied, again = table(3, "b", "id", "w"), table(4, "b", "k")
