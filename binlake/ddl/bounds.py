@@ -10,6 +10,7 @@ from typing import Any
 
 from binlake.ddl.tokens import Token, TokenKind, closing, tokenize
 from binlake.schema import TableDef
+from binlake.schema.names import fold_name
 
 
 def own_bounds(tokens: Sequence[Token], table: TableDef | None) -> list[Token]:
@@ -25,7 +26,7 @@ def own_bounds(tokens: Sequence[Token], table: TableDef | None) -> list[Token]:
     at = 0
     while at < len(tokens):
         start = _values_at(tokens, at)
-        one = known.get(tokens[at + 1].value.lower()) if start else None
+        one = known.get(fold_name(tokens[at + 1].value)) if start else None
         if not start or one is None:
             found.append(tokens[at])
             at += 1

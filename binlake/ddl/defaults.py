@@ -14,6 +14,7 @@ from binlake.ddl.collations import Dialect
 from binlake.ddl.tokens import Token, TokenKind, closing, tokenize, words
 from binlake.schema import ColumnInfo
 from binlake.schema import mysqltypes as t
+from binlake.schema.names import fold_name
 from binlake.statement.literal import literal_kind, quote_name, value_literal
 
 
@@ -54,11 +55,11 @@ def fill_specs(
     `each`: columns of the current time get their own, since the source gave them different ones. Of JSON NOT NULL TiDB
     fills the document null; MariaDB an empty text, which is no JSON.
     """
-    by_name = {column.name.lower(): column for column in added}
+    by_name = {fold_name(column.name): column for column in added}
     found, later = list(specs), []
     for place, spec in enumerate(specs):
         at = next((i for i, token in enumerate(spec) if token.kind is TokenKind.NAME), None)
-        column = by_name.get(spec[at].value.lower()) if at is not None and spec[0].is_word("ADD") else None
+        column = by_name.get(fold_name(spec[at].value)) if at is not None and spec[0].is_word("ADD") else None
         if column is None or column.is_generated:
             continue
         name = quote_name(column.name)

@@ -16,6 +16,7 @@ from binlake.downstream.failures import MISSING, code_of
 from binlake.downstream.progress import Progress
 from binlake.downstream.session import Session
 from binlake.errors import TargetRefused
+from binlake.schema.names import fold_pair
 from binlake.statement.literal import qualified
 
 _REASON = 4000
@@ -53,7 +54,7 @@ AsideTables = Mapping[Name, AsideTable]
 
 def folded(name: Name) -> Name:
     """`name` as it is looked up."""
-    return name[0].lower(), name[1].lower()
+    return fold_pair(name)
 
 
 def is_aside(aside: Collection[Name], name: Name) -> bool:

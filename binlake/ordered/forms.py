@@ -16,6 +16,7 @@ from binlake.ordered.keys import image_text
 from binlake.rowchange.event import Row
 from binlake.schema import ColumnInfo, IndexInfo, TableDef
 from binlake.schema import mysqltypes as t
+from binlake.schema.names import fold_name
 from binlake.statement.batch import UNCHECKED
 from binlake.statement.keyless import image_condition
 from binlake.statement.literal import LiteralKind, literal_kind, match_literal, qualified, quote_name, value_literal
@@ -126,7 +127,7 @@ class RowForms:
     @cached_property
     def _key_columns(self) -> list[ColumnInfo | None]:
         """The columns of all unique keys; None for one that is not visible."""
-        names = dict.fromkeys(part.name.lower() for index in self.table.unique_keys() for part in index.columns)
+        names = dict.fromkeys(fold_name(part.name) for index in self.table.unique_keys() for part in index.columns)
         return [self.table.column(name) for name in names]
 
     @cached_property

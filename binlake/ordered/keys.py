@@ -20,6 +20,7 @@ from binlake.rowchange import RowEvent
 from binlake.rowchange.event import Row
 from binlake.schema import ColumnInfo, IndexInfo, TableDef
 from binlake.schema import mysqltypes as t
+from binlake.schema.names import fold_name
 
 UNKNOWN = "\0unknown"
 """In place of a value whose equals are not known (`collation`): such a change runs alone."""
@@ -75,7 +76,7 @@ class ChangeKeys:
             ConflictKey(self._name, (f"index {index.name}",), ("any",)) for index in own if _parts(index, table) is None
         )
         # JSON is left out: equal documents have several texts.
-        self._row = [_Part(c, -1, c.name.lower()) for c in table.row_columns if c.tp != t.JSON]
+        self._row = [_Part(c, -1, fold_name(c.name)) for c in table.row_columns if c.tp != t.JSON]
 
     def of(self, event: RowEvent) -> tuple[ConflictKey, ...]:
         """The keys of the image before, then of the image after; never empty. Raises SchemaError for odd images."""
@@ -134,5 +135,5 @@ def _parts(index: IndexInfo, table: TableDef) -> list[_Part] | None:
         column = table.column(part.name)
         if column is None or column.is_virtual:
             return None
-        found.append(_Part(column, part.length, column.name.lower()))
+        found.append(_Part(column, part.length, fold_name(column.name)))
     return found

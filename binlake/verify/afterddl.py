@@ -23,6 +23,7 @@ from binlake.downstream.session import Session
 from binlake.errors import BinlakeError, Permanent
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowEvent, WindowLog
+from binlake.schema.names import fold_name
 from binlake.verify.differences import Difference
 from binlake.verify.run import Against, VerifyOptions, verify
 from binlake.verify.tables import cluster_of, tables_at
@@ -116,9 +117,9 @@ class _Checker:
         for name, ts in wanted.items():
             if name not in there:
                 yield Outcome(name, ts, "not-comparable", why="the table is gone, or has another name")
-            elif name.lower() in aside:
+            elif fold_name(name) in aside:
                 yield Outcome(name, ts, "not-comparable", why="it is set aside: `binlake table back` compares it")
-            elif (found := self._one(name, ts, sizes.get(name.lower(), 0))) is not None:
+            elif (found := self._one(name, ts, sizes.get(fold_name(name), 0))) is not None:
                 yield found
 
     def _sizes(self, wanted: Mapping[str, int]) -> tuple[dict[str, int], set[str]]:
@@ -129,7 +130,7 @@ class _Checker:
             rows = session.rows("SELECT TABLE_SCHEMA, TABLE_NAME, TABLE_ROWS FROM information_schema.TABLES"
                                 f" WHERE CONCAT(TABLE_SCHEMA, '.', TABLE_NAME) IN ({', '.join(['%s'] * len(wanted))})",
                                 list(wanted))  # fmt: skip
-        sizes = {f"{db}.{table}".lower(): int(count or 0) for db, table, count in rows}
+        sizes = {fold_name(f"{db}.{table}"): int(count or 0) for db, table, count in rows}
         return sizes, {".".join(name) for name in aside}
 
     def _one(self, name: str, ts: int, rows: int) -> Outcome | None:

@@ -6,6 +6,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from binlake.schema.names import fold_name
+
 STAGE = "aside"
 """Events of this stage in the table `window`: `set-aside` and `back`, each of one table."""
 SET_ASIDE, BACK = "set-aside", "back"
@@ -18,9 +20,9 @@ def set_aside_now(events: Events) -> list[dict[str, str]]:
     found: dict[str, dict[str, str]] = {}
     for event in events:
         told = json.loads(event["detail"])
-        found.pop(told["table"].lower(), None)
+        found.pop(fold_name(told["table"]), None)
         if event["state"] == SET_ASIDE:
-            found[told["table"].lower()] = told
+            found[fold_name(told["table"])] = told
     return list(found.values())
 
 
@@ -31,4 +33,4 @@ def not_told(tables: Sequence[Mapping[str, str]], events: Events) -> list[Mappin
 
 
 def _place(table: Mapping[str, str]) -> tuple[str, str, str]:
-    return table["table"].lower(), table["since"], table["at"]
+    return fold_name(table["table"]), table["since"], table["at"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from binlake.schema import ColumnInfo, TableDef
+from binlake.schema.names import fold_name, fold_pair
 from binlake.window.definitions import LandedDdl
 
 Name = tuple[str, str]
@@ -43,7 +44,7 @@ def _before(tables: Iterable[TableDef], after: TableDef) -> TableDef | None:
     """The table as it was: by its id, else (TRUNCATE gives a new one) by its name."""
     known = list(tables)
     same = [table for table in known if table.id == after.id]
-    named = [t for t in known if (t.db.lower(), t.name.lower()) == (after.db.lower(), after.name.lower())]
+    named = [t for t in known if fold_pair((t.db, t.name)) == fold_pair((after.db, after.name))]
     return next(iter([*same, *named]), None)
 
 
@@ -52,18 +53,18 @@ def _is_rewritten(before: TableDef | None, after: TableDef) -> bool:
         return False
     if before.id != after.id or set(before.partition_ids) - set(after.partition_ids):
         return True
-    old = {column.name.lower(): column for column in before.columns}
+    old = {fold_name(column.name): column for column in before.columns}
     moved = _renamed(before, after)
     return any(
-        _is_converted(old.get(column.name.lower()) or moved.get(column.name), column) for column in after.columns
+        _is_converted(old.get(fold_name(column.name)) or moved.get(column.name), column) for column in after.columns
     )
 
 
 def _renamed(before: TableDef, after: TableDef) -> Mapping[str, ColumnInfo]:
     """Columns of `after` under a name that `before` has not, where as many are gone: the one at the same place."""
-    old, new = ({column.name.lower() for column in table.columns} for table in (before, after))
-    came = [column for column in after.columns if column.name.lower() not in old]
-    gone = [column for column in before.columns if column.name.lower() not in new]
+    old, new = ({fold_name(column.name) for column in table.columns} for table in (before, after))
+    came = [column for column in after.columns if fold_name(column.name) not in old]
+    gone = [column for column in before.columns if fold_name(column.name) not in new]
     return {a.name: b for a, b in zip(came, gone, strict=True)} if len(came) == len(gone) else {}
 
 

@@ -5,19 +5,21 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from support.tabledefs import col, table
 from support.workload import Workload, integer, text
 
 from binlake.config import Replication
 from binlake.ddl import SourceDdl, map_ddl
+from binlake.ddl.bounds import own_bounds
+from binlake.ddl.tokens import render, tokenize
 from binlake.filter import Rules
+from binlake.lake.rowhistory import of_definitions
 from binlake.schema import Action, DdlJob, SchemaState
 from binlake.schema.names import fold_name
 from binlake.window.cuts import cut_batch
 from binlake.window.ddls import DdlBinlog, PlannedDdl, plan_ddls
 from binlake.wire import binlog_pb2 as pb
 from deploy.local.direct import landed
-
-PARTITIONED = {"type": 1, "expr": "`Id`", "definitions": [{"id": 900, "name": {"O": "P_Alt", "L": "p_alt"}}]}
 
 
 def plan(w: Workload, **config: Any) -> list[PlannedDdl]:
@@ -196,3 +198,17 @@ def test_routes_filters_and_replacements_see_the_definitions_names() -> None:
 def test_names_are_compared_as_tidb_compares_them(name: str, folded: str) -> None:
     # L of the jobs in the capture zones
     assert fold_name(name) == fold_name(folded) == folded
+
+
+def test_partitions_are_found_by_their_folded_names() -> None:
+    one = {"id": 900, "name": {"O": "P_ΟΔΟΣ", "L": "p_οδοσ"}, "less_than": ["1577836800"]}
+    parts = table("t", col("id"), partition={"type": 1, "expr": "`id`", "definitions": [one]})
+    text = "PARTITION `P_ΟΔΟΣ` VALUES LESS THAN (UNIX_TIMESTAMP('2020-01-01'))"
+    assert render(own_bounds(tokenize(text), parts)) == "PARTITION `P_ΟΔΟΣ` VALUES LESS THAN (1577836800)"
+
+
+def test_a_table_made_anew_in_another_case_keeps_its_history() -> None:
+    # binlake audit row: the rows of both spellings
+    where = str(of_definitions([table("Users", col("id")), table("USERS", col("id"))]))
+    assert "Users" in where
+    assert "USERS" in where
