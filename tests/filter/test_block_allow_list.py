@@ -62,7 +62,7 @@ def test_system_databases_are_always_left_out() -> None:
 )
 def test_a_file_whose_rules_do_not_hold_together_is_refused(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "r.toml"
-    path.write_text(f'name = "r"\n{text}\n[lake]\npath = "x"\n')
+    path.write_text(f'name = "r"\n{text}\n[lake]\npath = "/x"\n')
     with pytest.raises(ConfigError, match=message):
         load_replication(path)
 
@@ -71,6 +71,6 @@ def test_the_rules_decide_the_hash_of_a_window(tmp_path: Path) -> None:  # R-40
     hashes = set()
     for text in ("", '[[routes]]\nschema-pattern = "a"\ntarget-schema = "b"', '[block-allow-list]\ndo-dbs = "a"'):
         path = tmp_path / "r.toml"
-        path.write_text(f'name = "r"\n{text}\n[lake]\npath = "x"\n')
+        path.write_text(f'name = "r"\n{text}\n[lake]\npath = "/x"\n')
         hashes.add(load_replication(path).data_hash())
     assert len(hashes) == 3
