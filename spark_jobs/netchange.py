@@ -19,6 +19,7 @@ from pyspark.sql import functions as F
 from binlake.lake.mutations import touched_cells
 from binlake.lake.paths import LakePaths
 from binlake.lake.tables import MUTATION
+from binlake.redaction import MARK_DIGITS, are_row_values_shown
 from binlake.rowchange.lineage import origins
 from binlake.rowchange.net import CONTRADICTION, CONTRADICTION_HINT
 from binlake.window.definitions import Cell
@@ -228,6 +229,11 @@ def _refusal(message: str, where: Mapping[str, Column], hint: str = "") -> Colum
     return F.concat(F.lit(f"binlake.errors.SchemaError: {message} ["), places, F.lit(end))
 
 
+def _key_in_log(key: Column) -> Column:
+    """`binlake.redaction.key_in_log` in Spark's words."""
+    return key if are_row_values_shown() else F.concat(F.lit("#"), F.substring(F.sha2(key, 256), 1, MARK_DIGITS))
+
+
 def _event(op: str, weight: Column, key: str, image: Column, old: Column) -> Column:
     return F.struct(
         F.lit(op).alias("op"),
@@ -243,7 +249,7 @@ def _clash() -> Column:
     two = (F.min("source") != F.max("source")) & (F.min("table_id") != F.max("table_id"))
     where = {
         "table": F.concat_ws(".", F.first("db"), F.first("table")),
-        "key": F.first("e.key"),
+        "key": _key_in_log(F.first("e.key")),
         "sources": F.concat_ws(",", F.min("source"), F.max("source")),
         "commit_ts": F.max("commit_ts").cast("string"),
     }
@@ -255,7 +261,7 @@ def _clash() -> Column:
 def _possible() -> Column:
     """Of a key's sums: its changes add up to what the first and the last one say of it (`binlake.rowchange.net`)."""
     left = F.when(F.col("last.op") == "replace", 1).otherwise(0)
-    where = {"table": F.concat_ws(".", "db", "table"), "key": F.col("key")}
+    where = {"table": F.concat_ws(".", "db", "table"), "key": _key_in_log(F.col("key"))}
     where |= {name: F.col(name).cast("string") for name in ("first_commit_ts", "last_commit_ts")}
     text = _refusal(CONTRADICTION, where, CONTRADICTION_HINT)
     bad = (F.col("identity") != "row") & (F.col("net") != left - F.col("was_there"))

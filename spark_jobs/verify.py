@@ -7,6 +7,7 @@ error, which says whether to try again.
 from __future__ import annotations
 
 import argparse
+import sys
 import uuid
 from contextlib import closing
 from dataclasses import replace
@@ -18,6 +19,7 @@ from binlake.config import Replication, load_replication
 from binlake.downstream.session import Session
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowEvent, WindowLog
+from binlake.redaction import are_row_values_shown
 from binlake.statement import BatchLimits
 from binlake.verify import Verification, VerifyOptions, verify
 from binlake.verify.fixes import fix_batches
@@ -102,7 +104,9 @@ def run_verify(
     run_id = run_id or f"verify-{uuid.uuid4().hex[:12]}"
     found = verify(replication, options)
     result = _result(found)
-    lines += [str(one) for one in found.differences[:_SHOWN]]
+    # A task's output is a log.
+    clear = are_row_values_shown() or sys.stdout.isatty()
+    lines += [str(one) if clear else one.without_values() for one in found.differences[:_SHOWN]]
     lines += _rest(found)
     lines += [text for table in found.tables for text in table.structure]
     lines += [f"{table.db}.{table.table}: not compared: {table.inexact}" for table in found.tables if table.inexact]

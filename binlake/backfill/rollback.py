@@ -18,6 +18,7 @@ from binlake.lake.ddls import landed_ddls
 from binlake.lake.paths import LakePaths
 from binlake.lake.rowhistory import RowVersion, changes
 from binlake.lake.schemas import SchemaHistory
+from binlake.redaction import key_in_log
 from binlake.rowchange.undo import Undo, undo_changes
 from binlake.schema import TableDef
 from binlake.schema.names import fold_pair
@@ -91,7 +92,7 @@ def plan_rollback(replication: Replication, lo: int, hi: int, known: int, side: 
         undone.append(TableUndo(table, tuple(undos)))
         # A change that leaves a row as it was is a later change all the same.
         touched = {key for row in later.get(name, ()) for key in (row.key, row.new_key)}
-        again += [f"{'.'.join(name)} {undo.key}" for undo in undos if undo.key in touched]
+        again += [f"{'.'.join(name)} {key_in_log(undo.key)}" for undo in undos if undo.key in touched]
     return Rollback(lo, hi, known, side, tuple(undone), tuple(again))
 
 

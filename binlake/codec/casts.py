@@ -20,6 +20,7 @@ from binlake.codec import casttimes as times
 from binlake.codec.floats import FLOAT_MAX, as_float32, double_text, float_text
 from binlake.codec.jsons import json_text, write_json
 from binlake.codec.values import bit_text, set_text
+from binlake.redaction import value_in_log
 from binlake.schema import mysqltypes as t
 from binlake.schema.info import ColumnInfo
 
@@ -62,7 +63,7 @@ def cast_text(source: ColumnInfo, target: ColumnInfo, text: str | None, moment: 
             return _writer(target)(_Value(source, text, moment), target)
     except (ValueError, ArithmeticError) as error:
         raise UnknownCast(
-            f"{source.type_text} {text[:60]!r} as {target.type_text} of column {target.name}: {error}"
+            f"{source.type_text} {value_in_log(text)} as {target.type_text} of column {target.name}: {error}"
         ) from error
 
 

@@ -10,6 +10,7 @@ from datetime import UTC, date, datetime, timedelta, tzinfo
 from decimal import ROUND_FLOOR, Decimal
 
 from binlake.codec.temporal import moment_parts, parse_duration
+from binlake.redaction import value_in_log
 
 _DIGITS = re.compile(r"(\d{14}|\d{12}|\d{8}|\d{6})(?:\.(\d*))?")
 _PARTS = re.compile(r"(\d{4})\D(\d{1,2})\D(\d{1,2})(?:[ T]+(\d{1,2}):(\d{1,2})(?::(\d{1,2}))?(?:\.(\d*))?)?")
@@ -82,7 +83,7 @@ def clock_of(text: str) -> str:
         if len(text) > 10 and "-" in text[1:]:
             return moment_of(text)[11:]
         if _PLAIN_NUMBER.fullmatch(text) is None:
-            raise ValueError(f"{text!r} is no time")
+            raise ValueError(f"{value_in_log(text)} is no time")
         return clock_of_number(Decimal(text))
     hours = int(match[2] or 0) * 24 + int(match[3])
     found = f"{match[1]}{hours:02d}:{int(match[4]):02d}:{int(match[5] or 0):02d}"
@@ -148,6 +149,6 @@ def _of_digits(digits: str) -> str:
 def _of_parts(text: str) -> str:
     match = _PARTS.fullmatch(text)
     if match is None:
-        raise ValueError(f"{text!r} is no date")
+        raise ValueError(f"{value_in_log(text)} is no date")
     year, month, day, hour, minute, second = (int(part or 0) for part in match.groups()[:6])
     return f"{year:04d}-{month:02d}-{day:02d} {hour:02d}:{minute:02d}:{second:02d}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from binlake.codec.datum import decimal_groups, decimal_size
+from binlake.redaction import value_in_log
 
 _TEXT = re.compile(r"([+-]?)(\d*)(?:\.(\d*))?")
 
@@ -47,10 +48,10 @@ def write_decimal(text: str, precision: int, frac: int) -> bytes:
     """Precision byte, scale byte and binary decimal of `text`; raises ValueError when it does not fit."""
     match = _TEXT.fullmatch(text)
     if match is None or not (match[2] or match[3]):
-        raise ValueError(f"{text!r} is no decimal")
+        raise ValueError(f"{value_in_log(text)} is no decimal")
     whole, tail = (match[2] or "").lstrip("0"), (match[3] or "").ljust(frac, "0")
     if len(whole) > precision - frac or len(tail) > frac:
-        raise ValueError(f"{text!r} does not fit DECIMAL({precision},{frac})")
+        raise ValueError(f"{value_in_log(text)} does not fit DECIMAL({precision},{frac})")
     body = _pack(whole.rjust(precision - frac, "0") + tail, precision, frac)
     if match[1] == "-" and (whole + tail).strip("0"):
         body = bytes(byte ^ 0xFF for byte in body)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from binlake.redaction import value_in_log
+
 _DATETIME = re.compile(r"(\d{1,4})-(\d{1,2})-(\d{1,2})(?:[ T](\d{1,2}):(\d{1,2}):(\d{1,2})(?:\.(\d{1,6}))?)?")
 _DURATION = re.compile(r"(-?)(\d{1,3}):(\d{1,2}):(\d{1,2})(?:\.(\d{1,6}))?")
 _SECOND = 1_000_000_000
@@ -51,10 +53,10 @@ def moment_parts(text: str) -> tuple[int, int, int, tuple[int, int, int], int]:
     """
     match = _DATETIME.fullmatch(text)
     if match is None:
-        raise ValueError(f"{text!r} is no date or datetime")
+        raise ValueError(f"{value_in_log(text)} is no date or datetime")
     year, month, day, hour, minute, second = (int(part or 0) for part in match.groups()[:6])
     if month > 12 or day > 31 or hour > 23 or minute > 59 or second > 59:
-        raise ValueError(f"{text!r} has a part out of range")
+        raise ValueError(f"{value_in_log(text)} has a part out of range")
     return year, month, day, (hour, minute, second), int((match[7] or "").ljust(6, "0"))
 
 
@@ -62,9 +64,9 @@ def parse_duration(text: str) -> int:
     """Nanoseconds of a TIME text; raises ValueError for other text."""
     match = _DURATION.fullmatch(text)
     if match is None:
-        raise ValueError(f"{text!r} is no time")
+        raise ValueError(f"{value_in_log(text)} is no time")
     hours, minutes, seconds = (int(part) for part in match.groups()[1:4])
     if minutes > 59 or seconds > 59:
-        raise ValueError(f"{text!r} has a part out of range")
+        raise ValueError(f"{value_in_log(text)} has a part out of range")
     nanos = (hours * 3600 + minutes * 60 + seconds) * _SECOND + int((match[5] or "").ljust(6, "0")) * 1000
     return -nanos if match[1] else nanos

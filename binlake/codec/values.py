@@ -13,6 +13,7 @@ from binlake.codec.decimals import read_decimal
 from binlake.codec.floats import double_text, float_text
 from binlake.codec.jsons import json_end, json_text
 from binlake.codec.temporal import date_text, duration_text, moment_text
+from binlake.redaction import value_in_log
 from binlake.schema import mysqltypes as t
 from binlake.schema.info import ColumnInfo
 from binlake.varint import read_uvarint
@@ -144,7 +145,7 @@ def _small_number_text(column: ColumnInfo, value: int) -> str:
 def bit_text(value: int, width: int) -> str:
     """Hex of a BIT(width), padded to whole bytes; raises ValueError when it has more bits."""
     if value >> max(width, 1):
-        raise ValueError(f"{value} does not fit BIT({width})")
+        raise ValueError(f"{value_in_log(value)} does not fit BIT({width})")
     return f"{value:0{(max(width, 1) + 7) // 8 * 2}X}"
 
 
@@ -159,4 +160,4 @@ def set_text(value: int, elems: tuple[str, ...]) -> str:
 
 
 def _misfit(column: ColumnInfo, value: object) -> ValueError:
-    return ValueError(f"the value {str(value)[:40]} cannot be in the {column.type_name} column {column.name}")
+    return ValueError(f"the value {value_in_log(value)} cannot be in the {column.type_name} column {column.name}")

@@ -14,6 +14,7 @@ from binlake.codec.jsons import write_json
 from binlake.codec.temporal import pack_moment, parse_duration
 from binlake.codec.values import bit_text, read_text
 from binlake.errors import SchemaError
+from binlake.redaction import value_in_log
 from binlake.schema import mysqltypes as t
 from binlake.schema.info import ColumnInfo
 
@@ -92,7 +93,7 @@ def _bits_of(column: ColumnInfo, text: str) -> int:
 
 def _position(column: ColumnInfo, name: str) -> int:
     if name not in column.elems:
-        raise ValueError(f"{name!r} is no element of column {column.name}")
+        raise ValueError(f"{value_in_log(name)} is no element of column {column.name}")
     return column.elems.index(name)
 
 

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ValidationError
 from binlake.config.model import Replication
 from binlake.config.sense import notifier_problems, problems
 from binlake.errors import ConfigError
+from binlake.redaction import show_row_values
 
 log = structlog.get_logger(__name__)
 
@@ -22,7 +23,8 @@ def load_replication(path: str | Path, *, secrets: bool = True) -> Replication:
     """The replication described by the TOML file `path`. Raises ConfigError.
 
     `secrets` False leaves `env:NAME` passwords as they are: who only reads names and places (a DAG file, a page) must
-    not need, nor hold, the target's password. Patterns and expressions of filters are not read then either.
+    not need, nor hold, the target's password. Patterns and expressions of filters are not read then either. With
+    secrets, it also decides whether errors of this process show values of rows (binlake.redaction).
     """
     path = Path(path)
     replication = _read(path)
@@ -31,6 +33,7 @@ def load_replication(path: str | Path, *, secrets: bool = True) -> Replication:
         raise _senseless(found, path)
     if not secrets:
         return replication
+    show_row_values(replication.show_row_values)
     _require_rules(replication, path)
     if replication.relay.log_dir and replication.target is None:
         log.warning("relay_without_target", file=str(path), log_dir=replication.relay.log_dir, reason="no file is kept")

@@ -231,6 +231,9 @@ class Replication(Section):
         description="where a new replication starts, exclusive; -1 = now, 0 = the beginning. It counts once: another"
         " one on a lake that began is an error",
     )
+    show_row_values: bool = Field(
+        False, description="show values of rows in errors and logs; else lengths, and marks of keys (see audit.md)"
+    )
     source: Source = Field(Source())  # type: ignore[call-arg]
     lake: Lake
     window: Window = Field(Window())  # type: ignore[call-arg]

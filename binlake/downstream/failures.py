@@ -5,6 +5,7 @@ from __future__ import annotations
 from pymysql import err
 
 from binlake.errors import BinlakeError, TargetBusy, TargetRefused, TargetUnavailable
+from binlake.redaction import SEE_VALUES, are_row_values_shown, is_about_rows, server_text_in_log, sql_in_log
 
 _ACCESS = frozenset({1044, 1045, 1130, 1698, 1820, 1862})
 _PRIVILEGE = frozenset({1142, 1143, 1227, 1370, 1419})
@@ -28,7 +29,8 @@ def failure(error: err.MySQLError, place: str, statement: str = "") -> BinlakeEr
     code, text = _parts(error)
     where: dict[str, object] = {"target": place, "code": code}
     if statement:
-        where["statement"] = statement[:_SHOWN]
+        where["statement"] = sql_in_log(statement)[:_SHOWN]
+        text = server_text_in_log(text, statement)
     if code in _ACCESS:
         hint = "check target.user and target.password, and that the user may log in from this host"
         return TargetRefused(f"the target refuses the login: {text}", where={"target": place, "code": code}, hint=hint)
@@ -44,6 +46,8 @@ def failure(error: err.MySQLError, place: str, statement: str = "") -> BinlakeEr
     if code in _LOST or isinstance(error, err.InterfaceError):
         return TargetUnavailable(f"the connection to the target broke: {text}", where=where)
     hint = "mend the target or the row at its source, then run the window again: the checkpoint has not moved"
+    if is_about_rows(statement) and not are_row_values_shown():
+        hint += f"; {SEE_VALUES}"
     return TargetRefused(f"the target refuses a statement: {text}", where=where, hint=hint)
 
 

@@ -13,6 +13,7 @@ from typing import IO, NamedTuple
 
 from binlake.downstream.session import Session
 from binlake.errors import Drift
+from binlake.redaction import sql_in_log
 from binlake.statement.batch import StatementBatch
 
 _SPOOLED_BYTES = 16 << 20
@@ -74,7 +75,7 @@ def verify(session: Session, group: list[Check]) -> None:
         if int(there) != check.rows:
             error = Drift(
                 f"{there} of {check.rows} written rows are there: two rows of the source are one on the target",
-                where={**check.place, "check": check.sql[:200]},
+                where={**check.place, "check": sql_in_log(check.sql)[:200]},
                 hint="compare unique keys and collations of the table with the source's; `binlake table aside` lets"
                 " the other tables go on without it",
             )

@@ -12,6 +12,7 @@ from binlake.downstream.run import ApplyRun
 from binlake.downstream.segments import SegmentPlan
 from binlake.downstream.session import Session
 from binlake.errors import TargetRefused
+from binlake.redaction import condition_in_log, sql_in_log
 from binlake.statement.batch import UNCHECKED, StatementBatch
 from binlake.statement.tableof import table_of
 
@@ -55,7 +56,7 @@ def _run_statement(session: Session, batch: StatementBatch, sql: str, expected: 
     if expected not in (UNCHECKED, touched):
         raise TargetRefused(
             f"a statement touched {touched} rows instead of {expected}",
-            where={**place_of(batch), **_told_by(sql), "statement": sql[:200]},
+            where={**place_of(batch), **_told_by(sql), "statement": sql_in_log(sql)[:200]},
             hint="the target's rows are not what the source's were: compare the table (`binlake verify`); put the row"
             " there as it was before that commit_ts and run finalize again, or rebuild the table",
         )
@@ -71,7 +72,7 @@ def _told_by(sql: str) -> dict[str, object]:
     found = _TOLD.search(sql)
     if found is None or found["ts"] is None:
         return {}
-    return {"table": ".".join(table_of(sql)), "row": found["row"][:300], "commit_ts": found["ts"]}
+    return {"table": ".".join(table_of(sql)), "row": condition_in_log(found["row"])[:300], "commit_ts": found["ts"]}
 
 
 def finish_segment(run: ApplyRun, session: Session, plan: SegmentPlan, *, last: bool) -> Progress:

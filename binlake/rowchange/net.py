@@ -32,6 +32,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from binlake.errors import SchemaError
+from binlake.redaction import key_in_log
 from binlake.rowchange.event import Row, RowEvent, row_key
 from binlake.schema import Identity
 
@@ -115,15 +116,15 @@ CONTRADICTION = "changes of one key contradict each other"
 """What S4-09 calls impossible; in Spark's words in `spark_jobs.netchange`."""
 CONTRADICTION_HINT = (
     "the source logged what no table goes through (UPDATE IGNORE can), or a transaction between them is missing: "
-    "compare the row with the source (`binlake audit row`, verify). Then go on with target.impossible-changes = last, "
-    "which takes the last of them, or leave its commit_ts out"
+    "compare the row with the source (`binlake audit transaction` of a commit_ts shows it, verify). Then go on with "
+    "target.impossible-changes = last, which takes the last of them, or leave its commit_ts out"
 )
 
 
 def _require_possible(seen: Mapping[str, _Seen]) -> None:
     for key, entry in seen.items():
         if entry.count != (entry.after is not None) - entry.was_there:
-            where = {"key": key, "first_commit_ts": entry.first, "last_commit_ts": entry.last}
+            where = {"key": key_in_log(key), "first_commit_ts": entry.first, "last_commit_ts": entry.last}
             raise SchemaError(CONTRADICTION, where=where, hint=CONTRADICTION_HINT)
 
 

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from binlake.codec import key_text
 from binlake.errors import Permanent, SchemaError
+from binlake.redaction import key_in_log
 from binlake.schema import ColumnInfo, TableDef
 from binlake.statement.batch import UNCHECKED, Phase, StatementBatch, statement_digest
 from binlake.statement.columns import match_column, tuples, value_tuples
@@ -178,8 +179,9 @@ class TableStatements:
         raise Permanent(
             f"a row takes a statement of {len(sql.encode())} bytes, and the target takes packets of"
             f" {self._limits.packet} bytes",
-            where={"table": f"{self._table.db}.{self._table.name}", "key": key[:_SHOWN]},
-            hint="raise max_allowed_packet on the target, then run the window again",
+            where={"table": f"{self._table.db}.{self._table.name}", "key": key_in_log(key)[:_SHOWN]},
+            hint="raise max_allowed_packet on the target, then run the window again "
+            " (show-row-values = true names the row)",
         )
 
     def _require_key(self, kind: Kind) -> None:

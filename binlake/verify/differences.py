@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
+from binlake.redaction import key_in_log
 from binlake.rowchange import row_key
 from binlake.schema import TableDef
 from binlake.verify.texts import by_value
@@ -46,6 +47,12 @@ class Difference:
             return f"{place}: {'missing' if self.kind == 'missing' else 'only on the target'}{count}"
         told = (f"{c}: {_short(self.found[c])} instead of {_short(self.expected[c])}" for c in self.columns)
         return f"{place}: {', '.join(told)}"
+
+    def without_values(self) -> str:
+        """As text for a log."""
+        place, columns = f"{self.db}.{self.table} {key_in_log(self.key)}", ", ".join(self.columns)
+        told = {"missing": "missing", "different": f"differs in {columns}"}.get(self.kind, "only on the target")
+        return f"{place}: {told}" + (f" ({self.copies} rows)" if self.copies > 1 else "")
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON; the rows' values are in the fix file."""

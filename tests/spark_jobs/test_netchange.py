@@ -148,7 +148,7 @@ def test_a_pair_that_no_table_goes_through_stops_with_key_and_commit_ts(
         netchange.net_changes(spark, frame, ALONE, strict=True).collect()
     ours = translate(caught.value)
     assert type(ours).__name__ == "SchemaError"
-    assert '[table=d.t key=["1"] first_commit_ts=5 last_commit_ts=6]' in str(ours)
+    assert "[table=d.t key=#43de3a417d75 first_commit_ts=5 last_commit_ts=6]" in str(ours)
     assert ours.hint.startswith("the source logged")
 
 

@@ -1,0 +1,101 @@
+"""Values of rows are in no error's text, unless the configuration shows them; names and places stay."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pymysql import err
+from support.replication_files import write_replication
+
+from binlake.codec.decimals import write_decimal
+from binlake.codec.temporal import pack_moment
+from binlake.config.load import load_replication
+from binlake.downstream.failures import failure
+from binlake.redaction import are_row_values_shown, key_in_log, server_text_in_log, show_row_values, sql_in_log
+from binlake.verify.differences import Difference
+
+SECRETS = ("Müller", "4711", "0AFF", "12.5", "a'b", "O''Neil", "-1e-5")
+WRITES = (
+    "REPLACE INTO `d`.`t 4711x` (`a1`,`b`) VALUES (4711,'Müller'),(-1e-5,'a\\'b'),(12.5,'O''Neil')",
+    "DELETE FROM `d`.`t 4711x` WHERE (`a1`,`b`) IN ((4711,x'0AFF'),(12.5,_binary'Müller'))",
+    "UPDATE `d`.`t 4711x` SET `b`='Müller' WHERE `a1` = 4711 LIMIT 1",
+    " (SELECT COUNT(*) FROM `d`.`t 4711x` WHERE `b` IN ('Müller','O''Neil','cut off",
+)
+
+
+@pytest.fixture(autouse=True)
+def as_it_was() -> Iterator[None]:
+    show_row_values(False)
+    yield
+    show_row_values(False)
+
+
+@pytest.mark.parametrize("sql", WRITES)
+def test_a_statement_about_rows_keeps_names_and_no_value(sql: str) -> None:
+    shown = sql_in_log(sql)
+    assert not [secret for secret in SECRETS if secret in shown.replace("`t 4711x`", "")]
+    assert "`t 4711x`" in shown
+    assert "cut off" not in shown
+    show_row_values(True)
+    assert sql_in_log(sql) == sql
+
+
+def test_ddl_is_shown_as_it_is() -> None:
+    sql = "ALTER TABLE t ADD COLUMN a INT DEFAULT 7 COMMENT 'x'"
+    assert sql_in_log(sql) == sql
+    assert server_text_in_log("Duplicate column name 'a'", sql) == "Duplicate column name 'a'"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("Duplicate entry 'Müller-1' for key 'PRIMARY'", "Duplicate entry '?' for key 'PRIMARY'"),
+        ("Duplicate entry 'a' for key 'x' for key 't.u'", "Duplicate entry '?' for key 't.u'"),
+        ("Incorrect integer value: 'Müller' for column `d`.`t`.`a` at row 1",
+         "Incorrect integer value: '?' for column `d`.`t`.`a` at row 1"),
+        ("Truncated incorrect DOUBLE value: 'Müller'", "Truncated incorrect DOUBLE value: '?'"),
+        ("You have an error in your SQL syntax; use near 'Müller')' at line 1",
+         "You have an error in your SQL syntax; use near '?' at line 1"),
+        ("BIGINT value is out of range in '(4711 - 9)'", "BIGINT value is out of range in '?'"),
+        ("Data too long for column 'name' at row 3", "Data too long for column 'name' at row 3"),
+        ("Column 'name' cannot be null", "Column 'name' cannot be null"),
+    ],
+)  # fmt: skip
+def test_what_a_server_says_of_rows_keeps_names_and_no_value(text: str, shown: str) -> None:
+    assert server_text_in_log(text, WRITES[0]) == shown
+    show_row_values(True)
+    assert server_text_in_log(text, WRITES[0]) == text
+
+
+def test_an_error_of_the_target_says_where_and_how_to_see_the_values() -> None:
+    mysql = err.IntegrityError(1062, "Duplicate entry 'Müller' for key 'PRIMARY'")
+    told = str(failure(mysql, "db:3306", WRITES[0]))
+    assert not [secret for secret in SECRETS if secret in told.replace("`t 4711x`", "")]
+    assert "code=1062" in told
+    assert "show-row-values" in told
+    show_row_values(True)
+    told = str(failure(mysql, "db:3306", WRITES[0]))
+    assert "Müller" in told
+    assert "show-row-values" not in told
+
+
+def test_a_key_has_one_mark_and_values_have_a_length() -> None:
+    assert key_in_log('["1"]') == key_in_log('["1"]') == "#43de3a417d75" != key_in_log('["2"]')
+    for read, text in ((pack_moment, "Müller"), (lambda text: write_decimal(text, 5, 2), "Müller")):
+        with pytest.raises(ValueError, match="<6 characters>"):
+            read(text)
+    one = Difference("d", "t", '["Müller"]', "different", ("a", "b"), {"a": "4711"}, {"a": "1"})
+    assert one.without_values() == f"d.t {key_in_log(one.key)}: differs in a, b"
+
+
+def test_the_configuration_shows_them(tmp_path: Path) -> None:
+    file = write_replication(tmp_path, "demo", target=None)
+    load_replication(file)
+    assert not are_row_values_shown()
+    file.write_text(f"show-row-values = true\n{file.read_text()}")
+    load_replication(file, secrets=False)
+    assert not are_row_values_shown()
+    load_replication(file)
+    assert are_row_values_shown()
