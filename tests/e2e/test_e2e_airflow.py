@@ -97,11 +97,11 @@ def test_a_blocked_run_holds_no_worker_is_cancelled_cleared_and_goes_on(world: W
     assert (plan["state"], plan["lo"]) == ("ready", str(start))
     states = {task["task_id"]: task["state"] for task in client.tasks("orders", run)}
     assert (ended["state"], states["land"], states["recover"]) == ("failed", "failed", "skipped")
-    assert ended["note"].startswith("land failed: the job ended without a result")
+    assert ended["note"].startswith("land failed: the Airflow connection is not defined")
     assert world.written() == []
     turn_checkpoint(world.server, before)
     heard = world.until("the notifier hears of the failure", lambda: [one for one in world.told() if _failed(one, run)])
-    assert "land failed: the job ended without a result" in heard[0]["binlake"]["text"]
+    assert "land failed: the Airflow connection is not defined" in heard[0]["binlake"]["text"]
 
 
 def _failed(told: dict[str, Any], run: str) -> bool:
