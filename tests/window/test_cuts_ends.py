@@ -1,0 +1,29 @@
+"""The end of a sink's window inside a landed one: never between a row that ran ahead and its DDL."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from binlake.errors import ConfigError
+from binlake.window.cuts import require_outside_ddl
+from binlake.window.definitions import LandedDdl
+from binlake.window.judging import NOTHING
+
+DDL = LandedDdl(100, 60, 90, 8, 1, 8, "d", "t", "", "DROP INDEX u ON t", "apply", "", NOTHING, NOTHING)
+
+
+@pytest.mark.parametrize("hi", [59, 100, 130])
+def test_an_end_outside_a_ddl_is_taken(hi: int) -> None:
+    assert require_outside_ddl([DDL], 20, hi) == hi
+
+
+@pytest.mark.parametrize("hi", [60, 99])
+def test_an_end_inside_a_ddl_is_refused_with_the_places_that_will_do(hi: int) -> None:  # issue 13 point 4
+    with pytest.raises(ConfigError, match=r"lies inside a DDL.*ddl_from=60 ddl_commit_ts=100.*take 100 .*below 60"):
+        require_outside_ddl([replace(DDL, commit_ts=40, since=40), DDL], 20, hi)
+
+
+def test_a_ddl_that_is_filtered_is_no_bound() -> None:
+    assert require_outside_ddl([replace(DDL, decision="skip", reason="filtered")], 20, 80) == 80
