@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 import structlog
 
+from binlake import tso
 from binlake.errors import IncompleteWindow
 from binlake.lake.schemas import SchemaHistory
 from binlake.schema import DdlJob, SchemaState, ddl_kind
@@ -47,9 +48,13 @@ def fetch_jobs(
     ddls = _changing(pulled.ddls(bounds)) if any(part.ddls for part in parts) else []
     if not ddls and all(part.schema_version <= state.version for part in parts):
         return WindowJobs(bounds.hi, (), state.version)
+    # Asked before the history: what had ended by then is in it.
+    now = source.tso()
     jobs = {job_id: DdlJob.from_dict(raw) for job_id, raw in source.ddl_jobs_by_id({i for _, i in ddls}).items()}
     newer = _newer(source, state, bounds.hi)
     hi = _lowered(pulled, bounds, ddls, jobs, newer.version_before(state))
+    if max(part.schema_version for part in parts) > max(newer.newest, state.version):
+        hi = _delayed(replace(bounds, hi=hi), now, ctx.replication.window.ddl_delay_s)
     placed = [Placed.of(jobs[job_id], commit_ts) for commit_ts, job_id in ddls if job_id in jobs]
     hi = _behind_ddl(pulled, replace(bounds, hi=hi), [*placed, *newer.unlogged({job_id for _, job_id in ddls})])
     changes = [(commit_ts, jobs[job_id]) for commit_ts, job_id in ddls if commit_ts <= hi]
@@ -75,10 +80,14 @@ class Placed:
 
 @dataclass
 class _Newer:
-    """Jobs that took effect since lo: those finished by hi, and places of those that finished above it."""
+    """Jobs that took effect since lo: those finished by hi, and places of those that finished above it.
+
+    `newest`: the greatest version of all that are over, those that changed nothing among them.
+    """
 
     finished: list[DdlJob]
     above: list[Placed]
+    newest: int = 0
 
     def unlogged(self, logged: Collection[int]) -> list[Placed]:
         """The jobs that no binlog of the pull names."""
@@ -136,6 +145,7 @@ def _newer(source: TidbSource, state: SchemaState, hi: int) -> _Newer:
     found = _Newer([], [])
     known = 0
     for job in (DdlJob.from_dict(raw) for raw in source.ddl_jobs(0, started_by=hi)):
+        found.newest = max(found.newest, job.schema_version)
         if not job.took_effect:
             continue
         known = known + 1 if job.schema_version <= state.version else 0
@@ -148,6 +158,24 @@ def _newer(source: TidbSource, state: SchemaState, hi: int) -> _Newer:
         else:
             found.above.append(Placed.of(job, job.finished_ts))
     return found
+
+
+def _delayed(bounds: Bounds, now: int, delay_s: int) -> int:
+    """hi, at most `delay_s` before `now`: rows saw a version that no job of the history has, so a DDL is running.
+
+    What rows have seen of it before is ended by now, and known: from there to its end it takes less (TiDB's last steps
+    wait for transactions that hold the table, and for nothing else). Raises IncompleteWindow.
+    """
+    hi = min(bounds.hi, now - tso.compose(delay_s * 1000))
+    if hi <= bounds.lo:
+        raise IncompleteWindow(
+            "a DDL is running on the source: rows of the last seconds wait for it",
+            where={"window": bounds.window, "seconds": delay_s},
+            hint="plan again; window.ddl-delay-s sets how long",
+        )
+    if hi < bounds.hi:
+        log.info("hi lowered", window=bounds.window, hi=str(hi), reason="a DDL is running")
+    return hi
 
 
 def _behind_ddl(pulled: Pulled, bounds: Bounds, jobs: Sequence[Placed]) -> int:
