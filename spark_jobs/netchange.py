@@ -75,10 +75,17 @@ def net_changes(
     fails the job as SchemaError, and so does, when `routed`, a key that two tables of the source write (hazards R-15),
     and when `strict`, a key whose changes contradict each other (S4-09).
     """
+    return _net(key_events(spark, rows, cells, routed=routed), routed=routed, strict=strict)
+
+
+def key_events(spark: SparkSession, rows: DataFrame, cells: Sequence[Cell], *, routed: bool) -> DataFrame:
+    """What each row does to its keys: a column `e` of op, weight (rows that it adds), key and images; EVENT_ORDER.
+
+    With segment, db, table, identity and `columns` of the cell; when `routed`, `source` and `table_id` of the row.
+    """
     keyed = _keyed(spark, rows, cells, routed=routed)
-    more = ("source", "table_id") if routed else ()
-    events = keyed.select("segment", "db", "table", "identity", *_ORDER, *more, F.explode(_events()).alias("e"))
-    return _net(events, routed=routed, strict=strict)
+    own = ("segment", "db", "table", "identity", "columns", *EVENT_ORDER, *(("source", "table_id") if routed else ()))
+    return keyed.select(*own, F.explode(_events()).alias("e"))
 
 
 def row_origins(spark: SparkSession, rows: DataFrame, cells: Sequence[Cell]) -> DataFrame:
@@ -87,12 +94,12 @@ def row_origins(spark: SparkSession, rows: DataFrame, cells: Sequence[Cell]) -> 
     One task a table and segment: it takes the updates that move a key, in their order.
     """
     moved = _keyed(spark, rows, cells).where("before_key != after_key")
-    narrow = moved.select("segment", "db", "table", *_ORDER, "before_key", "after_key")
+    narrow = moved.select("segment", "db", "table", *EVENT_ORDER, "before_key", "after_key")
     return narrow.groupBy("segment", "db", "table").applyInArrow(_traced, ORIGINS)
 
 
 def _traced(moves: pa.Table) -> pa.Table:
-    ordered = moves.sort_by([(name, "ascending") for name in _ORDER])
+    ordered = moves.sort_by([(name, "ascending") for name in EVENT_ORDER])
     pairs = zip(ordered["before_key"].to_pylist(), ordered["after_key"].to_pylist(), strict=True)
     found = origins(pairs)
     place = [pa.array([ordered[name][0].as_py()] * len(found), ordered[name].type) for name in ORIGIN_PLACE]
@@ -117,7 +124,7 @@ def _keyed(spark: SparkSession, rows: DataFrame, cells: Sequence[Cell], *, route
     keys = [_key(f"m.{image}", list(shapes)).alias(f"{image}_key") for image in ("before", "after")]
     images = [_completed(f"m.{image}", list(shapes)).alias(image) for image in ("before", "after")]
     source = [F.concat_ws(".", "m.source_db", "m.source_table").alias("source"), F.col("m.table_id")] if routed else []
-    return placed.select(*own, *_ORDER, *images, *keys, *source)
+    return placed.select(*own, *EVENT_ORDER, *images, *keys, *source)
 
 
 Shape = tuple[str, tuple[str, ...], tuple[str | None, ...]]
@@ -182,7 +189,7 @@ def _json(value: Column) -> Column:
     )
 
 
-_ORDER = ("commit_ts", "start_ts", "seq")
+EVENT_ORDER = ("commit_ts", "start_ts", "seq")
 
 
 def _events() -> Column:
@@ -272,14 +279,14 @@ def _net(events: DataFrame, *, routed: bool, strict: bool) -> DataFrame:
     # A change of weight 0 keeps its row, one of weight -1 ends it: both found it.
     there = F.when(F.col("e.weight") == 1, 0).otherwise(1)
     grouped = events.groupBy("segment", "db", "table", "identity", F.col("e.key").alias("key")).agg(
-        F.max_by(F.struct("e.op", "e.image"), F.struct(*_ORDER)).alias("last"),
-        F.min_by("e.old", F.when(F.col("e.old").isNotNull(), F.struct(*_ORDER))).alias("old"),
+        F.max_by(F.struct("e.op", "e.image"), F.struct(*EVENT_ORDER)).alias("last"),
+        F.min_by("e.old", F.when(F.col("e.old").isNotNull(), F.struct(*EVENT_ORDER))).alias("old"),
         F.sum("e.weight").alias("net"),
         F.min("commit_ts").alias("first_commit_ts"),
         F.max("commit_ts").alias("last_commit_ts"),
         F.count("*").alias("mutations"),
         *([_clash().alias("clash")] if routed else []),
-        *([F.min_by(there, F.struct(*_ORDER)).alias("was_there")] if strict else []),
+        *([F.min_by(there, F.struct(*EVENT_ORDER)).alias("was_there")] if strict else []),
     )
     # A column that nobody reads would not be computed.
     grouped = grouped.where("clash = 0") if routed else grouped

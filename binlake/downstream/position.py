@@ -37,13 +37,15 @@ def checkpoint_ts(replication: Replication, cluster_id: int) -> int | None:
 @dataclass(frozen=True)
 class Position:
     """Where a target stands: `commit_ts` (None before its first window), the window it holds `opened`, the bytes that
-    one packet to it may have, the form that the next window's writes need, and its tables that are set `aside`."""
+    one packet to it may have, the form that the next window's writes need, its tables that are set `aside`, and the
+    commit_ts up to which rows may be there while no window is open (`exit_ts`)."""
 
     commit_ts: int | None
     opened: Progress | None
     max_packet: int
     forms: Forms = "safe"
     aside: frozenset[Name] = frozenset()
+    exit_ts: int = 0
 
     @property
     def window(self) -> tuple[int, int] | None:
@@ -70,7 +72,8 @@ def position_of(target: Target, task: str, cluster_id: int) -> Position:
             hint=f"let {opened.task} finish it, or take its place: `binlake checkpoint adopt --close-window`",
         )
     forms = forms_of(target, checkpoint, exit_ts)
-    return Position(checkpoint.commit_ts if checkpoint else None, opened, packet, forms, frozenset(aside))
+    commit_ts = checkpoint.commit_ts if checkpoint else None
+    return Position(commit_ts, opened, packet, forms, frozenset(aside), exit_ts)
 
 
 def aside_of(replication: Replication, cluster_id: int) -> list[AsideTable]:

@@ -9,23 +9,26 @@ from __future__ import annotations
 import time
 
 import structlog
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from binlake.config.model import Target
 from binlake.downstream import Position
+from binlake.downstream.definitions import Name
 from binlake.lake.ddls import landed_ddls
 from binlake.lake.lock import lake_lock
 from binlake.lake.rowhistory import rows_between
 from binlake.lake.tables import CHANGE, MUTATION, arrow_schema
 from binlake.lake.windowlog import WindowEvent
 from binlake.window.cuts import require_outside_ddl, require_pinned_cuts
-from binlake.window.definitions import cell
+from binlake.window.definitions import Cell, cell
 from binlake.window.manifest import ApplyManifest
 from spark_jobs.context import Bounds, StageContext, StageResult
 from spark_jobs.lake import Rows, clear, overwrite, read
-from spark_jobs.netchange import mutations, net_changes, touched
+from spark_jobs.netchange import key_events, mutations, net_changes, touched
 from spark_jobs.pinned import combined, digest_of, open_manifest, require_pinned, start_of, target_position
 from spark_jobs.shaping import shapes_for
+from spark_jobs.sharedkeys import require_own_keys, shared_tables
 from spark_jobs.sinks import SinkWindow, merged_rows, note, own_rows, require_merged, sink_window
 
 log = structlog.get_logger(__name__)
@@ -52,11 +55,15 @@ def run(ctx: StageContext, bounds: Bounds) -> StageResult:
         if pinned is not None:
             require_pinned_cuts(pinned, window.segments.starts)
         strict = merged.whole and target.impossible_changes == "fail"
+        shared = shared_tables(ctx, window, {(db, table) for db, table, _ in derived})
+        unknown = _require_own_keys(ctx, window, derived, shared, position, strict=strict) if shared else 0
         rows = _write(ctx, window, derived, pinned, strict=strict)
     seconds = time.monotonic() - began
     changed = sorted({(db, table) for db, table, _ in places} | {name for ddl in window.cuts for name in ddl.tables})
     detail: dict[str, object] = {"segments": len(window.segments.starts) + 1, "tables": len(changed)}
     detail |= {"mutations": merged.rows, "ordered": target.mode == "ordered"}
+    if unknown:
+        detail["keys_of_unknown_tables"] = unknown
     if shapes:
         detail["shapes"] = shapes.to_list()
     event = WindowEvent("compact", wanted.lo, wanted.hi, "done", rows, seconds, ctx.run_id, "sql", detail=detail)
@@ -99,17 +106,31 @@ def _write(
 def _derived(ctx: StageContext, window: SinkWindow, places: list[Place], *, strict: bool) -> Rows:
     """Rows of `change`. Those of a small window go to Spark and come back: it reads and writes no table for them."""
     bounds, small = window.bounds, ctx.is_small(window.bounds)
-    cells = [cell(window.definitions, window.segments, *place) for place in places]
-    if small:
-        here = rows_between(ctx.paths, MUTATION, bounds.lo, bounds.hi, MUTATION.column_names())
-        rows = ctx.spark.createDataFrame(here)
-    else:
-        rows = mutations(ctx.spark, ctx.paths, bounds.lo, bounds.hi)
+    rows, cells = _rows(ctx, bounds), _cells(window, places)
     net = net_changes(ctx.spark, rows, cells, routed=bool(ctx.rules.routes), strict=strict)
     frame = net.withColumn("window", F.lit(bounds.window))
     if not small:
         return frame
     return frame.select(*CHANGE.column_names()).toArrow().cast(arrow_schema(CHANGE.schema()))
+
+
+def _rows(ctx: StageContext, bounds: Bounds) -> DataFrame:
+    """The row changes of the window."""
+    if not ctx.is_small(bounds):
+        return mutations(ctx.spark, ctx.paths, bounds.lo, bounds.hi)
+    here = rows_between(ctx.paths, MUTATION, bounds.lo, bounds.hi, MUTATION.column_names())
+    return ctx.spark.createDataFrame(here)
+
+
+def _cells(window: SinkWindow, places: list[Place]) -> list[Cell]:
+    return [cell(window.definitions, window.segments, *place) for place in places]
+
+
+def _require_own_keys(
+    ctx: StageContext, window: SinkWindow, places: list[Place], shared: set[Name], position: Position, *, strict: bool
+) -> int:
+    events = key_events(ctx.spark, _rows(ctx, window.bounds), _cells(window, places), routed=True)
+    return require_own_keys(ctx, window, events, shared, position, strict=strict)
 
 
 def _window(ctx: StageContext, bounds: Bounds, position: Position, target: Target) -> Bounds | None:

@@ -1,0 +1,49 @@
+"""Which table of the source changed a key last, by the lake: for tables that share one of the target (S4-03)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from binlake.lake.paths import LakePaths
+from binlake.lake.rowhistory import of_keys, of_table, rows_between
+from binlake.lake.tables import MUTATION
+
+_KEYS_A_READ = 100
+_COLUMNS = ("commit_ts", "start_ts", "seq", "op", "key", "new_key", "source_db", "source_table", "table_id")
+
+
+@dataclass(frozen=True)
+class KeyOwner:
+    """The last change of a key: when it was, whose (`source` as db.table, `table_id`), and whether it left a row."""
+
+    commit_ts: int
+    source: str
+    table_id: int
+    left_row: bool
+
+
+def key_owners(paths: LakePaths, db: str, table: str, keys: Sequence[str], until: int) -> dict[str, KeyOwner]:
+    """The owners at commit_ts `until` of those `keys` (texts of `mutation.key`) of the target's table that are known.
+
+    Reads the lake's whole history of these keys: for few of them.
+    """
+    found: dict[str, tuple[tuple[int, int, int], KeyOwner]] = {}
+    for start in range(0, len(keys), _KEYS_A_READ):
+        wanted = set(keys[start : start + _KEYS_A_READ])
+        rows = rows_between(paths, MUTATION, 0, until, _COLUMNS, of_table(db, table) & of_keys(wanted))
+        for place, key, owner in _changes(rows.to_pylist()):
+            if key in wanted and (key not in found or found[key][0] < place):
+                found[key] = (place, owner)
+    return {key: owner for key, (_, owner) in found.items()}
+
+
+def _changes(rows: list[dict[str, object]]) -> Iterator[tuple[tuple[int, int, int], str, KeyOwner]]:
+    for row in rows:
+        commit_ts, start_ts, seq, table_id = (int(str(row[name])) for name in (*_COLUMNS[:3], "table_id"))
+        source = f"{row['source_db']}.{row['source_table']}"
+        moved = row["new_key"] is not None
+        place = (commit_ts, start_ts, seq)
+        yield place, str(row["key"]), KeyOwner(commit_ts, source, table_id, row["op"] != "delete" and not moved)
+        if moved:
+            yield place, str(row["new_key"]), KeyOwner(commit_ts, source, table_id, left_row=True)

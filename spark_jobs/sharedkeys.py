@@ -1,0 +1,174 @@
+"""A key of a shared target belongs to one table of the source at a time, across segments and windows (S4-03, R-15).
+
+Inside the window the changes of a key are looked at in their order. Across windows the target itself remembers: a key
+that comes new to it must not be there, so its table's index is asked once a key; only for a key that is there the lake
+says who wrote it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+
+import structlog
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as F
+
+from binlake.config.model import Target
+from binlake.downstream import Position, Session
+from binlake.downstream.definitions import Name
+from binlake.downstream.presentkeys import present_keys
+from binlake.downstream.rowsleft import moves_rows
+from binlake.errors import SchemaError
+from binlake.lake.keyowners import KeyOwner, key_owners
+from binlake.schema import TableDef
+from spark_jobs.context import StageContext
+from spark_jobs.netchange import EVENT_ORDER
+from spark_jobs.pinned import start_of
+from spark_jobs.sinks import SinkWindow, target_tables
+
+log = structlog.get_logger(__name__)
+
+_DISJOINT = "make the keys disjoint, or tell the tables apart by extract-table in `routes`"
+_ARRIVALS_A_ROUND = 10_000
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """A key that comes new to a target table by a row of `source`; `columns` are those of the key."""
+
+    db: str
+    table: str
+    columns: tuple[str, ...]
+    key: str
+    source: str
+    table_id: int
+    commit_ts: int
+
+
+def shared_tables(ctx: StageContext, window: SinkWindow, touched: set[Name]) -> set[Name]:
+    """Those of `touched` that rows of more than one table of the source go into, and no extract column parts them."""
+    if not ctx.rules.routes:
+        return set()
+    ends = [window.base, target_tables(ctx, window.bounds.hi)] if window.ddls else [window.base]
+    found = set()
+    for name in touched:
+        sources = {(source.db, source.name) for tables in ends for source in tables.sources_of(*name)}
+        if len(sources) > 1 and not all(ctx.rules.routes.extracted(*source) for source in sources):
+            found.add(name)
+    return found
+
+
+def require_own_keys(
+    ctx: StageContext, window: SinkWindow, events: DataFrame, tables: set[Name], position: Position, *, strict: bool
+) -> int:
+    """How many keys came new to a target that had them, by whom is not known; `events`: the window's `key_events`.
+
+    Raises SchemaError, with key and both tables, when one writes a key that is another's; and when `strict`, for a key
+    that was there before the lake began. The target is asked only where it stands at the window's lo.
+    """
+    target = ctx.replication.sql_target()
+    at_lo = position.window is None and start_of(ctx, position) == window.bounds.lo
+    unknown: list[Arrival] = []
+    found = _arrivals(events, tables)
+    while arrivals := list(itertools.islice(found, _ARRIVALS_A_ROUND)):
+        if at_lo:
+            unknown += _not_explained(ctx, window, target, arrivals)
+    # Behind an unclean end, and before the first window, rows of later commit_ts may be there: the arrivals' own.
+    if not unknown or position.commit_ts is None or window.bounds.lo < position.exit_ts:
+        return 0
+    if strict:
+        raise _unknown(unknown[0], window)
+    log.warning("keys_of_unknown_tables", keys=len(unknown), table=f"{unknown[0].db}.{unknown[0].table}")
+    return len(unknown)
+
+
+def _arrivals(events: DataFrame, tables: set[Name]) -> Iterator[Arrival]:
+    """Keys whose first change in the window adds a row. Raises SchemaError where two tables have one at a time."""
+    is_shared = F.concat_ws("\0", "db", "table").isin(["\0".join(name) for name in sorted(tables)])
+    keyed = events.where((F.col("identity") != "row") & is_shared)
+    in_order = Window.partitionBy("db", "table", "columns", "e.key").orderBy(*EVENT_ORDER)
+    before = [F.lag(name).over(in_order).alias(alias) for name, alias in _BEFORE]
+    own = [F.col("e.key").alias("key"), F.col("e.op").alias("op"), F.col("e.weight").alias("weight")]
+    placed = keyed.select("db", "table", "columns", "source", "table_id", "commit_ts", *own, *before)
+    other = (F.col("op_before") == "replace") & (F.col("source_before") != F.col("source"))
+    other &= F.col("table_id_before") != F.col("table_id")
+    first = F.col("op_before").isNull() & (F.col("weight") == 1)
+    for row in placed.where(other | first).toLocalIterator():
+        arrival = Arrival(
+            row["db"], row["table"], tuple(row["columns"]), row["key"], row["source"], row["table_id"], row["commit_ts"]
+        )
+        if row["op_before"] is not None:
+            raise _clash(arrival, row["source_before"], row["commit_ts_before"])
+        yield arrival
+
+
+_BEFORE = (
+    ("e.op", "op_before"),
+    ("source", "source_before"),
+    ("table_id", "table_id_before"),
+    ("commit_ts", "commit_ts_before"),
+)
+
+
+def _not_explained(ctx: StageContext, window: SinkWindow, target: Target, arrivals: Sequence[Arrival]) -> list[Arrival]:
+    """Arrivals at keys that the target has, of which the lake does not know who wrote them. Raises SchemaError."""
+    unknown: list[Arrival] = []
+    by_table = sorted(arrivals, key=lambda one: (one.db, one.table))
+    with closing(Session(target)) as session:
+        for name, group in itertools.groupby(by_table, key=lambda one: (one.db, one.table)):
+            table = window.definitions.at(*name, window.bounds.lo)
+            if table is None:
+                continue
+            taken = _taken(session, table, [one for one in group if _meets_old_rows(window, table, one)])
+            owners = key_owners(ctx.paths, *name, [one.key for one in taken], window.bounds.lo)
+            for one in taken:
+                _require_owner(one, owners.get(one.key))
+            unknown += [one for one in taken if one.key not in owners]
+    return unknown
+
+
+def _meets_old_rows(window: SinkWindow, table: TableDef, arrival: Arrival) -> bool:
+    """The rows of the window's start are still there, under the same key, when it arrives."""
+    name = (table.db, table.name)
+    gone = (
+        cut.since
+        for cut in window.cuts
+        if name in {(one.db, one.name) for one in cut.before.tables}
+        and (moves_rows(cut.action) or name not in {(one.db, one.name) for one in cut.after.tables})
+    )
+    return arrival.commit_ts < min(gone, default=window.bounds.hi + 1) and arrival.columns == table.identity().columns
+
+
+def _taken(session: Session, table: TableDef, arrivals: Sequence[Arrival]) -> list[Arrival]:
+    keys = [json.loads(one.key) for one in arrivals]
+    return [arrivals[number] for number in present_keys(session, table, keys)]
+
+
+def _require_owner(arrival: Arrival, owner: KeyOwner | None) -> None:
+    """Raises SchemaError when another table's row has the key. What was removed is nobody's."""
+    if owner is not None and owner.left_row and owner.source != arrival.source and owner.table_id != arrival.table_id:
+        raise _clash(arrival, owner.source, owner.commit_ts)
+
+
+def _clash(arrival: Arrival, other: str, since: int) -> SchemaError:
+    return SchemaError(
+        "two tables of the source write one key of their common target",
+        where={"table": f"{arrival.db}.{arrival.table}", "key": arrival.key, "sources": f"{other},{arrival.source}",
+               "commit_ts": arrival.commit_ts, "written_before_at": since},
+        hint=_DISJOINT,
+    )  # fmt: skip
+
+
+def _unknown(arrival: Arrival, window: SinkWindow) -> SchemaError:
+    return SchemaError(
+        "a table of the source adds a row whose key its shared target has already; the lake began after that row was"
+        " there, so which table wrote it is not known",
+        where={"table": f"{arrival.db}.{arrival.table}", "key": arrival.key, "source": arrival.source,
+               "commit_ts": arrival.commit_ts, "window": window.bounds.window},
+        hint="look for the key in the tables of the source that share this target. If only this one has it, remove the"
+        ' row at the target, or set target.impossible-changes = "last"; else ' + _DISJOINT,
+    )  # fmt: skip

@@ -1,0 +1,58 @@
+"""A key is there or not, told by the target's own comparison of its values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from support.mariadb import MariaDb, execute
+from support.tabledefs import col, primary, table
+
+from binlake.config.model import Target
+from binlake.downstream.presentkeys import present_keys
+from binlake.downstream.session import Session
+from binlake.schema import mysqltypes as t
+
+pytestmark = pytest.mark.mariadb
+
+PAIR = table(
+    "pair",
+    col("id", t.LONGLONG, not_null=True),
+    col("name", t.VARCHAR, flen=20, not_null=True),
+    col("v"),
+    keys=(primary("id", "name"),),
+    db="app",
+)
+RAW = table("raw", col("k", t.VARCHAR, flen=8, not_null=True, charset="binary"), keys=(primary("k"),), db="app")
+
+
+@pytest.fixture
+def session(mariadb: MariaDb, target: Target) -> Iterator[Session]:
+    execute(
+        mariadb,
+        "CREATE TABLE app.pair (id BIGINT, name VARCHAR(20), v INT, PRIMARY KEY (id, name))",
+        "CREATE TABLE app.raw (k VARBINARY(8) PRIMARY KEY)",
+        "INSERT INTO app.pair VALUES (1, 'a', 0), (2, 'it''s', 0), (3, 'ö', 0)",
+        "INSERT INTO app.raw VALUES (x'00FF')",
+    )
+    opened = Session(target)
+    yield opened
+    opened.close()
+
+
+def test_the_numbers_of_the_keys_that_are_there(session: Session) -> None:
+    asked = [("1", "a"), ("1", "b"), ("2", "it's"), ("3", "ö"), ("3", "Ö")]
+    assert present_keys(session, PAIR, asked) == [0, 2, 3]
+    assert present_keys(session, RAW, [("00FF",), ("00FE",)]) == [0]
+    assert present_keys(session, PAIR, []) == []
+
+
+def test_more_keys_than_a_query_has(session: Session) -> None:
+    asked = [(str(number), "a") for number in range(1000, 2, -1)] + [("1", "a")]
+    assert present_keys(session, PAIR, asked) == [len(asked) - 1]
+
+
+@pytest.mark.parametrize("gone", ["DROP TABLE app.pair", "ALTER TABLE app.pair CHANGE name other VARCHAR(20)"])
+def test_a_table_or_key_column_that_is_still_to_come_has_no_row(session: Session, gone: str) -> None:
+    session.execute(gone)
+    assert present_keys(session, PAIR, [("1", "a")]) == []

@@ -1,0 +1,61 @@
+"""Whose row a key was at a commit_ts: by its last change, moves counted at both ends (S4-03)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+
+from binlake import tso
+from binlake.config.model import Lake, Replication
+from binlake.lake.keyowners import KeyOwner, key_owners
+from binlake.lake.paths import LakePaths
+from binlake.lake.tables import MUTATION, arrow_schema
+
+BASE = 470548480001835008
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> LakePaths:
+    return LakePaths.of(Replication(name="demo", lake=Lake(path=str(tmp_path))))
+
+
+def write(paths: LakePaths, *changes: tuple[int, str, str, str, str | None]) -> None:
+    """(place, source table, op, key, new key) of each change of xs.t; a table's id is its number."""
+    rows: list[dict[str, Any]] = [
+        {"commit_ts": BASE + place, "start_ts": BASE, "seq": 0, "commit_date": tso.to_datetime(BASE).date(),
+         "schema_version": 1, "source_db": "s", "source_table": source, "db": "xs", "table": "t",
+         "table_id": int(source[1:]), "op": op, "key": key, "new_key": new_key, "before": None, "after": None}
+        for place, source, op, key, new_key in changes
+    ]  # fmt: skip
+    schema = arrow_schema(MUTATION.schema())
+    write_deltalake(paths.table("mutation"), pa.Table.from_pylist(rows, schema), partition_by=["commit_date"])
+
+
+def test_the_last_change_up_to_a_commit_ts_tells(paths: LakePaths) -> None:
+    write(paths, (1, "t1", "insert", '["1"]', None), (2, "t1", "delete", '["1"]', None),
+          (3, "t2", "insert", '["1"]', None), (3, "t1", "insert", '["2"]', None))  # fmt: skip
+    asked = ['["1"]', '["2"]', '["3"]']
+    assert key_owners(paths, "xs", "t", asked, BASE + 1) == {'["1"]': KeyOwner(BASE + 1, "s.t1", 1, left_row=True)}
+    assert not key_owners(paths, "xs", "t", asked, BASE + 2)['["1"]'].left_row
+    late = key_owners(paths, "xs", "t", asked, BASE + 9)
+    assert {key: (owner.source, owner.left_row) for key, owner in late.items()} == {
+        '["1"]': ("s.t2", True),
+        '["2"]': ("s.t1", True),
+    }
+    assert key_owners(paths, "xs", "other", asked, BASE + 9) == {}
+
+
+def test_a_move_leaves_its_old_key_and_takes_the_new_one(paths: LakePaths) -> None:
+    write(paths, (1, "t1", "insert", '["1"]', None), (2, "t1", "update", '["1"]', '["5"]'))
+    found = key_owners(paths, "xs", "t", ['["1"]', '["5"]'], BASE + 9)
+    assert {key: owner.left_row for key, owner in found.items()} == {'["1"]': False, '["5"]': True}
+
+
+def test_more_keys_than_a_read_has(paths: LakePaths) -> None:
+    write(paths, *((1, "t1", "insert", f'["{number}"]', None) for number in range(250)))
+    found = key_owners(paths, "xs", "t", [f'["{number}"]' for number in range(300)], BASE + 9)
+    assert len(found) == 250
