@@ -125,12 +125,10 @@ def exact_div(a: int | Decimal, b: int | Decimal) -> int | None:
     return size if (a < 0) == (b < 0) else -size
 
 
-def exact_mod(a: int | Decimal, b: int | Decimal) -> int | Decimal | None:
-    """a % b, with the sign of a."""
+def whole_mod(a: int, b: int) -> int | None:
+    """a % b of integers, with the sign of a."""
     if not b:
         return None
-    if isinstance(a, Decimal) or isinstance(b, Decimal):
-        return _EXACT.remainder(Decimal(a), Decimal(b))
     size = abs(a) % abs(b)
     return -size if a < 0 else size
 

@@ -49,10 +49,10 @@ _REAL: Mapping[type[exp.Expr], _Act] = {
     exp.Add: operator.add, exp.Sub: operator.sub, exp.Mul: operator.mul, exp.Div: ev.real_divide, exp.Mod: ev.real_mod,
 }  # fmt: skip
 _WHOLE: Mapping[type[exp.Expr], _Act] = {
-    exp.Add: operator.add, exp.Sub: operator.sub, exp.Mul: operator.mul, exp.Mod: ev.exact_mod,
+    exp.Add: operator.add, exp.Sub: operator.sub, exp.Mul: operator.mul, exp.Mod: ev.whole_mod,
 }  # fmt: skip
 _DECIMAL: Mapping[type[exp.Expr], _Act] = {
-    exp.Add: ev.DECIMAL_ADD, exp.Sub: ev.DECIMAL_SUB, exp.Mul: ev.DECIMAL_MUL, exp.Mod: ev.exact_mod,
+    exp.Add: ev.DECIMAL_ADD, exp.Sub: ev.DECIMAL_SUB, exp.Mul: ev.DECIMAL_MUL,
 }  # fmt: skip
 
 
@@ -195,6 +195,8 @@ class Reader:
             raise Unsupported("how many digits a quotient has differs between servers: write `a * 1e0 / b`, or DIV")
         if left.kind == right.kind == "int":
             return Term(partial(ev.calculate, _WHOLE[type(node)], left.program, right.program), "int")
+        if isinstance(node, exp.Mod):
+            raise Unsupported("a remainder of DECIMALs may be a negative zero, which servers order unlike")
         scale = left.scale + right.scale if isinstance(node, exp.Mul) else max(left.scale, right.scale)
         if scale > MOST_SCALE:
             raise Unsupported(f"a product of more than {MOST_SCALE} digits behind the point is rounded")

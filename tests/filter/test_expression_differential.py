@@ -30,7 +30,7 @@ n IS NOT NULL; n IS TRUE; n IS NOT TRUE; n IS FALSE; n IS UNKNOWN; NOT n; NOT (n
 n && m; n || m; n AND NULL; n OR NULL; n + m > 1; n - m = 0; n * m > 2; n DIV m = 1; n % m = 1; n MOD m = -1;
 MOD(n, m) = 1; -n > 1; - -n = 1; ABS(n) = 2; u % 7 = 3; big % 7 = -1; big DIV 2 > 10; u = 18446744073709551615;
 big = -9223372036854775808; big = u; big < u; i = '5'; i = '5.0'; big = '10'; u > 1.5; de = 10.1; de = '10.1'; de > n;
-de + n > 1; de * de > 3; de % 3 = 1; de DIV 3 = 3; wide = 1; wide * de > 5; wide > r; wide = 1e0; ABS(wide) > 1;
+de + n > 1; de * de > 3; de DIV 3 = 3; wide = 1; wide * de > 5; wide > r; wide = 1e0; ABS(wide) > 1;
 f = 1.23; f > 1.23; f = 0.5; r = 1.23; r = 10.1; r > de; f > n; f + n > 1; r / 2 > 0.5; r / n > 1; n / 2e0 > 1;
 r % 2 = 1; f = r; r = '1.23'; r = 1e10; r - r = 0; IF(r > 1, r, n) > 1; r BETWEEN 0 AND '2.5'; -r > 1;
 y = 2021; y = '2021'; y > 1999; y <> 2021; y IN (1901, 2155); y BETWEEN 1999 AND 2100; y = y; y + 1 > 2020; y;

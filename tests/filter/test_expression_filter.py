@@ -210,6 +210,7 @@ def test_rules_on_a_table_are_joined_by_or_and_the_halves_of_an_update_by_and() 
         ("a = '1234567890123456'", "15 digits"),
         ("bl > 1", "cannot be compared"),
         ("d = 20210101", "cannot be compared"),
+        ("`dec` % 2 = 1", "negative zero"),
         ("a / b > 1", "a \\* 1e0 / b"),
         ("REGEXP_LIKE(name, 'x', 'i')", "`flag` of regexplike"),
         ("JSON_EXTRACT(j, '$.a', '$.b') = 1", "`expressions` of jsonextract"),
