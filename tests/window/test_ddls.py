@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -9,9 +10,12 @@ from pathlib import Path
 import pytest
 
 from binlake.capture import Capture
+from binlake.config import Replication
+from binlake.ddl.bytewise import bytewise_definitions
 from binlake.ddl.replacement import Injection
 from binlake.filter import Rules
 from binlake.schema import DdlJob, SchemaState
+from binlake.schema.delta import Definitions
 from binlake.window.ddls import DdlBinlog, plan_ddls, window_schemas
 from binlake.window.definitions import LandedDdl
 from binlake.window.injected import with_injections
@@ -121,3 +125,25 @@ def test_only_rows_ahead_of_a_ddl_that_cuts_the_window_bring_an_injection_forwar
     own = Injection(ddl.commit_ts - 2, "DROP TABLE x", "d")
     put = next(one for one in with_injections([early], [own], 0, ddl.commit_ts, 0) if one.injected)
     assert (put.injected, put.since) == (True, early.since if ahead else own.commit_ts)
+
+
+def test_a_ddl_carries_the_zone_of_its_session_into_the_lake_and_through_routes() -> None:
+    # from the job, else from the configuration
+    binlogs, jobs = load("shard")
+    routes = [{"schema-pattern": "shard_1", "target-schema": "first"}]
+    source = {"time-zone": "+02:00"}
+    raw = {"name": "demo", "lake": {"path": "/x"}, "source": source, "routes": routes}
+    planned = plan_ddls(SchemaState(), binlogs, jobs, Rules.of(Replication.model_validate(raw)))
+    zones = {ddl.job_id: ddl.after.session.zone for ddl in planned if not ddl.reason}
+    by_job = {job.id for _, job in jobs if (json.loads(job.text).get("reorg_meta") or {}).get("location")}
+    assert by_job
+    assert {zones[job] for job in zones if job not in by_job} == {"+02:00"}
+    assert all(zones[job] and zones[job] != "+02:00" for job in zones if job in by_job)
+    one = next(ddl for ddl in planned if not ddl.reason)
+    assert Definitions.from_json(one.after.to_json()).session == one.after.session
+    assert bytewise_definitions(one.after, "mariadb").session == one.after.session
+
+
+def test_a_zone_that_nobody_knows_is_no_configuration() -> None:
+    with pytest.raises(ValueError, match="Mars/Olympus"):
+        Replication.model_validate({"name": "demo", "lake": {"path": "/x"}, "source": {"time-zone": "Mars/Olympus"}})
