@@ -19,7 +19,7 @@ log = structlog.get_logger(__name__)
 
 KEY = "failed"
 """XCom of a try that failed; Airflow clears it when the task is tried again."""
-LOOK_S = 10.0
+LOOK_S = 30.0
 """Seconds that the lake has to tell what failed: who is told of a failure is told, whatever the lake does."""
 
 
