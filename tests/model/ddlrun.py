@@ -42,7 +42,7 @@ class DdlShape:
     faults: bool = True
 
 
-SHAPE = DdlShape(features=Features(ahead=True, conversions=False, json_zero=False, told=False))
+SHAPE = DdlShape(features=Features(ahead=False))
 """What today's seeds are made of."""
 
 
