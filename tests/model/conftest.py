@@ -11,6 +11,7 @@ from support.mariadb import MariaDb, execute
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+from ddlrun import DdlModel
 from modelrun import Model
 
 
@@ -20,6 +21,18 @@ def model(mariadb: MariaDb) -> Iterator[Model]:
     mariadb.wipe()
     execute(mariadb, "SET GLOBAL innodb_flush_log_at_trx_commit = 0")
     found = Model(mariadb)
+    yield found
+    found.close()
+    mariadb.wipe()
+    execute(mariadb, "SET GLOBAL innodb_flush_log_at_trx_commit = 1")
+
+
+@pytest.fixture(scope="module")
+def ddl_model(mariadb: MariaDb) -> Iterator[DdlModel]:
+    """A model of DDL on the session's server."""
+    mariadb.wipe()
+    execute(mariadb, "SET GLOBAL innodb_flush_log_at_trx_commit = 0")
+    found = DdlModel(mariadb)
     yield found
     found.close()
     mariadb.wipe()

@@ -7,28 +7,14 @@ windows (docs/apply.md tells what is drawn).
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 
 import pytest
 from ddlrun import SHAPE, DdlModel, ddl_brought_down
 from modelshards import failures_of
-from support.mariadb import MariaDb, execute
 
 pytestmark = [pytest.mark.mariadb, pytest.mark.timeout(600)]
 
 PARTS, SEEDS = 4, 160
-
-
-@pytest.fixture(scope="module")
-def ddl_model(mariadb: MariaDb) -> Iterator[DdlModel]:
-    """A model of DDL on the session's server."""
-    mariadb.wipe()
-    execute(mariadb, "SET GLOBAL innodb_flush_log_at_trx_commit = 0")
-    found = DdlModel(mariadb)
-    yield found
-    found.close()
-    mariadb.wipe()
-    execute(mariadb, "SET GLOBAL innodb_flush_log_at_trx_commit = 1")
 
 
 @pytest.mark.parametrize("part", range(PARTS))

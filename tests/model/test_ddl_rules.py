@@ -1,0 +1,117 @@
+"""Rules of DDL broken on purpose: what each one mended makes the DDL model fail within few of CI's seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from ddlrun import SHAPE, DdlModel, DdlShape
+from modelrun import Wrong
+
+from binlake.ddl import clauses, mapping
+from binlake.downstream import apply, confirmed, definitions, intents
+from binlake.downstream.ddlproof import Evidence, Verdict
+from binlake.errors import BinlakeError
+from binlake.schema.session import SourceSession
+from binlake.window import judging
+
+pytestmark = [pytest.mark.mariadb, pytest.mark.timeout(600)]
+
+FOUND_WITHIN = 30
+QUIET = DdlShape(features=SHAPE.features, faults=False)
+
+
+def names_as_written(patch: pytest.MonkeyPatch) -> None:
+    """A statement names its tables in whatever letters its session typed."""
+    patch.setattr(judging, "restated", lambda query, *_: query)
+
+
+def rows_unseen(patch: pytest.MonkeyPatch) -> None:
+    """The same, and an error of a statement that removes rows is passed over where the definitions look right."""
+    names_as_written(patch)
+    patch.setattr(definitions, "moves_rows", lambda _: False)
+    patch.setattr(definitions, "rows_left", lambda *_: [])
+    patch.setattr("binlake.downstream.ddlproof.rows_left", lambda *_: [])
+
+
+def renamed_out_kept(patch: pytest.MonkeyPatch) -> None:
+    """A table that a RENAME takes out of the filter stays where the next one of its name is to be."""
+    patch.setattr(judging.Judge, "_drops", lambda *_: False)
+
+
+def always_utc(patch: pytest.MonkeyPatch) -> None:
+    """Every DDL is that of a session at +00:00."""
+    found = SourceSession.of
+    patch.setattr(SourceSession, "of", lambda *given: replace(found(*given), zone="+00:00"))
+
+
+def defaults_as_written(patch: pytest.MonkeyPatch) -> None:
+    """The default of a TIMESTAMP is the text of the statement, which its session meant in its own zone."""
+    for module in (clauses, mapping):
+        patch.setattr(module, "own_default", lambda column, _: list(column))
+
+
+def bounds_as_written(patch: pytest.MonkeyPatch) -> None:
+    """The bounds of partitions are the expressions of the statement."""
+    patch.setattr(mapping, "own_bounds", lambda tokens, _: list(tokens))
+
+
+def target_converts(patch: pytest.MonkeyPatch) -> None:
+    """MODIFY COLUMN is left to the target's own rules."""
+    patch.setattr(mapping, "conversions", lambda *_: [])
+
+
+def fills_of_its_own(patch: pytest.MonkeyPatch) -> None:
+    """ADD COLUMN fills old rows with what the target takes for nothing."""
+    patch.setattr(mapping, "fill_specs", lambda specs, *_: (list(specs), []))
+
+
+def other_numbers_are_proof(patch: pytest.MonkeyPatch) -> None:
+    """A DDL that was begun has run when its tables have other ids."""
+
+    def judged(before: Evidence, now: Evidence) -> Verdict:
+        return "before" if (before.texts, before.numbers) == (now.texts, now.numbers) else "after"
+
+    patch.setattr(intents, "judge", judged)
+
+
+def copies_unnoticed(patch: pytest.MonkeyPatch) -> None:
+    """Whoever connects again goes on with what is there, whatever is missing."""
+    patch.setattr(confirmed.Confirmed, "require_held", lambda *_: None)
+    patch.setattr(apply, "require_complete", lambda *_: None)
+
+
+def engines_unasked(patch: pytest.MonkeyPatch) -> None:
+    """What a transaction wrote is taken back by any table."""
+    patch.setattr(definitions, "engine_without_transactions", lambda *_: "")
+
+
+Broken = Callable[[pytest.MonkeyPatch], None]
+RULES: dict[str, tuple[Broken, DdlShape, int]] = {
+    "1 names": (names_as_written, QUIET, 0),
+    "1 rows": (rows_unseen, QUIET, 0),
+    "2 renames": (renamed_out_kept, QUIET, 0),
+    "3 zones": (always_utc, QUIET, 0),
+    "3 defaults": (defaults_as_written, QUIET, 0),
+    "3 bounds": (bounds_as_written, QUIET, 0),
+    "6 conversions": (target_converts, QUIET, 0),
+    "6 fills": (fills_of_its_own, QUIET, 0),
+    "7 proof": (other_numbers_are_proof, SHAPE, 0),
+    "8 failover": (copies_unnoticed, SHAPE, 0),
+    "9 engines": (engines_unasked, SHAPE, 0),
+}
+"""Each by the number of the fault that its mending keeps out; `first`: a seed from which it is found soon."""
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_each_broken_rule_of_ddl_is_found(ddl_model: DdlModel, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    # R-04, R-28, R-29, R-61
+    broken, shape, first = RULES[name]
+    broken(monkeypatch)
+    for seed in range(first, first + FOUND_WITHIN):
+        try:
+            ddl_model.run_ddl(seed, shape)
+        except (Wrong, BinlakeError):
+            return
+    pytest.fail(f"{name}: broken, and {FOUND_WITHIN} seeds did not notice")
