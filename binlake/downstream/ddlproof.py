@@ -68,11 +68,13 @@ def differences(session: Session, target: Target, after: Expected | None) -> lis
     return [*found, *rows_left(session, after.empty)]
 
 
-def judge(before: Evidence, now: Evidence) -> Verdict:
-    """Whether the DDL ran between the two; `now.shows`: the target is not what the DDL leaves."""
+def judge(before: Evidence, now: Evidence, after: Expected | None) -> Verdict:
+    """Whether the DDL that leaves `after` ran between the two; `now.shows`: the target is not what the DDL leaves."""
     if before.shows:
         if not now.shows:
-            return "after"
+            # What was amiss before may be mended by somebody else: a DDL that moves rows changes no definition.
+            mended = after is not None and after.moves_rows and now.structure != before.structure
+            return "unknown" if mended else "after"
         return "before" if now.structure == before.structure else "unknown"
     if now.server != before.server:
         return "unknown"
@@ -92,7 +94,8 @@ def _are_swapped(before: dict[str, str], now: dict[str, str]) -> bool:
 
 def _structure(session: Session, target: Target, names: list[Name]) -> str:
     actual = read(session, names, target.db_type)
-    return hashlib.sha256(Expected(actual.databases, actual.tables).to_json().encode()).hexdigest()
+    engines = "".join(form.engine for _, form in sorted(actual.tables.items()) if form is not None)
+    return hashlib.sha256((Expected(actual.databases, actual.tables).to_json() + engines).encode()).hexdigest()
 
 
 _OURS = ("binlake_fence", "binlake_ledger", "binlake_progress")

@@ -229,7 +229,7 @@ def _verdict(run: ApplyRun, plan: SegmentPlan, marker: RenameMarker | None) -> V
     before = _intended(run).before
     if before is None:
         return "unknown"
-    return judge(before, _look(run, plan)) if marker is None else marker.verdict(run.session)
+    return judge(before, _look(run, plan), plan.expected_after) if marker is None else marker.verdict(run.session)
 
 
 def _unclear(run: ApplyRun, plan: SegmentPlan, before: Evidence | None) -> Permanent:

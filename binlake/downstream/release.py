@@ -70,7 +70,8 @@ def _require_untouched(session: Session, target: Target, found: Progress) -> Non
     if marker is not None and marker.verdict(session) == "before":
         return
     now = read_evidence(session, target, intended.touched, intended.after)
-    if marker is None and intended.before is not None and judge(intended.before, now) == "before":
+    before = intended.before
+    if marker is None and before is not None and judge(before, now, intended.after) == "before":
         return
     raise CheckpointConflict(
         "the target is not as it was before the DDL, or cannot show it",

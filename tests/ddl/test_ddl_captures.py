@@ -54,7 +54,10 @@ def test_every_ddl_goes_through_and_leaves_the_expected_definitions(empty_mariad
             assert compare(expected, read(session, expected.names, "mariadb"), indexes=True) == [], row.query
             # a restart at the intent tells by this whether the DDL has run
             truncated = row.query.upper().startswith("TRUNCATE")
-            assert judge(before, read_evidence(session, target, expected.names, expected)) == "after" or truncated
+            assert (
+                judge(before, read_evidence(session, target, expected.names, expected), expected) == "after"
+                or truncated
+            )
             count += 1
         assert count > 5
     finally:

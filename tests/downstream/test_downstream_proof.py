@@ -6,6 +6,7 @@ import json
 import signal
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 
 import pytest
 from support.failover import drop_copies, fail_over, take_copy
@@ -159,6 +160,22 @@ def test_a_partition_that_was_to_go_goes(mariadb: MariaDb, target: Target, meanw
     found = window(target, DROP_PARTITION, repeatable=True)
     begin(target, found, "intent")
     let_happen(mariadb, meanwhile)
+    assert apply(target, found).ddls == 1
+    assert ids(mariadb, "p") == [[13]]
+
+
+def test_a_partition_does_not_pass_for_gone_because_something_else_was_mended(mariadb: MariaDb, target: Target) -> None:
+    # The table was MyISAM when the DDL began: what differed then is right now, and the partition is still there.
+    sql, names = DROP_PARTITION
+    left = replace(forms(target, names), moves_rows=True)
+    found = Window(100, 300).ddl(200, sql, names, left, repeatable=True)
+    execute(mariadb, "ALTER TABLE app.p ENGINE = MyISAM")
+    begin(target, found, "intent")
+    execute(mariadb, "ALTER TABLE app.p ENGINE = InnoDB")
+    with pytest.raises(Permanent) as stopped:
+        apply(target, found)
+    assert "set ddl_state" in str(stopped.value.hint)
+    execute(mariadb, "UPDATE tidb_binlog.binlake_progress SET ddl_state = ''")
     assert apply(target, found).ddls == 1
     assert ids(mariadb, "p") == [[13]]
 

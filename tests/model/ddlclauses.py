@@ -87,7 +87,7 @@ class Clauses:
         return Ddl(action, text, view.db, view, zone=zone or self.told_zone, **more)  # type: ignore[arg-type]
 
     def _column(self, name: str, *, added: bool = False) -> Column:
-        kind = self.random.choice(kinds.TYPES)
+        kind = kinds.JSON if added and self.random.random() < 0.15 else self.random.choice(kinds.TYPES)
         column = Column(next(self.world.ids), name, kind, self.random.random() < 0.4 and kind not in _NULLABLE)
         if kind in _NO_DEFAULT or self.random.random() < 0.4:
             if not added or not column.not_null:

@@ -65,7 +65,7 @@ class Draw(Clauses):
         return view
 
     def _parted(self, name: str, columns: list[Column]) -> View:
-        moments = self.features.zones and self.random.random() < 0.4
+        moments = self.features.zones and self.random.random() < 0.6
         by = Column(next(self.world.ids), "Day", kinds.TIMESTAMP if moments else kinds.INT, not_null=True)
         columns.insert(1, by)
         bounds: list[tuple[int | None, str]] = [(bound, str(bound)) for bound in _BOUNDS[: self.random.randint(2, 3)]]
