@@ -13,7 +13,7 @@ from binlake.errors import BinlakeError
 
 pytestmark = [pytest.mark.mariadb, pytest.mark.timeout(600)]
 
-SEEDS, FIRST = 24, 500
+SEEDS, FIRST = 12, 500
 
 
 @pytest.fixture(scope="module")

@@ -50,7 +50,7 @@ def _copy(server: MariaDb, source: str, into: str) -> None:
         stored = rows(
             server,
             "SELECT COLUMN_NAME FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s"
-            " AND GENERATION_EXPRESSION IS NULL ORDER BY ORDINAL_POSITION",
+            " AND COALESCE(GENERATION_EXPRESSION, '') = '' ORDER BY ORDINAL_POSITION",
             (source, table),
         )
         names = ", ".join(f"`{name}`" for (name,) in stored)
