@@ -169,11 +169,11 @@ def _difference(expected: State, found: State) -> str:
     return "; ".join(said)
 
 
-def ddl_brought_down(model: DdlModel, seeds: Iterable[int]) -> None:
+def ddl_brought_down(model: DdlModel, seeds: Iterable[int], shape: DdlShape = SHAPE) -> None:
     """Each seed, or an error that says how to see it again."""
     for seed in seeds:
         try:
-            model.run_ddl(seed, SHAPE)
+            model.run_ddl(seed, shape)
         except (Wrong, BinlakeError) as error:
             line = f"BINLAKE_DDL_SEED={seed} .venv/bin/python -m pytest tests/model -k 'whole_databases and 0'"
             pytest.fail("\n".join([str(error), *error.__notes__, f"replay: {line}"]))

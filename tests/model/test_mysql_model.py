@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from ddlrun import DdlModel, ddl_brought_down
+from ddlclauses import Features
+from ddlrun import DdlModel, DdlShape, ddl_brought_down
 from support.mariadb import execute
 from support.mysql import MySql
 
@@ -37,4 +38,6 @@ def test_a_mysql_target_is_the_source_at_every_checkpoint(mysql_model: DdlModel)
 
 def test_whole_databases_on_mysql_are_the_sources_behind_any_ddl(mysql_model: DdlModel) -> None:
     #
-    ddl_brought_down(mysql_model, range(FIRST, FIRST + SEEDS))
+    # Some conversions of stored values cannot be said in MySQL and are refused (docs/target-mapping.md).
+    plain = DdlShape(features=Features(conversions=False))
+    ddl_brought_down(mysql_model, range(FIRST, FIRST + SEEDS), plain)
