@@ -17,10 +17,12 @@ from binlake.downstream import atomic, delivery, fence, intents, ledger, paralle
 from binlake.downstream.checkpoint import Checkpoint
 from binlake.downstream.progress import Progress
 from binlake.downstream.segments import SegmentPlan
+from binlake.downstream.session import Session
 from binlake.errors import BinlakeError
 from binlake.ordered import causality
 from binlake.rowchange import RowEvent
 from binlake.statement import Phase
+from binlake.statement.literal import qualified
 
 pytestmark = [pytest.mark.mariadb, pytest.mark.timeout(600)]
 
@@ -63,8 +65,17 @@ def order_ignored(patch: pytest.MonkeyPatch) -> None:
 
 
 def fence_unproved(patch: pytest.MonkeyPatch) -> None:
-    """Who was taken over goes on writing."""
-    patch.setattr(fence.Fence, "prove", lambda *_: None)
+    """Who was taken over goes on writing: its transactions are counted, its epoch is not asked for."""
+
+    def prove(self: fence.Fence, session: Session) -> int:
+        table = qualified(self.schema, "binlake_fence")
+        session.write(
+            f"UPDATE {table} SET val = LAST_INSERT_ID(val + 1) WHERE task = %s AND worker = %s",
+            (self.task, self.worker),
+        )
+        return session.last_insert_id()
+
+    patch.setattr(fence.Fence, "prove", prove)
 
 
 def digest_unchecked(patch: pytest.MonkeyPatch) -> None:
