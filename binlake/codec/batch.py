@@ -45,7 +45,8 @@ from binlake.codec.emptied import settled as settled_side
 from binlake.codec.emptied import without_lost_rows
 from binlake.codec.groups import Group, cut, cuts
 from binlake.codec.lanes import Ints
-from binlake.codec.plan import Image, plan_of
+from binlake.codec.latin1 import InvalidText, plans_for
+from binlake.codec.plan import Image
 from binlake.codec.splits import Run, Splits, split_all
 from binlake.codec.transaction import (
     ALL_KINDS,
@@ -129,13 +130,16 @@ class MutationBatch:
 
     Errors are those of `decode_transaction`, raised when a transaction is added or when its rows are taken; they spoil
     the batch. Rows of tables that the route excludes are not decoded, nor are those whose kind is not among `kinds` of
-    their table; `stats` counts both.
+    their table; `stats` counts both. `invalid_text`: what becomes of texts that are no UTF-8.
     """
 
-    def __init__(self, route: Route = same_name, kinds: Wanted = every_kind) -> None:
+    def __init__(
+        self, route: Route = same_name, kinds: Wanted = every_kind, invalid_text: InvalidText = "refuse"
+    ) -> None:
         self.stats = DecodeStats()
         self._route = route
         self._kinds_of = kinds
+        self._plan_of = plans_for(invalid_text, self.stats.latin1_texts)
         self._known: dict[TableDef, Collection[str]] = {}
         self._routed: dict[TableDef, _Names4 | None] = {}
         self._sides: dict[tuple[TableDef, Side], TableDef] = {}
@@ -273,7 +277,7 @@ class MutationBatch:
         groups, at = [], 0
         for code in sorted(self._rows):
             rows = self._rows[code]
-            plan = plan_of(tables[code // _KINDS])
+            plan = self._plan_of(tables[code // _KINDS])
             groups.append(Group(plan, _OPS[code % _KINDS], rows, order[at : at + len(rows)]))
             at += len(rows)
         return groups

@@ -12,7 +12,7 @@ from typing import cast
 
 from binlake.codec.datum import VARINT, read_varint
 from binlake.codec.readers import Reader, reader_of
-from binlake.codec.values import integer_text, read_text, skip
+from binlake.codec.values import ReadInvalid, integer_text, read_text, refuse_invalid, skip
 from binlake.codec.writers import filled_text
 from binlake.schema import mysqltypes as t
 from binlake.schema.info import ColumnInfo, TableDef
@@ -32,13 +32,17 @@ _Entry = tuple[int, Reader]
 
 
 class TablePlan:
-    """Decodes insert, update and delete rows of `table`. Raises ValueError or IndexError for damaged rows."""
+    """Decodes insert, update and delete rows of `table`. Raises ValueError or IndexError for damaged rows.
 
-    def __init__(self, table: TableDef) -> None:
+    `invalid` gives the text of bytes that are no UTF-8.
+    """
+
+    def __init__(self, table: TableDef, invalid: ReadInvalid = refuse_invalid) -> None:
         columns = table.row_columns
         self.table = table
+        self._invalid = invalid
         self.names: Names = tuple(c.name for c in columns)
-        self._entries: dict[int, _Entry] = {c.id: (slot, reader_of(c)) for slot, c in enumerate(columns)}
+        self._entries: dict[int, _Entry] = {c.id: (slot, reader_of(c, invalid)) for slot, c in enumerate(columns)}
         # Ids up to 63 are one byte on the wire (zig-zag): a list finds their reader without parsing.
         self._codes: list[_Entry | None] = [
             self._entries.get(code >> 1) if not code & 1 else None for code in range(128)
@@ -68,7 +72,7 @@ class TablePlan:
         self._read(row, pos, values)
         for (slot, column), start in zip(self.handle, starts, strict=True):
             if slot >= 0 and values[slot] is _MISSING:
-                values[slot] = _handle_text(column, row, start)
+                values[slot] = _handle_text(column, row, start, self._invalid)
         return self.names, values
 
     def update(self, row: bytes) -> tuple[Image, Image]:
@@ -194,10 +198,10 @@ def _handle_columns(table: TableDef, columns: tuple[ColumnInfo, ...]) -> list[tu
     ]
 
 
-def _handle_text(column: ColumnInfo, row: bytes, pos: int) -> str | None:
+def _handle_text(column: ColumnInfo, row: bytes, pos: int, invalid: ReadInvalid) -> str | None:
     if row[pos] == VARINT and column.tp in t.INTEGERS:
         return integer_text(column, read_varint(row, pos + 1)[0])
-    return read_text(column, row, pos)[0]
+    return read_text(column, row, pos, invalid)[0]
 
 
 def _key_slots(table: TableDef, names: Names) -> list[int]:

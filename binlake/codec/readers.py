@@ -11,7 +11,7 @@ from functools import lru_cache
 from struct import Struct
 
 from binlake.codec.decimals import read_decimal
-from binlake.codec.values import enum_text, no_text, read_text, set_text, text_of
+from binlake.codec.values import ReadInvalid, enum_text, read_text, refuse_invalid, set_text, text_of
 from binlake.schema import mysqltypes as t
 from binlake.schema.info import ColumnInfo
 from binlake.varint import read_uvarint
@@ -22,12 +22,12 @@ Reader = Callable[[bytes, int], tuple[str | None, int]]
 _DOUBLE = Struct(">d").unpack_from
 
 
-def reader_of(column: ColumnInfo) -> Reader:
-    """The reader of `column`."""
+def reader_of(column: ColumnInfo, invalid: ReadInvalid = refuse_invalid) -> Reader:
+    """The reader of `column`; `invalid` is asked for the text of bytes that are no UTF-8."""
     if column.tp in t.INTEGERS:
         return _unsigned(column) if column.unsigned else _signed(column)
     if column.tp in t.STRINGS:
-        return _binary(column) if column.is_binary else _text(column)
+        return _binary(column) if column.is_binary else _text(column, invalid)
     if column.tp in (t.FLOAT, t.DOUBLE):
         return _float(column)
     if column.tp in t.MOMENTS or column.tp in t.DATES or column.tp in (t.ENUM, t.SET):
@@ -57,10 +57,10 @@ def _unsigned(column: ColumnInfo) -> Reader:
     return read
 
 
-def _text(column: ColumnInfo) -> Reader:
+def _text(column: ColumnInfo, invalid: ReadInvalid) -> Reader:
     def read(row: bytes, pos: int) -> tuple[str | None, int]:
         if row[pos] != 2:
-            return read_text(column, row, pos)
+            return read_text(column, row, pos, invalid)
         size = row[pos + 1]
         if size < 0x80:
             pos += 2
@@ -72,7 +72,7 @@ def _text(column: ColumnInfo) -> Reader:
         try:
             return str(row[pos:end], "utf-8"), end
         except UnicodeDecodeError:
-            raise no_text(column, row[pos:end]) from None
+            return invalid(column, row[pos:end]), end
 
     return read
 

@@ -50,11 +50,13 @@ class DecodeStats:
     """What decoding passed over: rows of tables that were dropped or truncated meanwhile, by table id.
 
     `table_rows`: rows of tables that a filter leaves out; `event_rows`: rows of a kind that one leaves out.
+    `latin1_texts`: values read as latin1, by `db.table` of the source, those of both images of an update.
     """
 
     gone_rows: Counter[int] = field(default_factory=Counter)
     table_rows: int = 0
     event_rows: int = 0
+    latin1_texts: Counter[str] = field(default_factory=Counter)
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,18 +234,11 @@ def _walk(rows: RowLists, plan: TablePlan, seq: int, table_id: int, commit_ts: i
         raise row_error(error, op, table_id, commit_ts, seq) from error
 
 
-_NO_TEXT = (
-    "make such values UTF-8 at the source (`v = _latin1 X'F6'` is then `v = 'ö'`); name the commit_ts of each change"
-    " that holds one, of the mending one too, in filter.ignore-txn-commit-ts, which leaves out whole transactions, and"
-    " bring their rows over by hand; or leave the table out by filter.ignore-table; then run merge again"
-)
-
-
 def row_error(error: Exception, op: str, table_id: int, commit_ts: int, seq: int) -> WireError:
     """What a damaged row is told as; `error` is one of ROW_ERRORS."""
     what = "it is cut short" if isinstance(error, (IndexError, struct.error)) else str(error)
     where = {"table_id": table_id, "commit_ts": commit_ts, "seq": seq}
-    hint = _NO_TEXT if isinstance(error, NoText) else ""
+    hint = error.hint if isinstance(error, NoText) else ""
     return WireError(f"a row of kind {op} cannot be decoded: {what}", where=where, hint=hint)
 
 

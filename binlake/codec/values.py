@@ -18,11 +18,21 @@ from binlake.schema import mysqltypes as t
 from binlake.schema.info import ColumnInfo
 from binlake.varint import read_uvarint
 
+ReadInvalid = Callable[[ColumnInfo, bytes], str]
+"""What gives the text of bytes that are no UTF-8, or raises."""
+
 _SHOWN_BYTES = 40
 
 
 class NoText(ValueError):
-    """Bytes of a text column that are no text."""
+    """Bytes of a text column that are no text; `hint` names the ways on."""
+
+    hint = (
+        'read such values as latin1 by source.invalid-text = "latin1"; or make them UTF-8 at the source'
+        " (`v = _latin1 X'F6'` is then `v = 'ö'`), name the commit_ts of each change that holds one, of the mending one"
+        " too, in filter.ignore-txn-commit-ts, which leaves out whole transactions, and bring their rows over by hand;"
+        " or leave the table out by filter.ignore-table; then run merge again"
+    )
 
 
 _U64 = (1 << 64) - 1
@@ -65,7 +75,23 @@ _PLAIN: dict[int, _Plain] = {
 }
 
 
-def read_text(column: ColumnInfo, data: bytes, pos: int) -> tuple[str | None, int]:
+def refuse_invalid(column: ColumnInfo, value: bytes) -> str:
+    """Raises NoText. TiDB takes any bytes into a latin1 column and keeps them as they came."""
+    raise NoText(f"{_what(column)} holds bytes that are no UTF-8: {shown_bytes(value)}")
+
+
+def _what(column: ColumnInfo) -> str:
+    return f"the {column.charset} column {column.name}"
+
+
+def shown_bytes(value: bytes) -> str:
+    """The first bytes as a hexadecimal literal."""
+    return f"X'{value[:_SHOWN_BYTES].hex().upper()}'"
+
+
+def read_text(
+    column: ColumnInfo, data: bytes, pos: int, invalid: ReadInvalid = refuse_invalid
+) -> tuple[str | None, int]:
     """(canonical text, next position) of the datum at `pos` for `column`; ValueError when the two do not fit."""
     flag = data[pos]
     if flag == d.DECIMAL:
@@ -77,13 +103,13 @@ def read_text(column: ColumnInfo, data: bytes, pos: int) -> tuple[str | None, in
             raise ValueError(f"a JSON document in the {column.type_name} column {column.name}")
         return json_text(data, pos + 1)
     value, pos = _plain(data, pos)
+    if isinstance(value, bytes):
+        return _string_text(column, value, invalid), pos
     return (None if value is None else text_of(column, value)), pos
 
 
-def text_of(column: ColumnInfo, value: int | float | bytes) -> str:
-    """Canonical text of a flattened value; raises ValueError when the value does not fit the column's type."""
-    if isinstance(value, bytes):
-        return _string_text(column, value)
+def text_of(column: ColumnInfo, value: int | float) -> str:
+    """Canonical text of a flattened number; raises ValueError when the value does not fit the column's type."""
     if isinstance(value, float):
         if column.tp not in (t.FLOAT, t.DOUBLE):
             raise _misfit(column, value)
@@ -91,7 +117,7 @@ def text_of(column: ColumnInfo, value: int | float | bytes) -> str:
     return _number_text(column, value)
 
 
-def _string_text(column: ColumnInfo, value: bytes) -> str:
+def _string_text(column: ColumnInfo, value: bytes, invalid: ReadInvalid) -> str:
     if column.tp not in t.STRINGS:
         raise _misfit(column, value)
     if column.is_binary:
@@ -99,13 +125,7 @@ def _string_text(column: ColumnInfo, value: bytes) -> str:
     try:
         return value.decode()
     except UnicodeDecodeError:
-        raise no_text(column, value) from None
-
-
-def no_text(column: ColumnInfo, value: bytes) -> ValueError:
-    """The error for bytes that are no UTF-8. TiDB takes any bytes into a latin1 column and keeps them as they came."""
-    shown = value[:_SHOWN_BYTES].hex().upper()
-    return NoText(f"the {column.charset} column {column.name} holds bytes that are no UTF-8: X'{shown}'")
+        return invalid(column, value)
 
 
 def _number_text(column: ColumnInfo, value: int) -> str:

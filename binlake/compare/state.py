@@ -17,7 +17,7 @@ from binlake.capture.reader import Json
 from binlake.compare.rules import Rules
 from binlake.compare.shape import parse_create
 from binlake.compare.target import TargetView
-from binlake.compare.values import canonical, exemptions, from_capture
+from binlake.compare.values import as_latin1, canonical, exemptions, from_capture
 from binlake.ddl.collations import Dialect
 from binlake.errors import WireError
 
@@ -139,7 +139,8 @@ def _expected(table: Json, rules: Sequence[object], dialect: Dialect, result: Co
         for kind, value in zip(table["types"], raw, strict=True):
             if value is not None:
                 result.exemptions.update(exemptions(kind, value, dialect))
-        yield tuple(rule(value) for rule, value in zip(rules, raw, strict=True))  # type: ignore[operator]
+        texts = map(as_latin1, table["types"], raw)
+        yield tuple(rule(value) for rule, value in zip(rules, texts, strict=True))  # type: ignore[operator]
 
 
 def _rows_differ(columns: Sequence[str], key: Sequence[str], missing: Counter[Row], extra: Counter[Row]) -> str:

@@ -21,9 +21,11 @@ Raw = str | bytes | None
 FLOAT_DIGITS = "FLOAT shown in exponent form: 6 digits compared"
 ZEROFILL = "ZEROFILL: compared without padding"
 JSON_VALUE = "JSON: compared as a value, not as text"
+LATIN1_TEXT = "text that is no UTF-8: compared as latin1"
 JSON_DEEP = "JSON nested deeper than 31 levels: text that MariaDB's own JSON functions refuse"
 
 _MARIADB_JSON_LEVELS = 31
+_TEXTS = frozenset(("char", "varchar", "tinytext", "text", "mediumtext", "longtext"))
 
 
 def from_capture(value: object) -> Raw:
@@ -33,6 +35,28 @@ def from_capture(value: object) -> Raw:
     if isinstance(value, dict) and isinstance(value.get("hex"), str):
         return bytes.fromhex(value["hex"])
     raise WireError(f"no value of a capture: {value!r}")
+
+
+def as_latin1(column_type: str, raw: Raw) -> Raw:
+    """The text of a recorded value of a text type that is no UTF-8 (`source.invalid-text`); others as they are.
+
+    Raises WireError for a text recorded as bytes that are UTF-8.
+    """
+    if not isinstance(raw, bytes) or base_type(column_type) not in _TEXTS:
+        return raw
+    try:
+        raw.decode()
+    except UnicodeDecodeError:
+        return "".join(map(_latin1_letter, raw))
+    raise WireError(f"a text recorded as bytes: {raw.hex()}", where={"type": column_type})
+
+
+def _latin1_letter(byte: int) -> str:
+    """MySQL's latin1: windows-1252, and a control character where that has none."""
+    try:
+        return bytes((byte,)).decode("cp1252")
+    except UnicodeDecodeError:
+        return chr(byte)
 
 
 def canonical(column_type: str) -> Callable[[Raw], str | None]:
@@ -49,6 +73,8 @@ def exemptions(column_type: str, raw: Raw, dialect: Dialect = "mariadb") -> tupl
     """Which exemptions apply to the recorded value `raw` on a target of `dialect`."""
     found: list[str] = []
     kind = base_type(column_type)
+    if isinstance(raw, bytes) and kind in _TEXTS:
+        found.append(LATIN1_TEXT)
     if "zerofill" in column_type.lower():
         found.append(ZEROFILL)
     if kind == "json":

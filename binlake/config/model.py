@@ -80,6 +80,12 @@ class Source(Section):
         description="time zone of the sessions that send DDL, `+08:00` or `Europe/Berlin`, for DDL whose job does not "
         "tell it: TiDB converts TIMESTAMP values by it; empty = what depends on it is refused",
     )
+    invalid_text: Literal["refuse", "latin1"] = Field(
+        "refuse",
+        description="what becomes of a text whose bytes are no UTF-8, which TiDB takes into latin1 columns: `refuse` ="
+        " merge stops; `latin1` = it is read as MySQL's latin1 (windows-1252), counted, with an alert a window and"
+        " table; in columns of a unique key it is refused all the same",
+    )
     timeout_s: float = Field(10.0, gt=0, description="seconds one call to PD, a pump or the status port may take")
     security: Security = Field(Security())  # type: ignore[call-arg]
     sql: SourceSql | None = Field(None, description="absent = the DDL history comes from the status port")

@@ -29,7 +29,8 @@ class Rules:
 
     `own_schema`: the database in which the opposite replication keeps its position here; empty = there is none.
     `replacements`: statements instead of the DDL of a commit_ts; `injections`: such that stand between changes.
-    `zone`: time zone of the source's sessions, for DDL whose job does not tell it.
+    `zone`: time zone of the source's sessions, for DDL whose job does not tell it. `invalid_text`: what becomes of
+    texts that are no UTF-8.
     """
 
     tables: TableChoice = field(default_factory=lambda: TableFilter(Filter()))  # type: ignore[call-arg]
@@ -44,6 +45,7 @@ class Rules:
     replacements: Mapping[int, str] = field(default_factory=dict)
     injections: tuple[Injection, ...] = ()
     zone: str = ""
+    invalid_text: Literal["refuse", "latin1"] = "refuse"
 
     @classmethod
     def of(cls, replication: Replication) -> Rules:
@@ -63,6 +65,7 @@ class Rules:
             _replacements(replication),
             injections_of(replication.ddl_injection),
             replication.source.time_zone,
+            replication.source.invalid_text,
         )
 
     def keeps(self, db: str, table: str) -> bool:

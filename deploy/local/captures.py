@@ -25,11 +25,13 @@ import structlog
 from pyspark.sql import SparkSession
 
 from binlake.capture import Capture, StateAt
+from binlake.codec.latin1 import InvalidText
 from binlake.compare import compare_state, connect, expected_states
 from binlake.config import Replication
 from binlake.config.model import Target
 from binlake.downstream import Session
 from binlake.errors import BinlakeError, ConfigError, IncompleteWindow
+from binlake.filter import Rules
 from deploy.local.cluster import CaptureCluster, capture_cluster
 from deploy.local.commitlog import planned, read_log
 from deploy.local.direct import DirectReplay
@@ -103,7 +105,8 @@ def run_direct(capture: Capture, server: MariaDb) -> Outcome:
         outcome.transactions = len(log.rows) + len(log.ddls)
         target = Target(db_type="mariadb", host=server.host, port=server.port, user=server.user)
         with closing(Session(target)) as session:
-            replay = DirectReplay(log, session, new_collation=_new_collation(capture))
+            rules = Rules(invalid_text=_invalid_text(capture))
+            replay = DirectReplay(log, session, new_collation=_new_collation(capture), rules=rules)
             for state in expected_states(capture):
                 replay.advance(state.commit_ts)
                 outcome.windows, outcome.by_hand = replay.applied.windows, replay.applied.by_hand
@@ -140,6 +143,7 @@ def run_capture(
             # From where the capture has something: before it there are decades of nothing.
             settings["initial-commit-ts"] = str(commits.first_ts - 1)
             settings["source"]["new-collation"] = _new_collation(capture)
+            settings["source"]["invalid-text"] = _invalid_text(capture)
             settings["filter"] = {"ignore-txn-commit-ts": [str(ts) for ts in hands.ignored]}
             settings["mirror"] = {"enabled": mirror}
             ctx = StageContext(Replication.model_validate(settings), capture.name, make_spark)
@@ -165,6 +169,11 @@ def _timed(capture: Capture, path: str, server: MariaDb, work: Callable[[Outcome
 
 def _new_collation(capture: Capture) -> bool:
     return bool(capture.meta.get("new_collation", True))
+
+
+def _invalid_text(capture: Capture) -> InvalidText:
+    """As an operator sets it for a source with texts that are no UTF-8: the capture counted them."""
+    return "latin1" if capture.meta.get("text_not_utf8") else "refuse"
 
 
 def _settings(cluster: CaptureCluster, server: MariaDb, folder: Path, stops: list[int]) -> dict[str, Any]:

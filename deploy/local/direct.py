@@ -17,6 +17,7 @@ from binlake.downstream.definitions import compare, expected_after, read, requir
 from binlake.downstream.rowsleft import rows_left
 from binlake.downstream.session import Session
 from binlake.errors import Drift, TargetRefused
+from binlake.filter import Rules
 from binlake.rowchange import NetChange, RowEvent, net_changes
 from binlake.schema import SchemaState, TableDef, WindowSchemas
 from binlake.statement import StatementBatch, TableStatements, images_from_rows
@@ -40,10 +41,11 @@ class Applied:
 
 
 class DirectReplay:
-    """`log` applied to `session` window by window. Raises what finalize would raise."""
+    """`log` applied to `session` window by window, by `rules`. Raises what finalize would raise."""
 
-    def __init__(self, log: CommitLog, session: Session, *, new_collation: bool = True) -> None:
+    def __init__(self, log: CommitLog, session: Session, *, new_collation: bool = True, rules: Rules = RULES) -> None:
         self._log = log
+        self._rules = rules
         self._new_collation = new_collation
         self.hands = handworks(planned(log))
         self._session = session
@@ -64,12 +66,12 @@ class DirectReplay:
         ddls = [ddl for ddl in self._log.ddls if lo < ddl.commit_ts <= hi]
         jobs = [(ts, job) for ts, job in self._log.jobs if lo < ts <= hi]
         schemas = window_schemas(self._schema, ddls, jobs, lo)
-        ddl_rows = [landed(ddl) for ddl in plan_ddls(self._schema, ddls, jobs, RULES, self.hands.ignored, lo)]
+        ddl_rows = [landed(ddl) for ddl in plan_ddls(self._schema, ddls, jobs, self._rules, self.hands.ignored, lo)]
         shown = None
         if not self._new_collation:
             ddl_rows, shown = [bytewise(ddl, "mariadb") for ddl in ddl_rows], partial(bytewise_table, dialect="mariadb")
         definitions = WindowDefinitions(self._schema, ddl_rows, shown)
-        self._apply(definitions, ddl_rows, Segments(lo, hi, _starts(ddl_rows)), decoded(rows, schemas))
+        self._apply(definitions, ddl_rows, Segments(lo, hi, _starts(ddl_rows)), decoded(rows, schemas, self._rules))
         self._schema = self._schema.fold(jobs)
         self.applied.windows += 1
 
@@ -135,9 +137,11 @@ class DirectReplay:
         self.applied.rows += batch.rows
 
 
-def decoded(rows: list[tuple[int, int, bytes, int]], schemas: WindowSchemas) -> dict[tuple[str, str], list[RowEvent]]:
+def decoded(
+    rows: list[tuple[int, int, bytes, int]], schemas: WindowSchemas, rules: Rules = RULES
+) -> dict[tuple[str, str], list[RowEvent]]:
     """The row changes of transactions by (db, table), as `merge` decodes them."""
-    batch = MutationBatch(lambda table: (table.db, table.name) if RULES.keeps(table.db, table.name) else None)
+    batch = MutationBatch(rules.route, invalid_text=rules.invalid_text)
     for commit_ts, start_ts, payload, _ in rows:
         batch.add(payload, commit_ts, start_ts, schemas.place(commit_ts))
     found: dict[tuple[str, str], list[RowEvent]] = {}

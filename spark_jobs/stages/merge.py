@@ -7,7 +7,7 @@ place. Rows decode in parallel; nothing of them comes to the driver.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import pyarrow as pa
 import pyarrow.dataset as ds
@@ -34,7 +34,7 @@ from binlake.window.targets import Naming
 from binlake.wire import binlog_pb2
 from spark_jobs.completing import completed, losses
 from spark_jobs.context import Bounds, StageContext, StageResult
-from spark_jobs.decode import Decoder
+from spark_jobs.decode import LATIN1, Decoder
 from spark_jobs.direct import replaceable, write_directly
 from spark_jobs.lake import clear, local_table, overwrite, read, within
 from spark_jobs.sinks import own_rows
@@ -76,8 +76,9 @@ def _merge(ctx: StageContext, manifest: WindowManifest) -> StageResult:
     for name in ("replaced", "injected"):
         own = [str(ddl.commit_ts) for ddl in planned if ddl.decision == name]
         detail |= {f"ddl_{name}": own} if own else {}
-    detail |= {"filtered": lost} if lost else {}
-    alerts = _alerts(planned)
+    filtered = {reason: count for reason, count in lost.items() if not reason.startswith(LATIN1)}
+    detail |= {"filtered": filtered} if filtered else {}
+    alerts = [*_alerts(planned), *_latin1_alerts(lost, bounds)]
     detail |= {"alerts": alerts} if alerts else {}
     ctx.windows.record(WindowEvent("merge", bounds.lo, bounds.hi, "done", rows, seconds, ctx.run_id, detail=detail))
     return StageResult("merge", "done", bounds.lo, bounds.hi, rows, seconds, "", detail)
@@ -148,10 +149,27 @@ def _alerts(planned: Sequence[PlannedDdl]) -> list[dict[str, str]]:
     return found
 
 
+def _latin1_alerts(counted: Mapping[str, int], bounds: Bounds) -> list[dict[str, str]]:
+    """One for each table with texts that were no UTF-8; logged, and kept with the window."""
+    found = [
+        {
+            "commit_ts": str(bounds.hi),
+            "reason": "invalid-text",
+            "alert": f"{count} texts of {name.removeprefix(LATIN1)} are no UTF-8 and were read as latin1",
+            "table": name.removeprefix(LATIN1),
+        }
+        for name, count in counted.items()
+        if name.startswith(LATIN1)
+    ]
+    for alert in found:
+        log.warning("texts_read_as_latin1", window=bounds.window, **alert)
+    return found
+
+
 def _write_mutations(
     ctx: StageContext, manifest: WindowManifest, schemas: WindowSchemas, ignored: frozenset[int]
 ) -> tuple[int, dict[str, int]]:
-    """(rows written, what the filters left out by reason)."""
+    """(rows written, what the filters left out by reason, and texts read as latin1 by table)."""
     bounds = Bounds(manifest.lo, manifest.hi)
     decoder = Decoder(schemas, ctx.rules, row_filter(schemas, ctx.rules))
     note = _note(ctx, bounds)

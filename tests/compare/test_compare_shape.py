@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from binlake.capture import Capture
 from binlake.compare import expected_states
 from binlake.compare.shape import EXPRESSION, KeyShape, canonical_type, parse_create
-from binlake.compare.values import JSON_DEEP, canonical, exemptions, from_capture
+from binlake.compare.values import JSON_DEEP, LATIN1_TEXT, as_latin1, canonical, exemptions, from_capture
 from binlake.errors import WireError
 
 CAPTURES = Path(__file__).parents[1] / "captures"
@@ -107,6 +107,19 @@ def test_json_is_a_value_but_numbers_keep_their_kind() -> None:
     assert rule("1") != rule("1.0")
     assert rule("12345678901234567890123") != rule("12345678901234567890124")
     assert rule("{") == "not JSON: {"
+
+
+def test_a_text_that_is_no_utf8_is_compared_as_latin1_and_counted() -> None:
+    bare = from_capture({"hex": "f680"})
+    assert exemptions("varchar(20)", bare) == (LATIN1_TEXT,)
+    assert as_latin1("varchar(20)", bare) == "ö€"
+    assert as_latin1("text", from_capture({"hex": "81ff"})) == "\x81ÿ"
+    # nothing else is touched
+    assert (as_latin1("varchar(20)", "ö"), exemptions("varchar(20)", "ö")) == ("ö", ())
+    assert (as_latin1("varbinary(9)", bare), exemptions("varbinary(9)", bare)) == (b"\xf6\x80", ())
+    assert as_latin1("char(1)", None) is None
+    with pytest.raises(WireError, match="a text recorded as bytes: c3b6"):
+        as_latin1("varchar(20)", from_capture({"hex": "c3b6"}))
 
 
 def test_exemptions_are_told_per_value() -> None:

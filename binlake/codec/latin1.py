@@ -1,0 +1,75 @@
+"""Bytes of a text column that are no UTF-8, read as MySQL's latin1: the way on of `source.invalid-text`.
+
+Rule: no such value passes uncounted, and none stands in a unique key. `ö` as C3B6 and `ö` as F6 are two keys at the
+source and one at the target; as they may come in different windows, nobody would see one row take the other's place.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from functools import cache
+from typing import Literal
+
+from binlake.codec.plan import TablePlan, plan_of
+from binlake.codec.values import NoText, ReadInvalid, shown_bytes
+from binlake.schema.info import ColumnInfo, TableDef
+
+InvalidText = Literal["refuse", "latin1"]
+"""What becomes of texts that are no UTF-8 (`source.invalid-text`)."""
+
+_HOLES = frozenset((0x81, 0x8D, 0x8F, 0x90, 0x9D))
+_LETTERS = {byte: chr(byte) if byte in _HOLES else bytes((byte,)).decode("cp1252") for byte in range(256)}
+"""MySQL's latin1 is windows-1252; what that leaves undefined are the control characters of the same number."""
+
+
+class NoKeyText(NoText):
+    """Bytes of a column of a unique key that are no text."""
+
+    hint = (
+        "make such values UTF-8 at the source (`k = _latin1 X'F6'` is then `k = 'ö'`), name the commit_ts of each"
+        " change that holds one, of the mending one too, in filter.ignore-txn-commit-ts, which leaves out whole"
+        " transactions, and bring their rows over by hand; or leave the table out by filter.ignore-table; then run"
+        " merge again"
+    )
+
+
+def latin1_text(value: bytes) -> str:
+    """The text of `value` in MySQL's latin1 (MySQL's manual, "West European Character Sets")."""
+    return value.decode("latin-1").translate(_LETTERS)
+
+
+def latin1_reader(table: TableDef, counted: Counter[str]) -> ReadInvalid:
+    """Reads what is no UTF-8 in rows of `table`; `counted` gets a value more for its `db.table`.
+
+    What it gives raises NoKeyText for a column of a unique key.
+    """
+    keys, name = _key_columns(table), f"{table.db}.{table.name}"
+
+    def read(column: ColumnInfo, value: bytes) -> str:
+        if column.name in keys:
+            raise NoKeyText(
+                f"the {column.charset} column {column.name} of a unique key holds bytes that are no UTF-8:"
+                f" {shown_bytes(value)}; source.invalid-text reads none in a key, which at the target would be equal to"
+                f" that of the same letters in UTF-8"
+            )
+        counted[name] += 1
+        return latin1_text(value)
+
+    return read
+
+
+def plans_for(invalid_text: InvalidText, counted: Counter[str]) -> Callable[[TableDef], TablePlan]:
+    """Definition -> its plan; `counted` gets the values that are read as latin1 (`latin1_reader`)."""
+    if invalid_text == "refuse":
+        return plan_of
+    return cache(lambda table: TablePlan(table, latin1_reader(table, counted)))
+
+
+def _key_columns(table: TableDef) -> frozenset[str]:
+    """Columns whose value decides a unique key: where it has a generated column, that may be any of them."""
+    columns = {column.name: column for column in table.all_columns}
+    keys = {part.name for index in table.indexes if index.unique or index.primary for part in index.columns}
+    if any(columns[name].is_generated for name in keys):
+        return frozenset(columns)
+    return frozenset(keys)
