@@ -14,7 +14,7 @@ from binlake.codec.casts import cast_form
 from binlake.ddl.casting import cast_expression, fixed_offset, group_of, needs_day, needs_zone
 from binlake.ddl.collations import Dialect, target_charset, target_collation
 from binlake.ddl.errors import Unmappable
-from binlake.ddl.tokens import Token, TokenKind, join_list, render, tokenize, words
+from binlake.ddl.tokens import Token, join_list, render, tokenize, words
 from binlake.schema import ColumnInfo, IndexInfo, TableDef
 from binlake.schema import mysqltypes as t
 from binlake.schema.actions import PUBLIC
@@ -137,11 +137,13 @@ def _computed(
     for one in found:
         expression = one.expression or _by_itself(one, session)
         shadow = quote_name(f"{SHADOW}{one.source.id}_{one.target.id}")
-        add = tokenize(f" ADD COLUMN IF NOT EXISTS {shadow} {_type(one.target, dialect)} NULL DEFAULT NULL")
+        kind = f"{_type(one.target, dialect)} NULL DEFAULT NULL"
+        # Beside the old one, so that it takes its place whatever else the ALTER adds, drops, renames or moves.
+        add = tokenize(f" ADD COLUMN IF NOT EXISTS {shadow} {kind} AFTER {quote_name(one.source.name)}")
         statements.append(render([*head, *add]))
         fills.append(f"{shadow} = {expression}")
         dropped.append(words(f"DROP COLUMN {quote_name(one.source.name)}"))
-        last[one.place] = [*words(f"CHANGE {shadow}"), *_definition(specs[one.place]), *_place(specs, one, after)]
+        last[one.place] = [*words(f"CHANGE {shadow}"), *_definition(specs[one.place])]
     table = render(head[2:])
     statements.append(f"UPDATE {table} SET {', '.join(fills)}")
     statements.append(render([*head, *join_list([*dropped, *last, *map(_index, indexes)])]))
@@ -195,13 +197,3 @@ def _definition(spec: Sequence[Token]) -> list[Token]:
     """A mapped spec from the new name on."""
     at = 1 + spec[1].is_word("COLUMN") + spec[0].is_word("CHANGE")
     return list(spec[at:])
-
-
-def _place(specs: Sequence[Sequence[Token]], one: Conversion, after: TableDef) -> list[Token]:
-    """Where the column stands, if its spec leaves that to the place of the old one."""
-    spec = specs[one.place]
-    if spec[-1].is_word("FIRST") or (len(spec) > 2 and spec[-2].is_word("AFTER") and spec[-1].kind is TokenKind.NAME):
-        return []
-    names = [column.name for column in after.columns]
-    at = names.index(one.target.name)
-    return words(f"AFTER {quote_name(names[at - 1])}") if at else words("FIRST")

@@ -161,3 +161,35 @@ def test_a_conversion_that_the_target_refuses_leaves_the_session_as_it_was(maria
     with pytest.raises(TargetRefused):
         execute_ddl(session, lacking)
     assert session.rows("SELECT @@time_zone, LOCATE('STRICT_ALL_TABLES', @@sql_mode) > 0") == [("+00:00", 1)]
+
+
+PLACES = [
+    ("MODIFY `v` INT, ADD COLUMN `Fresh` INT AFTER `id`", ("id", "Fresh", "v", "w", "last")),
+    ("MODIFY `v` INT, ADD COLUMN `Fresh` INT FIRST", ("Fresh", "id", "v", "w", "last")),
+    ("ADD COLUMN `Fresh` INT AFTER `v`, MODIFY `v` INT", ("id", "v", "Fresh", "w", "last")),
+    ("CHANGE `v` `Now` INT, MODIFY `last` INT AFTER `id`", ("id", "last", "Now", "w")),
+    ("MODIFY `v` INT, RENAME COLUMN `id` TO `Key`", ("Key", "v", "w", "last")),
+    ("MODIFY `v` INT, MODIFY `w` INT", ("id", "v", "w", "last")),
+    ("MODIFY `v` INT AFTER `w`, MODIFY `w` INT", ("id", "w", "v", "last")),
+    ("MODIFY `v` INT FIRST, DROP COLUMN `w`", ("v", "id", "last")),
+]
+
+
+@pytest.mark.parametrize(("specs", "names"), PLACES)
+def test_a_column_that_is_converted_stands_where_the_source_has_it(
+    session: Session, specs: str, names: tuple[str, ...]
+) -> None:
+    # the other specs of the ALTER add, drop, rename and move the columns beside it
+    kinds = {"id": {"Tp": t.LONG}, "v": TEXT, "w": TEXT, "last": {"Tp": t.LONG}}
+    before = table("q", *(of_type(name, kind) for name, kind in kinds.items()), db="app")
+    kept = {"w": {"Tp": t.LONG} if "`w` INT" in specs else TEXT}
+    after = table("q", *(of_type(name, kept.get(name, {"Tp": t.LONG})) for name in names), db="app")
+    session.execute("CREATE OR REPLACE TABLE q (id INT, v VARCHAR(60), w VARCHAR(60), last INT)")
+    session.execute("INSERT INTO q VALUES (1, '12.6', '1e2', 4)")
+    assert execute_ddl(session, altered(specs, before, after, SourceSession())) == []
+    found = session.rows("SELECT column_name FROM information_schema.columns WHERE table_schema = 'app'"
+                         " AND table_name = 'q' ORDER BY ordinal_position")  # fmt: skip
+    assert tuple(name for (name,) in found) == names
+    was = {"Now": "v", "Key": "id"}
+    values = {"id": 1, "v": 13, "w": 100 if "`w` INT" in specs else "1e2", "last": 4}
+    assert session.rows("SELECT * FROM q") == [tuple(values.get(was.get(name, name)) for name in names)]
