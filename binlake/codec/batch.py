@@ -41,8 +41,8 @@ from binlake.codec.assemble import (
 )
 from binlake.codec.columns import has_plain_texts
 from binlake.codec.echoes import without_echoes
+from binlake.codec.emptied import Known, require_both, without_lost_rows
 from binlake.codec.emptied import settled as settled_side
-from binlake.codec.emptied import without_lost_rows
 from binlake.codec.groups import Group, cut, cuts
 from binlake.codec.lanes import Ints
 from binlake.codec.latin1 import InvalidText, plans_for
@@ -63,7 +63,6 @@ from binlake.codec.transaction import (
 )
 from binlake.codec.walk import Slot, Walked, walk
 from binlake.errors import WireError
-from binlake.schema.emptied import Side
 from binlake.schema.info import TableDef
 from binlake.tso import LOGICAL_BITS
 from binlake.wire import binlog_pb2 as pb
@@ -142,7 +141,7 @@ class MutationBatch:
         self._plan_of = plans_for(invalid_text, self.stats.latin1_texts)
         self._known: dict[TableDef, Collection[str]] = {}
         self._routed: dict[TableDef, _Names4 | None] = {}
-        self._sides: dict[tuple[TableDef, Side], TableDef] = {}
+        self._sides: Known = {}
         self._clear()
 
     def _clear(self) -> None:
@@ -167,9 +166,11 @@ class MutationBatch:
         had = self._count
         value = split(payload, commit_ts, start_ts)
         version = value.schema_version
-        alone = len(value.mutations) == 1
         for seq, table_id, place, rows in mutations_of(value, commit_ts, tables, self.stats):
-            table = settled_side(place, version, payload, alone, self._sides) if place.emptied else place
+            table = place
+            if place.emptied:
+                table = settled_side(place, table_id, value, payload, tables, self._sides)
+                require_both(table, commit_ts, self._wanted)
             for first, run in wanted_rows(rows, self._wanted(table), self.stats):
                 number = self._tables.setdefault(table, len(self._tables))
                 self._keep(number * _KINDS, run)
@@ -309,7 +310,8 @@ class MutationBatch:
         ]
         batch = pa.RecordBatch.from_arrays(arrays, schema=MUTATION_SCHEMA)
         batch, kept = without_echoes(batch, tables, numbers)
-        return without_lost_rows(batch, tables, numbers[kept], versions[kept], self.stats.gone_rows)
+        late = numbers[kept], versions[kept]
+        return without_lost_rows(batch, tables, *late, self.stats.gone_rows, self._names_of)
 
     def _wanted(self, table: TableDef) -> Collection[str]:
         if table not in self._known:

@@ -1,12 +1,13 @@
 """Rows that went with a dropped or truncated partition are taken out of a batch (`binlake.schema.emptied`).
 
-A row that an update moved between such a partition and another is an insert or a delete of what is left.
+Those that went with an exchanged one become rows of the table that it is now. A row that an update moved between such a
+partition and another is an insert or a delete on either side.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,38 +15,55 @@ import numpy as np
 import pyarrow as pa
 
 from binlake.codec.lanes import Ints
+from binlake.codec.transaction import TableLookup
 from binlake.errors import SchemaError
 from binlake.schema.emptied import HINT, Side, partition_of
 from binlake.schema.info import TableDef
 from binlake.wire import binlog_pb2 as pb
 
 Row = dict[str, Any]
+Known = dict[tuple[TableDef, Side, TableDef | None], TableDef]
+"""What `settled` gave before."""
+_Names = tuple[str, str, str, str]
 _SIDES = ("before", "after")
+_NAMES = ("source_db", "source_table", "db", "table")
 
 
 def settled(
-    table: TableDef, version: int, payload: bytes, alone: bool, known: dict[tuple[TableDef, Side], TableDef]
+    table: TableDef, table_id: int, value: pb.PrewriteValue, payload: bytes, tables: TableLookup, known: Known
 ) -> TableDef:
-    """`table` with what is known of the side that a transaction of schema `version` took; one of `known` if there is.
+    """`table` with what is known of the side that the transaction `value` of `payload` took; of `known` if it is there.
 
-    `alone`: the transaction changes no other table.
+    `table_id`: the id that the rows are logged with; `tables`: the definitions of their place.
     """
     emptied = table.emptied
-    if emptied is None or version >= emptied.version:
+    if emptied is None or value.schema_version >= emptied.version:
         return table
-    side = emptied.side_of(pb.Binlog.FromString(payload).prewrite_key, table.partition_ids, alone)
-    if (table, side) not in known:
-        known[table, side] = replace(table, emptied=None if side == "new" else replace(emptied, side=side))
-    return known[table, side]
+    others = {mutation.table_id for mutation in value.mutations} - {table_id}
+    # A row that is logged with the former id of the table that came in was written there.
+    side: Side = "new"
+    if table_id == table.id:
+        side = emptied.side_of(pb.Binlog.FromString(payload).prewrite_key, table.partition_ids, others)
+    taker = tables.table(emptied.heir) if emptied.heir else None
+    if (table, side, taker) not in known:
+        left = None if side == "new" else replace(emptied, side=side, taker=taker)
+        known[table, side, taker] = replace(table, emptied=left)
+    return known[table, side, taker]
 
 
 def without_lost_rows(
-    batch: pa.RecordBatch, tables: Sequence[TableDef], which: Ints, versions: Ints, lost: Counter[int]
+    batch: pa.RecordBatch,
+    tables: Sequence[TableDef],
+    which: Ints,
+    versions: Ints,
+    lost: Counter[int],
+    names_of: Callable[[TableDef], _Names | None],
 ) -> pa.RecordBatch:
     """`batch` (of MUTATION_SCHEMA) without rows that went with their partition; `lost` counts them by table id.
 
-    `which`: the number of each row's definition (of `settled`) among `tables`, `versions` its schema version. Raises
-    SchemaError for a row of which it cannot be told.
+    `which`: the number of each row's definition (of `settled`) among `tables`, `versions` its schema version;
+    `names_of`: the names of a table at the source and at the target. Raises SchemaError for a row of which it cannot be
+    told.
     """
     bounds = np.asarray([table.emptied.version if table.emptied else 0 for table in tables], np.int64)
     late = versions < bounds[which]
@@ -57,22 +75,62 @@ def without_lost_rows(
         own.setdefault(row["commit_ts"], []).append(row)
     rows: list[Row] = []
     for row, is_late, number in zip(found, late, which, strict=True):
-        left = list(_left(row, tables[number], own[row["commit_ts"]])) if is_late else [row]
+        left = list(_left(row, tables[number], own[row["commit_ts"]], names_of)) if is_late else [row]
         lost[row["table_id"]] += not left
         rows += left
     return pa.RecordBatch.from_pylist(rows, batch.schema)
 
 
-def _left(row: Row, table: TableDef, together: Sequence[Row]) -> Iterator[Row]:
+def _left(
+    row: Row, table: TableDef, together: Sequence[Row], names_of: Callable[[TableDef], _Names | None]
+) -> Iterator[Row]:
     """What is left of a late row of a transaction's `together`: itself, nothing, or that side of an update which lies
-    in another partition."""
+    in another partition. What an exchanged partition held is a row of its new table."""
     held = [side for side in _SIDES if row[side] is not None and _holds(row, side, table)]
     if not held or not _wrote_there(row, held[0], table, together):
         yield row
-    elif held == ["before"] and row["after"] is not None:
-        yield {**row, "op": "insert", "before": None, "key": row["new_key"] or row["key"], "new_key": None}
-    elif held == ["after"] and row["before"] is not None:
-        yield {**row, "op": "delete", "after": None, "new_key": None}
+        return
+    taken = _as_taken(row, table, names_of)
+    if row["op"] != "update" or len(held) == len(_SIDES):
+        yield from [{**row, **taken}] if taken else []
+        return
+    removed = {**row, "op": "delete", "after": None, "new_key": None}
+    added = {**row, "op": "insert", "before": None, "key": row["new_key"] or row["key"], "new_key": None}
+    there, here = (removed, added) if held == ["before"] else (added, removed)
+    yield here
+    yield from [{**there, **taken}] if taken else []
+
+
+def _as_taken(row: Row, table: TableDef, names_of: Callable[[TableDef], _Names | None]) -> Mapping[str, Any]:
+    """The names that `row` has in the table that its partition was exchanged for; empty where it is gone.
+
+    Raises SchemaError where that table has other columns or another key.
+    """
+    taker = table.emptied.taker if table.emptied else None
+    if taker is None:
+        return {}
+    names, alike = names_of(taker), taker.identity() == table.identity()
+    if names is None or not alike or list(_types(taker)) != list(_types(table)):
+        raise _not_followed(table, taker, row["commit_ts"], "which has other columns or another key")
+    return {**dict(zip(_NAMES, names, strict=True)), "table_id": taker.id}
+
+
+def require_both(table: TableDef, commit_ts: int, wanted: Callable[[TableDef], Collection[str]]) -> None:
+    """Raises SchemaError if filters tell a `table` of `settled` from the one that its late rows may be of.
+
+    `wanted`: the kinds of row changes that are taken of a table.
+    """
+    taker = table.emptied.taker if table.emptied else None
+    if taker is not None and set(wanted(table)) != set(wanted(taker)):
+        raise _not_followed(table, taker, commit_ts, "which has other filters")
+
+
+def _not_followed(table: TableDef, taker: TableDef, commit_ts: int, why: str) -> SchemaError:
+    return SchemaError(
+        f"rows were committed while their partition was exchanged for another table, {why}",
+        where={"table": f"{table.db}.{table.name}", "other": f"{taker.db}.{taker.name}", "commit_ts": commit_ts},
+        hint=HINT,
+    )
 
 
 def _wrote_there(row: Row, side: str, table: TableDef, together: Sequence[Row]) -> bool:
@@ -84,8 +142,8 @@ def _wrote_there(row: Row, side: str, table: TableDef, together: Sequence[Row]) 
     if known == "not its own" and all(_holds(one, s, table) for one in together for s in _SIDES if one[s] is not None):
         return False
     raise SchemaError(
-        "a row of a dropped or truncated partition was committed while the DDL ran, and it cannot be told whether it"
-        " went with the partition",
+        "a row of a dropped, truncated or exchanged partition was committed while the DDL ran, and it cannot be"
+        " told whether it went with the partition",
         where={"table": f"{table.db}.{table.name}", "commit_ts": row["commit_ts"], "key": row["key"]},
         hint=HINT,
     )

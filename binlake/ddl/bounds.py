@@ -1,4 +1,7 @@
-"""Bounds of partitions as TiDB computed them: `UNIX_TIMESTAMP('2020-01-01')` means another second in each time zone.
+"""Partitions as definitions have them: their names, and their bounds as TiDB computed them.
+
+A name in another letter case is the same to all servers, but MariaDB makes it a part of a file's name when it exchanges
+the partition (error 1025). As to bounds, `UNIX_TIMESTAMP('2020-01-01')` means another second in each time zone.
 
 The definition has the numbers (`partition.definitions[].less_than`, `in_values`); the text may have expressions.
 """
@@ -6,11 +9,13 @@ The definition has the numbers (`partition.definitions[].less_than`, `in_values`
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from binlake.ddl.tokens import Token, TokenKind, closing, tokenize
 from binlake.schema import TableDef
 from binlake.schema.names import fold_name
+from binlake.statement.literal import quote_name
 
 
 def own_bounds(tokens: Sequence[Token], table: TableDef | None) -> list[Token]:
@@ -35,6 +40,16 @@ def own_bounds(tokens: Sequence[Token], table: TableDef | None) -> list[Token]:
         found += [*tokens[at:start], *_bounds(tokens[start + 1 : end], one, tokens[start])]
         at = end + 1
     return found
+
+
+def own_partition(spec: Sequence[Token], table: TableDef | None) -> list[Token]:
+    """`spec` of an ALTER; EXCHANGE PARTITION names the partition as `table` spells it."""
+    partition = (table.raw.get("partition") if table is not None else None) or {}
+    names = {one["name"]["L"]: one["name"]["O"] for one in partition.get("definitions") or ()}
+    if len(spec) < 3 or not (spec[0].is_word("EXCHANGE") and spec[1].is_word("PARTITION")):
+        return list(spec)
+    name = names.get(fold_name(spec[2].value))
+    return [*spec[:2], replace(spec[2], kind=TokenKind.NAME, text=quote_name(name)) if name else spec[2], *spec[3:]]
 
 
 def _values_at(tokens: Sequence[Token], at: int) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from binlake.ddl.bounds import own_bounds
+from binlake.ddl.bounds import own_bounds, own_partition
 from binlake.ddl.checks import check_elements, check_specs, is_check_spec, without_checks
 from binlake.ddl.classify import Classified, Kind, classify_tokens
 from binlake.ddl.clauses import map_clauses, map_element, no_own_charset, plain_if_written
@@ -254,7 +254,8 @@ def _alter_table(tokens: list[Token], found: Classified, ddl: SourceDdl, dialect
     before = _table(ddl.before, found, ddl)
     parts = [part for spec in split_list(tokens[found.rest :]) for part in _apart(spec)]
     kept = [p for p in parts if not (_on_expression_index(p, ddl, dialect) or is_check_spec(p, before))]
-    specs = [_spec(spelled_foreign_key(part, before), table, dialect) for part in kept]
+    kept = [own_partition(spelled_foreign_key(part, before), before) for part in kept]
+    specs = [_spec(part, table, dialect) for part in kept]
     specs += [[*words("ADD"), *index] for index in foreign_key_indexes(parts, before, table)]
     specs += check_specs(before, table, dialect) if table is not None else []
     return [*tokens[: found.rest], *join_list([spec for spec in specs if spec])]

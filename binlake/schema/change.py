@@ -129,7 +129,8 @@ def _exchange(tables: SchemaTables, job: DdlJob) -> None:
     else:
         tables.remove_silently(plain.id)
     tables.put({**plain.raw, "id": freed[0]}, plain.db_id)
-    tables.put(info, before.db_id)
+    emptied = Emptied(job.schema_version, frozenset(freed), before.raw["partition"], heir=freed[0])
+    tables.put(info, before.db_id, emptied)
 
 
 def _shape(info: Mapping[str, Any]) -> list[tuple[int, int]]:

@@ -1,10 +1,11 @@
-"""Partitions that a DROP or TRUNCATE PARTITION took away, for the rows that are written into them all the same.
+"""Partitions that DROP, TRUNCATE, EXCHANGE PARTITION took away, for the rows that are written into them all the same.
 
 Rule: TiDB keeps two schema versions at work. A transaction of the older one that commits behind the DDL's first step
 writes into the old partition, which goes with its rows; the binlog names the logical table only (captures `zones`,
 table `Teile`). A transaction that began with a version from which the partition is not written to any more did not; of
 an earlier one the primary key of its prewrite tells, for it names the physical table. So a row goes if its values
-belong into the partition and its transaction wrote there. What cannot be told is refused.
+belong into the partition and its transaction wrote there. What cannot be told is refused. A partition that was
+exchanged goes on as the plain table, and such a row with it (tables `Monat` and `Tausch`).
 """
 
 from __future__ import annotations
@@ -13,10 +14,13 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from binlake.errors import SchemaError
 from binlake.schema import mysqltypes as t
+
+if TYPE_CHECKING:
+    from binlake.schema.info import TableDef
 
 Values = Mapping[str, str | None]
 
@@ -29,8 +33,8 @@ _RANGE, _HASH, _LIST = 1, 2, 3
 _MAXVALUE = "MAXVALUE"
 _TO_DAYS_OF_YEAR_ONE = 365
 HINT = (
-    "look at the row on the source; where it is gone there, name its commit_ts in filter.ignore-txn-commit-ts, which"
-    " leaves the whole transaction out, and write its other rows by hand"
+    "look where its rows are on the source, name its commit_ts in filter.ignore-txn-commit-ts, which leaves the whole"
+    " transaction out, and write by hand those that are there"
 )
 
 
@@ -38,35 +42,43 @@ HINT = (
 class Emptied:
     """Partitions `ids` of `partition` (TableInfo's, before the DDL); transactions from schema `version` on spare them.
 
-    `side`: what is known of the transaction at hand.
+    `heir`: the id of the table that the partition was exchanged for and is now; 0 where its rows are gone. Of the
+    transaction at hand: `side` is what is known of it, `taker` the definition of `heir`, None where there is none.
     """
 
     version: int
     ids: frozenset[int]
     partition: Mapping[str, Any]
+    heir: int = 0
     side: Side = "unknown"
+    taker: TableDef | None = None
 
     def to_json(self) -> dict[str, Any]:
         """For a snapshot of the schema."""
-        return {"version": self.version, "ids": sorted(self.ids), "partition": self.partition}
+        return {"version": self.version, "ids": sorted(self.ids), "partition": self.partition, "heir": self.heir}
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any] | None) -> Emptied | None:
         """What `to_json` wrote; None for None."""
-        return None if raw is None else cls(raw["version"], frozenset(raw["ids"]), raw["partition"])
+        if raw is None:
+            return None
+        return cls(raw["version"], frozenset(raw["ids"]), raw["partition"], raw.get("heir", 0))
 
-    def side_of(self, primary_key: bytes, now: Collection[int], alone: bool) -> Side:
+    def side_of(self, primary_key: bytes, now: Collection[int], others: Collection[int]) -> Side:
         """What `primary_key` (raw) of a transaction tells; `now`: ids of the table's partitions after the DDL.
 
-        `alone`: the transaction changes no other table.
+        `others`: ids of the other tables that the transaction changes. One may have the key that is looked at: the
+        plain table of an EXCHANGE has the id of a partition, before it and after it.
         """
         written = _physical_id(primary_key)
+        if written in others:
+            return "unknown"
         if written in self.ids:
             return "old"
         before = {definition["id"] for definition in self.partition["definitions"]}
         if written in now and written not in before:
             return "new"
-        return "not its own" if written in now and alone else "unknown"
+        return "not its own" if written in now and not others else "unknown"
 
     def holds(self, row: Values, types: Mapping[str, int]) -> bool:
         """Whether the partitions held `row`. `types`: TiDB's type number by column. Raises SchemaError."""
@@ -186,7 +198,7 @@ def _evaluated(expression: str, row: Values, types: Mapping[str, int]) -> Any:
 
 def _unknown(partition: Mapping[str, Any], why: str) -> SchemaError:
     return SchemaError(
-        f"a row may have gone with a partition that was dropped or truncated: {why}",
+        f"a row may have gone with a partition that was dropped, truncated or exchanged: {why}",
         where={"partitioning": partition.get("expr") or [c["O"] for c in partition.get("columns") or ()]},
         hint=HINT,
     )

@@ -87,6 +87,8 @@ class SchemaTables:
         self.by_id[table.id] = table
         self._names[fold_pair((db.name, table.name))] = table.id
         self.gone.pop(table.id, None)
+        # EXCHANGE PARTITION gives a table the id back that it had: it means this table now, and none once it is gone.
+        self.aliases.pop(table.id, None)
 
     def remove(self, table_id: int, version: int) -> None:
         """Drop a table; its id is remembered as gone since schema `version`."""

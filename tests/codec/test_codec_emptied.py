@@ -17,7 +17,7 @@ from binlake.wire import binlog_pb2 as pb
 from binlake.wire import build
 
 Row = dict[str, Any]
-OLD, NEXT, FRESH = 101, 102, 201
+OLD, NEXT, FRESH, OTHER = 101, 102, 201, 301
 
 
 def parts(*bounds: tuple[int, str], kind: int = 1, expr: str = "`d`") -> Row:
@@ -25,10 +25,14 @@ def parts(*bounds: tuple[int, str], kind: int = 1, expr: str = "`d`") -> Row:
     return {"type": kind, "expr": expr, "columns": None, "definitions": listed}
 
 
-def info(partition: Row, **more: Any) -> Row:
+def plain(table_id: int, named: str, **more: Any) -> Row:
     cols = [column(1, "id", flag=t.FLAG_NOT_NULL), column(2, "d", flag=t.FLAG_NOT_NULL)]
     keys = [index(1, "PRIMARY", [("id", -1), ("d", -1)], unique=True, primary=True)]
-    return table_info(10, "t", cols, index_info=keys, partition=partition, **more)
+    return table_info(table_id, named, cols, index_info=keys, **more)
+
+
+def info(partition: Row, **more: Any) -> Row:
+    return plain(10, "t", partition=partition, **more)
 
 
 BEFORE = parts((OLD, "100"), (NEXT, "MAXVALUE"))
@@ -37,7 +41,11 @@ DROPPED, EMPTIED = parts((NEXT, "MAXVALUE")), parts((FRESH, "100"), (NEXT, "MAXV
 
 def schemas(action: Action, partition: Row) -> WindowSchemas:
     """A DDL at 100 that began at 60, of version 8; the table exists since version 4."""
-    made = [job(Action.CREATE_SCHEMA, 3, db=db_info(2, "test")), job(Action.CREATE_TABLE, 4, info=info(BEFORE))]
+    made = [
+        job(Action.CREATE_SCHEMA, 2, db=db_info(2, "test")),
+        job(Action.CREATE_TABLE, 3, info=plain(OTHER, "o")),
+        job(Action.CREATE_TABLE, 4, info=info(BEFORE)),
+    ]
     base = SchemaState().fold((0, one) for one in made)
     ddl = WindowDdl(100, "ALTER TABLE t", 1008, 5, job(action, 8, info=info(partition), real_start_ts=60))
     return WindowSchemas(base, [ddl])
@@ -61,6 +69,8 @@ def decoded(
     for op, rows in changes:
         getattr(builder, op)(*rows)
     message = pb.PrewriteValue.FromString(prewrite_value(version, [builder.message] * (1 + others)))
+    for other in message.mutations[1:]:
+        other.table_id = OTHER
     binlog = build.prewrite(commit_ts - 1, key_of(physical), message.SerializeToString()).SerializeToString()
     together = []
     for add in ("add", "add_all"):
@@ -144,6 +154,120 @@ def test_the_next_ddl_of_the_table_and_a_snapshot_know_what_was_emptied() -> Non
     later = state.apply(job(Action.ADD_COLUMN, 9, info=info(EMPTIED))).table(10)
     assert later is not None
     assert later.emptied is None
+
+
+# -- exchanged partitions -------------------------------------------------------------------------------------------
+
+# Binlogs of capture `zones` around the EXCHANGE PARTITION at 470640494088814602 (version 925): the one of partition 502
+# of table Monat (500) and the plain table Tausch (505).
+EXCHANGED_AT = 470640494088814602
+INTO_THE_OLD = (
+    "0800108c80d0d892a183c4061800221d7480000000000001f65f7203800000000000009103800000000000000f"
+    "2a18089c07121308f403120c08a202081e08060206723132380038004000"
+)
+BY_THE_FORMER_ID = (
+    "0800108b80d0d892a183c4061800221d7480000000000001f95f72038000000000000088038000000000000010"
+    "2a18089c07121308f903120c089002082008060206653133380038004000"
+)
+INTO_ANOTHER = (
+    "0800108680a0de92a183c4061800221d7480000000000001f75f7203800000000000007903800000000000001b"
+    "2a18089c07121308f403120c08f201083608060206723133380038004000"
+)
+OF_THE_NEW_VERSION = (
+    "0800108580d0e392a183c4061800221d7480000000000001f65f72038000000000000085038000000000000010"
+    "2a18089d07121308f603120c088a02082008060206653133380038004000"
+)
+
+
+def exchanged(**tausch: Any) -> SchemaState:
+    def monat(second: int) -> Row:
+        return {"partition": parts((501, "10"), (second, "20"), (503, "30"))}
+
+    jobs = [
+        job(Action.CREATE_SCHEMA, 921, db=db_info(2, "app")),
+        job(Action.CREATE_TABLE, 922, info=with_text(500, "Monat", **monat(502))),
+        job(Action.CREATE_TABLE, 923, info=with_text(505, "Tausch", **tausch)),
+        job(Action.EXCHANGE_PARTITION, 925, info=with_text(500, "Monat", **monat(505)), table_id=505),
+    ]
+    return SchemaState().fold((0, one) for one in jobs)
+
+
+def with_text(table_id: int, named: str, text: str = "v", **more: Any) -> Row:
+    made = plain(table_id, named, is_common_handle=True, **more)
+    return {**made, "cols": [*made["cols"], column(3, text, t.VARCHAR, charset="utf8mb4", collate="utf8mb4_bin")]}
+
+
+def of_binlog(
+    payload: bytes, state: SchemaState, batch: MutationBatch | None = None
+) -> list[tuple[int, str, str, str, str]]:
+    batch = MutationBatch() if batch is None else batch
+    start_ts = pb.Binlog.FromString(payload).start_ts
+    batch.add_all([payload], [EXCHANGED_AT + 9], [start_ts], lambda _: state)
+    rows = batch.take().to_pylist(maps_as_pydicts="strict")
+    return [(r["table_id"], r["source_table"], r["table"], r["op"], (r["after"] or r["before"])["id"]) for r in rows]
+
+
+@pytest.mark.parametrize(
+    ("binlog", "expected"),
+    [
+        (INTO_THE_OLD, (502, "Tausch", "Tausch", "insert", "145")),  # logged as a row of Monat
+        (BY_THE_FORMER_ID, (500, "Monat", "Monat", "insert", "136")),  # logged as a row of Tausch
+        (INTO_ANOTHER, (500, "Monat", "Monat", "insert", "121")),
+        (OF_THE_NEW_VERSION, (502, "Tausch", "Tausch", "insert", "133")),
+    ],
+)
+def test_a_late_row_goes_with_the_exchanged_partition_that_it_was_written_into(
+    binlog: str, expected: tuple[int, str, str, str, str]
+) -> None:  # issue 13 point 5, capture zones table Monat
+    state = exchanged()
+    assert of_binlog(bytes.fromhex(binlog), state) == [expected]
+    assert of_binlog(bytes.fromhex(binlog), SchemaState.from_rows(state.to_rows())) == [expected]
+
+
+def late_changes(physical: int, changes: Sequence[tuple[str, Any]], *others: int) -> bytes:
+    table = exchanged().table(500)
+    assert table is not None
+    builder = MutationBuilder(table)
+    for op, rows in changes:
+        getattr(builder, op)(*rows)
+    message = pb.PrewriteValue.FromString(prewrite_value(924, [builder.message] * (1 + len(others))))
+    for mutation, table_id in zip(message.mutations[1:], others, strict=True):
+        mutation.table_id = table_id
+    return build.prewrite(EXCHANGED_AT - 9, key_of(physical), message.SerializeToString()).SerializeToString()
+
+
+def test_of_an_update_between_an_exchanged_partition_and_another_each_table_has_its_side() -> None:
+    inside, outside = {**row(1, 15), "v": "x"}, {**row(2, 25), "v": "x"}
+    out = late_changes(502, [("update", (inside, outside))])
+    assert of_binlog(out, exchanged()) == [
+        (500, "Monat", "Monat", "insert", "2"),
+        (502, "Tausch", "Tausch", "delete", "1"),
+    ]
+    back = late_changes(502, [("update", (outside, inside))])
+    assert of_binlog(back, exchanged()) == [
+        (500, "Monat", "Monat", "delete", "2"),
+        (502, "Tausch", "Tausch", "insert", "1"),
+    ]
+    within = late_changes(502, [("update", (inside, {**inside, "v": "y"}))])
+    assert of_binlog(within, exchanged()) == [(502, "Tausch", "Tausch", "update", "1")]
+
+
+@pytest.mark.parametrize(("physical", "other"), [(502, 502), (505, 505), (503, 505)])
+def test_a_key_that_may_be_the_other_tables_tells_nothing(physical: int, other: int) -> None:
+    change = [("insert", ({**row(1, 15), "v": "x"},))]
+    with pytest.raises(SchemaError, match=r"whether it went.*table=app\.Monat.*ignore-txn-commit-ts"):
+        of_binlog(late_changes(physical, change, other), exchanged())
+
+
+def test_a_late_row_of_an_exchange_stops_where_only_one_of_both_tables_is_followed() -> None:
+    payload = bytes.fromhex(INTO_THE_OLD)
+    for kept in ("Monat", "Tausch"):
+        batch = MutationBatch(lambda table, kept=kept: (table.db, table.name) if table.name == kept else None)  # type: ignore[misc]
+        with pytest.raises(SchemaError, match=r"other filters.*other=app\.Tausch.*ignore-txn-commit-ts"):
+            of_binlog(payload, exchanged(), batch)
+    assert of_binlog(payload, exchanged(), MutationBatch(lambda _: None)) == []
+    with pytest.raises(SchemaError, match="other columns or another key"):
+        of_binlog(payload, exchanged(text="V"))
 
 
 # -- which partition ------------------------------------------------------------------------------------------------

@@ -121,6 +121,16 @@ def test_bounds_of_columns_stay_as_they_are_written() -> None:
     assert mapped(query, after, after) == (query,)
 
 
+@pytest.mark.parametrize("dialect", ["mariadb", "mysql"])
+def test_an_exchanged_partition_is_named_as_its_definition_spells_it(dialect: Dialect) -> None:
+    # Capture zones, table Monat: MariaDB answers 1025 to another letter case.
+    table = partitioned(("M`2", "MAXVALUE"))
+    found = mapped("ALTER TABLE `t` EXCHANGE PARTITION `m``2` WITH TABLE `x`", table, table, dialect=dialect)
+    assert found == ("ALTER TABLE `t` EXCHANGE PARTITION `M``2` WITH TABLE `x`",)
+    query = "ALTER TABLE `t` EXCHANGE PARTITION `other` WITH TABLE `x`"
+    assert mapped(query, table, table, dialect=dialect) == (query,)
+
+
 def changed(source: dict[str, Any], target: dict[str, Any]) -> tuple[TableDef, TableDef]:
     former, now = (table("t", col("id"), {**c, "name": {"O": "v", "L": "v"}}) for c in (source, target))
     return former, now

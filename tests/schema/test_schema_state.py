@@ -120,6 +120,19 @@ def test_exchange_partition_gives_the_plain_table_the_partitions_id() -> None:  
     assert names(back) == {"test.p": 30, "test.t": 10}
 
 
+def test_an_id_that_exchange_partition_gave_back_means_no_other_table_once_it_is_gone() -> None:
+    # Capture zones, table Tausch: rows behind its TRUNCATE went to the partitioned table.
+    state = start(
+        job(Action.CREATE_TABLE, 4, info=partitioned(30, 31, 32)),
+        job(Action.EXCHANGE_PARTITION, 5, info=partitioned(30, 31, 10), table_id=10),
+        job(Action.EXCHANGE_PARTITION, 6, info=partitioned(30, 31, 32), table_id=32),
+    )
+    assert state.table(32) is state.table(30)
+    emptied = state.apply(job(Action.TRUNCATE_TABLE, 7, info={**T, "id": 40}, table_id=10))
+    assert emptied.table(10) is None
+    assert emptied.is_gone(10)
+
+
 def test_partition_by_gives_a_new_id_and_late_changes_on_the_old_one_mean_the_new() -> None:  # 1.14 point 6
     state = start(job(Action.PARTITION_BY, 4, info=table_info(40, "t", T["cols"]), table_id=10))
     assert names(state) == {"test.t": 40}
