@@ -16,6 +16,7 @@ from binlake.ddl.collations import Dialect, target_collation
 
 JSON_TYPE = "JSON column: LONGTEXT on the target"
 COLLATION = "collation mapped: {} is {} on the target"
+LOST_DEFAULT = "latin1 column with U+FFFD as default, which latin1 has not: utf8mb4 on the target"
 GENERATED_NULL = "generated column: NOT NULL not compared"
 BEYOND_BMP = "ENUM or SET element beyond the BMP: servers show it as ?"
 EXPRESSION_KEY = "expression key: not on the target"
@@ -58,7 +59,9 @@ class Rules:
     def _collation(self, expected: ColumnShape, found: ColumnShape, exempted: Counter[str]) -> Iterator[str]:
         name = expected.collation if self.new_collation else bytewise_collation(expected.collation, self.dialect)
         mapped = canonical_collation(target_collation(name, self.dialect))
-        if mapped == found.collation:
+        if expected.lost_default and name.startswith("latin1_") and found.collation == "utf8mb4_bin":
+            exempted[LOST_DEFAULT] += 1
+        elif mapped == found.collation:
             exempted[COLLATION.format(expected.collation, found.collation)] += 1
         else:
             yield f"column {expected.name} has collation {found.collation} instead of {mapped}"

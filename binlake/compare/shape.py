@@ -26,13 +26,17 @@ _WITH_COLLATION = ("char", "varchar", "tinytext", "text", "mediumtext", "longtex
 
 @dataclass(frozen=True)
 class ColumnShape:
-    """A column: `type` as in `canonical_type`; `collation` empty for types without."""
+    """A column: `type` as in `canonical_type`; `collation` empty for types without.
+
+    `lost_default`: its default has U+FFFD, what TiDB keeps of bytes that are no UTF-8.
+    """
 
     name: str
     type: str
     nullable: bool
     collation: str
     generated: bool
+    lost_default: bool = False
 
 
 @dataclass(frozen=True)
@@ -139,7 +143,8 @@ def _column(tokens: Sequence[str], kind: str, default: str) -> ColumnShape:
     words = [token.upper() for token in top]
     collation = canonical_collation(_option(top, "COLLATE") or default) if base_type(kind) in _WITH_COLLATION else ""
     not_null = ("NOT", "NULL") in pairwise(words)
-    return ColumnShape(unquote(tokens[0]), canonical_type(kind), not not_null, collation, "GENERATED" in words)
+    lost = any(word == "DEFAULT" and "\ufffd" in value for word, value in pairwise(words))
+    return ColumnShape(unquote(tokens[0]), canonical_type(kind), not not_null, collation, "GENERATED" in words, lost)
 
 
 def _top_level(tokens: Sequence[str]) -> Iterator[str]:

@@ -11,15 +11,27 @@ from dataclasses import replace
 
 from binlake.codec.writers import filled_text
 from binlake.ddl.collations import Dialect
+from binlake.ddl.errors import Unmappable
 from binlake.ddl.tokens import Token, TokenKind, closing, tokenize, words
 from binlake.schema import ColumnInfo
 from binlake.schema import mysqltypes as t
 from binlake.schema.names import fold_name
 from binlake.statement.literal import literal_kind, quote_name, value_literal
 
+_NARROW = frozenset(("latin1", "ascii", "gbk"))
+"""Character sets that have no U+FFFD."""
+
+
+def is_lost_default(info: ColumnInfo) -> bool:
+    """True for a default of bytes that were no UTF-8: TiDB keeps and fills U+FFFD, which such a column cannot hold."""
+    return not info.default_is_expr and "\ufffd" in (info.default or "") and info.charset in _NARROW
+
 
 def own_default(column: Sequence[Token], info: ColumnInfo | None) -> list[Token]:
-    """`column` (its definition, from the name on) with the default that TiDB stored, where the text says another."""
+    """`column` (its definition, from the name on) with the default that TiDB stored, where the text says another.
+
+    Raises Unmappable for one that the column cannot hold.
+    """
     at = next((i for i, token in enumerate(column) if token.is_word("DEFAULT")), None)
     if info is None or at is None:
         return list(column)
@@ -27,7 +39,7 @@ def own_default(column: Sequence[Token], info: ColumnInfo | None) -> list[Token]
 
 
 def set_default(spec: Sequence[Token], info: ColumnInfo | None) -> list[Token]:
-    """A spec `ALTER [COLUMN] name SET DEFAULT value` with the value that TiDB stored."""
+    """A spec `ALTER [COLUMN] name SET DEFAULT value` with the value that TiDB stored; raises like `own_default`."""
     at = next((i for i, token in enumerate(spec) if token.is_word("DEFAULT")), None)
     if info is None or at is None or not spec[at - 1].is_word("SET"):
         return list(spec)
@@ -94,6 +106,12 @@ def _with_default(spec: Sequence[Token], literal: str) -> list[Token]:
 
 def _stored(tail: Sequence[Token], info: ColumnInfo) -> list[Token]:
     """`tail` begins with the value of a default."""
+    if is_lost_default(info):
+        raise Unmappable(
+            f"the default of column {info.name} is of bytes that are no UTF-8: TiDB keeps and shows U+FFFD instead,"
+            f" which a {info.charset} column cannot hold; by ddl-replacement make it a utf8mb4 column with that"
+            " default, and take its collation in target.tables, accept"
+        )
     end = _value_end(tail)
     literal = default_literal(info)
     if literal is None or not end or _says(tail[:end], info):

@@ -145,6 +145,8 @@ def run_capture(
             settings["source"]["new-collation"] = _new_collation(capture)
             settings["source"]["invalid-text"] = _invalid_text(capture)
             settings["filter"] = {"ignore-txn-commit-ts": [str(ts) for ts in hands.ignored]}
+            replaced = [{"commit-ts": str(ts), "sql": sql} for ts, sql in hands.replaced.items()]
+            settings["ddl-replacement"], settings["target"]["tables"] = replaced, list(hands.accepted)
             settings["mirror"] = {"enabled": mirror}
             ctx = StageContext(Replication.model_validate(settings), capture.name, make_spark)
             _through_windows(capture, server, ctx, outcome, states, hands)

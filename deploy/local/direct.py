@@ -7,7 +7,7 @@ carries rows between them. Equality is told by `binlake.compare`, which reads th
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from binlake.codec import MutationBatch
@@ -45,9 +45,10 @@ class DirectReplay:
 
     def __init__(self, log: CommitLog, session: Session, *, new_collation: bool = True, rules: Rules = RULES) -> None:
         self._log = log
-        self._rules = rules
         self._new_collation = new_collation
         self.hands = handworks(planned(log))
+        self._rules = replace(rules, replacements=self.hands.replaced)
+        self._target = Target.model_validate({"db-type": "mariadb", "tables": self.hands.accepted})
         self._session = session
         self._schema = SchemaState()
         self._lo = 0
@@ -99,7 +100,7 @@ class DirectReplay:
         for statement in batch.sql:
             self._session.execute(statement)
         expected = expected_after(ddl.before, ddl.after, "mariadb", ddl.action)
-        found = compare(expected, read(self._session, expected.names, "mariadb"), indexes=True)
+        found = compare(expected, read(self._session, expected.names, "mariadb"), indexes=True, target=self._target)
         if found := [*found, *rows_left(self._session, expected.empty)]:
             raise Drift(f"after the DDL: {'; '.join(found)}", where={"query": ddl.query})
         self.applied.ddls += 1
@@ -118,7 +119,7 @@ class DirectReplay:
             if not own:
                 continue
             table = definitions.within(db, name, since, until)
-            require_definitions(self._session, Target(db_type="mariadb"), [table])
+            require_definitions(self._session, self._target, [table])
             net = net_changes(own, table.identity(), filled_key(table))
             batches += _batches(table, number, net)
         self._session.begin()

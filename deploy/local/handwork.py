@@ -1,18 +1,25 @@
-"""What an operator does by hand where a DDL cannot be said at the target: RECOVER and FLASHBACK, from a copy kept.
+"""What an operator does by hand where a DDL cannot be said at the target.
 
-No binlog carries the rows that such a DDL brings back. Its commit_ts goes into `filter.ignore-txn-commit-ts`; windows
+A column whose default it cannot hold is made by `ddl-replacement`. RECOVER and FLASHBACK are done from a copy kept.
+
+No binlog carries the rows that these bring back. Its commit_ts goes into `filter.ignore-txn-commit-ts`; windows
 stop before the DROP or TRUNCATE, where the table is copied, and before the DDL itself, where the copy becomes the
 table.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
 
-from binlake.ddl import SourceDdl, map_ddl
+from binlake.ddl import MappedDdl, SourceDdl, map_ddl
+from binlake.ddl.collations import target_collation
+from binlake.ddl.defaults import is_lost_default
 from binlake.errors import TargetRefused
 from binlake.schema import TableDef
+from binlake.schema.delta import Definitions
 from binlake.statement.literal import qualified, quote_name
 from binlake.statement.written import written_columns
 from binlake.window.ddls import PlannedDdl
@@ -32,10 +39,15 @@ class Handwork:
 
 @dataclass(frozen=True)
 class Handworks:
-    """All handwork of a capture. `ignored`: commit_ts of the DDL that is done by hand."""
+    """All handwork of a capture. `ignored`: commit_ts of the DDL that is done by hand.
+
+    `replaced`: statements of ddl-replacement by commit_ts, `accepted`: entries of `target.tables` that go with them.
+    """
 
     ignored: tuple[int, ...]
     works: tuple[Handwork, ...]
+    replaced: Mapping[int, str] = field(default_factory=dict)
+    accepted: tuple[dict[str, Any], ...] = ()
 
     @property
     def stops(self) -> tuple[int, ...]:
@@ -56,24 +68,71 @@ def handworks(planned: Iterable[PlannedDdl]) -> Handworks:
     dropped: dict[int, tuple[int, TableDef]] = {}
     ignored: list[int] = []
     works: list[Handwork] = []
+    replaced: dict[int, str] = {}
+    accepted: list[dict[str, Any]] = []
     for ddl in planned:
+        lost = _lost_defaults(ddl)
+        if lost:
+            replaced[ddl.commit_ts] = _in_utf8mb4(ddl)
+            accepted += lost
+            works.append(Handwork(ddl.commit_ts - 1, (), f"{ddl.query} by ddl-replacement: {replaced[ddl.commit_ts]}"))
         if ddl.decision == "apply" and _is_brought_back(ddl):
             ignored.append(ddl.commit_ts)
             works += _works(ddl, dropped)
         there = {table.id for table in ddl.after.tables}
         gone = [table for table in ddl.before.tables if table.id not in there and table.kind == "table"]
         dropped |= {table.id: (ddl.commit_ts - 1, table) for table in gone}
-    return Handworks(tuple(ignored), tuple(works))
+    return Handworks(tuple(ignored), tuple(works), replaced, tuple(accepted))
+
+
+def _lost_defaults(ddl: PlannedDdl) -> list[dict[str, Any]]:
+    """What must be accepted of the target's tables where `ddl` stops as a column cannot hold its default."""
+    found = []
+    for table in ddl.after.tables:
+        texts = [
+            f"column {c.name} has collation utf8mb4_bin, not {target_collation(c.collate, 'mariadb')}"
+            for c in table.columns
+            if is_lost_default(c)
+        ]
+        found += [{"db-name": table.db, "tbl-name": table.name, "accept": texts}] if texts else []
+    return found if ddl.decision == "apply" and found and _is_refused(ddl, ddl.sql, ddl.after) else []
+
+
+def _in_utf8mb4(ddl: PlannedDdl) -> str:
+    """`ddl` for MariaDB with utf8mb4 as the character set of those columns."""
+    lost = {column for table in ddl.after.tables for column in table.columns if is_lost_default(column)}
+    text = ddl.sql
+    for charset in {column.charset for column in lost}:
+        text = re.sub(rf"\b{charset}\b", "utf8mb4", text, flags=re.IGNORECASE)
+    tables = tuple(
+        replace(
+            table,
+            all_columns=tuple(
+                replace(column, charset="utf8mb4", collate="utf8mb4_bin") if column in lost else column
+                for column in table.all_columns
+            ),
+        )
+        for table in ddl.after.tables
+    )
+    return _mapped(ddl, text, replace(ddl.after, tables=tables)).sql[-1]
+
+
+def _mapped(ddl: PlannedDdl, text: str, after: Definitions) -> MappedDdl:
+    return map_ddl(SourceDdl(ddl.commit_ts, ddl.db, ddl.table, text, ddl.before, after), "mariadb")
+
+
+def _is_refused(ddl: PlannedDdl, text: str, after: Definitions) -> bool:
+    try:
+        _mapped(ddl, text, after)
+    except TargetRefused:
+        return True
+    return False
 
 
 def _is_brought_back(ddl: PlannedDdl) -> bool:
     if not ddl.query.lstrip().upper().startswith(("RECOVER", "FLASHBACK")):
         return False
-    try:
-        map_ddl(SourceDdl(ddl.commit_ts, ddl.db, ddl.table, ddl.sql, ddl.before, ddl.after), "mariadb")
-    except TargetRefused:
-        return True
-    return False
+    return _is_refused(ddl, ddl.sql, ddl.after)
 
 
 def _works(ddl: PlannedDdl, dropped: dict[int, tuple[int, TableDef]]) -> Iterable[Handwork]:

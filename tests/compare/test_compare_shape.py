@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,8 @@ from hypothesis import strategies as st
 
 from binlake.capture import Capture
 from binlake.compare import expected_states
-from binlake.compare.shape import EXPRESSION, KeyShape, canonical_type, parse_create
+from binlake.compare.rules import LOST_DEFAULT, Rules
+from binlake.compare.shape import EXPRESSION, KeyShape, TableShape, canonical_type, parse_create
 from binlake.compare.values import JSON_DEEP, LATIN1_TEXT, as_latin1, canonical, exemptions, from_capture
 from binlake.errors import WireError
 
@@ -107,6 +109,20 @@ def test_json_is_a_value_but_numbers_keep_their_kind() -> None:
     assert rule("1") != rule("1.0")
     assert rule("12345678901234567890123") != rule("12345678901234567890124")
     assert rule("{") == "not JSON: {"
+
+
+def test_a_latin1_column_with_a_default_that_it_cannot_hold_may_be_utf8mb4() -> None:
+    def shape(charset: str, default: str) -> TableShape:
+        text = f"CREATE TABLE `t` (`b` varchar(9) CHARACTER SET {charset} COLLATE {charset}_bin DEFAULT '{default}')"
+        return parse_create(text, ["varchar(9)"])
+
+    wide, exempted = shape("utf8mb4", "\ufffd"), Counter[str]()
+    assert list(Rules("mariadb").differences(shape("latin1", "\ufffd"), wide, exempted)) == []
+    assert exempted == {LOST_DEFAULT: 1}
+    for source, target in (("latin1", "utf8mb3"), ("ascii", "utf8mb4")):
+        assert list(Rules("mariadb").differences(shape(source, "\ufffd"), shape(target, "\ufffd"), exempted))
+    assert list(Rules("mariadb").differences(shape("latin1", "x"), wide, exempted))
+    assert exempted == {LOST_DEFAULT: 1}
 
 
 def test_a_text_that_is_no_utf8_is_compared_as_latin1_and_counted() -> None:

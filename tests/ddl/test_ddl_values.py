@@ -44,6 +44,26 @@ def test_a_default_of_a_timestamp_is_said_in_utc_as_the_definition_has_it(dialec
     assert given == (changed + "'2020-06-01 16:00:00.12'",)
 
 
+@pytest.mark.parametrize("dialect", ["mariadb", "mysql", "tidb"])
+@pytest.mark.parametrize(
+    "query",
+    [
+        "CREATE TABLE `t` (`c` VARCHAR(9) CHARACTER SET latin1 DEFAULT x'f6')",
+        "ALTER TABLE `t` ADD COLUMN `c` VARCHAR(9) CHARACTER SET latin1 DEFAULT x'f6'",
+        "ALTER TABLE `t` ALTER COLUMN `c` SET DEFAULT x'f6'",
+    ],
+)
+def test_a_default_that_a_latin1_column_cannot_hold_stops_with_the_way_on(query: str, dialect: Dialect) -> None:
+    # Recorded in the capture `zones`: TiDB keeps, fills and shows U+FFFD.
+    lost = col("c", t.VARCHAR, flen=9, charset="latin1", collate="latin1_bin", default="\ufffd")
+    held = col("c", t.VARCHAR, flen=9, default="\ufffd")
+    before = table("t", col("a" if "ADD" in query else "c", t.VARCHAR, flen=9))
+    with pytest.raises(TargetRefused, match=r"default of column c .* U\+FFFD .* ddl-replacement make it a utf8mb4"):
+        mapped(query, table("t", lost), None if query.startswith("CREATE") else before, dialect)
+    wide = mapped(query.replace("latin1", "utf8mb4"), table("t", held), before, dialect)
+    assert "DEFAULT '\ufffd'" in wide[-1]
+
+
 STORED = [
     (col("c", default="65"), "INT", "x'41'", "65"),
     (col("c", t.SET, elems=("x", "y"), default="x,y"), "SET('x','y')", "3", "'x,y'"),
