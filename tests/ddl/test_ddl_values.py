@@ -64,6 +64,20 @@ def test_a_default_that_a_latin1_column_cannot_hold_stops_with_the_way_on(query:
     assert "DEFAULT '\ufffd'" in wide[-1]
 
 
+@pytest.mark.parametrize("dialect", ["mariadb", "mysql"])
+@pytest.mark.parametrize("charsets", [("latin1", "binary"), ("binary", "latin1")])
+def test_a_latin1_column_that_becomes_bytes_or_comes_from_them_stops(
+    charsets: tuple[str, str], dialect: Dialect
+) -> None:
+    # `ö` is C3B6 in TiDB's latin1 column (or F6, as it came) and F6 in the target's: the bytes would differ silently.
+    old, new = (col("c", t.VARCHAR, flen=9, charset=one, collate=one if one == "binary" else f"{one}_bin")
+                for one in charsets)  # fmt: skip
+    with pytest.raises(TargetRefused, match="bytes of c from"):
+        mapped("ALTER TABLE `t` MODIFY COLUMN `c` VARBINARY(9)", table("t", new), table("t", old), dialect)
+    plain = col("c", t.VARCHAR, flen=9), col("c", t.VARCHAR, flen=9, charset="binary", collate="binary")
+    assert mapped("ALTER TABLE `t` MODIFY COLUMN `c` VARBINARY(9)", table("t", plain[1]), table("t", plain[0]), dialect)
+
+
 STORED = [
     (col("c", default="65"), "INT", "x'41'", "65"),
     (col("c", t.SET, elems=("x", "y"), default="x,y"), "SET('x','y')", "3", "'x,y'"),
