@@ -6,7 +6,7 @@ A table is complete up to the position in its own Delta log, so a rerun after an
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 
@@ -51,6 +51,7 @@ class _Run:
         self._days = retention_days
         self._replicas: dict[Name, Replica] = {}
         self._state = dict(plan.known)
+        self._before_ddl = dict(plan.known)
         self._touched: set[Name] = set()
         self._done = Applied()
 
@@ -67,6 +68,7 @@ class _Run:
 
     def _catch_up(self, segment: int, until: int) -> int:
         for ddl in self._plan.ddls[segment:until]:
+            self._before_ddl = dict(self._state)
             for effect in effects(ddl):
                 self._effect(effect, ddl.commit_ts)
         return max(segment, until)
@@ -81,10 +83,11 @@ class _Run:
         self._state[name] = row
         self._done.versions.append(row)
 
-    def _known(self, name: Name) -> MirrorVersion:
+    def _known(self, name: Name, state: Mapping[Name, MirrorVersion] | None = None) -> MirrorVersion:
         """What is known of a table. One that no window touched nor made was there before: rows of it are not known."""
         lo = self._plan.segments.lo
-        return self._state.get(name) or MirrorVersion(*name, -1, lo, lo, inexact=IN_PART)
+        known = self._state if state is None else state
+        return known.get(name) or MirrorVersion(*name, -1, lo, lo, inexact=IN_PART)
 
     def _mark(self, name: Name, *, dropped: bool = False, inexact: str = "") -> None:
         self._state[name] = replace(self._known(name), dropped=dropped, inexact=inexact)
@@ -174,7 +177,8 @@ class _Run:
             return
         old = (effect.source.db, effect.source.name)
         source = self._replica(old)
-        self._mark(name, inexact=self._known(old).inexact)
+        # A swap of names has marked the other one by now.
+        self._mark(name, inexact=self._known(old, self._before_ddl).inexact)
         version = source.version_at(at - 1)
         if not behind:
             return

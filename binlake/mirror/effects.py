@@ -46,20 +46,21 @@ def effects(ddl: LandedDdl) -> list[Effect]:
     """In the order to apply: first what writes, so that copies find their sources, then drops."""
     before = [table for table in ddl.before.tables if table.kind == "table"]
     after = [table for table in ddl.after.tables if table.kind == "table"]
-    named = {_name(table) for table in after}
+    named = {_written(table) for table in after}
     found = [effect for table in after for effect in _writes(ddl.action, before, table)]
     moment = Moment(ddl.after.session.tz, ddl.after.session.date)
     renamed, readable = _renamed(ddl)
     found = [replace(effect, renamed=renamed, moment=moment) for effect in found]
     if not readable:
         found += [Effect("inexact", effect.table) for effect in found if effect.kind == "alter"]
-    return found + [Effect("drop", table) for table in before if _name(table) not in named]
+    return found + [Effect("drop", table) for table in before if _written(table) not in named]
 
 
 def _writes(action: int, before: list[TableDef], table: TableDef) -> list[Effect]:
     same_id = next((old for old in before if old.id == table.id), None)
     same_name = next((old for old in before if _name(old) == _name(table)), None)
-    if same_id is not None and _name(same_id) != _name(table):
+    # A mirror lies under its name as written: other letters of the same name are another mirror.
+    if same_id is not None and _written(same_id) != _written(table):
         return [Effect("copy", table, same_id)]
     source = same_id or (same_name if action in _NEW_ID else None)
     if source is not None:
@@ -87,6 +88,10 @@ def _renamed(ddl: LandedDdl) -> tuple[dict[str, str], bool]:
     ]
     named = {fold_name(tokens[at + 1].value): fold_name(tokens[at].value) for at in starts}
     return named, ddl.decision != "refused"
+
+
+def _written(table: TableDef) -> tuple[str, str]:
+    return table.db, table.name
 
 
 def _name(table: TableDef) -> tuple[str, str]:

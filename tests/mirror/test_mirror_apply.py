@@ -78,7 +78,7 @@ def mirrors(tmp_path: Path) -> Mirrors:
     return Mirrors(tmp_path)
 
 
-A, B = table(1, "a", "id", "v"), table(2, "b", "id", "w")
+A, B, C = table(1, "a", "id", "v"), table(2, "b", "id", "w"), table(3, "c", "id", "v")
 
 
 def test_a_swap_of_names_swaps_rows_and_a_rerun_does_not_swap_back(mirrors: Mirrors) -> None:
@@ -258,6 +258,29 @@ def test_a_table_that_comes_back_is_not_known_better_than_before(mirrors: Mirror
     ddls = [ddl(12, Action.DROP_TABLE, [B], []), ddl(14, Action.RECOVER_TABLE, [], [B])]
     mirrors.apply(mirrors.plan(10, 20, ddls, {}))
     assert mirrors.known["d", "b"].inexact == IN_PART
+
+
+def test_a_swap_of_names_swaps_what_is_known_of_the_tables(mirrors: Mirrors) -> None:
+    #
+    c_then, b_then = table(2, "c", "id", "w"), table(3, "b", "id", "v")
+    for before, after in (([B, C], [b_then, c_then]), ([C, B], [c_then, b_then])):
+        mirrors.known = {}
+        mirrors.apply(mirrors.plan(0, 5, [ddl(3, Action.CREATE_TABLE, [], [C])], {}))
+        mirrors.apply(mirrors.plan(5, 10, [], {0: [B]}), change(0, B, "replace", _w("2"), 6))
+        mirrors.apply(mirrors.plan(10, 20, [ddl(15, Action.RENAME_TABLES, before, after)], {}))
+        assert {name: version.inexact for (_, name), version in mirrors.known.items()} == {"b": "", "c": IN_PART}
+
+
+def test_other_letters_of_a_name_take_the_rows_along(mirrors: Mirrors) -> None:
+    # A mirror lies under its name as written, so this one is copied, and the old one is dropped.
+    made = mirrors.plan(0, 5, [ddl(3, Action.CREATE_TABLE, [], [B])], {1: [B]})
+    mirrors.apply(made, change(1, B, "replace", _w("2"), 4))
+    upper = table(2, "B", "id", "w")
+    renamed = mirrors.plan(10, 20, [ddl(15, Action.RENAME_TABLE, [B], [upper])], {1: [upper]})
+    mirrors.apply(renamed, change(1, upper, "replace", _w("3"), 16))
+    assert mirrors.rows(upper) == [_w("2"), _w("3")]
+    assert mirrors.known["d", "b"].dropped
+    assert (mirrors.known["d", "B"].dropped, mirrors.known["d", "B"].inexact) == (False, "")
 
 
 def test_tables_that_a_ddl_links_are_one_component_and_others_are_not() -> None:

@@ -85,7 +85,7 @@ class DdlScenario(Scenario):
     def __init__(self, model: DdlModel, world: World, random: Random, shape: DdlShape) -> None:
         super().__init__(model, world, random, Shape(faults=shape.faults))
         self.world, self.features = world, shape.features
-        self.converter = Converter(world, random, replace(_RULES, zone=world.told_zone))
+        self.converter = Converter(world, random, rules_of(world))
 
     def attempt(self) -> None:
         """One run of finalize, with a fault of either model or without."""
@@ -150,6 +150,11 @@ class DdlScenario(Scenario):
     def _rows(self, cursor: Any, name: tuple[str, str], columns: list[tuple[str, str]]) -> Any:
         cursor.execute(f"SELECT {', '.join(read for _, read in columns)} FROM `{name[0]}`.`{name[1]}`")
         return tuple(column for column, _ in columns), sorted(map(tuple, cursor.fetchall()), key=repr)
+
+
+def rules_of(world: World) -> Rules:
+    """The filter of the replication, and the zone that it is told of."""
+    return replace(_RULES, zone=world.told_zone)
 
 
 def _read(column: str, kind: str, width: int | None) -> str:

@@ -21,7 +21,7 @@ from binlake.schema import SchemaState, TableDef
 from binlake.statement import BatchLimits, Phase, StatementBatch, TableStatements, images_from_rows, statement_digest
 from binlake.window.cuts import cut_batch
 from binlake.window.ddls import plan_ddls, window_schemas
-from binlake.window.definitions import Segments, WindowDefinitions, filled_key
+from binlake.window.definitions import LandedDdl, Segments, WindowDefinitions, filled_key
 from binlake.window.injected import with_injections
 from binlake.window.manifest import ApplyManifest
 from deploy.local.commitlog import RULES, CommitLog
@@ -71,25 +71,35 @@ class Converter:
 
     def convert(self, lo: int, hi: int, target: Target, forms: str) -> Statements:
         """The statements of (lo, hi] for `target` in its mode and limits, sealed."""
-        source, base, dialect = self.source, self._schema(lo), target.db_type
+        base, dialect = self._schema(lo), target.db_type
+        lines, events = self.logged(lo, hi)
+        cuts = [ddl for ddl in lines if ddl.opens_segment]
+        segments = Segments(lo, hi, tuple(ddl.since for ddl in cuts))
+        versions = (base.version, self._schema(hi).version)
+        plans = WindowPlans(self.definitions(lo, lines), segments, cuts, versions, dialect)
+        written = [batch for n, ddl in enumerate(cuts, 1) if (batch := cut_batch(n, ddl, dialect)[0]) is not None]
+        make = self._ordered if target.mode == "ordered" else self._net
+        found = Statements([], [*written, *make(plans, events, target, forms == "plain")])
+        found.plans = [plans.plan(n, _content(found, n, target)) for n in range(len(segments.starts) + 1)]
+        return _sealed(found, segments, forms)
+
+    def logged(self, lo: int, hi: int) -> tuple[list[LandedDdl], Events]:
+        """The DDL of (lo, hi] as the lake has them, and the row changes of each table that is replicated."""
+        source, base = self.source, self._schema(lo)
         rows = [row for row in source.rows if lo < row[0] <= hi]
         ddls = [ddl for ddl in source.ddls if lo < ddl.commit_ts <= hi]
         jobs = [(ts, job) for ts, job in source.jobs if lo < ts <= hi]
         schemas = window_schemas(base, ddls, jobs, lo)
         planned = plan_ddls(base, ddls, jobs, self.rules, self.ignored, lo)
         lines = [landed(ddl) for ddl in with_injections(planned, self.rules.injections, lo, hi, base.version)]
-        cuts = [ddl for ddl in lines if ddl.opens_segment]
-        segments = Segments(lo, hi, tuple(ddl.since for ddl in cuts))
-        versions = (base.version, self._schema(hi).version)
-        plans = WindowPlans(WindowDefinitions(base, lines), segments, cuts, versions, dialect)
-        written = [batch for n, ddl in enumerate(cuts, 1) if (batch := cut_batch(n, ddl, dialect)[0]) is not None]
         events = {name: found for name, found in decoded(rows, schemas).items() if self.rules.keeps(*name)}
         for changes in events.values():
             self.random.shuffle(changes)
-        make = self._ordered if target.mode == "ordered" else self._net
-        found = Statements([], [*written, *make(plans, events, target, forms == "plain")])
-        found.plans = [plans.plan(n, _content(found, n, target)) for n in range(len(segments.starts) + 1)]
-        return _sealed(found, segments, forms)
+        return lines, events
+
+    def definitions(self, lo: int, ddls: list[LandedDdl]) -> WindowDefinitions:
+        """Those of the window behind `lo` with `ddls`."""
+        return WindowDefinitions(self._schema(lo), ddls)
 
     def tables(self, ts: int) -> list[TableDef]:
         """The tables at `ts` that are replicated."""

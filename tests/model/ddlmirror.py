@@ -1,0 +1,125 @@
+"""The mirrors of a `World`, window by window through delta-rs, compared with the model's truth at each window's end.
+
+No Spark: net changes are the core's own (`net_changes`), what applies them is the pipeline's (`apply_component`). A run
+may die between two commits; then the next one takes the same window again, as the stage `mirror` does.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+from ddlrun import rules_of
+from ddlworld import World
+from deltalake import DeltaTable
+from modelrun import Crash, Wrong
+from modelwindow import Converter
+
+from binlake.lake.paths import LakePaths
+from binlake.mirror import ComponentPlan, MirrorVersion, apply_component, mirror_plan
+from binlake.mirror.rows import mirror_texts
+from binlake.rowchange import RowEvent, net_changes
+from binlake.schema import Action, TableDef
+from binlake.window.definitions import filled_key
+
+_MAP = pa.map_(pa.string(), pa.string())
+_NET = pa.schema([
+    ("segment", pa.int32()), ("db", pa.string()), ("table", pa.string()), ("op", pa.string()),
+    ("before", _MAP), ("after", _MAP), ("copies", pa.int64()), ("last_commit_ts", pa.int64()),
+])  # fmt: skip
+_LOSES_ROWS = {Action.DROP_PARTITION, Action.TRUNCATE_PARTITION}
+Events = dict[tuple[str, str], list[RowEvent]]
+
+
+class Mirrors:
+    """Mirrors below `root` and what is recorded of them; `seen` counts what was compared, and how."""
+
+    def __init__(self, world: World, root: Path, random: Random) -> None:
+        self._world, self._random, self._paths = world, random, LakePaths(str(root))
+        self._converter = Converter(world, random, rules_of(world))
+        self._known: dict[tuple[str, str], MirrorVersion] = {}
+        self.seen: Counter[str] = Counter()
+
+    def run(self) -> None:
+        """All windows, each compared. Raises Wrong."""
+        lo = 0
+        while lo < self._world.ends[-1]:
+            later = [ts for ts in self._world.ends if ts > lo]
+            hi = later[min(int(self._random.expovariate(0.15)), len(later) - 1)]
+            self._window(lo, hi)
+            self._compare(hi)
+            lo = hi
+
+    def _window(self, lo: int, hi: int) -> None:
+        ddls, events = self._converter.logged(lo, hi)
+        plan = mirror_plan(lo, hi, self._converter.definitions(lo, ddls), ddls, list(events), self._known)
+        if self._random.random() < 0.3:
+            for component in plan.components:
+                with suppress(Crash):
+                    self._apply(component, events, dies=True)
+            self.seen["died"] += 1
+        done = [self._apply(component, events) for component in plan.components]
+        for version in (one for versions in done for one in versions):
+            self._known[version.db, version.table] = version
+
+    def _apply(self, component: ComponentPlan, events: Events, *, dies: bool = False) -> list[MirrorVersion]:
+        net = list(_net(component, events))
+        left = self._random.randint(0, len(net)) if dies else len(net)
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            yield from net[:left]
+            if left < len(net):
+                raise Crash
+
+        return apply_component(component, self._paths, 30, batches()).versions
+
+    def _compare(self, hi: int) -> None:
+        truth = self._world.at(hi)
+        tables = {(table.db, table.name): table for table in self._converter.tables(hi)}
+        there = {name for name, version in self._known.items() if not version.dropped}
+        if not there <= truth.keys():
+            raise Wrong(f"at {hi}: mirrors of {sorted(there - truth.keys())}, which are not there")
+        for name, (columns, wanted) in truth.items():
+            version = self._known.get(name)
+            if version is None or version.dropped:
+                raise Wrong(f"at {hi}: {name} has no mirror: {version}")
+            found = self._rows(tables[name], columns, version)
+            if not self._is_right(tables[name], Counter(wanted), Counter(found), version.inexact, hi):
+                raise Wrong(f"at {hi}: the mirror of {name} ({version.inexact or 'exact'}) has {found}, not {wanted}")
+
+    def _is_right(self, table: TableDef, wanted: Counter[Any], found: Counter[Any], inexact: str, hi: int) -> bool:
+        """Equal, or more than that where partitions were emptied, and the mirror says so."""
+        emptied = any(job.table_id == table.id and job.action in _LOSES_ROWS
+                      for ts, job in self._world.jobs if ts <= hi and job.state != 3)  # fmt: skip
+        self.seen["emptied" if emptied else "exact"] += 1
+        if emptied:
+            return inexact.startswith("partitions were dropped") and wanted <= found
+        return not inexact and wanted == found
+
+    def _rows(self, table: TableDef, columns: tuple[str, ...], version: MirrorVersion) -> list[tuple[str | None, ...]]:
+        delta = DeltaTable(self._paths.mirror(version.db, version.table), version=version.delta_version)
+        texts = mirror_texts(table, delta.to_pyarrow_dataset().to_table())
+        if tuple(texts) != columns:
+            raise Wrong(f"the mirror of {table.db}.{table.name} has the columns {tuple(texts)}, not {columns}")
+        return sorted(zip(*texts.values(), strict=True), key=repr)
+
+
+def _net(component: ComponentPlan, events: Events) -> Iterator[pa.RecordBatch]:
+    for (db, name, segment), table in sorted(component.tables.items(), key=lambda item: (item[0][2], item[0][:2])):
+        since, until = component.segments.bounds(segment)
+        own = [event for event in events[db, name] if since <= event.commit_ts < until]
+        rows = [
+            {"segment": segment, "db": db, "table": name, "op": net.op, "before": _pairs(net.before),
+             "after": _pairs(net.after), "copies": net.copies, "last_commit_ts": net.last_commit_ts}
+            for net in net_changes(own, table.identity(), filled_key(table), strict=True)
+        ]  # fmt: skip
+        yield from pa.Table.from_pylist(rows, schema=_NET).to_batches()
+
+
+def _pairs(image: Any) -> list[tuple[str, str | None]] | None:
+    return None if image is None else list(image.items())
