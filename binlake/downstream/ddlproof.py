@@ -70,26 +70,29 @@ def differences(session: Session, target: Target, after: Expected | None) -> lis
 
 def judge(before: Evidence, now: Evidence, after: Expected | None) -> Verdict:
     """Whether the DDL that leaves `after` ran between the two; `now.shows`: the target is not what the DDL leaves."""
+    if after is not None and after.is_in_rows_alone:
+        # No definition shows which rows are where, and those that differ, or change, do so for another reason.
+        return _judge_numbers(before, now)
     if before.shows:
         if not now.shows:
-            # What was amiss before may be mended by somebody else: a DDL that moves rows changes no definition.
-            mended = after is not None and after.moves_rows and now.structure != before.structure
-            return "unknown" if mended else "after"
+            return "after"
         return "before" if now.structure == before.structure else "unknown"
-    if now.server != before.server:
-        return "unknown"
-    if now.texts != before.texts:
+    if now.server == before.server and now.texts != before.texts:
         return "after"
-    if now.numbers is None or before.numbers is None:
+    return _judge_numbers(before, now)
+
+
+def _judge_numbers(before: Evidence, now: Evidence) -> Verdict:
+    """Told by the engine's numbers: tables that were made anew have numbers that were never used."""
+    if now.server != before.server or now.numbers is None or before.numbers is None:
         return "unknown"
     if now.numbers == before.numbers:
         return "before"
-    return "after" if _are_swapped(before.numbers, now.numbers) else "unknown"
-
-
-def _are_swapped(before: dict[str, str], now: dict[str, str]) -> bool:
-    """The same numbers under other names: tables that were made anew have numbers that were never used."""
-    return before.keys() == now.keys() and sorted(before.values()) == sorted(now.values())
+    swapped = before.numbers.keys() == now.numbers.keys() and sorted(before.numbers.values()) == sorted(
+        now.numbers.values()
+    )
+    gone = now.numbers.items() < before.numbers.items()
+    return "after" if swapped or gone else "unknown"
 
 
 def _structure(session: Session, target: Target, names: list[Name]) -> str:

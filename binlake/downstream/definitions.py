@@ -56,6 +56,11 @@ class Expected:
         """Everything that `read` and `fingerprint` need to look at."""
         return [*((db, "") for db in self.databases), *self.tables]
 
+    @property
+    def is_in_rows_alone(self) -> bool:
+        """True when what the DDL did shows neither in definitions nor by an empty table: EXCHANGE and DROP PARTITION."""
+        return self.moves_rows and not self.empty
+
     def to_json(self) -> str:
         """JSON, for what an intent remembers."""
         tables = [[db, name, form.to_dict() if form else None] for (db, name), form in self.tables.items()]

@@ -180,6 +180,41 @@ def test_a_partition_does_not_pass_for_gone_because_something_else_was_mended(ma
     assert ids(mariadb, "p") == [[13]]
 
 
+@pytest.mark.parametrize(("amiss", "step"), [("index", "ddl_executed"), ("comment", "intent")])
+@pytest.mark.parametrize("ddl", [EXCHANGE, DROP_PARTITION], ids=["exchange", "drop"])
+def test_definitions_tell_nothing_of_rows_that_move(
+    mariadb: MariaDb, target: Target, amiss: str, step: str, ddl: tuple[str, list[tuple[str, str]]]
+) -> None:
+    # neither an index that the target lacks all the time nor a comment that somebody gives meanwhile
+    sql, names = ddl
+    execute(mariadb, "ALTER TABLE app.p ADD INDEX by_v (v)", "ALTER TABLE app.b ADD INDEX by_v (v)")
+    left = replace(forms(target, names), moves_rows=True)
+    if amiss == "index":
+        execute(mariadb, "ALTER TABLE app.p DROP INDEX by_v", "ALTER TABLE app.b DROP INDEX by_v")
+    found = Window(100, 300).ddl(200, sql, names, left, repeatable=ddl is DROP_PARTITION)
+    begin(target, found, step)
+    if amiss == "comment":
+        execute(mariadb, "ALTER TABLE app.p COMMENT = 'theirs'")
+    assert apply(target, found).ddls == (step == "intent")
+    assert ids(mariadb, "p", "b") == ([[2, 13], [3]] if ddl is EXCHANGE else [[13], [2]])
+
+
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_an_exchange_that_was_refused_and_done_by_hand_is_not_taken_back(
+    mariadb: MariaDb, target: Target, by_hand: bool
+) -> None:
+    #
+    sql, names = EXCHANGE
+    execute(mariadb, "INSERT INTO app.b VALUES (15, 15)")
+    left = replace(forms(target, names), moves_rows=True)
+    found = Window(100, 300).ddl(200, sql, names, left, repeatable=False)
+    with pytest.raises(TargetRefused, match="does not match the partition"):
+        apply(target, found)
+    execute(mariadb, "DELETE FROM app.b WHERE id = 15", *[sql.replace("TABLE ", "TABLE app.")] * by_hand)
+    assert apply(target, found).ddls == (not by_hand)
+    assert ids(mariadb, "p", "b") == [[2, 13], [3]]
+
+
 def test_a_partition_that_went_is_known_on_the_same_server_and_asked_for_on_another(
     mariadb: MariaDb, target: Target
 ) -> None:
