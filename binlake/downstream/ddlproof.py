@@ -3,7 +3,8 @@
 A failover, a logical restore or OPTIMIZE gives tables other numbers, and another server may write their definitions
 otherwise: neither proves a DDL. What does: a marker that a RENAME list moves along with its tables, since servers
 run such a list as a whole; the structure, where the DDL changes it; definitions and numbers as long as the same server
-shows them. Where nothing of this tells, the verdict is `unknown`.
+shows them, and numbers alone where rows move and no definition says so. Where nothing of this tells, the verdict is
+`unknown`.
 """
 
 from __future__ import annotations
