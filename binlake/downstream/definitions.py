@@ -58,7 +58,7 @@ class Expected:
 
     @property
     def is_in_rows_alone(self) -> bool:
-        """True when what the DDL did shows neither in definitions nor by an empty table: EXCHANGE and DROP PARTITION."""
+        """True when what a DDL did shows neither in definitions nor by an empty table: EXCHANGE and DROP PARTITION."""
         return self.moves_rows and not self.empty
 
     def to_json(self) -> str:
