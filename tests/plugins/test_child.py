@@ -24,7 +24,7 @@ def test_the_answer_goes_to_the_file_and_not_to_the_log(folder: Path, tmp_path: 
 
 def test_an_error_comes_back_as_what_it_was(folder: Path) -> None:
     path = write_replication(folder, "orders", target=None)
-    outcome = child.run(["audit", "transaction", "1", "--replication", str(path), "--output", "json"])
+    outcome = child.run(["audit", "transaction", "470548480001835008", "--replication", str(path), "--output", "json"])
     assert outcome["ok"] is False
     told = outcome["error"]
     error = error_of(told)
