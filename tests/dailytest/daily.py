@@ -100,6 +100,7 @@ class Pending:
     names: tuple[str, str]
     db_info: dict[str, Any] | None = None
     many: tuple[dict[str, Any], ...] = ()
+    began: int = 0
 
     def commit(self) -> int:
         """Log it; the commit_ts."""
@@ -231,6 +232,8 @@ class Daily:
             version=self.version, start_ts=start_ts, finished_ts=commit_ts + 1, db_info=ddl.db_info, table_info=info,
         )  # fmt: skip
         raw["state"] = state
+        if ddl.began:
+            raw["real_start_ts"] = ddl.began
         raw["binlog"]["MultipleTableInfos"] = list(ddl.many) or None
         self.log.ddls.append(DdlBinlog(commit_ts, start_ts, job_id, 5 if state == 6 else 0, f"{ddl.query};"))
         self.log.jobs.append((commit_ts, DdlJob.from_dict(raw)))
@@ -288,7 +291,7 @@ class Daily:
         self, action: Action, query: str, name: str, definition: TableDef | None, effect: Callable[[], None]
     ) -> Pending:
         table_id = definition.id if definition is not None else 0
-        return Pending(self, action, query, table_id, definition, effect, (DB, name))
+        return Pending(self, action, query, table_id, definition, effect, (DB, name), began=self.clock())
 
     def _database(self, action: Action, query: str) -> int:
         info = dict(self._db.raw)

@@ -179,7 +179,8 @@ def test_a_replay_finds_the_other_target_by_its_name(folder: Path, monkeypatch: 
     write_replication(folder, "copy", target='db-type = "mariadb"\nhost = "elsewhere"')
     told = [result("finalize", lineage={"wrote": [named("item")]})]
     answers(task, monkeypatch, told)
-    task.attempt(context(**{"mode": "replay", "into": "copy", "from": "470548480001835008", "to": "470548480001835009", "commit_ts": None}), 0)
+    bounds = {"from": "470548480001835008", "to": "470548480001835009", "commit_ts": None}
+    task.attempt(context(**{"mode": "replay", "into": "copy", **bounds}), 0)
     found = DefaultExtractor(task).extract_on_complete(None)
     assert found is not None
     assert [one.namespace.partition(":3")[0] for one in found.outputs] == ["mysql://elsewhere"]

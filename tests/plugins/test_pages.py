@@ -185,7 +185,8 @@ def test_a_wrong_question_says_what_is_wrong(
         "row?table=shop.pair&key=1": (400, "told apart by (n, code)"),
         "row?table=shop.item&key=4&upto=soon": (400, "is no commit_ts and no time"),
         f"row?table=shop.item&key=4&upto={END + 1}": (404, "the lake ends at"),
-        "transaction?ts=12": (404, "no transaction has commit_ts or start_ts 12"),
+        f"transaction?ts={BASE - 12}": (404, f"no transaction has commit_ts or start_ts {BASE - 12}"),
+        "transaction?ts=12": (400, "would be the commit_ts of 1970"),
         "transaction?ts=x": (400, "in decimal"),
         f"table?table=shop.item&at={BASE - 1}": (404, "the lake starts at"),
     }
