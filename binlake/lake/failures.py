@@ -63,9 +63,13 @@ def record_failure(
 ) -> None:
     """Record that `stage` failed with `error` at the window (lo, hi], or (None) behind the last landed one.
 
-    It never raises: what failed is told by its own error, and where it cannot be recorded that is logged.
+    It never raises: what failed is told by its own error, and where it cannot be recorded that is logged. A lake that
+    is not there is not made: a recovery would take it for the one that was lost.
     """
     try:
+        if not windows.exists():
+            log.warning("a failure was not recorded: there is no lake yet", stage=stage, failure=str(error))
+            return
         lo, hi = window or _here(windows)
         detail = {"stage": stage, **describe(error)}
         windows.record(WindowEvent(FAILURE, lo, hi, "failed", run_id=run_id, detail=detail))

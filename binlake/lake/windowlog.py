@@ -57,6 +57,10 @@ class WindowLog:
     def __init__(self, paths: LakePaths) -> None:
         self._table = ControlTable(paths.table("window"), WINDOW)
 
+    def exists(self) -> bool:
+        """True when anything of this lake was ever recorded."""
+        return self._table.exists()
+
     def record(self, event: WindowEvent) -> None:
         """Append one event; durable when it returns."""
         row = {name: getattr(event, name) for name in WINDOW.column_names() if name not in ("at_ms", "detail")}

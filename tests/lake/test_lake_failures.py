@@ -20,7 +20,9 @@ from spark_jobs.context import Bounds, StageContext
 @pytest.fixture
 def ctx(tmp_path: Path) -> StageContext:
     replication = Replication.model_validate({"name": "orders", "lake": {"path": str(tmp_path / "lake")}})
-    return StageContext(replication, "run 1", lambda: pytest.fail("no Spark is asked"))
+    made = StageContext(replication, "run 1", lambda: pytest.fail("no Spark is asked"))
+    made.windows.record(WindowEvent("start", 0, 0, "done"))
+    return made
 
 
 def _fails(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
@@ -37,7 +39,7 @@ def test_a_stage_that_fails_leaves_an_event_with_its_text_and_its_run(
     _fails(monkeypatch, TargetUnavailable("nobody answers", hint="start it", where={"target": "h:1"}))
     with pytest.raises(TargetUnavailable):
         runner.run_stage("finalize", ctx, Bounds(10, 20))
-    (event,) = ctx.windows.events()
+    (event,) = ctx.windows.recorded_last((FAILURE,), 2)
     assert (event["stage"], event["state"], event["lo"], event["hi"]) == (FAILURE, "failed", 10, 20)
     (told,) = failures(ctx.windows, "run 1")
     assert str(told) == "finalize failed: TargetUnavailable: nobody answers Hint: start it"
@@ -61,7 +63,15 @@ def test_who_finds_another_at_work_has_not_failed(ctx: StageContext, monkeypatch
     _fails(monkeypatch, LeaseHeld("another one applies"))
     with pytest.raises(LeaseHeld):
         runner.run_stage("finalize", ctx, Bounds(10, 20))
-    assert ctx.windows.events() == []
+    assert failures(ctx.windows, "run 1") == []
+
+
+def test_a_failure_makes_no_lake_that_a_recovery_would_take_for_the_lost_one(tmp_path: Path) -> None:
+    # S3-09
+    windows = WindowLog(LakePaths(str(tmp_path / "lake")))
+    record_failure(windows, "plan", KeyError("k"), run_id="r")
+    assert not windows.exists()
+    assert not (tmp_path / "lake").exists()
 
 
 def test_a_lake_that_cannot_be_written_hides_no_failure(tmp_path: Path) -> None:
