@@ -102,7 +102,8 @@ def _apply(ctx: StageContext, window: Bounds, merged: Merged) -> tuple[Applied, 
     rows = mutations(ctx.spark, ctx.paths, window.lo, window.hi) if merged.rows else None
     cells = touched(lambda: ctx.spark, ctx.paths, window.lo, window.hi, (), merged.rows) if merged.rows else []
     names = {(db, table) for db, table, _ in cells}
-    known = MirrorVersions(ctx.paths).latest()
+    # As of lo: a run that died behind its record must not take what the window did for what it found.
+    known = MirrorVersions(ctx.paths).latest(window.lo)
     plan = mirror_plan(window.lo, window.hi, definitions, ddls, names, known)
     done = _apply_ddl_only(ctx, plan)
     if plan.cells and rows is not None:

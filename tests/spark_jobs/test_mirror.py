@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from binlake.cli import run as main
 from binlake.errors import IncompleteWindow, LostRange, SchemaError
 from binlake.lake.audit import Audit
-from binlake.mirror import MirrorVersions
+from binlake.mirror import MirrorVersions, mirror_plan
 from spark_jobs.context import Bounds
 from spark_jobs.stages import mirror
 
@@ -119,6 +119,23 @@ def test_a_window_that_is_not_merged_stops_the_sink(mirrored: Mirrored) -> None:
         mirror.run(mirrored.ctx, Bounds(end, end + 10))
 
 
+def _done_is_lost(record: Any) -> Any:
+    def recorded(log: Any, event: Any) -> None:
+        if event.state == "done":
+            power_cut()
+        record(log, event)
+
+    return recorded
+
+
+def _plan_noting(known: list[tuple[int, int]]) -> Any:
+    def planned(lo: int, *given: Any) -> Any:
+        known.extend((lo, version.hi) for version in given[-1].values())
+        return mirror_plan(lo, *given)
+
+    return planned
+
+
 def test_a_window_begun_is_finished_by_its_own_bounds_before_a_wider_one(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -131,8 +148,17 @@ def test_a_window_begun_is_finished_by_its_own_bounds_before_a_wider_one(
         patch.setattr(MirrorVersions, "record", power_cut)
         with pytest.raises(ConnectionAbortedError):
             mirror.run(ctx, Bounds(0, ends[0]))
+    # another dies right behind that record, which tells what the window made, not what it found.
+    known: list[tuple[int, int]] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(type(ctx.windows), "record", _done_is_lost(type(ctx.windows).record))
+        with pytest.raises(ConnectionAbortedError):
+            mirror.run(ctx, Bounds(0, ends[0]))
+    monkeypatch.setattr(mirror, "mirror_plan", _plan_noting(known))
     lakehouse.land(*ends)
     result = mirror.run(ctx, Bounds(*ends))
+    assert {lo for lo, _ in known} == {ends[0]}
+    assert all(hi <= lo for lo, hi in known)
     assert (result.state, result.lo, result.hi) == ("done", 0, ends[1])
     [wanted] = [tables["shop", "log"] for ts, tables in history.states if ts == ends[1]]
     kept = DeltaTable(ctx.paths.mirror("shop", "log")).to_pyarrow_table()
