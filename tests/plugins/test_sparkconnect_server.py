@@ -7,9 +7,10 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -90,6 +91,23 @@ def _wait_for(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
     pytest.fail(f"the Connect server did not start: {log.read_text()[-2000:]}")
 
 
+def _hog(url: str) -> subprocess.Popen[str]:
+    client = subprocess.Popen([sys.executable, "-c", _HOG, url], stdout=subprocess.PIPE, text=True)
+    assert client.stdout is not None
+    assert client.stdout.readline() == "up\n"
+    return client
+
+
+def _waiting_behind(client: subprocess.Popen[str], submit: Callable[[], Future[Any]]) -> Future[Any]:
+    """A query that was not answered for a while beside the job of `client`, which is killed then."""
+    waiting = submit()
+    while waiting in wait([waiting], 5).done:
+        waiting = submit()
+    client.kill()
+    client.wait(120)
+    return waiting
+
+
 def test_a_killed_client_s_job_is_ended_by_whoever_knows_its_session(server: str) -> None:
     # Stack facts, "Connect server": kill -9 of a client leaves its job running, on all the cores there are.
     from pyspark.sql import SparkSession
@@ -98,18 +116,12 @@ def test_a_killed_client_s_job_is_ended_by_whoever_knows_its_session(server: str
     spark = SparkSession.builder.remote(server).create()
     # The first query of all takes seconds to compile: one that is slow for that reason is not one that waits.
     spark.range(10).selectExpr("sum(id)").collect()
-    client = subprocess.Popen([sys.executable, "-c", _HOG, url], stdout=subprocess.PIPE, text=True)
-    assert client.stdout is not None
-    assert client.stdout.readline() == "up\n"
     with ThreadPoolExecutor(1) as pool:
-        # The core is busy: a small query waits behind the job, also after its client is gone.
+        # The core is busy: a small query waits behind the job, also after its client is gone. One that ends then was
+        # slow for another reason, and its client died before its job began: another client takes its place.
         waiting = None
         while waiting is None or waiting.done():
-            waiting = pool.submit(lambda: spark.range(10).selectExpr("sum(id)").collect())
-            wait([waiting], 5)
-        client.kill()
-        client.wait(120)
-        assert not waiting.done()
+            waiting = _waiting_behind(_hog(url), lambda: pool.submit(spark.range(10).selectExpr("sum(id)").collect))
         said: list[str] = []
         interrupt(url, said.append)
         assert waiting.result(240)[0][0] == 45
