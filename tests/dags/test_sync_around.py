@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from support import notified
 from support.dag_runs import BLOCKED, HI, LO, LOWERED, Run, Runner, answer, failure, good_window
+from support.replication_files import write_replication
 
 from binlake import placement
 from binlake.config import load_replication
@@ -177,11 +178,12 @@ def test_a_run_that_failed_says_what_failed_and_not_what_another_sink_did(
         'retries = 0\nwait-s = 0\n[airflow.on-failure]\nnotifier = "support.notified.by_call"\nkwargs = {channel = "c"}'
     )
     monkeypatch.setenv("BINLAKE_TEST_TOLD", str(tmp_path / "told"))
+    windows = WindowLog(LakePaths.of(load_replication(write_replication(folder, "orders"), secrets=False)))
+    windows.record(WindowEvent("start", 0, 0, "done"))
     done = run({**good_window(), "finalize": [dead]}, airflow=own)
     assert (done.states["mirror"], done.states["finalize"]) == ("success", "failed")
     assert done.note == "finalize failed: nobody listens at the target"
     # It left an event, though the scripted job recorded none.
-    windows = WindowLog(LakePaths.of(load_replication(folder / "orders.toml", secrets=False)))
     (event,) = windows.recorded_last(("failure",), 5)
     assert (event["run_id"], Failure.of(event).stage, Failure.of(event).kind) == (done.run_id, "finalize", "Transient")
     # Whoever is told hears the text.
