@@ -1,6 +1,7 @@
-"""What the value log does to the disk: one seam, so that a test can lose everything that was not yet synced.
+"""What the pump's storage does to the disk: one seam, so that a test can lose everything that was not yet synced.
 
-Nothing else in the pump writes to, syncs or removes a value-log file.
+Nothing else in the storage reads, writes, syncs or removes a file of the data directory, but LevelDB its own ones and
+the lock. A handle is only ever given back to the `Files` that opened it.
 """
 
 from __future__ import annotations
@@ -8,6 +9,8 @@ from __future__ import annotations
 import io
 import os
 from pathlib import Path
+
+from pump_service.durable import replace_file, sync_folder
 
 
 class Handle(io.FileIO):
@@ -18,12 +21,28 @@ class Handle(io.FileIO):
 
 
 class Files:
-    """The operating system's files."""
+    """The operating system's files. Every method raises OSError."""
+
+    def make_directory(self, directory: Path) -> None:
+        """Make the directory, and those above it, where they are missing; existing ones are left."""
+        directory.mkdir(parents=True, exist_ok=True)
+
+    def names(self, directory: Path) -> list[str]:
+        """The names in the directory, in no order."""
+        return os.listdir(directory)
 
     def open(self, path: Path, *, create: bool = False) -> io.FileIO:
         """A handle to read and append. Raises FileNotFoundError, or FileExistsError when it should be new."""
         flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if create else 0)
         return Handle(os.open(path, flags, 0o644), "r+")
+
+    def read(self, file: io.FileIO, at: int, size: int) -> bytes:
+        """At most `size` bytes from offset `at` on; fewer at the end of the file."""
+        return os.pread(file.fileno(), size, at)
+
+    def size(self, file: io.FileIO) -> int:
+        """Its length in bytes."""
+        return os.fstat(file.fileno()).st_size
 
     def append(self, file: io.FileIO, data: bytes | memoryview) -> int:
         """Write at the end; how many bytes were taken."""
@@ -43,8 +62,15 @@ class Files:
 
     def sync_directory(self, directory: Path) -> None:
         """Make the names in `directory` durable: a file just created may otherwise vanish with the power."""
-        handle = os.open(directory, os.O_RDONLY)
+        sync_folder(directory)
+
+    def replace(self, path: Path, data: bytes) -> None:
+        """Put a small file in place of what was there, durably: after a crash it is the old one or the new one."""
+        replace_file(path, [data])
+
+    def read_small(self, path: Path) -> bytes | None:
+        """A whole small file; None when there is none."""
         try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+            return path.read_bytes()
+        except FileNotFoundError:
+            return None

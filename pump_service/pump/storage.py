@@ -23,7 +23,6 @@ import structlog
 
 from binlake.errors import BinlakeError, Permanent, WireError
 from binlake.wire.binlog_pb2 import Binlog, Commit, Rollback
-from pump_service.durable import replace_file
 from pump_service.pump.files import Files
 from pump_service.pump.follower import Counters, Follower, file_max_at_head
 from pump_service.pump.groupcommit import Budget, Done, GroupCommit, Item
@@ -65,9 +64,10 @@ class Removed(NamedTuple):
 class DataDirectory:
     """The directory with its lock and its small files. Raises Permanent when another process holds it."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, files: Files | None = None) -> None:
         self.path = path
-        path.mkdir(parents=True, exist_ok=True)
+        self._files = files or Files()
+        self._files.make_directory(path)
         self._lock = os.open(path / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -80,10 +80,7 @@ class DataDirectory:
 
     def recall(self, name: str) -> str:
         """The content of the small file `.name`; empty when there is none."""
-        try:
-            return (self.path / f".{name}").read_text().strip()
-        except FileNotFoundError:
-            return ""
+        return (self._files.read_small(self.path / f".{name}") or b"").decode().strip()
 
     def remember(self, name: str, value: str) -> str:
         """The content of `.name`, written durably with `value` when there is none yet: the first value stays."""
@@ -95,7 +92,7 @@ class DataDirectory:
 
     def replace(self, name: str, value: str) -> None:
         """Write `.name` durably, whatever it was."""
-        replace_file(self.path / f".{name}", [value.encode()])
+        self._files.replace(self.path / f".{name}", value.encode())
 
     def available_bytes(self) -> int:
         """Bytes of the file system that an ordinary user may still take."""
@@ -112,16 +109,21 @@ class DataDirectory:
 class Storage:
     """Open with the recovery done; see the module. All methods may be called from any thread.
 
-    `recovered`: how many records the start had to read again.
+    `recovered`: how many records the start had to read again. `files`, `open_index`: the disk below it.
     """
 
     def __init__(
-        self, directory: Path, options: StorageOptions = StorageOptions(), *, files: Files | None = None
+        self,
+        directory: Path,
+        options: StorageOptions = StorageOptions(),
+        *,
+        files: Files | None = None,
+        open_index: Callable[[Path], Index] | None = None,
     ) -> None:
-        self.directory = DataDirectory(directory)
+        self.directory = DataDirectory(directory, files)
         with ExitStack() as undo:
             undo.callback(self.directory.close)
-            self.index = Index(directory / "kv")
+            self.index = (open_index or Index)(directory / "kv")
             undo.callback(self.index.close)
             self._log = self._open_log(options, files)
             self._budget = Budget(options.memory_bytes, _PATIENCE_S)

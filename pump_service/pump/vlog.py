@@ -7,7 +7,6 @@ the footer rules are the original's (tidb-binlog 2.2). However many files there 
 from __future__ import annotations
 
 import io
-import os
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from errno import EMFILE, ENFILE
@@ -66,13 +65,14 @@ class ValueLog:
         self._handles: dict[int, io.FileIO] = {}  # the least recently used first
         self._handles_lock = threading.Lock()
         self._max_ts: dict[int, int] = {}
-        directory.mkdir(parents=True, exist_ok=True)
-        self._fids = sorted(int(path.stem) for path in directory.glob("[0-9]*.vlog"))
+        self._files.make_directory(directory)
+        names = self._files.names(directory)
+        self._fids = sorted(int(name[:-5]) for name in names if name.endswith(".vlog") and name[:-5].isdecimal())
         sealed = [self._load(fid, known) for fid in self._fids]
         if not sealed or sealed[-1]:
             fid = self._fids[-1] + 1 if self._fids else 0
             self._switch(fid, self._create(fid))
-        self._end = self._size(self._handle(self._fids[-1]))
+        self._end = self._files.size(self._handle(self._fids[-1]))
 
     @property
     def end(self) -> Pointer:
@@ -105,7 +105,9 @@ class ValueLog:
         if len(header) < HEADER.size:
             return False
         magic, length, _ = HEADER.unpack(header)
-        return bool(magic == MAGIC and pointer.offset + HEADER.size + length <= self._size(self._handle(pointer.fid)))
+        return bool(
+            magic == MAGIC and pointer.offset + HEADER.size + length <= self._files.size(self._handle(pointer.fid))
+        )
 
     def room(self) -> int:
         """Bytes until the current file reaches its limit: a batch should end there."""
@@ -132,20 +134,18 @@ class ValueLog:
     def read(self, pointer: Pointer) -> bytes:
         """The payload of the record at `pointer`, magic and crc checked."""
         file = self._handle(pointer.fid)
-        handle = file.fileno()
-        data = os.pread(handle, _FIRST_READ, pointer.offset)
+        data = self._files.read(file, pointer.offset, _FIRST_READ)
         header = data[: HEADER.size]
         length = HEADER.unpack(header)[1] if len(header) == HEADER.size else 0
         body = data[HEADER.size : HEADER.size + length]
-        if len(body) < length and pointer.offset + HEADER.size + length <= self._size(file):
-            body = os.pread(handle, length, pointer.offset + HEADER.size)
+        if len(body) < length and pointer.offset + HEADER.size + length <= self._files.size(file):
+            body = self._files.read(file, pointer.offset + HEADER.size, length)
         check_payload(header, body, pointer)
         return body
 
     def read_bytes(self, pointer: Pointer, size: int) -> bytes:
         """`size` raw bytes from `pointer` on, headers included; fewer at the end of the file."""
-        file = self._handle(pointer.fid)
-        return os.pread(file.fileno(), size, pointer.offset)
+        return self._files.read(self._handle(pointer.fid), pointer.offset, size)
 
     def scan_from(self, pointer: Pointer, upto: Pointer | None = None) -> Iterator[tuple[Pointer, bytes]]:
         """Every readable record from `pointer` to before `upto` (default: the end), in log order.
@@ -203,18 +203,14 @@ class ValueLog:
         if len(self._handles) > _OPEN_FILES:
             self._handles.pop(next(iter(self._handles)))  # closes when its last reader lets go of it
 
-    @staticmethod
-    def _size(file: io.FileIO) -> int:
-        return os.fstat(file.fileno()).st_size
-
     def _load(self, fid: int, known: tuple[Pointer, int]) -> bool:
         footer = self._footer(self._handle(fid))
         self._max_ts[fid] = self._scan_max_ts(fid, known) if footer is None else footer
         return footer is not None
 
     def _footer(self, file: io.FileIO) -> int | None:
-        size = self._size(file)
-        return decode_footer(os.pread(file.fileno(), FOOTER.size, max(0, size - FOOTER.size)))
+        size = self._files.size(file)
+        return decode_footer(self._files.read(file, max(0, size - FOOTER.size), FOOTER.size))
 
     def _scan_max_ts(self, fid: int, known: tuple[Pointer, int]) -> int:
         start, greatest = (known[0].offset, known[1]) if known[0].fid == fid else (0, 0)
@@ -225,12 +221,11 @@ class ValueLog:
 
     def _scan_file(self, fid: int, start: int, stop: int | None) -> Iterator[tuple[Pointer, bytes]]:
         file = self._handle(fid)
-        size = self._size(file)
+        size = self._files.size(file)
         sealed = fid != self._fids[-1] and self._footer(file) is not None
         end = size - FOOTER.size if sealed else size
-        for found in scan(
-            lambda at, count: os.pread(file.fileno(), count, at), start, end if stop is None else min(stop, end)
-        ):
+        stop = end if stop is None else min(stop, end)
+        for found in scan(lambda at, count: self._files.read(file, at, count), start, stop):
             if found.payload is None:
                 log.warning("value_log_damaged", file=self._path(fid).name, offset=found.offset, bytes=found.size)
             else:
@@ -291,7 +286,7 @@ class ValueLog:
             file = self._files.open(self._path(fid), create=True)
         except FileExistsError:
             file = self._files.open(self._path(fid))
-            if self._size(file):
+            if self._files.size(file):
                 raise
         self._files.sync_directory(self._directory)
         return file
