@@ -60,7 +60,7 @@ class SourceSql(Section):
 
     host: str = Field(description="host name or address")
     port: int = Field(4000, ge=1, le=65535, description="TCP port")
-    user: str = Field("root", description="user with SELECT on mysql.tidb_ddl_history")
+    user: str = Field("root", description="user with SELECT on mysql.tidb_ddl_history and mysql.tidb_ddl_job")
     password: str = Field("", repr=False, description="password; `env:NAME` reads it from the environment")
 
 
@@ -111,12 +111,6 @@ class Window(Section):
     )
     stop_at: tuple[TsText, ...] = Field((), description="commit_ts that no window crosses, ascending")
     blocked_alert_s: int = Field(600, ge=1, description="blocked longer than this fails the run")
-    ddl_delay_s: int = Field(
-        10,
-        ge=0,
-        description="while rows show that a DDL is running, a window ends so many seconds before now: a row may have"
-        " seen a DDL whose job comes to the history a moment later",
-    )
     driver_bytes: int = Field(
         8 << 20,
         ge=0,

@@ -129,5 +129,8 @@ MAX_USER_ID = (1 << 48) - 1 - 1000
 DELETE_ONLY = 1
 WRITE_ONLY = 2
 WRITE_REORG = 3
+DELETE_REORG = 4
+"""Schema state: what goes is being taken from the table; what replaces it is public."""
+
 PUBLIC = 5
 """Schema states of a column, index or table; also `ddl_schema_state` of a binlog."""

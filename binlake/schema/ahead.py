@@ -20,11 +20,19 @@ placed at a moment that no such row can precede, and at which it is right to run
 
 from __future__ import annotations
 
-from binlake.schema.actions import Action
+from collections.abc import Mapping
+from typing import Any
+
+from binlake.schema.actions import DELETE_REORG, PUBLIC, Action
 from binlake.schema.job import DdlJob
 
 _AT_FIRST_STEP = frozenset({Action.DROP_COLUMN, Action.DROP_INDEX, Action.DROP_PRIMARY_KEY, Action.DROP_PARTITION})
 _WHEN_READY = frozenset({Action.MULTI_SCHEMA_CHANGE, Action.REORGANIZE_PARTITION})
+_CLAUSES = frozenset(
+    {Action.ADD_COLUMN, Action.ADD_INDEX, Action.ADD_PRIMARY_KEY, Action.MODIFY_COLUMN, Action.RENAME_INDEX,
+     Action.SET_DEFAULT, Action.INDEX_VISIBILITY, Action.TABLE_COMMENT, Action.TABLE_CHARSET}
+)  # fmt: skip
+"""What may stand in one ALTER with others, besides those that drop: its step does not tell whether it does."""
 
 
 def place_of(job: DdlJob, commit_ts: int) -> int:
@@ -36,3 +44,42 @@ def place_of(job: DdlJob, commit_ts: int) -> int:
     if job.type in _WHEN_READY:
         return min(job.ready_ts or commit_ts, commit_ts)
     return commit_ts
+
+
+def running_place(job: Mapping[str, Any]) -> int | None:
+    """As `place_of`, of a job (its JSON) that is not over: None where no row can have seen it by now."""
+    began = int(job.get("real_start_ts") or 0)
+    if not began:
+        return None
+    kind = int(job["type"])
+    if kind in _AT_FIRST_STEP:
+        return began
+    clauses = job.get("multi_schema_info") or {}
+    if kind == Action.MULTI_SCHEMA_CHANGE and not clauses.get("revertible"):
+        return began
+    copied = int(job.get("schema_state") or 0) in (DELETE_REORG, PUBLIC)
+    return began if kind == Action.REORGANIZE_PARTITION and copied else None
+
+
+def shown_to_rows(info: Mapping[str, Any] | None) -> object:
+    """What rows see of a table (TableInfo): its public columns, keys and partitions. Two are compared, no more.
+
+    What a running DDL is about to add is in the definition as well, and not public: no row shows it.
+    """
+    if info is None:
+        return None
+    columns = [_column(column) for column in info.get("cols") or () if column["state"] == PUBLIC]
+    keys = [(key["id"], key["idx_name"]["O"]) for key in info.get("index_info") or () if key["state"] == PUBLIC]
+    partitions = [part["id"] for part in (info.get("partition") or {}).get("definitions") or ()]
+    return info.get("state", PUBLIC), sorted(columns), sorted(keys), sorted(partitions)
+
+
+def _column(column: Mapping[str, Any]) -> tuple[object, ...]:
+    kind = column["type"]
+    shape = (kind["Tp"], kind["Flen"], kind["Decimal"], kind["Charset"] or "", kind["Collate"] or "")
+    return column["id"], column["name"]["O"], *shape, tuple(kind.get("Elems") or ())
+
+
+def may_run_ahead(kind: int) -> bool:
+    """True when rows ahead of the binlog may have seen a step of `kind` (of a job, or of a clause in one)."""
+    return kind in _AT_FIRST_STEP or kind in _WHEN_READY or kind in _CLAUSES

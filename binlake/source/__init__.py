@@ -6,6 +6,7 @@ TiDB answers them by PD and its status port; a capture, a feeder and a workload 
 from binlake.source.protocol import Clock, JobHistory, Source
 from binlake.source.sqlhistory import SqlHistory
 from binlake.source.status import Absent, Committed, Locked, RolledBack, Status, Unknown, read_status
+from binlake.source.steps import Shown, Step
 from binlake.source.tidb import StatusPort, TidbSource
 
 __all__ = [
@@ -15,10 +16,12 @@ __all__ = [
     "JobHistory",
     "Locked",
     "RolledBack",
+    "Shown",
     "Source",
     "SqlHistory",
     "Status",
     "StatusPort",
+    "Step",
     "TidbSource",
     "Unknown",
     "read_status",

@@ -27,6 +27,9 @@ class JobHistory(Protocol):
     def by_id(self, ids: Collection[int]) -> dict[int, dict[str, Any]]:
         """The finished jobs among `ids`."""
 
+    def running(self) -> list[dict[str, Any]] | None:
+        """The jobs that are not over yet; None: it cannot tell."""
+
     def close(self) -> None:
         """Close what is open."""
 

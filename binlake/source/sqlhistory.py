@@ -1,6 +1,6 @@
 """TiDB's DDL history by SQL: the table `mysql.tidb_ddl_history` (since 6.2), for sites that close the status port.
 
-`job_meta` is the same JSON that `/ddl/history` gives (tidb-binlog 10.3). A page is bounded by rows: never read whole.
+What runs is in `mysql.tidb_ddl_job`: a job leaves it in the transaction that brings it to the history. `job_meta` is the same JSON that `/ddl/history` gives (tidb-binlog 10.3). A page is bounded by rows: never read whole.
 """
 
 from __future__ import annotations
@@ -51,6 +51,10 @@ class SqlHistory:
             found.update((job["id"], job) for job in self._jobs(f"{_PAGE_SQL} WHERE job_id IN ({marks})", part))
         return found
 
+    def running(self) -> list[dict[str, Any]]:
+        """The jobs that are not over yet, waiting ones among them."""
+        return self._jobs("SELECT job_id, job_meta FROM mysql.tidb_ddl_job", ())
+
     def close(self) -> None:
         """Close the connection."""
         if self._link is not None:
@@ -68,7 +72,8 @@ class SqlHistory:
             raise (ConfigError if refused else SourceUnavailable)(
                 f"the DDL history cannot be read by SQL: {error}",
                 where={"server": f"{self._sql.host}:{self._sql.port}", "user": self._sql.user},
-                hint="set [source.sql] to a TiDB 6.2 or newer, with SELECT on mysql.tidb_ddl_history",
+                hint="set [source.sql] to a TiDB 6.2 or newer, with SELECT on mysql.tidb_ddl_history"
+                " and mysql.tidb_ddl_job",
             ) from error
 
     def _connected(self) -> pymysql.Connection[Any]:
@@ -87,6 +92,6 @@ def _job(job_id: int, meta: bytes | str) -> dict[str, Any]:
     except (ValueError, TypeError) as error:
         raise WireError(
             f"job_meta of a DDL job is no JSON object: {error!r}",
-            where={"table": "mysql.tidb_ddl_history", "job_id": job_id},
+            where={"tables": "mysql.tidb_ddl_history, mysql.tidb_ddl_job", "job_id": job_id},
             hint="TiDB writes JSON there since 6.2; read the history by source.status-url instead",
         ) from error

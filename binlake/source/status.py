@@ -52,7 +52,7 @@ Status = Committed | RolledBack | Locked | Unknown
 def read_status(body: str, start_ts: int) -> Status:
     """What the JSON of `/mvcc/hex/KEY` says of `start_ts`. Pure; anything unexpected is Unknown."""
     try:
-        info = _info(json.loads(body))
+        info = mvcc_info(json.loads(body))
         if info is None:
             return Unknown("the answer tells nothing of the key")
         writes = [write for write in info.get("writes") or [] if int(write.get("start_ts", 0)) == start_ts]
@@ -73,7 +73,7 @@ def _of_write(write: Mapping[str, Any]) -> Status:
     return Committed(commit_ts) if commit_ts > 0 else Unknown("a write record without commit_ts")
 
 
-def _info(answer: Mapping[str, Any]) -> Mapping[str, Any] | None:
+def mvcc_info(answer: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """What is told of the key; None = nothing is, as in an answer that carries an error."""
     # v7.5 wraps it in "value"; older versions answer with "info" at the top.
     value = answer.get("value", answer)

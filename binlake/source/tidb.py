@@ -20,6 +20,7 @@ from binlake.errors import SourceUnavailable, WireError
 from binlake.rpc import Tls
 from binlake.source.protocol import Clock, JobHistory
 from binlake.source.status import Status, Unknown, read_status
+from binlake.source.steps import VERSION_KEY, Shown, Step, newest_version, shown_table, step_key, step_of
 
 SPARE = 256
 """Ids read beyond a start: an id is taken a moment before its job's start_ts, so neighbours may be the other way."""
@@ -40,6 +41,11 @@ class StatusPort:
 
     def get(self, path: str) -> str:
         """The body of `path`. Raises SourceUnavailable naming every url and why it did not answer."""
+        found = self.find(path, missing=())
+        return found or ""
+
+    def find(self, path: str, missing: Collection[int] = (400, 404)) -> str | None:
+        """As `get`; None where the first that answers does so with one of the HTTP codes `missing`: it has no such."""
         reasons = []
         for url in self.urls:
             try:
@@ -49,6 +55,8 @@ class StatusPort:
                 continue
             if answer.status_code == httpx.codes.OK:
                 return answer.text
+            if answer.status_code in missing:
+                return None
             reasons.append(f"{url}: HTTP {answer.status_code} {answer.text[:200].strip()}")
         raise SourceUnavailable(
             f"the status port does not answer {path.partition('?')[0]}",
@@ -91,6 +99,9 @@ class HttpHistory:
             least = page[-1]["id"] if page else 0
             remaining = [job_id for job_id in remaining if job_id < least]
         return found
+
+    def running(self) -> None:
+        """Nothing: a status port does not tell jobs that run."""
 
     def close(self) -> None:
         """Nothing: the port is its owner's."""
@@ -165,6 +176,23 @@ class TidbSource:
     def ddl_jobs_by_id(self, ids: Collection[int]) -> dict[int, dict[str, Any]]:
         """The finished jobs among `ids`."""
         return self._history.by_id(ids) if ids else {}
+
+    def running_jobs(self) -> list[dict[str, Any]] | None:
+        """The jobs that are not over yet, where the history can tell (by SQL); None: `schema_version` tells more."""
+        return self._history.running()
+
+    def schema_version(self) -> int | None:
+        """The newest schema version that any step of a DDL has made by now; None: the source keeps none, so that each
+        of its DDL is one step. Raises SourceUnavailable, WireError."""
+        return newest_version(self._port.get(f"/mvcc/hex/{VERSION_KEY.hex()}"))
+
+    def schema_step(self, version: int) -> Step | None:
+        """The step that made `version`; None: it was never made. Raises SourceUnavailable, WireError."""
+        return step_of(version, self._port.get(f"/mvcc/hex/{step_key(version).hex()}"))
+
+    def shown_table(self, table_id: int) -> Shown:
+        """The table as the server has it now, steps of a running DDL included. Raises SourceUnavailable, WireError."""
+        return shown_table(self._port.find(f"/db-table/{table_id}"))
 
     def close(self) -> None:
         """Close the connections to the status port and the history; the clock is its owner's."""

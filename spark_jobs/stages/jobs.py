@@ -6,11 +6,10 @@ A job appears in the source's history only after its DDL is finished; until then
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import structlog
 
-from binlake import tso
 from binlake.errors import IncompleteWindow
 from binlake.lake.schemas import SchemaHistory
 from binlake.schema import DdlJob, SchemaState, ddl_kind
@@ -18,6 +17,7 @@ from binlake.schema.ahead import place_of
 from binlake.source import TidbSource
 from spark_jobs.context import Bounds, StageContext
 from spark_jobs.pulled import Pulled, PulledDdl, PumpPart
+from spark_jobs.stages.underway import Ended, Underway, ask_underway
 
 log = structlog.get_logger(__name__)
 
@@ -46,15 +46,15 @@ def fetch_jobs(
     known = history.exists()
     state = history.state_at(bounds.lo) if known else history.bootstrap(bounds.lo, source.ddl_jobs(0))
     ddls = _changing(pulled.ddls(bounds)) if any(part.ddls for part in parts) else []
-    if not ddls and all(part.schema_version <= state.version for part in parts):
-        return WindowJobs(bounds.hi, (), state.version)
     # Asked before the history: what had ended by then is in it.
-    now = source.tso()
+    underway = ask_underway(source, state.version, bounds.hi)
+    seen = max((part.schema_version for part in parts), default=0)
+    if not ddls and seen <= state.version and (underway is None or underway.idle(state.version)):
+        return WindowJobs(bounds.hi, (), state.version)
     jobs = {job_id: DdlJob.from_dict(raw) for job_id, raw in source.ddl_jobs_by_id({i for _, i in ddls}).items()}
     newer = _newer(source, state, bounds.hi)
     hi = _lowered(pulled, bounds, ddls, jobs, newer.version_before(state))
-    if max(part.schema_version for part in parts) > max(newer.newest, state.version):
-        hi = _delayed(replace(bounds, hi=hi), now, ctx.replication.window.ddl_delay_s)
+    hi = _before_running(pulled, replace(bounds, hi=hi), state, newer, underway)
     placed = [Placed.of(jobs[job_id], commit_ts) for commit_ts, job_id in ddls if job_id in jobs]
     hi = _behind_ddl(pulled, replace(bounds, hi=hi), [*placed, *newer.unlogged({job_id for _, job_id in ddls})])
     changes = [(commit_ts, jobs[job_id]) for commit_ts, job_id in ddls if commit_ts <= hi]
@@ -82,12 +82,22 @@ class Placed:
 class _Newer:
     """Jobs that took effect since lo: those finished by hi, and places of those that finished above it.
 
-    `newest`: the greatest version of all that are over, those that changed nothing among them.
+    `versions`: the greatest version by table id of all that are over, those that changed nothing among them.
     """
 
     finished: list[DdlJob]
     above: list[Placed]
-    newest: int = 0
+    versions: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def newest(self) -> int:
+        """The greatest version of a job that is over."""
+        return max(self.versions.values(), default=0)
+
+    def ended(self, state: SchemaState) -> Ended:
+        """What is over, for DDL that is not; `state`: the schema at lo. Raises SchemaError."""
+        jobs = sorted(self.finished, key=lambda job: job.schema_version)
+        return Ended(state.fold((job.finished_ts, job) for job in jobs), self.versions)
 
     def unlogged(self, logged: Collection[int]) -> list[Placed]:
         """The jobs that no binlog of the pull names."""
@@ -145,7 +155,7 @@ def _newer(source: TidbSource, state: SchemaState, hi: int) -> _Newer:
     found = _Newer([], [])
     known = 0
     for job in (DdlJob.from_dict(raw) for raw in source.ddl_jobs(0, started_by=hi)):
-        found.newest = max(found.newest, job.schema_version)
+        found.versions[job.table_id] = max(found.versions.get(job.table_id, 0), job.schema_version)
         if not job.took_effect:
             continue
         known = known + 1 if job.schema_version <= state.version else 0
@@ -160,22 +170,30 @@ def _newer(source: TidbSource, state: SchemaState, hi: int) -> _Newer:
     return found
 
 
-def _delayed(bounds: Bounds, now: int, delay_s: int) -> int:
-    """hi, at most `delay_s` before `now`: rows saw a version that no job of the history has, so a DDL is running.
+def _before_running(
+    pulled: Pulled, bounds: Bounds, state: SchemaState, newer: _Newer, underway: Underway | None
+) -> int:
+    """hi, lowered to before the first row that may have seen a DDL which is still running. Raises IncompleteWindow.
 
-    What rows have seen of it before is ended by now, and known: from there to its end it takes less (TiDB's last steps
-    wait for transactions that hold the table, and for nothing else). Raises IncompleteWindow.
+    A source without schema versions (`underway` is None) tells it by a row alone whose version no job of its history
+    has.
     """
-    hi = min(bounds.hi, now - tso.compose(delay_s * 1000))
-    if hi <= bounds.lo:
+    if underway is None:
+        first = pulled.first_row(bounds.lo + 1, max(newer.newest, state.version) + 1)
+    else:
+        since = underway.seen_from(newer.ended(state), bounds.lo, bounds.hi)
+        first = None if since is None else pulled.first_row(since)
+    if first is None or first > bounds.hi:
+        return bounds.hi
+    if first <= bounds.lo + 1:
         raise IncompleteWindow(
-            "a DDL is running on the source: rows of the last seconds wait for it",
-            where={"window": bounds.window, "seconds": delay_s},
-            hint="plan again; window.ddl-delay-s sets how long",
+            "a DDL is running on the source that rows have seen: they wait for its end",
+            where={"commit_ts": first, "window": bounds.window},
+            hint="plan again when it is over; ADMIN SHOW DDL JOBS names it. Where it waits for a transaction"
+            " (metadata lock), end that one: mysql.tidb_mdl_view tells which",
         )
-    if hi < bounds.hi:
-        log.info("hi lowered", window=bounds.window, hi=str(hi), reason="a DDL is running")
-    return hi
+    log.info("hi lowered", window=bounds.window, hi=str(first - 1), reason="a DDL is running")
+    return first - 1
 
 
 def _behind_ddl(pulled: Pulled, bounds: Bounds, jobs: Sequence[Placed]) -> int:

@@ -185,7 +185,7 @@ def test_hi_is_lowered_to_just_before_a_ddl_whose_job_is_not_in_the_history(
     hidden = source.workload.jobs.pop()
     source.workload.begin().insert("d", "t", id=2, name="y", c=8).commit()
     source.settle()
-    ctx = context(window={"ddl-delay-s": 0})
+    ctx = context()
     first = window(ctx)
     assert first.hi == added - 1
     with pytest.raises(IncompleteWindow, match=f"DDL job {hidden['id']}"):

@@ -9,7 +9,7 @@ import pytest
 from binlake.errors import IncompleteWindow
 from binlake.schema import Action, DdlJob
 from spark_jobs.results import Bounds
-from spark_jobs.stages.jobs import Placed, _behind_ddl, _delayed, _lowered
+from spark_jobs.stages.jobs import Placed, _behind_ddl, _lowered
 
 
 @dataclass
@@ -67,11 +67,3 @@ def test_of_a_job_that_is_not_in_the_history_yet_every_row_of_a_later_version_ma
     assert _lowered(rows, Bounds(20, 120), ddls, {}, 6) == 99  # type: ignore[arg-type]
     with pytest.raises(IncompleteWindow, match="job 78 is not in the source's history yet"):
         _lowered(rows, Bounds(69, 120), ddls, {}, 5)  # type: ignore[arg-type]
-
-
-def test_while_a_ddl_runs_the_last_seconds_wait() -> None:
-    now = 50_000 << 18
-    assert _delayed(Bounds(1 << 18, now - 5), now, 10) == 40_000 << 18
-    assert _delayed(Bounds(1 << 18, 30_000 << 18), now, 10) == 30_000 << 18
-    with pytest.raises(IncompleteWindow, match=r"a DDL is running.*window\.ddl-delay-s"):
-        _delayed(Bounds(40_000 << 18, now - 5), now, 10)

@@ -1,0 +1,125 @@
+"""Steps of DDL that no history tells yet, from where TiDB keeps them: its meta keys and the definitions it has loaded.
+
+A DDL job runs in steps, and is in the history only when it is over. Each step takes one schema version: the key
+`SchemaVersionKey` has the newest, `Diff:VERSION` is written in the transaction of the step, so its write record has the
+step's commit_ts. Both are asked by `/mvcc/hex/KEY`; `/db-table/ID` tells the definition of a table (tidb-binlog 10.3).
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from binlake.errors import SourceUnavailable, WireError
+from binlake.source.status import mvcc_info
+
+_GROUP = 8
+_STRING = ord("s").to_bytes(8, "big")
+_PUT = 0
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of a DDL job: its schema version, commit_ts, kind of job (TiDB's number; a clause's own) and table id.
+
+    Of a step whose transaction is not known to be over, `commit_ts` is its start_ts and `action` 0: it may be any.
+    """
+
+    version: int
+    commit_ts: int
+    action: int
+    table_id: int
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A table as a server has it: `version` is the schema version it has loaded, `info` TableInfo (None: no table)."""
+
+    version: int
+    info: Mapping[str, Any] | None
+
+
+def meta_key(name: str) -> bytes:
+    """The key of a string that TiDB keeps in its meta: the prefix m, the name in groups of eight, its kind."""
+    raw = name.encode()
+    groups = [raw[at : at + _GROUP] for at in range(0, len(raw) + 1, _GROUP)]
+    return b"m" + b"".join(part.ljust(_GROUP, b"\0") + bytes([255 - _GROUP + len(part)]) for part in groups) + _STRING
+
+
+VERSION_KEY = meta_key("SchemaVersionKey")
+
+
+def step_key(version: int) -> bytes:
+    """The key of what a schema version changed."""
+    return meta_key(f"Diff:{version}")
+
+
+def newest_version(body: str) -> int | None:
+    """The newest schema version by the answer for `VERSION_KEY`; None: the source keeps none (it is no TiDB).
+
+    One more where the next one is being written. Raises SourceUnavailable, WireError.
+    """
+    info = _told(body)
+    value = _value(info)
+    if value is None and not info.get("lock"):
+        return None
+    return int(value or b"0") + bool(info.get("lock"))
+
+
+def step_of(version: int, body: str) -> Step | None:
+    """The step of `version` by the answer for its key; None: there is none, its transaction never came to an end.
+
+    Raises SourceUnavailable, WireError.
+    """
+    info = _told(body)
+    if lock := info.get("lock"):
+        return Step(version, int(lock["start_ts"]), 0, 0)
+    value = _value(info)
+    if value is None:
+        return None
+    diff = json.loads(value)
+    return Step(version, _newest_write(info)["commit_ts"], int(diff["type"]), int(diff.get("table_id") or 0))
+
+
+def shown_table(body: str | None) -> Shown:
+    """The definition in an answer to `/db-table/ID`; None: it knows no such table. Raises WireError."""
+    if body is None:
+        return Shown(0, None)
+    try:
+        answer = json.loads(body)
+        return Shown(int(answer["schema_version"]), answer["table_info"])
+    except (ValueError, TypeError, KeyError) as error:
+        raise WireError(f"the answer to /db-table is no definition: {error!r}") from error
+
+
+def _told(body: str) -> Mapping[str, Any]:
+    try:
+        info = mvcc_info(json.loads(body))
+    except (ValueError, TypeError, AttributeError) as error:
+        raise WireError(f"the answer to /mvcc/hex is no record of a key: {error!r}") from error
+    if info is None:
+        raise SourceUnavailable(
+            "the source cannot read its own schema version",
+            where={"answer": body[:200]},
+            hint="try again; or read jobs by SQL: set [source.sql]",
+        )
+    return info
+
+
+def _newest_write(info: Mapping[str, Any]) -> Mapping[str, Any]:
+    puts = [write for write in info.get("writes") or () if int(write.get("type") or 0) == _PUT]
+    return max(puts, key=lambda write: int(write["commit_ts"]), default={})
+
+
+def _value(info: Mapping[str, Any]) -> bytes | None:
+    write = _newest_write(info)
+    if not write:
+        return None
+    long = (one.get("value") for one in info.get("values") or () if one["start_ts"] == write["start_ts"])
+    text = write.get("short_value") or next(long, None)
+    if not text:
+        raise WireError("the source tells that a key was written and not what", where={"start_ts": write["start_ts"]})
+    return base64.b64decode(text)

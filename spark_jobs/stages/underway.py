@@ -1,0 +1,125 @@
+"""DDL that is running on the source: which rows may have seen it, before any history tells of it (invariant 5).
+
+Rule: a window ends before the first step of a running DDL that rows can have seen. What was asked was asked behind the
+pull and before the history, so a step that a row of the window saw had been made by then, and a job that was over by
+then is in the history, where `binlake.schema.ahead` places it. No time is waited for.
+
+By the status port (`ByVersions`) each schema version is a step with a table and a commit_ts. It belongs to the first
+job of its table that ends with that version or a later one; where there is none the DDL is running, and rows have seen
+it where the public part of the table's definition is not that of the history any more. By SQL (`ByJobs`) the jobs that
+run are a table of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from binlake.schema import DdlJob, SchemaState
+from binlake.schema.ahead import may_run_ahead, running_place, shown_to_rows
+from binlake.source import Step, TidbSource
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What the history tells of DDL that began by hi: the schema behind it, and the last version of each table."""
+
+    schema: SchemaState
+    versions: Mapping[int, int]
+
+
+class Underway(Protocol):
+    """What runs on the source, asked before its history."""
+
+    def idle(self, version: int) -> bool:
+        """True when the schema of `version` is the newest there is: nothing ran since."""
+
+    def seen_from(self, ended: Ended, lo: int, hi: int) -> int | None:
+        """The least commit_ts of (lo, hi] from which on rows may have seen a DDL that is not in the history."""
+
+
+def ask_underway(source: TidbSource, known: int, hi: int) -> Underway | None:
+    """Ask `source`, whose schema is known up to version `known`, for the steps up to `hi`.
+
+    None: a source without schema versions. Raises SourceUnavailable, WireError, ConfigError.
+    """
+    jobs = source.running_jobs()
+    if jobs is not None:
+        return ByJobs(jobs)
+    newest = source.schema_version()
+    return None if newest is None else ByVersions(source, newest, _steps(source, known, newest, hi))
+
+
+def _steps(source: TidbSource, known: int, newest: int, hi: int) -> list[Step]:
+    found = []
+    for version in range(known + 1, newest + 1):
+        step = source.schema_step(version)
+        if step is not None and step.commit_ts > hi:
+            break
+        if step is not None:
+            found.append(step)
+    return found
+
+
+@dataclass(frozen=True)
+class ByJobs:
+    """By the jobs (JSON) that are not over."""
+
+    jobs: Sequence[Mapping[str, Any]]
+
+    def idle(self, version: int) -> bool:
+        """As Underway: jobs that ended lately do not show here."""
+        del version
+        return False
+
+    def seen_from(self, ended: Ended, lo: int, hi: int) -> int | None:
+        """As Underway."""
+        del ended
+        places = [max(place, lo + 1) for job in self.jobs if (place := running_place(job)) is not None]
+        return min((place for place in places if place <= hi), default=None)
+
+
+@dataclass(frozen=True)
+class ByVersions:
+    """By schema versions: `newest` of all, and the steps above the known one that were made by hi."""
+
+    source: TidbSource
+    newest: int
+    steps: Sequence[Step]
+
+    def idle(self, version: int) -> bool:
+        """As Underway."""
+        return self.newest <= version
+
+    def seen_from(self, ended: Ended, lo: int, hi: int) -> int | None:
+        """As Underway: the first step of each running DDL whose table rows see otherwise than the history has it.
+
+        Which of its steps they see is not told, so that a long copy of which nothing showed counts from lo on.
+        """
+        running: dict[int, list[Step]] = {}
+        for step in self.steps:
+            if not step.action or (may_run_ahead(step.action) and step.version > ended.versions.get(step.table_id, 0)):
+                running.setdefault(step.table_id, []).append(step)
+        seen = [steps for table_id, steps in running.items() if self._seen(table_id, steps, ended, hi)]
+        return min((max(steps[0].commit_ts, lo + 1) for steps in seen), default=None)
+
+    def _seen(self, table_id: int, steps: Sequence[Step], ended: Ended, hi: int) -> bool:
+        if not all(step.action for step in steps):
+            return True
+        shown, known = self.source.shown_table(table_id), ended.schema.table(table_id)
+        if shown.version >= steps[-1].version and shown_to_rows(shown.info) == shown_to_rows(known and known.raw):
+            return False
+        return not self._ended_since(table_id, steps[-1].version, hi)
+
+    def _ended_since(self, table_id: int, version: int, hi: int) -> bool:
+        """True when a job of the table that began above `hi` is over: the one that made `version` was over before it.
+
+        TiDB runs the jobs of one table one after the other; one that was cancelled may have left no version.
+        """
+        for job in map(DdlJob.from_dict, self.source.ddl_jobs(0)):
+            if job.start_ts <= hi:
+                return False
+            if job.table_id == table_id and job.schema_version > version:
+                return True
+        return False

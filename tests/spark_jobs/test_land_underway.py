@@ -1,0 +1,294 @@
+"""Rows that have seen a DDL which no history tells yet stay outside the window, however long it runs."""  # R-19 R-20
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from binlake.errors import IncompleteWindow, SourceUnavailable, WireError
+from binlake.schema import Action, DdlJob, SchemaState
+from binlake.schema.ahead import running_place
+from binlake.source import StatusPort, TidbSource
+from binlake.source.steps import VERSION_KEY, meta_key, newest_version, step_key, step_of
+from spark_jobs.results import Bounds
+from spark_jobs.stages.jobs import _before_running, _newer
+from spark_jobs.stages.underway import ask_underway
+
+Json = dict[str, Any]
+PUBLIC, WRITE_ONLY, WRITE_REORG = 5, 2, 3
+TABLE = 10
+
+
+def column(number: int, name: str, state: int = PUBLIC, flen: int = 20) -> Json:
+    kind = {"Tp": 8, "Flag": 0, "Flen": flen, "Decimal": 0, "Charset": "binary", "Collate": "binary", "Elems": None}
+    return {"id": number, "name": {"O": name, "L": name}, "offset": number - 1, "origin_default": None,
+            "origin_default_bit": None, "default": None, "default_bit": None, "default_is_expr": False,
+            "generated_expr_string": "", "generated_stored": False, "type": kind, "state": state, "comment": "",
+            "hidden": False}  # fmt: skip
+
+
+def index(number: int, name: str, state: int = PUBLIC) -> Json:
+    return {"id": number, "idx_name": {"O": name, "L": name}, "idx_cols": [], "state": state, "is_unique": True,
+            "is_primary": False}  # fmt: skip
+
+
+def table(columns: Sequence[Json], indexes: Sequence[Json] = (), table_id: int = TABLE, **more: object) -> Json:
+    return {"id": table_id, "name": {"O": f"t{table_id}", "L": f"t{table_id}"}, "charset": "utf8mb4",
+            "collate": "utf8mb4_bin", "cols": list(columns), "index_info": list(indexes), "state": PUBLIC,
+            "pk_is_handle": False, "is_common_handle": False, "comment": "", "partition": None, **more}  # fmt: skip
+
+
+PLAIN = table([column(1, "a")], [index(1, "u")])
+
+
+def job(number: int, version: int, info: Json | None, *, began: int, end: int, action: int = 3, state: int = 6) -> Json:
+    binlog = {"SchemaVersion": version, "FinishedTS": end, "TableInfo": info}
+    return {"id": number, "type": action, "state": state, "schema_id": 2, "table_id": info["id"] if info else TABLE,
+            "schema_name": "d", "table_name": "t", "query": "", "start_ts": began, "real_start_ts": began,
+            "binlog": binlog}  # fmt: skip
+
+
+@dataclass
+class Tidb(StatusPort):
+    """A TiDB's status port: its meta, its history, and what one of its servers has loaded."""
+
+    jobs: list[Json]
+    shown: dict[int, Json]
+    steps: Mapping[int, tuple[int, int, int]]
+    """version: commit_ts, kind, table id."""
+    newest: int = 0
+    loaded: int = 0
+    locked: Sequence[int] = ()
+    asked: list[str] = field(default_factory=list)
+
+    def find(self, path: str, missing: object = ()) -> str | None:
+        del missing
+        self.asked.append(path)
+        if path.startswith("/ddl/history"):
+            below = int(path.partition("start_job_id=")[2].partition("&")[0] or 1 << 60)
+            return json.dumps(sorted((j for j in self.jobs if j["id"] < below), key=lambda j: -int(j["id"])))
+        if path.startswith("/db-table/"):
+            info = self.shown.get(int(path.rpartition("/")[2]))
+            answer = {"table_info": info, "schema_version": self.loaded or self._version()}
+            return None if info is None else json.dumps(answer)
+        return json.dumps({"key": "", "region_id": 2, "value": {"info": self._record(path.rpartition("/")[2])}})
+
+    def close(self) -> None:
+        pass
+
+    def _version(self) -> int:
+        return self.newest or max(self.steps, default=0)
+
+    def _record(self, key: str) -> Json:
+        if key == VERSION_KEY.hex():
+            return written(self._version() * 100, str(self._version())) if self._version() else {}
+        version = next((number for number in self.steps if step_key(number).hex() == key), 0)
+        if version in self.locked:
+            return {"lock": {"start_ts": self.steps[version][0] - 1, "primary": ""}}
+        if not version:
+            return {}
+        commit_ts, kind, table_id = self.steps[version]
+        return written(commit_ts, json.dumps({"version": version, "type": kind, "schema_id": 2, "table_id": table_id}))
+
+
+def written(commit_ts: int, value: str) -> Json:
+    return {"writes": [{"start_ts": commit_ts - 1, "commit_ts": commit_ts,
+                        "short_value": base64.b64encode(value.encode()).decode()}]}  # fmt: skip
+
+
+@dataclass
+class Rows:
+    """What land asks of a pull: (commit_ts, schema version) of row changes."""
+
+    found: tuple[tuple[int, int], ...]
+
+    def first_row(self, since: int, version: int = 0) -> int | None:
+        return min((ts for ts, own in self.found if ts >= since and own >= version), default=None)
+
+
+class History:
+    """A history by SQL: it tells what runs."""
+
+    def __init__(self, port: Tidb, running: list[Json]) -> None:
+        self._port, self._running = port, running
+
+    def page(self, below: int) -> list[Json]:
+        return sorted((j for j in self._port.jobs if not below or j["id"] < below), key=lambda j: -int(j["id"]))
+
+    def by_id(self, ids: Any) -> dict[int, Json]:
+        return {j["id"]: j for j in self._port.jobs if j["id"] in ids}
+
+    def running(self) -> list[Json]:
+        return self._running
+
+    def close(self) -> None:
+        pass
+
+
+class Clock:
+    def tso(self, count: int = 1) -> int:
+        raise AssertionError(count)
+
+
+CREATE_DB = {**job(1, 1, None, began=90, end=100, action=1), "table_id": 0,
+             "binlog": {"SchemaVersion": 1, "FinishedTS": 100, "DBInfo": {
+                 "id": 2, "db_name": {"O": "d", "L": "d"}, "charset": "utf8mb4", "collate": "utf8mb4_bin"}}}  # fmt: skip
+CREATE = job(2, 2, PLAIN, began=190, end=200)
+
+
+def hi_of(port: Tidb, rows: Rows, hi: int, lo: int = 250, history: History | None = None) -> int:
+    source = TidbSource(Clock(), "http://127.0.0.1:1", history=history)
+    if history is None:
+        source._history._port = port  # type: ignore[attr-defined]
+    source._port = port
+    state = SchemaState().fold((j["binlog"]["FinishedTS"], DdlJob.from_dict(j)) for j in (CREATE_DB, CREATE))
+    underway = ask_underway(source, state.version, hi)
+    newer = _newer(source, state, hi)
+    return _before_running(rows, Bounds(lo, hi), state, newer, underway)  # type: ignore[arg-type]
+
+
+def tidb(shown: Json | None, steps: Mapping[int, tuple[int, int, int]], *jobs: Json, **more: Any) -> Tidb:
+    return Tidb([CREATE_DB, CREATE, *jobs], {TABLE: shown} if shown else {}, steps, **more)
+
+
+DROPPING = table([column(1, "a")], [index(1, "u", WRITE_ONLY)])
+ADDING = table([column(1, "a"), column(2, "b", WRITE_REORG)], [index(1, "u"), index(2, "v", WRITE_REORG)])
+
+
+def test_a_row_of_an_old_transaction_waits_for_the_drop_index_that_it_has_seen_however_long_that_waits() -> None:
+    steps = {3: (300, Action.DROP_INDEX, TABLE), 4: (310, Action.DROP_INDEX, TABLE)}
+    # Its version is that of its BEGIN, before the DDL: nothing in its binlog tells. The clock is hours later.
+    rows = Rows(((260, 2), (320, 2), (9_000_000, 2)))
+    assert hi_of(tidb(DROPPING, steps), rows, 10_000_000) == 319
+    with pytest.raises(IncompleteWindow, match=r"a DDL is running.*commit_ts=320.*metadata lock"):
+        hi_of(tidb(DROPPING, steps), rows, 10_000_000, lo=319)
+
+
+def test_without_rows_behind_its_steps_a_running_ddl_holds_nothing_and_with_them_later_it_does() -> None:
+    steps = {3: (300, Action.DROP_INDEX, TABLE)}
+    assert hi_of(tidb(DROPPING, steps), Rows(((260, 2),)), 400) == 400
+    with pytest.raises(IncompleteWindow, match="a DDL is running"):
+        hi_of(tidb(DROPPING, steps), Rows(((401, 2),)), 500, lo=400)
+
+
+def test_steps_above_hi_hold_nothing() -> None:
+    port = tidb(DROPPING, {3: (300, Action.DROP_INDEX, TABLE), 4: (310, Action.DROP_INDEX, TABLE)})
+    assert hi_of(port, Rows(((260, 2), (320, 2))), 299) == 299
+    assert step_key(4).hex() not in "".join(port.asked)
+
+
+def test_a_long_copy_of_which_no_row_shows_anything_costs_nothing() -> None:
+    steps = {3: (300, Action.ADD_INDEX, TABLE), 4: (310, Action.ADD_COLUMN, TABLE)}
+    assert hi_of(tidb(ADDING, steps), Rows(((305, 3), (400, 4))), 500) == 500
+
+
+def test_a_server_that_has_not_loaded_the_step_proves_nothing() -> None:
+    steps = {3: (300, Action.ADD_INDEX, TABLE), 4: (310, Action.ADD_COLUMN, TABLE)}
+    assert hi_of(tidb(ADDING, steps, loaded=3), Rows(((305, 3), (400, 4))), 500) == 304
+
+
+@pytest.mark.parametrize(
+    "shown",
+    [table([column(1, "a"), column(2, "b")], [index(1, "u")]), table([column(1, "a", flen=11)], [index(1, "u")]),
+     table([column(1, "a2")], [index(1, "u")]), table([column(1, "a")], [index(1, "u")], state=WRITE_ONLY),
+     table([column(1, "a")], [index(1, "w")]), None],
+    ids=["added", "narrower", "renamed", "dropping", "index renamed", "gone"],
+)  # fmt: skip
+def test_whatever_shows_in_a_definition_holds_rows_from_the_ddls_first_step(shown: Json | None) -> None:
+    steps = {3: (300, Action.ADD_COLUMN, TABLE), 4: (310, Action.ADD_COLUMN, TABLE)}
+    assert hi_of(tidb(shown, steps), Rows(((299, 2), (300, 2))), 500) == 299
+
+
+def test_a_dropped_partition_shows() -> None:
+    def parts(*ids: int) -> Json:
+        return table([column(1, "a")], [index(1, "u")], partition={"definitions": [{"id": number} for number in ids]})
+
+    known = job(3, 3, parts(11, 12), began=210, end=220, action=Action.ADD_PARTITION)
+    steps = {3: (220, Action.ADD_PARTITION, TABLE), 4: (300, Action.DROP_PARTITION, TABLE)}
+    assert hi_of(tidb(parts(12), steps, known), Rows(((305, 2),)), 500) == 304
+    assert hi_of(tidb(parts(11, 12), steps, known), Rows(((305, 2),)), 500) == 500
+
+
+def test_steps_of_jobs_that_are_over_are_placed_by_the_history() -> None:
+    over = job(3, 5, table([column(1, "a")]), began=300, end=320, action=Action.DROP_INDEX)
+    other = job(4, 6, table([column(1, "a")], table_id=11), began=300, end=330, action=Action.DROP_INDEX)
+    steps = {version: (297 + version, Action.DROP_INDEX, TABLE) for version in (3, 4, 5)}
+    assert hi_of(tidb(DROPPING, steps, over), Rows(((301, 2),)), 500) == 500
+    # A job of another table that took a later version explains none of these.
+    assert hi_of(tidb(DROPPING, steps, other, newest=6), Rows(((301, 2),)), 500) == 300
+
+
+def test_a_job_that_was_taken_back_leaves_the_definition_as_it_was_and_holds_nothing() -> None:
+    back = job(3, 0, None, began=290, end=0, action=Action.ADD_INDEX, state=5)
+    steps = {3: (300, Action.ADD_INDEX, TABLE), 4: (310, Action.ADD_INDEX, TABLE)}
+    assert hi_of(tidb(PLAIN, steps, back), Rows(((305, 3), (400, 4))), 500) == 500
+    # Far behind: the definition is that of later jobs, and the one that left no version was over before them.
+    later = job(4, 9, table([column(1, "a"), column(3, "c")]), began=600, end=700, action=Action.ADD_COLUMN)
+    changed = table([column(1, "a"), column(3, "c")])
+    assert hi_of(tidb(changed, {**steps, 9: (700, 5, TABLE)}, back, later), Rows(((305, 3), (400, 4))), 500) == 500
+
+
+def test_a_version_that_is_just_being_written_is_asked_for_and_may_be_anything() -> None:
+    port = tidb(PLAIN, {3: (300, Action.DROP_INDEX, TABLE)}, locked=(3,))
+    assert hi_of(port, Rows(((298, 2), (320, 2))), 500) == 319
+
+
+def test_ddl_that_shows_itself_at_its_binlog_alone_is_not_waited_for() -> None:
+    steps = {3: (300, Action.TRUNCATE_TABLE, 99), 4: (310, Action.CREATE_TABLE, 98), 5: (320, Action.DROP_TABLE, TABLE)}
+    assert hi_of(tidb(PLAIN, steps), Rows(((305, 2),)), 500) == 500
+
+
+def test_a_source_without_schema_versions_holds_rows_of_a_version_that_no_job_has() -> None:
+    assert hi_of(tidb(PLAIN, {}), Rows(((260, 2), (320, 3))), 500) == 319
+    assert hi_of(tidb(PLAIN, {}), Rows(((260, 2), (320, 2))), 500) == 500
+
+
+def running(action: int, **more: Any) -> Json:
+    return {**job(9, 0, PLAIN, began=300, end=0, action=action, state=1), **more}
+
+
+@pytest.mark.parametrize(
+    ("one", "place"),
+    [
+        (running(Action.DROP_INDEX), 300),
+        (running(Action.DROP_INDEX, real_start_ts=0, state=8), None),
+        (running(Action.ADD_INDEX, schema_state=3), None),
+        (running(Action.MULTI_SCHEMA_CHANGE, multi_schema_info={"revertible": True}), None),
+        (running(Action.MULTI_SCHEMA_CHANGE, multi_schema_info={"revertible": False}), 300),
+        (running(Action.REORGANIZE_PARTITION, schema_state=3), None),
+        (running(Action.REORGANIZE_PARTITION, schema_state=4), 300),
+    ],
+)  # fmt: skip
+def test_by_sql_the_jobs_that_run_tell_it(one: Json, place: int | None) -> None:
+    assert running_place(one) == place
+    port = tidb(PLAIN, {})
+    found = hi_of(port, Rows(((260, 2), (320, 2))), 500, history=History(port, [one]))
+    assert found == (500 if place is None else 319)
+    assert port.asked == []  # its status port may be closed
+
+
+def test_keys_of_tidbs_meta_are_spelled_as_tidb_does() -> None:
+    assert VERSION_KEY == b"mSchemaVe\xffrsionKey\xff" + bytes(8) + b"\xf7" + bytes(7) + b"s"
+    assert meta_key("Diff:7") == b"mDiff:7\0\0\xfd" + bytes(7) + b"s"
+
+
+def test_long_values_are_read_and_strange_answers_are_errors() -> None:
+    value = base64.b64encode(json.dumps({"type": 8, "table_id": 5}).encode()).decode()
+    long = {"writes": [{"start_ts": 8, "commit_ts": 9}], "values": [{"start_ts": 8, "value": value}]}
+    step = step_of(4, json.dumps({"value": {"info": long}}))
+    assert step is not None
+    assert (step.commit_ts, step.action, step.table_id) == (9, 8, 5)
+    back = {"writes": [{"type": 3, "start_ts": 9, "commit_ts": 9}]}
+    assert step_of(4, json.dumps({"value": {"info": back}})) is None
+    assert newest_version(json.dumps({"info": {}})) is None
+    with pytest.raises(SourceUnavailable, match="schema version"):
+        newest_version(json.dumps({"value": {"error": "region is away"}}))
+    with pytest.raises(WireError, match="no record of a key"):
+        newest_version("[]")
+    with pytest.raises(WireError, match="and not what"):
+        step_of(4, json.dumps({"info": {"writes": [{"start_ts": 8, "commit_ts": 9}]}}))
