@@ -135,9 +135,9 @@ class Clock:
         raise AssertionError(count)
 
 
+DATABASE = {"id": 2, "db_name": {"O": "d", "L": "d"}, "charset": "utf8mb4", "collate": "utf8mb4_bin"}
 CREATE_DB = {**job(1, 1, None, began=90, end=100, action=1), "table_id": 0,
-             "binlog": {"SchemaVersion": 1, "FinishedTS": 100, "DBInfo": {
-                 "id": 2, "db_name": {"O": "d", "L": "d"}, "charset": "utf8mb4", "collate": "utf8mb4_bin"}}}  # fmt: skip
+             "binlog": {"SchemaVersion": 1, "FinishedTS": 100, "DBInfo": DATABASE}}  # fmt: skip
 CREATE = job(2, 2, PLAIN, began=190, end=200)
 
 
@@ -273,7 +273,7 @@ def test_by_sql_the_jobs_that_run_tell_it(one: Json, place: int | None) -> None:
 
 
 def test_keys_of_tidbs_meta_are_spelled_as_tidb_does() -> None:
-    assert VERSION_KEY == b"mSchemaVe\xffrsionKey\xff" + bytes(8) + b"\xf7" + bytes(7) + b"s"
+    assert meta_key("SchemaVersionKey") == b"mSchemaVe\xffrsionKey\xff" + bytes(8) + b"\xf7" + bytes(7) + b"s"
     assert meta_key("Diff:7") == b"mDiff:7\0\0\xfd" + bytes(7) + b"s"
 
 
