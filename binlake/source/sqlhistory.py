@@ -1,7 +1,7 @@
 """TiDB's DDL history by SQL: the table `mysql.tidb_ddl_history` (since 6.2), for sites that close the status port.
 
-What runs is in `mysql.tidb_ddl_job`: a job leaves it in the transaction that brings it to the history. `job_meta` is the same
-JSON that `/ddl/history` gives (tidb-binlog 10.3). A page is bounded by rows: never read whole.
+What runs is in `mysql.tidb_ddl_job`: a job leaves it in the transaction that brings it to the history. `job_meta` is
+the same JSON that `/ddl/history` gives (tidb-binlog 10.3). A page is bounded by rows: never read whole.
 """
 
 from __future__ import annotations
