@@ -15,7 +15,7 @@ from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowLog
 from binlake.placement import NodeStatus, open_placement
 from binlake.window.manifest import WindowManifest
-from binlake.window.membership import Probe, gather
+from binlake.window.membership import Probe, doubt_future, gather
 from binlake.window.plan import Plan, propose, reach_after
 from binlake.window.probing import ask_pump
 
@@ -55,10 +55,13 @@ def next_plan(
     """What the next window of `replication` would be. Raises SourceUnavailable."""
     # Before the members: a pump that joins later holds nothing at or below it.
     tso = clock.tso()
+    members = gather(registry.pumps(), known.members, known.lo, probe)
+    if any(member.watermark > tso for member in members):
+        members = doubt_future(members, clock.tso())
     return propose(
         lo=known.lo,
         tso=tso,
-        members=gather(registry.pumps(), known.members, known.lo, probe),
+        members=members,
         stop_points=replication.stop_points(),
         reach=reach_after(known.last, replication.window.max_seconds),
         stop_ts=stop_ts,

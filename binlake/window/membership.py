@@ -6,12 +6,16 @@ Sources: DESIGN 3.3; hazards R-05 (vanished, offline with data), R-06 (another d
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
+from binlake import tso as oracle
 from binlake.errors import BinlakeError, SourceUnavailable
 from binlake.lake.members import FORGOTTEN, RememberedMember
 from binlake.window.plan import Begun, Counters, Member
+
+FUTURE_SLACK = oracle.compose(10_000)
+"""How far a watermark may lie above a fresh timestamp: what a pump takes by default."""
 
 
 class PumpStatus(Protocol):
@@ -58,6 +62,28 @@ def gather(
     kept = {known.node_id: known for known in remembered.values() if known.state != FORGOTTEN}
     members = [_member(pump, kept.get(pump.node_id), lo, probe) for pump in pumps if not _given_up(pump, remembered)]
     return members + [_vanished(known) for known in kept.values() if known.node_id not in present]
+
+
+def doubt_future(members: Sequence[Member], now: int) -> list[Member]:
+    """`members`, where a watermark above PD's clock is a problem: `now` is a TSO fetched after they were listed.
+
+    Such a pump holds a binlog that no transaction of this cluster can have. Its watermark stands above transactions
+    that are still open (invariant 2).
+    """
+    return [
+        replace(member, problem=_from_future(member.watermark, now))
+        if member.watermark > now + FUTURE_SLACK and not member.problem
+        else member
+        for member in members
+    ]
+
+
+def _from_future(watermark: int, now: int) -> str:
+    ahead_s = (oracle.physical(watermark) - oracle.physical(now)) // 1000
+    return (
+        f"its watermark {watermark} lies {ahead_s} s above PD's clock: it has stored a binlog from the future"
+        " (`binlake pump set-aside`)"
+    )
 
 
 def _given_up(pump: PumpStatus, remembered: Mapping[str, RememberedMember]) -> bool:

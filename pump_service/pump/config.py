@@ -13,6 +13,7 @@ from typing import Literal
 
 from binlake.errors import ConfigError
 from binlake.rpc import Tls
+from pump_service.pump.ceiling import SLACK_S
 from pump_service.pump.gc import INTERVAL_S, KEEP_S
 from pump_service.pump.resolver import TXN_TIMEOUT_S
 from pump_service.pump.score import Weights
@@ -75,6 +76,7 @@ class PumpConfig:
     gc_interval_s: float = INTERVAL_S
     txn_timeout_s: float = TXN_TIMEOUT_S
     slow_write_threshold_s: float = 1.0
+    future_slack_s: float = SLACK_S
     label: Mapping[str, str] = field(default_factory=dict)
     score_weights: Weights = field(default_factory=Weights)
 

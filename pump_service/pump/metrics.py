@@ -89,6 +89,12 @@ def _readings(storage: Storage, queries: Callable[[], int], score: Callable[[], 
             kind="counter",
         ),
         Reading(f"{_STORAGE}_query_tikv_count", "Times the source was asked about a P", queries, kind="counter"),
+        Reading(
+            "binlake_pump_future_timestamps_total",
+            "Binlogs that were refused: their timestamp lies above PD's clock",
+            lambda: storage.refused_future,
+            kind="counter",
+        ),
         Reading("binlake_pump_unmatched_prewrites", "P without their C or R", lambda: storage.unmatched()[0]),
         Reading("binlake_pump_score", "0 to 100: how free this pump is", score),
         Reading(

@@ -23,6 +23,7 @@ from binlake.placement import EtcdClient, PdClient, Registry
 from binlake.pumpclient import PumpReader
 from binlake.source import TidbSource
 from binlake.wire.build import fake
+from pump_service.pump.ceiling import Ceiling
 from pump_service.pump.config import PumpConfig
 from pump_service.pump.forced import Verdict
 from pump_service.pump.gc import Collector, GcRule
@@ -50,9 +51,9 @@ _VERIFY_S = 0.1  # between two looks at the R that want a proof
 class FakeWriter:
     """Writes a fake binlog when the watermark did not move, but by fakes, since the last look (hazards R-50)."""
 
-    def __init__(self, storage: Storage, oracle: Oracle, service: PumpService) -> None:
+    def __init__(self, storage: Storage, clock: Callable[[], int], service: PumpService) -> None:
         self._storage = storage
-        self._oracle = oracle
+        self._clock = clock
         self._service = service
         self._seen = 0
 
@@ -72,7 +73,7 @@ class FakeWriter:
 
     def write(self) -> int:
         """Store one fake at a fresh timestamp, and tell it. Raises BinlakeError."""
-        ts = self._oracle.tso()
+        ts = self._clock()
         self._storage.append(fake(ts).SerializeToString()).result()
         self._seen = max(self._seen, ts)
         return ts
@@ -124,9 +125,12 @@ class PumpServer:
             trust_rollbacks=isinstance(self._source, NoStatusSource),
         )
         metrics = PumpMetrics()
+        self._ceiling = Ceiling(self._oracle.tso, self._config.future_slack_s)
         with contextlib.ExitStack() as undo:
             undo.callback(self._disconnect)
-            self._storage = Storage(self._config.data_dir, options, files=TimedFiles(metrics))
+            self._storage = Storage(
+                self._config.data_dir, options, files=TimedFiles(metrics), ceiling=self._ceiling
+            )
             undo.callback(self._storage.close)
             started_ts = self._check_source()
             self._listen(metrics)
@@ -227,7 +231,7 @@ class PumpServer:
                 "PD belongs to another cluster than the data",
                 where={"data": known, "pd": cluster, "data_dir": directory.path},
             )
-        now = self._oracle.tso()
+        now = self._ceiling.fresh()
         if now < self._storage.max_ts:
             raise Permanent(
                 "PD's clock is behind the binlogs stored here: new ones would be lost below the watermark",
@@ -277,7 +281,7 @@ class PumpServer:
         )
         previous = self._membership.claim(self._node_at)
         self._membership.publish(State.ONLINE, self._storage.watermark)
-        self._fakes = FakeWriter(self._storage, self._oracle, self.service)
+        self._fakes = FakeWriter(self._storage, self._ceiling.fresh, self.service)
         self._fakes.write()
         if previous == State.OFFLINE:
             self._announce()

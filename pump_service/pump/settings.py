@@ -18,6 +18,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from binlake.config.load import read_toml, readable
 from binlake.config.reference import model_text
 from binlake.errors import ConfigError
+from pump_service.pump.ceiling import SLACK_S
 from pump_service.pump.config import PumpConfig, TlsFiles, parse_gc, parse_size
 from pump_service.pump.resolver import TXN_TIMEOUT_S
 from pump_service.pump.score import Weights
@@ -155,6 +156,9 @@ class PumpFile(_Section):
         gt=0,
         description="ours: seconds after which a P that still waits is told as overdue; age discards nothing",
     )
+    future_slack: float = Field(
+        SLACK_S, gt=0, description="ours: seconds by which a start_ts or commit_ts may lie above PD's clock"
+    )
     rpc: Literal["lean", "grpcio"] = Field(
         "lean", description="ours: who serves, the lean layer or grpcio (slower; no pages, TLS, socket)"
     )
@@ -228,6 +232,7 @@ def to_config(found: PumpFile) -> PumpConfig:
         gc_s=parse_gc(found.gc),
         gc_force_after_s=parse_gc(found.gc_force_after),
         txn_timeout_s=found.txn_timeout,
+        future_slack_s=found.future_slack,
         tls=TlsFiles(security.ssl_ca, security.ssl_cert, security.ssl_key, security.cert_allowed_cn),
         label=found.label,
         score_weights=Weights(found.score.load, found.score.disk, found.score.stored),

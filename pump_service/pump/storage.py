@@ -15,6 +15,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
@@ -23,6 +24,7 @@ import structlog
 
 from binlake.errors import BinlakeError, Permanent, WireError
 from binlake.wire.binlog_pb2 import Binlog, Commit, Rollback
+from pump_service.pump.ceiling import Ceiling
 from pump_service.pump.files import Files
 from pump_service.pump.follower import Counters, Follower, file_max_at_head
 from pump_service.pump.groupcommit import Budget, Done, GroupCommit, Item
@@ -109,7 +111,8 @@ class DataDirectory:
 class Storage:
     """Open with the recovery done; see the module. All methods may be called from any thread.
 
-    `recovered`: how many records the start had to read again. `files`, `open_index`: the disk below it.
+    `recovered`: how many records the start had to read again. `files`, `open_index`: the disk below it. `ceiling`:
+    judges the timestamps of all that is stored (None: nobody does, as where no PD is).
     """
 
     def __init__(
@@ -119,7 +122,9 @@ class Storage:
         *,
         files: Files | None = None,
         open_index: Callable[[Path], Index] | None = None,
+        ceiling: Ceiling | None = None,
     ) -> None:
+        self._ceiling = ceiling
         self.directory = DataDirectory(directory, files)
         with ExitStack() as undo:
             undo.callback(self.directory.close)
@@ -161,8 +166,25 @@ class Storage:
         """As `append`, for a caller that must not block: `done` is told the outcome on the log's thread.
 
         `wait`: block for a while when too much is in flight, instead of being refused at once. Raises as `append`.
+        What lies above PD's clock as it is known here waits for a fresh timestamp, and `done` is told on that thread.
         """
         item = Item(*_checked(payload), done)
+        ceiling, ts = self._ceiling, max(item.head.start_ts, item.head.commit_ts)
+        if ceiling is None or ceiling.admits(ts):
+            self._put(item, wait=wait)
+        else:
+            ceiling.ask(ts, partial(self._judged, item))
+
+    def _judged(self, item: Item, refused: BinlakeError | None) -> None:
+        if refused is None:
+            try:
+                self._put(item, wait=True)
+            except BinlakeError as error:
+                refused = error
+        if refused is not None:
+            item.done(refused)
+
+    def _put(self, item: Item, *, wait: bool) -> None:
         self._budget.take(item.size, wait=wait)
         try:
             self._commit.put(item)
@@ -202,6 +224,11 @@ class Storage:
     def counters(self) -> Counters:
         """Late, early and double commits seen by this process."""
         return self._follower.counters
+
+    @property
+    def refused_future(self) -> int:
+        """How many binlogs were refused because their timestamp lies above PD's clock."""
+        return self._ceiling.refused if self._ceiling is not None else 0
 
     @property
     def error(self) -> str:

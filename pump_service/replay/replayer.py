@@ -31,6 +31,7 @@ WRITERS = 64
 MAX_BYTES = 256 << 20
 """Bytes of payloads held at once."""
 _LEAD_EVERY_S = 0.02  # each Lead is an RPC and an fsync; a bound that is a little late only makes the clock wait
+_FAR = tso.compose(1000)  # so far above the clock nothing is written: pumps refuse what lies in the future
 
 
 class Writer(Protocol):
@@ -158,6 +159,8 @@ class Replayer:
                 return
 
     def _write(self, step: Step, binlog: pb.Binlog) -> None:
+        if max(step.start_ts, step.commit_ts) > self._clock.now() + _FAR:
+            self._lead_clock()
         if step.is_prewrite:
             self._placed[step.start_ts] = self._client.write_prewrite(binlog)
         elif step.kind == pb.Commit:
@@ -172,15 +175,18 @@ class Replayer:
             self._unpark()
             self._state.notify_all()
 
+    def _lead_clock(self) -> None:
+        bound = self.plan.bound()
+        if bound < tso.MAX_TS:
+            self._clock.lead(bound)
+
     def _lead(self, progress: Progress | None) -> None:
         """Keep the clock close below the plan's bound; one RPC for many acks."""
         told = 0.0
         try:
             while True:
                 ended = self._ended.wait(_LEAD_EVERY_S)
-                bound = self.plan.bound()
-                if bound < tso.MAX_TS:
-                    self._clock.lead(bound)
+                self._lead_clock()
                 if progress and (ended or time.monotonic() - told > 0.1):
                     told = time.monotonic()
                     progress(self._acked, len(self.plan.steps))

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from binlake import tso
+from binlake.config import Replication
 from binlake.errors import SourceUnavailable
 from binlake.lake.members import RememberedMember
-from binlake.window.membership import Probe, gather
+from binlake.window.holdups import Known, next_plan
+from binlake.window.membership import Probe, doubt_future, gather
+from binlake.window.plan import Member
+
+SECOND = tso.compose(1000)
 
 
 @dataclass(frozen=True)
@@ -74,3 +80,37 @@ def test_a_forced_offline_does_not_forget_what_a_probe_saw() -> None:  # R-05
 def test_another_pump_at_the_same_address_proves_nothing() -> None:  # R-05 R-06
     (member,) = gather([Status("p1")], {}, 50, answer(Probe("u2", 140, node_id="p9")))
     assert "is served by p9" in member.problem
+
+
+def test_a_watermark_from_the_future_is_not_believed() -> None:
+    now = 470583292723200001
+    told = [
+        Member("ahead", "h:1", "online", now * 10),
+        Member("near", "h:2", "online", now + 1),
+        Member("gone", "h:3", "online", now * 10, problem="unreachable"),
+    ]
+    found = {member.node_id: member.problem for member in doubt_future(told, now)}
+    assert "s above PD's clock: it has stored a binlog from the future" in found["ahead"]
+    assert (found["near"], found["gone"]) == ("", "unreachable")
+
+
+def test_plan_asks_for_a_fresh_timestamp_before_it_doubts_a_watermark() -> None:
+    # Members are probed after the TSO was fetched, one after the other: a busy cluster may be past it by then.
+    class Clock:
+        def __init__(self, *given: int) -> None:
+            self.given = list(given)
+
+        def tso(self, count: int = 1) -> int:
+            return self.given.pop(0)
+
+    class Pumps:
+        def pumps(self) -> list[Status]:
+            return [Status("p1", max_commit_ts=now + 60 * SECOND)]
+
+    now = 470583292723200001
+    replication = Replication.model_validate({"name": "r", "source": {"pd-urls": ["http://pd:1"]}, "lake": {"path": "/l"}})
+    for later, state in ((now + 61 * SECOND, "ready"), (now + SECOND, "blocked")):
+        plan = next_plan(
+            replication, Known(5, {}, None), Clock(now, later), Pumps(), lambda _: Probe(), stop_ts=None
+        )  # fmt: skip
+        assert plan.state == state, plan

@@ -1,0 +1,155 @@
+"""No door of a pump lets a timestamp in that PD has not given (invariant 2): one such C lifts the watermark for good."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+from pump_cluster import MemoryCluster
+from pump_helpers import commit, prewrite, rollback, until
+
+from binlake import tso
+from binlake.errors import BinlakeError, Permanent, SourceUnavailable, Transient
+from binlake.source import Committed, Status
+from binlake.wire import build
+from binlake.wire.binlog_pb2 import Binlog
+from pump_service.pump.ceiling import Ceiling
+from pump_service.pump.server import PumpServer
+
+MakePump = Callable[..., PumpServer]
+SECOND = tso.compose(1000)
+
+
+def outcome(pump: PumpServer, cluster: MemoryCluster, binlog: Binlog) -> str:
+    """ok, or the error's text."""
+    try:
+        stored = pump.service.write(cluster.id, binlog.SerializeToString())
+        assert stored is not None
+        stored.result(60)
+    except BinlakeError as error:
+        return f"{type(error).__name__}: {error}"
+    return "ok"
+
+
+@pytest.fixture(params=["lean", "grpcio"])
+def rpc(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+def test_a_binlog_from_the_future_is_refused_and_lifts_nothing(make_pump: MakePump, cluster: MemoryCluster) -> None:
+    pump = make_pump()
+    start = cluster.tso()
+    assert outcome(pump, cluster, prewrite(start)) == "ok"
+    far = cluster.tso() * 10
+    hour = cluster.tso() + 3600 * SECOND
+    for binlog in (
+        commit(start, far), commit(start, hour), build.fake(hour), build.fake(far), prewrite(hour), rollback(hour),
+    ):  # fmt: skip
+        assert "the timestamp lies in the future: PD has not given it" in outcome(pump, cluster, binlog)
+    assert pump.service.info().max_commit_ts < start
+    assert outcome(pump, cluster, commit(start, cluster.tso())) == "ok"
+    until(lambda: pump.service.info().max_commit_ts > start, "the watermark goes on")
+    assert pump._storage.refused_future == 6
+    pump.stop()
+    assert make_pump().service.state == "online", "it starts again"
+
+
+def test_a_commit_ts_one_digit_too_long_is_refused_by_txn_resolve(make_pump: MakePump, cluster: MemoryCluster) -> None:
+    pump = make_pump()
+    start = cluster.tso()
+    assert outcome(pump, cluster, prewrite(start)) == "ok"
+    until(lambda: bool(pump._storage.waiting()), "the P waits")
+    with pytest.raises(Permanent, match="lies in the future"):
+        pump.pages._decide(start, cluster.tso() * 10)
+    assert pump._storage.waiting(), "it waits still"
+
+
+def test_a_source_that_tells_a_commit_from_the_future_is_not_believed(
+    make_pump: MakePump, cluster: MemoryCluster
+) -> None:
+    class Wrong:
+        def transaction_status(self, start_ts: int, key: bytes) -> Status:
+            return Committed(start_ts * 10)
+
+    pump = make_pump(source=Wrong())
+    start = cluster.tso()
+    assert outcome(pump, cluster, prewrite(start)) == "ok"
+    until(lambda: "lies in the future" in str(pump.service.problems), "it says why the P still blocks")
+    assert pump.service.info().max_commit_ts < start
+
+
+class _Pd:
+    def __init__(self) -> None:
+        self.ts, self.asked, self.down = tso.compose(1_795_000_000_000), 0, False
+        self.open = threading.Event()
+        self.open.set()
+
+    def __call__(self) -> int:
+        assert self.open.wait(60)
+        self.asked += 1
+        if self.down:
+            raise SourceUnavailable("PD does not answer")
+        return self.ts
+
+
+def verdict(ceiling: Ceiling, ts: int) -> BinlakeError | None:
+    if ceiling.admits(ts):
+        return None
+    told = threading.Event()
+    found: list[BinlakeError | None] = []
+    ceiling.ask(ts, lambda error: (found.append(error), told.set()))
+    assert told.wait(60)
+    return found[0]
+
+
+def test_ordinary_writes_cost_no_call_to_pd() -> None:
+    pd = _Pd()
+    ceiling = Ceiling(pd, 10)
+    ceiling.fresh()
+    assert all(ceiling.admits(pd.ts + n) for n in range(10_000))
+    assert pd.asked == 1
+
+
+def test_the_clock_is_renewed_beside_the_writes_before_one_has_to_wait() -> None:
+    pd = _Pd()
+    ceiling = Ceiling(pd, 10)
+    ceiling.fresh()
+    pd.ts += 8 * SECOND
+    assert ceiling.admits(pd.ts)
+    until(lambda: ceiling.line() >= pd.ts + 10 * SECOND, "it was renewed")
+    assert ceiling.admits(pd.ts + 9 * SECOND)
+
+
+def test_what_lies_above_all_that_is_known_is_judged_by_a_fresh_timestamp() -> None:
+    pd = _Pd()
+    ceiling = Ceiling(pd, 10)
+    ceiling.fresh()
+    pd.ts += 3600 * SECOND
+    assert not ceiling.admits(pd.ts)
+    assert verdict(ceiling, pd.ts) is None
+    assert isinstance(verdict(ceiling, pd.ts + 11 * SECOND), Permanent)
+    assert ceiling.refused == 1
+
+
+def test_while_pd_is_away_its_clock_counts_as_moving_on_at_real_pace() -> None:
+    pd, now = _Pd(), [0.0]
+    ceiling = Ceiling(pd, 10, lambda: now[0])
+    known = ceiling.fresh()
+    pd.down, now[0] = True, 100.0
+    assert verdict(ceiling, known + 105 * SECOND) is None
+    assert isinstance(verdict(ceiling, known + 111 * SECOND), Transient)
+    pd.down = False
+    pd.ts = known + 100 * SECOND
+    assert verdict(ceiling, known + 105 * SECOND) is None
+    assert isinstance(verdict(ceiling, known + 111 * SECOND), Permanent)
+
+
+def test_writes_that_wait_for_pd_are_bounded() -> None:
+    pd = _Pd()
+    pd.open.clear()
+    ceiling = Ceiling(pd, 10)
+    with pytest.raises(Transient, match="too many writes wait"):
+        for _ in range(10_000):
+            ceiling.ask(1, lambda _: None)
+    pd.open.set()
