@@ -24,6 +24,9 @@ class PdCommand:
         parser.add_argument("--data-dir", default="data.pd", metavar="DIR")
         parser.add_argument("--cluster-id", type=int, help="refuse a data directory of another cluster")
         parser.add_argument("--led", action="store_true", help="the clock is led by `binlake capture replay`")
+        parser.add_argument(
+            "--drop-damaged", action="store_true", help="go on without the damaged entries of the registry's journal"
+        )
         for name, text in (
             ("ca", "authority of callers: they must show a certificate"),
             ("cert", "own"),
@@ -48,6 +51,7 @@ class PdCommand:
             args.cluster_id,
             advertise=args.advertise_addr,
             led_from=led_from,
+            drop_damaged=args.drop_damaged,
             tls=Tls.of(args.ssl_ca, args.ssl_cert, args.ssl_key),
         )
         with driver as pd:

@@ -1,7 +1,8 @@
 """The embedded etcd's journal: records that are fsynced before an answer, and a snapshot that keeps it short.
 
-Record: kind (1 byte), length u32 LE, CRC-32C of the body u32 LE, body (a protobuf message). A torn tail is cut off at
-open: it was never answered.
+Record: kind (1 byte), length u32 LE, CRC-32C of kind and body (once: of the body) u32 LE, body (a protobuf message). A torn tail is cut off at
+open: it was never answered. All other damage is an error, also in the last record: what a torn write leaves is short,
+or has blocks of zeros, and nothing whole stands behind it. `binlake pd --drop-damaged` goes on without what is damaged.
 """
 
 from __future__ import annotations
@@ -12,34 +13,40 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import google_crc32c
+import structlog
 
 from binlake.errors import WireError
 from pump_service.durable import replace_file, sync_folder
 
 EVENTS, STATE, GRANT, REVOKE = b"E", b"S", b"G", b"R"
 _HEAD = struct.Struct("<cII")
+_KINDS = (EVENTS, STATE, GRANT, REVOKE)
+_SECTOR = 512  # bytes that a disk writes whole or not at all
 
 Record = tuple[bytes, bytes]
 
+log = structlog.get_logger(__name__)
+
 
 class Journal:
-    """Appends records to `path`; one writer."""
+    """Appends records to `path`; one writer. `drop_damaged`: `read` passes over what is damaged, and logs it."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, drop_damaged: bool = False) -> None:
         self._path = path
+        self._drop_damaged = drop_damaged
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         self._broken = False
         sync_folder(path.parent)
 
     def read(self) -> Iterator[Record]:
-        """All whole records; a torn tail is removed. Raises WireError for damage before the tail."""
+        """All whole records; a torn tail is removed. Raises WireError for all other damage."""
         data = self._path.read_bytes()
         at = 0
         while at < len(data):
             body = _body(data, at)
             if body is None:
-                self._cut(data, at)
-                return
+                at = self._pass_over(data, at)
+                continue
             yield data[at : at + 1], body
             at += _HEAD.size + len(body)
 
@@ -60,24 +67,45 @@ class Journal:
         return os.fstat(self._file).st_size
 
     def replace(self, records: Iterable[Record]) -> None:
-        """Write `records` in place of everything, at once."""
-        replace_file(self._path, map(_frame, records))
+        """Write `records` in place of everything, at once. Raises OSError: then either all or nothing is replaced."""
+        try:
+            replace_file(self._path, map(_frame, records))
+            file = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
+        except OSError:
+            # What is appended to a file without a name would be lost.
+            self._broken = self._broken or not self._is_current()
+            raise
         os.close(self._file)
-        self._file = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
+        self._file = file
 
     def close(self) -> None:
         """Close the file."""
         os.close(self._file)
 
-    def _cut(self, data: bytes, at: int) -> None:
-        if not _is_torn(data, at):
+    def _is_current(self) -> bool:
+        try:
+            return os.path.samestat(os.fstat(self._file), self._path.stat())
+        except OSError:
+            return False
+
+    def _pass_over(self, data: bytes, at: int) -> int:
+        """Where to read on behind the damage at `at`: the end, when it is a torn tail. Raises WireError."""
+        following = _next_record(data, at + 1)
+        if following is None and _is_torn(data, at):
+            log.warning("journal_tail_cut", file=str(self._path), offset=at, bytes=len(data) - at)
+            os.ftruncate(self._file, at)
+            os.fsync(self._file)
+            return len(data)
+        if not self._drop_damaged:
             raise WireError(
                 "the registry's journal is damaged",
-                where={"file": self._path, "offset": at},
-                hint="restore the data directory from a copy",
+                where={"file": self._path, "offset": at, "whole_records_follow_at": following or "none"},
+                hint="restore the data directory from a copy; or start once with --drop-damaged, which goes on without "
+                "the damaged entries: pumps and replications write theirs again",
             )
-        os.ftruncate(self._file, at)
-        os.fsync(self._file)
+        end = len(data) if following is None else following
+        log.error("journal_entries_dropped_by_command", file=str(self._path), offset=at, bytes=end - at)
+        return end
 
 
 def _body(data: bytes, at: int) -> bytes | None:
@@ -85,17 +113,47 @@ def _body(data: bytes, at: int) -> bytes | None:
     if at + _HEAD.size > len(data):
         return None
     kind, size, crc = _HEAD.unpack_from(data, at)
-    body = data[at + _HEAD.size : at + _HEAD.size + size]
-    whole = kind in (EVENTS, STATE, GRANT, REVOKE) and len(body) == size and google_crc32c.value(body) == crc
-    return body if whole else None
+    begin = at + _HEAD.size
+    if kind not in _KINDS or begin + size > len(data):
+        return None
+    body = data[begin : begin + size]
+    return body if crc in _crcs(kind, body) else None
+
+
+def _crcs(kind: bytes, body: bytes) -> tuple[int, int]:
+    """What stands in the head of such a record, now and in earlier versions."""
+    return google_crc32c.value(kind + body), google_crc32c.value(body)
+
+
+def _next_record(data: bytes, at: int) -> int | None:
+    """Where the first whole record at or behind `at` begins; None = there is none. An empty body proves nothing."""
+    for found in range(at, len(data) - _HEAD.size):
+        if data[found : found + 1] in _KINDS and _body(data, found):
+            return found
+    return None
 
 
 def _is_torn(data: bytes, at: int) -> bool:
-    # A crash leaves one record short, or its last blocks as zeros; anything after it means real damage.
-    if at + _HEAD.size > len(data) or not any(data[at:]):
+    """Whether the last record, which is not whole, may be a write that a crash cut short."""
+    left = len(data) - at - _HEAD.size
+    if left <= 0:
         return True
-    size = int(_HEAD.unpack_from(data, at)[1])
-    return at + _HEAD.size + size >= len(data)
+    kind, size, crc = _HEAD.unpack_from(data, at)
+    rest = data[at + _HEAD.size :]
+    if any(rest) and any(crc in _crcs(one, rest) for one in _KINDS):
+        return False  # the body is all there: its head was damaged
+    short = kind in _KINDS and size > left
+    return short or _has_empty_sector(data, at)
+
+
+def _has_empty_sector(data: bytes, at: int) -> bool:
+    """Whether a sector from `at` on, or the part of one at either end, holds zeros only."""
+    while at < len(data):
+        end = min(at - at % _SECTOR + _SECTOR, len(data))
+        if not any(data[at:end]):
+            return True
+        at = end
+    return False
 
 
 def _write_all(handle: int, data: bytes) -> None:
@@ -106,4 +164,4 @@ def _write_all(handle: int, data: bytes) -> None:
 
 def _frame(record: Record) -> bytes:
     kind, body = record
-    return _HEAD.pack(kind, len(body), google_crc32c.value(body)) + body
+    return _HEAD.pack(kind, len(body), _crcs(kind, body)[0]) + body

@@ -9,11 +9,16 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import structlog
+
 from binlake.wire import etcd_pb2 as pb
 from pump_service.pd.journal import EVENTS, GRANT, REVOKE, STATE, Journal, Record
 from pump_service.pd.mvcc import Mvcc
 
 COMPACT_BYTES = 8 << 20
+_LOST_LEASE_S = 60  # what a lease gets whose entry was dropped: its keys must not live for ever
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass
@@ -25,17 +30,24 @@ class Lease:
 
 
 class KvStore:
-    """Thread-safe. Raises OSError when the journal cannot be written, and what `mvcc` raises."""
+    """Thread-safe. Raises OSError when the journal cannot be written, and what `mvcc` raises.
 
-    def __init__(self, folder: Path, clock: Callable[[], float] = time.monotonic) -> None:
+    `drop_damaged`: begin without the entries that are damaged (see `journal`).
+    """
+
+    def __init__(
+        self, folder: Path, clock: Callable[[], float] = time.monotonic, *, drop_damaged: bool = False
+    ) -> None:
         self._clock = clock
         self._changed = threading.Condition(threading.RLock())
         self._mvcc = Mvcc()
         self._leases: dict[int, Lease] = {}
         self._closed = False
-        self._journal = Journal(folder / "etcd.journal")
+        self._journal = Journal(folder / "etcd.journal", drop_damaged=drop_damaged)
         self._compact_at = COMPACT_BYTES
         self._recover()
+        if drop_damaged:
+            self._keep_clean()
 
     @property
     def revision(self) -> int:
@@ -170,7 +182,12 @@ class KvStore:
 
     def _compact(self) -> None:
         if self._journal.size() > self._compact_at:
-            self._journal.replace(self._snapshot())
+            try:
+                self._journal.replace(self._snapshot())
+            except OSError as error:
+                # The change that came before is durable in the long journal.
+                log.warning("journal_not_compacted", error=str(error))
+                return
             # Relative to what lives, or a large registry would be written anew at every change.
             self._compact_at = COMPACT_BYTES + 2 * self._journal.size()
 
@@ -179,6 +196,13 @@ class KvStore:
         yield STATE, _events(self.revision, live)[1]
         for lease_id, lease in self._leases.items():
             yield GRANT, pb.LeaseGrantRequest(TTL=lease.ttl_s, ID=lease_id).SerializeToString()
+
+    def _keep_clean(self) -> None:
+        """Write what is left in place of the damaged journal, so that the next start meets no damage."""
+        for kv in self._mvcc.values():
+            if kv.lease and kv.lease not in self._leases:
+                self._leases[kv.lease] = Lease(_LOST_LEASE_S, self._clock() + _LOST_LEASE_S)
+        self._journal.replace(self._snapshot())
 
     def _recover(self) -> None:
         for kind, body in self._journal.read():

@@ -92,7 +92,7 @@ class Mvcc:
         for event in events:
             if event.type == pb.Event.PUT:
                 self._set(event.kv)
-            else:
+            elif event.kv.key in self._live:  # not there: its entry was damaged, and dropped by command
                 self._unset(event.kv.key)
         self.publish(revision, events)
 

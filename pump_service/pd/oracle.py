@@ -22,8 +22,11 @@ import json
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
+
+import google_crc32c
 
 from binlake import tso
 from binlake.errors import ConfigError, Permanent
@@ -37,7 +40,7 @@ LED_LOGICAL = 1 << 17
 MAX_COUNT = tso.MAX_LOGICAL >> 1
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Saved:
     """What survives: nothing above `bound_ts` was given; `held` below `lead_ts`; `offset_ms` to the real clock."""
 
@@ -50,6 +53,8 @@ class _Saved:
 class Oracle:
     """Gives timestamps; thread-safe. `now_ms` is the real clock in Unix milliseconds.
 
+    What cannot be saved is not in force: a call that needs a new bound raises OSError as long as the disk fails.
+
     `led_from`: at the very first start, begin held after this ts. Raises ConfigError for an unreadable file.
     """
 
@@ -57,7 +62,9 @@ class Oracle:
         self._path = folder / "tso.json"
         self._now_ms = now_ms or (lambda: time.time_ns() // 1_000_000)
         self._moved = threading.Condition()
-        self._saved = self._load(led_from)
+        self._saved = self._load()
+        if self._saved.bound_ts < 0:
+            self._begin(led_from)
         self._last = self._saved.bound_ts
         self._stopped = False
 
@@ -85,8 +92,7 @@ class Oracle:
                     hint="a capture is replayed into a fresh placement driver (`binlake pd --led`)",
                 )
             if not self._saved.held or bound > self._saved.lead_ts:
-                self._saved.held, self._saved.lead_ts = True, max(bound, self._saved.lead_ts)
-                self._save()
+                self._save(replace(self._saved, held=True, lead_ts=max(bound, self._saved.lead_ts)))
                 self._moved.notify_all()
             return self._last
 
@@ -95,8 +101,7 @@ class Oracle:
         with self._moved:
             if self._saved.held:
                 start = max(tso.physical(self._saved.lead_ts), tso.physical(self._last)) + 1
-                self._saved.held, self._saved.offset_ms = False, start - self._now_ms()
-                self._save()
+                self._save(replace(self._saved, held=False, offset_ms=start - self._now_ms()))
                 self._moved.notify_all()
             return self._last
 
@@ -130,28 +135,45 @@ class Oracle:
         if last > self._saved.bound_ts:
             # A held clock's bound stays below the lead, or a restart would seem to have passed it.
             held = min(last + AHEAD_HELD, tso.compose(self._held_ms(), tso.MAX_LOGICAL), self._saved.lead_ts - 1)
-            self._saved.bound_ts = held if self._saved.held else tso.compose(tso.physical(last) + AHEAD_MS)
-            self._save()
+            bound = held if self._saved.held else tso.compose(tso.physical(last) + AHEAD_MS)
+            self._save(replace(self._saved, bound_ts=bound))
 
-    def _load(self, led_from: int | None) -> _Saved:
-        if self._path.exists():
-            try:
-                return _Saved(**json.loads(self._path.read_bytes()))
-            except (ValueError, TypeError) as error:
-                raise ConfigError(
-                    f"the saved timestamp bound cannot be read: {error}",
-                    where={"file": self._path},
-                    hint="restore the data directory, or begin with an empty one",
-                ) from None
-        self._saved = _Saved(bound_ts=0)
-        if led_from is not None:
-            start = tso.compose(tso.physical(led_from) + 2)
-            self._saved = _Saved(bound_ts=led_from, held=True, lead_ts=start)
-        self._save()
-        return self._saved
+    def _load(self) -> _Saved:
+        if not self._path.exists():
+            return _Saved(bound_ts=-1)
+        try:
+            return _read(json.loads(self._path.read_bytes()))
+        except (ValueError, TypeError, AttributeError) as error:
+            raise ConfigError(
+                f"the saved timestamp bound cannot be read: {error}",
+                where={"file": self._path},
+                hint="restore the data directory, or begin with an empty one",
+            ) from None
 
-    def _save(self) -> None:
-        replace_file(self._path, [json.dumps(asdict(self._saved)).encode()])
+    def _begin(self, led_from: int | None) -> None:
+        """The first start of all."""
+        if led_from is None:
+            self._save(_Saved(bound_ts=0))
+        else:
+            self._save(_Saved(bound_ts=led_from, held=True, lead_ts=tso.compose(tso.physical(led_from) + 2)))
+
+    def _save(self, saved: _Saved) -> None:
+        """Put `saved` in force, once it is durable."""
+        values = asdict(saved)
+        replace_file(self._path, [json.dumps({**values, "crc": _crc(values)}).encode()])
+        self._saved = saved
+
+
+def _read(values: dict[str, Any]) -> _Saved:
+    """Raises ValueError for damage; a file of an earlier version has no crc."""
+    crc = values.pop("crc", None)
+    if crc is not None and crc != _crc(values):
+        raise ValueError("its crc does not fit")
+    return _Saved(**values)
+
+
+def _crc(values: dict[str, Any]) -> int:
+    return int(google_crc32c.value(json.dumps(values, sort_keys=True).encode()))
 
 
 def _in_one_ms(first: int, count: int) -> int:

@@ -46,7 +46,8 @@ class PlacementDriver:
 
     `cluster_id` None: the stored one, or a random one at the first start. `led_from`: a led clock (see `oracle`) that
     starts there. `advertise`: HOST:PORT that other machines reach, when it is not `host:port`. Raises ConfigError for a
-    directory in use or of another cluster, WireError for a damaged one. `tls`: serve by TLS only.
+    directory in use or of another cluster, WireError for a damaged one,
+    unless `drop_damaged`. `tls`: serve by TLS only.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class PlacementDriver:
         led_from: int | None = None,
         now_ms: Callable[[], int] | None = None,
         tls: Tls | None = None,
+        drop_damaged: bool = False,
     ) -> None:
         folder = Path(data_dir)
         folder.mkdir(parents=True, exist_ok=True)
@@ -70,7 +72,7 @@ class PlacementDriver:
         try:
             self.cluster_id = _cluster_id(folder, cluster_id)
             self._oracle = Oracle(folder, led_from=led_from, now_ms=now_ms)
-            self._store = KvStore(folder)
+            self._store = KvStore(folder, drop_damaged=drop_damaged)
         except BaseException:
             os.close(self._lock)
             raise
@@ -163,7 +165,7 @@ class _Pd(PDServicer):
                 last = self._driver.take(request.count, context.is_active)
             except ValueError as error:
                 context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
-            except TimeoutError as error:
+            except OSError as error:  # a TimeoutError, too
                 context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
             stamp = pb.Timestamp(physical=tso.physical(last), logical=tso.logical(last))
             yield pb.TsoResponse(header=self._header(), count=request.count, timestamp=stamp)
@@ -182,6 +184,8 @@ class _Clock(ClockServicer):
             last = self._oracle.lead(request.ts) if request.hold else self._oracle.release()
         except BinlakeError as error:
             context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
+        except OSError as error:
+            context.abort(grpc.StatusCode.UNAVAILABLE, f"the bound cannot be saved: {error}")
         return LeadResp(ts=last)
 
 
@@ -209,7 +213,10 @@ def _cluster_id(folder: Path, wanted: int | None) -> int:
         # 63 bits: a cluster id also travels through signed columns.
         fresh = wanted if wanted is not None else random.getrandbits(62) | 1
         replace_file(path, [str(fresh).encode()])
-    stored = int(path.read_text(encoding="utf-8"))
+    text = path.read_text(encoding="utf-8", errors="replace").strip()
+    if not text.isdigit():
+        raise ConfigError("the stored cluster id cannot be read", where={"file": path}, hint="write the id into it")
+    stored = int(text)
     if wanted is not None and wanted != stored:
         raise ConfigError(
             f"the directory belongs to cluster {stored}",

@@ -131,3 +131,41 @@ def test_an_unreadable_bound_is_an_error_not_a_fresh_start(tmp_path: Path) -> No
     (tmp_path / "tso.json").write_text("{")
     with pytest.raises(ConfigError, match=r"tso\.json"):
         Oracle(tmp_path)
+
+
+def test_a_bound_that_was_not_saved_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # S0-16
+    now = [NOW]
+    oracle = Oracle(tmp_path, now_ms=lambda: now[0])
+    oracle.take(1)
+    now[0] += 10_000
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("pump_service.pd.oracle.replace_file", full)
+        for _ in range(3):
+            with pytest.raises(OSError, match="No space"):
+                oracle.take(1)
+        with pytest.raises(OSError, match="No space"):
+            oracle.lead(tso.compose(NOW + 60_000))
+        with pytest.raises(OSError, match="No space"):
+            oracle.take(1)
+    last = oracle.take(1)
+    assert tso.physical(last) == NOW + 10_000, "a lead that was not saved is not in force"
+    assert Oracle(tmp_path, now_ms=lambda: NOW).take(1) > last
+
+
+def test_one_flipped_bit_in_the_saved_bound_is_an_error_not_a_lower_bound(tmp_path: Path) -> None:  # S0-16
+    oracle = Oracle(tmp_path, now_ms=lambda: NOW)
+    oracle.take(1)
+    file = tmp_path / "tso.json"
+    whole = file.read_bytes()
+    for at in range(len(whole)):
+        for bit in range(8):
+            file.write_bytes(whole[:at] + bytes((whole[at] ^ 1 << bit,)) + whole[at + 1 :])
+            try:
+                again = Oracle(tmp_path, now_ms=lambda: NOW)
+            except ConfigError:
+                continue
+            assert again._saved == oracle._saved, f"byte {at}, bit {bit}"

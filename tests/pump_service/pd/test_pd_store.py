@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import struct
 from pathlib import Path
 
+import google_crc32c
 import pytest
 
 from binlake.errors import WireError
@@ -137,3 +139,84 @@ def test_a_lease_gets_its_whole_time_again_after_a_restart_and_then_ends(tmp_pat
     now[0] += 1
     store.expire()
     assert state(store) == {}
+
+
+def test_one_flipped_bit_cuts_off_nothing_without_a_word(tmp_path: Path) -> None:
+    store = KvStore(tmp_path)
+    for n in range(4):
+        put(store, b"k%d" % n, b"value %d" % n)
+    whole_state, journal = state(store), tmp_path / JOURNAL
+    store.close()
+    whole = journal.read_bytes()
+    for at in range(len(whole)):
+        for bit in range(8):
+            journal.write_bytes(whole[:at] + bytes((whole[at] ^ 1 << bit,)) + whole[at + 1 :])
+            with pytest.raises(WireError, match="--drop-damaged"):
+                KvStore(tmp_path)
+            assert journal.stat().st_size == len(whole), "nothing was cut"
+    journal.write_bytes(whole)
+    assert state(KvStore(tmp_path)) == whole_state
+
+
+def test_a_tail_torn_anywhere_is_cut_and_loses_nothing_before_it(tmp_path: Path) -> None:
+    store = KvStore(tmp_path)
+    journal = tmp_path / JOURNAL
+    put(store, b"a", b"1" * 700)
+    put(store, b"b", b"1" * 700)
+    before, at = state(store), journal.stat().st_size
+    put(store, b"c", b"2" * 1500)
+    store.close()
+    whole = journal.read_bytes()
+    torn = [whole[:end] for end in range(at, len(whole), 7)]
+    sector = (at // 512 + 1) * 512  # blocks that never reached the disk read as zeros
+    torn += [whole[:sector] + bytes(len(whole) - sector), whole[:sector] + bytes(512) + whole[sector + 512 :]]
+    for data in torn:
+        journal.write_bytes(data)
+        store = KvStore(tmp_path)
+        assert state(store) == before
+        put(store, b"d")
+        assert state(reopened(store, tmp_path)) == before | {b"d": b"v"}
+
+
+def test_a_damaged_entry_is_dropped_by_command_and_those_behind_it_stay(tmp_path: Path) -> None:
+    store = KvStore(tmp_path)
+    first = (tmp_path / JOURNAL).stat().st_size
+    lease = store.grant(pb.LeaseGrantRequest(TTL=60)).ID
+    put(store, b"a", lease=lease)
+    second = (tmp_path / JOURNAL).stat().st_size
+    put(store, b"b")
+    put(store, b"c")
+    store.delete_range(pb.DeleteRangeRequest(key=b"b"))
+    store.close()
+    data = bytearray((tmp_path / JOURNAL).read_bytes())
+    data[first + 10] ^= 1
+    data[second + 10] ^= 1
+    (tmp_path / JOURNAL).write_bytes(data)
+    now = [1000.0]
+    store = KvStore(tmp_path, clock=lambda: now[0], drop_damaged=True)
+    assert state(store) == {b"a": b"v", b"c": b"v"}
+    now[0] += 3600
+    store.expire()
+    assert state(store) == {b"c": b"v"}, "the lease whose entry was dropped still ends"
+    assert state(reopened(store, tmp_path)) == {b"c": b"v"}, "the next start meets no damage"
+
+
+def test_a_snapshot_that_the_disk_refuses_fails_no_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kvstore, "COMPACT_BYTES", 0)
+    store = KvStore(tmp_path)
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("pump_service.pd.journal.replace_file", full)
+        put(store, b"a", b"1")
+    put(store, b"b", b"2")
+    assert state(reopened(store, tmp_path)) == {b"a": b"1", b"b": b"2"}
+
+
+def test_a_journal_of_the_version_before_is_read(tmp_path: Path) -> None:
+    event = pb.Event(kv=pb.KeyValue(key=b"a", value=b"1", create_revision=2, mod_revision=2, version=1))
+    body = pb.WatchResponse(header=pb.ResponseHeader(revision=2), events=[event]).SerializeToString()
+    (tmp_path / JOURNAL).write_bytes(struct.pack("<cII", b"E", len(body), google_crc32c.value(body)) + body)
+    assert state(KvStore(tmp_path)) == {b"a": b"1"}
