@@ -128,9 +128,7 @@ class PumpServer:
         self._ceiling = Ceiling(self._oracle.tso, self._config.future_slack_s)
         with contextlib.ExitStack() as undo:
             undo.callback(self._disconnect)
-            self._storage = Storage(
-                self._config.data_dir, options, files=TimedFiles(metrics), ceiling=self._ceiling
-            )
+            self._storage = Storage(self._config.data_dir, options, files=TimedFiles(metrics), ceiling=self._ceiling)
             undo.callback(self._storage.close)
             started_ts = self._check_source()
             self._listen(metrics)

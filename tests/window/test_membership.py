@@ -108,7 +108,9 @@ def test_plan_asks_for_a_fresh_timestamp_before_it_doubts_a_watermark() -> None:
             return [Status("p1", max_commit_ts=now + 60 * SECOND)]
 
     now = 470583292723200001
-    replication = Replication.model_validate({"name": "r", "source": {"pd-urls": ["http://pd:1"]}, "lake": {"path": "/l"}})
+    replication = Replication.model_validate(
+        {"name": "r", "source": {"pd-urls": ["http://pd:1"]}, "lake": {"path": "/l"}}
+    )
     for later, state in ((now + 61 * SECOND, "ready"), (now + SECOND, "blocked")):
         plan = next_plan(
             replication, Known(5, {}, None), Clock(now, later), Pumps(), lambda _: Probe(), stop_ts=None
