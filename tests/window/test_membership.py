@@ -101,6 +101,7 @@ def test_plan_asks_for_a_fresh_timestamp_before_it_doubts_a_watermark() -> None:
             self.given = list(given)
 
         def tso(self, count: int = 1) -> int:
+            del count
             return self.given.pop(0)
 
     class Pumps:

@@ -1,4 +1,4 @@
-"""No door of a pump lets a timestamp in that PD has not given (invariant 2): one such C lifts the watermark for good."""
+"""No door of a pump lets a timestamp in that PD has not given: one such C lifts the watermark for good."""
 
 from __future__ import annotations
 
@@ -70,6 +70,7 @@ def test_a_source_that_tells_a_commit_from_the_future_is_not_believed(
 ) -> None:
     class Wrong:
         def transaction_status(self, start_ts: int, key: bytes) -> Status:
+            del key
             return Committed(start_ts * 10)
 
     pump = make_pump(source=Wrong())
@@ -149,7 +150,11 @@ def test_writes_that_wait_for_pd_are_bounded() -> None:
     pd = _Pd()
     pd.open.clear()
     ceiling = Ceiling(pd, 10)
-    with pytest.raises(Transient, match="too many writes wait"):
-        for _ in range(10_000):
+    refused = 0
+    for _ in range(10_000):
+        try:
             ceiling.ask(1, lambda _: None)
+        except Transient as error:
+            refused += "too many writes wait" in str(error)
     pd.open.set()
+    assert refused > 5000
