@@ -2,7 +2,8 @@
 
 Record: kind (1 byte), length u32 LE, CRC-32C of kind and body (once: of the body) u32 LE, body (a protobuf message).
 A torn tail is cut off at open: it was never answered. All other damage is an error, also in the last record: what a
-torn write leaves is short, or has blocks of zeros, and nothing whole stands behind it. `binlake pd --drop-damaged` goes on without what is damaged.
+torn write leaves is short, or has blocks of zeros, and nothing whole stands behind it. With `binlake pd --drop-damaged`
+it goes on without what is damaged.
 """
 
 from __future__ import annotations
