@@ -1,44 +1,104 @@
-"""The memory of unfinished requests, counted as they grow, one budget for all connections: who does not fit is refused.
+"""The memory of unfinished requests, counted as they grow, one budget for all connections.
 
-Large messages cannot keep out small ones: an eighth is for messages up to 1 MiB.
+Large messages cannot keep out small ones: an eighth is for messages up to 1 MiB. Nor can those that trickle keep out
+others: when there is no room, one that is slow gives way; only when none is, the one that wants more is refused.
 """
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+from typing import Protocol
+
 LARGE = 1 << 20
 """Bytes: a longer message is a large one."""
+_TRIAL_S = 5.0  # what is younger is not judged
+_SLOW_BYTES_PER_S = 1 << 20
+_LOOK_S = 0.1  # between two looks for slow ones that were in vain
+
+
+class Holder(Protocol):
+    """Who holds memory."""
+
+    def give_way(self) -> None:
+        """Let go of it, and tell the peer: others wait for it."""
+
+
+class _Held:
+    """What one holds, and what it held one and two trials ago."""
+
+    __slots__ = ("after", "before", "size")
+
+    def __init__(self, now: float) -> None:
+        self.size = 0
+        self.before = self.after = (now, 0)
+
+    def slow(self, now: float) -> bool:
+        since, size = self.before
+        passed = now - since
+        slow = passed > _TRIAL_S and self.size - size < _SLOW_BYTES_PER_S * passed
+        self.look(now)
+        return slow
+
+    def look(self, now: float) -> None:
+        if now - self.after[0] > _TRIAL_S:
+            self.before, self.after = self.after, (now, self.size)
 
 
 class Share:
     """At most `limit` bytes together; one holder may have more while the others have next to nothing. Belongs to the
     loop."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._limit = limit
-        self._held: dict[object, int] = {}
+        self._clock = clock
+        self._held: dict[Holder, _Held] = {}
+        self._looked_at = float("-inf")
         self.used = 0
 
-    def grow(self, holder: object, size: int) -> bool:
+    def grow(self, holder: Holder, size: int) -> bool:
         """`holder` has `size` bytes now; False when there is no room, then it keeps what it had."""
-        had = self._held.get(holder, 0)
-        others = self.used - had
-        if others > self._limit >> 3 and others + size > self._limit:
-            return False
-        self._held[holder] = size
-        self.used = others + size
+        now = self._clock()
+        held = self._held.get(holder)
+        if held is None:
+            held = _Held(now)
+        while not self._fits(held.size, size):
+            if not self._push_out(holder, now):
+                return False
+        self.used += size - held.size
+        held.look(now)
+        held.size = size
+        self._held[holder] = held
         return True
 
-    def release(self, holder: object) -> None:
+    def release(self, holder: Holder) -> None:
         """Give back what `holder` had, if anything."""
-        self.used -= self._held.pop(holder, 0)
+        held = self._held.pop(holder, None)
+        if held is not None:
+            self.used -= held.size
+
+    def _fits(self, had: int, size: int) -> bool:
+        others = self.used - had
+        return others <= self._limit >> 3 or others + size <= self._limit
+
+    def _push_out(self, holder: Holder, now: float) -> bool:
+        if now - self._looked_at < _LOOK_S:
+            return False
+        for other, held in self._held.items():
+            if other is not holder and held.slow(now):
+                other.give_way()
+                self.release(other)
+                return True
+        self._looked_at = now
+        return False
 
 
 class Assembly:
     """The two shares of `limit` bytes."""
 
-    def __init__(self, limit: int) -> None:
-        self.small = Share(limit >> 3)
-        self.large = Share(limit - (limit >> 3))
+    def __init__(self, limit: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self.small = Share(limit >> 3, clock)
+        self.large = Share(limit - (limit >> 3), clock)
 
     @property
     def used(self) -> int:

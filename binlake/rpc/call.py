@@ -177,6 +177,10 @@ class Call(Stream):
             if not self.dispatched:
                 self._settle()
 
+    def give_way(self) -> None:
+        """Its unfinished request lets go of its memory: others wait for room."""
+        self.connection.crowded_out(self)
+
     def _over(self) -> None:
         self._notify()
         self._settle()

@@ -7,7 +7,7 @@ is in flow.py, what a request or an answer means in the subclasses. Not thread-s
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -18,7 +18,8 @@ from binlake.rpc.headers import Field, HeaderDecoder
 from binlake.rpc.limits import Limits, Pace
 
 _FORGIVEN = 1000  # streams we ended ourselves: late frames of theirs are no fault
-_CACHED_BLOCKS = 512
+_CACHED_BYTES = 64 << 10  # of header blocks and what was made of them; a block that is a sixteenth of it is not kept
+_CACHED_OVERHEAD = 1 << 10  # bytes of the objects
 _OWN_DEPENDENCY = "a stream cannot depend on itself"
 T = TypeVar("T")
 
@@ -34,11 +35,11 @@ class Connection(Sender):
         self._recv_window = frames.DEFAULT_WINDOW
         self._decoder = HeaderDecoder(limits.header_bytes)
         self._cache: dict[bytes, object] = {}
-        self._cache_changes = 0
+        self._cache_changes = self._cache_bytes = 0
         self._block: list[bytes] | None = None
         self._block_head = (0, 0, False)
         self._block_bytes = 0
-        self._forgiven: deque[int] = deque(maxlen=_FORGIVEN)
+        self._forgiven: OrderedDict[int, None] = OrderedDict()
         self._control = Pace(limits.control_frames_per_s)
         self._heard_settings = False
         self._handlers: tuple[Callable[[int, int, bytes], None], ...] = (
@@ -99,7 +100,9 @@ class Connection(Sender):
     def reset(self, stream_id: int, code: Code) -> None:
         """End a stream at once, from our side."""
         self._write(frames.rst_stream(stream_id, code))
-        self._forgiven.append(stream_id)
+        self._forgiven[stream_id] = None
+        if len(self._forgiven) > _FORGIVEN:
+            self._forgiven.popitem(last=False)
         stream = self.streams.get(stream_id)
         if stream is not None:
             self.drop(stream)
@@ -109,16 +112,21 @@ class Connection(Sender):
         """`build(fields of block)`; of an equal block the same object again while the table stands still."""
         cache, decoder = self._cache, self._decoder
         if self._cache_changes != decoder.changes:
-            cache.clear()
-            self._cache_changes = decoder.changes
+            self._forget_blocks()
         found = cache.get(block)
         if found is None:
             found = build(decoder.decode(block))
-            if self._cache_changes == decoder.changes:
-                if len(cache) >= _CACHED_BLOCKS:
-                    cache.clear()
+            size = len(block) + 2 * decoder.list_bytes
+            if self._cache_changes == decoder.changes and size <= _CACHED_BYTES >> 4:
+                self._cache_bytes += size + _CACHED_OVERHEAD
+                if self._cache_bytes > _CACHED_BYTES:
+                    self._forget_blocks()
                 cache[block] = found
         return found  # type: ignore[return-value]  # what `build` made of this very block
+
+    def _forget_blocks(self) -> None:
+        self._cache.clear()
+        self._cache_changes, self._cache_bytes = self._decoder.changes, 0
 
     # what subclasses give
 
@@ -156,8 +164,8 @@ class Connection(Sender):
         if kind > frames.CONTINUATION:
             self._count_control()
 
-    def _count_control(self) -> None:
-        if self._control.used_up() and self._control.exceeded(time.monotonic()):
+    def _count_control(self, weight: int = 1) -> None:
+        if self._control.used_up(weight) and self._control.exceeded(time.monotonic()):
             raise ConnectionFault(Code.ENHANCE_YOUR_CALM, "too many control frames")
 
     def _on_data(self, flags: int, stream_id: int, payload: bytes) -> None:
@@ -254,7 +262,8 @@ class Connection(Sender):
         if flags & frames.ACK:
             return
         if self._heard_settings:
-            self._count_control()
+            # A new window goes through all streams, and those that wait for theirs may send again.
+            self._count_control(1 + (len(self.streams) >> 3) + len(self._shut))
         self._heard_settings = True
         # First the ACK: what is sent before it is held against the old values (grpc's C core does so).
         self._write(frames.frame(frames.SETTINGS, frames.ACK, 0))

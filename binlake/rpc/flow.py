@@ -1,12 +1,13 @@
 """The sending half of an HTTP/2 connection: what a stream queued leaves as its windows and the peer's reading allow.
 
-A stream whose DATA must wait stands in `_blocked`; every widening (WINDOW_UPDATE, SETTINGS, the socket drained)
-goes round them in order, a slice each, so none starves.
+A stream whose DATA must wait for the connection (its window, the socket) stands in `_blocked`; every widening of that
+goes round them in order, a slice each, so none starves. One that must wait for its own window stands in `_shut`, where
+only that window is looked at: what a peer sends for the connection never costs a look at each stream.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 
 from binlake.rpc import frames
 from binlake.rpc.frames import Code, ConnectionFault, Setting, StreamFault
@@ -44,7 +45,8 @@ class Sender:
         self.peer_window = frames.DEFAULT_WINDOW
         self.peer_frame = frames.DEFAULT_FRAME_BYTES
         self.peer_streams = frames.U31
-        self._blocked: dict[int, Stream] = {}
+        self._blocked: OrderedDict[int, Stream] = OrderedDict()
+        self._shut: dict[int, Stream] = {}
 
     def _write(self, data: bytes) -> None:
         raise NotImplementedError
@@ -65,24 +67,29 @@ class Sender:
             stream.queued += len(data)
         if finish is not None:
             stream.finish = finish
-        if stream.id not in self._blocked:
+        if not self.waits(stream):
             self._advance(stream)
+
+    def waits(self, stream: Stream) -> bool:
+        """Whether what it has to send waits for the peer."""
+        return stream.id in self._blocked or stream.id in self._shut
 
     def drop(self, stream: Stream) -> None:
         """Forget `stream` and all it had to send."""
         self.streams.pop(stream.id, None)
-        self._blocked.pop(stream.id, None)
+        self._release(stream.id)
         stream.queue, stream.queued = None, 0
         stream.local_closed = stream.remote_closed = True
 
     def resume(self) -> None:
         """Let the blocked streams go on as far as they may."""
-        for stream in list(self._blocked.values()):
-            if self.send_window <= 0 or self._room() <= 0:
-                return
-            if stream.window > 0:
-                del self._blocked[stream.id]
-                self._advance(stream)
+        # Each turn sends something, or takes one out of the dictionary.
+        while self._blocked and self.send_window > 0 and self._room() > 0:
+            self._advance(self._blocked.popitem(last=False)[1])
+
+    def _release(self, stream_id: int) -> None:
+        self._blocked.pop(stream_id, None)
+        self._shut.pop(stream_id, None)
 
     def widen(self, stream_id: int, increment: int) -> None:
         """WINDOW_UPDATE. Raises ConnectionFault, StreamFault."""
@@ -102,14 +109,17 @@ class Sender:
         stream.window += increment
         if stream.window > frames.U31:
             raise StreamFault(stream_id, Code.FLOW_CONTROL_ERROR, "the stream's window is too large")
-        if self._blocked.pop(stream_id, None) is not None:
+        if self._shut.pop(stream_id, None) is not None:
             self._advance(stream)
 
     def take_settings(self, settings: list[tuple[int, int]]) -> None:
         """What the peer allows, from the moment it says so. Raises ConnectionFault."""
+        window = self.peer_window
         for name, value in settings:
             if name == Setting.INITIAL_WINDOW_SIZE:
-                self._change_window(value)
+                if value > frames.U31:
+                    raise ConnectionFault(Code.FLOW_CONTROL_ERROR, "INITIAL_WINDOW_SIZE out of range")
+                window = value
             elif name == Setting.MAX_FRAME_SIZE:
                 if not frames.DEFAULT_FRAME_BYTES <= value <= frames.MAX_FRAME_BYTES:
                     raise ConnectionFault(Code.PROTOCOL_ERROR, "MAX_FRAME_SIZE out of range")
@@ -118,10 +128,11 @@ class Sender:
                 raise ConnectionFault(Code.PROTOCOL_ERROR, "ENABLE_PUSH out of range")
             elif name == Setting.MAX_CONCURRENT_STREAMS:
                 self.peer_streams = value
+        if window != self.peer_window:
+            # The last of a frame counts: a change goes through all streams, and a frame holds thousands of them.
+            self._change_window(window)
 
     def _change_window(self, value: int) -> None:
-        if value > frames.U31:
-            raise ConnectionFault(Code.FLOW_CONTROL_ERROR, "INITIAL_WINDOW_SIZE out of range")
         # Open streams move by the difference, even below 0 (RFC 9113 6.9.2); grpc's C core does it in mid-connection.
         change, self.peer_window = value - self.peer_window, value
         for stream in self.streams.values():
@@ -129,13 +140,17 @@ class Sender:
             if stream.window > frames.U31:
                 raise ConnectionFault(Code.FLOW_CONTROL_ERROR, "a stream's window is too large")
         if change > 0:
-            self.resume()
+            open_again = [stream for stream in self._shut.values() if stream.window > 0]
+            for stream in open_again:
+                del self._shut[stream.id]
+                self._advance(stream)
 
     def _advance(self, stream: Stream) -> None:
         while stream.queued:
             allowed = min(self.send_window, stream.window, self._room(), _SLICE_BYTES)
             if allowed <= 0:
-                self._blocked[stream.id] = stream
+                waiting = self._shut if stream.window <= 0 else self._blocked
+                waiting[stream.id] = stream
                 return
             self._send_slice(stream, allowed)
         if stream.finish is not None and not stream.local_closed:
@@ -182,4 +197,4 @@ class Sender:
         stream.local_closed = True
         if stream.remote_closed:
             self.streams.pop(stream.id, None)
-            self._blocked.pop(stream.id, None)
+            self._release(stream.id)

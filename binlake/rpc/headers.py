@@ -21,7 +21,8 @@ _STATIC: tuple[Field, ...] = tuple((bytes(name), bytes(value)) for name, value i
 _STATIC_COUNT = len(_STATIC)
 _OVERHEAD = 32  # what an entry counts beside its bytes (RFC 7541 4.1)
 _MAX_INTEGER_BYTES = 6
-_KEPT_STRINGS = 1024
+_KEPT_STRINGS = 128  # of a connection: there may be thousands
+_KEPT_BYTES = 32  # packed
 
 
 def encode(fields: Iterable[Field]) -> bytes:
@@ -44,13 +45,13 @@ def _string(text: bytes) -> bytes:
 class HeaderDecoder:
     """Decodes the blocks of one connection, in order.
 
-    `changes` moves on whenever the table did: while it stands still, equal blocks mean equal fields. Raises
-    ConnectionFault (COMPRESSION_ERROR) for a damaged block; a list longer than `max_list_bytes` is read to its end (the
-    table must stay in step) and given as None.
+    `changes` moves on whenever the table did: while it stands still, equal blocks mean equal fields. `list_bytes`: of
+    the last list, unpacked. Raises ConnectionFault (COMPRESSION_ERROR) for a damaged block; a list longer than
+    `max_list_bytes` is read to its end (the table must stay in step) and given as None.
     """
 
     def __init__(self, max_list_bytes: int, table_bytes: int = 4096) -> None:
-        self.changes = 0
+        self.changes = self.list_bytes = 0
         self._max_list_bytes = max_list_bytes
         self._allowed = self._capacity = table_bytes
         self._size = 0
@@ -83,6 +84,7 @@ class HeaderDecoder:
             size += len(field[0]) + len(field[1]) + _OVERHEAD
             if size <= self._max_list_bytes:
                 fields.append(field)
+        self.list_bytes = size
         return fields if size <= self._max_list_bytes else None
 
     def _field(self, index: int) -> Field:
@@ -120,7 +122,7 @@ class HeaderDecoder:
             known = bytes(decode_huffman(text))
             if len(self._strings) >= _KEPT_STRINGS:
                 self._strings.clear()
-            if len(text) <= 64:
+            if len(text) <= _KEPT_BYTES:
                 self._strings[text] = known
         return known
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
@@ -12,7 +13,15 @@ from binlake.rpc.limits import Limits
 
 
 class Peer(Protocol):
-    """What a server needs of a connection, whatever it speaks."""
+    """What a server needs of a connection, whatever it speaks.
+
+    `address`: the host it comes from. `heard_at`: when it last said something, on the server's clock. `waiting_calls`:
+    how many of its calls waited for it at the last tick: to send the rest of a request, or to take an answer.
+    """
+
+    address: str
+    heard_at: float
+    waiting_calls: int
 
     @property
     def idle(self) -> bool:
@@ -23,6 +32,9 @@ class Peer(Protocol):
 
     def end_calls(self) -> None:
         """End what runs, then close."""
+
+    def shut_out(self) -> None:
+        """Close: its place is needed."""
 
     def tick(self, now: float) -> None:
         """Look for what takes too long."""
@@ -39,8 +51,17 @@ class Host(Protocol):
     def http(self, asked: HttpRequest, answer: Callable[[HttpResponse], None]) -> None:
         """Answer a plain HTTP request, later."""
 
+    def work(self, action: Callable[[], Callable[[], None]]) -> None:
+        """Do `action` in a thread, then what it returns on the loop."""
+
     def joined(self, connection: Peer) -> None:
         """It is open."""
 
     def left(self, connection: Peer) -> None:
         """It is closed."""
+
+
+def address_of(transport: asyncio.BaseTransport) -> str:
+    """The host of the peer; empty for a Unix socket."""
+    found = transport.get_extra_info("peername")
+    return str(found[0]) if isinstance(found, tuple) and found else ""

@@ -8,11 +8,13 @@ from typing import cast
 
 import h11
 
-from binlake.rpc.host import Host
+from binlake.rpc.host import Host, address_of
 from binlake.rpc.http import HttpResponse
 from binlake.rpc.request import http_request
 
 _IDLE_S = 120.0
+_FREE_PIECES = 64
+_SMALL_PIECE = 256  # bytes: a chunk costs 30 us of the loop, however small it is
 
 
 def _reason(status: int) -> str:
@@ -31,15 +33,19 @@ class Http1Connection(asyncio.Protocol):
         self._body_bytes = 0
         self._answering = False
         self._draining = False
-        self._quiet_since = host.clock()
+        self._quiet_since = self.heard_at = host.clock()
+        self.address = ""
+        self.waiting_calls = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Wait for a request."""
         self._transport = cast(asyncio.Transport, transport)
+        self.address = address_of(transport)
         self._host.joined(self)
 
     def data_received(self, data: bytes) -> None:
         """Take what came."""
+        self.heard_at = self._host.clock()
         self._parser.receive_data(data)
         self._proceed()
 
@@ -79,6 +85,15 @@ class Http1Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.close()
 
+    def shut_out(self) -> None:
+        """Others need its place."""
+        self.close()
+
+    def give_way(self) -> None:
+        """Its unfinished request lets go of its memory: others wait for room."""
+        self._body = []
+        self._refuse(503, "the request comes too slowly while others wait for room")
+
     def tick(self, now: float) -> None:
         """Close what has been quiet for too long."""
         limit = self._host.limits.header_wait_s if self._request or self._body else _IDLE_S
@@ -108,6 +123,8 @@ class Http1Connection(asyncio.Protocol):
     def _add(self, data: bytes) -> None:
         self._body.append(data)
         self._body_bytes += len(data)
+        if len(self._body) > _FREE_PIECES + self._body_bytes // _SMALL_PIECE:
+            raise h11.RemoteProtocolError("the body comes in pieces that are too small", 413)
         if self._body_bytes > self._host.limits.http_body_bytes:
             raise h11.RemoteProtocolError("the body is too large", 413)
         if not self._host.assembly.small.grow(self, self._body_bytes):

@@ -69,8 +69,8 @@ def body(call: Call) -> list[bytes]:
     return [bytes(large[: messages.PREFIX_BYTES]), bytes(memoryview(large)[messages.PREFIX_BYTES :])]
 
 
-def message(call: Call, parts: list[bytes], max_bytes: int) -> bytes:
-    """The one message in the pieces of a gRPC request. Raises RpcError."""
+def message(call: Call, parts: list[bytes], max_bytes: int) -> tuple[int, bytes]:
+    """The one message in the pieces of a gRPC request, its flag before it. Raises RpcError."""
     if call.received < messages.PREFIX_BYTES:
         raise RpcError(Status.INTERNAL, "a unary request needs one message")
     if len(parts[0]) < messages.PREFIX_BYTES:
@@ -82,5 +82,13 @@ def message(call: Call, parts: list[bytes], max_bytes: int) -> bytes:
         raise RpcError(Status.INTERNAL, "a unary request needs one whole message")
     parts[0] = parts[0][messages.PREFIX_BYTES :]
     parts = [part for part in parts if part]
-    found = parts[0] if len(parts) == 1 else b"".join(parts)
-    return messages.unpack(flag, found, gzip=call.request.gzip, max_bytes=max_bytes) if flag else found
+    return flag, parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def reserve(call: Call, packed: bytes, max_bytes: int, assembly: Assembly) -> int:
+    """Count what a compressed message will take, before it is unpacked; how many bytes that are. Raises RpcError."""
+    size = messages.unpacked_bytes(packed, max_bytes)
+    call.share = assembly.large if size > LARGE else assembly.small
+    if not call.share.grow(call, size):
+        raise RpcError(Status.UNAVAILABLE, "the server unpacks too many messages")
+    return size

@@ -16,7 +16,8 @@ class Limits:
     assembly_bytes: what came of unfinished requests, of all connections together; an eighth is for those up to 1 MiB
     (one alone may be larger). upload_s: how long one may go without a byte.
     http_body_bytes: the body of a plain HTTP request.
-    connections: open at once. streaming_calls: at once, each holds a thread.
+    connections: open at once, as far as the process may have files. waiting_calls: of all connections, that wait for
+    their peer to send the rest or to take the answer. streaming_calls: at once, each holds a thread.
     control_frames_per_s: PING, SETTINGS, PRIORITY, empty DATA, WINDOW_UPDATE; resets_per_s: calls that the peer gave up
     within 0.25 s of their begin. header_wait_s: from the connection to the first request of it.
     stall_s: how long output, of a connection or a stream, may wait for the peer to take the least bit.
@@ -32,6 +33,7 @@ class Limits:
     assembly_bytes: int = 1 << 30
     http_body_bytes: int = 1 << 20
     connections: int = 10_000
+    waiting_calls: int = 20_000
     streaming_calls: int = 256
     control_frames_per_s: int = 20_000
     resets_per_s: int = 1_000
@@ -54,7 +56,7 @@ class Pace:
         self._since, self._left = clock, self._batch
         return hurried
 
-    def used_up(self) -> bool:
-        """Count one event; whether it is time to ask exceeded()."""
-        self._left -= 1
+    def used_up(self, weight: int = 1) -> bool:
+        """Count an event that costs as much as `weight` of them; whether it is time to ask exceeded()."""
+        self._left -= weight
         return self._left <= 0

@@ -12,8 +12,11 @@ PREFIX = struct.Struct(">BI")
 """Compressed flag, length of the message in bytes."""
 PREFIX_BYTES = 5
 
+_GZIP_MAGIC = b"\x1f\x8b"
 _GZIP = 16 + zlib.MAX_WBITS
 _SMALLEST_GZIP = 128  # bytes: below it gzip makes a message longer
+_FREE_BYTES = 1 << 20  # a message up to this may be packed as tightly as gzip can
+_MOST_TIMES = 64  # as large as what was sent: gzip packs nothings a thousand times
 _LEVEL = 1  # a pump compresses each message by itself: speed counts
 _UNITS = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
 _MAX_TEXT_BYTES = 4096
@@ -44,6 +47,19 @@ def unpack(flag: int, body: bytes, *, gzip: bool, max_bytes: int) -> bytes:
     if not unpacker.eof:
         raise RpcError(Status.INTERNAL, "gzip message is cut off")
     return message
+
+
+def unpacked_bytes(packed: bytes, max_bytes: int) -> int:
+    """What a gzip message says of its size. Raises RpcError: above `max_bytes`, or packed too tightly to be taken."""
+    if packed[:2] != _GZIP_MAGIC:
+        raise RpcError(Status.INTERNAL, "damaged gzip message: it begins like none")
+    size = int.from_bytes(packed[-4:], "little")
+    if size > max_bytes:
+        raise too_large(size, max_bytes)
+    if size > max(_FREE_BYTES, _MOST_TIMES * len(packed)):
+        text = f"gzip message of {len(packed)} bytes unpacks to {size}, more than {_MOST_TIMES} times: send it as it is"
+        raise RpcError(Status.RESOURCE_EXHAUSTED, text)
+    return size
 
 
 def too_large(size: int | str, max_bytes: int) -> RpcError:

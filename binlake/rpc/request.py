@@ -16,6 +16,7 @@ _PSEUDO = frozenset((b":method", b":scheme", b":path", b":authority"))
 _NEEDED = frozenset((b":method", b":scheme", b":path"))
 _known_names: set[bytes] = set()  # names that were found well-formed: each connection repeats a few
 _KNOWN_NAMES = 1000
+_NAME_BYTES = 64  # a longer one is not remembered
 _LENGTH_DIGITS = 20  # of a content-length that anything could fill; int() refuses 4300 of them in its own way
 
 
@@ -105,9 +106,10 @@ def _check_name(name: bytes) -> None:
         raise Malformed("header name not allowed in HTTP/2")
     if name[0] == 58 and name not in _PSEUDO:
         raise Malformed("unknown pseudo header")
-    if len(_known_names) >= _KNOWN_NAMES:
-        _known_names.clear()
-    _known_names.add(name)
+    if len(name) <= _NAME_BYTES:
+        if len(_known_names) >= _KNOWN_NAMES:
+            _known_names.clear()
+        _known_names.add(name)
 
 
 def _terms(found: Mapping[bytes, bytes]) -> tuple[float, RpcError | None]:

@@ -6,6 +6,7 @@ A port speaks gRPC and plain HTTP: the first bytes tell HTTP/2 from HTTP/1.1, co
 from __future__ import annotations
 
 import asyncio
+import resource
 import socket
 import ssl
 import threading
@@ -14,26 +15,29 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
-import structlog
 import uvloop
 
 from binlake.errors import Permanent
 from binlake.rpc.assembly import Assembly
 from binlake.rpc.call import Handler
 from binlake.rpc.frames import PREFACE
+from binlake.rpc.guests import Guests
 from binlake.rpc.health import Health, Serving
-from binlake.rpc.host import Peer
+from binlake.rpc.host import Peer, address_of
 from binlake.rpc.http import HttpHandler, HttpRequest, HttpResponse
 from binlake.rpc.http1 import Http1Connection
 from binlake.rpc.limits import Limits
 from binlake.rpc.server_connection import ServerConnection
+from binlake.rpc.sparinglog import SparingLog
 from binlake.rpc.tls import Tls
 from binlake.rpc.workers import Sink, Workers
 
-log = structlog.get_logger()
+log = SparingLog()
 
 _TICK_S = 0.05
 _BACKLOG = 1024
+_OWN_FILES = 1000  # of the process: data, index, its own clients
+_FEWEST_PLACES = 100
 
 
 _LIMITS = Limits()
@@ -49,16 +53,15 @@ class RpcServer:
         self.limits = limits
         self.methods: dict[str, Handler] = {}
         self.health = Health()
-        self.assembly = Assembly(limits.assembly_bytes)
         self.clock = time.monotonic
+        self.assembly = Assembly(limits.assembly_bytes, lambda: self.clock())
         self._http = http
         self._loop = uvloop.new_event_loop()
         self._workers = Workers(self._loop, limits.streaming_calls)
         self._sockets: list[tuple[socket.socket, ssl.SSLContext | None, Tls | None]] = []
         self._paths: list[Path] = []
         self._listeners: list[asyncio.AbstractServer] = []
-        self._peers: set[Peer] = set()
-        self._silent: set[_Doorman] = set()
+        self._guests = Guests(_places(limits), limits.waiting_calls)
         self._thread = threading.Thread(target=self._run, name=f"{name}-loop", daemon=True)
         self._stopped = False
         self.methods.update(self.health.handlers())
@@ -172,44 +175,42 @@ class RpcServer:
             listener.close()
         until = self.clock() + grace_s
         self.health.close()
-        for peer in list(self._peers):
+        for peer in list(self._guests.peers):
             peer.drain()
-        while self.clock() < until and any(not peer.idle for peer in self._peers):
+        while self.clock() < until and any(not peer.idle for peer in self._guests.peers):
             await asyncio.sleep(_TICK_S / 5)
-        for peer in list(self._peers):
+        for peer in list(self._guests.peers):
             peer.end_calls()
         until = min(until, self.clock() + 1)
-        while self._peers and self.clock() < until:
+        while self._guests.peers and self.clock() < until:
             await asyncio.sleep(_TICK_S / 5)
 
     def _tick(self) -> None:
-        now = self.clock()
-        for peer in list(self._peers):
-            peer.tick(now)
+        self._guests.tick(self.clock())
         self._loop.call_later(_TICK_S, self._tick)
 
     # what connections need
 
-    @property
-    def full(self) -> bool:
-        """Whether no more connections are taken."""
-        return len(self._peers) + len(self._silent) >= self.limits.connections
-
     def came(self, doorman: _Doorman) -> None:
         """A connection that has said nothing yet."""
-        self._silent.add(doorman)
+        self._guests.make_room()
+        self._guests.silent.add(doorman)
 
     def spoke(self, doorman: _Doorman) -> None:
         """It has said what it is, or left."""
-        self._silent.discard(doorman)
+        self._guests.silent.discard(doorman)
 
     def joined(self, connection: Peer) -> None:
         """A connection is open."""
-        self._peers.add(connection)
+        self._guests.peers.add(connection)
 
     def left(self, connection: Peer) -> None:
         """A connection is closed."""
-        self._peers.discard(connection)
+        self._guests.peers.discard(connection)
+
+    def work(self, action: Callable[[], Callable[[], None]]) -> None:
+        """Do `action` in a thread, then what it returns on the loop."""
+        self._workers.run(action)
 
     def http(self, asked: HttpRequest, answer: Callable[[HttpResponse], None]) -> None:
         """Have a plain HTTP request answered on a pool of its own."""
@@ -223,7 +224,9 @@ class RpcServer:
                 found = HttpResponse(500, "text/plain; charset=utf-8", f"{type(error).__name__}: {error}\n".encode())
             return lambda: answer(found)
 
-        self._workers.page(work)
+        if not self._workers.page(work):
+            text = b"too many pages are asked for at once\n"
+            self._loop.call_soon(answer, HttpResponse(503, "text/plain; charset=utf-8", text))
 
 
 class _Doorman(asyncio.Protocol):
@@ -236,14 +239,20 @@ class _Doorman(asyncio.Protocol):
         self._first = b""
         self._transport: asyncio.Transport | None = None
         self._deadline: asyncio.TimerHandle | None = None
+        self.address = ""
+        self.heard_at = server.clock()
+
+    def shut_out(self) -> None:
+        """Its place is needed."""
+        if self._transport is not None:
+            self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Turn away who may not call."""
         self._transport = cast(asyncio.Transport, transport)
+        self.address = address_of(transport)
         if self._tls is not None and not self._tls.allows(transport.get_extra_info("peercert")):
             log.warning("client_certificate_refused", peer=transport.get_extra_info("peername"))
-            self._transport.abort()
-        elif self._server.full:
             self._transport.abort()
         else:
             _tune(transport.get_extra_info("socket"))
@@ -275,6 +284,12 @@ class _Doorman(asyncio.Protocol):
         self._server.spoke(self)
         if self._deadline is not None:
             self._deadline.cancel()
+
+
+def _places(limits: Limits) -> int:
+    # A process that has no more files cannot even tell those who come.
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return min(limits.connections, max(_FEWEST_PLACES, files - _OWN_FILES))
 
 
 def _tune(bound: socket.socket | None) -> None:

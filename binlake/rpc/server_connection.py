@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import cast
 
-import structlog
-
-from binlake.rpc import frames, headers, incoming, request
+from binlake.rpc import frames, headers, incoming, messages, request
 from binlake.rpc.call import Call
 from binlake.rpc.connection import Connection
 from binlake.rpc.flow import Stream
 from binlake.rpc.frames import Code, ConnectionFault, Setting, StreamFault
 from binlake.rpc.headers import Field
-from binlake.rpc.host import Host
+from binlake.rpc.host import Host, address_of
 from binlake.rpc.http import HttpResponse
 from binlake.rpc.limits import Pace
 from binlake.rpc.request import Malformed, Request
+from binlake.rpc.sparinglog import SparingLog
 from binlake.rpc.status import RpcError, Status
 
-log = structlog.get_logger()
+log = SparingLog()
 
 _DRAIN_PING = b"drained?"
 _FOREVER = float("inf")
+_UNPACKED_HERE = 4 << 10  # bytes: a longer gzip message is unpacked by a thread, the loop goes on
 _YOUNG_S = 0.25  # a call given up later than that is no rapid reset: its deadline has passed, maybe
 
 
@@ -40,7 +41,9 @@ class ServerConnection(Connection, asyncio.Protocol):
         self._short = False  # a stream stands in `_blocked` because this connection had no room
         self._paused = False
         self._stalled_since = _FOREVER
-        self._opened_at = host.clock()
+        self._opened_at = self.heard_at = host.clock()
+        self.address = ""
+        self.waiting_calls = 0
         self._preface = frames.PREFACE
         self._last_id = 0
         self._working = 0  # calls taken and not answered, given up ones too: their work still runs
@@ -53,6 +56,7 @@ class ServerConnection(Connection, asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Open with our SETTINGS."""
         self._transport = cast(asyncio.Transport, transport)
+        self.address = address_of(transport)
         # Half of it: whenever _room() finds none, it has paused us or a flush is to come, so something lets us go on.
         self._transport.set_write_buffer_limits(high=self.limits.queue_bytes >> 1)
         self._host.joined(self)
@@ -63,6 +67,7 @@ class ServerConnection(Connection, asyncio.Protocol):
         """Take what came, answer in one write."""
         if self.closed:
             return
+        self.heard_at = self._host.clock()
         self._flushing = True  # one flush at the end instead of one a call
         try:
             if self._preface:
@@ -134,11 +139,14 @@ class ServerConnection(Connection, asyncio.Protocol):
             self.fault(ConnectionFault(Code.NO_ERROR, "no request came"))
             self._flush()
             self.close()
+        self.waiting_calls = 0
         for stream in list(self.streams.values()):
             self._look_at(cast(Call, stream), now)
 
     def _look_at(self, call: Call, now: float) -> None:
         limits = self.limits
+        if not call.remote_closed or call.answered:
+            self.waiting_calls += 1
         if now > call.deadline:
             call.deadline = _FOREVER
             call.expire()
@@ -148,8 +156,14 @@ class ServerConnection(Connection, asyncio.Protocol):
                 self._refuse(call, RpcError(Status.DEADLINE_EXCEEDED, text))
             else:
                 self.reset(call.id, Code.CANCEL)
-        elif call.id in self._blocked and call.stuck_s(now) > limits.stall_s:
+        elif self.waits(call) and call.stuck_s(now) > limits.stall_s:
             self.reset(call.id, Code.CANCEL)
+
+    def shut_out(self) -> None:
+        """Others need its place."""
+        self.fault(ConnectionFault(Code.ENHANCE_YOUR_CALM, "others need the place of this connection"))
+        self._flush()
+        self.abort() if self._paused else self.close()
 
     @property
     def idle(self) -> bool:
@@ -254,6 +268,13 @@ class ServerConnection(Connection, asyncio.Protocol):
         call.parts = call.large = None
         call.fail(error.status, error.message)
 
+    def crowded_out(self, call: Call) -> None:
+        """An unfinished request gives its room to others."""
+        if call.request.grpc:
+            self._refuse(call, RpcError(Status.UNAVAILABLE, "the request comes too slowly while others wait for room"))
+        else:
+            self.reset(call.id, Code.ENHANCE_YOUR_CALM)
+
     def _trailers(self, call: Call, block: bytes, end: bool) -> None:
         if call.remote_closed:
             self._decoder.decode(block)  # its table stays in step
@@ -302,10 +323,35 @@ class ServerConnection(Connection, asyncio.Protocol):
             self._host.http(asked, lambda answer: self._http_answer(call, answer))
             return
         try:
-            message = incoming.message(call, parts, self.limits.message_bytes)
+            flag, message = incoming.message(call, parts, self.limits.message_bytes)
+            if flag:
+                self._unpack(call, flag, message)
+                return
         except RpcError as error:
             call.fail(error.status, error.message)
             return
+        self._handle(call, message)
+
+    def _unpack(self, call: Call, flag: int, packed: bytes) -> None:
+        gzip = call.request.gzip
+        size = incoming.reserve(call, packed, self.limits.message_bytes, self._host.assembly) if gzip else 0
+
+        def unpacked() -> Callable[[], None]:
+            try:
+                message = messages.unpack(flag, packed, gzip=gzip, max_bytes=size)
+            except RpcError as error:
+                status, text = error.status, error.message
+                return lambda: call.fail(status, text)
+            return lambda: self._handle_unpacked(call, message)
+
+        if len(packed) > _UNPACKED_HERE:
+            self._host.work(unpacked)
+        else:
+            unpacked()()
+
+    def _handle_unpacked(self, call: Call, message: bytes) -> None:
+        if call.share is not None:
+            call.share.release(call)  # from here on the handler counts it
         self._handle(call, message)
 
     def _handle(self, call: Call, message: bytes) -> None:

@@ -8,15 +8,16 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-import structlog
-
 from binlake.rpc.call import Call, Handler
+from binlake.rpc.sparinglog import SparingLog
 from binlake.rpc.status import RpcError, Status
 
-log = structlog.get_logger()
+log = SparingLog()
 
 _THREADS = 16
 _PAGE_THREADS = 4
+_WAITING_PAGES = 256
+_WAITING_CALLS = 10_000
 _WAITING_BYTES = 1 << 20  # of one stream, before its thread has to wait
 _LOOK_S = 1.0
 
@@ -29,6 +30,7 @@ class Workers:
         self._pool = ThreadPoolExecutor(_THREADS, "rpc-worker")
         # Pages say how the pump is also while all threads of calls wait for something.
         self._pages = ThreadPoolExecutor(_PAGE_THREADS, "rpc-page")
+        self._asked_pages = self._asked_calls = 0
         self._streaming_calls = streaming_calls
         self._streams: set[threading.Thread] = set()
 
@@ -36,9 +38,20 @@ class Workers:
         """Do `work` on the pool, then what it returns on the loop."""
         self._pool.submit(lambda: self.later(work()))
 
-    def page(self, work: Callable[[], Callable[[], None]]) -> None:
-        """As run(), for plain HTTP."""
-        self._pages.submit(lambda: self.later(work()))
+    def page(self, work: Callable[[], Callable[[], None]]) -> bool:
+        """As run(), for plain HTTP; from the loop. False: too many wait already."""
+        if self._asked_pages >= _WAITING_PAGES:
+            return False
+        self._asked_pages += 1
+        self._pages.submit(lambda: self.later(self._page_done(work())))
+        return True
+
+    def _page_done(self, answer: Callable[[], None]) -> Callable[[], None]:
+        def told() -> None:
+            self._asked_pages -= 1
+            answer()
+
+        return told
 
     def later(self, action: Callable[[], None]) -> None:
         """Run `action` on the loop; from any thread. Without a loop there is nobody left to tell."""
@@ -60,7 +73,21 @@ class Workers:
                 return lambda: call.fail(Status.UNKNOWN, text)
             return lambda: call.reply(answer)
 
-        return lambda call, message: self.run(lambda: answered(call, message))
+        def handle(call: Call, message: bytes) -> None:
+            if self._asked_calls >= _WAITING_CALLS:
+                call.fail(Status.UNAVAILABLE, f"{self._asked_calls} calls wait for a thread")
+                return
+            self._asked_calls += 1
+            self.run(lambda: self._call_done(answered(call, message)))
+
+        return handle
+
+    def _call_done(self, answer: Callable[[], None]) -> Callable[[], None]:
+        def told() -> None:
+            self._asked_calls -= 1
+            answer()
+
+        return told
 
     def streaming(self, work: Callable[[bytes, Sink], None]) -> Handler:
         """A handler that runs `work(request, sink)` in its own thread; OK when it returns. It may raise RpcError."""

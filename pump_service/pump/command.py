@@ -95,7 +95,7 @@ def _forget(args: argparse.Namespace) -> int:
 
 def _serve(config: PumpConfig) -> int:
     tune()
-    _raise_file_limit()
+    raise_file_limit()
     server = PumpServer(config)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: server.ask("pause"))
@@ -113,7 +113,8 @@ def tune() -> None:
     gc.set_threshold(*_COLLECT)
 
 
-def _raise_file_limit() -> None:
+def raise_file_limit() -> None:
+    """Let this process have as many files open as it may."""
     # LevelDB, connections and streams want many files; a shell's soft limit is often 1024.
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:

@@ -11,14 +11,14 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import grpc
-import structlog
 
 from binlake.errors import BinlakeError, ConfigError, LostRange, Permanent, Transient
+from binlake.rpc.sparinglog import SparingLog
 from binlake.wire import admin_pb2, pump_pb2
 from pump_service.pump.entities import message
 from pump_service.pump.service import PumpService
 
-log = structlog.get_logger()
+log = SparingLog()
 
 UNLIMITED = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1), ("grpc.so_reuseport", 0))
 _THREADS = 128  # writers in flight and pull streams: each holds one thread

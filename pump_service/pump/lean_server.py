@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-import structlog
 from google.protobuf.message import DecodeError
 
 from binlake.errors import BinlakeError, ConfigError, LostRange, Transient
-from binlake.rpc import Call, HttpHandler, RpcError, RpcServer, Sink, Status, Tls
+from binlake.rpc import Call, HttpHandler, Limits, RpcError, RpcServer, Sink, Status, Tls
+from binlake.rpc.sparinglog import SparingLog
 from binlake.varint import read_uvarint
 from binlake.wire.pump_pb2 import PullBinlogReq, WriteBinlogReq
 from pump_service.pump import entities
@@ -24,13 +24,14 @@ from pump_service.pump.groupcommit import Behind
 from pump_service.pump.service import PumpService
 from pump_service.pump.waiting import Waiting, Write
 
-log = structlog.get_logger()
+log = SparingLog()
 
 _CHUNK_BYTES = 256 << 10
 _GIVE_WAY = 5.0  # beside writers a pull works a sixth of the time
 _WAITING_BYTES = 128 << 20  # of writes that wait for the storage to have room
 _PATIENCE_S = 10.0  # below the 15 s after which a writer gives up (tidb-binlog 4)
 _LOOK_S = 1.0
+_LIMITS = Limits(http_body_bytes=64 << 10)  # no page takes a body
 _LARGE = 1 << 20  # bytes: of a message like that no copies are made
 
 
@@ -50,7 +51,7 @@ class LeanServer:
         socket: Path | None = None,
     ) -> None:
         self._service = service
-        self.rpc = RpcServer(http=http, name="pump-rpc")
+        self.rpc = RpcServer(http=http, limits=_LIMITS, name="pump-rpc")
         self._stored: deque[tuple[Call, BinlakeError | None]] = deque()
         self._answering = False
         self._waiting = Waiting(_WAITING_BYTES, self._submit, self._give_up)

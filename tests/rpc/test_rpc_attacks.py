@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import time
@@ -105,7 +106,7 @@ def test_calls_that_were_given_up_still_count_while_their_work_runs() -> None:
         peer.call(21, b"", LATE)
         assert peer.reset_code(21) == Code.REFUSED_STREAM
         server.answer_late()
-        until(lambda: all(peer._working == 0 for peer in server._peers), "the work ends")
+        until(lambda: all(peer._working == 0 for peer in server._guests.peers), "the work ends")
         peer.call(23, b"now")
         assert peer.until(frames.DATA, 23)[3] == b"\x00\x00\x00\x00\x03now"
 
@@ -191,19 +192,51 @@ def test_who_says_nothing_is_shut_out() -> None:
         assert silent.recv(10) == b""
         with raw(address) as peer:  # a preface, then nothing
             assert peer.goaway_code() == Code.NO_ERROR
-        until(lambda: not server._peers, "nobody is left")
+        until(lambda: not server._guests.peers, "nobody is left")
         silent.close()
 
 
-def test_more_connections_than_allowed_are_turned_away() -> None:
-    with serving(Limits(connections=2)) as (server, address), raw(address) as one, raw(address) as two:
+def test_a_connection_that_only_stays_gives_its_place_to_one_that_comes() -> None:
+    with serving(Limits(connections=3)) as (server, address), raw(address) as one, raw(address) as two:
         assert one.ping()
+        two.call(1, b"", LATE)
         assert two.ping()
-        with pytest.raises((OSError, AssertionError)), raw(address) as three:
+        with socket.create_connection((address.rpartition(":")[0], int(address.rpartition(":")[2])), 60) as silent:
+            until(lambda: len(server._guests.silent) == 1, "all places are taken")
+            assert still_served(address)  # by the place of who has said nothing
+            assert silent.recv(1) == b""
+        with raw(address) as three, raw(address) as four:
             assert three.ping()
-        one.close()
-        until(lambda: len(server._peers) == 1, "one has left")
-        assert still_served(address)
+            assert four.ping()
+            assert one.goaway_code() == Code.ENHANCE_YOUR_CALM  # idle, and the one that was silent for longest
+        server.answer_late()
+        assert two.until(frames.DATA, 1)[3] == b"\x00\x00\x00\x00\x04late"
+
+
+def test_a_place_is_taken_from_the_address_that_has_most() -> None:
+    with serving(Limits(connections=3)) as (_, address), contextlib.ExitStack() as stack:
+        host, _, port = address.rpartition(":")
+        alone = stack.enter_context(raw(address))
+        assert alone.ping()
+        for number in range(5):
+            other = socket.create_connection((host, int(port)), 60, source_address=("127.0.0.2", 0))
+            stack.callback(other.close)
+            other.sendall(frames.PREFACE + frames.settings([]))
+            with contextlib.suppress(OSError):
+                assert other.recv(100), number
+        assert alone.ping()
+
+
+def test_calls_that_wait_for_their_peer_are_bounded_in_all() -> None:
+    with serving(Limits(waiting_calls=100)) as (server, address), raw(address) as many, raw(address) as few:
+        few.call(1, b"", LATE)
+        few.begin(3, 100)
+        for stream_id in range(1, 401, 2):
+            many.begin(stream_id, 100)
+        assert many.goaway_code() == Code.ENHANCE_YOUR_CALM
+        assert few.ping()
+        server.answer_late()
+        assert few.until(frames.DATA, 1)[3] == b"\x00\x00\x00\x00\x04late"
 
 
 def test_windows_of_open_streams_follow_a_changed_initial_window() -> None:

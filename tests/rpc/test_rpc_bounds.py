@@ -102,7 +102,10 @@ def test_what_is_queued_for_a_reader_without_a_window_goes_with_its_deadline() -
         peer.send(frames.headers(1, block, end_stream=False))
         peer.send(frames.frame(frames.DATA, frames.END_STREAM, 1, body))
         assert peer.reset_code(1) == Code.CANCEL
-        until(lambda: not server._workers._streams and not any(peer.streams for peer in server._peers), "all is freed")
+        until(
+            lambda: not server._workers._streams and not any(peer.streams for peer in server._guests.peers),
+            "all is freed",
+        )
         assert peer.ping()
 
 
@@ -115,19 +118,34 @@ def test_a_stream_whose_reader_gives_it_no_window_for_long_is_ended_alone() -> N
         assert peer.ping()
 
 
-def test_connections_that_say_nothing_count() -> None:
+def test_connections_that_say_nothing_count_and_go_first() -> None:
     with serving(Limits(connections=3)) as (server, address):
         host, _, port = address.rpartition(":")
         silent = [socket.create_connection((host, int(port)), 60) for _ in range(3)]
-        until(lambda: len(server._silent) == 3, "they are in")
-        with socket.create_connection((host, int(port)), 60) as fourth:
-            assert ended(fourth)
-        silent.pop().close()
-        until(lambda: len(server._silent) == 2, "one has left")
+        until(lambda: len(server._guests.silent) == 3, "they are in")
         with raw(address) as peer:
             assert peer.ping()
+            assert len(server._guests.silent) < 3
         for one in silent:
             one.close()
+
+
+def test_uploads_that_trickle_give_way_and_others_do_not() -> None:
+    with serving(Limits(assembly_bytes=8 * MIB)) as (server, address), raw(address) as slow, raw(address) as quick:
+        now = server.clock()
+        server.clock = lambda: now
+        upload(slow, 900_000, 700_000)
+        until(lambda: server.assembly.small.used == 700_005, "it is on its way")
+        with Channel(address) as channel, pytest.raises(RpcError, match="too many unfinished requests"):
+            channel.call(ECHO, bytes(900_000), 60)  # nobody is slow yet
+        now += 6
+        upload(quick, 900_000, 800_000)
+        assert slow.until(frames.HEADERS, 1)
+        until(lambda: server.assembly.small.used == 800_005, "the slow one has given way")
+        now += 1
+        with Channel(address) as channel, pytest.raises(RpcError, match="too many unfinished requests"):
+            channel.call(ECHO, bytes(900_000), 60)
+        assert quick.ping()
 
 
 def test_a_connection_goes_on_after_requests_that_came_together() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import socket
 import threading
 import time
@@ -97,8 +98,16 @@ def connect(request: pytest.FixtureRequest) -> Iterator[Callable[..., Channel]]:
 @pytest.mark.parametrize("size", [0, 1, 5, 16_384, 65_535, 65_536, 1_000_000, 20 << 20])
 @pytest.mark.parametrize("gzip", [False, True])
 def test_a_message_of_any_size_comes_back_as_it_was(connect: Callable[..., Channel], size: int, gzip: bool) -> None:
-    message = (bytes(range(256)) * (size // 256 + 1))[:size]
+    message = (random.Random(1).randbytes(1 << 16) * (size // (1 << 16) + 1))[:size]
     assert connect(gzip=gzip).call(ECHO, message, 120) == message
+
+
+def test_what_is_packed_more_tightly_than_any_binlog_is_refused_before_it_is_unpacked() -> None:
+    with serving() as (_, address), Channel(address, gzip=True) as channel:
+        with pytest.raises(RpcError, match="more than 64 times: send it as it is") as caught:
+            channel.call(ECHO, bytes(20 << 20), 60)
+        assert caught.value.status is Status.RESOURCE_EXHAUSTED
+        assert channel.call(ECHO, bytes(1 << 20), 60) == bytes(1 << 20)
 
 
 def test_answers_may_be_empty_or_come_from_a_thread(connect: Callable[..., Channel]) -> None:
@@ -163,7 +172,7 @@ def test_many_calls_share_a_connection_and_each_gets_its_own_answer() -> None:
             thread.join(180)
         assert not wrong
         assert not any(thread.is_alive() for thread in threads)
-        assert len(server._peers) == 1
+        assert len(server._guests.peers) == 1
 
 
 def test_a_stream_and_calls_share_a_connection() -> None:

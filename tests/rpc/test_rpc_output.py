@@ -44,6 +44,9 @@ class Pipe:
         self._waits = self._high = 0
         self._paused = False
 
+    def get_extra_info(self, name: str) -> None:
+        """Nothing is known of the other side."""
+
     def set_write_buffer_limits(self, high: int) -> None:
         self._high = high
 

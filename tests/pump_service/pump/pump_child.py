@@ -1,4 +1,4 @@
-"""A pump in a process of its own, to be killed: `pump_child.py DATA_DIR [--index-never-written]`."""
+"""A pump in a process of its own, to be killed: `pump_child.py DATA_DIR [--index-never-written] [--as-a-process]`."""
 
 from __future__ import annotations
 
@@ -6,14 +6,20 @@ import sys
 import threading
 from pathlib import Path
 
+import structlog
 from pump_cluster import MemoryCluster
 
+from pump_service.pump.command import raise_file_limit, tune
 from pump_service.pump.config import PumpConfig
 from pump_service.pump.index import Index
 from pump_service.pump.server import PumpServer
 
 
 def main(data_dir: str, *options: str) -> None:
+    if "--as-a-process" in options:
+        tune()
+        raise_file_limit()
+        structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     cluster = MemoryCluster()
     config = PumpConfig(
         data_dir=Path(data_dir),

@@ -1,0 +1,64 @@
+"""Who is connected, and who has to go when there is no place left for one that comes.
+
+The address with the most connections gives: those that have not said what they are, then idle ones, then those that
+were silent for the longest time. So connections that are only kept open cannot keep others out.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from typing import Protocol, cast
+
+from binlake.rpc.host import Peer
+
+_AT_ONCE = 100  # the Nth part of all: looking for them goes through all
+
+
+class Silent(Protocol):
+    """A connection that has not said yet what it speaks."""
+
+    address: str
+    heard_at: float
+
+    def shut_out(self) -> None:
+        """Close."""
+
+
+class Guests:
+    """At most `limit` connections, of whose calls at most `waiting_calls` wait for their peers. Belongs to the loop."""
+
+    def __init__(self, limit: int, waiting_calls: int) -> None:
+        self._limit = limit
+        self._waiting_calls = waiting_calls
+        self.peers: set[Peer] = set()
+        self.silent: set[Silent] = set()
+
+    def make_room(self) -> None:
+        """Before one is let in: when all places are taken, some of them are freed."""
+        if len(self.peers) + len(self.silent) < self._limit:
+            return
+        everyone: list[Peer | Silent] = [*self.silent, *self.peers]
+        address = Counter(guest.address for guest in everyone).most_common(1)[0][0]
+        count = 1 + self._limit // _AT_ONCE
+        leaving = heapq.nsmallest(count, (one for one in everyone if one.address == address), key=_worth)
+        for guest in leaving:
+            self.silent.discard(guest)
+            self.peers.discard(cast(Peer, guest))
+            guest.shut_out()
+
+    def tick(self, now: float) -> None:
+        """Let everyone look for what takes too long; end who leaves too many calls waiting."""
+        for peer in list(self.peers):
+            peer.tick(now)
+        waiting = sum(peer.waiting_calls for peer in self.peers)
+        while waiting > self._waiting_calls:
+            greatest = max(self.peers, key=lambda peer: peer.waiting_calls)
+            waiting -= greatest.waiting_calls
+            self.peers.discard(greatest)
+            greatest.shut_out()
+
+
+def _worth(guest: Peer | Silent) -> tuple[bool, bool, float]:
+    idle = getattr(guest, "idle", None)
+    return idle is not None, idle is False, guest.heard_at

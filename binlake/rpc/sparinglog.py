@@ -1,0 +1,52 @@
+"""A log whose lines a peer can cause at will: few lines of an event in a minute, and the number of the others."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import structlog
+
+log = structlog.get_logger()
+
+_LINES = 10
+_PERIOD_S = 60.0
+
+
+class SparingLog:
+    """Writes at most 10 lines of an event in a minute; the first one of the next minute tells how many were left out.
+
+    Thread-safe.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._events: dict[str, tuple[float, int]] = {}  # since when, lines asked for
+
+    def warning(self, event: str, **keys: Any) -> None:
+        """A line of level warning."""
+        self._write("warning", event, keys)
+
+    def error(self, event: str, **keys: Any) -> None:
+        """A line of level error."""
+        self._write("error", event, keys)
+
+    def exception(self, event: str, **keys: Any) -> None:
+        """A line of level error with the exception that is handled."""
+        self._write("exception", event, keys)
+
+    def _write(self, level: str, event: str, keys: dict[str, Any]) -> None:
+        left_out = self._count(event, time.monotonic())
+        if left_out is not None:
+            getattr(log, level)(event, **keys, **({"left_out": left_out} if left_out else {}))
+
+    def _count(self, event: str, now: float) -> int | None:
+        """How many lines were left out before this one; None when it is to be left out, too."""
+        with self._lock:
+            since, asked = self._events.get(event, (now, 0))
+            if now - since > _PERIOD_S:
+                self._events[event] = (now, 1)
+                return max(0, asked - _LINES)
+            self._events[event] = (since, asked + 1)
+            return 0 if asked < _LINES else None

@@ -1,0 +1,179 @@
+"""The pump's port in the hands of somebody who has no cluster id: what each attack costs, and that others are served.
+
+Bounds are of CPU seconds and memory of the pump's process, never of wall time; docs/pump-security.md has the figures.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import socket
+from collections.abc import Iterator
+
+import pytest
+from attacked_pump import (
+    INFO,
+    WRITE,
+    AttackedPump,
+    attacked_pump,
+    whole_call,
+    write_request,
+)
+from pump_helpers import until
+from support.rawpeer import request_block
+
+from binlake.rpc import Channel, RpcError, frames, headers
+from binlake.rpc.frames import Code, Setting
+
+
+@pytest.fixture(scope="module")
+def pump(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AttackedPump]:
+    with attacked_pump(tmp_path_factory.mktemp("attacked")) as found:
+        yield found
+
+
+def test_thousands_of_initial_window_sizes_cost_no_more_than_their_bytes(pump: AttackedPump) -> None:
+    with pump.raw(window=0) as peer:
+        peer.send(b"".join(whole_call(one, INFO, b"") for one in range(1, 10_001, 2)))
+        assert peer.ping()
+        with pump.costs("SETTINGS with thousands of INITIAL_WINDOW_SIZE") as cost:
+            values = [(Setting.INITIAL_WINDOW_SIZE, turn % 2) for turn in range(2700)]
+            peer.attack(frames.settings(values) * 3)
+            assert pump.answers()
+    assert cost.cpu_s < 0.5
+
+
+def test_settings_frames_beside_many_streams_are_cut_off(pump: AttackedPump) -> None:
+    with pump.raw() as peer:
+        peer.send(b"".join(frames.headers(one, request_block(WRITE), end_stream=False) for one in range(1, 10_001, 2)))
+        assert peer.ping()
+        with pump.costs("a SETTINGS flood beside 5,000 streams") as cost:
+            flood = b"".join(
+                frames.settings([(Setting.INITIAL_WINDOW_SIZE, 65_535 + turn % 2)]) for turn in range(3000)
+            )
+            peer.attack(flood)
+            assert pump.answers()
+    assert cost.cpu_s < 0.5
+
+
+def test_window_updates_beside_streams_without_a_window_cost_no_more_than_their_bytes(pump: AttackedPump) -> None:
+    with pump.raw(window=0) as peer:
+        peer.send(b"".join(whole_call(one, INFO, b"") for one in range(1, 8001, 2)))
+        assert peer.ping()
+        with pump.costs("WINDOW_UPDATE flood beside 4,000 answers that wait") as cost:
+            peer.attack(frames.window_update(0, 1) * 5000)
+            assert pump.answers()
+    assert cost.cpu_s < 0.5
+
+
+def test_a_gzip_bomb_is_not_unpacked(pump: AttackedPump) -> None:
+    bomb = gzip.compress(bytes(512 << 20), 9)
+    assert len(bomb) < 600_000
+    block = request_block(WRITE, (b"grpc-encoding", b"gzip"))
+    body = b"\x01" + len(bomb).to_bytes(4, "big") + bomb
+    with pump.raw() as peer, pump.costs("gzip bomb, 0.5 MB") as cost:
+        peer.send(frames.headers(1, block, end_stream=False))
+        for at in range(0, len(body), 16_000):
+            peer.send(frames.frame(frames.DATA, 0, 1, body[at : at + 16_000]))
+        peer.send(frames.frame(frames.DATA, frames.END_STREAM, 1))
+        assert peer.ping()
+        assert pump.answers()
+    assert cost.mib < 64
+    assert cost.cpu_s < 0.5
+
+
+def test_uploads_that_trickle_do_not_keep_others_out(pump: AttackedPump) -> None:
+    with contextlib.ExitStack() as attack, pump.costs("130 unfinished uploads") as cost:
+        peers = [attack.enter_context(pump.raw()) for _ in range(130)]
+        for peer in peers:
+            peer.begin(1, (1 << 20) - 1, WRITE)
+            for _ in range(65):
+                peer.send(frames.frame(frames.DATA, 0, 1, bytes(16_000)))
+        for peer in peers:
+            assert peer.ping()
+        for size in (20_000, 200_000, 1_000_000):
+            until(lambda size=size: pump.takes(size), f"a binlog of {size} bytes is taken")
+    assert cost.mib < 200
+
+
+def test_connections_kept_after_a_call_do_not_keep_others_out(pump: AttackedPump) -> None:
+    count = 10_050
+    host, _, port = pump.address.rpartition(":")
+    hello = frames.PREFACE + frames.settings([]) + whole_call(1, "/grpc.health.v1.Health/Check", b"")
+    with contextlib.ExitStack() as attack, pump.costs("10,050 connections kept after a call") as cost:
+        for at in range(count):
+            # Many addresses: one alone has only so many ports.
+            peer = socket.create_connection((host, int(port)), 60, source_address=(f"127.0.1.{1 + at % 4}", 0))
+            attack.callback(peer.close)
+            with contextlib.suppress(OSError):  # turned away, or gone while it spoke
+                peer.sendall(hello)
+                peer.recv(1000)
+        assert pump.answers()
+    assert cost.mib < 400
+
+
+def test_http1_bodies_in_tiny_chunks_are_cut_off(pump: AttackedPump) -> None:
+    host, _, port = pump.address.rpartition(":")
+    with socket.create_connection((host, int(port)), 60) as peer, pump.costs("HTTP/1.1 in 1-byte chunks") as cost:
+        with contextlib.suppress(OSError):  # cut off
+            peer.sendall(b"PUT /state/x/pause HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+            for _ in range(200):
+                peer.sendall(b"1\r\nx\r\n" * 1000)
+        assert pump.answers()
+    assert cost.cpu_s < 0.6
+
+
+def test_header_blocks_are_not_kept(pump: AttackedPump) -> None:
+    with contextlib.ExitStack() as attack, pump.costs("5 connections, 512 header blocks of 15 KiB each") as cost:
+        for _ in range(5):
+            peer = attack.enter_context(pump.raw())
+            for turn in range(512):
+                filling = headers.encode([(b"x", b"%015000d" % turn)])
+                peer.send(frames.headers(2 * turn + 1, request_block(INFO) + filling, end_stream=True))
+            assert peer.ping()
+    assert cost.mib < 24
+
+
+def test_a_refused_write_is_not_a_line_of_the_log(pump: AttackedPump) -> None:
+    before = pump.log_bytes()
+    with Channel(pump.address) as channel, pump.costs("5,000 refused writes") as cost:
+        calls = [channel.start(WRITE, write_request(b"x", cluster=1), 60) for _ in range(5000)]
+        for call in calls:
+            with pytest.raises(RpcError, match="mismatched cluster id"):
+                call.result()
+    assert pump.log_bytes() - before < 20_000
+    assert cost.cpu_s < 5
+
+
+def test_rapid_resets_are_cut_off_early(pump: AttackedPump) -> None:
+    with pump.raw() as peer, pump.costs("rapid reset, 20,000 calls") as cost:
+        flood = b"".join(
+            frames.headers(one, request_block(WRITE), end_stream=False) + frames.rst_stream(one, Code.CANCEL)
+            for one in range(1, 40_001, 2)
+        )
+        peer.attack(flood)
+        assert peer.goaway_code() == Code.ENHANCE_YOUR_CALM
+        assert pump.answers()
+    assert cost.cpu_s < 0.5
+
+
+def test_unfinished_calls_without_a_byte_are_bounded_in_all(pump: AttackedPump) -> None:
+    begun = b"".join(frames.headers(one, request_block(WRITE), end_stream=False) for one in range(1, 18_001, 2))
+    with contextlib.ExitStack() as attack, pump.costs("20 connections with 9,000 begun calls each") as cost:
+        for _ in range(20):
+            attack.enter_context(pump.raw()).attack(begun)
+        assert pump.answers()
+        assert pump.takes(200_000)
+    assert cost.mib < 64
+
+
+def test_a_huge_path_and_an_hpack_bomb_cost_no_more_than_their_bytes(pump: AttackedPump) -> None:
+    with pump.raw() as peer, pump.costs("HPACK bombs and paths of 15 KiB, 2 MB") as cost:
+        large = b"\x40\x01x\x7f" + bytes([(3000 - 127) & 127 | 128, (3000 - 127) >> 7]) + b"v" * 3000
+        bomb = request_block(WRITE) + large + b"\xbe" * 10_000
+        for turn in range(75):
+            peer.attack(frames.headers(4 * turn + 1, bomb, end_stream=True))
+            peer.attack(frames.headers(4 * turn + 3, request_block("/" + "x" * 15_000), end_stream=True))
+        assert pump.answers()
+    assert cost.cpu_s < 1.5
+    assert cost.mib < 32

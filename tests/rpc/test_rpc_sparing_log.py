@@ -1,0 +1,25 @@
+"""What a peer can cause at will fills no disk: few lines of an event in a minute, and the number of the others."""
+
+from __future__ import annotations
+
+import pytest
+from structlog.testing import capture_logs
+
+from binlake.rpc import sparinglog
+from binlake.rpc.sparinglog import SparingLog
+
+
+def test_an_event_has_ten_lines_a_minute_and_then_the_number_of_those_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(sparinglog.time, "monotonic", lambda: now[0])
+    log = SparingLog()
+    with capture_logs() as lines:
+        for number in range(1000):
+            log.warning("refused", number=number)
+        log.error("another", table="t")
+        now[0] += 61
+        log.warning("refused", number=1000)
+        log.warning("refused", number=1001)
+    assert [line["number"] for line in lines if line["event"] == "refused"] == [*range(10), 1000, 1001]
+    assert [line.get("left_out") for line in lines if line["event"] == "refused"] == [None] * 10 + [990, None]
+    assert [line["log_level"] for line in lines if line["event"] == "another"] == ["error"]
