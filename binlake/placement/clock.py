@@ -15,7 +15,7 @@ from binlake.wire.clock_pb2_grpc import ClockStub
 class ClockClient:
     """Thread-safe.
 
-    Raises SourceUnavailable (a real PD has no such service and is named so), ConfigError for a bound that is passed.
+    Raises SourceUnavailable, ConfigError for a bound that is passed and for a PD that is not led (a real one is not).
     """
 
     def __init__(self, urls: Sequence[str], timeout_s: float = 10.0) -> None:
@@ -43,6 +43,12 @@ class ClockClient:
             if error.code() is grpc.StatusCode.FAILED_PRECONDITION:
                 raise ConfigError(
                     error.details() or "the clock cannot be led", where={"pd-urls": ",".join(self._urls)}
+                ) from None
+            if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+                raise ConfigError(
+                    "the clock of this PD is not led",
+                    where={"pd-urls": ",".join(self._urls)},
+                    hint="a capture is replayed into a fresh `binlake pd --led --start-ts TS`",
                 ) from None
             raise failure(self._urls, error) from None
         return answer.ts

@@ -106,6 +106,11 @@ class Oracle:
             return self._last
 
     @property
+    def held(self) -> bool:
+        """Whether the clock is led, by this start or one before."""
+        return self._saved.held
+
+    @property
     def stopped(self) -> bool:
         """Whether `stop` was called."""
         return self._stopped

@@ -72,6 +72,7 @@ class PlacementDriver:
         try:
             self.cluster_id = _cluster_id(folder, cluster_id)
             self._oracle = Oracle(folder, led_from=led_from, now_ms=now_ms)
+            self._led = led_from is not None or self._oracle.held
             self._store = KvStore(folder, drop_damaged=drop_damaged)
         except BaseException:
             os.close(self._lock)
@@ -90,7 +91,8 @@ class PlacementDriver:
     def start(self) -> PlacementDriver:
         """Serve. Raises ConfigError when the address cannot be bound; nothing is left running then."""
         add_PDServicer_to_server(_Pd(self), self._server)
-        add_ClockServicer_to_server(_Clock(self._oracle), self._server)
+        if self._led:  # one call moves the clock for good: nobody may lead one that was not meant to be led
+            add_ClockServicer_to_server(_Clock(self._oracle), self._server)
         self._server.add_generic_rpc_handlers(tuple(self._etcd.handlers()))
         self._leases.start()
         try:

@@ -31,7 +31,8 @@ WRITERS = 64
 MAX_BYTES = 256 << 20
 """Bytes of payloads held at once."""
 _LEAD_EVERY_S = 0.02  # each Lead is an RPC and an fsync; a bound that is a little late only makes the clock wait
-_FAR = tso.compose(1000)  # so far above the clock nothing is written: pumps refuse what lies in the future
+_FAR = tso.compose(1000)  # what is written so far above the clock leads it first: pumps refuse the future
+_AHEAD = tso.compose(5000)  # what lies further above the bound waits for what is under way
 
 
 class Writer(Protocol):
@@ -125,7 +126,7 @@ class Replayer:
                 time.sleep(max(0.0, began + step.index / self._rate - time.monotonic()))
             binlog = parse(self._capture, step.index, payload)
             with self._state:
-                self._state.wait_for(lambda: self._failure or self._room())
+                self._state.wait_for(lambda: self._failure or self._room(step))  # noqa: B023 - called in this turn
                 if self._failure:
                     return
                 self._in_flight += 1
@@ -136,8 +137,10 @@ class Replayer:
                     self._parked.append((step, binlog))
                     self._unpark()
 
-    def _room(self) -> bool:
-        return self._in_flight < 4 * WRITERS and self._bytes < MAX_BYTES
+    def _room(self, step: Step) -> bool:
+        if self._in_flight >= 4 * WRITERS or self._bytes >= MAX_BYTES:
+            return False
+        return not self._in_flight or max(step.start_ts, step.commit_ts) <= self.plan.bound() + _AHEAD
 
     def _drain(self) -> None:
         with self._state:

@@ -151,3 +151,14 @@ def test_the_command_is_led_keeps_it_and_ends_cleanly(tmp_path: Path) -> None:
     assert NOW + 500 < tso.physical(pd.tso()) < NOW + 60_000
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) == 0
+
+
+def test_nobody_leads_a_clock_that_was_not_started_to_be_led(tmp_path: Path) -> None:
+    with PlacementDriver(tmp_path, now_ms=lambda: NOW) as driver:
+        pd, clock = PdClient([driver.url]), ClockClient([driver.url])
+        for call in (lambda: clock.lead(tso.compose(NOW * 2)), clock.release):
+            with pytest.raises(Permanent, match="is not led"):
+                call()
+        assert tso.physical(pd.tso()) == NOW
+        pd.close()
+        clock.close()
