@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from binlake.errors import BinlakeError, ConfigError
-from pump_service.pump.command import PumpCommand, _raise_file_limit
+from pump_service.pump.command import PumpCommand, raise_file_limit
 from pump_service.pump.config import DAY_S, PumpConfig, parse_gc, parse_size
 from pump_service.pump.settings import ignored, read_settings, to_config
 
@@ -162,7 +162,7 @@ def test_a_pump_takes_as_many_open_files_as_it_may() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 512), hard))
     try:
-        _raise_file_limit()
+        raise_file_limit()
         assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
