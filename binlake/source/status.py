@@ -46,6 +46,13 @@ class Absent(Unknown):
     reason: str = "neither lock nor write record"
 
 
+@dataclass(frozen=True)
+class Unreachable(Unknown):
+    """Who knows could not be asked."""
+
+    reason: str = "nobody answers"
+
+
 Status = Committed | RolledBack | Locked | Unknown
 
 
@@ -58,6 +65,8 @@ def read_status(body: str, start_ts: int) -> Status:
         writes = [write for write in info.get("writes") or [] if int(write.get("start_ts", 0)) == start_ts]
         if writes:
             return _of_write(writes[0])
+        if any(_overlaps(write, start_ts) for write in info.get("writes") or []):
+            return RolledBack()
         lock = info.get("lock") or {}
         if int(lock.get("start_ts", 0)) == start_ts:
             return Locked(int(lock.get("ttl", 0)))
@@ -71,6 +80,11 @@ def _of_write(write: Mapping[str, Any]) -> Status:
         return RolledBack()
     commit_ts = int(write.get("commit_ts", 0))
     return Committed(commit_ts) if commit_ts > 0 else Unknown("a write record without commit_ts")
+
+
+def _overlaps(write: Mapping[str, Any], start_ts: int) -> bool:
+    # A rollback that would stand where another transaction's commit record is, is noted in that one.
+    return int(write.get("commit_ts", 0)) == start_ts and bool(write.get("has_overlapped_rollback"))
 
 
 def mvcc_info(answer: Mapping[str, Any]) -> Mapping[str, Any] | None:

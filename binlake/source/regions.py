@@ -1,0 +1,190 @@
+"""Where the regions of TiKV are, and how far its GC goes, told by PD's leader (kvproto: pdpb, metapb).
+
+A region is looked for by the encoded key, kept, and forgotten when TiKV says that it has moved.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from google.protobuf.message import DecodeError
+
+from binlake.errors import SourceUnavailable
+from binlake.placement.channel import targets, unavailable
+from binlake.rpc import Channel, RpcError, Status, Tls
+from binlake.wire import pd_pb2 as pd
+from binlake.wire import tikv_pb2 as pb
+
+_GROUP = 8
+
+
+def encode_key(key: bytes) -> bytes:
+    """`key` as TiKV and PD order it (memcomparable bytes): groups of 8, each followed by 255 minus its padding."""
+    parts = []
+    for at in range(0, len(key) + 1, _GROUP):
+        group = key[at : at + _GROUP]
+        parts.append(group.ljust(_GROUP, b"\0") + bytes((255 - _GROUP + len(group),)))
+    return b"".join(parts)
+
+
+@dataclass(slots=True, eq=False)
+class Place:
+    """A region: encoded keys from `start` to before `end` (empty = no end), and what TiKV wants to be told of it."""
+
+    start: bytes
+    end: bytes
+    context: pb.Context
+
+    def holds(self, key: bytes) -> bool:
+        """Whether the encoded `key` is in it."""
+        return self.start <= key and (not self.end or key < self.end)
+
+
+class RegionClient:
+    """Regions, stores and the GC safe point of one cluster. Thread-safe. `tls`: for PD urls of https://.
+
+    Methods raise SourceUnavailable when no PD answers, or the one that leads does not know.
+    """
+
+    def __init__(self, urls: Sequence[str], timeout_s: float = 10.0, tls: Tls | None = None) -> None:
+        self._urls = list(urls)
+        self._timeout_s = timeout_s
+        self._tls = tls
+        self._lock = threading.RLock()
+        self._leader: tuple[Channel, int] | None = None
+        self._places: list[Place] = []
+        self._stores: dict[int, str] = {}
+
+    def has_tikv(self) -> bool:
+        """Whether this PD keeps regions at all: the embedded one does not."""
+        try:
+            self._ask("GetGCSafePoint", pb.GetGCSafePointRequest(), pb.GetGCSafePointResponse)
+        except _NotServed:
+            return False
+        return True
+
+    def find(self, key: bytes) -> Place:
+        """The region that holds the raw `key`."""
+        encoded = encode_key(key)
+        with self._lock:
+            at = bisect_right(self._places, encoded, key=lambda place: place.start) - 1
+            if at >= 0 and self._places[at].holds(encoded):
+                return self._places[at]
+            return self._load(encoded)
+
+    def forget(self, place: Place) -> None:
+        """It is no longer so: ask PD again, also where its store is."""
+        with self._lock:
+            self._places = [one for one in self._places if one is not place]
+            self._stores.pop(place.context.peer.store_id, None)
+
+    def lead(self, place: Place, peer: pb.Peer) -> None:
+        """TiKV says that `peer` leads the region now."""
+        place.context.peer.CopyFrom(peer)
+
+    def address(self, place: Place) -> str:
+        """HOST:PORT of the store that leads the region."""
+        store_id = place.context.peer.store_id
+        with self._lock:
+            if store_id not in self._stores:
+                answer = self._ask("GetStore", pb.GetStoreRequest(store_id=store_id), pb.GetStoreResponse)
+                self._stores[store_id] = answer.store.address
+            return self._stores[store_id]
+
+    def hold_gc(self, service: str, safe_point: int, ttl_s: int) -> int:
+        """Ask that GC stays at or below `safe_point` for `ttl_s` seconds (0 = no longer); the least of all services'.
+
+        An answer above `safe_point` is a refusal: GC may have passed it.
+        """
+        request = pb.UpdateServiceGCSafePointRequest(service_id=service.encode(), ttl=ttl_s, safe_point=safe_point)
+        answer = self._ask("UpdateServiceGCSafePoint", request, pb.UpdateServiceGCSafePointResponse)
+        return int(answer.min_safe_point)
+
+    def gc_safe_point(self) -> int:
+        """Versions that were overwritten before this ts may be gone; 0 = none yet."""
+        answer = self._ask("GetGCSafePoint", pb.GetGCSafePointRequest(), pb.GetGCSafePointResponse)
+        return int(answer.safe_point)
+
+    def close(self) -> None:
+        """Close the connection; it can be used again."""
+        with self._lock:
+            self._lose()
+
+    def _load(self, encoded: bytes) -> Place:
+        answer = self._ask("GetRegion", pb.GetRegionRequest(region_key=encoded), pb.GetRegionResponse)
+        region = answer.region
+        if not region.id or not answer.leader.id:
+            raise unavailable(self._urls, "PD knows no leader of the region")
+        context = pb.Context(region_id=region.id, region_epoch=region.region_epoch, peer=answer.leader)
+        place = Place(region.start_key, region.end_key, context)
+        kept = [one for one in self._places if not _overlap(one, place)]
+        self._places = sorted([*kept, place], key=lambda one: one.start)
+        return place
+
+    def _ask(self, method: str, request: Any, answer_type: Any) -> Any:
+        with self._lock:
+            for last in (False, True):
+                channel, request.header.cluster_id = self._leader or self._connect()
+                try:
+                    answer = answer_type.FromString(
+                        channel.call(f"/pdpb.PD/{method}", request.SerializeToString(), self._timeout_s)
+                    )
+                    if answer.header.error.type == pd.OK:
+                        return answer
+                    reason = answer.header.error.message
+                except (RpcError, DecodeError) as error:
+                    if isinstance(error, RpcError) and error.status is Status.UNIMPLEMENTED:
+                        raise _NotServed(f"this PD does not serve {method}: it has no TiKV") from None
+                    reason = str(error)
+                # The one that led may lead no longer.
+                self._lose()
+                if last:
+                    raise unavailable(self._urls, f"{method}: {reason}")
+        raise AssertionError("unreachable")
+
+    def _connect(self) -> tuple[Channel, int]:
+        reasons = []
+        for target, encrypted in targets(self._urls):
+            try:
+                self._leader = self._lead(target, encrypted)
+            except (RpcError, DecodeError) as error:
+                reasons.append(f"{target}: {error}")
+            else:
+                return self._leader
+        raise unavailable(self._urls, "; ".join(reasons))
+
+    def _lead(self, target: str, encrypted: bool) -> tuple[Channel, int]:
+        """The channel to the leader that the PD at `target` names, and the cluster's id."""
+        channel = self._channel(target, encrypted)
+        try:
+            answer = pd.GetMembersResponse.FromString(
+                channel.call("/pdpb.PD/GetMembers", pd.GetMembersRequest().SerializeToString(), self._timeout_s)
+            )
+        except BaseException:
+            channel.close()
+            raise
+        # A single PD is its own leader whatever address it advertises.
+        if len(answer.members) > 1 and answer.leader.client_urls:
+            channel.close()
+            channel = self._channel(*targets(answer.leader.client_urls)[0])
+        return channel, answer.header.cluster_id
+
+    def _channel(self, target: str, encrypted: bool) -> Channel:
+        return Channel(target, tls=(self._tls or Tls()) if encrypted else None, connect_timeout_s=self._timeout_s)
+
+    def _lose(self) -> None:
+        if self._leader is not None:
+            self._leader[0].close()
+        self._leader = None
+
+
+class _NotServed(SourceUnavailable):
+    """A PD without TiKV."""
+
+
+def _overlap(one: Place, other: Place) -> bool:
+    return (not one.end or other.start < one.end) and (not other.end or one.start < other.end)

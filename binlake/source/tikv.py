@@ -1,0 +1,247 @@
+"""TiKV itself asked what became of transactions, many at once (tidb-binlog 2.6; kvproto: kvrpcpb).
+
+Three ways to ask, each stronger than the one before: LOOK reads the records of the key and changes nothing; EXPIRE
+rolls back where the time of the lock is over, as any reader would; END leaves a rollback record, too, where there is
+neither lock nor record, so that no commit can follow.
+
+END proves nothing where GC may have taken a commit record away: it is used only for transactions above a safe point of
+GC that PD has granted (`protect`). Else "nothing is there" is Unknown (hazards R-07).
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from google.protobuf.message import DecodeError
+
+from binlake import tso
+from binlake.errors import SourceUnavailable
+from binlake.rpc import Channel, PendingCall, RpcError, Tls
+from binlake.source.regions import Place, RegionClient
+from binlake.source.status import Absent, Committed, Locked, RolledBack, Status, Unknown, Unreachable
+from binlake.wire import tikv_pb2 as pb
+
+HOLD_S = 86400
+"""Seconds that GC waits for what this service has not resolved, after it was last heard of (as TiCDC's gc-ttl)."""
+
+_AT_ONCE = 256  # calls on their way to one store
+_PAUSES_S = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6)  # between two tries
+_ROLLBACK = 3
+_LOOK, _CHECK = "/tikvpb.Tikv/MvccGetByKey", "/tikvpb.Tikv/KvCheckTxnStatus"
+
+
+class How(Enum):
+    """How strongly to ask; see the module."""
+
+    LOOK = "look"
+    EXPIRE = "expire"
+    END = "end"
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What became of the transaction `start_ts`, whose primary key is `key` (raw)?"""
+
+    start_ts: int
+    key: bytes
+    how: How
+
+
+_Turn = dict[int, Question]
+
+
+class TikvStatus:
+    """Asks the stores that `regions` names; `tls` is towards them, `service` names the holder of GC in PD.
+
+    Thread-safe, but for `protect`, which belongs to one thread.
+    """
+
+    def __init__(self, regions: RegionClient, service: str, *, tls: Tls | None = None, timeout_s: float = 10.0) -> None:
+        self._regions = regions
+        self._service = service
+        self._tls = tls
+        self._timeout_s = timeout_s
+        self._channels: dict[str, Channel] = {}
+        self._connecting = threading.Lock()
+        self._held: float = math.inf  # GC stays at or below it
+        self._stopped = threading.Event()
+
+    def protect(self, oldest: int) -> None:
+        """Keep GC from passing the transaction `oldest`, or what it has not passed yet; 0 = nothing is open any more.
+
+        Raises SourceUnavailable.
+        """
+        if not oldest:
+            if self._held != math.inf:
+                self._regions.hold_gc(self._service, 0, 0)
+                self._held = math.inf
+            return
+        wanted, self._held = oldest - 1, math.inf
+        # PD takes only what is at or above the least of all services: what GC has passed stays passed.
+        for _ in range(3):
+            least = self._regions.hold_gc(self._service, wanted, HOLD_S)
+            if least <= wanted:
+                self._held = max(wanted, self._regions.gc_safe_point())
+                return
+            wanted = least
+
+    def protects(self, start_ts: int) -> bool:
+        """Whether GC cannot have passed `start_ts`."""
+        return start_ts > self._held
+
+    def ask(self, questions: Sequence[Question], now_ts: int) -> list[Status]:
+        """An answer to each; `now_ts` is a fresh timestamp of PD. What could not be asked is Unreachable."""
+        answers: dict[int, Status] = {}
+        turn: _Turn = {}
+        for number, question in enumerate(questions):
+            if question.key:
+                turn[number] = question
+            else:
+                answers[number] = Unknown("its prewrite has no key to ask about")
+        reasons: dict[int, str] = {}
+        until = time.monotonic() + self._timeout_s
+        for pause_s in (*_PAUSES_S, 0.0):
+            reasons = self._take_turn(turn, now_ts, answers)
+            turn = {number: turn[number] for number in reasons}
+            if not turn or time.monotonic() + pause_s > until or self._stopped.wait(pause_s):
+                break
+        answers.update((number, Unreachable(f"TiKV does not tell: {reason}")) for number, reason in reasons.items())
+        return [answers[number] for number in range(len(questions))]
+
+    def stop(self) -> None:
+        """Try nothing again."""
+        self._stopped.set()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self.stop()
+        for channel in self._channels.values():
+            channel.close()
+        self._regions.close()
+
+    def _take_turn(self, turn: _Turn, now_ts: int, answers: dict[int, Status]) -> dict[int, str]:
+        """Ask each once; why those that are to be asked again got no answer."""
+        failed: dict[int, str] = {}
+        numbers = list(turn)
+        for begin in range(0, len(numbers), _AT_ONCE):
+            part = {number: turn[number] for number in numbers[begin : begin + _AT_ONCE]}
+            for number, place, pending in self._send(part, now_ts, failed):
+                try:
+                    found = _read(turn[number], pending.result(), now_ts)
+                except (RpcError, DecodeError) as error:
+                    self._lose(place, str(error), failed, number)
+                    continue
+                if isinstance(found, pb.RegionError):
+                    failed[number] = self._moved(place, found)
+                else:
+                    answers[number] = self._judged(turn[number], found)
+        return failed
+
+    def _send(
+        self, part: Mapping[int, Question], now_ts: int, failed: dict[int, str]
+    ) -> list[tuple[int, Place, PendingCall]]:
+        sent = []
+        for number, question in part.items():
+            try:
+                place = self._regions.find(question.key)
+                channel = self._channel(self._regions.address(place))
+            except SourceUnavailable as error:
+                failed[number] = str(error)
+                continue
+            method, message = self._request(question, place, now_ts)
+            try:
+                sent.append((number, place, channel.start(method, message, self._timeout_s)))
+            except RpcError as error:
+                self._lose(place, str(error), failed, number)
+        return sent
+
+    def _request(self, question: Question, place: Place, now_ts: int) -> tuple[str, bytes]:
+        if question.how is How.LOOK:
+            return _LOOK, pb.MvccGetByKeyRequest(context=place.context, key=question.key).SerializeToString()
+        start_ts = question.start_ts
+        return _CHECK, pb.CheckTxnStatusRequest(
+            context=place.context,
+            primary_key=question.key,
+            lock_ts=start_ts,
+            caller_start_ts=start_ts,
+            current_ts=now_ts,
+            rollback_if_not_exist=question.how is How.END and self.protects(start_ts),
+            verify_is_primary=True,
+        ).SerializeToString()
+
+    def _judged(self, question: Question, found: Status) -> Status:
+        if question.how is How.END and isinstance(found, Absent) and not self.protects(question.start_ts):
+            return Unknown("TiKV has neither lock nor record of it, and GC may have taken a commit record away")
+        return found
+
+    def _moved(self, place: Place, error: pb.RegionError) -> str:
+        """Do what TiKV's region error says; it in words."""
+        if error.HasField("not_leader") and error.not_leader.leader.id:
+            self._regions.lead(place, error.not_leader.leader)
+        elif not error.HasField("server_is_busy"):
+            self._regions.forget(place)
+        return error.message or "region error"
+
+    def _lose(self, place: Place, reason: str, failed: dict[int, str], number: int) -> None:
+        self._regions.forget(place)
+        failed[number] = reason
+
+    def _channel(self, address: str) -> Channel:
+        with self._connecting:
+            if address not in self._channels:
+                self._channels[address] = Channel(address, tls=self._tls, connect_timeout_s=self._timeout_s)
+            return self._channels[address]
+
+
+def is_expired(status: Status, start_ts: int, now_ts: int, grace_ms: int) -> bool:
+    """Whether a lock's time was over `grace_ms` milliseconds ago: who held it is gone."""
+    if not isinstance(status, Locked) or not status.ttl_ms:
+        return False
+    return tso.physical(start_ts) + status.ttl_ms + grace_ms < tso.physical(now_ts)
+
+
+def _read(question: Question, answer: bytes, now_ts: int) -> Status | pb.RegionError:
+    if question.how is How.LOOK:
+        looked = pb.MvccGetByKeyResponse.FromString(answer)
+        return looked.region_error if looked.HasField("region_error") else _of_records(looked, question.start_ts)
+    checked = pb.CheckTxnStatusResponse.FromString(answer)
+    return checked.region_error if checked.HasField("region_error") else _of_check(checked, question.start_ts, now_ts)
+
+
+def _of_records(answer: pb.MvccGetByKeyResponse, start_ts: int) -> Status:
+    if answer.error:
+        return Unknown(answer.error)
+    for write in answer.info.writes:
+        if write.start_ts == start_ts:
+            return RolledBack() if write.type == _ROLLBACK else Committed(write.commit_ts)
+        if write.commit_ts == start_ts and write.has_overlapped_rollback:
+            return RolledBack()  # another transaction's record stands where the rollback had to be noted
+    if answer.info.lock.start_ts == start_ts:
+        return Locked(answer.info.lock.ttl)
+    return Absent()
+
+
+def _of_check(answer: pb.CheckTxnStatusResponse, start_ts: int, now_ts: int) -> Status:
+    if answer.HasField("error"):
+        return Absent() if answer.error.HasField("txn_not_found") else Unknown(f"TiKV: {_words(answer.error)}")
+    if answer.commit_version:
+        return Committed(answer.commit_version)
+    if answer.lock_ttl:
+        locked = Locked(answer.lock_ttl)
+        if answer.lock_info.use_async_commit and is_expired(locked, start_ts, now_ts, 0):
+            return Unknown("its lock is one of async commit, which a reader of its rows resolves")
+        return locked
+    # A pessimistic lock that was taken away alone leaves no record: asked again, it is told.
+    left_alone = answer.action in (pb.TTLExpirePessimisticRollback, pb.LockNotExistDoNothing)
+    return Absent() if left_alone else RolledBack()
+
+
+def _words(error: pb.KeyError) -> str:
+    if error.HasField("primary_mismatch"):
+        return "its key is not the primary one of its transaction"
+    return error.abort or error.retryable or "an error of the key"
