@@ -1,7 +1,7 @@
 # Everything a newcomer types. `make help` lists the targets; each can be repeated at once.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tests demo test soak captures pictures bench-window bench-pump bench-decode bench-audit bench-page bench-control bench-apply bench-lag bench lint proto docs stop clean
+.PHONY: help setup setup-tests demo test soak captures pictures bench-window bench-pump bench-decode bench-audit bench-page bench-control bench-apply bench-lag bench-proofs bench lint proto docs stop clean
 
 # The installers need no package, only Python 3.11; Debian's python3 is taken where it is one.
 PYTHON311 := $(shell for one in python3.11 python3 /usr/bin/python3.11; do \
@@ -60,6 +60,9 @@ bench-control: setup  ## What a stage asks of the control tables, while their hi
 
 bench-apply: setup  ## Rendering, and finalize in each mode, beside the target's floor (SCALE=0.1, ROUNDS=1, ONLY=a)
 	@$(PYTHON) bench/bench_apply.py
+
+bench-proofs: setup  ## Rollbacks proved by TiKV each second and core, beside storing them alone
+	@$(PYTHON) bench/bench_proofs.py
 
 bench-lag: setup  ## Seconds from a commit at the source to its row at the target, under Airflow; its idle CPU
 	@$(PYTHON) bench/bench_lag.py

@@ -5,7 +5,7 @@ TiDB answers them by PD and its status port; a capture, a feeder and a workload 
 
 from binlake.source.protocol import Clock, JobHistory, Source
 from binlake.source.sqlhistory import SqlHistory
-from binlake.source.status import Absent, Committed, Locked, RolledBack, Status, Unknown, read_status
+from binlake.source.status import Absent, Committed, Locked, RolledBack, Status, Unknown, Unreachable, read_status
 from binlake.source.steps import Shown, Step
 from binlake.source.tidb import StatusPort, TidbSource
 
@@ -24,5 +24,6 @@ __all__ = [
     "Step",
     "TidbSource",
     "Unknown",
+    "Unreachable",
     "read_status",
 ]

@@ -52,8 +52,8 @@ class PumpConfig:
 
     An empty `node_id` means host:port of the advertised address, remembered in the data directory. `socket` is the path
     of a second, Unix listener. `gc_s` 0 = binlogs are never collected; `gc_force_after_s` 0 = never before every
-    registered consumer has them. `rpc`: who serves, binlake.rpc or grpcio (a tenth as quick, without pages, TLS and
-    socket).
+    registered consumer has them. `ask_tikv`: where PD keeps regions, TiKV tells what became of a P. `rpc`: who serves,
+    binlake.rpc or grpcio (a tenth as quick, without pages, TLS and socket).
     """
 
     pd_urls: tuple[str, ...] = ("http://127.0.0.1:2379",)
@@ -75,6 +75,7 @@ class PumpConfig:
     gc_force_after_s: float = 0.0
     gc_interval_s: float = INTERVAL_S
     txn_timeout_s: float = TXN_TIMEOUT_S
+    ask_tikv: bool = True
     slow_write_threshold_s: float = 1.0
     future_slack_s: float = SLACK_S
     label: Mapping[str, str] = field(default_factory=dict)

@@ -3,12 +3,13 @@
 Asked about are a P that got neither C nor R, and a P that got an R: TiDB sends one after an undetermined commit, too.
 Committed and rolled back become a C or a proven R in the value log, so the proof outlives a restart and the source's
 own collection; everything else, and nobody to ask, blocks the watermark and is shown. Age discards nothing: beyond the
-transaction timeout it only makes a waiting P a problem that is told (tidb-binlog 2.6).
+transaction timeout TiKV is asked to end the transaction (see asking), and a P that still waits is told as a problem.
 
-A rollback that TiKV does not protect leaves no record for long. So there is a second proof, only for a P that got an
-R: the source says twice, a second apart, that there is neither lock nor write record, while the transaction is younger
-than the least life of versions in TiKV. Its lock was taken before any commit could be sent, and a commit record could
-not have been collected: it is not committed, and without a lock it cannot be any more.
+A rollback that TiKV does not protect leaves no record for long. So, where only a status port can be asked, there is a
+second proof, only for a P that got an R: the source says twice, a second apart, that there is neither lock nor write
+record, while the transaction is younger than the least life of versions in TiKV. Its lock was taken before any commit
+could be sent, and a commit record could not have been collected: it is not committed, and without a lock it cannot be
+any more.
 """
 
 from __future__ import annotations
@@ -16,43 +17,29 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import structlog
 
 from binlake import tso
-from binlake.errors import BinlakeError, SourceUnavailable
+from binlake.errors import SourceUnavailable
 from binlake.source import Absent, Committed, Locked, RolledBack, Status, Unknown
+from binlake.source.tikv import TikvStatus
+from pump_service.pump.asking import Asking, NoStatusSource, StatusSource
 from pump_service.pump.sorter import Entry
 from pump_service.pump.storage import Storage
+
+__all__ = ["TXN_TIMEOUT_S", "NoStatusSource", "Resolver", "StatusSource"]
 
 log = structlog.get_logger()
 
 TXN_TIMEOUT_S = 600.0  # MISSION S0-51
 _AT_ONCE = 64  # P asked about in one round
-_DOUBTS_AT_ONCE = 1024  # R are common: 1 to 15 % of transactions (tidb-binlog 1.14)
-_THREADS = 8
+_DOUBTS_AT_ONCE = 4096  # R are common: 1 to 15 % of transactions (tidb-binlog 1.14)
 _ABSENT_S = 1.0  # between two answers that prove a rollback
 _VERSIONS_LIVE_S = 600.0  # tidb_gc_life_time is at least 10 minutes
 _FIRST_PAUSE_S, _LAST_PAUSE_S = 0.1, 5.0  # between two questions about one R; doubled each time
-
-
-class StatusSource(Protocol):
-    """Who knows what became of a transaction: the part of binlake.source.Source that a pump needs."""
-
-    def transaction_status(self, start_ts: int, key: bytes) -> Status:
-        """The status of transaction `start_ts` with primary key `key`. Raises SourceUnavailable."""
-
-
-class NoStatusSource:
-    """Nobody to ask: every orphan P blocks until its C or R arrives."""
-
-    def transaction_status(self, start_ts: int, key: bytes) -> Status:
-        """Always Unknown."""
-        del start_ts, key
-        return Unknown("no status source is configured (--status-url)")
+_SHOWN_KEY = 64  # bytes of a key that are shown
 
 
 @dataclass(slots=True)
@@ -79,13 +66,14 @@ class Resolver:
     """Asks about each P that waits for two rounds in a row (a round a second: tidb-binlog 2.5) and about each R.
 
     `timeout_s`: the transaction timeout, measured on the timestamps of the log: what waits longer is `overdue`.
-    `clock`: a fresh TSO, or SourceUnavailable; without it absence proves nothing.
+    `clock`: a fresh TSO, or SourceUnavailable; without it absence proves nothing and `tikv` is not asked.
     """
 
     storage: Storage
     source: StatusSource
     timeout_s: float = TXN_TIMEOUT_S
     clock: Callable[[], int] | None = None
+    tikv: TikvStatus | None = None
     blocked: str = ""
     overdue: int = 0
     counters: Resolutions = field(default_factory=Resolutions)
@@ -94,7 +82,9 @@ class Resolver:
     _reasons: dict[int, str] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _stopped: threading.Event = field(default_factory=threading.Event)
-    _pool: ThreadPoolExecutor | None = None
+
+    def __post_init__(self) -> None:
+        self._asking = Asking(self.source, self.tikv, clock=self.clock, timeout_s=self.timeout_s)
 
     @property
     def queries(self) -> int:
@@ -107,7 +97,8 @@ class Resolver:
         doubted = {entry.start_ts for entry in self.storage.doubted()}
         patient = [entry for entry in waiting if entry.start_ts in self._seen and entry.start_ts not in doubted]
         self._seen = {entry.start_ts for entry in waiting}
-        self._ask(patient)
+        self._asking.hold(self.storage.unmatched()[1] if patient or doubted else 0)
+        self._resolve(patient)
         self._show(waiting)
 
     def verify(self) -> None:
@@ -120,46 +111,42 @@ class Resolver:
         for entry in due:
             doubt = known[entry.start_ts]
             doubt.due, doubt.pause_s = now + doubt.pause_s, min(2 * doubt.pause_s, _LAST_PAUSE_S)
-        self._ask(due)
         if due:
+            self._asking.hold(self.storage.unmatched()[1])
+            self._resolve(due)
             self._show(self.storage.waiting(_AT_ONCE))
 
     def stop(self) -> None:
         """Ask nothing more: a round that runs ends soon."""
         self._stopped.set()
+        self._asking.stop()
 
     def close(self) -> None:
         """End the threads that ask; no round may run any more."""
         self.stop()
-        if self._pool is not None:
-            self._pool.shutdown(cancel_futures=True)
+        self._asking.close()
 
-    def _ask(self, entries: Sequence[Entry]) -> None:
-        if len(entries) > 1:
-            self._pool = self._pool or ThreadPoolExecutor(_THREADS, "pump-status")
-            list(self._pool.map(self._resolve, entries))
-        elif entries:
-            self._resolve(entries[0])
-
-    def _resolve(self, prewrite: Entry) -> None:
-        """Ask, and store the outcome where there is proof of one."""
-        start_ts = prewrite.start_ts
-        if self._stopped.is_set():
+    def _resolve(self, prewrites: Sequence[Entry]) -> None:
+        """Ask about all at once, and store the outcomes that are proved with as few waits for the disk."""
+        if not prewrites or self._stopped.is_set():
             return
-        try:
-            status = self._proved(start_ts, self.source.transaction_status(start_ts, prewrite.key))
-            reason = _why_not(status)
-            if not reason:
-                self.storage.end(start_ts, status.commit_ts if isinstance(status, Committed) else None)
-        except SourceUnavailable as error:
-            status, reason = Unknown(str(error)), str(error)
-        except BinlakeError as error:
-            status, reason = Unknown(str(error)), f"its outcome cannot be stored: {error}"
+        found = self._asking.ask(prewrites, self._doubts)
+        statuses = [self._proved(entry.start_ts, status) for entry, status in zip(prewrites, found, strict=True)]
+        reasons = [_why_not(status) for status in statuses]
+        proved = [place for place, reason in enumerate(reasons) if not reason]
+        errors = self.storage.end_all([(prewrites[place].start_ts, _commit_ts(statuses[place])) for place in proved])
+        for place, error in zip(proved, errors, strict=True):
+            if error is not None:
+                reasons[place] = f"its outcome cannot be stored: {error}"
         with self._lock:
-            self._count(start_ts, status, reason)
+            for entry, status, reason in zip(prewrites, statuses, reasons, strict=True):
+                self._count(entry.start_ts, status, reason)
+        rolled_back = [prewrites[place].start_ts for place in proved if isinstance(statuses[place], RolledBack)]
+        if rolled_back:
+            log.info("prewrites_proved_rolled_back", count=len(rolled_back), first=rolled_back[0], last=rolled_back[-1])
 
     def _proved(self, start_ts: int, status: Status) -> Status:
-        """`status`, or RolledBack where absence proves it (see the module). Raises SourceUnavailable."""
+        """`status`, or RolledBack where absence proves it (see the module)."""
         doubt = self._doubts.get(start_ts)
         if doubt is None or self.clock is None:
             return status
@@ -169,7 +156,10 @@ class Resolver:
         elif not doubt.absent_since:
             doubt.absent_since = now
         elif now - doubt.absent_since >= _ABSENT_S:
-            age_ms = tso.physical(self.clock()) - tso.physical(start_ts)  # after the answer: it was younger then
+            try:
+                age_ms = tso.physical(self.clock()) - tso.physical(start_ts)  # after the answer: it was younger then
+            except SourceUnavailable as error:
+                return Unknown(str(error))
             return RolledBack() if age_ms < _VERSIONS_LIVE_S * 1000 else status
         return status
 
@@ -181,7 +171,6 @@ class Resolver:
         self._reasons.pop(start_ts, None)
         if isinstance(status, RolledBack):
             self.counters.rolled_back += 1
-            log.info("prewrite_proved_rolled_back", start_ts=start_ts)
             return
         self.counters.committed += 1
         doubted = start_ts in self._doubts
@@ -204,9 +193,25 @@ class Resolver:
         self.blocked = ""
         if told:
             entry, why = told[0]
+            late = f", beyond the transaction timeout of {self.timeout_s:g} s" if entry in old else ""
             age = (now_ms - tso.physical(entry.start_ts)) / 1000
-            late = f", {age:.0f} s old: beyond the transaction timeout of {self.timeout_s:g} s" if entry in old else ""
-            self.blocked = f"P start_ts={entry.start_ts} waits for its C or R{late}: {why}"
+            others = f", {len(waiting) - 1} more behind it" if len(waiting) > 1 else ""
+            self.blocked = (
+                f"P start_ts={entry.start_ts} key={_key(entry.key)} waits for its C or R, {age:.0f} s old{late}"
+                f"{others}: {why}"
+            )
+
+
+def _key(key: bytes) -> str:
+    """The key in hex, with the table when it is a row's or an index entry's (`t` + 8 bytes)."""
+    text = key[:_SHOWN_KEY].hex() + ("..." if len(key) > _SHOWN_KEY else "")
+    if len(key) >= 9 and key[:1] == b"t":
+        return f"{text} (table {int.from_bytes(key[1:9], 'big') - (1 << 63)})"
+    return text
+
+
+def _commit_ts(status: Status) -> int | None:
+    return status.commit_ts if isinstance(status, Committed) else None
 
 
 def _why_not(status: Status) -> str:

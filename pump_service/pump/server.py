@@ -22,7 +22,10 @@ from binlake.errors import BinlakeError, ConfigError, Fenced, Permanent, WireErr
 from binlake.placement import EtcdClient, PdClient, Registry
 from binlake.pumpclient import PumpReader
 from binlake.source import TidbSource
+from binlake.source.regions import RegionClient
+from binlake.source.tikv import TikvStatus
 from binlake.wire.build import fake
+from pump_service.pump.asking import Asking
 from pump_service.pump.ceiling import Ceiling
 from pump_service.pump.config import PumpConfig
 from pump_service.pump.forced import Verdict
@@ -80,7 +83,8 @@ class FakeWriter:
 
 
 class PumpServer:
-    """One pump. `oracle`, `members` and `source` replace the clients that the config describes."""
+    """One pump. `oracle`, `members` and `source` replace the clients that the config describes; with an `oracle` given,
+    TiKV is not looked for."""
 
     def __init__(
         self,
@@ -97,6 +101,8 @@ class PumpServer:
         self._members: Members = members or Registry(self._etcd)
         urls = config.status_urls
         self._source = source or (TidbSource(self._oracle, urls, tls=tls) if urls else NoStatusSource())
+        self._looks_for_tikv = config.ask_tikv and oracle is None
+        self._tikv: TikvStatus | None = None
         self._tickers: list[Ticker] = []
         self._asked: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._score = 0
@@ -119,17 +125,21 @@ class PumpServer:
         Raises Permanent (data directory or port taken, PD's clock behind), ConfigError (another cluster),
         SourceUnavailable (PD, registry or a consumer does not answer); then nothing is left running.
         """
-        options = StorageOptions(
-            segment_bytes=self._config.segment_bytes,
-            sync_log=self._config.sync_log,
-            trust_rollbacks=isinstance(self._source, NoStatusSource),
-        )
         metrics = PumpMetrics()
         self._ceiling = Ceiling(self._oracle.tso, self._config.future_slack_s)
         with contextlib.ExitStack() as undo:
             undo.callback(self._disconnect)
+            regions = self._find_regions()
+            options = StorageOptions(
+                segment_bytes=self._config.segment_bytes,
+                sync_log=self._config.sync_log,
+                trust_rollbacks=isinstance(self._source, NoStatusSource) and regions is None,
+            )
             self._storage = Storage(self._config.data_dir, options, files=TimedFiles(metrics), ceiling=self._ceiling)
             undo.callback(self._storage.close)
+            if regions is not None:
+                holder = f"binlake-pump-{self._storage.directory.store_uuid}"
+                self._tikv = TikvStatus(regions, holder, tls=self._config.tls.rpc())
             started_ts = self._check_source()
             self._listen(metrics)
             undo.callback(self._end_calls)
@@ -221,6 +231,16 @@ class PumpServer:
             self._disconnect()
         log.info("pump_stopped", pump=self.node_id, state=self.service.state, watermark=self._storage.watermark)
 
+    def _find_regions(self) -> RegionClient | None:
+        """The regions of the cluster; None where PD keeps none, as the embedded one. Raises SourceUnavailable."""
+        if not self._looks_for_tikv:
+            return None
+        regions = RegionClient(self._config.pd_urls, tls=self._config.tls.rpc())
+        if regions.has_tikv():
+            return regions
+        regions.close()
+        return None
+
     def _check_source(self) -> int:
         directory, cluster = self._storage.directory, self._oracle.cluster_id()
         known = directory.remember("cluster", str(cluster))
@@ -255,7 +275,7 @@ class PumpServer:
             self._members,
             self._oracle,
             ask=self.ask,
-            decide=Verdict(self._storage, self._source, self.service.metrics).decide,
+            decide=Verdict(self._storage, self._asking(), self.service.metrics).decide,
             collect=self._collect,
             score=lambda: self._score,
         )
@@ -265,6 +285,10 @@ class PumpServer:
         self.service.node_id = directory.recall("node") or config.node_id or directory.remember("node", host)
         self._host = host
         self._rpc.start()
+
+    def _asking(self) -> Asking:
+        config = self._config
+        return Asking(self._source, self._tikv, clock=self._oracle.tso, timeout_s=config.txn_timeout_s)
 
     def _transport(self) -> LeanServer | GrpcServer:
         config = self._config
@@ -296,7 +320,7 @@ class PumpServer:
 
     def _start_tickers(self) -> None:
         config = self._config
-        resolver = Resolver(self._storage, self._source, config.txn_timeout_s, clock=self._oracle.tso)
+        resolver = Resolver(self._storage, self._source, config.txn_timeout_s, clock=self._oracle.tso, tikv=self._tikv)
         self.resolver = resolver
         self.service.status_queries = lambda: resolver.queries
 
@@ -365,6 +389,8 @@ class PumpServer:
     def _disconnect(self) -> None:
         self._oracle.close()
         self._etcd.close()
+        if self._tikv is not None:
+            self._tikv.close()
 
     def _end_calls(self) -> None:
         self.service.end_pulls()

@@ -154,7 +154,12 @@ class PumpFile(_Section):
     txn_timeout: float = Field(
         TXN_TIMEOUT_S,
         gt=0,
-        description="ours: seconds after which a P that still waits is told as overdue; age discards nothing",
+        description="ours: seconds after which TiKV is asked to end the transaction of a P that still waits, and it is "
+        "told as overdue; age discards nothing",
+    )
+    ask_tikv: bool = Field(
+        True,
+        description="ours: ask TiKV what became of a transaction, where PD knows one; false = `status-urls` alone",
     )
     future_slack: float = Field(
         SLACK_S, gt=0, description="ours: seconds by which a start_ts or commit_ts may lie above PD's clock"
@@ -233,6 +238,7 @@ def to_config(found: PumpFile) -> PumpConfig:
         gc_force_after_s=parse_gc(found.gc_force_after),
         txn_timeout_s=found.txn_timeout,
         future_slack_s=found.future_slack,
+        ask_tikv=found.ask_tikv,
         tls=TlsFiles(security.ssl_ca, security.ssl_cert, security.ssl_key, security.cert_allowed_cn),
         label=found.label,
         score_weights=Weights(found.score.load, found.score.disk, found.score.stored),

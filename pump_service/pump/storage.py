@@ -11,7 +11,7 @@ import fcntl
 import os
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -202,6 +202,16 @@ class Storage:
         """
         self.append(_ended(start_ts, commit_ts)).result()
 
+    def end_all(self, outcomes: Sequence[tuple[int, int | None]]) -> list[BinlakeError | None]:
+        """As `end` for each (start_ts, commit_ts), with one wait for all; the error of each that was not stored."""
+        begun: list[Future[None] | BinlakeError] = []
+        for start_ts, commit_ts in outcomes:
+            try:
+                begun.append(self.append(_ended(start_ts, commit_ts)))
+            except BinlakeError as error:
+                begun.append(error)
+        return [one if isinstance(one, BinlakeError) else _error_of(one) for one in begun]
+
     def read(self, pointer: Pointer) -> bytes:
         """The payload at `pointer`. Raises WireError, LostRange."""
         return self._log.read(pointer)
@@ -313,6 +323,13 @@ class Storage:
                 hint="restore the files of value/; or remove kv/ to go on with what is left",
             )
         return values
+
+
+def _error_of(stored: Future[None]) -> BinlakeError | None:
+    error = stored.exception()
+    if error is None or isinstance(error, BinlakeError):
+        return error
+    raise error
 
 
 def _ended(start_ts: int, commit_ts: int | None) -> bytes:

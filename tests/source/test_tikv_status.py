@@ -225,7 +225,10 @@ def test_region_errors_are_followed(tikv: FakeTikv, connect: Callable[[], TikvSt
     assert status.ask(questions, NOW) == wanted
 
 
-def test_a_tikv_that_is_away_is_told_and_found_again(tikv: FakeTikv, connect: Callable[[], TikvStatus]) -> None:
+def test_a_tikv_that_is_away_is_told_and_found_again(
+    tikv: FakeTikv, connect: Callable[[], TikvStatus], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("binlake.source.tikv._PAUSES_S", (0.01,) * 3)
     status = connect()
     tikv.writes[KEY] = [Write(START, START + 7)]
     right, tikv.addresses[1] = tikv.addresses[1], "127.0.0.1:1"

@@ -1,0 +1,272 @@
+"""An orphan P ends by itself where TiKV can be asked, and never by age (S0-51, tidb-binlog 2.6, hazards R-07)."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pump_helpers import commit, prewrite, rollback, settled, store, until
+from support.fake_tikv import ROLLBACK, FakeTikv, Lock, Write
+
+from binlake import tso
+from binlake.errors import SourceUnavailable
+from binlake.placement import PdClient
+from binlake.pumpclient import PumpReader
+from binlake.source import Absent, RolledBack, Status
+from binlake.source.regions import RegionClient
+from binlake.source.tikv import TikvStatus
+from binlake.wire import build
+from pump_service.pd import PlacementDriver
+from pump_service.pump.config import PumpConfig
+from pump_service.pump.forced import Verdict
+from pump_service.pump.metrics import PumpMetrics
+from pump_service.pump.resolver import NoStatusSource, Resolver
+from pump_service.pump.server import PumpServer
+from pump_service.pump.storage import Storage, StorageOptions
+
+BEGIN_S = 1_000_000
+START = tso.compose(BEGIN_S * 1000)
+KEY = f"k{START}".encode()
+
+
+def after(seconds: float) -> int:
+    """A timestamp so long after START."""
+    return tso.compose(int((BEGIN_S + seconds) * 1000))
+
+
+class World:
+    """A storage, a TiKV and the clock between them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.storage = Storage(folder, StorageOptions(trust_rollbacks=False))
+        self.tikv = FakeTikv(safe_point=START - 1)
+        self.age_s = 1.0
+        self.resolver = self.resolve()
+
+    def resolve(self, source: object = None) -> Resolver:
+        regions = RegionClient([f"http://{self.tikv.start()}"], timeout_s=20.0)
+        return Resolver(
+            self.storage,
+            source or NoStatusSource(),
+            clock=lambda: after(self.age_s),
+            tikv=TikvStatus(regions, "p1", timeout_s=20.0),
+        )
+
+    def rounds(self, age_s: float) -> None:
+        """Two rounds at this age: a P that is on its way is not asked about."""
+        self.age_s = age_s
+        self.resolver.round()
+        self.resolver.round()
+        self.resolver.verify()
+
+    def ended(self) -> bool:
+        """Whether the P's end was stored; waits for what was stored to be sorted."""
+        fake_ts = after(self.age_s)
+        store(self.storage, build.fake(fake_ts))
+        until(lambda: self.storage.watermark >= fake_ts or self.storage.unmatched()[0] > 0, "sorted")
+        return self.storage.watermark >= fake_ts
+
+    def close(self) -> None:
+        self.resolver.close()
+        self.tikv.stop()
+        self.storage.close()
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    made = World(tmp_path)
+    yield made
+    made.close()
+
+
+def test_an_orphan_of_which_nothing_is_there_ends_after_the_timeout_by_a_record_in_tikv(world: World) -> None:
+    store(world.storage, prewrite(START))
+    until(lambda: world.storage.unmatched() == (1, START), "it waits")
+    world.rounds(age_s=599)
+    assert not world.ended()
+    assert world.tikv.writes == {}, "a young transaction may yet write its lock"
+    assert "neither lock nor write" in world.resolver.blocked
+    world.rounds(age_s=601)
+    assert world.tikv.writes[KEY] == [Write(START, START, ROLLBACK)]
+    until(world.ended, "its rollback is proved")
+    assert [start for start, _, _ in settled(world.storage)] == [after(599), after(601)]
+    assert world.resolver.counters.rolled_back == 1
+
+
+def test_an_orphan_that_committed_is_kept_with_its_commit_ts(world: World) -> None:
+    store(world.storage, prewrite(START))
+    until(lambda: world.storage.unmatched() == (1, START), "it waits")
+    world.tikv.writes[KEY] = [Write(START, START + 9)]
+    world.rounds(age_s=3)
+    until(world.ended, "its commit is known")
+    assert next((start, ts) for start, ts, _ in settled(world.storage)) == (START, START + 9)
+
+
+def test_a_lock_that_lives_is_waited_for_and_one_whose_holder_died_is_not(world: World) -> None:
+    store(world.storage, prewrite(START))
+    until(lambda: world.storage.unmatched() == (1, START), "it waits")
+    world.tikv.locks[KEY] = Lock(START, 3_600_000)  # a large transaction prolongs its lock
+    world.rounds(age_s=1200)
+    assert KEY in world.tikv.locks
+    assert not world.ended()
+    assert "ttl 3600000" in world.resolver.blocked
+    world.tikv.locks[KEY] = Lock(START, 20_000)
+    world.rounds(age_s=49)
+    assert KEY in world.tikv.locks, "its time is over, but it may be prolonged late"
+    world.rounds(age_s=51)  # kill -9 of TiDB: long before the timeout, as any reader would
+    until(world.ended, "rolled back")
+    assert world.tikv.writes[KEY] == [Write(START, START, ROLLBACK)]
+
+
+def test_an_r_is_proved_at_once_and_an_r_that_lies_loses_nothing(world: World) -> None:
+    lying = START + 100
+    store(world.storage, prewrite(START), rollback(START), prewrite(lying), rollback(lying))
+    until(lambda: len(world.storage.doubted()) == 2, "both want a proof")
+    world.tikv.writes[f"k{lying}".encode()] = [Write(lying, lying + 5)]
+    world.age_s = 1
+    world.resolver.verify()
+    until(world.ended, "both are proved")
+    assert next((start, ts) for start, ts, _ in settled(world.storage)) == (lying, lying + 5)
+    assert world.resolver.counters.contradicted == 1
+    assert world.tikv.writes[KEY] == [Write(START, START, ROLLBACK)]
+
+
+def test_a_backlog_older_than_ten_minutes_is_proved_while_gc_has_not_passed_it(world: World) -> None:
+    starts = [START + step for step in range(0, 3000, 3)]
+    for start in starts:
+        world.storage.append(prewrite(start).SerializeToString())
+        world.storage.append(rollback(start).SerializeToString())
+    until(lambda: len(world.storage.doubted()) == len(starts), "all want a proof")
+    world.age_s = 4000
+    world.resolver.verify()
+    until(world.ended, "all are proved")
+    assert world.resolver.counters.rolled_back == len(starts)
+    assert world.tikv.services[b"p1"] == START - 1
+    assert world.tikv.located == 1
+
+
+def test_what_gc_has_passed_blocks_and_says_so(world: World) -> None:
+    world.tikv.run_gc(START + 1)
+    store(world.storage, prewrite(START))
+    until(lambda: world.storage.unmatched() == (1, START), "it waits")
+    world.rounds(age_s=700)
+    assert not world.ended()
+    assert "GC may have taken" in world.resolver.blocked
+    assert world.tikv.writes == {}
+
+
+def test_gc_is_held_at_the_oldest_that_waits_and_let_go(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pump_service.pump.asking._HOLD_S", 0.0)
+    store(world.storage, prewrite(START))
+    until(lambda: world.storage.unmatched() == (1, START), "it waits")
+    world.rounds(age_s=3)
+    world.tikv.run_gc(after(300))
+    assert world.tikv.safe_point == START - 1
+    store(world.storage, commit(START, START + 9))
+    until(lambda: world.storage.unmatched() == (0, 0), "it ended")
+    world.rounds(age_s=4)
+    assert world.tikv.services == {}
+
+
+def test_the_status_port_is_asked_where_tikv_does_not_answer(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("binlake.source.tikv._PAUSES_S", (0.01,))
+
+    class Port:
+        asked = 0
+
+        def transaction_status(self, start_ts: int, key: bytes) -> Status:
+            assert (start_ts, key) == (START, KEY)
+            self.asked += 1
+            return RolledBack()
+
+    port = Port()
+    world.resolver.close()
+    world.resolver = world.resolve(port)
+    store(world.storage, prewrite(START))
+    until(lambda: world.storage.unmatched() == (1, START), "it waits")
+    world.tikv.addresses = dict.fromkeys(world.tikv.addresses, "127.0.0.1:1")
+    world.rounds(age_s=3)
+    until(world.ended, "the port told")
+    assert port.asked == 1
+
+
+def test_without_a_clock_nothing_is_ended(world: World) -> None:
+    def down() -> int:
+        raise SourceUnavailable("PD does not answer")
+
+    world.resolver._asking._clock = down
+    store(world.storage, prewrite(START))
+    until(lambda: world.storage.unmatched() == (1, START), "it waits")
+    world.rounds(age_s=700)
+    assert "PD does not answer" in world.resolver.blocked
+    assert world.tikv.asked == []
+
+
+def test_who_decides_by_command_asks_tikv_and_changes_nothing(world: World) -> None:
+    # A forced outcome never contradicts what the source knows.
+    store(world.storage, prewrite(START))
+    until(lambda: world.storage.unmatched() == (1, START), "it waits")
+    world.age_s = 700
+    asking = world.resolver._asking
+    assert isinstance(asking.transaction_status(START, KEY), Absent)
+    assert world.tikv.writes == {}
+    world.tikv.writes[KEY] = [Write(START, START + 9)]
+    with pytest.raises(Exception, match="committed at"):
+        Verdict(world.storage, asking, PumpMetrics()).decide(START, 0)
+
+
+def test_the_p_that_blocks_is_told_with_its_key_its_table_and_its_age(world: World) -> None:
+    key = b"t" + (77 + (1 << 63)).to_bytes(8, "big") + b"_r" + bytes(8)
+    store(world.storage, build.prewrite(START, key, b""), build.fake(after(42)), prewrite(START + 500))
+    until(lambda: world.storage.unmatched()[0] == 2, "both wait")
+    world.rounds(age_s=42)
+    told = world.resolver.blocked
+    assert f"start_ts={START}" in told
+    assert f"key={key.hex()} (table 77)" in told
+    assert "42 s old" in told
+    assert "1 more" in told
+
+
+@pytest.mark.parametrize("asks", [True, False])
+def test_a_pump_asks_the_tikv_of_its_cluster_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, asks: bool
+) -> None:
+    # No status port is configured: PD's urls are enough, as for the original.
+    driver, tikv = PlacementDriver(tmp_path / "pd"), FakeTikv(safe_point=START)
+    driver.start()
+    address = tikv.start()
+    monkeypatch.setattr(
+        "pump_service.pump.server.RegionClient", lambda _, tls: RegionClient([f"http://{address}"], 20.0, tls)
+    )
+    config = PumpConfig(
+        pd_urls=(driver.url,),
+        addr="127.0.0.1:0",
+        data_dir=tmp_path / "pump",
+        stop_write_at_available_space=0,
+        resolve_interval_s=0.05,
+        gen_binlog_interval_s=0.1,
+        txn_timeout_s=1.0,
+        ask_tikv=asks,
+    )
+    pump = PumpServer(config)
+    pump.start()
+    try:
+        with contextlib.closing(PdClient([driver.url])) as pd:
+            begin = pd.tso()
+            cluster = pd.cluster_id()
+        write = pump.service.write(cluster, prewrite(begin).SerializeToString())
+        assert write is not None
+        write.result(20)
+        if asks:
+            reader = PumpReader(pump.addr, cluster)
+            until(lambda: reader.info().max_commit_ts > begin + tso.compose(1000), "TiKV ended it")
+            assert tikv.writes[f"k{begin}".encode()] == [Write(begin, begin, ROLLBACK)]
+        else:
+            until(lambda: "no status source" in pump.service.info().last_error, "nobody is asked")
+            assert tikv.asked == []
+    finally:
+        pump.stop()
+        tikv.stop()
+        driver.stop()
