@@ -45,6 +45,9 @@ FIRST_TS = compose(1_262_304_000_000)
 LAST_TS = compose(4_102_444_800_000) - 1
 """The end of the year 2099."""
 
+FUTURE_SLACK = compose(10_000)
+"""How far a timestamp that PD gave may lie above one that was asked for a little before."""
+
 
 def plausible(ts: int, text: str) -> int:
     """`ts`, which `text` says, if a source can have it, or 0. Raises ValueError for a date without dashes."""

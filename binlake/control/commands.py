@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from urllib.parse import quote
 
 from binlake.control.http import ask
-from binlake.control.nodes import is_stale, not_taken, shown, table, time_of
+from binlake.control.nodes import is_ahead, is_stale, not_taken, shown, table, time_of
 from binlake.errors import Permanent
 from binlake.placement import EtcdClient, NodeStatus, PdClient, Registry
 from binlake.placement.registry import DRAINERS, PUMPS, unknown_node
@@ -87,10 +87,17 @@ class _Listing(abc.ABC):
         nodes = [node for node in nodes if args.show_offline_nodes or node.state != "offline"]
         stale = [is_stale(node, now, args.heartbeat_interval) for node in nodes]
         if args.json:
-            print(json.dumps([shown(node, stale=old) for node, old in zip(nodes, stale, strict=True)]))
+            print(json.dumps([shown(node, now, stale=old) for node, old in zip(nodes, stale, strict=True)]))
             return 0
         rows = [
-            (node.node_id, node.host, node.state, str(node.max_commit_ts), time_of(node.update_ts), "stale" * old)
+            (
+                node.node_id,
+                node.host,
+                node.state,
+                str(node.max_commit_ts),
+                time_of(node.update_ts),
+                _remark(node, now, stale=old),
+            )
             for node, old in zip(nodes, stale, strict=True)
         ]
         print(table(("NodeID", "Address", "State", "Max_Commit_Ts", "Update_Time", ""), rows))
@@ -99,6 +106,11 @@ class _Listing(abc.ABC):
     @abc.abstractmethod
     def _nodes(self, registry: Registry) -> Sequence[NodeStatus]:
         """The nodes of its kind."""
+
+
+def _remark(node: NodeStatus, now: int, *, stale: bool) -> str:
+    ahead = "from the future: `binlake pump set-aside`" if is_ahead(node, now) else ""
+    return ", ".join(word for word in ("stale" * stale, ahead) if word)
 
 
 class PumpsCommand(_Listing):

@@ -18,7 +18,12 @@ def is_stale(node: NodeStatus, now_ts: int, heartbeat_s: float) -> bool:
     return node.state in _BEATING and age_ms > MISSED_BEATS * heartbeat_s * 1000
 
 
-def shown(node: NodeStatus, *, stale: bool) -> dict[str, Any]:
+def is_ahead(node: NodeStatus, now_ts: int) -> bool:
+    """Whether a node tells a commit_ts that PD has not given: it holds a binlog from the future."""
+    return node.max_commit_ts > now_ts + tso.FUTURE_SLACK
+
+
+def shown(node: NodeStatus, now_ts: int, *, stale: bool) -> dict[str, Any]:
     """One node as JSON of our own: the registry's names, timestamps as decimal strings."""
     return {
         "nodeId": node.node_id,
@@ -30,6 +35,7 @@ def shown(node: NodeStatus, *, stale: bool) -> dict[str, Any]:
         "updateTS": str(node.update_ts),
         "updateTime": time_of(node.update_ts),
         "stale": stale,
+        "ahead": is_ahead(node, now_ts),
     }
 
 

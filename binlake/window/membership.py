@@ -14,9 +14,6 @@ from binlake.errors import BinlakeError, SourceUnavailable
 from binlake.lake.members import FORGOTTEN, RememberedMember
 from binlake.window.plan import Begun, Counters, Member
 
-FUTURE_SLACK = oracle.compose(10_000)
-"""How far a watermark may lie above a fresh timestamp: what a pump takes by default."""
-
 
 class PumpStatus(Protocol):
     """What the registry says of a pump (`binlake.placement.NodeStatus`)."""
@@ -72,7 +69,7 @@ def doubt_future(members: Sequence[Member], now: int) -> list[Member]:
     """
     return [
         replace(member, problem=_from_future(member.watermark, now))
-        if member.watermark > now + FUTURE_SLACK and not member.problem
+        if member.watermark > now + oracle.FUTURE_SLACK and not member.problem
         else member
         for member in members
     ]

@@ -21,7 +21,7 @@ from binlake.errors import BinlakeError, Permanent, Transient
 
 log = structlog.get_logger()
 
-SLACK_S = 10.0
+SLACK_S = tso.physical(tso.FUTURE_SLACK) / 1000
 _WAITING = 4096  # writes that may wait for PD's answer at a time
 _RETRY_S = 1.0  # between two questions to a PD that does not answer
 

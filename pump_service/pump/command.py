@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gc
 import json
 import logging
@@ -16,9 +17,11 @@ from typing import TextIO
 
 import structlog
 
+from binlake import tso
 from binlake.config import load_replication
 from binlake.errors import ConfigError
-from binlake.placement import open_placement
+from binlake.placement import PdClient, open_placement
+from pump_service.pump.aside import find_above, set_aside
 from pump_service.pump.config import PumpConfig
 from pump_service.pump.processes import Supervisor, commands
 from pump_service.pump.server import PumpServer
@@ -62,6 +65,8 @@ class PumpCommand:
         gone.add_argument("node", help="its node id")
         gone.add_argument("--replication", required=True, metavar="FILE", help="the replication that waits for it")
         gone.add_argument("--accept-loss", action="store_true", help="its binlogs that are not landed are lost: yes")
+        aside = actions.add_parser("set-aside", help="take binlogs from the future out of a pump that does not run")
+        aside.add_argument("--accept-loss", action="store_true", help="do it; without this they are only listed")
 
     def run(self, args: argparse.Namespace) -> int:
         """Serve until the end; 0 after a clean one. Raises BinlakeError when it cannot start or lost its place."""
@@ -72,6 +77,8 @@ class PumpCommand:
         if args.action == "config":
             print(json.dumps(settings.model_dump(mode="json", by_alias=True), indent=2))
             return 0
+        if args.action == "set-aside":
+            return _set_aside(config, accept_loss=args.accept_loss)
         if args.processes > 1:
             return _supervise(args, settings)
         _log_to(settings)
@@ -90,6 +97,24 @@ def _forget(args: argparse.Namespace) -> int:
         entry = placement.registry.pump(args.node)
     status = entry.status if entry else None
     print(forget(LakePaths.of(replication), args.node, status, accept_loss=args.accept_loss))
+    return 0
+
+
+def _set_aside(config: PumpConfig, *, accept_loss: bool) -> int:
+    with contextlib.closing(PdClient(config.pd_urls, tls=config.tls.rpc())) as pd:
+        line = pd.tso() + tso.compose(int(config.future_slack_s * 1000))
+    doomed = set_aside(config.data_dir, line) if accept_loss else find_above(config.data_dir, line)
+    for one in doomed:
+        when = tso.to_datetime(one.ts).isoformat(timespec="seconds") if one.ts <= tso.LAST_TS else "after 2099"
+        print(f"{one.kind} start_ts={one.start_ts} commit_ts={one.commit_ts} ({when}), {len(one.payload)} bytes")
+    if not doomed:
+        print(f"nothing here lies above {line}")
+    elif accept_loss:
+        print(
+            f"{len(doomed)} taken out, copies are in {config.data_dir / 'aside'}; the next start builds the index anew"
+        )
+    else:
+        print(f"{len(doomed)} lie above {line}; --accept-loss takes them out: no window will have them")
     return 0
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from binlake import tso
 from pump_service.prometheus import Counter, Histogram, Instrument, Reading, exponential, page
+from pump_service.pump.aside import stored_aside
 from pump_service.pump.storage import Storage
 
 _STORAGE = "binlog_pump_storage"
@@ -94,6 +95,11 @@ def _readings(storage: Storage, queries: Callable[[], int], score: Callable[[], 
             "Binlogs that were refused: their timestamp lies above PD's clock",
             lambda: storage.refused_future,
             kind="counter",
+        ),
+        Reading(
+            "binlake_pump_set_aside_binlogs",
+            "Binlogs that were taken out by command",
+            lambda: stored_aside(storage.directory.path),
         ),
         Reading("binlake_pump_unmatched_prewrites", "P without their C or R", lambda: storage.unmatched()[0]),
         Reading("binlake_pump_score", "0 to 100: how free this pump is", score),

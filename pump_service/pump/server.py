@@ -251,10 +251,13 @@ class PumpServer:
             )
         now = self._ceiling.fresh()
         if now < self._storage.max_ts:
+            where = {"pd_ts": now, "max_ts": self._storage.max_ts, "data_dir": directory.path}
+            log.error("binlogs_from_the_future", **where)
             raise Permanent(
                 "PD's clock is behind the binlogs stored here: new ones would be lost below the watermark",
-                where={"pd_ts": now, "max_ts": self._storage.max_ts},
-                hint="the cluster was rebuilt or PD lost its state: start with an empty data directory",
+                where=where,
+                hint="`binlake pump set-aside` lists those from the future and takes them out; if the cluster was "
+                "rebuilt or PD lost its state: start with an empty data directory",
             )
         return now
 
@@ -345,6 +348,7 @@ class PumpServer:
     def _publish(self) -> str:
         """Write the state as it is now; the state that then stands in the registry, empty when it was not reached."""
         state, problem = self.service.state, ""
+        self.service.problems.set("future", self._ahead_of_pd())
         try:
             return self._membership.publish(state, self._storage.watermark)
         except Fenced as error:
@@ -357,6 +361,13 @@ class PumpServer:
             self.service.problems.set("registry", problem)
         log.warning("registry_not_updated", pump=self.node_id, state=state, error=problem)
         return ""
+
+    def _ahead_of_pd(self) -> str:
+        """Why the watermark is not to be trusted; empty = nothing stored lies above PD's clock."""
+        max_ts, line = self._storage.max_ts, self._ceiling.line()
+        if max_ts <= line:
+            return ""
+        return f"{max_ts} is stored, above PD's clock ({line}): stop this pump, then `binlake pump set-aside`"
 
     def _fresh_score(self) -> int:
         try:

@@ -1,0 +1,110 @@
+"""A binlog from the future that a pump holds: told at the start, and taken out by command."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pump_cluster import MemoryCluster
+from pump_helpers import commit, prewrite, rollback, settled, store
+
+from binlake import tso
+from binlake.errors import Permanent
+from binlake.wire import build
+from binlake.wire.binlog_pb2 import Binlog
+from pump_service.pd import PlacementDriver
+from pump_service.pump.aside import find_above, set_aside
+from pump_service.pump.server import PumpServer
+from pump_service.pump.storage import Storage, StorageOptions
+
+MakePump = Callable[..., PumpServer]
+FAR = tso.compose(4_000_000_000_000)
+
+
+def filled(folder: Path, now: int, *future: Binlog, segment_bytes: int = 300) -> list[int]:
+    """A pump's directory with two transactions and what is from the future; their commit_ts."""
+    storage = Storage(folder, StorageOptions(segment_bytes=segment_bytes))
+    store(storage, prewrite(now + 1), commit(now + 1, now + 2), *future, prewrite(now + 3), commit(now + 3, now + 4))
+    storage.close()
+    return [now + 2, now + 4]
+
+
+@pytest.mark.parametrize("segment_bytes", [300, 1 << 20])
+@pytest.mark.parametrize(
+    "future",
+    [[build.fake(FAR)], [prewrite(FAR, b"v" * 9000)], [rollback(FAR)], [prewrite(FAR - 9, b""), commit(FAR - 9, FAR)]],
+    ids=["fake", "large P", "R", "transaction"],
+)
+def test_what_lies_in_the_future_is_taken_out_and_all_else_stays(
+    tmp_path: Path, future: list[Binlog], segment_bytes: int
+) -> None:
+    now = tso.compose(1_795_000_000_000)
+    kept = filled(tmp_path, now, *future, segment_bytes=segment_bytes)
+    assert [one.payload for one in find_above(tmp_path, now + 100)] == [one.SerializeToString() for one in future]
+    storage = Storage(tmp_path)
+    assert storage.max_ts >= FAR - 9, "looking changes nothing"
+    with pytest.raises(Permanent, match="another process holds the data directory"):
+        set_aside(tmp_path, now + 100)
+    storage.close()
+    assert len(set_aside(tmp_path, now + 100)) == len(future)
+    assert sorted(file.read_bytes() for file in (tmp_path / "aside").iterdir()) == sorted(
+        one.SerializeToString() for one in future
+    )
+    for _ in range(2):  # with an index that is built anew, and with the one that is there
+        storage = Storage(tmp_path)
+        assert (storage.watermark, storage.max_ts) == (kept[-1], kept[-1])
+        assert [commit_ts for _, commit_ts, _ in settled(storage)] == kept
+        assert storage.unmatched() == (0, 0)
+        storage.close()
+    assert set_aside(tmp_path, now + 100) == []
+
+
+def test_a_commit_that_is_set_aside_leaves_its_transaction_open(tmp_path: Path) -> None:
+    now = tso.compose(1_795_000_000_000)
+    filled(tmp_path, now, prewrite(now), commit(now, FAR))
+    (one,) = set_aside(tmp_path, now + 100)
+    assert (one.kind, one.start_ts, one.commit_ts) == ("commit", now, FAR)
+    storage = Storage(tmp_path)
+    assert [entry.start_ts for entry in storage.waiting()] == [now], "the source will be asked"
+    storage.close()
+
+
+def test_a_clock_that_is_not_theirs_takes_nothing_out(tmp_path: Path) -> None:  # R-09
+    filled(tmp_path, tso.compose(1_795_000_000_000))
+    with pytest.raises(Permanent, match="it is not theirs"):
+        set_aside(tmp_path, 5)
+
+
+def test_a_start_names_the_way_on_and_the_command_goes_it(
+    tmp_path: Path, make_pump: MakePump, cluster: MemoryCluster
+) -> None:
+    folder = tmp_path / "pump1"
+    kept = filled(folder, cluster.tso() - tso.compose(60_000), build.fake(FAR))
+    with pytest.raises(Permanent, match=r"PD's clock is behind .*`binlake pump set-aside` lists"):
+        make_pump()
+    with PlacementDriver(tmp_path / "pd", cluster_id=cluster.id) as pd:
+        command = [sys.executable, "-m", "binlake.cli", "pump", "--pd-urls", pd.url]
+        command += ["--data-dir", str(folder), "set-aside"]
+        listed = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True).stdout
+        command.append("--accept-loss")
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True).stdout
+    assert f"fake start_ts={FAR} commit_ts={FAR} (2096-10-02T07:06:40+00:00)" in listed
+    assert "--accept-loss takes them out" in listed
+    assert "1 taken out, copies are in" in done
+    pump = make_pump()
+    assert kept[-1] <= pump.service.info().max_commit_ts < FAR
+    page = pump.service.metrics.page(pump._storage, int, int).decode()
+    assert "binlake_pump_set_aside_binlogs 1" in page
+
+
+def test_a_running_pump_whose_pd_fell_behind_says_so(make_pump: MakePump) -> None:
+    pump = make_pump(heartbeat_interval_s=3600.0, gen_binlog_interval_s=3600.0)
+    pump._ceiling._known -= tso.compose(3_600_000)  # as if another PD, an hour behind, had answered since
+    pump._publish()
+    assert "above PD's clock" in pump.service.info().last_error
+    pump._ceiling.fresh()
+    pump._publish()
+    assert pump.service.info().last_error == ""
