@@ -49,8 +49,8 @@ class PumpInfo:
 class PumpReader:
     """Reads the pump at `addr` (HOST:PORT), by TLS when `tls` is given.
 
-    `timeout_s`: for connecting and for Info. `idle_timeout_s`: how long a pull may wait for the next entity (a healthy
-    pump sends a fake every few seconds).
+    `timeout_s`: for connecting and for Info. `idle_timeout_s`: how long nothing may come of a pull (a healthy pump
+    sends a fake every few seconds); an entity that is on its way may take longer.
     """
 
     def __init__(

@@ -63,7 +63,8 @@ class Channel:
     def stream(
         self, method: str, message: bytes, *, timeout_s: float | None = None, idle_timeout_s: float | None = None
     ) -> MessageStream:
-        """Call a server-streaming method. `idle_timeout_s`: how long to wait for the next message at most."""
+        """Call a server-streaming method. `idle_timeout_s`: how long nothing at all may come, not even a
+        part of a message."""
         link, exchange = self.begin(method, message, timeout_s, holding=True)
         return MessageStream(link, exchange, timeout_s, idle_timeout_s)
 
@@ -143,19 +144,24 @@ class MessageStream:
         """Messages as they come, at least one each time: the quick way."""
         exchange, link = self._exchange, self._link
         while True:
-            until, idle = self._until, False
-            if self._idle_timeout_s is not None:
-                limit = time.monotonic() + self._idle_timeout_s
-                until, idle = (limit, True) if until is None or limit < until else (until, False)
-            while not (found := self._take()):
-                if exchange.done and not exchange.parts:
-                    if exchange.error is not None:
-                        raise exchange.error
-                    return
-                if not link.wait(exchange, until):
-                    text = f"nothing came for {self._idle_timeout_s:g} s" if idle else "the stream took too long"
-                    link.cancel(exchange, RpcError(Status.DEADLINE_EXCEEDED, text))
-            yield found
+            # What came, if only a part of a message, is no silence: a large one may take its time.
+            until, idle = self._patience()
+            if found := self._take():
+                yield found
+            elif exchange.done and not exchange.parts:
+                if exchange.error is not None:
+                    raise exchange.error
+                return
+            elif not link.wait(exchange, until):
+                text = f"nothing came for {self._idle_timeout_s:g} s" if idle else "the stream took too long"
+                link.cancel(exchange, RpcError(Status.DEADLINE_EXCEEDED, text))
+
+    def _patience(self) -> tuple[float | None, bool]:
+        """Until when to wait for the next byte, and whether that is for silence."""
+        if self._idle_timeout_s is None:
+            return self._until, False
+        limit = time.monotonic() + self._idle_timeout_s
+        return (limit, True) if self._until is None or limit < self._until else (self._until, False)
 
     def __iter__(self) -> Iterator[bytes]:
         for batch in self.batches():

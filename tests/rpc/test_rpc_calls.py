@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import queue
 import random
 import socket
 import threading
@@ -11,12 +13,15 @@ from collections.abc import Callable, Iterator
 from concurrent import futures
 from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
 
 import grpc
 import pytest
 from rpc_helpers import ECHO, EMPTY, LATE, STREAM, TestServer, serving, until
 
-from binlake.rpc import Channel, Limits, RpcError, Status
+from binlake.rpc import Call, Channel, Limits, RpcError, Status, messages
+from binlake.rpc.client import Link
+from binlake.rpc.client_connection import Exchange
 from deploy.local.ports import free_port
 
 BIG = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1))
@@ -218,6 +223,35 @@ def test_a_stream_that_is_silent_for_too_long_is_an_error() -> None:
         with pytest.raises(RpcError, match="nothing came") as caught:
             next(iter(silent))
         assert caught.value.status is Status.DEADLINE_EXCEEDED
+
+
+def test_a_message_that_takes_long_to_come_is_no_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    # A large binlog on a slow line: the time that is allowed for silence counts from the last byte, not message.
+    clock = SimpleNamespace(now=0.0, monotonic=lambda: clock.now)
+    monkeypatch.setattr("binlake.rpc.client.time", clock)
+    taken = [0]
+    take = Link.take
+
+    def counted(link: Link, exchange: Exchange) -> list[bytes]:
+        parts = take(link, exchange)
+        taken[0] += sum(map(len, parts))
+        return parts
+
+    monkeypatch.setattr(Link, "take", counted)
+    message = messages.frame(bytes(1000))
+    calls: queue.SimpleQueue[Call] = queue.SimpleQueue()
+    with serving() as (server, address), Channel(address) as channel:
+        server.add("/t.T/Slow", lambda call, _: calls.put(call))
+        stream = channel.stream("/t.T/Slow", b"", idle_timeout_s=30)
+        with futures.ThreadPoolExecutor(1) as pool:
+            found = pool.submit(next, iter(stream))
+            call = calls.get(timeout=60)
+            for begin in range(0, len(message), 200):
+                clock.now += 20
+                server.later(functools.partial(call.send, message[begin : begin + 200]))
+                until(lambda end=begin + 200: taken[0] >= min(end, len(message)) or found.done(), "it came")
+            assert found.result(60) == bytes(1000)
+        server.later(call.finish_ok)
 
 
 def test_a_message_above_the_limit_is_refused_with_both_numbers_and_the_server_lives() -> None:
