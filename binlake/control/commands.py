@@ -9,13 +9,15 @@ import abc
 import argparse
 import contextlib
 import json
+import os
 import sys
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from urllib.parse import quote
 
 from binlake.control.http import ask
 from binlake.control.nodes import is_ahead, is_stale, not_taken, shown, table, time_of
-from binlake.errors import Permanent
+from binlake.errors import ConfigError, Permanent
 from binlake.placement import EtcdClient, NodeStatus, PdClient, Registry
 from binlake.placement.registry import DRAINERS, PUMPS, unknown_node
 from binlake.rpc import Tls
@@ -44,6 +46,29 @@ def add_cluster(parser: argparse.ArgumentParser) -> None:
 def tls_of(args: argparse.Namespace) -> Tls | None:
     """The files given; None when there are none."""
     return Tls.of(args.ssl_ca, args.ssl_cert, args.ssl_key)
+
+
+def add_token(parser: argparse.ArgumentParser) -> None:
+    """Declare `--token-file`."""
+    add_option(
+        parser,
+        "token-file",
+        type=Path,
+        default=os.environ.get("BINLAKE_PUMP_TOKEN_FILE") or None,
+        metavar="FILE",
+        help="what the pump's admin-token-file holds (default DATA_DIR/admin-token there); not needed with a client "
+        "certificate. Also BINLAKE_PUMP_TOKEN_FILE",
+    )
+
+
+def token_of(args: argparse.Namespace) -> str:
+    """The token in the file given; empty without one. Raises ConfigError."""
+    if args.token_file is None:
+        return ""
+    try:
+        return str(args.token_file.read_text(encoding="ascii").strip())
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"the token cannot be read: {error}", where={"token-file": args.token_file}) from None
 
 
 @contextlib.contextmanager
@@ -191,17 +216,19 @@ class _Action:
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """The node."""
         _add_node(parser)
+        add_token(parser)
 
     def run(self, args: argparse.Namespace) -> int:
         """Ask it; it acts after its answer."""
         with open_registry(args) as registry:
             node = self._node(registry, args.node_id)
-            self._apply(registry, node, tls_of(args))
+            self._apply(registry, node, args)
         return 0
 
-    def _apply(self, registry: Registry, node: NodeStatus, tls: Tls | None) -> None:
+    def _apply(self, registry: Registry, node: NodeStatus, args: argparse.Namespace) -> None:
         del registry
-        ask("PUT", node.host, f"/state/{quote(node.node_id, safe='')}/{self.action}", tls)
+        path = f"/state/{quote(node.node_id, safe='')}/{self.action}"
+        ask("PUT", node.host, path, tls_of(args), token=token_of(args))
         print(f"Apply action on node success: {self.action} {node.node_id}")
 
     def _node(self, registry: Registry, node_id: str) -> NodeStatus:
@@ -224,8 +251,8 @@ class OfflinePumpCommand(_Action):
     help = "take a pump out for good: it takes no prewrites, waits for its consumers, and goes offline"
     action = "close"
 
-    def _apply(self, registry: Registry, node: NodeStatus, tls: Tls | None) -> None:
-        super()._apply(registry, node, tls)
+    def _apply(self, registry: Registry, node: NodeStatus, args: argparse.Namespace) -> None:
+        super()._apply(registry, node, args)
         missing = not_taken(node, registry.drainers())
         print("it goes offline when consumers have taken all it holds" + (f"; not yet: {missing}" if missing else ""))
 
@@ -242,14 +269,14 @@ class PauseDrainerCommand(_Action):
             raise unknown_node(DRAINERS + node_id)
         return found.status
 
-    def _apply(self, registry: Registry, node: NodeStatus, tls: Tls | None) -> None:
+    def _apply(self, registry: Registry, node: NodeStatus, args: argparse.Namespace) -> None:
         if not node.host:
             raise Permanent(
                 "this consumer is a replication of Binlake: no process to pause",
                 where={"drainer": node.node_id, "state": node.state},
                 hint="pause its DAG in Airflow",
             )
-        super()._apply(registry, node, tls)
+        super()._apply(registry, node, args)
 
 
 class OfflineDrainerCommand(PauseDrainerCommand):
@@ -258,9 +285,9 @@ class OfflineDrainerCommand(PauseDrainerCommand):
     help = "take a consumer out for good: pumps no longer wait for it"
     action = "close"
 
-    def _apply(self, registry: Registry, node: NodeStatus, tls: Tls | None) -> None:
+    def _apply(self, registry: Registry, node: NodeStatus, args: argparse.Namespace) -> None:
         if node.host:
-            super()._apply(registry, node, tls)
+            super()._apply(registry, node, args)
             return
         # A replication has no process: its entry is all there is of it (S0-74).
         registry.set_drainer_state(node.node_id, "offline")

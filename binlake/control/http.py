@@ -13,8 +13,8 @@ _TIMEOUT_S = 10.0
 _DONE = 200
 
 
-def ask(method: str, host: str, path: str, tls: Tls | None = None) -> dict[str, Any]:
-    """The envelope that the node at `host` (HOST:PORT) answers, by HTTPS with `tls`.
+def ask(method: str, host: str, path: str, tls: Tls | None = None, *, token: str = "") -> dict[str, Any]:
+    """The envelope that the node at `host` (HOST:PORT) answers, by HTTPS with `tls`; `token`: shown when there is one.
 
     Raises Permanent when the node refuses, SourceUnavailable when it cannot be reached, UnknownOutcome when it was
     asked and did not answer.
@@ -22,7 +22,8 @@ def ask(method: str, host: str, path: str, tls: Tls | None = None) -> dict[str, 
     context = True if tls is None else tls.http_context()
     url = f"{'http' if tls is None else 'https'}://{host}{path}"
     try:
-        answer = httpx.request(method, url, timeout=_TIMEOUT_S, verify=context)
+        headers = {"authorization": f"Bearer {token}"} if token else {}
+        answer = httpx.request(method, url, timeout=_TIMEOUT_S, verify=context, headers=headers)
         found = answer.json()
     except (httpx.ConnectError, httpx.ConnectTimeout) as error:
         raise SourceUnavailable(

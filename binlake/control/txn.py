@@ -6,7 +6,7 @@ import argparse
 import json
 from typing import Any
 
-from binlake.control.commands import add_cluster, add_option, open_registry, tls_of
+from binlake.control.commands import add_cluster, add_option, add_token, open_registry, tls_of, token_of
 from binlake.control.http import ask
 from binlake.placement.registry import PUMPS, unknown_node
 
@@ -27,6 +27,7 @@ class TxnCommand:
         outcome = resolve.add_mutually_exclusive_group(required=True)
         outcome.add_argument("--commit-ts", type=_ts, metavar="TS", help="it committed at TS")
         outcome.add_argument("--rolled-back", action="store_true", help="it was rolled back: its rows are dropped")
+        add_token(resolve)
         for one in (show, resolve):
             add_cluster(one)
             add_option(one, "pump", required=True, metavar="NODE", help="node id of the pump that holds it")
@@ -43,7 +44,7 @@ class TxnCommand:
             print(json.dumps(found) if args.json else _words(found))
             return 0
         outcome = "rollback" if args.rolled_back else f"commit/{args.commit_ts}"
-        print(ask("PUT", entry.status.host, f"/txn/{args.ts}/{outcome}", own)["message"])
+        print(ask("PUT", entry.status.host, f"/txn/{args.ts}/{outcome}", own, token=token_of(args))["message"])
         return 0
 
 

@@ -65,3 +65,8 @@ def address_of(transport: asyncio.BaseTransport) -> str:
     """The host of the peer; empty for a Unix socket."""
     found = transport.get_extra_info("peername")
     return str(found[0]) if isinstance(found, tuple) and found else ""
+
+
+def certified(transport: asyncio.BaseTransport | None) -> bool:
+    """Whether the peer showed a certificate that our authority signed: TLS asks for one only with an authority."""
+    return transport is not None and bool(transport.get_extra_info("peercert"))

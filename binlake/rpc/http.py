@@ -8,13 +8,17 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class HttpRequest:
-    """One request, complete. `path` is decoded and without the query; `headers` have lower-case names."""
+    """One request, complete. `path` is decoded and without the query; `headers` have lower-case names.
+
+    `certified`: it came over TLS from a caller whose client certificate was checked.
+    """
 
     method: str
     path: str
     query: Mapping[str, str]
     headers: Mapping[str, str]
     body: bytes
+    certified: bool = False
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import cast
 
 import h11
 
-from binlake.rpc.host import Host, address_of
+from binlake.rpc.host import Host, address_of, certified
 from binlake.rpc.http import HttpResponse
 from binlake.rpc.request import http_request
 
@@ -138,7 +138,9 @@ class Http1Connection(asyncio.Protocol):
         self._transport.pause_reading()
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in asked.headers}
         target, method = asked.target.decode("latin-1"), asked.method.decode("latin-1")
-        self._host.http(http_request(method, target, headers, b"".join(self._body)), self._answer)
+        body = b"".join(self._body)
+        request = http_request(method, target, headers, body, certified=certified(self._transport))
+        self._host.http(request, self._answer)
 
     def _answer(self, answer: HttpResponse) -> None:
         transport, asked = self._transport, self._request

@@ -37,15 +37,15 @@ class Request:
     headers: Mapping[str, str]
     refusal: RpcError | None = None
 
-    def http(self, body: bytes) -> HttpRequest:
+    def http(self, body: bytes, *, certified: bool) -> HttpRequest:
         """As an HTTP handler sees it."""
-        return http_request(self.method, self.path, self.headers, body)
+        return http_request(self.method, self.path, self.headers, body, certified=certified)
 
 
-def http_request(method: str, target: str, headers: Mapping[str, str], body: bytes) -> HttpRequest:
+def http_request(method: str, target: str, headers: Mapping[str, str], body: bytes, *, certified: bool) -> HttpRequest:
     """Split `target` into path and query; of a repeated parameter the last one counts."""
     path, _, query = target.partition("?")
-    return HttpRequest(method, unquote(path), dict(parse_qsl(query, keep_blank_values=True)), headers, body)
+    return HttpRequest(method, unquote(path), dict(parse_qsl(query, keep_blank_values=True)), headers, body, certified)
 
 
 def read(fields: list[Field] | None) -> Request | None:
@@ -68,9 +68,16 @@ def read(fields: list[Field] | None) -> Request | None:
         gzip=found.get(b"grpc-encoding") == b"gzip",
         timeout_s=timeout_s,
         content_length=int(length),
-        headers={name.decode("latin-1"): value.decode("latin-1") for name, value in found.items() if name[0] != 58},
+        headers=_plain(found),
         refusal=refusal,
     )
+
+
+def _plain(found: Mapping[bytes, bytes]) -> dict[str, str]:
+    headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in found.items() if name[0] != 58}
+    if b":authority" in found:
+        headers["host"] = found[b":authority"].decode("latin-1")
+    return headers
 
 
 def check_trailers(fields: list[Field] | None) -> bool:

@@ -12,7 +12,7 @@ from binlake.rpc.connection import Connection
 from binlake.rpc.flow import Stream
 from binlake.rpc.frames import Code, ConnectionFault, Setting, StreamFault
 from binlake.rpc.headers import Field
-from binlake.rpc.host import Host, address_of
+from binlake.rpc.host import Host, address_of, certified
 from binlake.rpc.http import HttpResponse
 from binlake.rpc.limits import Pace
 from binlake.rpc.request import Malformed, Request
@@ -319,7 +319,7 @@ class ServerConnection(Connection, asyncio.Protocol):
         parts = incoming.body(call)
         call.dispatched = True
         if not call.request.grpc:
-            asked = call.request.http(b"".join(parts))
+            asked = call.request.http(b"".join(parts), certified=certified(self._transport))
             self._host.http(asked, lambda answer: self._http_answer(call, answer))
             return
         try:

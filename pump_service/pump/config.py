@@ -52,8 +52,9 @@ class PumpConfig:
 
     An empty `node_id` means host:port of the advertised address, remembered in the data directory. `socket` is the path
     of a second, Unix listener. `gc_s` 0 = binlogs are never collected; `gc_force_after_s` 0 = never before every
-    registered consumer has them. `ask_tikv`: where PD keeps regions, TiKV tells what became of a P. `rpc`: who serves,
-    binlake.rpc or grpcio (a tenth as quick, without pages, TLS and socket).
+    registered consumer has them. `ask_tikv`: where PD keeps regions, TiKV tells what became of a P. `admin_token_file`:
+    empty = `admin-token` in the data directory; `protect_state`: see Gate. `rpc`: who serves, binlake.rpc or grpcio (a
+    tenth as quick, without pages, TLS and socket).
     """
 
     pd_urls: tuple[str, ...] = ("http://127.0.0.1:2379",)
@@ -71,6 +72,8 @@ class PumpConfig:
     socket: str = ""
     rpc: Literal["lean", "grpcio"] = "lean"
     tls: TlsFiles = TlsFiles()
+    admin_token_file: str = ""
+    protect_state: bool = False
     gc_s: float = KEEP_S
     gc_force_after_s: float = 0.0
     gc_interval_s: float = INTERVAL_S
@@ -80,6 +83,11 @@ class PumpConfig:
     future_slack_s: float = SLACK_S
     label: Mapping[str, str] = field(default_factory=dict)
     score_weights: Weights = field(default_factory=Weights)
+
+    @property
+    def token_file(self) -> Path:
+        """Where the token of commands is."""
+        return Path(self.admin_token_file) if self.admin_token_file else self.data_dir / "admin-token"
 
     def __post_init__(self) -> None:
         host, _, port = self.addr.rpartition(":")

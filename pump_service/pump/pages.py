@@ -1,7 +1,7 @@
 """The pump's pages: the original's paths and answers (tidb-binlog 2.13), and a few of ours.
 
 As the original does, errors of a page are HTTP 200 with their text, or with the envelope `{message, code, data}`.
-Only unknown paths (404) and methods (405) use the status.
+Only unknown paths (404), methods (405) and callers who may not command (403, see gate.py) use the status.
 """
 
 from __future__ import annotations
@@ -15,13 +15,16 @@ import structlog
 
 from binlake.errors import BinlakeError, ConfigError, Permanent
 from binlake.rpc.http import HttpRequest, HttpResponse
+from binlake.rpc.sparinglog import SparingLog
 from pump_service.prometheus import CONTENT_TYPE
 from pump_service.pump.dump import as_json, as_text
+from pump_service.pump.gate import Gate, Needs
 from pump_service.pump.membership import Members, Oracle
 from pump_service.pump.service import PumpService, State
 from pump_service.pump.storage import Storage
 
 log = structlog.get_logger()
+sparing = SparingLog()
 
 TEXT = "text/plain; charset=utf-8"
 JSON = "application/json; charset=UTF-8"
@@ -34,8 +37,8 @@ Page = Callable[..., HttpResponse]
 class Pages:
     """Answers HTTP requests about one pump.
 
-    `ask(action)` starts the pump's leaving; `decide(start_ts, commit_ts)` is Verdict's; `collect` collects
-    and tells what stands in its way.
+    `gate` says who may command; `ask(action)` starts the pump's leaving; `decide(start_ts, commit_ts)` is Verdict's;
+    `collect` collects and tells what stands in its way.
     """
 
     def __init__(
@@ -49,6 +52,7 @@ class Pages:
         decide: Callable[[int, int], None],
         collect: Callable[[], str],
         score: Callable[[], int],
+        gate: Gate,
     ) -> None:
         self._service = service
         self._storage = storage
@@ -58,29 +62,36 @@ class Pages:
         self._decide = decide
         self._collect = collect
         self._score = score
-        self._routes: list[tuple[str, re.Pattern[str], Page]] = [
-            ("GET", re.compile("/status"), self._status),
-            ("GET", re.compile("/drainers"), self._drainers),
-            ("PUT", re.compile("/state/([^/]+)/([^/]+)"), self._state),
-            ("GET", re.compile("/debug/binlog/([^/]+)"), self._binlog),
-            ("POST", re.compile("/debug/gc/trigger"), self._gc),
-            ("GET", re.compile("/metrics"), self._metrics),
-            ("PUT", re.compile("/txn/([0-9]+)/commit/([0-9]+)"), self._commit),
-            ("PUT", re.compile("/txn/([0-9]+)/rollback"), self._rollback),
+        self._gate = gate
+        self._routes: list[tuple[str, re.Pattern[str], Page, Needs]] = [
+            ("GET", re.compile("/status"), self._status, Needs.NOTHING),
+            ("GET", re.compile("/drainers"), self._drainers, Needs.NOTHING),
+            ("PUT", re.compile("/state/([^/]+)/([^/]+)"), self._state, Needs.OWN_SITE),
+            ("GET", re.compile("/debug/binlog/([^/]+)"), self._binlog, Needs.NOTHING),
+            ("POST", re.compile("/debug/gc/trigger"), self._gc, Needs.OWN_SITE),
+            ("GET", re.compile("/metrics"), self._metrics, Needs.NOTHING),
+            ("PUT", re.compile("/txn/([0-9]+)/commit/([0-9]+)"), self._commit, Needs.PROOF),
+            ("PUT", re.compile("/txn/([0-9]+)/rollback"), self._rollback, Needs.PROOF),
         ]
 
     def __call__(self, request: HttpRequest) -> HttpResponse:
         """The answer to one request."""
         methods = set()
-        for method, pattern, answer in self._routes:
+        for method, pattern, answer, needs in self._routes:
             found = pattern.fullmatch(request.path)
             if found and method == request.method:
-                return answer(request, *found.groups())
+                refusal = self._gate.refusal(request, needs)
+                return self._refused(request, refusal) if refusal else answer(request, *found.groups())
             if found:
                 methods.add(method)
         if methods:
             return HttpResponse(405, TEXT, b"")
         return HttpResponse(404, TEXT, b"404 page not found\n")
+
+    @staticmethod
+    def _refused(request: HttpRequest, why: str) -> HttpResponse:
+        sparing.warning("command_refused", path=request.path[:100], why=why)
+        return HttpResponse(403, JSON, _envelope(why, _OTHER).body)
 
     def _status(self, _: HttpRequest) -> HttpResponse:
         try:

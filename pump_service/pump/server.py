@@ -29,6 +29,7 @@ from pump_service.pump.asking import Asking
 from pump_service.pump.ceiling import Ceiling
 from pump_service.pump.config import PumpConfig
 from pump_service.pump.forced import Verdict
+from pump_service.pump.gate import Gate
 from pump_service.pump.gc import Collector, GcRule
 from pump_service.pump.grpc_server import GrpcServer
 from pump_service.pump.lean_server import LeanServer
@@ -281,6 +282,7 @@ class PumpServer:
             decide=Verdict(self._storage, self._asking(), self.service.metrics).decide,
             collect=self._collect,
             score=lambda: self._score,
+            gate=Gate(config.token_file, strict=config.protect_state),
         )
         self._rpc = self._transport()
         host = config.advertise_addr or self._rpc.address

@@ -88,6 +88,14 @@ class Security(_Section):
     ssl_cert: str = Field("", description="PEM file of the pump's certificate")
     ssl_key: str = Field("", description="PEM file of its key")
     cert_allowed_cn: Names = Field((), description="common names of callers that are let in, comma list; none = any")
+    admin_token_file: str = Field(
+        "",
+        description="ours: file with the token that commands must show which the original has not; "
+        "empty = `admin-token` in data-dir, made at the first start",
+    )
+    protect_state: bool = Field(
+        False, description="ours: pause, close and gc need the token, too; binlogctl cannot show it"
+    )
 
 
 class Kv(_Section):
@@ -179,6 +187,7 @@ _SECTION_FLAGS = {
     "ssl-cert": "security",
     "ssl-key": "security",
     "cert-allowed-cn": "security",
+    "admin-token-file": "security",
     "stop-write-at-available-space": "storage",
 }
 
@@ -240,6 +249,8 @@ def to_config(found: PumpFile) -> PumpConfig:
         future_slack_s=found.future_slack,
         ask_tikv=found.ask_tikv,
         tls=TlsFiles(security.ssl_ca, security.ssl_cert, security.ssl_key, security.cert_allowed_cn),
+        admin_token_file=security.admin_token_file,
+        protect_state=security.protect_state,
         label=found.label,
         score_weights=Weights(found.score.load, found.score.disk, found.score.stored),
     )

@@ -265,11 +265,17 @@ def test_a_transaction_is_shown_and_decided_by_command(
     assert cluster.run(TxnCommand, "show", str(start), "--pump", "pump1") == 0
     assert f"type: Prewrite\nstart_ts: {start}\n" in capsys.readouterr().out
     commit_ts = cluster.pd.tso()
-    assert cluster.run(TxnCommand, "resolve", str(start), "--commit-ts", str(commit_ts), "--pump", "pump1") == 0
+    decision = ("resolve", str(start), "--commit-ts", str(commit_ts), "--pump", "pump1")
+    with pytest.raises(Permanent, match="it needs a client certificate, or the token"):
+        cluster.run(TxnCommand, *decision)
+    token = str(pump._config.data_dir / "admin-token")
+    assert cluster.run(TxnCommand, *decision, "--token-file", token) == 0
     assert f"counts as committed at {commit_ts}" in capsys.readouterr().out
     awaited(lambda: pump.service.info().max_commit_ts >= commit_ts)
     with pytest.raises(Permanent, match="no P with this start_ts waits here"):
-        cluster.run(TxnCommand, "resolve", str(start), "--rolled-back", "--pump", "pump1")
+        cluster.run(TxnCommand, "resolve", str(start), "--rolled-back", "--pump", "pump1", "--token-file", token)
+    with pytest.raises(ConfigError, match="the token cannot be read"):
+        cluster.run(TxnCommand, *decision, "--token-file", token + "x")
 
 
 @pytest.mark.parametrize("words", [("resolve", "5", "--pump", "p"), ("resolve", "x", "--rolled-back", "--pump", "p")])

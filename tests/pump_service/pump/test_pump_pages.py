@@ -42,7 +42,8 @@ def recorded() -> dict[str, tuple[int, dict[str, str], bytes]]:
 
 
 def ask(pump: PumpServer, method: str, path: str, **query: str) -> HttpResponse:
-    return pump.pages(HttpRequest(method, path, query, {}, b""))
+    token = (pump._config.data_dir / "admin-token").read_text().strip()
+    return pump.pages(HttpRequest(method, path, query, {"authorization": f"Bearer {token}"}, b""))
 
 
 def envelope(answer: HttpResponse) -> tuple[str, int]:

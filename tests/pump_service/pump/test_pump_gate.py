@@ -1,0 +1,108 @@
+"""Who may command a pump: what only we have needs the token or a client certificate, what binlogctl asks stays open."""
+
+from __future__ import annotations
+
+import json
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import pytest
+from pump_cluster import MemoryCluster
+from pump_helpers import prewrite, until
+from support.certificates import Authority
+
+from binlake.errors import ConfigError
+from pump_service.pump.config import TlsFiles
+from pump_service.pump.server import PumpServer
+from pump_service.pump.service import State
+
+MakePump = Callable[..., PumpServer]
+FOREIGN = {"origin": "http://evil.example", "sec-fetch-site": "cross-site"}
+
+
+def put(pump: PumpServer, path: str, **headers: str) -> httpx.Response:
+    return httpx.put(
+        f"http://{pump.addr}{path}", headers={k.replace("_", "-"): v for k, v in headers.items()}, timeout=60
+    )
+
+
+def waiting_prewrite(pump: PumpServer, cluster: MemoryCluster) -> int:
+    start_ts = cluster.tso()
+    stored = pump.service.write(cluster.id, prewrite(start_ts).SerializeToString())
+    assert stored is not None
+    stored.result(60)
+    until(lambda: pump.service.info().unmatched_prewrites == 1, "it waits")
+    return start_ts
+
+
+def test_a_transaction_is_decided_only_by_who_shows_the_token(make_pump: MakePump, cluster: MemoryCluster) -> None:
+    # R-07
+    pump = make_pump()
+    start_ts = waiting_prewrite(pump, cluster)
+    file = pump._config.data_dir / "admin-token"
+    token = file.read_text().strip()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert len(token) == 64
+    for path in (f"/txn/{start_ts}/rollback", f"/txn/{start_ts}/commit/{cluster.tso()}"):
+        for shown in ({}, {"authorization": "Bearer x"}, {"authorization": token}):
+            answer = put(pump, path, **shown)
+            assert answer.status_code == 403
+            assert str(file) in answer.json()["message"]
+    foreign = put(pump, f"/txn/{start_ts}/rollback", authorization=f"Bearer {token}", **FOREIGN)
+    assert foreign.status_code == 403
+    assert pump.service.info().unmatched_prewrites == 1
+    assert put(pump, f"/txn/{start_ts}/rollback", authorization=f"Bearer {token}").json()["code"] == 200
+    file.write_text("another\n")  # counts at once
+    assert put(pump, f"/txn/{start_ts}/rollback", authorization=f"Bearer {token}").status_code == 403
+    assert put(pump, f"/txn/{start_ts}/rollback", authorization="Bearer another").json()["code"] == 3
+
+
+@pytest.mark.parametrize("headers", [FOREIGN, {"origin": "null"}, {"sec_fetch_site": "same-site"}])
+def test_the_page_of_another_site_commands_nothing(make_pump: MakePump, headers: dict[str, str]) -> None:
+    pump = make_pump()
+    assert put(pump, f"/state/{pump.node_id}/close", **headers).status_code == 403
+    names = {k.replace("_", "-"): v for k, v in headers.items()}
+    assert httpx.post(f"http://{pump.addr}/debug/gc/trigger", headers=names, timeout=60).status_code == 403
+    assert pump.service.state is State.ONLINE
+    assert httpx.get(f"http://{pump.addr}/status", headers=names, timeout=60).status_code == 200
+
+
+def test_what_binlogctl_asks_stays_open(make_pump: MakePump) -> None:
+    # S0-60
+    pump = make_pump()
+    own = put(pump, f"/state/{pump.node_id}/pause", origin=f"http://{pump.addr}", sec_fetch_site="same-origin")
+    assert own.json() == {"message": "apply action pause success!", "code": 200, "data": None}
+    assert put(make_pump("pump2"), "/state/pump2/pause").json()["code"] == 200
+
+
+def test_an_operator_may_close_that_too(make_pump: MakePump) -> None:
+    pump = make_pump(protect_state=True)
+    assert put(pump, f"/state/{pump.node_id}/pause").status_code == 403
+    token = (pump._config.data_dir / "admin-token").read_text().strip()
+    assert put(pump, f"/state/{pump.node_id}/pause", authorization=f"Bearer {token}").json()["code"] == 200
+
+
+def test_a_client_certificate_is_proof_and_a_socket_without_one_is_not(
+    make_pump: MakePump, cluster: MemoryCluster, tmp_path: Path, short_path: Path
+) -> None:
+    authority = Authority(tmp_path)
+    own, operator = authority.tls("pump"), authority.tls("operator")
+    tls = TlsFiles(str(own.ca), str(own.cert), str(own.key))
+    pump = make_pump(addr="localhost:0", tls=tls, socket=str(short_path / "pump.sock"), protect_state=True)
+    start_ts = waiting_prewrite(pump, cluster)
+    transport = httpx.HTTPTransport(uds=str(short_path / "pump.sock"))
+    with httpx.Client(transport=transport, timeout=60) as local:
+        assert local.put(f"http://pump/txn/{start_ts}/rollback").status_code == 403
+    with httpx.Client(verify=operator.client_context(), timeout=60) as client:
+        assert client.put(f"https://{pump.addr}/txn/{start_ts}/rollback").json()["code"] == 200
+        foreign = client.put(f"https://{pump.addr}/state/{pump.node_id}/close", headers=FOREIGN)
+        assert foreign.status_code == 403
+    assert pump.service.state is State.ONLINE
+
+
+def test_a_token_that_cannot_be_kept_stops_the_start(make_pump: MakePump, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="the token of commands cannot be kept") as caught:
+        make_pump(admin_token_file=str(tmp_path / "nosuch" / "token"))
+    assert "admin-token-file" in json.dumps(str(caught.value))
