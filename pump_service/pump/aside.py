@@ -18,7 +18,7 @@ from binlake.errors import Permanent, WireError
 from binlake.wire.binlog_pb2 import Binlog, Rollback
 from pump_service.durable import replace_file, sync_folder
 from pump_service.pump.heads import head_of
-from pump_service.pump.record import FOOTER, Pointer, decode_footer, encode_footer, encode_record, scan
+from pump_service.pump.record import HEAD, Frame, Pointer, Walk, frame_of
 from pump_service.pump.storage import DataDirectory
 
 log = structlog.get_logger()
@@ -115,11 +115,16 @@ def _take_out(data_dir: Path, doomed: list[Stored]) -> None:
 def _rewrite(path: Path, doomed: list[Stored]) -> None:
     handle = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
+        frame = _frame(path)
         for one in doomed:
-            _write_at(handle, encode_record(_nothing(len(one.payload))), one.pointer.offset)
+            offset = one.pointer.offset
+            back = frame.header_at(os.pread(handle, frame.header_bytes, offset), 0, offset).back
+            payload = _nothing(len(one.payload))
+            _write_at(handle, frame.encode_header(payload, offset, back) + payload, offset)
         if _footer(path) is not None:
             greatest = max((stored.ts for stored in _records(path)), default=0)
-            _write_at(handle, encode_footer(greatest), os.fstat(handle).st_size - FOOTER.size)
+            end = os.fstat(handle).st_size - frame.footer_bytes
+            _write_at(handle, frame.encode_footer(greatest, end), end)
         os.fsync(handle)
     finally:
         os.close(handle)
@@ -139,25 +144,33 @@ def _files(values: Path) -> list[Path]:
     return sorted(values.glob("[0-9]*.vlog"), key=lambda path: int(path.stem))
 
 
-def _footer(path: Path) -> int | None:
+def _frame(path: Path) -> Frame:
     with path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - FOOTER.size))
-        return decode_footer(file.read(FOOTER.size))
+        frame = frame_of(int(path.stem), file.read(HEAD.size))
+    # A file that a crash left without a head has no record.
+    return Frame(int(path.stem)) if frame is None else frame
+
+
+def _footer(path: Path) -> int | None:
+    frame, size = _frame(path), path.stat().st_size
+    with path.open("rb") as file:
+        file.seek(max(0, size - frame.footer_bytes))
+        return frame.decode_footer(file.read(frame.footer_bytes), size)
 
 
 def _records(path: Path) -> Iterator[Stored]:
-    size = path.stat().st_size - (FOOTER.size if _footer(path) is not None else 0)
+    frame = _frame(path)
+    size = path.stat().st_size - (frame.footer_bytes if _footer(path) is not None and not frame.old else 0)
     with path.open("rb") as file:
-        for found in scan(lambda at, count: os.pread(file.fileno(), count, at), 0, size):
-            if found.payload is None:
-                continue
-            try:
-                head = head_of(found.payload)
-            except WireError:
-                continue  # no binlog: it has no timestamp
-            yield Stored(
-                Pointer(int(path.stem), found.offset), head.kind.value, head.start_ts, head.commit_ts, found.payload
-            )
+        walk = Walk(frame, lambda at, count: os.pread(file.fileno(), count, at), frame.begin, size)
+        for data, places in walk:
+            for offset, begin, end in places:
+                payload = data[begin:end]
+                try:
+                    head = head_of(payload)
+                except WireError:
+                    continue  # no binlog: it has no timestamp
+                yield Stored(Pointer(frame.fid, offset), head.kind.value, head.start_ts, head.commit_ts, payload)
 
 
 def _write_at(handle: int, data: bytes, offset: int) -> None:

@@ -15,6 +15,7 @@ from binlake.errors import ConfigError
 from binlake.rpc import Tls
 from pump_service.pump.ceiling import SLACK_S
 from pump_service.pump.gc import INTERVAL_S, KEEP_S
+from pump_service.pump.record import Pointer
 from pump_service.pump.resolver import TXN_TIMEOUT_S
 from pump_service.pump.score import Weights
 from pump_service.pump.vlog import SEGMENT_BYTES
@@ -81,6 +82,7 @@ class PumpConfig:
     ask_tikv: bool = True
     slow_write_threshold_s: float = 1.0
     future_slack_s: float = SLACK_S
+    accepted_damage: frozenset[Pointer] = frozenset()
     label: Mapping[str, str] = field(default_factory=dict)
     score_weights: Weights = field(default_factory=Weights)
 
@@ -115,6 +117,14 @@ def parse_size(text: str) -> int:
     if match is None or match[2] not in _UNITS:
         raise ConfigError("not a size", where={"value": text}, hint='write it as "10 gib" or "500 MB"')
     return int(float(match[1]) * _UNITS[match[2]])
+
+
+def parse_place(text: str) -> Pointer:
+    """The place in the value log of "000012.vlog@4711". Raises ConfigError."""
+    match = re.fullmatch(r"(\d+)\.vlog@(\d+)", text)
+    if match is None:
+        raise ConfigError("no place of the value log", where={"accept-damage": text}, hint="write 000012.vlog@4711")
+    return Pointer(int(match[1]), int(match[2]))
 
 
 def parse_gc(value: str | float) -> float:

@@ -48,6 +48,17 @@ class Files:
         """Write at the end; how many bytes were taken."""
         return os.write(file.fileno(), data)
 
+    def overwrite(self, path: Path, at: int, data: bytes) -> None:
+        """Write all of `data` over the file's bytes from offset `at` on; a `sync` of a handle to it covers them."""
+        handle = os.open(path, os.O_WRONLY | os.O_CLOEXEC)  # what is opened to append writes at the end only
+        try:
+            view = memoryview(data)
+            while view:
+                written = os.pwrite(handle, view, at)
+                view, at = view[written:], at + written
+        finally:
+            os.close(handle)
+
     def truncate(self, file: io.FileIO, size: int) -> None:
         """Cut the file to `size` bytes."""
         os.ftruncate(file.fileno(), size)

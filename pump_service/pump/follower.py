@@ -24,6 +24,7 @@ import plyvel
 import structlog
 
 from binlake.errors import Permanent
+from pump_service.pump.fileend import Known
 from pump_service.pump.heads import head_of
 from pump_service.pump.index import Index
 from pump_service.pump.record import Pointer
@@ -351,7 +352,7 @@ class Follower:
             self._sorter.need(prewrite.fid, commit.commit_ts)
 
 
-def file_max_at_head(index: Index) -> tuple[Pointer, int]:
-    """What the checkpoint tells of the file that holds the head: see ValueLog's `known`."""
+def known_synced(index: Index) -> Known | None:
+    """The last record that the checkpoint covers; None without one."""
     state = index.checkpoint
-    return (index.head, _FILE_MAX.unpack_from(state)[0]) if state else (Pointer(0, 0), 0)
+    return Known(index.head, _FILE_MAX.unpack_from(state)[0]) if state else None

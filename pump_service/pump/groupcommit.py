@@ -14,7 +14,7 @@ import structlog
 
 from binlake.errors import BinlakeError, Transient
 from pump_service.pump.heads import Head
-from pump_service.pump.record import HEADER, Pointer
+from pump_service.pump.record import RECORD, Pointer
 from pump_service.pump.sorter import Entry
 from pump_service.pump.vlog import ValueLog
 
@@ -36,7 +36,7 @@ class Item:
         self.payload = payload
         self.head = head
         self.done = done
-        self.size = HEADER.size + len(payload)
+        self.size = RECORD.size + len(payload)
 
 
 class Behind(Transient):

@@ -16,7 +16,7 @@ from binlake.wire.binlog_pb2 import Commit, Prewrite
 from pump_service.pump.heads import completed, head_of, layout_of
 from pump_service.pump.index import ts_of
 from pump_service.pump.ranges import read_block
-from pump_service.pump.record import HEADER, MAGIC, Pointer
+from pump_service.pump.record import Pointer
 from pump_service.pump.sorter import Kind
 from pump_service.pump.storage import Storage
 
@@ -109,13 +109,13 @@ class _Reader:
             self._bytes -= len(self._tails.pop(next(iter(self._tails))))
 
     def _block(self, entries: Keyed) -> None:
-        block = read_block([pointer for _, pointer in entries], self._storage.read_bytes, _BLOCK_BYTES)
-        data, tails, crc_of, add = block.data, self._tails, google_crc32c.value, self.found.append
+        block = read_block([pointer for _, pointer in entries], self._storage.records, _BLOCK_BYTES)
+        data, tails, crc_of, add = block.data, self._tails, google_crc32c.extend, self.found.append
         held, taken = self._bytes, 0
         try:
-            for plain, begin, cut, end, crc, tp, start_ts, commit_ts in block.rows:
+            for plain, begin, cut, end, crc, seed, tp, start_ts, commit_ts in block.rows:
                 payload = data[begin:end]
-                if not plain or crc_of(payload) != crc:
+                if not plain or crc_of(seed, payload) != crc:
                     self._bytes = held
                     self._one(Pointer.from_bytes(entries[taken][1]))
                     held = self._bytes
@@ -151,11 +151,8 @@ class _Reader:
 
     def _is_huge_prewrite(self, pointer: Pointer) -> bool:
         """A P that would not be kept for its C need not be read twice."""
-        begin = self._storage.read_bytes(pointer, HEADER.size + 2)
-        if len(begin) < HEADER.size + 2:
-            return False
-        magic, length, _ = HEADER.unpack_from(begin)
-        return bool(magic == MAGIC and length > _CACHE_BYTES and begin[HEADER.size :] == b"\x08\x00")
+        length, begin = self._storage.records.peek(pointer, 2)
+        return length > _CACHE_BYTES and begin == b"\x08\x00"
 
     def _keep(self, start_ts: int, tail: bytes) -> None:
         self._bytes += len(tail) - len(self._tails.get(start_ts, b""))

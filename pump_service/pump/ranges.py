@@ -1,26 +1,24 @@
 """Reads many records of the value log at once: whole stretches of the files, their heads as columns.
 
-Nothing is taken on trust: a row is `plain` only when magic, length and layout are those of `heads.layout_of`; every
+Nothing is taken on trust: a row is `plain` only when marker, length and layout are those of `heads.layout_of`; every
 other row is left to the caller, who reads it by itself and gets the error, if there is one, from there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pump_service.pump.record import HEADER, MAGIC, Pointer
+from pump_service.pump.record import BACK_FACTOR, OLD_RECORD, RECORD, Frame, Pointer
 
 NEAR_BYTES = 64 << 10  # a larger record, or hole, is not read along
 _POINTERS = np.dtype([("fid", "<u4"), ("offset", "<i8")])
-_HEADERS = np.dtype([("magic", "<u4"), ("length", "<u8"), ("crc", "<u4")])
 _FAR = np.int64(1) << 62
 _PAD = 64  # zero bytes behind the data, so that no look-ahead leaves it
 _LOOK_AHEAD = 16  # bytes that a place may be looked ahead of; less than _PAD, so that no record ends there
-_HEADER_BYTES = np.arange(HEADER.size)
 _ONE = np.uint64(1)
 _TOP_BITS = np.uint64(0x8080808080808080)
 # Seven bits of each byte become one number: neighbours are pushed together, then pairs, then fours.
@@ -29,15 +27,29 @@ _FOLDS = tuple(
     for low, width, gap in ((0x007F007F007F007F, 8, 1), (0x00003FFF00003FFF, 16, 2), (0x0FFFFFFF, 32, 4))
 )
 _NINTH = np.uint64(56)
+_BACK = np.uint64(BACK_FACTOR)
+_U32 = np.uint64((1 << 32) - 1)
 
 Ints = NDArray[np.int64]
-ReadBytes = Callable[[Pointer, int], bytes]
 
 
-Row = tuple[bool, int, int, int, int, int, int, int]
-"""(plain, begin, cut, end, crc, tp, start_ts, commit_ts): `data[begin:end]` is the payload, `cut` as in heads.Layout.
+class Records(Protocol):
+    """The value log. Both raise LostRange for a file that is gone."""
 
-Only if `plain` is any of it sure, and the crc is still to be checked.
+    def read_bytes(self, pointer: Pointer, size: int) -> bytes:
+        """Raw bytes; fewer at the end of the file."""
+
+    def peek(self, pointer: Pointer, size: int) -> tuple[int, bytes]:
+        """The length of a payload, 0 for none, and its first bytes."""
+
+    def frame(self, fid: int) -> Frame:
+        """How the records of a file are framed."""
+
+
+Row = tuple[bool, int, int, int, int, int, int, int, int]
+"""(plain, begin, cut, end, crc, seed, tp, start_ts, commit_ts): `data[begin:end]` is the payload.
+
+`cut` as in heads.Layout. Only if `plain` is any of it sure, and the crc is still to be checked.
 """
 
 
@@ -49,18 +61,36 @@ class Block(NamedTuple):
     rows: Iterator[Row]
 
 
-def read_block(pointers: Sequence[bytes], read: ReadBytes, limit: int) -> Block:
+def read_block(pointers: Sequence[bytes], log: Records, limit: int) -> Block:
     """Read the records at `pointers` (as in the index), the first ones up to some `limit` bytes but at least one."""
     places = np.frombuffer(b"".join(pointers), _POINTERS)
     fids, offsets = places["fid"].astype(np.int64), places["offset"].astype(np.int64)
     order = np.lexsort((offsets, fids))
-    sizes = _sizes(fids, offsets, order, read)
+    sizes = _sizes(fids, offsets, order, log)
     count = max(1, int(np.searchsorted(np.cumsum(sizes), limit, side="right")))
-    data, at = _stretches(fids, offsets, sizes, order[order < count], read)
-    return Block(data, count, _rows(data, at[:count]))
+    data, at = _stretches(fids, offsets, sizes, order[order < count], log)
+    frames = _Frames.of(fids[:count], offsets[:count], log)
+    return Block(data, count, _rows(data, at[:count], frames))
 
 
-def _sizes(fids: Ints, offsets: Ints, order: Ints, read: ReadBytes) -> Ints:
+class _Frames(NamedTuple):
+    """For each row what its file's frame says; `salt` has the record's offset in it."""
+
+    old: NDArray[np.bool_]
+    marker: NDArray[np.uint64]
+    salt: NDArray[np.uint64]
+
+    @classmethod
+    def of(cls, fids: Ints, offsets: Ints, log: Records) -> _Frames:
+        files, which = np.unique(fids, return_inverse=True)
+        frames = [log.frame(int(fid)) for fid in files]
+        old = np.array([frame.old for frame in frames])[which]
+        marker = np.array([frame.marker for frame in frames], np.uint64)[which]
+        salt = np.array([frame.salt for frame in frames], np.uint64)[which]
+        return cls(old, marker, salt + offsets.astype(np.uint64))
+
+
+def _sizes(fids: Ints, offsets: Ints, order: Ints, log: Records) -> Ints:
     """For each record the bytes to its neighbour, or its own size where that is far."""
     ahead = np.full(len(order), _FAR, np.int64)
     same = fids[order][1:] == fids[order][:-1]
@@ -68,13 +98,12 @@ def _sizes(fids: Ints, offsets: Ints, order: Ints, read: ReadBytes) -> Ints:
     sizes = np.empty_like(ahead)
     sizes[order] = ahead
     for one in np.nonzero(sizes > NEAR_BYTES)[0]:
-        header = read(Pointer(int(fids[one]), int(offsets[one])), HEADER.size)
-        length = HEADER.unpack(header)[1] if len(header) == HEADER.size else 0
-        sizes[one] = HEADER.size + min(length, int(sizes[one]))
+        pointer = Pointer(int(fids[one]), int(offsets[one]))
+        sizes[one] = log.frame(pointer.fid).header_bytes + min(log.peek(pointer, 0)[0], int(sizes[one]))
     return sizes
 
 
-def _stretches(fids: Ints, offsets: Ints, sizes: Ints, order: Ints, read: ReadBytes) -> tuple[bytes, Ints]:
+def _stretches(fids: Ints, offsets: Ints, sizes: Ints, order: Ints, log: Records) -> tuple[bytes, Ints]:
     """The bytes of those records of `order` that are not large, and where each begins in them (-1: not there)."""
     at = np.full(len(fids), -1, np.int64)
     order = order[sizes[order] <= NEAR_BYTES]
@@ -86,21 +115,19 @@ def _stretches(fids: Ints, offsets: Ints, sizes: Ints, order: Ints, read: ReadBy
     pieces, base = list[bytes](), 0
     for first, last in zip([0, *breaks.tolist()], [*breaks.tolist(), len(order)], strict=True):
         start = int(begin[first])
-        piece = read(Pointer(int(fid[first]), start), int(end[first:last].max()) - start)
+        piece = log.read_bytes(Pointer(int(fid[first]), start), int(end[first:last].max()) - start)
         at[order[first:last]] = begin[first:last] - start + base
         pieces.append(piece)
         base += len(piece)
     return b"".join((*pieces, bytes(_PAD))), at
 
 
-def _rows(data: bytes, at: Ints) -> Iterator[Row]:
+def _rows(data: bytes, at: Ints, frames: _Frames) -> Iterator[Row]:
     raw = np.frombuffer(data, np.uint8)
     safe = np.clip(at, 0, len(raw) - _PAD)
-    header = raw[safe[:, None] + _HEADER_BYTES].view(_HEADERS).ravel()
-    begin = safe + HEADER.size
-    length = header["length"].astype(np.int64)
+    known, begin, length, crc, seed = _headers(data, safe, frames)
     end = begin + length
-    plain = (at >= 0) & (header["magic"] == MAGIC) & (length > 0) & (end <= len(raw) - _PAD)
+    plain = (at >= 0) & known & (length > 0) & (end <= len(raw) - _PAD)
     look = _Look(data, begin, plain)
     look.tag(0x08)
     tp = look.byte(3)
@@ -116,8 +143,25 @@ def _rows(data: bytes, at: Ints) -> Iterator[Row]:
     look.tag(0x40)
     look.byte(0x80)
     plain = look.plain & (look.place == end)
-    columns = (plain, begin, cut, end, header["crc"], tp, start_ts, commit_ts)
+    columns = (plain, begin, cut, end, crc, seed, tp, start_ts, commit_ts)
     return zip(*(column.tolist() for column in columns), strict=True)
+
+
+def _headers(data: bytes, at: Ints, frames: _Frames) -> tuple[NDArray[np.bool_], Ints, Ints, Ints, Ints]:
+    """Of the records at these places: whether their marker is there, begin and length of the payload, crc, seed."""
+    eight = np.ndarray((len(data) - 7,), "<u8", data, strides=(1,))
+    four = np.ndarray((len(data) - 3,), "<u4", data, strides=(1,))
+    known, begin = eight[at] == frames.marker, at + RECORD.size
+    length, crc, back = (four[at + place].astype(np.int64) for place in (8, 12, 16))
+    seed = (frames.salt + back.astype(np.uint64) * _BACK & _U32).astype(np.int64)
+    if frames.old.any():
+        old = frames.old
+        known = np.where(old, four[at] == frames.marker, known)
+        begin = np.where(old, at + OLD_RECORD.size, begin)
+        length = np.where(old, np.minimum(eight[at + 4], _U32).astype(np.int64), length)
+        crc = np.where(old, four[at + 12].astype(np.int64), crc)
+        seed = np.where(old, 0, seed)
+    return known, begin, length, crc, seed
 
 
 class _Look:

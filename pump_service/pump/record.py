@@ -1,14 +1,20 @@
-"""Bytes of the value log, layout of the original (tidb-binlog 2.2); nothing here touches a file.
+"""Bytes of the value log; nothing here touches a file. All little endian, crc is crc32-Castagnoli.
 
-Record, little endian: magic u32, payload length u64, crc32-Castagnoli of the payload u32, payload.
-Footer of a sealed file: greatest ts in it i64, end magic u32. A damaged stretch is left behind a byte at a
-time until the next magic, so records after a torn tail are still found.
+A file begins with a head: magic, file id, the file's marker (8 random bytes), where the file before ended, crc. A
+record: marker u64, payload length u32, crc u32, `back` u32, payload. `back` is the way to where its write began; that
+write came after a successful sync of all before it. The crc is that of the payload, seeded with the marker, the
+record's offset and `back`. Footer of a sealed file: the marker inverted, greatest ts in it i64, crc.
+
+Nobody outside knows the marker, so nothing in a payload passes for a record or a footer; and a record is one only at
+its own offset in its own file. In the original's format (tidb-binlog 2.2: no head; magic u32, length u64, crc u32;
+footer of greatest ts and end magic) neither holds: such files are read, and nothing is added to them but a footer.
 """
 
 from __future__ import annotations
 
+import secrets
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import NamedTuple
 
 import google_crc32c
@@ -17,11 +23,21 @@ from binlake.errors import WireError
 
 MAGIC = 0x823A56E8
 END_MAGIC = 0x123AB922
-HEADER = struct.Struct("<IQI")
-FOOTER = struct.Struct("<qI")
+OLD_RECORD = struct.Struct("<IQI")
+OLD_FOOTER = struct.Struct("<qI")
+
+HEAD_MAGIC = b"BLvlog\0\x02"
+HEAD = struct.Struct("<8sIQQI")
+RECORD = struct.Struct("<QIII")
+FOOTER = struct.Struct("<QqI")
+MAX_BACK = (1 << 32) - 1
+
 _POINTER = struct.Struct("<Iq")
-_MAGIC_BYTES = struct.pack("<I", MAGIC)
 _WINDOW = 4 << 20
+_LOOKS = 4  # how often the bytes of a stretch are read at most in search of a record
+_U32 = (1 << 32) - 1
+_U64 = (1 << 64) - 1
+BACK_FACTOR = 0x9E3779B1  # any odd number: an offset and a way back that differ by one bit give another seed
 
 Read = Callable[[int, int], bytes]
 """`read(offset, size)`: the bytes there, fewer at the end of the file."""
@@ -43,92 +59,219 @@ class Pointer(NamedTuple):
         return cls(*_POINTER.unpack(data))
 
 
-class Found(NamedTuple):
-    """What a scan meets: a record's payload at `offset`, or (payload None) `size` damaged bytes."""
+class Header(NamedTuple):
+    """What a record's header says, and the seed of its crc; length 0 = no record begins there."""
 
-    offset: int
-    size: int
-    payload: bytes | None
-
-
-def encode_record(payload: bytes) -> bytes:
-    """A record: header and payload."""
-    return encode_header(payload) + payload
+    length: int
+    crc: int
+    back: int
+    seed: int
 
 
-def encode_header(payload: bytes) -> bytes:
-    """The 16 bytes before a payload."""
-    return HEADER.pack(MAGIC, len(payload), google_crc32c.value(payload))
+_NONE = Header(0, 0, 0, 0)
 
 
-def encode_footer(max_ts: int) -> bytes:
-    """The 12 bytes that seal a file whose greatest ts is `max_ts`."""
-    return FOOTER.pack(max_ts, END_MAGIC)
+class Frame:
+    """How the records of file `fid` are framed; without a marker in the original's format.
 
-
-def decode_footer(tail: bytes) -> int | None:
-    """The greatest ts of a sealed file from its last 12 bytes; None when the file is not sealed."""
-    if len(tail) < FOOTER.size:
-        return None
-    max_ts, magic = FOOTER.unpack(tail[-FOOTER.size :])
-    return int(max_ts) if magic == END_MAGIC else None
-
-
-def check_payload(header: bytes, payload: bytes, pointer: Pointer) -> None:
-    """Raise WireError naming the place when magic, length or crc do not fit."""
-    if len(header) < HEADER.size:
-        raise _damaged("record header is cut off", pointer)
-    magic, length, crc = HEADER.unpack(header)
-    if magic != MAGIC:
-        raise _damaged(f"no record starts here (magic {magic:#010x})", pointer)
-    if not length or len(payload) != length:
-        raise _damaged(f"record is cut off: {len(payload)} of {length} bytes", pointer)
-    if google_crc32c.value(payload) != crc:
-        raise _damaged("crc of the record does not fit", pointer)
-
-
-def scan(read: Read, start: int, end: int) -> Iterator[Found]:
-    """Every record between the offsets `start` and `end` in file order, and the damaged stretches between them.
-
-    Memory is that of one window (4 MiB), or of one larger record.
+    `previous_end`: the records of the file before reached at least there when this one was begun.
     """
-    at = base = start
-    window = b""
-    while at < end:
-        if base + len(window) < min(at + HEADER.size, end):
-            window, base = read(at, min(_WINDOW, end - at)), at
-        size, crc = _header_at(window, at - base, end - at)
-        if size > _WINDOW:
-            body = read(at + HEADER.size, size - HEADER.size)  # as it is: a huge payload is not copied
-        else:
-            if base + len(window) < at + size:
-                window, base = read(at, min(_WINDOW, end - at)), at
-            body = window[at - base + HEADER.size : at - base + size]
-        payload = body if size and len(body) == size - HEADER.size and google_crc32c.value(body) == crc else None
-        if payload is None:
-            size = _next_magic(read, at + 1, end) - at
-        yield Found(at, size, payload)
-        at += size
+
+    __slots__ = ("begin", "fid", "footer_bytes", "header_bytes", "marker", "needle", "previous_end", "salt")
+
+    def __init__(self, fid: int, marker: int = 0, previous_end: int = 0) -> None:
+        self.fid = fid
+        self.previous_end = previous_end
+        self.marker = marker or MAGIC
+        self.salt = marker >> 32
+        self.begin = HEAD.size if marker else 0
+        self.header_bytes = RECORD.size if marker else OLD_RECORD.size
+        self.footer_bytes = FOOTER.size if marker else OLD_FOOTER.size
+        self.needle = struct.pack("<Q" if marker else "<I", self.marker)
+
+    @property
+    def old(self) -> bool:
+        """Whether this is the original's format."""
+        return not self.begin
+
+    def header_at(self, data: bytes, at: int, offset: int) -> Header:
+        """The header at `data[at]`, which is at `offset` of the file."""
+        if len(data) - at < self.header_bytes:
+            return _NONE
+        if self.old:
+            magic, length, crc = OLD_RECORD.unpack_from(data, at)
+            return Header(length, crc, 0, 0) if magic == MAGIC else _NONE
+        marker, length, crc, back = RECORD.unpack_from(data, at)
+        return Header(length, crc, back, self.seed(offset, back)) if marker == self.marker else _NONE
+
+    def seed(self, offset: int, back: int) -> int:
+        """What the crc of the record at `offset` begins with."""
+        return (self.salt + offset + back * BACK_FACTOR) & _U32
+
+    def encode_header(self, payload: bytes, offset: int, back: int) -> bytes:
+        """The bytes before a payload that comes to `offset`, in a write that began `back` bytes before."""
+        if not self.begin:
+            return OLD_RECORD.pack(MAGIC, len(payload), google_crc32c.value(payload))
+        seed = (self.salt + offset + back * BACK_FACTOR) & _U32
+        return RECORD.pack(self.marker, len(payload), google_crc32c.extend(seed, payload), back)
+
+    def encode_footer(self, max_ts: int, offset: int) -> bytes:
+        """The bytes that seal a file whose greatest ts is `max_ts` at `offset`, its end."""
+        if self.old:
+            return OLD_FOOTER.pack(max_ts, END_MAGIC)
+        body = FOOTER.pack(self.marker ^ _U64, max_ts, 0)[:-4]
+        return body + struct.pack("<I", google_crc32c.extend(self.seed(offset, 0), body))
+
+    def decode_footer(self, tail: bytes, size: int) -> int | None:
+        """The greatest ts of a sealed file of `size` bytes from its last bytes; None when it is not sealed.
+
+        In the original's format a payload may look like it.
+        """
+        if len(tail) < self.footer_bytes or size < self.begin + self.footer_bytes:
+            return None
+        tail = tail[-self.footer_bytes :]
+        if self.old:
+            max_ts, magic = OLD_FOOTER.unpack(tail)
+            return int(max_ts) if magic == END_MAGIC else None
+        max_ts = FOOTER.unpack(tail)[1]
+        return int(max_ts) if tail == self.encode_footer(max_ts, size - self.footer_bytes) else None
+
+    def check(self, header: bytes, payload: bytes, offset: int) -> None:
+        """Raise WireError naming the place when magic, length or crc do not fit."""
+        found = self.header_at(header, 0, offset)
+        if len(header) < self.header_bytes:
+            raise self._damaged("record header is cut off", offset)
+        if not found.length:
+            raise self._damaged(f"no record starts here ({header[:8].hex()})", offset)
+        if len(payload) != found.length:
+            raise self._damaged(f"record is cut off: {len(payload)} of {found.length} bytes", offset)
+        if google_crc32c.extend(found.seed, payload) != found.crc:
+            raise self._damaged("crc of the record does not fit", offset)
+
+    def place(self, offset: int) -> dict[str, object]:
+        """`offset` of this file, for the `where` of an error."""
+        return {"value_log": f"{self.fid:06d}.vlog", "offset": offset}
+
+    def _damaged(self, message: str, offset: int) -> WireError:
+        return WireError(message, where=self.place(offset))
 
 
-def _header_at(window: bytes, at: int, left: int) -> tuple[int, int]:
-    """Size and crc of the record that begins at `at`, `left` bytes before the end; size 0 = none does."""
-    if len(window) - at < HEADER.size:
-        return 0, 0
-    magic, length, crc = HEADER.unpack_from(window, at)
-    # A header torn to its magic and zeros would pass for an empty payload, whose crc is 0: no binlog is empty.
-    return (HEADER.size + length, crc) if magic == MAGIC and 0 < length <= left - HEADER.size else (0, 0)
+def new_head(fid: int, previous_end: int) -> tuple[bytes, Frame]:
+    """The head of a new file and how its records are framed."""
+    marker = secrets.randbits(63) | 1 << 63
+    body = HEAD.pack(HEAD_MAGIC, fid, marker, previous_end, 0)[:-4]
+    return body + struct.pack("<I", google_crc32c.value(body)), Frame(fid, marker, previous_end)
 
 
-def _next_magic(read: Read, at: int, end: int) -> int:
+def frame_of(fid: int, head: bytes) -> Frame | None:
+    """How file `fid`, which begins with `head`, is framed; None when that cannot be told."""
+    if len(head) >= HEAD.size and head.startswith(HEAD_MAGIC):
+        _, said, marker, previous_end, crc = HEAD.unpack_from(head)
+        whole = said == fid and crc == google_crc32c.value(head[: HEAD.size - 4])
+        return Frame(fid, marker, previous_end) if whole else None
+    return Frame(fid) if head.startswith(struct.pack("<I", MAGIC)) else None
+
+
+class Stretch(NamedTuple):
+    """Whole records in file order: each (offset in the file, begin, end): its payload is `data[begin:end]`."""
+
+    data: bytes
+    places: list[tuple[int, int, int]]
+
+
+class Walk:
+    """Goes from record to record between the offsets `start` and `end`, and ends at the first that is not whole.
+
+    `at`: where that is, `end` when all were. `synced`: all before it was synced when the last record was written
+    (`start` as long as nothing is known). `accepted`: damage at these offsets is passed over where a record follows,
+    as an operator said. Memory is that of one window (4 MiB), or of one larger record.
+    """
+
+    def __init__(
+        self, frame: Frame, read: Read, start: int, end: int, accepted: Collection[Pointer] = frozenset()
+    ) -> None:
+        self.at = self.synced = start
+        self.passed_over: list[tuple[int, int]] = []
+        self._frame = frame
+        self._read = read
+        self._end = end
+        self._accepted = {place.offset for place in accepted if place.fid == frame.fid}
+
+    def __iter__(self) -> Iterator[Stretch]:
+        while self.at < self._end:
+            window = self._read(self.at, min(_WINDOW, self._end - self.at))
+            places = self._whole(window)
+            if places:
+                yield Stretch(window, places)
+                continue
+            payload = self._large(window)
+            if payload:
+                yield Stretch(payload, [(self.at - self._frame.header_bytes - len(payload), 0, len(payload))])
+            elif not self._pass_over():
+                return
+
+    def _pass_over(self) -> bool:
+        found = next_record(self._frame, self._read, self.at + 1, self._end) if self.at in self._accepted else None
+        if found is None:
+            return False
+        self.passed_over.append((self.at, found[0] - self.at))
+        self.at = found[0]
+        return True
+
+    def _whole(self, window: bytes) -> list[tuple[int, int, int]]:
+        frame, base, at = self._frame, self.at, 0
+        places: list[tuple[int, int, int]] = []
+        crc_of, header_at = google_crc32c.extend, frame.header_at
+        while True:
+            length, crc, _, seed = header_at(window, at, base + at)
+            begin = at + frame.header_bytes
+            end = begin + length
+            if not length or end > len(window) or crc_of(seed, window[begin:end]) != crc:
+                break
+            places.append((base + at, begin, end))
+            at = end
+        if places and not frame.old:
+            last = places[-1]
+            self.synced = max(self.synced, last[0] - header_at(window, last[0] - base, last[0]).back)
+        self.at = base + at
+        return places
+
+    def _large(self, window: bytes) -> bytes:
+        """The payload of a record that is larger than the window; empty when there is no whole one."""
+        length, crc, back, seed = self._frame.header_at(window, 0, self.at)
+        size = self._frame.header_bytes + length
+        if not length or size <= len(window) or self.at + size > self._end:
+            return b""
+        payload = self._read(self.at + self._frame.header_bytes, length)  # as it is: a huge payload is not copied
+        if len(payload) != length or google_crc32c.extend(seed, payload) != crc:
+            return b""
+        if not self._frame.old:
+            self.synced = max(self.synced, self.at - back)
+        self.at += size
+        return payload
+
+
+def next_record(frame: Frame, read: Read, start: int, end: int) -> tuple[int, int] | None:
+    """The first whole record from `start` on: (its offset, where its write began); None when there is none before
+    `end`.
+
+    Only with a marker is it a record for sure. In the original's format a payload may hold what looks like one, or so
+    many of them that all reading would be in vain: then WireError.
+    """
+    at, left = start, _LOOKS * (end - start) + _WINDOW
     while at < end:
         window = read(at, min(_WINDOW, end - at))
-        found = window.find(_MAGIC_BYTES)
-        if found >= 0:
-            return at + found
-        at += max(len(window) - len(_MAGIC_BYTES) + 1, 1)
-    return end
-
-
-def _damaged(message: str, pointer: Pointer) -> WireError:
-    return WireError(message, where={"value_log": f"{pointer.fid:06d}.vlog", "offset": pointer.offset})
+        found = window.find(frame.needle)
+        while found >= 0:
+            offset = at + found
+            header = frame.header_at(read(offset, frame.header_bytes), 0, offset)
+            if 0 < header.length <= end - offset - frame.header_bytes:
+                left -= header.length
+                if left < 0:
+                    raise WireError("too much looks like a record", where=frame.place(offset))
+                payload = read(offset + frame.header_bytes, header.length)
+                if google_crc32c.extend(header.seed, payload) == header.crc:
+                    return offset, offset - header.back
+            found = window.find(frame.needle, found + 1)
+        at += max(len(window) - len(frame.needle) + 1, 1)
+    return None

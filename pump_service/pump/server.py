@@ -135,6 +135,7 @@ class PumpServer:
                 segment_bytes=self._config.segment_bytes,
                 sync_log=self._config.sync_log,
                 trust_rollbacks=isinstance(self._source, NoStatusSource) and regions is None,
+                accepted_damage=self._config.accepted_damage,
             )
             self._storage = Storage(self._config.data_dir, options, files=TimedFiles(metrics), ceiling=self._ceiling)
             undo.callback(self._storage.close)

@@ -203,6 +203,8 @@ class PumpService:
     def info(self) -> InfoResp:
         """Who this pump is and how far it is complete."""
         self.problems.set("storage", self._storage.error)
+        given_up = self._storage.given_up
+        self.problems.set("accept-damage", f"{given_up} damaged stretches were given up" if given_up else "")
         count, oldest = self._storage.unmatched()
         counters = self._storage.counters
         return InfoResp(

@@ -19,7 +19,7 @@ from binlake.config.load import read_toml, readable
 from binlake.config.reference import model_text
 from binlake.errors import ConfigError
 from pump_service.pump.ceiling import SLACK_S
-from pump_service.pump.config import PumpConfig, TlsFiles, parse_gc, parse_size
+from pump_service.pump.config import PumpConfig, TlsFiles, parse_gc, parse_place, parse_size
 from pump_service.pump.resolver import TXN_TIMEOUT_S
 from pump_service.pump.score import Weights
 
@@ -175,6 +175,11 @@ class PumpFile(_Section):
     rpc: Literal["lean", "grpcio"] = Field(
         "lean", description="ours: who serves, the lean layer or grpcio (slower; no pages, TLS, socket)"
     )
+    accept_damage: Names = Field(
+        (),
+        description="ours: damage of the value log that is given up, `FILE@OFFSET,...` as a refused start or read names"
+        " it; what was there is missing downstream",
+    )
     label: Pairs = Field({}, description="ours: group of this pump, `zone=a,...` or a table; writers choose by it")
     security: Security = Security()  # type: ignore[call-arg]
     storage: StorageKeys = StorageKeys()  # type: ignore[call-arg]
@@ -251,6 +256,7 @@ def to_config(found: PumpFile) -> PumpConfig:
         tls=TlsFiles(security.ssl_ca, security.ssl_cert, security.ssl_key, security.cert_allowed_cn),
         admin_token_file=security.admin_token_file,
         protect_state=security.protect_state,
+        accepted_damage=frozenset(map(parse_place, found.accept_damage)),
         label=found.label,
         score_weights=Weights(found.score.load, found.score.disk, found.score.stored),
     )

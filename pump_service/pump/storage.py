@@ -25,14 +25,15 @@ import structlog
 from binlake.errors import BinlakeError, Permanent, WireError
 from binlake.wire.binlog_pb2 import Binlog, Commit, Rollback
 from pump_service.pump.ceiling import Ceiling
+from pump_service.pump.fileend import lost_end
 from pump_service.pump.files import Files
-from pump_service.pump.follower import Counters, Follower, file_max_at_head
+from pump_service.pump.follower import Counters, Follower, known_synced
 from pump_service.pump.groupcommit import Budget, Done, GroupCommit, Item
 from pump_service.pump.heads import PROOF, Head, normal, parse
 from pump_service.pump.index import Index
 from pump_service.pump.record import Pointer
 from pump_service.pump.sorter import Entry, Kind
-from pump_service.pump.vlog import SEGMENT_BYTES, ValueLog
+from pump_service.pump.vlog import SEGMENT_BYTES, LogOptions, ValueLog
 
 __all__ = ["DataDirectory", "Removed", "Storage", "StorageOptions", "parse"]
 
@@ -46,7 +47,8 @@ _PATIENCE_S = 10.0  # below the 15 s after which a writer gives up (tidb-binlog 
 class StorageOptions:
     """`segment_bytes`, `sync_log`: tidb-binlog 2.2, 2.12. `memory_bytes`: what may be in flight between a call and its
     fsync. `index_queue`: entries that may wait for the index in memory. `trust_rollbacks`: an R ends its P without
-    proof (hazards R-07); False when there is a source to ask.
+    proof (hazards R-07); False when there is a source to ask. `accepted_damage`: places of the value log whose loss an
+    operator accepted.
     """
 
     segment_bytes: int = SEGMENT_BYTES
@@ -54,6 +56,7 @@ class StorageOptions:
     memory_bytes: int = 256 << 20
     index_queue: int = 1 << 18
     trust_rollbacks: bool = True
+    accepted_damage: frozenset[Pointer] = frozenset()
 
 
 class Removed(NamedTuple):
@@ -216,9 +219,10 @@ class Storage:
         """The payload at `pointer`. Raises WireError, LostRange."""
         return self._log.read(pointer)
 
-    def read_bytes(self, pointer: Pointer, size: int) -> bytes:
-        """Raw bytes of the value log, unchecked. Raises LostRange."""
-        return self._log.read_bytes(pointer, size)
+    @property
+    def records(self) -> ValueLog:
+        """The value log, to read stretches of it."""
+        return self._log
 
     @property
     def watermark(self) -> int:
@@ -244,6 +248,11 @@ class Storage:
     def error(self) -> str:
         """Why nothing can be stored or shown at the moment; empty = all is well."""
         return self._log.failed or self._follower.error
+
+    @property
+    def given_up(self) -> int:
+        """How many damaged stretches of the value log were passed over, as an operator said (`accept-damage`)."""
+        return self._log.given_up
 
     @property
     def in_flight_bytes(self) -> int:
@@ -312,16 +321,14 @@ class Storage:
         if recorded > self.index.gc_ts:  # the index was lost and is built again: what was collected stays collected
             self.index.set_gc_ts(recorded)
         values = ValueLog(
-            self.directory.path / "value", segment_bytes=options.segment_bytes, sync=options.sync_log, files=files,
-            known=file_max_at_head(self.index),
-        )  # fmt: skip
+            self.directory.path / "value",
+            LogOptions(options.segment_bytes, options.sync_log, options.accepted_damage),
+            files=files,
+            known=known_synced(self.index),
+        )
         head = self.index.head
         if self.index.checkpoint and not values.holds(head):
-            raise Permanent(
-                "the value log ends before what the index knows: stored binlogs are lost",
-                where={"index_head": tuple(head), "value_log_end": tuple(values.end)},
-                hint="restore the files of value/; or remove kv/ to go on with what is left",
-            )
+            raise lost_end(head, values.end)
         return values
 
 

@@ -1,32 +1,34 @@
 """The value log: an append-only set of files; `append` returns only after its bytes are on disk (invariant 1).
 
-One writer at a time calls `append`; reads by pointer and scans may run beside it. Layout, rotation at 500 MiB and
-the footer rules are the original's (tidb-binlog 2.2). However many files there are, only so many are open at once.
+One writer at a time calls `append`; reads by pointer and scans may run beside it. Rotation at 500 MiB is the original's
+(tidb-binlog 2.2), the layout ours (record.py); the original's files are read, and only closed. However many files there
+are, only so many are open at once.
 """
 
 from __future__ import annotations
 
 import io
 import threading
-from collections.abc import Iterable, Iterator, Sequence
-from errno import EMFILE, ENFILE
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from errno import EMFILE, ENFILE, ENOSPC
 from pathlib import Path
 
 import structlog
 
 from binlake.errors import BinlakeError, LostRange, Permanent, Transient
+from pump_service.pump.fileend import Known, Unsealed, damaged, settle, tell_passed_over
 from pump_service.pump.files import Files
-from pump_service.pump.heads import head_of
 from pump_service.pump.record import (
-    FOOTER,
-    HEADER,
-    MAGIC,
+    HEAD,
+    MAX_BACK,
+    RECORD,
+    Frame,
     Pointer,
-    check_payload,
-    decode_footer,
-    encode_footer,
-    encode_header,
-    scan,
+    Stretch,
+    Walk,
+    frame_of,
+    new_head,
 )
 
 log = structlog.get_logger()
@@ -36,43 +38,54 @@ SEAL_ON_CLOSE_BYTES = 50 << 10  # a smaller file stays open for the next start
 _OPEN_FILES = 256
 _FIRST_READ = 4096
 _JOIN_BYTES = 4 << 20  # a larger batch is written piece by piece instead of being copied
-_START = Pointer(0, 0)
+
+
+@dataclass(frozen=True)
+class LogOptions:
+    """`sync`: acks wait for the disk. `accepted`: damage that an operator gave up (`accept-damage`)."""
+
+    segment_bytes: int = SEGMENT_BYTES
+    sync: bool = True
+    accepted: Collection[Pointer] = frozenset()
 
 
 class ValueLog:
     """The files `NNNNNN.vlog` of one directory.
 
-    `known`: a place and the greatest ts of its file up to there, so that a start need not read what is before it.
+    `known`: the last record that is known to be synced: a start reads nothing before it. `given_up`: damaged stretches
+    passed over so far, as an operator said.
     Raises LostRange for a pointer into a file that is gone, WireError for a damaged record, Transient when a batch
-    could not be written and was taken back or a file cannot be opened, Permanent once the disk has failed to sync.
+    could not be written and was taken back or a file cannot be opened, Permanent once the disk has failed to sync, and
+    where stored binlogs are lost or damaged.
     """
 
     def __init__(
         self,
         directory: Path,
+        options: LogOptions = LogOptions(),
         *,
-        segment_bytes: int = SEGMENT_BYTES,
-        sync: bool = True,
         files: Files | None = None,
-        known: tuple[Pointer, int] = (_START, 0),
+        known: Known | None = None,
     ) -> None:
         self._directory = directory
-        self._segment_bytes = segment_bytes
-        self._sync = sync
+        self._options = options
         self._files = files or Files()
         self._failed = ""
         self._rotation_error = ""
         self._handles: dict[int, io.FileIO] = {}  # the least recently used first
         self._handles_lock = threading.Lock()
         self._max_ts: dict[int, int] = {}
+        self._frames: dict[int, Frame] = {}
         self._files.make_directory(directory)
         names = self._files.names(directory)
         self._fids = sorted(int(name[:-5]) for name in names if name.endswith(".vlog") and name[:-5].isdecimal())
-        sealed = [self._load(fid, known) for fid in self._fids]
-        if not sealed or sealed[-1]:
-            fid = self._fids[-1] + 1 if self._fids else 0
-            self._switch(fid, self._create(fid))
-        self._end = self._files.size(self._handle(self._fids[-1]))
+        self.given_up = 0
+        self._end = 0
+        try:
+            self._open_files(known)
+        except OSError as error:
+            where = {"directory": directory, "reason": error}
+            raise Transient("the value log cannot be opened", where=where, hint="see the disk") from error
 
     @property
     def end(self) -> Pointer:
@@ -97,65 +110,81 @@ class ValueLog:
         """(fid, greatest ts) of every file but the current one, the oldest first."""
         return [(fid, self._max_ts[fid]) for fid in self._fids[:-1]]
 
-    def holds(self, pointer: Pointer) -> bool:
-        """Whether a whole record begins at `pointer`, or its file was collected; its crc is not checked."""
-        if pointer.fid not in self._max_ts:
-            return pointer.fid < self._fids[-1]
-        header = self.read_bytes(pointer, HEADER.size)
-        if len(header) < HEADER.size:
-            return False
-        magic, length, _ = HEADER.unpack(header)
-        return bool(
-            magic == MAGIC and pointer.offset + HEADER.size + length <= self._files.size(self._handle(pointer.fid))
-        )
-
     def room(self) -> int:
         """Bytes until the current file reaches its limit: a batch should end there."""
-        left = self._segment_bytes - self._end
-        return left if left > 0 else self._segment_bytes  # no new file can be begun: it grows, in batches as large
+        left = self._options.segment_bytes - self._end
+        return left if left > 0 else self._options.segment_bytes  # no new file can be begun: it grows, batch by batch
 
     def append(self, payloads: Sequence[bytes], max_ts: int) -> list[Pointer]:
         """Write records in one write and one fdatasync; their places. `max_ts`: the greatest ts among them."""
         if self._failed:
             raise Permanent("the value log cannot be written", where={"reason": self._failed})
         fid, offset = self._fids[-1], self._end
+        frame = self._frames[fid]
+        write_begin = offset if self._options.sync else frame.begin  # what was not synced proves nothing
         pointers: list[Pointer] = []
         pieces: list[bytes] = []
         for payload in payloads:
             pointers.append(Pointer(fid, offset))
-            pieces += (encode_header(payload), payload)
-            offset += HEADER.size + len(payload)
-        self._write(pieces if offset - self._end > _JOIN_BYTES else [b"".join(pieces)], offset)
+            pieces += (frame.encode_header(payload, offset, min(offset - write_begin, MAX_BACK)), payload)
+            offset += RECORD.size + len(payload)
+        self._write(fid, pieces if offset - self._end > _JOIN_BYTES else [b"".join(pieces)], offset)
         self._max_ts[fid] = max(self._max_ts[fid], max_ts)
-        if self._end >= self._segment_bytes:
+        if self._end >= self._options.segment_bytes:
             self._rotate()
         return pointers
 
     def read(self, pointer: Pointer) -> bytes:
-        """The payload of the record at `pointer`, magic and crc checked."""
-        file = self._handle(pointer.fid)
-        data = self._files.read(file, pointer.offset, _FIRST_READ)
-        header = data[: HEADER.size]
-        length = HEADER.unpack(header)[1] if len(header) == HEADER.size else 0
-        body = data[HEADER.size : HEADER.size + length]
-        if len(body) < length and pointer.offset + HEADER.size + length <= self._files.size(file):
-            body = self._files.read(file, pointer.offset + HEADER.size, length)
-        check_payload(header, body, pointer)
+        """The payload of the record at `pointer`, header and crc checked."""
+        fid, offset = pointer
+        frame, file = self.frame(fid), self._handle(fid)
+        data = self._files.read(file, offset, _FIRST_READ)
+        begin = frame.header_bytes
+        length = frame.header_at(data, 0, offset).length
+        body = data[begin : begin + length]
+        if len(body) < length and offset + begin + length <= self._files.size(file):
+            body = self._files.read(file, offset + begin, length)
+        frame.check(data[:begin], body, offset)
         return body
 
     def read_bytes(self, pointer: Pointer, size: int) -> bytes:
         """`size` raw bytes from `pointer` on, headers included; fewer at the end of the file."""
         return self._files.read(self._handle(pointer.fid), pointer.offset, size)
 
-    def scan_from(self, pointer: Pointer, upto: Pointer | None = None) -> Iterator[tuple[Pointer, bytes]]:
-        """Every readable record from `pointer` to before `upto` (default: the end), in log order.
+    def peek(self, pointer: Pointer, size: int) -> tuple[int, bytes]:
+        """How long the payload of the record at `pointer` is, unchecked, and its first bytes; 0: none begins there."""
+        frame = self.frame(pointer.fid)
+        data = self.read_bytes(pointer, frame.header_bytes + size)
+        return frame.header_at(data, 0, pointer.offset).length, data[frame.header_bytes :]
 
-        Damaged bytes are logged and passed over.
-        """
+    def holds(self, pointer: Pointer) -> bool:
+        """Whether a whole record begins at `pointer`, or its file was collected; its crc is not checked."""
+        if pointer.fid not in self._frames:
+            return pointer.fid < self._fids[-1]
+        length = self.peek(pointer, 0)[0]
+        end = pointer.offset + self._frames[pointer.fid].header_bytes + length
+        return bool(length) and end <= self._files.size(self._handle(pointer.fid))
+
+    def frame(self, fid: int) -> Frame:
+        """How the records of file `fid` are framed."""
+        frame = self._frames.get(fid)
+        if frame is None:
+            raise self._gone(fid)
+        return frame
+
+    def scan_from(self, pointer: Pointer, upto: Pointer | None = None) -> Iterator[tuple[Pointer, bytes]]:
+        """Every record from `pointer` to before `upto` (default: the end), in log order. Raises as `stretches`."""
+        for fid, (data, places) in self.stretches(pointer, upto):
+            for offset, begin, end in places:
+                yield Pointer(fid, offset), data[begin:end]
+
+    def stretches(self, pointer: Pointer, upto: Pointer | None = None) -> Iterator[tuple[int, Stretch]]:
+        """The same, some MiB at once, each with its file. Raises Permanent at the first damaged byte, OSError."""
         end = upto or self.end
         for fid in [fid for fid in self._fids if pointer.fid <= fid <= end.fid]:
             start = pointer.offset if fid == pointer.fid else 0
-            yield from self._scan_file(fid, start, end.offset if fid == end.fid else None)
+            for stretch in self._walk_file(fid, start, end.offset if fid == end.fid else None):
+                yield fid, stretch
 
     def remove(self, fids: Iterable[int]) -> None:
         """Delete files, the oldest first; readers that hold one keep it until they are done. Raises OSError."""
@@ -166,14 +195,14 @@ class ValueLog:
             with self._handles_lock:
                 self._handles.pop(fid, None)
                 self._fids = [kept for kept in self._fids if kept != fid]
-                del self._max_ts[fid]
+                del self._max_ts[fid], self._frames[fid]
             self._files.sync_directory(self._directory)  # each by itself: no later file goes before an earlier one
 
     def close(self) -> None:
         """Seal the current file when it is worth it (50 KiB) and possible, and close all files."""
         if not self._failed and self._end >= SEAL_ON_CLOSE_BYTES:
             try:
-                self._seal()
+                self._seal(self._fids[-1])
             except BinlakeError as error:
                 log.warning("value_log_not_sealed", file=self._path(self._fids[-1]).name, error=str(error))
         with self._handles_lock:
@@ -192,47 +221,86 @@ class ValueLog:
         try:
             return self._files.open(self._path(fid))
         except FileNotFoundError:
-            raise LostRange("a file of the value log is gone", where={"file": self._path(fid).name}) from None
+            raise self._gone(fid) from None
         except OSError as error:
             hint = "raise the limit of open files (ulimit -n)" if error.errno in (EMFILE, ENFILE) else "see the disk"
             where = {"file": self._path(fid).name, "reason": error}
             raise Transient("a file of the value log cannot be opened", where=where, hint=hint) from error
+
+    def _gone(self, fid: int) -> LostRange:
+        return LostRange("a file of the value log is gone", where={"file": self._path(fid).name})
 
     def _keep(self, fid: int, file: io.FileIO) -> None:
         self._handles[fid] = file
         if len(self._handles) > _OPEN_FILES:
             self._handles.pop(next(iter(self._handles)))  # closes when its last reader lets go of it
 
-    def _load(self, fid: int, known: tuple[Pointer, int]) -> bool:
-        footer = self._footer(self._handle(fid))
-        self._max_ts[fid] = self._scan_max_ts(fid, known) if footer is None else footer
-        return footer is not None
+    def _open_files(self, known: Known | None) -> None:
+        next_fid = 0
+        for fid in self._fids:
+            frame = frame_of(fid, self._files.read(self._handle(fid), 0, HEAD.size))
+            if frame is not None:
+                self._frames[fid] = frame
+            elif self._given_up(fid):
+                next_fid = fid + 1
+            elif fid != self._fids[-1] or self._files.size(self._handle(fid)) > HEAD.size:
+                raise damaged(Frame(fid), 0, "the head of the file is not whole")
+        begun = [fid for fid in self._fids if fid in self._frames]
+        self._fids = begun  # the last one was about to be begun when the last process ended
+        sealed = [self._load(at, known) for at in range(len(begun))]
+        if sealed and not sealed[-1] and not self._frames[begun[-1]].old:
+            return
+        next_fid = max(next_fid, begun[-1] + 1 if begun else 0)
+        if sealed and not sealed[-1]:
+            next_fid = self._fids.pop()  # a file of the original without a record: begun anew as one of ours
+        self._switch(next_fid, *self._create(next_fid))
 
-    def _footer(self, file: io.FileIO) -> int | None:
+    def _given_up(self, fid: int) -> bool:
+        accepted = Pointer(fid, 0) in self._options.accepted
+        if accepted:
+            log.error("value_log_damage_accepted", file=self._path(fid).name, offset=0, bytes="all")
+            self.given_up += 1
+        return accepted
+
+    def _load(self, at: int, known: Known | None) -> bool:
+        """Know the greatest ts of a file, with what a death left undone mended; whether it is sealed."""
+        fid, after = self._fids[at], [self._frames[later] for later in self._fids[at + 1 :]]
+        file, frame = self._handle(fid), self._frames[fid]
         size = self._files.size(file)
-        return decode_footer(self._files.read(file, max(0, size - FOOTER.size), FOOTER.size))
+        last = not after or (len(after) == 1 and self._files.size(self._handle(after[0].fid)) <= after[0].begin)
+        footer = self._files.read(file, max(0, size - frame.footer_bytes), frame.footer_bytes)
+        max_ts = frame.decode_footer(footer, size)
+        if max_ts is not None and not (frame.old and last):  # there, a payload's end may look like it
+            self._max_ts[fid] = max_ts
+            return True
+        until = after[0].previous_end if after else 0
+        unsealed = Unsealed(self._path(fid), file, frame, last, until, self._options.sync)
+        end = settle(self._files, unsealed, known, self._options.accepted)
+        self._max_ts[fid], self._end, self.given_up = end.max_ts, end.offset, self.given_up + end.given_up
+        if end.sealed or not (after or (frame.old and end.offset)):
+            return end.sealed
+        self._seal(fid)
+        return True
 
-    def _scan_max_ts(self, fid: int, known: tuple[Pointer, int]) -> int:
-        start, greatest = (known[0].offset, known[1]) if known[0].fid == fid else (0, 0)
-        for _, payload in self._scan_file(fid, start, None):
-            head = head_of(payload)
-            greatest = max(greatest, head.start_ts, head.commit_ts)
-        return greatest
+    def _walk_file(self, fid: int, start: int, stop: int | None) -> Iterator[Stretch]:
+        file, frame = self._handle(fid), self.frame(fid)
+        size = self._files.size(file) if stop is None else stop
+        end = size if stop is not None or frame.old else size - frame.footer_bytes
+        walk = Walk(
+            frame,
+            lambda at, count: self._files.read(file, at, count),
+            max(start, frame.begin),
+            end,
+            self._options.accepted,
+        )
+        yield from walk
+        self.given_up += tell_passed_over(frame, walk)
+        rest = self._files.read(file, walk.at, frame.footer_bytes)
+        if walk.at < end and not (frame.old and stop is None and frame.decode_footer(rest, size) is not None):
+            raise damaged(frame, walk.at, "a record is not whole")
 
-    def _scan_file(self, fid: int, start: int, stop: int | None) -> Iterator[tuple[Pointer, bytes]]:
+    def _write(self, fid: int, pieces: Sequence[bytes], end: int) -> None:
         file = self._handle(fid)
-        size = self._files.size(file)
-        sealed = fid != self._fids[-1] and self._footer(file) is not None
-        end = size - FOOTER.size if sealed else size
-        stop = end if stop is None else min(stop, end)
-        for found in scan(lambda at, count: self._files.read(file, at, count), start, stop):
-            if found.payload is None:
-                log.warning("value_log_damaged", file=self._path(fid).name, offset=found.offset, bytes=found.size)
-            else:
-                yield Pointer(fid, found.offset), found.payload
-
-    def _write(self, pieces: Sequence[bytes], end: int) -> None:
-        file = self._handle(self._fids[-1])
         try:
             for piece in pieces:
                 view = memoryview(piece)
@@ -253,7 +321,7 @@ class ValueLog:
         raise Transient("the value log could not be written", where={"reason": error}) from error
 
     def _flush(self, file: io.FileIO) -> None:
-        if not self._sync:
+        if not self._options.sync:
             return
         try:
             self._files.sync(file)
@@ -264,36 +332,41 @@ class ValueLog:
 
     def _rotate(self) -> None:
         # The records are durable whatever happens here, so their writers are told so; the next append tries again.
-        fid = self._fids[-1] + 1
+        fid = self._fids[-1]
         try:
-            file = self._create(fid)
-            self._seal()  # last: nothing may follow a footer
+            frame, file = self._create(fid + 1)
+            self._seal(fid)  # last: nothing may follow a footer
         except (BinlakeError, OSError) as error:
             self._rotation_error = f"no new file of the value log can be begun: {error}"
-            log.error("value_log_rotation_failed", file=self._path(fid).name, error=str(error))
+            log.error("value_log_rotation_failed", file=self._path(fid + 1).name, error=str(error))
         else:
             self._rotation_error = ""
-            self._switch(fid, file)
+            self._switch(fid + 1, frame, file)
 
-    def _seal(self) -> None:
-        fid = self._fids[-1]
-        footer = encode_footer(self._max_ts[fid])
-        self._write([footer], self._end + len(footer))
+    def _seal(self, fid: int) -> None:
+        footer = self._frames[fid].encode_footer(self._max_ts[fid], self._end)
+        self._write(fid, [footer], self._end + len(footer))
 
-    def _create(self, fid: int) -> io.FileIO:
-        """A new file whose name is durable; an empty one that a failed rotation or a crash left is taken over."""
+    def _create(self, fid: int) -> tuple[Frame, io.FileIO]:
+        """A new file, its head and its name durable; one without records that a failure or a crash left is reused."""
         try:
             file = self._files.open(self._path(fid), create=True)
         except FileExistsError:
             file = self._files.open(self._path(fid))
-            if self._files.size(file):
+            if self._files.size(file) > HEAD.size:
                 raise
+            self._files.truncate(file, 0)
+        head, frame = new_head(fid, self._end)
+        if self._files.append(file, head) != len(head):
+            raise OSError(ENOSPC, "the head of a file was written in part")
+        self._files.sync(file)  # whether or not acks wait for it: without its head a file cannot be read
         self._files.sync_directory(self._directory)
-        return file
+        return frame, file
 
-    def _switch(self, fid: int, file: io.FileIO) -> None:
+    def _switch(self, fid: int, frame: Frame, file: io.FileIO) -> None:
         with self._handles_lock:  # a collection may take old files off the list at the same time
             self._keep(fid, file)
+            self._frames[fid] = frame
             self._max_ts[fid] = 0
-            self._end = 0
+            self._end = frame.begin
             self._fids.append(fid)

@@ -19,7 +19,7 @@ import psutil
 from binlake.wire import build
 from deploy.local.ports import free_port
 from pump_service.pd import PlacementDriver
-from pump_service.pump.record import encode_record
+from pump_service.pump.record import HEAD, frame_of
 from pump_service.workload.source import LiveTransactions
 
 HOST = "127.0.0.1"
@@ -160,18 +160,18 @@ def _zeros(segment: Path, random: Random, start_ts: int) -> None:
 
 
 def _torn(segment: Path, random: Random, start_ts: int) -> None:
-    record = _record(start_ts, random)
+    record = _record(segment, start_ts, random)
     _append(segment, record[: random.randint(1, len(record) - 1)])
 
 
 def _corrupt(segment: Path, random: Random, start_ts: int) -> None:
-    record = bytearray(_record(start_ts, random))
+    record = bytearray(_record(segment, start_ts, random))
     record[random.randrange(len(record))] ^= 1 << random.randrange(8)
     _append(segment, bytes(record))
 
 
 def _unacked(segment: Path, random: Random, start_ts: int) -> None:
-    _append(segment, _record(start_ts, random))
+    _append(segment, _record(segment, start_ts, random))
 
 
 DAMAGES: dict[str, Damage] = {
@@ -186,9 +186,10 @@ def _append(segment: Path, data: bytes) -> None:
         file.write(data)
 
 
-def _record(start_ts: int, random: Random) -> bytes:
-    prewrite = build.prewrite(start_ts, LiveTransactions.key(start_ts), random.randbytes(40))
-    return encode_record(prewrite.SerializeToString())
+def _record(segment: Path, start_ts: int, random: Random) -> bytes:
+    payload = build.prewrite(start_ts, LiveTransactions.key(start_ts), random.randbytes(40)).SerializeToString()
+    frame = frame_of(int(segment.stem), segment.read_bytes()[: HEAD.size])
+    return b"no head" if frame is None else frame.encode_header(payload, segment.stat().st_size, 0) + payload
 
 
 @dataclass

@@ -136,6 +136,14 @@ class DiskFiles(Files):
             self._of(file).data += bytes(data[:taken])
             return taken
 
+    def overwrite(self, path: Path, at: int, data: bytes) -> None:
+        with self._disk.lock:
+            self._disk.operation()
+            super().overwrite(path, at, data)
+            kept = self._disk.files[path]
+            kept.data[at : at + len(data)] = data
+            kept.synced = min(kept.synced, at)  # harsher than a disk: what was there may be lost until the next sync
+
     def truncate(self, file: io.FileIO, size: int) -> None:
         with self._disk.lock:
             self._disk.operation()

@@ -16,7 +16,7 @@ from pump_service.pump.heads import PROOF, Head, completed, head_of, layout_of, 
 from pump_service.pump.ranges import read_block
 from pump_service.pump.record import Pointer
 from pump_service.pump.sorter import Kind
-from pump_service.pump.vlog import ValueLog
+from pump_service.pump.vlog import LogOptions, ValueLog
 
 int64 = st.integers(-(2**63), 2**63 - 1)
 stamps = st.one_of(st.integers(0, 5), st.integers(470614287839920132, 470614287839930000), int64)
@@ -130,14 +130,14 @@ def test_rows_of_a_block_are_the_layouts_of_its_records(
 ) -> None:
     # S0-52
     folder: Path = tmp_path_factory.mktemp("block")
-    log = ValueLog(folder, segment_bytes=400)
+    log = ValueLog(folder, LogOptions(segment_bytes=400))
     places = [log.append([payload], 1)[0] for payload in found]
     order = list(range(len(found)))
     chance.shuffle(order)
-    block = read_block([places[one].to_bytes() for one in order], log.read_bytes, limit)
+    block = read_block([places[one].to_bytes() for one in order], log, limit)
     rows = list(block.rows)
     assert 1 <= block.size == len(rows) <= len(found)
-    for (plain, begin, cut, end, _, *fields), one in zip(rows, order, strict=False):
+    for (plain, begin, cut, end, _, _, *fields), one in zip(rows, order, strict=False):
         layout = layout_of(found[one])
         if plain:
             assert layout is not None
@@ -155,7 +155,7 @@ def test_what_tidb_writes_is_plain(tmp_path: Path) -> None:
     payloads = [binlog.SerializeToString() for binlog in usual]
     log = ValueLog(tmp_path)
     places = log.append(payloads, start)
-    block = read_block([place.to_bytes() for place in places], log.read_bytes, 1 << 20)
+    block = read_block([place.to_bytes() for place in places], log, 1 << 20)
     assert [row[0] for row in block.rows] == [True] * 4
     assert all(layout_of(payload) for payload in payloads)
 
@@ -166,21 +166,19 @@ def test_numbers_of_every_size_are_read_in_columns(tmp_path: Path) -> None:
     log = ValueLog(tmp_path)
     found = [build.commit(build.prewrite(ts, b"k"), ts + 1).SerializeToString() for ts in [*numbers, (1 << 63) - 2]]
     places = log.append(found, numbers[-1])
-    rows = list(read_block([place.to_bytes() for place in places], log.read_bytes, 1 << 20).rows)
+    rows = list(read_block([place.to_bytes() for place in places], log, 1 << 20).rows)
     assert [row[0] for row in rows] == [True] * len(found)
-    assert [row[6:] for row in rows] == [(ts, ts + 1) for ts in [*numbers, (1 << 63) - 2]]
+    assert [row[7:] for row in rows] == [(ts, ts + 1) for ts in [*numbers, (1 << 63) - 2]]
 
 
 def test_a_damaged_record_is_no_row(tmp_path: Path) -> None:
     log = ValueLog(tmp_path)
     places = log.append([build.fake(ts).SerializeToString() for ts in range(1, 10)], 9)
-    log.close()
     with (tmp_path / "000000.vlog").open("r+b") as file:
         file.seek(places[4].offset)
         file.write(b"\xff" * 12)
-    log = ValueLog(tmp_path)
-    rows = list(read_block([place.to_bytes() for place in places], log.read_bytes, 1 << 20).rows)
+    rows = list(read_block([place.to_bytes() for place in places], log, 1 << 20).rows)
     assert [row[0] for row in rows] == [True] * 4 + [False] + [True] * 4
     gone = [Pointer(7, 0).to_bytes()]
     with pytest.raises(Exception, match=r"000007\.vlog"):
-        read_block(gone, log.read_bytes, 1 << 20)
+        read_block(gone, log, 1 << 20)

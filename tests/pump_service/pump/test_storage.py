@@ -14,7 +14,7 @@ from binlake.errors import LostRange, Transient, WireError
 from binlake.wire import binlog_pb2 as pb
 from binlake.wire import build
 from pump_service.pump.pull import pull
-from pump_service.pump.record import HEADER, MAGIC, Pointer
+from pump_service.pump.record import RECORD, Pointer
 from pump_service.pump.storage import Storage, StorageOptions
 
 FIXTURE = Path(__file__).parents[2] / "fixtures" / "wire" / "pump-data.tar.gz"
@@ -106,9 +106,9 @@ def test_the_index_has_the_originals_keys(tmp_path: Path) -> None:
     with plyvel.DB(str(tmp_path / "kv")) as index:
         for ts, expected in ((10, prewrite(10)), (11, commit(10, 11))):
             fid, offset = struct.unpack("<Iq", index.get(b"ts:" + ts.to_bytes(8, "big")))
-            magic, length, _ = HEADER.unpack_from(data, offset)
-            assert (fid, magic) == (0, MAGIC)
-            assert data[offset + 16 : offset + 16 + length] == expected.SerializeToString()
+            length = RECORD.unpack_from(data, offset)[1]
+            payload = data[offset + RECORD.size : offset + RECORD.size + length]
+            assert (fid, payload) == (0, expected.SerializeToString())
         assert struct.unpack("<q", index.get(b"!binlog!maxCommitTS")) == (11,)
         assert len(index.get(b"!binlog!headPointer")) == len(index.get(b"!binlog!handlePointer")) == 12
 
@@ -175,7 +175,7 @@ def test_what_cannot_be_sorted_is_refused(storage: Storage, payload: bytes, mess
 def test_fields_that_go_always_emits_are_added(storage: Storage) -> None:
     sparse = pb.Binlog(tp=pb.Prewrite, start_ts=10, prewrite_key=b"k10", prewrite_value=VALUE)
     store(storage, sparse)
-    assert storage.read(Pointer(0, 0)) == prewrite(10).SerializeToString()
+    assert next(storage.records.scan_from(Pointer(0, 0)))[1] == prewrite(10).SerializeToString()
 
 
 def test_an_index_that_fails_is_tried_again_and_the_watermark_waits(

@@ -24,6 +24,7 @@ class GatedFiles(Files):
 
     def __init__(self) -> None:
         self.gate = threading.Event()
+        self.gate.set()
 
     def sync(self, file: io.FileIO) -> None:
         assert self.gate.wait(120)
@@ -34,6 +35,7 @@ def test_bytes_in_flight_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("pump_service.pump.storage._PATIENCE_S", 0.05)
     files = GatedFiles()
     storage = Storage(tmp_path, StorageOptions(memory_bytes=200), files=files)
+    files.gate.clear()
     with pytest.raises(Transient, match="behind"):
         store(storage, *(build.fake(ts) for ts in range(1, 20)))
     with pytest.raises(Transient, match="behind"):
