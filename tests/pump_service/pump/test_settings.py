@@ -12,6 +12,7 @@ import pytest
 from binlake.errors import BinlakeError, ConfigError
 from pump_service.pump.command import PumpCommand, raise_file_limit
 from pump_service.pump.config import DAY_S, PumpConfig, parse_gc, parse_size
+from pump_service.pump.record import Pointer
 from pump_service.pump.settings import ignored, read_settings, to_config
 
 ORIGINAL = """
@@ -149,6 +150,13 @@ def test_labels_and_weights(tmp_path: Path) -> None:
     found = config("--config", str(path))
     assert (found.label, found.score_weights.load) == ({"zone": "a"}, 0.0)
     assert config("--label", "zone=b,rack=1").label == {"zone": "b", "rack": "1"}
+
+
+def test_damage_is_accepted_by_its_place() -> None:
+    found = config("--accept-damage", "000012.vlog@4711,000003.vlog@0").accepted_damage
+    assert found == {Pointer(12, 4711), Pointer(3, 0)}
+    with pytest.raises(ConfigError, match=r"write 000012\.vlog@4711"):
+        config("--accept-damage", "12")
 
 
 def test_the_effective_settings_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
