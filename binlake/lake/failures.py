@@ -2,13 +2,19 @@
 
 Without it a lake whose every run fails looks like one that rests. An event has a stage of its own, `failure`, so that
 who asks for the events of a stage gets those of windows only; the stage that failed is in its detail.
+
+Before there is a lake (a wrong address, a source that is down at the first run) the same is kept in a file beside its
+folder, `NAME.failures.jsonl`: a lake that a failure made would be taken for the one that was lost.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import structlog
@@ -21,6 +27,8 @@ log = structlog.get_logger(__name__)
 FAILURE = "failure"
 """The stage of these events; their state is `failed`."""
 _LETTERS = 2000
+_EARLY = 50
+"""Failures kept of before there is a lake."""
 
 
 @dataclass(frozen=True)
@@ -64,11 +72,11 @@ def record_failure(
     """Record that `stage` failed with `error` at the window (lo, hi], or (None) behind the last landed one.
 
     It never raises: what failed is told by its own error, and where it cannot be recorded that is logged. A lake that
-    is not there is not made: a recovery would take it for the one that was lost.
+    is not there is not made.
     """
     try:
         if not windows.exists():
-            log.warning("a failure was not recorded: there is no lake yet", stage=stage, failure=str(error))
+            _record_early(windows, stage, error, run_id)
             return
         lo, hi = window or _here(windows)
         detail = {"stage": stage, **describe(error)}
@@ -79,8 +87,39 @@ def record_failure(
 
 def failures(windows: WindowLog, run_id: str, since_ms: int = 0, count: int = 50) -> list[Failure]:
     """What failed in a run from `since_ms` (Unix ms) on, the last first; of the last `count` of all failures."""
-    found = [Failure.of(event) for event in windows.recorded_last((FAILURE,), count)]
+    found = last_failures(windows, count)
     return [one for one in found if one.run_id == run_id and one.at_ms >= since_ms]
+
+
+def last_failures(windows: WindowLog, count: int) -> list[Failure]:
+    """The last `count` failures of any run, the last first; those of before there was a lake while there is none."""
+    if windows.exists():
+        return [Failure.of(event) for event in windows.recorded_last((FAILURE,), count)]
+    return [Failure(**json.loads(line)) for line in reversed(_early_lines(windows))][:count]
+
+
+def _early_file(windows: WindowLog) -> Path | None:
+    root = windows.paths.local
+    return root.parent / f"{root.name}.failures.jsonl" if root is not None else None
+
+
+def _early_lines(windows: WindowLog) -> list[str]:
+    file = _early_file(windows)
+    return file.read_text().splitlines() if file is not None and file.is_file() else []
+
+
+def _record_early(windows: WindowLog, stage: str, error: BaseException, run_id: str) -> None:
+    file = _early_file(windows)
+    if file is None:
+        log.warning("a failure was not recorded: there is no lake yet", stage=stage, failure=str(error))
+        return
+    told = {name: value for name, value in describe(error).items() if name != "where"}
+    one = Failure(stage=stage, run_id=run_id, at_ms=time.time_ns() // 1_000_000, **told)
+    lines = [*_early_lines(windows), json.dumps(asdict(one))][-_EARLY:]
+    file.parent.mkdir(parents=True, exist_ok=True)
+    whole = file.with_suffix(f".{os.getpid()}")
+    whole.write_text("\n".join(lines) + "\n")
+    whole.replace(file)
 
 
 def _here(windows: WindowLog) -> tuple[int, int]:

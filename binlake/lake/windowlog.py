@@ -55,6 +55,7 @@ class WindowLog:
     """Reads and extends the table `window` of one lake. Reads cost what they return, not what the lake has lived."""
 
     def __init__(self, paths: LakePaths) -> None:
+        self.paths = paths
         self._table = ControlTable(paths.table("window"), WINDOW)
 
     def exists(self) -> bool:

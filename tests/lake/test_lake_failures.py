@@ -10,7 +10,7 @@ import pytest
 
 from binlake.config import Replication
 from binlake.errors import LeaseHeld, TargetUnavailable
-from binlake.lake.failures import FAILURE, Failure, failures, record_failure
+from binlake.lake.failures import FAILURE, Failure, failures, last_failures, record_failure
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowEvent, WindowLog
 from spark_jobs import runner
@@ -72,6 +72,23 @@ def test_a_failure_makes_no_lake_that_a_recovery_would_take_for_the_lost_one(tmp
     record_failure(windows, "plan", KeyError("k"), run_id="r")
     assert not windows.exists()
     assert not (tmp_path / "lake").exists()
+
+
+def test_what_fails_before_there_is_a_lake_is_told_to_who_asks_for_its_run(tmp_path: Path) -> None:
+    windows = WindowLog(LakePaths(str(tmp_path / "root" / "orders")))
+    assert failures(windows, "r") == []
+    record_failure(windows, "plan", TargetUnavailable("nobody answers", hint="start it"), run_id="other")
+    record_failure(windows, "plan", KeyError("k"), run_id="r")
+    (told,) = failures(windows, "r")
+    assert (str(told), told.kind) == ("plan failed: KeyError: 'k'", "Fault")
+    assert failures(windows, "r", since_ms=told.at_ms + 1) == []
+    for number in range(60):
+        record_failure(windows, "plan", KeyError(number), run_id="many")
+    assert [one.text for one in last_failures(windows, 2)] == ["59", "58"]
+    assert len(last_failures(windows, 100)) == 50
+    assert [file.name for file in (tmp_path / "root").iterdir()] == ["orders.failures.jsonl"]
+    windows.record(WindowEvent("start", 0, 0, "done"))
+    assert last_failures(windows, 100) == []
 
 
 def test_a_lake_that_cannot_be_written_hides_no_failure(tmp_path: Path) -> None:
