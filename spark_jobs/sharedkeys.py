@@ -2,7 +2,7 @@
 
 Inside the window the changes of a key are looked at in their order. Across windows the target itself remembers: a key
 that comes new to it must not be there, so its table's index is asked once a key; only for a key that is there the lake
-says who wrote it.
+says who wrote it. A mirror is asked for its keys in the same way.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from binlake.downstream.presentkeys import present_keys
 from binlake.downstream.rowsleft import moves_rows
 from binlake.errors import SchemaError
 from binlake.lake.keyowners import KeyOwner, key_owners
+from binlake.mirror.replica import Replica
 from binlake.schema import TableDef
 from spark_jobs.context import StageContext
 from spark_jobs.netchange import EVENT_ORDER
@@ -86,6 +87,30 @@ def require_own_keys(
     return len(unknown)
 
 
+def require_own_mirror_keys(ctx: StageContext, window: SinkWindow, events: DataFrame, tables: set[Name]) -> None:
+    """As `require_own_keys`, of the mirrors alone. One that is above the window's lo was asked before it went there.
+
+    A key that no change of the lake wrote is nobody's. Raises SchemaError.
+    """
+    found = _arrivals(events, tables)
+    while arrivals := list(itertools.islice(found, _ARRIVALS_A_ROUND)):
+        for name, group in _by_table(arrivals):
+            table, mirror = window.definitions.at(*name, window.bounds.lo), Replica(ctx.paths.mirror(*name), 0)
+            if table is None or mirror.position() > window.bounds.lo:
+                continue
+            old = [one for one in group if _meets_old_rows(window, table, one)]
+            there = mirror.present_keys({one.key for one in old})
+            taken = [one for one in old if one.key in there]
+            owners = key_owners(ctx.paths, *name, [one.key for one in taken], window.bounds.lo)
+            for one in taken:
+                _require_owner(one, owners.get(one.key))
+
+
+def _by_table(arrivals: Sequence[Arrival]) -> Iterator[tuple[Name, Iterator[Arrival]]]:
+    named = sorted(arrivals, key=lambda one: (one.db, one.table))
+    yield from itertools.groupby(named, key=lambda one: (one.db, one.table))
+
+
 def _arrivals(events: DataFrame, tables: set[Name]) -> Iterator[Arrival]:
     """Keys whose first change in the window adds a row. Raises SchemaError where two tables have one at a time."""
     is_shared = F.concat_ws("\0", "db", "table").isin(["\0".join(name) for name in sorted(tables)])
@@ -117,9 +142,8 @@ _BEFORE = (
 def _not_explained(ctx: StageContext, window: SinkWindow, target: Target, arrivals: Sequence[Arrival]) -> list[Arrival]:
     """Arrivals at keys that the target has, of which the lake does not know who wrote them. Raises SchemaError."""
     unknown: list[Arrival] = []
-    by_table = sorted(arrivals, key=lambda one: (one.db, one.table))
     with closing(Session(target)) as session:
-        for name, group in itertools.groupby(by_table, key=lambda one: (one.db, one.table)):
+        for name, group in _by_table(arrivals):
             table = window.definitions.at(*name, window.bounds.lo)
             if table is None:
                 continue

@@ -38,10 +38,14 @@ class UnknownCast(ValueError):
 
 @dataclass(frozen=True)
 class Moment:
-    """Where and when the source converted: `zone` of its session, `day` there. None = not known."""
+    """Where and when the source converted: `zone` of its session, `day` there. None = not known.
+
+    `guessed`: texts of other letters than ASCII may have been other bytes at the source (`source.invalid-text`).
+    """
 
     zone: tzinfo | None = None
     day: date | None = None
+    guessed: bool = False
 
 
 def cast_form(column: ColumnInfo) -> tuple[object, ...]:
@@ -59,6 +63,8 @@ def cast_text(source: ColumnInfo, target: ColumnInfo, text: str | None, moment: 
     if text is None or cast_form(source) == cast_form(target):
         return _cut(text, target)
     try:
+        if moment.guessed and target.is_binary and source.tp in t.STRINGS and not (source.is_binary or text.isascii()):
+            raise ValueError("it may have been other bytes at the source, which were read as latin1")
         with localcontext(_EXACT):
             return _writer(target)(_Value(source, text, moment), target)
     except (ValueError, ArithmeticError) as error:

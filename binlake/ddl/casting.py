@@ -73,6 +73,13 @@ def cast_expression(name: str, source: ColumnInfo, target: ColumnInfo, session: 
     Raises Unmappable where neither is known.
     """
     former, now = group_of(source), group_of(target)
+    if former == "text" and now == "binary" and session.guessed:
+        raise Unmappable(
+            f"bytes of {target.name} from {source.type_text}, of which some may be no UTF-8 at the source and were read"
+            " as latin1 (source.invalid-text)"
+        )
+    if dialect == "tidb":
+        return ""
     if {former, now} == {"text", "binary"} and "latin1" in (source.charset, target.charset):
         # A target would take or give the bytes of latin1; TiDB has those of UTF-8, or any that came (x'f6').
         raise Unmappable(f"bytes of {target.name} from {source.type_text} to {target.type_text} with latin1")

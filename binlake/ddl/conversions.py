@@ -59,10 +59,7 @@ def conversions(
         target = after.column(names[1]) if names and after is not None else None
         if source is None or target is None or cast_form(source) == cast_form(target) or target.is_generated:
             continue
-        if dialect == "tidb":
-            expression = ""
-        else:
-            expression = cast_expression(quote_name(source.name), source, target, session, dialect)
+        expression = cast_expression(quote_name(source.name), source, target, session, dialect)
         found.append(Conversion(place, source, target, expression))
     return found
 

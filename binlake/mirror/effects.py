@@ -48,7 +48,7 @@ def effects(ddl: LandedDdl) -> list[Effect]:
     after = [table for table in ddl.after.tables if table.kind == "table"]
     named = {_written(table) for table in after}
     found = [effect for table in after for effect in _writes(ddl.action, before, table)]
-    moment = Moment(ddl.after.session.tz, ddl.after.session.date)
+    moment = Moment(ddl.after.session.tz, ddl.after.session.date, ddl.after.session.guessed)
     renamed, readable = _renamed(ddl)
     found = [replace(effect, renamed=renamed, moment=moment) for effect in found]
     if not readable:

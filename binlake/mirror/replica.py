@@ -7,11 +7,12 @@ that do not look).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.dataset as ds
 from deltalake import CommitProperties, DeltaTable, Field, Transaction, write_deltalake
 from deltalake.exceptions import TableNotFoundError
 
@@ -110,6 +111,14 @@ class Replica:
         names = [field.name for field in table.schema().fields]
         found: Batches = dataset(table).to_batches(columns=names)
         return found
+
+    def present_keys(self, keys: Collection[str]) -> set[str]:
+        """Those of `keys` (texts as `row_keys` writes them) that a row has."""
+        table = self._open()
+        if table is None:
+            return set()
+        own = dataset(table).to_table(columns=[ROWKEY], filter=ds.field(ROWKEY).isin(sorted(keys)))
+        return set(own.column(ROWKEY).to_pylist())
 
     def merge_keyed(self, table: TableDef, net: pa.Table, upto: int | None) -> None:
         """Apply net changes of keyed rows; `upto` None: more of the same part follows, the position stays.

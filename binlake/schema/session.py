@@ -7,7 +7,7 @@ TiDB converts stored values in the time zone of the session that sent the DDL. I
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, date, timedelta, timezone, tzinfo
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -22,11 +22,12 @@ _MINUTE = 60
 class SourceSession:
     """`zone`: `+08:00` or `America/New_York`; `day`: the date there while the source converted (2024-05-06).
 
-    Empty = not known.
+    Empty = not known. `guessed`: texts here may have been other bytes at the source (`source.invalid-text`).
     """
 
     zone: str = ""
     day: str = ""
+    guessed: bool = False
 
     @property
     def tz(self) -> tzinfo | None:
@@ -40,12 +41,12 @@ class SourceSession:
 
     def to_dict(self) -> Json:
         """Plain values for JSON; empty where nothing is known."""
-        return {name: text for name, text in (("zone", self.zone), ("day", self.day)) if text}
+        return {name: value for name, value in asdict(self).items() if value}
 
     @classmethod
     def from_dict(cls, raw: Json) -> SourceSession:
         """The value of `to_dict`."""
-        return cls(raw.get("zone", ""), raw.get("day", ""))
+        return cls(raw.get("zone", ""), raw.get("day", ""), raw.get("guessed", False))
 
     @classmethod
     def of(cls, job: DdlJob, commit_ts: int, configured: str = "") -> SourceSession:

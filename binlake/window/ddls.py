@@ -123,6 +123,7 @@ def plan_ddls(
         segment += 1 if _opens_segment(judged.reason) else 0
         job = ddl.job
         session = SourceSession.of(job, ddl.commit_ts, rules.zone) if job is not None else SourceSession()
+        session = replace(session, guessed=rules.invalid_text == "latin1")
         planned.append(
             PlannedDdl(
                 segment=segment,

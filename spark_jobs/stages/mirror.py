@@ -7,13 +7,14 @@ delta-rs (binlake.mirror). Old windows are passed over; each table's own positio
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from itertools import chain, groupby
 
 import pyarrow as pa
 import structlog
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from binlake.lake.ddls import landed_ddls
@@ -32,14 +33,15 @@ from binlake.mirror import (
 from binlake.mirror.types import delta_columns
 from binlake.schema import TableDef
 from binlake.schema.names import fold_pair
-from binlake.window.definitions import WindowDefinitions
+from binlake.window.definitions import Cell, Segments, WindowDefinitions
 from binlake.window.lineage import Columns
 from binlake.window.targets import Naming
 from spark_jobs.context import Bounds, StageContext, StageResult
 from spark_jobs.lake import local_frame
 from spark_jobs.lineage import Gathered, Sources, Written
-from spark_jobs.netchange import mutations, net_changes, touched
-from spark_jobs.sinks import Merged, require_merged, tables_at_end, target_tables
+from spark_jobs.netchange import key_events, mutations, net_changes, touched
+from spark_jobs.sharedkeys import require_own_mirror_keys, shared_tables
+from spark_jobs.sinks import Merged, SinkWindow, require_merged, tables_at_end, target_tables
 
 log = structlog.get_logger(__name__)
 
@@ -105,6 +107,7 @@ def _apply(ctx: StageContext, window: Bounds, merged: Merged) -> tuple[Applied, 
     # As of lo: a run that died behind its record must not take what the window did for what it found.
     known = MirrorVersions(ctx.paths).latest(window.lo)
     plan = mirror_plan(window.lo, window.hi, definitions, ddls, names, known)
+    _require_own_keys(ctx, SinkWindow(window, tuple(ddls), Segments(window.lo, window.hi, ()), definitions, base), rows, plan.cells)
     done = _apply_ddl_only(ctx, plan)
     if plan.cells and rows is not None:
         done.append(_apply_rows(ctx, rows, plan))
@@ -115,6 +118,14 @@ def _apply(ctx: StageContext, window: Bounds, merged: Merged) -> tuple[Applied, 
     )
     sources = Sources(Naming(ctx.rules), lambda: tables_at_end(ctx, base, window.hi, ddls))
     return applied, Written(definitions, window.hi, sources, _shown)
+
+
+def _require_own_keys(ctx: StageContext, window: SinkWindow, rows: DataFrame | None, cells: Sequence[Cell]) -> None:
+    """Before the first write: a key of a shared table is one table's. Raises SchemaError."""
+    shared = shared_tables(ctx, window, {(cell.db, cell.table) for cell in cells})
+    if shared and rows is not None:
+        own = [cell for cell in cells if (cell.db, cell.table) in shared]
+        require_own_mirror_keys(ctx, window, key_events(ctx.spark, rows, own, routed=True), shared)
 
 
 def _shown(table: TableDef) -> tuple[Columns, list[str]]:
@@ -129,7 +140,7 @@ def _apply_ddl_only(ctx: StageContext, plan: MirrorPlan) -> list[Applied]:
         return list(pool.map(lambda component: apply_component(component, ctx.paths, days, ()), quiet))
 
 
-def _apply_rows(ctx: StageContext, rows: object, plan: MirrorPlan) -> Applied:
+def _apply_rows(ctx: StageContext, rows: DataFrame, plan: MirrorPlan) -> Applied:
     net = net_changes(ctx.spark, rows, plan.cells, routed=bool(ctx.rules.routes))
     numbers = [(c.db, c.table, plan.component[fold_pair((c.db, c.table))]) for c in plan.cells]
     components = local_frame(ctx.spark, sorted(set(numbers)), "db STRING, table STRING, component INT")

@@ -122,3 +122,12 @@ def test_the_job_tells_the_zone_and_else_the_configuration(location: dict[str, A
 def test_a_session_without_a_zone_tells_none() -> None:
     assert SourceSession().tz is None
     assert SourceSession("Mars/Olympus").tz is None
+
+
+def test_letters_that_may_have_been_other_bytes_are_not_made_bytes() -> None:
+    text, binary = info(t.VARCHAR, flen=9, charset="utf8mb4"), info(t.VARCHAR, flen=9, charset="binary")
+    guessed = Moment(UTC, guessed=True)
+    assert cast_text(text, binary, "abc", guessed) == "616263"
+    assert cast_text(text, binary, "ö", IN_UTC) == "C3B6"
+    with pytest.raises(UnknownCast, match="other bytes at the source"):
+        cast_text(text, binary, "ö", guessed)

@@ -78,6 +78,19 @@ def test_a_latin1_column_that_becomes_bytes_or_comes_from_them_stops(
     assert mapped("ALTER TABLE `t` MODIFY COLUMN `c` VARBINARY(9)", table("t", plain[1]), table("t", plain[0]), dialect)
 
 
+@pytest.mark.parametrize("dialect", ["mariadb", "mysql", "tidb"])
+@pytest.mark.parametrize("charset", ["utf8mb4", "ascii"])
+def test_texts_that_were_read_as_latin1_do_not_become_other_bytes_silently(charset: str, dialect: Dialect) -> None:
+    # TiDB's F6 is `ö` at the target, and C3B6 would be its bytes there: source.invalid-text = latin1 says there may be.
+    old = col("c", t.VARCHAR, flen=9, charset=charset, collate=f"{charset}_bin")
+    new = col("c", t.VARCHAR, flen=9, charset="binary", collate="binary")
+    query = "ALTER TABLE `t` MODIFY COLUMN `c` VARBINARY(9)"
+    with pytest.raises(TargetRefused, match=r"bytes of c from varchar.*source\.invalid-text"):
+        mapped(query, table("t", new), table("t", old), dialect, session=SourceSession(guessed=True))
+    assert mapped(query, table("t", new), table("t", old), dialect)
+    assert SourceSession.from_dict(SourceSession(guessed=True).to_dict()) == SourceSession(guessed=True)
+
+
 STORED = [
     (col("c", default="65"), "INT", "x'41'", "65"),
     (col("c", t.SET, elems=("x", "y"), default="x,y"), "SET('x','y')", "3", "'x,y'"),
