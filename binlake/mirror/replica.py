@@ -12,7 +12,6 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
 from deltalake import CommitProperties, DeltaTable, Field, Transaction, write_deltalake
 from deltalake.exceptions import TableNotFoundError
 
@@ -115,10 +114,13 @@ class Replica:
     def present_keys(self, keys: Collection[str]) -> set[str]:
         """Those of `keys` (texts as `row_keys` writes them) that a row has."""
         table = self._open()
-        if table is None:
+        if table is None or not keys:
             return set()
-        own = dataset(table).to_table(columns=[ROWKEY], filter=ds.field(ROWKEY).isin(sorted(keys)))
-        return set(own.column(ROWKEY).to_pylist())
+        wanted, found = pa.array(sorted(keys), pa.string()), set()
+        for batch in dataset(table).to_batches(columns=[ROWKEY]):
+            own = batch.column(0).cast(pa.string())
+            found.update(own.filter(pc.is_in(own, value_set=wanted)).to_pylist())
+        return found
 
     def merge_keyed(self, table: TableDef, net: pa.Table, upto: int | None) -> None:
         """Apply net changes of keyed rows; `upto` None: more of the same part follows, the position stays.

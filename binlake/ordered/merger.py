@@ -61,7 +61,7 @@ class Merger:
         return found
 
     def _groups(self, changes: Sequence[Change]) -> Iterator[list[Change]]:
-        for _, neighbours in groupby(changes, key=lambda change: (id(change.forms), _kind(change))):
+        for _, neighbours in groupby(changes, key=_group):
             group: list[Change] = []
             used: set[ConflictKey] = set()
             size = 0
@@ -119,6 +119,12 @@ def _kind(change: Change) -> Kind:
     return "case" if forms.dialect == "tidb" and forms.is_keyed(before) else "single"
 
 
+def _group(change: Change) -> tuple[int, Kind, bool]:
+    """What neighbours have in common that become one statement; of a lenient one each row must need it."""
+    _, after = change.event.images()
+    return id(change.forms), _kind(change), after is not None and change.forms.is_odd(after)
+
+
 def _merged(group: list[Change]) -> list[Statement]:
     kind = _kind(group[0])
     if kind == "single" or (len(group) == 1 and kind != "upsert"):
@@ -127,7 +133,9 @@ def _merged(group: list[Change]) -> list[Statement]:
     first, last = group[0].event.commit_ts, group[-1].event.commit_ts
     # A repetition finds what it deletes gone.
     expect = UNCHECKED if kind == "delete" and group[0].safe else merged.expect
-    return [Statement(merged.sql, expect, str(first) if first == last else f"{first} to {last}")]
+    _, after = group[0].event.images()
+    sql = merged.sql if after is None else group[0].forms.said(merged.sql, after)
+    return [Statement(sql, expect, str(first) if first == last else f"{first} to {last}")]
 
 
 _Images = list[tuple[Row | None, Row | None]]

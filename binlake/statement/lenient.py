@@ -24,10 +24,15 @@ def rows_with_error_values(images: Mapping[str, Any], columns: Sequence[ColumnIn
     masks = [
         np.asarray(pc.fill_null(pc.equal(images[column.name], ""), fill_value=False))
         for column in columns
-        if column.tp == t.ENUM and "" not in column.elems
+        if has_error_value(column)
     ]
     found = np.logical_or.reduce(masks) if masks else np.zeros(1, dtype=bool)
     return found if found.any() else None
+
+
+def has_error_value(column: ColumnInfo) -> bool:
+    """True when an empty text in `column` is the error value: an ENUM's, of no element."""
+    return column.tp == t.ENUM and "" not in column.elems
 
 
 def leniently(sql: str, dialect: Dialect) -> str:

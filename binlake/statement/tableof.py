@@ -1,4 +1,4 @@
-"""Which table a row statement of ours writes: told by its beginning (see `binlake.ordered.forms`)."""
+"""Which table a row statement of ours writes: told by its beginning (`binlake.ordered.forms`, `lenient`)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,11 @@ import re
 from binlake.errors import Permanent
 
 _NAME = r"`((?:[^`]|``)+)`"
-_BEGINNING = re.compile(rf"(?:INSERT INTO|REPLACE INTO|DELETE FROM|UPDATE) {_NAME}\.{_NAME}[ (]")
+_LENIENT = r"(?:SET STATEMENT sql_mode = '[A-Z_,]*' FOR )?"
+_HINT = r"(?: /\*\+ SET_VAR\(sql_mode = '[A-Z_,]*'\) \*/)?"
+_BEGINNING = re.compile(
+    rf"{_LENIENT}(?:(?:INSERT|REPLACE){_HINT} INTO|DELETE FROM|UPDATE{_HINT}) {_NAME}\.{_NAME}[ (]"
+)
 
 
 def table_of(sql: str) -> tuple[str, str]:

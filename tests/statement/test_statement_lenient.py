@@ -11,9 +11,14 @@ from support.windows import target_of
 
 from binlake.downstream import Session
 from binlake.errors import TargetRefused
+from binlake.ordered import Change, ChangeKeys, Merger
+from binlake.ordered.forms import RowForms
+from binlake.rowchange import RowEvent
 from binlake.schema import TableDef
 from binlake.schema import mysqltypes as t
-from binlake.statement import TableStatements, images_from_rows
+from binlake.statement import BatchLimits, TableStatements, images_from_rows
+from binlake.statement.lenient import leniently
+from binlake.statement.tableof import table_of
 
 pytestmark = pytest.mark.mariadb
 
@@ -70,3 +75,38 @@ def test_an_element_without_a_name_is_no_error_value() -> None:
     named = table("odd", col("id", not_null=True), col("e", t.ENUM, elems=("a", "")), keys=(primary("id"),))
     [batch] = TableStatements(named, 0).writes(rows(named, ("1", "")))
     assert batch.sql[0].startswith("REPLACE INTO")
+
+
+@pytest.mark.parametrize("multiple", [False, True])
+@pytest.mark.parametrize("safe", [False, True])
+def test_mode_ordered_goes_on_at_error_values(session: Session, multiple: bool, safe: bool) -> None:  # issue 13.13
+    session.execute("CREATE TABLE app.odd (id INT PRIMARY KEY, e ENUM('a', 'b'), v VARCHAR(3))")
+    keyed, changed = (RowForms(KEYED, "mariadb"), ChangeKeys(KEYED, "mariadb")), []
+    ops = [(None, ("1", "", "x")), (None, ("2", "", "y")), (None, ("3", "a", "z")),
+           (("3", "a", "z"), ("3", "", "z")), (("1", "", "x"), ("1", "b", "x")), (("2", "", "y"), ("9", "", "y")),
+           (("3", "", "z"), None)]  # fmt: skip
+    for number, (before, after) in enumerate(ops, 1):
+        op = "insert" if before is None else "delete" if after is None else "update"
+        pair = [image and dict(zip(("id", "e", "v"), image, strict=True)) for image in (before, after)]
+        event = RowEvent(number, 0, 0, op, *pair)
+        changed.append(Change(keyed[0], event, keyed[1].of(event), safe))
+    statements = Merger(multiple, BatchLimits()).statements(changed)
+    for statement in statements:
+        assert table_of(statement.text) == ("app", "odd")
+        session.execute(statement.text)
+    assert session.rows("SELECT id, e + 0 FROM app.odd ORDER BY id") == [(1, 2.0), (9, 0.0)]
+    # A row that is cut must fail, beside one that a strict session refuses, too.
+    long = [(None, ("5", "", "x")), (None, ("6", "a", "too long"))]
+    events = [RowEvent(20 + n, 0, 0, "insert", None, dict(zip(("id", "e", "v"), row, strict=True)))  # type: ignore[arg-type]
+              for n, (_, row) in enumerate(long)]  # fmt: skip
+    texts = [s.text for s in Merger(multiple, BatchLimits()).statements(
+        [Change(keyed[0], event, keyed[1].of(event), safe) for event in events])]  # fmt: skip
+    assert ["sql_mode" in text for text in texts] == [True, False]
+    with pytest.raises(TargetRefused):
+        session.execute(texts[1])
+
+
+def test_the_table_of_a_lenient_statement_is_told() -> None:
+    for dialect in ("mariadb", "mysql", "tidb"):
+        for sql in ("INSERT INTO `a`.`b` (`x`)", "REPLACE INTO `a`.`b` (`x`)", "UPDATE `a`.`b` SET `x` = 1"):
+            assert table_of(leniently(sql, dialect)) == ("a", "b")
