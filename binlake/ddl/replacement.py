@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from binlake.config.rules import DdlInjection, DdlReplacement
 from binlake.ddl.classify import Classified, Kind, classify_tokens, is_headed_by_its_object
-from binlake.ddl.names import DATABASES, altered_too, statements
+from binlake.ddl.names import DATABASES, altered_too, restated, statements
 from binlake.ddl.tokens import Token, TokenKind, tokenize
 from binlake.errors import ConfigError, SchemaError
 
@@ -83,6 +83,41 @@ def empties_table(sql: str) -> bool:
     """True for TRUNCATE TABLE: running it twice in a row does what once does."""
     found = _classified(sql)
     return found is not None and found.kind is Kind.TRUNCATE_TABLE
+
+
+def altered_table(sql: str, db: str) -> Name | None:
+    """The one table that a statement changes in its place, `db` for a bare name; None where it does something else."""
+    found = _classified(sql)
+    if found is None or found.kind not in (Kind.ALTER_TABLE, Kind.CREATE_INDEX, Kind.DROP_INDEX):
+        return None
+    names = replaced_names(sql, db)
+    return names[0] if len(names) == 1 else None
+
+
+def makes_or_drops_table(sql: str) -> bool:
+    """True for CREATE and DROP TABLE: that it ran shows by a table that is there or not."""
+    found = _classified(sql)
+    return found is not None and found.kind in (Kind.CREATE_TABLE, Kind.CREATE_TABLE_LIKE, Kind.DROP_TABLE)
+
+
+def restated_for(sql: str, db: str, table: Name, other: Name) -> str:
+    """`sql` with the name `other` in place of `table`; all names are qualified."""
+    return restated(sql, db, _Instead(table, other))
+
+
+@dataclass(frozen=True)
+class _Instead:
+    """Names as they are, but for one table."""
+
+    of: Name
+    other: Name
+
+    def table(self, db: str, table: str, *, new: bool = False) -> Name:
+        del new
+        return self.other if (db, table) == self.of else (db, table)
+
+    def database(self, db: str) -> str:
+        return db
 
 
 def needs_database(sql: str) -> bool:

@@ -214,7 +214,7 @@ def table_numbers(session: Session, names: Iterable[Name], dialect: Dialect) -> 
     """
     found: dict[str, str] = {}
     for name in names:
-        if name[1] and _show_create(session, name) is not None:
+        if name[1] and definition_text(session, name) is not None:
             numbers = _numbers(session, name, dialect)
             if not numbers:
                 return None
@@ -301,7 +301,7 @@ def _indexes(session: Session, name: Name) -> frozenset[IndexForm]:
 def _described(session: Session, names: Iterable[Name]) -> Iterable[str]:
     for name in sorted(set(names)):
         if name[1]:
-            yield f"{name[0]}.{name[1]}\0{_show_create(session, name)}"
+            yield f"{name[0]}.{name[1]}\0{definition_text(session, name)}"
         else:
             yield f"{name[0]}\0{_database(session, name[0])}"
 
@@ -313,7 +313,8 @@ def _database(session: Session, name: str) -> str | None:
     return str(rows[0][0]) if rows else None
 
 
-def _show_create(session: Session, name: Name) -> str | None:
+def definition_text(session: Session, name: Name) -> str | None:
+    """SHOW CREATE of a table without its next AUTO_INCREMENT; None where there is none. Raises TargetRefused."""
     try:
         rows = session.rows(f"SHOW CREATE TABLE {qualified(*name)}")
     except TargetRefused as error:

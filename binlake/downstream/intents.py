@@ -14,6 +14,7 @@ from binlake.downstream.engines import make_tables_with_transactions
 from binlake.downstream.failures import code_of
 from binlake.downstream.intended import Intended
 from binlake.downstream.ledger import Ledger, Stored
+from binlake.downstream.ownproof import OwnProof
 from binlake.downstream.passing import is_passed_over
 from binlake.downstream.progress import Progress, write_progress
 from binlake.downstream.run import ApplyRun
@@ -76,6 +77,7 @@ def _brought(run: ApplyRun, plan: SegmentPlan, ddl: StatementBatch) -> DdlOutcom
     execute = True
     ignored: tuple[str, ...] = ()
     marker = RenameMarker.of(run.schema, run.manifest.replication, plan.ddl_commit_ts, ddl.sql[-1])
+    own = OwnProof.of(run.schema, run.manifest.replication, plan.ddl_commit_ts, ddl)
     if run.progress.ddl_state == "intent":
         execute = _is_to_be_executed(run, plan, ddl, marker)
     else:
@@ -83,17 +85,20 @@ def _brought(run: ApplyRun, plan: SegmentPlan, ddl: StatementBatch) -> DdlOutcom
     if execute:
         ignored = _execute(run, plan, ddl, marker)
     _write_done(run, plan)
-    if marker is not None:
-        marker.remove(run.session)
+    for proof in (marker, own):
+        if proof is not None:
+            proof.remove(run.session)
     return DdlOutcome(execute, ignored)
 
 
 def _write_intent(
     run: ApplyRun, plan: SegmentPlan, ddl: StatementBatch, marker: RenameMarker | None, *, refused: bool = False
 ) -> None:
-    if marker is not None:
-        run.prove()
-        marker.make(run.session)
+    own = OwnProof.of(run.schema, run.manifest.replication, plan.ddl_commit_ts, ddl)
+    for proof in (marker, own):
+        if proof is not None:
+            run.prove()
+            proof.make(run.session)
     before = _look(run, plan)
     expected = Intended(plan.touched, plan.expected_after, refused, before).to_json()
 
@@ -119,7 +124,7 @@ def _execute(run: ApplyRun, plan: SegmentPlan, ddl: StatementBatch, marker: Rena
         run.passed("ddl_executed")
         _require_there(run, plan, ignored)
     except TargetRefused as error:
-        verdict = _verdict(run, plan, marker)
+        verdict = _verdict(run, plan, ddl, marker)
         if verdict == "before":
             # Nothing ran, and that shows: whatever somebody mends then is no trace of the DDL.
             _write_intent(run, plan, ddl, marker, refused=True)
@@ -197,7 +202,7 @@ def _is_to_be_executed(run: ApplyRun, plan: SegmentPlan, ddl: StatementBatch, ma
     if plan.repeatable and plan.expected_after is None:
         # An operator's TRUNCATE: what it does shows nowhere, and doing it twice is doing it once.
         return True
-    verdict = _verdict(run, plan, marker)
+    verdict = _verdict(run, plan, ddl, marker)
     if intended.refused and (verdict == "before" or _is_still_needed(run, plan, intended)):
         # Nothing of it ran, so what is there now is what it starts from, whoever mended it.
         _write_intent(run, plan, ddl, marker)
@@ -226,12 +231,16 @@ def _look(run: ApplyRun, plan: SegmentPlan) -> Evidence:
     return read_evidence(run.session, run.target, plan.touched, plan.expected_after)
 
 
-def _verdict(run: ApplyRun, plan: SegmentPlan, marker: RenameMarker | None) -> Verdict:
+def _verdict(run: ApplyRun, plan: SegmentPlan, ddl: StatementBatch, marker: RenameMarker | None) -> Verdict:
     """What the target proves of the DDL whose intent is stored."""
     before = _intended(run).before
     if before is None:
         return "unknown"
-    return judge(before, _look(run, plan), plan.expected_after) if marker is None else marker.verdict(run.session)
+    if marker is not None:
+        return marker.verdict(run.session)
+    own = OwnProof.of(run.schema, run.manifest.replication, plan.ddl_commit_ts, ddl)
+    now = _look(run, plan)
+    return judge(before, now, plan.expected_after) if own is None else own.verdict(run.session, before, now)
 
 
 def _unclear(run: ApplyRun, plan: SegmentPlan, before: Evidence | None) -> Permanent:
@@ -242,6 +251,8 @@ def _unclear(run: ApplyRun, plan: SegmentPlan, before: Evidence | None) -> Perma
     elif before.shows:
         lacking = "; ".join(differences(run.session, run.target, plan.expected_after))
         found = f"the target shows neither the definitions before it nor those after it: {lacking}"
+    elif plan.expected_after is None and _look(run, plan).texts != before.texts:
+        found = "its tables are others than before it, and nothing proves that they are what it leaves"
     else:
         found = "what the target shows is the same before and after it, so it does not tell whether it ran"
     return Permanent(

@@ -22,7 +22,7 @@ from binlake.config import Replication
 from binlake.config.model import Target
 from binlake.downstream import apply_window, position_of
 from binlake.downstream.ddlcommand import DdlCommand
-from binlake.errors import CheckpointConflict, ConfigError, Drift, TargetRefused
+from binlake.errors import CheckpointConflict, ConfigError, Drift, Permanent, TargetRefused
 from binlake.filter import Rules
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowLog
@@ -133,6 +133,49 @@ def test_a_crash_around_a_replacement_runs_it_once(mariadb: MariaDb, target: Tar
     found = story.converter(**replaced(story.ddl_ts, own)).convert(0, story.ddl_ts, target, "safe")
     _apply_with_a_crash(target, found, step)
     assert [name for name, *_ in rows(mariadb, "SHOW COLUMNS FROM d.t")] == ["id", "v", "w", "own"]
+
+
+OWN = {
+    "alter": "ALTER TABLE t ADD COLUMN w INT, ADD COLUMN own INT",
+    "index": "CREATE INDEX own ON t (v)",
+    "untried": "ALTER TABLE t ADD CONSTRAINT f FOREIGN KEY (id) REFERENCES d.u (id)",
+    "drop": "DROP TABLE u",
+}
+
+
+@pytest.mark.parametrize("own", OWN)
+@pytest.mark.parametrize("step", ["intent", "ddl_executed"])
+def test_what_another_hand_changed_meanwhile_does_not_pass_for_the_replacement(
+    mariadb: MariaDb, target: Target, step: str, own: str
+) -> None:
+    story = Story()
+    execute(mariadb, "CREATE DATABASE d", "CREATE TABLE d.u (id INT PRIMARY KEY)")
+    found = story.converter(**replaced(story.ddl_ts, OWN[own])).convert(0, story.ddl_ts, target, "safe")
+
+    class Crash(Exception):
+        pass
+
+    passes = iter(range(100))
+
+    def hook(passed: str) -> None:
+        if passed == step and next(passes) == 2:
+            raise Crash
+
+    with pytest.raises(Crash):
+        apply_window(target, found.manifest, found, hook=hook)
+    meddled = "d.u" if own == "drop" and step == "intent" else "d.t"
+    execute(mariadb, f"ALTER TABLE {meddled} COMMENT = 'theirs'")
+    if own == "drop" and step == "ddl_executed":
+        assert apply_window(target, found.manifest, found).state == "applied"
+        return
+    with pytest.raises(Permanent, match="nothing proves that they are what it leaves") as stopped:
+        apply_window(target, found.manifest, found)
+    # What the hint says works.
+    assert "set ddl_state in tidb_binlog.binlake_progress to 'done'" in stopped.value.hint
+    execute(mariadb, f"UPDATE tidb_binlog.binlake_progress SET ddl_state = '{'done' if step != 'intent' else ''}'")
+    assert apply_window(target, found.manifest, found).state == "applied"
+    if own == "alter":
+        assert [name for name, *_ in rows(mariadb, "SHOW COLUMNS FROM d.t")] == ["id", "v", "w", "own"]
 
 
 def injected(*entries: tuple[int, str]) -> dict[str, Any]:

@@ -1,0 +1,91 @@
+"""Whether an operator's own statement ran: the target has what it leaves, and not just another definition (R-04).
+
+Nobody says what such a statement leaves, so it is tried: on an empty copy of its table, beside the checkpoint, before
+the intent is written. Whoever finds the intent compares the table with that copy. Where it cannot be tried, or changes
+nothing that shows, a changed definition proves nothing, for another hand may have been there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import structlog
+
+from binlake.ddl.replacement import altered_table, makes_or_drops_table, restated_for
+from binlake.ddl.tokens import tokenize
+from binlake.downstream.ddlproof import Evidence, Verdict, judge
+from binlake.downstream.definitions import Name, definition_text
+from binlake.downstream.session import Session
+from binlake.errors import TargetRefused
+from binlake.statement.batch import INJECTED, REPLACED, StatementBatch
+from binlake.statement.kept import kept_prefix
+from binlake.statement.literal import qualified
+
+log = structlog.get_logger()
+
+_FOREIGN_KEY = " FOREIGN KEY ("
+
+
+@dataclass(frozen=True)
+class OwnProof:
+    """The proof for `sql`: of a statement that changes `table` in its place by `copy`, of others by what is there."""
+
+    sql: str
+    db: str
+    table: Name | None
+    copy: Name
+
+    @classmethod
+    def of(cls, schema: str, task: str, commit_ts: int, ddl: StatementBatch) -> OwnProof | None:
+        """The proof of `ddl`; None where it is no operator's statement."""
+        if ddl.kind not in (REPLACED, INJECTED):
+            return None
+        used = [statement.removeprefix("USE ") for statement in ddl.sql[:-1] if statement.startswith("USE ")]
+        db = tokenize(used[-1])[0].value if used else ddl.db
+        # The prefix of what is removed when the next window opens.
+        copy = (schema, f"{kept_prefix(task)}own_{commit_ts}")
+        return cls(ddl.sql[-1], db, altered_table(ddl.sql[-1], db), copy)
+
+    def make(self, session: Session) -> None:
+        """Try it on a copy; call it before the intent is written. What cannot be tried leaves none."""
+        self.remove(session)
+        if self.table is None:
+            return
+        try:
+            session.execute(f"CREATE TABLE {qualified(*self.copy)} LIKE {qualified(*self.table)}")
+            session.execute(restated_for(self.sql, self.db, self.table, self.copy))
+        except TargetRefused as error:
+            log.info("own_statement_not_tried", table=".".join(self.table), error=error.message)
+            self.remove(session)
+            return
+        if self._definition(session, self.copy) == self._definition(session, self.table):
+            self.remove(session)
+
+    def verdict(self, session: Session, before: Evidence, now: Evidence) -> Verdict:
+        """Whether it ran between the two."""
+        if self.table is not None:
+            left = self._definition(session, self.copy)
+            if left is not None and left == self._definition(session, self.table):
+                return "after"
+            if left is not None and now.server == before.server and now.texts == before.texts:
+                return "before"
+        found = judge(before, now, None)
+        return "unknown" if found == "after" and not self._shows(before, now) else found
+
+    def remove(self, session: Session) -> None:
+        """The statement is known to be done, or is not to be proved. Raises TargetRefused."""
+        session.execute(f"DROP TABLE IF EXISTS {qualified(*self.copy)}")
+
+    def _shows(self, before: Evidence, now: Evidence) -> bool:
+        """Another definition is what this statement makes: of one that changes a table in its place it need not be."""
+        if self.table is not None:
+            return False
+        if not makes_or_drops_table(self.sql) or before.numbers is None or now.numbers is None:
+            return True
+        return before.numbers.keys() != now.numbers.keys()
+
+    def _definition(self, session: Session, name: Name) -> list[str] | None:
+        """Its lines from the first column on; a copy has neither the name nor the foreign keys."""
+        text = definition_text(session, name)
+        lines = (text or "").splitlines()[1:]
+        return None if text is None else [line.rstrip(",") for line in lines if _FOREIGN_KEY not in line]
