@@ -9,9 +9,7 @@ from binlake.errors import Permanent
 _NAME = r"`((?:[^`]|``)+)`"
 _LENIENT = r"(?:SET STATEMENT sql_mode = '[A-Z_,]*' FOR )?"
 _HINT = r"(?: /\*\+ SET_VAR\(sql_mode = '[A-Z_,]*'\) \*/)?"
-_BEGINNING = re.compile(
-    rf"{_LENIENT}(?:(?:INSERT|REPLACE){_HINT} INTO|DELETE FROM|UPDATE{_HINT}) {_NAME}\.{_NAME}[ (]"
-)
+_BEGINNING = re.compile(rf"{_LENIENT}(?:(?:INSERT|REPLACE){_HINT} INTO|DELETE FROM|UPDATE{_HINT}) {_NAME}\.{_NAME}[ (]")
 
 
 def table_of(sql: str) -> tuple[str, str]:

@@ -107,7 +107,9 @@ def _apply(ctx: StageContext, window: Bounds, merged: Merged) -> tuple[Applied, 
     # As of lo: a run that died behind its record must not take what the window did for what it found.
     known = MirrorVersions(ctx.paths).latest(window.lo)
     plan = mirror_plan(window.lo, window.hi, definitions, ddls, names, known)
-    _require_own_keys(ctx, SinkWindow(window, tuple(ddls), Segments(window.lo, window.hi, ()), definitions, base), rows, plan.cells)
+    _require_own_keys(
+        ctx, SinkWindow(window, tuple(ddls), Segments(window.lo, window.hi, ()), definitions, base), rows, plan.cells
+    )
     done = _apply_ddl_only(ctx, plan)
     if plan.cells and rows is not None:
         done.append(_apply_rows(ctx, rows, plan))
