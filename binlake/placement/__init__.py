@@ -1,6 +1,7 @@
 """Clients of the placement driver: timestamps, the registry of pumps and consumers in its etcd, locks."""
 
 from binlake.placement.answering import pd_answers
+from binlake.placement.claim import EtcdClaim
 from binlake.placement.clock import ClockClient
 from binlake.placement.etcd import EtcdClient
 from binlake.placement.lock import EtcdLock
@@ -11,6 +12,7 @@ from binlake.placement.registry import Entry, NodeStatus, Registry
 __all__ = [
     "ClockClient",
     "Entry",
+    "EtcdClaim",
     "EtcdClient",
     "EtcdLock",
     "NodeStatus",

@@ -57,8 +57,24 @@ class Members(Protocol):
         """Write a pump's entry over `revision` (0 = none yet); the new revision once confirmed, 0 = it was changed."""
 
 
+class Claim(Protocol):
+    """Who has this node id (binlake.placement.EtcdClaim). Raises SourceUnavailable."""
+
+    def take(self) -> None:
+        """Have it. Raises Permanent when another process lives under it."""
+
+    def renew(self) -> None:
+        """Still have it. Raises Fenced when another process has it."""
+
+    def release(self) -> None:
+        """Let it go."""
+
+
 class Membership:
-    """One pump's entry. `started_ts`: TSO of the start; updateTS = started_ts + wall time since (tidb-binlog 3.1)."""
+    """One pump's entry. `claim`: proof that no other process has the node id.
+
+    `started_ts`: TSO of the start; updateTS = started_ts + wall time since (tidb-binlog 3.1).
+    """
 
     def __init__(
         self,
@@ -69,7 +85,9 @@ class Membership:
         *,
         label: Mapping[str, str],
         score: Callable[[], int],
+        claim: Claim | None = None,
     ) -> None:
+        self._claim = claim
         self._members = members
         self._node_id = node_id
         self._host = host
@@ -88,6 +106,8 @@ class Membership:
         `node_at(host)` asks who serves at an address, and raises SourceUnavailable when nobody does. Raises Permanent
         when another live pump has this node id, or another node this address.
         """
+        if self._claim is not None:
+            self._claim.take()
         for other in self._members.pumps():
             if other.node_id != self._node_id and other.host == self._host:
                 self._check_neighbour(other)
@@ -108,7 +128,21 @@ class Membership:
         with self._lock:
             if self._lost is not None:
                 raise self._lost
+            self._renew()
             return self._write(state, max_commit_ts)
+
+    def leave(self) -> None:
+        """Let the node id go: after the last write."""
+        if self._claim is not None:
+            self._claim.release()
+
+    def _renew(self) -> None:
+        try:
+            if self._claim is not None:
+                self._claim.renew()
+        except Fenced as error:
+            self._lost = error
+            raise
 
     def _write(self, state: str, max_commit_ts: int) -> str:
         elapsed_ms = int((time.monotonic() - self._started) * 1000)
@@ -133,6 +167,7 @@ class Membership:
 
     def _overruled(self, state: str) -> bool:
         """Look at what somebody else wrote; whether it is the command to be offline, for a pump that is leaving."""
+        self._renew()  # it may be another process at the same address
         found = self._members.pump(self._node_id)
         self._revision = found.revision if found else 0
         if found is None:

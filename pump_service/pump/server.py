@@ -19,22 +19,22 @@ import plyvel
 import structlog
 
 from binlake.errors import BinlakeError, ConfigError, Fenced, Permanent, WireError
-from binlake.placement import EtcdClient, PdClient, Registry
+from binlake.placement import EtcdClaim, EtcdClient, PdClient, Registry
 from binlake.pumpclient import PumpReader
 from binlake.source import TidbSource
 from binlake.source.regions import RegionClient
 from binlake.source.tikv import TikvStatus
-from binlake.wire.build import fake
 from pump_service.pump.asking import Asking
 from pump_service.pump.ceiling import Ceiling
 from pump_service.pump.config import PumpConfig
+from pump_service.pump.fakes import FakeWriter
 from pump_service.pump.forced import Verdict
 from pump_service.pump.gate import Gate
 from pump_service.pump.gc import Collector, GcRule
 from pump_service.pump.grpc_server import GrpcServer
 from pump_service.pump.lean_server import LeanServer
 from pump_service.pump.leaving import Departure
-from pump_service.pump.membership import Members, Membership, Oracle, Ticker
+from pump_service.pump.membership import Claim, Members, Membership, Oracle, Ticker
 from pump_service.pump.metrics import PumpMetrics
 from pump_service.pump.pages import Pages
 from pump_service.pump.resolver import NoStatusSource, Resolver, StatusSource
@@ -49,38 +49,9 @@ log = structlog.get_logger()
 _GRACE_S = 10.0
 _LOOK_S = 1.0  # how often a closing pump looks whether it may go
 _PROBE_S = 2.0
+_CLAIM_S = 10  # a node id is free again so long after its holder was last heard of,
+_CLAIM_BEATS = 3  # or after so many heartbeats
 _VERIFY_S = 0.1  # between two looks at the R that want a proof
-
-
-class FakeWriter:
-    """Writes a fake binlog when the watermark did not move, but by fakes, since the last look (hazards R-50)."""
-
-    def __init__(self, storage: Storage, clock: Callable[[], int], service: PumpService) -> None:
-        self._storage = storage
-        self._clock = clock
-        self._service = service
-        self._seen = 0
-
-    def tick(self) -> None:
-        """Look, and write when it is time; a failure is shown by Info, not raised."""
-        watermark = self._storage.watermark
-        if watermark > self._seen:
-            self._seen = watermark
-            return
-        try:
-            self.write()
-        except BinlakeError as error:
-            self._service.problems.set("fake", str(error))
-            log.warning("fake_not_written", error=str(error))
-        else:
-            self._service.problems.set("fake", "")
-
-    def write(self) -> int:
-        """Store one fake at a fresh timestamp, and tell it. Raises BinlakeError."""
-        ts = self._clock()
-        self._storage.append(fake(ts).SerializeToString()).result()
-        self._seen = max(self._seen, ts)
-        return ts
 
 
 class PumpServer:
@@ -100,6 +71,7 @@ class PumpServer:
         self._oracle: Oracle = oracle or PdClient(config.pd_urls, tls=tls)
         self._etcd = EtcdClient(config.pd_urls, tls=tls)
         self._members: Members = members or Registry(self._etcd)
+        self._claims = members is None
         urls = config.status_urls
         self._source = source or (TidbSource(self._oracle, urls, tls=tls) if urls else NoStatusSource())
         self._looks_for_tikv = config.ask_tikv and oracle is None
@@ -230,6 +202,7 @@ class PumpServer:
             if state is not None:
                 self.service.state = state()
                 self._publish()
+            self._membership.leave()
             self._disconnect()
         log.info("pump_stopped", pump=self.node_id, state=self.service.state, watermark=self._storage.watermark)
 
@@ -305,16 +278,31 @@ class PumpServer:
 
     def _join(self, started_ts: int) -> None:
         self._membership = Membership(
-            self._members, self.node_id, self._host, started_ts, label=self._config.label, score=self._fresh_score
+            self._members,
+            self.node_id,
+            self._host,
+            started_ts,
+            label=self._config.label,
+            score=self._fresh_score,
+            claim=self._new_claim(),
         )
-        previous = self._membership.claim(self._node_at)
-        self._membership.publish(State.ONLINE, self._storage.watermark)
-        self._fakes = FakeWriter(self._storage, self._ceiling.fresh, self.service)
-        self._fakes.write()
-        if previous == State.OFFLINE:
-            self._announce()
+        with contextlib.ExitStack() as undo:
+            undo.callback(self._membership.leave)
+            previous = self._membership.claim(self._node_at)
+            self._membership.publish(State.ONLINE, self._storage.watermark)
+            self._fakes = FakeWriter(self._storage, self._ceiling.fresh, self.service)
+            self._fakes.write()
+            if previous == State.OFFLINE:
+                self._announce()
+            undo.pop_all()
         self.service.state = State.ONLINE
         self._start_tickers()
+
+    def _new_claim(self) -> Claim | None:
+        if not self._claims:
+            return None  # a registry that was given has no etcd behind it
+        ttl_s = max(_CLAIM_S, round(_CLAIM_BEATS * self._config.heartbeat_interval_s))
+        return EtcdClaim(self._etcd, self.node_id, self._storage.directory.store_uuid, self._host, ttl_s=ttl_s)
 
     def _announce(self) -> None:
         try:

@@ -1,0 +1,89 @@
+"""A name that one process at a time has: a key in etcd that ends with its holder's lease.
+
+Who starts while another one lives waits for the length of a lease and is refused then; who crashed is waited for that
+long. A holder that was away for longer than its lease finds at its next renewal whether somebody else came.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+
+import structlog
+
+from binlake.errors import BinlakeError, Fenced, Permanent
+from binlake.placement.etcd import EtcdClient, KeyValue
+
+log = structlog.get_logger(__name__)
+
+_POLL_S = 0.2
+_MARGIN_S = 3.0  # how late a server may end a lease
+
+
+class EtcdClaim:
+    """One name. `store` is what the name stands for: a holder with the same one is dead, as its directory's lock shows.
+
+    `where`: address of the holder, for people. `ttl_s`: of the lease. Methods raise SourceUnavailable.
+    """
+
+    def __init__(self, etcd: EtcdClient, name: str, store: str, where: str, *, ttl_s: int = 10) -> None:
+        self._etcd = etcd
+        self._name = name
+        self._key = f"/binlake/v1/claims/{name}".encode()
+        self._store = store
+        self._value = f"{store} {uuid.uuid4()} {where}".encode()
+        self._ttl_s = ttl_s
+        self._lease = 0
+
+    def take(self) -> None:
+        """Have the name; returns when it is ours. Raises Permanent when another one lives."""
+        give_up_at = time.monotonic() + self._ttl_s + _MARGIN_S
+        while True:
+            found = self._etcd.get(self._key)
+            if found is None or _part(found, 0) == self._store:
+                if self._put_over(found):
+                    return
+            elif time.monotonic() >= give_up_at:
+                raise Permanent(
+                    "another process runs under this node id, at the same address or another one",
+                    where={"node": self._name, "its_store": _part(found, 0), "its_addr": _part(found, 2)},
+                    hint="one process per node id: stop the other one, or choose another --node-id",
+                )
+            else:
+                time.sleep(_POLL_S)
+
+    def renew(self) -> None:
+        """Still have it. Raises Fenced when another one has it now."""
+        found = self._etcd.get(self._key)
+        if found is not None and found.value == self._value and self._etcd.lease_keep_alive(self._lease) > 0:
+            return
+        if found is None or found.value == self._value:
+            if self._put_over(found):
+                log.warning("claim_taken_again", name=self._name)
+                return
+            found = self._etcd.get(self._key)
+        raise Fenced(
+            "another process took this node id: this one must not serve any more",
+            where={"node": self._name, "its_store": _part(found, 0), "its_addr": _part(found, 2)},
+            hint="two processes run with one node id; give each its own",
+        )
+
+    def release(self) -> None:
+        """Let it go. Never raises: a lease that cannot be ended ends by itself."""
+        try:
+            if self._lease:
+                self._etcd.lease_revoke(self._lease)
+        except BinlakeError as error:
+            log.warning("claim_left_to_its_lease", name=self._name, seconds=self._ttl_s, error=str(error))
+
+    def _put_over(self, found: KeyValue | None) -> bool:
+        """Take the place of what was found, with a lease that begins now; False when it was changed meanwhile."""
+        self._lease = self._etcd.lease_grant(self._ttl_s)  # the one before ends by itself
+        revision = found.mod_revision if found else 0
+        return self._etcd.put_if(self._key, self._value, mod_revision=revision, lease=self._lease)
+
+
+def _part(found: KeyValue | None, number: int) -> str:
+    """A part of a claim's value: store, run, address."""
+    parts = found.value.decode(errors="replace").split(" ", 2) if found is not None else []
+    return parts[number] if number < len(parts) else ""

@@ -1,0 +1,45 @@
+"""Fake binlogs: they move the watermark of a pump that nobody writes to (hazards R-49, R-50)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import structlog
+
+from binlake.errors import BinlakeError
+from binlake.wire.build import fake
+from pump_service.pump.service import PumpService
+from pump_service.pump.storage import Storage
+
+log = structlog.get_logger()
+
+
+class FakeWriter:
+    """Writes a fake binlog when the watermark did not move, but by fakes, since the last look (hazards R-50)."""
+
+    def __init__(self, storage: Storage, clock: Callable[[], int], service: PumpService) -> None:
+        self._storage = storage
+        self._clock = clock
+        self._service = service
+        self._seen = 0
+
+    def tick(self) -> None:
+        """Look, and write when it is time; a failure is shown by Info, not raised."""
+        watermark = self._storage.watermark
+        if watermark > self._seen:
+            self._seen = watermark
+            return
+        try:
+            self.write()
+        except BinlakeError as error:
+            self._service.problems.set("fake", str(error))
+            log.warning("fake_not_written", error=str(error))
+        else:
+            self._service.problems.set("fake", "")
+
+    def write(self) -> int:
+        """Store one fake at a fresh timestamp, and tell it. Raises BinlakeError."""
+        ts = self._clock()
+        self._storage.append(fake(ts).SerializeToString()).result()
+        self._seen = max(self._seen, ts)
+        return ts
