@@ -133,7 +133,8 @@ class Clauses:
         free = [column for column in view.columns if column.id not in view.keyed]
         pairs = [
             (c, new, how) for c in free for old, new, how in kinds.CONVERSIONS
-            if old == c.type and (self.features.conversions or (old.sql, new.sql) in kinds.ONLY_DEFINITION)
+            if old == c.type and (c.origin, new) != ("", kinds.INT)
+            and (self.features.conversions or (old.sql, new.sql) in kinds.ONLY_DEFINITION)
         ]  # fmt: skip
         if not pairs:
             return None

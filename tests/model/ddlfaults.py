@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections.abc import Sequence
 from random import Random
 
 import pymysql
-from modelrun import SCHEMA, Crash
+from ddlworld import World
+from modelerrors import SCHEMA, Crash
 from support.failover import TargetCopy, fail_over, take_copy
 from support.mariadb import MariaDb, execute, rows
+
+from binlake.schema import Action
 
 _QUIET = {"after_commit", "intent", "ddl_executed", "ddl_done"}
 """Steps at which the process holds no locks on rows."""
@@ -50,15 +53,39 @@ class BuiltAnew:
 
     def __call__(self, step: str) -> None:
         if step == self._step:
-            rebuild(self._server, "InnoDB")
+            rebuild(self._server, "InnoDB", replicated(self._server))
             raise Crash
 
 
-def rebuild(server: MariaDb, engine: str) -> None:
-    """Every replicated table is built anew with `engine`."""
-    for db in databases(server):
-        if db == SCHEMA:
-            continue
+def replicated(server: MariaDb) -> list[str]:
+    """The databases of the target without our own."""
+    return [db for db in databases(server) if db != SCHEMA]
+
+
+def rebuild(server: MariaDb, engine: str, dbs: Sequence[str]) -> bool:
+    """Every table of `dbs` is built anew with `engine`; False where one is locked, or none that the engine can hold."""
+    is_whole = True
+    for db in dbs:
         for (table,) in rows(server, f"SHOW TABLES IN `{db}`"):
-            with suppress(pymysql.err.OperationalError):  # locked, or an engine that cannot hold it
+            try:
                 execute(server, "SET lock_wait_timeout = 1", f"ALTER TABLE `{db}`.`{table}` ENGINE = {engine}")
+            except pymysql.err.OperationalError:
+                is_whole = False
+    return is_whole
+
+
+def answer_for_partition(server: MariaDb, world: World) -> bool:
+    """What a person does who is asked whether a DROP PARTITION ran: the table shows it (docs/apply.md). False for
+    another DDL, of which nobody need be asked."""
+    ((commit_ts,),) = rows(server, f"SELECT ddl_commit_ts FROM {SCHEMA}.binlake_progress")
+    job = next(job for ts, job in world.jobs if ts == commit_ts)
+    table = job.table_info
+    if job.action != Action.DROP_PARTITION or table is None:
+        return False
+    wanted = [one["name"]["O"] for one in table["partition"]["definitions"]]
+    found = rows(server, "SELECT partition_name FROM information_schema.partitions WHERE table_name = %s"
+                         " AND table_schema NOT LIKE 'copy\\_of\\_%%' ORDER BY partition_ordinal_position",
+                 (table["name"]["O"],))  # fmt: skip
+    state = "done" if [name for (name,) in found] == wanted else ""
+    execute(server, f"UPDATE {SCHEMA}.binlake_progress SET ddl_state = '{state}'")
+    return True

@@ -66,7 +66,7 @@ class Draw(Clauses):
 
     def _parted(self, name: str, columns: list[Column]) -> View:
         moments = self.features.zones and self.random.random() < 0.6
-        by = Column(next(self.world.ids), "Day", kinds.TIMESTAMP if moments else kinds.INT, not_null=True)
+        by = Column(next(self.world.ids), "Day", kinds.BESIDE if moments else kinds.INT, not_null=True)
         columns.insert(1, by)
         bounds: list[tuple[int | None, str]] = [(bound, str(bound)) for bound in _BOUNDS[: self.random.randint(2, 3)]]
         if moments:

@@ -17,7 +17,7 @@ import pyarrow as pa
 from ddlrun import rules_of
 from ddlworld import World
 from deltalake import DeltaTable
-from modelrun import Crash, Wrong
+from modelerrors import Crash, Wrong
 from modelwindow import Converter
 
 from binlake.lake.paths import LakePaths

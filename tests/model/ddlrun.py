@@ -15,11 +15,13 @@ from typing import Any
 
 import pytest
 from ddlclauses import Features
-from ddlfaults import BuiltAnew, Failover, rebuild
+from ddlfaults import BuiltAnew, Failover, answer_for_partition, rebuild, replicated
 from ddlkinds import world_of
 from ddlworld import FILTERED, State, World
-from modelrun import SCHEMA, Crash, Model, Scenario, Shape, Wrong
+from modelerrors import SCHEMA, Crash, Wrong
+from modelrun import Model, Scenario, Shape
 from modelwindow import NAME, Converter, Statements
+from support.mariadb import execute
 
 import sql
 from binlake.config import Replication
@@ -60,11 +62,15 @@ class DdlModel(Model):
         self.reader.ping(reconnect=True)
         world = world_of(Random(f"world {seed}"), shape.features, shape.ddls)
         self._clear_all()
+        engine = "MyISAM" if shape.features.engines and seed % 10 == 9 else "InnoDB"
+        execute(self.server, f"SET GLOBAL default_storage_engine = {engine}")
         try:
             DdlScenario(self, world, Random(f"run {seed}"), shape).run()
         except (Wrong, BinlakeError) as error:
             error.add_note("\n".join(world.drawn))
             raise
+        finally:
+            execute(self.server, "SET GLOBAL default_storage_engine = InnoDB")
 
     def _clear_all(self) -> None:
         with self.reader.cursor() as cursor:
@@ -86,9 +92,20 @@ class DdlScenario(Scenario):
         super().__init__(model, world, random, Shape(faults=shape.faults))
         self.world, self.features = world, shape.features
         self.converter = Converter(world, random, rules_of(world))
+        self._in_doubt = False
 
     def attempt(self) -> None:
-        """One run of finalize, with a fault of either model or without."""
+        """One run of finalize, with a fault of either model or without; a person looks where it may ask for one."""
+        try:
+            self._attempt()
+        except Permanent as error:
+            is_asked = self._in_doubt and "set ddl_state" in error.hint
+            if not is_asked or not answer_for_partition(self.model.server, self.world):
+                raise
+            self._in_doubt = False
+            self.model.happened["asked"] += 1
+
+    def _attempt(self) -> None:
         if self.shape.faults and self.random.random() < 0.2:
             engines = (self.other_engine,) if self.features.engines else ()
             self.random.choice((self.failed_over, self.built_anew, *engines))(self.next_window())
@@ -103,29 +120,36 @@ class DdlScenario(Scenario):
             self.apply(found, hook, self.target().model_copy(update={"worker_count": 1}))
         self.model.reader.ping(reconnect=True)
         self.model.happened["failed over"] += hook.happened
+        self._in_doubt |= hook.happened
 
     def built_anew(self, found: Statements) -> None:
         """A process dies at a DDL, and meanwhile every table gets another id."""
         with suppress(Crash):
             self.apply(found, BuiltAnew(self.model.server, self.random))
             return
+        self._in_doubt = True
         self.model.happened["built anew"] += 1
 
     def other_engine(self, found: Statements) -> None:
-        """Somebody makes the tables MyISAM, where a transaction cannot be taken back; a crash follows, or a refusal.
+        """Somebody makes the tables MyISAM, or our own: no transaction can be taken back there, so nothing is written.
 
         Not while a DDL may begin: whether it ran is a person's question then.
         """
-        if any(batch.phase == Phase.DDL for batch in found.written):
+        progress = self.standing()[1]
+        if progress is None or progress.is_open or any(batch.phase == Phase.DDL for batch in found.written):
             self.apply(found)
             return
-        rebuild(self.model.server, "MyISAM")
+        server, own = self.model.server, self.random.random() < 0.3
+        names = [SCHEMA] if own else replicated(server)
+        is_whole = rebuild(server, "MyISAM", names)
         try:
-            with suppress(Permanent):
-                self.crash(found)
+            self.apply(found)
+            if is_whole and (own or found.manifest.rows):
+                raise Wrong("rows were written where transactions cannot be taken back")
+        except Permanent:
+            self.model.happened["other engine"] += 1
         finally:
-            rebuild(self.model.server, "InnoDB")
-        self.model.happened["other engine"] += 1
+            rebuild(server, "InnoDB", names)
 
     def compare(self, commit_ts: int) -> None:
         """Raises Wrong where the target is not the source as it was at `commit_ts`."""

@@ -54,6 +54,11 @@ DATE = Type("DATE", t.DATE, 10, 0, ("2021-01-02", "1999-12-31"))
 DATETIME = Type("DATETIME", t.DATETIME, 19, 0, _MOMENTS)
 DATETIME6 = Type("DATETIME(6)", t.DATETIME, 26, 6, _FINE)
 TIMESTAMP = Type("TIMESTAMP", t.TIMESTAMP, 19, 0, _MOMENTS)
+BESIDE = Type("TIMESTAMP", t.TIMESTAMP, 19, 0, (
+    "2020-12-31 20:00:00", "2021-01-01 02:00:00", "2021-02-28 20:00:00", "2021-03-01 02:00:00", "2021-07-15 20:00:00",
+    "2021-07-16 02:00:00",
+))  # fmt: skip
+"""Moments that lie on one side of a midnight or the other, as the zone has it."""
 TIMESTAMP6 = Type("TIMESTAMP(6)", t.TIMESTAMP, 26, 6, _FINE)
 TIME = Type("TIME", t.DURATION, 10, 0, ("12:34:57", "-01:00:00", "100:00:00"))
 TIME2 = Type("TIME(2)", t.DURATION, 13, 2, ("12:34:56.70", "-01:00:00.20", "100:00:00.00"))

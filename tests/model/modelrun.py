@@ -17,6 +17,8 @@ from typing import Any
 
 import pymysql
 from ddlworld import World
+from modelerrors import SCHEMA, Crash, Wrong
+from modellost import lose_row, set_back
 from modelsource import Source
 from modeltable import DB, SRC, State, shown_rows
 from modelwindow import CLUSTER, NAME, Converter, Statements, damaged
@@ -41,18 +43,9 @@ from binlake.errors import (
     TargetUnavailable,
 )
 
-SCHEMA = "tidb_binlog"
 _MODES = ("atomic", "atomic", "parallel", "parallel", "ordered", "auto")
 _ATTEMPTS = 60
 Hook = Callable[[str], None]
-
-
-class Crash(Exception):
-    """The process is gone."""
-
-
-class Wrong(AssertionError):
-    """The target is not what it must be."""
 
 
 @dataclass(frozen=True)
@@ -301,36 +294,6 @@ class Scenario:
             return
         raise Wrong("statements changed after some of them were applied, and nobody noticed")
 
-    def set_back(self, _found: Statements) -> None:
-        """An earlier checkpoint is put back, as from a copy: what is replayed does no harm (S3-20, S4-40)."""
-        checkpoint, progress = self.standing()
-        if checkpoint is None or progress is None or progress.is_open or not checkpoint.consistent:
-            return
-        ddls = [ts for ts, _ in self.source.jobs if ts <= checkpoint.commit_ts]
-        earlier = [ts for ts in self.ends if max(ddls, default=0) <= ts < checkpoint.commit_ts]
-        keyless = any(table.identity().kind == "row" for table in self.converter.tables(checkpoint.commit_ts))
-        if not earlier or keyless:
-            return
-        back = self.random.choice(earlier)
-        with self.model.reader.cursor() as cursor:
-            text = Checkpoint(back, True, {}, checkpoint.schema_version).to_json()
-            cursor.execute(f"UPDATE {SCHEMA}.checkpoint SET checkPoint = %s", (text,))
-        self.model.happened["set back"] += 1
-        self.replay(progress.exit_ts)
-
-    def replay(self, exit_ts: int) -> None:
-        """Windows in safe mode until the exit point is passed; `never` would be the operator's lie."""
-        while (position := position_of(self.model.target, NAME, CLUSTER)).commit_ts < exit_ts:  # type: ignore[operator]
-            target = self.target().model_copy(update={"safe_mode": self.random.choice(("always", "auto"))})
-            later = [ts for ts in self.ends if ts > (position.commit_ts or 0)]
-            hi = later[min(int(self.random.expovariate(0.3)), len(later) - 1)]
-            forms = position_of(target, NAME, CLUSTER).forms
-            if forms != "safe":
-                raise Wrong("plain forms below the exit point")
-            found = self.converter.convert(position.commit_ts or 0, hi, target, forms)
-            self.apply(found, target=target)
-            self.check()
-
     def faulty(self, found: Statements, act: Callable[[], None]) -> None:
         """A run in which something happens."""
         target = self.target()
@@ -393,5 +356,6 @@ class _Reader:
 
 
 _FAULTS = (
-    Scenario.crash, Scenario.crash, Scenario.crash, Scenario.killed, Scenario.woken, Scenario.woken, Scenario.set_back,
+    Scenario.crash, Scenario.crash, Scenario.crash, Scenario.killed, Scenario.woken, Scenario.woken, set_back,
+    lose_row,
 )  # fmt: skip

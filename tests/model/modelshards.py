@@ -10,7 +10,8 @@ from multiprocessing import get_context
 
 import structlog
 from ddlrun import DdlModel, DdlShape
-from modelrun import Model, Shape, Wrong
+from modelerrors import Wrong
+from modelrun import Model, Shape
 from support.mariadb import MariaDb, execute
 
 from binlake.errors import BinlakeError

@@ -22,7 +22,6 @@ from modeltable import (
     SRC,
     VALUES,
     Field,
-    Key,
     Line,
     Row,
     State,
@@ -32,6 +31,8 @@ from modeltable import (
     collated,
     collation_names,
     key_parts,
+    random_columns,
+    random_key,
     shown_rows,
 )
 from pymysql.connections import Connection
@@ -82,10 +83,12 @@ class Source:
         ]
         table = Table(name, next(self._ids), fields, (), [])
         if keys and self.random.random() < 0.7:
-            table.primary = self._key_columns(table, fields[0].col.name)
+            table.primary = random_columns(self.random, table, fields[0].col.name)
         while len(table.uniques) + bool(table.primary) < keys:
-            table.uniques.append(self._unique(table, fields[len(table.uniques) + bool(table.primary)].col.name))
-        self._not_null(table, set(table.primary))
+            table.uniques.append(
+                random_key(self.random, table, fields[len(table.uniques) + bool(table.primary)].col.name)
+            )
+        table.forbid_null(table.primary)
         table.define(self._info)
         self._run(table.create_sql(upstream=True))
         self._tables[name] = table
@@ -297,8 +300,10 @@ class Source:
         """ADD UNIQUE, where no two rows are in its way."""
         if len(table.uniques) + bool(table.primary) >= 3:
             return
-        key = self._unique(
-            table, self.random.choice([one.col.name for one in table.fields if one.kind != "float"] or [""])
+        key = random_key(
+            self.random,
+            table,
+            self.random.choice([one.col.name for one in table.fields if one.kind != "float"] or [""]),
         )
         if not key.columns:
             return
@@ -366,25 +371,6 @@ class Source:
         if kind == "text":
             col = changed(col, collate=self.random.choice(COLLATIONS))
         return Field(number, kind, changed(col, not_null=self.random.random() < 0.5))
-
-    def _key_columns(self, table: Table, first: str) -> tuple[str, ...]:
-        more = [one.col.name for one in table.fields if one.col.name != first and one.kind != "float"]
-        return (first, *self.random.sample(more, 1)) if more and self.random.random() < 0.3 else (first,)
-
-    def _unique(self, table: Table, first: str) -> Key:
-        number = 1 + max((int(key.name[1:]) for key in table.uniques), default=0)
-        kinds = {one.col.name: one.kind for one in table.fields}
-        if not first or kinds[first] == "float":
-            first = next((name for name, kind in kinds.items() if kind != "float"), "")
-        columns = self._key_columns(table, first) if first else ()
-        prefix = bool(columns) and kinds[first] == "text" and self.random.random() < 0.2
-        return Key(f"u{number}", columns, 1 if prefix else -1)
-
-    def _not_null(self, table: Table, names: set[str]) -> None:
-        table.fields = [
-            Field(one.id, one.kind, changed(one.col, not_null=True)) if one.col.name in names else one
-            for one in table.fields
-        ]
 
     def _run(self, sql: str) -> None:
         self._cursor.execute(self._own(sql))

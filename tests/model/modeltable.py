@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from random import Random
 from typing import Any
 
 from binlake.ddl.collations import MARIADB_COLLATIONS, Dialect
@@ -79,6 +80,13 @@ class Table:
         """Columns of any key."""
         return {*self.primary, *(name for key in self.uniques for name in key.columns)}
 
+    def forbid_null(self, names: Iterable[str]) -> None:
+        """These columns become NOT NULL."""
+        self.fields = [
+            Field(one.id, one.kind, changed(one.col, not_null=True)) if one.col.name in names else one
+            for one in self.fields
+        ]
+
     def define(self, db: DbInfo) -> None:
         """Make the definition anew, as TiDB would tell it: an integer primary key is the handle, or not."""
         cols = [
@@ -115,6 +123,23 @@ class Table:
         parts += [f"UNIQUE KEY `{key.name}` ({key_parts(key)})" for key in self.uniques]
         own = ["_rid BIGINT PRIMARY KEY"] if upstream else []
         return f"CREATE TABLE `{self.name}` ({', '.join([*own, *parts])})"
+
+
+def random_columns(random: Random, table: Table, first: str) -> tuple[str, ...]:
+    """The columns of a key that begins with `first`."""
+    more = [one.col.name for one in table.fields if one.col.name != first and one.kind != "float"]
+    return (first, *random.sample(more, 1)) if more and random.random() < 0.3 else (first,)
+
+
+def random_key(random: Random, table: Table, first: str) -> Key:
+    """A unique key that begins with `first`, or with another column where that is a float."""
+    number = 1 + max((int(key.name[1:]) for key in table.uniques), default=0)
+    kinds = {one.col.name: one.kind for one in table.fields}
+    if not first or kinds[first] == "float":
+        first = next((name for name, kind in kinds.items() if kind != "float"), "")
+    columns = random_columns(random, table, first) if first else ()
+    prefix = bool(columns) and kinds[first] == "text" and random.random() < 0.2
+    return Key(f"u{number}", columns, 1 if prefix else -1)
 
 
 COLUMNS: dict[str, Callable[[str], Col]] = {

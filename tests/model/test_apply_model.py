@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 import pytest
-from modelrun import Model, Shape, Wrong
+from modelerrors import Wrong
+from modelrun import Model, Shape
 from modelshards import failures_of, replay_line, simplest
 
 from binlake.downstream import atomic, delivery, fence, intents, ledger, parallel
@@ -19,9 +21,10 @@ from binlake.downstream.progress import Progress
 from binlake.downstream.segments import SegmentPlan
 from binlake.downstream.session import Session
 from binlake.errors import BinlakeError
-from binlake.ordered import causality
+from binlake.ordered import causality, forms
 from binlake.rowchange import RowEvent
 from binlake.statement import Phase
+from binlake.statement.batch import UNCHECKED
 from binlake.statement.literal import qualified
 
 pytestmark = [pytest.mark.mariadb, pytest.mark.timeout(600)]
@@ -123,6 +126,12 @@ def conflicts_unseen(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(strategy, "add", lambda _, keys: causality.Decision(False, keys[0]))
 
 
+def missing_rows_passed_over(patch: pytest.MonkeyPatch) -> None:
+    """Mode ordered does not look at how many rows an UPDATE found."""
+    update = forms.RowForms.update
+    patch.setattr(forms.RowForms, "update", lambda *given: replace(update(*given), expect=UNCHECKED))
+
+
 @pytest.mark.parametrize(
     ("broken", "shape", "first"),
     [
@@ -136,6 +145,7 @@ def conflicts_unseen(patch: pytest.MonkeyPatch) -> None:
         pytest.param(intent_ignored, Shape(), 19, id="intent"),
         pytest.param(always_consistent, Shape(), 10, id="consistent"),
         pytest.param(conflicts_unseen, Shape(faults=False, ddl=False), 9, id="conflicts"),
+        pytest.param(missing_rows_passed_over, Shape(ddl=False), 26, id="missing rows"),
     ],
 )
 def test_each_broken_rule_is_found(

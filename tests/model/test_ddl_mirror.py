@@ -11,7 +11,7 @@ import pytest
 from ddlclauses import Features
 from ddlkinds import world_of
 from ddlmirror import Mirrors
-from modelrun import Wrong
+from modelerrors import Wrong
 
 from binlake.errors import BinlakeError
 

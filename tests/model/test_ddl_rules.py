@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 from ddlrun import SHAPE, DdlModel, DdlShape
-from modelrun import Wrong
+from modelerrors import Wrong
 
 from binlake.ddl import clauses, mapping
-from binlake.downstream import apply, confirmed, definitions, intents
+from binlake.downstream import apply, confirmed, definitions, intents, tables
 from binlake.downstream.ddlproof import Evidence, Verdict
 from binlake.errors import BinlakeError
 from binlake.schema.session import SourceSession
@@ -52,6 +52,11 @@ def defaults_as_written(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(module, "own_default", lambda column, _: list(column))
 
 
+def bounds_as_written(patch: pytest.MonkeyPatch) -> None:
+    """Bounds of partitions are the expressions of the statement, which its session computed in its own zone."""
+    patch.setattr(mapping, "own_bounds", lambda tokens, _: list(tokens))
+
+
 def behind_its_binlog(patch: pytest.MonkeyPatch) -> None:
     """A DDL stands where its binlog stands, whatever its rows had seen before."""
     patch.setattr("binlake.schema.window._since", lambda ddl: ddl.commit_ts)
@@ -82,18 +87,37 @@ def copies_unnoticed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(apply, "require_complete", lambda *_: None)
 
 
+def any_engine_is_written(patch: pytest.MonkeyPatch) -> None:
+    """Rows go into tables of whatever engine."""
+    patch.setattr(definitions, "engine_without_transactions", lambda *_: "")
+
+
+def engine_by_default(patch: pytest.MonkeyPatch) -> None:
+    """A CREATE TABLE makes what the server's default is."""
+    patch.setattr(intents, "make_tables_with_transactions", lambda _: None)
+
+
+def any_ledger_is_trusted(patch: pytest.MonkeyPatch) -> None:
+    """The ledger, the checkpoint and their like may be in tables of whatever engine."""
+    patch.setattr(tables, "require_transactions", lambda *_: None)
+
+
 Broken = Callable[[pytest.MonkeyPatch], None]
 RULES: dict[str, tuple[Broken, DdlShape, int]] = {
     "1 names": (names_as_written, QUIET, 0),
     "1 rows": (rows_unseen, QUIET, 0),
     "2 renames": (renamed_out_kept, QUIET, 0),
     "3 zones": (always_utc, QUIET, 0),
-    "3 defaults": (defaults_as_written, QUIET, 48),
+    "3 defaults": (defaults_as_written, QUIET, 32),
+    "3 bounds": (bounds_as_written, QUIET, 0),
     "4 and 5 ahead": (behind_its_binlog, QUIET, 0),
     "6 conversions": (target_converts, QUIET, 0),
     "6 fills": (fills_of_its_own, QUIET, 0),
     "7 proof": (other_numbers_are_proof, SHAPE, 0),
-    "8 failover": (copies_unnoticed, SHAPE, 32),
+    "8 failover": (copies_unnoticed, SHAPE, 0),
+    "9 engines": (any_engine_is_written, SHAPE, 0),
+    "9 default engine": (engine_by_default, QUIET, 0),
+    "9 own tables": (any_ledger_is_trusted, SHAPE, 0),
 }
 """Each by the number of the fault that its mending keeps out; `first`: a seed from which it is found soon."""
 

@@ -1,0 +1,100 @@
+"""What is lost at the target: a row, which plain statements of mode `ordered` must miss (R-44), or the checkpoint.
+
+Either the window touches the row first by an UPDATE or DELETE, and is refused with its table and commit_ts until the
+row is put back; or it does not touch it, and the target with the row put back is the source. An earlier checkpoint is
+replayed in safe mode.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from modelerrors import SCHEMA, Wrong
+from modelwindow import CLUSTER, NAME, Statements
+
+from binlake.downstream import position_of
+from binlake.downstream.checkpoint import Checkpoint
+from binlake.errors import TargetRefused
+from binlake.schema import TableDef
+from binlake.statement import Phase
+from binlake.statement.literal import qualified
+
+if TYPE_CHECKING:
+    from modelrun import Scenario
+
+_KEPT = f"{SCHEMA}.kept_row"
+
+
+def set_back(scenario: Scenario, _found: Statements) -> None:
+    """An earlier checkpoint is put back, as from a copy: what is replayed does no harm (S3-20, S4-40)."""
+    checkpoint, progress = scenario.standing()
+    if checkpoint is None or progress is None or progress.is_open or not checkpoint.consistent:
+        return
+    ddls = [ts for ts, _ in scenario.source.jobs if ts <= checkpoint.commit_ts]
+    earlier = [ts for ts in scenario.ends if max(ddls, default=0) <= ts < checkpoint.commit_ts]
+    # Rows that ran ahead of a DROP INDEX are replayed behind it, where the table may have no key any more.
+    following = next((ts for ts, _ in scenario.source.jobs if ts > checkpoint.commit_ts), checkpoint.commit_ts)
+    tables = (one for ts in (checkpoint.commit_ts, following) for one in scenario.converter.tables(ts))
+    keyless = any(table.identity().kind == "row" for table in tables)
+    if not earlier or keyless:
+        return
+    back = scenario.random.choice(earlier)
+    with scenario.model.reader.cursor() as cursor:
+        text = Checkpoint(back, True, {}, checkpoint.schema_version).to_json()
+        cursor.execute(f"UPDATE {SCHEMA}.checkpoint SET checkPoint = %s", (text,))
+    scenario.model.happened["set back"] += 1
+    _replay(scenario, progress.exit_ts)
+
+
+def _replay(scenario: Scenario, exit_ts: int) -> None:
+    """Windows in safe mode until the exit point is passed; `never` would be the operator's lie."""
+    while (position := position_of(scenario.model.target, NAME, CLUSTER)).commit_ts < exit_ts:  # type: ignore[operator]
+        target = scenario.target().model_copy(update={"safe_mode": scenario.random.choice(("always", "auto"))})
+        later = [ts for ts in scenario.ends if ts > (position.commit_ts or 0)]
+        hi = later[min(int(scenario.random.expovariate(0.3)), len(later) - 1)]
+        forms = position_of(target, NAME, CLUSTER).forms
+        if forms != "safe":
+            raise Wrong("plain forms below the exit point")
+        found = scenario.converter.convert(position.commit_ts or 0, hi, target, forms)
+        scenario.apply(found, target=target)
+        scenario.check()
+
+
+def lose_row(scenario: Scenario, found: Statements) -> None:
+    """A row is lost before a window of mode `ordered` in plain forms, and put back behind it or its refusal."""
+    target = scenario.target().model_copy(update={"mode": "ordered", "safe_mode": "never"})
+    position = position_of(target, NAME, CLUSTER)
+    if position.opened is not None or position.forms != "plain" or not position.commit_ts or scenario.shape.bytewise:
+        scenario.apply(found)
+        return
+    window = scenario.converter.convert(position.commit_ts, found.manifest.hi, target, position.forms)
+    tables = [t for t in scenario.converter.tables(position.commit_ts) if t.identity().kind != "row"]
+    if not tables or any(batch.phase == Phase.DDL for batch in window.written):
+        scenario.apply(found)
+        return
+    scenario.pinned[window.manifest.digest()] = window
+    table = scenario.random.choice(tables)
+    with scenario.model.reader.cursor() as cursor:
+        lost = _remove(cursor, table, scenario.random.choice(("", " DESC")))
+        try:
+            scenario.apply(window, target=target)
+            _put_back(cursor, table)
+            scenario.model.happened["row lost"] += lost
+        except TargetRefused as error:
+            if not lost or error.where.get("table") != f"{table.db}.{table.name}" or "commit_ts" not in error.where:
+                raise
+            _put_back(cursor, table)
+            scenario.model.happened["row missed"] += 1
+            scenario.apply(window, target=target)
+
+
+def _remove(cursor: Any, table: TableDef, way: str) -> int:
+    first = ", ".join(f"`{name}`{way}" for name in table.identity().columns)
+    cursor.execute(f"DROP TABLE IF EXISTS {_KEPT}")
+    cursor.execute(f"CREATE TABLE {_KEPT} AS SELECT * FROM {qualified(table.db, table.name)} ORDER BY {first} LIMIT 1")
+    return int(cursor.execute(f"DELETE FROM {qualified(table.db, table.name)} ORDER BY {first} LIMIT 1"))
+
+
+def _put_back(cursor: Any, table: TableDef) -> None:
+    cursor.execute(f"INSERT IGNORE INTO {qualified(table.db, table.name)} SELECT * FROM {_KEPT}")
+    cursor.execute(f"DROP TABLE {_KEPT}")
