@@ -17,52 +17,31 @@ lake's table `mutation`, in its order (`MUTATION_SCHEMA`).
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
 
-from binlake.codec.assemble import (
-    ImageNames,
-    Part,
-    Sources,
-    key_part,
-    key_text,
-    keys_of,
-    map_part,
-    maps_of,
-    moved_rows,
-    new_keys_of,
-    numbers_of,
-    plain_key_part,
-    plain_map_part,
-    settled,
-)
-from binlake.codec.columns import has_plain_texts
+from binlake.codec.assemble import keys_of, maps_of, new_keys_of
 from binlake.codec.echoes import without_echoes
 from binlake.codec.emptied import Known, require_both, without_lost_rows
 from binlake.codec.emptied import settled as settled_side
 from binlake.codec.groups import Group, cut, cuts
 from binlake.codec.lanes import Ints
 from binlake.codec.latin1 import InvalidText, plans_for
-from binlake.codec.plan import Image
+from binlake.codec.parts import columns_of
 from binlake.codec.splits import Run, Splits, split_all
 from binlake.codec.transaction import (
     ALL_KINDS,
-    ROW_ERRORS,
     DecodeStats,
     RowLists,
     TableLookup,
     Wanted,
     every_kind,
     mutations_of,
-    row_error,
     split,
     wanted_rows,
 )
-from binlake.codec.walk import Slot, Walked, walk
-from binlake.errors import WireError
 from binlake.schema.info import TableDef
 from binlake.tso import LOGICAL_BITS
 from binlake.wire import binlog_pb2 as pb
@@ -110,18 +89,6 @@ _Names4 = tuple[str, str, str, str]
 def same_name(table: TableDef) -> tuple[str, str]:
     """The route that changes nothing."""
     return table.db, table.name
-
-
-@dataclass
-class _Columns:
-    """What the rows of a batch are put together from."""
-
-    sources: Sources = field(default_factory=Sources)
-    names: ImageNames = field(default_factory=ImageNames)
-    before: list[Part] = field(default_factory=list)
-    after: list[Part] = field(default_factory=list)
-    keys: list[Part] = field(default_factory=list)
-    new_keys: list[Part] = field(default_factory=list)
 
 
 class MutationBatch:
@@ -289,7 +256,7 @@ class MutationBatch:
         commit, start, version, table, first, size, _ = mutations.T
         count = len(kinds)
         seq = np.repeat(first - (size.cumsum() - size), size) + np.arange(count)
-        columns = _columns(groups, mutations)
+        columns = columns_of(groups, mutations)
         names = zip(*(cast(_Names4, self._names_of(one)) for one in tables), strict=True)
         numbers, versions = np.repeat(table, size), np.repeat(version, size)
         which = pa.array(numbers)
@@ -323,79 +290,3 @@ class MutationBatch:
             target = self._route(table)
             self._routed[table] = None if target is None else (table.db, table.name, *target)
         return self._routed[table]
-
-
-def _columns(groups: list[Group], mutations: Ints) -> _Columns:
-    """The images and keys of all rows. `key` is that of the row before the change, for inserts that of the row.
-
-    `new_key` is where an update moved the row.
-    """
-    columns, left = _Columns(), []
-    for group in groups:
-        plain = np.ones(len(group.rows), np.bool_)
-        for walked in walk(group.plan, group.op, group.rows):
-            plain[walked.rows] = False
-            _add_walked(columns, group, walked)
-        left += [(int(group.places[n]), group, group.rows[n]) for n in np.flatnonzero(plain).tolist()]
-    _add_plain(columns, sorted(left, key=lambda one: one[0]), mutations)
-    return columns
-
-
-def _add_walked(columns: _Columns, group: Group, walked: Walked) -> None:
-    plan, rows = group.plan, group.places[walked.rows]
-    images: list[tuple[list[Slot], Ints]] = []
-    for slots, parts in ((walked.before, columns.before), (walked.after, columns.after)):
-        if slots is not None:
-            found = [settled(slot, text) for slot, text in zip(slots, plan.filled, strict=True)]
-            numbers = numbers_of(found, columns.sources)
-            parts.append(map_part(rows, numbers, columns.names.first(plan.names)))
-            images.append(([found[slot] for slot in plan.key_slots], numbers[:, plan.key_slots]))
-    plain = [has_plain_texts(plan.table.row_columns[slot]) for slot in plan.key_slots]
-    if images:
-        of_key, numbers = images[0]
-        columns.keys.append(key_part(rows, numbers, of_key, plain, columns.sources))
-    moved = moved_rows(images[0][0], images[1][0]) if len(images) > 1 else rows[:0]
-    if moved.size:
-        of_key, numbers = [Slot(slot.texts, slot.index[moved]) for slot in images[1][0]], images[1][1][moved]
-        columns.new_keys.append(key_part(rows[moved], numbers, of_key, plain, columns.sources))
-
-
-def _add_plain(columns: _Columns, left: list[tuple[int, Group, bytes]], mutations: Ints) -> None:
-    before: tuple[list[int], list[Image]] = ([], [])
-    after: tuple[list[int], list[Image]] = ([], [])
-    keys, moved = [], []
-    for place, group, row in left:
-        try:
-            images = _images(group, row)
-        except ROW_ERRORS as error:
-            raise _row_error(error, group.op, place, mutations) from error
-        for image, (places, found) in zip(images, (before, after), strict=True):
-            if image is not None:
-                places.append(place)
-                found.append(image)
-        keys.append(key_text(group.plan.key(cast(Image, images[0] or images[1]))))
-        new = key_text(group.plan.key(images[1])) if images[0] and images[1] else keys[-1]
-        if new != keys[-1]:
-            moved.append((place, new))
-    if left:
-        columns.keys.append(plain_key_part([place for place, _, _ in left], keys, columns.sources))
-    if moved:
-        columns.new_keys.append(plain_key_part([at for at, _ in moved], [key for _, key in moved], columns.sources))
-    for (places, found), parts in ((before, columns.before), (after, columns.after)):
-        if places:
-            parts.append(plain_map_part(places, found, columns.names, columns.sources))
-
-
-def _row_error(error: Exception, op: str, place: int, mutations: Ints) -> WireError:
-    ends = mutations[:, 5].cumsum()
-    at = int(np.searchsorted(ends, place, side="right"))
-    commit_ts, _, _, _, first, size, table_id = mutations[at].tolist()
-    return row_error(error, op, table_id, commit_ts, first + place - (int(ends[at]) - size))
-
-
-def _images(group: Group, row: bytes) -> tuple[Image | None, Image | None]:
-    if group.op == "insert":
-        return None, group.plan.insert(row)
-    if group.op == "update":
-        return group.plan.update(row)
-    return group.plan.delete(row), None

@@ -44,58 +44,76 @@ class Conversion:
     expression: str
 
 
-def conversions(
-    specs: Sequence[Sequence[Token]],
-    before: TableDef | None,
-    after: TableDef | None,
-    session: SourceSession,
-    dialect: Dialect,
-) -> list[Conversion]:
-    """What the specs of an ALTER TABLE convert. Raises Unmappable where nobody can convert it here."""
-    found: list[Conversion] = []
-    for place, spec in enumerate(specs):
-        names = _renaming(spec)
-        source = before.column(names[0]) if names and before is not None else None
-        target = after.column(names[1]) if names and after is not None else None
-        if source is None or target is None or cast_form(source) == cast_form(target) or target.is_generated:
-            continue
-        expression = cast_expression(quote_name(source.name), source, target, session, dialect)
-        found.append(Conversion(place, source, target, expression))
-    return found
+@dataclass(frozen=True)
+class Alter:
+    """An ALTER TABLE of the source: its tokens up to the specs (`head`), the table on both sides of it, its session.
 
+    `dialect`: the target's.
+    """
 
-def alter_statements(
-    head: Sequence[Token],
-    specs: list[list[Token]],
-    found: Sequence[Conversion],
-    sides: tuple[TableDef, TableDef],
-    session: SourceSession,
-    dialect: Dialect,
-) -> tuple[str, ...]:
-    """The statements of an ALTER TABLE whose specs, mapped, make the conversions `found`."""
-    computed = [one for one in found if one.expression]
-    if not computed:
-        plain = _session(found, session, dialect)
-        alter = render([*head, *join_list(specs)])
-        return (*plain, alter, *((_RESTORE,) if plain else ()))
-    lenient = (_KEEP, f"SET SESSION sql_mode = {quote(_mode(dialect))}")
-    return (*lenient, *_computed(head, specs, found, sides, session, dialect), _RESTORE)
+    head: Sequence[Token]
+    before: TableDef
+    after: TableDef
+    session: SourceSession
+    dialect: Dialect
 
+    def conversions(self, specs: Sequence[Sequence[Token]]) -> list[Conversion]:
+        """What the specs convert. Raises Unmappable where nobody can convert it here."""
+        found: list[Conversion] = []
+        for place, spec in enumerate(specs):
+            names = _renaming(spec)
+            source = self.before.column(names[0]) if names else None
+            target = self.after.column(names[1]) if names else None
+            if source is None or target is None or cast_form(source) == cast_form(target) or target.is_generated:
+                continue
+            expression = cast_expression(quote_name(source.name), source, target, self.session, self.dialect)
+            found.append(Conversion(place, source, target, expression))
+        return found
 
-def _session(found: Sequence[Conversion], session: SourceSession, dialect: Dialect) -> tuple[str, ...]:
-    """What makes the target's session convert like the source's; nothing where no session decides."""
-    if all(_is_plain(one) for one in found):
-        return ()
-    settings = [] if dialect == "tidb" else [f"sql_mode = {quote(_mode(dialect))}"]
-    if any(needs_zone(one.source, one.target) for one in found):
-        settings.append(f"time_zone = {quote(_zone(found[0].target, session, dialect))}")
-    sets = [_KEEP, *([f"SET SESSION {', '.join(settings)}"] if settings else [])]
-    if any(needs_day(one.source, one.target) for one in found):
-        if not session.day:
-            raise Unmappable("a TIME that becomes a date: the day on which the source converted it is not known")
-        # Noon is the same day in the session's zone, which is +00:00 or the one set before.
-        sets.append(f"SET SESSION timestamp = UNIX_TIMESTAMP({quote(session.day + ' 12:00:00')})")
-    return tuple(sets)
+    def statements(self, specs: list[list[Token]], found: Sequence[Conversion]) -> tuple[str, ...]:
+        """The statements whose specs, mapped, make the conversions `found`: at least one. Raises Unmappable."""
+        if not any(one.expression for one in found):
+            plain = self._settings(found)
+            alter = render([*self.head, *join_list(specs)])
+            return (*plain, alter, *((_RESTORE,) if plain else ()))
+        lenient = (_KEEP, f"SET SESSION sql_mode = {quote(_mode(self.dialect))}")
+        return (*lenient, *self._computed(specs, found), _RESTORE)
+
+    def _settings(self, found: Sequence[Conversion]) -> tuple[str, ...]:
+        """What makes the target's session convert like the source's; nothing where no session decides."""
+        if all(_is_plain(one) for one in found):
+            return ()
+        settings = [] if self.dialect == "tidb" else [f"sql_mode = {quote(_mode(self.dialect))}"]
+        if any(needs_zone(one.source, one.target) for one in found):
+            settings.append(f"time_zone = {quote(_zone(found[0].target, self.session, self.dialect))}")
+        sets = [_KEEP, *([f"SET SESSION {', '.join(settings)}"] if settings else [])]
+        if any(needs_day(one.source, one.target) for one in found):
+            if not self.session.day:
+                raise Unmappable("a TIME that becomes a date: the day on which the source converted it is not known")
+            # Noon is the same day in the session's zone, which is +00:00 or the one set before.
+            sets.append(f"SET SESSION timestamp = UNIX_TIMESTAMP({quote(self.session.day + ' 12:00:00')})")
+        return tuple(sets)
+
+    def _computed(self, specs: list[list[Token]], found: Sequence[Conversion]) -> list[str]:
+        statements, last = [], list(specs)
+        clocks = [quote_name(c.name) for c in self.before.columns if c.flag & t.FLAG_ON_UPDATE_NOW]
+        fills = [f"{name} = {name}" for name in clocks]
+        indexes = _indexes_of(self.after, [one.target.name for one in found])
+        dropped: list[list[Token]] = [words(f"DROP INDEX {quote_name(index.name)}") for index in indexes]
+        for one in found:
+            expression = one.expression or _by_itself(one, self.session)
+            shadow = quote_name(f"{SHADOW}{one.source.id}_{one.target.id}")
+            kind = f"{_type(one.target, self.dialect)} NULL DEFAULT NULL"
+            # Beside the old one, so that it takes its place whatever else the ALTER adds, drops, renames or moves.
+            add = tokenize(f" ADD COLUMN IF NOT EXISTS {shadow} {kind} AFTER {quote_name(one.source.name)}")
+            statements.append(render([*self.head, *add]))
+            fills.append(f"{shadow} = {expression}")
+            dropped.append(words(f"DROP COLUMN {quote_name(one.source.name)}"))
+            last[one.place] = [*words(f"CHANGE {shadow}"), *_definition(specs[one.place])]
+        table = render(self.head[2:])
+        statements.append(f"UPDATE {table} SET {', '.join(fills)}")
+        statements.append(render([*self.head, *join_list([*dropped, *last, *map(_index, indexes)])]))
+        return statements
 
 
 def _is_plain(one: Conversion) -> bool:
@@ -116,35 +134,6 @@ def _zone(column: ColumnInfo, session: SourceSession, dialect: Dialect) -> str:
     if not offset:
         raise Unmappable(f"values of {column.name}: the target has no zone {session.zone or 'of the source'}")
     return offset
-
-
-def _computed(
-    head: Sequence[Token],
-    specs: list[list[Token]],
-    found: Sequence[Conversion],
-    sides: tuple[TableDef, TableDef],
-    session: SourceSession,
-    dialect: Dialect,
-) -> list[str]:
-    before, after = sides
-    statements, last = [], list(specs)
-    fills = [f"{quote_name(c.name)} = {quote_name(c.name)}" for c in before.columns if c.flag & t.FLAG_ON_UPDATE_NOW]
-    indexes = _indexes_of(after, [one.target.name for one in found])
-    dropped: list[list[Token]] = [words(f"DROP INDEX {quote_name(index.name)}") for index in indexes]
-    for one in found:
-        expression = one.expression or _by_itself(one, session)
-        shadow = quote_name(f"{SHADOW}{one.source.id}_{one.target.id}")
-        kind = f"{_type(one.target, dialect)} NULL DEFAULT NULL"
-        # Beside the old one, so that it takes its place whatever else the ALTER adds, drops, renames or moves.
-        add = tokenize(f" ADD COLUMN IF NOT EXISTS {shadow} {kind} AFTER {quote_name(one.source.name)}")
-        statements.append(render([*head, *add]))
-        fills.append(f"{shadow} = {expression}")
-        dropped.append(words(f"DROP COLUMN {quote_name(one.source.name)}"))
-        last[one.place] = [*words(f"CHANGE {shadow}"), *_definition(specs[one.place])]
-    table = render(head[2:])
-    statements.append(f"UPDATE {table} SET {', '.join(fills)}")
-    statements.append(render([*head, *join_list([*dropped, *last, *map(_index, indexes)])]))
-    return statements
 
 
 def _by_itself(one: Conversion, session: SourceSession) -> str:

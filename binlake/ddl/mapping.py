@@ -14,7 +14,7 @@ from binlake.ddl.checks import check_elements, check_specs, is_check_spec, witho
 from binlake.ddl.classify import Classified, Kind, classify_tokens
 from binlake.ddl.clauses import map_clauses, map_element, no_own_charset, plain_if_written
 from binlake.ddl.collations import Dialect, target_charset, target_collation
-from binlake.ddl.conversions import alter_statements, conversions
+from binlake.ddl.conversions import Alter
 from binlake.ddl.defaults import added_times, fill_specs, own_default, set_default
 from binlake.ddl.errors import Unmappable
 from binlake.ddl.expressions import makes_expression_index, names_expression_index
@@ -96,17 +96,18 @@ def _texts(mapped: list[Token], found: Classified, ddl: SourceDdl, dialect: Dial
     if found.kind is not Kind.ALTER_TABLE:
         return (render(mapped),)
     head, specs = mapped[: found.rest], split_list(mapped[found.rest :])
-    sides, session = (_table(ddl.before, found, ddl), _altered(found, ddl)), ddl.after.session
+    before, after = _table(ddl.before, found, ddl), _altered(found, ddl)
+    alter = Alter(head, before, after, ddl.after.session, dialect) if before is not None and after is not None else None
     added = _added(ddl)
     clock = added_times(added)
     if len(clock) > 1 and dialect == "tidb":
         raise Unmappable("columns that the source filled with different times")
     specs, later = fill_specs(specs, added, len(clock) > 1, dialect)
-    converted = conversions(specs, *sides, session, dialect)
-    if sides[0] is not None and sides[1] is not None and converted:
+    converted = alter.conversions(specs) if alter is not None else []
+    if alter is not None and converted:
         if clock:
             raise Unmappable("a change of values together with a new column of the time")
-        texts = alter_statements(head, specs, converted, (sides[0], sides[1]), session, dialect)
+        texts = alter.statements(specs, converted)
     else:
         texts = (render([*head, *join_list(specs)]),)
     if len(clock) == 1:

@@ -11,7 +11,7 @@ import json
 import time
 from collections.abc import Collection
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -63,6 +63,18 @@ def run(ctx: StageContext, bounds: Bounds) -> StageResult:
     return StageResult("convert", state, bounds.lo, bounds.hi, statements.rows, seconds, "", detail)
 
 
+@dataclass(frozen=True)
+class _Derived:
+    """What a window came to: the digest of its `change`, its statements, and what of the target they rest on."""
+
+    window: SinkWindow
+    target: Target
+    change: str
+    statements: LakeStatements
+    position: Position
+    forms: str
+
+
 def _statements(
     ctx: StageContext, window: SinkWindow, target: Target, ddls: list[StatementBatch], position: Position
 ) -> tuple[LakeStatements, ApplyManifest | None]:
@@ -78,8 +90,8 @@ def _statements(
     forms = _forms(ctx, window, position, pinned)
     change = _write(ctx, window, target, limits, ddls, pinned, plain=forms == "plain")
     statements = statements_of(ctx, window, target)
-    sealed = _seal(ctx, window, target, change, statements, position, forms) if pinned is None else None
-    return statements, sealed
+    derived = _Derived(window, target, change, statements, position, forms)
+    return statements, _seal(ctx, derived) if pinned is None else None
 
 
 def _forms(ctx: StageContext, window: SinkWindow, position: Position, pinned: ApplyManifest | None) -> str:
@@ -173,17 +185,10 @@ def _may_pass(ddl: LandedDdl, target: Target, aside: Collection[Name]) -> bool:
     return target.on_table_error == "set-aside" or any(is_aside(aside, name) for name in ddl.tables)
 
 
-def _seal(
-    ctx: StageContext,
-    window: SinkWindow,
-    target: Target,
-    change: str,
-    statements: LakeStatements,
-    position: Position,
-    forms: str,
-) -> ApplyManifest | None:
+def _seal(ctx: StageContext, derived: _Derived) -> ApplyManifest | None:
     """The manifest to write, if the window is the next one and not sealed so already; None = nothing to seal."""
-    bounds, opened = window.bounds, position.window
+    bounds, position, target = derived.window.bounds, derived.position, derived.target
+    opened = position.window
     start = start_of(ctx, position)
     if bounds.hi <= (start if opened is None else opened[0]):
         return None
@@ -197,7 +202,7 @@ def _seal(
     _require_compacted(ctx, bounds, target)
     if position.commit_ts is None:
         check_before_first(ctx, target, bounds, position.aside)
-    manifest = _manifest(ctx, window, target, change, statements, position, forms)
+    manifest = _manifest(ctx, derived)
     written = ctx.windows.apply_manifests(bounds.lo, bounds.hi)
     return None if written and manifest == written[-1] else manifest
 
@@ -215,15 +220,8 @@ def _require_compacted(ctx: StageContext, bounds: Bounds, target: Target) -> Non
         )
 
 
-def _manifest(
-    ctx: StageContext,
-    window: SinkWindow,
-    target: Target,
-    change: str,
-    statements: LakeStatements,
-    position: Position,
-    forms: str,
-) -> ApplyManifest:
+def _manifest(ctx: StageContext, derived: _Derived) -> ApplyManifest:
+    window, statements = derived.window, derived.statements
     bounds = window.bounds
     return ApplyManifest(
         replication=ctx.replication.name,
@@ -232,9 +230,9 @@ def _manifest(
         lo=bounds.lo,
         hi=bounds.hi,
         config_hash=ctx.replication.data_hash(),
-        safe_mode=forms,
-        definitions=_target_definitions(window, target, statements, position),
-        change=change,
+        safe_mode=derived.forms,
+        definitions=_target_definitions(derived),
+        change=derived.change,
         statement=statements.digest(),
         segments=len(window.segments.starts) + 1,
         rows=statements.rows,
@@ -244,17 +242,17 @@ def _manifest(
     )
 
 
-def _target_definitions(window: SinkWindow, target: Target, statements: LakeStatements, position: Position) -> str:
+def _target_definitions(derived: _Derived) -> str:
     """Check the tables that get rows before the first DDL, and digest all that the window touches (R-13, R-18).
 
     Not those that are set aside; none where finalize sets aside by itself what differs.
     """
-    plans = statements.segments()
+    window, target, plans = derived.window, derived.target, derived.statements.segments()
     names = {name for plan in plans for name in (*plan.touched, *(plan.expected.names if plan.expected else ()))}
     first = plans[0].expected
     getting = [] if target.on_table_error == "set-aside" or first is None else first.names
     with_rows = [
-        window.definitions.at(*name, window.bounds.lo) for name in getting if not is_aside(position.aside, name)
+        window.definitions.at(*name, window.bounds.lo) for name in getting if not is_aside(derived.position.aside, name)
     ]
     with closing(Session(target)) as session:
         require_definitions(session, target, [table for table in with_rows if table is not None])
