@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import itertools
-import queue
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import grpc
@@ -13,8 +13,7 @@ import grpc
 from binlake.wire import etcd_pb2 as pb
 from binlake.wire import etcd_rpc as rpc
 from pump_service.pd.kvstore import KvStore
-
-_POLL_S = 0.5  # how soon a watch sees that its client went away
+from pump_service.pd.streams import Streams
 
 # FileExistsError is an OSError: the narrower one comes first.
 _STATUS: tuple[tuple[type[Exception], grpc.StatusCode], ...] = (
@@ -27,10 +26,11 @@ _STATUS: tuple[tuple[type[Exception], grpc.StatusCode], ...] = (
 
 
 class EtcdService:
-    """KV, Watch and Lease on one store."""
+    """KV, Watch and Lease on one store. `streams`: bounds how many there are."""
 
-    def __init__(self, store: KvStore) -> None:
+    def __init__(self, store: KvStore, streams: Streams) -> None:
         self._store = store
+        self._streams = streams
         self._closing = threading.Event()
 
     def handlers(self) -> list[grpc.GenericRpcHandler]:
@@ -46,8 +46,8 @@ class EtcdService:
             (rpc.LEASE_TIME_TO_LIVE, store.time_to_live),
         ]
         methods = [(method, _unary(method, call)) for method, call in unary]
-        methods += [(rpc.WATCH, _stream(rpc.WATCH, self._watch))]
-        methods += [(rpc.LEASE_KEEP_ALIVE, _stream(rpc.LEASE_KEEP_ALIVE, self._keep_alive))]
+        methods += [(rpc.WATCH, _stream(rpc.WATCH, self._streams.bounded(self._watch)))]
+        methods += [(rpc.LEASE_KEEP_ALIVE, _stream(rpc.LEASE_KEEP_ALIVE, self._streams.bounded(self._keep_alive)))]
         methods.sort(key=lambda pair: pair[0].service)
         grouped = itertools.groupby(methods, key=lambda pair: pair[0].service)
         return [
@@ -67,7 +67,7 @@ class EtcdService:
             yield self._store.keep_alive(request.ID)
 
     def _watch(self, requests: Iterator[pb.WatchRequest], context: grpc.ServicerContext) -> Iterator[pb.WatchResponse]:
-        stream = _WatchStream(self._store, context, self._closing)
+        stream = _WatchStream(self._store)
         if not context.add_callback(stream.end):
             return
         threading.Thread(target=stream.serve, args=(requests,), name="pd-watch", daemon=True).start()
@@ -77,24 +77,40 @@ class EtcdService:
             context.abort(grpc.StatusCode.UNAVAILABLE, "the placement driver is stopping")
 
 
-class _WatchStream:
-    """One Watch stream: its watches run on threads of their own and write into one queue of answers."""
+@dataclass
+class _Watching:
+    """One watch: what it asks for, and the next revision it has not seen."""
 
-    def __init__(self, store: KvStore, context: grpc.ServicerContext, closing: threading.Event) -> None:
+    request: pb.WatchCreateRequest
+    since: int
+
+
+class _WatchStream:
+    """One Watch stream with all its watches: the call's own thread answers, a second one reads what is asked."""
+
+    def __init__(self, store: KvStore) -> None:
         self._store = store
-        self._context = context
-        self._closing = closing
-        self._out: queue.SimpleQueue[pb.WatchResponse | None] = queue.SimpleQueue()
-        self._running: dict[int, threading.Event] = {}
+        self._out: list[pb.WatchResponse] = []
+        self._watches: dict[int, _Watching] = {}
+        self._lock = threading.Lock()
         self._ids = itertools.count(1)
+        self._ended = False
 
     def answers(self) -> Iterator[pb.WatchResponse]:
-        """What to send, until the stream ends."""
-        yield from iter(self._out.get, None)
+        """What to send, until the stream or the store ends."""
+        while not self._ended and not self._store.closed:
+            with self._lock:  # together: a watch is told of as created before its first event
+                told, watches = list(self._out), list(self._watches.items())
+                self._out.clear()
+            yield from told
+            for watch_id, watching in watches:
+                yield from self._news(watch_id, watching)
+            self._store.wait_until(self._has_news)
 
     def end(self) -> None:
         """No more answers."""
-        self._out.put(None)
+        self._ended = True
+        self._store.poke()
 
     def serve(self, requests: Iterator[pb.WatchRequest]) -> None:
         """Begin and cancel watches as the client asks."""
@@ -103,48 +119,59 @@ class _WatchStream:
                 kind = request.WhichOneof("request_union")
                 if kind == "create_request":
                     self._create(request.create_request)
-                elif kind == "cancel_request" and request.cancel_request.watch_id in self._running:
-                    self._running.pop(request.cancel_request.watch_id).set()
+                elif kind == "cancel_request":
+                    self._cancel(request.cancel_request.watch_id)
         except grpc.RpcError:
             # The client went away: grpc tells a reader of its requests so.
             return
         finally:
-            for stopped in self._running.values():
-                stopped.set()
+            self.end()
 
     def _create(self, request: pb.WatchCreateRequest) -> None:
-        watch_id = request.watch_id or next(i for i in self._ids if i not in self._running)
-        stopped = self._running[watch_id] = threading.Event()
         header = self._store.header()
-        self._out.put(pb.WatchResponse(header=header, watch_id=watch_id, created=True))
-        since = request.start_revision or header.revision + 1
-        threading.Thread(target=self._follow, args=(watch_id, request, since, stopped), daemon=True).start()
+        with self._lock:
+            watch_id = request.watch_id or next(i for i in self._ids if i not in self._watches)
+            self._watches[watch_id] = _Watching(request, request.start_revision or header.revision + 1)
+            self._out.append(pb.WatchResponse(header=header, watch_id=watch_id, created=True))
+        self._store.poke()
 
-    def _follow(self, watch_id: int, request: pb.WatchCreateRequest, since: int, stopped: threading.Event) -> None:
-        while self._context.is_active() and not stopped.is_set():
-            if self._closing.is_set():
-                self.end()
+    def _cancel(self, watch_id: int, reason: str = "", compact_revision: int = 0) -> None:
+        with self._lock:
+            if self._watches.pop(watch_id, None) is None:
                 return
-            try:
-                revision, events = self._store.wait_changes(since, request.key, request.range_end, _POLL_S)
-            except IndexError as error:
-                self._out.put(self._canceled(watch_id, str(error), self._store.compacted + 1))
-                return
-            since = max(since, revision + 1)
-            shown = [_shown(event, request) for event in events if _wanted(event, request)]
-            if shown:
-                header = pb.ResponseHeader(revision=revision, member_id=1, raft_term=1)
-                self._out.put(pb.WatchResponse(header=header, watch_id=watch_id, events=shown))
-        self._out.put(self._canceled(watch_id))
+            self._out.append(
+                pb.WatchResponse(
+                    header=self._store.header(),
+                    watch_id=watch_id,
+                    canceled=True,
+                    cancel_reason=reason,
+                    compact_revision=compact_revision,
+                )
+            )
+        self._store.poke()
 
-    def _canceled(self, watch_id: int, reason: str = "", compact_revision: int = 0) -> pb.WatchResponse:
-        return pb.WatchResponse(
-            header=self._store.header(),
-            watch_id=watch_id,
-            canceled=True,
-            cancel_reason=reason,
-            compact_revision=compact_revision,
-        )
+    def _has_news(self) -> bool:
+        revision = self._store.revision
+        with self._lock:
+            return self._ended or bool(self._out) or any(one.since <= revision for one in self._watches.values())
+
+    def _news(self, watch_id: int, watching: _Watching) -> Iterator[pb.WatchResponse]:
+        request = watching.request
+        try:
+            revision, events = self._store.wait_changes(watching.since, request.key, request.range_end, 0)
+        except IndexError as error:
+            self._cancel(watch_id, str(error), self._store.compacted + 1)
+            return
+        watching.since = max(watching.since, revision + 1)
+        shown = [_shown(event, request) for event in events if _wanted(event, request)]
+        if shown and not self._out_of(watch_id):
+            header = pb.ResponseHeader(revision=revision, member_id=1, raft_term=1)
+            yield pb.WatchResponse(header=header, watch_id=watch_id, events=shown)
+
+    def _out_of(self, watch_id: int) -> bool:
+        """Whether it was cancelled meanwhile: its last answer is that."""
+        with self._lock:
+            return watch_id not in self._watches
 
 
 def _wanted(event: pb.Event, request: pb.WatchCreateRequest) -> bool:

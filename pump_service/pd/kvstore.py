@@ -55,6 +55,11 @@ class KvStore:
         return self._mvcc.revision
 
     @property
+    def closed(self) -> bool:
+        """Whether all waits are over."""
+        return self._closed
+
+    @property
     def compacted(self) -> int:
         """The last revision that no watch can start at."""
         return self._mvcc.compacted
@@ -148,6 +153,16 @@ class KvStore:
         with self._changed:
             self._changed.wait_for(lambda: self._closed or self.revision >= since, timeout_s)
             return self.revision, self._mvcc.since(since, key, range_end)
+
+    def wait_until(self, ready: Callable[[], bool]) -> None:
+        """Wait until `ready()`, which is looked at after each change and each `poke`, or the store closes."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or ready())
+
+    def poke(self) -> None:
+        """Let everybody who waits look again."""
+        with self._changed:
+            self._changed.notify_all()
 
     def header(self) -> pb.ResponseHeader:
         """The header of every answer."""

@@ -24,11 +24,12 @@ from pump_service.durable import replace_file
 from pump_service.pd.etcd_service import EtcdService
 from pump_service.pd.kvstore import KvStore
 from pump_service.pd.oracle import Oracle
+from pump_service.pd.streams import STREAMS, Streams
 
 log = structlog.get_logger(__name__)
 
-# Tso and Watch streams hold a thread each for as long as they live.
-WORKERS = 256
+# Tso, Watch and keep-alive streams hold a thread each for as long as they live; these are left for all other calls.
+CALLS = 64
 LEASE_CHECK_S = 0.5
 # How often a Tso call that waits for a led clock looks whether its client is still there.
 CLIENT_CHECK_S = 1.0
@@ -77,8 +78,9 @@ class PlacementDriver:
         except BaseException:
             os.close(self._lock)
             raise
-        self._etcd = EtcdService(self._store)
-        self._server = grpc.server(ThreadPoolExecutor(WORKERS, thread_name_prefix="pd"), options=OPTIONS)
+        self.streams = Streams()
+        self._etcd = EtcdService(self._store, self.streams)
+        self._server = grpc.server(ThreadPoolExecutor(STREAMS + CALLS, thread_name_prefix="pd"), options=OPTIONS)
         self._stopped = threading.Event()
         self._leases = threading.Thread(target=self._expire_leases, name="pd-leases", daemon=True)
 
@@ -158,6 +160,9 @@ class _Pd(PDServicer):
 
     def Tso(self, requests: Iterator[pb.TsoRequest], context: grpc.ServicerContext) -> Iterator[pb.TsoResponse]:
         """A batch for each request, in order."""
+        return self._driver.streams.bounded(self._tso)(requests, context)
+
+    def _tso(self, requests: Iterator[pb.TsoRequest], context: grpc.ServicerContext) -> Iterator[pb.TsoResponse]:
         for request in requests:
             asked = request.header.cluster_id
             if asked != self._driver.cluster_id:

@@ -16,10 +16,13 @@ import pytest
 from binlake import tso
 from binlake.errors import Permanent, SourceUnavailable
 from binlake.placement import ClockClient, EtcdClient, PdClient
+from binlake.wire import etcd_pb2 as etcd_pb
+from binlake.wire import etcd_rpc as rpc
 from binlake.wire import pd_pb2 as pb
 from binlake.wire.pd_pb2_grpc import PDStub
 from deploy.local.ports import free_port
-from pump_service.pd import PlacementDriver
+from pump_service.pd import PlacementDriver, server
+from pump_service.pd.streams import Streams
 
 NOW = 1_795_000_000_000
 
@@ -162,3 +165,70 @@ def test_nobody_leads_a_clock_that_was_not_started_to_be_led(tmp_path: Path) -> 
         assert tso.physical(pd.tso()) == NOW
         pd.close()
         clock.close()
+
+
+def test_many_clients_do_not_end_the_answers(tmp_path: Path) -> None:
+    hold = threading.Event()
+
+    def asked(cluster_id: int):  # type: ignore[no-untyped-def]
+        yield pb.TsoRequest(header=pb.RequestHeader(cluster_id=cluster_id), count=1)
+        hold.wait(300)
+
+    with PlacementDriver(tmp_path) as driver, grpc.insecure_channel(driver.url.removeprefix("http://")) as channel:
+        stub = PDStub(channel)
+        calls = [stub.Tso(asked(driver.cluster_id)) for _ in range(400)]
+        assert all(next(call).count == 1 for call in calls)
+        etcd, client = EtcdClient([driver.url]), PdClient([driver.url])
+        etcd.put(b"k", b"1")
+        assert client.tso() > 0
+        hold.set()
+        for one in (*calls, etcd, client):
+            one.cancel() if one in calls else one.close()
+
+
+def test_what_is_above_the_limit_of_streams_is_refused_and_calls_are_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "STREAMS", 3)
+    monkeypatch.setattr(server, "Streams", lambda: Streams(3))
+    with PlacementDriver(tmp_path) as driver:
+        etcd = EtcdClient([driver.url])
+        watches = [etcd.watch(b"k") for _ in range(3)]
+        with pytest.raises(SourceUnavailable, match="3 streams are open already"):
+            PdClient([driver.url]).tso()
+        etcd.put(b"k", b"1")
+        for watch in watches:
+            assert next(iter(watch))[1].kv.value == b"1"
+            watch.cancel()
+        etcd.close()
+
+
+def test_thousands_of_watches_on_one_stream_cost_no_thread_each(tmp_path: Path) -> None:
+    with PlacementDriver(tmp_path) as driver, grpc.insecure_channel(driver.url.removeprefix("http://")) as channel:
+        done = threading.Event()
+
+        def asked():  # type: ignore[no-untyped-def]
+            for number in range(3000):
+                create = etcd_pb.WatchCreateRequest(key=b"k%d" % (number % 3), watch_id=number + 1)
+                yield etcd_pb.WatchRequest(create_request=create)
+            yield etcd_pb.WatchRequest(cancel_request=etcd_pb.WatchCancelRequest(watch_id=1))
+            done.wait(300)
+
+        before = threading.active_count()
+        watch = channel.stream_stream(
+            rpc.WATCH.path,
+            request_serializer=etcd_pb.WatchRequest.SerializeToString,
+            response_deserializer=etcd_pb.WatchResponse.FromString,
+        )(asked())
+        made = [next(watch) for _ in range(3001)]
+        assert sum(answer.created for answer in made) == 3000
+        assert [answer.watch_id for answer in made if answer.canceled] == [1]
+        assert threading.active_count() < before + 20
+        etcd = EtcdClient([driver.url])
+        etcd.put(b"k0", b"1")
+        told = [next(watch) for _ in range(999)]
+        assert {answer.watch_id % 3 for answer in told} == {1}
+        assert 1 not in {answer.watch_id for answer in told}
+        done.set()
+        watch.cancel()
+        etcd.close()
