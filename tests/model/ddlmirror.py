@@ -47,9 +47,9 @@ class Mirrors:
 
     def run(self) -> None:
         """All windows, each compared. Raises Wrong."""
-        lo = 0
-        while lo < self._world.ends[-1]:
-            later = [ts for ts in self._world.ends if ts > lo]
+        lo, ends = 0, self._world.ends
+        while lo < ends[-1]:
+            later = [ts for ts in ends if ts > lo]
             hi = later[min(int(self._random.expovariate(0.15)), len(later) - 1)]
             self._window(lo, hi)
             self._compare(hi)

@@ -17,6 +17,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from ddltables import Column, Key, Line, Live, Stored, View
+from modelends import window_ends
 
 from binlake.codec import MutationBuilder, prewrite_value
 from binlake.codec.encode import RowEncoder
@@ -73,8 +74,6 @@ class World:
         self.ddls: list[DdlBinlog] = []
         self.jobs: list[tuple[int, DdlJob]] = []
         self.states: list[tuple[int, State]] = [(0, {})]
-        self.ahead: list[tuple[int, int]] = []
-        """Ranges [since, commit_ts) of DDL that rows ran ahead of."""
         self.drawn: list[str] = []
         """The DDL that ran, for a failure's message."""
         self.databases: list[DbInfo] = []
@@ -87,8 +86,7 @@ class World:
     @property
     def ends(self) -> list[int]:
         """Where a window may end: at each commit, and between them; ascending."""
-        found = sorted({ts + more for ts, _ in self.states[1:] for more in (0, 1)})
-        return [ts for ts in found if not any(since <= ts < until for since, until in self.ahead)]
+        return window_ends((row[0] for row in self.rows), self.jobs, (ts for ts, _ in self.states[1:]))
 
     def at(self, commit_ts: int) -> State:
         """The truth after the last commit at or before `commit_ts`."""
@@ -108,7 +106,6 @@ class World:
 
     def run(self, live: Live, ddl: Ddl, steps: Sequence[Step], *, ahead_of_binlog: bool = False) -> int:
         """A DDL of one table, a version a step. Rows come between the steps, and `ahead_of_binlog` behind the last."""
-        before, seen = live.view, []
         began = ready = self.clock()
         for number, step in enumerate(steps):
             self.version += 1
@@ -118,13 +115,8 @@ class World:
             live.view = step.view
             if number < len(steps) - 1 or ahead_of_binlog:
                 for _ in range(self.random.choice((0, 1, 1, 2))):
-                    commit_ts = self.transaction(live if self.random.random() < 0.8 else None)
-                    if commit_ts and live.view != before:
-                        seen.append(commit_ts)
-        commit_ts = self.log(ddl, times=(began, ready))
-        if seen:
-            self.ahead.append((seen[0], commit_ts))
-        return commit_ts
+                    self.transaction(live if self.random.random() < 0.8 else None)
+        return self.log(ddl, times=(began, ready))
 
     def rolled_back(self, live: Live, ddl: Ddl, versions: int) -> None:
         """A DDL that took some versions and left nothing; it has a binlog all the same."""

@@ -14,6 +14,7 @@ from random import Random
 from typing import Any
 
 import pymysql
+from modelends import window_ends
 from modeltable import (
     COLLATIONS,
     COLUMNS,
@@ -60,8 +61,6 @@ class Source:
         self.ddls: list[DdlBinlog] = []
         self.jobs: list[tuple[int, DdlJob]] = []
         self.states: list[tuple[int, State]] = [(0, {})]
-        self.ahead: list[tuple[int, int]] = []
-        """Ranges [since, commit_ts) of DDL that rows ran ahead of: no window may end there."""
         self.connection_id = int(connection.thread_id())
         self._cursor = connection.cursor()
         self._collations = collation_names(dialect, bytewise)
@@ -116,8 +115,7 @@ class Source:
     @property
     def ends(self) -> list[int]:
         """Where a window may end: at each commit, and between them; ascending."""
-        found = sorted({ts + more for ts, _ in self.states[1:] for more in (0, 1)})
-        return [ts for ts in found if not any(since <= ts < until for since, until in self.ahead)]
+        return window_ends((row[0] for row in self.rows), self.jobs, (ts for ts, _ in self.states[1:]))
 
     def on_server(self) -> State:
         """The rows that the server itself has, for a check of this model."""
@@ -271,13 +269,12 @@ class Source:
             line.row = {**line.row, new.col.name: new.origin}
         table.define(self._info)
         ready = self._clock()
-        since = [ts for _ in range(self.random.choice((0, 0, 1, 2))) if (ts := self._early(table))]
-        if not since:
+        early = [self._early(table) for _ in range(self.random.choice((0, 0, 1, 2)))]
+        if not any(early):
             self._ddl(Action.ADD_COLUMN, sql, table)
             return
         # Only the columns of an ALTER with several clauses are public before its binlog.
-        commit_ts = self._ddl(Action.MULTI_SCHEMA_CHANGE, sql, table, ready=ready)
-        self.ahead.append((min(since), commit_ts))
+        self._ddl(Action.MULTI_SCHEMA_CHANGE, sql, table, ready=ready)
 
     def _early(self, table: Table) -> int:
         """A transaction by a writer that sees the definition of a DDL that is not committed yet."""

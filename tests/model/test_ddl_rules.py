@@ -15,6 +15,7 @@ from binlake.downstream.ddlproof import Evidence, Verdict
 from binlake.errors import BinlakeError
 from binlake.schema.session import SourceSession
 from binlake.window import judging
+from spark_jobs.stages import jobs
 
 pytestmark = [pytest.mark.mariadb, pytest.mark.timeout(600)]
 
@@ -60,6 +61,11 @@ def bounds_as_written(patch: pytest.MonkeyPatch) -> None:
 def behind_its_binlog(patch: pytest.MonkeyPatch) -> None:
     """A DDL stands where its binlog stands, whatever its rows had seen before."""
     patch.setattr("binlake.schema.window._since", lambda ddl: ddl.commit_ts)
+
+
+def windows_end_anywhere(patch: pytest.MonkeyPatch) -> None:
+    """A window may end between a row and the DDL that it ran ahead of."""
+    patch.setattr(jobs, "_behind_ddl", lambda _, bounds, __: bounds.hi)
 
 
 def target_converts(patch: pytest.MonkeyPatch) -> None:
@@ -111,6 +117,7 @@ RULES: dict[str, tuple[Broken, DdlShape, int]] = {
     "3 defaults": (defaults_as_written, QUIET, 32),
     "3 bounds": (bounds_as_written, QUIET, 0),
     "4 and 5 ahead": (behind_its_binlog, QUIET, 0),
+    "4 window ends": (windows_end_anywhere, QUIET, 0),
     "6 conversions": (target_converts, QUIET, 0),
     "6 fills": (fills_of_its_own, QUIET, 0),
     "7 proof": (other_numbers_are_proof, SHAPE, 0),

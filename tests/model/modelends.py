@@ -1,0 +1,34 @@
+"""Where a window of a model's source may end: at each commit and between them, where land's own rule lets it.
+
+A window does not part a row from a DDL that it ran ahead of (fault of a value lost for ever: docs/schema.md).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from binlake.schema import DdlJob
+from spark_jobs.context import Bounds
+from spark_jobs.stages import jobs as landing
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What land asks of what it pulled; `places`: commit_ts of all transactions with rows, ascending."""
+
+    places: Sequence[int]
+
+    def first_row(self, since: int, _version: int = 0) -> int | None:
+        """As Pulled."""
+        place = bisect_left(self.places, since)
+        return self.places[place] if place < len(self.places) else None
+
+
+def window_ends(rows: Iterable[int], jobs: Iterable[tuple[int, DdlJob]], commits: Iterable[int]) -> list[int]:
+    """The ends, ascending; `rows`: commit_ts of transactions, `commits`: of all there is."""
+    pulled = Rows(sorted(rows))
+    placed = [landing.Placed.of(job, ts) for ts, job in jobs if job.took_effect]
+    wanted = sorted({ts + more for ts in commits for more in (0, 1)})
+    return [ts for ts in wanted if landing._behind_ddl(pulled, Bounds(0, ts), placed) == ts]  # type: ignore[arg-type]
