@@ -181,6 +181,11 @@ class Follower:
         return self._watermark
 
     @property
+    def indexed(self) -> Pointer:
+        """Every record before it, and the one there, is in the index."""
+        return self._next
+
+    @property
     def backlog(self) -> Backlog:
         """What waits to be indexed."""
         return self._backlog

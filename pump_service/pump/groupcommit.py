@@ -16,6 +16,7 @@ from binlake.errors import BinlakeError, Transient
 from pump_service.pump.heads import Head
 from pump_service.pump.record import RECORD, Pointer
 from pump_service.pump.sorter import Entry
+from pump_service.pump.taken import Claim, Taken
 from pump_service.pump.vlog import ValueLog
 
 log = structlog.get_logger()
@@ -89,9 +90,14 @@ class GroupCommit:
     """
 
     def __init__(
-        self, log: ValueLog, durable: Callable[[list[Entry], Pointer], None], released: Callable[[int], None]
+        self,
+        log: ValueLog,
+        taken: Taken,
+        durable: Callable[[list[Entry], Pointer], None],
+        released: Callable[[int], None],
     ) -> None:
         self._log = log
+        self._taken = taken
         self._durable = durable
         self._released = released
         self._items: queue.SimpleQueue[Item | None] = queue.SimpleQueue()
@@ -142,26 +148,49 @@ class GroupCommit:
             batch.append(item)
             size += item.size
 
-    def _commit(self, batch: list[Item]) -> None:
-        max_ts = max(max(item.head.start_ts, item.head.commit_ts) for item in batch)
-        failure: BinlakeError | None = None
-        try:
-            pointers = self._log.append([item.payload for item in batch], max_ts)
-        except BinlakeError as error:
-            failure = error
-        else:
-            end = Pointer(pointers[-1].fid, pointers[-1].offset + batch[-1].size)
-            self._durable(
-                [
-                    Entry(head.kind, head.start_ts, head.commit_ts, pointer, head.key)
-                    for head, pointer in zip((item.head for item in batch), pointers, strict=True)
-                ],
-                end,
-            )
-        self._released(sum(item.size for item in batch))
-        for item in batch:
+    def _commit(self, items: list[Item]) -> None:
+        batch, claims, told = self._admitted(items)
+        if batch:
+            failure = self._store(batch)
+            told += [(item, failure) for item in batch]
+            for claim in reversed(claims) if failure is not None else ():
+                self._taken.free(claim)
+        self._released(sum(item.size for item in items))
+        for item, failure in told:
             try:
                 item.done(failure)
             except Exception:
                 # One writer is not told, the log's thread serves all others.
                 log.exception("outcome_not_told", start_ts=item.head.start_ts)
+
+    def _admitted(self, items: list[Item]) -> tuple[list[Item], list[Claim], list[tuple[Item, BinlakeError | None]]]:
+        """What may be stored, the timestamps it claimed, and what is refused."""
+        batch: list[Item] = []
+        claims: list[Claim] = []
+        refused: list[tuple[Item, BinlakeError | None]] = []
+        for item in items:
+            try:
+                claims.append(self._taken.claim(item.head, item.payload))
+            except BinlakeError as error:
+                refused.append((item, error))
+            else:
+                batch.append(item)
+        return batch, claims, refused
+
+    def _store(self, batch: list[Item]) -> BinlakeError | None:
+        """Write a batch and hand it on; why it could not be written."""
+        max_ts = max(max(item.head.start_ts, item.head.commit_ts) for item in batch)
+        try:
+            pointers = self._log.append([item.payload for item in batch], max_ts)
+        except BinlakeError as error:
+            return error
+        self._taken.stored(pointers[-1])
+        end = Pointer(pointers[-1].fid, pointers[-1].offset + batch[-1].size)
+        self._durable(
+            [
+                Entry(head.kind, head.start_ts, head.commit_ts, pointer, head.key)
+                for head, pointer in zip((item.head for item in batch), pointers, strict=True)
+            ],
+            end,
+        )
+        return None

@@ -33,6 +33,7 @@ from pump_service.pump.heads import PROOF, Head, normal, parse
 from pump_service.pump.index import Index
 from pump_service.pump.record import Pointer
 from pump_service.pump.sorter import Entry, Kind
+from pump_service.pump.taken import Taken
 from pump_service.pump.vlog import SEGMENT_BYTES, LogOptions, ValueLog
 
 __all__ = ["DataDirectory", "Removed", "Storage", "StorageOptions", "parse"]
@@ -138,9 +139,10 @@ class Storage:
             self._follower = Follower(
                 self.index, self._log, trust_rollbacks=options.trust_rollbacks, queue_limit=options.index_queue
             )
-            self._commit = GroupCommit(self._log, self._follower.put, self._budget.give_back)
             begun = time.monotonic()
             self.recovered = self._follower.recover()
+            taken = Taken(self.index, self._log, lambda: self._follower.indexed)
+            self._commit = GroupCommit(self._log, taken, self._follower.put, self._budget.give_back)
             undo.pop_all()
         took = round(time.monotonic() - begun, 2)
         log.info("storage_opened", records=self.recovered, seconds=took, watermark=self.watermark)
