@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import grpc
 
@@ -29,6 +30,8 @@ _REFUSED = {
 }
 """Answers of a server that is well: the same request gets them again."""
 
+Answer = TypeVar("Answer")
+
 
 def targets(urls: Sequence[str]) -> list[tuple[str, bool]]:
     """`host:port` of each URL, and whether it speaks TLS. Raises ConfigError for no URL at all."""
@@ -42,20 +45,48 @@ def targets(urls: Sequence[str]) -> list[tuple[str, bool]]:
 def connect(urls: Sequence[str], timeout_s: float, tls: Tls | None = None) -> grpc.Channel:
     """A channel to the first address that answers within `timeout_s` seconds; `tls` is for those of https://.
 
-    Raises SourceUnavailable; ConfigError for files that cannot be used.
+    Raises SourceUnavailable; ConfigError for files that cannot be used, and for files beside an http:// address.
     """
-    for target, encrypted in targets(urls):
-        if encrypted:
-            channel = grpc.secure_channel(target, _credentials(tls or Tls()), options=OPTIONS)
-        else:
-            channel = grpc.insecure_channel(target, options=OPTIONS)
+    return connect_serving(urls, timeout_s, lambda _: None, tls)[0]
+
+
+def connect_serving(
+    urls: Sequence[str], timeout_s: float, first_call: Callable[[grpc.Channel], Answer], tls: Tls | None = None
+) -> tuple[grpc.Channel, Answer]:
+    """A channel to the first address that can serve, and what `first_call` got there; raises as `connect`.
+
+    One that connects may not serve: a member without a quorum, a proxy without a server. `first_call` shows it by a
+    BinlakeError; that of the last address is raised when none serves.
+    """
+    last: BinlakeError = unavailable(urls, f"no answer within {timeout_s:g} s")
+    addresses = targets(urls)
+    if tls is not None and not all(encrypted for _, encrypted in addresses):
+        raise ConfigError(
+            "TLS is configured, and PD would be called without it",
+            where={"pd-urls": ",".join(urls)},
+            hint="write the addresses of PD as https://, or leave the files of `security` away",
+        )
+    for target, encrypted in addresses:
+        channel = open_channel(target, (tls or Tls()) if encrypted else None)
         try:
             grpc.channel_ready_future(channel).result(timeout_s)
+            return channel, first_call(channel)
         except grpc.FutureTimeoutError:
             channel.close()
-        else:
-            return channel
-    raise unavailable(urls, f"no answer within {timeout_s:g} s")
+        except BinlakeError as error:
+            channel.close()
+            last = error
+        except BaseException:
+            channel.close()
+            raise
+    raise last
+
+
+def open_channel(target: str, tls: Tls | None) -> grpc.Channel:
+    """A channel to HOST:PORT, by TLS if given; it connects by itself. Raises ConfigError."""
+    if tls is None:
+        return grpc.insecure_channel(target, options=OPTIONS)
+    return grpc.secure_channel(target, _credentials(tls), options=OPTIONS)
 
 
 def _credentials(tls: Tls) -> grpc.ChannelCredentials:

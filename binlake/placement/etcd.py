@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 
 from binlake.errors import BinlakeError, LostRange, SourceUnavailable
-from binlake.placement.channel import connect, failure, unavailable
+from binlake.placement.channel import connect_serving, failure, unavailable
 from binlake.rpc import Tls
 from binlake.wire import etcd_pb2 as pb
 from binlake.wire import etcd_rpc as rpc
@@ -25,7 +25,8 @@ def prefix_end(prefix: bytes) -> bytes:
 
 
 class EtcdClient:
-    """Thread-safe; connects at the first call, and anew (perhaps to another URL) after the server went away.
+    """Thread-safe; connects at the first call, and anew after the server went away, to the first URL that serves: one
+    that gives a linearizable read.
 
     Calls raise SourceUnavailable, or Permanent when the server refuses. After SourceUnavailable a write may or may not
     have been done: whoever cares reads again.
@@ -118,8 +119,19 @@ class EtcdClient:
     def _open(self) -> grpc.Channel:
         with self._lock:
             if self._channel is None:
-                self._channel = connect(self._urls, self._timeout_s, self._tls)
+                self._channel, _ = connect_serving(self._urls, self._timeout_s, self._look, self._tls)
             return self._channel
+
+    def _look(self, channel: grpc.Channel) -> None:
+        if len(self._urls) == 1:
+            return  # there is no other: the call itself will tell
+        read = channel.unary_unary(
+            rpc.RANGE.path, request_serializer=_bytes, response_deserializer=rpc.RANGE.response.FromString
+        )
+        try:
+            read(pb.RangeRequest(key=b"\0", keys_only=True), timeout=self._timeout_s)
+        except grpc.RpcError as error:
+            raise failure(self._urls, error) from None
 
     def _call(self, method: rpc.Method, request: Any) -> Any:
         channel = self._open()

@@ -10,7 +10,7 @@ import grpc
 
 from binlake import tso as oracle
 from binlake.errors import Permanent, SourceUnavailable
-from binlake.placement.channel import connect, failure, unavailable
+from binlake.placement.channel import connect, connect_serving, failure, unavailable
 from binlake.rpc import Tls
 from binlake.wire import pd_pb2 as pb
 from binlake.wire.pd_pb2_grpc import PDStub
@@ -49,13 +49,18 @@ class PdClient:
         """
         with self._lock:
             kept = self._stream
-            try:
-                return self._ask(count)
-            except SourceUnavailable:
-                # A stream of long ago may have ended with a restart of PD; the one opened now says how PD is.
-                if kept is None or not kept.broke:
-                    raise
-                return self._ask(count)
+            # A stream of long ago may have ended with a restart of PD; the ones opened now say how PD is.
+            fresh = len(self._urls)
+            while True:
+                try:
+                    return self._ask(count)
+                except SourceUnavailable:
+                    self._urls.append(self._urls.pop(0))  # another member may serve
+                    if kept is None or not kept.broke:
+                        fresh -= 1
+                    if fresh <= 0:
+                        raise
+                    kept = None
 
     def close(self) -> None:
         """Close the connections; the client can be used again."""
@@ -80,15 +85,7 @@ class PdClient:
 
     def _connect(self) -> _TsoStream:
         self._disconnect()
-        channel = connect(self._urls, self._timeout_s, self._tls)
-        try:
-            answer = PDStub(channel).GetMembers(pb.GetMembersRequest(), timeout=self._timeout_s)
-        except grpc.RpcError as error:
-            channel.close()
-            raise failure(self._urls, error) from None
-        if answer.header.error.type != pb.OK:
-            channel.close()
-            raise unavailable(self._urls, answer.header.error.message or "it is not ready")
+        channel, answer = connect_serving(self._urls, self._timeout_s, self._members, self._tls)
         found = answer.header.cluster_id
         expected = self._known if self._expected is None else self._expected
         if expected is not None and expected != found:
@@ -98,6 +95,15 @@ class PdClient:
         self._channel = self._leader(channel, answer)
         self._stream = _TsoStream(self._channel, found)
         return self._stream
+
+    def _members(self, channel: grpc.Channel) -> pb.GetMembersResponse:
+        try:
+            answer: pb.GetMembersResponse = PDStub(channel).GetMembers(pb.GetMembersRequest(), timeout=self._timeout_s)
+        except grpc.RpcError as error:
+            raise failure(self._urls, error) from None
+        if answer.header.error.type != pb.OK:
+            raise unavailable(self._urls, answer.header.error.message or "it is not ready")
+        return answer
 
     def _leader(self, channel: grpc.Channel, answer: pb.GetMembersResponse) -> grpc.Channel:
         # A single PD is its own leader whatever address it advertises.

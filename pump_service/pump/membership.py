@@ -17,6 +17,8 @@ import structlog
 from binlake import tso
 from binlake.errors import Fenced, Permanent, SourceUnavailable, Transient
 from binlake.placement import Entry, NodeStatus
+from binlake.placement.channel import open_channel
+from binlake.rpc import Tls
 from binlake.wire.cistern_pb2 import NotifyReq, NotifyResp
 
 log = structlog.get_logger()
@@ -208,17 +210,20 @@ class Membership:
                 hint="one process per node id: stop the other one, or choose another --node-id",
             )
 
-    def notify_consumers(self) -> None:
-        """Tell each online consumer that this pump joins. Raises SourceUnavailable when one does not answer."""
+    def notify_consumers(self, tls: Tls | None = None) -> None:
+        """Tell each online consumer that this pump joins, by TLS if given: a cluster has it everywhere or nowhere.
+
+        Raises SourceUnavailable when one does not answer.
+        """
         deadline = time.monotonic() + _BUDGET_S
         for drainer in self._members.drainers():
             if drainer.state == "online":
-                _notify(drainer, deadline)
+                _notify(drainer, deadline, tls)
 
 
-def _notify(drainer: NodeStatus, deadline: float) -> None:
+def _notify(drainer: NodeStatus, deadline: float, tls: Tls | None) -> None:
     failure = "no time left"
-    with grpc.insecure_channel(drainer.host) as channel:
+    with open_channel(drainer.host, tls) as channel:
         call = channel.unary_unary("/binlog.Cistern/Notify", NotifyReq.SerializeToString, NotifyResp.FromString)
         for attempt in range(_TRIES):
             try:

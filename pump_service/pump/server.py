@@ -306,7 +306,7 @@ class PumpServer:
 
     def _announce(self) -> None:
         try:
-            self._membership.notify_consumers()
+            self._membership.notify_consumers(self._config.tls.rpc())
         except BinlakeError:
             self.service.state = State.OFFLINE
             self._publish()

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent import futures
 from pathlib import Path
 
+import grpc
 import httpx
 import pytest
 from pump_cluster import CLUSTER_ID, MemoryCluster
 from support.certificates import Authority
 
 from binlake.errors import ConfigError, SourceUnavailable
+from binlake.placement import NodeStatus
 from binlake.pumpclient import PumpReader
 from binlake.rpc import Channel
 from pump_service.pump.config import PumpConfig, TlsFiles
@@ -49,3 +52,30 @@ def test_a_secure_pump_serves_the_names_on_its_list(
 def test_what_grpcio_cannot_serve_is_one_clear_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="neither TLS nor a Unix socket"):
         PumpConfig(rpc="grpcio", socket=str(tmp_path / "pump.sock"))
+
+
+def test_an_online_drainer_of_a_tls_cluster_is_notified_by_tls(
+    make_pump: MakePump, cluster: MemoryCluster, tmp_path: Path
+) -> None:  # S0-57
+    authority = Authority(tmp_path)
+    own, drainer = authority.tls("pump"), authority.tls("drainer")
+    notified: list[str] = []
+
+    def notify(_: bytes, context: grpc.ServicerContext) -> bytes:
+        notified.append(context.auth_context()["x509_common_name"][0].decode())
+        return b""
+
+    server = grpc.server(futures.ThreadPoolExecutor(2))
+    handler = grpc.unary_unary_rpc_method_handler(notify)
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("binlog.Cistern", {"Notify": handler}),))
+    assert drainer.ca and drainer.cert and drainer.key  # noqa: PT018
+    credentials = grpc.ssl_server_credentials(
+        [(drainer.key.read_bytes(), drainer.cert.read_bytes())], drainer.ca.read_bytes(), require_client_auth=True
+    )
+    port = server.add_secure_port("localhost:0", credentials)
+    server.start()
+    cluster.consumers = [NodeStatus("drainer", f"localhost:{port}", "online")]
+    pump = make_pump(addr="localhost:0", tls=TlsFiles(str(own.ca), str(own.cert), str(own.key)))
+    assert notified == ["pump"]
+    assert pump.service.state == "online"
+    server.stop(None).wait()
