@@ -1,4 +1,4 @@
-"""The pump on binlake.rpc: the loop answers WriteBinlog from the group commit, PullBinlogs goes many messages at once.
+"""The pump on binlake.rpc: the loop answers WriteBinlog from the group commit, PullBinlogs is pulls.py's.
 
 The statuses are those of grpc_server.py, the pump on grpcio: tests hold the two against each other.
 """
@@ -7,27 +7,23 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
 from google.protobuf.message import DecodeError
 
-from binlake.errors import BinlakeError, ConfigError, LostRange, Transient
-from binlake.rpc import Call, HttpHandler, Limits, RpcError, RpcServer, Sink, Status, Tls
+from binlake.errors import BinlakeError
+from binlake.rpc import Call, HttpHandler, Limits, RpcServer, Status, Tls
 from binlake.rpc.sparinglog import SparingLog
 from binlake.varint import read_uvarint
 from binlake.wire.pump_pb2 import PullBinlogReq, WriteBinlogReq
-from pump_service.pump import entities
-from pump_service.pump.entities import Entity
 from pump_service.pump.groupcommit import Behind
+from pump_service.pump.pulls import Pulls
 from pump_service.pump.service import PumpService
 from pump_service.pump.waiting import Waiting, Write
 
 log = SparingLog()
 
-_CHUNK_BYTES = 256 << 10
-_GIVE_WAY = 5.0  # beside writers a pull works a sixth of the time
 _WAITING_BYTES = 128 << 20  # of writes that wait for the storage to have room
 _PATIENCE_S = 10.0  # below the 15 s after which a writer gives up (tidb-binlog 4)
 _LOOK_S = 1.0
@@ -58,7 +54,8 @@ class LeanServer:
         self._retrying = self._looking = False
         service.on_room(self._on_room)
         self.rpc.add("/binlog.Pump/WriteBinlog", self._write)
-        self.rpc.add_streaming("/binlog.Pump/PullBinlogs", self._pull)
+        self._pulls = Pulls(service, self.rpc)
+        self.rpc.add("/binlog.Pump/PullBinlogs", self._pull)
         self.rpc.add_blocking("/binlake.wire.PumpAdmin/Info", lambda _: service.info().SerializeToString())
         try:
             self.address = self.rpc.listen(address, tls)
@@ -74,6 +71,7 @@ class LeanServer:
 
     def stop(self, grace_s: float) -> None:
         """Let running calls finish for at most `grace_s`, then end them."""
+        self._pulls.close()
         self.rpc.stop(grace_s)
 
     def _write(self, call: Call, message: bytes) -> None:
@@ -146,28 +144,13 @@ class LeanServer:
         log.warning("write_refused", error=str(error))
         call.fail(Status.UNKNOWN, str(error))
 
-    def _pull(self, message: bytes, sink: Sink) -> None:
+    def _pull(self, call: Call, message: bytes) -> None:
         try:
             request = PullBinlogReq.FromString(message)
         except DecodeError as error:
-            raise RpcError(Status.INTERNAL, f"damaged PullBinlogReq: {error}") from None
-        service = self._service
-        sink.on_gone = service.wake
-        try:
-            worked = time.thread_time()
-            for batch in service.pull_batches(request.clusterID, request.startFrom.offset, lambda: sink.alive):
-                for chunk in _chunks(batch, sink):
-                    if not sink.send_framed(chunk):
-                        return
-                if service.writing:
-                    # A pull at full speed would take the processor from the writers (MISSION S0-52): they go first.
-                    time.sleep(_GIVE_WAY * (time.thread_time() - worked))
-                worked = time.thread_time()
-        except BinlakeError as error:
-            log.error("pull_failed", error=str(error))
-            raise RpcError(_pull_status(error), str(error)) from error
-        if not service.serving:
-            raise RpcError(Status.UNAVAILABLE, "the pump is stopping")
+            call.fail(Status.INTERNAL, f"damaged PullBinlogReq: {error}")
+            return
+        self._pulls.begin(call, request.clusterID, request.startFrom.offset)
 
 
 def _read_write(message: bytes) -> tuple[int, bytes]:
@@ -191,32 +174,3 @@ def _cut(message: bytes) -> tuple[int, bytes] | None:
     except ValueError:
         return None
     return (cluster_id, message[at:]) if at + size == len(message) else None
-
-
-def _chunks(batch: list[Entity], sink: Sink) -> Iterator[bytes]:
-    """`batch` as framed messages, in pieces that do not hold the loop for long."""
-    if sink.call.request.gzip:
-        for entity in batch:
-            yield sink.call.framed(entities.message(*entity))
-        return
-    first, size = 0, 0
-    for at, entity in enumerate(batch):
-        if len(entity[2]) >= _LARGE:
-            yield entities.framed(batch[first:at])
-            yield from entities.pieces(entity)
-            first, size = at + 1, 0
-            continue
-        size += len(entity[2])
-        if size >= _CHUNK_BYTES:
-            yield entities.framed(batch[first : at + 1])
-            first, size = at + 1, 0
-    if first < len(batch):
-        yield entities.framed(batch[first:])
-
-
-def _pull_status(error: BinlakeError) -> Status:
-    if isinstance(error, LostRange):
-        return Status.OUT_OF_RANGE
-    if isinstance(error, Transient):
-        return Status.UNAVAILABLE
-    return Status.FAILED_PRECONDITION if isinstance(error, ConfigError) else Status.DATA_LOSS

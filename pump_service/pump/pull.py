@@ -51,22 +51,31 @@ def pull(storage: Storage, after_ts: int, give_up: Callable[[], bool]) -> Iterat
 
 def pull_batches(storage: Storage, after_ts: int, give_up: Callable[[], bool]) -> Iterator[list[Transaction]]:
     """As `pull`, some MiB at once; what precedes an error is yielded before it is raised."""
-    reader = _Reader(storage)
-    last = after_ts
+    reader, last = Reader(storage), after_ts
     while not give_up():
-        _check_not_collected(storage, last)
-        watermark = storage.watermark
-        while last < watermark and not give_up():
-            entries = storage.index.batch(last, watermark, reader.rows)
-            reader.read(entries)
-            _check_not_collected(storage, last)
-            if reader.found:
-                yield reader.found
-                reader.found = []
-            if reader.failed is not None:
-                raise reader.failed
-            last = max(last, ts_of(entries[reader.taken - 1][0]) if entries else watermark)
+        for taken, found in catch_up(reader, last, give_up):
+            last = taken
+            if found:
+                yield found
         storage.wait_above(last, _LOOK_S, give_up)
+
+
+def catch_up(reader: Reader, after_ts: int, give_up: Callable[[], bool]) -> Iterator[tuple[int, list[Transaction]]]:
+    """As `pull_batches`, up to the watermark of now; each batch with the commit_ts up to which it tells all."""
+    storage, last = reader.storage, after_ts
+    _check_not_collected(storage, last)
+    watermark = storage.watermark
+    while last < watermark and not give_up():
+        entries = storage.index.batch(last, watermark, reader.rows)
+        reader.read(entries)
+        _check_not_collected(storage, last)
+        taken = max(last, ts_of(entries[reader.taken - 1][0]) if reader.taken else last if entries else watermark)
+        found, reader.found = reader.found, []
+        if found or reader.failed is None:
+            yield taken, found
+        if reader.failed is not None:
+            raise reader.failed
+        last = taken
 
 
 def _check_not_collected(storage: Storage, after_ts: int) -> None:
@@ -79,11 +88,11 @@ def _check_not_collected(storage: Storage, after_ts: int) -> None:
         )
 
 
-class _Reader:
+class Reader:
     """One stream's reading: `found` and how many index entries that took; P met on the way wait for their C."""
 
     def __init__(self, storage: Storage) -> None:
-        self._storage = storage
+        self.storage = storage
         self._tails: dict[int, bytes] = {}  # of plain P: what follows field 4
         self._bytes = 0
         self.rows = _FEW
@@ -109,7 +118,7 @@ class _Reader:
             self._bytes -= len(self._tails.pop(next(iter(self._tails))))
 
     def _block(self, entries: Keyed) -> None:
-        block = read_block([pointer for _, pointer in entries], self._storage.records, _BLOCK_BYTES)
+        block = read_block([pointer for _, pointer in entries], self.storage.records, _BLOCK_BYTES)
         data, tails, crc_of, add = block.data, self._tails, google_crc32c.extend, self.found.append
         held, taken = self._bytes, 0
         try:
@@ -138,7 +147,7 @@ class _Reader:
     def _one(self, pointer: Pointer) -> None:
         if self._is_huge_prewrite(pointer):
             return
-        payload = self._storage.read(pointer)
+        payload = self.storage.read(pointer)
         head = head_of(payload)
         if head.kind is Kind.FAKE:
             self.found.append((head.start_ts, head.commit_ts, payload))
@@ -151,7 +160,7 @@ class _Reader:
 
     def _is_huge_prewrite(self, pointer: Pointer) -> bool:
         """A P that would not be kept for its C need not be read twice."""
-        length, begin = self._storage.records.peek(pointer, 2)
+        length, begin = self.storage.records.peek(pointer, 2)
         return length > _CACHE_BYTES and begin == b"\x08\x00"
 
     def _keep(self, start_ts: int, tail: bytes) -> None:
@@ -164,8 +173,8 @@ class _Reader:
             self._bytes -= len(tail)
             if layout is not None:
                 return commit[: layout.cut] + tail
-        pointer = self._storage.index.pointer(start_ts)
-        prewrite = b"" if pointer is None else self._storage.read(pointer)
+        pointer = self.storage.index.pointer(start_ts)
+        prewrite = b"" if pointer is None else self.storage.read(pointer)
         if not prewrite or head_of(prewrite).kind is not Kind.PREWRITE:
             raise WireError(
                 "a C has no P in this pump",

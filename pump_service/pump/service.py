@@ -21,7 +21,7 @@ from binlake.wire.admin_pb2 import InfoResp
 from binlake.wire.binlog_pb2 import Prewrite
 from pump_service.pump.groupcommit import Behind, Done
 from pump_service.pump.metrics import PumpMetrics
-from pump_service.pump.pull import Transaction, pull_batches
+from pump_service.pump.pull import Reader, Transaction, pull_batches
 from pump_service.pump.storage import Storage, parse
 
 log = structlog.get_logger()
@@ -84,6 +84,7 @@ class PumpService:
         self.metrics = metrics or PumpMetrics()
         self.status_queries: Callable[[], int] = int
         self._serving = True
+        self._tell_end: Callable[[], None] = lambda: None
         self._full = (0.0, False)
 
     def write(self, cluster_id: int, payload: bytes) -> Future[None] | None:
@@ -151,11 +152,28 @@ class PumpService:
         """Transactions after `after_ts`, until not `alive()` or the pump stops. Raises as pull(), and ConfigError."""
         return itertools.chain.from_iterable(self.pull_batches(cluster_id, after_ts, alive))
 
-    def pull_batches(self, cluster_id: int, after_ts: int, alive: Callable[[], bool]) -> Iterator[list[Transaction]]:
-        """As `pull`, many at once."""
+    def check_pull(self, cluster_id: int, after_ts: int) -> None:
+        """Raises ConfigError for what nobody can pull here."""
         self._check_cluster(cluster_id)
         if after_ts < 0:
             raise ConfigError("startFrom.offset is negative", where={"offset": after_ts})
+
+    def reader(self) -> Reader:
+        """For pull.catch_up()."""
+        return Reader(self._storage)
+
+    @property
+    def watermark(self) -> int:
+        """All at or below it is complete."""
+        return self._storage.watermark
+
+    def wait_above(self, ts: int, timeout_s: float, give_up: Callable[[], bool]) -> None:
+        """Wait until the watermark is above `ts`, `give_up()` says so after a wake, or the time is over."""
+        self._storage.wait_above(ts, timeout_s, give_up)
+
+    def pull_batches(self, cluster_id: int, after_ts: int, alive: Callable[[], bool]) -> Iterator[list[Transaction]]:
+        """As `pull`, many at once."""
+        self.check_pull(cluster_id, after_ts)
         return self._counted(pull_batches(self._storage, after_ts, lambda: not (self._serving and alive())))
 
     def _counted(self, found: Iterator[list[Transaction]]) -> Iterator[list[Transaction]]:
@@ -180,7 +198,12 @@ class PumpService:
     def end_pulls(self) -> None:
         """End every pull stream."""
         self._serving = False
+        self._tell_end()
         self._storage.wake()
+
+    def on_end_pulls(self, tell: Callable[[], None]) -> None:
+        """Call `tell` when pulls are to end, from whatever thread says so."""
+        self._tell_end = tell
 
     @property
     def serving(self) -> bool:

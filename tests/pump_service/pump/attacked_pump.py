@@ -6,15 +6,17 @@ import contextlib
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 from pump_cluster import CLUSTER_ID
-from pump_helpers import prewrite
+from pump_helpers import commit, prewrite
 from support.rawpeer import RawPeer, raw, request_block
 
+from binlake import tso
 from binlake.rpc import Channel, RpcError, frames
 from binlake.rpc.frames import Setting
 from binlake.wire.pump_pb2 import PullBinlogReq, WriteBinlogReq
@@ -69,6 +71,19 @@ class AttackedPump:
             channel.call(INFO, b"", _ANSWER_S)
             channel.call(WRITE, write_request(b""), _ANSWER_S)
         return True
+
+    def threads(self) -> int:
+        """How many it has."""
+        return self.process.num_threads()
+
+    def store(self, size: int) -> None:
+        """Have it store transactions of 64 KiB, `size` bytes together."""
+        with Channel(self.address) as channel:
+            now = tso.compose(int(time.time() * 1000)) - (size >> 10)
+            for at in range(size >> 16):
+                start_ts = now + 2 * at
+                for binlog in (prewrite(start_ts, bytes(1 << 16)), commit(start_ts, start_ts + 1)):
+                    channel.call(WRITE, write_request(binlog.SerializeToString()), _ANSWER_S)
 
     def takes(self, size: int) -> bool:
         """Whether a binlog of `size` bytes is taken now."""

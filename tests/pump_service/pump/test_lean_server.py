@@ -281,10 +281,9 @@ def test_a_stop_ends_pulls_as_unavailable_and_their_threads(pump: Pump) -> None:
     pulls = [threading.Thread(target=pull) for _ in range(5)]
     for thread in pulls:
         thread.start()
-    # Of this server: another one's of this process may be ending.
-    streams = pump.server.rpc._workers._streams
-    until(lambda: len(streams) == 5, "five pulls run")
-    running = list(streams)
+    pulling = pump.server._pulls  # of this server: another one's of this process may be ending
+    until(lambda: len(pulling._tail._members) == 5, "five pulls run")
+    running = [pulling._tail._thread, *pulling._readers._threads]
     pump.service.end_pulls()
     for thread in pulls:
         thread.join(60)

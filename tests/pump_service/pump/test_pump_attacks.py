@@ -13,9 +13,11 @@ from collections.abc import Iterator
 import pytest
 from attacked_pump import (
     INFO,
+    PULL,
     WRITE,
     AttackedPump,
     attacked_pump,
+    pull_request,
     whole_call,
     write_request,
 )
@@ -94,6 +96,33 @@ def test_uploads_that_trickle_do_not_keep_others_out(pump: AttackedPump) -> None
         for size in (20_000, 200_000, 1_000_000):
             until(lambda size=size: pump.takes(size), f"a binlog of {size} bytes is taken")
     assert cost.mib < 200
+
+
+def test_pulls_from_the_far_future_do_not_keep_others_out(pump: AttackedPump) -> None:
+    with pump.raw() as peer, pump.costs("2,000 pulls from the far future") as cost:
+        for one in range(1, 4001, 2):
+            peer.send(whole_call(one, PULL, pull_request((1 << 62) + one)))
+        assert peer.ping()
+        with Channel(pump.address) as channel, channel.stream(PULL, pull_request(0)) as stream:
+            assert next(iter(stream))
+        assert pump.answers()
+    assert cost.cpu_s < 2
+    assert cost.mib < 64
+
+
+def test_pullers_without_a_window_hold_little(pump: AttackedPump) -> None:
+    pump.store(20 << 20)
+    with pump.raw(window=0) as peer, pump.costs("200 pullers without a window, 20 MiB stored") as cost:
+        peer.send(b"".join(whole_call(one, PULL, pull_request(0)) for one in range(1, 401, 2)))
+        with Channel(pump.address) as channel, channel.stream(PULL, pull_request(0)) as stream:
+            seen = 0
+            for message in stream:  # all of it is there for who takes it
+                seen += len(message)
+                if seen > 20 << 20:
+                    break
+        assert pump.answers()
+        until(lambda: pump.threads() < 40, "no puller holds a thread")
+    assert cost.mib < 160
 
 
 def test_connections_kept_after_a_call_do_not_keep_others_out(pump: AttackedPump) -> None:

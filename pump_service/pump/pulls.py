@@ -1,0 +1,253 @@
+"""Who pulls. One that is behind reads with a thread of a small pool; those at the tail are fed together by one thread.
+
+At the tail a batch is read and framed once for all, so one more puller costs little more than its socket. A puller that
+does not take what it was sent holds no thread and little more than a MiB: it is parked, and read for again once it took
+that. What all of them have not taken is bounded: who has taken nothing for a while gives way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+from binlake.errors import BinlakeError, ConfigError, LostRange, Transient
+from binlake.rpc import Call, RpcServer, Status
+from binlake.rpc.frames import Code
+from binlake.rpc.sparinglog import SparingLog
+from pump_service.pump.pull import catch_up
+from pump_service.pump.service import PumpService
+from pump_service.pump.tail import UNSENT_BYTES, Puller, Tail, chunks
+
+log = SparingLog()
+
+_READERS = 4
+_PULLERS = 1000
+_ALL_UNSENT_BYTES = 64 << 20
+_GIVE_WAY = 5.0  # beside writers a pull works a sixth of the time
+_PATIENCE_S, _HURRIED_S = 0.2, 0.03  # of a reader with a puller that takes nothing; while others wait for a reader
+_TURN_S = 2.0  # of a reader, before another puller has its turn
+_STALLED_S = 10.0
+_LOOK_S = 1.0
+_STOPPING = "the pump is stopping"
+
+
+class Pulls:
+    """All pullers of a pump. `begin` and what calls tell belong to the loop of `rpc`."""
+
+    def __init__(self, service: PumpService, rpc: RpcServer) -> None:
+        self.service = service
+        self._rpc = rpc
+        self._readers = ThreadPoolExecutor(_READERS, "pump-pull")
+        self._changed = threading.Condition()
+        self._pullers: set[Puller] = set()
+        self._queued = self._waiting = 0
+        self._unsent = 0
+        self._tail = Tail(self)
+        self._looking = False
+        service.on_end_pulls(self.stop)
+
+    def begin(self, call: Call, cluster_id: int, after_ts: int) -> None:
+        """Serve a call."""
+        try:
+            self.service.check_pull(cluster_id, after_ts)
+        except BinlakeError as error:
+            self._fail(call, error)
+            return
+        if len(self._pullers) >= _PULLERS and not self._tail.drop_farthest():
+            call.fail(Status.UNAVAILABLE, f"{len(self._pullers)} streams run already")
+            return
+        if not self.service.serving:
+            call.fail(Status.UNAVAILABLE, _STOPPING)
+            return
+        puller = Puller(call, after_ts)
+        call.on_sent, call.on_end = partial(self._sent, puller), partial(self._ended, puller)
+        self._pullers.add(puller)
+        self._tail.start()
+        self._queue(puller)
+        if not self._looking:
+            self._looking = True
+            self._rpc.after(_LOOK_S, self._look)
+
+    def stop(self) -> None:
+        """End every pull as UNAVAILABLE; from any thread, idempotent."""
+        self._tail.stop()
+        with self._changed:
+            self._changed.notify_all()
+        self._readers.shutdown(wait=False)
+        self._rpc.later(self._end_all)
+
+    def close(self) -> None:
+        """As stop(); when it returns nobody reads any more."""
+        self.service.end_pulls()
+        self._tail.close()
+        self._readers.shutdown()
+
+    def fail(self, puller: Puller, error: Exception) -> None:
+        """End a pull; from any thread."""
+        puller.well = False
+        self._rpc.later(lambda: self._fail(puller.call, error))
+
+    def send(self, sent: list[tuple[Puller, list[bytes]]]) -> None:
+        """Send frames; from any thread, in order."""
+        with self._changed:
+            for puller, frames in sent:
+                if puller.alive:
+                    size = sum(map(len, frames))
+                    puller.unsent += size
+                    self._unsent += size
+        self._rpc.later(lambda: _write(sent))
+
+    def behind(self, puller: Puller) -> None:
+        """It is to be read for, as soon as it took what it was sent."""
+        with self._changed:
+            puller.parked = puller.unsent >= UNSENT_BYTES >> 1
+            if puller.parked:
+                return
+        self._queue(puller)
+
+    def pace(self, worked_s: float) -> None:
+        """A pull at full speed would take the processor from the writers (MISSION S0-52): they go first."""
+        if self.service.writing:
+            time.sleep(_GIVE_WAY * worked_s)
+
+    # readers
+
+    def _queue(self, puller: Puller) -> None:
+        with self._changed:
+            self._queued += 1
+        with contextlib.suppress(RuntimeError):  # stopped: every pull is told so
+            self._readers.submit(self._read, puller)
+
+    def _read(self, puller: Puller) -> None:
+        with self._changed:
+            self._queued -= 1
+        try:
+            while puller.alive and self.service.serving and self._catch_up(puller):
+                if self._tail.join(puller):
+                    return
+        except BinlakeError as error:
+            self.fail(puller, error)
+        except Exception as error:
+            log.exception("pull_broke")
+            self.fail(puller, error)
+
+    def _catch_up(self, puller: Puller) -> bool:
+        """Send what is there; False when it goes on later, by another turn."""
+        turn, worked = time.monotonic(), time.thread_time()
+
+        def gone() -> bool:
+            return not (puller.alive and self.service.serving)
+
+        for last, batch in catch_up(self.service.reader(), puller.last, gone):
+            for ts, frames in chunks(batch, puller.call):
+                if not self._room(puller, sum(map(len, frames))):
+                    self._wait_for_room(puller)
+                    return False
+                self.send([(puller, frames)])
+                puller.last = ts
+            puller.last = max(puller.last, last)
+            self.pace(time.thread_time() - worked)
+            worked = time.thread_time()
+            if self._queued and time.monotonic() - turn > _TURN_S:
+                self.behind(puller)
+                return False
+        return not gone()
+
+    def _room(self, puller: Puller, size: int) -> bool:
+        """Wait until it took what it was sent and all others most of theirs; False when that takes too long."""
+
+        def free() -> bool:
+            ended = not (puller.alive and self.service.serving)
+            return ended or (puller.unsent < UNSENT_BYTES and self._fits(puller, size))
+
+        with self._changed:
+            self._waiting += 1
+            unsent = puller.unsent
+            while (
+                not self._changed.wait_for(free, _HURRIED_S if self._queued else _PATIENCE_S) and puller.unsent < unsent
+            ):
+                unsent = puller.unsent
+            self._waiting -= 1
+            return puller.alive and free()
+
+    def _fits(self, puller: Puller, size: int) -> bool:
+        others = self._unsent - puller.unsent
+        return others <= _ALL_UNSENT_BYTES >> 3 or self._unsent + size <= _ALL_UNSENT_BYTES
+
+    def _wait_for_room(self, puller: Puller) -> None:
+        if puller.unsent >= UNSENT_BYTES >> 1:
+            self.behind(puller)
+        else:
+            # Others hold it: they take it, or are cut off soon.
+            self._rpc.later(lambda: self._rpc.after(_LOOK_S, lambda: self._queue(puller)))
+
+    # what calls tell, on the loop
+
+    def _sent(self, puller: Puller, size: int) -> None:
+        with self._changed:
+            puller.unsent -= size
+            self._unsent -= size
+            puller.moved_at = time.perf_counter()
+            again = puller.parked and puller.unsent < UNSENT_BYTES >> 1
+            if again:
+                puller.parked = False
+            if self._waiting:
+                self._changed.notify_all()
+        if again:
+            self._queue(puller)
+
+    def _ended(self, puller: Puller) -> None:
+        with self._changed:
+            puller.alive = puller.parked = False
+            self._unsent -= puller.unsent
+            puller.unsent = 0
+            self._changed.notify_all()
+        puller.call.on_sent = None
+        self._pullers.discard(puller)
+        self._tail.forget(puller)
+        self.service.metrics.pulled(time.perf_counter() - puller.began, well=puller.well)
+        puller.call.fail(Status.CANCELLED, "nobody takes it")
+
+    def _look(self) -> None:
+        """Whoever has taken nothing for long gives way when much waits."""
+        now = time.perf_counter()
+        stalled = [one for one in self._pullers if one.unsent and now - one.moved_at > _STALLED_S]
+        stalled.sort(key=lambda one: one.moved_at)
+        for puller in stalled:
+            if self._unsent <= _ALL_UNSENT_BYTES >> 1:
+                break
+            log.warning("pull_cut_off", unsent=puller.unsent, seconds=round(now - puller.moved_at))
+            puller.well = False
+            puller.call.connection.reset(puller.call.id, Code.ENHANCE_YOUR_CALM)
+        self._looking = bool(self._pullers)
+        if self._looking:
+            self._rpc.after(_LOOK_S, self._look)
+
+    def _end_all(self) -> None:
+        for puller in list(self._pullers):
+            puller.call.fail(Status.UNAVAILABLE, _STOPPING)
+
+    @staticmethod
+    def _fail(call: Call, error: Exception) -> None:
+        log.error("pull_failed", error=str(error))
+        text = str(error) if isinstance(error, BinlakeError) else f"{type(error).__name__}: {error}"
+        call.fail(_status(error), text)
+
+
+def _write(sent: list[tuple[Puller, list[bytes]]]) -> None:
+    for puller, frames in sent:
+        for frame in frames:
+            puller.call.send(frame)
+
+
+def _status(error: Exception) -> Status:
+    if not isinstance(error, BinlakeError):
+        return Status.UNKNOWN
+    if isinstance(error, LostRange):
+        return Status.OUT_OF_RANGE
+    if isinstance(error, Transient):
+        return Status.UNAVAILABLE
+    return Status.FAILED_PRECONDITION if isinstance(error, ConfigError) else Status.DATA_LOSS

@@ -1,0 +1,225 @@
+"""Those who pull at the tail: one thread reads and frames a batch once, and feeds it to all of them.
+
+One that is ahead of the others, maybe in a future that never comes, waits without being looked at.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import threading
+import time
+from collections.abc import Iterator
+from typing import Protocol
+
+from binlake.errors import BinlakeError
+from binlake.rpc import Call, Status
+from binlake.rpc.sparinglog import SparingLog
+from pump_service.pump import entities
+from pump_service.pump.entities import Entity
+from pump_service.pump.pull import Reader, catch_up
+from pump_service.pump.service import PumpService
+
+log = SparingLog()
+
+UNSENT_BYTES = 1 << 20
+"""Of one puller, before it has to wait."""
+_CHUNK_BYTES = 256 << 10
+_LARGE = 1 << 20  # bytes: of a message like that no copies are made
+_PACE_S, _BUSY_PACE_S = 0.005, 0.02  # between two rounds, beside writers: what came meanwhile goes out together
+_LOOK_S = 1.0
+
+
+class Puller:
+    """One PullBinlogs call. `last`: the commit_ts up to which all is sent; `unsent`: bytes that it has not taken."""
+
+    __slots__ = ("alive", "began", "call", "last", "moved_at", "parked", "unsent", "well")
+
+    def __init__(self, call: Call, after_ts: int) -> None:
+        self.call = call
+        self.last = after_ts
+        self.unsent = 0
+        self.alive = self.well = True
+        self.parked = False
+        self.began = self.moved_at = time.perf_counter()
+
+
+class Feeding(Protocol):
+    """What carries frames to pullers; from any thread."""
+
+    service: PumpService
+
+    def send(self, sent: list[tuple[Puller, list[bytes]]]) -> None:
+        """Send frames, in order."""
+
+    def behind(self, puller: Puller) -> None:
+        """It is to be read for, as soon as it took what it was sent."""
+
+    def fail(self, puller: Puller, error: Exception) -> None:
+        """End a pull."""
+
+    def pace(self, worked_s: float) -> None:
+        """Wait for writers after so much work."""
+
+
+class Tail:
+    """Feeds those that have all up to `_at`; one that is ahead of it waits in `_ahead`, and is not looked at."""
+
+    def __init__(self, pulls: Feeding) -> None:
+        self._pulls = pulls
+        self._changed = threading.Condition()
+        self._at = 0
+        self._members: dict[Puller, None] = {}
+        self._ahead: list[tuple[int, int, Puller]] = []
+        self._count = itertools.count()
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="pump-tail", daemon=True)
+
+    def start(self) -> None:
+        """Begin; once is enough."""
+        if self._thread.ident is None and not self._stopped.is_set():
+            self._thread.start()
+
+    def close(self) -> None:
+        """As stop(); when it returns nobody reads any more."""
+        self.stop()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def stop(self) -> None:
+        """Feed nobody any more."""
+        self._stopped.set()
+        with self._changed:
+            self._changed.notify_all()
+
+    def join(self, puller: Puller) -> bool:
+        """Feed it from now on; False when it lacks something that the others have already."""
+        with self._changed:
+            if not self._members and not self._ahead:
+                self._at = min(puller.last, self._pulls.service.watermark)
+            if puller.last < self._at:
+                return False
+            if not puller.alive:
+                return True
+            if puller.last == self._at:
+                self._members[puller] = None
+            else:
+                heapq.heappush(self._ahead, (puller.last, next(self._count), puller))
+            self._changed.notify_all()
+            return True
+
+    def forget(self, puller: Puller) -> None:
+        """It has ended."""
+        with self._changed:
+            if self._members.pop(puller, self) is self:
+                kept = [entry for entry in self._ahead if entry[2] is not puller]
+                if len(kept) < len(self._ahead):
+                    self._ahead = kept
+                    heapq.heapify(kept)
+
+    def drop_farthest(self) -> bool:
+        """End the one that waits for the latest time; False when nobody waits so. On the loop."""
+        with self._changed:
+            farthest = max(self._ahead, default=None)
+        if farthest is not None:
+            farthest[2].call.fail(Status.UNAVAILABLE, "others need the place of a stream that waits for the future")
+        return farthest is not None
+
+    def _run(self) -> None:
+        service = self._pulls.service
+        reader = service.reader()
+        while not self._stopped.is_set():
+            with self._changed:
+                self._changed.wait_for(lambda: self._members or self._ahead or self._stopped.is_set())
+                self._skip(service.watermark)
+                at, wanted = self._at, bool(self._members)
+            service.wait_above(at, _LOOK_S, self._stopped.is_set)
+            worked = time.thread_time()
+            if wanted:
+                self._round(reader, at)
+            self._pulls.pace(time.thread_time() - worked)
+            self._stopped.wait(_BUSY_PACE_S if service.writing else _PACE_S)
+
+    def _skip(self, watermark: int) -> None:
+        # Nobody wants what lies before the first one that is ahead.
+        if not self._members and self._ahead:
+            self._at = max(self._at, min(watermark, self._ahead[0][0]))
+            self._joining(self._at)
+
+    def _round(self, reader: Reader, at: int) -> None:
+        try:
+            for last, batch in catch_up(reader, at, self._stopped.is_set):
+                if not self._feed(at, last, batch):
+                    return
+                at = last
+        except Exception as error:
+            if not isinstance(error, BinlakeError):
+                log.exception("pull_broke")
+            self._fail_all(error)
+
+    def _feed(self, at: int, last: int, batch: list[Entity]) -> bool:
+        """Hand `batch`, all in (at, last], to everyone; False when nobody waits at `at` any more."""
+        with self._changed:
+            if self._at != at or not self._members:
+                return False
+            slow = [puller for puller in self._members if puller.unsent >= UNSENT_BYTES]
+            for puller in slow:
+                del self._members[puller]
+            fed, self._at = list(self._members), last
+            joined = self._joining(last)
+        framed: dict[bool, list[bytes]] = {}
+        sent: list[tuple[Puller, list[bytes]]] = []
+        for puller in fed:
+            gzip = puller.call.request.gzip
+            if gzip not in framed:
+                framed[gzip] = _frames(batch, puller.call)
+            sent.append((puller, framed[gzip]))
+            puller.last = last
+        for puller in joined:
+            sent.append((puller, _frames([one for one in batch if one[1] > puller.last], puller.call)))
+            puller.last = last
+        self._pulls.send(sent)
+        for puller in slow:
+            self._pulls.behind(puller)
+        return True
+
+    def _joining(self, last: int) -> list[Puller]:
+        """Those that were ahead, and are not any more: they want a part of the batch that ends at `last`."""
+        joined = []
+        while self._ahead and self._ahead[0][0] <= last:
+            puller = heapq.heappop(self._ahead)[2]
+            self._members[puller] = None
+            joined.append(puller)
+        return joined
+
+    def _fail_all(self, error: Exception) -> None:
+        with self._changed:
+            failed, self._members = list(self._members), {}
+        for puller in failed:
+            self._pulls.fail(puller, error)
+
+
+def chunks(batch: list[Entity], call: Call) -> Iterator[tuple[int, list[bytes]]]:
+    """`batch` as framed messages in pieces that do not hold the loop for long; the last commit_ts of each."""
+    if call.request.gzip:
+        for entity in batch:
+            yield entity[1], [call.framed(entities.message(*entity))]
+        return
+    first, size = 0, 0
+    for at, entity in enumerate(batch):
+        if len(entity[2]) >= _LARGE:
+            if first < at:
+                yield batch[at - 1][1], [entities.framed(batch[first:at])]
+            yield entity[1], list(entities.pieces(entity))
+            first, size = at + 1, 0
+            continue
+        size += len(entity[2])
+        if size >= _CHUNK_BYTES:
+            yield entity[1], [entities.framed(batch[first : at + 1])]
+            first, size = at + 1, 0
+    if first < len(batch):
+        yield batch[-1][1], [entities.framed(batch[first:])]
+
+
+def _frames(batch: list[Entity], call: Call) -> list[bytes]:
+    return [frame for _, frames in chunks(batch, call) for frame in frames]
