@@ -9,28 +9,29 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
 from binlake.window.extras import Extra
-from spark_jobs.decode import LATIN1, TALLIES
+from spark_jobs.decode import BY_TABLE, TALLIES
 from spark_jobs.lake import local_frame
 
 _EXTRAS = "x_db STRING, x_table STRING, x_since BIGINT, x_until BIGINT, x_names ARRAY<STRING>, x_values ARRAY<STRING>"
 _IMAGES = ("before", "after")
+_TABLES = "of tables"
 
 
 def completed(spark: SparkSession, rows: DataFrame, added: list[Extra]) -> tuple[DataFrame, Observation]:
     """(rows of `mutation` with the columns `added`, what was left out once they are written)."""
     counted = Observation("filtered")
     sums = [F.sum(F.when(F.col("op") == op, F.col("commit_ts"))).alias(op) for op in TALLIES]
-    is_latin1 = F.col("op").startswith(LATIN1)
-    latin1 = F.collect_list(F.when(is_latin1, F.struct("op", "commit_ts"))).alias(LATIN1)
-    kept = rows.observe(counted, *sums, latin1).where(~F.col("op").isin(*TALLIES) & ~is_latin1)
+    of_table = reduce(lambda a, b: a | b, (F.col("op").startswith(prefix) for prefix in BY_TABLE))
+    tables = F.collect_list(F.when(of_table, F.struct("op", "commit_ts"))).alias(_TABLES)
+    kept = rows.observe(counted, *sums, tables).where(~F.col("op").isin(*TALLIES) & ~of_table)
     return _with_added(spark, kept, added), counted
 
 
 def losses(counted: Observation) -> dict[str, int]:
-    """By reason, what was left out: rows, and whole transactions for `loopback`; texts read as latin1 by LATIN1 and
-    table. After the rows are written."""
-    found = Counter({reason: int(number or 0) for reason, number in counted.get.items() if reason != LATIN1})
-    for op, number in counted.get[LATIN1]:
+    """By reason, what was left out: rows, and whole transactions for `loopback`; what BY_TABLE counts, by table. After
+    the rows are written."""
+    found = Counter({reason: int(number or 0) for reason, number in counted.get.items() if reason != _TABLES})
+    for op, number in counted.get[_TABLES]:
         found[op] += number
     return {reason: number for reason, number in sorted(found.items()) if number}
 

@@ -28,8 +28,10 @@ PIECE_ROWS = 8192
 TALLIES = ("table_filter", "event_filter", "loopback", "gone", "expression_filter")
 """What a tally row counts, as its `op`: rows of tables left out, rows of kinds left out, whole transactions that our
 own side wrote, rows of tables dropped meanwhile, rows that an expression drops. Its `commit_ts` is the number."""
-LATIN1 = "latin1:"
-"""How the `op` of a tally row begins that counts texts read as latin1; behind it stands the source's `db.table`."""
+LATIN1, ONCE = "latin1:", "taken-once:"
+"""How the `op` of a tally row begins that counts texts read as latin1, or transactions whose second writes are not
+certain; behind it stands the source's `db.table`."""
+BY_TABLE = (LATIN1, ONCE)
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ class Decoder:
         yield pa.RecordBatch.from_pylist(tally, schema=MUTATION_SCHEMA)
 
     def rows(self, batches: Iterable[pa.RecordBatch], left_out: Counter[str]) -> Iterator[pa.RecordBatch]:
-        """The same without tally rows: behind the last batch `left_out` has the numbers, by reason, and LATIN1's."""
+        """The same without tally rows: behind the last batch `left_out` has the numbers, by reason, and BY_TABLE's."""
         for batch in self._decoded(batches, left_out):
             kept = self.expressions.kept(batch)
             if kept.num_rows < batch.num_rows:
@@ -59,7 +61,7 @@ class Decoder:
             yield kept
 
     def _decoded(self, batches: Iterable[pa.RecordBatch], left_out: Counter[str]) -> Iterator[pa.RecordBatch]:
-        decoded, own = MutationBatch(self.rules.route, self.rules.kinds, self.rules.invalid_text), 0
+        decoded, own = self._batch(), 0
         for batch in batches:
             for payloads, commits, starts in _pieces(batch):
                 if self.rules.marks is None and sum(map(len, payloads)) <= MOST_BYTES * len(payloads):
@@ -73,6 +75,10 @@ class Decoder:
                     yield from decoded.batches()
         yield from decoded.batches()
         left_out.update(_counts(decoded.stats, own))
+
+    def _batch(self) -> MutationBatch:
+        rules = self.rules
+        return MutationBatch(rules.route, rules.kinds, rules.invalid_text, rules.second_writes)
 
     def _add(self, decoded: MutationBatch, payload: bytes, commit_ts: int, start_ts: int) -> bool:
         """Add a transaction; True when our own side wrote it, which leaves it out."""
@@ -94,7 +100,8 @@ def _pieces(batch: pa.RecordBatch) -> Iterator[tuple[list[bytes], list[int], lis
 def _counts(stats: DecodeStats, own: int) -> dict[str, int]:
     counts = (stats.table_rows, stats.event_rows, own, sum(stats.gone_rows.values()))
     found = {reason: count for reason, count in zip(TALLIES, counts, strict=False) if count}
-    return found | {LATIN1 + table: count for table, count in stats.latin1_texts.items()}
+    found |= {LATIN1 + table: count for table, count in stats.latin1_texts.items()}
+    return found | {ONCE + table: count for table, count in stats.taken_once.items()}
 
 
 @dataclass(frozen=True)

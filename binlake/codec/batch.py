@@ -24,12 +24,13 @@ import pyarrow as pa
 
 from binlake.codec.assemble import keys_of, maps_of, new_keys_of
 from binlake.codec.echoes import without_echoes
-from binlake.codec.emptied import Known, require_both, without_lost_rows
+from binlake.codec.emptied import Known, is_late, require_both, without_lost_rows
 from binlake.codec.emptied import settled as settled_side
 from binlake.codec.groups import Group, cut, cuts
 from binlake.codec.lanes import Ints
 from binlake.codec.latin1 import InvalidText, plans_for
 from binlake.codec.parts import columns_of
+from binlake.codec.secondwrites import Moment, SecondWrites, may_be_twice, without_second_writes
 from binlake.codec.splits import Run, Splits, split_all
 from binlake.codec.transaction import (
     ALL_KINDS,
@@ -96,16 +97,21 @@ class MutationBatch:
 
     Errors are those of `decode_transaction`, raised when a transaction is added or when its rows are taken; they spoil
     the batch. Rows of tables that the route excludes are not decoded, nor are those whose kind is not among `kinds` of
-    their table; `stats` counts both. `invalid_text`: what becomes of texts that are no UTF-8.
+    their table; `stats` counts both. `invalid_text`: what becomes of texts that are no UTF-8, `second_writes` of those.
     """
 
     def __init__(
-        self, route: Route = same_name, kinds: Wanted = every_kind, invalid_text: InvalidText = "refuse"
+        self,
+        route: Route = same_name,
+        kinds: Wanted = every_kind,
+        invalid_text: InvalidText = "refuse",
+        second_writes: SecondWrites = "refuse",
     ) -> None:
         self.stats = DecodeStats()
         self._route = route
         self._kinds_of = kinds
         self._plan_of = plans_for(invalid_text, self.stats.latin1_texts)
+        self._second_writes = second_writes
         self._known: dict[TableDef, Collection[str]] = {}
         self._routed: dict[TableDef, _Names4 | None] = {}
         self._sides: Known = {}
@@ -138,13 +144,23 @@ class MutationBatch:
             if place.emptied:
                 table = settled_side(place, table_id, value, payload, tables, self._sides)
                 require_both(table, commit_ts, self._wanted)
-            for first, run in wanted_rows(rows, self._wanted(table), self.stats):
+            for first, run in self._wanted_runs(table, rows, payload, Moment(version, commit_ts)):
                 number = self._tables.setdefault(table, len(self._tables))
                 self._keep(number * _KINDS, run)
                 self._mutations.append((commit_ts, start_ts, version, number, seq + first, len(run.kinds), table_id))
         # What is left out takes no memory: it must not fill a batch either.
         self._bytes += len(payload) if self._count > had else 0
         return self._count - had
+
+    def _wanted_runs(
+        self, table: TableDef, rows: RowLists, payload: bytes, moment: Moment
+    ) -> Iterator[tuple[int, RowLists]]:
+        wanted, runs = self._wanted(table), iter([(0, rows)])
+        if wanted and may_be_twice(table, moment.version):
+            plan, counted = self._plan_of(table), self.stats.taken_once
+            runs = without_second_writes(plan, rows, payload, moment, self._second_writes, counted)
+        for at, part in runs:
+            yield from ((at + first, run) for first, run in wanted_rows(part, wanted, self.stats))
 
     def add_all(
         self, payloads: Sequence[bytes], commit_ts: Sequence[int], start_ts: Sequence[int], place: Place
@@ -173,7 +189,7 @@ class MutationBatch:
         for number, code in enumerate(codes.tolist()):
             table = by_id[int(places[code // len(ids)])].table(int(ids[code % len(ids)]))
             wanted = () if table is None else self._wanted(table)
-            late = table and table.emptied and found.version[which == number].min() < table.emptied.version
+            late = table is not None and is_late(table, int(found.version[which == number].min()))
             if table is None or late or 0 < len(wanted) < len(ALL_KINDS):
                 known.append(_ALONE)
             else:

@@ -4,7 +4,7 @@ Rule (TiDB v7.5, capture `zones`, table `Teile`): while REORGANIZE PARTITION run
 to the new one too, and both writes are in the binlog side by side, for the logical table: an insert, update or delete
 twice the same; in the delete-only step an update and behind it a delete of what the row was before. None of it can be
 the history of one key: the second has no row to change, or another one than it names. Without a key two equal inserts
-may be two rows, so tables without one keep what is logged.
+may be two rows: `binlake.codec.secondwrites` reads tables without one.
 """
 
 from __future__ import annotations

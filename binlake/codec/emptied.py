@@ -51,6 +51,12 @@ def settled(
     return known[table, side, taker]
 
 
+def is_late(table: TableDef, version: int) -> bool:
+    """True when transactions from schema `version` on may have seen `table` as it was before its last DDL."""
+    left = [known.version for known in (table.emptied, table.reorganized) if known is not None]
+    return any(version < bound for bound in left)
+
+
 def without_lost_rows(
     batch: pa.RecordBatch,
     tables: Sequence[TableDef],

@@ -50,13 +50,15 @@ class DecodeStats:
     """What decoding passed over: rows of tables that were dropped or truncated meanwhile, by table id.
 
     `table_rows`: rows of tables that a filter leaves out; `event_rows`: rows of a kind that one leaves out.
-    `latin1_texts`: values read as latin1, by `db.table` of the source, those of both images of an update.
+    By `db.table` of the source, `latin1_texts`: values read as latin1, those of both images of an update;
+    `taken_once`: transactions of which it is not certain what they wrote twice.
     """
 
     gone_rows: Counter[int] = field(default_factory=Counter)
     table_rows: int = 0
     event_rows: int = 0
     latin1_texts: Counter[str] = field(default_factory=Counter)
+    taken_once: Counter[str] = field(default_factory=Counter)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +117,7 @@ def raw_changes(
     changes = (
         change
         for seq, table_id, table, rows in found
-        for change in _walk(rows, plan_of(table), seq, table_id, commit_ts)
+        for change in changes_of(rows, plan_of(table), seq, table_id, commit_ts)
     )
     return value.schema_version, changes
 
@@ -214,7 +216,8 @@ def _deprecated(mutation: pb.TableMutation, commit_ts: int) -> WireError:
     return _error(f"the deprecated field {name} of TableMutation holds {count} entries", mutation, commit_ts)
 
 
-def _walk(rows: RowLists, plan: TablePlan, seq: int, table_id: int, commit_ts: int) -> Iterator[RawChange]:
+def changes_of(rows: RowLists, plan: TablePlan, seq: int, table_id: int, commit_ts: int) -> Iterator[RawChange]:
+    """The changes of a mutation's `rows`, the first of which is `seq`, in their order. Raises WireError."""
     inserts, updates, deletes = iter(rows.inserts), iter(rows.updates), iter(rows.deletes)
     op = ""
     try:

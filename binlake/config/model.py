@@ -86,6 +86,12 @@ class Source(Section):
         " merge stops; `latin1` = it is read as MySQL's latin1 (windows-1252), counted, with an alert a window and"
         " table; in columns of a unique key it is refused all the same",
     )
+    second_writes: Literal["refuse", "once"] = Field(
+        "refuse",
+        description="TiDB logs changes twice while REORGANIZE PARTITION runs; of tables without a key, where it cannot"
+        " be told which: `refuse` = merge stops; `once` = each pair is one change, with an alert a window and table,"
+        " which is then to be compared (`binlake verify --fix`): the source itself may hold such rows twice",
+    )
     timeout_s: float = Field(10.0, gt=0, description="seconds one call to PD, a pump or the status port may take")
     security: Security = Field(Security())  # type: ignore[call-arg]
     sql: SourceSql | None = Field(None, description="absent = the DDL history comes from the status port")

@@ -30,7 +30,7 @@ class Rules:
     `own_schema`: the database in which the opposite replication keeps its position here; empty = there is none.
     `replacements`: statements instead of the DDL of a commit_ts; `injections`: such that stand between changes.
     `zone`: time zone of the source's sessions, for DDL whose job does not tell it. `invalid_text`: what becomes of
-    texts that are no UTF-8.
+    texts that are no UTF-8, `second_writes`: of row changes that TiDB may have logged twice.
     """
 
     tables: TableChoice = field(default_factory=lambda: TableFilter(Filter()))  # type: ignore[call-arg]
@@ -46,6 +46,7 @@ class Rules:
     injections: tuple[Injection, ...] = ()
     zone: str = ""
     invalid_text: Literal["refuse", "latin1"] = "refuse"
+    second_writes: Literal["refuse", "once"] = "refuse"
 
     @classmethod
     def of(cls, replication: Replication) -> Rules:
@@ -66,6 +67,7 @@ class Rules:
             injections_of(replication.ddl_injection),
             replication.source.time_zone,
             replication.source.invalid_text,
+            replication.source.second_writes,
         )
 
     def keeps(self, db: str, table: str) -> bool:

@@ -14,7 +14,9 @@ placed at a moment that no such row can precede, and at which it is right to run
 - several clauses in one ALTER: when the last of them had begun, and had read the table if it copies values or builds an
   index. Behind that moment all become public or leave in one step, and each clause that drops takes three more. Rows
   from there on hold the new columns' values: the real ones, or what the ALTER gives to old rows.
-- REORGANIZE PARTITION: when it had begun to copy; rows that only the new partitions take come later.
+- REORGANIZE PARTITION: when it had begun to copy; rows that only the new partitions take come later. Of a table without
+  a key, as PARTITION BY and REMOVE PARTITIONING of one: when its first step ran, even if it was taken back, for from
+  then on changes are logged twice (`binlake.schema.reorganized`).
 - anything else shows itself with its last step, at its binlog.
 """
 
@@ -24,7 +26,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from binlake.schema.actions import DELETE_REORG, PUBLIC, Action
+from binlake.schema.info import DbInfo, TableDef
 from binlake.schema.job import DdlJob
+from binlake.schema.reorganized import REARRANGING
 
 _AT_FIRST_STEP = frozenset({Action.DROP_COLUMN, Action.DROP_INDEX, Action.DROP_PRIMARY_KEY, Action.DROP_PARTITION})
 _WHEN_READY = frozenset({Action.MULTI_SCHEMA_CHANGE, Action.REORGANIZE_PARTITION})
@@ -37,6 +41,8 @@ _CLAUSES = frozenset(
 
 def place_of(job: DdlJob, commit_ts: int) -> int:
     """The commit_ts from which on rows come behind `job`; `commit_ts`: its binlog's."""
+    if job.schema_version and logs_twice(job.type, _table_of(job)):
+        return min(job.began_ts or commit_ts, commit_ts)
     if not job.took_effect:
         return commit_ts
     if job.type in _AT_FIRST_STEP:
@@ -46,13 +52,13 @@ def place_of(job: DdlJob, commit_ts: int) -> int:
     return commit_ts
 
 
-def running_place(job: Mapping[str, Any]) -> int | None:
-    """As `place_of`, of a job (its JSON) that is not over: None where no row can have seen it by now."""
+def running_place(job: Mapping[str, Any], table: TableDef | None = None) -> int | None:
+    """As `place_of`, of a job (its JSON) of `table` that is not over: None where no row can have seen it by now."""
     began = int(job.get("real_start_ts") or 0)
     if not began:
         return None
     kind = int(job["type"])
-    if kind in _AT_FIRST_STEP:
+    if kind in _AT_FIRST_STEP or logs_twice(kind, table):
         return began
     clauses = job.get("multi_schema_info") or {}
     if kind == Action.MULTI_SCHEMA_CHANGE and not clauses.get("revertible"):
@@ -82,4 +88,15 @@ def _column(column: Mapping[str, Any]) -> tuple[object, ...]:
 
 def may_run_ahead(kind: int) -> bool:
     """True when rows ahead of the binlog may have seen a step of `kind` (of a job, or of a clause in one)."""
-    return kind in _AT_FIRST_STEP or kind in _WHEN_READY or kind in _CLAUSES
+    return kind in _AT_FIRST_STEP or kind in _WHEN_READY or kind in _CLAUSES or kind in REARRANGING
+
+
+def logs_twice(kind: int, table: TableDef | None) -> bool:
+    """True when a job of `kind` has changes of `table` logged twice from its first step on, and no key tells which."""
+    return kind in REARRANGING and table is not None and table.identity().kind == "row"
+
+
+def _table_of(job: DdlJob) -> TableDef | None:
+    if job.type not in REARRANGING or job.table_info is None:
+        return None
+    return TableDef.from_json(job.table_info, DbInfo(job.schema_id, job.schema_name, "", "", {}))

@@ -10,15 +10,35 @@ from binlake import tso
 from binlake.errors import SchemaError
 from binlake.schema.actions import Action
 from binlake.schema.emptied import Emptied
-from binlake.schema.info import DbInfo
+from binlake.schema.info import DbInfo, TableDef
 from binlake.schema.job import DdlJob
 from binlake.schema.names import fold_name
+from binlake.schema.reorganized import REARRANGING, reorganized_by
 from binlake.schema.tables import SchemaTables
 
 
-def apply_job(tables: SchemaTables, job: DdlJob) -> None:
-    """Change `tables` by a job that took effect; raises SchemaError when it lacks what it needs."""
+def apply_job(tables: SchemaTables, job: DdlJob, commit_ts: int = 0) -> None:
+    """Change `tables` by a job that took effect, its binlog at `commit_ts` (0: not known).
+
+    Raises SchemaError when it lacks what it needs.
+    """
+    before = tables.by_id.get(job.table_id)
     _APPLY.get(job.type, _replace)(tables, job)
+    if job.type in REARRANGING and before is not None:
+        _note_reorganized(tables, job, commit_ts, before)
+
+
+def note_taken_back(tables: SchemaTables, job: DdlJob) -> None:
+    """Note in `tables` what a job that was rolled back may have done to rows meanwhile."""
+    before = tables.by_id.get(job.table_id)
+    if job.type in REARRANGING and before is not None:
+        _note_reorganized(tables, job, 0, before)
+
+
+def _note_reorganized(tables: SchemaTables, job: DdlJob, commit_ts: int, before: TableDef) -> None:
+    after = tables.table(job.table_id)
+    if after is not None and after.identity().kind == "row":
+        tables.note_reorganized(after.id, reorganized_by(job, commit_ts, before.raw))
 
 
 def _create_schema(tables: SchemaTables, job: DdlJob) -> None:

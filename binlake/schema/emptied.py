@@ -70,7 +70,7 @@ class Emptied:
         `others`: ids of the other tables that the transaction changes. One may have the key that is looked at: the
         plain table of an EXCHANGE has the id of a partition, before it and after it.
         """
-        written = _physical_id(primary_key)
+        written = physical_id(primary_key)
         if written in others:
             return "unknown"
         if written in self.ids:
@@ -121,7 +121,7 @@ def _id_by_list(value: Any, definitions: Sequence[Mapping[str, Any]]) -> int:
     return default
 
 
-def _physical_id(key: bytes) -> int:
+def physical_id(key: bytes) -> int:
     """The table id in a raw key of TiDB, `t` and a big-endian number with its sign bit turned; 0 for no such key."""
     if len(key) < _KEY_HEAD or key[:1] != b"t":
         return 0

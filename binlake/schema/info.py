@@ -13,6 +13,7 @@ from binlake.schema import mysqltypes as t
 from binlake.schema.actions import PUBLIC
 from binlake.schema.emptied import Emptied
 from binlake.schema.names import fold_name
+from binlake.schema.reorganized import Reorganized
 
 Json = Mapping[str, Any]
 
@@ -195,7 +196,8 @@ class TableDef:
     """A table, view or sequence of database `db`. Compared by identity: one object is one version of a definition.
 
     `own`: columns that only the target's table has, `kept` those of them whose values must outlive a row's rewriting,
-    both as the target spells them (S4-26). `emptied`: partitions that the DDL which gave this definition took away.
+    both as the target spells them (S4-26). `emptied`: partitions that the DDL which gave this definition took away,
+    `reorganized`: those that it rearranged.
     """
 
     id: int
@@ -215,6 +217,7 @@ class TableDef:
     own: tuple[str, ...] = ()
     kept: tuple[str, ...] = ()
     emptied: Emptied | None = None
+    reorganized: Reorganized | None = None
 
     @classmethod
     def from_json(cls, data: Json, db: DbInfo, emptied: Emptied | None = None) -> TableDef:

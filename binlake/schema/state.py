@@ -12,11 +12,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from binlake.errors import SchemaError
-from binlake.schema.change import apply_job
+from binlake.schema.change import apply_job, note_taken_back
 from binlake.schema.emptied import Emptied
 from binlake.schema.info import DbInfo, TableDef
 from binlake.schema.job import DdlJob
 from binlake.schema.names import fold_name
+from binlake.schema.reorganized import Reorganized
 from binlake.schema.tables import SchemaTables
 
 RowKind = Literal["state", "schema", "table", "gone", "alias", "dropped"]
@@ -74,10 +75,13 @@ class SchemaState:
         """
         tables, version, last = self._tables.copy(), self.version, self.commit_ts
         for commit_ts, job in jobs:
-            if not job.took_effect or job.schema_version <= version:
+            if job.schema_version <= version:
+                continue
+            if not job.took_effect:
+                note_taken_back(tables, job)
                 continue
             if job.is_supported:
-                apply_job(tables, job)
+                apply_job(tables, job, commit_ts)
             version, last = job.schema_version, commit_ts
         return SchemaState(version, last, tables)
 
@@ -97,8 +101,9 @@ class SchemaState:
         for db in self.databases():
             yield "schema", db.id, _dump(db.raw)
         for table in self.tables():
-            emptied = {"emptied": table.emptied.to_json()} if table.emptied else {}
-            yield "table", table.id, _dump({"schema_id": table.db_id, "info": table.raw, **emptied})
+            left = {"emptied": table.emptied, "reorganized": table.reorganized}
+            known = {name: value.to_json() for name, value in left.items() if value is not None}
+            yield "table", table.id, _dump({"schema_id": table.db_id, "info": table.raw, **known})
         for table_id, version in self._tables.gone.items():
             yield "gone", table_id, _dump({"version": version})
         for old, new in self._tables.aliases.items():
@@ -124,6 +129,9 @@ def _assemble(parsed: dict[str, list[tuple[int, dict[str, Any]]]]) -> SchemaStat
         tables.databases[raw["id"]] = DbInfo.from_json(raw)
     for _, raw in parsed.get("table", ()):
         tables.put(raw["info"], raw["schema_id"], Emptied.from_json(raw.get("emptied")))
+        reorganized = Reorganized.from_json(raw.get("reorganized"))
+        if reorganized is not None:
+            tables.note_reorganized(raw["info"]["id"], reorganized)
     # JSON rows come in any order; versions tell which tombstone is older.
     gone = sorted((raw["version"], key) for key, raw in parsed.get("gone", ()))
     tables.gone.update((key, version) for version, key in gone)

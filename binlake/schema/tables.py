@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from binlake.errors import SchemaError
@@ -11,6 +11,7 @@ from binlake.schema.actions import MAX_USER_ID
 from binlake.schema.emptied import Emptied
 from binlake.schema.info import DbInfo, TableDef
 from binlake.schema.names import fold_pair
+from binlake.schema.reorganized import Reorganized
 
 KEPT_TOMBSTONES = 4096
 """Dropped ids remembered. A change on one can only commit within the lease of its schema version, so few suffice."""
@@ -89,6 +90,10 @@ class SchemaTables:
         self.gone.pop(table.id, None)
         # EXCHANGE PARTITION gives a table the id back that it had: it means this table now, and none once it is gone.
         self.aliases.pop(table.id, None)
+
+    def note_reorganized(self, table_id: int, reorganized: Reorganized) -> None:
+        """The DDL that gave the definition of `table_id` rearranged its partitions; forgotten as `emptied` is."""
+        self.by_id[table_id] = replace(self.by_id[table_id], reorganized=reorganized)
 
     def remove(self, table_id: int, version: int) -> None:
         """Drop a table; its id is remembered as gone since schema `version`."""

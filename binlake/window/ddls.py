@@ -16,7 +16,7 @@ from binlake.schema import Action, DdlJob, SchemaState, WindowDdl, WindowSchemas
 from binlake.schema.delta import Definitions, touched
 from binlake.schema.session import SourceSession
 from binlake.window.definitions import FILTERED, by_hand
-from binlake.window.judging import Ddl, Judge, Judged
+from binlake.window.judging import NO_CHANGE, Ddl, Judge, Judged
 from binlake.window.spelling import Spelling
 from binlake.window.targets import Naming, TargetTables
 
@@ -189,7 +189,7 @@ def _judged(
     reason, job = _unfit(ddl), ddl.job
     if reason or job is None:
         db, table = names.source_table(job.schema_name, job.table_name) if job else ("", "")
-        return Judged(reason, ddl.query, *sides, db, table)
+        return Judged(reason, ddl.query, *(NO_CHANGE if job and not job.took_effect else sides), db, table)
     judged = judge.judge(Ddl(ddl.commit_ts, ddl.query, job, *sides, names))
     if not logged and judged.reason != FILTERED:
         return replace(judged, reason="the source logged no binlog for it", sql=ddl.query, replaced=False)

@@ -33,7 +33,7 @@ from binlake.downstream import Session
 from binlake.errors import BinlakeError, ConfigError, IncompleteWindow
 from binlake.filter import Rules
 from deploy.local.cluster import CaptureCluster, capture_cluster
-from deploy.local.commitlog import planned, read_log
+from deploy.local.commitlog import planned, read_log, tables_in_doubt
 from deploy.local.direct import DirectReplay
 from deploy.local.handwork import Handworks, handworks
 from deploy.local.mariadb import MariaDb
@@ -105,8 +105,9 @@ def run_direct(capture: Capture, server: MariaDb) -> Outcome:
         outcome.transactions = len(log.rows) + len(log.ddls)
         target = Target(db_type="mariadb", host=server.host, port=server.port, user=server.user)
         with closing(Session(target)) as session:
-            rules = Rules(invalid_text=_invalid_text(capture))
-            replay = DirectReplay(log, session, new_collation=_new_collation(capture), rules=rules)
+            rules = Rules(invalid_text=_invalid_text(capture), second_writes="once")
+            hands = handworks(planned(log), capture.states(), tables_in_doubt(log))
+            replay = DirectReplay(log, session, hands, new_collation=_new_collation(capture), rules=rules)
             for state in expected_states(capture):
                 replay.advance(state.commit_ts)
                 outcome.windows, outcome.by_hand = replay.applied.windows, replay.applied.by_hand
@@ -134,7 +135,7 @@ def run_capture(
     def work(outcome: Outcome) -> None:
         states = sample(list(expected_states(capture)), most_states)
         commits = read_log(capture)
-        hands = handworks(planned(commits))
+        hands = handworks(planned(commits), capture.states(), tables_in_doubt(commits))
         with capture_cluster(capture, folder, pumps=pumps) as cluster:
             outcome.transactions = int(cluster.replay["transactions"])
             outcome.replay_seconds = float(cluster.replay["seconds"])
@@ -144,6 +145,7 @@ def run_capture(
             settings["initial-commit-ts"] = str(commits.first_ts - 1)
             settings["source"]["new-collation"] = _new_collation(capture)
             settings["source"]["invalid-text"] = _invalid_text(capture)
+            settings["source"]["second-writes"] = "once"
             settings["filter"] = {"ignore-txn-commit-ts": [str(ts) for ts in hands.ignored]}
             replaced = [{"commit-ts": str(ts), "sql": sql} for ts, sql in hands.replaced.items()]
             settings["ddl-replacement"], settings["target"]["tables"] = replaced, list(hands.accepted)
@@ -204,10 +206,10 @@ def _through_windows(
     by_ts = {state.commit_ts: state for state in states}
     for stop in ctx.replication.stop_points():
         outcome.windows += _advance(ctx, stop)
-        if stop in by_ts and not _compare(capture, by_ts[stop], server, outcome):
-            return
         with server.connect() as link, link.cursor() as cursor:
             outcome.by_hand += hands.due(cursor.execute, stop)
+        if stop in by_ts and not _compare(capture, by_ts[stop], server, outcome):
+            return
 
 
 def _compare(capture: Capture, state: StateAt, server: MariaDb, outcome: Outcome) -> bool:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from binlake.capture import Capture
+from binlake.codec import MutationBatch
+from binlake.codec.secondwrites import may_be_twice
 from binlake.filter import Rules
 from binlake.schema import DdlJob, SchemaState
-from binlake.window.ddls import DdlBinlog, PlannedDdl, plan_ddls
+from binlake.window.ddls import DdlBinlog, PlannedDdl, plan_ddls, window_schemas
 from binlake.wire import binlog_pb2 as pb
 from pump_service.replay.outcomes import Outcomes
 
@@ -55,6 +57,18 @@ def read_log(capture: Capture) -> CommitLog:
     places = {ddl.job_id: ddl.commit_ts for ddl in ddls if ddl.schema_state != 1}
     jobs = [DdlJob.parse(text) for text in capture.job_texts()]
     return CommitLog(sorted(rows), ddls, [(places.get(job.id, job.finished_ts), job) for job in jobs])
+
+
+def tables_in_doubt(log: CommitLog) -> set[str]:
+    """`db.table` of those of which it is not certain what was logged twice (`source.second-writes`)."""
+    schemas = window_schemas(SchemaState(), log.ddls, log.jobs)
+    batch = MutationBatch(second_writes="once")
+    for commit_ts, start_ts, payload, version in log.rows:
+        value = pb.PrewriteValue.FromString(pb.Binlog.FromString(payload).prewrite_value)
+        tables = [schemas.place(commit_ts).table(mutation.table_id) for mutation in value.mutations]
+        if any(table is not None and may_be_twice(table, version) for table in tables):
+            batch.add(payload, commit_ts, start_ts, schemas.place(commit_ts))
+    return set(batch.stats.taken_once)
 
 
 def planned(log: CommitLog) -> list[PlannedDdl]:

@@ -26,7 +26,7 @@ from binlake.window.cuts import cut_batch
 from binlake.window.ddls import PlannedDdl, plan_ddls, window_schemas
 from binlake.window.definitions import LandedDdl, Segments, WindowDefinitions, bytewise, filled_key
 from deploy.local.commitlog import RULES, CommitLog, planned
-from deploy.local.handwork import handworks
+from deploy.local.handwork import Handworks, handworks
 
 
 @dataclass
@@ -43,10 +43,18 @@ class Applied:
 class DirectReplay:
     """`log` applied to `session` window by window, by `rules`. Raises what finalize would raise."""
 
-    def __init__(self, log: CommitLog, session: Session, *, new_collation: bool = True, rules: Rules = RULES) -> None:
+    def __init__(
+        self,
+        log: CommitLog,
+        session: Session,
+        hands: Handworks | None = None,
+        *,
+        new_collation: bool = True,
+        rules: Rules = RULES,
+    ) -> None:
         self._log = log
         self._new_collation = new_collation
-        self.hands = handworks(planned(log))
+        self.hands = handworks(planned(log)) if hands is None else hands
         self._rules = replace(rules, replacements=self.hands.replaced)
         self._target = Target.model_validate({"db-type": "mariadb", "tables": self.hands.accepted})
         self._session = session
@@ -142,7 +150,7 @@ def decoded(
     rows: list[tuple[int, int, bytes, int]], schemas: WindowSchemas, rules: Rules = RULES
 ) -> dict[tuple[str, str], list[RowEvent]]:
     """The row changes of transactions by (db, table), as `merge` decodes them."""
-    batch = MutationBatch(rules.route, invalid_text=rules.invalid_text)
+    batch = MutationBatch(rules.route, invalid_text=rules.invalid_text, second_writes=rules.second_writes)
     for commit_ts, start_ts, payload, _ in rows:
         batch.add(payload, commit_ts, start_ts, schemas.place(commit_ts))
     found: dict[tuple[str, str], list[RowEvent]] = {}

@@ -1,6 +1,8 @@
 """What an operator does by hand where a DDL cannot be said at the target.
 
-A column whose default it cannot hold is made by `ddl-replacement`. RECOVER and FLASHBACK are done from a copy kept.
+A column whose default it cannot hold is made by `ddl-replacement`. RECOVER and FLASHBACK are done from a copy kept. A
+table without a key whose partitions were rearranged is copied anew at the next recorded state: TiDB itself may have its
+rows twice then, and logs nothing of it.
 
 No binlog carries the rows that these bring back. Its commit_ts goes into `filter.ignore-txn-commit-ts`; windows
 stop before the DROP or TRUNCATE, where the table is copied, and before the DDL itself, where the copy becomes the
@@ -10,17 +12,18 @@ table.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from binlake.capture import StateAt
 from binlake.ddl import MappedDdl, SourceDdl, map_ddl
 from binlake.ddl.collations import target_collation
 from binlake.ddl.defaults import is_lost_default
 from binlake.errors import TargetRefused
 from binlake.schema import TableDef
 from binlake.schema.delta import Definitions
-from binlake.statement.literal import qualified, quote_name
+from binlake.statement.literal import qualified, quote, quote_name
 from binlake.statement.written import written_columns
 from binlake.window.ddls import PlannedDdl
 
@@ -63,14 +66,21 @@ class Handworks:
         return [work.about for work in due if work.about]
 
 
-def handworks(planned: Iterable[PlannedDdl]) -> Handworks:
-    """The handwork that the DDL of a capture need, in commit order, on MariaDB."""
+def handworks(
+    planned: Iterable[PlannedDdl], states: Iterable[StateAt] = (), doubted: Collection[str] = ()
+) -> Handworks:
+    """The handwork that the DDL of a capture need, in commit order, on MariaDB.
+
+    `states`: what the source recorded, `doubted`: the tables of which the binlogs do not tell all.
+    """
+    recorded = list(states) if doubted else []
     dropped: dict[int, tuple[int, TableDef]] = {}
     ignored: list[int] = []
     works: list[Handwork] = []
     replaced: dict[int, str] = {}
     accepted: list[dict[str, Any]] = []
     for ddl in planned:
+        works += _copied_anew(ddl, recorded, doubted)
         lost = _lost_defaults(ddl)
         if lost:
             replaced[ddl.commit_ts] = _in_utf8mb4(ddl)
@@ -153,3 +163,32 @@ def _copied(source: tuple[str, str], to: tuple[str, str], table: TableDef) -> tu
         f"CREATE OR REPLACE TABLE {qualified(*to)} LIKE {qualified(*source)}",
         f"INSERT INTO {qualified(*to)} ({names}) SELECT {names} FROM {qualified(*source)}",
     )
+
+
+def _copied_anew(ddl: PlannedDdl, states: Iterable[StateAt], doubted: Collection[str]) -> Iterable[Handwork]:
+    """What `ddl` leaves in doubt, from the first state behind it that has the rows."""
+    marked = [f"{table.db}.{table.name}" for table in ddl.after.tables if table.reorganized is not None]
+    for name in doubted if ddl.decision == "apply" else ():
+        if name not in marked:
+            continue
+        found = ((state.commit_ts, one) for state in states for one in state.contents if one["table"] == name)
+        ts, recorded = next((one for one in found if one[0] >= ddl.commit_ts), (0, {"absent": True}))
+        if not recorded.get("absent"):
+            yield Handwork(ts, tuple(_filled(recorded)), f"{name} copied anew behind {ddl.query}")
+
+
+def _filled(recorded: Mapping[str, Any]) -> Iterable[str]:
+    name, virtual = qualified(recorded["schema"], recorded["name"]), set(recorded.get("virtual") or ())
+    taken = [number for number, column in enumerate(recorded["columns"]) if column not in virtual]
+    columns = ", ".join(quote_name(recorded["columns"][number]) for number in taken)
+    rows = [f"({', '.join(_literal(row[number]) for number in taken)})" for row in recorded["rows"]]
+    yield "SET time_zone = '+00:00'"
+    yield f"DELETE FROM {name}"
+    if rows:
+        yield f"INSERT INTO {name} ({columns}) VALUES {', '.join(rows)}"
+
+
+def _literal(value: str | Mapping[str, str] | None) -> str:
+    if value is None:
+        return "NULL"
+    return quote(value) if isinstance(value, str) else f"X'{value['hex']}'"

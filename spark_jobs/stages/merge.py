@@ -34,7 +34,7 @@ from binlake.window.targets import Naming
 from binlake.wire import binlog_pb2
 from spark_jobs.completing import completed, losses
 from spark_jobs.context import Bounds, StageContext, StageResult
-from spark_jobs.decode import LATIN1, Decoder
+from spark_jobs.decode import BY_TABLE, LATIN1, ONCE, Decoder
 from spark_jobs.direct import replaceable, write_directly
 from spark_jobs.lake import clear, local_table, overwrite, read, within
 from spark_jobs.sinks import own_rows
@@ -76,9 +76,9 @@ def _merge(ctx: StageContext, manifest: WindowManifest) -> StageResult:
     for name in ("replaced", "injected"):
         own = [str(ddl.commit_ts) for ddl in planned if ddl.decision == name]
         detail |= {f"ddl_{name}": own} if own else {}
-    filtered = {reason: count for reason, count in lost.items() if not reason.startswith(LATIN1)}
+    filtered = {reason: count for reason, count in lost.items() if not reason.startswith(BY_TABLE)}
     detail |= {"filtered": filtered} if filtered else {}
-    alerts = [*_alerts(planned), *_latin1_alerts(lost, bounds)]
+    alerts = [*_alerts(planned), *_table_alerts(lost, bounds)]
     detail |= {"alerts": alerts} if alerts else {}
     ctx.windows.record(WindowEvent("merge", bounds.lo, bounds.hi, "done", rows, seconds, ctx.run_id, detail=detail))
     return StageResult("merge", "done", bounds.lo, bounds.hi, rows, seconds, "", detail)
@@ -149,27 +149,35 @@ def _alerts(planned: Sequence[PlannedDdl]) -> list[dict[str, str]]:
     return found
 
 
-def _latin1_alerts(counted: Mapping[str, int], bounds: Bounds) -> list[dict[str, str]]:
-    """One for each table with texts that were no UTF-8; logged, and kept with the window."""
-    found = [
-        {
-            "commit_ts": str(bounds.hi),
-            "reason": "invalid-text",
-            "alert": f"{count} texts of {name.removeprefix(LATIN1)} are no UTF-8 and were read as latin1",
-            "table": name.removeprefix(LATIN1),
-        }
-        for name, count in counted.items()
-        if name.startswith(LATIN1)
-    ]
-    for alert in found:
-        log.warning("texts_read_as_latin1", window=bounds.window, **alert)
+_ABOUT_TABLES = {
+    LATIN1: ("texts_read_as_latin1", "invalid-text", "{count} texts of {table} are no UTF-8 and were read as latin1"),
+    ONCE: (
+        "second_writes_taken_once",
+        "second-writes",
+        "{count} transactions of {table} were committed while its partitions were rearranged, and what they have twice"
+        " was taken once: compare it (binlake verify --fix), the source may hold such rows twice",
+    ),
+}
+"""Log line, reason and text of what a window tells of a table, by how its count is named."""
+
+
+def _table_alerts(counted: Mapping[str, int], bounds: Bounds) -> list[dict[str, str]]:
+    """What the window tells of each table: texts that were no UTF-8, second writes; logged, and kept with it."""
+    found = []
+    for prefix, (event, reason, text) in _ABOUT_TABLES.items():
+        for name, count in counted.items():
+            if name.startswith(prefix):
+                table = name.removeprefix(prefix)
+                told = {"reason": reason, "alert": text.format(count=count, table=table), "table": table}
+                found.append({"commit_ts": str(bounds.hi), **told})
+                log.warning(event, window=bounds.window, **found[-1])
     return found
 
 
 def _write_mutations(
     ctx: StageContext, manifest: WindowManifest, schemas: WindowSchemas, ignored: frozenset[int]
 ) -> tuple[int, dict[str, int]]:
-    """(rows written, what the filters left out by reason, and texts read as latin1 by table)."""
+    """(rows written, what the filters left out by reason, and what was counted by table)."""
     bounds = Bounds(manifest.lo, manifest.hi)
     decoder = Decoder(schemas, ctx.rules, row_filter(schemas, ctx.rules))
     note = _note(ctx, bounds)

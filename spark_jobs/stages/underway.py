@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from binlake.schema import DdlJob, SchemaState
-from binlake.schema.ahead import may_run_ahead, running_place, shown_to_rows
+from binlake.schema.ahead import logs_twice, may_run_ahead, running_place, shown_to_rows
 from binlake.source import Step, TidbSource
 
 
@@ -75,8 +75,8 @@ class ByJobs:
 
     def seen_from(self, ended: Ended, lo: int, hi: int) -> int | None:
         """As Underway."""
-        del ended
-        places = [max(place, lo + 1) for job in self.jobs if (place := running_place(job)) is not None]
+        found = (running_place(job, ended.schema.table(int(job["table_id"]))) for job in self.jobs)
+        places = [max(place, lo + 1) for place in found if place is not None]
         return min((place for place in places if place <= hi), default=None)
 
 
@@ -107,7 +107,10 @@ class ByVersions:
     def _seen(self, table_id: int, steps: Sequence[Step], ended: Ended, hi: int) -> bool:
         if not all(step.action for step in steps):
             return True
-        shown, known = self.source.shown_table(table_id), ended.schema.table(table_id)
+        known = ended.schema.table(table_id)
+        if any(logs_twice(step.action, known) for step in steps):
+            return not self._ended_since(table_id, steps[-1].version, hi)
+        shown = self.source.shown_table(table_id)
         if shown.version >= steps[-1].version and shown_to_rows(shown.info) == shown_to_rows(known and known.raw):
             return False
         return not self._ended_since(table_id, steps[-1].version, hi)

@@ -31,6 +31,7 @@ STATES = {
     "shard_mixed": (12, 3464),
     "txn": (12, 18932),
     "types_all": (6, 537),
+    "zones_rearranged": (14, 4909),
 }
 BY_HAND = [
     "RECOVER TABLE `recov`;",
@@ -44,6 +45,8 @@ def test_a_capture_is_equal_at_every_state(name: str, mariadb: MariaDb) -> None:
     outcome = run_direct(Capture(CAPTURES / name), mariadb)
     assert outcome.difference == ""
     assert (outcome.states, outcome.rows) == STATES[name]
-    assert outcome.by_hand == (BY_HAND if name.startswith("ddl") else [])
+    copied = [text for text in outcome.by_hand if text.startswith("Betrieb.Tagebuch copied anew behind ALTER TABLE")]
+    assert len(copied) == (3 if name == "zones_rearranged" else 0)
+    assert [text for text in outcome.by_hand if text not in copied] == (BY_HAND if name.startswith("ddl") else [])
     # told, not passed over: JSON that MariaDB's own functions cannot read
     assert (values.JSON_DEEP in outcome.exemptions) == (name == "types_all")

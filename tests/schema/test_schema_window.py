@@ -9,10 +9,12 @@ from tidb_json import column, db_info, job, table_info
 
 from binlake.errors import SchemaError
 from binlake.schema import Action, DdlJob, SchemaState, WindowDdl, WindowSchemas, ddl_kind, place_ddls
+from binlake.schema import mysqltypes as t
 from binlake.schema.ahead import place_of
 from binlake.schema.window import unknown_table
 
 NARROW = table_info(10, "t", [column(1, "id")])
+KEYED = table_info(10, "t", [column(1, "id", flag=t.FLAG_NOT_NULL | t.FLAG_PRIMARY)], pk_is_handle=True)
 WIDE = table_info(10, "t", [column(1, "id"), column(2, "c")])
 
 
@@ -113,10 +115,20 @@ def test_a_row_that_may_have_seen_a_ddl_is_in_its_segment() -> None:  # multi-sc
     ],
 )
 def test_a_ddl_stands_where_rows_may_have_seen_it_first(action: Action, more: dict[str, object], since: int) -> None:
-    found = job(action, 8, info=NARROW, start_ts=100, real_start_ts=110, **more)
+    found = job(action, 8, info=KEYED, start_ts=100, real_start_ts=110, **more)
     assert place_of(found, 200) == since
     assert [placed.since for placed in place_ddls(120, [ddl(200, found)])] == [max(since, 121)]
     assert place_of(replace(found, state=3), 200) == 200
+
+
+@pytest.mark.parametrize("action", [Action.REORGANIZE_PARTITION, Action.PARTITION_BY, Action.REMOVE_PARTITIONING])
+def test_what_logs_changes_twice_stands_at_its_first_step_where_no_key_tells_them(action: Action) -> None:
+    found = job(action, 8, info=NARROW, start_ts=100, real_start_ts=110, snapshot_ver=140)
+    assert place_of(found, 200) == 110
+    # One that was taken back did so as well; one that never took a step did not.
+    assert place_of(replace(found, state=3), 200) == 110
+    assert place_of(replace(found, state=3, schema_version=0), 200) == 200
+    assert place_of(replace(found, state=3, table_info=None), 200) == 200
 
 
 def test_a_rolled_back_or_foreign_ddl_in_the_gap_keeps_the_segments_sorted() -> None:  # issue 13 point 4

@@ -260,8 +260,9 @@ def running(action: int, **more: Any) -> Json:
         (running(Action.ADD_INDEX, schema_state=3), None),
         (running(Action.MULTI_SCHEMA_CHANGE, multi_schema_info={"revertible": True}), None),
         (running(Action.MULTI_SCHEMA_CHANGE, multi_schema_info={"revertible": False}), 300),
-        (running(Action.REORGANIZE_PARTITION, schema_state=3), None),
-        (running(Action.REORGANIZE_PARTITION, schema_state=4), 300),
+        (running(Action.REORGANIZE_PARTITION, table_id=99, schema_state=3), None),
+        (running(Action.REORGANIZE_PARTITION, table_id=99, schema_state=4), 300),
+        (running(Action.PARTITION_BY, table_id=99, schema_state=4), None),
     ],
 )  # fmt: skip
 def test_by_sql_the_jobs_that_run_tell_it(one: Json, place: int | None) -> None:
@@ -270,6 +271,14 @@ def test_by_sql_the_jobs_that_run_tell_it(one: Json, place: int | None) -> None:
     found = hi_of(port, Rows(((260, 2), (320, 2))), 500, history=History(port, [one]))
     assert found == (500 if place is None else 319)
     assert port.asked == []  # its status port may be closed
+
+
+@pytest.mark.parametrize("action", [Action.REORGANIZE_PARTITION, Action.PARTITION_BY, Action.REMOVE_PARTITIONING])
+def test_what_logs_changes_of_a_table_without_a_key_twice_is_waited_for_from_its_first_step(action: int) -> None:
+    rows, port = Rows(((260, 2), (320, 3))), tidb(PLAIN, {})
+    assert hi_of(port, rows, 500, history=History(port, [running(action, schema_state=1)])) == 319
+    # The definition that rows see is the same all the while.
+    assert hi_of(tidb(PLAIN, {3: (300, action, TABLE)}), rows, 500) == 319
 
 
 def test_keys_of_tidbs_meta_are_spelled_as_tidb_does() -> None:
