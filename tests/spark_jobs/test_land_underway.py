@@ -146,7 +146,7 @@ def hi_of(port: Tidb, rows: Rows, hi: int, lo: int = 250, history: History | Non
     if history is None:
         source._history._port = port  # type: ignore[attr-defined]
     source._port = port
-    state = SchemaState().fold((j["binlog"]["FinishedTS"], DdlJob.from_dict(j)) for j in (CREATE_DB, CREATE))
+    state = SchemaState().fold((j["binlog"]["FinishedTS"], DdlJob.from_dict(j)) for j in port.jobs[:2])
     underway = ask_underway(source, state.version, hi)
     newer = _newer(source, state, hi)
     return _before_running(rows, Bounds(lo, hi), state, newer, underway)  # type: ignore[arg-type]
@@ -275,10 +275,13 @@ def test_by_sql_the_jobs_that_run_tell_it(one: Json, place: int | None) -> None:
 
 @pytest.mark.parametrize("action", [Action.REORGANIZE_PARTITION, Action.PARTITION_BY, Action.REMOVE_PARTITIONING])
 def test_what_logs_changes_of_a_table_without_a_key_twice_is_waited_for_from_its_first_step(action: int) -> None:
-    rows, port = Rows(((260, 2), (320, 3))), tidb(PLAIN, {})
+    rows, keyless = Rows(((260, 2), (320, 2))), table([column(1, "a")])
+    made = [CREATE_DB, {**CREATE, "binlog": {**CREATE["binlog"], "TableInfo": keyless}}]
+    port = Tidb(made, {TABLE: keyless}, {})
     assert hi_of(port, rows, 500, history=History(port, [running(action, schema_state=1)])) == 319
     # The definition that rows see is the same all the while.
-    assert hi_of(tidb(PLAIN, {3: (300, action, TABLE)}), rows, 500) == 319
+    assert hi_of(Tidb(made, {TABLE: keyless}, {3: (300, action, TABLE)}), rows, 500) == 319
+    assert hi_of(tidb(PLAIN, {3: (300, action, TABLE)}), rows, 500) == 500
 
 
 def test_keys_of_tidbs_meta_are_spelled_as_tidb_does() -> None:
