@@ -50,6 +50,7 @@ class Features:
     json_zero: bool = True
     told: bool = True
     engines: bool = True
+    routes: bool = True
 
 
 @dataclass

@@ -85,7 +85,7 @@ def answer_for_partition(server: MariaDb, world: World) -> bool:
     wanted = [one["name"]["O"] for one in table["partition"]["definitions"]]
     found = rows(server, "SELECT partition_name FROM information_schema.partitions WHERE table_name = %s"
                          " AND table_schema NOT LIKE 'copy\\_of\\_%%' ORDER BY partition_ordinal_position",
-                 (table["name"]["O"],))  # fmt: skip
+                 (world.renames.shown("", table["name"]["O"])[1],))  # fmt: skip
     state = "done" if [name for (name,) in found] == wanted else ""
     execute(server, f"UPDATE {SCHEMA}.binlake_progress SET ddl_state = '{state}'")
     return True

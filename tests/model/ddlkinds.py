@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from random import Random
 
 import ddltypes as kinds
-from ddlclauses import COLUMNS, MAKERS, Clause, Clauses, Features
+from ddlclauses import COLUMNS, MAKERS, TABLES, Clause, Clauses, Features
 from ddltables import Column, Key, Live, Part, View, part_sql
-from ddlworld import FILTERED, ZONES, Ddl, Step, World, seconds_of
+from ddlworld import FILTERED, ZONES, Ddl, Renames, Step, World, seconds_of
 
 from binlake.schema import Action, DbInfo
 
@@ -306,11 +306,24 @@ def alter(draw: Draw) -> None:
     make(draw, draw.random.choice(draw.world.tables))
 
 
+def _renames(random: Random) -> Renames:
+    """Routes of every third number. Drawn beside the others: what those are does not hang on it."""
+    own = Random()
+    own.setstate(random.getstate())
+    chance = [own.random() for _ in range(100)][-1]
+    if chance > 0.34:
+        return Renames()
+    tables = {name.lower(): f"To_{name}" for name in own.sample(TABLES, own.choice((0, 1, 2)))}
+    return Renames("Elsewhere" if not tables or own.random() < 0.5 else "", tables)
+
+
 def world_of(random: Random, features: Features, ddls: int = 9, transactions: int = 12) -> World:
     """A source with about `ddls` DDL and `transactions` between them."""
     world = World(random)
     if features.told:
         world.told_zone = random.choice(tuple(ZONES))
+    if features.routes:
+        world.renames = _renames(random)
     draw = Draw(world, random, features, world.told_zone)
     draw.begin()
     for _ in range(ddls):

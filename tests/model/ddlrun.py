@@ -25,8 +25,10 @@ from support.mariadb import execute
 
 import sql
 from binlake.config import Replication
+from binlake.config.rules import RouteRule
 from binlake.errors import BinlakeError, Fenced, Permanent, TargetBusy, TargetUnavailable
 from binlake.filter import Rules
+from binlake.filter.routes import Routes
 from binlake.statement import Phase
 
 _RULES = Rules.of(Replication.model_validate(
@@ -177,8 +179,10 @@ class DdlScenario(Scenario):
 
 
 def rules_of(world: World) -> Rules:
-    """The filter of the replication, and the zone that it is told of."""
-    return replace(_RULES, zone=world.told_zone)
+    """The filter of the replication, its routes, and the zone that it is told of."""
+    own = next(db.name for db in world.databases if db.name.lower() != FILTERED)
+    routes = [RouteRule.model_validate(rule) for rule in world.renames.config(own)]
+    return replace(_RULES, zone=world.told_zone, routes=Routes(routes))
 
 
 def _read(column: str, kind: str, width: int | None) -> str:

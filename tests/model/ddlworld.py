@@ -9,8 +9,8 @@ rows are reorganised, in no other job.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from random import Random
 from typing import Any
@@ -39,6 +39,24 @@ ZONES = {
 }
 STRICT = 1436549152
 _REORGANISES = {Action.ADD_INDEX, Action.MODIFY_COLUMN, Action.MULTI_SCHEMA_CHANGE}
+
+
+@dataclass(frozen=True)
+class Renames:
+    """Routes: the target's name of the database that is replicated, and of some of its tables (in lower case)."""
+
+    db: str = ""
+    tables: Mapping[str, str] = field(default_factory=dict)
+
+    def shown(self, db: str, table: str) -> tuple[str, str]:
+        """(db, table) at the target."""
+        return self.db or db, self.tables.get(table.lower(), table)
+
+    def config(self, db: str) -> list[dict[str, str]]:
+        """As `routes` of a replication of `db`."""
+        target = {"schema-pattern": db.lower(), "target-schema": self.db or db}
+        whole = [target] if self.db else []
+        return [*whole, *({**target, "table-pattern": old, "target-table": new} for old, new in self.tables.items())]
 
 
 @dataclass(frozen=True)
@@ -81,6 +99,7 @@ class World:
         self.version = 0
         self.told_zone = "+00:00"
         """The zone of sessions whose jobs do not tell it: a setting of the replication."""
+        self.renames = Renames()
         self._ticks, self.ids, self._rids = (itertools.count(n) for n in (1_795_000_000_000, 100, 1))
 
     @property
@@ -234,7 +253,7 @@ class World:
             view = live.view
             if view.db.name.lower() != FILTERED:
                 rows = [tuple(line.read(view).values()) for line in live.lines]
-                state[view.full_name] = tuple(c.name for c in view.columns), sorted(rows, key=repr)
+                state[self.renames.shown(*view.full_name)] = tuple(c.name for c in view.columns), sorted(rows, key=repr)
         self.states.append((commit_ts, state))
 
 

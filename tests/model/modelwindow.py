@@ -24,6 +24,7 @@ from binlake.window.ddls import plan_ddls, window_schemas
 from binlake.window.definitions import LandedDdl, Segments, WindowDefinitions, filled_key
 from binlake.window.injected import with_injections
 from binlake.window.manifest import ApplyManifest
+from binlake.window.targets import Naming, TargetTables
 from deploy.local.commitlog import RULES, CommitLog
 from deploy.local.direct import decoded, landed
 
@@ -92,18 +93,21 @@ class Converter:
         schemas = window_schemas(base, ddls, jobs, lo)
         planned = plan_ddls(base, ddls, jobs, self.rules, self.ignored, lo)
         lines = [landed(ddl) for ddl in with_injections(planned, self.rules.injections, lo, hi, base.version)]
-        events = {name: found for name, found in decoded(rows, schemas).items() if self.rules.keeps(*name)}
+        events = decoded(rows, schemas, self.rules)
         for changes in events.values():
             self.random.shuffle(changes)
         return lines, events
 
     def definitions(self, lo: int, ddls: list[LandedDdl]) -> WindowDefinitions:
         """Those of the window behind `lo` with `ddls`."""
-        return WindowDefinitions(self._schema(lo), ddls)
+        return WindowDefinitions(self._targets(lo), ddls)
 
     def tables(self, ts: int) -> list[TableDef]:
-        """The tables at `ts` that are replicated."""
-        return [table for table in self._schema(ts).tables() if self.rules.keeps(table.db, table.name)]
+        """The tables of the target at `ts`."""
+        return self._targets(ts).tables()
+
+    def _targets(self, ts: int) -> TargetTables:
+        return TargetTables(self._schema(ts), Naming(self.rules))
 
     def _schema(self, ts: int) -> SchemaState:
         if ts not in self._states:
