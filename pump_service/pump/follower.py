@@ -25,9 +25,10 @@ import structlog
 
 from binlake.errors import Permanent
 from pump_service.pump.fileend import Known
-from pump_service.pump.heads import head_of
+from pump_service.pump.heads import KINDS, head_of
 from pump_service.pump.index import Index
-from pump_service.pump.record import Pointer
+from pump_service.pump.ranges import read_heads
+from pump_service.pump.record import Pointer, Stretch
 from pump_service.pump.sorter import Entry, Kind, Outcome, Sorter
 from pump_service.pump.vlog import ValueLog
 
@@ -39,6 +40,7 @@ _PATIENCE_S = 30.0  # with an index that fails
 _SYNC_S = 1.0
 _DUMP_SHARE = 20  # writing the state may take a twentieth of the time
 _QUEUE = 1 << 18  # entries in memory, some 300 bytes each
+_PREWRITE = Kind.PREWRITE
 _FILE_MAX = struct.Struct("<q")
 
 
@@ -67,6 +69,25 @@ def entry_of(pointer: Pointer, payload: bytes) -> Entry:
     """The entry of a record read back from the value log. Raises WireError."""
     head = head_of(payload)
     return Entry(head.kind, head.start_ts, head.commit_ts, pointer, head.key)
+
+
+def entries_of(fid: int, stretch: Stretch) -> list[Entry]:
+    """The entries of records read back from file `fid`, whose crc was checked. Raises WireError."""
+    data, places = stretch
+    entries = list[Entry]()
+    add, kinds = entries.append, KINDS
+    for (plain, tp, start_ts, commit_ts, key, cut), (offset, begin, end) in zip(
+        read_heads(data, places), places, strict=True
+    ):
+        if not plain or start_ts == commit_ts:
+            add(entry_of(Pointer(fid, offset), data[begin:end]))
+        elif tp:
+            add(Entry(kinds[tp], start_ts, commit_ts, Pointer(fid, offset)))
+        elif data[key + 1] < 0x80:  # the length of a usual key is one byte
+            add(Entry(_PREWRITE, start_ts, commit_ts, Pointer(fid, offset), data[key + 2 : cut]))
+        else:
+            add(entry_of(Pointer(fid, offset), data[begin:end]))
+    return entries
 
 
 class Backlog:
@@ -252,24 +273,23 @@ class Follower:
         log.warning("index_was_behind", records=count, seconds=round(time.monotonic() - begun, 1))
 
     def _read_back(self, end: Pointer) -> int:
-        count, batch = 0, list[Entry]()
-        for entry in self._entries(end):
-            batch.append(entry)
-            count += 1
-            if len(batch) == _PUTS:
-                if not self._take(batch):
+        count = 0
+        for entries in self._entries(end):
+            for at in range(0, len(entries), _PUTS):
+                if not self._take(entries[at : at + _PUTS]):
                     return count
-                batch = []
-        if self._take(batch):
-            self._next = max(self._next, end)
+            count += len(entries)
+        self._next = max(self._next, end)
         return count
 
-    def _entries(self, end: Pointer) -> Iterator[Entry]:
+    def _entries(self, end: Pointer) -> Iterator[list[Entry]]:
         """What is in the log from the next place to before `end`."""
         taken = self._taken
-        for pointer, payload in self._values.scan_from(self._next, end):
-            if pointer != taken:
-                yield entry_of(pointer, payload)
+        for fid, stretch in self._values.stretches(self._next, end):
+            entries = entries_of(fid, stretch)
+            if taken is not None and entries[0].pointer == taken:
+                del entries[0]
+            yield entries
 
     def _take(self, batch: list[Entry]) -> bool:
         """Sort and index entries; False when the pump stops while the index fails."""

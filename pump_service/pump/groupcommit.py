@@ -179,7 +179,8 @@ class GroupCommit:
 
     def _store(self, batch: list[Item]) -> BinlakeError | None:
         """Write a batch and hand it on; why it could not be written."""
-        max_ts = max(max(item.head.start_ts, item.head.commit_ts) for item in batch)
+        heads = [item.head for item in batch]
+        max_ts = max(max([head[1] for head in heads]), max([head[2] for head in heads]))
         try:
             pointers = self._log.append([item.payload for item in batch], max_ts)
         except BinlakeError as error:
@@ -189,7 +190,7 @@ class GroupCommit:
         self._durable(
             [
                 Entry(head.kind, head.start_ts, head.commit_ts, pointer, head.key)
-                for head, pointer in zip((item.head for item in batch), pointers, strict=True)
+                for head, pointer in zip(heads, pointers, strict=True)
             ],
             end,
         )

@@ -24,7 +24,7 @@ _VARINT, _BYTES = 0, 2
 _TYPES = {1: _VARINT, 2: _VARINT, 3: _VARINT, 4: _BYTES, 5: _BYTES, 6: _BYTES, 7: _VARINT, 8: _VARINT}
 _ALWAYS = frozenset((1, 2, 3, 7, 8))
 _MAX_STATE = (1 << 31) - 1
-_KINDS = {int(Prewrite): Kind.PREWRITE, int(Commit): Kind.COMMIT, int(Rollback): Kind.ROLLBACK}
+KINDS = {int(Prewrite): Kind.PREWRITE, int(Commit): Kind.COMMIT, int(Rollback): Kind.ROLLBACK}
 
 
 class Head(NamedTuple):
@@ -93,7 +93,7 @@ def layout_of(payload: bytes) -> Layout | None:
             cut = at if number <= 4 else cut
     except (IndexError, ValueError):
         return None
-    if at != len(payload) or not values.keys() >= _ALWAYS or values[1] not in _KINDS or values[8] > _MAX_STATE:
+    if at != len(payload) or not values.keys() >= _ALWAYS or values[1] not in KINDS or values[8] > _MAX_STATE:
         return None
     return Layout(values[1], _signed(values[2]), _signed(values[3]), key, cut)
 
@@ -120,7 +120,7 @@ def _completed(commit: Binlog, prewrite: Binlog) -> Binlog:
 def _head(tp: int, start_ts: int, commit_ts: int, key: bytes, payload: bytes) -> Head:
     if start_ts == commit_ts and start_ts:
         return Head(Kind.FAKE, start_ts, commit_ts, b"")
-    kind = _KINDS.get(tp, Kind.OTHER)
+    kind = KINDS.get(tp, Kind.OTHER)
     if kind is Kind.PREWRITE:
         return Head(kind, start_ts, commit_ts, key)
     if kind is Kind.ROLLBACK and payload.endswith(PROOF):

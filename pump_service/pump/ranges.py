@@ -129,22 +129,24 @@ def _rows(data: bytes, at: Ints, frames: _Frames) -> Iterator[Row]:
     end = begin + length
     plain = (at >= 0) & known & (length > 0) & (end <= len(raw) - _PAD)
     look = _Look(data, begin, plain)
-    look.tag(0x08)
-    tp = look.byte(3)
-    look.tag(0x10)
-    start_ts = look.varint()
-    look.tag(0x18)
-    commit_ts = look.varint()
-    look.field(0x22)
-    cut = look.place
-    look.field(0x2A)
-    look.tag(0x38)
-    look.byte(0x80)
-    look.tag(0x40)
-    look.byte(0x80)
+    tp, start_ts, commit_ts, _, cut = look.binlog()
     plain = look.plain & (look.place == end)
     columns = (plain, begin, cut, end, crc, seed, tp, start_ts, commit_ts)
     return zip(*(column.tolist() for column in columns), strict=True)
+
+
+HeadRow = tuple[bool, int, int, int, int, int]
+"""(plain, tp, start_ts, commit_ts, place of field 4 with its tag, place after it) of a payload."""
+
+
+def read_heads(data: bytes, places: Sequence[tuple[int, int, int]]) -> Iterator[HeadRow]:
+    """The heads of the payloads `data[begin:end]` of these (_, begin, end)."""
+    columns = np.array(places, np.int64)
+    begin, end = columns[:, 1], columns[:, 2]
+    look = _Look(data + bytes(_PAD), begin, np.ones(len(begin), np.bool_))
+    tp, start_ts, commit_ts, key, cut = look.binlog()
+    rows = (look.plain & (look.place == end), tp, start_ts, commit_ts, key, cut)
+    return zip(*(column.tolist() for column in rows), strict=True)
 
 
 def _headers(data: bytes, at: Ints, frames: _Frames) -> tuple[NDArray[np.bool_], Ints, Ints, Ints, Ints]:
@@ -173,6 +175,24 @@ class _Look:
         self._words = np.ndarray((len(data) - 7,), "<u8", data, strides=(1,))
         self._last = len(data) - _LOOK_AHEAD
         self.place, self.plain = place, plain
+
+    def binlog(self) -> tuple[Ints, Ints, Ints, Ints, Ints]:
+        """tp, start_ts and commit_ts, the places of field 4 and after it; then the place is at the binlog's end."""
+        self.tag(0x08)
+        tp = self.byte(3)
+        self.tag(0x10)
+        start_ts = self.varint()
+        self.tag(0x18)
+        commit_ts = self.varint()
+        key = self.place
+        self.field(0x22)
+        cut = self.place
+        self.field(0x2A)
+        self.tag(0x38)
+        self.byte(0x80)
+        self.tag(0x40)
+        self.byte(0x80)
+        return tp, start_ts, commit_ts, key, cut
 
     def tag(self, tag: int) -> None:
         """The byte `tag`."""

@@ -30,7 +30,7 @@ HEAD_MAGIC = b"BLvlog\0\x02"
 HEAD = struct.Struct("<8sIQQI")
 RECORD = struct.Struct("<QIII")
 FOOTER = struct.Struct("<QqI")
-MAX_BACK = (1 << 32) - 1
+_RECORD_BYTES = RECORD.size
 
 _POINTER = struct.Struct("<Iq")
 _WINDOW = 4 << 20
@@ -219,20 +219,39 @@ class Walk:
         return True
 
     def _whole(self, window: bytes) -> list[tuple[int, int, int]]:
+        if self._frame.old:
+            return self._whole_old(window)
+        frame, base, at, last = self._frame, self.at, 0, 0
+        places: list[tuple[int, int, int]] = []
+        # Inlined, as a start may read a hundred million records.
+        unpack, crc_of, marker, size = RECORD.unpack_from, google_crc32c.extend, frame.marker, len(window)
+        seed = frame.salt + base
+        while at + _RECORD_BYTES <= size:
+            found, length, crc, back = unpack(window, at)
+            begin = at + _RECORD_BYTES
+            end = begin + length
+            if found != marker or end > size or not length:
+                break
+            if crc_of((seed + at + back * BACK_FACTOR) & _U32, window[begin:end]) != crc:
+                break
+            places.append((base + at, begin, end))
+            last = base + at - back
+            at = end
+        self.synced = max(self.synced, last)
+        self.at = base + at
+        return places
+
+    def _whole_old(self, window: bytes) -> list[tuple[int, int, int]]:
         frame, base, at = self._frame, self.at, 0
         places: list[tuple[int, int, int]] = []
-        crc_of, header_at = google_crc32c.extend, frame.header_at
         while True:
-            length, crc, _, seed = header_at(window, at, base + at)
+            header = frame.header_at(window, at, base + at)
             begin = at + frame.header_bytes
-            end = begin + length
-            if not length or end > len(window) or crc_of(seed, window[begin:end]) != crc:
+            end = begin + header.length
+            if not header.length or end > len(window) or google_crc32c.value(window[begin:end]) != header.crc:
                 break
             places.append((base + at, begin, end))
             at = end
-        if places and not frame.old:
-            last = places[-1]
-            self.synced = max(self.synced, last[0] - header_at(window, last[0] - base, last[0]).back)
         self.at = base + at
         return places
 

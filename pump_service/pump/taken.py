@@ -8,7 +8,6 @@ way to anything. The latest timestamps are known by heart; older ones are looked
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 from binlake.errors import LostRange, Permanent, Transient
 from pump_service.pump.heads import Head, head_of
@@ -18,28 +17,20 @@ from pump_service.pump.sorter import Kind
 from pump_service.pump.vlog import ValueLog
 
 _GENERATION = 1 << 15  # how many are known by heart at least, once so many were stored
+_PREWRITE = Kind.PREWRITE
+_MASK = (1 << 63) - 1
 _MOST = 1 << 18  # and at most, however far the index is behind
 
 
-def key_of(head: Head) -> int:
-    """The ts under which the index keeps a binlog; 0 = it need not be found."""
-    return head.start_ts if head.kind is Kind.PREWRITE else head.commit_ts
+Claim = tuple[int, int | None]
+"""A ts that was taken (0 = none was), and who had it before."""
 
-
-def _identity(head: Head, payload: bytes) -> int:
-    """What makes it the same binlog: of a P its bytes (below 0), of all others the start_ts."""
-    return ~(hash(payload) & ((1 << 63) - 1)) if head.kind is Kind.PREWRITE else head.start_ts
-
-
-class Claim(NamedTuple):
-    """A ts that was taken, and who had it before; `key` 0 = none was."""
-
-    key: int
-    before: int | None
+_NOTHING: Claim = (0, None)
 
 
 class Taken:
-    """The timestamps of one pump; used by the thread that writes the log. `indexed`: up to where the index has them."""
+    """The timestamps of one pump, each with what is the same binlog: of a P its bytes (a hash, below 0), of all others
+    the start_ts. Used by the thread that writes the log. `indexed`: up to where the index has them."""
 
     def __init__(self, index: Index, log: ValueLog, indexed: Callable[[], Pointer]) -> None:
         self._index = index
@@ -56,26 +47,34 @@ class Taken:
         Raises Permanent where another one has it, Transient while that cannot be told, WireError where what has it is
         damaged.
         """
-        key = key_of(head)
+        kind, start_ts, commit_ts, _ = head
+        if kind is _PREWRITE:
+            key, identity = start_ts, ~(hash(payload) & _MASK)
+        else:
+            key, identity = commit_ts, start_ts
         if key <= 0:
-            return Claim(0, None)
-        identity = _identity(head, payload)
-        holder = self._holder(key)
+            return _NOTHING
+        holder = self._young.get(key)
+        if holder is None:
+            holder = self._old.get(key)
+            if holder is None and key <= self._floor:
+                holder = self._look_up(key)
         if holder is not None and holder not in (identity, key):  # start_ts = commit_ts: a fake
             raise Permanent(
                 "another binlog with this timestamp is stored: this one would hide it",
-                where={"ts": key, "kind": head.kind.value, "start_ts": head.start_ts},
+                where={"ts": key, "kind": kind.value, "start_ts": start_ts},
                 hint="timestamps come from one PD and are given once: find out who writes",
             )
         self._young[key] = identity
-        return Claim(key, holder)
+        return key, holder
 
     def free(self, claim: Claim) -> None:
         """What made this claim was not stored."""
-        if claim.before is None:
-            self._young.pop(claim.key, None)
+        key, before = claim
+        if before is None:
+            self._young.pop(key, None)
         else:
-            self._young[claim.key] = claim.before
+            self._young[key] = before
 
     def stored(self, last: Pointer) -> None:
         """What was claimed is stored, `last` its last record: forget old ones that the index has."""
@@ -85,14 +84,6 @@ class Taken:
             self._floor = max(self._floor, max(self._old, default=0))
             self._floor_end = max(self._floor_end, self._old_end)
             self._old, self._young, self._old_end = self._young, {}, last
-
-    def _holder(self, key: int) -> int | None:
-        holder = self._young.get(key)
-        if holder is None:
-            holder = self._old.get(key)
-        if holder is None and key <= self._floor:
-            holder = self._look_up(key)
-        return holder
 
     def _look_up(self, key: int) -> int | None:
         if self._indexed() < self._floor_end:
@@ -104,4 +95,5 @@ class Taken:
             payload = self._log.read(pointer)
         except LostRange:
             return None  # collected
-        return _identity(head_of(payload), payload)
+        head = head_of(payload)
+        return ~(hash(payload) & _MASK) if head.kind is _PREWRITE else head.start_ts

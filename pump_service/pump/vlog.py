@@ -21,7 +21,6 @@ from pump_service.pump.fileend import Known, Unsealed, damaged, settle, tell_pas
 from pump_service.pump.files import Files
 from pump_service.pump.record import (
     HEAD,
-    MAX_BACK,
     RECORD,
     Frame,
     Pointer,
@@ -37,6 +36,7 @@ SEGMENT_BYTES = 500 << 20  # tidb-binlog 2.2
 SEAL_ON_CLOSE_BYTES = 50 << 10  # a smaller file stays open for the next start
 _OPEN_FILES = 256
 _FIRST_READ = 4096
+_FAR_BACK = 1 << 31
 _JOIN_BYTES = 4 << 20  # a larger batch is written piece by piece instead of being copied
 
 
@@ -121,12 +121,12 @@ class ValueLog:
             raise Permanent("the value log cannot be written", where={"reason": self._failed})
         fid, offset = self._fids[-1], self._end
         frame = self._frames[fid]
-        write_begin = offset if self._options.sync else frame.begin  # what was not synced proves nothing
+        write_begin = offset if self._options.sync else max(frame.begin, offset - _FAR_BACK)  # not synced: no proof
         pointers: list[Pointer] = []
         pieces: list[bytes] = []
         for payload in payloads:
             pointers.append(Pointer(fid, offset))
-            pieces += (frame.encode_header(payload, offset, min(offset - write_begin, MAX_BACK)), payload)
+            pieces += (frame.encode_header(payload, offset, offset - write_begin), payload)
             offset += RECORD.size + len(payload)
         self._write(fid, pieces if offset - self._end > _JOIN_BYTES else [b"".join(pieces)], offset)
         self._max_ts[fid] = max(self._max_ts[fid], max_ts)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from binlake.errors import WireError
 from binlake.wire import build
 from binlake.wire.binlog_pb2 import Binlog, Commit, Prewrite, Rollback
+from pump_service.pump.follower import entries_of, entry_of
 from pump_service.pump.heads import PROOF, Head, completed, head_of, layout_of, normal
 from pump_service.pump.ranges import read_block
 from pump_service.pump.record import Pointer
@@ -182,3 +183,17 @@ def test_a_damaged_record_is_no_row(tmp_path: Path) -> None:
     gone = [Pointer(7, 0).to_bytes()]
     with pytest.raises(Exception, match=r"000007\.vlog"):
         read_block(gone, log, 1 << 20)
+
+
+@given(st.lists(payloads(), min_size=1, max_size=12))
+@settings(max_examples=60, deadline=None)
+def test_entries_read_in_columns_are_those_read_one_by_one(
+    tmp_path_factory: pytest.TempPathFactory, found: list[bytes]
+) -> None:
+    log = ValueLog(tmp_path_factory.mktemp("entries"), LogOptions(segment_bytes=400))
+    long_key = build.prewrite(7, b"k" * 200, b"v").SerializeToString()
+    for payload in (*found, long_key):
+        log.append([payload], 1)
+    single = [entry_of(pointer, payload) for pointer, payload in log.scan_from(Pointer(0, 0))]
+    assert [one for fid, stretch in log.stretches(Pointer(0, 0)) for one in entries_of(fid, stretch)] == single
+    log.close()
