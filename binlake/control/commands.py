@@ -17,9 +17,10 @@ from urllib.parse import quote
 
 from binlake.control.http import ask
 from binlake.control.nodes import is_ahead, is_stale, not_taken, shown, table, time_of
-from binlake.errors import ConfigError, Permanent
+from binlake.errors import BinlakeError, ConfigError, Permanent, WireError
 from binlake.placement import EtcdClient, NodeStatus, PdClient, Registry
 from binlake.placement.registry import DRAINERS, PUMPS, unknown_node
+from binlake.pumpclient import PumpReader
 from binlake.rpc import Tls
 
 _HEARTBEAT_S = 2.0
@@ -252,8 +253,15 @@ class OfflinePumpCommand(_Action):
     action = "close"
 
     def _apply(self, registry: Registry, node: NodeStatus, args: argparse.Namespace) -> None:
+        original = _is_original(node, tls_of(args))
         super()._apply(registry, node, args)
         missing = not_taken(node, registry.drainers())
+        if original:
+            _warn(
+                "an original pump: it asks no window of ours, and may leave before all is landed"
+                + (f". Not taken yet: {missing}" if missing else "")
+            )
+            return
         print("it goes offline when consumers have taken all it holds" + (f"; not yet: {missing}" if missing else ""))
 
 
@@ -292,6 +300,17 @@ class OfflineDrainerCommand(PauseDrainerCommand):
         # A replication has no process: its entry is all there is of it (S0-74).
         registry.set_drainer_state(node.node_id, "offline")
         print(f"drainer {node.node_id}: {node.state} -> offline; pumps that close no longer wait for it")
+
+
+def _is_original(node: NodeStatus, tls: Tls | None) -> bool:
+    """Whether a pump is not one of ours: it does not tell who it is."""
+    try:
+        PumpReader(node.host, 0, timeout_s=_HEARTBEAT_S, tls=tls).info()
+    except WireError:
+        return True
+    except BinlakeError:
+        return False  # it does not answer: the request that follows will say so
+    return False
 
 
 def _warn(text: str) -> None:

@@ -94,7 +94,7 @@ class PumpsWatch:
 
     def __iter__(self) -> Iterator[tuple[str, NodeStatus | None]]:
         for _, event in self._watch:
-            key = event.kv.key.decode()
+            key = _name(event.kv.key)
             gone = event.type == pb.Event.DELETE
             yield key.removeprefix(PUMPS), None if gone else NodeStatus.from_json(event.kv.value, key)
 
@@ -116,7 +116,7 @@ class Registry:
     def watch_pumps(self) -> PumpsWatch:
         """All pumps now, and what changes from then on, with no gap between the two."""
         entries, revision = self._etcd.prefix(PUMPS.encode())
-        pumps = [NodeStatus.from_json(entry.value, entry.key.decode()) for entry in entries]
+        pumps = [NodeStatus.from_json(entry.value, _name(entry.key)) for entry in entries]
         return PumpsWatch(pumps, self._etcd.watch(PUMPS.encode(), revision + 1))
 
     def drainers(self) -> list[NodeStatus]:
@@ -178,7 +178,7 @@ class Registry:
 
     def _list(self, prefix: str) -> list[NodeStatus]:
         entries, _ = self._etcd.prefix(prefix.encode())
-        return [NodeStatus.from_json(entry.value, entry.key.decode()) for entry in entries]
+        return [NodeStatus.from_json(entry.value, _name(entry.key)) for entry in entries]
 
     def _entry(self, key: str) -> Entry | None:
         found = self._etcd.get(key.encode())
@@ -207,6 +207,11 @@ class Registry:
             if self._etcd.put_if(name, status.to_json(), mod_revision=found.mod_revision if found else 0):
                 return
         raise Transient("others keep changing this registry entry", where={"key": key}, hint="two nodes with one id?")
+
+
+def _name(key: bytes) -> str:
+    """The key as text, whatever somebody has put there: one odd key must not stop everybody's listing."""
+    return key.decode(errors="backslashreplace")
 
 
 def unknown_node(key: str) -> Permanent:

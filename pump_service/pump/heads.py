@@ -99,7 +99,10 @@ def layout_of(payload: bytes) -> Layout | None:
 
 
 def completed(commit: bytes, prewrite: bytes) -> bytes:
-    """C with its P's prewrite_value, ddl_query, ddl_job_id and ddl_schema_state, whatever C carries (MISSION S0-14)."""
+    """C with its P's prewrite_value, ddl_query, ddl_job_id and ddl_schema_state, whatever C carries (MISSION S0-14).
+
+    What P has of fields that are not known here goes along (S1-03).
+    """
     first, second = layout_of(commit), layout_of(prewrite)
     if first is not None and second is not None:
         return b"".join((commit[: first.cut], memoryview(prewrite)[second.cut :]))
@@ -114,6 +117,9 @@ def _completed(commit: Binlog, prewrite: Binlog) -> Binlog:
             commit.ClearField(name)
     commit.ddl_job_id = prewrite.ddl_job_id
     commit.ddl_schema_state = prewrite.ddl_schema_state
+    for field in Binlog.DESCRIPTOR.fields:
+        prewrite.ClearField(field.name)
+    commit.MergeFromString(prewrite.SerializeToString())  # what is left is unknown
     return commit
 
 

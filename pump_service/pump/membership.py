@@ -15,7 +15,7 @@ import grpc
 import structlog
 
 from binlake import tso
-from binlake.errors import Fenced, Permanent, SourceUnavailable, Transient
+from binlake.errors import Fenced, Permanent, SourceUnavailable, Transient, WireError
 from binlake.placement import Entry, NodeStatus
 from binlake.placement.channel import open_channel
 from binlake.rpc import Tls
@@ -110,9 +110,8 @@ class Membership:
         """
         if self._claim is not None:
             self._claim.take()
-        for other in self._members.pumps():
-            if other.node_id != self._node_id and other.host == self._host:
-                self._check_neighbour(other)
+        for other in self._neighbours():
+            self._check_neighbour(other)
         found = self._members.pump(self._node_id)
         if found is None:
             return "offline"
@@ -185,6 +184,14 @@ class Membership:
         if found.status.state not in (self._published, state):
             log.warning("state_changed_by_command", pump=self._node_id, to=found.status.state, ours=state)
         return state == "closing" and found.status.state == "offline"
+
+    def _neighbours(self) -> list[NodeStatus]:
+        try:
+            return [one for one in self._members.pumps() if one.node_id != self._node_id and one.host == self._host]
+        except WireError as error:
+            # An entry of somebody else that nobody can read: windows wait for it, this pump does not.
+            log.error("registry_not_readable", error=str(error))
+            return []
 
     def _check_neighbour(self, other: NodeStatus) -> None:
         if other.state in _SERVING:

@@ -151,7 +151,7 @@ class PumpFile(_Section):
     log_file: str = Field("", description="where the log goes; empty = stderr")
     metrics_addr: str = Field("", description="ignored: let Prometheus read /metrics")
     metrics_interval: int = Field(15, description="ignored")
-    max_message_size: int = Field((1 << 63) - 1 - (4 << 20), description="ignored: the limit is 2 GiB")
+    max_message_size: int = Field((1 << 31) - 1, description="ignored: the limit is 2 GiB, protobuf's own")
     enable_debug: bool = Field(False, description="ignored")
     status_urls: Names = Field(
         (), description="ours: status ports asked about a transaction, comma list; flag --status-url"

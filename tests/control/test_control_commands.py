@@ -19,8 +19,9 @@ from binlake.control import commands as control
 from binlake.control.meta import GenerateMetaCommand
 from binlake.control.nodes import is_stale, not_taken, table
 from binlake.control.txn import TxnCommand
-from binlake.errors import BinlakeError, ConfigError, Permanent, SourceUnavailable
+from binlake.errors import BinlakeError, ConfigError, Permanent, SourceUnavailable, WireError
 from binlake.placement import EtcdClient, NodeStatus, PdClient, Registry
+from binlake.pumpclient import PumpReader
 from binlake.source import Unknown
 from binlake.wire import build
 from binlake.wire.binlog_pb2 import PrewriteValue
@@ -196,6 +197,20 @@ def test_offline_pump_waits_for_the_consumers(
     entry, taken = cluster.registry.pump("pump1"), cluster.registry.drainers()[0].max_commit_ts
     assert entry is not None
     assert entry.status.max_commit_ts <= taken
+
+
+def test_offline_pump_promises_no_wait_of_an_original_pump(
+    cluster: Cluster, make_pump: MakePump, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def info(_: PumpReader) -> None:
+        raise WireError("the pump has no Info service")
+
+    make_pump("pump1")
+    monkeypatch.setattr(PumpReader, "info", info)
+    assert cluster.run(control.OfflinePumpCommand, "-node-id", "pump1") == 0
+    told = capsys.readouterr()
+    assert "goes offline when consumers" not in told.out
+    assert "an original pump: it asks no window of ours" in told.err
 
 
 def test_a_collection_is_started_by_its_page_and_says_who_holds_it_back(cluster: Cluster, make_pump: MakePump) -> None:

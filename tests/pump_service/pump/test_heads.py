@@ -6,8 +6,12 @@ from pathlib import Path
 
 import pytest
 from google.protobuf.message import DecodeError
+from google.protobuf.unknown_fields import UnknownFieldSet
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from pump_helpers import commit as commit_of
+from pump_helpers import prewrite as prewrite_of
+from pump_helpers import pulled, reach, store
 
 from binlake.errors import WireError
 from binlake.wire import build
@@ -17,6 +21,7 @@ from pump_service.pump.heads import PROOF, Head, completed, head_of, layout_of, 
 from pump_service.pump.ranges import read_block
 from pump_service.pump.record import Pointer
 from pump_service.pump.sorter import Kind
+from pump_service.pump.storage import Storage
 from pump_service.pump.vlog import LogOptions, ValueLog
 
 int64 = st.integers(-(2**63), 2**63 - 1)
@@ -64,7 +69,24 @@ def reference(commit: Binlog, prewrite: Binlog) -> bytes:
         if prewrite.HasField(name):
             setattr(commit, name, getattr(prewrite, name))
     commit.ddl_job_id, commit.ddl_schema_state = prewrite.ddl_job_id, prewrite.ddl_schema_state
-    return commit.SerializeToString()
+    unknown = Binlog()
+    unknown.CopyFrom(prewrite)
+    for field in Binlog.DESCRIPTOR.fields_by_name:
+        unknown.ClearField(field)
+    return commit.SerializeToString() + unknown.SerializeToString()
+
+
+@pytest.mark.parametrize("value", [b"v", b"v" * 70_000])
+def test_a_field_of_the_prewrite_that_nobody_here_knows_is_pulled(tmp_path: Path, value: bytes) -> None:  # S1-03
+    unknown = bytes([99 << 3 & 0x7F | 0x80, 99 << 3 >> 7, 7])
+    storage = Storage(tmp_path)
+    storage.append(prewrite_of(10, value).SerializeToString() + unknown).result(60)
+    store(storage, commit_of(10, 20))
+    reach(storage, 20)
+    ((_, _, payload),) = pulled(storage, 1)
+    assert [(field.field_number, field.data) for field in UnknownFieldSet(Binlog.FromString(payload))] == [(99, 7)]
+    assert Binlog.FromString(payload).prewrite_value == value
+    storage.close()
 
 
 @given(payloads(Commit), payloads(Prewrite))

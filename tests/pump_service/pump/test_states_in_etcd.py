@@ -12,7 +12,7 @@ import pytest
 from pump_cluster import MemoryCluster
 from pump_helpers import until
 
-from binlake.errors import Fenced, Permanent
+from binlake.errors import Fenced, Permanent, WireError
 from binlake.placement import EtcdClient, NodeStatus, Registry
 from pump_service.pd import PlacementDriver
 from pump_service.pump.config import PumpConfig
@@ -115,3 +115,18 @@ def test_a_guarded_write_loses_against_any_other(registry: Registry) -> None:
     assert (entry.status.state, entry.revision) == ("paused", revision + 2)
     assert registry.pump("nobody") is None
     assert registry.drainer("nobody") is None
+
+
+@pytest.mark.parametrize(
+    "value", [NodeStatus("odd", "10.9.9.9:1", "paused").to_json(), b"\xff{"], ids=["entry", "dirt"]
+)
+def test_one_odd_key_below_pumps_stops_no_pump(start: Start, registry: Registry, value: bytes) -> None:
+    registry._etcd.put(b"/tidb-binlog/v1/pumps/\xff\xfe", value)
+    pump = start("one")
+    assert pump.service.state == "online"
+    until(lambda: "registry" not in str(pump.service.problems), "it writes its entry")
+    if value.startswith(b"{"):
+        assert {one.node_id for one in registry.pumps()} == {"odd", "pump1"}
+    else:
+        with pytest.raises(WireError, match=r"key=/tidb-binlog/v1/pumps/\\xff\\xfe"):
+            registry.pumps()
