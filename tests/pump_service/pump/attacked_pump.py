@@ -76,6 +76,11 @@ class AttackedPump:
         """How many it has."""
         return self.process.num_threads()
 
+    def connections(self) -> int:
+        """How many connections are open at its port."""
+        port = int(self.address.rpartition(":")[2])
+        return sum(one.laddr.port == port and one.status == "ESTABLISHED" for one in self.process.net_connections())
+
     def store(self, size: int) -> None:
         """Have it store transactions of 64 KiB, `size` bytes together."""
         with Channel(self.address) as channel:

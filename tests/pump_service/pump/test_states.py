@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from pump_cluster import MemoryCluster
@@ -13,6 +14,7 @@ from pump_helpers import commit, prewrite, until
 from binlake.errors import Fenced, Permanent
 from binlake.placement import NodeStatus
 from binlake.wire.binlog_pb2 import Binlog
+from pump_service.pump.score import Usage
 from pump_service.pump.server import PumpServer
 from pump_service.pump.service import State
 
@@ -263,6 +265,21 @@ def test_a_restart_goes_online_from_any_state(make_pump: MakePump, cluster: Memo
     cluster.nodes["pump1"] = NodeStatus("pump1", "127.0.0.1:9", previous, max_commit_ts=5)
     make_pump()
     assert cluster.nodes["pump1"].state == "online"
+
+
+def test_a_pump_with_a_fuller_disk_has_a_lower_score_and_equal_ones_the_same(
+    make_pump: MakePump, cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # S0-31
+    def usage(data_dir: Path) -> Usage:
+        return Usage(load=0.2, disk=0.9 if data_dir.name == "full" else 0.1, stored=0.05)
+
+    monkeypatch.setattr("pump_service.pump.server.usage", usage)
+    for name in ("one", "two", "full"):
+        make_pump(name)
+    published = {name: cluster.nodes[name].score for name in ("one", "two", "full")}
+    assert abs(published["one"] - published["two"]) <= 1
+    assert published["full"] / published["one"] < 0.75
 
 
 def test_label_and_score_are_published(make_pump: MakePump, cluster: MemoryCluster) -> None:
