@@ -33,6 +33,9 @@ class PdCommand:
             ("key", "its key"),
         ):
             parser.add_argument(f"--ssl-{name}", default="", metavar="FILE", help=f"{text}, PEM")
+        parser.add_argument(
+            "--cert-allowed-cn", default="", metavar="NAMES", help="common names of callers, comma list; none = any"
+        )
         parser.add_argument("--start-ts", type=int, default=1, help="where a led clock starts")
 
     def run(self, args: argparse.Namespace) -> int:
@@ -52,9 +55,17 @@ class PdCommand:
             advertise=args.advertise_addr,
             led_from=led_from,
             drop_damaged=args.drop_damaged,
-            tls=Tls.of(args.ssl_ca, args.ssl_cert, args.ssl_key),
+            tls=_tls(args),
         )
         with driver as pd:
             print(f"serving {pd.url} cluster_id={pd.cluster_id}", flush=True)
             wait_set(stopped)
         return 0
+
+
+def _tls(args: argparse.Namespace) -> Tls | None:
+    names = tuple(name.strip() for name in args.cert_allowed_cn.split(",") if name.strip())
+    tls = Tls.of(args.ssl_ca, args.ssl_cert, args.ssl_key, names)
+    if names and tls is None:
+        raise ConfigError("--cert-allowed-cn needs --ssl-ca, --ssl-cert and --ssl-key")
+    return tls

@@ -21,6 +21,7 @@ from binlake.wire.clock_pb2 import LeadReq, LeadResp
 from binlake.wire.clock_pb2_grpc import ClockServicer, add_ClockServicer_to_server
 from binlake.wire.pd_pb2_grpc import PDServicer, add_PDServicer_to_server
 from pump_service.durable import replace_file
+from pump_service.pd.callers import AllowedCallers
 from pump_service.pd.etcd_service import EtcdService
 from pump_service.pd.kvstore import KvStore
 from pump_service.pd.oracle import Oracle
@@ -80,7 +81,12 @@ class PlacementDriver:
             raise
         self.streams = Streams()
         self._etcd = EtcdService(self._store, self.streams)
-        self._server = grpc.server(ThreadPoolExecutor(STREAMS + CALLS, thread_name_prefix="pd"), options=OPTIONS)
+        names = tls.allowed_cn if tls is not None else ()
+        self._server = grpc.server(
+            ThreadPoolExecutor(STREAMS + CALLS, thread_name_prefix="pd"),
+            options=OPTIONS,
+            interceptors=[AllowedCallers(names)] if names else [],
+        )
         self._stopped = threading.Event()
         self._leases = threading.Thread(target=self._expire_leases, name="pd-leases", daemon=True)
 

@@ -9,9 +9,12 @@ import signal
 import subprocess
 import sys
 import threading
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from support.certificates import Authority
 
 from binlake.errors import ConfigError, Permanent, SourceUnavailable
 from binlake.placement import EtcdClient, NodeStatus, PdClient, Registry
@@ -133,3 +136,20 @@ def test_an_ordinary_etcd_client_works_against_it(tmp_path: Path) -> None:
             [sys.executable, "-c", _AETCD, driver.url], capture_output=True, text=True, timeout=300, check=False
         )
     assert ran.stdout.strip() == "ok", ran.stderr
+
+
+def test_only_the_names_on_the_list_may_call(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    own, pump, stranger = (authority.tls(name) for name in ("pd", "pump", "stranger"))
+    listed = replace(own, allowed_cn=("pump", "drainer"))
+    with PlacementDriver(tmp_path / "pd", "localhost", tls=listed) as driver:
+        with closing(PdClient([driver.url], tls=pump)) as pd, closing(EtcdClient([driver.url], tls=pump)) as etcd:
+            assert pd.tso() > 0
+            etcd.put(b"k", b"1")
+            etcd.watch(b"k").cancel()
+        with closing(PdClient([driver.url], tls=stranger)) as pd, pytest.raises(Permanent, match="not on the list"):
+            pd.tso()
+        with closing(EtcdClient([driver.url], tls=stranger)) as etcd:
+            for call in (lambda: etcd.get(b"k"), lambda: etcd.watch(b"k"), lambda: etcd.lease_keep_alive(1)):
+                with pytest.raises(Permanent, match="not on the list: stranger"):
+                    call()

@@ -1,0 +1,49 @@
+"""Who may call the embedded placement driver by TLS: certificates whose common name is on a list."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import grpc
+
+
+class AllowedCallers(grpc.ServerInterceptor):
+    """Refuses every call of a caller whose certificate has none of `names`."""
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        self._names = {name.encode() for name in names}
+
+    def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], grpc.RpcMethodHandler[Any, Any] | None],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> grpc.RpcMethodHandler[Any, Any] | None:
+        """The handler, behind the look at the certificate."""
+        handler = continuation(handler_call_details)
+        if handler is None:
+            return None
+        reads, writes = handler.request_deserializer, handler.response_serializer
+        if handler.stream_stream is not None:
+            return grpc.stream_stream_rpc_method_handler(self._guard_stream(handler.stream_stream), reads, writes)
+        return grpc.unary_unary_rpc_method_handler(self._guard(handler.unary_unary), reads, writes)
+
+    def _guard(self, serve: Callable[..., Any]) -> Callable[..., Any]:
+        def answer(request: Any, context: grpc.ServicerContext) -> Any:
+            self._check(context)
+            return serve(request, context)
+
+        return answer
+
+    def _guard_stream(self, serve: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
+        def answer(requests: Any, context: grpc.ServicerContext) -> Iterator[Any]:
+            self._check(context)
+            yield from serve(requests, context)
+
+        return answer
+
+    def _check(self, context: grpc.ServicerContext) -> None:
+        shown = context.auth_context().get("x509_common_name", [])
+        if not self._names.intersection(shown):
+            name = b", ".join(shown).decode(errors="replace") or "none"
+            context.abort(grpc.StatusCode.PERMISSION_DENIED, f"the common name is not on the list: {name}")
