@@ -18,6 +18,7 @@ from binlake.ddl.tokens import Token, join_list, render, tokenize, words
 from binlake.schema import ColumnInfo, IndexInfo, TableDef
 from binlake.schema import mysqltypes as t
 from binlake.schema.actions import PUBLIC
+from binlake.schema.names import fold_name
 from binlake.schema.session import SourceSession
 from binlake.statement.literal import quote, quote_name
 
@@ -98,8 +99,8 @@ class Alter:
         statements, last = [], list(specs)
         clocks = [quote_name(c.name) for c in self.before.columns if c.flag & t.FLAG_ON_UPDATE_NOW]
         fills = [f"{name} = {name}" for name in clocks]
-        indexes = _indexes_of(self.after, [one.target.name for one in found])
-        dropped: list[list[Token]] = [words(f"DROP INDEX {quote_name(index.name)}") for index in indexes]
+        remade = self._remade(specs, [one.target.name for one in found])
+        dropped: list[list[Token]] = [words(f"DROP INDEX {quote_name(former)}") for former, _ in remade]
         for one in found:
             expression = one.expression or _by_itself(one, self.session)
             shadow = quote_name(f"{SHADOW}{one.source.id}_{one.target.id}")
@@ -112,8 +113,31 @@ class Alter:
             last[one.place] = [*words(f"CHANGE {shadow}"), *_definition(specs[one.place])]
         table = render(self.head[2:])
         statements.append(f"UPDATE {table} SET {', '.join(fills)}")
-        statements.append(render([*self.head, *join_list([*dropped, *last, *map(_index, indexes)])]))
+        made = {fold_name(index.name) for _, index in remade}
+        last = [spec for spec in last if fold_name((_renamed_index(spec) or ("", ""))[1]) not in made]
+        added = [_index(index) for _, index in remade]
+        statements.append(render([*self.head, *join_list([*dropped, *last, *added])]))
         return statements
+
+    def _remade(self, specs: Sequence[Sequence[Token]], names: Sequence[str]) -> list[tuple[str, IndexInfo]]:
+        """(former name, index) of those that the columns `names` would take with them, and of those that are renamed:
+        a target finds neither by its new name. What the specs themselves add or drop is theirs."""
+        renamed = {fold_name(new): old for old, new in filter(None, map(_renamed_index, specs))}
+        gone = {fold_name(old) for old in renamed.values()} | {
+            fold_name(spec[2].value) for spec in specs if _is_of_index(spec, "DROP")
+        }
+        there = {fold_name(index.name) for index in self.before.indexes} - gone
+        wanted = {index.name for index in _indexes_of(self.after, names)}
+        found = []
+        for index in self.after.indexes:
+            name = fold_name(index.name)
+            # One of an expression has a hidden column; it has none of those converted.
+            plain = all(self.after.column(part.name) for part in index.columns)
+            if index.state == PUBLIC and plain and name in renamed:
+                found.append((renamed[name], index))
+            elif index.name in wanted and name in there:
+                found.append((index.name, index))
+        return found
 
 
 def _is_plain(one: Conversion) -> bool:
@@ -150,6 +174,15 @@ def _indexes_of(after: TableDef, names: Sequence[str]) -> list[IndexInfo]:
     if any(index.primary for index in found):
         raise Unmappable("a change of values in the primary key")
     return found
+
+
+def _is_of_index(spec: Sequence[Token], word: str) -> bool:
+    return len(spec) > 2 and spec[0].is_word(word) and spec[1].is_word("INDEX", "KEY")
+
+
+def _renamed_index(spec: Sequence[Token]) -> tuple[str, str] | None:
+    """(former, new) name of `RENAME INDEX … TO …`; None for another spec."""
+    return (spec[2].value, spec[4].value) if len(spec) > 4 and _is_of_index(spec, "RENAME") else None
 
 
 def _index(index: IndexInfo) -> list[Token]:
