@@ -1,0 +1,182 @@
+"""Whoever pulls gets every transaction once and in order, however it comes by it: by a reader, at the tail, or parked
+between the two."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pump_cluster import CLUSTER_ID
+from pump_helpers import commit, prewrite, until
+
+from binlake.errors import WireError
+from binlake.rpc import Channel, Limits, RpcError, Status
+from binlake.wire.pump_pb2 import PullBinlogReq, PullBinlogResp
+from pump_service.pump import pulls, tail
+from pump_service.pump.lean_server import LeanServer
+from pump_service.pump.pull import Reader
+from pump_service.pump.service import PumpService, State
+from pump_service.pump.storage import Storage
+
+PULL = "/binlog.Pump/PullBinlogs"
+NARROW = Limits(stream_window=70_000, connection_window=70_000)
+
+
+class Pump:
+    """Storage, service and server."""
+
+    def __init__(self, folder: Path) -> None:
+        self.storage = Storage(folder / "pump")
+        self.service = PumpService(self.storage, CLUSTER_ID, free_bytes_needed=0)
+        self.service.state = State.ONLINE
+        self.server = LeanServer(self.service, "127.0.0.1:0")
+        self.server.start()
+        self.clock = itertools.count(1000)
+
+    @property
+    def tail(self) -> tail.Tail:
+        return self.server._pulls._tail
+
+    def write(self, count: int, size: int = 100) -> int:
+        """So many transactions; the last commit_ts."""
+        stored, commit_ts = [], 0
+        for _ in range(count):
+            start_ts, commit_ts = next(self.clock), next(self.clock)
+            stored.append(self.storage.append(prewrite(start_ts, bytes(size)).SerializeToString()))
+            stored.append(self.storage.append(commit(start_ts, commit_ts).SerializeToString()))
+        for one in stored:
+            one.result(60)
+        return commit_ts
+
+    def stop(self) -> None:
+        self.server.stop(1)
+        self.storage.close()
+
+
+@pytest.fixture
+def pump(tmp_path: Path) -> Iterator[Pump]:
+    made = Pump(tmp_path)
+    yield made
+    made.stop()
+
+
+def request(after_ts: int) -> bytes:
+    found = PullBinlogReq(clusterID=CLUSTER_ID)
+    found.startFrom.offset = after_ts
+    return found.SerializeToString()
+
+
+class Client(threading.Thread):
+    """Takes all after `after_ts` up to `last`; `enough` says when that is known."""
+
+    def __init__(self, pump: Pump, after_ts: int, *, limits: Limits = NARROW, gzip: bool = False) -> None:
+        super().__init__()
+        self.after_ts = after_ts
+        self.taken: list[int] = []
+        self.last = 1 << 62
+        self.failure: RpcError | None = None
+        self._channel = Channel(pump.server.address, limits=limits, gzip=gzip)
+        self._stream = self._channel.stream(PULL, request(after_ts))
+        self.start()
+
+    def run(self) -> None:
+        try:
+            for message in self._stream:
+                self.taken.append(PullBinlogResp.FromString(message).entity.meta.commitTs)
+                if self.taken[-1] >= self.last:
+                    break
+        except RpcError as error:
+            self.failure = error
+        self._channel.close()
+
+
+def test_every_puller_gets_all_once_and_in_order(pump: Pump, monkeypatch: pytest.MonkeyPatch) -> None:
+    # So little may wait that pullers fall behind, park and come back all the time.
+    for module in (tail, pulls):
+        monkeypatch.setattr(module, "UNSENT_BYTES", 30_000)
+    monkeypatch.setattr(pulls, "_TURN_S", 0.01)
+    monkeypatch.setattr(pulls, "_HURRIED_S", 0.001)
+    monkeypatch.setattr(pulls, "_PATIENCE_S", 0.005)
+    pump.write(500)
+    clients = [Client(pump, 0), Client(pump, 0, gzip=True), Client(pump, 1501)]
+    for turn in range(20):
+        written = pump.write(150, 2000 if turn % 3 else 20)
+        clients.append(Client(pump, written - 40 * turn, gzip=turn % 4 == 0))
+        clients.append(Client(pump, written + 100 * turn + 1))  # ahead of what is there
+    last = pump.write(2000)
+    for client in clients:
+        client.last = last
+    end = pump.write(20)
+    everything = range(1001, end + 1, 2)
+    for client in clients:
+        client.join(120)
+        assert client.failure is None
+        want = [ts for ts in everything if client.after_ts < ts]
+        assert client.taken == want[: len(client.taken)]
+        assert client.taken[-1] >= last
+
+
+def test_who_is_ahead_is_not_looked_at_and_gets_its_own_when_it_comes(pump: Pump) -> None:
+    first = pump.write(10)
+    ahead, far = Client(pump, first + 40), Client(pump, 1 << 61)
+    until(lambda: len(pump.tail._ahead) == 2, "both wait")
+    assert not pump.tail._members
+    last = pump.write(30)
+    ahead.last = last
+    ahead.join(60)
+    assert ahead.taken == list(range(first + 42, last + 1, 2))
+    assert far.taken == []
+
+
+def test_a_place_is_made_by_who_waits_for_the_farthest_future(pump: Pump, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pulls, "_PULLERS", 2)
+    last = pump.write(10)
+    far, farther = Client(pump, 1 << 60), Client(pump, 1 << 61)
+    until(lambda: len(pump.tail._ahead) == 2, "both wait")
+    near = Client(pump, 0)
+    near.last = last
+    near.join(60)
+    farther.join(60)
+    assert farther.failure is not None
+    assert farther.failure.status is Status.UNAVAILABLE
+    assert near.taken[-1] == last
+    assert far.is_alive()
+
+
+def test_an_error_at_the_tail_ends_its_pullers_and_nobody_else(pump: Pump, monkeypatch: pytest.MonkeyPatch) -> None:
+    last = pump.write(10)
+    clients = [Client(pump, last) for _ in range(3)]
+    until(lambda: len(pump.tail._members) == 3, "all are at the tail")
+    read = Reader.read
+
+    def broken(*_: object) -> None:
+        raise WireError("a record is damaged")
+
+    monkeypatch.setattr(Reader, "read", broken)
+    last = pump.write(1)
+    for client in clients:
+        client.join(60)
+        assert client.failure is not None
+        assert client.failure.status is Status.DATA_LOSS
+    monkeypatch.setattr(Reader, "read", read)
+    again = Client(pump, 0)
+    again.last = last
+    again.join(60)
+    assert again.taken[-1] == last
+
+
+def test_a_puller_that_takes_nothing_holds_no_thread_and_is_read_for_when_it_takes(pump: Pump) -> None:
+    pump.write(100, 60_000)
+    closed = Limits(stream_window=1, connection_window=1 << 20)
+    with Channel(pump.server.address, limits=closed) as channel:
+        stream = channel.stream(PULL, request(0))
+        until(lambda: any(one.parked for one in pump.server._pulls._pullers), "it is parked")
+        assert pump.server._pulls._unsent < 2 << 20
+        other = Client(pump, 0)
+        other.last = pump.write(1)
+        other.join(60)
+        assert len(other.taken) == 101
+        del stream
