@@ -17,13 +17,14 @@ from urllib.parse import quote
 
 from binlake.control.http import ask
 from binlake.control.nodes import is_ahead, is_stale, not_taken, shown, table, time_of
-from binlake.errors import BinlakeError, ConfigError, Permanent, WireError
+from binlake.errors import BinlakeError, ConfigError, Permanent, SourceUnavailable, WireError
 from binlake.placement import EtcdClient, NodeStatus, PdClient, Registry
 from binlake.placement.registry import DRAINERS, PUMPS, unknown_node
 from binlake.pumpclient import PumpReader
 from binlake.rpc import Tls
 
 _HEARTBEAT_S = 2.0
+_PROBE_S = 2.0  # a pump that does not answer is told by its stale heartbeat
 
 
 def add_option(parser: argparse.ArgumentParser, name: str, **options: object) -> None:
@@ -109,11 +110,13 @@ class _Listing(abc.ABC):
         """Print them."""
         with open_registry(args) as registry, open_pd(args) as pd:
             nodes = self._nodes(registry)
-            now = pd.tso()
+            now, cluster = pd.tso(), pd.cluster_id()
         nodes = [node for node in nodes if args.show_offline_nodes or node.state != "offline"]
         stale = [is_stale(node, now, args.heartbeat_interval) for node in nodes]
+        problems = self._problems(nodes, cluster, tls_of(args))
         if args.json:
-            print(json.dumps([shown(node, now, stale=old) for node, old in zip(nodes, stale, strict=True)]))
+            found = [shown(node, now, stale=old) for node, old in zip(nodes, stale, strict=True)]
+            print(json.dumps([{**one, "problem": problems.get(one["nodeId"], "")} for one in found]))
             return 0
         rows = [
             (
@@ -127,7 +130,14 @@ class _Listing(abc.ABC):
             for node, old in zip(nodes, stale, strict=True)
         ]
         print(table(("NodeID", "Address", "State", "Max_Commit_Ts", "Update_Time", ""), rows))
+        for node_id, problem in problems.items():
+            print(f"{node_id}: {problem}")
         return 0
+
+    def _problems(self, nodes: Sequence[NodeStatus], cluster_id: int, tls: Tls | None) -> dict[str, str]:
+        """What nodes say is wrong, by node id."""
+        del nodes, cluster_id, tls
+        return {}
 
     @abc.abstractmethod
     def _nodes(self, registry: Registry) -> Sequence[NodeStatus]:
@@ -142,10 +152,21 @@ def _remark(node: NodeStatus, now: int, *, stale: bool) -> str:
 class PumpsCommand(_Listing):
     """`binlake pumps`."""
 
-    help = "list the pumps of a cluster: address, state, watermark, last heartbeat"
+    help = "list the pumps of a cluster: address, state, watermark, last heartbeat, what stands in their way"
 
     def _nodes(self, registry: Registry) -> Sequence[NodeStatus]:
         return registry.pumps()
+
+    def _problems(self, nodes: Sequence[NodeStatus], cluster_id: int, tls: Tls | None) -> dict[str, str]:
+        """What each pump that answers says is wrong; an original one has no word for it."""
+        found = {}
+        for node in nodes:
+            if node.state in ("offline", "paused"):
+                continue
+            with contextlib.suppress(SourceUnavailable, WireError):
+                problem = PumpReader(node.host, cluster_id, timeout_s=_PROBE_S, tls=tls).info().last_error
+                found.update({node.node_id: problem} if problem else {})
+        return found
 
 
 class DrainersCommand(_Listing):

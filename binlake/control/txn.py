@@ -8,6 +8,7 @@ from typing import Any
 
 from binlake.control.commands import add_cluster, add_option, add_token, open_registry, tls_of, token_of
 from binlake.control.http import ask
+from binlake.errors import BinlakeError, ConfigError, Permanent
 from binlake.placement.registry import PUMPS, unknown_node
 
 
@@ -17,18 +18,27 @@ class TxnCommand:
     help = "show a stored binlog; decide a prewrite whose outcome no source can tell"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """`show TS` and `resolve START_TS`."""
+        """`show TS`, `list`, `resolve START_TS...` and `give-up START_TS`."""
         actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
         show = actions.add_parser("show", help="a binlog in words: start_ts for P, commit_ts for C")
         show.add_argument("ts", type=_ts, help="its key")
         show.add_argument("--json", action="store_true", help="print JSON; timestamps are strings")
-        resolve = actions.add_parser("resolve", help="decide what became of a transaction; nothing can take it back")
-        resolve.add_argument("ts", type=_ts, metavar="START_TS", help="start_ts of the P that blocks")
+        waiting = actions.add_parser("list", help="the prewrites that wait for their end, the one that blocks first")
+        waiting.add_argument("--json", action="store_true", help="print JSON; timestamps are strings")
+        resolve = actions.add_parser("resolve", help="decide what became of transactions; nothing can take it back")
+        resolve.add_argument("ts", type=_ts, nargs="+", metavar="START_TS", help="start_ts of P that wait")
         outcome = resolve.add_mutually_exclusive_group(required=True)
-        outcome.add_argument("--commit-ts", type=_ts, metavar="TS", help="it committed at TS")
-        outcome.add_argument("--rolled-back", action="store_true", help="it was rolled back: its rows are dropped")
-        add_token(resolve)
-        for one in (show, resolve):
+        outcome.add_argument("--commit-ts", type=_ts, metavar="TS", help="it committed at TS (one START_TS)")
+        outcome.add_argument("--rolled-back", action="store_true", help="rolled back: their rows are dropped")
+        give_up = actions.add_parser("give-up", help="pass over a commit whose prewrite is lost; nothing takes it back")
+        give_up.add_argument("ts", type=_ts, metavar="START_TS", help="its start_ts, as the failing pull names it")
+        give_up.add_argument("--commit-ts", type=_ts, required=True, metavar="TS", help="its commit_ts")
+        give_up.add_argument(
+            "--accept-loss", action="store_true", help="do it: unless another pump has them, its rows are lost"
+        )
+        for one in (resolve, give_up):
+            add_token(one)
+        for one in (show, waiting, resolve, give_up):
             add_cluster(one)
             add_option(one, "pump", required=True, metavar="NODE", help="node id of the pump that holds it")
 
@@ -38,14 +48,55 @@ class TxnCommand:
             entry = registry.pump(args.pump)
         if entry is None:
             raise unknown_node(PUMPS + args.pump)
-        own = tls_of(args)
-        if args.action == "show":
-            found = ask("GET", entry.status.host, f"/debug/binlog/{args.ts}?format=json", own)["data"]
-            print(json.dumps(found) if args.json else _words(found))
-            return 0
-        outcome = "rollback" if args.rolled_back else f"commit/{args.commit_ts}"
-        print(ask("PUT", entry.status.host, f"/txn/{args.ts}/{outcome}", own, token=token_of(args))["message"])
+        actions = {"show": _show, "list": _list, "resolve": _resolve, "give-up": _give_up}
+        return actions[args.action](args, entry.status.host)
+
+
+def _show(args: argparse.Namespace, host: str) -> int:
+    found = ask("GET", host, f"/debug/binlog/{args.ts}?format=json", tls_of(args))["data"]
+    print(json.dumps(found) if args.json else _words(found))
+    return 0
+
+
+def _list(args: argparse.Namespace, host: str) -> int:
+    found = ask("GET", host, "/txn", tls_of(args))["data"]
+    if args.json:
+        print(json.dumps(found))
         return 0
+    for one in found:
+        print(f"start_ts {one['start_ts']}  {one['age_s']} s  key {one['key']}  {one['reason']}".rstrip())
+    print(f"{len(found)} prewrites wait for their end")
+    return 0
+
+
+def _resolve(args: argparse.Namespace, host: str) -> int:
+    if args.commit_ts and len(args.ts) > 1:
+        raise ConfigError("one commit_ts belongs to one transaction", hint="name one START_TS, or use --rolled-back")
+    outcome = "rollback" if args.rolled_back else f"commit/{args.commit_ts}"
+    token, refused = token_of(args), list[BinlakeError]()
+    for ts in args.ts:
+        try:
+            print(ask("PUT", host, f"/txn/{ts}/{outcome}", tls_of(args), token=token)["message"])
+        except Permanent as error:
+            if len(args.ts) == 1:
+                raise
+            refused.append(error)
+            print(f"transaction {ts} is left as it is: {error.message}")
+    if len(args.ts) > 1:
+        print(f"{len(args.ts) - len(refused)} decided, {len(refused)} refused")
+    return int(bool(refused))
+
+
+def _give_up(args: argparse.Namespace, host: str) -> int:
+    if not args.accept_loss:
+        print(
+            f"the rows of transaction {args.ts} (commit_ts {args.commit_ts}) are not in this pump: if no other pump has"
+            " them they are missing downstream from then on. --accept-loss does it"
+        )
+        return 1
+    path = f"/txn/{args.ts}/give-up/{args.commit_ts}"
+    print(ask("PUT", host, path, tls_of(args), token=token_of(args))["message"])
+    return 0
 
 
 def _words(found: dict[str, Any]) -> str:

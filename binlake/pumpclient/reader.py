@@ -44,6 +44,7 @@ class PumpInfo:
     late_commits: int
     early_commits: int
     status_queries: int
+    lost_commit_ts: tuple[int, ...]
 
 
 class PumpReader:
@@ -90,7 +91,8 @@ class PumpReader:
                     raise WireError("the pump has no Info service", where={"pump": self.addr}) from None
                 raise self._error(error, 0) from None
         found = InfoResp.FromString(answer)
-        return PumpInfo(**{field.name: getattr(found, field.name) for field in found.DESCRIPTOR.fields})
+        values = {field.name: getattr(found, field.name) for field in found.DESCRIPTOR.fields}
+        return PumpInfo(**{**values, "lost_commit_ts": tuple(found.lost_commit_ts)})
 
     def _channel(self) -> Channel:
         return Channel(self.addr, tls=self._tls, connect_timeout_s=self._timeout_s)

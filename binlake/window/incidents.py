@@ -1,4 +1,4 @@
-"""Transactions that a pump saw too late: told once, durably, when a plan first sees them (hazards R-08, R-09)."""
+"""Transactions that a pump saw too late or gave up: told once, durably, when a plan first sees them (R-08, R-09)."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ def new_incidents(members: Sequence[Member], events: Sequence[Mapping[str, Any]]
             "late_commits": member.counters.late_commits,
             "early_commits": member.counters.early_commits,
             "status_queries": member.counters.status_queries,
+            "lost_commit_ts": [str(ts) for ts in member.counters.lost_commit_ts],
         }
         for member in members
         if _more(member.counters, told.get((member.node_id, member.store_uuid), Counters()))
@@ -33,19 +34,27 @@ def new_incidents(members: Sequence[Member], events: Sequence[Mapping[str, Any]]
 def words(incidents: Mapping[str, Mapping[str, Any]]) -> str:
     """For a log line and a task's result."""
     return "; ".join(
-        f"{node}: {found['late_commits']} late and {found['early_commits']} early commits since its start"
+        f"{node}: {found['late_commits']} late and {found['early_commits']} early commits since its start{_lost(found)}"
         for node, found in incidents.items()
     )
+
+
+def _lost(found: Mapping[str, Any]) -> str:
+    lost = found.get("lost_commit_ts")
+    return f", transactions given up at {', '.join(lost)}" if lost else ""
 
 
 def _told(events: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], Counters]:
     told = {}
     for event in events:
         for node, found in json.loads(event["detail"])["pumps"].items():
-            told[node, found["store_uuid"]] = Counters(found["late_commits"], found["early_commits"])
+            lost = tuple(map(int, found.get("lost_commit_ts", ())))
+            told[node, found["store_uuid"]] = Counters(found["late_commits"], found["early_commits"], 0, lost)
     return told
 
 
 def _more(now: Counters, before: Counters) -> bool:
     late, early = now.late_commits, now.early_commits
+    if set(now.lost_commit_ts) - set(before.lost_commit_ts):
+        return True
     return (late > 0 and late != before.late_commits) or (early > 0 and early != before.early_commits)

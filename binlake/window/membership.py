@@ -40,6 +40,7 @@ class Probe:
     late_commits: int = 0
     early_commits: int = 0
     status_queries: int = 0
+    lost_commit_ts: tuple[int, ...] = ()
     unmatched: int = 0
     oldest_start_ts: int = 0
 
@@ -104,8 +105,8 @@ def _member(pump: PumpStatus, known: RememberedMember | None, lo: int, probe: Ca
         return Member(pump.node_id, pump.host, pump.state, pump.max_commit_ts, uuid, error.message)
     watermark = max(pump.max_commit_ts, found.max_commit_ts)
     problem = _another(pump, found) or _problem(uuid, found, lo)
-    counters = Counters(found.late_commits, found.early_commits, found.status_queries)
-    begun = Begun(found.unmatched, found.oldest_start_ts)
+    counters = Counters(found.late_commits, found.early_commits, found.status_queries, found.lost_commit_ts)
+    begun = Begun(found.unmatched, found.oldest_start_ts, found.last_error)
     return Member(pump.node_id, pump.host, pump.state, watermark, found.store_uuid or uuid, problem, counters, begun)
 
 

@@ -21,29 +21,33 @@ State = Literal["ready", "blocked", "waiting"]
 @dataclass(frozen=True)
 class Counters:
     """What a pump counted since it started: `late_commits` (hazards R-08) and `early_commits` (hazards R-09) are
-    transactions that windows may have missed; `status_queries` tells of writers that do not send their C."""
+    transactions that windows may have missed; `status_queries` tells of writers that do not send their C;
+    `lost_commit_ts` are transactions that were given up by command, ever: their rows are not in the pump."""
 
     late_commits: int = 0
     early_commits: int = 0
     status_queries: int = 0
+    lost_commit_ts: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
 class Begun:
     """Transactions of which a pump has the prewrite and not the end: its watermark stays below them.
 
-    How many, and the least `start_ts` (0: none).
+    How many, the least `start_ts` (0: none), and what the pump `told` of what stands in its way.
     """
 
     count: int = 0
     start_ts: int = 0
+    told: str = ""
 
     def __str__(self) -> str:
+        told = f"; it says: {self.told}" if self.told else ""
         if not self.start_ts:
-            return ""
+            return told
         since = oracle.to_datetime(self.start_ts).isoformat(timespec="seconds")
         others = f" and {self.count - 1} more" if self.count > 1 else ""
-        return f", held by the transaction of start_ts {self.start_ts} ({since}){others}"
+        return f", held by the transaction of start_ts {self.start_ts} ({since}){others}{told}"
 
 
 @dataclass(frozen=True)

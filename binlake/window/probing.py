@@ -24,6 +24,7 @@ def ask_pump(host: str, cluster_id: int, timeout_s: float, tls: Tls | None = Non
         late_commits=info.late_commits,
         early_commits=info.early_commits,
         status_queries=info.status_queries,
+        lost_commit_ts=info.lost_commit_ts,
         unmatched=info.unmatched_prewrites,
         oldest_start_ts=info.oldest_unmatched_start_ts,
     )

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x62inlake/wire/admin.proto\x12\x0c\x62inlake.wire\"\t\n\x07InfoReq\"\x91\x02\n\x08InfoResp\x12\x12\n\ncluster_id\x18\x01 \x01(\x04\x12\x0f\n\x07node_id\x18\x02 \x01(\t\x12\x12\n\nstore_uuid\x18\x03 \x01(\t\x12\r\n\x05state\x18\x04 \x01(\t\x12\x15\n\rmax_commit_ts\x18\x05 \x01(\x03\x12\r\n\x05gc_ts\x18\x06 \x01(\x03\x12\x1b\n\x13unmatched_prewrites\x18\x07 \x01(\x03\x12!\n\x19oldest_unmatched_start_ts\x18\x08 \x01(\x03\x12\x12\n\nlast_error\x18\t \x01(\t\x12\x14\n\x0clate_commits\x18\n \x01(\x03\x12\x15\n\rearly_commits\x18\x0b \x01(\x03\x12\x16\n\x0estatus_queries\x18\x0c \x01(\x03\x32\x42\n\tPumpAdmin\x12\x35\n\x04Info\x12\x15.binlake.wire.InfoReq\x1a\x16.binlake.wire.InfoRespb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x62inlake/wire/admin.proto\x12\x0c\x62inlake.wire\"\t\n\x07InfoReq\"\xa9\x02\n\x08InfoResp\x12\x12\n\ncluster_id\x18\x01 \x01(\x04\x12\x0f\n\x07node_id\x18\x02 \x01(\t\x12\x12\n\nstore_uuid\x18\x03 \x01(\t\x12\r\n\x05state\x18\x04 \x01(\t\x12\x15\n\rmax_commit_ts\x18\x05 \x01(\x03\x12\r\n\x05gc_ts\x18\x06 \x01(\x03\x12\x1b\n\x13unmatched_prewrites\x18\x07 \x01(\x03\x12!\n\x19oldest_unmatched_start_ts\x18\x08 \x01(\x03\x12\x12\n\nlast_error\x18\t \x01(\t\x12\x14\n\x0clate_commits\x18\n \x01(\x03\x12\x15\n\rearly_commits\x18\x0b \x01(\x03\x12\x16\n\x0estatus_queries\x18\x0c \x01(\x03\x12\x16\n\x0elost_commit_ts\x18\r \x03(\x03\x32\x42\n\tPumpAdmin\x12\x35\n\x04Info\x12\x15.binlake.wire.InfoReq\x1a\x16.binlake.wire.InfoRespb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,7 +34,7 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_INFOREQ']._serialized_start=42
   _globals['_INFOREQ']._serialized_end=51
   _globals['_INFORESP']._serialized_start=54
-  _globals['_INFORESP']._serialized_end=327
-  _globals['_PUMPADMIN']._serialized_start=329
-  _globals['_PUMPADMIN']._serialized_end=395
+  _globals['_INFORESP']._serialized_end=351
+  _globals['_PUMPADMIN']._serialized_start=353
+  _globals['_PUMPADMIN']._serialized_end=419
 # @@protoc_insertion_point(module_scope)

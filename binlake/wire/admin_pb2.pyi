@@ -1,5 +1,7 @@
+from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable
 from typing import ClassVar as _ClassVar, Optional as _Optional
 
 DESCRIPTOR: _descriptor.FileDescriptor
@@ -9,7 +11,7 @@ class InfoReq(_message.Message):
     def __init__(self) -> None: ...
 
 class InfoResp(_message.Message):
-    __slots__ = ("cluster_id", "node_id", "store_uuid", "state", "max_commit_ts", "gc_ts", "unmatched_prewrites", "oldest_unmatched_start_ts", "last_error", "late_commits", "early_commits", "status_queries")
+    __slots__ = ("cluster_id", "node_id", "store_uuid", "state", "max_commit_ts", "gc_ts", "unmatched_prewrites", "oldest_unmatched_start_ts", "last_error", "late_commits", "early_commits", "status_queries", "lost_commit_ts")
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     STORE_UUID_FIELD_NUMBER: _ClassVar[int]
@@ -22,6 +24,7 @@ class InfoResp(_message.Message):
     LATE_COMMITS_FIELD_NUMBER: _ClassVar[int]
     EARLY_COMMITS_FIELD_NUMBER: _ClassVar[int]
     STATUS_QUERIES_FIELD_NUMBER: _ClassVar[int]
+    LOST_COMMIT_TS_FIELD_NUMBER: _ClassVar[int]
     cluster_id: int
     node_id: str
     store_uuid: str
@@ -34,4 +37,5 @@ class InfoResp(_message.Message):
     late_commits: int
     early_commits: int
     status_queries: int
-    def __init__(self, cluster_id: _Optional[int] = ..., node_id: _Optional[str] = ..., store_uuid: _Optional[str] = ..., state: _Optional[str] = ..., max_commit_ts: _Optional[int] = ..., gc_ts: _Optional[int] = ..., unmatched_prewrites: _Optional[int] = ..., oldest_unmatched_start_ts: _Optional[int] = ..., last_error: _Optional[str] = ..., late_commits: _Optional[int] = ..., early_commits: _Optional[int] = ..., status_queries: _Optional[int] = ...) -> None: ...
+    lost_commit_ts: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, cluster_id: _Optional[int] = ..., node_id: _Optional[str] = ..., store_uuid: _Optional[str] = ..., state: _Optional[str] = ..., max_commit_ts: _Optional[int] = ..., gc_ts: _Optional[int] = ..., unmatched_prewrites: _Optional[int] = ..., oldest_unmatched_start_ts: _Optional[int] = ..., last_error: _Optional[str] = ..., late_commits: _Optional[int] = ..., early_commits: _Optional[int] = ..., status_queries: _Optional[int] = ..., lost_commit_ts: _Optional[_Iterable[int]] = ...) -> None: ...

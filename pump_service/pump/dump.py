@@ -6,15 +6,20 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from binlake.wire.binlog_pb2 import Binlog, BinlogType, Commit, PrewriteValue
+from binlake.wire.binlog_pb2 import Binlog, BinlogType, Commit, Prewrite, PrewriteValue, Rollback
+from pump_service.pump.heads import head_of
+from pump_service.pump.sorter import Kind
 from pump_service.pump.storage import Storage
+
+_SHOWN_BYTES = 64 << 10  # of one field: its text takes some 60 times its size while it is made
+_PARSED_BYTES = 64 << 20  # what is larger is told by its head alone
 
 _NAMED = {ord("\n"): r"\n", ord("\r"): r"\r", ord("\t"): r"\t", ord('"'): r"\"", ord("\\"): r"\\"}
 
 
 def as_text(payload: bytes) -> str:
-    """The fields that are set, as the original's protobuf text has them."""
-    found = Binlog.FromString(payload)
+    """The fields that are set, as the original's protobuf text has them; of a long one its begin and its size."""
+    found = _parsed(payload)
     words = [f"tp:{BinlogType.Name(found.tp)}"]
     for field, value in found.ListFields():
         if field.name == "tp":
@@ -24,13 +29,14 @@ def as_text(payload: bytes) -> str:
         if isinstance(value, int):
             words.append(f"{field.name}:{value}")
         else:
-            words.append(f'{field.name}:"{_quoted(value)}"')
+            more = f"...({len(value)} bytes)" if len(value) > _SHOWN_BYTES else ""
+            words.append(f'{field.name}:"{_quoted(value[:_SHOWN_BYTES])}"{more}')
     return " ".join(words) + " \n"
 
 
 def as_json(payload: bytes, storage: Storage) -> dict[str, Any]:
     """Type, timestamps as decimal strings, and the tables with their row counts; a C shows those of its P."""
-    found = Binlog.FromString(payload)
+    found = _parsed(payload)
     body = _prewrite_of(found, storage) if found.tp == Commit else found
     return {
         "type": "Fake" if found.start_ts == found.commit_ts and found.start_ts else BinlogType.Name(found.tp),
@@ -43,9 +49,16 @@ def as_json(payload: bytes, storage: Storage) -> dict[str, Any]:
     }
 
 
+def _parsed(payload: bytes) -> Binlog:
+    if len(payload) <= _PARSED_BYTES:
+        return Binlog.FromString(payload)
+    head = head_of(payload)
+    return Binlog(tp=_TYPES.get(head.kind, Prewrite), start_ts=head.start_ts, commit_ts=head.commit_ts)
+
+
 def _prewrite_of(commit: Binlog, storage: Storage) -> Binlog:
     pointer = storage.index.pointer(commit.start_ts)
-    return commit if pointer is None else Binlog.FromString(storage.read(pointer))
+    return commit if pointer is None else _parsed(storage.read(pointer))
 
 
 def _rows(value: bytes) -> dict[str, Any]:
@@ -63,6 +76,9 @@ def _rows(value: bytes) -> dict[str, Any]:
         for table in found.mutations
     ]
     return {"schema_version": found.schema_version, "tables": tables}
+
+
+_TYPES = {Kind.COMMIT: Commit, Kind.ROLLBACK: Rollback, Kind.FAKE: Rollback, Kind.PROVEN_ROLLBACK: Rollback}
 
 
 def _quoted(value: bytes) -> str:

@@ -9,9 +9,10 @@ import structlog
 
 from binlake.errors import ConfigError, Permanent, SourceUnavailable
 from binlake.source import Committed, Locked, RolledBack, Unknown
+from pump_service.pump.heads import Head, head_of
 from pump_service.pump.metrics import PumpMetrics
 from pump_service.pump.resolver import StatusSource
-from pump_service.pump.sorter import Entry
+from pump_service.pump.sorter import Entry, Kind
 from pump_service.pump.storage import Storage
 
 log = structlog.get_logger()
@@ -42,6 +43,26 @@ class Verdict:
         self._storage.end(start_ts, commit_ts or None)
         self._metrics.forced.add()
         log.warning("outcome_forced_by_command", start_ts=start_ts, commit_ts=commit_ts, source_said=said)
+
+    def give_up(self, start_ts: int, commit_ts: int) -> None:
+        """The C at `commit_ts`, of the transaction `start_ts`, has no P here: pulls pass over it from now on; durable.
+
+        Raises Permanent when there is no such C, or its P is here.
+        """
+        where = {"start_ts": start_ts, "commit_ts": commit_ts}
+        commit = self._head(commit_ts)
+        if commit is None or (commit.kind, commit.start_ts) != (Kind.COMMIT, start_ts):
+            raise Permanent("no C of this transaction is stored at this commit_ts", where=where)
+        prewrite = self._head(start_ts)
+        if prewrite is not None and prewrite.kind is Kind.PREWRITE:
+            raise Permanent("its P is here: the transaction is complete", where=where)
+        self._storage.lost.add(start_ts, commit_ts)
+        self._metrics.given_up.add()
+        log.warning("commit_without_prewrite_given_up_by_command", **where)
+
+    def _head(self, ts: int) -> Head | None:
+        pointer = self._storage.index.pointer(ts)
+        return None if pointer is None else head_of(self._storage.read(pointer))
 
     def _waiting(self, start_ts: int) -> Entry:
         for entry in self._storage.waiting():

@@ -36,6 +36,7 @@ class PumpMetrics:
         self._lost = Counter("binlog_pump_loss_binlog_count", "Writes that were refused or failed")
         self.errors = Counter(f"{_STORAGE}_error_count", "Failures of the storage", ("type",))
         self.forced = Counter("binlake_pump_forced_resolutions_total", "Prewrites whose outcome an operator decided")
+        self.given_up = Counter("binlake_pump_given_up_commits_total", "C without a P that an operator gave up")
         # Each write passes here: what can be looked up before is.
         self._write_done = self._rpc.series("WriteBinlog", "succ").observe
         self._write_seconds = self._seconds.series("single").observe
@@ -68,7 +69,7 @@ class PumpMetrics:
 
     def page(self, storage: Storage, status_queries: Callable[[], int], score: Callable[[], int]) -> bytes:
         """The page: everything counted, and what the storage shows now."""
-        counted = [self._rpc, self._lost, self._seconds, self._bytes, self.errors, self.forced]
+        counted = [self._rpc, self._lost, self._seconds, self._bytes, self.errors, self.forced, self.given_up]
         return page([*counted, *_readings(storage, status_queries, score)])
 
 

@@ -16,8 +16,10 @@ import structlog
 from binlake.errors import BinlakeError, ConfigError, Permanent
 from binlake.rpc.http import HttpRequest, HttpResponse
 from binlake.rpc.sparinglog import SparingLog
+from binlake.tso import MAX_TS
 from pump_service.prometheus import CONTENT_TYPE
 from pump_service.pump.dump import as_json, as_text
+from pump_service.pump.forced import Verdict
 from pump_service.pump.gate import Gate, Needs
 from pump_service.pump.membership import Members, Oracle
 from pump_service.pump.service import PumpService, State
@@ -30,6 +32,7 @@ TEXT = "text/plain; charset=utf-8"
 JSON = "application/json; charset=UTF-8"
 _OK, _BAD_PARAMETER, _NOT_FOUND, _OTHER = 200, 1, 2, 3
 _ACTIONS = ("pause", "close")
+_SHOWN = 40  # characters of a parameter that is none
 
 Page = Callable[..., HttpResponse]
 
@@ -37,8 +40,8 @@ Page = Callable[..., HttpResponse]
 class Pages:
     """Answers HTTP requests about one pump.
 
-    `gate` says who may command; `ask(action)` starts the pump's leaving; `decide(start_ts, commit_ts)` is Verdict's;
-    `collect` collects and tells what stands in its way.
+    `gate` says who may command; `ask(action)` starts the pump's leaving; `collect` collects and tells what stands in
+    its way; `waiting` describes the P that wait for their end.
     """
 
     def __init__(
@@ -49,7 +52,8 @@ class Pages:
         oracle: Oracle,
         *,
         ask: Callable[[str], None],
-        decide: Callable[[int, int], None],
+        verdict: Verdict,
+        waiting: Callable[[], list[dict[str, Any]]],
         collect: Callable[[], str],
         score: Callable[[], int],
         gate: Gate,
@@ -59,7 +63,8 @@ class Pages:
         self._members = members
         self._oracle = oracle
         self._ask = ask
-        self._decide = decide
+        self._verdict = verdict
+        self._waiting = waiting
         self._collect = collect
         self._score = score
         self._gate = gate
@@ -70,8 +75,10 @@ class Pages:
             ("GET", re.compile("/debug/binlog/([^/]+)"), self._binlog, Needs.NOTHING),
             ("POST", re.compile("/debug/gc/trigger"), self._gc, Needs.OWN_SITE),
             ("GET", re.compile("/metrics"), self._metrics, Needs.NOTHING),
-            ("PUT", re.compile("/txn/([0-9]+)/commit/([0-9]+)"), self._commit, Needs.PROOF),
-            ("PUT", re.compile("/txn/([0-9]+)/rollback"), self._rollback, Needs.PROOF),
+            ("GET", re.compile("/txn"), self._transactions, Needs.NOTHING),
+            ("PUT", re.compile("/txn/([^/]+)/commit/([^/]+)"), self._commit, Needs.PROOF),
+            ("PUT", re.compile("/txn/([^/]+)/rollback"), self._rollback, Needs.PROOF),
+            ("PUT", re.compile("/txn/([^/]+)/give-up/([^/]+)"), self._give_up, Needs.PROOF),
         ]
 
     def __call__(self, request: HttpRequest) -> HttpResponse:
@@ -96,7 +103,8 @@ class Pages:
     def _status(self, _: HttpRequest) -> HttpResponse:
         try:
             pumps = {pump.node_id: json.loads(pump.to_json()) for pump in self._members.pumps()}
-            found = {"status": pumps, "CommitTS": self._oracle.tso(), "Checkpoint": {}, "ErrMsg": ""}
+            found: dict[str, Any] = {"status": pumps, "CommitTS": self._oracle.tso(), "Checkpoint": {}}
+            found["ErrMsg"] = self._service.problem()
         except BinlakeError as error:
             found = {"status": None, "CommitTS": 0, "Checkpoint": {}, "ErrMsg": str(error)}
         return _compact(found)
@@ -121,8 +129,8 @@ class Pages:
 
     def _binlog(self, request: HttpRequest, text: str) -> HttpResponse:
         wants_json = request.query.get("format") == "json"
-        if not text.lstrip("-").isdigit():
-            message = f"invalid parameter ts: {text}"
+        if not re.fullmatch(r"[+-]?[0-9]{1,19}", text):
+            message = f"invalid parameter ts: {text[:_SHOWN]}"
             return _envelope(message, _BAD_PARAMETER) if wants_json else HttpResponse(200, TEXT, message.encode())
         try:
             pointer = self._storage.index.pointer(int(text)) if abs(int(text)) < 1 << 63 else None
@@ -145,21 +153,34 @@ class Pages:
         body = self._service.metrics.page(self._storage, self._service.status_queries, self._score)
         return HttpResponse(200, CONTENT_TYPE, body)
 
+    def _transactions(self, _: HttpRequest) -> HttpResponse:
+        return _envelope("", _OK, self._waiting())
+
     def _commit(self, _: HttpRequest, start_ts: str, commit_ts: str) -> HttpResponse:
-        return self._decided(int(start_ts), int(commit_ts))
+        return _decided(self._verdict.decide, start_ts, commit_ts, f"counts as committed at {commit_ts}")
 
     def _rollback(self, _: HttpRequest, start_ts: str) -> HttpResponse:
-        return self._decided(int(start_ts), 0)
+        return _decided(self._verdict.decide, start_ts, "0", "counts as rolled back")
 
-    def _decided(self, start_ts: int, commit_ts: int) -> HttpResponse:
-        try:
-            self._decide(start_ts, commit_ts)
-        except ConfigError as error:
-            return _envelope(str(error), _BAD_PARAMETER)
-        except BinlakeError as error:
-            return _envelope(str(error), _OTHER)
-        outcome = f"committed at {commit_ts}" if commit_ts else "rolled back"
-        return _envelope(f"transaction {start_ts} counts as {outcome}", _OK)
+    def _give_up(self, _: HttpRequest, start_ts: str, commit_ts: str) -> HttpResponse:
+        told = f"is given up: pulls pass over its C at {commit_ts}"
+        return _decided(self._verdict.give_up, start_ts, commit_ts, told)
+
+
+def _decided(decide: Callable[[int, int], None], start_ts: str, commit_ts: str, told: str) -> HttpResponse:
+    try:
+        decide(_ts(start_ts), _ts(commit_ts))
+    except ConfigError as error:
+        return _envelope(str(error), _BAD_PARAMETER)
+    except BinlakeError as error:
+        return _envelope(str(error), _OTHER)
+    return _envelope(f"transaction {start_ts} {told}", _OK)
+
+
+def _ts(text: str) -> int:
+    if re.fullmatch("[0-9]{1,19}", text) and int(text) <= MAX_TS:
+        return int(text)
+    raise ConfigError("this is no timestamp", where={"ts": text[:_SHOWN]})
 
 
 def _compact(value: Any) -> HttpResponse:

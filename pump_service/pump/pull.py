@@ -2,7 +2,8 @@
 
 A C is completed from its P: P's prewrite_value, ddl_query, ddl_job_id and ddl_schema_state win (MISSION S0-14). R is
 invisible, a fake goes out as stored. Nothing is skipped: a range that may be collected is LostRange (hazards R-26),
-a C without its P is an error that names it. Files are read in stretches, not record by record (MISSION S0-52).
+a C without its P is an error that names it, unless it was given up by command (`lost`). Files are read in stretches,
+not record by record (MISSION S0-52).
 """
 
 from __future__ import annotations
@@ -74,7 +75,9 @@ def catch_up(reader: Reader, after_ts: int, give_up: Callable[[], bool]) -> Iter
         if found or reader.failed is None:
             yield taken, found
         if reader.failed is not None:
+            storage.pull_fault.stuck(taken, reader.failed)
             raise reader.failed
+        storage.pull_fault.passed(taken)
         last = taken
 
 
@@ -133,7 +136,7 @@ class Reader:
                 elif tp == _COMMIT:
                     tail = tails.pop(start_ts, None)
                     if tail is None:
-                        add((start_ts, commit_ts, self._complete(start_ts, commit_ts, payload)))
+                        self._add_complete(start_ts, commit_ts, payload)
                     else:
                         held -= len(tail)
                         add((start_ts, commit_ts, data[begin:cut] + tail))
@@ -152,7 +155,7 @@ class Reader:
         if head.kind is Kind.FAKE:
             self.found.append((head.start_ts, head.commit_ts, payload))
         elif head.kind is Kind.COMMIT:
-            self.found.append((head.start_ts, head.commit_ts, self._complete(head.start_ts, head.commit_ts, payload)))
+            self._add_complete(head.start_ts, head.commit_ts, payload)
         elif head.kind is Kind.PREWRITE:
             layout = layout_of(payload)
             if layout is not None:
@@ -167,7 +170,13 @@ class Reader:
         self._bytes += len(tail) - len(self._tails.get(start_ts, b""))
         self._tails[start_ts] = tail
 
+    def _add_complete(self, start_ts: int, commit_ts: int, commit: bytes) -> None:
+        found = self._complete(start_ts, commit_ts, commit)
+        if found:
+            self.found.append((start_ts, commit_ts, found))
+
     def _complete(self, start_ts: int, commit_ts: int, commit: bytes) -> bytes:
+        """The complete C; empty when it was given up by command."""
         tail, layout = self._tails.pop(start_ts, None), layout_of(commit)
         if tail is not None:
             self._bytes -= len(tail)
@@ -176,9 +185,12 @@ class Reader:
         pointer = self.storage.index.pointer(start_ts)
         prewrite = b"" if pointer is None else self.storage.read(pointer)
         if not prewrite or head_of(prewrite).kind is not Kind.PREWRITE:
+            if commit_ts in self.storage.lost:
+                return b""
             raise WireError(
-                "a C has no P in this pump",
+                "a C has no P in this pump: its rows are not here, and nothing behind it can be pulled",
                 where={"start_ts": start_ts, "commit_ts": commit_ts},
-                hint="its transaction cannot be completed from here; another pump may hold it",
+                hint="bring the disk back that holds its P; or, when it is gone or another pump has the transaction,"
+                f" `binlake txn give-up {start_ts} --commit-ts {commit_ts} --pump NODE`",
             )
         return completed(commit, prewrite)

@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import structlog
 
@@ -39,6 +40,7 @@ _DOUBTS_AT_ONCE = 4096  # R are common: 1 to 15 % of transactions (tidb-binlog 1
 _ABSENT_S = 1.0  # between two answers that prove a rollback
 _VERSIONS_LIVE_S = 600.0  # tidb_gc_life_time is at least 10 minutes
 _FIRST_PAUSE_S, _LAST_PAUSE_S = 0.1, 5.0  # between two questions about one R; doubled each time
+_DESCRIBED = 10_000  # P that a list shows
 _SHOWN_KEY = 64  # bytes of a key that are shown
 
 
@@ -115,6 +117,21 @@ class Resolver:
             self._asking.hold(self.storage.unmatched()[1])
             self._resolve(due)
             self._show(self.storage.waiting(_AT_ONCE))
+
+    def describe(self) -> list[dict[str, Any]]:
+        """The P that wait, in log order: start_ts (text), key, seconds of age, and why, when they were asked about."""
+        waiting = self.storage.waiting(_DESCRIBED)
+        now_ms = tso.physical(self.storage.max_ts)
+        with self._lock:
+            return [
+                {
+                    "start_ts": str(entry.start_ts),
+                    "key": _key(entry.key),
+                    "age_s": max(0, now_ms - tso.physical(entry.start_ts)) // 1000,
+                    "reason": self._reasons.get(entry.start_ts, ""),
+                }
+                for entry in waiting
+            ]
 
     def stop(self) -> None:
         """Ask nothing more: a round that runs ends soon."""

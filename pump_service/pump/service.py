@@ -223,11 +223,16 @@ class PumpService:
         self._full = (now, full)
         return full
 
-    def info(self) -> InfoResp:
-        """Who this pump is and how far it is complete."""
+    def problem(self) -> str:
+        """What stands in the way now, one line; empty = nothing."""
         self.problems.set("storage", self._storage.error)
+        self.problems.set("pull", self._storage.pull_fault.text)
         given_up = self._storage.given_up
         self.problems.set("accept-damage", f"{given_up} damaged stretches were given up" if given_up else "")
+        return str(self.problems)
+
+    def info(self) -> InfoResp:
+        """Who this pump is and how far it is complete."""
         count, oldest = self._storage.unmatched()
         counters = self._storage.counters
         return InfoResp(
@@ -239,10 +244,11 @@ class PumpService:
             gc_ts=self._storage.index.gc_ts,
             unmatched_prewrites=count,
             oldest_unmatched_start_ts=oldest,
-            last_error=str(self.problems),
+            last_error=self.problem(),
             late_commits=counters.late_commits,
             early_commits=counters.early_commits,
             status_queries=self.status_queries(),
+            lost_commit_ts=self._storage.lost.commit_ts(),
         )
 
     def _check_cluster(self, cluster_id: int) -> None:

@@ -31,6 +31,7 @@ from pump_service.pump.follower import Counters, Follower, known_synced
 from pump_service.pump.groupcommit import Budget, Done, GroupCommit, Item
 from pump_service.pump.heads import PROOF, Head, normal, parse
 from pump_service.pump.index import Index
+from pump_service.pump.lost import LostCommits, PullFault
 from pump_service.pump.record import Pointer
 from pump_service.pump.sorter import Entry, Kind
 from pump_service.pump.taken import Taken
@@ -132,6 +133,8 @@ class Storage:
         self.directory = DataDirectory(directory, files)
         with ExitStack() as undo:
             undo.callback(self.directory.close)
+            self.lost = LostCommits(self.directory)
+            self.pull_fault = PullFault()
             self.index = (open_index or Index)(directory / "kv")
             undo.callback(self.index.close)
             self._log = self._open_log(options, files)

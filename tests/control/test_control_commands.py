@@ -46,7 +46,7 @@ class Cluster:
         one = command()
         one.add_arguments(parser)
         # `txn` has its options behind its action.
-        at = 1 if words and words[0] in ("show", "resolve") else 0
+        at = 1 if words and words[0] in ("show", "list", "resolve", "give-up") else 0
         arguments = [*words[:at], f"-pd-urls={self.url}", *words[at:]]
         return one.run(parser.parse_args(arguments))
 
@@ -318,3 +318,64 @@ def test_what_is_not_taken_counts_consumers_that_are_not_offline() -> None:
 
 def test_a_table_is_never_cropped() -> None:
     assert table(("a", "b"), [("x" * 200, "1")]) == f"{'a'.ljust(200)}  b\n{'x' * 200}  1"
+
+
+def test_many_orphans_are_listed_and_decided_at_once_with_a_report(
+    cluster: Cluster, make_pump: MakePump, capsys: pytest.CaptureFixture[str]
+) -> None:
+    #
+    pump = make_pump("pump1")
+    starts = [cluster.pd.tso() for _ in range(3)]
+    for start in starts:
+        stored = pump.service.write(cluster.pd.cluster_id(), build.prewrite(start, b"k", VALUE).SerializeToString())
+        assert stored is not None
+        stored.result(60)
+    awaited(lambda: pump.service.info().unmatched_prewrites == 3)
+    assert cluster.run(TxnCommand, "list", "--json", "--pump", "pump1") == 0
+    listed = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert [one["start_ts"] for one in listed] == [str(start) for start in starts]
+    assert listed[0]["key"] == b"k".hex()
+    words = [str(start) for start in (starts[0], 7, starts[1])]
+    token = ("--pump", "pump1", "--token-file", str(pump._config.data_dir / "admin-token"))
+    assert cluster.run(TxnCommand, "resolve", *words, "--rolled-back", *token) == 1
+    report = capsys.readouterr().out
+    assert f"transaction {starts[0]} counts as rolled back" in report
+    assert "transaction 7 is left as it is" in report
+    assert report.endswith("2 decided, 1 refused\n")
+    assert cluster.run(TxnCommand, "list", "--pump", "pump1") == 0
+    assert capsys.readouterr().out.endswith("1 prewrites wait for their end\n")
+    with pytest.raises(ConfigError, match="one commit_ts"):
+        cluster.run(TxnCommand, "resolve", *words, "--commit-ts", "9", "--pump", "pump1")
+
+
+def test_a_lost_transaction_is_given_up_only_when_its_loss_is_accepted(
+    cluster: Cluster, make_pump: MakePump, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pump = make_pump("pump1")
+    start, commit_ts = cluster.pd.tso(), cluster.pd.tso()
+    lonely = build.commit(build.prewrite(start, b"k", VALUE), commit_ts)
+    stored = pump.service.write(cluster.pd.cluster_id(), lonely.SerializeToString())
+    assert stored is not None
+    stored.result(60)
+    awaited(lambda: pump.service.info().max_commit_ts >= commit_ts)
+    words = ("give-up", str(start), "--commit-ts", str(commit_ts), "--pump", "pump1")
+    assert cluster.run(TxnCommand, *words) == 1
+    assert "missing downstream" in capsys.readouterr().out
+    token = str(pump._config.data_dir / "admin-token")
+    assert cluster.run(TxnCommand, *words, "--accept-loss", "--token-file", token) == 0
+    assert tuple(pump.service.info().lost_commit_ts) == (commit_ts,)
+
+
+def test_pumps_names_the_prewrite_that_blocks(
+    cluster: Cluster, make_pump: MakePump, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pump = make_pump("pump1")
+    start = cluster.pd.tso()
+    stored = pump.service.write(cluster.pd.cluster_id(), build.prewrite(start, b"k", VALUE).SerializeToString())
+    assert stored is not None
+    stored.result(60)
+    awaited(lambda: f"start_ts={start}" in pump.service.info().last_error)
+    assert cluster.run(control.PumpsCommand) == 0
+    assert f"pump1: blocked: P start_ts={start} key=6b" in capsys.readouterr().out
+    assert cluster.run(control.PumpsCommand, "--json") == 0
+    assert f"start_ts={start}" in json.loads(capsys.readouterr().out.splitlines()[-1])[0]["problem"]

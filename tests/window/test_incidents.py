@@ -43,3 +43,15 @@ def test_a_restart_counts_from_zero_and_another_disk_is_another_pump() -> None:
     assert new_incidents([member("p1", late=0)], told) == {}
     assert set(new_incidents([member("p1", late=1)], told)) == {"p1"}
     assert set(new_incidents([member("p1", "other", late=5)], told)) == {"p1"}
+
+
+def test_transactions_that_were_given_up_are_told_by_their_commit_ts_once() -> None:
+    def gave_up(*lost: int) -> Member:
+        return Member("p1", "h:1", "online", 9, "u", counters=Counters(lost_commit_ts=lost))
+
+    found = new_incidents([gave_up(150)], [])
+    assert found["p1"]["lost_commit_ts"] == ["150"]
+    assert words(found).endswith("since its start, transactions given up at 150")
+    assert new_incidents([gave_up(150)], [event(**found)]) == {}
+    assert new_incidents([gave_up(150, 160)], [event(**found)])["p1"]["lost_commit_ts"] == ["150", "160"]
+    assert new_incidents([gave_up()], [event(p1={"store_uuid": "u", "late_commits": 1, "early_commits": 0})]) == {}

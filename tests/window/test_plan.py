@@ -108,3 +108,13 @@ def test_a_ready_window_is_never_empty_and_never_passes_anything(
     else:
         assert plan.hi == lo
         assert plan.reason
+
+
+def test_a_pump_that_stands_is_named_with_what_it_says_itself() -> None:
+    told = "blocked: P start_ts=7 key=74 (table 77) waits for its C or R, 900 s old: its lock is still there"
+    held = Member("p1", "h:1", "online", 90, begun=Begun(1, 7, told))
+    found = propose(lo=90, tso=200, members=[held])
+    assert found.state == "blocked"
+    assert found.reason.endswith(f"; it says: {told})")
+    mute = Member("p1", "h:1", "online", 90, begun=Begun(told="registry: PD does not answer"))
+    assert "it says: registry" in propose(lo=90, tso=200, members=[mute]).reason

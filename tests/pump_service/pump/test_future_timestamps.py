@@ -61,7 +61,7 @@ def test_a_commit_ts_one_digit_too_long_is_refused_by_txn_resolve(make_pump: Mak
     assert outcome(pump, cluster, prewrite(start)) == "ok"
     until(lambda: bool(pump._storage.waiting()), "the P waits")
     with pytest.raises(Permanent, match="lies in the future"):
-        pump.pages._decide(start, cluster.tso() * 10)
+        pump.pages._verdict.decide(start, cluster.tso() * 10)
     assert pump._storage.waiting(), "it waits still"
 
 

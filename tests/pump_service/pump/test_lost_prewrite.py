@@ -1,0 +1,76 @@
+"""A C whose P is lost, as after a disk was replaced while transactions were open: told, and passed over by command."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pump_cluster import CLUSTER_ID, MemoryCluster
+from pump_helpers import commit, prewrite, reach, settled, store, until
+from test_pump_pages import ask, envelope, value, write
+
+from binlake.errors import Permanent, WireError
+from binlake.pumpclient import PumpReader
+from binlake.wire import build
+from pump_service.pump.forced import Verdict
+from pump_service.pump.metrics import PumpMetrics
+from pump_service.pump.resolver import NoStatusSource
+from pump_service.pump.server import PumpServer
+from pump_service.pump.storage import Storage
+
+MakePump = Callable[..., PumpServer]
+
+
+@pytest.mark.parametrize("few", [True, False])
+def test_pulls_pass_over_a_given_up_c_and_nothing_else(tmp_path: Path, *, few: bool) -> None:
+    storage = Storage(tmp_path)
+    more = [] if few else [one for at in range(10, 90, 2) for one in (prewrite(at), commit(at, at + 1))]
+    store(storage, *more, commit(100, 150), prewrite(200), commit(200, 250), build.fake(300))
+    reach(storage, 300)
+    with pytest.raises(WireError, match="give-up 100 --commit-ts 150"):
+        settled(storage)
+    verdict = Verdict(storage, NoStatusSource(), PumpMetrics())
+    for start_ts, commit_ts, why in ((100, 250, "no C"), (100, 151, "no C"), (200, 250, "its P is here")):
+        with pytest.raises(Permanent, match=why):
+            verdict.give_up(start_ts, commit_ts)
+    verdict.give_up(100, 150)
+    expected = [*range(11, 91, 2), 250, 300] if more else [250, 300]
+    assert [ts for _, ts, _ in settled(storage)] == expected
+    storage.close()
+    shutil.rmtree(tmp_path / "kv")
+    storage = Storage(tmp_path)  # neither a restart nor a lost index brings it back
+    reach(storage, 300)
+    assert [ts for _, ts, _ in settled(storage)] == expected
+    assert storage.lost.commit_ts() == [150]
+    storage.close()
+
+
+def test_a_p_that_comes_after_all_is_pulled(tmp_path: Path) -> None:
+    storage = Storage(tmp_path)
+    store(storage, commit(100, 150), build.fake(300))
+    reach(storage, 300)
+    Verdict(storage, NoStatusSource(), PumpMetrics()).give_up(100, 150)
+    store(storage, prewrite(100), commit(100, 150))
+    until(lambda: storage.index.pointer(100) is not None, "it is indexed")
+    assert [ts for _, ts, _ in settled(storage)] == [150, 300]
+    storage.close()
+
+
+def test_the_pump_says_which_c_ends_its_pulls_until_it_is_given_up(make_pump: MakePump, cluster: MemoryCluster) -> None:
+    pump = make_pump()
+    start, commit_ts = cluster.tso(), cluster.tso()
+    write(pump, cluster, commit(start, commit_ts))
+    reader = PumpReader(pump.addr, CLUSTER_ID)
+    with pytest.raises(WireError, match="a C has no P"):
+        list(reader.pull(0, cluster.tso()))
+    told = reader.info().last_error
+    assert f"start_ts={start}" in told
+    assert f"give-up {start}" in told
+    assert envelope(ask(pump, "PUT", f"/txn/{start}/give-up/{commit_ts}"))[1] == 200
+    assert all(one[0] != commit_ts for one in reader.pull(0, cluster.tso()))
+    info = reader.info()
+    assert (info.last_error, info.lost_commit_ts) == ("", (commit_ts,))
+    assert value(pump, "binlake_pump_given_up_commits_total") == 1
+    assert envelope(ask(pump, "PUT", f"/txn/{start}/give-up/{commit_ts + 1}"))[1] == 3
