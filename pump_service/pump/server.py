@@ -109,7 +109,9 @@ class PumpServer:
                 trust_rollbacks=isinstance(self._source, NoStatusSource) and regions is None,
                 accepted_damage=self._config.accepted_damage,
             )
-            self._storage = Storage(self._config.data_dir, options, files=TimedFiles(metrics), ceiling=self._ceiling)
+            self._storage = Storage(
+                self._config.data_dir, options, files=TimedFiles(metrics), ceiling=self._ceiling, recover=False
+            )
             undo.callback(self._storage.close)
             if regions is not None:
                 holder = f"binlake-pump-{self._storage.directory.store_uuid}"
@@ -117,6 +119,7 @@ class PumpServer:
             started_ts = self._check_source()
             self._listen(metrics)
             undo.callback(self._end_calls)
+            self._storage.recover()  # its port is open: /status and Info say how far it is
             self._join(started_ts)
             undo.pop_all()
         log.info("pump_online", pump=self.node_id, addr=self.addr, watermark=self._storage.watermark)

@@ -153,10 +153,11 @@ class PumpService:
         return itertools.chain.from_iterable(self.pull_batches(cluster_id, after_ts, alive))
 
     def check_pull(self, cluster_id: int, after_ts: int) -> None:
-        """Raises ConfigError for what nobody can pull here."""
+        """Raises ConfigError for what nobody can pull here, Transient while the index is being built."""
         self._check_cluster(cluster_id)
         if after_ts < 0:
             raise ConfigError("startFrom.offset is negative", where={"offset": after_ts})
+        self._storage.check_recovered()
 
     def reader(self) -> Reader:
         """For pull.catch_up()."""

@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import structlog
 
-from binlake.errors import BinlakeError, Permanent, WireError
+from binlake.errors import BinlakeError, Permanent, Transient, WireError
 from binlake.wire.binlog_pb2 import Binlog, Commit, Rollback
 from pump_service.pump.ceiling import Ceiling
 from pump_service.pump.fileend import lost_end
@@ -117,7 +117,8 @@ class Storage:
     """Open with the recovery done; see the module. All methods may be called from any thread.
 
     `recovered`: how many records the start had to read again. `files`, `open_index`: the disk below it. `ceiling`:
-    judges the timestamps of all that is stored (None: nobody does, as where no PD is).
+    judges the timestamps of all that is stored (None: nobody does, as where no PD is). `recover` False: it is opened
+    only, and `recover` is called later.
     """
 
     def __init__(
@@ -128,6 +129,7 @@ class Storage:
         files: Files | None = None,
         open_index: Callable[[Path], Index] | None = None,
         ceiling: Ceiling | None = None,
+        recover: bool = True,
     ) -> None:
         self._ceiling = ceiling
         self.directory = DataDirectory(directory, files)
@@ -142,15 +144,35 @@ class Storage:
             self._follower = Follower(
                 self.index, self._log, trust_rollbacks=options.trust_rollbacks, queue_limit=options.index_queue
             )
-            begun = time.monotonic()
-            self.recovered = self._follower.recover()
-            taken = Taken(self.index, self._log, lambda: self._follower.indexed)
-            self._commit = GroupCommit(self._log, taken, self._follower.put, self._budget.give_back)
+            self._commit: GroupCommit | None = None
+            self.recovered = 0
             undo.pop_all()
+        if recover:
+            with ExitStack() as undo:
+                undo.callback(self.close)
+                self.recover()
+                undo.pop_all()
+
+    def recover(self) -> None:
+        """Index what the last run may not have indexed, then begin to store. Once; raises Permanent, LostRange.
+
+        Minutes where the index was lost. Until it returns nothing can be stored, pulled or collected, and `error` says
+        how far it is.
+        """
+        begun = time.monotonic()
+        self.recovered = self._follower.recover()
         took = round(time.monotonic() - begun, 2)
         log.info("storage_opened", records=self.recovered, seconds=took, watermark=self.watermark)
         self._follower.start()
-        self._commit.start()
+        taken = Taken(self.index, self._log, lambda: self._follower.indexed)
+        commit = GroupCommit(self._log, taken, self._follower.put, self._budget.give_back)
+        commit.start()
+        self._commit = commit
+
+    def check_recovered(self) -> None:
+        """Raise Transient while the index is being built."""
+        if self._commit is None:
+            raise _starting(self.error)
 
     def append(self, payload: bytes) -> Future[None]:
         """Store a serialised Binlog; the future is done after its fsync.
@@ -193,9 +215,12 @@ class Storage:
             item.done(refused)
 
     def _put(self, item: Item, *, wait: bool) -> None:
+        commit = self._commit
+        if commit is None:
+            raise _starting(self.error)
         self._budget.take(item.size, wait=wait)
         try:
-            self._commit.put(item)
+            commit.put(item)
         except BaseException:
             self._budget.give_back(item.size)
             raise
@@ -252,6 +277,9 @@ class Storage:
     @property
     def error(self) -> str:
         """Why nothing can be stored or shown at the moment; empty = all is well."""
+        if self._commit is None:
+            at, end = self._follower.indexed.fid, self._log.end.fid
+            return f"the index is being built from the value log: file {at:06d}.vlog of {end:06d}.vlog"
         return self._log.failed or self._follower.error
 
     @property
@@ -296,6 +324,7 @@ class Storage:
 
         `gc_ts` is durable before the first deletion. Raises OSError, plyvel.Error; then the next call goes on.
         """
+        self.check_recovered()
         if gc_ts > self.index.gc_ts:
             self.directory.replace("gcts", str(gc_ts))
             self.index.set_gc_ts(gc_ts)
@@ -319,7 +348,8 @@ class Storage:
             steps.callback(self.index.close)
             steps.callback(self._log.close)
             steps.callback(self._follower.close)
-            steps.callback(self._commit.close)
+            if self._commit is not None:
+                steps.callback(self._commit.close)
 
     def _open_log(self, options: StorageOptions, files: Files | None) -> ValueLog:
         recorded = int(self.directory.recall("gcts") or 0)
@@ -342,6 +372,10 @@ def _error_of(stored: Future[None]) -> BinlakeError | None:
     if error is None or isinstance(error, BinlakeError):
         return error
     raise error
+
+
+def _starting(how_far: str) -> Transient:
+    return Transient("the pump is starting", where={"state": how_far})
 
 
 def _ended(start_ts: int, commit_ts: int | None) -> bytes:
