@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
+from modellog import log_of
 from modelwindow import CLUSTER, NAME, Converter, Statements
 from support.mariadb import MariaDb, execute, rows
 from support.windows import target_of
@@ -26,15 +27,13 @@ from binlake.errors import CheckpointConflict, ConfigError, Drift, Permanent, Ta
 from binlake.filter import Rules
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowLog
-from binlake.schema import DdlJob, SchemaState
+from binlake.schema import SchemaState
 from binlake.statement import Phase
 from binlake.window.cuts import require_pinned_cuts, require_pinned_texts
-from binlake.window.ddls import DdlBinlog, plan_ddls, require_met
+from binlake.window.ddls import plan_ddls, require_met
 from binlake.window.definitions import LandedDdl
 from binlake.window.injected import with_injections
 from binlake.window.manifest import ApplyManifest
-from binlake.wire import binlog_pb2 as pb
-from deploy.local.commitlog import CommitLog
 from deploy.local.direct import landed
 
 pytestmark = pytest.mark.mariadb
@@ -61,20 +60,7 @@ class Story:
         w.begin().insert("d", "t", id=3, v="c", w=7).commit()
         if again:
             w.begin().update("d", "t", {"id": 1, "v": "a", "w": None}, w=8).commit()
-        found = [b for b in w.logged if b.tp == pb.Commit]
-        prewrites = {b.start_ts: b for b in w.logged if b.tp == pb.Prewrite}
-        jobs = {job.id: job for job in map(DdlJob.from_dict, w.jobs)}
-        log = CommitLog([], [], [])
-        for commit in found:
-            first = prewrites[commit.start_ts]
-            if first.ddl_job_id:
-                query = first.ddl_query.decode().rstrip(";") + (tail if commit.commit_ts == self.ddl_ts else "")
-                log.ddls.append(DdlBinlog(commit.commit_ts, commit.start_ts, first.ddl_job_id, 5, query))
-                log.jobs.append((commit.commit_ts, jobs[first.ddl_job_id]))
-            else:
-                version = pb.PrewriteValue.FromString(first.prewrite_value).schema_version
-                log.rows.append((commit.commit_ts, commit.start_ts, first.SerializeToString(), version))
-        self.log = log
+        self.log = log_of(w, lambda commit_ts, query: query + (tail if commit_ts == self.ddl_ts else ""))
 
     def converter(self, **config: Any) -> Converter:
         return Converter(self.log, Random(0), rules(**config))  # type: ignore[arg-type]

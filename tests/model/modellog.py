@@ -1,0 +1,29 @@
+"""What a workload logged, as the commits that a lake has of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from support.workload import Workload
+
+from binlake.schema import DdlJob
+from binlake.window.ddls import DdlBinlog
+from binlake.wire import binlog_pb2 as pb
+from deploy.local.commitlog import CommitLog
+
+
+def log_of(w: Workload, text: Callable[[int, str], str] = lambda _, query: query) -> CommitLog:
+    """Its commits; `text` gives the text of the DDL of a commit_ts, which it is given without its semicolon."""
+    prewrites = {b.start_ts: b for b in w.logged if b.tp == pb.Prewrite}
+    jobs = {job.id: job for job in map(DdlJob.from_dict, w.jobs)}
+    log = CommitLog([], [], [])
+    for commit in (b for b in w.logged if b.tp == pb.Commit):
+        first = prewrites[commit.start_ts]
+        if first.ddl_job_id:
+            query = text(commit.commit_ts, first.ddl_query.decode().rstrip(";"))
+            log.ddls.append(DdlBinlog(commit.commit_ts, commit.start_ts, first.ddl_job_id, 5, query))
+            log.jobs.append((commit.commit_ts, jobs[first.ddl_job_id]))
+        else:
+            version = pb.PrewriteValue.FromString(first.prewrite_value).schema_version
+            log.rows.append((commit.commit_ts, commit.start_ts, first.SerializeToString(), version))
+    return log
