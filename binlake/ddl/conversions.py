@@ -106,7 +106,9 @@ class Alter:
             shadow = quote_name(f"{SHADOW}{one.source.id}_{one.target.id}")
             kind = f"{_type(one.target, self.dialect)} NULL DEFAULT NULL"
             # Beside the old one, so that it takes its place whatever else the ALTER adds, drops, renames or moves.
-            add = tokenize(f" ADD COLUMN IF NOT EXISTS {shadow} {kind} AFTER {quote_name(one.source.name)}")
+            # Where it is there from a run that died, MySQL says so by an error that may be passed over.
+            absent = "" if self.dialect == "mysql" else "IF NOT EXISTS "
+            add = tokenize(f" ADD COLUMN {absent}{shadow} {kind} AFTER {quote_name(one.source.name)}")
             statements.append(render([*self.head, *add]))
             fills.append(f"{shadow} = {expression}")
             dropped.append(words(f"DROP COLUMN {quote_name(one.source.name)}"))

@@ -217,11 +217,12 @@ def test_a_tidb_target_converts_in_the_zone_of_the_source() -> None:
 UNTOLD: list[tuple[dict[str, Any], dict[str, Any], Dialect, SourceSession, str]] = [
     (STAMP, CLOCK, "mariadb", SourceSession(), "source.time-zone"),
     (STAMP, CLOCK, "tidb", SourceSession(), "zone"),
-    (STAMP, CLOCK, "mysql", NEW_YORK, "DATETIME|datetime"),
+    (col("v"), CLOCK, "mysql", EAST, "datetime"),
     (col("v", t.DURATION), CLOCK, "mariadb", SourceSession("+08:00"), "day"),
     (col("v", t.VARCHAR, flen=9), col("v", t.BIT, flen=9), "mariadb", EAST, "bit"),
     (col("v", t.JSON), col("v"), "mariadb", EAST, "json"),
-    (col("v", t.DOUBLE), col("v", t.VARCHAR, flen=9), "mysql", EAST, "double"),
+    (col("v", t.DOUBLE), col("v"), "mysql", EAST, "double"),
+    (col("v", t.VARCHAR, flen=9), col("v", t.DURATION), "mysql", EAST, "varchar"),
 ]
 
 
