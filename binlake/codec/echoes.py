@@ -4,7 +4,8 @@ Rule (TiDB v7.5, capture `zones`, table `Teile`): while REORGANIZE PARTITION run
 to the new one too, and both writes are in the binlog side by side, for the logical table: an insert, update or delete
 twice the same; in the delete-only step an update and behind it a delete of what the row was before. None of it can be
 the history of one key: the second has no row to change, or another one than it names. Without a key two equal inserts
-may be two rows: `binlake.codec.secondwrites` reads tables without one.
+may be two rows: `binlake.codec.secondwrites` reads tables without one. PARTITION BY goes the same steps, and the table
+has no partitions before it: what no key can go through is looked for in every table.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from binlake.codec.lanes import Ints
 from binlake.schema.info import TableDef
@@ -26,13 +28,17 @@ def without_echoes(batch: pa.RecordBatch, tables: Sequence[TableDef], which: Int
     `which`: the number of each row's definition among `tables`.
     """
     every = np.arange(batch.num_rows)
-    twice = np.asarray([bool(one.partition_ids) and one.identity().kind != "row" for one in tables], np.bool_)
-    if batch.num_rows < 2 or not twice[which].any():
+    keyed = np.asarray([one.identity().kind != "row" for one in tables], np.bool_)
+    if batch.num_rows < 2 or not keyed[which].any():
         return batch, every
-    near = twice[which[1:]] & (which[1:] == which[:-1])
+    near = keyed[which[1:]] & (which[1:] == which[:-1])
     for name in ("commit_ts", "key"):
-        values = batch[name].dictionary_encode().indices.to_numpy(zero_copy_only=False)
-        near &= values[1:] == values[:-1]
+        near &= pc.equal(batch[name].slice(1), batch[name].slice(0, batch.num_rows - 1)).to_numpy(zero_copy_only=False)
+    ops = batch["op"]
+    alike = pc.equal(ops.slice(1), ops.slice(0, batch.num_rows - 1)).to_numpy(zero_copy_only=False)
+    near &= alike | pc.equal(ops.slice(1), "delete").to_numpy(zero_copy_only=False)
+    if not near.any():
+        return batch, every
     kept = np.ones(batch.num_rows, np.bool_)
     real = 0
     for place in (np.flatnonzero(near) + 1).tolist():

@@ -329,3 +329,16 @@ def test_second_writes_of_a_reorganized_partition_are_left_out() -> None:  # cap
     ]
     swap = [("delete", (a,)), ("insert", (a,)), ("delete", (a,))]
     assert [op for op, _, _ in decoded(found, 50, 5, OLD, swap)] == ["delete", "insert", "delete"]
+
+
+def test_second_writes_are_left_out_of_a_table_that_gets_its_first_partitions() -> None:
+    made = [job(Action.CREATE_SCHEMA, 2, db=db_info(2, "test")), job(Action.CREATE_TABLE, 4, info=plain(10, "t"))]
+    found = WindowSchemas(SchemaState().fold((0, one) for one in made), [])
+    a, b, c = row(1, 50), row(2, 150), row(2, 151)
+    # Left as logged, the row would be gone.
+    assert [op for op, _, _ in decoded(found, 50, 5, 10, [("update", (b, c)), ("delete", (b,))])] == ["update"]
+    twice = [("insert", (a,)), ("insert", (a,)), ("update", (b, c)), ("update", (b, c)), ("delete", (c,)),
+             ("delete", (c,))]  # fmt: skip
+    assert [op for op, _, _ in decoded(found, 50, 5, 10, twice)] == ["insert", "update", "delete"]
+    real = [("insert", (b,)), ("update", (b, c)), ("update", (c, b)), ("delete", (b,)), ("insert", (b,))]
+    assert len(decoded(found, 50, 5, 10, real)) == len(real)
