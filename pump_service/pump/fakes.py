@@ -37,9 +37,9 @@ class FakeWriter:
         else:
             self._service.problems.set("fake", "")
 
-    def write(self) -> int:
-        """Store one fake at a fresh timestamp, and tell it. Raises BinlakeError."""
-        ts = self._clock()
+    def write(self, ts: int = 0) -> int:
+        """Store one fake at `ts`, or a fresh timestamp, and tell it. Raises BinlakeError."""
+        ts = ts or self._clock()
         self._storage.append(fake(ts).SerializeToString()).result()
         self._seen = max(self._seen, ts)
         return ts

@@ -2,6 +2,7 @@
 
 Unlike the original, a pump without any registered consumer stays: nobody has taken its binlogs. And once no P waits, it
 writes one last fake and no more: a consumer in batches can reach a mark that stands still, not one that runs away.
+Where other pumps close as well it goes up to the last of their marks, once for each: one window takes them all.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from typing import Protocol
 
 import structlog
 
-from binlake.errors import BinlakeError
+from binlake.errors import BinlakeError, Permanent, WireError
 from pump_service.pump.membership import Members
 from pump_service.pump.storage import Storage
 
@@ -22,8 +23,8 @@ _SETTLE_S = 1.0
 class FakeSource(Protocol):
     """Who writes fakes."""
 
-    def write(self) -> int:
-        """Store one fake; its ts. Raises BinlakeError."""
+    def write(self, ts: int = 0) -> int:
+        """Store one fake, at `ts` if given; its ts. Raises BinlakeError."""
 
 
 class Departure:
@@ -32,7 +33,9 @@ class Departure:
     `taken`: the watermark that the consumers were last compared with.
     """
 
-    def __init__(self, storage: Storage, members: Members, fakes: FakeSource) -> None:
+    def __init__(self, storage: Storage, members: Members, fakes: FakeSource, node_id: str = "") -> None:
+        self._node_id = node_id
+        self._joined: set[str] = set()
         self._storage = storage
         self._members = members
         self._fakes = fakes
@@ -55,8 +58,29 @@ class Departure:
         if not self._sealed:
             self._sealed = self._fakes.write()
             log.info("last_fake", ts=self._sealed)
+        self._join_others()
         self._storage.wait_above(self._sealed - 1, _SETTLE_S, lambda: False)
         return "" if self._storage.watermark >= self._sealed else "the last fake is not indexed yet"
+
+    def _join_others(self) -> None:
+        """Go up to the mark of another pump that closes: no transaction can come to this one any more."""
+        try:
+            others = self._members.pumps()
+        except WireError:
+            return  # of an entry that cannot be read whoever lists them is told; it may cost a window
+        for other in others:
+            mine = other.node_id in (self._node_id, *self._joined)
+            if not mine and other.state == "closing" and other.max_commit_ts > self._sealed:
+                self._joined.add(other.node_id)
+                self._join(other.node_id, other.max_commit_ts)
+
+    def _join(self, node_id: str, mark: int) -> None:
+        try:
+            self._sealed = self._fakes.write(mark)
+        except Permanent as error:
+            log.warning("mark_not_joined", pump=node_id, error=str(error))
+        else:
+            log.info("last_fake", ts=mark, with_pump=node_id)
 
     def _behind(self) -> str:
         self.taken = watermark = self._storage.watermark

@@ -159,7 +159,7 @@ class PumpServer:
         self.service.state = State.CLOSING
         for ticker in self._moving:
             ticker.stop()
-        departure = Departure(self._storage, self._members, self._fakes)
+        departure = Departure(self._storage, self._members, self._fakes, self.node_id)
         while True:
             why = departure.waits_for()
             self.service.problems.set("closing", why)

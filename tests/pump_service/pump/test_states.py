@@ -85,6 +85,24 @@ def test_close_waits_until_every_consumer_has_taken_all(make_pump: MakePump, clu
     assert cluster.history == ["online", "closing", "offline"]
 
 
+def test_pumps_that_close_together_wait_for_one_mark(make_pump: MakePump, cluster: MemoryCluster) -> None:
+    # S0-33: else each costs a consumer in batches a window of its own.
+    pumps = [make_pump(name) for name in ("pump1", "pump2", "pump3")]
+    cluster.consumers = [consumer("a", 1)]
+    serving = [Serving(pump) for pump in pumps]
+    for pump in pumps:
+        pump.ask("close")
+        until(lambda pump=pump: "a at 1" in closing(pump), "it waits")
+    mark = pumps[-1].service.info().max_commit_ts
+    until(lambda: all(pump.service.info().max_commit_ts == mark for pump in pumps), "they wait for the same")
+    until(lambda: all(str(mark) in closing(pump) for pump in pumps), "and say so")
+    cluster.consumers = [consumer("a", mark)]
+    for one in serving:
+        one.end()
+    assert {entry.state for entry in cluster.nodes.values()} == {"offline"}
+    assert {entry.max_commit_ts for entry in cluster.nodes.values()} == {mark}
+
+
 def test_close_without_any_consumer_stays(make_pump: MakePump, cluster: MemoryCluster) -> None:
     # S0-33: the original leaves at once, and takes what nobody has read with it.
     pump = make_pump()
