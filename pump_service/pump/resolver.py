@@ -40,6 +40,7 @@ _DOUBTS_AT_ONCE = 4096  # R are common: 1 to 15 % of transactions (tidb-binlog 1
 _ABSENT_S = 1.0  # between two answers that prove a rollback
 _VERSIONS_LIVE_S = 600.0  # tidb_gc_life_time is at least 10 minutes
 _FIRST_PAUSE_S, _LAST_PAUSE_S = 0.1, 5.0  # between two questions about one R; doubled each time
+_WAY_ON = "a read of its row in TiDB resolves a lock whose holder is gone; else `binlake txn resolve` decides"
 _DESCRIBED = 10_000  # P that a list shows
 _SHOWN_KEY = 64  # bytes of a key that are shown
 
@@ -211,11 +212,12 @@ class Resolver:
         if told:
             entry, why = told[0]
             late = f", beyond the transaction timeout of {self.timeout_s:g} s" if entry in old else ""
+            way = f"; {_WAY_ON}" if entry in old else ""
             age = (now_ms - tso.physical(entry.start_ts)) / 1000
             others = f", {len(waiting) - 1} more behind it" if len(waiting) > 1 else ""
             self.blocked = (
                 f"P start_ts={entry.start_ts} key={_key(entry.key)} waits for its C or R, {age:.0f} s old{late}"
-                f"{others}: {why}"
+                f"{others}: {why}{way}"
             )
 
 
