@@ -31,7 +31,8 @@ def without_echoes(batch: pa.RecordBatch, tables: Sequence[TableDef], which: Int
     keyed = np.asarray([one.identity().kind != "row" for one in tables], np.bool_)
     if batch.num_rows < 2 or not keyed[which].any():
         return batch, every
-    near = keyed[which[1:]] & (which[1:] == which[:-1])
+    # What a filter took from between them makes no neighbours of two rows.
+    near = keyed[which[1:]] & (which[1:] == which[:-1]) & (np.diff(batch["seq"].to_numpy()) == 1)
     for name in ("commit_ts", "key"):
         near &= pc.equal(batch[name].slice(1), batch[name].slice(0, batch.num_rows - 1)).to_numpy(zero_copy_only=False)
     ops = batch["op"]
