@@ -117,7 +117,8 @@ CONTRADICTION = "changes of one key contradict each other"
 CONTRADICTION_HINT = (
     "the source logged what no table goes through (UPDATE IGNORE can), or a transaction between them is missing: "
     "compare the row with the source (`binlake audit transaction` of a commit_ts shows it, verify). Then go on with "
-    "target.impossible-changes = last, which takes the last of them, or leave its commit_ts out"
+    "target.impossible-changes = last, which takes the last of them, or leave its commit_ts out; or let the other "
+    "tables go on: `binlake table aside`, then compact again"
 )
 
 

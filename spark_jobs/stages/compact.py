@@ -7,6 +7,8 @@ target holds open is pinned (hazards R-16); else it starts at the checkpoint and
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
+from functools import reduce
 
 import structlog
 from pyspark.sql import DataFrame
@@ -14,6 +16,7 @@ from pyspark.sql import functions as F
 
 from binlake.config.model import Target
 from binlake.downstream import Position
+from binlake.downstream.aside import is_aside
 from binlake.downstream.definitions import Name
 from binlake.lake.ddls import landed_ddls
 from binlake.lake.lock import lake_lock
@@ -56,8 +59,11 @@ def run(ctx: StageContext, bounds: Bounds) -> StageResult:
             require_pinned_cuts(pinned, window.segments.starts)
         strict = merged.whole and target.impossible_changes == "fail"
         shared = shared_tables(ctx, window, {(db, table) for db, table, _ in derived})
+        # What finalize passes over need not be possible: of a table that is set aside it writes nothing.
+        shared = {name for name in shared if not is_aside(position.aside, name)}
         unknown = _require_own_keys(ctx, window, derived, shared, position, strict=strict) if shared else 0
-        rows = _write(ctx, window, derived, pinned, strict=strict)
+        required = [place for place in derived if strict and not is_aside(position.aside, place[:2])]
+        rows = _write(ctx, window, _Places(derived, required), pinned)
     seconds = time.monotonic() - began
     changed = sorted({(db, table) for db, table, _ in places} | {name for ddl in window.cuts for name in ddl.tables})
     detail: dict[str, object] = {"segments": len(window.segments.starts) + 1, "tables": len(changed)}
@@ -76,15 +82,21 @@ Place = tuple[str, str, int]
 """Database, table, segment."""
 
 
+@dataclass(frozen=True)
+class _Places:
+    """Where rows change, and those of it (`required`) where changes that contradict each other stop the window."""
+
+    all: list[Place]
+    required: list[Place]
+
+
 def _places(ctx: StageContext, window: SinkWindow, mutated: int) -> list[Place]:
     """Where rows of the window change; `mutated`: how many do."""
     lo, hi = window.bounds.lo, window.bounds.hi
     return touched(lambda: ctx.spark, ctx.paths, lo, hi, window.segments.starts, mutated) if mutated else []
 
 
-def _write(
-    ctx: StageContext, window: SinkWindow, places: list[Place], pinned: ApplyManifest | None, *, strict: bool
-) -> int:
+def _write(ctx: StageContext, window: SinkWindow, places: _Places, pinned: ApplyManifest | None) -> int:
     """The rows of `change` in the lake; what is pinned is there already, or comes out the same."""
     bounds, names = window.bounds, CHANGE.column_names()
     if pinned is not None:
@@ -92,23 +104,28 @@ def _write(
         digest, rows = digest_of(kept, names)
         if digest == pinned.change:
             return rows
-    if not places:
+    if not places.all:
         if pinned is not None:
             require_pinned(CHANGE.name, bounds, pinned.change, combined([]))
         clear(ctx.few, ctx.paths, CHANGE, own_rows(bounds), note(ctx, "compact", bounds))
         return 0
-    found = _derived(ctx, window, places, strict=strict)
+    found = _derived(ctx, window, places)
     if pinned is not None:
         require_pinned(CHANGE.name, bounds, pinned.change, digest_of(found, names)[0])
     return overwrite(found, ctx.paths, CHANGE, own_rows(bounds), note(ctx, "compact", bounds))
 
 
-def _derived(ctx: StageContext, window: SinkWindow, places: list[Place], *, strict: bool) -> Rows:
+def _derived(ctx: StageContext, window: SinkWindow, places: _Places) -> Rows:
     """Rows of `change`. Those of a small window go to Spark and come back: it reads and writes no table for them."""
     bounds, small = window.bounds, ctx.is_small(window.bounds)
-    rows, cells = _rows(ctx, bounds), _cells(window, places)
-    net = net_changes(ctx.spark, rows, cells, routed=bool(ctx.rules.routes), strict=strict)
-    frame = net.withColumn("window", F.lit(bounds.window))
+    rows, routed = _rows(ctx, bounds), bool(ctx.rules.routes)
+    lenient = [place for place in places.all if place not in set(places.required)]
+    nets = [
+        net_changes(ctx.spark, rows, _cells(window, part), routed=routed, strict=strict)
+        for part, strict in ((places.required, True), (lenient, False))
+        if part
+    ]
+    frame = reduce(DataFrame.unionByName, nets).withColumn("window", F.lit(bounds.window))
     if not small:
         return frame
     return frame.select(*CHANGE.column_names()).toArrow().cast(arrow_schema(CHANGE.schema()))

@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lakehouse import Lakehouse, Source, rows_of
+from lakehouse import CLUSTER_ID, Lakehouse, Source, rows_of
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from support.mariadb import MariaDb, execute
 from support.workload import Workload, integer, text
 
+from binlake.config import Replication
+from binlake.downstream.setaside import set_aside
 from binlake.errors import SchemaError
 from binlake.redaction import key_in_log
 from spark_jobs.context import StageContext
@@ -30,7 +32,7 @@ class Gap:
     def __init__(self, spark: SparkSession, root: Path, server: MariaDb) -> None:
         execute(server, "DROP DATABASE IF EXISTS tidb_binlog")
         address = {"host": "127.0.0.1", "port": server.port, "user": server.user, "password": server.password}
-        self._target, self._spark, self._root = {"db-type": "mariadb", **address}, spark, root
+        self.target, self._spark, self._root = {"db-type": "mariadb", **address}, spark, root
         w = Workload()
         w.create_database("shop")
         w.create_table("shop", "item", [integer("id"), text("name")], ["id"])
@@ -46,7 +48,7 @@ class Gap:
     def compacted(self, target: dict[str, Any] | None = None, **config: Any) -> list[dict[str, Any]]:
         """The rows of `change`."""
         lakehouse = Lakehouse(
-            self._spark, self._root, self._source, {**config, "target": {**self._target, **(target or {})}}
+            self._spark, self._root, self._source, {**config, "target": {**self.target, **(target or {})}}
         )
         context: StageContext = lakehouse.context()
         compact.run(context, lakehouse.land(0, self._hi))
@@ -72,6 +74,14 @@ def test_a_transaction_that_is_missing_is_noticed(gap: Gap) -> None:
 def test_the_operator_may_take_the_last_change(gap: Gap) -> None:
     gap.lose()
     [change] = gap.compacted({"impossible-changes": "last"})
+    assert dict(change["after"])["name"] == "new"
+
+
+def test_a_table_that_is_set_aside_stops_no_window_by_its_contradictions(gap: Gap) -> None:  # U-16
+    gap.lose()
+    target = Replication.model_validate({"name": "demo", "lake": {"path": "x"}, "target": gap.target}).sql_target()
+    set_aside(target, CLUSTER_ID, "demo", [("shop", "ITEM")], "two rows of one key", 0)
+    [change] = gap.compacted()
     assert dict(change["after"])["name"] == "new"
 
 
