@@ -1,0 +1,189 @@
+"""Machines, the placement driver and pumps that run on them, and who starts them again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from simulator.disk import Disk
+from simulator.network import Network
+from simulator.placement import PlacementNode, SimulatedEtcd, SimulatedPd, WallClock
+from simulator.scheduler import Process, Scheduler
+from simulator.truth import Truth, Wrong
+
+from binlake.errors import BinlakeError, Fenced, SourceUnavailable
+from binlake.placement import Registry
+from pump_service.pump.config import PumpConfig
+from pump_service.pump.server import PumpServer
+from pump_service.pump.service import State
+
+_RESTART_S = 1.0
+
+
+class Home:
+    """A machine with one service that a supervisor keeps running. `wanted`: it is to run."""
+
+    def __init__(self, name: str, disk: Disk, scheduler: Scheduler, say: Callable[[str], None]) -> None:
+        self.name = name
+        self.disk = disk
+        self.wanted = True
+        self.process = Process(name, name)
+        self.process.dead = True
+        self.lives = 0
+        self.crashes: list[str] = []
+        self._scheduler = scheduler
+        self._say = say
+        scheduler.spawn(self._supervise, f"{name}-supervisor")
+
+    @property
+    def runs(self) -> bool:
+        """Whether a process is there."""
+        return not self.process.dead
+
+    def kill(self) -> None:
+        """kill -9."""
+        self.process.kill("kill")
+
+    def lose_power(self) -> None:
+        """The machine's power fails."""
+        self.process.kill("power")
+        self.disk.lose_power(self._scheduler.random)
+
+    def crashed(self, error: BaseException) -> None:
+        """A thread of it died, and with it the process, as the product has it."""
+        self._say(f"{self.name} crashes: {error}")
+        self.crashes.append(str(error))
+        self.process.kill("crash")
+
+    def _supervise(self) -> None:
+        while True:
+            if self.wanted:
+                self.process = Process(self.name, self.name)
+                self.lives += 1
+                done = self._scheduler.spawn(self._live, f"{self.name}-main", self.process)
+                while not done.done and not self.process.dead:
+                    self._scheduler.sleep(0.1)
+                self.process.kill("exit")
+                self._ended()
+            self._scheduler.sleep(_RESTART_S * (0.2 + self._scheduler.random.random()))
+
+    def _live(self) -> None:
+        """One life. Overridden."""
+
+    def _ended(self) -> None:
+        """Its life is over."""
+
+
+class PdHome(Home):
+    """The placement driver. `refuses`: why it does not start."""
+
+    def __init__(self, disk: Disk, scheduler: Scheduler, truth: Truth, clock: WallClock,
+                 say: Callable[[str], None]) -> None:  # fmt: skip
+        self._truth = truth
+        self.clock = clock
+        self.node: PlacementNode | None = None
+        self.refuses = ""
+        self.damaged = False
+        self.acked_revision = 0
+        super().__init__("pd", disk, scheduler, say)
+
+    def _live(self) -> None:
+        folder = self.disk.root / "data"
+        folder.mkdir(exist_ok=True)
+        try:
+            self.node = PlacementNode(folder, self.clock, self._truth.give)
+        except (BinlakeError, OSError) as error:
+            self.refuses = str(error)
+            self._say(f"pd refuses: {error}")
+            return
+        self.refuses = ""
+        if self.node.store.revision < self.acked_revision:
+            raise Wrong(f"PD answered revision {self.acked_revision} and knows {self.node.store.revision} now")
+        self._watch_revision(self.node)
+        while True:
+            self._scheduler.sleep(3600)
+
+    def _watch_revision(self, node: PlacementNode) -> None:
+        publish = node.store._mvcc.publish
+
+        def published(revision: int, events: Any) -> None:
+            publish(revision, events)
+            self.acked_revision = max(self.acked_revision, revision)
+
+        node.store._mvcc.publish = published  # type: ignore[method-assign]
+
+
+class PumpHome(Home):
+    """A pump. `store`: the name of its data directory in the ledger; `refusals`: why lives ended before they began."""
+
+    def __init__(self, name: str, config: PumpConfig, disk: Disk, scheduler: Scheduler, truth: Truth,
+                 say: Callable[[str], None]) -> None:  # fmt: skip
+        self.config = replace(config, data_dir=disk.root / "data")
+        self.server: PumpServer | None = None
+        self.refusals: list[BinlakeError] = []
+        self.left = ""
+        self.fenced = False
+        self.superfluous = False  # it is there to be refused
+        self.seen = 0
+        self._truth = truth
+        super().__init__(name, disk, scheduler, say)
+
+    @property
+    def online(self) -> bool:
+        """Whether it takes P."""
+        return self.runs and self.server is not None and self.server.service.state is State.ONLINE
+
+    def storage(self) -> Any:
+        """The storage of its present life; None when it has none."""
+        return getattr(self.server, "_storage", None) if self.runs else None
+
+    def _live(self) -> None:
+        server = PumpServer(
+            self.config, oracle=SimulatedPd(), members=Registry(SimulatedEtcd()), source=self._truth
+        )
+        try:
+            server.start()
+        except BinlakeError as error:
+            self.refusals.append(error)
+            self._say(f"{self.name} does not start: {error}")
+            return
+        self.server = server
+        self._truth.check_acked(self.name, server._storage)
+        self._say(f"{self.name} serves, watermark {server._storage.watermark}")
+        try:
+            self.left = server.serve().value
+            self.wanted = self.left != "offline"
+        except Fenced as error:
+            self._say(f"{self.name} is fenced: {error}")
+            self.fenced, self.wanted = True, False
+
+    def _ended(self) -> None:
+        self.server = None
+
+    def hopeless(self) -> BinlakeError | None:
+        """The last refusal, when waiting does not help."""
+        last = self.refusals[-1] if self.refusals and not self.online else None
+        return None if last is None or isinstance(last, SourceUnavailable) else last
+
+
+def new_disk(root: Path, machine: str) -> Disk:
+    """The disk of a machine."""
+    return Disk(root / machine)
+
+
+def two_of_one(homes: list[PumpHome]) -> str:
+    """The identity that two pumps serve under at this moment; empty = none."""
+    serving: dict[str, str] = {}
+    for home in homes:
+        if home.online and home.server is not None:
+            other = serving.setdefault(home.server.node_id, home.name)
+            if other != home.name:
+                return f"{home.server.node_id}: {other} and {home.name} both take P"
+    return ""
+
+
+def link(network: Network, here: str, there: str) -> None:
+    """Cut the way from one machine to another."""
+    network.cut.add((here, there))

@@ -1,0 +1,30 @@
+"""Bits flip on the platter: what is lost then has to be told, with its place, and nothing wrong may come of it."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from simulator.world import World
+
+
+def pump_log(world: World, random: Random) -> None:
+    """A bit of a value log; the pump is killed afterwards, or serves on."""
+    pump = world.pump(random)
+    files = [one for one in sorted((pump.disk.root / "data" / "value").glob("*.vlog")) if one.stat().st_size]
+    if files:
+        world.truth.store(pump.name).damaged = True
+        path = random.choice(files)
+        world.trace(f"{pump.name}: {path.name} differs at {pump.disk.flip(path, random)}")
+        if random.random() < 0.5:
+            pump.kill()
+
+
+def pd_journal(world: World, random: Random) -> None:
+    """A bit of PD's journal, which is read at its next start."""
+    path = world.pd.disk.root / "data" / "etcd.journal"
+    if path.exists() and path.stat().st_size:
+        world.pd.damaged = True
+        world.trace(f"pd: its journal differs at {world.pd.disk.flip(path, random)}")
+        world.pd.kill()

@@ -1,0 +1,176 @@
+"""The placement driver of the simulated cluster: the product's clock and store behind calls, and their clients."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from simulator.scheduler import Scheduler
+
+from binlake.errors import BinlakeError, LostRange, Permanent, SourceUnavailable
+from binlake.placement import EtcdClient
+from binlake.placement.etcd import prefix_end
+from binlake.pumpclient import reader
+from binlake.rpc import RpcError, Status
+from binlake.wire import etcd_pb2 as pb
+from binlake.wire import etcd_rpc
+from pump_service.pd.kvstore import KvStore
+from pump_service.pd.oracle import Oracle
+from pump_service.pump import lean_server
+
+ADDRESS = "pd:2379"
+CLUSTER = 7_000_000_000_000_000_001
+_WAIT_S = 0.5
+_LONG = struct.Struct("<q")
+
+
+class WallClock:
+    """Unix milliseconds of PD's machine, which can be stepped."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self.offset_ms = 0
+
+    def __call__(self) -> int:
+        return int(self._scheduler.now * 1000) + self.offset_ms
+
+
+class PlacementNode:
+    """One life of PD on the files of `folder`. `given`: told each timestamp before it is answered."""
+
+    def __init__(self, folder: Path, clock: WallClock, given: Any) -> None:
+        self._given = given
+        self.oracle = Oracle(folder, now_ms=clock)
+        self.store = KvStore(folder)
+        self.rpc = lean_server.RpcServer(name="pd")
+        self.rpc.add_blocking("/pd/tso", self._tso)
+        self.rpc.add_blocking("/pd/watch", self._watch)
+        for path, call in (
+            (etcd_rpc.RANGE, self.store.range),
+            (etcd_rpc.PUT, self.store.put),
+            (etcd_rpc.DELETE_RANGE, self.store.delete_range),
+            (etcd_rpc.TXN, self.store.txn),
+        ):
+            self.rpc.add_blocking(path.path, lambda data, path=path, call=call: _answered(path, call, data))
+        self.rpc.listen(ADDRESS)
+        self.rpc.start()
+
+    def _tso(self, message: bytes) -> bytes:
+        (count,) = _LONG.unpack(message)
+        try:
+            last = self.oracle.take(count)
+        except OSError as error:
+            raise RpcError(Status.INTERNAL, f"the clock's bound cannot be saved: {error}") from None
+        except BinlakeError as error:
+            raise RpcError(Status.INTERNAL, str(error)) from None
+        self._given(last, count)
+        return _LONG.pack(last)
+
+    def _watch(self, message: bytes) -> bytes:
+        request = pb.WatchCreateRequest.FromString(message)
+        try:
+            revision, events = self.store.wait_changes(
+                request.start_revision, request.key, request.range_end, _WAIT_S
+            )
+        except IndexError as error:
+            raise RpcError(Status.OUT_OF_RANGE, str(error)) from None
+        header = pb.ResponseHeader(revision=revision)
+        answer: bytes = pb.WatchResponse(header=header, events=events).SerializeToString()
+        return answer
+
+
+def _answered(method: Any, call: Any, message: bytes) -> bytes:
+    try:
+        answer: bytes = call(method.request.FromString(message)).SerializeToString()
+    except OSError as error:
+        raise RpcError(Status.INTERNAL, str(error)) from None
+    except (ValueError, KeyError, IndexError) as error:
+        raise RpcError(Status.INVALID_ARGUMENT, str(error)) from None
+    return answer
+
+
+def _failed(error: RpcError) -> BinlakeError:
+    if error.status is Status.INVALID_ARGUMENT:
+        return Permanent(f"PD refused: {error.message}")
+    return SourceUnavailable(f"PD cannot be reached: {error.message}")
+
+
+class SimulatedPd:
+    """PdClient."""
+
+    def __init__(self, timeout_s: float = 5.0) -> None:
+        self._timeout_s = timeout_s
+        self._channel = channel_to_pd()
+
+    def cluster_id(self) -> int:
+        """Known from the configuration."""
+        return CLUSTER
+
+    def tso(self, count: int = 1) -> int:
+        """The last of `count` timestamps. Raises SourceUnavailable."""
+        try:
+            answer = self._channel.call("/pd/tso", _LONG.pack(count), self._timeout_s)
+        except RpcError as error:
+            raise _failed(error) from None
+        return int(_LONG.unpack(answer)[0])
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._channel.close()
+
+
+class SimulatedEtcd(EtcdClient):
+    """The product's EtcdClient on the simulated network."""
+
+    def __init__(self) -> None:
+        super().__init__([f"http://{ADDRESS}"])
+        self._link = channel_to_pd()
+
+    def _call(self, method: Any, request: Any) -> Any:
+        try:
+            answer = self._link.call(method.path, request.SerializeToString(), self._timeout_s)
+        except RpcError as error:
+            raise _failed(error) from None
+        return method.response.FromString(answer)
+
+    def watch(self, prefix: bytes, start_revision: int = 0) -> Any:
+        """Changes below `prefix`."""
+        return SimulatedWatch(prefix, start_revision)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._link.close()
+
+
+class SimulatedWatch:
+    """Watch, by long calls."""
+
+    def __init__(self, prefix: bytes, since: int) -> None:
+        self._request = pb.WatchCreateRequest(key=prefix, range_end=prefix_end(prefix), start_revision=since)
+        self._channel = channel_to_pd()
+        self._ended = False
+
+    def cancel(self) -> None:
+        """End it."""
+        self._ended = True
+
+    def __iter__(self) -> Iterator[tuple[int, pb.Event]]:
+        while not self._ended:
+            try:
+                answer = self._channel.call("/pd/watch", self._request.SerializeToString(), 5.0)
+            except RpcError as error:
+                kind = LostRange if error.status is Status.OUT_OF_RANGE else SourceUnavailable
+                raise kind(f"the watch ended: {error.message}") from None
+            found = pb.WatchResponse.FromString(answer)
+            self._request.start_revision = max(self._request.start_revision, found.header.revision + 1)
+            for event in found.events:
+                yield event.kv.mod_revision, event
+
+
+def channel_to_pd() -> Any:
+    """A channel to PD: of the class that stands for binlake.rpc.Channel now."""
+
+
+    return reader.Channel(ADDRESS, connect_timeout_s=2.0)

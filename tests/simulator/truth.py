@@ -1,0 +1,199 @@
+"""What really happened, and what must hold of it: the ledger of all timestamps, transactions and acks.
+
+It plays TiKV, too: what became of a transaction is decided here before anybody hears of it.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass, field
+from typing import Any
+
+from simulator.scheduler import Scheduler
+
+from binlake.errors import BinlakeError, SourceUnavailable
+from binlake.source import Absent, Committed, Locked, RolledBack, Status
+from binlake.wire import binlog_pb2 as pb
+from binlake.wire.pump_pb2 import WriteBinlogReq
+
+_OPEN, _COMMITTED, _ROLLED_BACK = "open", "committed", "rolled back"
+
+
+class Wrong(AssertionError):
+    """An invariant does not hold."""
+
+
+@dataclass
+class Transaction:
+    """`commit_ts`: once fetched, committed or not. `protected`: its rollback leaves a record in TiKV."""
+
+    start_ts: int
+    value: int
+    state: str = _OPEN
+    commit_ts: int = 0
+    protected: bool = True
+    left_at: float = 0.0
+
+
+@dataclass
+class Store:
+    """What one data directory has promised: acked P by start_ts, acked C by commit_ts; P whose end is not acked."""
+
+    prewrites: dict[int, int] = field(default_factory=dict)
+    commits: dict[int, int] = field(default_factory=dict)
+    waiting: set[int] = field(default_factory=set)
+    watermark: int = 0
+    damaged: bool = False
+
+
+def digest(binlog: pb.Binlog) -> int:
+    """What must not change on the way."""
+    return zlib.crc32(binlog.prewrite_value + binlog.ddl_query)
+
+
+class Truth:
+    """The ledger; raises Wrong."""
+
+    def __init__(self, scheduler: Scheduler, lock_s: float = 3.0) -> None:
+        self._scheduler = scheduler
+        self._lock_s = lock_s
+        self.given = 0
+        self.transactions: dict[int, Transaction] = {}
+        self.stores: dict[str, Store] = {}
+        self.hostile: set[bytes] = set()
+        self.pulled: dict[int, tuple[int, int]] = {}
+        self.source_away = False
+        self.acks = 0
+
+    # timestamps
+
+    def give(self, last: int, count: int) -> None:
+        """PD gives a batch."""
+        first = last - count + 1
+        if first <= self.given:
+            raise Wrong(f"TSO repeats: {first} was given, or one above it ({self.given})")
+        self.given = last
+
+    # transactions
+
+    def begin(self, start_ts: int, binlog: pb.Binlog) -> Transaction:
+        """A transaction has its locks."""
+        found = self.transactions[start_ts] = Transaction(start_ts, digest(binlog))
+        return found
+
+    def leave(self, transaction: Transaction) -> None:
+        """Its TiDB is gone: whoever finds the lock rolls it back."""
+        transaction.left_at = self._scheduler.now
+
+    def undecided(self) -> list[int]:
+        """start_ts of transactions that have their locks."""
+        return [one.start_ts for one in self.transactions.values() if one.state == _OPEN]
+
+    def commit(self, transaction: Transaction) -> bool:
+        """TiKV commits, unless it was rolled back meanwhile."""
+        if transaction.state == _OPEN:
+            transaction.state = _COMMITTED
+        return transaction.state == _COMMITTED
+
+    def roll_back(self, transaction: Transaction, *, protected: bool) -> None:
+        """TiKV rolls back."""
+        if transaction.state == _OPEN:
+            transaction.state, transaction.protected = _ROLLED_BACK, protected
+
+    def committed(self) -> dict[int, int]:
+        """start_ts -> commit_ts."""
+        return {one.start_ts: one.commit_ts for one in self.transactions.values() if one.state == _COMMITTED}
+
+    def transaction_status(self, start_ts: int, key: bytes) -> Status:
+        """What TiKV answers. Raises SourceUnavailable."""
+        del key
+        self._scheduler.sleep(self._scheduler.random.random() * 0.01)
+        if self.source_away:
+            raise SourceUnavailable("TiKV cannot be reached")
+        found = self.transactions.get(start_ts)
+        if found is None:
+            return Absent()
+        if found.state == _OPEN:
+            if not found.left_at or self._scheduler.now - found.left_at < self._lock_s:
+                return Locked(int(self._lock_s * 1000))
+            self.roll_back(found, protected=True)
+        if found.state == _COMMITTED:
+            return Committed(found.commit_ts)
+        return RolledBack() if found.protected else Absent()
+
+    # acks
+
+    def store(self, name: str) -> Store:
+        """The promises of a data directory."""
+        return self.stores.setdefault(name, Store())
+
+    def observe(self, store: str, message: bytes, call: Any) -> None:
+        """A WriteBinlog came: its answer, if it is one, is a promise."""
+        payload = WriteBinlogReq.FromString(message).payload
+        if payload and payload not in self.hostile:
+            call.on_reply = lambda: self._acked(self.store(store), pb.Binlog.FromString(payload))
+
+    def _acked(self, store: Store, binlog: pb.Binlog) -> None:
+        self.acks += 1
+        if binlog.tp == pb.Prewrite:
+            store.prewrites[binlog.start_ts] = digest(binlog)
+            found = self.transactions.get(binlog.start_ts)
+            if found is not None and not found.commit_ts and found.state == _OPEN:
+                store.waiting.add(binlog.start_ts)
+        elif binlog.tp == pb.Commit:
+            store.commits[binlog.commit_ts] = binlog.start_ts
+            store.waiting.discard(binlog.start_ts)
+
+    def check_acked(self, name: str, storage: Any) -> None:
+        """Everything that `name` ever acked is in its storage, as it was (DESIGN 3.1)."""
+        store, gc_ts = self.store(name), storage.index.gc_ts
+        if store.damaged:
+            return
+        for start_ts, value in store.prewrites.items():
+            if start_ts > gc_ts and digest(_stored(storage, start_ts, f"acked P {start_ts}", name)) != value:
+                raise Wrong(f"{name}: another binlog stands in the place of the acked P {start_ts}")
+        for commit_ts, start_ts in store.commits.items():
+            if commit_ts > gc_ts:
+                found = _stored(storage, commit_ts, f"acked C {commit_ts}", name)
+                if found.start_ts != start_ts or found.tp != pb.Commit:
+                    raise Wrong(f"{name}: another binlog stands in the place of the acked C {commit_ts} of {start_ts}")
+
+    # watermarks
+
+    def check_watermark(self, name: str, storage: Any) -> None:
+        """Called when a watermark may have moved (DESIGN 3.2)."""
+        store, watermark = self.store(name), storage.watermark
+        if watermark <= store.watermark:
+            return
+        store.watermark = watermark
+        if watermark > self.given:
+            raise Wrong(f"{name}: watermark {watermark} is above every timestamp given ({self.given})")
+        for start_ts in store.waiting:
+            found = self.transactions[start_ts]
+            late = found.state == _COMMITTED and 0 < found.commit_ts <= watermark
+            if late and storage.index.pointer(found.commit_ts) is None and not store.damaged:
+                raise Wrong(f"{name}: watermark {watermark} passed the open P {start_ts}, committed at {found.commit_ts}")
+
+    # pulls
+
+    def check_pulled(self, name: str, commit_ts: int, start_ts: int, payload: bytes) -> None:
+        """Whatever anybody pulls was committed, at that commit_ts, with those bytes; and is so in every pull."""
+        binlog = pb.Binlog.FromString(payload)
+        found = self.transactions.get(start_ts)
+        if found is None or found.state != _COMMITTED or found.commit_ts != commit_ts:
+            raise Wrong(f"{name} released {start_ts} at {commit_ts}, which was not committed so: {found}")
+        if found.value != digest(binlog):
+            raise Wrong(f"{name} released {start_ts} at {commit_ts} with other bytes")
+        one = (start_ts, digest(binlog))
+        if self.pulled.setdefault(commit_ts, one) != one:
+            raise Wrong(f"two pulls differ at {commit_ts}: {self.pulled[commit_ts]} and {one}")
+
+
+def _stored(storage: Any, ts: int, what: str, name: str) -> pb.Binlog:
+    pointer = storage.index.pointer(ts)
+    if pointer is None:
+        raise Wrong(f"{name}: {what} is lost")
+    try:
+        return pb.Binlog.FromString(storage.read(pointer))
+    except BinlakeError as error:
+        raise Wrong(f"{name}: {what} cannot be read: {error}") from None

@@ -1,0 +1,101 @@
+"""A consumer: plans windows by the product's rules, pulls them by its reader, and compares with what really happened."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from types import SimpleNamespace
+from typing import Any
+
+from simulator.placement import CLUSTER, SimulatedEtcd, SimulatedPd
+from simulator.scheduler import Scheduler
+from simulator.truth import Truth, Wrong
+
+from binlake.errors import BinlakeError
+from binlake.lake.members import RememberedMember
+from binlake.placement import Registry
+from binlake.pumpclient import PumpReader
+from binlake.window.holdups import Known, next_plan
+from binlake.window.plan import Member, Plan
+from binlake.window.probing import ask_pump
+
+_AGAIN_S = 0.5
+_RULES: Any = SimpleNamespace(stop_points=lambda: (), window=SimpleNamespace(max_seconds=3600))
+
+
+class Consumer:
+    """Lands one window after another; `taken`: start_ts -> commit_ts; `blocked`: why it waits."""
+
+    def __init__(self, name: str, scheduler: Scheduler, truth: Truth) -> None:
+        self.name = name
+        self._scheduler = scheduler
+        self._truth = truth
+        self._known: dict[str, RememberedMember] = {}
+        self._told = -1
+        self.taken: dict[int, int] = {}
+        self.landed = 0
+        self.windows = 0
+        self.blocked = ""
+        self.stopping = False
+
+    def run(self) -> None:
+        """Until `stopping`."""
+        pd = SimulatedPd()
+        with closing(SimulatedEtcd()) as etcd:
+            registry = Registry(etcd)
+            while not self.stopping:
+                try:
+                    if self._land(pd, registry):
+                        continue
+                except BinlakeError as error:
+                    self.blocked = str(error)
+                self._scheduler.sleep(_AGAIN_S)
+
+    def _land(self, pd: SimulatedPd, registry: Registry) -> bool:
+        if self._told < self.landed:
+            registry.publish_drainer(self.name, self.landed)
+            self._told = self.landed
+        known = Known(self.landed, self._known, None)
+        plan = next_plan(_RULES, known, pd, registry, lambda host: ask_pump(host, CLUSTER, 2.0), stop_ts=None)
+        self.blocked = plan.reason
+        if plan.state != "ready":
+            return False
+        found: dict[int, int] = {}
+        for member in plan.members:
+            if not member.drained(plan.lo):
+                self._pull(member, plan, found)
+        self._keep(plan, found)
+        return True
+
+    def _pull(self, member: Member, plan: Plan, found: dict[int, int]) -> None:
+        last = plan.lo
+        for commit_ts, start_ts, payload in PumpReader(member.host, CLUSTER).pull(plan.lo, plan.hi):
+            if commit_ts <= last:
+                raise Wrong(f"{member.node_id} gave {commit_ts} after {last}")
+            last = commit_ts
+            if commit_ts <= plan.hi and commit_ts != start_ts:
+                self._truth.check_pulled(member.node_id, commit_ts, start_ts, payload)
+                found[commit_ts] = start_ts
+        if last < plan.hi:
+            raise Wrong(f"{member.node_id} proved {last} only, of {plan.hi}")
+
+    def _keep(self, plan: Plan, found: dict[int, int]) -> None:
+        for commit_ts, start_ts in sorted(found.items()):
+            if start_ts in self.taken:
+                raise Wrong(f"transaction {start_ts} came at {self.taken[start_ts]} and {commit_ts}")
+            self.taken[start_ts] = commit_ts
+        self.landed = plan.hi
+        self.windows += 1
+        self._known = {
+            m.node_id: RememberedMember(m.node_id, m.store_uuid, m.state, m.watermark, plan.hi) for m in plan.members
+        }
+        self.check()
+
+    def check(self) -> None:
+        """Every transaction committed at or below the landed ts was taken (DESIGN 3.3)."""
+        lost = [
+            (start_ts, commit_ts)
+            for start_ts, commit_ts in self._truth.committed().items()
+            if commit_ts <= self.landed and start_ts not in self.taken
+        ]
+        if lost:
+            raise Wrong(f"{self.name}: {len(lost)} are missing up to {self.landed}, the first {min(lost)}")

@@ -1,0 +1,43 @@
+"""Rows whose bytes look like the value log's own: records of others' transactions, footers, headers."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import TYPE_CHECKING
+
+from simulator.workloads import transactions
+
+from binlake.wire import build
+from binlake.wire.binlog_pb2 import Binlog
+from pump_service.pump.record import HEADER, MAGIC, encode_footer, encode_record
+
+if TYPE_CHECKING:
+    from simulator.world import World
+
+_UNKNOWN_FIELD = b"\xa2\x06"  # number 100, bytes
+
+
+def run(world: World, number: int) -> None:
+    """As any TiDB, with such rows."""
+    transactions.run(world, number, prewrite)
+
+
+def prewrite(world: World, random: Random, start_ts: int) -> Binlog:
+    """A P with such rows; some end with a footer."""
+    pieces = [_piece(world, random, start_ts) for _ in range(random.randint(1, 6))]
+    binlog = build.prewrite(start_ts, b"k%d" % start_ts, random.randbytes(random.randrange(80)) + b"".join(pieces))
+    if random.random() < 0.4:
+        tail = random.randbytes(8) + encode_footer(random.choice((start_ts, 0, start_ts << 1)))
+        binlog = Binlog.FromString(binlog.SerializeToString() + _UNKNOWN_FIELD + bytes((len(tail),)) + tail)
+    return binlog
+
+
+def _piece(world: World, random: Random, start_ts: int) -> bytes:
+    undecided = world.truth.undecided()
+    kind = random.random()
+    if kind < 0.6 and undecided:
+        of = build.prewrite(random.choice(undecided), b"k")
+        return encode_record(build.commit(of, start_ts + random.randint(1, 1000)).SerializeToString())
+    if kind < 0.8:
+        return HEADER.pack(MAGIC, random.randint(1, 1000), random.getrandbits(32))
+    return encode_footer(start_ts)

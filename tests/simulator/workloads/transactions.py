@@ -1,0 +1,87 @@
+"""TiDB: transactions through the product's pump client, with all the ends that a transaction can have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import TYPE_CHECKING
+
+from simulator.placement import CLUSTER, SimulatedEtcd, SimulatedPd
+
+from binlake.errors import BinlakeError
+from binlake.placement import Registry
+from binlake.pumpclient import ClientOptions, PumpClient, WriteTimes
+from binlake.wire import build
+from binlake.wire.binlog_pb2 import Binlog
+
+if TYPE_CHECKING:
+    from simulator.truth import Transaction
+    from simulator.world import World
+
+TIMES = WriteTimes(write_timeout=3.0, commit_timeout=20.0, probe_interval=2.0)
+
+
+Prewrite = Callable[["World", Random, int], Binlog]
+
+
+def plain(world: World, random: Random, start_ts: int) -> Binlog:
+    """A P with rows of some size."""
+    del world
+    return build.prewrite(start_ts, b"k%d" % start_ts, random.randbytes(random.choice((10, 60, 200, 900))))
+
+
+def run(world: World, number: int, prewrite_of: Prewrite = plain) -> None:
+    """Write until the world says that it is enough."""
+    random = world.chance(f"writer-{number}")
+    pd = SimulatedPd()
+    options = ClientOptions(random.choice(("range", "hash", "score")), times=TIMES)
+    client = PumpClient(Registry(SimulatedEtcd()), CLUSTER, options)
+    while world.writing:
+        try:
+            _transaction(world, client, pd, random, prewrite_of)
+        except BinlakeError as error:
+            world.trace(f"writer-{number}: {error}")
+            world.scheduler.sleep(0.2)
+        world.scheduler.sleep(random.expovariate(world.rate))
+    client.drain(30.0)
+    client.close()
+
+
+def _transaction(
+    world: World, client: PumpClient, pd: SimulatedPd, random: Random, prewrite_of: Prewrite
+) -> None:
+    start_ts = pd.tso()
+    prewrite = prewrite_of(world, random, start_ts)
+    transaction = world.truth.begin(start_ts, prewrite)
+    try:
+        node_id = client.write_prewrite(prewrite)
+        world.scheduler.sleep(random.expovariate(20.0))
+        transaction.commit_ts = pd.tso()
+    except BinlakeError:
+        world.truth.roll_back(transaction, protected=random.random() >= world.shape.unprotected)
+        raise
+    world.scheduler.sleep(random.expovariate(50.0))
+    _end(world, client, random, transaction, prewrite, node_id)
+
+
+def _end(
+    world: World, client: PumpClient, random: Random, transaction: Transaction, prewrite: Binlog, node_id: str
+) -> None:
+    fate = random.random()
+    if fate < 0.06:  # rolled back, and told
+        world.truth.roll_back(transaction, protected=random.random() >= world.shape.unprotected)
+        client.send_rollback(build.rollback(prewrite))
+    elif fate < 0.09:  # TiDB dies before it decides
+        world.truth.leave(transaction)
+        client.forget(transaction.start_ts)
+    elif not world.truth.commit(transaction):
+        client.send_rollback(build.rollback(prewrite))
+    elif fate < 0.13:  # TiDB dies behind the commit: nobody sends a C
+        client.forget(transaction.start_ts)
+    elif fate < 0.15:  # the commit was undetermined, and TiDB says that it is rolled back
+        client.send_rollback(build.rollback(prewrite))
+    elif fate < 0.2:
+        client.write_commit(build.commit(prewrite, transaction.commit_ts))
+        client.write_commit(build.commit(prewrite, transaction.commit_ts), node_id)
+    else:
+        client.send_commit(build.commit(prewrite, transaction.commit_ts))

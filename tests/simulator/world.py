@@ -1,0 +1,281 @@
+"""One simulated run: a cluster, its clients and its faults from one seed, watched at every step."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+
+import structlog
+from simulator import faults, workloads
+from simulator.cluster import PdHome, PumpHome, two_of_one
+from simulator.disk import Disk
+from simulator.network import Call, Network, Server
+from simulator.placement import WallClock
+from simulator.scheduler import EPOCH_S, Process, Scheduler, Task
+from simulator.seams import simulated
+from simulator.truth import Truth, Wrong
+from simulator.vthreads import Threading
+from simulator.windows import Consumer
+from simulator.workloads import transactions
+
+from pump_service.pump.config import PumpConfig
+
+_SHARED_MEMORY = Path("/dev/shm")
+_GRACE_S = 15.0  # for two of one identity to notice
+_END_S = 900.0
+
+Fault = Callable[["World", Random], None]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a run is made of. `seconds`: of virtual time with faults; `mean_s`: between two of them."""
+
+    pumps: int = 3
+    writers: int = 3
+    consumers: int = 2
+    seconds: float = 15.0
+    mean_s: float = 1.5
+    rate: float = 4.0
+    faults: Sequence[Fault] = ()
+    clients: Sequence[Callable[[World, int], None]] = (transactions.run,)
+    segment_bytes: int = 8 << 10
+    unprotected: float = 0.0  # share of rollbacks that leave no record
+    lands: bool = True  # all is landed at the end; else it is enough that nothing wrong was
+
+
+@dataclass
+class Report:
+    """What came of a run; `failure`: the invariant that did not hold, None = all held."""
+
+    seed: int
+    failure: BaseException | None = None
+    trace: list[str] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+    steps: int = 0
+
+
+class World:
+    """All that clients and faults may touch."""
+
+    def __init__(self, seed: int, shape: Shape, folder: Path) -> None:
+        self.seed, self.shape = seed, shape
+        self.report = Report(seed)
+        self.scheduler = Scheduler(self.chance("scheduler"))
+        self.threading = Threading(self.scheduler)
+        self.network = Network(self.scheduler, self.threading)
+        self.network.observe = self._observe
+        self.truth = Truth(self.scheduler)
+        self.writing = True
+        self.rate = shape.rate
+        self.pumps: dict[str, PumpHome] = {}
+        self.pd: PdHome
+        self._pumps: list[PumpHome] = []
+        self.consumers: list[Consumer] = []
+        self._folder = folder
+        self._disks: dict[str, Disk] = {}
+        self._failure: BaseException | None = None
+        self._twins_since = 0.0
+        self._active = 0
+        self.scheduler.after_step = self._check
+        self.scheduler.uncaught = self._uncaught
+
+    def chance(self, name: str) -> Random:
+        """A stream of numbers of its own."""
+        return Random(f"{self.seed}/{name}")
+
+    def trace(self, text: str) -> None:
+        """Keep a line for who looks at a failure."""
+        self.report.trace.append(f"{self.scheduler.now - EPOCH_S:9.3f} {text}")
+
+    def pump(self, random: Random) -> PumpHome:
+        """One of the pumps."""
+        return self.pumps[random.choice(sorted(self.pumps))]
+
+    def machines(self) -> list[str]:
+        """Names of all machines."""
+        return [*sorted(self.pumps), "pd", *(f"client-{n}" for n in range(self._active))]
+
+    def disk_of(self, path: Path) -> Disk | None:
+        """The disk that holds `path`; None for what is not simulated."""
+        try:
+            machine = path.relative_to(self._folder).parts[0]
+        except (ValueError, IndexError):
+            return None
+        return self._disks.get(machine)
+
+    def new_disk(self, machine: str) -> Disk:
+        """A new machine's disk."""
+        disk = self._disks[machine] = Disk(self._folder / machine)
+        return disk
+
+    def config_of(self, node_id: str, addr: str) -> PumpConfig:
+        """The settings of a pump; its data directory is its machine's."""
+        return PumpConfig(
+            addr=addr, node_id=node_id, gen_binlog_interval_s=1.0, heartbeat_interval_s=1.0,
+            stop_write_at_available_space=1 << 20, segment_bytes=self.shape.segment_bytes, gc_s=0.0,
+        )  # fmt: skip
+
+    def add_pump(self, name: str, config: PumpConfig | None = None) -> PumpHome:
+        """A machine with a pump."""
+        config = config or self.config_of(name, f"{name}:8250")
+        pump = PumpHome(name, config, self.new_disk(name), self.scheduler, self.truth, self.trace)
+        self.pumps[name] = pump
+        self._pumps.append(pump)
+        return pump
+
+    def start(self, work: Callable[[], None], name: str) -> None:
+        """A client on a machine of its own."""
+        process = Process(name, f"client-{self._active}")
+        self._active += 1
+        self.scheduler.spawn(work, name, process)
+
+    # a run
+
+    def run(self) -> None:
+        """All of it. Raises what does not hold."""
+        self._build()
+        end = self.scheduler.now + self.shape.seconds
+        self.scheduler.run(lambda: self._failed() or self.scheduler.now >= end)
+        self._heal()
+        self._settle()
+
+    def _build(self) -> None:
+        shape = self.shape
+        clock = WallClock(self.scheduler)
+        self.pd = PdHome(self.new_disk("pd"), self.scheduler, self.truth, clock, self.trace)
+        for number in range(shape.pumps):
+            self.add_pump(f"pump{number}")
+        for number in range(shape.writers):
+            client = shape.clients[number % len(shape.clients)]
+            self.start(lambda number=number, client=client: client(self, number), f"writer-{number}")
+        for number in range(shape.consumers):
+            consumer = Consumer(f"consumer-{number}", self.scheduler, self.truth)
+            self.consumers.append(consumer)
+            self.start(consumer.run, consumer.name)
+        if shape.faults:
+            self.scheduler.spawn(self._schedule, "faults")
+
+    def _schedule(self) -> None:
+        random = self.chance("faults")
+        self.scheduler.sleep(3.0)
+        while self.writing:
+            fault = random.choice(self.shape.faults)
+            name = f"{fault.__module__.rpartition('.')[2]}.{fault.__name__}"
+            self.report.counts[name] += 1
+            self.trace(f"fault {name}")
+            own = Random(random.random())
+            self.scheduler.spawn(lambda fault=fault, own=own: fault(self, own), name)
+            self.scheduler.sleep(random.expovariate(1 / self.shape.mean_s))
+
+    def _heal(self) -> None:
+        self.trace("all is repaired")
+        self.writing = False
+        self.network.heal()
+        self.network.slow_share = 0.0
+        self.truth.source_away = False
+        for home in (self.pd, *self._pumps):
+            disk = home.disk
+            disk.full, disk.slow_s, disk.failing_syncs, disk.torn_writes = False, 0.0, 0, 0
+
+    def _settle(self) -> None:
+        """Everything that was committed is landed by every consumer."""
+        goal, until = self.truth.given + 1, self.scheduler.now + _END_S
+
+        def over() -> bool:
+            landed = all(one.landed >= goal for one in self.consumers)
+            return self._failed() or landed or self.scheduler.now > until or self._hopeless() is not None
+
+        quiet = self.scheduler.now + 7.0  # faults under way end, and what they did is repaired
+        self.scheduler.run(lambda: self._failed() or self.scheduler.now > quiet)
+        self._heal()
+        goal = self.truth.given + 1
+        if not self.shape.lands or self.pd.damaged or any(one.damaged for one in self.truth.stores.values()):
+            until = self.scheduler.now + 10.0
+            self.scheduler.run(lambda: self._failed() or self.scheduler.now > until)
+            return
+        self.scheduler.run(over)
+        hopeless = self._hopeless()
+        if hopeless is not None:
+            raise Wrong(hopeless)
+        for one in self.consumers:
+            one.check()
+            if one.landed < goal:
+                raise Wrong(f"{one.name} landed {one.landed} of {goal}: {one.blocked}")
+
+    def _hopeless(self) -> str | None:
+        for pump in self.pumps.values():
+            refusal = pump.hopeless()
+            if refusal is not None and not pump.superfluous and not self.truth.store(pump.name).damaged:
+                return f"{pump.name} refuses to start: {refusal}"
+        return None
+
+    # every step
+
+    def _failed(self) -> bool:
+        if self._failure is not None:
+            raise self._failure
+        return False
+
+    def _check(self) -> None:
+        for pump in self._pumps:
+            server = pump.server
+            if server is not None and not pump.process.dead:
+                watermark = server._storage._follower._watermark
+                if watermark != pump.seen:
+                    pump.seen = watermark
+                    self.truth.check_watermark(pump.name, server._storage)
+        twins = two_of_one(self._pumps) if len(self._pumps) > self.shape.pumps else ""
+        if not twins or self.network.cut or not self.pd.runs:
+            self._twins_since = self.scheduler.now
+        elif self.scheduler.now - self._twins_since > _GRACE_S:
+            raise Wrong(twins)
+
+    def _uncaught(self, task: Task, error: BaseException) -> None:
+        home = next((one for one in (self.pd, *self.pumps.values()) if one.process is task.process), None)
+        if home is None or isinstance(error, AssertionError):
+            self._failure = self._failure or error
+        else:
+            home.crashed(error)
+
+    def _observe(self, server: Server, method: str, message: bytes, call: Call) -> None:
+        if method == "/binlog.Pump/WriteBinlog":
+            self.truth.observe(server.process.name, message, call)
+
+
+def run(seed: int, shape: Shape) -> Report:
+    """One run; what came of it."""
+    parent = _SHARED_MEMORY if _SHARED_MEMORY.is_dir() else None
+    folder = Path(tempfile.mkdtemp(prefix="binlake-simulator-", dir=parent))
+    world = World(seed, shape, folder)
+    report = world.report
+    try:
+        with simulated(world.scheduler, world.threading, world.network, world.disk_of, world.chance("ids")):
+            structlog.configure(processors=[_drop], logger_factory=structlog.ReturnLoggerFactory())
+            try:
+                world.run()
+            except Exception as error:
+                report.failure = error
+            finally:
+                world.scheduler.close()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    report.steps = world.scheduler.steps
+    report.counts["transactions"] = len(world.truth.transactions)
+    report.counts["committed"] = len(world.truth.committed())
+    report.counts["acks"] = world.truth.acks
+    report.counts["windows"] = sum(one.windows for one in world.consumers)
+    report.counts["lives"] = sum(one.lives for one in world.pumps.values())
+    return report
+
+
+def _drop(*_: object) -> None:
+    raise structlog.DropEvent
+
+
+__all__ = ["Report", "Shape", "World", "faults", "run", "workloads"]
