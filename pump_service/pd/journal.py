@@ -40,8 +40,9 @@ class Journal:
         sync_folder(path.parent)
 
     def read(self) -> Iterator[Record]:
-        """All whole records; a torn tail is removed. Raises WireError for all other damage."""
+        """All whole records; a torn tail is removed. Raises WireError for all other damage, OSError."""
         data = self._path.read_bytes()
+        self._write_anew(data)
         at = 0
         while at < len(data):
             body = _body(data, at)
@@ -82,6 +83,16 @@ class Journal:
     def close(self) -> None:
         """Close the file."""
         os.close(self._file)
+
+    def _write_anew(self, data: bytes) -> None:
+        """Make durable what was read: behind a failed sync, or a process that was killed before it, the page cache
+        alone may have it, as clean pages that no later sync would write."""
+        handle = os.open(self._path, os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            _write_all(handle, data)
+            os.fdatasync(handle)
+        finally:
+            os.close(handle)
 
     def _is_current(self) -> bool:
         try:

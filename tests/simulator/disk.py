@@ -18,7 +18,8 @@ from typing import Any
 
 from simulator.scheduler import Scheduler
 
-_SECTOR = 64  # smaller than a disk's, so that small records are torn too
+SECTOR = 512
+SMALL_SECTOR = 64  # smaller than any disk's, so that small records are torn too
 
 
 @dataclass
@@ -32,8 +33,9 @@ class File:
 class Disk:
     """The disk of one machine, below `root`. Faults set its fields."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, sector: int = SMALL_SECTOR) -> None:
         self.root = root
+        self._sector = sector
         self.full = False
         self.slow_s = 0.0
         self.failing_syncs = 0
@@ -129,8 +131,8 @@ class Disk:
         size = random.randint(min(len(synced), len(cached)), max(len(synced), len(cached)))
         data = bytearray(synced[:size].ljust(size, b"\0"))
         for a, b in _differences(synced, cached):
-            for at in range(a, min(b, size), _SECTOR):
-                end = min(at + _SECTOR, b, size)
+            for sector in range(a // self._sector, -(-min(b, size) // self._sector)):
+                at, end = max(a, sector * self._sector), min((sector + 1) * self._sector, b, size)
                 if random.random() < 0.7 and not any(x < end and at < y for x, y in kept.lost):
                     data[at:end] = cached[at:end].ljust(end - at, b"\0")
         return bytes(data)
@@ -140,9 +142,9 @@ def _differences(old: bytes | bytearray, new: bytes | bytearray) -> list[tuple[i
     """Stretches, by sectors, in which `new` is not `old`."""
     shared = min(len(old), len(new))
     found = [
-        (at, min(at + _SECTOR, shared))
-        for at in range(0, shared, _SECTOR)
-        if old[at : min(at + _SECTOR, shared)] != new[at : min(at + _SECTOR, shared)]
+        (at, min(at + SMALL_SECTOR, shared))
+        for at in range(0, shared, SMALL_SECTOR)
+        if old[at : min(at + SMALL_SECTOR, shared)] != new[at : min(at + SMALL_SECTOR, shared)]
     ]
     return [*found, (shared, max(len(old), len(new)))] if len(old) != len(new) else found
 
@@ -219,8 +221,10 @@ class DiskOs:
         content = b"" if folder else _content(fd)
         self._scheduler.sleep(disk.slow_s or self._scheduler.random.random() * 0.002)
         self._alive()
-        if disk.full and path.suffix == ".tmp":
-            raise OSError(errno.ENOSPC, "No space left on device (simulated)")
+        if path.suffix == ".tmp":  # written as a whole, and not by os.write
+            disk.file(os.fstat(fd).st_ino).lost = []
+            if disk.full:
+                raise OSError(errno.ENOSPC, "No space left on device (simulated)")
         fails = disk.failing_syncs > 0
         if folder and not fails:
             disk.sync_names(path)

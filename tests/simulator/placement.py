@@ -57,6 +57,11 @@ class PlacementNode:
         self.rpc.listen(ADDRESS)
         self.rpc.start()
 
+    @property
+    def broken(self) -> bool:
+        """Whether it takes no more changes of the registry until it is started again."""
+        return self.store._journal._broken
+
     def _tso(self, message: bytes) -> bytes:
         (count,) = _LONG.unpack(message)
         try:

@@ -13,7 +13,7 @@ from random import Random
 import structlog
 from simulator import faults, workloads
 from simulator.cluster import PdHome, PumpHome, two_of_one
-from simulator.disk import Disk
+from simulator.disk import SECTOR, SMALL_SECTOR, Disk
 from simulator.network import Call, Network, Server
 from simulator.placement import WallClock
 from simulator.scheduler import EPOCH_S, Process, Scheduler, Task
@@ -109,9 +109,9 @@ class World:
             return None
         return self._disks.get(machine)
 
-    def new_disk(self, machine: str) -> Disk:
+    def new_disk(self, machine: str, sector: int = SMALL_SECTOR) -> Disk:
         """A new machine's disk."""
-        disk = self._disks[machine] = Disk(self._folder / machine)
+        disk = self._disks[machine] = Disk(self._folder / machine, sector)
         return disk
 
     def config_of(self, node_id: str, addr: str) -> PumpConfig:
@@ -148,7 +148,7 @@ class World:
     def _build(self) -> None:
         shape = self.shape
         clock = WallClock(self.scheduler)
-        self.pd = PdHome(self.new_disk("pd"), self.scheduler, self.truth, clock, self.trace)
+        self.pd = PdHome(self.new_disk("pd", SECTOR), self.scheduler, self.truth, clock, self.trace)
         for number in range(shape.pumps):
             self.add_pump(f"pump{number}")
         for number in range(shape.writers):
@@ -194,6 +194,8 @@ class World:
         quiet = self.scheduler.now + 7.0  # faults under way end, and what they did is repaired
         self.scheduler.run(lambda: self._failed() or self.scheduler.now > quiet)
         self._heal()
+        if self.pd.node is not None and self.pd.node.broken:
+            self.pd.kill()  # as it asks for
         goal = self.truth.given + 1
         if not self.shape.lands or self.pd.damaged or any(one.damaged for one in self.truth.stores.values()):
             until = self.scheduler.now + 10.0

@@ -16,7 +16,7 @@ from binlake.wire.pump_pb2 import WriteBinlogReq
 if TYPE_CHECKING:
     from simulator.world import World
 
-_FAR = (10**6, 1 << 30, 1 << 45)  # from seconds to for ever
+_FAR = (10**6, 1 << 30, 1 << 42)  # from seconds to for ever
 
 
 def far_future(world: World, number: int) -> None:
@@ -25,7 +25,7 @@ def far_future(world: World, number: int) -> None:
     while world.writing:
         world.scheduler.sleep(random.expovariate(1.0))
         try:
-            ts = (pd.tso() + (random.choice(_FAR) << 18)) % (1 << 63)
+            ts = pd.tso() + (random.choice(_FAR) << 18)
         except BinlakeError:
             continue
         known = build.prewrite(random.choice(world.truth.undecided() or [1]), b"k")
