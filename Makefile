@@ -1,7 +1,7 @@
 # Everything a newcomer types. `make help` lists the targets; each can be repeated at once.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tests demo test soak captures pictures bench-window bench-pump bench-decode bench-audit bench-page bench-control bench-apply bench-lag bench-proofs bench lint proto docs stop clean
+.PHONY: help setup setup-tests demo test soak simulate captures pictures bench-window bench-pump bench-decode bench-audit bench-page bench-control bench-apply bench-lag bench-proofs bench lint proto docs stop clean
 
 # The installers need no package, only Python 3.11; Debian's python3 is taken where it is one.
 PYTHON311 := $(shell for one in python3.11 python3 /usr/bin/python3.11; do \
@@ -32,7 +32,10 @@ test: setup-tests lint  ## Install, lint, and all tests
 
 soak: setup-tests  ## Half an hour of faults on pumps, disks, clocks, writers, 20,000 histories applied, what is too long for CI (SEED=, SECONDS_EACH=, MODEL_SEEDS=)
 	@BINLAKE_SOAK_SEED="$${SEED:-$$RANDOM}" BINLAKE_SOAK_SECONDS="$${SECONDS_EACH:-600}" MODEL_SEEDS="$${MODEL_SEEDS:-20000}" \
-		$(PYTHON) -m pytest -m soak -s --session-timeout=86400 tests/soak tests/model tests/filter tests/e2e $(PYTEST_ARGS)
+		$(PYTHON) -m pytest -m soak -s --session-timeout=86400 tests/soak tests/simulator tests/model tests/filter tests/e2e $(PYTEST_ARGS)
+
+simulate: setup-tests  ## A run of the pump cluster's simulator again, with its trace (SEED=, SCENARIO="failed syncs", SEEDS=100 for more)
+	@PYTHONPATH=.:tests $(PYTHON) -m simulator "$${SEED:-1}" --seeds "$${SEEDS:-1}" --scenario "$${SCENARIO:-}"
 
 captures: setup  ## Every capture of BINLAKE_CAPTURES=DIR, compared: core alone at each state, windows at STATES= (12)
 	@$(PYTHON) -m deploy.local.captures "$(BINLAKE_CAPTURES)" $(if $(STATES),--states $(STATES))

@@ -9,12 +9,12 @@ from typing import Any
 
 from simulator.disk import Disk
 from simulator.network import Network
-from simulator.placement import PlacementNode, SimulatedEtcd, SimulatedPd, WallClock
+from simulator.placement import PlacementNode, WallClock
 from simulator.scheduler import Process, Scheduler
 from simulator.truth import Truth, Wrong
 
 from binlake.errors import BinlakeError, Fenced, SourceUnavailable
-from binlake.placement import Registry
+from pump_service.pd.server import LEASE_CHECK_S
 from pump_service.pump.config import PumpConfig
 from pump_service.pump.server import PumpServer
 from pump_service.pump.service import State
@@ -103,7 +103,11 @@ class PdHome(Home):
             raise Wrong(f"PD answered revision {self.acked_revision} and knows {self.node.store.revision} now")
         self._watch_revision(self.node)
         while True:
-            self._scheduler.sleep(3600)
+            self._scheduler.sleep(LEASE_CHECK_S)
+            try:
+                self.node.store.expire()
+            except OSError as error:
+                self._say(f"pd: a lease cannot be ended: {error}")
 
     def _watch_revision(self, node: PlacementNode) -> None:
         publish = node.store._mvcc.publish
@@ -140,9 +144,7 @@ class PumpHome(Home):
         return getattr(self.server, "_storage", None) if self.runs else None
 
     def _live(self) -> None:
-        server = PumpServer(
-            self.config, oracle=SimulatedPd(), members=Registry(SimulatedEtcd()), source=self._truth
-        )
+        server = PumpServer(self.config, source=self._truth)
         try:
             server.start()
         except BinlakeError as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +52,9 @@ class PlacementNode:
             (etcd_rpc.PUT, self.store.put),
             (etcd_rpc.DELETE_RANGE, self.store.delete_range),
             (etcd_rpc.TXN, self.store.txn),
+            (etcd_rpc.LEASE_GRANT, self.store.grant),
+            (etcd_rpc.LEASE_REVOKE, lambda request: self.store.revoke(request.ID)),
+            (etcd_rpc.LEASE_KEEP_ALIVE, lambda request: self.store.keep_alive(request.ID)),
         ):
             self.rpc.add_blocking(path.path, lambda data, path=path, call=call: _answered(path, call, data))
         self.rpc.listen(ADDRESS)
@@ -105,7 +108,8 @@ def _failed(error: RpcError) -> BinlakeError:
 class SimulatedPd:
     """PdClient."""
 
-    def __init__(self, timeout_s: float = 5.0) -> None:
+    def __init__(self, urls: Sequence[str] = (), timeout_s: float = 5.0, *, tls: object = None) -> None:
+        del urls, tls
         self._timeout_s = timeout_s
         self._channel = channel_to_pd()
 
@@ -129,8 +133,9 @@ class SimulatedPd:
 class SimulatedEtcd(EtcdClient):
     """The product's EtcdClient on the simulated network."""
 
-    def __init__(self) -> None:
-        super().__init__([f"http://{ADDRESS}"])
+    def __init__(self, urls: Sequence[str] = (), timeout_s: float = 5.0, *, tls: object = None) -> None:
+        del urls, tls
+        super().__init__([f"http://{ADDRESS}"], timeout_s)
         self._link = channel_to_pd()
 
     def _call(self, method: Any, request: Any) -> Any:
@@ -139,6 +144,11 @@ class SimulatedEtcd(EtcdClient):
         except RpcError as error:
             raise _failed(error) from None
         return method.response.FromString(answer)
+
+    def lease_keep_alive(self, lease_id: int) -> int:
+        """One round."""
+        ttl: int = self._call(etcd_rpc.LEASE_KEEP_ALIVE, pb.LeaseKeepAliveRequest(ID=lease_id)).TTL
+        return ttl
 
     def watch(self, prefix: bytes, start_revision: int = 0) -> Any:
         """Changes below `prefix`."""

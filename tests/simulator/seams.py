@@ -10,6 +10,8 @@ import concurrent.futures
 import fcntl
 import os
 import queue
+import random
+import secrets
 import sys
 import threading
 import time
@@ -26,16 +28,18 @@ import structlog
 from simulator.disk import Disk, DiskOs, FileLocks
 from simulator.leveldb import Plyvel
 from simulator.network import Channel, Network, Server
+from simulator.placement import SimulatedEtcd, SimulatedPd
 from simulator.scheduler import Scheduler
 from simulator.vthreads import Threading
 
+import binlake.placement
 import binlake.pumpclient
 import binlake.rpc
 import pump_service.pd.kvstore
 import pump_service.pd.oracle
 import pump_service.pump.server
 
-_ROOMS = ("pump_service.pump.", "pump_service.pd.", "pump_service.durable", "pump_service.slices", "binlake.pumpclient.")
+_ROOMS = ("pump_service.pump.", "pump_service.pd.", "pump_service.durable", "pump_service.slices", "binlake.pumpclient.", "binlake.placement.claim")
 _NOT = ("pump_service.pump.command", "pump_service.pd.command", "pump_service.pump.processes")
 
 
@@ -70,14 +74,24 @@ def simulated(scheduler: Scheduler, world: Threading, network: Network, disk_of:
             (fcntl, FileLocks(scheduler)),
             (plyvel, Plyvel(scheduler, disk_of)),
             (uuid, types.SimpleNamespace(uuid4=lambda: uuid.UUID(int=ids.getrandbits(128)))),
+            (random, ids),
+            (secrets, types.SimpleNamespace(randbits=ids.getrandbits, token_hex=lambda size: ids.randbytes(size).hex())),
             (concurrent.futures.Future, world.Future),
             (concurrent.futures.ThreadPoolExecutor, world.ThreadPoolExecutor),
             (binlake.rpc.Channel, channel),
             (binlake.rpc.RpcServer, server),
+            (binlake.placement.EtcdClient, SimulatedEtcd),
+            (binlake.placement.PdClient, SimulatedPd),
         )
     }
     undo: list[tuple[Any, str, Any]] = []
+    clocks = {time.monotonic: _time_of(scheduler).monotonic}
     for module in _modules():
+        for function in _methods(module):
+            defaults = tuple(clocks.get(value, value) if callable(value) else value for value in function.__defaults__)
+            if defaults != function.__defaults__:
+                undo.append((function, "__defaults__", function.__defaults__))
+                function.__defaults__ = defaults
         for name, value in list(vars(module).items()):
             if id(value) in exchanged:
                 undo.append((module, name, value))
@@ -89,6 +103,13 @@ def simulated(scheduler: Scheduler, world: Threading, network: Network, disk_of:
         structlog.configure(**configuration)
         for module, name, value in undo:
             setattr(module, name, value)
+
+
+def _methods(module: types.ModuleType) -> list[Any]:
+    """Functions with a default value, which was looked up when their module was loaded."""
+    kinds = [one for one in vars(module).values() if isinstance(one, type) and one.__module__ == module.__name__]
+    found = [one for kind in kinds for one in vars(kind).values() if isinstance(one, types.FunctionType)]
+    return [one for one in found if one.__defaults__]
 
 
 def _modules() -> list[types.ModuleType]:

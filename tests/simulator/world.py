@@ -11,7 +11,6 @@ from pathlib import Path
 from random import Random
 
 import structlog
-from simulator import faults, workloads
 from simulator.cluster import PdHome, PumpHome, two_of_one
 from simulator.disk import SECTOR, SMALL_SECTOR, Disk
 from simulator.network import Call, Network, Server
@@ -30,6 +29,7 @@ _GRACE_S = 15.0  # for two of one identity to notice
 _END_S = 900.0
 
 Fault = Callable[["World", Random], None]
+Client = Callable[["World", int], None]
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Shape:
     mean_s: float = 1.5
     rate: float = 4.0
     faults: Sequence[Fault] = ()
-    clients: Sequence[Callable[[World, int], None]] = (transactions.run,)
+    clients: Sequence[Client] = (transactions.run,)
     segment_bytes: int = 8 << 10
     unprotected: float = 0.0  # share of rollbacks that leave no record
     lands: bool = True  # all is landed at the end; else it is enough that nothing wrong was
@@ -58,6 +58,11 @@ class Report:
     trace: list[str] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
     steps: int = 0
+
+    def told(self, scenario: str = "") -> str:
+        """What did not hold, and how to see it again."""
+        which = f' SCENARIO="{scenario}"' if scenario else ""
+        return f"{self.failure!r}\nreplay: make simulate SEED={self.seed}{which}"
 
 
 class World:
@@ -118,7 +123,7 @@ class World:
         """The settings of a pump; its data directory is its machine's."""
         return PumpConfig(
             addr=addr, node_id=node_id, gen_binlog_interval_s=1.0, heartbeat_interval_s=1.0,
-            stop_write_at_available_space=1 << 20, segment_bytes=self.shape.segment_bytes, gc_s=0.0,
+            stop_write_at_available_space=1 << 20, segment_bytes=self.shape.segment_bytes, gc_s=0.0, ask_tikv=False,
         )  # fmt: skip
 
     def add_pump(self, name: str, config: PumpConfig | None = None) -> PumpHome:
@@ -278,6 +283,3 @@ def run(seed: int, shape: Shape) -> Report:
 
 def _drop(*_: object) -> None:
     raise structlog.DropEvent
-
-
-__all__ = ["Report", "Shape", "World", "faults", "run", "workloads"]

@@ -22,7 +22,10 @@ def power(world: World, random: Random) -> None:
 def kill_then_power(world: World, random: Random) -> None:
     """kill -9, a restart that reads the page cache, then the power fails."""
     pump = world.pump(random)
+    pump.disk.slow_s = random.choice((0.0, 0.5))  # so that something is written and not yet synced
+    world.scheduler.sleep(random.uniform(0.0, 1.0))
     pump.kill()
+    pump.disk.slow_s = 0.0
     world.scheduler.sleep(random.uniform(0.0, 4.0))
     pump.lose_power()
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from random import Random
 from typing import TYPE_CHECKING
 
+import google_crc32c
 from simulator.workloads import transactions
 
 from binlake.wire import build
 from binlake.wire.binlog_pb2 import Binlog
-from pump_service.pump.record import HEADER, MAGIC, encode_footer, encode_record
+from pump_service.pump.record import END_MAGIC, MAGIC, OLD_FOOTER, OLD_RECORD
 
 if TYPE_CHECKING:
     from simulator.world import World
@@ -27,7 +28,7 @@ def prewrite(world: World, random: Random, start_ts: int) -> Binlog:
     pieces = [_piece(world, random, start_ts) for _ in range(random.randint(1, 6))]
     binlog = build.prewrite(start_ts, b"k%d" % start_ts, random.randbytes(random.randrange(80)) + b"".join(pieces))
     if random.random() < 0.4:
-        tail = random.randbytes(8) + encode_footer(random.choice((start_ts, 0, start_ts << 1)))
+        tail = random.randbytes(8) + OLD_FOOTER.pack(random.choice((start_ts, 0, start_ts << 1)), END_MAGIC)
         binlog = Binlog.FromString(binlog.SerializeToString() + _UNKNOWN_FIELD + bytes((len(tail),)) + tail)
     return binlog
 
@@ -37,7 +38,11 @@ def _piece(world: World, random: Random, start_ts: int) -> bytes:
     kind = random.random()
     if kind < 0.6 and undecided:
         of = build.prewrite(random.choice(undecided), b"k")
-        return encode_record(build.commit(of, start_ts + random.randint(1, 1000)).SerializeToString())
+        return _record(build.commit(of, start_ts + random.randint(1, 1000)).SerializeToString())
     if kind < 0.8:
-        return HEADER.pack(MAGIC, random.randint(1, 1000), random.getrandbits(32))
-    return encode_footer(start_ts)
+        return OLD_RECORD.pack(MAGIC, random.randint(1, 1000), random.getrandbits(32))
+    return OLD_FOOTER.pack(start_ts, END_MAGIC)
+
+
+def _record(payload: bytes) -> bytes:
+    return OLD_RECORD.pack(MAGIC, len(payload), google_crc32c.value(payload)) + payload
