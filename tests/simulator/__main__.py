@@ -25,7 +25,9 @@ def main() -> int:
             print("\n".join(report.trace if args.seeds == 1 else []))
             print(report.told(args.scenario))
         failed += report.failure is not None
-        print(f"seed {seed}: {report.steps} steps, {time.process_time() - began:.1f} s, {dict(report.counts)}", flush=True)
+        print(
+            f"seed {seed}: {report.steps} steps, {time.process_time() - began:.1f} s, {dict(report.counts)}", flush=True
+        )
     return 1 if failed else 0
 
 

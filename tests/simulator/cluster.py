@@ -7,17 +7,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from simulator.disk import Disk
-from simulator.network import Network
-from simulator.placement import PlacementNode, WallClock
-from simulator.scheduler import Process, Scheduler
-from simulator.truth import Truth, Wrong
-
 from binlake.errors import BinlakeError, Fenced, SourceUnavailable
 from pump_service.pd.server import LEASE_CHECK_S
 from pump_service.pump.config import PumpConfig
 from pump_service.pump.server import PumpServer
 from pump_service.pump.service import State
+from simulator.disk import Disk
+from simulator.network import Network
+from simulator.placement import PlacementNode, WallClock
+from simulator.scheduler import Process, Scheduler
+from simulator.truth import Truth, Wrong
 
 _RESTART_S = 1.0
 

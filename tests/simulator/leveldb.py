@@ -104,7 +104,7 @@ class Plyvel:
         self._scheduler = scheduler
         self._disk_of = disk_of
 
-    def DB(self, name: str, create_if_missing: bool = False, **_: Any) -> Database:  # noqa: N802 - plyvel's own name
+    def DB(self, name: str, create_if_missing: bool = False, **_: Any) -> Database:
         """Open a database. Raises plyvel.IOError when another process holds it."""
         del create_if_missing
         disk = self._disk_of(Path(name))

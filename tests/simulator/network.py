@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from simulator.scheduler import Process, Scheduler
-from simulator.vthreads import Threading
-
 from binlake.rpc import RpcError, Status
 from binlake.rpc.messages import Splitter
+from simulator.scheduler import Process, Scheduler
+from simulator.vthreads import Threading
 
 _FAST_S, _SLOW_S, _SLOW_SHARE = 0.002, 0.3, 0.01
 _HELD_SHARE = 0.5  # of what was on its way into a cut link comes when it is healed
@@ -384,6 +383,8 @@ class Server:
             except RpcError as error:
                 status, text = error.status, error.message
                 self.later(lambda: call.fail(status, text))
+            except AssertionError:
+                raise
             except Exception as error:
                 what = f"{type(error).__name__}: {error}"
                 self.later(lambda: call.fail(Status.UNKNOWN, what))

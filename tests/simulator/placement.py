@@ -7,8 +7,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from simulator.scheduler import Scheduler
-
 from binlake.errors import BinlakeError, LostRange, Permanent, SourceUnavailable
 from binlake.placement import EtcdClient
 from binlake.placement.etcd import prefix_end
@@ -19,6 +17,7 @@ from binlake.wire import etcd_rpc
 from pump_service.pd.kvstore import KvStore
 from pump_service.pd.oracle import Oracle
 from pump_service.pump import lean_server
+from simulator.scheduler import Scheduler
 
 ADDRESS = "pd:2379"
 CLUSTER = 7_000_000_000_000_000_001
@@ -79,9 +78,7 @@ class PlacementNode:
     def _watch(self, message: bytes) -> bytes:
         request = pb.WatchCreateRequest.FromString(message)
         try:
-            revision, events = self.store.wait_changes(
-                request.start_revision, request.key, request.range_end, _WAIT_S
-            )
+            revision, events = self.store.wait_changes(request.start_revision, request.key, request.range_end, _WAIT_S)
         except IndexError as error:
             raise RpcError(Status.OUT_OF_RANGE, str(error)) from None
         header = pb.ResponseHeader(revision=revision)
@@ -186,6 +183,5 @@ class SimulatedWatch:
 
 def channel_to_pd() -> Any:
     """A channel to PD: of the class that stands for binlake.rpc.Channel now."""
-
 
     return reader.Channel(ADDRESS, connect_timeout_s=2.0)

@@ -14,7 +14,7 @@ FAULTS: tuple[Fault, ...] = (
     disks.failed_sync, disks.pd_failed_sync, links.partition, links.delays, clocks.step, clocks.source_away,
 )  # fmt: skip
 """Behind each of them everything that was committed is landed in the end."""
-CLIENTS: tuple[Client, ...] = (transactions.run, forged.run, hostile.far_future)
+CLIENTS: tuple[Client, ...] = (transactions.run, forged.run, hostile.far_future, hostile.taken)
 
 _TIDB = transactions.run
 _BRIEF = Shape(seconds=7.0, mean_s=0.7)
@@ -27,6 +27,8 @@ SCENARIOS: dict[str, Shape] = {
     "placement driver": replace(
         _BRIEF, faults=(disks.pd_full, disks.pd_failed_sync, lives.pd_killed, clocks.step), mean_s=0.4
     ),
+    "unsaved bounds": replace(_BRIEF, faults=(disks.pd_full_and_clock_back,), mean_s=2.0),
+    "full disks and power": replace(_BRIEF, faults=(disks.full, lives.power), mean_s=0.4),
     "links": replace(_BRIEF, faults=(links.partition, links.delays)),
     "clocks": replace(_BRIEF, faults=(clocks.step, clocks.source_away)),
     "far future": replace(_BRIEF, clients=(_TIDB, _TIDB, hostile.far_future), faults=(lives.kill,)),

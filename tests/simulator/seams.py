@@ -25,6 +25,10 @@ from typing import Any
 
 import plyvel
 import structlog
+
+import binlake.placement
+import binlake.pumpclient
+import binlake.rpc
 from simulator.disk import Disk, DiskOs, FileLocks
 from simulator.leveldb import Plyvel
 from simulator.network import Channel, Network, Server
@@ -32,14 +36,14 @@ from simulator.placement import SimulatedEtcd, SimulatedPd
 from simulator.scheduler import Scheduler
 from simulator.vthreads import Threading
 
-import binlake.placement
-import binlake.pumpclient
-import binlake.rpc
-import pump_service.pd.kvstore
-import pump_service.pd.oracle
-import pump_service.pump.server
-
-_ROOMS = ("pump_service.pump.", "pump_service.pd.", "pump_service.durable", "pump_service.slices", "binlake.pumpclient.", "binlake.placement.claim")
+_ROOMS = (
+    "pump_service.pump.",
+    "pump_service.pd.",
+    "pump_service.durable",
+    "pump_service.slices",
+    "binlake.pumpclient.",
+    "binlake.placement.claim",
+)
 _NOT = ("pump_service.pump.command", "pump_service.pd.command", "pump_service.pump.processes")
 
 
@@ -75,7 +79,10 @@ def simulated(scheduler: Scheduler, world: Threading, network: Network, disk_of:
             (plyvel, Plyvel(scheduler, disk_of)),
             (uuid, types.SimpleNamespace(uuid4=lambda: uuid.UUID(int=ids.getrandbits(128)))),
             (random, ids),
-            (secrets, types.SimpleNamespace(randbits=ids.getrandbits, token_hex=lambda size: ids.randbytes(size).hex())),
+            (
+                secrets,
+                types.SimpleNamespace(randbits=ids.getrandbits, token_hex=lambda size: ids.randbytes(size).hex()),
+            ),
             (concurrent.futures.Future, world.Future),
             (concurrent.futures.ThreadPoolExecutor, world.ThreadPoolExecutor),
             (binlake.rpc.Channel, channel),

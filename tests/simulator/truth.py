@@ -9,12 +9,11 @@ import zlib
 from dataclasses import dataclass, field
 from typing import Any
 
-from simulator.scheduler import Scheduler
-
 from binlake.errors import BinlakeError, SourceUnavailable
 from binlake.source import Absent, Committed, Locked, RolledBack, Status
 from binlake.wire import binlog_pb2 as pb
 from binlake.wire.pump_pb2 import WriteBinlogReq
+from simulator.scheduler import Scheduler
 
 _OPEN, _COMMITTED, _ROLLED_BACK = "open", "committed", "rolled back"
 
@@ -172,7 +171,9 @@ class Truth:
             found = self.transactions[start_ts]
             late = found.state == _COMMITTED and 0 < found.commit_ts <= watermark
             if late and storage.index.pointer(found.commit_ts) is None and not store.damaged:
-                raise Wrong(f"{name}: watermark {watermark} passed the open P {start_ts}, committed at {found.commit_ts}")
+                raise Wrong(
+                    f"{name}: watermark {watermark} passed the open P {start_ts}, committed at {found.commit_ts}"
+                )
 
     # pulls
 

@@ -6,10 +6,6 @@ from contextlib import closing
 from types import SimpleNamespace
 from typing import Any
 
-from simulator.placement import CLUSTER, SimulatedEtcd, SimulatedPd
-from simulator.scheduler import Scheduler
-from simulator.truth import Truth, Wrong
-
 from binlake.errors import BinlakeError
 from binlake.lake.members import RememberedMember
 from binlake.placement import Registry
@@ -17,6 +13,9 @@ from binlake.pumpclient import PumpReader
 from binlake.window.holdups import Known, next_plan
 from binlake.window.plan import Member, Plan
 from binlake.window.probing import ask_pump
+from simulator.placement import CLUSTER, SimulatedEtcd, SimulatedPd
+from simulator.scheduler import Scheduler
+from simulator.truth import Truth, Wrong
 
 _AGAIN_S = 0.5
 _RULES: Any = SimpleNamespace(stop_points=lambda: (), window=SimpleNamespace(max_seconds=3600))

@@ -11,6 +11,8 @@ from pathlib import Path
 from random import Random
 
 import structlog
+
+from pump_service.pump.config import PumpConfig
 from simulator.cluster import PdHome, PumpHome, two_of_one
 from simulator.disk import SECTOR, SMALL_SECTOR, Disk
 from simulator.network import Call, Network, Server
@@ -21,8 +23,6 @@ from simulator.truth import Truth, Wrong
 from simulator.vthreads import Threading
 from simulator.windows import Consumer
 from simulator.workloads import transactions
-
-from pump_service.pump.config import PumpConfig
 
 _SHARED_MEMORY = Path("/dev/shm")
 _GRACE_S = 15.0  # for two of one identity to notice

@@ -20,6 +20,16 @@ def pd_full(world: World, random: Random) -> None:
     _fill(world, random, world.pd)
 
 
+def pd_full_and_clock_back(world: World, random: Random) -> None:
+    """PD's disk is full for longer than its bound lasts, its clock is set back, and it is killed."""
+    disk = world.pd.disk
+    disk.full = True
+    world.scheduler.sleep(random.uniform(1.0, 5.0))
+    world.pd.clock.offset_ms -= random.choice((2_000, 10_000))
+    world.pd.kill()
+    disk.full = False
+
+
 def _fill(world: World, random: Random, home: Home) -> None:
     home.disk.full, home.disk.torn_writes = True, random.choice((0, 0, 1, 3))
     world.scheduler.sleep(random.uniform(0.1, 3.0))

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from random import Random
 from typing import TYPE_CHECKING
-
-from simulator.placement import CLUSTER, SimulatedPd
-from simulator.placement import reader as client
 
 from binlake.errors import BinlakeError
 from binlake.wire import build
 from binlake.wire.binlog_pb2 import Binlog
 from binlake.wire.pump_pb2 import WriteBinlogReq
+from simulator.placement import CLUSTER, SimulatedPd
+from simulator.placement import reader as client
 
 if TYPE_CHECKING:
+    from simulator.cluster import PumpHome
     from simulator.world import World
 
 _FAR = (10**6, 1 << 30, 1 << 42)  # from seconds to for ever
@@ -29,7 +28,8 @@ def far_future(world: World, number: int) -> None:
         except BinlakeError:
             continue
         known = build.prewrite(random.choice(world.truth.undecided() or [1]), b"k")
-        _send(world, random, random.choice((build.fake(ts), build.prewrite(ts, b"k"), build.commit(known, ts))))
+        binlog = random.choice((build.fake(ts), build.prewrite(ts, b"k"), build.commit(known, ts)))
+        _send(world, world.pump(random), binlog)
 
 
 def taken(world: World, number: int) -> None:
@@ -43,15 +43,19 @@ def taken(world: World, number: int) -> None:
         start_ts = random.choice(sorted(committed)[-20:])
         commit_ts = committed[start_ts]
         another = build.prewrite(start_ts, b"other", random.randbytes(20))
-        _send(world, random, random.choice((build.fake(commit_ts), build.fake(commit_ts), another)))
+        binlog = random.choice((build.fake(commit_ts), build.fake(commit_ts), another))
+        # To who has the timestamp: what another pump makes of it is another transaction, and stops the pipeline.
+        holders = [pump for pump in world.pumps.values() if start_ts in world.truth.store(pump.name).prewrites]
+        if holders:
+            _send(world, random.choice(holders), binlog)
 
 
-def _send(world: World, random: Random, binlog: Binlog) -> None:
+def _send(world: World, pump: PumpHome, binlog: Binlog) -> None:
     payload = binlog.SerializeToString()
     world.truth.hostile.add(payload)
     request = WriteBinlogReq(clusterID=CLUSTER, payload=payload).SerializeToString()
     try:
-        with client.Channel(world.pump(random).config.addr) as channel:
+        with client.Channel(pump.config.addr) as channel:
             channel.call("/binlog.Pump/WriteBinlog", request, 3.0)
     except BinlakeError as error:
         world.trace(f"hostile {binlog.tp} {binlog.start_ts} {binlog.commit_ts} is refused: {error.message[:100]}")

@@ -6,13 +6,12 @@ from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING
 
-from simulator.placement import CLUSTER, SimulatedEtcd, SimulatedPd
-
 from binlake.errors import BinlakeError
 from binlake.placement import Registry
 from binlake.pumpclient import ClientOptions, PumpClient, WriteTimes
 from binlake.wire import build
 from binlake.wire.binlog_pb2 import Binlog
+from simulator.placement import CLUSTER, SimulatedEtcd, SimulatedPd
 
 if TYPE_CHECKING:
     from simulator.truth import Transaction
@@ -47,9 +46,7 @@ def run(world: World, number: int, prewrite_of: Prewrite = plain) -> None:
     client.close()
 
 
-def _transaction(
-    world: World, client: PumpClient, pd: SimulatedPd, random: Random, prewrite_of: Prewrite
-) -> None:
+def _transaction(world: World, client: PumpClient, pd: SimulatedPd, random: Random, prewrite_of: Prewrite) -> None:
     start_ts = pd.tso()
     prewrite = prewrite_of(world, random, start_ts)
     transaction = world.truth.begin(start_ts, prewrite)
