@@ -30,8 +30,9 @@ import binlake.placement
 import binlake.pumpclient
 import binlake.rpc
 from simulator.disk import Disk, DiskOs, FileLocks
+from simulator.ends import Channel, Server
 from simulator.leveldb import Plyvel
-from simulator.network import Channel, Network, Server
+from simulator.network import Network
 from simulator.placement import SimulatedEtcd, SimulatedPd
 from simulator.scheduler import Scheduler
 from simulator.vthreads import Threading

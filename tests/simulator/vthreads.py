@@ -280,7 +280,7 @@ class _Pool:
         def run() -> None:
             try:
                 future.set_result(work(*args))
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - who waits for the future raises it
                 future.set_exception(error)
 
         self._world.Thread(target=run, name=self._name).start()

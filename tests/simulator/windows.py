@@ -1,4 +1,4 @@
-"""A consumer: plans windows by the product's rules, pulls them by its reader, and compares with what really happened."""
+"""A consumer: plans windows by the product's rules, pulls them by its reader, and compares with the truth."""
 
 from __future__ import annotations
 

@@ -15,7 +15,8 @@ import structlog
 from pump_service.pump.config import PumpConfig
 from simulator.cluster import PdHome, PumpHome, two_of_one
 from simulator.disk import SECTOR, SMALL_SECTOR, Disk
-from simulator.network import Call, Network, Server
+from simulator.ends import Server
+from simulator.network import Call, Network
 from simulator.placement import WallClock
 from simulator.scheduler import EPOCH_S, Process, Scheduler, Task
 from simulator.seams import simulated
@@ -266,7 +267,7 @@ def run(seed: int, shape: Shape) -> Report:
             structlog.configure(processors=[_drop], logger_factory=structlog.ReturnLoggerFactory())
             try:
                 world.run()
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - told by the report
                 report.failure = error
             finally:
                 world.scheduler.close()
