@@ -60,7 +60,7 @@ class RegionClient:
         self._stores: dict[int, str] = {}
 
     def has_tikv(self) -> bool:
-        """Whether this PD keeps regions at all: the embedded one does not."""
+        """Whether this PD keeps regions: the embedded one does not, nor does one that no TiKV has joined yet."""
         try:
             self._ask("GetGCSafePoint", pb.GetGCSafePointRequest(), pb.GetGCSafePointResponse)
         except _NotServed:
@@ -135,6 +135,8 @@ class RegionClient:
                     )
                     if answer.header.error.type == pd.OK:
                         return answer
+                    if answer.header.error.type == pd.NOT_BOOTSTRAPPED:
+                        raise _NotServed("no TiKV has joined this PD")
                     reason = answer.header.error.message
                 except (RpcError, DecodeError) as error:
                     if isinstance(error, RpcError) and error.status is Status.UNIMPLEMENTED:

@@ -250,3 +250,12 @@ def test_tls_is_spoken_as_configured(tikv: FakeTikv, tmp_path: Path) -> None:
     assert one(status, How.LOOK) == Committed(START + 7)
     status.close()
     assert targets([f"https://{address}"]) == [(address, True)]
+
+
+def test_a_pd_that_no_tikv_has_joined_has_none(tikv: FakeTikv) -> None:
+    address = tikv.start()
+    regions = RegionClient([f"http://{address}"], timeout_s=20.0)
+    assert regions.has_tikv()
+    tikv.bootstrapped = False
+    assert not regions.has_tikv()
+    regions.close()

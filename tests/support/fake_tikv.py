@@ -83,6 +83,7 @@ class FakeTikv:
     asked: list[object] = field(default_factory=list)
     addresses: dict[int, str] = field(default_factory=dict)
     located: int = 0
+    bootstrapped: bool = True
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _stop: list[Callable[[], object]] = field(default_factory=list)
 
@@ -150,6 +151,11 @@ class FakeTikv:
         return pb.GetStoreResponse(header=_head(), store=found).SerializeToString()
 
     def _gc(self, _: bytes) -> bytes:
+        if not self.bootstrapped:
+            error = pd.Error(type=pd.NOT_BOOTSTRAPPED, message="cluster is not bootstrapped")
+            return pb.GetGCSafePointResponse(
+                header=pd.ResponseHeader(cluster_id=CLUSTER_ID, error=error)
+            ).SerializeToString()
         return pb.GetGCSafePointResponse(header=_head(), safe_point=self.safe_point).SerializeToString()
 
     def _hold(self, data: bytes) -> bytes:
