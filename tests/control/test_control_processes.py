@@ -81,18 +81,22 @@ socket = "{socket}"
     assert unknown.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize("pd_too", [False, True])
-def test_a_cluster_with_tls_is_asked_with_a_certificate(tmp_path: Path, pd_too: bool) -> None:
+def test_a_cluster_with_tls_is_asked_with_a_certificate(tmp_path: Path) -> None:
     tls = certificate(tmp_path)
     files = (f"-ssl-ca={tls.ca}", f"-ssl-cert={tls.cert}", f"-ssl-key={tls.key}")
-    with PlacementDriver(tmp_path / "pd", tls=tls if pd_too else None) as pd:
-        assert pd.url.startswith("https://" if pd_too else "http://")
+    with PlacementDriver(tmp_path / "pd", tls=tls) as pd:
+        assert pd.url.startswith("https://")
         where = ("--addr", "127.0.0.1:0", "--node-id", "p1", "--data-dir", str(tmp_path / "data"), "--pd-urls", pd.url)
         with pump(*where, *files, "-cert-allowed-cn", "binlake") as process:
-            if not pd_too:  # a PD that speaks TLS is only found silent, after ten seconds
-                plain = binlake("pause-pump", "-pd-urls", pd.url, "-node-id", "p1")
-                assert plain.returncode == 1
-                assert process.poll() is None
             done = binlake("pause-pump", "-pd-urls", pd.url, "-node-id", "p1", *files)
             assert (done.returncode, done.stderr) == (0, "")
             assert process.wait(120) == 0
+
+
+def test_a_certificate_beside_a_plain_pd_is_refused_and_not_left_out(tmp_path: Path, pd: PlacementDriver) -> None:
+    tls = certificate(tmp_path)
+    files = (f"-ssl-ca={tls.ca}", f"-ssl-cert={tls.cert}", f"-ssl-key={tls.key}")
+    for command in (("pump", "--data-dir", str(tmp_path / "data"), "--pd-urls", pd.url), ("pumps", "-pd-urls", pd.url)):
+        refused = binlake(*command, *files)
+        assert refused.returncode == 1
+        assert "error: TLS is configured, and PD would be called without it" in refused.stderr
