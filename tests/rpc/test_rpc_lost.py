@@ -111,6 +111,8 @@ def test_a_server_that_dies_under_a_large_write_ends_every_call_as_an_rpc_error(
         peer.sendall(WIDE)
         begun.wait(60)
         peer.recv(1000)
+        # Before the peer's connection ends: a call that comes late must not wait where nobody accepts.
+        bound.close()
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         peer.close()
 

@@ -80,7 +80,7 @@ def test_ten_pullers_at_the_tail_cost_a_writer_little(pump: AttackedPump) -> Non
             fed.append(write(pump, _TRANSACTIONS))
         assert min(taken) > 0
     print(json.dumps({"us a write": alone, "beside ten pullers": fed}))
-    # 0.2 where nothing else runs (below 5 us); each puller by itself made it five times as much.
+    # 0.2 to 0.33 on a busy machine; when each puller read for itself it was five times the whole write.
     assert min(fed) - min(alone) < 0.6 * min(alone)
 
 
