@@ -101,7 +101,7 @@ class Judge:
                 for table in kept[0].tables:
                     self._rules.require_one_key(table, {"rows by DDL"})
             return self._left_out(ddl, EVENTS, NO_CHANGE if removes or shared else self._named(kept))
-        verdict = self._renamed_across(ddl, kept, shared) or self._database(ddl)
+        verdict = self._renamed_across(ddl, kept, shared) or self._database(ddl) or self._renamed_in_place(ddl, kept)
         if verdict is None and shared is not None:
             verdict = self._shared(ddl, kept, held, shared)
         if verdict is not None:
@@ -153,6 +153,13 @@ class Judge:
             return self._left_out(ddl, RENAMED_OUT, self._named(kept), "its table stays at the target as it is")
         judged = self._verdict(ddl, "", ddl.query, self._named(kept), _RENAMED_IN_ALERT)
         return replace(judged, refusal=f"{RENAMED_IN}: the target has not its rows, or old ones")
+
+    def _renamed_in_place(self, ddl: Ddl, kept: _Sides) -> Judged | None:
+        """A rename of a table whose name at the target stays: `log` to `LOG`, where a route gives both one name."""
+        if ddl.job.type != Action.RENAME_TABLE or not kept[0].tables:
+            return None
+        was, now = ([self._naming.table(table.db, table.name) for table in side.tables] for side in kept)
+        return self._left_out(ddl, "the target's name of the table stays", self._named(kept)) if was == now else None
 
     def _drops(self, renamed_out: Collection[TableDef]) -> bool:
         tables = [table for table in renamed_out if table.kind == "table"]

@@ -51,6 +51,7 @@ class Features:
     told: bool = True
     engines: bool = True
     routes: bool = True
+    keeps: bool = True
 
 
 @dataclass
@@ -81,7 +82,9 @@ class Clauses:
 
     def _free_name(self, db: DbInfo) -> str | None:
         taken = {live.view.name.lower() for live in self.world.tables if live.view.db.id == db.id}
-        free = [name for name in TABLES if name.lower() not in taken]
+        taken |= {name.lower() for _, name in self.world.left}
+        free = [name for name in TABLES if self.world.renames.shown("", name)[1].lower() not in taken]
+        free = [name for name in free if name.lower() not in taken]
         return self.random.choice(free) if free else None
 
     def _log(self, action: Action, text: str, view: View, zone: str = "", **more: object) -> Ddl:

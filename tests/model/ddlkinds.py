@@ -124,13 +124,15 @@ class Draw(Clauses):
         self.world.log(self._log(Action.RENAME_TABLES, text, new[0], many=(new[0], new[1], new[0])))
 
     def rotate(self, live: Live) -> None:
-        """RENAME out of the filter, and the name is made anew."""
+        """RENAME out of the filter, and the name is made anew, unless the table stays at the target."""
         view = live.view
         other = next(db for db in self.world.databases if db.name.lower() == FILTERED)
         new = replace(view, db=other, name=f"{view.name}_{self.world.version}")
         text = f"RENAME TABLE {self.spelt(view.db.name)}.{self.spelt(view.name)} TO {self.spelt(FILTERED)}.`{new.name}`"
+        self.world.leave(live)
         self.world.run(live, self._log(Action.RENAME_TABLE, text, new), [Step(new)])
-        self.world.tables.remove(live)
+        if self.world.keeps:
+            return  # its name is not free at the target
         fresh = self._new_view(view.name)
         self.world.tables.append(Live(fresh))
         self.world.version += 1
@@ -306,12 +308,18 @@ def alter(draw: Draw) -> None:
     make(draw, draw.random.choice(draw.world.tables))
 
 
+def _beside(random: Random) -> Random:
+    """For what is drawn without changing what else a number draws."""
+    found = Random()
+    found.setstate(random.getstate())
+    found.seed(found.random())
+    return found
+
+
 def _renames(random: Random) -> Renames:
-    """Routes of every third number. Drawn beside the others: what those are does not hang on it."""
-    own = Random()
-    own.setstate(random.getstate())
-    chance = [own.random() for _ in range(100)][-1]
-    if chance > 0.34:
+    """Routes of every third number."""
+    own = _beside(random)
+    if own.random() > 0.34:
         return Renames()
     tables = {name.lower(): f"To_{name}" for name in own.sample(TABLES, own.choice((0, 1, 2)))}
     return Renames("Elsewhere" if not tables or own.random() < 0.5 else "", tables)
@@ -324,6 +332,7 @@ def world_of(random: Random, features: Features, ddls: int = 9, transactions: in
         world.told_zone = random.choice(tuple(ZONES))
     if features.routes:
         world.renames = _renames(random)
+    world.keeps = features.keeps and _beside(random).randint(1, 10) % 3 == 0
     draw = Draw(world, random, features, world.told_zone)
     draw.begin()
     for _ in range(ddls):

@@ -182,7 +182,8 @@ def rules_of(world: World) -> Rules:
     """The filter of the replication, its routes, and the zone that it is told of."""
     own = next(db.name for db in world.databases if db.name.lower() != FILTERED)
     routes = [RouteRule.model_validate(rule) for rule in world.renames.config(own)]
-    return replace(_RULES, zone=world.told_zone, routes=Routes(routes))
+    out = "keep" if world.keeps else "drop"
+    return replace(_RULES, zone=world.told_zone, routes=Routes(routes), renamed_out=out)
 
 
 def _read(column: str, kind: str, width: int | None) -> str:

@@ -100,6 +100,10 @@ class World:
         self.told_zone = "+00:00"
         """The zone of sessions whose jobs do not tell it: a setting of the replication."""
         self.renames = Renames()
+        self.keeps = False
+        """What is renamed out of the filter stays at the target, as it was."""
+        self.left: State = {}
+        """What stayed so, by the target's names."""
         self._ticks, self.ids, self._rids = (itertools.count(n) for n in (1_795_000_000_000, 100, 1))
 
     @property
@@ -247,13 +251,23 @@ class World:
             for key in view.keys if key.unique and key.enforced for other in others
         )  # fmt: skip
 
+    def leave(self, live: Live) -> None:
+        """The table goes out of the filter; where that is the rule, it stays at the target."""
+        self.tables.remove(live)
+        if self.keeps:
+            self.left[self.renames.shown(*live.view.full_name)] = self.shown(live)
+
+    def shown(self, live: Live) -> Shown:
+        """Columns and rows as writers see them now."""
+        rows = [tuple(line.read(live.view).values()) for line in live.lines]
+        return tuple(column.name for column in live.view.columns), sorted(rows, key=repr)
+
     def _keep(self, commit_ts: int) -> None:
-        state: State = {}
+        state: State = dict(self.left)
         for live in self.tables:
             view = live.view
             if view.db.name.lower() != FILTERED:
-                rows = [tuple(line.read(view).values()) for line in live.lines]
-                state[self.renames.shown(*view.full_name)] = tuple(c.name for c in view.columns), sorted(rows, key=repr)
+                state[self.renames.shown(*view.full_name)] = self.shown(live)
         self.states.append((commit_ts, state))
 
 

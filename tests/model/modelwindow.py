@@ -81,7 +81,10 @@ class Converter:
         written = [batch for n, ddl in enumerate(cuts, 1) if (batch := cut_batch(n, ddl, dialect)[0]) is not None]
         make = self._ordered if target.mode == "ordered" else self._net
         found = Statements([], [*written, *make(plans, events, target, forms == "plain")])
-        found.plans = [plans.plan(n, _content(found, n, target)) for n in range(len(segments.starts) + 1)]
+        found.plans = [
+            plans.plan(n, _content(found, n, target, _touched(events, segments.bounds(n))))
+            for n in range(len(segments.starts) + 1)
+        ]
         return _sealed(found, segments, forms)
 
     def logged(self, lo: int, hi: int) -> tuple[list[LandedDdl], Events]:
@@ -169,12 +172,17 @@ def _batches(out: TableStatements, table: TableDef, phase: Phase, changes: list)
     return out.deletes(images_from_rows([change.before for change in changes], table.identity().columns))
 
 
-def _content(found: Statements, number: int, target: Target) -> Content:
+def _touched(events: Events, bounds: tuple[int, int]) -> list[tuple[str, str]]:
+    since, until = bounds
+    return sorted(name for name, own in events.items() if any(since <= event.commit_ts < until for event in own))
+
+
+def _content(found: Statements, number: int, target: Target, touched: list[tuple[str, str]]) -> Content:
     own = [b for b in found.written if b.segment == number]
     ddl = next((b for b in own if b.phase == Phase.DDL), None)
     rows = [b for b in own if b.phase != Phase.DDL]
     ordered = any(b.phase == Phase.ORDERED for b in rows)
-    tables = sorted({(b.db, b.table) for b in rows if b.db})
+    tables = touched if ordered else sorted({(b.db, b.table) for b in rows})
     size = sum(len(text) for b in rows for text in b.sql) if target.mode == "auto" else None
     return Content(tables, sum(b.rows for b in rows), size, ordered, ddl)
 

@@ -115,6 +115,19 @@ def test_a_table_that_joins_with_another_shape_is_refused() -> None:
         plan(w, routes=[SHARDS])
 
 
+def test_a_rename_that_leaves_the_targets_name_is_not_run() -> None:
+    # found by the DDL model: RENAME TABLE To_log TO To_log is refused by every target (1050)
+    w = Workload()
+    w.create_database("s1")
+    w.create_table("s1", "log", [integer("id")], ["id"])
+    rename(w, ("s1", "log"), ("s1", "LOG"), "RENAME TABLE `s1`.`log` TO `s1`.`LOG`")
+    one_name = {"schema-pattern": "s1", "table-pattern": "log", "target-schema": "s1", "target-table": "journal"}
+    found = plan(w, routes=[one_name])[-1]
+    assert (found.decision, found.reason) == ("skip", "the target's name of the table stays")
+    assert [table.name for table in found.after.tables] == ["journal"]
+    assert plan(w)[-1].decision == "apply"
+
+
 def test_a_database_that_others_go_into_stays() -> None:
     w = two_shards()
     w._ddl(Action.DROP_SCHEMA, "s1", "", "DROP DATABASE `s1`", db_info=None)
