@@ -32,14 +32,14 @@ def _lanes_for_few_rows() -> Iterator[None]:
 
 
 def comes_back(table: TableDef, rows: list[Row], new_collation: bool = True) -> None:
-    """Each row inserted, updated to the next one and deleted gives these images, one by one and together."""
+    """Each row inserted, updated to the one before it and deleted as that gives these images, alone and together."""
     build = MutationBuilder(table, new_collation)
     expected: list[tuple[str, Any, Any]] = []
     for n, row in enumerate(rows):
-        build.insert(row, n).update(row, rows[n - 1], n).delete(row, n)
+        build.insert(row, n).update(row, rows[n - 1], n).delete(rows[n - 1], n)
         pairs, other = [(c.name, row[c.name]) for c in table.row_columns], rows[n - 1]
         new = [(c.name, other[c.name]) for c in table.row_columns]
-        expected += [("insert", None, pairs), ("update", pairs, new), ("delete", pairs, None)]
+        expected += [("insert", None, pairs), ("update", pairs, new), ("delete", new, None)]
     payloads, tables = [(9, as_payload(9, build.message))], Tables(table)
     found = in_lanes(payloads, tables)
     assert found == plainly(payloads, tables)
