@@ -157,4 +157,5 @@ def test_writes_that_wait_for_pd_are_bounded() -> None:
         except Transient as error:
             refused += "too many writes wait" in str(error)
     pd.open.set()
-    assert refused > 5000
+    # 4,096 that PD is asked about, and as many behind them.
+    assert refused >= 10_000 - 2 * 4096
