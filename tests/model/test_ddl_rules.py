@@ -10,6 +10,7 @@ from ddlrun import SHAPE, DdlModel, DdlShape
 from modelerrors import Wrong
 
 from binlake.ddl import clauses, mapping
+from binlake.ddl.conversions import Alter
 from binlake.downstream import apply, confirmed, definitions, intents, tables
 from binlake.downstream.ddlproof import Evidence, Verdict
 from binlake.errors import BinlakeError
@@ -70,7 +71,7 @@ def windows_end_anywhere(patch: pytest.MonkeyPatch) -> None:
 
 def target_converts(patch: pytest.MonkeyPatch) -> None:
     """MODIFY COLUMN is left to the target's own rules."""
-    patch.setattr(mapping, "conversions", lambda *_: [])
+    patch.setattr(Alter, "conversions", lambda *_: [])
 
 
 def fills_of_its_own(patch: pytest.MonkeyPatch) -> None:
