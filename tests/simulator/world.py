@@ -52,9 +52,10 @@ class Shape:
 
 @dataclass
 class Report:
-    """What came of a run; `failure`: the invariant that did not hold, None = all held."""
+    """What came of a run; `failure`: the invariant that did not hold, None = all held. `folder`: of all its disks."""
 
     seed: int
+    folder: str
     failure: BaseException | None = None
     trace: list[str] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
@@ -63,7 +64,11 @@ class Report:
     def told(self, scenario: str = "") -> str:
         """What did not hold, and how to see it again."""
         which = f' SCENARIO="{scenario}"' if scenario else ""
-        return f"{self.failure!r}\nreplay: make simulate SEED={self.seed}{which}"
+        return f"{self.plain(repr(self.failure))}\nreplay: make simulate SEED={self.seed}{which}"
+
+    def plain(self, text: str) -> str:
+        """`text` without the name of the folder, which is another one in every run of the same seed."""
+        return text.replace(f"{self.folder}/", "")
 
 
 class World:
@@ -71,7 +76,7 @@ class World:
 
     def __init__(self, seed: int, shape: Shape, folder: Path) -> None:
         self.seed, self.shape = seed, shape
-        self.report = Report(seed)
+        self.report = Report(seed, str(folder))
         self.scheduler = Scheduler(self.chance("scheduler"))
         self.threading = Threading(self.scheduler)
         self.network = Network(self.scheduler, self.threading)
@@ -97,7 +102,7 @@ class World:
 
     def trace(self, text: str) -> None:
         """Keep a line for who looks at a failure."""
-        self.report.trace.append(f"{self.scheduler.now - EPOCH_S:9.3f} {text}")
+        self.report.trace.append(f"{self.scheduler.now - EPOCH_S:9.3f} {self.report.plain(text)}")
 
     def pump(self, random: Random) -> PumpHome:
         """One of the pumps."""
