@@ -226,7 +226,9 @@ class World:
             refusal = pump.hopeless()
             if refusal is not None and not pump.superfluous and not self.truth.store(pump.name).damaged:
                 return f"{pump.name} refuses to start: {refusal}"
-        return None
+        if self.pd.refuses:
+            return f"pd refuses to start: {self.pd.refuses}"
+        return next((f"{one.name}: {one.blocked}" for one in self.consumers if "DATA_LOSS" in one.blocked), None)
 
     # every step
 
