@@ -52,6 +52,7 @@ class Features:
     engines: bool = True
     routes: bool = True
     keeps: bool = True
+    returns: bool = True
 
 
 @dataclass

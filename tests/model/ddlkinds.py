@@ -138,6 +138,29 @@ class Draw(Clauses):
         self.world.version += 1
         self.world.log(self._log(Action.CREATE_TABLE, f"CREATE TABLE `{view.name}` {fresh.create_sql()}", fresh))
 
+    def bring_back(self, _: Live) -> None:
+        """RENAME into the filter of a table that rows and DDL changed outside; the first of them is made there."""
+        if not self.world.outside:
+            view = replace(self._new_view(self.random.choice(TABLES)), db=self.world.databases[-1])
+            self.world.outside.append(Live(view))
+            self.world.version += 1
+            where = f"{self.spelt(FILTERED)}.`{view.name}`"
+            self.world.log(self._log(Action.CREATE_TABLE, f"CREATE TABLE {where} {view.create_sql()}", view))
+        live = self.random.choice(self.world.outside)
+        for _ in range(3):
+            self.world.transaction(live)
+        if self.random.random() < 0.4:
+            self.add_column(live)
+        old = live.view
+        stayed = [name for name in TABLES if self.world.renames.shown(self._own.name, name) in self.world.left]
+        here = {one.view.name.lower() for one in self.world.tables}
+        free = [name for name in (self._free_name(self._own), *stayed) if name is not None and name.lower() not in here]
+        if not free:
+            return
+        new = replace(old, db=self._own, name=self.random.choice(free))
+        text = f"RENAME TABLE {self.spelt(FILTERED)}.{self.spelt(old.name)} TO {self.spelt(new.db.name)}.`{new.name}`"
+        self.world.take_in(live, self._log(Action.RENAME_TABLE, text, new), new)
+
     # -- columns ---------------------------------------------------------------------------------------------------
 
     def add_column(self, live: Live) -> None:
@@ -292,6 +315,7 @@ def _without_part(live: Live, part: Part) -> None:
 
 _KINDS: tuple[tuple[Callable[[Draw, Live], None], int, str], ...] = (
     (Draw.drop, 2, ""), (Draw.truncate, 2, ""), (Draw.rename, 2, ""), (Draw.swap, 1, ""), (Draw.rotate, 1, "renames"),
+    (Draw.bring_back, 5, "returns"),
     (Draw.add_column, 4, ""), (Draw.drop_column, 3, ""), (Draw.modify, 5, ""), (Draw.refused, 1, "ahead"),
     (Draw.add_key, 3, ""), (Draw.drop_key, 3, ""), (Draw.many, 5, ""), (Draw.drop_partition, 3, "partitions"),
     (Draw.truncate_partition, 2, "partitions"), (Draw.add_partition, 1, "partitions"),
@@ -308,11 +332,11 @@ def alter(draw: Draw) -> None:
     make(draw, draw.random.choice(draw.world.tables))
 
 
-def _beside(random: Random) -> Random:
-    """For what is drawn without changing what else a number draws."""
+def _beside(random: Random, salt: int = 0) -> Random:
+    """For what is drawn without changing what else a number draws; each `salt` draws for itself."""
     found = Random()
     found.setstate(random.getstate())
-    found.seed(found.random())
+    found.seed(found.random() + salt)
     return found
 
 
@@ -333,6 +357,7 @@ def world_of(random: Random, features: Features, ddls: int = 9, transactions: in
     if features.routes:
         world.renames = _renames(random)
     world.keeps = features.keeps and _beside(random).randint(1, 10) % 3 == 0
+    features = replace(features, returns=features.returns and _beside(random, 1).random() < 0.25)
     draw = Draw(world, random, features, world.told_zone)
     draw.begin()
     for _ in range(ddls):

@@ -17,6 +17,7 @@ import pytest
 from ddlclauses import Features
 from ddlfaults import BuiltAnew, Failover, answer_for_partition, rebuild, replicated
 from ddlkinds import world_of
+from ddlreturns import Returns
 from ddlworld import FILTERED, State, World
 from modelerrors import SCHEMA, Crash, Wrong
 from modelrun import Model, Scenario, Shape
@@ -26,7 +27,7 @@ from support.mariadb import execute
 import sql
 from binlake.config import Replication
 from binlake.config.rules import RouteRule
-from binlake.errors import BinlakeError, Fenced, Permanent, TargetBusy, TargetUnavailable
+from binlake.errors import BinlakeError, Fenced, Permanent, TargetBusy, TargetRefused, TargetUnavailable
 from binlake.filter import Rules
 from binlake.filter.routes import Routes
 from binlake.statement import Phase
@@ -94,7 +95,24 @@ class DdlScenario(Scenario):
         super().__init__(model, world, random, Shape(faults=shape.faults))
         self.world, self.features = world, shape.features
         self.converter = Converter(world, random, rules_of(world))
+        self.returns = Returns(world, model, self.converter)
         self._in_doubt = False
+
+    def next_window(self) -> Statements:
+        """As of any scenario; a person brings over what a rename takes into the filter, where that is refused."""
+        while True:
+            try:
+                found = super().next_window()
+            except TargetRefused as error:
+                self.returns.answer(error, self.standing()[0], self.ends)
+                continue
+            self.returns.require_answered(found.manifest)
+            return found
+
+    def end_behind(self, lo: int) -> int:
+        """As of any scenario, not behind where a person had it stop."""
+        hi = super().end_behind(lo)
+        return min(hi, self.returns.stop) if self.returns.stop > lo else hi
 
     def attempt(self) -> None:
         """One run of finalize, with a fault of either model or without; a person looks where it may ask for one."""
@@ -155,7 +173,7 @@ class DdlScenario(Scenario):
 
     def compare(self, commit_ts: int) -> None:
         """Raises Wrong where the target is not the source as it was at `commit_ts`."""
-        expected, found = self.world.at(commit_ts), self._shown()
+        expected, found = self.world.at(commit_ts) | self.returns.ahead(commit_ts), self._shown()
         if found != expected:
             raise Wrong(f"at {commit_ts}: {_difference(expected, found)}")
 

@@ -104,6 +104,10 @@ class World:
         """What is renamed out of the filter stays at the target, as it was."""
         self.left: State = {}
         """What stayed so, by the target's names."""
+        self.outside: list[Live] = []
+        """Tables of the database that is left out."""
+        self.returned: dict[int, View] = {}
+        """Renames into the filter: the table by commit_ts."""
         self._ticks, self.ids, self._rids = (itertools.count(n) for n in (1_795_000_000_000, 100, 1))
 
     @property
@@ -254,8 +258,23 @@ class World:
     def leave(self, live: Live) -> None:
         """The table goes out of the filter; where that is the rule, it stays at the target."""
         self.tables.remove(live)
+        self.outside.append(live)
         if self.keeps:
             self.left[self.renames.shown(*live.view.full_name)] = self.shown(live)
+
+    def take_in(self, live: Live, ddl: Ddl, new: View) -> None:
+        """A table comes into the filter as `new`; what lay under its name at the target goes.
+
+        Rows come before the DDL's binlog too: they are among those that are to be copied.
+        """
+        self.outside.remove(live)
+        self.version += 1
+        live.view = new
+        for _ in range(self.random.choice((0, 0, 1))):
+            self.transaction(live)
+        self.tables.append(live)
+        self.left.pop(self.renames.shown(*new.full_name), None)
+        self.returned[self.log(ddl)] = new
 
     def shown(self, live: Live) -> Shown:
         """Columns and rows as writers see them now."""

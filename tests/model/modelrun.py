@@ -172,11 +172,14 @@ class Scenario:
         if position.opened is not None:
             return self.pinned[str(position.opened.manifest)]
         lo = position.commit_ts or 0
-        later = [ts for ts in self.ends if ts > max(lo, self.least - 1)]
-        hi = later[min(int(self.random.expovariate(0.15)), len(later) - 1)]
-        found = self.converter.convert(lo, hi, target, position.forms)
+        found = self.converter.convert(lo, self.end_behind(lo), target, position.forms)
         self.pinned[found.manifest.digest()] = found
         return found
+
+    def end_behind(self, lo: int) -> int:
+        """Where a window that starts at `lo` ends."""
+        later = [ts for ts in self.ends if ts > max(lo, self.least - 1)]
+        return later[min(int(self.random.expovariate(0.15)), len(later) - 1)]
 
     def target(self) -> Target:
         """The target under a configuration that somebody changes all the time."""

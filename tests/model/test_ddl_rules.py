@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from ddlrun import SHAPE, DdlModel, DdlShape
@@ -16,6 +17,7 @@ from binlake.downstream.ddlproof import Evidence, Verdict
 from binlake.errors import BinlakeError
 from binlake.schema.session import SourceSession
 from binlake.window import judging
+from binlake.window.definitions import RENAMED_IN
 from spark_jobs.stages import jobs
 
 pytestmark = [pytest.mark.mariadb, pytest.mark.timeout(600)]
@@ -40,6 +42,17 @@ def rows_unseen(patch: pytest.MonkeyPatch) -> None:
 def renamed_out_kept(patch: pytest.MonkeyPatch) -> None:
     """A table that a RENAME takes out of the filter stays where the next one of its name is to be."""
     patch.setattr(judging.Judge, "_drops", lambda *_: False)
+
+
+def renamed_in_unseen(patch: pytest.MonkeyPatch) -> None:
+    """A RENAME takes a table into the filter whose rows the target has not, and nobody is asked."""
+    found = judging.Judge._renamed_across
+
+    def passed(*given: Any) -> judging.Judged | None:
+        judged = found(*given)
+        return replace(judged, reason=RENAMED_IN, refusal="") if judged is not None and judged.refusal else judged
+
+    patch.setattr(judging.Judge, "_renamed_across", passed)
 
 
 def always_utc(patch: pytest.MonkeyPatch) -> None:
@@ -114,6 +127,7 @@ RULES: dict[str, tuple[Broken, DdlShape, int]] = {
     "1 names": (names_as_written, QUIET, 0),
     "1 rows": (rows_unseen, QUIET, 0),
     "2 renames": (renamed_out_kept, QUIET, 0),
+    "2 renames into": (renamed_in_unseen, QUIET, 0),
     "3 zones": (always_utc, QUIET, 0),
     "3 defaults": (defaults_as_written, QUIET, 32),
     "3 bounds": (bounds_as_written, QUIET, 0),

@@ -1,0 +1,85 @@
+"""What a person does for a rename into the filter, which no target can run: it has not the rows (docs/filters.md).
+
+The windows go on to just before the DDL, the table is copied to the target as it was at the DDL's commit_ts, and that
+is named in `filter.ignore-txn-commit-ts`. Without all this no window over the DDL may come into being.
+"""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+from ddltables import View
+from ddlworld import State, World
+from modelerrors import Wrong
+from modelrun import Model
+from modelwindow import Converter
+
+from binlake.ddl import SourceDdl, map_ddl
+from binlake.downstream.checkpoint import Checkpoint
+from binlake.downstream.session import Session
+from binlake.errors import TargetRefused
+from binlake.schema.delta import Definitions
+from binlake.schema.session import SourceSession
+from binlake.statement.literal import qualified, quote
+from binlake.window.definitions import IGNORED, RENAMED_IN
+from binlake.window.manifest import ApplyManifest
+
+_HEX = ("BIT", "VARBINARY", "BLOB")
+
+
+class Returns:
+    """Those of `world`, and the person: `stop` is where windows end for now, 0 = anywhere."""
+
+    def __init__(self, world: World, model: Model, converter: Converter) -> None:
+        self._world, self._model, self._converter = world, model, converter
+        self.stop = 0
+
+    def require_answered(self, manifest: ApplyManifest) -> None:
+        """Raises Wrong where a window was made over a rename into the filter that nobody has answered."""
+        passed = [ts for ts in self._world.returned if manifest.lo < ts <= manifest.hi]
+        if set(passed) - set(self._converter.ignored):
+            raise Wrong(f"a window over renames into the filter, and nobody copied the tables: {passed}")
+
+    def answer(self, error: TargetRefused, checkpoint: Checkpoint | None, ends: list[int]) -> None:
+        """Do what `error` says, or what must come before it. Raises it where it is of another DDL, or names no way."""
+        at = int(error.where.get("commit_ts", 0))
+        if at not in self._world.returned or RENAMED_IN not in error.message or IGNORED not in error.hint:
+            raise error
+        last = max((ts for ts in ends if ts < at), default=0)
+        if checkpoint is None or checkpoint.commit_ts < last:
+            self.stop = last
+            return
+        self._copy(at)
+        self._converter.ignored += (at,)
+        self._model.happened["returned"] += 1
+
+    def ahead(self, commit_ts: int) -> State:
+        """The tables that are at the target already, though their DDL is behind `commit_ts`."""
+        copied = [ts for ts in self._converter.ignored if ts > commit_ts]
+        return {self._name(ts): self._world.at(ts)[self._name(ts)] for ts in copied}
+
+    def _name(self, at: int) -> tuple[str, str]:
+        return self._world.renames.shown(*self._world.returned[at].full_name)
+
+    def _copy(self, at: int) -> None:
+        """The table as it is at the source at `at`, in the place of one that stayed when its like went out."""
+        view, (db, name) = self._world.returned[at], self._name(at)
+        table = next(one for one in self._converter.tables(at) if (one.db, one.name) == (db, name))
+        after = Definitions((), (table,), SourceSession(self._world.told_zone))
+        text = f"CREATE TABLE {qualified(db, name)} {view.create_sql()}"
+        made = map_ddl(SourceDdl(at, db, name, text, Definitions((), ()), after), self._model.dialect)
+        with closing(Session(self._model.target)) as session:
+            session.execute("SET SESSION default_storage_engine = InnoDB")
+            session.execute(f"DROP TABLE IF EXISTS {qualified(db, name)}")
+            for sql in made.sql:
+                session.execute(sql)
+            for row in self._world.at(at)[db, name][1]:
+                values = (_literal(text, view, n) for n, text in enumerate(row))
+                session.execute(f"INSERT INTO {qualified(db, name)} VALUES ({', '.join(values)})")
+            session.execute("COMMIT")
+
+
+def _literal(text: str | None, view: View, number: int) -> str:
+    if text is None:
+        return "NULL"
+    return f"X'{text}'" if view.columns[number].type.sql.startswith(_HEX) else quote(text)
