@@ -53,6 +53,7 @@ class Features:
     routes: bool = True
     keeps: bool = True
     returns: bool = True
+    exchanges: bool = True
 
 
 @dataclass

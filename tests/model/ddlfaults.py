@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from random import Random
 
 import pymysql
-from ddlworld import World
+from ddlworld import State, World
 from modelerrors import SCHEMA, Crash
 from support.failover import TargetCopy, fail_over, take_copy
 from support.mariadb import MariaDb, execute, rows
@@ -74,18 +74,26 @@ def rebuild(server: MariaDb, engine: str, dbs: Sequence[str]) -> bool:
     return is_whole
 
 
-def answer_for_partition(server: MariaDb, world: World) -> bool:
-    """What a person does who is asked whether a DROP PARTITION ran: the table shows it (docs/apply.md). False for
-    another DDL, of which nobody need be asked."""
+def answer_for_partition(server: MariaDb, world: World, shown: State) -> bool:
+    """What a person does who is asked whether a DROP or EXCHANGE PARTITION ran (docs/apply.md): its partitions show it,
+    or the rows (of `shown`, the target) of the plain table. False for another DDL: nobody need be asked."""
     ((commit_ts,),) = rows(server, f"SELECT ddl_commit_ts FROM {SCHEMA}.binlake_progress")
     job = next(job for ts, job in world.jobs if ts == commit_ts)
     table = job.table_info
+    if job.action == Action.EXCHANGE_PARTITION:
+        plain = world.renames.shown("", job.table_name)[1].lower()
+        name = next(name for name in world.at(commit_ts) if name[1].lower() == plain)
+        _say(server, shown[name] == world.at(commit_ts)[name])
+        return True
     if job.action != Action.DROP_PARTITION or table is None:
         return False
     wanted = [one["name"]["O"] for one in table["partition"]["definitions"]]
     found = rows(server, "SELECT partition_name FROM information_schema.partitions WHERE table_name = %s"
                          " AND table_schema NOT LIKE 'copy\\_of\\_%%' ORDER BY partition_ordinal_position",
                  (world.renames.shown("", table["name"]["O"])[1],))  # fmt: skip
-    state = "done" if [name for (name,) in found] == wanted else ""
-    execute(server, f"UPDATE {SCHEMA}.binlake_progress SET ddl_state = '{state}'")
+    _say(server, [name for (name,) in found] == wanted)
     return True
+
+
+def _say(server: MariaDb, is_done: bool) -> None:
+    execute(server, f"UPDATE {SCHEMA}.binlake_progress SET ddl_state = '{'done' if is_done else ''}'")

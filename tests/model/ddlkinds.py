@@ -14,6 +14,7 @@ from random import Random
 
 import ddltypes as kinds
 from ddlclauses import COLUMNS, MAKERS, TABLES, Clause, Clauses, Features
+from ddlexchange import exchange
 from ddltables import Column, Key, Live, Part, View, part_sql
 from ddlworld import FILTERED, ZONES, Ddl, Renames, Step, World, seconds_of
 
@@ -39,22 +40,23 @@ class Draw(Clauses):
     def _own(self) -> DbInfo:
         return next(db for db in self.world.databases if db.name.lower() != FILTERED)
 
-    def create(self) -> None:
-        """CREATE TABLE under a free name."""
+    def create(self, shape: str = "") -> None:
+        """CREATE TABLE under a free name, of any `shape`."""
         name = self._free_name(self._own)
         if name is None:
             return
-        view = self._new_view(name)
+        view = self._new_view(name, shape)
         live = Live(view)
         self.world.tables.append(live)
         self.world.version += 1
         where = f"`{name}`" if self.random.random() < 0.6 else f"{self.spelt(view.db.name)}.`{name}`"
         self.world.log(self._log(Action.CREATE_TABLE, f"CREATE TABLE {where} {view.create_sql()}", view))
 
-    def _new_view(self, name: str) -> View:
+    def _new_view(self, name: str, wanted: str = "") -> View:
         number = Column(next(self.world.ids), "Id", kinds.INT, not_null=True)
         columns = [number, *(self._column(name) for name in self.random.sample(COLUMNS, self.random.randint(1, 3)))]
         shape = self.random.choice(("primary", "primary", "primary", "unique", "keyless", "parted", "parted"))
+        shape = wanted or shape
         if shape == "parted" and self.features.partitions:
             return self._parted(name, columns)
         view = View(self._own, name, next(self.world.ids), tuple(columns))
@@ -253,6 +255,10 @@ class Draw(Clauses):
         text = f"ALTER TABLE {self.table(view)} ADD PARTITION ({part_sql(part)})"
         self.world.run(live, self._log(Action.ADD_PARTITION, text, new), [Step(new)])
 
+    def exchange(self, _: Live) -> None:
+        """EXCHANGE PARTITION with a plain table of the same columns."""
+        exchange(self)
+
     # -- the DDL worker's steps ------------------------------------------------------------------------------------
 
     def _run(self, live: Live, ddl: Ddl, steps: list[Step], *, ahead_of_binlog: bool = False) -> None:
@@ -315,7 +321,7 @@ def _without_part(live: Live, part: Part) -> None:
 
 _KINDS: tuple[tuple[Callable[[Draw, Live], None], int, str], ...] = (
     (Draw.drop, 2, ""), (Draw.truncate, 2, ""), (Draw.rename, 2, ""), (Draw.swap, 1, ""), (Draw.rotate, 1, "renames"),
-    (Draw.bring_back, 5, "returns"),
+    (Draw.bring_back, 5, "returns"), (Draw.exchange, 6, "exchanges"),
     (Draw.add_column, 4, ""), (Draw.drop_column, 3, ""), (Draw.modify, 5, ""), (Draw.refused, 1, "ahead"),
     (Draw.add_key, 3, ""), (Draw.drop_key, 3, ""), (Draw.many, 5, ""), (Draw.drop_partition, 3, "partitions"),
     (Draw.truncate_partition, 2, "partitions"), (Draw.add_partition, 1, "partitions"),
@@ -357,7 +363,9 @@ def world_of(random: Random, features: Features, ddls: int = 9, transactions: in
     if features.routes:
         world.renames = _renames(random)
     world.keeps = features.keeps and _beside(random).randint(1, 10) % 3 == 0
-    features = replace(features, returns=features.returns and _beside(random, 1).random() < 0.25)
+    for salt, kind in enumerate(("returns", "exchanges"), 1):
+        wanted = getattr(features, kind) and _beside(random, salt).random() < 0.25
+        features = replace(features, **{kind: wanted})
     draw = Draw(world, random, features, world.told_zone)
     draw.begin()
     for _ in range(ddls):

@@ -15,7 +15,6 @@ from modelrun import Model
 from modelwindow import Converter
 
 from binlake.ddl import SourceDdl, map_ddl
-from binlake.downstream.checkpoint import Checkpoint
 from binlake.downstream.session import Session
 from binlake.errors import TargetRefused
 from binlake.schema.delta import Definitions
@@ -28,11 +27,10 @@ _HEX = ("BIT", "VARBINARY", "BLOB")
 
 
 class Returns:
-    """Those of `world`, and the person: `stop` is where windows end for now, 0 = anywhere."""
+    """Those of `world`, and the person."""
 
     def __init__(self, world: World, model: Model, converter: Converter) -> None:
         self._world, self._model, self._converter = world, model, converter
-        self.stop = 0
 
     def require_answered(self, manifest: ApplyManifest) -> None:
         """Raises Wrong where a window was made over a rename into the filter that nobody has answered."""
@@ -40,18 +38,21 @@ class Returns:
         if set(passed) - set(self._converter.ignored):
             raise Wrong(f"a window over renames into the filter, and nobody copied the tables: {passed}")
 
-    def answer(self, error: TargetRefused, checkpoint: Checkpoint | None, ends: list[int]) -> None:
-        """Do what `error` says, or what must come before it. Raises it where it is of another DDL, or names no way."""
+    def answer(self, error: TargetRefused, lo: int, hi: int, ends: list[int]) -> int:
+        """Do what `error` of the window (lo, hi] says, or what must come before it: where the window ends then.
+
+        Raises it where it is of another DDL, or names no way.
+        """
         at = int(error.where.get("commit_ts", 0))
         if at not in self._world.returned or RENAMED_IN not in error.message or IGNORED not in error.hint:
             raise error
         last = max((ts for ts in ends if ts < at), default=0)
-        if checkpoint is None or checkpoint.commit_ts < last:
-            self.stop = last
-            return
+        if lo < last:
+            return last
         self._copy(at)
         self._converter.ignored += (at,)
         self._model.happened["returned"] += 1
+        return hi
 
     def ahead(self, commit_ts: int) -> State:
         """The tables that are at the target already, though their DDL is behind `commit_ts`."""

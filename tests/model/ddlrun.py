@@ -26,6 +26,7 @@ from support.mariadb import execute
 
 import sql
 from binlake.config import Replication
+from binlake.config.model import Target
 from binlake.config.rules import RouteRule
 from binlake.errors import BinlakeError, Fenced, Permanent, TargetBusy, TargetRefused, TargetUnavailable
 from binlake.filter import Rules
@@ -98,21 +99,16 @@ class DdlScenario(Scenario):
         self.returns = Returns(world, model, self.converter)
         self._in_doubt = False
 
-    def next_window(self) -> Statements:
+    def converted(self, lo: int, hi: int, target: Target, forms: str) -> Statements:
         """As of any scenario; a person brings over what a rename takes into the filter, where that is refused."""
         while True:
             try:
-                found = super().next_window()
+                found = super().converted(lo, hi, target, forms)
             except TargetRefused as error:
-                self.returns.answer(error, self.standing()[0], self.ends)
+                hi = self.returns.answer(error, lo, hi, self.ends)
                 continue
             self.returns.require_answered(found.manifest)
             return found
-
-    def end_behind(self, lo: int) -> int:
-        """As of any scenario, not behind where a person had it stop."""
-        hi = super().end_behind(lo)
-        return min(hi, self.returns.stop) if self.returns.stop > lo else hi
 
     def attempt(self) -> None:
         """One run of finalize, with a fault of either model or without; a person looks where it may ask for one."""
@@ -120,7 +116,7 @@ class DdlScenario(Scenario):
             self._attempt()
         except Permanent as error:
             is_asked = self._in_doubt and "set ddl_state" in error.hint
-            if not is_asked or not answer_for_partition(self.model.server, self.world):
+            if not is_asked or not answer_for_partition(self.model.server, self.world, self._shown()):
                 raise
             self._in_doubt = False
             self.model.happened["asked"] += 1

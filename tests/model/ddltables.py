@@ -68,7 +68,10 @@ class Part:
 
 @dataclass(frozen=True)
 class View:
-    """A table as writers of one schema version see it. `parted`: the column of its ranges, `moments`: by its time."""
+    """A table as writers of one schema version see it. `parted`: the column of its ranges, `moments`: by its time.
+
+    `only`: the id of the one of `parts` that its rows are held to be of, in a plain table that is to be exchanged.
+    """
 
     db: DbInfo
     name: str
@@ -78,6 +81,7 @@ class View:
     parts: tuple[Part, ...] = ()
     parted: int = 0
     moments: bool = False
+    only: int = 0
 
     @property
     def full_name(self) -> tuple[str, str]:
@@ -115,7 +119,7 @@ class View:
         return f"({', '.join(parts)}){self._partition_sql()}"
 
     def _partition_sql(self) -> str:
-        if not self.parts:
+        if not self.parts or self.only:
             return ""
         name = f"`{self.column(self.parted).name}`"
         by = f"UNIX_TIMESTAMP({name})" if self.moments else name
@@ -151,7 +155,7 @@ def _definition(view: View) -> TableDef:
     ]  # fmt: skip
     info = table_json(view.id, view.name, cols, indexes, pk_is_handle=handle)
     info["is_common_handle"] = primary is not None and not handle
-    if view.parts:
+    if view.parts and not view.only:
         name = f"`{view.column(view.parted).name}`"
         info["partition"] = {
             "type": 1, "expr": f"unix_timestamp({name})" if view.moments else name, "columns": None, "enable": True,

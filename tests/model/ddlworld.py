@@ -76,6 +76,7 @@ class Ddl:
     db: DbInfo
     view: View | None
     table_id: int = 0
+    table_name: str = ""
     zone: str = "+00:00"
     many: tuple[View, ...] = ()
     db_info: dict[str, Any] | None = None
@@ -108,6 +109,8 @@ class World:
         """Tables of the database that is left out."""
         self.returned: dict[int, View] = {}
         """Renames into the filter: the table by commit_ts."""
+        self._written: set[int] = set()
+        """The physical tables that the transaction at hand writes to."""
         self._ticks, self.ids, self._rids = (itertools.count(n) for n in (1_795_000_000_000, 100, 1))
 
     @property
@@ -160,7 +163,7 @@ class World:
         view = ddl.view
         raw = job_json(
             job_id, ddl.action, ddl.text, schema=(ddl.db.id, ddl.db.name.lower()),
-            table=(ddl.table_id or (view.id if view else 0), view.name.lower() if view else ""),
+            table=(ddl.table_id or (view.id if view else 0), ddl.table_name or (view.name.lower() if view else "")),
             version=self.version, start_ts=start_ts, finished_ts=commit_ts + 1, db_info=ddl.db_info,
             table_info=dict(view.definition.raw) if view else None,
         )  # fmt: skip
@@ -183,6 +186,7 @@ class World:
     def transaction(self, only: Live | None = None) -> int:
         """A random transaction of a writer of the present version, committed; its commit_ts, 0 when nothing changed."""
         start_ts = self.clock()
+        self._written.clear()
         builders: dict[View, MutationBuilder] = {}
         for _ in range(self.random.choice((1, 1, 2, 3))):
             if only is None and not self.tables:
@@ -194,10 +198,24 @@ class World:
         if not messages:
             return 0
         commit_ts = self.clock()
-        binlog = build.prewrite(start_ts, b"k%d" % start_ts, prewrite_value(self.version, messages))
+        # The primary key of a transaction is its least one.
+        key = b"t" + (min(self._written) + (1 << 63)).to_bytes(8, "big") + b"_r" + start_ts.to_bytes(8, "big")
+        binlog = build.prewrite(start_ts, key, prewrite_value(self.version, messages))
         self.rows.append((commit_ts, start_ts, binlog.SerializeToString(), self.version))
         self._keep(commit_ts)
         return commit_ts
+
+    def late(self, live: Live, back: Callable[[], None], again: Callable[[], None]) -> None:
+        """A transaction of the version before the last DDL's last, committed behind its binlog, `back` and `again` take
+        back what that step did to the tables, and do it again."""
+        back()
+        self.version -= 1
+        commit_ts = self.transaction(live)
+        self.version += 1
+        again()
+        if commit_ts:
+            self.states.pop()
+            self._keep(commit_ts)
 
     def _insert(self, live: Live, builder: MutationBuilder) -> None:
         view = live.view
@@ -205,6 +223,7 @@ class World:
         line = Line(next(self._rids), stored, view)
         if self._fits(live, line):
             live.lines.append(line)
+            self._written.add(line.part or view.id)
             builder.insert(_named(view, stored), line.rid)
 
     def _update(self, live: Live, builder: MutationBuilder) -> None:
@@ -219,6 +238,7 @@ class World:
         if after == before or not self._fits(live, new, instead=line):
             return
         live.lines[live.lines.index(line)] = new
+        self._written |= {line.part or view.id, new.part or view.id}
         if _handle(view, before) == _handle(view, after) and line.part == new.part:
             builder.update(_named(view, before), _named(view, after), line.rid)
         else:  # a row that moves is a DELETE and an INSERT (tidb-binlog 1.12)
@@ -229,6 +249,7 @@ class World:
         if live.lines:
             line = self.random.choice(live.lines)
             live.lines.remove(line)
+            self._written.add(line.part or live.view.id)
             self._log_delete(line, builder)
 
     def _log_delete(self, line: Line, builder: MutationBuilder) -> None:
@@ -247,7 +268,7 @@ class World:
         view = live.view
         if view.parts:
             line.part = view.part_of(line.stored, seconds_of(line.stored[view.parted]) if view.moments else None)
-            if line.part is None:
+            if line.part is None or view.only not in (0, line.part):
                 return False
         others = [other.read(view) for other in live.lines if other is not instead]
         return not any(
@@ -263,15 +284,10 @@ class World:
             self.left[self.renames.shown(*live.view.full_name)] = self.shown(live)
 
     def take_in(self, live: Live, ddl: Ddl, new: View) -> None:
-        """A table comes into the filter as `new`; what lay under its name at the target goes.
-
-        Rows come before the DDL's binlog too: they are among those that are to be copied.
-        """
+        """A table comes into the filter as `new`; what lay under its name at the target goes."""
         self.outside.remove(live)
         self.version += 1
         live.view = new
-        for _ in range(self.random.choice((0, 0, 1))):
-            self.transaction(live)
         self.tables.append(live)
         self.left.pop(self.renames.shown(*new.full_name), None)
         self.returned[self.log(ddl)] = new

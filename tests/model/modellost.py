@@ -55,7 +55,7 @@ def _replay(scenario: Scenario, exit_ts: int) -> None:
         forms = position_of(target, NAME, CLUSTER).forms
         if forms != "safe":
             raise Wrong("plain forms below the exit point")
-        found = scenario.converter.convert(position.commit_ts or 0, hi, target, forms)
+        found = scenario.converted(position.commit_ts or 0, hi, target, forms)
         scenario.apply(found, target=target)
         scenario.check()
 

@@ -172,14 +172,15 @@ class Scenario:
         if position.opened is not None:
             return self.pinned[str(position.opened.manifest)]
         lo = position.commit_ts or 0
-        found = self.converter.convert(lo, self.end_behind(lo), target, position.forms)
+        later = [ts for ts in self.ends if ts > max(lo, self.least - 1)]
+        hi = later[min(int(self.random.expovariate(0.15)), len(later) - 1)]
+        found = self.converted(lo, hi, target, position.forms)
         self.pinned[found.manifest.digest()] = found
         return found
 
-    def end_behind(self, lo: int) -> int:
-        """Where a window that starts at `lo` ends."""
-        later = [ts for ts in self.ends if ts > max(lo, self.least - 1)]
-        return later[min(int(self.random.expovariate(0.15)), len(later) - 1)]
+    def converted(self, lo: int, hi: int, target: Target, forms: str) -> Statements:
+        """The window (lo, hi], or what there can be of it."""
+        return self.converter.convert(lo, hi, target, forms)
 
     def target(self) -> Target:
         """The target under a configuration that somebody changes all the time."""

@@ -21,7 +21,7 @@ SEEDS = (*range(2, 100, 8), 31)
 
 def brought_up(seed: int, root: Path) -> Counter[str]:
     """What was compared in the world of `seed`. Fails with a line that shows it again."""
-    world = world_of(Random(f"world {seed}"), Features(keeps=False, returns=False))
+    world = world_of(Random(f"world {seed}"), Features(keeps=False, returns=False, exchanges=False))
     mirrors = Mirrors(world, root / str(seed), Random(f"mirror {seed}"))
     try:
         mirrors.run()
