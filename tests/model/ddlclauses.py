@@ -54,6 +54,7 @@ class Features:
     keeps: bool = True
     returns: bool = True
     exchanges: bool = True
+    reorganizes: bool = True
 
 
 @dataclass

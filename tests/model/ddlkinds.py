@@ -15,6 +15,7 @@ from random import Random
 import ddltypes as kinds
 from ddlclauses import COLUMNS, MAKERS, TABLES, Clause, Clauses, Features
 from ddlexchange import exchange
+from ddlreorganize import reorganize
 from ddltables import Column, Key, Live, Part, View, part_sql
 from ddlworld import FILTERED, ZONES, Ddl, Renames, Step, World, seconds_of
 
@@ -259,6 +260,10 @@ class Draw(Clauses):
         """EXCHANGE PARTITION with a plain table of the same columns."""
         exchange(self)
 
+    def reorganize(self, _: Live) -> None:
+        """REORGANIZE PARTITION: one of two, two of one, or the last one for a wider one."""
+        reorganize(self)
+
     # -- the DDL worker's steps ------------------------------------------------------------------------------------
 
     def _run(self, live: Live, ddl: Ddl, steps: list[Step], *, ahead_of_binlog: bool = False) -> None:
@@ -322,6 +327,7 @@ def _without_part(live: Live, part: Part) -> None:
 _KINDS: tuple[tuple[Callable[[Draw, Live], None], int, str], ...] = (
     (Draw.drop, 2, ""), (Draw.truncate, 2, ""), (Draw.rename, 2, ""), (Draw.swap, 1, ""), (Draw.rotate, 1, "renames"),
     (Draw.bring_back, 5, "returns"), (Draw.exchange, 6, "exchanges"),
+    (Draw.reorganize, 6, "reorganizes"),
     (Draw.add_column, 4, ""), (Draw.drop_column, 3, ""), (Draw.modify, 5, ""), (Draw.refused, 1, "ahead"),
     (Draw.add_key, 3, ""), (Draw.drop_key, 3, ""), (Draw.many, 5, ""), (Draw.drop_partition, 3, "partitions"),
     (Draw.truncate_partition, 2, "partitions"), (Draw.add_partition, 1, "partitions"),
@@ -363,7 +369,7 @@ def world_of(random: Random, features: Features, ddls: int = 9, transactions: in
     if features.routes:
         world.renames = _renames(random)
     world.keeps = features.keeps and _beside(random).randint(1, 10) % 3 == 0
-    for salt, kind in enumerate(("returns", "exchanges"), 1):
+    for salt, kind in enumerate(("returns", "exchanges", "reorganizes"), 1):
         wanted = getattr(features, kind) and _beside(random, salt).random() < 0.25
         features = replace(features, **{kind: wanted})
     draw = Draw(world, random, features, world.told_zone)

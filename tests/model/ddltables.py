@@ -71,6 +71,8 @@ class View:
     """A table as writers of one schema version see it. `parted`: the column of its ranges, `moments`: by its time.
 
     `only`: the id of the one of `parts` that its rows are held to be of, in a plain table that is to be exchanged.
+    `twice`: ids of those that a DDL rearranges: what is written to them is written to the other set of partitions too,
+    and logged for both; `leaving`: only what leaves them is.
     """
 
     db: DbInfo
@@ -82,6 +84,8 @@ class View:
     parted: int = 0
     moments: bool = False
     only: int = 0
+    twice: frozenset[int] = frozenset()
+    leaving: bool = False
 
     @property
     def full_name(self) -> tuple[str, str]:

@@ -38,7 +38,7 @@ ZONES = {
     "America/New_York": (ZoneInfo("America/New_York"), {"name": "America/New_York", "offset": 0}),
 }
 STRICT = 1436549152
-_REORGANISES = {Action.ADD_INDEX, Action.MODIFY_COLUMN, Action.MULTI_SCHEMA_CHANGE}
+_REORGANISES = {Action.ADD_INDEX, Action.MODIFY_COLUMN, Action.MULTI_SCHEMA_CHANGE, Action.REORGANIZE_PARTITION}
 
 
 @dataclass(frozen=True)
@@ -171,6 +171,8 @@ class World:
         raw["real_start_ts"] = times[0]
         if ddl.action == Action.MULTI_SCHEMA_CHANGE:
             raw["multi_schema_info"] = {"sub_jobs": [{"real_start_ts": times[0], "snapshot_ver": times[1]}]}
+        if ddl.action == Action.REORGANIZE_PARTITION:
+            raw["snapshot_ver"] = times[1]
         raw["binlog"]["MultipleTableInfos"] = [dict(one.definition.raw) for one in ddl.many] or None
         if ddl.action in _REORGANISES:
             raw["reorg_meta"] = {"sql_mode": STRICT, "warnings": {}, "location": ZONES[ddl.zone][1],
@@ -224,7 +226,7 @@ class World:
         if self._fits(live, line):
             live.lines.append(line)
             self._written.add(line.part or view.id)
-            builder.insert(_named(view, stored), line.rid)
+            self._log_insert(line, builder)
 
     def _update(self, live: Live, builder: MutationBuilder) -> None:
         view = live.view
@@ -241,15 +243,28 @@ class World:
         self._written |= {line.part or view.id, new.part or view.id}
         if _handle(view, before) == _handle(view, after) and line.part == new.part:
             builder.update(_named(view, before), _named(view, after), line.rid)
+            if line.part in view.twice and view.leaving:
+                self._log_delete(Line(line.rid, before, view), builder)
+            elif line.part in view.twice:
+                builder.update(_named(view, before), _named(view, after), line.rid)
         else:  # a row that moves is a DELETE and an INSERT (tidb-binlog 1.12)
-            self._log_delete(line, builder)
-            builder.insert(_named(view, after), line.rid)
+            self._log_removal(line, view, builder)
+            self._log_insert(new, builder)
 
     def _delete(self, live: Live, builder: MutationBuilder) -> None:
         if live.lines:
             line = self.random.choice(live.lines)
             live.lines.remove(line)
             self._written.add(line.part or live.view.id)
+            self._log_removal(line, live.view, builder)
+
+    def _log_insert(self, line: Line, builder: MutationBuilder) -> None:
+        view = line.written
+        for _ in range(2 if line.part in view.twice and not view.leaving else 1):
+            builder.insert(_named(view, line.stored), line.rid)
+
+    def _log_removal(self, line: Line, view: View, builder: MutationBuilder) -> None:
+        for _ in range(2 if line.part in view.twice else 1):
             self._log_delete(line, builder)
 
     def _log_delete(self, line: Line, builder: MutationBuilder) -> None:

@@ -6,10 +6,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from ddlrun import SHAPE, DdlModel, DdlShape
 from modelerrors import Wrong
 
+from binlake.codec import batch
 from binlake.ddl import clauses, mapping
 from binlake.ddl.conversions import Alter
 from binlake.downstream import apply, confirmed, definitions, intents, tables
@@ -83,6 +85,11 @@ def late_rows_as_logged(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Emptied, "holds", lambda *_: False)
 
 
+def second_writes_as_logged(patch: pytest.MonkeyPatch) -> None:
+    """What TiDB logs twice while it rearranges partitions was done twice."""
+    patch.setattr(batch, "without_echoes", lambda found, *_: (found, np.arange(found.num_rows)))
+
+
 def windows_end_anywhere(patch: pytest.MonkeyPatch) -> None:
     """A window may end between a row and the DDL that it ran ahead of."""
     patch.setattr(jobs, "_behind_ddl", lambda _, bounds, __: bounds.hi)
@@ -139,6 +146,7 @@ RULES: dict[str, tuple[Broken, DdlShape, int]] = {
     "3 bounds": (bounds_as_written, QUIET, 0),
     "4 and 5 ahead": (behind_its_binlog, QUIET, 0),
     "5 exchanged": (late_rows_as_logged, QUIET, 0),
+    "5 written twice": (second_writes_as_logged, QUIET, 29),
     "4 window ends": (windows_end_anywhere, QUIET, 0),
     "6 conversions": (target_converts, QUIET, 0),
     "6 fills": (fills_of_its_own, QUIET, 0),
