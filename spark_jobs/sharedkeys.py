@@ -25,6 +25,7 @@ from binlake.downstream.rowsleft import moves_rows
 from binlake.errors import SchemaError
 from binlake.lake.keyowners import KeyOwner, key_owners
 from binlake.mirror.replica import Replica
+from binlake.redaction import key_in_log
 from binlake.schema import TableDef
 from spark_jobs.context import StageContext
 from spark_jobs.netchange import EVENT_ORDER
@@ -181,8 +182,8 @@ def _require_owner(arrival: Arrival, owner: KeyOwner | None) -> None:
 def _clash(arrival: Arrival, other: str, since: int) -> SchemaError:
     return SchemaError(
         "two tables of the source write one key of their common target",
-        where={"table": f"{arrival.db}.{arrival.table}", "key": arrival.key, "sources": f"{other},{arrival.source}",
-               "commit_ts": arrival.commit_ts, "written_before_at": since},
+        where={"table": f"{arrival.db}.{arrival.table}", "key": key_in_log(arrival.key),
+               "sources": f"{other},{arrival.source}", "commit_ts": arrival.commit_ts, "written_before_at": since},
         hint=_DISJOINT,
     )  # fmt: skip
 
@@ -191,7 +192,7 @@ def _unknown(arrival: Arrival, window: SinkWindow) -> SchemaError:
     return SchemaError(
         "a table of the source adds a row whose key its shared target has already; the lake began after that row was"
         " there, so which table wrote it is not known",
-        where={"table": f"{arrival.db}.{arrival.table}", "key": arrival.key, "source": arrival.source,
+        where={"table": f"{arrival.db}.{arrival.table}", "key": key_in_log(arrival.key), "source": arrival.source,
                "commit_ts": arrival.commit_ts, "window": window.bounds.window},
         hint="look for the key in the tables of the source that share this target. If only this one has it, remove the"
         ' row at the target, or set target.impossible-changes = "last"; else ' + _DISJOINT,
