@@ -43,7 +43,6 @@ class Channel:
         self._closed = True
         for call in list(self._connection.calls) if self._connection else []:
             call.cancel()
-            call._take([], RpcError(Status.CANCELLED, "the channel was closed"))
 
     def __enter__(self) -> Channel:
         return self

@@ -213,8 +213,8 @@ class Call:
 
     def cancel(self) -> None:
         """The caller gives up; the server is told."""
-        self.done = True
-        self.connection.calls.pop(self, None)
+        # A thread that waits for the answer while another closes the channel must learn it.
+        self._take([], RpcError(Status.CANCELLED, "the channel was closed"))
         self.connection.send(self.left)
 
     def left(self) -> None:

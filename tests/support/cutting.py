@@ -59,8 +59,14 @@ class CuttingProxy:
 
     def _carry(self, client: socket.socket) -> None:
         with client, socket.create_connection(self._server) as server:
+            ends = {end.fileno(): end for end in (client, server)}
+            # Unlike select it takes descriptors above 1,023, which a process of many tests may have.
+            waiting = select.poll()
+            for number in ends:
+                waiting.register(number, select.POLLIN)
             while not self._ended:
-                for end in select.select([client, server], [], [], 0.2)[0]:
+                for number, _ in waiting.poll(200):
+                    end = ends[number]
                     data = end.recv(1 << 16)
                     if not data:
                         return
