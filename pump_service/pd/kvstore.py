@@ -45,9 +45,13 @@ class KvStore:
         self._closed = False
         self._journal = Journal(folder / "etcd.journal", drop_damaged=drop_damaged)
         self._compact_at = COMPACT_BYTES
-        self._recover()
-        if drop_damaged:
-            self._keep_clean()
+        try:
+            self._recover()
+            if drop_damaged:
+                self._keep_clean()
+        except BaseException:
+            self._journal.close()
+            raise
 
     @property
     def revision(self) -> int:

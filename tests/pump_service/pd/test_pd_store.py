@@ -154,6 +154,11 @@ def test_one_flipped_bit_cuts_off_nothing_without_a_word(tmp_path: Path) -> None
             with pytest.raises(WireError, match="--drop-damaged"):
                 KvStore(tmp_path)
             assert journal.stat().st_size == len(whole), "nothing was cut"
+    open_files = len(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        with pytest.raises(WireError, match="--drop-damaged"):
+            KvStore(tmp_path)
+    assert len(os.listdir("/proc/self/fd")) == open_files, "what does not open is closed"
     journal.write_bytes(whole)
     assert state(KvStore(tmp_path)) == whole_state
 
@@ -175,7 +180,9 @@ def test_a_tail_torn_anywhere_is_cut_and_loses_nothing_before_it(tmp_path: Path)
         store = KvStore(tmp_path)
         assert state(store) == before
         put(store, b"d")
-        assert state(reopened(store, tmp_path)) == before | {b"d": b"v"}
+        again = reopened(store, tmp_path)
+        assert state(again) == before | {b"d": b"v"}
+        again.close()
 
 
 def test_a_damaged_entry_is_dropped_by_command_and_those_behind_it_stay(tmp_path: Path) -> None:
