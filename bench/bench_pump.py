@@ -48,7 +48,8 @@ def main(seconds: float, kind: str) -> None:
         folder = Path(name)
         print(f"pump on {kind}; {os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}, {seconds:g} s a figure")
         for size in SIZES:
-            print(f"append + fdatasync of {size:>4} B {_append_times(folder, size, seconds / 2).rate:>34,.0f} /s")
+            floor = pump_load.append_times(folder / "floor", size, seconds / 2)
+            print(f"append + fdatasync of {size:>4} B {floor.rate:>34,.0f} /s")
         print(f"{'payload':>8} {'writers':>8} {'writes/s':>10} {'p50 ms':>8} {'p99 ms':>8} {'CPU us':>8}", end="")
         print(f" {'empty/s':>10} {'p50 ms':>8} {'CPU us':>8}")
         for size in SIZES:
@@ -82,7 +83,7 @@ def _one_size(folder: Path, kind: str, size: int, seconds: float) -> None:
 
 def _latency_guard(folder: Path, kind: str, seconds: float) -> None:
     """S0-25: p99 of a 1 KiB P or C at 8 writers is to be at most 3 times that of a bare 4 KiB write + fdatasync."""
-    bare = _append_times(folder, 4096, seconds / 2)
+    bare = pump_load.append_times(folder / "floor", 4096, seconds / 2)
     with _Pump(folder / "guard", kind) as pump:
         start = FIRST_TS
         for writers in (1, 8, 64):
@@ -139,20 +140,6 @@ def _pull_again(address: str, until: int, seconds: float) -> float:
     while (took := time.perf_counter() - began) < seconds:
         count += sum(1 for _ in PumpReader(address, CLUSTER_ID).pull(0, until))
     return count / took
-
-
-def _append_times(folder: Path, size: int, seconds: float) -> pump_load.Load:
-    """Appends of `size` bytes, each made durable before the next."""
-    data, took = os.urandom(size), list[float]()
-    handle = os.open(folder / "floor", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    began = now = time.perf_counter()
-    while now - began < seconds:
-        os.write(handle, data)
-        os.fdatasync(handle)
-        before, now = now, time.perf_counter()
-        took.append(now - before)
-    os.close(handle)
-    return pump_load.Load(len(took), now - began, sorted(took))
 
 
 def _loaded(address: str, path: str, writers: int, size: int, start: int, seconds: float) -> pump_load.Load:

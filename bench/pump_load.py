@@ -5,11 +5,13 @@ It writes HTTP/2 frames itself and reads no more of an answer than its status, s
 
 from __future__ import annotations
 
+import os
 import socket
 import struct
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from binlake.rpc import frames
 from binlake.rpc.client_connection import request_head
@@ -36,6 +38,20 @@ class Load:
     def percentile(self, share: float) -> float:
         """Milliseconds."""
         return self.latencies[min(len(self.latencies) - 1, int(share * len(self.latencies)))] * 1000
+
+
+def append_times(path: Path, size: int, seconds: float) -> Load:
+    """The floor of a write: appends of `size` bytes to a file, each made durable before the next."""
+    data, took = os.urandom(size), list[float]()
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    began = now = time.perf_counter()
+    while now - began < seconds:
+        os.write(handle, data)
+        os.fdatasync(handle)
+        before, now = now, time.perf_counter()
+        took.append(now - before)
+    os.close(handle)
+    return Load(len(took), now - began, sorted(took))
 
 
 def run(address: str, path: str, writers: Sequence[Iterator[bytes]], seconds: float) -> Load:

@@ -17,6 +17,7 @@ import structlog
 from binlake.errors import Permanent, WireError
 from binlake.wire.binlog_pb2 import Binlog, Rollback
 from pump_service.durable import replace_file, sync_folder
+from pump_service.pump.files import Files
 from pump_service.pump.heads import head_of
 from pump_service.pump.record import HEAD, Frame, Pointer, Walk, frame_of
 from pump_service.pump.storage import DataDirectory
@@ -113,21 +114,18 @@ def _take_out(data_dir: Path, doomed: list[Stored]) -> None:
 
 
 def _rewrite(path: Path, doomed: list[Stored]) -> None:
-    handle = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    try:
-        frame = _frame(path)
+    files, frame = Files(), _frame(path)
+    with files.open(path) as file:
         for one in doomed:
             offset = one.pointer.offset
-            back = frame.header_at(os.pread(handle, frame.header_bytes, offset), 0, offset).back
+            back = frame.header_at(files.read(file, offset, frame.header_bytes), 0, offset).back
             payload = _nothing(len(one.payload))
-            _write_at(handle, frame.encode_header(payload, offset, back) + payload, offset)
+            files.overwrite(path, offset, frame.encode_header(payload, offset, back) + payload)
         if _footer(path) is not None:
             greatest = max((stored.ts for stored in _records(path)), default=0)
-            end = os.fstat(handle).st_size - frame.footer_bytes
-            _write_at(handle, frame.encode_footer(greatest, end), end)
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+            end = files.size(file) - frame.footer_bytes
+            files.overwrite(path, end, frame.encode_footer(greatest, end))
+        files.sync(file)
 
 
 def _nothing(size: int) -> bytes:
@@ -171,10 +169,3 @@ def _records(path: Path) -> Iterator[Stored]:
                 except WireError:
                     continue  # no binlog: it has no timestamp
                 yield Stored(Pointer(frame.fid, offset), head.kind.value, head.start_ts, head.commit_ts, payload)
-
-
-def _write_at(handle: int, data: bytes, offset: int) -> None:
-    view = memoryview(data)
-    while view:
-        written = os.pwrite(handle, view, offset)
-        view, offset = view[written:], offset + written

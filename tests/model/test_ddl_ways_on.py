@@ -94,8 +94,8 @@ def test_the_target_runs_the_replacement_and_the_rows_behind_it_follow(mariadb: 
     assert rows(mariadb, "SHOW INDEX FROM d.t WHERE Key_name = 'by_w'")
 
 
-def _apply_with_a_crash(target: Target, found: Statements, step: str) -> None:
-    """Applied at the second try: the first ends when it passes `step` for the third time."""
+def _crash(target: Target, found: Statements, step: str) -> None:
+    """A try to apply ends when it passes `step` for the third time."""
 
     class Crash(Exception):
         pass
@@ -108,6 +108,11 @@ def _apply_with_a_crash(target: Target, found: Statements, step: str) -> None:
 
     with pytest.raises(Crash):
         apply_window(target, found.manifest, found, hook=hook)
+
+
+def _apply_with_a_crash(target: Target, found: Statements, step: str) -> None:
+    """Applied at the second try, behind a crash."""
+    _crash(target, found, step)
     assert apply_window(target, found.manifest, found).state == "applied"
 
 
@@ -138,17 +143,7 @@ def test_what_another_hand_changed_meanwhile_does_not_pass_for_the_replacement(
     execute(mariadb, "CREATE DATABASE d", "CREATE TABLE d.u (id INT PRIMARY KEY)")
     found = story.converter(**replaced(story.ddl_ts, OWN[own])).convert(0, story.ddl_ts, target, "safe")
 
-    class Crash(Exception):
-        pass
-
-    passes = iter(range(100))
-
-    def hook(passed: str) -> None:
-        if passed == step and next(passes) == 2:
-            raise Crash
-
-    with pytest.raises(Crash):
-        apply_window(target, found.manifest, found, hook=hook)
+    _crash(target, found, step)
     meddled = "d.u" if own == "drop" and step == "intent" else "d.t"
     execute(mariadb, f"ALTER TABLE {meddled} COMMENT = 'theirs'")
     if own == "drop" and step == "ddl_executed":

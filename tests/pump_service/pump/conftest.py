@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,8 @@ from pathlib import Path
 import pytest
 from pump_cluster import MemoryCluster
 
+from binlake.placement import EtcdClient
+from pump_service.pd import PlacementDriver
 from pump_service.pump.config import PumpConfig
 from pump_service.pump.server import PumpServer
 
@@ -24,6 +27,19 @@ def cluster() -> MemoryCluster:
 def rpc() -> str:
     """Who serves the pumps of a test."""
     return "lean"
+
+
+@pytest.fixture(params=["embedded", "etcd"])
+def etcd(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[EtcdClient]:
+    """An empty etcd: the embedded one, and a real one."""
+    with contextlib.ExitStack() as stack:
+        if request.param == "etcd":
+            url = request.getfixturevalue("etcd_url")
+        else:
+            url = stack.enter_context(PlacementDriver(tmp_path / "pd")).url
+        client = stack.enter_context(contextlib.closing(EtcdClient([url])))
+        client.delete(b"\0", b"\0")
+        yield client
 
 
 @pytest.fixture

@@ -17,18 +17,6 @@ from pump_service.pump.config import PumpConfig
 from pump_service.pump.server import PumpServer
 
 
-@pytest.fixture(params=["embedded", "etcd"])
-def etcd(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[EtcdClient]:
-    with contextlib.ExitStack() as stack:
-        if request.param == "etcd":
-            url = request.getfixturevalue("etcd_url")
-        else:
-            url = stack.enter_context(PlacementDriver(tmp_path / "pd")).url
-        client = stack.enter_context(contextlib.closing(EtcdClient([url])))
-        client.delete(b"\0", b"\0")
-        yield client
-
-
 def test_a_living_holder_keeps_the_name_and_a_dead_one_loses_it(etcd: EtcdClient) -> None:
     first = EtcdClaim(etcd, "pump1", "store-a", "h:1", ttl_s=1)
     second = EtcdClaim(etcd, "pump1", "store-b", "h:1", ttl_s=1)

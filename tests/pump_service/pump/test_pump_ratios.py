@@ -97,20 +97,6 @@ def loaded(pump: AttackedPump, writers: int, size: int, clock: Iterator[int], se
     return pump_load.run(pump.address, WRITE, [writer(clock, size) for _ in range(writers)], seconds)
 
 
-def appends(path: Path, seconds: float) -> pump_load.Load:
-    """Writes of 4 KiB, each made durable before the next."""
-    data, took = os.urandom(4096), []
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    began = now = time.perf_counter()
-    while now - began < seconds:
-        os.write(handle, data)
-        os.fdatasync(handle)
-        before, now = now, time.perf_counter()
-        took.append(now - before)
-    os.close(handle)
-    return pump_load.Load(len(took), now - began, sorted(took))
-
-
 def best_of(rounds: int, ratio: Callable[[], float], enough: Callable[[float], bool]) -> list[float]:
     """Ratios until one is good enough: what else runs on the machine may spoil a round, not all of them."""
     found = []
@@ -134,7 +120,7 @@ def test_a_write_takes_a_small_multiple_of_a_bare_one(
     clock = fresh_clock()
 
     def ratio() -> float:
-        bare = appends(tmp_path / "floor", 0.7)
+        bare = pump_load.append_times(tmp_path / "floor", 4096, 0.7)
         return loaded(pump, 8, 1024, clock, 1.0).percentile(share) / bare.percentile(share)
 
     assert min(best_of(8, ratio, lambda found: found <= limit)) <= limit

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -14,21 +13,13 @@ from pump_helpers import until
 
 from binlake.errors import Fenced, Permanent, WireError
 from binlake.placement import EtcdClient, NodeStatus, Registry
-from pump_service.pd import PlacementDriver
 from pump_service.pump.config import PumpConfig
 from pump_service.pump.server import PumpServer
 
 
-@pytest.fixture(params=["embedded", "etcd"])
-def registry(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Registry]:
-    with contextlib.ExitStack() as stack:
-        if request.param == "etcd":
-            url = request.getfixturevalue("etcd_url")
-        else:
-            url = stack.enter_context(PlacementDriver(tmp_path / "pd")).url
-        client = stack.enter_context(contextlib.closing(EtcdClient([url])))
-        client.delete(b"\0", b"\0")
-        yield Registry(client)
+@pytest.fixture
+def registry(etcd: EtcdClient) -> Registry:
+    return Registry(etcd)
 
 
 Start = Callable[[str], PumpServer]
