@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import pyarrow as pa
@@ -16,6 +16,7 @@ from binlake.lake.members import MemberTable
 from binlake.lake.paths import LakePaths
 from binlake.lake.tables import SPARK_TABLES
 from binlake.lake.windowlog import WindowLog
+from spark_jobs.handover import Handover
 from spark_jobs.lake import Rows
 from spark_jobs.results import Bounds, StageResult
 
@@ -25,12 +26,13 @@ __all__ = ["Bounds", "StageContext", "StageResult"]
 @dataclass(frozen=True)
 class StageContext:
     """One run over one replication. The Spark session is made at first use: plan and finalize need none, nor do small
-    windows until they are compacted."""
+    windows until they are compacted. `handover`: rows for the next stage of this process."""
 
     replication: Replication
     run_id: str
     make_spark: Callable[[], SparkSession]
     stop_ts: int | None = None
+    handover: Handover = field(default_factory=Handover, compare=False, repr=False)
 
     @cached_property
     def spark(self) -> SparkSession:

@@ -53,7 +53,10 @@ def run_window(ctx: StageContext, start_ts: int | None = None) -> list[StageResu
         results.append(run_stage(stage.name, ctx, bounds))
         bounds = Bounds(results[-1].lo, results[-1].hi)
     chains = [[s for s in stages if s.sink == sink] for sink in dict.fromkeys(s.sink for s in stages if s.sink)]
-    return results + _side_by_side([lambda c=chain: run_sink(ctx, _names(c), bounds) for chain in chains])  # type: ignore[misc]
+    try:
+        return results + _side_by_side([lambda c=chain: run_sink(ctx, _names(c), bounds) for chain in chains])  # type: ignore[misc]
+    finally:
+        ctx.handover.drop(bounds.hi)
 
 
 def run_sink(ctx: StageContext, stages: Sequence[str], bounds: Bounds) -> list[StageResult]:

@@ -1,0 +1,70 @@
+"""Rows for the next stage of the same process: for as many takers as were named, and never more than the bound."""
+
+from __future__ import annotations
+
+import threading
+
+import pyarrow as pa
+
+from binlake.lake.tables import CHANGE, MUTATION
+from spark_jobs.handover import Handover
+from spark_jobs.results import Bounds
+
+FIRST, SECOND = Bounds(0, 10), Bounds(10, 20)
+ROWS = pa.table({"n": pa.array(range(100), pa.int64())})
+
+
+def test_rows_are_there_for_each_taker_once_and_then_gone() -> None:
+    handover = Handover()
+    handover.put(MUTATION, FIRST, ROWS, takers=2)
+    handover.put(CHANGE, FIRST, ROWS.slice(1))
+    assert handover.take(MUTATION, FIRST) is ROWS
+    assert handover.take(MUTATION, SECOND) is None
+    assert handover.take(MUTATION, FIRST) is ROWS
+    assert handover.take(MUTATION, FIRST) is None
+    assert handover.take(CHANGE, FIRST) == ROWS.slice(1)
+    assert handover.bytes == 0
+
+
+def test_nothing_is_kept_above_the_bound_or_for_nobody() -> None:
+    handover = Handover(most_bytes=ROWS.nbytes + 8)
+    handover.put(MUTATION, FIRST, ROWS)
+    handover.put(CHANGE, FIRST, ROWS)
+    assert handover.take(CHANGE, FIRST) is None
+    handover.put(MUTATION, FIRST, ROWS.slice(0, 50))
+    assert handover.bytes == ROWS.nbytes // 2
+    handover.put(MUTATION, FIRST, ROWS, takers=0)
+    assert handover.bytes == 0
+
+
+def test_rows_that_are_put_again_take_the_place_of_the_old_ones_even_where_they_are_too_many() -> None:
+    handover = Handover(most_bytes=ROWS.nbytes)
+    handover.put(CHANGE, FIRST, ROWS)
+    handover.put(CHANGE, FIRST, pa.concat_tables([ROWS, ROWS]))
+    assert handover.take(CHANGE, FIRST) is None
+
+
+def test_windows_that_are_over_are_dropped_and_later_ones_stay() -> None:
+    handover = Handover()
+    handover.put(CHANGE, FIRST, ROWS)
+    handover.put(CHANGE, SECOND, ROWS)
+    handover.drop(10)
+    assert handover.take(CHANGE, FIRST) is None
+    assert handover.take(CHANGE, SECOND) is ROWS
+
+
+def test_two_sinks_that_take_at_once_get_the_rows_once_each() -> None:
+    handover, found, at_once = Handover(), [], threading.Barrier(4)
+
+    def take() -> None:
+        at_once.wait()
+        found.append(handover.take(MUTATION, FIRST))
+
+    for _ in range(50):
+        handover.put(MUTATION, FIRST, ROWS, takers=2)
+        threads = [threading.Thread(target=take) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert sum(rows is ROWS for rows in found) == 100
