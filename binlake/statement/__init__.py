@@ -4,9 +4,10 @@ Text goes in and out in columns (Arrow); the plain functions in `literal` are th
 """
 
 from binlake.statement.batch import PHASES, UNCHECKED, Phase, StatementBatch, statement_digest
-from binlake.statement.columns import images_from_maps, images_from_rows
+from binlake.statement.columns import images_from_rows
 from binlake.statement.kept import KeptStatements, kept_prefix, kept_table
 from binlake.statement.limits import MAX_STATEMENT_BYTES, BatchLimits
+from binlake.statement.maps import images_from_maps
 from binlake.statement.render import TableStatements
 
 __all__ = [

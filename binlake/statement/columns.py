@@ -22,11 +22,6 @@ def images_from_rows(rows: Sequence[Mapping[str, str | None]], columns: Sequence
     return {name: pa.array([row[name] for row in rows], pa.large_string()) for name in columns}
 
 
-def images_from_maps(maps: Array, columns: Sequence[str]) -> dict[str, Array]:
-    """Columns of an Arrow MAP<string,string> array as the lake's `before` and `after` hold it; absent key = NULL."""
-    return {name: pc.map_lookup(maps, name, "first") for name in columns}
-
-
 def value_column(values: Array, column: ColumnInfo) -> Array:
     """`value_literal` of each value of a string column."""
     return _literals(values, literal_kind(column))

@@ -12,7 +12,7 @@ from support.tabledefs import col, table
 from binlake.codec.floats import float_text
 from binlake.schema import ColumnInfo
 from binlake.schema import mysqltypes as t
-from binlake.statement.columns import images_from_maps, match_column, tuples, value_column, value_tuples
+from binlake.statement.columns import match_column, tuples, value_column, value_tuples
 from binlake.statement.keyless import image_condition, image_conditions
 from binlake.statement.literal import LiteralKind, literal_kind, match_literal, quote, value_literal, widened
 
@@ -95,12 +95,9 @@ def test_a_float_is_found_by_its_widened_value() -> None:
     assert match_literal("1.1", LiteralKind.DOUBLE) == "1.1e0"
 
 
-def test_tuples_and_maps() -> None:
+def test_tuples() -> None:
     ones, twos = pa.array(["1", "2"], pa.large_string()), pa.array(["'a'", "NULL"], pa.large_string())
     assert tuples([ones, twos]).to_pylist() == ["(1,'a')", "(2,NULL)"]
-    maps = pa.array([[("a", "1"), ("b", None)], [("a", None)]], pa.map_(pa.string(), pa.string()))
-    images = images_from_maps(maps, ("a", "b"))
-    assert {name: values.to_pylist() for name, values in images.items()} == {"a": ["1", None], "b": [None, None]}
 
 
 @pytest.mark.mariadb

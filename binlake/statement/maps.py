@@ -1,0 +1,68 @@
+"""Columns of row images that are maps, as the lake's `before` and `after` hold them.
+
+Rule: each column is what `map_lookup` gives, the first value of its name, NULL where a map lacks it or is NULL itself.
+Maps that all have the same names in the same order, as full images of one definition do, are cut column by column.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+Array = Any
+"""A pyarrow Array (pyarrow has no stubs)."""
+
+
+def images_from_maps(maps: Array, columns: Sequence[str]) -> dict[str, Array]:
+    """Columns of an Arrow MAP<string,string> array; absent key = NULL."""
+    names = _names_of_all(maps)
+    if names is None:
+        return {name: pc.map_lookup(maps, name, "first") for name in columns}
+    first, width = maps.offsets[0].as_py(), len(names)
+    items, rows = maps.items.slice(first), _numbers(maps)
+    # Of a name that stands twice the first counts.
+    places = {name: place for place, name in reversed(list(enumerate(names)))}
+    return {name: _column(items, rows, places.get(name), width) for name in columns}
+
+
+def _column(items: Array, rows: Array, place: int | None, width: int) -> Array:
+    if place is None:
+        return pa.nulls(len(rows), items.type)
+    return items.take(pc.add(pc.multiply(rows, width), place))
+
+
+def _numbers(maps: Array) -> Array:
+    """The number of each map among those that are not NULL; NULL for those that are."""
+    if not maps.null_count:
+        return pa.array(np.arange(len(maps)))
+    here = np.asarray(maps.is_valid())
+    return pa.array(here.cumsum() - 1, mask=~here)
+
+
+def _names_of_all(maps: Array) -> list[str] | None:
+    """The names that every map has, in order; None where they differ, or where nothing is there to compare."""
+    count = len(maps) - maps.null_count
+    if not count or not pa.types.is_string(maps.type.key_type):
+        return None
+    ends = np.asarray(maps.offsets)
+    sizes = np.diff(ends)[np.asarray(maps.is_valid())]
+    width, total = int(sizes[0]), int(ends[-1] - ends[0])
+    if not width or total != width * count or (sizes != width).any():
+        return None
+    keys = maps.keys.slice(int(ends[0]), total)
+    return keys[:width].to_pylist() if _repeats(keys, width) else None
+
+
+def _repeats(keys: Array, width: int) -> bool:
+    """Whether `keys` are the first `width` of them again and again."""
+    _, offsets, data = keys.buffers()
+    bounds = np.frombuffer(offsets, np.int32)[keys.offset : keys.offset + len(keys) + 1]
+    if (np.diff(bounds).reshape(-1, width) != np.diff(bounds[: width + 1])).any():
+        return False
+    size = int(bounds[width] - bounds[0])
+    letters = np.frombuffer(data, np.uint8)[bounds[0] : bounds[-1]] if size else np.empty(0, np.uint8)
+    return not size or bool((letters.reshape(-1, size) == letters[:size]).all())
