@@ -11,6 +11,9 @@ from typing import Any
 from binlake.errors import BinlakeError
 from binlake.window.manifest import window_name
 
+CUT = "cut_at_bytes"
+"""In the detail of a landed window: it ends below the hi that was asked for, because it has `window.max-bytes`."""
+
 
 @dataclass(frozen=True)
 class Bounds:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import structlog
 
@@ -14,6 +14,7 @@ from binlake.pipeline import STOPPED, Stage, stages_for
 from spark_jobs.context import Bounds, StageContext, StageResult
 from spark_jobs.failures import as_ours
 from spark_jobs.lineage import Gathered
+from spark_jobs.results import CUT
 
 log = structlog.get_logger(__name__)
 
@@ -41,22 +42,48 @@ def run_stage(name: str, ctx: StageContext, bounds: Bounds | None = None, start_
 def run_window(ctx: StageContext, start_ts: int | None = None) -> list[StageResult]:
     """The next window through all its stages in one session (the `fused` layout); results in order of completion.
 
-    The sinks run side by side and one that fails stops no other; the first failure is raised at the end.
+    A window that land cuts at `window.max-bytes` goes on piece by piece up to the hi that plan proposed; a piece lands
+    while the one before is in the sinks. Sinks run side by side and one that fails stops no other; the first failure is
+    raised once all that had begun has ended.
     """
-    results = [run_stage("plan", ctx, start_ts=start_ts)]
-    if results[0].state in STOPPED:
-        return results
-    replication = ctx.replication
-    stages = stages_for(sql=replication.target is not None, mirror=replication.mirror.enabled)
-    bounds = Bounds(results[0].lo, results[0].hi)
-    for stage in (stage for stage in stages if stage.sink is None and stage.name != "plan"):
-        results.append(run_stage(stage.name, ctx, bounds))
-        bounds = Bounds(results[-1].lo, results[-1].hi)
+    planned = run_stage("plan", ctx, start_ts=start_ts)
+    results = Gathered([planned])
+    if planned.state in STOPPED:
+        return results.results()
+    with ThreadPoolExecutor(1, thread_name_prefix="land") as pool:
+        landing: Future[list[StageResult]] | None = pool.submit(_land, ctx, Bounds(planned.lo, planned.hi))
+        while landing is not None:
+            landed = landing.result()
+            bounds = Bounds(landed[-1].lo, landed[-1].hi)
+            is_cut = any(result.detail.get(CUT) for result in landed)
+            landing = pool.submit(_land, ctx, Bounds(bounds.hi, planned.hi)) if is_cut else None
+            for result in landed + _sinks(ctx, bounds):
+                results.add(result)
+    return results.results()
+
+
+def _land(ctx: StageContext, bounds: Bounds) -> list[StageResult]:
+    """The stages of the lake itself, behind plan."""
+    results: list[StageResult] = []
+    for stage in _stages(ctx):
+        if stage.sink is None and stage.name != "plan":
+            results.append(run_stage(stage.name, ctx, bounds))
+            bounds = Bounds(results[-1].lo, results[-1].hi)
+    return results
+
+
+def _sinks(ctx: StageContext, bounds: Bounds) -> list[StageResult]:
+    stages = _stages(ctx)
     chains = [[s for s in stages if s.sink == sink] for sink in dict.fromkeys(s.sink for s in stages if s.sink)]
     try:
-        return results + _side_by_side([lambda c=chain: run_sink(ctx, _names(c), bounds) for chain in chains])  # type: ignore[misc]
+        return _side_by_side([lambda c=chain: run_sink(ctx, _names(c), bounds) for chain in chains])  # type: ignore[misc]
     finally:
         ctx.handover.drop(bounds.hi)
+
+
+def _stages(ctx: StageContext) -> Sequence[Stage]:
+    replication = ctx.replication
+    return stages_for(sql=replication.target is not None, mirror=replication.mirror.enabled)
 
 
 def run_sink(ctx: StageContext, stages: Sequence[str], bounds: Bounds) -> list[StageResult]:

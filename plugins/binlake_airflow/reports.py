@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +30,7 @@ def report(
     if task.moves_assets in done:
         # First: a later try finds the window applied already, and moves nothing.
         assets.moved(task.replication, done[task.moves_assets], changed, context)
-    ti.xcom_push(key="window", value=f"{first['lo']}-{first['hi']}")
+    ti.xcom_push(key="window", value=f"{first['lo']}-{max(first['hi'], last['hi'], key=int)}")
     if first["blocked_by"]:
         tell_blocked(first, context, task.log)
     elif last["state"] not in STOPPED:
@@ -49,10 +50,16 @@ def changed_tables(
     if task.moves_assets not in done:
         return ()
     for name in ("compact", "mirror"):
-        if CHANGED in done.get(name, {}).get("detail", {}):
-            return list(done[name]["detail"][CHANGED])
+        # A run may have several windows: what any of them changed has changed.
+        named = [result["detail"][CHANGED] for result in results if result["stage"] == name and _names_tables(result)]
+        if named:
+            return sorted({(db, table) for tables in named for db, table in tables})
     found = context["ti"].xcom_pull(task_ids=task.bounds_from) if task.bounds_from is not None else None
     return list((found or {}).get("detail", {}).get(CHANGED) or ())
+
+
+def _names_tables(result: Result) -> bool:
+    return result["state"] == "done" and CHANGED in result["detail"]
 
 
 def tell_blocked(result: Result, context: Mapping[str, Any], log: Any) -> None:
@@ -71,10 +78,14 @@ def tell_gone(value: Result, context: Mapping[str, Any]) -> None:
 
 
 def note(results: Sequence[Result]) -> str:
-    """One line: the window of the last stage as commit_ts and as time, and what each stage counted."""
-    last = results[-1]
-    counts = ", ".join(f"{result['stage']} {result['rows']:,} rows" for result in results if result["stage"] != "plan")
-    return f"window ({shown(last['lo'])}, {shown(last['hi'])}]" + (f": {counts}" if counts else "")
+    """One line: the range of the last stage as commit_ts and as time, and what each stage counted in all windows."""
+    last, rows = results[-1], Counter[str]()
+    for result in results:
+        if result["stage"] != "plan":
+            rows[result["stage"]] += result["rows"]
+    first = next(result for result in results if result["stage"] == last["stage"])
+    counts = ", ".join(f"{stage} {count:,} rows" for stage, count in rows.items())
+    return f"window ({shown(first['lo'])}, {shown(last['hi'])}]" + (f": {counts}" if counts else "")
 
 
 def shown(commit_ts: str) -> str:

@@ -178,3 +178,20 @@ def test_a_deadline_of_a_run_that_has_ended_is_not_told(
     told = notified.heard()
     assert [one["binlake"]["what"] for one in told] == what
     assert all(one["binlake"]["text"] == "orders: run r1 takes longer than 60 s" for one in told)
+
+
+@pytest.mark.usefixtures("no_backend")
+def test_several_windows_of_a_run_are_told_as_one(task: Any, context: dict[str, Any]) -> None:
+    pushed: dict[str, str] = {}
+    context["ti"] = SimpleNamespace(xcom_push=lambda key, value: pushed.update({key: value}))
+    pieces = [
+        DONE | {"stage": stage, "lo": lo, "hi": hi, "rows": rows, "detail": {"changed": [["shop", table]]}}
+        for lo, hi, rows, table in (("1", "5", 1_000, "item"), ("5", "9", 2_000, "orders"))
+        for stage in ("compact", "finalize")
+    ]
+    changed = reports.changed_tables(task, pieces, context)
+    assert changed == [("shop", "item"), ("shop", "orders")]
+    reports.report(task, pieces, changed, context)
+    assert pushed["window"] == "1-9"
+    assert "finalize 3,000 rows" in pushed[reports.KEY]
+    assert pushed[reports.KEY].startswith("window (1 = ")

@@ -1,0 +1,105 @@
+"""A window that land cuts goes on piece by piece: the next one lands while the one before is in the sinks."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from binlake.errors import BinlakeError, Permanent, Transient
+from spark_jobs import runner
+from spark_jobs.context import StageContext
+from spark_jobs.handover import Handover
+from spark_jobs.results import CUT, Bounds, StageResult
+
+PLANNED = 30
+WAIT_S = 60.0
+Act = Callable[[str, Bounds], None]
+
+
+def context() -> StageContext:
+    replication = SimpleNamespace(target=object(), mirror=SimpleNamespace(enabled=False))
+    return cast("StageContext", SimpleNamespace(replication=replication, handover=Handover()))
+
+
+class Stages:
+    """Stands for the stages: `piece` commit_ts land at a time; `act` may wait or raise as one begins."""
+
+    def __init__(self, piece: int, act: Act = lambda *_: None) -> None:
+        self.piece, self.act = piece, act
+        self.done: list[tuple[str, int, int]] = []
+
+    def __call__(self, name: str, _: Any, bounds: Bounds | None = None, **__: Any) -> StageResult:
+        own = bounds or Bounds(0, PLANNED)
+        self.act(name, own)
+        hi = min(own.hi, own.lo + self.piece) if name == "land" else own.hi
+        detail = {CUT: True} if hi < own.hi else {}
+        self.done.append((name, own.lo, hi))
+        return StageResult(name, "ready" if name == "plan" else "done", own.lo, hi, detail=detail)
+
+    def of(self, name: str) -> list[tuple[int, int]]:
+        return [(lo, hi) for stage, lo, hi in self.done if stage == name]
+
+
+def run(monkeypatch: pytest.MonkeyPatch, stages: Stages) -> list[StageResult]:
+    monkeypatch.setattr(runner, "run_stage", stages)
+    return runner.run_window(context())
+
+
+def test_a_window_that_was_not_cut_is_one_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    stages = Stages(piece=PLANNED)
+    found = run(monkeypatch, stages)
+    assert [result.stage for result in found] == ["plan", "land", "merge", "compact", "convert", "finalize"]
+
+
+def test_the_pieces_tile_what_plan_proposed_and_each_goes_through_all_stages(monkeypatch: pytest.MonkeyPatch) -> None:
+    stages = Stages(piece=12)
+    found = run(monkeypatch, stages)
+    tiles = [(0, 12), (12, 24), (24, 30)]
+    assert [stages.of(name) for name in ("land", "merge", "compact", "convert", "finalize")] == [tiles] * 5
+    assert stages.of("plan") == [(0, PLANNED)]
+    assert [(result.lo, result.hi) for result in found if result.stage == "finalize"] == tiles
+
+
+def test_the_next_piece_lands_while_the_one_before_is_applied(monkeypatch: pytest.MonkeyPatch) -> None:
+    second_landed, first_applied = threading.Event(), threading.Event()
+
+    def act(name: str, bounds: Bounds) -> None:
+        if (name, bounds.lo) == ("finalize", 0):
+            assert second_landed.wait(WAIT_S)
+            first_applied.set()
+        if (name, bounds.lo) == ("merge", 15):
+            assert not first_applied.is_set()
+            second_landed.set()
+
+    stages = Stages(15, act)
+    run(monkeypatch, stages)
+    assert stages.of("finalize") == [(0, 15), (15, 30)]
+
+
+def test_no_more_than_one_piece_lands_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    ahead: list[int] = []
+    stages = Stages(5)
+    stages.act = lambda *_: ahead.append(len(stages.of("land")) - len(stages.of("finalize")))
+    run(monkeypatch, stages)
+    assert len(stages.of("land")) == 6
+    assert max(ahead) <= 2
+
+
+@pytest.mark.parametrize(("where", "error"), [("land", Transient), ("finalize", Permanent)])
+def test_a_failure_ends_the_run_behind_what_had_begun(
+    monkeypatch: pytest.MonkeyPatch, where: str, error: type[BinlakeError]
+) -> None:
+    def act(name: str, bounds: Bounds) -> None:
+        if (name, bounds.lo) == (where, 10):
+            raise error("this stage fails")
+
+    stages = Stages(10, act)
+    with pytest.raises(error, match="this stage fails"):
+        run(monkeypatch, stages)
+    assert stages.of("finalize") == [(0, 10)]
+    # What landed ahead stays landed; nothing begins behind a failure.
+    assert stages.of("merge") == ([(0, 10)] if where == "land" else [(0, 10), (10, 20), (20, 30)])
