@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, WriterProperties, write_deltalake
@@ -16,7 +16,9 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from binlake.errors import Transient
+from binlake.lake import rowhash
 from binlake.lake.paths import LakePaths
+from binlake.lake.rowhash import Fold
 from binlake.lake.tables import SPARK_TABLES, LakeTable, arrow_schema
 
 AGAIN = "the stage may run again; keep maintenance of these tables to Binlake"
@@ -126,6 +128,33 @@ def within(lo: int, hi: int) -> str:
 def may_have(paths: LakePaths, table: LakeTable, predicate: str) -> bool:
     """False when no file can have a row that matches `predicate`, by partitions and statistics."""
     return bool(DeltaTable(paths.table(table.name)).file_uris(file_pruning_predicate=predicate))
+
+
+FOLD_COLUMNS = "count BIGINT, total BIGINT, xor BIGINT"
+"""A fold as Spark's workers give it back."""
+
+
+def fold_by_spark(frame: DataFrame, columns: Sequence[str]) -> Fold:
+    """The fold of all rows, by the workers: the same that the driver gets of the same rows (binlake.lake.rowhash)."""
+
+    def parts(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            found = fold_row(rowhash.fold(rowhash.row_hashes(batch, columns)))
+            yield pa.RecordBatch.from_arrays([pa.array([value]) for value in found], schema=arrow_schema(FOLD_COLUMNS))
+
+    return rowhash.merged(folds_in(frame.select(*columns).mapInArrow(parts, FOLD_COLUMNS).toArrow()))
+
+
+def fold_row(fold: Fold) -> tuple[int, int, int]:
+    """`fold` in `FOLD_COLUMNS`: BIGINT is signed."""
+    total, xor = (value - (value >> 63 << 64) for value in (fold.total, fold.xor))
+    return fold.count, total, xor
+
+
+def folds_in(rows: pa.Table) -> list[Fold]:
+    """The folds of rows with `FOLD_COLUMNS`."""
+    counts, *halves = (rows[name].to_pylist() for name in ("count", "total", "xor"))
+    return [Fold(count, total % (1 << 64), xor % (1 << 64)) for count, total, xor in zip(counts, *halves, strict=True)]
 
 
 def folds(frame: DataFrame, columns: list[str]) -> list[Column]:

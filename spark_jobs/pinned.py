@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from binlake.downstream import Position, position_of
 from binlake.errors import CheckpointConflict, ImmutableWindow, LostRange
-from binlake.lake import rowhash
+from binlake.lake import sparkhash
 from binlake.window.manifest import ApplyManifest
 from spark_jobs.context import Bounds, StageContext
 from spark_jobs.lake import Rows, folded, folds
@@ -80,7 +80,7 @@ def require_pinned(table: str, bounds: Bounds, pinned: str, found: str) -> None:
 def digest_of(rows: Rows, columns: list[str]) -> tuple[str, int]:
     """(digest, count) of `rows`, in any order."""
     if isinstance(rows, pa.Table):
-        count, added, mixed = rowhash.folds(rows, columns)
+        count, added, mixed = sparkhash.folds(rows, columns)
         return folded((count, added or 0, mixed or 0)), count
     found = rows.agg(*[fold.alias(f"fold{n}") for n, fold in enumerate(folds(rows, columns))]).collect()
     return combined(found), int(found[0]["fold0"])

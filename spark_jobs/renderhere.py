@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from deltalake import DeltaTable
 
-from binlake.lake import rowhash
+from binlake.lake import sparkhash
 from binlake.lake.dataset import dataset
 from binlake.lake.paths import LakePaths
 from binlake.lake.tables import CHANGE
@@ -30,7 +30,7 @@ def placed(paths: LakePaths, window: str) -> pa.Table:
     rows = dataset(DeltaTable(paths.table(CHANGE.name))).to_table(columns=CHANGE.column_names(), filter=own)
     deleted = pc.equal(rows["op"], "delete")
     phase = pc.if_else(deleted, pa.scalar(int(Phase.DELETE), pa.int32()), pa.scalar(int(Phase.WRITE), pa.int32()))
-    buckets = [mixed % BUCKETS for mixed in rowhash.row_hashes(rows, ["key"])]
+    buckets = [mixed % BUCKETS for mixed in sparkhash.row_hashes(rows, ["key"])]
     return rows.append_column("phase", phase).append_column("bucket", pa.array(buckets, pa.int32()))
 
 
@@ -38,7 +38,7 @@ def sizes(rows: pa.Table, columns: Sequence[str]) -> list[dict[str, Any]]:
     """As `render.sizes`: per place and bucket, in their order."""
     images = pc.coalesce(rows["after"], rows["before"]).combine_chunks()
     copies = rows["copies"].to_pylist()
-    hashes = rowhash.signed(rowhash.row_hashes(rows, columns))
+    hashes = sparkhash.signed(sparkhash.row_hashes(rows, columns))
     found: dict[tuple[Any, ...], dict[str, Any]] = {}
     keys = zip(*(rows[name].to_pylist() for name in (*PLACE, "bucket")), strict=True)
     for key, text, times, mixed in zip(keys, _texts(images), copies, hashes, strict=True):

@@ -1,62 +1,207 @@
-"""The digest of rows in any order, as Spark computes it (spark_jobs.lake.folds), for rows that are here in Arrow.
+"""The digest of rows: equal for equal values in the same columns, whoever computes it and in whatever order rows come.
 
-Spark's `xxhash64` is XXH64 of each value in turn, seeded by the hash so far (42 at first), numbers as little-endian
-bytes of their width; a NULL leaves the hash as it is.
+The driver and Spark's workers (`spark_jobs.lake.fold_by_spark`) call these same functions on Arrow. The hash is ours
+and never changes: sealed manifests hold digests of it. Neither the width of a number nor how Arrow lays a column out
+(chunks, slices, dictionaries) changes it, nor does the order of a map's entries.
 """
 
 from __future__ import annotations
 
 import functools
+import hashlib
 import operator
-import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
-from xxhash import xxh64_intdigest as _mix
+from numpy.typing import NDArray
+from xxhash import xxh3_64_intdigest
 
-_SEED = 42
-_TOP = 1 << 63
-_BYTES: dict[pa.DataType, Callable[..., bytes]] = {
-    pa.int32(): struct.Struct("<i").pack,
-    pa.int64(): struct.Struct("<q").pack,
-    pa.string(): str.encode,
-    pa.binary(): bytes,
-}
+Uints = NDArray[np.uint64]
+Ints = NDArray[np.int64]
+
+VERSION = "2:"
+"""What a digest of this kind begins with; the older ones were Spark's and have no such mark."""
+
+_ROWS = 1 << 16
+"""Rows taken at once: so many that their numbers stay in the processor's cache."""
+_LONG = 96
+"""Bytes from which on a C call for the value costs less than its words one after the other for all values."""
+_TOP = 1 << 64
+_NULL, _TEXT, _LIST, _MAP = (
+    np.uint64(one) for one in (0x9FB21C651E98DF25, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x85EBCA77C2B2AE63)
+)
+_FIRST, _SECOND = np.uint64(0xFF51AFD7ED558CCD), np.uint64(0xC4CEB9FE1A85EC53)
+_STEP = np.uint64(0x9E3779B97F4A7C15)
+_HALF = np.uint64(32)
+# The bytes of a word that belong to a value of which so many bytes are left.
+_LEFT = np.array([(1 << 8 * left) - 1 for left in range(9)], np.uint64)
+_PAD = bytes(8)
 
 
-def folds(rows: pa.Table, columns: Sequence[str]) -> tuple[int, int | None, int | None]:
-    """Count, sum and exclusive or of the signed hashes of `columns`; the last two None without rows."""
-    hashes = signed(row_hashes(rows, columns))
-    return (len(hashes), sum(hashes), functools.reduce(operator.xor, hashes)) if hashes else (0, None, None)
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """What is kept of hashes in any order: how many, their sum below 2^64, their exclusive or."""
+
+    count: int
+    total: int
+    xor: int
 
 
-def row_hashes(rows: pa.Table, columns: Sequence[str]) -> list[int]:
-    """The hash of each row, from 0 to 2^64 - 1.
+def row_hashes(rows: pa.Table | pa.RecordBatch, columns: Sequence[str]) -> Uints:
+    """The hash of each row, of `columns` in their order.
 
-    Columns are INT, BIGINT, STRING, BINARY, or MAP of STRING to STRING. Raises KeyError for another type.
+    Raises TypeError for a column that is not of whole numbers, dates, texts, bytes, or lists and maps of them.
     """
-    hashes = [_SEED] * rows.num_rows
-    for name in columns:
-        column = rows[name]
-        mixed = _entries if pa.types.is_map(column.type) else _value(_BYTES[column.type])
-        values = zip(hashes, column.to_pylist(), strict=True)
-        hashes = [so_far if value is None else mixed(value, so_far) for so_far, value in values]
+    table = rows if isinstance(rows, pa.Table) else pa.Table.from_batches([rows])
+    table = table.select(list(columns))
+    parts = [_of_batch(batch) for batch in table.to_batches(max_chunksize=_ROWS)]
+    return np.concatenate([*parts, np.empty(0, np.uint64)])
+
+
+def fold(hashes: Uints) -> Fold:
+    """The fold of `hashes`."""
+    return Fold(len(hashes), int(np.add.reduce(hashes)), int(np.bitwise_xor.reduce(hashes)))
+
+
+def merged(folds: Iterable[Fold]) -> Fold:
+    """The fold of all hashes of which `folds` are parts."""
+    parts = list(folds)
+    xor = functools.reduce(operator.xor, (part.xor for part in parts), 0)
+    return Fold(sum(part.count for part in parts), sum(part.total for part in parts) % _TOP, xor)
+
+
+def digest_of(whole: Fold) -> str:
+    """The digest of the rows with this fold."""
+    return VERSION + hashlib.sha256(f"{whole.count}:{whole.total}:{whole.xor}".encode()).hexdigest()
+
+
+def _of_batch(batch: pa.RecordBatch) -> Uints:
+    hashes = np.zeros(batch.num_rows, np.uint64)
+    for column in batch.columns:
+        hashes *= _STEP
+        hashes += _values(column)
+        hashes = _mixed(hashes)
     return hashes
 
 
-def signed(hashes: Sequence[int]) -> list[int]:
-    """As BIGINT."""
-    return [value - 2 * _TOP if value >= _TOP else value for value in hashes]
+def _values(array: pa.Array) -> Uints:
+    """The hash of each value."""
+    hashes = _way_of(array.type)(array)
+    if array.null_count:
+        hashes[np.asarray(array.is_null())] = _NULL
+    return hashes
 
 
-def _value(as_bytes: Callable[..., bytes]) -> Callable[[Any, int], int]:
-    return lambda value, so_far: _mix(as_bytes(value), so_far)
+def _way_of(kind: pa.DataType) -> Callable[[pa.Array], Uints]:
+    types = pa.types
+    ways: tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.Array], Uints]], ...] = (
+        (types.is_integer, _numbers),
+        (types.is_boolean, _numbers),
+        (types.is_date32, lambda array: _numbers(array.cast(pa.int32()))),
+        (types.is_null, lambda array: np.full(len(array), _NULL)),
+        (types.is_dictionary, _encoded),
+        (types.is_map, _maps),
+        (types.is_list, _lists),
+        (_is_text, _texts),
+    )
+    for fits, way in ways:
+        if fits(kind):
+            return way
+    raise TypeError(f"rows with a column of type {kind} have no digest")
 
 
-def _entries(entries: Sequence[tuple[str, str | None]], so_far: int) -> int:
-    """Of a map, whose entries have no order: by name, as Spark sorts text."""
-    for name, value in sorted((name.encode(), value) for name, value in entries):
-        so_far = _mix(name, so_far)
-        so_far = so_far if value is None else _mix(value.encode(), so_far)
-    return so_far
+def _is_text(kind: pa.DataType) -> bool:
+    types = pa.types
+    return any(fits(kind) for fits in (types.is_string, types.is_binary, types.is_large_string, types.is_large_binary))
+
+
+def _numbers(array: pa.Array) -> Uints:
+    filled = array.fill_null(False if pa.types.is_boolean(array.type) else 0) if array.null_count else array
+    return _mixed(np.asarray(filled).astype(np.int64).view(np.uint64) + _STEP)
+
+
+def _encoded(array: pa.DictionaryArray) -> Uints:
+    if not len(array.dictionary):
+        return np.full(len(array), _NULL)
+    return _values(array.dictionary)[np.asarray(array.indices.fill_null(0)).astype(np.int64)]
+
+
+def _lists(array: pa.ListArray) -> Uints:
+    offsets = _offsets(array)
+    sizes = np.diff(offsets)
+    places = np.arange(offsets[-1] - offsets[0]) - np.repeat(offsets[:-1] - offsets[0], sizes)
+    entries = _values(array.values[offsets[0] : offsets[-1]])
+    return _together(_mixed(entries + places.view(np.uint64) * _STEP), offsets, _LIST)
+
+
+def _maps(array: pa.MapArray) -> Uints:
+    offsets = _offsets(array)
+    span = slice(offsets[0], offsets[-1])
+    # The names in maps are few.
+    names = _values(array.keys[span].dictionary_encode())
+    entries = _mixed(names * _STEP + _values(array.items[span]))
+    return _together(entries, offsets, _MAP)
+
+
+def _together(entries: Uints, offsets: Ints, kind: np.uint64) -> Uints:
+    """One hash of the entries between each two `offsets`, whose order does not count."""
+    sums = np.concatenate([np.zeros(1, np.uint64), entries.cumsum(dtype=np.uint64)])
+    at = offsets - offsets[0]
+    return _mixed((sums[at[1:]] - sums[at[:-1]]) ^ (np.diff(at).view(np.uint64) * _STEP + kind))
+
+
+def _texts(array: pa.Array) -> Uints:
+    wide = pa.types.is_large_string(array.type) or pa.types.is_large_binary(array.type)
+    offsets = _offsets(array, np.int64 if wide else np.int32)
+    low, high = int(offsets[0]), int(offsets[-1])
+    buffer = array.buffers()[2]
+    data = b"".join((memoryview(buffer)[low:high], _PAD)) if buffer is not None else _PAD
+    starts, ends = offsets[:-1] - low, offsets[1:] - low
+    sizes = ends - starts
+    hashes = _with_words(data, starts, sizes)
+    long = np.flatnonzero(sizes > _LONG)
+    if long.size:
+        spans = map(slice, starts[long].tolist(), ends[long].tolist())
+        hashes[long] += np.fromiter(map(xxh3_64_intdigest, map(data.__getitem__, spans)), np.uint64, len(long))
+    return _mixed(hashes)
+
+
+def _with_words(data: bytes, at: Ints, sizes: Ints) -> Uints:
+    """The sizes and the bytes of values that begin `at`, eight bytes at a time; of long ones only the first eight."""
+    words: NDArray[Any] = np.ndarray(len(data) - 7, "<u8", data, strides=(1,))
+    hashes = _stirred((sizes.view(np.uint64) * _STEP + _TEXT) ^ (words[at] & _LEFT[np.minimum(sizes, 8)]))
+    which = np.flatnonzero((sizes > 8) & (sizes <= _LONG))
+    at, left = at[which] + 8, sizes[which] - 8
+    while which.size:
+        hashes[which] = _stirred(hashes[which] ^ (words[at] & _LEFT[np.minimum(left, 8)]))
+        more = np.flatnonzero(left > 8)
+        which, at, left = which[more], at[more] + 8, left[more] - 8
+    return hashes
+
+
+def _stirred(hashes: Uints) -> Uints:
+    """One step: each value leads to another one."""
+    hashes = hashes * _FIRST
+    hashes ^= hashes >> _HALF
+    return hashes
+
+
+def _mixed(hashes: Uints) -> Uints:
+    """Every bit of each hash depends on all of it; each value leads to another one."""
+    hashes = hashes ^ (hashes >> _HALF)
+    hashes *= _FIRST
+    hashes ^= hashes >> _HALF
+    hashes *= _SECOND
+    hashes ^= hashes >> _HALF
+    return hashes
+
+
+def _offsets(array: pa.Array, kind: type[np.signedinteger[Any]] = np.int32) -> Ints:
+    """Where each value begins, and where the last one ends, in the buffers behind `array`."""
+    if not len(array):
+        return np.zeros(1, np.int64)
+    found = np.frombuffer(array.buffers()[1], kind)
+    return found[array.offset : array.offset + len(array) + 1].astype(np.int64)
