@@ -64,10 +64,10 @@ class StatementBatch:
     whole_ts: int = 0
 
 
-def statement_digest(sql: Sequence[str]) -> str:
-    """SHA-256 (hex) of statements in order; a NUL byte parts them."""
+def statement_digest(sql: Sequence[str | bytes]) -> str:
+    """SHA-256 (hex) of statements (text, or its UTF-8) in order; a NUL byte parts them."""
     digest = hashlib.sha256()
     for statement in sql:
-        digest.update(statement.encode())
+        digest.update(statement if isinstance(statement, bytes) else statement.encode())
         digest.update(b"\0")
     return digest.hexdigest()

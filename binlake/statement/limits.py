@@ -34,17 +34,18 @@ class BatchLimits:
     def takes(self, statement: str) -> bool:
         """True when the server takes `statement`."""
         # No character has more than four bytes: most statements need no encoding to know.
-        if self.packet is None or 4 * len(statement) + PACKET_MARGIN <= self.packet:
-            return True
-        return len(statement.encode()) + PACKET_MARGIN <= self.packet
+        return self.takes_bytes(4 * len(statement)) or self.takes_bytes(len(statement.encode()))
 
-    def cuts(self, *texts: Any, times: Sequence[int] = ()) -> Iterator[tuple[int, int]]:
-        """(start, stop) of batches of rows; the longest of a row's `texts` (Arrow columns) counts, and a comma.
+    def takes_bytes(self, size: int) -> bool:
+        """True when the server takes a statement of `size` bytes."""
+        return self.packet is None or size + PACKET_MARGIN <= self.packet
 
-        `times`: how often each of them stands in its statement (once).
-        """
-        counts = times or [1] * len(texts)
-        sizes = [(np.asarray(pc.binary_length(text)) + 1) * count for text, count in zip(texts, counts, strict=True)]
+    def cuts(self, *texts: Any) -> Iterator[tuple[int, int]]:
+        """(start, stop) of batches of rows; the longest of a row's `texts` (Arrow columns) counts, and a comma."""
+        return self.cuts_of([np.asarray(pc.binary_length(text)) + 1 for text in texts])
+
+    def cuts_of(self, sizes: Sequence[Any]) -> Iterator[tuple[int, int]]:
+        """(start, stop) of batches of rows; the greatest of a row's `sizes` (numpy columns of bytes) counts."""
         ends = np.cumsum(np.max(sizes, axis=0))
         start, total = 0, len(ends)
         while start < total:

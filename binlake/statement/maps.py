@@ -17,16 +17,37 @@ Array = Any
 """A pyarrow Array (pyarrow has no stubs)."""
 
 
-def images_from_maps(maps: Array, columns: Sequence[str]) -> dict[str, Array]:
-    """Columns of an Arrow MAP<string,string> array; absent key = NULL."""
+def images_from_maps(maps: Array, columns: Sequence[str], wanted: Any = None) -> dict[str, Array]:
+    """Columns of an Arrow MAP<string,string> array; absent key = NULL.
+
+    `wanted`: the numbers (numpy) of the rows to take, in their order; all as they are if not given.
+    """
     names = _names_of_all(maps)
     if names is None:
-        return {name: pc.map_lookup(maps, name, "first") for name in columns}
+        return _sought(maps, columns, wanted)
     first, width = maps.offsets[0].as_py(), len(names)
     items, rows = maps.items.slice(first), _numbers(maps)
+    rows = rows if wanted is None else rows.take(pa.array(wanted))
     # Of a name that stands twice the first counts.
     places = {name: place for place, name in reversed(list(enumerate(names)))}
     return {name: _column(items, rows, places.get(name), width) for name in columns}
+
+
+def _sought(maps: Array, columns: Sequence[str], wanted: Any) -> dict[str, Array]:
+    """The same of maps whose names differ: each entry is put where its name and row have their place."""
+    offsets = np.asarray(maps.offsets).astype(np.int64)
+    # What lies behind a NULL is no part of it.
+    sizes = np.diff(offsets) * np.asarray(maps.is_valid())
+    entries = np.repeat(offsets[:-1] - (np.cumsum(sizes) - sizes), sizes) + np.arange(sizes.sum())
+    found = pc.index_in(maps.keys.take(pa.array(entries)), pa.array(columns, maps.type.key_type))
+    # One column more takes what nobody asked for.
+    places = np.full((len(columns) + 1, len(maps)), -1, np.int64)
+    numbers = np.repeat(np.arange(len(maps)), sizes)
+    # From the last to the first, which counts; copies, since numpy takes views in the order of their memory.
+    last_first = [np.flip(one).copy() for one in (np.asarray(found.fill_null(len(columns))), numbers, entries)]
+    places[last_first[0], last_first[1]] = last_first[2]
+    chosen = places if wanted is None else places[:, wanted]
+    return {name: maps.items.take(pa.array(at, mask=at < 0)) for name, at in zip(columns, chosen, strict=False)}
 
 
 def _column(items: Array, rows: Array, place: int | None, width: int) -> Array:

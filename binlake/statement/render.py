@@ -18,11 +18,12 @@ from binlake.errors import Permanent, SchemaError
 from binlake.redaction import key_in_log
 from binlake.schema import ColumnInfo, TableDef
 from binlake.statement.batch import UNCHECKED, Phase, StatementBatch, statement_digest
-from binlake.statement.columns import match_column, tuples, value_tuples
+from binlake.statement.columns import match_column, tuples, value_tuples, with_commas
 from binlake.statement.keyless import Dialect, exact_name, image_conditions
 from binlake.statement.lenient import leniently, rows_with_error_values
 from binlake.statement.limits import BatchLimits
 from binlake.statement.literal import qualified, quote_name
+from binlake.statement.texts import Texts
 from binlake.statement.written import key_columns, written_columns
 
 Images = Mapping[str, Any]
@@ -80,34 +81,37 @@ class TableStatements:
         kind: Kind = "upsert" if updates else "replace"
         self._require_key(kind)
         verb, tail = ("INSERT", self._on_duplicate()) if updates else ("REPLACE", "")
-        head = f"{verb} INTO {self._name} ({_names(self._columns)}) VALUES "
-        values = self._value_tuples(images)
-        keys = self._key_tuples(images)
-        odd = rows_with_error_values(images, self._columns)
-        for start, stop in self._limits.cuts(values, keys, times=(1, 1 + self._is_checked_exactly)):
-            sql = self._said(head + _joined(values, start, stop) + tail, odd, slice(start, stop))
+        heads = _Heads(
+            f"{verb} INTO {self._name} ({_names(self._columns)}) VALUES ", images, self._columns, self._dialect
+        )
+        values = Texts(self._value_tuples(images))
+        keys = Texts(with_commas(self._key_tuples(images)))
+        for start, stop in self._limits.cuts_of([values.sizes, keys.sizes * (1 + self._is_checked_exactly)]):
+            sql = b"".join((heads.of(slice(start, stop)), values.joined(start, stop), tail.encode()))
             self._require_taken(sql, images, start)
-            yield self._batch(Phase.WRITE, kind, (sql,), (UNCHECKED,), stop - start, self._count_sql(keys, start, stop))
+            count = self._count_sql(keys.joined(start, stop).decode())
+            yield self._batch(Phase.WRITE, kind, (sql,), (UNCHECKED,), stop - start, count)
 
     def deletes(self, images: Images) -> Iterator[StatementBatch]:
         """DELETE by key; `images` need the key columns only. For tables with a key only."""
         self._require_key("delete")
-        keys = self._key_tuples(images)
-        head = f"DELETE FROM {self._name} WHERE {self._key_names} IN ("
-        for start, stop in self._limits.cuts(keys):
-            sql = f"{head}{_joined(keys, start, stop)})"
+        keys = Texts(with_commas(self._key_tuples(images)))
+        head = f"DELETE FROM {self._name} WHERE {self._key_names} IN (".encode()
+        for start, stop in self._limits.cuts_of([keys.sizes]):
+            sql = b"".join((head, keys.joined(start, stop), b")"))
             self._require_taken(sql, images, start)
             yield self._batch(Phase.DELETE, "delete", (sql,), (UNCHECKED,), stop - start)
 
     def inserts(self, images: Images, copies: Sequence[int]) -> Iterator[StatementBatch]:
         """INSERT of images, each `copies[i]` times; every row must be counted by the server."""
-        head = f"INSERT INTO {self._name} ({_names(self._columns)}) VALUES "
-        repeated = pa.array(np.repeat(np.arange(len(copies)), np.asarray(copies, dtype=np.int64)))
-        values = self._value_tuples(images).take(repeated)
-        odd = rows_with_error_values(images, self._columns)
-        for start, stop in self._limits.cuts(values):
-            sql = self._said(head + _joined(values, start, stop), odd, np.asarray(repeated)[start:stop])
-            self._require_taken(sql, images, repeated[start].as_py())
+        heads = _Heads(
+            f"INSERT INTO {self._name} ({_names(self._columns)}) VALUES ", images, self._columns, self._dialect
+        )
+        repeated = np.repeat(np.arange(len(copies)), np.asarray(copies, dtype=np.int64))
+        values = Texts(self._value_tuples(images).take(pa.array(repeated)))
+        for start, stop in self._limits.cuts_of([values.sizes]):
+            sql = heads.of(repeated[start:stop]) + values.joined(start, stop)
+            self._require_taken(sql, images, int(repeated[start]))
             yield self._batch(Phase.WRITE, "insert", (sql,), (stop - start,), stop - start)
 
     def image_deletes(self, images: Images, copies: Sequence[int]) -> Iterator[StatementBatch]:
@@ -118,7 +122,7 @@ class TableStatements:
         limit = pa.scalar(" LIMIT ", pa.large_string())
         statements = pc.binary_join_element_wise(head, conditions, limit, limits, empty)
         for start, stop in self._limits.cuts(statements):
-            sql = tuple(statements.slice(start, stop - start).to_pylist())
+            sql = tuple(text.encode() for text in statements.slice(start, stop - start).to_pylist())
             for row, statement in enumerate(sql, start):
                 self._require_taken(statement, images, row)
             expect = tuple(int(n) for n in copies[start:stop])
@@ -128,7 +132,7 @@ class TableStatements:
         self,
         phase: Phase,
         kind: Kind,
-        sql: tuple[str, ...],
+        sql: tuple[bytes, ...],
         expect: tuple[int, ...],
         rows: int,
         verify_sql: str = "",
@@ -136,10 +140,12 @@ class TableStatements:
         number, self._next = self._next, self._next + 1
         verify_rows = rows if verify_sql else 0
         place = (self._segment, phase, number, self._table.db, self._table.name)
-        return StatementBatch(*place, kind, sql, expect, verify_sql, verify_rows, rows, statement_digest(sql))
+        texts = tuple(text.decode() for text in sql)
+        return StatementBatch(*place, kind, texts, expect, verify_sql, verify_rows, rows, statement_digest(sql))
 
-    def _said(self, sql: str, odd: Any, rows: Any) -> str:
-        return leniently(sql, self._dialect) if odd is not None and odd[rows].any() else sql
+    def _heads(self, verb: str, images: Images) -> _Heads:
+        head = f"{verb} INTO {self._name} ({_names(self._columns)}) VALUES "
+        return _Heads(head, images, self._columns, self._dialect)
 
     def _on_duplicate(self) -> str:
         # The key too: a collation may take another text for the same.
@@ -165,20 +171,18 @@ class TableStatements:
             raise SchemaError("the image of a row lacks a column of its table", where=where)
         return images[name]
 
-    def _count_sql(self, keys: Any, start: int, stop: int) -> str:
-        """Counts the rows with these keys, texts byte by byte: the row of another batch may have an equal text."""
-        found = _joined(keys, start, stop)
+    def _count_sql(self, found: str) -> str:
+        """Counts the rows with the keys `found`, texts byte by byte: a row of another batch may have an equal one."""
         sql = f"SELECT COUNT(*) FROM {self._name} WHERE {self._key_names} IN ({found})"
         return f"{sql} AND {self._exact_names} IN ({found})" if self._is_checked_exactly else sql
 
-    def _require_taken(self, sql: str, images: Images, row: int) -> None:
+    def _require_taken(self, sql: bytes, images: Images, row: int) -> None:
         """Only a statement of one row can be too long: `row` is its place in `images`."""
-        if self._limits.takes(sql):
+        if self._limits.takes_bytes(len(sql)):
             return
         key = key_text([self._image(images, column.name)[row].as_py() for column in self._keys])
         raise Permanent(
-            f"a row takes a statement of {len(sql.encode())} bytes, and the target takes packets of"
-            f" {self._limits.packet} bytes",
+            f"a row takes a statement of {len(sql)} bytes, and the target takes packets of {self._limits.packet} bytes",
             where={"table": f"{self._table.db}.{self._table.name}", "key": key_in_log(key)[:_SHOWN]},
             hint="raise max_allowed_packet on the target, then run the window again "
             " (show-row-values = true names the row)",
@@ -198,9 +202,13 @@ def _tuple(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"({','.join(names)})"
 
 
-def _sizes(texts: Any) -> Any:
-    return np.asarray(pc.binary_length(texts)) + 1
+class _Heads:
+    """How a statement on some rows of `images` begins: `head`, in the words of a lenient session where they need it."""
 
+    def __init__(self, head: str, images: Images, columns: Sequence[ColumnInfo], dialect: Dialect) -> None:
+        self._odd = rows_with_error_values(images, columns)
+        self._strict, self._lenient = head.encode(), leniently(head, dialect).encode()
 
-def _joined(texts: Any, start: int, stop: int) -> str:
-    return ",".join(texts.slice(start, stop - start).to_pylist())
+    def of(self, rows: Any) -> bytes:
+        """For these rows (a slice, or their numbers)."""
+        return self._lenient if self._odd is not None and self._odd[rows].any() else self._strict

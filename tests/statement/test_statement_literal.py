@@ -57,7 +57,7 @@ def test_columns_give_the_text_of_the_plain_functions(name: str, data: st.DataOb
     assert value_column(array, column).to_pylist() == [value_literal(v, kind) for v in values]
     assert match_column(array, column).to_pylist() == [match_literal(v, kind) for v in values]
     assert value_tuples([(array, column)] * 2).to_pylist() == [
-        "({0},{0})".format(value_literal(v, kind)) for v in values
+        "({0},{0}),".format(value_literal(v, kind)) for v in values
     ]
     conditions = image_conditions(array, column, "mariadb").to_pylist()
     assert conditions == [image_condition(v, column, "mariadb") for v in values]

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from random import Random
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from binlake.statement import images_from_maps, maps
+from binlake.statement import images_from_maps
 
 MAPS = pa.map_(pa.string(), pa.string())
 NAMES = ("id", "a", "名", "", "long name of a column")
@@ -52,7 +55,7 @@ def test_columns_are_those_of_a_lookup(seed: int) -> None:
 def test_images_of_one_definition_are_cut_and_not_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
     full = pa.array([[("id", "1"), ("a", None)], None, [("id", "2"), ("a", "x")]] * 50, MAPS)[1:140]
     expected = looked_up(full, ("a", "id"))
-    monkeypatch.delattr(maps.pc, "map_lookup")
+    monkeypatch.delattr(pc, "index_in")
     found = images_from_maps(full, ("a", "id"))
     assert {name: values.to_pylist() for name, values in found.items()} == expected
 
@@ -60,3 +63,34 @@ def test_images_of_one_definition_are_cut_and_not_looked_up(monkeypatch: pytest.
 def test_no_map_has_no_values() -> None:
     for images in (pa.array([], MAPS), pa.nulls(3, MAPS), pa.array([[], []], MAPS)):
         assert images_from_maps(images, ("a",))["a"].to_pylist() == [None] * len(images)
+
+
+TEXT_MAPS = st.one_of(st.none(), st.dictionaries(st.sampled_from("abcä"), st.one_of(st.none(), st.text(max_size=3))))
+
+
+@settings(deadline=None)
+@given(st.lists(TEXT_MAPS, max_size=12), st.data())
+def test_some_rows_and_those_hidden_behind_null(maps: list[dict[str, str | None] | None], data: st.DataObject) -> None:
+    # The slice of a longer array, whose rows that are NULL have entries all the same.
+    whole = pa.array([[("a", "x")], *(None if m is None else list(m.items()) for m in maps), [("b", "y")]], MAPS)
+    hidden = pa.array([data.draw(st.booleans()) for _ in whole])
+    filled = pa.MapArray.from_arrays(whole.offsets, whole.keys, whole.items)
+    for images, lost in ((whole, [False] * len(whole)), (_hidden(filled, hidden), hidden.to_pylist())):
+        values = [{} if m is None or gone else m for m, gone in zip(maps, lost[1:-1], strict=True)]
+        found = images_from_maps(images[1:-1], ("c", "a", "ä"))
+        assert {name: column.to_pylist() for name, column in found.items()} == {
+            name: [value.get(name) for value in values] for name in ("c", "a", "ä")
+        }
+        rows = data.draw(st.lists(st.integers(0, len(maps) - 1), max_size=9)) if maps else []
+        some = images_from_maps(images[1:-1], ("a",), np.array(rows, np.int64))
+        assert some["a"].to_pylist() == [values[row].get("a") for row in rows]
+
+
+def _hidden(maps: pa.MapArray, where: pa.Array) -> pa.MapArray:
+    """`maps` with NULL where it is said, the entries left as they are."""
+    valid = pc.invert(where).buffers()[1]
+    return pa.Array.from_buffers(maps.type, len(maps), [valid, maps.buffers()[1]], children=[_entries(maps)])
+
+
+def _entries(maps: pa.MapArray) -> pa.StructArray:
+    return pa.StructArray.from_arrays([maps.keys, maps.items], fields=[maps.type.key_field, maps.type.item_field])
