@@ -1,4 +1,4 @@
-"""The load of bench_pump.py: unary gRPC calls of N writers over one connection, below 10 us of CPU a call.
+"""The load of bench_pump.py and bench_end_to_end.py: unary gRPC calls over one connection, below 10 us of CPU a call.
 
 It writes HTTP/2 frames itself and reads no more of an answer than its status, so that the server is what is measured.
 """
@@ -12,6 +12,8 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+import numpy as np
 
 from binlake.rpc import frames
 from binlake.rpc.client_connection import request_head
@@ -135,11 +137,77 @@ class _Run:
         return data[at:]
 
     def _answered(self, stream_id: int, block: bytes) -> None:
-        # grpcio writes its trailers in another form of the same; an error has a text and is longer than both.
-        if block != _OK and len(block) > 32:
-            raise SystemExit(f"a call failed: {block!r}")
+        require_ok(block)
         writer, began, first = self._owner.pop(stream_id)
         now = time.perf_counter()
         self._latencies.append(now - began)
         if first or now < self._until:
             self._call(writer, now, first=not first)
+
+
+class Bulk:
+    """One connection to a pump for blocks of calls of one width; numpy frames them, a call costs about 4 us of CPU."""
+
+    def __init__(self, address: str, path: str) -> None:
+        host, _, port = address.rpartition(":")
+        self._wire = socket.create_connection((host, int(port)))
+        self._wire.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._wire.sendall(frames.PREFACE + frames.settings([]) + frames.window_update(0, 1 << 30))
+        self._block = request_head(path, address, "http", gzip=False)
+        self._next_id = 1
+        self._waiting = 0
+        self._rest = b""
+
+    def send(self, messages: np.ndarray) -> None:
+        """Call once for each row of `messages` (uint8); at most 8 MiB and 8,000 calls before the next `wait`."""
+        count, size = messages.shape
+        head = struct.pack(">BHBBI", 0, len(self._block), frames.HEADERS, frames.END_HEADERS, 0) + self._block
+        data = struct.pack(">BHBBI", 0, size + 5, frames.DATA, frames.END_STREAM, 0) + struct.pack(">BI", 0, size)
+        fixed = np.frombuffer(head + data, np.uint8)
+        calls = np.empty((count, len(fixed) + size), np.uint8)
+        calls[:, : len(fixed)] = fixed
+        calls[:, len(fixed) :] = messages
+        ids = np.arange(self._next_id, self._next_id + 2 * count, 2).astype(">u4").view(np.uint8).reshape(count, 4)
+        for place in (5, len(head) + 5):
+            calls[:, place : place + 4] = ids
+        self._next_id += 2 * count
+        self._waiting += count
+        self._wire.sendall(calls.data)
+
+    def wait(self) -> None:
+        """Return when every call is answered. Raises SystemExit when one failed."""
+        while self._waiting:
+            data = self._wire.recv(1 << 20)
+            if not data:
+                raise SystemExit("the server closed the connection")
+            self._rest = self._taken(self._rest + data)
+
+    def _taken(self, data: bytes) -> bytes:
+        at, size = 0, len(data)
+        while size - at >= 9:
+            high, low, kind, flags, _ = _HEADER.unpack_from(data, at)
+            end = at + 9 + (high << 16 | low)
+            if end > size:
+                break
+            if flags & frames.END_STREAM and kind == frames.HEADERS:
+                require_ok(data[at + 9 : end])
+                self._waiting -= 1
+            elif kind == frames.SETTINGS and not flags:
+                self._wire.sendall(frames.frame(frames.SETTINGS, frames.ACK, 0))
+            elif kind == frames.PING and not flags:
+                self._wire.sendall(frames.frame(frames.PING, frames.ACK, 0, data[at + 9 : end]))
+            elif kind in (frames.GOAWAY, frames.RST_STREAM):
+                raise SystemExit(f"the server ended it: {data[at:end]!r}")
+            at = end
+        return data[at:]
+
+    def close(self) -> None:
+        """End the connection."""
+        self._wire.close()
+
+
+def require_ok(block: bytes) -> None:
+    """Raises SystemExit for trailers that tell an error."""
+    # grpcio writes its trailers in another form of the same; an error has a text and is longer than both.
+    if block != _OK and len(block) > 32:
+        raise SystemExit(f"a call failed: {block!r}")

@@ -1,0 +1,228 @@
+"""`make bench`: rows through two pumps into MariaDB, plan to checkpoint: rows/s, and CPU a row by process and stage.
+
+Loads of sysbench's shape (`--workload`): (a) 200k single-row inserts, (b) 200k single-row updates of 10k hot rows, (c)
+100k transactions of 5 rows over 4 tables; `--scale 10` takes ten times as many. They are written before what is
+measured: `spark_jobs.runner.run_window` in a process of its own (window_process.py): first a window of 4,000
+transactions, the process's first ("cold": its start and imports count), then the load ("warm"). Behind it the floor, in
+the same run: the same final rows as ready multi-row REPLACE texts over 4 connections into the emptied tables. The run
+fails when the target does not show the rows that were written. See bench/README.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import json
+import logging
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from multiprocessing.connection import Connection, Listener
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import psutil
+import structlog
+from bulk_load import BulkLoad, Written
+from end_to_end_report import Measured, print_run, summary
+from sysbench_rows import LOADS, Load
+from target_floor import check, floor
+from window_process import Job, Run
+
+from binlake import tso
+from binlake.placement import PdClient
+from binlake.pumpclient import PumpReader
+from deploy.local.mariadb import MariaDb
+from deploy.local.ports import HOST
+from deploy.local.source import Source
+from deploy.local.spark_connect import SparkConnect
+from pump_service.replay.status_server import StatusServer
+from pump_service.workload.command import VERSION
+from spark_jobs.session import CONF, jar_paths
+
+ROOT = Path(__file__).resolve().parents[1]
+ENGINES = ("none", "connect", "submit")
+COLD_TRANSACTIONS = 4_000
+SERVER = ("--innodb-buffer-pool-size=512M", "--innodb-log-file-size=256M")
+_SETTLE_S = 60.0
+
+
+class BulkSource(Source):
+    """pd and two pumps; the status port is served by this process."""
+
+    @property
+    def pumps(self) -> list[str]:
+        """HOST:PORT of each."""
+        return [f"{HOST}:{port}" for port in self._pump_ports]
+
+    @property
+    def pids(self) -> dict[str, int]:
+        """By name."""
+        return {part.name: part.pid for part in self.parts if part.pid}
+
+    def wait_for(self, ts: int) -> None:
+        """Until the watermark of each pump has reached `ts`. Raises SystemExit."""
+        until = time.monotonic() + _SETTLE_S
+        while any(PumpReader(pump, self.cluster_id).info().max_commit_ts < ts for pump in self.pumps):
+            if time.monotonic() > until:
+                raise SystemExit("the watermarks of the pumps do not rise")
+            time.sleep(0.1)
+
+
+def main() -> int:
+    """Run what was asked for; 1 when a target differs."""
+    args = _arguments()
+    os.environ["PYTHONPATH"] = str(ROOT)
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
+    measured = []
+    for scale in args.scale:
+        for name in args.workload:
+            load = LOADS[name].scaled(scale)
+            with tempfile.TemporaryDirectory(prefix="binlake-e2e-", dir=os.environ.get("BINLAKE_BENCH_DIR")) as folder:
+                measured.append(measure(load, Path(folder), args))
+            print_run(measured[-1])
+    print(summary(measured))
+    if args.json:
+        args.json.write_text(json.dumps([dataclasses.asdict(one) for one in measured], indent=1), encoding="utf-8")
+    return int(any(one.wrong for one in measured))
+
+
+def measure(load: Load, folder: Path, args: argparse.Namespace) -> Measured:
+    """One load through servers of its own below `folder`."""
+    with contextlib.ExitStack() as stack:
+        source = BulkSource(folder / "source", 1)
+        stack.callback(source.stop)
+        source.start()
+        target = stack.enter_context(MariaDb(folder / "mariadb", options=SERVER))
+        spark = stack.enter_context(SparkConnect(folder / "spark")) if args.engine == "connect" else None
+        pd = PdClient([source.pd_url])
+        stack.callback(pd.close)
+        bulk = BulkLoad(load, pd, source.cluster_id, source.pumps)
+        stack.callback(bulk.close)
+        address = source.status_url.removeprefix("http://")
+        meta = {"version": VERSION, "case": "bench"}
+        stack.enter_context(StatusServer(meta, bulk.history, bulk.known, lambda: tso.MAX_TS, address))
+        others = source.pids | {"mariadb": target.pid or 0} | ({"jvm": spark.server.pid or 0} if spark else {})
+        settings = _settings(source, target, folder, args)
+        job = Job(settings, args.engine, spark.url if spark else "", others, args.profile)
+        bulk.create()
+        if load.rows:
+            bulk.write(load.setup(), load.rows)
+        cold_written = bulk.write(load.roles, COLD_TRANSACTIONS)
+        source.wait_for(cold_written.last_ts)
+        wire = stack.enter_context(_process(job, folder))
+        cold = _run(wire, cold_written)
+        written, cost = _loaded(bulk, load, source)
+        before = _size(folder / "lake")
+        warm = _run(wire, written)
+        lake_bytes = _size(folder / "lake") - before
+        wire.send(None)
+        wrong = check(target, bulk.writer)
+        floors = [floor(target, bulk.writer) for _ in range(args.floors)]
+        return Measured(load.name, load.told, args.engine, load.transactions, load.transactions * load.changes,
+                        cold, COLD_TRANSACTIONS * load.changes, warm, written.bytes, lake_bytes, cost,
+                        min(floors, key=lambda one: one.seconds), wrong)  # fmt: skip
+
+
+def _settings(source: BulkSource, target: MariaDb, folder: Path, args: argparse.Namespace) -> dict[str, Any]:
+    wanted: dict[str, Any] = {
+        "name": "bench",
+        "initial-commit-ts": "0",
+        "source": {"pd-urls": [source.pd_url], "status-url": source.status_url, "cluster-id": str(source.cluster_id)},
+        "lake": {"path": str(folder / "lake")},
+        "target": {"db-type": "mariadb", "host": target.host, "port": target.port, "user": target.user},
+        "mirror": {"enabled": False},
+    }
+    for given in args.set:
+        name, _, value = given.partition("=")
+        section, _, key = name.partition(".")
+        wanted.setdefault(section, {})[key] = int(value) if value.isdecimal() else value
+    return wanted
+
+
+def _loaded(bulk: BulkLoad, load: Load, source: BulkSource) -> tuple[Written, float]:
+    """Write the load; (what was written, CPU us of a transaction: this process's and the pumps')."""
+    parts = [psutil.Process(), *(psutil.Process(pid) for pid in source.pids.values())]
+    before = sum(sum(part.cpu_times()[:2]) for part in parts)
+    written = bulk.write(load.roles, load.transactions)
+    used = sum(sum(part.cpu_times()[:2]) for part in parts) - before
+    source.wait_for(written.last_ts)
+    return written, used / load.transactions * 1e6
+
+
+def _run(wire: Connection, written: Written) -> Run:
+    wire.send(written.last_ts)
+    found = wire.recv()
+    assert isinstance(found, Run)
+    return found
+
+
+@contextlib.contextmanager
+def _process(job: Job, folder: Path) -> Iterator[Connection]:
+    """The process that is measured, connected; its log is printed when the body fails."""
+    key, log = secrets.token_bytes(16), folder / "windows.log"
+    with Listener((HOST, 0), authkey=key) as listener, log.open("wb") as out:
+        program = Path(__file__).with_name("window_process.py")
+        command = [*_launcher(job.engine), str(program), *map(str, listener.address)]
+        env = {**os.environ, "BINLAKE_BENCH_KEY": key.hex(), "PYSPARK_PYTHON": sys.executable}
+        env |= {"PYSPARK_DRIVER_PYTHON": sys.executable, "SPARK_LOCAL_IP": HOST}
+        process = subprocess.Popen(command, env=env, cwd=folder, stdout=out, stderr=out)
+        try:
+            with listener.accept() as wire:
+                wire.send(job)
+                yield wire
+            process.wait(60)
+        except (EOFError, OSError):
+            process.wait(60)  # it is about to say why
+            print(log.read_text(encoding="utf-8", errors="replace")[-4000:], file=sys.stderr)
+            raise
+        finally:
+            process.kill()
+            process.wait()
+
+
+def _launcher(engine: str) -> list[str]:
+    if engine != "submit":
+        return [sys.executable]
+    submit = shutil.which("spark-submit", path=str(Path(sys.executable).parent))
+    assert submit is not None, "no spark-submit in the virtual environment"
+    conf = [word for name, value in CONF.items() for word in ("--conf", f"{name}={value}")]
+    return [submit, "--master", "local[2]", "--jars", ",".join(jar_paths()), *conf]
+
+
+def _size(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="make bench", description=__doc__)
+    parser.add_argument("--workload", type=_words, default=list(LOADS), help="a,b,c (all)")
+    parser.add_argument("--scale", type=lambda text: [float(one) for one in text.split(",")], default=[1.0, 10.0],
+                        help="times the size (1,10)")  # fmt: skip
+    parser.add_argument("--engine", choices=ENGINES, default="none",
+                        help="who gives Spark where a stage asks for it: a session of the process's own (none), a warm"
+                        " Connect server, or spark-submit")  # fmt: skip
+    parser.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="of the replication")
+    parser.add_argument("--floors", type=int, default=3, help="measurements of the floor, the best counts (3)")
+    parser.add_argument("--profile", default="", metavar="FILE", help="cProfile of the warm windows; they take longer")
+    parser.add_argument("--json", type=Path, help="write the figures to this file")
+    return parser.parse_args()
+
+
+def _words(text: str) -> list[str]:
+    words = text.split(",")
+    if unknown := set(words) - set(LOADS):
+        raise argparse.ArgumentTypeError(f"unknown: {', '.join(sorted(unknown))}")
+    return words
+
+
+if __name__ == "__main__":
+    sys.exit(main())

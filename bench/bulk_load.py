@@ -1,0 +1,265 @@
+"""Writes a load of sysbench_rows into the pumps as TiDB would, in blocks: 50 us of CPU a transaction, pumps and all.
+
+P of a whole block, then their commit_ts (fetched after the last ack), then the C. One transaction of each kind is made
+by the project's own encoder with a marker in each place that varies; numpy writes the values over the markers.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import pump_load
+from sysbench_rows import C_BYTES, DB, FIRST_NUMBER, PAD_BYTES, Image, Load, Role, Writer
+
+from binlake.codec import MutationBuilder, prewrite_value
+from binlake.codec.datum import write_int
+from binlake.schema import Action, DbInfo
+from binlake.schema import mysqltypes as t
+from binlake.schema.actions import PUBLIC
+from binlake.varint import write_uvarint
+from binlake.wire import binlog_pb2 as pb
+from binlake.wire import build
+from binlake.wire.pump_pb2 import WriteBinlogReq
+from pump_service.replay.outcomes import Transaction
+from pump_service.replay.status import History, Json, lock_record, mvcc_body, write_record
+from pump_service.workload.definitions import CHARSET, COLLATE, Col, create_sql, database_json, job_json
+from pump_service.workload.source import LiveTransactions
+from pump_service.workload.tables import ID, Part, Table
+
+WRITE = "/binlog.Pump/WriteBinlog"
+BLOCK = 2048
+BLOCK_BYTES = 4 << 20
+# Of nine bytes on the wire, as those of our time.
+_START, _COMMIT = 0x0123456789ABCDEF, 0x0FEDCBA987654321
+_COLUMNS = [
+    (1, Col(ID, t.LONGLONG, 20, 0, not_null=True)),
+    (2, Col("k")),
+    (3, Col("c", t.VARCHAR, C_BYTES, -1, charset=CHARSET, collate=COLLATE)),
+    (4, Col("pad", t.VARCHAR, PAD_BYTES, -1, charset=CHARSET, collate=COLLATE)),
+]
+_DATABASE_ID = 100
+
+
+class Oracle(Protocol):
+    """PD."""
+
+    def tso(self, count: int = 1) -> int:
+        """The last of `count` fresh timestamps."""
+
+
+@dataclass
+class Known:
+    """The transactions so far, for the status port: blocks of consecutive timestamps. Memory: 24 bytes a block."""
+
+    starts: list[int] = field(default_factory=list)
+    ends: list[tuple[int, int]] = field(default_factory=list)
+
+    def begin(self, first: int, count: int) -> None:
+        """They have their locks."""
+        self.ends.append((first + count, 0))
+        self.starts.append(first)
+
+    def end(self, first_commit: int) -> None:
+        """Those that began last are committed, one after the other."""
+        self.ends[-1] = (self.ends[-1][0], first_commit)
+
+    def answer(self, key: bytes, now: int) -> Json:
+        """The body of `/mvcc/hex/KEY`."""
+        del now
+        start_ts = int.from_bytes(key[-8:], "big")
+        place = bisect.bisect_right(self.starts, start_ts) - 1
+        if place < 0 or start_ts >= self.ends[place][0] or key != LiveTransactions.key(start_ts):
+            return mvcc_body(key, {})
+        if not (first_commit := self.ends[place][1]):
+            return mvcc_body(key, {"lock": lock_record(start_ts, key)})
+        commit_ts = first_commit + start_ts - self.starts[place]
+        return mvcc_body(key, {"writes": [write_record(Transaction(start_ts, key, commit_ts, False))]})
+
+
+@dataclass(frozen=True)
+class Written:
+    """What was written: the last commit_ts, transactions, bytes of their P."""
+
+    last_ts: int
+    transactions: int
+    bytes: int
+
+
+class BulkLoad:
+    """One load into `pumps` (HOST:PORT); `history` and `known` are what the source's status port serves."""
+
+    def __init__(self, load: Load, pd: Oracle, cluster_id: int, pumps: Sequence[str]) -> None:
+        self.writer = Writer(load)
+        self.history, self.known = History(), Known()
+        self._load, self._pd, self._cluster_id = load, pd, cluster_id
+        self._wires = [pump_load.Bulk(address, WRITE) for address in pumps]
+        self._definitions = [_table(101 + number, f"sbtest{number + 1}") for number in range(load.tables)]
+        self._version = 0
+
+    def create(self) -> int:
+        """The DDL of the database and its tables; the last commit_ts."""
+        info = database_json(_DATABASE_ID, DB)
+        self._ddl(Action.CREATE_SCHEMA, f"CREATE DATABASE `{DB}`", (0, ""), db_info=info)
+        last = 0
+        for table in self._definitions:
+            table.rebuild(DbInfo.from_json(info))
+            query = create_sql(table.name, [col for _, col in table.columns], table.keys_sql())
+            last = self._ddl(Action.CREATE_TABLE, query, (table.table_id, table.name), table_info=table.info())
+        return last
+
+    def write(self, roles: tuple[Role, ...], transactions: int) -> Written:
+        """`transactions` that do `roles`, in blocks."""
+        templates = [_Template.of(self._definitions, roles, n, self._cluster_id, self._version)
+                     for n in range(len(self._definitions))]  # fmt: skip
+        size = min(BLOCK, BLOCK_BYTES // templates[0].prewrite.size)
+        last, done = 0, 0
+        while done < transactions:
+            count = min(size, transactions - done)
+            last = self._block(templates, roles, done, count)
+            done += count
+        return Written(last, transactions, transactions * templates[0].prewrite.size)
+
+    def close(self) -> None:
+        """End the connections."""
+        for wire in self._wires:
+            wire.close()
+
+    def _block(self, templates: list[_Template], roles: tuple[Role, ...], first: int, count: int) -> int:
+        which = (first + np.arange(count)) % len(templates)
+        prewrites = np.stack([template.prewrite for template in templates])[which]
+        for images, slots in zip(self.writer.block(roles, first, count), templates[0].slots, strict=True):
+            for image, places in zip(images, slots, strict=True):
+                self._put_image(prewrites, image, places)
+        last_start = self._pd.tso(count)
+        starts = np.arange(last_start - count + 1, last_start + 1)
+        self.known.begin(int(starts[0]), count)
+        templates[0].put_starts(prewrites, templates[0].prewrite_starts, starts)
+        self._send(prewrites)
+        last = self._pd.tso(count)
+        self.known.end(last - count + 1)
+        commits = np.repeat(templates[0].commit[None], count, axis=0)
+        templates[0].put_starts(commits, templates[0].commit_starts, starts)
+        _put(commits, templates[0].commit_ts, _uvarints(np.arange(last - count + 1, last + 1), 9))
+        self._send(commits)
+        return last
+
+    def _put_image(self, out: np.ndarray, image: Image, places: dict[str, int]) -> None:
+        for name, column in image._asdict().items():
+            wide = _uvarints(column.astype(np.int64) * 2, 4) if name in ("id", "k") else self.writer.text(name, column)
+            _put(out, places[name], wide)
+
+    def _send(self, messages: np.ndarray) -> None:
+        for number, wire in enumerate(self._wires):
+            wire.send(messages[number :: len(self._wires)])
+        for wire in self._wires:
+            wire.wait()
+
+    def _ddl(
+        self, action: Action, query: str, table: tuple[int, str], *, db_info: Json | None = None,
+        table_info: Json | None = None,
+    ) -> int:  # fmt: skip
+        self._version += 1
+        start_ts = self._pd.tso()
+        self.known.begin(start_ts, 1)
+        job_id = 1000 + self._version
+        prewrite = build.prewrite(start_ts, LiveTransactions.key(start_ts), ddl_query=query.encode(),
+                                  ddl_job_id=job_id, ddl_schema_state=PUBLIC)  # fmt: skip
+        self._send_one(prewrite)
+        commit_ts = self._pd.tso()
+        self.known.end(commit_ts)
+        self._send_one(build.commit(prewrite, commit_ts))
+        self.history.add(
+            job_json(job_id, action, query, schema=(_DATABASE_ID, DB), table=table, version=self._version,
+                     start_ts=start_ts, finished_ts=self._pd.tso(), db_info=db_info, table_info=table_info)
+        )  # fmt: skip
+        return commit_ts
+
+    def _send_one(self, binlog: pb.Binlog) -> None:
+        self._wires[0].send(_request(self._cluster_id, binlog)[None])
+        self._wires[0].wait()
+
+
+@dataclass(frozen=True)
+class _Template:
+    """The P and C of a transaction; places in them. `slots`: of each role and image, where each column's value is."""
+
+    prewrite: np.ndarray
+    commit: np.ndarray
+    slots: list[list[dict[str, int]]]
+    prewrite_starts: tuple[int, int]
+    commit_starts: tuple[int, int]
+    commit_ts: int
+
+    @classmethod
+    def of(cls, tables: list[Table], roles: tuple[Role, ...], number: int, cluster_id: int, version: int) -> _Template:
+        """The transaction `number` of those that do `roles`."""
+        builders: dict[int, MutationBuilder] = {}
+        marked: list[list[dict[str, str]]] = []
+        for place, role in enumerate(roles):
+            table = tables[(number + place) % len(tables)]
+            builder = builders.setdefault(table.table_id, table.builder())
+            rows = [_marks(3 * place + half) for half in range(1 if role.op == "insert" else 2)]
+            if role.op == "insert":
+                builder.insert(rows[0])
+            elif role.op == "update":
+                builder.update(rows[0], rows[1])
+            else:
+                builder.delete(rows[0]).insert(rows[1])
+            marked.append(rows)
+        value = prewrite_value(version, [builder.message for builder in builders.values()])
+        binlog = build.prewrite(_START, LiveTransactions.key(_START), value)
+        prewrite, commit = _request(cluster_id, binlog), _request(cluster_id, build.commit(binlog, _COMMIT))
+        slots = [[{name: _place(prewrite, _datum(name, text)) for name, text in row.items()} for row in rows]
+                 for rows in marked]  # fmt: skip
+        return cls(prewrite, commit, slots, _starts(prewrite), _starts(commit), _place(commit, write_uvarint(_COMMIT)))
+
+    def put_starts(self, out: np.ndarray, places: tuple[int, int], starts: np.ndarray) -> None:
+        """Write start_ts where it stands as a varint and inside the key."""
+        _put(out, places[0], _uvarints(starts, 9))
+        _put(out, places[1], starts.astype(">u8").view(np.uint8).reshape(len(starts), 8))
+
+
+def _table(table_id: int, name: str) -> Table:
+    return Table(table_id, name, list(_COLUMNS), {}, True, [Part(1, 1)])
+
+
+def _marks(number: int) -> dict[str, str]:
+    """A row whose values are found nowhere else in its transaction."""
+    return {ID: str(FIRST_NUMBER + 1000 + number), "k": str(FIRST_NUMBER + 2000 + number),
+            "c": f"{number:03d}" * (C_BYTES // 3), "pad": f"{500 + number:03d}" * (PAD_BYTES // 3)}  # fmt: skip
+
+
+def _datum(name: str, text: str) -> bytes:
+    # Behind the flag of the datum.
+    return write_int(int(text))[1:] if name in (ID, "k") else text.encode()
+
+
+def _starts(message: np.ndarray) -> tuple[int, int]:
+    return _place(message, write_uvarint(_START)), _place(message, _START.to_bytes(8, "big"))
+
+
+def _place(message: np.ndarray, mark: bytes) -> int:
+    """Where `mark` begins; it is there once."""
+    data = message.tobytes()
+    assert data.count(mark) == 1, mark
+    return data.find(mark)
+
+
+def _put(out: np.ndarray, place: int, values: np.ndarray) -> None:
+    out[:, place : place + values.shape[1]] = values
+
+
+def _uvarints(numbers: np.ndarray, size: int) -> np.ndarray:
+    """Varints of `size` bytes each."""
+    parts = numbers[:, None] >> (7 * np.arange(size)) & 0x7F
+    parts[:, :-1] |= 0x80
+    return parts.astype(np.uint8)
+
+
+def _request(cluster_id: int, binlog: pb.Binlog) -> np.ndarray:
+    request = WriteBinlogReq(clusterID=cluster_id, payload=binlog.SerializeToString()).SerializeToString()
+    return np.frombuffer(request, np.uint8)

@@ -1,0 +1,92 @@
+"""The tables that bench_end_to_end.py prints."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from target_floor import Floor
+from window_process import Cost, Run
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One load. `rows`: row changes; `load_us`: CPU us that writing a transaction took; `wrong`: differences found."""
+
+    name: str
+    told: str
+    engine: str
+    transactions: int
+    rows: int
+    cold: Run
+    cold_rows: int
+    warm: Run
+    payload_bytes: int
+    lake_bytes: int
+    load_us: float
+    floor: Floor
+    wrong: list[str]
+
+    @property
+    def rate(self) -> float:
+        """Rows a second, plan to checkpoint."""
+        return self.rows / self.warm.whole.seconds
+
+
+def print_run(measured: Measured) -> None:
+    """All that one load gave."""
+    print(f"== ({measured.name}) {measured.transactions:,} {measured.told}, {measured.rows:,} rows, engine"
+          f" {measured.engine}; load average {os.getloadavg()[0]:.1f} of {os.cpu_count()} CPUs")  # fmt: skip
+    _print_part("cold", measured.cold, measured.cold_rows)
+    _print_part("warm", measured.warm, measured.rows)
+    floor, whole = measured.floor, measured.warm.whole
+    print(f"  lake: {measured.lake_bytes / measured.payload_bytes:.2f} bytes a byte of payload"
+          f" ({measured.payload_bytes / 2**20:.0f} MiB)")  # fmt: skip
+    print(f"  load: written at {measured.load_us:.0f} us of CPU a transaction, pumps and all")
+    print(f"  floor: {floor.rows:,} rows in {floor.seconds:.2f} s, {floor.rows / floor.seconds:,.0f} rows/s; server"
+          f" {floor.server_cpu:.2f} CPU s, client {floor.client_cpu:.2f}; window / floor"
+          f" {whole.seconds / floor.seconds:.1f} of wall, {whole.cpu['mariadb'] / max(floor.server_cpu, 0.01):.1f} of"
+          f" the server's CPU")  # fmt: skip
+    print(f"  target: {'; '.join(measured.wrong) or 'shows every row as it was written'}", flush=True)
+
+
+def _print_part(name: str, run: Run, rows: int) -> None:
+    whole = run.whole
+    jobs = "?" if run.jobs is None else run.jobs
+    total = sum(whole.cpu.values())
+    print(f"  {name}: {rows:,} rows in {whole.seconds:.2f} s of wall = {rows / whole.seconds:,.0f} rows/s;"
+          f" {total:.2f} CPU s = {total / rows * 1e6:.1f} us a row; {run.windows} windows, {jobs} Spark jobs,"
+          f" {'a JVM' if 'jvm' in run.peak else 'no JVM'}; peak MiB {_words(run.peak, '.0f')}")  # fmt: skip
+    names = [process for process, used in whole.cpu.items() if used >= 0.005]
+    print(f"    {'CPU us a row':<14}{'wall s':>8}{'calls':>6}" + "".join(f"{process:>10}" for process in names))
+    for stage, cost in [*run.stages.items(), ("all", whole)]:
+        print(f"    {stage:<14}{cost.seconds:>8.2f}{cost.calls:>6}" + _columns(cost, names, rows))
+    if run.overlap:
+        print("    (stages ran side by side: a process's CPU is counted in each of them)")
+
+
+def _columns(cost: Cost, names: Sequence[str], rows: int) -> str:
+    return "".join(f"{cost.cpu.get(name, 0.0) / rows * 1e6:>10.2f}" for name in names)
+
+
+def _words(values: Mapping[str, float], form: str) -> str:
+    return ", ".join(f"{name} {value:{form}}" for name, value in values.items())
+
+
+def summary(measured: Sequence[Measured]) -> str:
+    """A line a load, as bench/README.md holds them."""
+    heads = ("Load", "rows", "rows/s", "CPU us a row", "pumps", "windows' process", "JVM", "MariaDB", "floor rows/s",
+             "wall / floor", "cold CPU s", "peak MiB", "lake bytes a byte")  # fmt: skip
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    for one in measured:
+        cpu = {name: used / one.rows * 1e6 for name, used in one.warm.whole.cpu.items()}
+        pumps = sum(used for name, used in cpu.items() if name.startswith("pump"))
+        lines.append(
+            f"| ({one.name}) {one.engine} | {one.rows:,} | {one.rate:,.0f} | {sum(cpu.values()):.1f} | {pumps:.1f} |"
+            f" {cpu['windows']:.1f} | {cpu['jvm']:.1f} | {cpu['mariadb']:.1f} |"
+            f" {one.floor.rows / one.floor.seconds:,.0f} | {one.warm.whole.seconds / one.floor.seconds:.1f} |"
+            f" {sum(one.cold.whole.cpu.values()):.1f} | {sum(one.warm.peak.values()):.0f} |"
+            f" {one.lake_bytes / one.payload_bytes:.2f} |"
+        )
+    return "\n".join(lines)

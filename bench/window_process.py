@@ -1,0 +1,243 @@
+"""The process that bench_end_to_end.py measures: windows through `spark_jobs.runner.run_window`, stage by stage.
+
+It connects to the address of its first argument, reads a Job, and answers each `run` with what its windows cost. The
+product is not changed for it: the stages are timed by wrapping `run_stage`. CPU is that of whole processes, so the
+figures of stages that run side by side hold each other's; `overlap` says so.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from multiprocessing.connection import Client, Connection
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import psutil
+
+OWN, JVM = "windows", "jvm"
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to run: the replication's settings, who gives Spark (see ENGINES), and the other processes by name."""
+
+    replication: dict[str, Any]
+    engine: str
+    remote: str
+    others: dict[str, int]
+    profile: str = ""
+
+
+@dataclass
+class Cost:
+    """What was used while something ran. `cpu`: seconds by process."""
+
+    seconds: float = 0.0
+    cpu: dict[str, float] = field(default_factory=dict)
+    rows: int = 0
+    calls: int = 0
+
+    def add(self, seconds: float, before: dict[str, float], after: dict[str, float], rows: int) -> None:
+        """One more call of it."""
+        self.seconds += seconds
+        self.rows += rows
+        self.calls += 1
+        for name, used in after.items():
+            self.cpu[name] = self.cpu.get(name, 0.0) + used - before.get(name, 0.0)
+
+
+@dataclass
+class Run:
+    """The windows of one `run`. `peak`: MiB of each process since its begin; `jobs`: of Spark, None where unknown."""
+
+    whole: Cost
+    stages: dict[str, Cost]
+    windows: int
+    jobs: int | None
+    peak: dict[str, float]
+    overlap: bool
+
+
+class Meter:
+    """CPU seconds of this process, of its children (a JVM and its workers), and of `others`."""
+
+    def __init__(self, others: dict[str, int]) -> None:
+        self._others = {name: psutil.Process(pid) for name, pid in others.items()}
+        self._self = psutil.Process()
+        self.stages: dict[str, Cost] = {}
+        self.overlap = False
+        self._running = 0
+
+    def cpu(self) -> dict[str, float]:
+        """Now, by name."""
+        found = {name: _seconds([process, *process.children(recursive=True)]) for name, process in self._others.items()}
+        found[OWN] = time.process_time()
+        found[JVM] = found.get(JVM, 0.0) + _seconds(self._spark())
+        return found
+
+    def peak(self) -> dict[str, float]:
+        """MiB."""
+        found = {name: _high_water(process) for name, process in self._others.items()}
+        found[OWN] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        if spark := self._spark():
+            found[JVM] = sum(_high_water(process) for process in spark)
+        return found
+
+    @property
+    def has_jvm(self) -> bool:
+        """Whether this process's Spark has one of its own."""
+        return bool(self._spark())
+
+    @contextmanager
+    def around(self, name: str, result: list[Any]) -> Iterator[None]:
+        """Add what the body costs to the stage `name`; `result` is filled by the body."""
+        self._running += 1
+        self.overlap |= self._running > 1
+        began, before = time.perf_counter(), self.cpu()
+        yield
+        rows = sum(found.rows for found in result)
+        self.stages.setdefault(name, Cost()).add(time.perf_counter() - began, before, self.cpu(), rows)
+        self._running -= 1
+
+    def _spark(self) -> list[psutil.Process]:
+        parent = self._self.parent()
+        if parent is not None and parent.name() == "java":  # spark-submit: the JVM started this process
+            return [parent, *(child for child in parent.children(recursive=True) if child.pid != self._self.pid)]
+        return self._self.children(recursive=True)
+
+
+def _seconds(processes: list[psutil.Process]) -> float:
+    total = 0.0
+    for process in processes:
+        try:
+            times = process.cpu_times()
+        except psutil.NoSuchProcess:
+            continue
+        total += times.user + times.system
+    return total
+
+
+def _high_water(process: psutil.Process) -> float:
+    try:
+        lines = Path(f"/proc/{process.pid}/status").read_text(encoding="ascii").splitlines()
+    except FileNotFoundError:
+        return 0.0
+    return next((int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM")), 0.0)
+
+
+def serve(wire: Connection) -> None:
+    """Run windows until told to end."""
+    job: Job = wire.recv()
+    meter = Meter(job.others)
+    begun = dict.fromkeys(meter.cpu(), 0.0) | {name: meter.cpu()[name] for name in job.others}
+    start = psutil.Process().create_time()
+    run_window, make_context, reached = _prepare(job, meter)
+    first = True
+    while (until := wire.recv()) is not None:
+        meter.stages, meter.overlap = {}, False
+        jobs = _jobs(meter)
+        # The first run of a process pays for its start and its imports as well.
+        before, began = (begun, time.time() - start) if first else (meter.cpu(), 0.0)
+        clock, windows = time.perf_counter(), 0
+        with _profiled(job.profile if not first else ""):
+            while reached() < until:
+                windows += bool(run_window(make_context()))
+        whole = Cost()
+        whole.add(time.perf_counter() - clock + began, before, meter.cpu(), 0)
+        used = _jobs(meter)
+        wire.send(Run(whole, meter.stages, windows, None if used is None else used - (jobs or 0), meter.peak(),
+                      meter.overlap))  # fmt: skip
+        first = False
+
+
+def _prepare(job: Job, meter: Meter) -> tuple[Callable[..., Any], Callable[[], Any], Callable[[], int]]:
+    """What runs a window, makes its context, and tells the commit_ts that the target has reached."""
+    import logging
+
+    import structlog
+
+    from binlake.config import Replication
+    from spark_jobs import runner
+    from spark_jobs.context import StageContext
+
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
+    replication = Replication.model_validate(job.replication)
+    run_stage = runner.run_stage
+
+    def measured(name: str, *arguments: Any, **named: Any) -> Any:
+        result: list[Any] = []
+        with meter.around(name, result):
+            result.append(run_stage(name, *arguments, **named))
+        return result[0]
+
+    runner.run_stage = measured  # type: ignore[assignment]
+    sessions: list[Any] = []
+
+    def session() -> Any:
+        if not sessions:
+            sessions.append(_session(job))
+        return sessions[0]
+
+    def context() -> StageContext:
+        return StageContext(replication, "bench", session)
+
+    return runner.run_window, context, lambda: context().windows.reached("finalize") or 0
+
+
+def _session(job: Job) -> Any:
+    if job.remote:
+        from spark_jobs.connect import connect_session
+
+        return connect_session(job.remote)
+    from spark_jobs.session import classic_session
+
+    return classic_session("bench", None if job.engine == "submit" else "local[2]")
+
+
+def _jobs(meter: Meter) -> int | None:
+    """Spark jobs so far; 0 without a session, None where the session does not tell (Connect)."""
+    if "pyspark" not in sys.modules:
+        return 0
+    from pyspark import SparkContext
+
+    active = getattr(SparkContext, "_active_spark_context", None)
+    if active is None:
+        return None if "pyspark.sql.connect.session" in sys.modules and not meter.has_jvm else 0
+    return int(active._jsc.sc().dagScheduler().numTotalJobs())
+
+
+@contextmanager
+def _profiled(file: str) -> Iterator[None]:
+    if not file:
+        yield
+        return
+    import cProfile
+
+    profile = cProfile.Profile()
+    profile.enable()
+    try:
+        yield
+    finally:
+        profile.disable()
+        profile.dump_stats(file)
+
+
+def main() -> None:
+    """HOST PORT of whoever asks."""
+    key = bytes.fromhex(os.environ["BINLAKE_BENCH_KEY"])
+    with Client((sys.argv[1], int(sys.argv[2])), authkey=key) as wire:
+        serve(wire)
+
+
+if __name__ == "__main__":
+    from window_process import main as as_module  # values are pickled under the name by which the other side knows them
+
+    as_module()
