@@ -1,8 +1,9 @@
 """`make bench-lag`: seconds from a commit at the source until its row is at the target, under a steady load.
 
-All parts of the demo (pd, two pumps, Spark Connect, Airflow, MariaDB) on this machine, a run every 10 s. The lag of a
+All parts of the demo (pd, two pumps, Spark Connect, Airflow, MariaDB) on this machine, a run every 5 s. The lag of a
 row is the time at which finalize was done with its window less the physical part of its commit_ts: both are read from
-the lake, nothing is sampled. Windows of the warm-up do not count.
+the lake, nothing is sampled. Windows of the warm-up do not count. First of all: what Airflow's parts take while nothing
+runs, with this replication and without any DAG.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ ROOT = Path(__file__).resolve().parents[1]
 NAME = "lag"
 ROWS_PER_TRANSACTION = 3.0
 STAGES = ("land", "merge", "compact", "convert", "finalize")
-IDLE_S = 20.0
+IDLE_S = 30.0
+SETTLE_S = 20.0
+"""Seconds behind a start of Airflow in which its parts still load what they need."""
 
 
 def main() -> int:
@@ -47,7 +50,7 @@ def main() -> int:
     parser.add_argument("--rows", type=float, default=500, help="rows a second (500)")
     parser.add_argument("--seconds", type=float, default=240, help="of load (240)")
     parser.add_argument("--warm-up", type=float, default=90, help="seconds of it that do not count (90)")
-    parser.add_argument("--schedule", default="every 10s")
+    parser.add_argument("--schedule", default="every 5s")
     args = parser.parse_args()
     # The jobs are children of Airflow: they find this checkout as this process does.
     os.environ["PYTHONPATH"] = str(ROOT)
@@ -68,9 +71,11 @@ def measure(folder: Path, args: argparse.Namespace) -> int:
         spark = stack.enter_context(SparkConnect(folder / "spark"))
         file = replication_file(folder, source, target, args.schedule)
         env = {"BINLAKE_REPLICATIONS": str(file.parent), **spark.as_airflow_connection("spark_connect_lag")}
+        idle_without_dags(folder / "bare")
         airflow = stack.enter_context(Airflow(folder / "airflow", env))
         client = stack.enter_context(closing(AirflowClient(airflow.url, airflow.user, airflow.password)))
         client.wait_for_dag(NAME, 90)
+        time.sleep(SETTLE_S)
         print(f"idle, nothing scheduled, over {IDLE_S:.0f} s: {cpu_of(airflow.parts, IDLE_S)}", flush=True)
         source.feed(args.rows / ROWS_PER_TRANSACTION, args.seconds)
         began = time.time()
@@ -81,6 +86,15 @@ def measure(folder: Path, args: argparse.Namespace) -> int:
         report(windows, DeltaTable(LakePaths.of(load_replication(file)).table("mutation")), began + args.warm_up)
         print(f"load: {source.fed()}")
         return 0 if arrived else 1
+
+
+def idle_without_dags(home: Path) -> None:
+    """Print what the same parts with the same settings take that have no DAG to look after."""
+    (home / "dags").mkdir(parents=True)
+    nothing = {"AIRFLOW__CORE__DAGS_FOLDER": str(home / "dags"), "BINLAKE_REPLICATIONS": str(home / "dags")}
+    with Airflow(home / "airflow", nothing) as bare:
+        time.sleep(SETTLE_S)
+        print(f"idle, no DAG, over {IDLE_S:.0f} s: {cpu_of(bare.parts, IDLE_S)}", flush=True)
 
 
 def replication_file(folder: Path, source: WorkloadSource, target: MariaDb, schedule: str) -> Path:
@@ -130,7 +144,8 @@ def cpu_of(parts: list[Child], seconds: float) -> str:
     before = {part.name: cpu_seconds(part) for part in parts}
     time.sleep(seconds)
     used = {part.name: (cpu_seconds(part) - before[part.name]) / seconds * 100 for part in parts}
-    return ", ".join(f"{name} {percent:.1f} %" for name, percent in used.items()) + " of a core"
+    parts_of_it = ", ".join(f"{name} {percent:.1f} %" for name, percent in used.items())
+    return f"{parts_of_it} of a core, together {sum(used.values()):.1f} %"
 
 
 def cpu_seconds(part: Child) -> float:
