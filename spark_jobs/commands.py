@@ -73,5 +73,5 @@ def _list(args: argparse.Namespace) -> None:
 
 
 def _local_by_default(args: argparse.Namespace) -> None:
-    if not args.remote and not args.master:
+    if not (args.remote or args.master or args.without_spark):
         args.master = "local[*]"

@@ -20,7 +20,7 @@ from binlake.pipeline import BY_NAME
 from spark_jobs.arguments import add_job, add_where, commit_ts, start_ts
 from spark_jobs.context import Bounds, StageContext, StageResult
 from spark_jobs.recover import recover
-from spark_jobs.results import outcome_of, outcome_of_error, write_outcome
+from spark_jobs.results import SparkNeeded, outcome_of, outcome_of_error, write_outcome
 from spark_jobs.runner import run_stage, run_window
 from spark_jobs.session import classic_session
 
@@ -72,10 +72,16 @@ def context_of(replication: Replication, job: str, args: argparse.Namespace, run
 
 
 def session_factory(app: str, args: argparse.Namespace) -> Callable[[], SparkSession]:
-    """How this job gets its session: a Connect server, a given master, or what spark-submit set."""
+    """How this job gets its session: a Connect server, a given master, what spark-submit set, or not at all."""
+    if args.without_spark:
+        return _refuse_session
     if args.remote:
         return lambda: _connected(args.remote)
     return lambda: classic_session(app, args.master)
+
+
+def _refuse_session() -> SparkSession:
+    raise SparkNeeded
 
 
 def _connected(remote: str) -> SparkSession:

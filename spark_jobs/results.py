@@ -8,11 +8,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from binlake.errors import BinlakeError
+from binlake.errors import BinlakeError, Permanent
 from binlake.window.manifest import window_name
 
 CUT = "cut_at_bytes"
 """In the detail of a landed window: it ends below the hi that was asked for, because it has `window.max-bytes`."""
+
+
+class SparkNeeded(Permanent):
+    """A stage asked for a Spark session in a process that may start none; what it has done so far it may do again."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "this needs Spark, which `--without-spark` keeps from starting",
+            hint="leave that option out, or name a Connect server (`--remote`) or a master (`--master`)",
+        )
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from binlake.pipeline import STOPPED, Stage, stages_for
 from spark_jobs.context import Bounds, StageContext, StageResult
 from spark_jobs.failures import as_ours
 from spark_jobs.lineage import Gathered
-from spark_jobs.results import CUT
+from spark_jobs.results import CUT, SparkNeeded
 
 log = structlog.get_logger(__name__)
 
@@ -22,13 +22,14 @@ log = structlog.get_logger(__name__)
 def run_stage(name: str, ctx: StageContext, bounds: Bounds | None = None, start_ts: int | None = None) -> StageResult:
     """Run the stage `name`; plan takes `start_ts`, all others `bounds`. Raises BinlakeError.
 
-    A failure leaves an event in the lake, but for LeaseHeld: who finds another at work waits and comes again.
+    A failure leaves an event in the lake, but for LeaseHeld: who finds another at work waits and comes again. Nor does
+    SparkNeeded, which is no failure.
     """
     module = importlib.import_module(f"spark_jobs.stages.{name}")
     try:
         with as_ours():
             result: StageResult = module.run(ctx, start_ts) if name == "plan" else module.run(ctx, bounds)
-    except LeaseHeld:
+    except (LeaseHeld, SparkNeeded):
         raise
     except Exception as error:
         window = None if bounds is None else (bounds.lo, bounds.hi)

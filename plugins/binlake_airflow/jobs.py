@@ -45,6 +45,9 @@ CHANGED = "changed"
 MOST_TABLES = 200
 """Tables of one window that are named to Airflow; of a window that changed more, none: XCom is for small things."""
 
+_SPARK_NEEDED = "SparkNeeded"
+"""Class of the error of a job that may start no Spark and needs it."""
+
 _KINDS: dict[str, type[BinlakeError]] = {cls.kind: cls for cls in (Permanent, Transient, UnknownOutcome)}
 
 
@@ -66,8 +69,11 @@ class Job:
     start_ts: str | None = None
     stop_ts: str | None = None
 
-    def arguments(self, result: Path, remote: str | None = None) -> list[str]:
-        """Arguments of `python -m spark_jobs.main`; the outcome goes to `result`, `remote` is a Connect URL."""
+    def arguments(self, result: Path, remote: str | None = None, *, without_spark: bool = False) -> list[str]:
+        """Arguments of `python -m spark_jobs.main`; the outcome goes to `result`, `remote` is a Connect URL.
+
+        `without_spark`: it starts none, and says so where it needs it (`needs_spark_after_all`).
+        """
         pairs = {
             "--replication": self.replication,
             "--run-id": self.run_id,
@@ -78,7 +84,9 @@ class Job:
             "--remote": remote,
             "--result": str(result),
         }
-        return [self.stage, *(text for key, value in pairs.items() if value is not None for text in (key, value))]
+        alone = ["--without-spark"] if without_spark else []
+        told = (text for key, value in pairs.items() if value is not None for text in (key, value))
+        return [self.stage, *told, *alone]
 
     @property
     def needs_spark(self) -> bool:
@@ -114,6 +122,14 @@ def is_idle(landed: Mapping[str, Any], idle_s: int, stops: Collection[int]) -> b
         return False
     first, last = (tso.physical(int(landed[side])) // (idle_s * 1000) for side in ("lo", "hi"))
     return first == last
+
+
+def needs_spark_after_all(result: Path) -> bool:
+    """Whether a job that was to start no Spark ended because it needs it."""
+    if not result.exists():
+        return False
+    outcome = json.loads(result.read_text(encoding="utf-8"))
+    return not outcome["ok"] and outcome["error"]["class"] == _SPARK_NEEDED
 
 
 def read_results(result: Path, how_it_ended: str) -> list[dict[str, Any]]:

@@ -20,7 +20,7 @@ from binlake.errors import ConfigError, IncompleteWindow, SourceUnavailable
 from binlake.pipeline import STOPPED
 from binlake_airflow import metrics
 from binlake_airflow.base import BinlakeOperator
-from binlake_airflow.jobs import FUSED, LOCKS, Job, is_idle, kept, moment, read_results
+from binlake_airflow.jobs import FUSED, LOCKS, Job, is_idle, kept, moment, needs_spark_after_all, read_results
 from binlake_airflow.reports import changed_tables, report, tell_blocked, tell_gone
 from binlake_airflow.sparkconnect import ConnectSessions
 from binlake_airflow.sparkplace import (
@@ -181,18 +181,33 @@ class StageOperator(BinlakeOperator):
 
 
 class SubmitStageOperator(StageOperator):
-    """Runs the stage by `spark-submit` in client mode, on the master of the connection."""
+    """Runs the stage by `spark-submit` in client mode, on the master of the connection.
+
+    First as a plain process, which does a small window alone: the start of a JVM costs more than such a window.
+    """
 
     _hook: SparkSubmitHook | None = None
 
     def run_spark(self, job: Job, result: Path) -> str:
-        """Submit and wait."""
-        self._hook = self.hook(job, result)
+        """Run the stage without Spark, or submit it where that does not do; and wait."""
+        hook = self.hook(job, result)
+        if self._may_do_alone():
+            how = self.run_child(job.arguments(result, without_spark=True))
+            if not needs_spark_after_all(result):
+                return how
+            self.log.info("the window needs Spark")
+        self._hook = hook
         try:
             self._hook.submit(application_file())
         except AirflowException as error:
             return str(error)
         return "exit status 0"
+
+    def _may_do_alone(self) -> bool:
+        """Mirrors are Spark's work, whatever the window's size."""
+        settings = self.settings()
+        mirrors = self.stage == "mirror" or (self.stage == FUSED and settings.mirror.enabled)
+        return settings.window.driver_bytes > 0 and not mirrors
 
     def hook(self, job: Job, result: Path) -> SparkSubmitHook:
         """The provider's hook with all that must be known before the driver starts; the job sets the rest itself."""

@@ -1,5 +1,6 @@
 """What the operators do beyond a good run: a kill, a connection, a place that is missing."""
 
+import json
 import sys
 import threading
 import time
@@ -57,6 +58,7 @@ def test_a_kill_ends_the_driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     monkeypatch.setenv("BINLAKE_JARS", str(tmp_path))
     monkeypatch.setenv("AIRFLOW_CONN_SPARK", '{"conn_type": "spark", "host": "local[1]"}')
+    monkeypatch.setattr(SubmitStageOperator, "_may_do_alone", lambda _task: False)
     task, ended = operator(SubmitStageOperator), []
     job = Job("land", "/r.toml", "run 1", lo="1", hi="2")
     runner = threading.Thread(target=lambda: ended.append(task.run_spark(job, Path("/nowhere"))))
@@ -65,6 +67,49 @@ def test_a_kill_ends_the_driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     task.on_kill()
     runner.join(120)
     assert "Error code is: -9" in ended[0]
+
+
+@pytest.mark.parametrize(
+    ("error", "submitted"),
+    [(None, False), ({"class": "Transient", "kind": "transient"}, False), ({"class": "SparkNeeded"}, True)],
+)
+def test_a_stage_is_submitted_when_the_plain_process_says_that_it_needs_spark(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: dict[str, str] | None, submitted: bool
+) -> None:
+    outcome = {"ok": True, "results": []} if error is None else {"ok": False, "error": error}
+    where = "sys.argv[sys.argv.index('--result') + 1]"
+    writes = f"import sys, pathlib; pathlib.Path({where}).write_text({json.dumps(outcome)!r})"
+    monkeypatch.setattr(base, "command_of", lambda _module: (sys.executable, "-c", writes))
+    program = tmp_path / "spark-submit"
+    program.write_text(f"#!/bin/sh\ntouch {tmp_path}/submitted\n")
+    program.chmod(0o755)
+    (tmp_path / "delta.jar").touch()
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setenv("BINLAKE_JARS", str(tmp_path))
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK", '{"conn_type": "spark", "host": "local[1]"}')
+    monkeypatch.setattr(SubmitStageOperator, "_may_do_alone", lambda _task: True)
+    operator(SubmitStageOperator).run_spark(Job("land", "/r.toml", "run 1", lo="1", hi="2"), tmp_path / "result.json")
+    assert (tmp_path / "submitted").exists() is submitted
+
+
+@pytest.mark.parametrize(
+    ("stage", "settings", "alone"),
+    [
+        ("land", "", True),
+        ("window", "", False),
+        ("window", "[mirror]\nenabled = false", True),
+        ("mirror", "", False),
+        ("land", "[window]\ndriver-bytes = 0", False),
+    ],
+)
+def test_mirrors_and_windows_that_are_not_the_drivers_are_submitted_at_once(
+    tmp_path: Path, stage: str, settings: str, alone: bool
+) -> None:
+    file = tmp_path / "orders.toml"
+    file.write_text(f'name = "orders"\n[lake]\npath = "/l"\n[source]\npd-urls = ["http://p:1"]\n{settings}\n')
+    task = SubmitStageOperator(task_id="t", stage=stage, replication="orders", replication_file=str(file),
+                               spark_conn_id="spark")  # fmt: skip
+    assert task._may_do_alone() is alone
 
 
 def test_a_plan_that_is_blocked_tells_it_before_it_waits(monkeypatch: pytest.MonkeyPatch) -> None:  # R-35

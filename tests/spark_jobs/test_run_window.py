@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import importlib
 import threading
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -13,7 +15,8 @@ from binlake.errors import BinlakeError, Permanent, Transient
 from spark_jobs import runner
 from spark_jobs.context import StageContext
 from spark_jobs.handover import Handover
-from spark_jobs.results import CUT, Bounds, StageResult
+from spark_jobs.main import session_factory
+from spark_jobs.results import CUT, Bounds, SparkNeeded, StageResult
 
 PLANNED = 30
 WAIT_S = 60.0
@@ -103,3 +106,11 @@ def test_a_failure_ends_the_run_behind_what_had_begun(
     assert stages.of("finalize") == [(0, 10)]
     # What landed ahead stays landed; nothing begins behind a failure.
     assert stages.of("merge") == ([(0, 10)] if where == "land" else [(0, 10), (10, 20), (20, 30)])
+
+
+def test_that_spark_is_needed_is_no_failure_of_the_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is recorded: whoever started the process starts it again with Spark."""
+    no_session = session_factory("test", argparse.Namespace(without_spark=True))
+    monkeypatch.setattr(importlib, "import_module", lambda _: SimpleNamespace(run=lambda *_: no_session()))
+    with pytest.raises(SparkNeeded, match="--without-spark"):
+        runner.run_stage("merge", context(), Bounds(0, 1))
