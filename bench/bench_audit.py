@@ -41,7 +41,7 @@ def main(mutations: int, folder: Path) -> int:
     conf = {"spark.driver.memory": "4g", "spark.local.dir": str(folder), "spark.sql.warehouse.dir": str(folder / "wh")}
     spark = classic_session("bench-audit", "local[2]", conf)
     paths = LakePaths(str(folder / "lake"))
-    ensure_tables(lambda: spark, paths)
+    ensure_tables(paths)
     began = time.perf_counter()
     rows = synthetic(spark, mutations).select(*MUTATION.column_names())
     rows.write.format("delta").mode("append").save(paths.table("mutation"))

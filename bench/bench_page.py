@@ -125,7 +125,7 @@ def _mirror(paths: LakePaths, table: TableDef) -> None:
 def _history(mutations: int, folder: Path, paths: LakePaths) -> None:
     conf = {"spark.driver.memory": "4g", "spark.local.dir": str(folder), "spark.sql.warehouse.dir": str(folder / "wh")}
     spark = classic_session("bench-page", "local[2]", conf)
-    ensure_tables(lambda: spark, paths)
+    ensure_tables(paths)
     rows = synthetic(spark, mutations)
     rows.select(*MUTATION.column_names()).write.format("delta").mode("append").save(paths.table("mutation"))
     binlogs = rows.where(f"seq = {ROWS_OF_A_TRANSACTION - 1}").selectExpr(

@@ -67,7 +67,7 @@ def _measure(spark: SparkSession, folder: str, name: str, in_each: int, rows: in
     lakes = {way: LakePaths(f"{folder}/{way}") for way in ("spark", "direct")}
     source = _write(f"{folder}/in", load)
     for paths in lakes.values():
-        ensure_tables(lambda: spark, paths)
+        ensure_tables(paths)
         overwrite(spark.read.parquet(source), paths, BINLOG, "commit_ts > 0", _NOTE)
     decoder = Decoder(AnyPlace(schema), Rules())  # type: ignore[arg-type]
     bare = _timed(lambda: _bare(spark.read.parquet(source), schema, f"{folder}/bare"))

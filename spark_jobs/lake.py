@@ -26,11 +26,20 @@ AGAIN = "the stage may run again; keep maintenance of these tables to Binlake"
 _WRITER = WriterProperties(compression="ZSTD")
 
 
-def ensure_tables(spark: Callable[[], SparkSession], paths: LakePaths) -> None:
-    """Create the tables that are missing, with a session asked for then. Caller holds the lake's lock `landing`."""
+def ensure_tables(paths: LakePaths) -> None:
+    """Create the tables that are missing. Caller holds the lake's lock `landing`."""
     for table in SPARK_TABLES:
-        if not DeltaTable.is_deltatable(paths.table(table.name)):
-            spark().sql(_create_sql(table, paths.table(table.name)))
+        place = paths.table(table.name)
+        if not DeltaTable.is_deltatable(place):
+            # `parquet.block.size` is for Spark's writer, and no key of Delta's.
+            DeltaTable.create(
+                place,
+                schema=table.arrow_schema(),
+                partition_by=list(table.partitioned_by) or None,
+                description=table.comment,
+                configuration=table.properties(),
+                raise_if_key_not_exists=False,
+            )
 
 
 def read(spark: SparkSession, paths: LakePaths, table: LakeTable) -> DataFrame:
@@ -172,12 +181,3 @@ def _hashable(frame: DataFrame, name: str) -> Column:
     # Maps cannot be hashed and their entries have no order: sort them.
     kind = frame.schema[name].dataType.typeName()
     return F.array_sort(F.map_entries(F.col(name))) if kind == "map" else F.col(name)
-
-
-def _create_sql(table: LakeTable, path: str) -> str:
-    options = ", ".join(f"'{key}' = '{value}'" for key, value in table.properties().items())
-    partitions = f" PARTITIONED BY ({', '.join(table.partitioned_by)})" if table.partitioned_by else ""
-    return (
-        f"CREATE TABLE delta.`{path}` ({table.schema_ddl()}) USING DELTA{partitions} "
-        f"COMMENT '{table.comment}' TBLPROPERTIES ({options})"
-    )

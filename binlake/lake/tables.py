@@ -61,10 +61,6 @@ class LakeTable:
         # Times of versions that outlive a copy of the files; delta-rs does not write them.
         return found | ({"delta.enableInCommitTimestamps": "true"} if self.engine == "Spark" else {})
 
-    def schema_ddl(self) -> str:
-        """The columns as Spark SQL (`a BIGINT COMMENT '…', …`)."""
-        return ", ".join(f"`{c.name}` {c.type} COMMENT '{c.comment}'" for c in self.columns)
-
     def schema(self) -> str:
         """The columns as a Spark schema text (`a BIGINT, …`)."""
         return ", ".join(f"`{column.name}` {column.type}" for column in self.columns)

@@ -90,7 +90,7 @@ def _land(ctx: StageContext, bounds: Bounds, cluster: Cluster) -> tuple[WindowMa
         _refuse_conflicts(pulled, bounds)
     jobs = fetch_jobs(ctx, cluster.source, pulled, list(parts.values()), bounds)
     bounds = replace(bounds, hi=jobs.hi)
-    ensure_tables(lambda: ctx.spark, ctx.paths)
+    ensure_tables(ctx.paths)
     note = {"run": ctx.run_id, "window": bounds.window, "stage": "land"}
     # All above lo is replaced: an unsealed attempt with a greater hi may have left rows there.
     above = f"commit_ts > {bounds.lo}"

@@ -87,7 +87,7 @@ class Lakehouse:
     def land_only(self, lo: int, hi: int) -> None:
         """The window (lo, hi], landed."""
         ctx, bounds = self.context(), Bounds(lo, hi)
-        ensure_tables(lambda: self.spark, ctx.paths)
+        ensure_tables(ctx.paths)
         binlogs = [b for b in self.source.binlogs if lo < b.commit_ts <= hi]
         frame = self.spark.createDataFrame([_row(b) for b in binlogs], BINLOG.schema())
         overwrite(frame, ctx.paths, BINLOG, f"commit_ts > {lo}", {"window": bounds.window})

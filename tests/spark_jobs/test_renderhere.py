@@ -44,7 +44,7 @@ def changes(count: int) -> pa.Table:
 def test_sizes_and_digests_are_those_of_spark(spark: SparkSession, tmp_path: Path) -> None:  # R-18 R-62
     assert CHANGE in SPARK_TABLES
     paths = LakePaths(str(tmp_path))
-    ensure_tables(lambda: spark, paths)
+    ensure_tables(paths)
     overwrite(spark.createDataFrame(changes(400)), paths, CHANGE, "window = '1-9'", {})
     names = CHANGE.column_names()
     by_spark = render.sizes(render.placed(read(spark, paths, CHANGE).where(F.col("window") == "1-9")), names)
