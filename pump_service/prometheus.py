@@ -84,6 +84,16 @@ class Series:
             self._counts[at] += 1
             self._total += value
 
+    def observe_all(self, values: Sequence[float]) -> None:
+        """Count many at once."""
+        buckets = self._buckets
+        places = [bisect_left(buckets, value) for value in values]
+        with self._lock:
+            counts = self._counts
+            for at in places:
+                counts[at] += 1
+            self._total += sum(values)
+
     def read(self) -> tuple[list[int], float]:
         """Observations of each bucket, not cumulative, and their sum."""
         with self._lock:

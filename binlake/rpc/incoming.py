@@ -10,6 +10,7 @@ from binlake.rpc.frames import Code, StreamFault
 from binlake.rpc.limits import Limits
 from binlake.rpc.status import RpcError, Status
 
+_PREFIX_BYTES, _unpack_prefix = messages.PREFIX_BYTES, messages.PREFIX.unpack_from  # each call needs them
 _MANY_PARTS = 512
 _SMALL_PART = 4096  # bytes: parts below it are joined, or their objects weigh more than they hold
 
@@ -71,16 +72,19 @@ def body(call: Call) -> list[bytes]:
 
 def message(call: Call, parts: list[bytes], max_bytes: int) -> tuple[int, bytes]:
     """The one message in the pieces of a gRPC request, its flag before it. Raises RpcError."""
-    if call.received < messages.PREFIX_BYTES:
+    received = call.received
+    if received < _PREFIX_BYTES:
         raise RpcError(Status.INTERNAL, "a unary request needs one message")
-    if len(parts[0]) < messages.PREFIX_BYTES:
+    if len(parts[0]) < _PREFIX_BYTES:
         parts = [b"".join(parts)]
-    flag, length = messages.PREFIX.unpack_from(parts[0])
+    flag, length = _unpack_prefix(parts[0])
     if length > max_bytes:
         raise messages.too_large(length, max_bytes)
-    if length + messages.PREFIX_BYTES != call.received:
+    if length + _PREFIX_BYTES != received:
         raise RpcError(Status.INTERNAL, "a unary request needs one whole message")
-    parts[0] = parts[0][messages.PREFIX_BYTES :]
+    if len(parts) == 1:
+        return flag, parts[0][_PREFIX_BYTES:]
+    parts[0] = parts[0][_PREFIX_BYTES:]
     parts = [part for part in parts if part]
     return flag, parts[0] if len(parts) == 1 else b"".join(parts)
 

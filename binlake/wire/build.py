@@ -47,10 +47,12 @@ def fake(ts: int) -> pb.Binlog:
 
 def emit_always(binlog: pb.Binlog) -> bool:
     """Set in place the fields that Go always emits; whether any was missing."""
-    missing = [name for name in _ALWAYS if not binlog.HasField(name)]
-    for name in missing:
-        setattr(binlog, name, 0)
-    return bool(missing)
+    given, missing = binlog.HasField, False
+    for name in _ALWAYS:
+        if not given(name):
+            setattr(binlog, name, 0)
+            missing = True
+    return missing
 
 
 def _ended(of: pb.Binlog, tp: pb.BinlogType, commit_ts: int) -> pb.Binlog:

@@ -35,12 +35,13 @@ from pump_service.pump.vlog import ValueLog
 log = structlog.get_logger()
 
 _PUTS = 1024  # entries of one LevelDB batch
+_PACE_S = 0.01  # between two batches that are not full: what comes meanwhile shares the cost of one
 _RETRY_S = 1.0  # tidb-binlog 2.4
 _PATIENCE_S = 30.0  # with an index that fails
 _SYNC_S = 1.0
 _DUMP_SHARE = 20  # writing the state may take a twentieth of the time
 _QUEUE = 1 << 18  # entries in memory, some 300 bytes each
-_PREWRITE = Kind.PREWRITE
+_PREWRITE, _COMMIT, _TAKEN = Kind.PREWRITE, Kind.COMMIT, Outcome.TAKEN  # a look-up in an Enum is a call
 _FILE_MAX = struct.Struct("<q")
 
 
@@ -251,7 +252,8 @@ class Follower:
 
     def _run(self) -> None:
         while self._round():
-            pass
+            if len(self._backlog) < _PUTS:
+                self._stopping.wait(_PACE_S)
         if self._broken:
             log.warning("stopped_behind", error=self.error)  # the next start reads it again
             return
@@ -298,7 +300,7 @@ class Follower:
         with self._sorter_lock:
             self._sort(batch)
             max_ts = self._sorter.max_ts
-        puts = [(entry[1] if entry[0] is Kind.PREWRITE else entry[2], entry[3]) for entry in batch]
+        puts = [(entry[1] if entry[0] is _PREWRITE else entry[2], entry[3]) for entry in batch]
         due = time.monotonic() - self._synced_at > self._sync_s
         if not self._write(puts, sync=due):
             self._broken = True
@@ -354,8 +356,8 @@ class Follower:
         push = self._sorter.push
         for entry in batch:
             outcome = push(entry)
-            if entry[0] is Kind.COMMIT:
-                if outcome is not Outcome.TAKEN:
+            if entry[0] is _COMMIT:
+                if outcome is not _TAKEN:
                     self._judge(entry, outcome, fresh)
                 fresh.add(entry[2])
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable
+from functools import partial
 
 import structlog
 
@@ -23,6 +24,8 @@ log = structlog.get_logger()
 
 BATCH_BYTES = 1 << 20
 SMALL_BYTES = 128 << 10
+
+_new_entry = partial(tuple.__new__, Entry)  # as Entry(...), without a call of Python code each
 
 Done = Callable[[BinlakeError | None], None]
 """Told once, on the log's thread, what became of an item; must not block."""
@@ -45,17 +48,14 @@ class Behind(Transient):
 
 
 class Budget:
-    """Bytes in flight, bounded: who wants more than is left waits, and is refused after `patience_s`.
-
-    `on_room`: called whenever bytes were freed, by who freed them; must not block.
-    """
+    """Bytes in flight, bounded: who wants more than is left waits, and is refused after `patience_s`."""
 
     def __init__(self, limit: int, patience_s: float) -> None:
         self._limit = limit
         self._patience_s = patience_s
-        self._used = 0
-        self.on_room: Callable[[], None] = lambda: None
-        self._changed = threading.Condition()
+        self._used = self._waiting = 0
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
 
     @property
     def used(self) -> int:
@@ -64,29 +64,31 @@ class Budget:
 
     def take(self, size: int, *, wait: bool = True) -> None:
         """Reserve `size` bytes; something larger than the limit is let in alone. Raises Behind."""
-        with self._changed:
-            if not self._fits(size) and not (
-                wait and self._changed.wait_for(lambda: self._fits(size), self._patience_s)
-            ):
+        with self._lock:
+            if self._used and self._used + size > self._limit and not (wait and self._wait_for(size)):
                 raise Behind("the pump is behind: too many bytes wait to be stored", where={"bytes": self._used})
             self._used += size
 
     def give_back(self, size: int) -> None:
         """Free `size` bytes."""
-        with self._changed:
+        with self._lock:
             self._used -= size
-            self._changed.notify_all()
-        self.on_room()
+            if self._waiting:
+                self._changed.notify_all()
 
-    def _fits(self, size: int) -> bool:
-        return not self._used or self._used + size <= self._limit
+    def _wait_for(self, size: int) -> bool:
+        self._waiting += 1
+        fits = self._changed.wait_for(lambda: not self._used or self._used + size <= self._limit, self._patience_s)
+        self._waiting -= 1
+        return fits
 
 
 class GroupCommit:
     """One thread that writes items in batches.
 
     `durable(entries, end)` is called in log order before their writers are answered, so nothing acked can be missing
-    from what follows the log; `released(bytes)` tells how much is not in flight any more, written or not.
+    from what follows the log; `released(bytes)` tells how much is not in flight any more, written or not; `over()` is
+    called after each batch, when all of it were told.
     """
 
     def __init__(
@@ -95,11 +97,13 @@ class GroupCommit:
         taken: Taken,
         durable: Callable[[list[Entry], Pointer], None],
         released: Callable[[int], None],
+        over: Callable[[], None],
     ) -> None:
         self._log = log
         self._taken = taken
         self._durable = durable
         self._released = released
+        self._over = over
         self._items: queue.SimpleQueue[Item | None] = queue.SimpleQueue()
         self._held: list[Item | None] = []
         self._gate = threading.Lock()
@@ -137,31 +141,26 @@ class GroupCommit:
     def _gather(self, first: Item) -> list[Item]:
         batch, size = [first], first.size
         limit = min(size + SMALL_BYTES if size <= SMALL_BYTES else BATCH_BYTES, self._log.room())
-        while True:
-            try:
-                item = self._items.get_nowait()
-            except queue.Empty:
-                return batch
+        while not self._items.empty():  # nobody else takes from it
+            item = self._items.get_nowait()
             if item is None or size + item.size > limit:
                 self._held.append(item)
-                return batch
+                break
             batch.append(item)
             size += item.size
+        return batch
 
     def _commit(self, items: list[Item]) -> None:
-        batch, claims, told = self._admitted(items)
-        if batch:
-            failure = self._store(batch)
-            told += [(item, failure) for item in batch]
-            for claim in reversed(claims) if failure is not None else ():
-                self._taken.free(claim)
-        self._released(sum(item.size for item in items))
-        for item, failure in told:
-            try:
-                item.done(failure)
-            except Exception:
-                # One writer is not told, the log's thread serves all others.
-                log.exception("outcome_not_told", start_ts=item.head.start_ts)
+        batch, claims, refused = self._admitted(items)
+        failure = self._store(batch) if batch else None
+        for claim in reversed(claims) if failure is not None else ():
+            self._taken.free(claim)
+        self._released(sum([item.size for item in items]))
+        for item, error in refused:
+            _tell(item, error)
+        for item in batch:
+            _tell(item, failure)
+        self._over()
 
     def _admitted(self, items: list[Item]) -> tuple[list[Item], list[Claim], list[tuple[Item, BinlakeError | None]]]:
         """What may be stored, the timestamps it claimed, and what is refused."""
@@ -189,9 +188,17 @@ class GroupCommit:
         end = Pointer(pointers[-1].fid, pointers[-1].offset + batch[-1].size)
         self._durable(
             [
-                Entry(head.kind, head.start_ts, head.commit_ts, pointer, head.key)
-                for head, pointer in zip(heads, pointers, strict=True)
+                _new_entry((kind, start_ts, commit_ts, pointer, key))
+                for (kind, start_ts, commit_ts, key), pointer in zip(heads, pointers, strict=True)
             ],
             end,
         )
         return None
+
+
+def _tell(item: Item, failure: BinlakeError | None) -> None:
+    try:
+        item.done(failure)
+    except Exception:
+        # One writer is not told, the log's thread serves all others.
+        log.exception("outcome_not_told", start_ts=item.head.start_ts)

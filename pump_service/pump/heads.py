@@ -6,6 +6,7 @@ Go always emits present, nothing else. Of two plain payloads the completed C is 
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
@@ -34,6 +35,11 @@ class Head(NamedTuple):
     start_ts: int
     commit_ts: int
     key: bytes
+
+
+# As Head(...), without the function in Python that a NamedTuple has for it: each binlog passes here.
+_new_head = partial(tuple.__new__, Head)
+_FAKE, _OTHER, _PREWRITE, _ROLLBACK = Kind.FAKE, Kind.OTHER, Kind.PREWRITE, Kind.ROLLBACK
 
 
 class Layout(NamedTuple):
@@ -125,13 +131,13 @@ def _completed(commit: Binlog, prewrite: Binlog) -> Binlog:
 
 def _head(tp: int, start_ts: int, commit_ts: int, key: bytes, payload: bytes) -> Head:
     if start_ts == commit_ts and start_ts:
-        return Head(Kind.FAKE, start_ts, commit_ts, b"")
-    kind = KINDS.get(tp, Kind.OTHER)
-    if kind is Kind.PREWRITE:
-        return Head(kind, start_ts, commit_ts, key)
-    if kind is Kind.ROLLBACK and payload.endswith(PROOF):
+        return _new_head((_FAKE, start_ts, commit_ts, b""))
+    kind = KINDS.get(tp, _OTHER)
+    if kind is _PREWRITE:
+        return _new_head((kind, start_ts, commit_ts, key))
+    if kind is _ROLLBACK and payload.endswith(PROOF):
         kind = Kind.PROVEN_ROLLBACK
-    return Head(kind, start_ts, commit_ts, b"")
+    return _new_head((kind, start_ts, commit_ts, b""))
 
 
 def _signed(value: int) -> int:

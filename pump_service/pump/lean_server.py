@@ -52,7 +52,7 @@ class LeanServer:
         self._answering = False
         self._waiting = Waiting(_WAITING_BYTES, self._submit, self._give_up)
         self._retrying = self._looking = False
-        service.on_room(self._on_room)
+        service.on_batch(self._on_batch)
         self.rpc.add("/binlog.Pump/WriteBinlog", self._write)
         self._pulls = Pulls(service, self.rpc)
         self.rpc.add("/binlog.Pump/PullBinlogs", self._pull)
@@ -101,8 +101,10 @@ class LeanServer:
             self.rpc.after(_LOOK_S, self._look)
         self._waiting.retry()  # room that came just before it stood there told nobody
 
-    def _on_room(self) -> None:
-        # On the log's thread, once a batch.
+    def _on_batch(self) -> None:
+        # On the log's thread, once a batch and after it: both threads want Python's lock, so the loop is woken last.
+        if self._stored:
+            self._wake_to_answer()
         if self._waiting and not self._retrying:
             self._retrying = True
             self.rpc.later(self._retry)
@@ -123,8 +125,12 @@ class LeanServer:
         self._refuse(call, error)
 
     def _on_stored(self, call: Call, error: BinlakeError | None) -> None:
-        # On the log's thread, for each binlog of a batch: the loop is woken once.
+        # On the log's thread, which says when the batch is over; or on that of who refuses a single one.
         self._stored.append((call, error))
+        if error is not None:
+            self._wake_to_answer()
+
+    def _wake_to_answer(self) -> None:
         if not self._answering:
             self._answering = True
             self.rpc.later(self._answer)

@@ -6,7 +6,7 @@ Timestamps are shown as Unix milliseconds, as the original shows them.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from binlake import tso
 from pump_service.prometheus import Counter, Histogram, Instrument, Reading, exponential, page
@@ -38,15 +38,15 @@ class PumpMetrics:
         self.forced = Counter("binlake_pump_forced_resolutions_total", "Prewrites whose outcome an operator decided")
         self.given_up = Counter("binlake_pump_given_up_commits_total", "C without a P that an operator gave up")
         # Each write passes here: what can be looked up before is.
-        self._write_done = self._rpc.series("WriteBinlog", "succ").observe
-        self._write_seconds = self._seconds.series("single").observe
-        self._write_bytes = self._bytes.series("single").observe
+        self._write_done = self._rpc.series("WriteBinlog", "succ")
+        self._write_seconds = self._seconds.series("single").observe_all
+        self._write_bytes = self._bytes.series("single").observe_all
 
-    def written(self, seconds: float, size: int) -> None:
-        """A WriteBinlog of `size` bytes was acked after `seconds`."""
-        self._write_done(seconds)
+    def written(self, seconds: Sequence[float], sizes: Sequence[int]) -> None:
+        """WriteBinlogs of these bytes are acked after these seconds."""
+        self._write_done.observe_all(seconds)
         self._write_seconds(seconds)
-        self._write_bytes(size)
+        self._write_bytes(sizes)
 
     def synced(self, *, fsync_s: float, to_disk_s: float, size: int) -> None:
         """A batch of `size` bytes is durable: seconds of its write and sync, and of the sync alone."""
@@ -56,7 +56,7 @@ class PumpMetrics:
 
     def probed(self, seconds: float) -> None:
         """An empty WriteBinlog was accepted."""
-        self._write_done(seconds)
+        self._write_done.observe(seconds)
 
     def refused(self, seconds: float) -> None:
         """A WriteBinlog ended with an error after the check of the cluster id."""

@@ -10,6 +10,7 @@ import functools
 import itertools
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from enum import StrEnum
@@ -38,6 +39,9 @@ class State(StrEnum):
     PAUSED = "paused"
     CLOSING = "closing"
     OFFLINE = "offline"
+
+
+_ONLINE = State.ONLINE  # asked for each write, and a look-up in an Enum is a call
 
 
 class Problems:
@@ -86,6 +90,9 @@ class PumpService:
         self._serving = True
         self._tell_end: Callable[[], None] = lambda: None
         self._full = (0.0, False)
+        self._stored: deque[tuple[float, int]] = deque()  # began, bytes: of a batch that is not over
+        self._tell_batch: Callable[[], None] = lambda: None
+        storage.on_batch(self._on_batch)
 
     def write(self, cluster_id: int, payload: bytes) -> Future[None] | None:
         """Store a binlog; wait for the future before the answer (None: there is nothing to wait for).
@@ -110,7 +117,7 @@ class PumpService:
         """As `write`, for a caller that must not block: `done` is told the outcome, maybe on the log's thread.
 
         `wait`: block for a while when too much is in flight. Without it Behind comes at once and is not counted: the
-        caller asks again, when `on_room` told. `since`: time.perf_counter() when the call came. Raises as `write`.
+        caller asks again, when `on_batch` told. `since`: time.perf_counter() when the call came. Raises as `write`.
         """
         self._check_cluster(cluster_id)
         began = time.perf_counter() if since is None else since
@@ -126,27 +133,50 @@ class PumpService:
         if not payload:
             self.metrics.probed(time.perf_counter() - began)
             done(None)
+            self._tell_batch()
 
-    def on_room(self, tell: Callable[[], None]) -> None:
-        """Call `tell` whenever bytes in flight have left, from the log's thread: it must not block."""
-        self._storage.on_room(tell)
+    def on_batch(self, tell: Callable[[], None]) -> None:
+        """Call `tell` after each batch, when all of it were told (a probe is one) and their bytes have left.
+
+        From the log's thread, mostly: it must not block.
+        """
+        self._tell_batch = tell
+
+    def _on_batch(self) -> None:
+        if self._stored:
+            self._count_stored()
+        self._tell_batch()
+
+    def _count_stored(self) -> None:
+        now, stored = time.perf_counter(), self._stored
+        seconds, sizes = list[float](), list[int]()
+        while stored:
+            began, size = stored.popleft()
+            seconds.append(now - began)
+            sizes.append(size)
+            if now - began >= self._slow_write_s:
+                self._warn_of_slow(now - began, size)
+        self.metrics.written(seconds, sizes)
+
+    def _warn_of_slow(self, seconds: float, size: int) -> None:
+        log.warning("slow_write", seconds=round(seconds, 3), bytes=size, pump=self.node_id)
 
     def _check_state(self, payload: bytes) -> None:
-        if self.state is not State.ONLINE and (not payload or parse(payload).tp == Prewrite):
+        if self.state is not _ONLINE and (not payload or parse(payload).tp == Prewrite):
             raise Transient(f"the pump is {self.state}: it takes no prewrite", where={"pump": self.node_id})
         if self.disk_full():
             raise Transient("no space left for binlogs (stop-write-at-available-space)", where={"pump": self.node_id})
 
     def _answered(self, began: float, size: int, done: Done, error: BinlakeError | None) -> None:
-        done(error)
-        seconds = time.perf_counter() - began
         if error is None:
-            self.metrics.written(seconds, size)
+            self._stored.append((began, size))
         else:
+            seconds = time.perf_counter() - began
             self.metrics.refused(seconds)
             self.metrics.errors.add("write")
-        if seconds >= self._slow_write_s:
-            log.warning("slow_write", seconds=round(seconds, 3), bytes=size, pump=self.node_id)
+            if seconds >= self._slow_write_s:
+                self._warn_of_slow(seconds, size)
+        done(error)
 
     def pull(self, cluster_id: int, after_ts: int, alive: Callable[[], bool]) -> Iterator[Transaction]:
         """Transactions after `after_ts`, until not `alive()` or the pump stops. Raises as pull(), and ConfigError."""

@@ -32,6 +32,10 @@ class Kind(Enum):
     OTHER = "other"
 
 
+# Each binlog passes here, and a member is looked up by Python code each time that it is named.
+_PREWRITE, _COMMIT, _ROLLBACK, _PROVEN_ROLLBACK = Kind.PREWRITE, Kind.COMMIT, Kind.ROLLBACK, Kind.PROVEN_ROLLBACK
+
+
 class Entry(NamedTuple):
     """One binlog of the value log, without its payload; `key` is the prewrite key of a P."""
 
@@ -52,6 +56,9 @@ class Outcome(Enum):
     UNMATCHED = "unmatched"
     TOO_EARLY = "too early"
     DOUBTED = "doubted"
+
+
+_TAKEN, _UNMATCHED, _TOO_EARLY = Outcome.TAKEN, Outcome.UNMATCHED, Outcome.TOO_EARLY
 
 
 @dataclass(slots=True, eq=False)
@@ -84,7 +91,7 @@ class Sorter:
         self._count = 0
         self._seen = 0
         self._needed: dict[int, int] = {}
-        self._ends = {Kind.COMMIT, Kind.PROVEN_ROLLBACK} | ({Kind.ROLLBACK} if trust_rollbacks else set())
+        self._trust_rollbacks = trust_rollbacks
 
     @property
     def max_ts(self) -> int:
@@ -103,13 +110,13 @@ class Sorter:
         fetched after the ack of P and the watermark may have passed it.
         """
         kind = entry.kind
-        if kind is Kind.PREWRITE:
+        if kind is _PREWRITE:
             self._open(entry)
-            return Outcome.TAKEN
-        outcome = Outcome.TAKEN
-        if kind in self._ends:
+            return _TAKEN
+        outcome = _TAKEN
+        if kind is _COMMIT or kind is _PROVEN_ROLLBACK or (kind is _ROLLBACK and self._trust_rollbacks):
             outcome = self._match(entry)
-        elif kind is Kind.ROLLBACK:
+        elif kind is _ROLLBACK:
             outcome = self._doubt(entry.start_ts)
         commit_ts = entry.commit_ts
         if commit_ts > self._seen:
@@ -223,10 +230,10 @@ class Sorter:
     def _match(self, entry: Entry) -> Outcome:
         segments = self._waiting.pop(entry.start_ts, None)
         if segments is None:
-            return Outcome.UNMATCHED
+            return _UNMATCHED
         self._doubted.pop(entry.start_ts, None)
         self._count -= len(segments)
-        commit_ts = entry.commit_ts if entry.kind is Kind.COMMIT else 0
+        commit_ts = entry.commit_ts if entry.kind is _COMMIT else 0
         early = False
         for segment in segments:
             segment.older.newer, segment.newer.older = segment.newer, segment.older
@@ -234,7 +241,7 @@ class Sorter:
             if commit_ts:
                 self.need(segment.prewrite.pointer.fid, commit_ts)
                 early = early or commit_ts <= segment.floor
-        return Outcome.TOO_EARLY if early else Outcome.TAKEN
+        return _TOO_EARLY if early else _TAKEN
 
     @staticmethod
     def _raise(segment: _Segment, commit_ts: int, at: Pointer) -> None:

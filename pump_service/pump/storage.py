@@ -41,7 +41,7 @@ __all__ = ["DataDirectory", "Removed", "Storage", "StorageOptions", "parse"]
 
 log = structlog.get_logger()
 
-_NEED_START = (Kind.PREWRITE, Kind.COMMIT)
+_PREWRITE, _COMMIT = Kind.PREWRITE, Kind.COMMIT  # asked for each write, and a look-up in an Enum is a call
 _PATIENCE_S = 10.0  # below the 15 s after which a writer gives up (tidb-binlog 4)
 
 
@@ -140,6 +140,7 @@ class Storage:
             self.index = (open_index or Index)(directory / "kv")
             undo.callback(self.index.close)
             self._log = self._open_log(options, files)
+            self._tell_batch: Callable[[], None] = lambda: None
             self._budget = Budget(options.memory_bytes, _PATIENCE_S)
             self._follower = Follower(
                 self.index, self._log, trust_rollbacks=options.trust_rollbacks, queue_limit=options.index_queue
@@ -165,7 +166,7 @@ class Storage:
         log.info("storage_opened", records=self.recovered, seconds=took, watermark=self.watermark)
         self._follower.start()
         taken = Taken(self.index, self._log, lambda: self._follower.indexed)
-        commit = GroupCommit(self._log, taken, self._follower.put, self._budget.give_back)
+        commit = GroupCommit(self._log, taken, self._follower.put, self._budget.give_back, lambda: self._tell_batch())
         commit.start()
         self._commit = commit
 
@@ -198,12 +199,14 @@ class Storage:
         `wait`: block for a while when too much is in flight, instead of being refused at once. Raises as `append`.
         What lies above PD's clock as it is known here waits for a fresh timestamp, and `done` is told on that thread.
         """
-        item = Item(*_checked(payload), done)
-        ceiling, ts = self._ceiling, max(item.head.start_ts, item.head.commit_ts)
-        if ceiling is None or ceiling.admits(ts):
-            self._put(item, wait=wait)
-        else:
-            ceiling.ask(ts, partial(self._judged, item))
+        payload, head = _checked(payload)
+        item = Item(payload, head, done)
+        if self._ceiling is not None:
+            ts = max(head.start_ts, head.commit_ts)
+            if not self._ceiling.admits(ts):
+                self._ceiling.ask(ts, partial(self._judged, item))
+                return
+        self._put(item, wait=wait)
 
     def _judged(self, item: Item, refused: BinlakeError | None) -> None:
         if refused is None:
@@ -225,9 +228,9 @@ class Storage:
             self._budget.give_back(item.size)
             raise
 
-    def on_room(self, tell: Callable[[], None]) -> None:
-        """Call `tell` whenever bytes in flight have left, from the log's thread: it must not block."""
-        self._budget.on_room = tell
+    def on_batch(self, tell: Callable[[], None]) -> None:
+        """Call `tell` after each batch, once all of it were told; from the log's thread, it must not block."""
+        self._tell_batch = tell
 
     def end(self, start_ts: int, commit_ts: int | None) -> None:
         """Store, durably, what is proved (or decided by an operator) of the P `start_ts`: committed at `commit_ts`, or
@@ -388,8 +391,9 @@ def _ended(start_ts: int, commit_ts: int | None) -> bytes:
 
 def _checked(payload: bytes) -> tuple[bytes, Head]:
     head, payload = normal(payload)
-    if head.kind in _NEED_START and head.start_ts <= 0:
-        raise WireError("a P or C needs its start_ts", where={"start_ts": head.start_ts})
-    if head.kind is Kind.COMMIT and head.commit_ts <= 0:
-        raise WireError("a C needs its commit_ts", where={"start_ts": head.start_ts})
+    kind, start_ts, commit_ts, _ = head
+    if start_ts <= 0 and (kind is _PREWRITE or kind is _COMMIT):
+        raise WireError("a P or C needs its start_ts", where={"start_ts": start_ts})
+    if commit_ts <= 0 and kind is _COMMIT:
+        raise WireError("a C needs its commit_ts", where={"start_ts": start_ts})
     return payload, head

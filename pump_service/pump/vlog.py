@@ -12,6 +12,7 @@ import threading
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from errno import EMFILE, ENFILE, ENOSPC
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -37,6 +38,7 @@ SEAL_ON_CLOSE_BYTES = 50 << 10  # a smaller file stays open for the next start
 _OPEN_FILES = 256
 _FIRST_READ = 4096
 _FAR_BACK = 1 << 31
+_new_pointer = partial(tuple.__new__, Pointer)  # as Pointer(...), without a call of Python code for each record
 _JOIN_BYTES = 4 << 20  # a larger batch is written piece by piece instead of being copied
 
 
@@ -125,7 +127,7 @@ class ValueLog:
         pointers: list[Pointer] = []
         pieces: list[bytes] = []
         for payload in payloads:
-            pointers.append(Pointer(fid, offset))
+            pointers.append(_new_pointer((fid, offset)))
             pieces += (frame.encode_header(payload, offset, offset - write_begin), payload)
             offset += RECORD.size + len(payload)
         self._write(fid, pieces if offset - self._end > _JOIN_BYTES else [b"".join(pieces)], offset)

@@ -76,7 +76,7 @@ def test_below_the_free_space_nothing_but_fakes_is_stored(make_pump: MakePump, c
 def test_a_slow_write_is_told(make_pump: MakePump, cluster: MemoryCluster, capsys: pytest.CaptureFixture[str]) -> None:
     pump = make_pump(slow_write_threshold_s=0.0)
     outcome(pump, cluster.id, prewrite(cluster.tso()).SerializeToString())
-    assert "slow_write" in capsys.readouterr().out
+    until(lambda: "slow_write" in capsys.readouterr().out, "it is told after its batch")
 
 
 def test_a_pull_refuses_what_cannot_be(make_pump: MakePump, cluster: MemoryCluster) -> None:
