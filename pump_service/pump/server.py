@@ -18,7 +18,7 @@ from typing import Literal
 import plyvel
 import structlog
 
-from binlake.errors import BinlakeError, ConfigError, Fenced, Permanent, WireError
+from binlake.errors import BinlakeError, ConfigError, Fenced, Permanent, SourceUnavailable, WireError
 from binlake.placement import EtcdClaim, EtcdClient, PdClient, Registry
 from binlake.pumpclient import PumpReader
 from binlake.source import TidbSource
@@ -79,7 +79,7 @@ class PumpServer:
         self._tickers: list[Ticker] = []
         self._asked: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._score = 0
-        self._left = False
+        self._left = self._registered = False
         self._leaving = threading.Lock()
 
     @property
@@ -134,7 +134,8 @@ class PumpServer:
     def serve(self) -> State:
         """Serve until asked to leave, and leave; the state that the registry then shows.
 
-        Raises Fenced when another pump took this node id: nothing is written there any more.
+        Raises Fenced when another pump took this node id: nothing is written there any more; SourceUnavailable when it
+        left for good and the registry was not told: windows would wait for it for ever, so it has to be started again.
         """
         action = next_of(self._asked)
         if action == "close":
@@ -144,6 +145,12 @@ class PumpServer:
             raise Fenced("another pump took this node id over", where={"pump": self.node_id})
         if action == "pause":
             self.stop()
+        if self.service.state is State.OFFLINE and not self._registered:
+            raise SourceUnavailable(
+                "the pump has left and the registry does not know",
+                where={"pump": self.node_id},
+                hint="start it again, and close it once PD answers",
+            )
         return self.service.state
 
     def stop(self, state: Literal["paused", "offline"] = "paused") -> None:
@@ -204,7 +211,7 @@ class PumpServer:
         finally:  # whatever fails here, nobody may go on believing that it serves
             if state is not None:
                 self.service.state = state()
-                self._publish()
+                self._registered = self._publish() == self.service.state
             self._membership.leave()
             self._disconnect()
         log.info("pump_stopped", pump=self.node_id, state=self.service.state, watermark=self._storage.watermark)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -76,10 +76,11 @@ class Home:
 
 
 class PdHome(Home):
-    """The placement driver. `refuses`: why it does not start."""
+    """The placement driver. `refuses`: why it does not start. `more`: what it serves of TiKV, by path."""
 
     def __init__(self, disk: Disk, scheduler: Scheduler, truth: Truth, clock: WallClock,
-                 say: Callable[[str], None]) -> None:  # fmt: skip
+                 say: Callable[[str], None], more: Mapping[str, Callable[[bytes], bytes]]) -> None:  # fmt: skip
+        self._more = more
         self._truth = truth
         self.clock = clock
         self.node: PlacementNode | None = None
@@ -92,7 +93,7 @@ class PdHome(Home):
         folder = self.disk.root / "data"
         folder.mkdir(exist_ok=True)
         try:
-            self.node = PlacementNode(folder, self.clock, self._truth.give)
+            self.node = PlacementNode(folder, self.clock, self._truth.give, self._more)
         except (BinlakeError, OSError) as error:
             self.refuses = str(error)
             self._say(f"pd refuses: {error}")
@@ -143,7 +144,7 @@ class PumpHome(Home):
         return getattr(self.server, "_storage", None) if self.runs else None
 
     def _live(self) -> None:
-        server = PumpServer(self.config, source=self._truth)
+        server = PumpServer(self.config, source=None if self.config.ask_tikv else self._truth)
         try:
             server.start()
         except BinlakeError as error:

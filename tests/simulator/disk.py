@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -87,6 +88,14 @@ class Disk:
         if at < len(kept.synced):
             kept.synced[at] = data[at]
         return at
+
+    def clear(self) -> None:
+        """An empty disk in the place of this one."""
+        shutil.rmtree(self.root)
+        self.root.mkdir()
+        self.level.clear()
+        self._files.clear()
+        self._names.clear()
 
     def lose_power(self, random: Random) -> None:
         """Put in place what is left."""

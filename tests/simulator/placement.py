@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,9 +37,12 @@ class WallClock:
 
 
 class PlacementNode:
-    """One life of PD on the files of `folder`. `given`: told each timestamp before it is answered."""
+    """One life of PD on the files of `folder`. `given`: told each timestamp before it is answered. `more`: what it
+    serves besides, by path."""
 
-    def __init__(self, folder: Path, clock: WallClock, given: Any) -> None:
+    def __init__(
+        self, folder: Path, clock: WallClock, given: Any, more: Mapping[str, Callable[[bytes], bytes]]
+    ) -> None:
         self._given = given
         self.oracle = Oracle(folder, now_ms=clock)
         self.store = KvStore(folder)
@@ -56,6 +59,8 @@ class PlacementNode:
             (etcd_rpc.LEASE_KEEP_ALIVE, lambda request: self.store.keep_alive(request.ID)),
         ):
             self.rpc.add_blocking(path.path, lambda data, path=path, call=call: _answered(path, call, data))
+        for name, work in more.items():
+            self.rpc.add_blocking(name, work)
         self.rpc.listen(ADDRESS)
         self.rpc.start()
 

@@ -5,19 +5,22 @@ from __future__ import annotations
 from dataclasses import replace
 from random import Random
 
-from simulator.faults import bits, clocks, disks, identity, links, lives
-from simulator.workloads import forged, hostile, transactions
-from simulator.world import Client, Fault, Shape
+from simulator.faults import bits, clocks, consumers, disks, identity, links, lives, regions
+from simulator.faults.kinds import Fault
+from simulator.workloads import forged, hostile, pullers, transactions
+from simulator.world import Client, Shape
 
 FAULTS: tuple[Fault, ...] = (
     lives.kill, lives.power, lives.kill_then_power, lives.pd_killed, lives.pause, disks.full, disks.pd_full, disks.slow,
-    disks.failed_sync, disks.pd_failed_sync, links.partition, links.delays, clocks.step, clocks.source_away,
+    disks.failed_sync, disks.pd_failed_sync, disks.pd_failed_sync_then_power, links.partition, links.delays, clocks.step,
+    clocks.source_away, lives.kill_with_tail, lives.join, lives.leave, consumers.rests,
 )  # fmt: skip
 """Behind each of them everything that was committed is landed in the end."""
 CLIENTS: tuple[Client, ...] = (transactions.run, forged.run, hostile.far_future, hostile.taken)
 
 _TIDB = transactions.run
 _BRIEF = Shape(seconds=7.0, mean_s=0.7)
+_GC_S = 20.0  # so that a run without a jump of the clock collects nothing
 
 SCENARIOS: dict[str, Shape] = {
     "processes": replace(_BRIEF, faults=(lives.kill, lives.power, lives.pd_killed, lives.pause)),
@@ -29,6 +32,43 @@ SCENARIOS: dict[str, Shape] = {
     ),
     "unsaved bounds": replace(_BRIEF, faults=(disks.pd_full_and_clock_back,), mean_s=2.0),
     "full disks and power": replace(_BRIEF, faults=(disks.full, lives.power), mean_s=0.4),
+    "page cache of PD": replace(_BRIEF, faults=(disks.pd_failed_sync_then_power,), mean_s=3.0),
+    "members": replace(
+        _BRIEF, faults=(lives.join, lives.join, lives.leave, lives.kill, lives.pd_killed), mean_s=0.6, seconds=9.0
+    ),
+    "tails": replace(_BRIEF, faults=(lives.kill_with_tail,)),
+    "replaced disks": replace(
+        _BRIEF,
+        clients=(transactions.holding,),
+        writers=8,
+        rate=1.0,
+        faults=(disks.replaced,),
+        mean_s=6.0,
+        seconds=25.0,
+        operator=True,
+    ),
+    "collection": replace(
+        _BRIEF,
+        clients=(_TIDB, pullers.run, transactions.holding, _TIDB, pullers.run),
+        writers=5,
+        gc_s=_GC_S,
+        segment_bytes=1 << 10,
+        seconds=12.0,
+        faults=(clocks.hours_on, clocks.hours_on, consumers.rests, lives.kill),
+    ),
+    "regions": replace(
+        _BRIEF,
+        faults=(regions.moved, regions.moved, links.partition, lives.kill, clocks.hours_on),
+        tikv=True,
+        mean_s=0.5,
+    ),
+    "regions and GC": replace(
+        _BRIEF,
+        faults=(regions.moved, regions.collects, lives.kill),
+        tikv=True,
+        unprotected=0.3,
+        lands=False,
+    ),
     "links": replace(_BRIEF, faults=(links.partition, links.delays)),
     "clocks": replace(_BRIEF, faults=(clocks.step, clocks.source_away)),
     "far future": replace(_BRIEF, clients=(_TIDB, _TIDB, hostile.far_future), faults=(lives.kill,)),

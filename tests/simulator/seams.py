@@ -44,6 +44,8 @@ _ROOMS = (
     "pump_service.slices",
     "binlake.pumpclient.",
     "binlake.placement.claim",
+    "binlake.source.tikv",
+    "binlake.source.regions",
 )
 _NOT = ("pump_service.pump.command", "pump_service.pd.command", "pump_service.pump.processes")
 

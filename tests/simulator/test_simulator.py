@@ -13,7 +13,7 @@ import pytest
 from simulator.scenarios import SCENARIOS, shape_of
 from simulator.world import run
 
-PARTS, SEEDS = 4, 72
+PARTS, SEEDS = 4, 56
 _TESTS = Path(__file__).resolve().parents[1]
 _SCENARIO_SEEDS = 3
 

@@ -10,21 +10,28 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from binlake.placement.claim import EtcdClaim
+from binlake.source.tikv import TikvStatus
+from binlake.window import holdups
 from pump_service.pd import oracle
 from pump_service.pd.journal import Journal, Record, _body
-from pump_service.pump import fileend, groupcommit, vlog
+from pump_service.pump import fileend, gc, groupcommit, pull, vlog
 from pump_service.pump.ceiling import Ceiling
+from pump_service.pump.follower import Follower
+from pump_service.pump.groupcommit import Item
 from pump_service.pump.index import Index
+from pump_service.pump.leaving import Departure
 from pump_service.pump.record import OLD_FOOTER, OLD_RECORD, Frame, Stretch, Walk
 from pump_service.pump.sorter import Sorter
 from pump_service.pump.taken import Taken
+from simulator import windows
 from simulator.scenarios import shape_of
-from simulator.truth import Wrong
+from simulator.truth import Truth, Wrong
 from simulator.world import run
 
 FOUND_WITHIN = 25
@@ -111,9 +118,16 @@ def log_from_cache(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(fileend, "_write_again", lambda files, found, *_: files.sync(found.file))
 
 
-def acked_before_synced(patch: pytest.MonkeyPatch) -> None:
-    """An ack does not wait for the disk."""
-    patch.setattr(vlog.ValueLog, "_flush", lambda *_: None)
+def acked_before_written(patch: pytest.MonkeyPatch) -> None:
+    """An ack does not wait for the disk; and nobody but a consumer notices what is lost then."""
+    put = groupcommit.GroupCommit.put
+
+    def ack_and_put(self: groupcommit.GroupCommit, item: Item) -> None:
+        item.done(None)
+        put(self, Item(item.payload, item.head, lambda _: None))
+
+    patch.setattr(groupcommit.GroupCommit, "put", ack_and_put)
+    patch.setattr(Truth, "check_acked", lambda *_: None)
 
 
 def holes_pass_for_durable(patch: pytest.MonkeyPatch) -> None:
@@ -124,6 +138,49 @@ def holes_pass_for_durable(patch: pytest.MonkeyPatch) -> None:
 def open_prewrites_pass(patch: pytest.MonkeyPatch) -> None:
     """A watermark does not wait for a P without its end."""
     patch.setattr(Sorter, "max_ts", property(lambda self: max(self._root.high, self._seen)))
+
+
+def collected_for_nobody(patch: pytest.MonkeyPatch) -> None:
+    """Binlogs are collected by age, whoever still needs them."""
+    decide = gc.decide
+    patch.setattr(gc, "decide", lambda rule, now, gc_ts, watermark, _: decide(rule, now, gc_ts, watermark, ()))
+
+
+def collected_in_silence(patch: pytest.MonkeyPatch) -> None:
+    """A pull goes on over a range that was collected."""
+    patch.setattr(pull, "_check_not_collected", lambda *_: None)
+
+
+def prewrites_collected(patch: pytest.MonkeyPatch) -> None:
+    """A file goes though a transaction that is not collected has its P there."""
+    patch.setattr(Follower, "needed", lambda _, fids: dict.fromkeys(fids, 0))
+
+
+def left_too_early(patch: pytest.MonkeyPatch) -> None:
+    """A closing pump is offline before everybody has taken what it holds."""
+
+    def taken_by_nobody(self: Departure) -> str:
+        self.taken = self._storage.watermark
+        return ""
+
+    patch.setattr(Departure, "_behind", taken_by_nobody)
+
+
+def members_before_clock(patch: pytest.MonkeyPatch) -> None:
+    """The members of a window are those that were listed for the one before."""
+    listed: dict[int, Any] = {}
+
+    def plan(rules: Any, known: Any, clock: Any, registry: Any, probe: Any, *, stop_ts: Any) -> Any:
+        pumps = registry.pumps()
+        before, listed[id(registry)] = listed.get(id(registry), pumps), pumps
+        return holdups.next_plan(rules, known, clock, SimpleNamespace(pumps=lambda: before), probe, stop_ts=stop_ts)
+
+    patch.setattr(windows, "next_plan", plan)
+
+
+def absence_passes_for_rollback(patch: pytest.MonkeyPatch) -> None:
+    """What TiKV does not know of is rolled back, whatever its GC has taken."""
+    patch.setattr(TikvStatus, "protects", lambda *_: True)
 
 
 @dataclass(frozen=True)
@@ -144,8 +201,16 @@ MUTANTS = {
     "4 cut journal": Mutant(cut_at_damage, "flipped bits of PD", r"PD answered revision \d+ and knows"),
     "5 two of one name": Mutant(no_claim, "two of one address", "both take P"),
     "6 page cache": Mutant(log_from_cache, "failed syncs", "no record starts here"),
-    "6 page cache of PD": Mutant(journal_from_cache, "placement driver", "pd refuses to start", 24),
-    "acks": Mutant(acked_before_synced, "processes", "stored binlogs are lost"),
+    "6 page cache of PD": Mutant(journal_from_cache, "page cache of PD", "pd refuses to start|PD answered revision"),
+    "7 absence": Mutant(absence_passes_for_rollback, "regions and GC", "passed the open P", 8),
+    "acks": Mutant(acked_before_written, "kill, then power", r"consumer-\d: \d+ are missing up to", 1),
+    "GC and consumers": Mutant(collected_for_nobody, "collection", "the range after .* is lost there"),
+    "GC and pullers": Mutant(
+        collected_in_silence, "collection", r"passed over \d+ of \d+ in a pull|a pull of .* ends: .* a C has no P"
+    ),
+    "GC and prewrites": Mutant(prewrites_collected, "collection", "a C has no P"),
+    "leaving": Mutant(left_too_early, "members", "offline with unread binlogs"),
+    "joining": Mutant(members_before_clock, "members", "are missing up to", 2),
     "index": Mutant(holes_pass_for_durable, "full disks and power", r"acked [PC] \d+ is lost", 14),
     "watermark": Mutant(open_prewrites_pass, "clocks", "passed the open P"),
 }

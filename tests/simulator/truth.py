@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from binlake.errors import BinlakeError, SourceUnavailable
 from binlake.source import Absent, Committed, Locked, RolledBack, Status
@@ -28,6 +28,7 @@ class Transaction:
 
     start_ts: int
     value: int
+    key: bytes
     state: str = _OPEN
     commit_ts: int = 0
     protected: bool = True
@@ -50,8 +51,24 @@ def digest(binlog: pb.Binlog) -> int:
     return zlib.crc32(binlog.prewrite_value + binlog.ddl_query)
 
 
+class Keeper(Protocol):
+    """A simulated TiKV that keeps locks and records of the transactions, and may roll some back by itself."""
+
+    def lock(self, start_ts: int, key: bytes) -> None:
+        """A transaction has its locks."""
+
+    def commit(self, start_ts: int, key: bytes, commit_ts: int) -> bool:
+        """It commits; False when its locks are gone."""
+
+    def roll_back(self, start_ts: int, key: bytes, *, protected: bool) -> None:
+        """It is rolled back by who began it."""
+
+
 class Truth:
-    """The ledger; raises Wrong."""
+    """The ledger; raises Wrong.
+
+    `excused`: start_ts whose binlogs went with a disk that was replaced. `tikv`: who decides beside the ledger.
+    """
 
     def __init__(self, scheduler: Scheduler, lock_s: float = 3.0) -> None:
         self._scheduler = scheduler
@@ -60,6 +77,8 @@ class Truth:
         self.transactions: dict[int, Transaction] = {}
         self.stores: dict[str, Store] = {}
         self.hostile: set[bytes] = set()
+        self.excused: set[int] = set()
+        self.tikv: Keeper | None = None
         self.pulled: dict[int, tuple[int, int]] = {}
         self.source_away = False
         self.acks = 0
@@ -77,7 +96,9 @@ class Truth:
 
     def begin(self, start_ts: int, binlog: pb.Binlog) -> Transaction:
         """A transaction has its locks."""
-        found = self.transactions[start_ts] = Transaction(start_ts, digest(binlog))
+        found = self.transactions[start_ts] = Transaction(start_ts, digest(binlog), binlog.prewrite_key)
+        if self.tikv is not None:
+            self.tikv.lock(start_ts, found.key)
         return found
 
     def leave(self, transaction: Transaction) -> None:
@@ -91,13 +112,17 @@ class Truth:
     def commit(self, transaction: Transaction) -> bool:
         """TiKV commits, unless it was rolled back meanwhile."""
         if transaction.state == _OPEN:
-            transaction.state = _COMMITTED
+            one = transaction
+            has_locks = self.tikv is None or self.tikv.commit(one.start_ts, one.key, one.commit_ts)
+            transaction.state = _COMMITTED if has_locks else _ROLLED_BACK
         return transaction.state == _COMMITTED
 
     def roll_back(self, transaction: Transaction, *, protected: bool) -> None:
         """TiKV rolls back."""
         if transaction.state == _OPEN:
             transaction.state, transaction.protected = _ROLLED_BACK, protected
+            if self.tikv is not None:
+                self.tikv.roll_back(transaction.start_ts, transaction.key, protected=protected)
 
     def committed(self) -> dict[int, int]:
         """start_ts -> commit_ts."""
@@ -125,6 +150,11 @@ class Truth:
     def store(self, name: str) -> Store:
         """The promises of a data directory."""
         return self.stores.setdefault(name, Store())
+
+    def lose_store(self, name: str) -> None:
+        """A data directory is gone for ever, with all that it has promised."""
+        lost = self.stores.pop(name, Store())
+        self.excused |= lost.prewrites.keys()
 
     def observe(self, store: str, message: bytes, call: Any) -> None:
         """A WriteBinlog came: its answer, if it is one, is a promise."""
@@ -169,7 +199,7 @@ class Truth:
             raise Wrong(f"{name}: watermark {watermark} is above every timestamp given ({self.given})")
         for start_ts in store.waiting:
             found = self.transactions[start_ts]
-            late = found.state == _COMMITTED and 0 < found.commit_ts <= watermark
+            late = found.state == _COMMITTED and storage.index.gc_ts < found.commit_ts <= watermark
             if late and storage.index.pointer(found.commit_ts) is None and not store.damaged:
                 raise Wrong(
                     f"{name}: watermark {watermark} passed the open P {start_ts}, committed at {found.commit_ts}"

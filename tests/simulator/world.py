@@ -6,30 +6,37 @@ import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
 import structlog
 
+from binlake.errors import BinlakeError, Permanent
+from binlake.placement import Registry
 from pump_service.pump.config import PumpConfig
+from pump_service.pump.gc import INTERVAL_S
+from pump_service.pump.resolver import TXN_TIMEOUT_S
 from simulator.cluster import PdHome, PumpHome, two_of_one
 from simulator.disk import SECTOR, SMALL_SECTOR, Disk
 from simulator.ends import Server
+from simulator.faults.kinds import Fault
 from simulator.network import Call, Network
-from simulator.placement import WallClock
+from simulator.placement import ADDRESS, SimulatedEtcd, WallClock
 from simulator.scheduler import EPOCH_S, Process, Scheduler, Task
 from simulator.seams import simulated
+from simulator.tikv import SimulatedTikv
 from simulator.truth import Truth, Wrong
 from simulator.vthreads import Threading
 from simulator.windows import Consumer
-from simulator.workloads import transactions
+from simulator.workloads import operator, transactions
 
 _SHARED_MEMORY = Path("/dev/shm")
 _GRACE_S = 15.0  # for two of one identity to notice
-_END_S = 900.0
+_END_S = 120.0
+_SHORT_TIMEOUT_S = 5.0
 
-Fault = Callable[["World", Random], None]
 Client = Callable[["World", int], None]
 
 
@@ -48,6 +55,9 @@ class Shape:
     segment_bytes: int = 8 << 10
     unprotected: float = 0.0  # share of rollbacks that leave no record
     lands: bool = True  # all is landed at the end; else it is enough that nothing wrong was
+    gc_s: float = 0.0  # age at which pumps collect; 0 = never
+    tikv: bool = False  # the pumps ask TiKV, and not the ledger
+    operator: bool = False  # somebody gives up what is lost for ever
 
 
 @dataclass
@@ -82,6 +92,7 @@ class World:
         self.network = Network(self.scheduler, self.threading)
         self.network.observe = self._observe
         self.truth = Truth(self.scheduler)
+        self.tikv: SimulatedTikv
         self.writing = True
         self.rate = shape.rate
         self.pumps: dict[str, PumpHome] = {}
@@ -110,7 +121,8 @@ class World:
 
     def machines(self) -> list[str]:
         """Names of all machines."""
-        return [*sorted(self.pumps), "pd", *(f"client-{n}" for n in range(self._active))]
+        stores = ["tikv-1", "tikv-2"] if self.shape.tikv else []
+        return [*sorted(self.pumps), "pd", *stores, *(f"client-{n}" for n in range(self._active))]
 
     def disk_of(self, path: Path) -> Disk | None:
         """The disk that holds `path`; None for what is not simulated."""
@@ -127,10 +139,23 @@ class World:
 
     def config_of(self, node_id: str, addr: str) -> PumpConfig:
         """The settings of a pump; its data directory is its machine's."""
+        shape = self.shape
         return PumpConfig(
-            addr=addr, node_id=node_id, gen_binlog_interval_s=1.0, heartbeat_interval_s=1.0,
-            stop_write_at_available_space=1 << 20, segment_bytes=self.shape.segment_bytes, gc_s=0.0, ask_tikv=False,
+            pd_urls=(f"http://{ADDRESS}",), addr=addr, node_id=node_id, gen_binlog_interval_s=1.0,
+            heartbeat_interval_s=1.0, stop_write_at_available_space=1 << 20, segment_bytes=shape.segment_bytes,
+            gc_s=shape.gc_s, gc_interval_s=1.0 if shape.gc_s else INTERVAL_S, ask_tikv=shape.tikv,
+            txn_timeout_s=_SHORT_TIMEOUT_S if shape.tikv else TXN_TIMEOUT_S,
         )  # fmt: skip
+
+    def mark_offline(self, pump: PumpHome) -> bool:
+        """A person marks a pump offline that does not run; False when PD could not be asked."""
+        try:
+            with closing(SimulatedEtcd()) as etcd:
+                Registry(etcd).set_pump_state(pump.config.node_id, "offline")
+        except BinlakeError as error:
+            self.trace(f"{pump.name} cannot be marked offline: {error}")
+            return isinstance(error, Permanent)  # it never registered
+        return True
 
     def add_pump(self, name: str, config: PumpConfig | None = None) -> PumpHome:
         """A machine with a pump."""
@@ -159,7 +184,11 @@ class World:
     def _build(self) -> None:
         shape = self.shape
         clock = WallClock(self.scheduler)
-        self.pd = PdHome(self.new_disk("pd", SECTOR), self.scheduler, self.truth, clock, self.trace)
+        more = {}
+        if shape.tikv:
+            self.truth.tikv = self.tikv = SimulatedTikv(self.scheduler)
+            more = self.tikv.pd_methods()
+        self.pd = PdHome(self.new_disk("pd", SECTOR), self.scheduler, self.truth, clock, self.trace, more)
         for number in range(shape.pumps):
             self.add_pump(f"pump{number}")
         for number in range(shape.writers):
@@ -169,6 +198,8 @@ class World:
             consumer = Consumer(f"consumer-{number}", self.scheduler, self.truth)
             self.consumers.append(consumer)
             self.start(consumer.run, consumer.name)
+        if shape.operator:
+            self.start(lambda: operator.run(self), "operator")
         if shape.faults:
             self.scheduler.spawn(self._schedule, "faults")
 
@@ -177,11 +208,10 @@ class World:
         self.scheduler.sleep(3.0)
         while self.writing:
             fault = random.choice(self.shape.faults)
-            name = f"{fault.__module__.rpartition('.')[2]}.{fault.__name__}"
-            self.report.counts[name] += 1
-            self.trace(f"fault {name}")
+            self.report.counts[fault.kind] += 1
+            self.trace(f"fault: {fault.kind}")
             own = Random(random.random())
-            self.scheduler.spawn(lambda fault=fault, own=own: fault(self, own), name)
+            self.scheduler.spawn(lambda fault=fault, own=own: fault(self, own), fault.kind)
             self.scheduler.sleep(random.expovariate(1 / self.shape.mean_s))
 
     def _heal(self) -> None:
@@ -190,6 +220,8 @@ class World:
         self.network.heal()
         self.network.slow_share = 0.0
         self.truth.source_away = False
+        for consumer in self.consumers:
+            consumer.rests = False
         for home in (self.pd, *self._pumps):
             disk = home.disk
             disk.full, disk.slow_s, disk.failing_syncs, disk.torn_writes = False, 0.0, 0, 0
@@ -228,6 +260,8 @@ class World:
                 return f"{pump.name} refuses to start: {refusal}"
         if self.pd.refuses:
             return f"pd refuses to start: {self.pd.refuses}"
+        if self.shape.operator:
+            return None
         return next((f"{one.name}: {one.blocked}" for one in self.consumers if "DATA_LOSS" in one.blocked), None)
 
     # every step

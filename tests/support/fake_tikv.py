@@ -90,14 +90,14 @@ class FakeTikv:
     def start(self, tls: Tls | None = None) -> str:
         """Serve PD and the two stores by grpcio on free ports; the address of PD."""
         for store in (1, 2):
-            self.addresses[store] = self._serve(self._store_methods(store), tls)
-        return self._serve(self._pd_methods(), tls)
+            self.addresses[store] = self._serve(self.store_methods(store), tls)
+        return self._serve(self.pd_methods(), tls)
 
     def start_quickly(self) -> str:
         """The same, by binlake.rpc and without what costs a thread a call."""
         for store in (1, 2):
-            self.addresses[store] = self._serve_rpc(self._store_methods(store))
-        return self._serve_rpc(self._pd_methods())
+            self.addresses[store] = self._serve_rpc(self.store_methods(store))
+        return self._serve_rpc(self.pd_methods())
 
     def stop(self) -> None:
         for stop in self._stop:
@@ -120,7 +120,8 @@ class FakeTikv:
 
     # PD
 
-    def _pd_methods(self) -> dict[str, Callable[[bytes], bytes]]:
+    def pd_methods(self) -> dict[str, Callable[[bytes], bytes]]:
+        """What PD serves, by path."""
         return {
             "/pdpb.PD/GetMembers": self._members,
             "/pdpb.PD/GetRegion": self._region,
@@ -177,7 +178,9 @@ class FakeTikv:
 
     # TiKV
 
-    def _store_methods(self, store: int) -> dict[str, Callable[[bytes], bytes]]:
+    def store_methods(self, store: int) -> dict[str, Callable[[bytes], bytes]]:
+        """What a store serves, by path."""
+
         def check(data: bytes) -> bytes:
             request = pb.CheckTxnStatusRequest.FromString(data)
             answer = pb.CheckTxnStatusResponse()

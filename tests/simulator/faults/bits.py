@@ -5,10 +5,13 @@ from __future__ import annotations
 from random import Random
 from typing import TYPE_CHECKING
 
+from simulator.faults.kinds import Kind, fault
+
 if TYPE_CHECKING:
     from simulator.world import World
 
 
+@fault(Kind.FLIPPED_BIT)
 def pump_log(world: World, random: Random) -> None:
     """A bit of a value log; the pump is killed afterwards, or serves on."""
     pump = world.pump(random)
@@ -21,6 +24,7 @@ def pump_log(world: World, random: Random) -> None:
             pump.kill()
 
 
+@fault(Kind.PD_FLIPPED_BIT)
 def pd_journal(world: World, random: Random) -> None:
     """A bit of PD's journal, which is read at its next start."""
     path = world.pd.disk.root / "data" / "etcd.journal"

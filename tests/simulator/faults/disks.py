@@ -5,21 +5,29 @@ from __future__ import annotations
 from random import Random
 from typing import TYPE_CHECKING
 
+from simulator.faults.kinds import Kind, fault
+
 if TYPE_CHECKING:
     from simulator.cluster import Home
     from simulator.world import World
 
+_MOST_LOST = 200
+_PATIENCE_S = 3.0
 
+
+@fault(Kind.FULL_DISK)
 def full(world: World, random: Random) -> None:
     """A pump's disk is full for a while."""
     _fill(world, random, world.pump(random))
 
 
+@fault(Kind.PD_FULL_DISK)
 def pd_full(world: World, random: Random) -> None:
     """PD's disk is full for a while; sometimes it is killed meanwhile."""
     _fill(world, random, world.pd)
 
 
+@fault(Kind.PD_FULL_CLOCK_BACK)
 def pd_full_and_clock_back(world: World, random: Random) -> None:
     """PD's disk is full for longer than its bound lasts, its clock is set back, and it is killed."""
     disk = world.pd.disk
@@ -38,6 +46,7 @@ def _fill(world: World, random: Random, home: Home) -> None:
     home.disk.full, home.disk.torn_writes = False, 0
 
 
+@fault(Kind.SLOW_SYNC)
 def slow(world: World, random: Random) -> None:
     """Syncs take long."""
     disk = world.pump(random).disk
@@ -46,6 +55,7 @@ def slow(world: World, random: Random) -> None:
     disk.slow_s = 0.0
 
 
+@fault(Kind.FAILED_SYNC)
 def failed_sync(world: World, random: Random) -> None:
     """A sync fails, and the cache passes for clean afterwards; the pump is killed, and later the power fails."""
     pump = world.pump(random)
@@ -58,9 +68,43 @@ def failed_sync(world: World, random: Random) -> None:
         pump.lose_power()
 
 
+@fault(Kind.PD_FAILED_SYNC)
 def pd_failed_sync(world: World, random: Random) -> None:
     """A sync of PD fails."""
     world.pd.disk.failing_syncs = random.choice((1, 1, 3))
     world.scheduler.sleep(random.uniform(0.1, 2.0))
     world.pd.disk.failing_syncs = 0
     world.pd.kill()
+
+
+@fault(Kind.PD_FAILED_SYNC_THEN_POWER)
+def pd_failed_sync_then_power(world: World, random: Random) -> None:
+    """A sync of PD fails, PD starts again and reads the page cache, then the power fails."""
+    disk, began = world.pd.disk, world.scheduler.now
+    while (world.pd.node is None or not world.pd.node.broken) and world.scheduler.now < began + _PATIENCE_S:
+        disk.failing_syncs = 1  # of its registry: one of its clock's bound changes nothing
+        world.scheduler.sleep(0.05)
+    disk.failing_syncs = 0
+    world.pd.kill()
+    world.scheduler.sleep(random.uniform(2.0, 4.0))
+    world.pd.lose_power()
+
+
+@fault(Kind.REPLACED_DISK)
+def replaced(world: World, random: Random) -> None:
+    """A pump's disk is gone for ever, and the pump starts on an empty one; a person accepts the loss, as the runbook
+    says. What the pump had promised is lost, and nothing else may be."""
+    pump = world.pump(random)
+    if not pump.wanted or len(world.truth.excused) > _MOST_LOST:
+        return
+    pump.kill()
+    pump.wanted = False
+    while not world.mark_offline(pump):
+        world.scheduler.sleep(0.5)
+    world.truth.lose_store(pump.name)
+    pump.disk.clear()
+    for consumer in world.consumers:
+        consumer.to_forget.append(pump.config.node_id)
+    while any(consumer.to_forget for consumer in world.consumers):
+        world.scheduler.sleep(0.1)
+    pump.wanted = True

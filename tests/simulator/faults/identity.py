@@ -5,15 +5,19 @@ from __future__ import annotations
 from random import Random
 from typing import TYPE_CHECKING
 
+from simulator.faults.kinds import Kind, fault
+
 if TYPE_CHECKING:
     from simulator.world import World
 
 
+@fault(Kind.TWIN_SAME_ADDRESS)
 def same_address(world: World, random: Random) -> None:
     """A second pump with the node id and the advertised address of one that serves, on a machine of its own."""
     _twin(world, random, "")
 
 
+@fault(Kind.TWIN_OTHER_ADDRESS)
 def other_address(world: World, random: Random) -> None:
     """A second pump with the node id of one that serves, at an address of its own."""
     _twin(world, random, "elsewhere")

@@ -5,10 +5,13 @@ from __future__ import annotations
 from random import Random
 from typing import TYPE_CHECKING
 
+from simulator.faults.kinds import Kind, fault
+
 if TYPE_CHECKING:
     from simulator.world import World
 
 
+@fault(Kind.PARTITION)
 def partition(world: World, random: Random) -> None:
     """One machine is cut off from some others for a while; sometimes only one way."""
     machines = world.machines()
@@ -23,6 +26,7 @@ def partition(world: World, random: Random) -> None:
     world.network.heal()
 
 
+@fault(Kind.DELAYS)
 def delays(world: World, random: Random) -> None:
     """Much of what is sent is late, so that calls of different connections pass each other."""
     usual, world.network.slow_share = world.network.slow_share, 0.5

@@ -1,24 +1,35 @@
-"""Processes and machines end: kill -9, power failures, both in a row, orderly stops."""
+"""Processes and machines end: kill -9, power failures, both in a row, orderly stops; pumps join and leave."""
 
 from __future__ import annotations
 
 from random import Random
 from typing import TYPE_CHECKING
 
+from binlake.errors import BinlakeError
+from binlake.wire import build
+from simulator.faults.kinds import Kind, fault
+from simulator.faults.tails import TAILS, leave_behind
+from simulator.placement import SimulatedPd
+
 if TYPE_CHECKING:
     from simulator.world import World
 
+_MOST_PUMPS = 6
 
+
+@fault(Kind.KILL)
 def kill(world: World, random: Random) -> None:
     """kill -9 of a pump."""
     world.pump(random).kill()
 
 
+@fault(Kind.POWER)
 def power(world: World, random: Random) -> None:
     """A pump's machine loses its power."""
     world.pump(random).lose_power()
 
 
+@fault(Kind.KILL_THEN_POWER)
 def kill_then_power(world: World, random: Random) -> None:
     """kill -9, a restart that reads the page cache, then the power fails."""
     pump = world.pump(random)
@@ -30,6 +41,7 @@ def kill_then_power(world: World, random: Random) -> None:
     pump.lose_power()
 
 
+@fault(Kind.PD_DOWN)
 def pd_killed(world: World, random: Random) -> None:
     """kill -9 of PD, or its machine loses its power."""
     if random.random() < 0.5:
@@ -38,8 +50,47 @@ def pd_killed(world: World, random: Random) -> None:
         world.pd.lose_power()
 
 
+@fault(Kind.PAUSE)
 def pause(world: World, random: Random) -> None:
     """A pump is stopped in order, and started again."""
     pump = world.pump(random)
     if pump.online and pump.server is not None:
         pump.server.ask("pause")
+
+
+@fault(Kind.KILL_TAIL)
+def kill_with_tail(world: World, random: Random) -> None:
+    """kill -9 while a record is written that nobody is told of: part of it, or all, or something else is there."""
+    pump = world.pump(random)
+    try:
+        start_ts = SimulatedPd().tso()
+    except BinlakeError:
+        return
+    binlog = build.prewrite(start_ts, b"k%d" % start_ts, random.randbytes(40))
+    world.truth.roll_back(world.truth.begin(start_ts, binlog), protected=True)
+    if not pump.online:
+        return  # what was left behind before is not cut off yet, and nobody writes behind it
+    pump.kill()
+    files = sorted((pump.disk.root / "data" / "value").glob("*.vlog"))
+    if files:
+        leave_behind(files[-1], random.choice(sorted(TAILS)), binlog, random)
+
+
+@fault(Kind.JOIN)
+def join(world: World, random: Random) -> None:
+    """A new pump joins, or one that had left comes back."""
+    gone = [pump for pump in world.pumps.values() if pump.left == "offline" and not pump.wanted]
+    if gone and random.random() < 0.5:
+        random.choice(gone).wanted = True
+    elif len(world.pumps) < _MOST_PUMPS:
+        world.add_pump(f"pump{len(world.pumps)}")
+
+
+@fault(Kind.LEAVE)
+def leave(world: World, random: Random) -> None:
+    """A pump is closed: it is offline once every consumer has taken all it holds. One stays."""
+    online = [pump for pump in world.pumps.values() if pump.online and pump.server is not None]
+    if len(online) > 1:
+        server = random.choice(online).server
+        assert server is not None
+        server.ask("close")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from simulator.world import World
 
 TIMES = WriteTimes(write_timeout=3.0, commit_timeout=20.0, probe_interval=2.0)
-
+_SHORT_S, _LONG_S = 0.05, 8.0
 
 Prewrite = Callable[["World", Random, int], Binlog]
 
@@ -29,15 +29,20 @@ def plain(world: World, random: Random, start_ts: int) -> Binlog:
     return build.prewrite(start_ts, b"k%d" % start_ts, random.randbytes(random.choice((10, 60, 200, 900))))
 
 
-def run(world: World, number: int, prewrite_of: Prewrite = plain) -> None:
-    """Write until the world says that it is enough."""
+def holding(world: World, number: int) -> None:
+    """Long transactions: each stays open over many others."""
+    run(world, number, open_s=_LONG_S)
+
+
+def run(world: World, number: int, prewrite_of: Prewrite = plain, open_s: float = _SHORT_S) -> None:
+    """Write until the world says that it is enough. `open_s`: how long a transaction is open in the mean."""
     random = world.chance(f"writer-{number}")
     pd = SimulatedPd()
     options = ClientOptions(random.choice(("range", "hash", "score")), times=TIMES)
     client = PumpClient(Registry(SimulatedEtcd()), CLUSTER, options)
     while world.writing:
         try:
-            _transaction(world, client, pd, random, prewrite_of)
+            _transaction(world, client, pd, random, prewrite_of, open_s)
         except BinlakeError as error:
             world.trace(f"writer-{number}: {error}")
             world.scheduler.sleep(0.2)
@@ -46,13 +51,15 @@ def run(world: World, number: int, prewrite_of: Prewrite = plain) -> None:
     client.close()
 
 
-def _transaction(world: World, client: PumpClient, pd: SimulatedPd, random: Random, prewrite_of: Prewrite) -> None:
+def _transaction(
+    world: World, client: PumpClient, pd: SimulatedPd, random: Random, prewrite_of: Prewrite, open_s: float
+) -> None:
     start_ts = pd.tso()
     prewrite = prewrite_of(world, random, start_ts)
     transaction = world.truth.begin(start_ts, prewrite)
     try:
         node_id = client.write_prewrite(prewrite)
-        world.scheduler.sleep(random.expovariate(20.0))
+        world.scheduler.sleep(random.expovariate(1 / open_s))
         transaction.commit_ts = pd.tso()
     except BinlakeError:
         world.truth.roll_back(transaction, protected=random.random() >= world.shape.unprotected)

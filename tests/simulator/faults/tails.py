@@ -1,0 +1,53 @@
+"""What a crash may leave behind the last acked record of a value log: on simulated disks and on real ones.
+
+None of it was ever acked, so none of it may be missed or released.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+from binlake.wire.binlog_pb2 import Binlog
+from pump_service.pump.record import HEAD, frame_of
+
+Tail = Callable[[bytes, Random], bytes]
+"""The bytes, drawn, where a whole record at that place would be the first argument."""
+
+
+def _garbage(record: bytes, random: Random) -> bytes:
+    del record
+    return random.randbytes(random.randint(1, 300))
+
+
+def _zeros(record: bytes, random: Random) -> bytes:
+    del record
+    return bytes(random.randint(1, 5000))
+
+
+def _torn(record: bytes, random: Random) -> bytes:
+    return record[: random.randint(1, len(record) - 1)]
+
+
+def _corrupt(record: bytes, random: Random) -> bytes:
+    data = bytearray(record)
+    data[random.randrange(len(data))] ^= 1 << random.randrange(8)
+    return bytes(data)
+
+
+TAILS: dict[str, Tail] = {
+    "none": lambda record, random: b"", "garbage": _garbage, "zeros": _zeros, "torn": _torn, "corrupt": _corrupt,
+    "unacked": lambda record, random: record,
+}  # fmt: skip
+"""`unacked`: a whole record, of a binlog that nobody was told to be stored."""
+
+
+def leave_behind(segment: Path, kind: str, binlog: Binlog, random: Random) -> None:
+    """Write a tail of this kind at the end of a value log's file, of a pump that does not run."""
+    payload = binlog.SerializeToString()
+    content = segment.read_bytes()
+    frame = frame_of(int(segment.stem), content[: HEAD.size])
+    record = b"no head" if frame is None else frame.encode_header(payload, len(content), 0) + payload
+    with segment.open("ab") as file:
+        file.write(TAILS[kind](record, random))
