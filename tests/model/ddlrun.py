@@ -22,6 +22,7 @@ from ddlworld import FILTERED, State, World
 from modelerrors import SCHEMA, Crash, Wrong
 from modelrun import Model, Scenario, Shape
 from modelwindow import NAME, Converter, Statements
+from simulator.faults.kinds import Kind
 from support.mariadb import execute
 
 import sql
@@ -135,7 +136,7 @@ class DdlScenario(Scenario):
         with suppress(TargetUnavailable, TargetBusy, Fenced):
             self.apply(found, hook, self.target().model_copy(update={"worker_count": 1}))
         self.model.reader.ping(reconnect=True)
-        self.model.happened["failed over"] += hook.happened
+        self.model.happened[Kind.FAIL_OVER] += hook.happened
         self._in_doubt |= hook.happened
 
     def built_anew(self, found: Statements) -> None:
@@ -144,7 +145,7 @@ class DdlScenario(Scenario):
             self.apply(found, BuiltAnew(self.model.server, self.random))
             return
         self._in_doubt = True
-        self.model.happened["built anew"] += 1
+        self.model.happened[Kind.TABLE_REBUILT] += 1
 
     def other_engine(self, found: Statements) -> None:
         """Somebody makes the tables MyISAM, or our own: no transaction can be taken back there, so nothing is written.

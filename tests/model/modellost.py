@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from modelerrors import SCHEMA, Wrong
 from modelwindow import CLUSTER, NAME, Statements
+from simulator.faults.kinds import Kind
 
 from binlake.downstream import position_of
 from binlake.downstream.checkpoint import Checkpoint
@@ -42,7 +43,7 @@ def set_back(scenario: Scenario, _found: Statements) -> None:
     with scenario.model.reader.cursor() as cursor:
         text = Checkpoint(back, True, {}, checkpoint.schema_version).to_json()
         cursor.execute(f"UPDATE {SCHEMA}.checkpoint SET checkPoint = %s", (text,))
-    scenario.model.happened["set back"] += 1
+    scenario.model.happened[Kind.CHECKPOINT_SET_BACK] += 1
     _replay(scenario, progress.exit_ts)
 
 
@@ -81,7 +82,7 @@ def lose_row(scenario: Scenario, found: Statements) -> None:
         try:
             scenario.apply(window, target=target)
             _put_back(cursor, table)
-            scenario.model.happened["row lost"] += lost
+            scenario.model.happened[Kind.ROW_LOST] += lost
         except TargetRefused as error:
             if not lost or error.where.get("table") != f"{table.db}.{table.name}" or "commit_ts" not in error.where:
                 raise

@@ -22,6 +22,7 @@ from modellost import lose_row, set_back
 from modelsource import Source
 from modeltable import DB, SRC, State, shown_rows
 from modelwindow import CLUSTER, NAME, Converter, Statements, damaged
+from simulator.faults.kinds import Kind
 from support.mariadb import MariaDb
 
 import sql
@@ -255,19 +256,19 @@ class Scenario:
         """The process dies at a step."""
         with suppress(Crash):
             self.faulty(found, self._die)
-        self.model.happened["crash"] += 1
+        self.model.happened[Kind.APPLY_DIES] += 1
 
     def killed(self, found: Statements) -> None:
         """All connections break at a step."""
         with suppress(TargetUnavailable, TargetBusy, Fenced):
             self.faulty(found, self._kill)
-        self.model.happened["killed"] += 1
+        self.model.happened[Kind.CONNECTIONS_KILLED] += 1
 
     def woken(self, found: Statements) -> None:
         """The process stands still at a step, another one takes over and goes on for some windows, then it wakes up."""
         with suppress(TargetUnavailable, TargetBusy, Fenced, LeaseHeld):
             self.faulty(found, self._succeed)
-        self.model.happened["woken"] += 1
+        self.model.happened[Kind.LATE_OWNER] += 1
 
     def changed(self, found: Statements) -> None:
         """The lake has other statements than those that are sealed, or another seal than that of the open window."""
@@ -285,7 +286,7 @@ class Scenario:
             again.manifest = replace(found.manifest, statement=again.digest())
             self.apply(again)
             raise Wrong("a window was finished with another manifest than it was opened with")
-        self.model.happened["changed"] += 1
+        self.model.happened[Kind.SEAL_CHANGED] += 1
         done = self._in_ledger(opened)
         if not any((b.segment, int(b.phase)) == place for place in done for b in other.written):
             return

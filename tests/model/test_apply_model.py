@@ -14,6 +14,7 @@ import pytest
 from modelerrors import Wrong
 from modelrun import Model, Shape
 from modelshards import failures_of, replay_line, simplest
+from simulator.faults.kinds import Kind
 
 from binlake.downstream import atomic, delivery, fence, intents, ledger, parallel
 from binlake.downstream.checkpoint import Checkpoint
@@ -50,7 +51,7 @@ def test_the_target_is_the_source_at_every_checkpoint(model: Model, part: int) -
         brought_down(model, [first] if part == 0 else [])
         return
     brought_down(model, range(part * SEEDS // PARTS, (part + 1) * SEEDS // PARTS))
-    assert {"crash", "killed", "woken"} <= set(model.happened)
+    assert {Kind.APPLY_DIES, Kind.CONNECTIONS_KILLED, Kind.LATE_OWNER} <= set(model.happened)
 
 
 @pytest.mark.soak

@@ -12,8 +12,8 @@ from simulator.world import Client, Shape
 
 FAULTS: tuple[Fault, ...] = (
     lives.kill, lives.power, lives.kill_then_power, lives.pd_killed, lives.pause, disks.full, disks.pd_full, disks.slow,
-    disks.failed_sync, disks.pd_failed_sync, disks.pd_failed_sync_then_power, links.partition, links.delays, clocks.step,
-    clocks.source_away, lives.kill_with_tail, lives.join, lives.leave, consumers.rests,
+    disks.failed_sync, disks.pd_failed_sync, disks.pd_failed_sync_then_power, links.partition, links.delays,
+    clocks.step, clocks.source_away, lives.kill_with_tail, lives.join, lives.leave, consumers.rests,
 )  # fmt: skip
 """Behind each of them everything that was committed is landed in the end."""
 CLIENTS: tuple[Client, ...] = (transactions.run, forged.run, hostile.far_future, hostile.taken)

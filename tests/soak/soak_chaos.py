@@ -11,11 +11,14 @@ from collections.abc import Callable
 from random import Random
 from typing import TypeVar
 
-from soak_cluster import DAMAGES, Cluster, Later, Pump
+from simulator.faults.kinds import Kind
+from simulator.faults.tails import TAILS, leave_behind
+from soak_cluster import Cluster, Later, Pump
 
 from binlake.control.http import ask
 from binlake.errors import SourceUnavailable
 from binlake.placement import PdClient, Registry
+from binlake.wire import build
 from pump_service.workload.source import LiveTransactions
 
 _MOST_PUMPS = 5
@@ -46,7 +49,7 @@ class Chaos:
         self._busy: set[str] = set()
         self._lock = threading.Lock()
         self._later = Later()
-        self.happened: Counter[str] = Counter()
+        self.happened: Counter[Kind] = Counter()
 
     def run(self, seconds: float) -> None:
         """Go on for `seconds`, each fault in turn in an order of chance; then wait until all is repaired."""
@@ -73,9 +76,9 @@ class Chaos:
         assert not dead, f"{dead[0].name} ended by itself: {dead[0].log.read_text()[-2000:]}"
 
     def _kill(self) -> None:
-        kind, wait_s = self._random.choice(list(DAMAGES)), self._random.uniform(0.0, 1.5)
+        kind, wait_s = self._random.choice(list(TAILS)), self._random.uniform(0.0, 1.5)
         own = Random(self._random.random())
-        pump = self._take("kill", kind)
+        pump = self._take(Kind.KILL_TAIL, kind)
         if pump is None:
             return
 
@@ -83,14 +86,16 @@ class Chaos:
             pump.end(signal.SIGKILL)
             segment = pump.last_segment()
             if segment is not None:
-                DAMAGES[kind](segment, own, self._rolled_back())
+                start_ts = self._rolled_back()
+                binlog = build.prewrite(start_ts, LiveTransactions.key(start_ts), own.randbytes(40))
+                leave_behind(segment, kind, binlog, own)
             time.sleep(wait_s)
             self._restart(pump)
 
         self._later.run(act)
 
     def _pause(self) -> None:
-        wait_s, pump = self._random.uniform(0.0, 1.5), self._take("pause")
+        wait_s, pump = self._random.uniform(0.0, 1.5), self._take(Kind.PAUSE)
         if pump is None:
             return
 
@@ -102,7 +107,7 @@ class Chaos:
         self._later.run(act)
 
     def _freeze(self) -> None:
-        wait_s, pump = self._random.uniform(0.5, 5.0), self._take("freeze")
+        wait_s, pump = self._random.uniform(0.5, 5.0), self._take(Kind.FREEZE)
         if pump is None:
             return
 
@@ -116,7 +121,7 @@ class Chaos:
 
     def _full_disk(self) -> None:
         wait_s, whole = self._random.uniform(0.5, 3.0), self._random.random() < 0.5
-        pump = self._take("full disk", "all files" if whole else "value log")
+        pump = self._take(Kind.FULL_DISK, "all files" if whole else "value log")
         if pump is None:
             return
 
@@ -131,12 +136,12 @@ class Chaos:
 
     def _jump(self) -> None:
         jump_ms = self._random.choice([-3_600_000, -10_000, 10_000, 60_000])
-        self._note("clock", f"{jump_ms} ms")
+        self._note(Kind.CLOCK, f"{jump_ms} ms")
         self._cluster.clock.offset_ms += jump_ms
 
     def _pd_away(self) -> None:
         wait_s = self._random.uniform(0.0, 2.0)
-        self._note("pd restart", f"{wait_s:.1f} s")
+        self._note(Kind.PD_DOWN, f"{wait_s:.1f} s")
         self._cluster.restart_driver(wait_s)
 
     def _join(self) -> None:
@@ -144,13 +149,13 @@ class Chaos:
             with self._lock:
                 pump = self._cluster.add_pump()
                 self._busy.add(pump.name)
-            self._note("join", pump.name)
+            self._note(Kind.JOIN, pump.name)
             self._later.run(lambda: self._await(pump))
 
     def _leave(self) -> None:
         if len(self._cluster.pumps) < _MOST_PUMPS - 1:
             return
-        pump = self._take("leave")
+        pump = self._take(Kind.LEAVE)
         if pump is None:
             return
 
@@ -177,7 +182,7 @@ class Chaos:
         self._transactions.end(start_ts, 0)
         return start_ts
 
-    def _take(self, fault: str, detail: str = "") -> Pump | None:
+    def _take(self, fault: Kind, detail: str = "") -> Pump | None:
         """A pump that is well now, reserved; None when too few would be left."""
         with self._lock:
             well = [pump for name, pump in list(self._cluster.pumps.items()) if name not in self._busy and pump.runs]
@@ -210,7 +215,7 @@ class Chaos:
         with self._lock:
             self._busy.discard(pump.name)
 
-    def _note(self, fault: str, detail: str) -> None:
+    def _note(self, fault: Kind, detail: str) -> None:
         self.happened[fault] += 1
         self._say(f"{fault}: {detail}")
 

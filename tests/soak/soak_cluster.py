@@ -12,15 +12,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from random import Random
 
 import psutil
 
-from binlake.wire import build
 from deploy.local.ports import free_port
 from pump_service.pd import PlacementDriver
-from pump_service.pump.record import HEAD, frame_of
-from pump_service.workload.source import LiveTransactions
 
 HOST = "127.0.0.1"
 
@@ -144,52 +140,6 @@ class Cluster:
 
     def _new_driver(self) -> PlacementDriver:
         return PlacementDriver(self.folder / "pd", HOST, self._port, now_ms=self.clock)
-
-
-Damage = Callable[[Path, Random, int], None]
-
-
-def _garbage(segment: Path, random: Random, start_ts: int) -> None:
-    del start_ts
-    _append(segment, random.randbytes(random.randint(1, 300)))
-
-
-def _zeros(segment: Path, random: Random, start_ts: int) -> None:
-    del start_ts
-    _append(segment, bytes(random.randint(1, 5000)))
-
-
-def _torn(segment: Path, random: Random, start_ts: int) -> None:
-    record = _record(segment, start_ts, random)
-    _append(segment, record[: random.randint(1, len(record) - 1)])
-
-
-def _corrupt(segment: Path, random: Random, start_ts: int) -> None:
-    record = bytearray(_record(segment, start_ts, random))
-    record[random.randrange(len(record))] ^= 1 << random.randrange(8)
-    _append(segment, bytes(record))
-
-
-def _unacked(segment: Path, random: Random, start_ts: int) -> None:
-    _append(segment, _record(segment, start_ts, random))
-
-
-DAMAGES: dict[str, Damage] = {
-    "none": lambda *_: None, "garbage": _garbage, "zeros": _zeros, "torn": _torn, "corrupt": _corrupt,
-    "unacked": _unacked,
-}  # fmt: skip
-"""What a crash may leave behind the last acked record. `unacked`: a whole P of a transaction that is rolled back."""
-
-
-def _append(segment: Path, data: bytes) -> None:
-    with segment.open("ab") as file:
-        file.write(data)
-
-
-def _record(segment: Path, start_ts: int, random: Random) -> bytes:
-    payload = build.prewrite(start_ts, LiveTransactions.key(start_ts), random.randbytes(40)).SerializeToString()
-    frame = frame_of(int(segment.stem), segment.read_bytes()[: HEAD.size])
-    return b"no head" if frame is None else frame.encode_header(payload, segment.stat().st_size, 0) + payload
 
 
 @dataclass

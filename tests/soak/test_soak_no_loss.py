@@ -14,6 +14,7 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
+from simulator.faults.kinds import Kind
 from soak_chaos import Chaos
 from soak_checker import Checker, Ledger, until, verify
 from soak_cluster import Cluster
@@ -27,7 +28,9 @@ from pump_service.workload.runner import Runner
 from pump_service.workload.source import LiveTransactions, SharedClock
 from pump_service.workload.spec import Faults, Spec
 
-FAULTS = {"kill", "pause", "freeze", "full disk", "clock", "pd restart", "join", "leave"}
+FAULTS = {
+    Kind.KILL_TAIL, Kind.PAUSE, Kind.FREEZE, Kind.FULL_DISK, Kind.CLOCK, Kind.PD_DOWN, Kind.JOIN, Kind.LEAVE,
+}  # fmt: skip
 ODD = Faults(rollback=0.05, lose_commit=0.02, lose_rollback=0.02, hold=0.05, double=0.03)
 
 
@@ -80,7 +83,7 @@ def run(folder: Path, seed: int, seconds: float, strategy: str) -> None:
             # A pump that was frozen may store a P whose writer has gone to another pump. Its commit_ts, fetched after
             # that pump's ack, is early here and complete there, as has just been verified.
             assert info.late_commits == 0, info
-            assert info.early_commits == 0 or chaos.happened["freeze"], info
+            assert info.early_commits == 0 or chaos.happened[Kind.FREEZE], info
         tally = runner.tally.counts
         print(f"faults {dict(chaos.happened)}\ntransactions {dict(tally)}\nclient {client.stats}")
         if seconds >= 30:

@@ -62,17 +62,6 @@ class Kind(StrEnum):
     TABLE_REBUILT = "table rebuilt"
 
 
-class Ending(StrEnum):
-    """How a transaction ends as seen by the pumps: the names of the workload's counts (pump_service/workload)."""
-
-    COMMIT = "commit"
-    ROLLBACK = "rollback"
-    LOSE_COMMIT = "lose_commit"  # TiDB dies behind the commit: nobody sends a C
-    LOSE_ROLLBACK = "lose_rollback"  # TiDB dies before it decides
-    HOLD = "hold"  # it stays open over others
-    DOUBLE = "double"
-
-
 @dataclass(frozen=True)
 class Fault:
     """A kind, and how the simulator provokes it: `act(world, random)`, which may take its time."""

@@ -36,9 +36,18 @@ def _corrupt(record: bytes, random: Random) -> bytes:
     return bytes(data)
 
 
+def _nothing(record: bytes, random: Random) -> bytes:
+    del record, random
+    return b""
+
+
+def _whole(record: bytes, random: Random) -> bytes:
+    del random
+    return record
+
+
 TAILS: dict[str, Tail] = {
-    "none": lambda record, random: b"", "garbage": _garbage, "zeros": _zeros, "torn": _torn, "corrupt": _corrupt,
-    "unacked": lambda record, random: record,
+    "none": _nothing, "garbage": _garbage, "zeros": _zeros, "torn": _torn, "corrupt": _corrupt, "unacked": _whole,
 }  # fmt: skip
 """`unacked`: a whole record, of a binlog that nobody was told to be stored."""
 
