@@ -7,14 +7,17 @@ used in a Spark Python worker. It is the lean client of binlake.rpc: grpcio take
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 from google.protobuf.message import DecodeError
 
 from binlake.errors import BinlakeError, ConfigError, LostRange, SourceUnavailable, WireError
 from binlake.rpc import Channel, MessageStream, RpcError, Status, Tls
+from binlake.wire import blocks
 from binlake.wire.admin_pb2 import InfoReq, InfoResp
+from binlake.wire.blocks import Block
 from binlake.wire.pump_pb2 import Pos, PullBinlogReq, PullBinlogResp
 
 Pulled = tuple[int, int, bytes]
@@ -81,6 +84,25 @@ class PumpReader:
         with self._channel() as channel, self._open(channel, after_ts) as stream:
             yield from self._receive(stream, after_ts, until_ts)
 
+    def pull_blocks(self, after_ts: int, until_ts: int) -> Iterator[Block]:
+        """As `pull` with `until_ts`, many at once: a pump of ours sends them so, from another one they are gathered."""
+        metadata = [blocks.ASKED]
+        with self._channel() as channel, self._open(channel, after_ts, metadata) as stream:
+            last = after_ts
+            try:
+                for messages in stream.batches():
+                    for block in _blocks(messages):
+                        last = int(block.commit_ts[-1])
+                        if last >= until_ts:
+                            yield block.upto(int(np.searchsorted(block.commit_ts, until_ts)) + 1)
+                            return
+                        yield block
+            except RpcError as error:
+                raise self._error(error, last) from None
+            except (DecodeError, WireError) as error:
+                raise WireError(f"the pump sent no PullBinlogResp: {error}", where=self._where(last)) from None
+            raise SourceUnavailable("the pump ended the stream", where=self._where(last))
+
     def info(self) -> PumpInfo:
         """Ask PumpAdmin/Info. Raises SourceUnavailable; WireError when the pump has no such service (an original)."""
         with self._channel() as channel:
@@ -97,12 +119,13 @@ class PumpReader:
     def _channel(self) -> Channel:
         return Channel(self.addr, tls=self._tls, connect_timeout_s=self._timeout_s)
 
-    def _open(self, channel: Channel, after_ts: int) -> MessageStream:
+    def _open(self, channel: Channel, after_ts: int, metadata: Sequence[tuple[str, str]] = ()) -> MessageStream:
         request = PullBinlogReq(clusterID=self.cluster_id, startFrom=Pos(offset=after_ts)).SerializeToString()
         until = time.monotonic() + self._timeout_s
         while True:
             try:
-                return channel.stream("/binlog.Pump/PullBinlogs", request, idle_timeout_s=self._idle_timeout_s)
+                idle_s = self._idle_timeout_s
+                return channel.stream("/binlog.Pump/PullBinlogs", request, idle_timeout_s=idle_s, metadata=metadata)
             except RpcError as error:
                 # A pump that is being restarted is back in a moment.
                 if time.monotonic() + _RETRY_S > until:
@@ -142,3 +165,19 @@ class PumpReader:
 
     def _where(self, after_ts: int) -> dict[str, object]:
         return {"pump": self.addr, "after_ts": after_ts}
+
+
+def _blocks(messages: Sequence[bytes]) -> Iterator[Block]:
+    """The binlogs of `messages` in their order. Raises DecodeError, WireError."""
+    single: list[tuple[int, int, bytes]] = []
+    for message in messages:
+        if message.startswith(blocks.MAGIC):
+            if single:
+                yield blocks.block_of(*zip(*single, strict=True))
+                single = []
+            yield blocks.read_block(message)
+        else:
+            entity = PullBinlogResp.FromString(message).entity
+            single.append((entity.meta.commitTs, entity.meta.startTs, entity.payload))
+    if single:
+        yield blocks.block_of(*zip(*single, strict=True))

@@ -10,10 +10,10 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import TracebackType
 
-from binlake.rpc import messages
+from binlake.rpc import headers, messages
 from binlake.rpc.client_connection import ClientConnection, Exchange, request_head, unary_message
 from binlake.rpc.frames import ConnectionFault
 from binlake.rpc.limits import Limits
@@ -61,20 +61,36 @@ class Channel:
         return PendingCall(self, method, message, timeout_s)
 
     def stream(
-        self, method: str, message: bytes, *, timeout_s: float | None = None, idle_timeout_s: float | None = None
+        self,
+        method: str,
+        message: bytes,
+        *,
+        timeout_s: float | None = None,
+        idle_timeout_s: float | None = None,
+        metadata: Sequence[tuple[str, str]] = (),
     ) -> MessageStream:
         """Call a server-streaming method. `idle_timeout_s`: how long nothing at all may come, not even a
-        part of a message."""
-        link, exchange = self.begin(method, message, timeout_s, holding=True)
+        part of a message. `metadata`: names in lower case."""
+        link, exchange = self.begin(method, message, timeout_s, holding=True, metadata=metadata)
         return MessageStream(link, exchange, timeout_s, idle_timeout_s)
 
-    def begin(self, method: str, message: bytes, timeout_s: float | None, *, holding: bool) -> tuple[Link, Exchange]:
+    def begin(
+        self,
+        method: str,
+        message: bytes,
+        timeout_s: float | None,
+        *,
+        holding: bool,
+        metadata: Sequence[tuple[str, str]] = (),
+    ) -> tuple[Link, Exchange]:
         """Send a request on the current connection, or a new one."""
         head = self._heads.get(method)
         if head is None:
             scheme = "https" if self._tls is not None else "http"
             authority = "localhost" if self.address.startswith("unix:") else self.address
             head = self._heads[method] = request_head(method, authority, scheme, gzip=self._gzip)
+        if metadata:
+            head += headers.encode([(name.encode(), value.encode()) for name, value in metadata])
         link = self._connected()
         return link, link.begin(head, messages.frame(message, gzip=self._gzip), timeout_s, holding=holding)
 

@@ -9,28 +9,29 @@ not record by record (MISSION S0-52).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 import google_crc32c
+import numpy as np
+from numpy.typing import NDArray
 
 from binlake.errors import LostRange, WireError
 from binlake.wire.binlog_pb2 import Commit, Prewrite
+from pump_service.pump.found import Found, Transaction
 from pump_service.pump.heads import completed, head_of, layout_of
 from pump_service.pump.index import ts_of
-from pump_service.pump.ranges import read_block
+from pump_service.pump.ranges import Block, Ints, read_block
 from pump_service.pump.record import Pointer
 from pump_service.pump.sorter import Kind
 from pump_service.pump.storage import Storage
 
 _CACHE_BYTES = 16 << 20  # P that wait for their C
 _BLOCK_BYTES = 2 << 20  # each step on a block keeps all other threads out of Python: it must be short
-_ROWS = 2048
+_ROWS = 4096
 _FEW = 8  # fewer rows are faster one by one
 _LOOK_S = 1.0  # how long a stream sleeps at most before it looks whether its caller is still there
 
 _COMMIT, _PREWRITE = int(Commit), int(Prewrite)
-
-Transaction = tuple[int, int, bytes]
-"""(start_ts, commit_ts, payload: the complete C, or a fake as stored)."""
 
 Keyed = Sequence[tuple[bytes, bytes]]
 """Raw (key, pointer) of the index."""
@@ -57,11 +58,11 @@ def pull_batches(storage: Storage, after_ts: int, give_up: Callable[[], bool]) -
         for taken, found in catch_up(reader, last, give_up):
             last = taken
             if found:
-                yield found
+                yield found.transactions()
         storage.wait_above(last, _LOOK_S, give_up)
 
 
-def catch_up(reader: Reader, after_ts: int, give_up: Callable[[], bool]) -> Iterator[tuple[int, list[Transaction]]]:
+def catch_up(reader: Reader, after_ts: int, give_up: Callable[[], bool]) -> Iterator[tuple[int, Found]]:
     """As `pull_batches`, up to the watermark of now; each batch with the commit_ts up to which it tells all."""
     storage, last = reader.storage, after_ts
     _check_not_collected(storage, last)
@@ -71,7 +72,7 @@ def catch_up(reader: Reader, after_ts: int, give_up: Callable[[], bool]) -> Iter
         reader.read(entries)
         _check_not_collected(storage, last)
         taken = max(last, ts_of(entries[reader.taken - 1][0]) if reader.taken else last if entries else watermark)
-        found, reader.found = reader.found, []
+        found, reader.found = reader.found, Found()
         if found or reader.failed is None:
             yield taken, found
         if reader.failed is not None:
@@ -99,13 +100,13 @@ class Reader:
         self._tails: dict[int, bytes] = {}  # of plain P: what follows field 4
         self._bytes = 0
         self.rows = _FEW
-        self.found: list[Transaction] = []
+        self.found = Found()
         self.taken = 0
         self.failed: WireError | LostRange | None = None
 
     def read(self, entries: Keyed) -> None:
         """Take the first entries; an error ends the batch before its row."""
-        self.found, self.taken, self.failed = [], 0, None
+        self.found, self.taken, self.failed = Found(), 0, None
         try:
             if len(entries) < _FEW:
                 for _, pointer in entries:
@@ -122,30 +123,22 @@ class Reader:
 
     def _block(self, entries: Keyed) -> None:
         block = read_block([pointer for _, pointer in entries], self.storage.records, _BLOCK_BYTES)
-        data, tails, crc_of, add = block.data, self._tails, google_crc32c.extend, self.found.append
-        held, taken = self._bytes, 0
+        joined = _Joined.of(block, self._take_tail)
         try:
-            for plain, begin, cut, end, crc, seed, tp, start_ts, commit_ts in block.rows:
-                payload = data[begin:end]
-                if not plain or crc_of(seed, payload) != crc:
-                    self._bytes = held
-                    self._one(Pointer.from_bytes(entries[taken][1]))
-                    held = self._bytes
-                elif start_ts == commit_ts:
-                    add((start_ts, commit_ts, payload))
-                elif tp == _COMMIT:
-                    tail = tails.pop(start_ts, None)
-                    if tail is None:
-                        self._add_complete(start_ts, commit_ts, payload)
-                    else:
-                        held -= len(tail)
-                        add((start_ts, commit_ts, data[begin:cut] + tail))
-                elif tp == _PREWRITE and start_ts not in tails:
-                    tails[start_ts] = tail = data[cut:end]
-                    held += len(tail)
-                taken += 1
+            for row in [*np.flatnonzero(joined.alone).tolist(), len(joined.alone)]:
+                self.found.extend(*joined.between(self.taken, row))
+                self.taken = row
+                if row < len(joined.alone):
+                    self._one(Pointer.from_bytes(entries[row][1]))
+                    self.taken += 1
         finally:
-            self._bytes, self.taken = held, taken
+            for row in joined.waiting[joined.waiting < self.taken].tolist():
+                self._keep(int(block.start_ts[row]), block.data[block.cut[row] : block.end[row]])
+
+    def _take_tail(self, start_ts: int) -> bytes | None:
+        tail = self._tails.pop(start_ts, None)
+        self._bytes -= len(tail or b"")
+        return tail
 
     def _one(self, pointer: Pointer) -> None:
         if self._is_huge_prewrite(pointer):
@@ -153,7 +146,7 @@ class Reader:
         payload = self.storage.read(pointer)
         head = head_of(payload)
         if head.kind is Kind.FAKE:
-            self.found.append((head.start_ts, head.commit_ts, payload))
+            self.found.add(head.start_ts, head.commit_ts, payload)
         elif head.kind is Kind.COMMIT:
             self._add_complete(head.start_ts, head.commit_ts, payload)
         elif head.kind is Kind.PREWRITE:
@@ -173,15 +166,13 @@ class Reader:
     def _add_complete(self, start_ts: int, commit_ts: int, commit: bytes) -> None:
         found = self._complete(start_ts, commit_ts, commit)
         if found:
-            self.found.append((start_ts, commit_ts, found))
+            self.found.add(start_ts, commit_ts, found)
 
     def _complete(self, start_ts: int, commit_ts: int, commit: bytes) -> bytes:
         """The complete C; empty when it was given up by command."""
-        tail, layout = self._tails.pop(start_ts, None), layout_of(commit)
-        if tail is not None:
-            self._bytes -= len(tail)
-            if layout is not None:
-                return commit[: layout.cut] + tail
+        tail, layout = self._take_tail(start_ts), layout_of(commit)
+        if tail is not None and layout is not None:
+            return commit[: layout.cut] + tail
         pointer = self.storage.index.pointer(start_ts)
         prewrite = b"" if pointer is None else self.storage.read(pointer)
         if not prewrite or head_of(prewrite).kind is not Kind.PREWRITE:
@@ -194,3 +185,70 @@ class Reader:
                 f" `binlake txn give-up {start_ts} --commit-ts {commit_ts} --pump NODE`",
             )
         return completed(commit, prewrite)
+
+
+class _Joined(NamedTuple):
+    """The rows of a block, each C with the row of its P, or with the `tails` that P left which came before the block.
+
+    `alone`: those to be taken one by one. `gives`: those that give a binlog: data[begin:cut] and data[tail:tail_end].
+    `waiting`: the P whose C is not here.
+    """
+
+    block: Block
+    alone: NDArray[np.bool_]
+    gives: NDArray[np.bool_]
+    cut: Ints
+    tail: Ints
+    tail_end: Ints
+    tails: dict[int, bytes]
+    waiting: Ints
+
+    @classmethod
+    def of(cls, block: Block, tail_of: Callable[[int], bytes | None]) -> _Joined:
+        """`tail_of`: what is kept of the P with this start_ts."""
+        sound = block.plain.copy()
+        sound[sound] = _crcs(block, np.flatnonzero(sound)) == block.crc[sound]
+        fake = sound & (block.start_ts == block.commit_ts)
+        commits = np.flatnonzero(sound & ~fake & (block.tp == _COMMIT))
+        prewrites = np.flatnonzero(sound & ~fake & (block.tp == _PREWRITE))
+        prewrites = prewrites[np.argsort(block.start_ts[prewrites], kind="stable")]
+        begun = block.start_ts[prewrites]
+        place = np.searchsorted(begun, block.start_ts[commits])
+        matched = np.zeros(len(commits), np.bool_)
+        near = np.flatnonzero(place < len(begun))
+        matched[near] = begun[place[near]] == block.start_ts[commits[near]]
+        own = prewrites[place[matched]]
+        cut, tail, tail_end = block.cut.copy(), np.zeros_like(block.cut), np.zeros_like(block.cut)
+        cut[fake] = block.end[fake]
+        tail[commits[matched]], tail_end[commits[matched]] = block.cut[own], block.end[own]
+        tails, alone, gives = dict[int, bytes](), ~sound, fake
+        gives[commits] = True
+        for row in commits[~matched].tolist():
+            before = tail_of(int(block.start_ts[row]))
+            if before is None:
+                alone[row], gives[row] = True, False
+            else:
+                tails[row] = before
+        unmatched = np.ones(len(sound), np.bool_)
+        unmatched[own] = False
+        waiting = prewrites[unmatched[prewrites]]
+        return cls(block, alone, gives, cut, tail, tail_end, tails, waiting)
+
+    def between(self, first: int, last: int) -> tuple[Ints, Ints, list[bytes]]:
+        """start_ts, commit_ts, and both pieces of the payload of each binlog that these rows give."""
+        rows = first + np.flatnonzero(self.gives[first:last])
+        begin = np.stack((self.block.begin[rows], self.tail[rows]), axis=1).ravel()
+        end = np.stack((self.cut[rows], self.tail_end[rows]), axis=1).ravel()
+        data = self.block.data
+        pieces = [data[start:stop] for start, stop in zip(begin.tolist(), end.tolist(), strict=True)]
+        if self.tails:
+            for row, tail in self.tails.items():
+                if first <= row < last:
+                    pieces[2 * int(np.searchsorted(rows, row)) + 1] = tail
+        return self.block.start_ts[rows], self.block.commit_ts[rows], pieces
+
+
+def _crcs(block: Block, rows: Ints) -> Ints:
+    data, crc_of = block.data, google_crc32c.extend
+    places = (column[rows].tolist() for column in (block.seed, block.begin, block.end))
+    return np.array([crc_of(seed, data[begin:end]) for seed, begin, end in zip(*places, strict=True)], np.int64)

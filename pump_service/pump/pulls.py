@@ -17,9 +17,10 @@ from binlake.errors import BinlakeError, ConfigError, LostRange, Transient
 from binlake.rpc import Call, RpcServer, Status
 from binlake.rpc.frames import Code
 from binlake.rpc.sparinglog import SparingLog
+from pump_service.pump.chunks import chunks
 from pump_service.pump.pull import catch_up
 from pump_service.pump.service import PumpService
-from pump_service.pump.tail import UNSENT_BYTES, Puller, Tail, chunks
+from pump_service.pump.tail import UNSENT_BYTES, Puller, Tail
 
 log = SparingLog()
 
@@ -142,7 +143,7 @@ class Pulls:
             return not (puller.alive and self.service.serving)
 
         for last, batch in catch_up(self.service.reader(), puller.last, gone):
-            for ts, frames in chunks(batch, puller.call):
+            for ts, frames in chunks(batch, puller.call, blocks=puller.blocks):
                 if not self._room(puller, sum(map(len, frames))):
                     self._wait_for_room(puller)
                     return False

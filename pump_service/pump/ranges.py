@@ -46,19 +46,23 @@ class Records(Protocol):
         """How the records of a file are framed."""
 
 
-Row = tuple[bool, int, int, int, int, int, int, int, int]
-"""(plain, begin, cut, end, crc, seed, tp, start_ts, commit_ts): `data[begin:end]` is the payload.
-
-`cut` as in heads.Layout. Only if `plain` is any of it sure, and the crc is still to be checked.
-"""
-
-
 class Block(NamedTuple):
-    """The bytes of some stretches, and a row for each of the first `size` pointers that were asked for."""
+    """The bytes of some stretches, and a row for each of the first pointers that were asked for, in columns.
+
+    `data[begin:end]` is a payload, `cut` as in heads.Layout. Only where `plain` is any of it sure, and the crc is still
+    to be checked.
+    """
 
     data: bytes
-    size: int
-    rows: Iterator[Row]
+    plain: NDArray[np.bool_]
+    begin: Ints
+    cut: Ints
+    end: Ints
+    crc: Ints
+    seed: Ints
+    tp: Ints
+    start_ts: Ints
+    commit_ts: Ints
 
 
 def read_block(pointers: Sequence[bytes], log: Records, limit: int) -> Block:
@@ -70,7 +74,7 @@ def read_block(pointers: Sequence[bytes], log: Records, limit: int) -> Block:
     count = max(1, int(np.searchsorted(np.cumsum(sizes), limit, side="right")))
     data, at = _stretches(fids, offsets, sizes, order[order < count], log)
     frames = _Frames.of(fids[:count], offsets[:count], log)
-    return Block(data, count, _rows(data, at[:count], frames))
+    return _block(data, at[:count], frames)
 
 
 class _Frames(NamedTuple):
@@ -122,7 +126,7 @@ def _stretches(fids: Ints, offsets: Ints, sizes: Ints, order: Ints, log: Records
     return b"".join((*pieces, bytes(_PAD))), at
 
 
-def _rows(data: bytes, at: Ints, frames: _Frames) -> Iterator[Row]:
+def _block(data: bytes, at: Ints, frames: _Frames) -> Block:
     raw = np.frombuffer(data, np.uint8)
     safe = np.clip(at, 0, len(raw) - _PAD)
     known, begin, length, crc, seed = _headers(data, safe, frames)
@@ -131,8 +135,7 @@ def _rows(data: bytes, at: Ints, frames: _Frames) -> Iterator[Row]:
     look = _Look(data, begin, plain)
     tp, start_ts, commit_ts, _, cut = look.binlog()
     plain = look.plain & (look.place == end)
-    columns = (plain, begin, cut, end, crc, seed, tp, start_ts, commit_ts)
-    return zip(*(column.tolist() for column in columns), strict=True)
+    return Block(data, plain, begin, cut, end, crc, seed, tp, start_ts, commit_ts)
 
 
 HeadRow = tuple[bool, int, int, int, int, int]

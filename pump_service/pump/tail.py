@@ -9,14 +9,14 @@ import heapq
 import itertools
 import threading
 import time
-from collections.abc import Iterator
 from typing import Protocol
 
 from binlake.errors import BinlakeError
 from binlake.rpc import Call, Status
 from binlake.rpc.sparinglog import SparingLog
-from pump_service.pump import entities
-from pump_service.pump.entities import Entity
+from binlake.wire.blocks import ASKED
+from pump_service.pump.chunks import chunks
+from pump_service.pump.found import Found
 from pump_service.pump.pull import Reader, catch_up
 from pump_service.pump.service import PumpService
 
@@ -24,19 +24,20 @@ log = SparingLog()
 
 UNSENT_BYTES = 1 << 20
 """Of one puller, before it has to wait."""
-_CHUNK_BYTES = 256 << 10
-_LARGE = 1 << 20  # bytes: of a message like that no copies are made
 _PACE_S, _BUSY_PACE_S = 0.005, 0.02  # between two rounds, beside writers: what came meanwhile goes out together
 _LOOK_S = 1.0
 
 
 class Puller:
-    """One PullBinlogs call. `last`: the commit_ts up to which all is sent; `unsent`: bytes that it has not taken."""
+    """One PullBinlogs call. `last`: the commit_ts up to which all is sent; `unsent`: bytes that it has not taken;
+    `blocks`: it takes many binlogs in one message."""
 
-    __slots__ = ("alive", "began", "call", "last", "moved_at", "parked", "unsent", "well")
+    __slots__ = ("alive", "began", "blocks", "call", "last", "moved_at", "parked", "unsent", "well")
 
     def __init__(self, call: Call, after_ts: int) -> None:
         self.call = call
+        name, value = ASKED
+        self.blocks = call.request.headers.get(name) == value
         self.last = after_ts
         self.unsent = 0
         self.alive = self.well = True
@@ -157,7 +158,7 @@ class Tail:
                 log.exception("pull_broke")
             self._fail_all(error)
 
-    def _feed(self, at: int, last: int, batch: list[Entity]) -> bool:
+    def _feed(self, at: int, last: int, batch: Found) -> bool:
         """Hand `batch`, all in (at, last], to everyone; False when nobody waits at `at` any more."""
         with self._changed:
             if self._at != at or not self._members:
@@ -167,16 +168,16 @@ class Tail:
                 del self._members[puller]
             fed, self._at = list(self._members), last
             joined = self._joining(last)
-        framed: dict[bool, list[bytes]] = {}
+        framed: dict[tuple[bool, bool], list[bytes]] = {}
         sent: list[tuple[Puller, list[bytes]]] = []
         for puller in fed:
-            gzip = puller.call.request.gzip
-            if gzip not in framed:
-                framed[gzip] = _frames(batch, puller.call)
-            sent.append((puller, framed[gzip]))
+            form = puller.blocks, puller.call.request.gzip
+            if form not in framed:
+                framed[form] = _frames(batch, puller)
+            sent.append((puller, framed[form]))
             puller.last = last
         for puller in joined:
-            sent.append((puller, _frames([one for one in batch if one[1] > puller.last], puller.call)))
+            sent.append((puller, _frames(batch.after(puller.last), puller)))
             puller.last = last
         self._pulls.send(sent)
         for puller in slow:
@@ -199,27 +200,5 @@ class Tail:
             self._pulls.fail(puller, error)
 
 
-def chunks(batch: list[Entity], call: Call) -> Iterator[tuple[int, list[bytes]]]:
-    """`batch` as framed messages in pieces that do not hold the loop for long; the last commit_ts of each."""
-    if call.request.gzip:
-        for entity in batch:
-            yield entity[1], [call.framed(entities.message(*entity))]
-        return
-    first, size = 0, 0
-    for at, entity in enumerate(batch):
-        if len(entity[2]) >= _LARGE:
-            if first < at:
-                yield batch[at - 1][1], [entities.framed(batch[first:at])]
-            yield entity[1], list(entities.pieces(entity))
-            first, size = at + 1, 0
-            continue
-        size += len(entity[2])
-        if size >= _CHUNK_BYTES:
-            yield entity[1], [entities.framed(batch[first : at + 1])]
-            first, size = at + 1, 0
-    if first < len(batch):
-        yield batch[-1][1], [entities.framed(batch[first:])]
-
-
-def _frames(batch: list[Entity], call: Call) -> list[bytes]:
-    return [frame for _, frames in chunks(batch, call) for frame in frames]
+def _frames(batch: Found, puller: Puller) -> list[bytes]:
+    return [frame for _, frames in chunks(batch, puller.call, blocks=puller.blocks) for frame in frames]

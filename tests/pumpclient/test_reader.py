@@ -9,14 +9,17 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from itertools import islice
+from itertools import islice, pairwise
 
 import grpc
+import numpy as np
 import pytest
 
 from binlake.errors import BinlakeError, ConfigError, LostRange, SourceUnavailable, WireError
 from binlake.pumpclient import PumpReader
-from binlake.wire import pump_pb2, pump_pb2_grpc
+from binlake.rpc.client import MessageStream
+from binlake.wire import blocks, pump_pb2, pump_pb2_grpc
+from binlake.wire.blocks import Block
 from deploy.local.ports import free_port
 
 
@@ -59,6 +62,48 @@ def test_a_pull_starts_after_the_given_ts_and_ends_with_the_first_entity_at_or_a
     found = list(PumpReader(pump.addr, 7).pull(5, 8))
     assert found == [(6, 6, b"6"), (7, 7, b"7"), (8, 8, b"8")]
     assert pump.left.wait(60), "the pump was not told that the reader left"
+
+
+def test_blocks_are_gathered_from_a_pump_that_knows_none(pump: StubPump) -> None:
+    found = list(PumpReader(pump.addr, 7).pull_blocks(5, 8))
+    assert [ts for block in found for ts in block.commit_ts.tolist()] == [6, 7, 8]
+    assert [payload for block in found for payload in payloads(block)] == [b"6", b"7", b"8"]
+    assert pump.left.wait(60), "the pump was not told that the reader left"
+
+
+def payloads(block: Block) -> list[bytes]:
+    ends = [0, *block.ends.tolist()]
+    return [bytes(block.data[start:end]) for start, end in pairwise(ends)]
+
+
+def test_a_stream_may_hold_blocks_and_single_binlogs_and_damage_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def message(*binlogs: tuple[int, bytes]) -> bytes:
+        ts = np.array([one for one, _ in binlogs])
+        head = blocks.head_of(ts, ts - 1, np.array([len(payload) for _, payload in binlogs]))
+        return head + b"".join(payload for _, payload in binlogs)
+
+    def pulled(*sent: list[bytes]) -> list[tuple[int, int, bytes]]:
+        monkeypatch.setattr(MessageStream, "batches", lambda _: iter(sent))
+        return [
+            row
+            for block in PumpReader(stub.addr, 7).pull_blocks(0, 9)
+            for row in zip(block.commit_ts.tolist(), block.start_ts.tolist(), payloads(block), strict=True)
+        ]
+
+    def single(ts: int) -> bytes:
+        entity = pump_pb2.Entity(payload=b"s", meta=pump_pb2.Meta(startTs=ts - 1, commitTs=ts))
+        return pump_pb2.PullBinlogResp(entity=entity).SerializeToString()
+
+    stub = StubPump()
+    whole = message((4, b"ab"), (5, b""), (6, b"c"))
+    expected = [(2, b"s"), (3, b"s"), (4, b"ab"), (5, b""), (6, b"c"), (7, b"s"), (9, b"x")]
+    found = pulled([single(2), single(3), whole], [single(7), message((9, b"x"), (12, b"y")), single(13)])
+    assert found == [(ts, ts - 1, payload) for ts, payload in expected]
+    assert pulled([message((20, b"far"), (21, b""))]) == [(20, 19, b"far")]
+    for damaged in (whole[:-1], whole + b"d", whole[:9], whole[:4] + bytes(4) + whole[8:], b"\xff"):
+        with pytest.raises(WireError, match=stub.addr):
+            pulled([damaged])
+    stub.server.stop(0).wait()
 
 
 def test_a_pull_that_is_given_up_closes_the_call(pump: StubPump) -> None:

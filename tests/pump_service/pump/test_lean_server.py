@@ -6,6 +6,7 @@ import multiprocessing
 import tempfile
 import threading
 from collections.abc import Iterator
+from itertools import pairwise
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,9 @@ from pump_helpers import commit, prewrite, until
 from binlake.errors import ConfigError, SourceUnavailable
 from binlake.pumpclient import PumpReader
 from binlake.rpc import Channel, HttpResponse, PendingCall, RpcError, Status
-from binlake.wire.binlog_pb2 import Binlog
-from binlake.wire.pump_pb2 import WriteBinlogReq
+from binlake.wire import blocks, build
+from binlake.wire.binlog_pb2 import Binlog, Commit, Prewrite
+from binlake.wire.pump_pb2 import PullBinlogReq, WriteBinlogReq
 from pump_service.pump.lean_server import LeanServer
 from pump_service.pump.service import PumpService, State
 from pump_service.pump.storage import Storage, StorageOptions
@@ -94,6 +96,53 @@ def test_many_writers_are_answered_by_few_commits_and_all_is_pulled(pump: Pump) 
             assert {call.result() for call in calls} == {b""}
     found = [commit_ts for commit_ts, _, _ in PumpReader(pump.address, CLUSTER_ID).pull(0, base + 12_999)]
     assert found == [start + 10_000 for start in starts]
+
+
+def test_a_consumer_that_asks_for_blocks_gets_the_same_binlogs(pump: Pump, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Small, large and huge ones, some whose P comes long before, rollbacks, fakes, and DDL.
+    monkeypatch.setattr("pump_service.pump.pull._CACHE_BYTES", 3 << 20)
+    base = 470_000_000_000_000_000
+    sizes = [0, 10, 300, 70_000, 3 << 20, 400, 1 << 20, 20]
+    early = [prewrite(base + number, b"early" * number) for number in range(1, 40)]
+    binlogs = [*early]
+    for number in range(1, 400):
+        own = prewrite(base + 100 * number, b"v" * sizes[number % 8 if number % 50 < 8 else 1])
+        if number % 70 == 0:
+            own = build.prewrite(
+                base + 100 * number, b"k", ddl_query=b"create table t (a int)", ddl_job_id=1000 + number
+            )
+        ended = build.rollback(own) if number % 33 == 0 else commit(own.start_ts, own.start_ts + 50)
+        binlogs += [own, build.commit(own, own.start_ts + 50) if own.ddl_job_id else ended]
+        if number <= len(early):
+            binlogs.append(commit(base + number, base + 100 * number + 51))
+        if number % 20 == 0:
+            binlogs.append(build.fake(base + 100 * number + 60))
+    end = base + 50_000
+    with Channel(pump.address) as channel:
+        for binlog in [*binlogs, build.fake(end)]:
+            channel.call(WRITE, request(binlog.SerializeToString()))
+    until(lambda: pump.storage.watermark == end, "all is committed")
+    singly = list(PumpReader(pump.address, CLUSTER_ID).pull(0, end))
+    prewrites = {binlog.start_ts: binlog for binlog in binlogs if binlog.tp == Prewrite}
+    whole = {b.commit_ts: prewrites[b.start_ts].prewrite_value for b in binlogs if b.tp == Commit}
+    values = {ts: Binlog.FromString(payload).prewrite_value for ts, start_ts, payload in singly if ts != start_ts}
+    assert values == whole
+    found = list(PumpReader(pump.address, CLUSTER_ID).pull_blocks(0, end))
+    assert [one for block in found for one in rows_of(block)] == singly
+    assert len(singly) > 420
+    assert len(found) < len(singly) / 4
+    assert rows_of(next(PumpReader(pump.address, CLUSTER_ID).pull_blocks(end - 1, end))) == singly[-1:]
+    # As a consumer that compresses gets them.
+    message = PullBinlogReq(clusterID=CLUSTER_ID).SerializeToString()
+    with Channel(pump.address, gzip=True) as channel:
+        stream = channel.stream(PULL, message, idle_timeout_s=60, metadata=[blocks.ASKED])
+        assert rows_of(blocks.read_block(next(iter(stream)))) == singly[: len(found[0].commit_ts)]
+
+
+def rows_of(block: blocks.Block) -> list[tuple[int, int, bytes]]:
+    ends = [0, *block.ends.tolist()]
+    payloads = [bytes(block.data[start:stop]) for start, stop in pairwise(ends)]
+    return list(zip(block.commit_ts.tolist(), block.start_ts.tolist(), payloads, strict=True))
 
 
 def test_a_compressed_pull_gives_the_same(pump: Pump) -> None:
@@ -238,6 +287,8 @@ def test_a_large_binlog_goes_through_without_many_copies(tmp_path: Path) -> None
     written = pump.peak_bytes()
     commit_ts, _, payload = next(PumpReader(pump.address, CLUSTER_ID).pull(0))
     assert (commit_ts, Binlog.FromString(payload).prewrite_value) == (2, large.prewrite_value)
+    (block,) = PumpReader(pump.address, CLUSTER_ID).pull_blocks(0, 2)
+    assert block.data == payload
     pulled = pump.peak_bytes()
     pump.stop()
     assert (written - before) / size < 4

@@ -14,6 +14,7 @@ from pump_helpers import commit, prewrite, until
 
 from binlake.errors import WireError
 from binlake.rpc import Channel, Limits, RpcError, Status
+from binlake.wire import blocks
 from binlake.wire.pump_pb2 import PullBinlogReq, PullBinlogResp
 from pump_service.pump import pulls, tail
 from pump_service.pump.lean_server import LeanServer
@@ -72,20 +73,26 @@ def request(after_ts: int) -> bytes:
 class Client(threading.Thread):
     """Takes all after `after_ts` up to `last`; `enough` says when that is known."""
 
-    def __init__(self, pump: Pump, after_ts: int, *, limits: Limits = NARROW, gzip: bool = False) -> None:
+    def __init__(
+        self, pump: Pump, after_ts: int, *, limits: Limits = NARROW, gzip: bool = False, in_blocks: bool = False
+    ) -> None:
         super().__init__()
         self.after_ts = after_ts
         self.taken: list[int] = []
         self.last = 1 << 62
         self.failure: RpcError | None = None
         self._channel = Channel(pump.server.address, limits=limits, gzip=gzip)
-        self._stream = self._channel.stream(PULL, request(after_ts))
+        metadata = [blocks.ASKED] if in_blocks else []
+        self._stream = self._channel.stream(PULL, request(after_ts), metadata=metadata)
         self.start()
 
     def run(self) -> None:
         try:
             for message in self._stream:
-                self.taken.append(PullBinlogResp.FromString(message).entity.meta.commitTs)
+                if message.startswith(blocks.MAGIC):
+                    self.taken += blocks.read_block(message).commit_ts.tolist()
+                else:
+                    self.taken.append(PullBinlogResp.FromString(message).entity.meta.commitTs)
                 if self.taken[-1] >= self.last:
                     break
         except RpcError as error:
@@ -101,11 +108,11 @@ def test_every_puller_gets_all_once_and_in_order(pump: Pump, monkeypatch: pytest
     monkeypatch.setattr(pulls, "_HURRIED_S", 0.001)
     monkeypatch.setattr(pulls, "_PATIENCE_S", 0.005)
     pump.write(500)
-    clients = [Client(pump, 0), Client(pump, 0, gzip=True), Client(pump, 1501)]
+    clients = [Client(pump, 0), Client(pump, 0, gzip=True), Client(pump, 1501), Client(pump, 0, in_blocks=True)]
     for turn in range(20):
         written = pump.write(150, 2000 if turn % 3 else 20)
-        clients.append(Client(pump, written - 40 * turn, gzip=turn % 4 == 0))
-        clients.append(Client(pump, written + 100 * turn + 1))  # ahead of what is there
+        clients.append(Client(pump, written - 40 * turn, gzip=turn % 4 == 0, in_blocks=turn % 3 == 0))
+        clients.append(Client(pump, written + 100 * turn + 1, in_blocks=turn % 2 == 0))  # ahead of what is there
     last = pump.write(2000)
     for client in clients:
         client.last = last

@@ -1,0 +1,66 @@
+"""What a pump sends of a reading: framed messages in pieces that do not hold the loop for long.
+
+One message a binlog, as the original does; or many in one, for a consumer that asked for blocks (binlake.wire.blocks).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from binlake.rpc import Call
+from binlake.rpc.messages import PREFIX
+from binlake.wire import blocks as wire
+from pump_service.pump import entities
+from pump_service.pump.entities import Entity
+from pump_service.pump.found import Found
+
+_CHUNK_BYTES = 256 << 10
+_LARGE = 1 << 20  # bytes: of a message like that no copies are made
+
+
+def chunks(batch: Found, call: Call, *, blocks: bool) -> Iterator[tuple[int, list[bytes]]]:
+    """The frames of `batch` for `call`, some at a time; the last commit_ts of each."""
+    return _in_blocks(batch, call) if blocks else _singly(batch.transactions(), call)
+
+
+def _singly(batch: list[Entity], call: Call) -> Iterator[tuple[int, list[bytes]]]:
+    if call.request.gzip:
+        for entity in batch:
+            yield entity[1], [call.framed(entities.message(*entity))]
+        return
+    first, size = 0, 0
+    for at, entity in enumerate(batch):
+        if len(entity[2]) >= _LARGE:
+            if first < at:
+                yield batch[at - 1][1], [entities.framed(batch[first:at])]
+            yield entity[1], list(entities.pieces(entity))
+            first, size = at + 1, 0
+            continue
+        size += len(entity[2])
+        if size >= _CHUNK_BYTES:
+            yield entity[1], [entities.framed(batch[first : at + 1])]
+            first, size = at + 1, 0
+    if first < len(batch):
+        yield batch[-1][1], [entities.framed(batch[first:])]
+
+
+def _in_blocks(batch: Found, call: Call) -> Iterator[tuple[int, list[bytes]]]:
+    sizes = batch.sizes
+    ends = sizes.cumsum()
+    first = 0
+    while first < len(sizes):
+        before = int(ends[first] - sizes[first])
+        last = max(first + 1, int(np.searchsorted(ends, before + _CHUNK_BYTES, side="right")))
+        some = batch.between(first, last)
+        head = wire.head_of(some.commit_ts, some.start_ts, sizes[first:last])
+        yield int(some.commit_ts[-1]), _block_frames(head, some.pieces, int(ends[last - 1]) - before, call)
+        first = last
+
+
+def _block_frames(head: bytes, pieces: list[bytes], size: int, call: Call) -> list[bytes]:
+    if call.request.gzip:
+        return [call.framed(b"".join((head, *pieces)))]
+    begin = PREFIX.pack(0, len(head) + size) + head
+    return [begin, *pieces] if size >= _LARGE else [b"".join((begin, *pieces))]

@@ -1,0 +1,79 @@
+"""What a reading of the value log gave, in columns: complete transactions and fakes in ascending commit_ts.
+
+A payload stays in the two pieces that its C and its P hold, until somebody wants it whole.
+"""
+
+from __future__ import annotations
+
+import operator
+
+import numpy as np
+
+from pump_service.pump.ranges import Ints
+
+Transaction = tuple[int, int, bytes]
+"""(start_ts, commit_ts, payload: the complete C, or a fake as stored)."""
+
+
+class Found:
+    """Grows at its end."""
+
+    def __init__(self) -> None:
+        self._starts: list[Ints] = []
+        self._commits: list[Ints] = []
+        self._pieces: list[bytes] = []
+
+    def __len__(self) -> int:
+        return len(self._pieces) >> 1
+
+    def add(self, start_ts: int, commit_ts: int, payload: bytes) -> None:
+        """One more."""
+        self.extend(np.array([start_ts], np.int64), np.array([commit_ts], np.int64), [payload, b""])
+
+    def extend(self, start_ts: Ints, commit_ts: Ints, pieces: list[bytes]) -> None:
+        """Some more, of each two pieces."""
+        self._starts.append(start_ts)
+        self._commits.append(commit_ts)
+        self._pieces += pieces
+
+    def after(self, ts: int) -> Found:
+        """Those with a greater commit_ts."""
+        first = int(np.searchsorted(self.commit_ts, ts, side="right"))
+        return self.between(first, len(self))
+
+    def between(self, first: int, last: int) -> Found:
+        """Some of them, by number."""
+        some = Found()
+        some.extend(self.start_ts[first:last], self.commit_ts[first:last], self._pieces[2 * first : 2 * last])
+        return some
+
+    @property
+    def start_ts(self) -> Ints:
+        """Of each."""
+        return _joined(self._starts)
+
+    @property
+    def commit_ts(self) -> Ints:
+        """Of each."""
+        return _joined(self._commits)
+
+    @property
+    def sizes(self) -> Ints:
+        """Bytes of each payload."""
+        return np.fromiter(map(len, self._pieces), np.int64, len(self._pieces)).reshape(-1, 2).sum(axis=1)
+
+    @property
+    def pieces(self) -> list[bytes]:
+        """All payloads, end to end."""
+        return self._pieces
+
+    def transactions(self) -> list[Transaction]:
+        """One by one."""
+        payloads = map(operator.add, self._pieces[::2], self._pieces[1::2])
+        return list(zip(self.start_ts.tolist(), self.commit_ts.tolist(), payloads, strict=True))
+
+
+def _joined(parts: list[Ints]) -> Ints:
+    if len(parts) > 1:
+        parts[:] = [np.concatenate(parts)]
+    return parts[0] if parts else np.empty(0, np.int64)
