@@ -1,7 +1,7 @@
 # Everything a newcomer types. `make help` lists the targets; each can be repeated at once.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tests demo test soak simulate captures pictures bench-window bench-pump bench-decode bench-audit bench-page bench-control bench-apply bench-lag bench-proofs bench bench-all lint proto docs stop clean
+.PHONY: help setup setup-tests demo test soak simulate captures pictures bench-window bench-pump bench-decode bench-audit bench-page bench-control bench-apply bench-lag bench-proofs bench bench-steps bench-record bench-all lint proto docs stop clean
 
 # The installers need no package, only Python 3.11; Debian's python3 is taken where it is one.
 PYTHON311 := $(shell for one in python3.11 python3 /usr/bin/python3.11; do \
@@ -73,6 +73,12 @@ bench-lag: setup  ## Seconds from a commit at the source to its row at the targe
 
 bench: setup  ## Rows/s and CPU a row, pumps to MariaDB, by process and stage (BENCH_ARGS="--scale 1 --workload a"; bench/README.md)
 	@$(PYTHON) bench/bench_end_to_end.py $(BENCH_ARGS)
+
+bench-steps: setup-tests  ## CPU us a row of each step in this process, beside what was recorded
+	@$(PYTHON) bench/cost_per_row.py
+
+bench-record: setup-tests  ## The same, kept as what tests/bench compares with; for whoever made a step cheaper
+	@$(PYTHON) bench/cost_per_row.py record
 
 bench-all: setup  ## Every measurement of bench/
 	@set -e; for one in bench/bench_*.py; do echo "== $$one"; $(PYTHON) "$$one"; done

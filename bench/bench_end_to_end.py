@@ -30,8 +30,9 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import psutil
+import pump_load
 import structlog
-from bulk_load import BulkLoad, Written
+from bulk_load import WRITE, BulkLoad, Written
 from end_to_end_report import Measured, print_run, summary
 from sysbench_rows import LOADS, Load
 from target_floor import check, floor
@@ -105,8 +106,8 @@ def measure(load: Load, folder: Path, args: argparse.Namespace) -> Measured:
         spark = stack.enter_context(SparkConnect(folder / "spark")) if args.engine == "connect" else None
         pd = PdClient([source.pd_url])
         stack.callback(pd.close)
-        bulk = BulkLoad(load, pd, source.cluster_id, source.pumps)
-        stack.callback(bulk.close)
+        wires = [stack.enter_context(contextlib.closing(pump_load.Bulk(pump, WRITE))) for pump in source.pumps]
+        bulk = BulkLoad(load, pd, source.cluster_id, wires)
         address = source.status_url.removeprefix("http://")
         meta = {"version": VERSION, "case": "bench"}
         stack.enter_context(StatusServer(meta, bulk.history, bulk.known, lambda: tso.MAX_TS, address))

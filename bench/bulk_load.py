@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
-import pump_load
 from sysbench_rows import C_BYTES, DB, FIRST_NUMBER, PAD_BYTES, Image, Load, Role, Writer
 
 from binlake.codec import MutationBuilder, prewrite_value
@@ -49,6 +48,16 @@ class Oracle(Protocol):
 
     def tso(self, count: int = 1) -> int:
         """The last of `count` fresh timestamps."""
+
+
+class Wire(Protocol):
+    """Who takes serialised WriteBinlogReq, as pump_load.Bulk does."""
+
+    def send(self, messages: np.ndarray) -> None:
+        """One a row."""
+
+    def wait(self) -> None:
+        """Return when every one is answered."""
 
 
 @dataclass
@@ -90,13 +99,13 @@ class Written:
 
 
 class BulkLoad:
-    """One load into `pumps` (HOST:PORT); `history` and `known` are what the source's status port serves."""
+    """One load over `wires`, one a pump; `history` and `known` are what the source's status port serves."""
 
-    def __init__(self, load: Load, pd: Oracle, cluster_id: int, pumps: Sequence[str]) -> None:
+    def __init__(self, load: Load, pd: Oracle, cluster_id: int, wires: Sequence[Wire]) -> None:
         self.writer = Writer(load)
         self.history, self.known = History(), Known()
         self._load, self._pd, self._cluster_id = load, pd, cluster_id
-        self._wires = [pump_load.Bulk(address, WRITE) for address in pumps]
+        self._wires = wires
         self._definitions = [_table(101 + number, f"sbtest{number + 1}") for number in range(load.tables)]
         self._version = 0
 
@@ -122,11 +131,6 @@ class BulkLoad:
             last = self._block(templates, roles, done, count)
             done += count
         return Written(last, transactions, transactions * templates[0].prewrite.size)
-
-    def close(self) -> None:
-        """End the connections."""
-        for wire in self._wires:
-            wire.close()
 
     def _block(self, templates: list[_Template], roles: tuple[Role, ...], first: int, count: int) -> int:
         which = (first + np.arange(count)) % len(templates)

@@ -1,0 +1,201 @@
+"""CPU of each step of a window on 20,000 fixed row changes, in this process: `make bench-steps`, `make bench-record`.
+
+What a test compares (tests/bench) is a step's CPU time over that of a loop that never changes, both the best of some
+repeats taken in turn: neither the machine nor who else works on it counts for much. cost_per_row.json holds what was
+recorded; whoever makes a step cheaper records it anew.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from bulk_load import BulkLoad
+from sysbench_rows import LOADS
+
+from binlake.filter import Rules
+from binlake.lake.parts import write_parts
+from binlake.lake.rowhash import row_hashes
+from binlake.lake.tables import BINLOG, MUTATION, arrow_schema
+from binlake.schema import DdlJob, SchemaState, TableDef, WindowSchemas
+from binlake.statement import TableStatements, images_from_maps
+from binlake.tso import to_datetime
+from binlake.wire.binlog_pb2 import Binlog
+from binlake.wire.pump_pb2 import WriteBinlogReq
+from spark_jobs.decode import Decoder
+from spark_jobs.landed import landed_of
+
+RECORDED = Path(__file__).with_name("cost_per_row.json")
+TRANSACTIONS, ROWS = 4_000, 20_000
+REPEATS = 7
+TOLERANCE = 1.5
+_FIRST_TS = 470_000_000_000_000_000  # of 2026
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step of the way of a row. `run` does all `rows` of it."""
+
+    name: str
+    rows: int
+    run: Callable[[], object]
+
+
+class _Kept:
+    """Takes what would go to a pump."""
+
+    def __init__(self) -> None:
+        self.binlogs: list[Binlog] = []
+
+    def send(self, messages: np.ndarray) -> None:
+        """Keep them."""
+        for message in messages:
+            self.binlogs.append(Binlog.FromString(WriteBinlogReq.FromString(message.tobytes()).payload))
+
+    def wait(self) -> None:
+        """They are."""
+
+
+class _Clock:
+    def __init__(self) -> None:
+        self._last = _FIRST_TS
+
+    def tso(self, count: int = 1) -> int:
+        """The last of `count`."""
+        self._last += count
+        return self._last
+
+
+def steps(folder: str) -> Iterator[Step]:
+    """All of them, each on what the ones before it gave; `folder` is for files."""
+    binlog, schemas, tables = _landed()
+    yield Step("land: count and digest", binlog.num_rows, lambda: landed_of(binlog))
+    decoder = Decoder(schemas, Rules())
+    batches = binlog.select(["payload", "commit_ts", "start_ts"]).to_batches()
+
+    def decode() -> list[pa.RecordBatch]:
+        return list(decoder.rows(batches, Counter()))
+
+    yield Step("merge: decode", ROWS, decode)
+    mutations = pa.Table.from_batches(decode())
+    assert mutations.num_rows == ROWS
+    yield Step("merge: write", ROWS, lambda: write_parts(folder, MUTATION, mutations.to_batches()))
+    yield Step("digest of row changes", ROWS, lambda: row_hashes(mutations, MUTATION.column_names()))
+    table = tables[0]
+    own = mutations.filter(pc.and_(pc.equal(mutations["table"], table.name), pc.is_valid(mutations["after"])))
+    images = own["after"].combine_chunks()
+    names = [column.name for column in table.row_columns]
+    yield Step("convert: images", own.num_rows, lambda: images_from_maps(images, names))
+    columns = images_from_maps(images, names)
+    yield Step("convert: text", own.num_rows, lambda: list(TableStatements(table, 0).writes(columns)))
+
+
+def _landed() -> tuple[pa.Table, WindowSchemas, list[TableDef]]:
+    """Rows of `binlog` with the transactions of load (c), the schema they are decoded in, and their tables."""
+    kept = _Kept()
+    load = BulkLoad(LOADS["c"].scaled(TRANSACTIONS / LOADS["c"].transactions), _Clock(), 1, [kept])
+    load.create()
+    load.write(load.writer.load.setup(), load.writer.load.rows)
+    kept.binlogs.clear()
+    load.write(load.writer.load.roles, TRANSACTIONS)
+    prewrites = {one.start_ts: one for one in kept.binlogs if one.prewrite_value}
+    rows = [_row(one, prewrites[one.start_ts]) for one in kept.binlogs if not one.prewrite_value]
+    jobs = [DdlJob.parse(json.dumps(job)) for job in load.history.finished(1 << 62)]
+    schema = SchemaState().fold((_FIRST_TS, job) for job in jobs)
+    tables = [found for job in jobs if (found := schema.table(job.table_id)) is not None]
+    return pa.Table.from_pylist(rows, arrow_schema(BINLOG.schema())), WindowSchemas(schema, []), tables
+
+
+def _row(commit: Binlog, prewrite: Binlog) -> dict[str, Any]:
+    commit.prewrite_value = prewrite.prewrite_value
+    day = to_datetime(commit.commit_ts).date()
+    return {"commit_ts": commit.commit_ts, "start_ts": commit.start_ts, "chunk": 0, "commit_date": day, "pump": "p",
+            "kind": "dml", "schema_version": 5, "job_id": 0, "schema_state": 0,
+            "payload": commit.SerializeToString()}  # fmt: skip
+
+
+def calibrate() -> object:
+    """The loop that never changes: objects of Python, numbers and bytes of numpy, some 40 ms."""
+    found: dict[int, str] = {}
+    for number in range(20_000):
+        found[number * 7919 % 65_537] = str(number)
+    numbers = np.arange(1 << 17, dtype=np.uint64)
+    for _ in range(4):
+        numbers = np.sort((numbers * np.uint64(0x9E3779B97F4A7C15)) ^ (numbers >> np.uint64(29)))
+    return len(b"".join(text.encode() for text in found.values())), int(numbers[-1])
+
+
+def ratio(step: Step, repeats: int = REPEATS) -> tuple[float, float]:
+    """(CPU of the step over that of `calibrate`, CPU us a row)."""
+    own, other = float("inf"), float("inf")
+    with _quiet():
+        for _ in range(repeats):
+            other = min(other, _cpu(calibrate))
+            own = min(own, _cpu(step.run))
+    return own / other, own / step.rows * 1e6
+
+
+def recorded() -> Mapping[str, float]:
+    """The ratio of each step as it was recorded."""
+    found: dict[str, float] = json.loads(RECORDED.read_text(encoding="utf-8"))
+    return found
+
+
+def most_of(name: str) -> float:
+    """The ratio that the step may have."""
+    return TOLERANCE * recorded()[name]
+
+
+def _cpu(run: Callable[[], object]) -> float:
+    began = time.process_time()
+    run()
+    return time.process_time() - began
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """One thread of Arrow's, no collection of garbage."""
+    threads, collects = pa.cpu_count(), gc.isenabled()
+    pa.set_cpu_count(1)
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        pa.set_cpu_count(threads)
+        if collects:
+            gc.enable()
+
+
+def main() -> int:
+    """Print each step; with `record` keep the ratios."""
+    known = recorded() if RECORDED.exists() else {}
+    found = {}
+    with tempfile.TemporaryDirectory(prefix="binlake-steps-") as folder:
+        for step in steps(folder):
+            found[step.name], cost = ratio(step, 2 * REPEATS)
+            before = known.get(step.name)
+            then = "" if before is None else f", recorded {before:.3f}"
+            print(f"{step.name:<28} {cost:7.2f} us a row, ratio {found[step.name]:.3f}{then}", flush=True)
+    if "record" in sys.argv[1:]:
+        rounded = {name: round(own, 4) for name, own in found.items()}
+        RECORDED.write_text(json.dumps(rounded, indent=1) + "\n", encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

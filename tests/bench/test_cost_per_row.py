@@ -1,0 +1,45 @@
+"""The CPU of each step of a row's way stays below one and a half times what was recorded (DESIGN 7: the budget)."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
+
+import cost_per_row
+from cost_per_row import Step, most_of, recorded
+
+TRIES = 3
+"""Where others use the same processor, the best of more repeats is nearer to the truth."""
+
+
+@pytest.fixture(scope="module")
+def steps(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Step]:
+    return {step.name: step for step in cost_per_row.steps(str(tmp_path_factory.mktemp("steps")))}
+
+
+def costs_too_much(step: Step) -> bool:
+    return all(cost_per_row.ratio(step)[0] > most_of(step.name) for _ in range(TRIES))
+
+
+def test_every_step_is_recorded(steps: dict[str, Step]) -> None:
+    assert set(steps) == set(recorded()), "run `make bench-record`"
+
+
+@pytest.mark.parametrize("name", list(recorded()))
+def test_a_step_costs_what_was_recorded(steps: dict[str, Step], name: str) -> None:
+    assert not costs_too_much(steps[name]), "find out why; if it must be so, run `make bench-record`"
+
+
+def test_a_step_that_does_its_work_twice_is_noticed(steps: dict[str, Step]) -> None:
+    step = max(steps.values(), key=lambda one: recorded()[one.name])
+
+    def twice(run: Callable[[], object]) -> Callable[[], object]:
+        return lambda: (run(), run())
+
+    assert costs_too_much(replace(step, run=twice(step.run)))
