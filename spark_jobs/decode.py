@@ -22,7 +22,7 @@ from binlake.lake.tables import MUTATION
 from binlake.schema import WindowSchemas
 
 PIECE_BYTES = 8 << 20
-"""Payload bytes, on average, that are Python objects at a time."""
+"""Payload bytes, on average, that are split at a time."""
 PIECE_ROWS = 8192
 """Transactions at most that are: what is done to all of them at once stays near the processor."""
 TALLIES = ("table_filter", "event_filter", "loopback", "gone", "expression_filter")
@@ -63,12 +63,13 @@ class Decoder:
     def _decoded(self, batches: Iterable[pa.RecordBatch], left_out: Counter[str]) -> Iterator[pa.RecordBatch]:
         decoded, own = self._batch(), 0
         for batch in batches:
-            for payloads, commits, starts in _pieces(batch):
-                if self.rules.marks is None and sum(map(len, payloads)) <= MOST_BYTES * len(payloads):
-                    decoded.add_all(payloads, commits, starts, self.schemas.place)
+            for piece in _pieces(batch):
+                payloads, commits, starts = (piece.column(name) for name in ("payload", "commit_ts", "start_ts"))
+                if self.rules.marks is None and payloads.nbytes <= MOST_BYTES * len(payloads):
+                    decoded.add_all(payloads, commits.to_numpy(), starts.to_numpy(), self.schemas.places)
                 else:
-                    for payload, commit_ts, start_ts in zip(payloads, commits, starts, strict=True):
-                        own += self._add(decoded, payload, commit_ts, start_ts)
+                    for row in zip(payloads, commits.to_pylist(), starts.to_pylist(), strict=True):
+                        own += self._add(decoded, row[0].as_py(), *row[1:])
                         if decoded.is_full:
                             yield from decoded.batches()
                 if decoded.is_full:
@@ -89,12 +90,11 @@ class Decoder:
         return False
 
 
-def _pieces(batch: pa.RecordBatch) -> Iterator[tuple[list[bytes], list[int], list[int]]]:
-    """(payloads, commit_ts, start_ts), some MiB at a time: Spark's batch holds all payloads already."""
+def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """The rows, some MiB at a time: Spark's batch holds all payloads already."""
     step = min(PIECE_ROWS, max(1, PIECE_BYTES * batch.num_rows // max(1, batch.nbytes)))
     for first in range(0, batch.num_rows, step):
-        piece = batch.slice(first, step)
-        yield tuple(piece.column(name).to_pylist() for name in ("payload", "commit_ts", "start_ts"))  # type: ignore[misc]
+        yield batch.slice(first, step)
 
 
 def _counts(stats: DecodeStats, own: int) -> dict[str, int]:

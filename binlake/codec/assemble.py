@@ -1,7 +1,7 @@
-"""Texts of many places brought into the order of the rows: the maps and the keys of a batch.
+"""Columns of one definition put together as rows: the maps and the keys of a batch.
 
-Every value is a number in one long row of texts (`Sources`), so each column of the output is one `take` by Arrow,
-whatever tables and paths its rows came from.
+The texts of a row stand side by side in the batch: they are joined column by column, and brought into the order of the
+rows, a row at a time, where more than one definition or kind has rows in it.
 """
 
 from __future__ import annotations
@@ -16,11 +16,10 @@ import pyarrow.compute as pc
 
 from binlake.codec.lanes import Bools, Ints
 from binlake.codec.plan import Image, Names, Values
-from binlake.codec.texts import text_array, text_bytes
+from binlake.codec.texts import even_names, text_array, text_bytes
 from binlake.codec.walk import ABSENT, FILLED, NULL, Slot
 
-_OPEN, _SHUT = ('["', "["), ('"]', "]")
-_BETWEEN = ('","', '",', ',"', ",")
+_NONE = pa.scalar("", pa.string())
 
 
 def key_text(values: Values) -> str:
@@ -28,203 +27,212 @@ def key_text(values: Values) -> str:
     return f"[{','.join('null' if value is None else encode_basestring(value) for value in values)}]"
 
 
-class Sources:
-    """Text arrays end to end; a text's number counts over all of them."""
+@dataclass(frozen=True)
+class Column:
+    """The texts of a column of an image, NULL where it is NULL or `absent`, which no row is where that is None."""
 
-    def __init__(self) -> None:
-        self._arrays: list[pa.Array] = []
-        self._size = 0
-        self.constants = self.add(pa.array([*_OPEN, *_SHUT, *_BETWEEN, "null"], pa.string()))
-
-    def add(self, texts: pa.Array) -> int:
-        """The number of the first text of `texts`."""
-        first = self._size
-        self._arrays.append(texts)
-        self._size += len(texts)
-        return first
-
-    def take(self, numbers: Ints) -> pa.Array:
-        """The texts of `numbers`; NULL for -1."""
-        null = numbers == NULL
-        index = pa.array(numbers, mask=null if null.any() else None)
-        return pa.concat_arrays(self._arrays).take(index)
+    texts: pa.Array
+    absent: Bools | None = None
 
 
 @dataclass(frozen=True)
-class Part:
-    """`sizes` texts (numbers in the sources) for each of `rows` of the batch; `names` go with the values of maps.
+class Keys:
+    """A text for each of `rows` of the batch."""
 
-    `width` is the size of all rows where they are equal, else 0.
+    rows: Ints
+    texts: pa.Array
+
+
+@dataclass(frozen=True)
+class Maps:
+    """A map for each of `rows` of the batch: its values joined to one text.
+
+    `sizes` are those of the values of all rows, -1 for NULL, and `entries` how many of them are a row's; `shape` says
+    the names of every row, or `names` those of each value.
     """
 
     rows: Ints
+    texts: pa.Array
     sizes: Ints
-    values: Ints
-    names: Ints | None = None
-    width: int = 0
+    entries: Ints
+    shape: Names = ()
+    names: Sequence[str] = ()
 
 
-def laid_out(parts: Sequence[Part], count: int) -> tuple[Ints, Ints, Ints]:
-    """(end of each of `count` rows, values, names) of all parts in the order of the rows."""
-    sizes = np.zeros(count, np.int64)
-    for part in parts:
-        sizes[part.rows] = part.sizes
-    ends = sizes.cumsum()
-    total = int(ends[-1]) if count else 0
-    values, names = np.empty(total, np.int64), np.empty(total, np.int64)
-    widths = {part.width for part in parts}
-    width = widths.pop() if len(widths) == 1 else 0
-    for part in parts:
-        first = (ends - sizes)[part.rows]
-        if width:
-            _put_rows(first // width, width, (values, part.values), (names, part.names))
-            continue
-        places = np.repeat(first - (part.sizes.cumsum() - part.sizes), part.sizes) + np.arange(len(part.values))
-        values[places] = part.values
-        if part.names is not None:
-            names[places] = part.names
-    return ends, values, names
+def column_of(slot: Slot, filled: str | None) -> Column:
+    """The column of a slot with the `filled` text in the place of FILLED."""
+    index, texts = slot.index, slot.texts
+    held = index >= 0
+    if held.all():
+        whole = len(texts) == len(index) and (index == np.arange(len(index))).all()
+        return Column(texts if whole else texts.take(pa.array(index)))
+    missing = index == FILLED
+    if filled is not None and missing.any():
+        index, held = np.where(missing, len(texts), index), held | missing
+        texts = pa.concat_arrays([texts, pa.array([filled], pa.string())])
+    absent = index == ABSENT
+    return Column(texts.take(pa.array(index, mask=~held)), absent if absent.any() else None)
 
 
-def _put_rows(rows: Ints, width: int, *columns: tuple[Ints, Ints | None]) -> None:
-    """Copy rows of equal width: a third of the time of one by one."""
-    for into, found in columns:
-        if found is not None:
-            into.reshape(-1, width)[rows] = found.reshape(-1, width)
+def maps_part(rows: Ints, names: Names, columns: Sequence[Column]) -> Maps:
+    """The maps of walked rows; absent values are left out."""
+    texts, width = _joined([column.texts for column in columns]), len(columns)
+    sizes = np.stack([_sizes(column.texts) for column in columns], axis=1)
+    if all(column.absent is None for column in columns):
+        return Maps(rows, texts, sizes.ravel(), np.full(len(rows), width), names)
+    none = np.zeros(len(rows), np.bool_)
+    here = ~np.stack([none if column.absent is None else column.absent for column in columns], axis=1)
+    found = np.asarray(names, object)[np.nonzero(here)[1]].tolist()
+    return Maps(rows, texts, sizes[here], here.sum(axis=1), names=found)
 
 
-def maps_of(parts: Sequence[Part], count: int, sources: Sources, names: list[str]) -> pa.MapArray:
+def plain_maps_part(rows: Sequence[int], images: Sequence[Image]) -> Maps:
+    """The maps of rows that were decoded one by one."""
+    values = [value for image in images for value in image[1]]
+    sizes = np.fromiter((-1 if value is None else len(value.encode()) for value in values), np.int64, len(values))
+    entries = np.fromiter((len(image[1]) for image in images), np.int64, len(images))
+    texts = pa.array(["".join(value or "" for value in image[1]) for image in images], pa.string())
+    names = [name for image in images for name in image[0]]
+    return Maps(np.asarray(rows, np.int64), texts, sizes, entries, names=names)
+
+
+def maps_of(parts: Sequence[Maps], count: int) -> pa.MapArray:
     """`count` maps; rows of no part are NULL."""
-    ends, values, keys = laid_out(parts, count)
-    null = np.ones(count + 1, np.bool_)
-    for part in parts:
-        null[part.rows] = False
-    null[-1] = False
-    offsets = pa.array(np.concatenate(([0], ends)).astype(np.int32), pa.int32(), mask=null)
-    return pa.MapArray.from_arrays(offsets, pa.array(names, pa.string()).take(pa.array(keys)), sources.take(values))
+    if not parts:
+        return pa.nulls(count, pa.map_(pa.string(), pa.string()))
+    rows = np.concatenate([part.rows for part in parts])
+    order, entries = _order(rows), np.concatenate([part.entries for part in parts])
+    ends, null = np.zeros(count + 1, np.int32), np.ones(count + 1, np.bool_)
+    ends[rows + 1], null[rows], null[-1] = entries, False, False
+    texts = pa.concat_arrays([part.texts for part in parts])
+    values = _values(texts if order is None else texts.take(pa.array(order)), _in_order(parts, entries, order))
+    offsets = pa.array(ends.cumsum(dtype=np.int32), pa.int32(), mask=null if null.any() else None)
+    return pa.MapArray.from_arrays(offsets, _names(parts, entries, order), values)
 
 
-def keys_of(parts: Sequence[Part], count: int, sources: Sources) -> pa.Array:
-    """`count` texts, each the pieces of its row one after the other."""
-    ends, pieces, _ = laid_out(parts, count)
-    offsets, data = text_bytes(sources.take(pieces))
-    return text_array(offsets[np.concatenate(([0], ends))], data)
-
-
-def new_keys_of(parts: Sequence[Part], count: int, sources: Sources) -> pa.Array:
-    """As `keys_of`; rows of no part are NULL."""
+def keys_of(parts: Sequence[Keys], count: int) -> pa.Array:
+    """`count` texts; rows of no part are NULL."""
     if not parts:
         return pa.nulls(count, pa.string())
-    here = np.zeros(count, np.bool_)
-    for part in parts:
-        here[part.rows] = True
-    return pc.if_else(pa.array(here), keys_of(parts, count, sources), pa.scalar(None, pa.string()))
+    rows = np.concatenate([part.rows for part in parts])
+    texts, order = pa.concat_arrays([part.texts for part in parts]), _order(rows)
+    if len(rows) == count:
+        return texts if order is None else texts.take(pa.array(order))
+    index = np.full(count, NULL)
+    index[rows] = np.arange(len(rows))
+    return texts.take(pa.array(index, mask=index == NULL))
 
 
-def moved_rows(before: Sequence[Slot], after: Sequence[Slot]) -> Ints:
-    """The rows whose key (slots of its columns, settled) is another one after than before."""
-    moved = np.zeros(len(before[0].index) if before else 0, np.bool_)
-    for old, new in zip(before, after, strict=True):
-        same = np.asarray(pc.fill_null(pc.equal(_texts(old), _texts(new)), False))
-        moved |= ~same & ~((old.index < 0) & (new.index < 0))
-    return np.flatnonzero(moved)
+def _order(rows: Ints) -> Ints | None:
+    """Where each of `rows` stands, in ascending order; None if they are in it."""
+    return None if (np.diff(rows) > 0).all() else np.argsort(rows, kind="stable")
 
 
-def _texts(slot: Slot) -> pa.Array:
-    return slot.texts.take(pa.array(slot.index, mask=slot.index < 0))
+def _in_order(parts: Sequence[Maps], entries: Ints, order: Ints | None) -> Ints:
+    sizes = np.concatenate([part.sizes for part in parts])
+    return sizes if order is None else sizes[_places(entries, order)]
 
 
-def settled(slot: Slot, filled: str | None) -> Slot:
-    """The slot with the `filled` text in the place of FILLED."""
-    missing = slot.index == FILLED
-    if not missing.any():
-        return slot
-    if filled is None:
-        return Slot(slot.texts, np.where(missing, NULL, slot.index))
-    texts = pa.concat_arrays([slot.texts, pa.array([filled], pa.string())])
-    return Slot(texts, np.where(missing, len(slot.texts), slot.index))
+def _places(entries: Ints, order: Ints) -> Ints:
+    """The numbers of the entries of all rows, which have so many, in another order of the rows."""
+    width = int(entries[0])
+    if (entries == width).all():
+        found: Ints = order[:, None] * width + np.arange(width)
+        return found.ravel()
+    firsts: Ints = (entries.cumsum() - entries)[order]
+    sizes: Ints = entries[order]
+    moved: Ints = np.repeat(firsts - (sizes.cumsum() - sizes), sizes)
+    return moved + np.arange(len(moved))
 
 
-def numbers_of(slots: Sequence[Slot], sources: Sources) -> Ints:
-    """The slots' texts as numbers, a row of the answer per row; NULL and ABSENT stay."""
-    bases = [sources.add(slot.texts) for slot in slots]
-    columns = [np.where(s.index >= 0, s.index + base, s.index) for s, base in zip(slots, bases, strict=True)]
-    return np.stack(columns, axis=1)
+def _names(parts: Sequence[Maps], entries: Ints, order: Ints | None) -> pa.Array:
+    shapes = {part.shape for part in parts}
+    if len(shapes) == 1 and () not in shapes:
+        return even_names(shapes.pop(), len(entries))
+    known: dict[str, int] = {}
+    numbers = [_numbers(part, known) for part in parts]
+    found = np.concatenate(numbers)
+    found = found if order is None else found[_places(entries, order)]
+    return pa.array(list(known), pa.string()).take(pa.array(found))
 
 
-def map_part(rows: Ints, numbers: Ints, first_name: int) -> Part:
-    """The maps of walked rows; ABSENT values are left out."""
-    count, width = numbers.shape
-    names = np.tile(np.arange(first_name, first_name + width), (count, 1))
-    here = numbers != ABSENT
-    if here.all():
-        return Part(rows, np.full(count, width), numbers.ravel(), names.ravel(), width)
-    return Part(rows, here.sum(axis=1), numbers[here], names[here])
+def _numbers(part: Maps, known: dict[str, int]) -> Ints:
+    """The number of the name of each value, of the names `known` so far."""
+    if part.shape:
+        return np.tile([known.setdefault(name, len(known)) for name in part.shape], len(part.rows))
+    return np.fromiter((known.setdefault(name, len(known)) for name in part.names), np.int64, len(part.names))
 
 
-def key_part(rows: Ints, numbers: Ints, slots: Sequence[Slot], plain: Sequence[bool], sources: Sources) -> Part:
-    """The keys of walked rows, from the `numbers` and `slots` of the key's columns."""
-    count, width = numbers.shape
-    quoted = numbers != NULL
-    pieces = np.empty((count, 2 * width + 1), np.int64)
-    constant = sources.constants
-    pieces[:, 0] = np.where(quoted[:, 0], constant, constant + 1)
-    pieces[:, -1] = np.where(quoted[:, -1], constant + 2, constant + 3)
-    pieces[:, 1::2] = np.where(quoted, numbers, constant + 8)
-    for column in range(1, width):
-        pieces[:, 2 * column] = constant + 4 + 2 * ~quoted[:, column - 1] + ~quoted[:, column]
-    _escape(pieces, slots, plain, sources)
-    return Part(rows, np.full(count, pieces.shape[1]), pieces.ravel(), width=pieces.shape[1])
+def _values(texts: pa.Array, sizes: Ints) -> pa.Array:
+    """The texts that stand end to end in `texts`, cut by `sizes`; NULL where that is -1."""
+    null = sizes < 0
+    offsets = np.zeros(len(sizes) + 1, np.int32)
+    np.cumsum(np.maximum(sizes, 0), out=offsets[1:])
+    return text_array(offsets, text_bytes(texts)[1], null if null.any() else None)
 
 
-def _escape(pieces: Ints, slots: Sequence[Slot], plain: Sequence[bool], sources: Sources) -> None:
-    """Put an escaped copy in the place of texts that need it."""
-    for column, (slot, safe) in enumerate(zip(slots, plain, strict=True)):
-        odd = np.empty(0, np.int64) if safe else _needs_escape(slot)
-        if odd.size:
-            found = slot.texts.take(pa.array(slot.index[odd])).to_pylist()
-            base = sources.add(pa.array([encode_basestring(text)[1:-1] for text in found], pa.string()))
-            pieces[odd, 2 * column + 1] = np.arange(base, base + odd.size)
+def _sizes(texts: pa.Array) -> Ints:
+    offsets = text_bytes(texts)[0].astype(np.int64)
+    sizes: Ints = offsets[1:] - offsets[:-1]
+    if texts.null_count:
+        sizes[np.asarray(texts.is_null())] = NULL
+    return sizes
 
 
-def _needs_escape(slot: Slot) -> Ints:
+def _joined(texts: Sequence[pa.Array | pa.Scalar]) -> pa.Array:
+    """The texts of columns side by side; NULL counts as none."""
+    return pc.binary_join_element_wise(*texts, _NONE, null_handling="replace", null_replacement="")
+
+
+def key_texts(columns: Sequence[pa.Array], plain: Sequence[bool]) -> pa.Array:
+    """`key_text` of the rows of some columns; those of `plain` need no escapes."""
+    pieces: list[pa.Array | pa.Scalar | str] = []
+    for number, (texts, safe) in enumerate(zip(columns, plain, strict=True)):
+        escaped = texts if safe else _escaped(texts)
+        pieces.append("," if number else "[")
+        if texts.null_count:
+            pieces.append(pc.fill_null(pc.binary_join_element_wise('"', escaped, '"', _NONE), "null"))
+        else:
+            pieces += ['"', escaped, '"']
+    return _joined(_scalars([*pieces, "]"]))
+
+
+def _scalars(pieces: Sequence[pa.Array | str]) -> list[pa.Array | pa.Scalar]:
+    """The same with neighbouring constants as one."""
+    found: list[pa.Array | pa.Scalar] = []
+    held = ""
+    for piece in pieces:
+        if isinstance(piece, str):
+            held += piece
+            continue
+        found += [pa.scalar(held, pa.string()), piece] if held else [piece]
+        held = ""
+    return [*found, pa.scalar(held, pa.string())]
+
+
+def _escaped(texts: pa.Array) -> pa.Array:
+    odd = _needs_escape(texts)
+    if not odd.size:
+        return texts
+    mask = np.zeros(len(texts), np.bool_)
+    mask[odd] = True
+    found = texts.take(pa.array(odd)).to_pylist()
+    return pc.replace_with_mask(texts, mask, pa.array([encode_basestring(text)[1:-1] for text in found], pa.string()))
+
+
+def _needs_escape(texts: pa.Array) -> Ints:
     """Rows whose text holds a quote, a backslash or a control character."""
-    offsets, data = text_bytes(slot.texts)
+    offsets, data = text_bytes(texts)
     odd: Bools = (data < 0x20) | (data == ord('"')) | (data == ord("\\"))
     if not odd.any():
         return np.empty(0, np.int64)
-    text = np.searchsorted(offsets, np.flatnonzero(odd), side="right") - 1
-    return np.flatnonzero(np.isin(slot.index, text))
+    return np.unique(np.searchsorted(offsets, np.flatnonzero(odd), side="right") - 1)
 
 
-class ImageNames:
-    """The names of images end to end, each shape stored once."""
-
-    def __init__(self) -> None:
-        self.names: list[str] = []
-        self._first: dict[Names, int] = {}
-
-    def first(self, names: Names) -> int:
-        """The number of the first of `names`."""
-        found = self._first.get(names)
-        if found is None:
-            found = self._first[names] = len(self.names)
-            self.names.extend(names)
-        return found
-
-
-def plain_map_part(rows: Sequence[int], images: Sequence[Image], names: ImageNames, sources: Sources) -> Part:
-    """The maps of rows that were decoded one by one."""
-    sizes = np.fromiter((len(image[1]) for image in images), np.int64, len(images))
-    values = pa.array([value for image in images for value in image[1]], pa.string())
-    base = sources.add(values)
-    numbers = np.where(np.asarray(values.is_null()), NULL, np.arange(base, base + len(values)))
-    firsts = np.fromiter((names.first(image[0]) for image in images), np.int64, len(images))
-    within = np.arange(len(values)) - np.repeat(sizes.cumsum() - sizes, sizes)
-    return Part(np.asarray(rows, np.int64), sizes, numbers, np.repeat(firsts, sizes) + within)
-
-
-def plain_key_part(rows: Sequence[int], keys: Sequence[str], sources: Sources) -> Part:
-    """The keys of rows that were decoded one by one."""
-    base = sources.add(pa.array(keys, pa.string()))
-    return Part(np.asarray(rows, np.int64), np.ones(len(rows), np.int64), np.arange(base, base + len(rows)))
+def moved_rows(before: Sequence[pa.Array], after: Sequence[pa.Array]) -> Ints:
+    """The rows whose key, of these columns, is another one after than before."""
+    moved = np.zeros(len(before[0]), np.bool_)
+    for old, new in zip(before, after, strict=True):
+        same = np.asarray(pc.fill_null(pc.equal(old, new), False))
+        moved |= ~same & ~np.asarray(pc.and_(old.is_null(), new.is_null()))
+    return np.flatnonzero(moved)

@@ -22,16 +22,17 @@ from typing import Any, cast
 import numpy as np
 import pyarrow as pa
 
-from binlake.codec.assemble import keys_of, maps_of, new_keys_of
+from binlake.codec.assemble import keys_of, maps_of
 from binlake.codec.echoes import without_echoes
 from binlake.codec.emptied import Known, is_late, require_both, without_lost_rows
 from binlake.codec.emptied import settled as settled_side
-from binlake.codec.groups import Group, cut, cuts
-from binlake.codec.lanes import Ints
+from binlake.codec.groups import Group, Waiting, cut, cuts
+from binlake.codec.kept import KeptRows
+from binlake.codec.lanes import Bytes, Ints, Lanes
 from binlake.codec.latin1 import InvalidText, plans_for
 from binlake.codec.parts import columns_of
 from binlake.codec.secondwrites import Moment, SecondWrites, may_be_twice, without_second_writes
-from binlake.codec.splits import Run, Splits, split_all
+from binlake.codec.splits import Run, Splits, parted, split_all
 from binlake.codec.transaction import (
     ALL_KINDS,
     DecodeStats,
@@ -50,8 +51,8 @@ from binlake.wire import binlog_pb2 as pb
 Route = Callable[[TableDef], tuple[str, str] | None]
 """Source definition -> (db, table) at the target, or None when a filter excludes the table."""
 
-Place = Callable[[int], TableLookup]
-"""commit_ts -> the definitions of its place."""
+Places = Callable[[Ints], tuple[Sequence[TableLookup], Ints]]
+"""commit_ts of many -> the definitions of their places, and which of them each has."""
 
 BATCH_ROWS = 32_768
 BATCH_BYTES = 16 << 20
@@ -122,7 +123,7 @@ class MutationBatch:
         self._mutations: list[tuple[int, int, int, int, int, int, int]] = []
         self._kinds: list[bytes] = []
         self._tables: dict[TableDef, int] = {}
-        self._rows: dict[int, list[bytes]] = {}
+        self._rows = KeptRows()
         self._count = 0
         self._bytes = 0
 
@@ -163,53 +164,49 @@ class MutationBatch:
             yield from ((at + first, run) for first, run in wanted_rows(part, wanted, self.stats))
 
     def add_all(
-        self, payloads: Sequence[bytes], commit_ts: Sequence[int], start_ts: Sequence[int], place: Place
+        self, payloads: Sequence[bytes] | pa.BinaryArray, commit_ts: Ints, start_ts: Ints, places: Places
     ) -> None:
-        """`add` of each, by the definitions of its `place`; small binlogs are split together (binlake.codec.splits)."""
-        found = split_all(payloads)
-        groups, odd = self._table_groups(found, [place(ts) for ts in commit_ts])
-        if len(odd) > len(payloads) // _FEWEST_NEIGHBOURS:
-            odd = list(range(len(payloads)))
-        low, times = 0, np.asarray([commit_ts, start_ts], np.int64)
-        sizes = np.fromiter(map(len, payloads), np.int64, len(payloads))
-        for high in [*odd, len(payloads)]:
+        """`add` of each, by the definitions of its place; small binlogs are split together (binlake.codec.splits)."""
+        lanes = Lanes.of(payloads)
+        found, (lookups, where) = split_all(lanes), places(commit_ts)
+        groups, odd = self._table_groups(found, lookups, where)
+        if len(odd) > len(lanes) // _FEWEST_NEIGHBOURS:
+            odd = list(range(len(lanes)))
+        low, times = 0, np.stack([commit_ts, start_ts])
+        for high in [*odd, len(lanes)]:
             if low < high:
-                self._add_run(found.run(low, high, groups), times, sizes)
-            if high < len(payloads):
-                self.add(payloads[high], commit_ts[high], start_ts[high], place(commit_ts[high]))
+                self._add_run(found.run(low, high, groups), times, lanes)
+            if high < len(lanes):
+                self.add(lanes.row(high), int(commit_ts[high]), int(start_ts[high]), lookups[where[high]])
             low = high + 1
 
-    def _table_groups(self, found: Splits, lookups: Sequence[TableLookup]) -> tuple[Ints, list[int]]:
+    def _table_groups(self, found: Splits, lookups: Sequence[TableLookup], where: Ints) -> tuple[Ints, list[int]]:
         """(the group of each mutation without its kind, -1 where its table is left out; binlogs to be added alone)."""
-        by_id = dict(zip(map(id, lookups), lookups, strict=True))
-        places, where = np.unique(np.fromiter(map(id, lookups), np.int64, len(lookups))[found.of], return_inverse=True)
-        ids, table_ids = np.unique(found.table_id, return_inverse=True)
-        codes, which = np.unique(where * len(ids) + table_ids, return_inverse=True)
-        known = []
-        for number, code in enumerate(codes.tolist()):
-            table = by_id[int(places[code // len(ids)])].table(int(ids[code % len(ids)]))
+        ids, table_ids = _numbered(found.table_id)
+        groups = np.empty(len(found.of), np.int64)
+        for code, which in parted(where[found.of] * len(ids) + table_ids):
+            table = lookups[code // len(ids)].table(int(ids[code % len(ids)]))
             wanted = () if table is None else self._wanted(table)
-            late = table is not None and is_late(table, int(found.version[which == number].min()))
+            late = table is not None and is_late(table, int(found.version[which].min()))
             if table is None or late or 0 < len(wanted) < len(ALL_KINDS):
-                known.append(_ALONE)
+                groups[which] = _ALONE
             else:
-                known.append(self._tables.setdefault(table, len(self._tables)) * _KINDS if wanted else -1)
-        groups = np.asarray(known, np.int64)[which]
+                groups[which] = self._tables.setdefault(table, len(self._tables)) * _KINDS if wanted else -1
         good = found.good.copy()
         good[found.of[groups == _ALONE]] = False
         return groups, np.flatnonzero(~good).tolist()
 
-    def _add_run(self, run: Run, times: Ints, sizes: Ints) -> None:
+    def _add_run(self, run: Run, times: Ints, lanes: Lanes) -> None:
         self._end_block()
         commit, start = times[:, run.of]
         number = run.group // _KINDS
         self._blocks.append(np.stack([commit, start, run.version, number, run.seq, run.size, run.table_id], axis=1))
         self._kinds.append(run.kinds)
-        for group, rows in run.rows.items():
-            self._rows.setdefault(group, []).extend(rows)
+        self._rows.add(lanes, run.rows)
         self.stats.table_rows += run.left_out
         self._count += len(run.kinds)
-        self._bytes += int(sizes[np.unique(run.of)].sum())
+        of = run.of[np.diff(run.of, prepend=-1) != 0]
+        self._bytes += int((lanes.ends[of] - lanes.starts[of]).sum())
 
     def _end_block(self) -> None:
         self._blocks.append(np.asarray(self._mutations, dtype=np.int64).reshape(-1, 7))
@@ -220,7 +217,7 @@ class MutationBatch:
         self._count += len(rows.kinds)
         for kind, found in ((pb.Insert, rows.inserts), (pb.Update, rows.updates), (pb.DeleteRow, rows.deletes)):
             if found:
-                self._rows.setdefault(group + kind, []).extend(found)
+                self._rows.add_alone(group + kind, found)
 
     def take(self) -> pa.RecordBatch:
         """All rows so far as one record batch of MUTATION_SCHEMA; the batch is empty afterwards.
@@ -252,22 +249,19 @@ class MutationBatch:
             part[0, 4] += low - (ends[first] - part[0, 5])
             part[:, 5] = np.diff(np.minimum(ends[first : last + 1], high), prepend=low)
             here = [cut(group, low, high) for group in groups]
-            yield self._record_batch(part, kinds[low:high], tables, [group for group in here if group.rows])
+            yield self._record_batch(part, kinds[low:high], tables, [group for group in here if len(group.rows)])
 
-    def _groups(self, mutations: Ints, kinds: np.typing.NDArray[np.uint8], tables: list[TableDef]) -> list[Group]:
+    def _groups(self, mutations: Ints, kinds: Bytes, tables: list[TableDef]) -> list[Waiting]:
         # A mutation's lists keep the order of its sequence, so the n-th row of a group is its n-th place.
         codes = np.repeat(mutations[:, 3], mutations[:, 5]) * _KINDS + kinds
-        order = np.argsort(codes, kind="stable")
-        groups, at = [], 0
-        for code in sorted(self._rows):
-            rows = self._rows[code]
-            plan = self._plan_of(tables[code // _KINDS])
-            groups.append(Group(plan, _OPS[code % _KINDS], rows, order[at : at + len(rows)]))
-            at += len(rows)
+        rows, groups = self._rows.rows(), []
+        for code, which in parted(codes):
+            places = np.arange(len(codes))[which]
+            groups.append(Waiting(self._plan_of(tables[code // _KINDS]), _OPS[code % _KINDS], rows[code], places))
         return groups
 
     def _record_batch(
-        self, mutations: Ints, kinds: np.typing.NDArray[np.uint8], tables: list[TableDef], groups: list[Group]
+        self, mutations: Ints, kinds: Bytes, tables: list[TableDef], groups: list[Group]
     ) -> pa.RecordBatch:
         commit, start, version, table, first, size, _ = mutations.T
         count = len(kinds)
@@ -275,7 +269,6 @@ class MutationBatch:
         columns = columns_of(groups, mutations)
         names = zip(*(cast(_Names4, self._names_of(one)) for one in tables), strict=True)
         numbers, versions = np.repeat(table, size), np.repeat(version, size)
-        which = pa.array(numbers)
         commit = np.repeat(commit, size)
         arrays: list[Any] = [
             pa.array(commit),
@@ -283,13 +276,13 @@ class MutationBatch:
             pa.array(seq.astype(np.int32)),
             pa.array(((commit >> LOGICAL_BITS) // _MS_PER_DAY).astype(np.int32), pa.date32()),
             pa.array(versions),
-            *(pa.array(column, pa.string()).take(which) for column in names),
-            pa.array([one.id for one in tables], pa.int64()).take(which),
+            *(pa.array(column, pa.string()).take(pa.array(numbers)) for column in names),
+            pa.array(np.asarray([one.id for one in tables])[numbers]),
             pa.array(_OPS, pa.string()).take(pa.array(kinds)),
-            keys_of(columns.keys, count, columns.sources),
-            new_keys_of(columns.new_keys, count, columns.sources),
-            maps_of(columns.before, count, columns.sources, columns.names.names),
-            maps_of(columns.after, count, columns.sources, columns.names.names),
+            keys_of(columns.keys, count),
+            keys_of(columns.new_keys, count),
+            maps_of(columns.before, count),
+            maps_of(columns.after, count),
         ]
         batch = pa.RecordBatch.from_arrays(arrays, schema=MUTATION_SCHEMA)
         batch, kept = without_echoes(batch, tables, numbers)
@@ -306,3 +299,11 @@ class MutationBatch:
             target = self._route(table)
             self._routed[table] = None if target is None else (table.db, table.name, *target)
         return self._routed[table]
+
+
+def _numbered(values: Ints) -> tuple[Ints, Ints]:
+    """(different values, which of them each is)."""
+    if len(values) and (values == values[0]).all():
+        return values[:1], np.zeros(len(values), np.int64)
+    different, which = np.unique(values, return_inverse=True)
+    return different, which

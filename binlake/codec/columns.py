@@ -302,7 +302,7 @@ def _each(reader: Reader) -> LaneReader:
         starts = spots.lanes.starts[spots.which].tolist()
         for n, (row, at, start) in enumerate(zip(spots.which.tolist(), spots.at.tolist(), starts, strict=True)):
             try:
-                found[n], end = reader(spots.lanes.rows[row], at - start)
+                found[n], end = reader(spots.lanes.row(row), at - start)
             except (IndexError, ValueError, KeyError, OverflowError):
                 continue
             after[n], good[n] = end + start, True

@@ -7,26 +7,37 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from binlake.codec.lanes import Ints
+from binlake.codec.kept import Rows
+from binlake.codec.lanes import Ints, Lanes
 from binlake.codec.plan import TablePlan
 
 
-@dataclass
-class Group:
+@dataclass(frozen=True)
+class Waiting:
     """Rows of one definition and kind; `places` are their numbers in the batch."""
 
     plan: TablePlan
     op: str
-    rows: list[bytes]
+    rows: Rows
     places: Ints
 
 
-def cuts(groups: list[Group], count: int, most_rows: int, most_bytes: int | None) -> Iterator[tuple[int, int]]:
+@dataclass(frozen=True)
+class Group:
+    """Such rows in a record batch, and their numbers in it."""
+
+    plan: TablePlan
+    op: str
+    rows: Lanes
+    places: Ints
+
+
+def cuts(groups: list[Waiting], count: int, most_rows: int, most_bytes: int | None) -> Iterator[tuple[int, int]]:
     """(first, last + 1) of the rows of each record batch."""
     sizes = np.zeros(count, np.int64)
     if most_bytes is not None:
         for group in groups:
-            sizes[group.places] = np.fromiter(map(len, group.rows), np.int64, len(group.rows))
+            sizes[group.places] = group.rows.sizes()
     ends, low = sizes.cumsum(), 0
     while low < count:
         before = int(ends[low] - sizes[low])
@@ -36,14 +47,7 @@ def cuts(groups: list[Group], count: int, most_rows: int, most_bytes: int | None
         low = high
 
 
-def cut(group: Group, low: int, high: int) -> Group:
-    """The rows of `group` between two places; they leave the group, so that what is done is not kept."""
+def cut(group: Waiting, low: int, high: int) -> Group:
+    """The rows of `group` between two places, each of which is taken once."""
     first, last = np.searchsorted(group.places, [low, high]).tolist()
-    if last - first == len(group.rows):
-        whole = Group(group.plan, group.op, group.rows, group.places - low)
-        group.rows, group.places = [], group.places[:0]
-        return whole
-    part = Group(group.plan, group.op, group.rows[first:last], group.places[first:last] - low)
-    del group.rows[:last]
-    group.places = group.places[last:]
-    return part
+    return Group(group.plan, group.op, group.rows.taken(first, last), group.places[first:last] - low)

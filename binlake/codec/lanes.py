@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from binlake.codec import datum as d
@@ -23,7 +24,9 @@ Bytes = NDArray[np.uint8]
 Bools = NDArray[np.bool_]
 
 # A word may be read at the end of the last row, and ten bytes of a number behind it.
-_PAD = bytes(32)
+PAD = bytes(32)
+_MOST_SPREAD = 1 << 30
+"""Bytes between the first and the last row of a lane, for Arrow counts the bytes of texts up to 2 GiB."""
 _STOPS, _BITS = np.uint64(0x8080808080808080), np.uint64(0x7F7F7F7F7F7F7F7F)
 # Groups of 7 bits move together by halves: 8 of them, then 4 of 14, then 2 of 28.
 _HALVES = tuple(
@@ -42,20 +45,52 @@ class Numbers(NamedTuple):
 
 
 class Lanes:
-    """`rows` as one buffer; `starts` and `ends` are the positions of each row in it."""
+    """Rows as spans of one buffer; `starts` and `ends` are the positions of each row in it.
 
-    def __init__(self, rows: Sequence[bytes]) -> None:
-        self.rows = rows
-        self.data = b"".join((*rows, _PAD))
-        self.bytes: Bytes = np.frombuffer(self.data, np.uint8)
-        self._words: NDArray[Any] = np.ndarray(len(self.data) - 7, "<u8", self.data, strides=(1,))
+    Behind the end of the last one there are `PAD` bytes more.
+    """
+
+    def __init__(self, data: Bytes, starts: Ints, ends: Ints) -> None:
+        self.data, self.starts, self.ends = data, starts, ends
+        self._words: NDArray[Any] = np.ndarray(len(data) - 7, "<u8", data, strides=(1,))
+
+    @classmethod
+    def of(cls, rows: Sequence[bytes] | pa.BinaryArray) -> Lanes:
+        """`rows` end to end; those of an array stay where they are."""
+        if isinstance(rows, pa.Array):
+            return cls._of_array(rows)
         sizes = np.fromiter(map(len, rows), np.int64, len(rows))
-        self.ends: Ints = sizes.cumsum()
-        self.starts: Ints = self.ends - sizes
+        ends = sizes.cumsum()
+        return cls(np.frombuffer(b"".join((*rows, PAD)), np.uint8), ends - sizes, ends)
+
+    @classmethod
+    def _of_array(cls, rows: pa.BinaryArray) -> Lanes:
+        _, offsets, held = rows.buffers()
+        bounds = np.frombuffer(offsets, np.int32)[rows.offset : rows.offset + len(rows) + 1].astype(np.int64)
+        data = np.frombuffer(held or b"", np.uint8)[bounds[0] : bounds[-1] + len(PAD)]
+        bounds -= bounds[0]
+        if len(data) < bounds[-1] + len(PAD):
+            data = np.concatenate((data, np.zeros(len(PAD), np.uint8)))
+        return cls(data, bounds[:-1], bounds[1:])
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def row(self, number: int) -> bytes:
+        """The bytes of a row."""
+        return self.data[self.starts[number] : self.ends[number]].tobytes()
+
+    def between(self, first: int, last: int) -> Lanes:
+        """The rows `first` to `last` - 1, none of which stands before the one before it."""
+        starts, ends = self.starts[first:last], self.ends[first:last]
+        low, high = (int(starts[0]), int(ends[-1])) if len(starts) else (0, 0)
+        if high - low > _MOST_SPREAD:
+            return Lanes.of([self.row(number) for number in range(first, last)])
+        return Lanes(self.data[low : high + len(PAD)], starts - low, ends - low)
 
     def byte(self, at: Ints) -> Bytes:
         """The byte at each position."""
-        return self.bytes.take(at, mode="clip")
+        return self.data.take(at, mode="clip")
 
     def words(self, at: Ints) -> Uints:
         """The 8 bytes from each position on, little endian."""
@@ -159,7 +194,7 @@ class Spots:
         starts = self.lanes.starts[self.which]
         for n, (row, pos) in enumerate(zip(self.which.tolist(), (self.at - starts).tolist(), strict=True)):
             try:
-                after[n] = skip(self.lanes.rows[row], pos)
+                after[n] = skip(self.lanes.row(row), pos)
                 good[n] = True
             except (IndexError, ValueError):
                 continue

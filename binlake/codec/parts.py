@@ -9,26 +9,24 @@ from dataclasses import dataclass, field
 from typing import cast
 
 import numpy as np
+import pyarrow as pa
 
 from binlake.codec.assemble import (
-    ImageNames,
-    Part,
-    Sources,
-    key_part,
+    Keys,
+    Maps,
+    column_of,
     key_text,
-    map_part,
+    key_texts,
+    maps_part,
     moved_rows,
-    numbers_of,
-    plain_key_part,
-    plain_map_part,
-    settled,
+    plain_maps_part,
 )
 from binlake.codec.columns import has_plain_texts
 from binlake.codec.groups import Group
 from binlake.codec.lanes import Ints
 from binlake.codec.plan import Image
 from binlake.codec.transaction import ROW_ERRORS, row_error
-from binlake.codec.walk import Slot, Walked, walk
+from binlake.codec.walk import Walked, walk
 from binlake.errors import WireError
 
 
@@ -36,12 +34,10 @@ from binlake.errors import WireError
 class Columns:
     """What the rows of a batch are put together from."""
 
-    sources: Sources = field(default_factory=Sources)
-    names: ImageNames = field(default_factory=ImageNames)
-    before: list[Part] = field(default_factory=list)
-    after: list[Part] = field(default_factory=list)
-    keys: list[Part] = field(default_factory=list)
-    new_keys: list[Part] = field(default_factory=list)
+    before: list[Maps] = field(default_factory=list)
+    after: list[Maps] = field(default_factory=list)
+    keys: list[Keys] = field(default_factory=list)
+    new_keys: list[Keys] = field(default_factory=list)
 
 
 def columns_of(groups: list[Group], mutations: Ints) -> Columns:
@@ -55,28 +51,25 @@ def columns_of(groups: list[Group], mutations: Ints) -> Columns:
         for walked in walk(group.plan, group.op, group.rows):
             plain[walked.rows] = False
             _add_walked(columns, group, walked)
-        left += [(int(group.places[n]), group, group.rows[n]) for n in np.flatnonzero(plain).tolist()]
+        left += [(int(group.places[n]), group, group.rows.row(n)) for n in np.flatnonzero(plain).tolist()]
     _add_plain(columns, sorted(left, key=lambda one: one[0]), mutations)
     return columns
 
 
 def _add_walked(columns: Columns, group: Group, walked: Walked) -> None:
     plan, rows = group.plan, group.places[walked.rows]
-    images: list[tuple[list[Slot], Ints]] = []
+    images = []
     for slots, parts in ((walked.before, columns.before), (walked.after, columns.after)):
         if slots is not None:
-            found = [settled(slot, text) for slot, text in zip(slots, plan.filled, strict=True)]
-            numbers = numbers_of(found, columns.sources)
-            parts.append(map_part(rows, numbers, columns.names.first(plan.names)))
-            images.append(([found[slot] for slot in plan.key_slots], numbers[:, plan.key_slots]))
+            image = [column_of(slot, text) for slot, text in zip(slots, plan.filled, strict=True)]
+            parts.append(maps_part(rows, plan.names, image))
+            images.append([image[slot].texts for slot in plan.key_slots])
     plain = [has_plain_texts(plan.table.row_columns[slot]) for slot in plan.key_slots]
-    if images:
-        of_key, numbers = images[0]
-        columns.keys.append(key_part(rows, numbers, of_key, plain, columns.sources))
-    moved = moved_rows(images[0][0], images[1][0]) if len(images) > 1 else rows[:0]
+    columns.keys.append(Keys(rows, key_texts(images[0], plain)))
+    moved = moved_rows(*images) if len(images) > 1 else rows[:0]
     if moved.size:
-        of_key, numbers = [Slot(slot.texts, slot.index[moved]) for slot in images[1][0]], images[1][1][moved]
-        columns.new_keys.append(key_part(rows[moved], numbers, of_key, plain, columns.sources))
+        of_key = [texts.take(pa.array(moved)) for texts in images[1]]
+        columns.new_keys.append(Keys(rows[moved], key_texts(of_key, plain)))
 
 
 def _add_plain(columns: Columns, left: list[tuple[int, Group, bytes]], mutations: Ints) -> None:
@@ -97,12 +90,16 @@ def _add_plain(columns: Columns, left: list[tuple[int, Group, bytes]], mutations
         if new != keys[-1]:
             moved.append((place, new))
     if left:
-        columns.keys.append(plain_key_part([place for place, _, _ in left], keys, columns.sources))
+        columns.keys.append(_plain_keys([place for place, _, _ in left], keys))
     if moved:
-        columns.new_keys.append(plain_key_part([at for at, _ in moved], [key for _, key in moved], columns.sources))
+        columns.new_keys.append(_plain_keys([at for at, _ in moved], [key for _, key in moved]))
     for (places, found), parts in ((before, columns.before), (after, columns.after)):
         if places:
-            parts.append(plain_map_part(places, found, columns.names, columns.sources))
+            parts.append(plain_maps_part(places, found))
+
+
+def _plain_keys(places: list[int], keys: list[str]) -> Keys:
+    return Keys(np.asarray(places, np.int64), pa.array(keys, pa.string()))
 
 
 def _row_error(error: Exception, op: str, place: int, mutations: Ints) -> WireError:

@@ -6,7 +6,7 @@ left to them: it is not `good` here. Nothing raises for odd bytes.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -48,7 +48,8 @@ class Splits(NamedTuple):
     """`good` a binlog; mutations of good ones in order (binlog, table id, schema version, rows), and their rows.
 
     `kinds` are those of the sequences, in their order. `row_of` (number of the mutation), `row_kinds`, `starts` and
-    `ends` (places in `data`) are those of the rows in the lists; of each mutation and kind there are as many.
+    `ends` (places in `lanes`, the binlogs) are those of the rows in the lists; of each mutation and kind there are as
+    many.
     """
 
     good: Bools
@@ -61,7 +62,7 @@ class Splits(NamedTuple):
     row_kinds: Bytes
     starts: Ints
     ends: Ints
-    data: bytes
+    lanes: Lanes
 
     def run(self, low: int, high: int, groups: Ints) -> Run:
         """What is in the good binlogs `low` to `high` - 1; `groups` of all mutations, -1 where one is left out."""
@@ -75,23 +76,27 @@ class Splits(NamedTuple):
         low_row, high_row = np.searchsorted(self.row_of, [first, last]).tolist()
         of_row = self.row_of[low_row:high_row] - first
         codes = np.where(kept[of_row], groups[of_row] + self.row_kinds[low_row:high_row], -1)
-        rows = {
-            code: self._rows(low_row + np.flatnonzero(codes == code)) for code in np.unique(codes[codes >= 0]).tolist()
-        }
+        starts, ends = self.starts[low_row:high_row], self.ends[low_row:high_row]
+        rows = {code: (starts[which], ends[which]) for code, which in parted(codes) if code >= 0}
         kept &= size > 0
         table_id, version, left_out = self.table_id[first:last], self.version[first:last], int(size.sum()) - len(kinds)
         of, version, groups, seq, size, table_id = (c[kept] for c in (of, version, groups, seq, size, table_id))
         return Run(of, version, groups, seq, size, table_id, kinds.tobytes(), rows, left_out)
 
-    def _rows(self, which: Ints) -> list[bytes]:
-        spans = zip(self.starts[which].tolist(), self.ends[which].tolist(), strict=True)
-        return [self.data[start:end] for start, end in spans]
+
+def parted(codes: Ints) -> Iterator[tuple[int, slice | Ints]]:
+    """Each of few `codes` from -1 on, with where it stands, in ascending order."""
+    found = np.flatnonzero(np.bincount(codes + 1)) - 1
+    if len(found) == 1:
+        yield int(found[0]), slice(None)
+    else:
+        yield from ((code, np.flatnonzero(codes == code)) for code in found.tolist())
 
 
 class Run(NamedTuple):
     """Mutations of neighbours (binlog, schema version, group, seq of the first row, rows, table id), and their rows.
 
-    `rows` by group and kind; `left_out`: how many rows were.
+    `rows` (starts and ends) by group and kind; `left_out`: how many rows were.
     """
 
     of: Ints
@@ -101,13 +106,12 @@ class Run(NamedTuple):
     size: Ints
     table_id: Ints
     kinds: bytes
-    rows: dict[int, list[bytes]]
+    rows: dict[int, tuple[Ints, Ints]]
     left_out: int
 
 
-def split_all(payloads: Sequence[bytes]) -> Splits:
+def split_all(lanes: Lanes) -> Splits:
     """The mutations of binlogs; those that are not `good` have none here."""
-    lanes = Lanes(payloads)
     binlogs, good = _fields(lanes, lanes.starts, lanes.ends, _BINLOG)
     values = binlogs.only(binlogs.tag == _PREWRITE_VALUE)
     good &= np.bincount(values.of, minlength=len(good)) == 1
@@ -140,7 +144,7 @@ def split_all(payloads: Sequence[bytes]) -> Splits:
         _KINDS[rows.tag],
         rows.start,
         rows.end,
-        lanes.data,
+        lanes,
     )
 
 

@@ -23,12 +23,20 @@ def number_texts(values: NDArray[Any]) -> pa.Array:
     return pa.array(values).cast(pa.string())
 
 
-def text_array(offsets: NDArray[np.int32], data: Bytes | bytes) -> pa.Array:
-    """Texts in `data` between neighbours of `offsets`."""
-    return pa.StringArray.from_buffers(len(offsets) - 1, pa.py_buffer(offsets), pa.py_buffer(data))
+def text_array(offsets: NDArray[np.int32], data: Bytes | bytes, null: Bools | None = None) -> pa.Array:
+    """Texts in `data` between neighbours of `offsets`, NULL where `null`."""
+    here = None if null is None else pa.py_buffer(np.packbits(~null, bitorder="little"))
+    return pa.StringArray.from_buffers(len(offsets) - 1, pa.py_buffer(offsets), pa.py_buffer(data), here)
 
 
-def cut_texts(data: bytes, starts: Ints, ends: Ints) -> pa.Array:
+def even_names(names: Sequence[str], count: int) -> pa.Array:
+    """`names` again and again, `count` times."""
+    encoded = [name.encode() for name in names]
+    sizes = np.tile(np.fromiter(map(len, encoded), np.int32, len(encoded)), count)
+    return text_array(np.concatenate((np.zeros(1, np.int32), sizes.cumsum(dtype=np.int32))), b"".join(encoded) * count)
+
+
+def cut_texts(data: Bytes, starts: Ints, ends: Ints) -> pa.Array:
     """The bytes of `data` from each start to its end; both ascend and slices never overlap."""
     if not len(starts):
         return pa.array([], pa.string())

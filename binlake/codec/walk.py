@@ -92,12 +92,12 @@ def lane_plan_of(plan: TablePlan) -> LanePlan:
     return LanePlan(plan)
 
 
-def walk(plan: TablePlan, op: str, rows: Sequence[bytes]) -> Iterator[Walked]:
-    """What of `rows` (of kind `op`: insert, update, delete) can be read at once; rows not given are for TablePlan."""
-    if len(rows) < FEWEST or not plan.key_slots:
+def walk(plan: TablePlan, op: str, lanes: Lanes) -> Iterator[Walked]:
+    """What of the rows (of kind `op`: insert, update, delete) can be read at once; the others are for TablePlan."""
+    if len(lanes) < FEWEST or not plan.key_slots:
         return
-    lane_plan, lanes = lane_plan_of(plan), Lanes(rows)
-    left, steps = np.arange(len(rows)), lane_plan.steps
+    lane_plan = lane_plan_of(plan)
+    left, steps = np.arange(len(lanes)), lane_plan.steps
     for _ in range(_MOST_PASSES):
         found = _Walk(lane_plan, lanes, left, steps)
         walked = found.images(op)
@@ -106,7 +106,7 @@ def walk(plan: TablePlan, op: str, rows: Sequence[bytes]) -> Iterator[Walked]:
         left = left[~found.good]
         if left.size < FEWEST:
             return
-        ids = _ids_of(op, rows[left[0]], len(plan.handle))
+        ids = _ids_of(op, lanes.row(int(left[0])), len(plan.handle))
         if not ids:
             return
         steps = lane_plan.steps_of(ids)
@@ -216,7 +216,9 @@ _NO_TEXTS = pa.array([], pa.string())
 
 
 def _only(slots: list[Slot] | None, rows: Ints) -> list[Slot] | None:
-    return None if slots is None else [Slot(s.texts, s.index[rows]) for s in slots]
+    if slots is None or all(len(rows) == len(slot.index) for slot in slots):
+        return slots
+    return [Slot(s.texts, s.index[rows]) for s in slots]
 
 
 def _ids_of(op: str, row: bytes, handles: int) -> list[int]:

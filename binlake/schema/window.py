@@ -10,6 +10,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 from binlake.errors import SchemaError
 from binlake.schema.actions import DELETE_ONLY
 from binlake.schema.ahead import place_of
@@ -108,6 +111,10 @@ class WindowSchemas:
     def place(self, commit_ts: int) -> SchemaState:
         """The schema in which a row committed at `commit_ts` is decoded."""
         return self._states[bisect_right(self._starts, commit_ts)]
+
+    def places(self, commit_ts: NDArray[np.int64]) -> tuple[Sequence[SchemaState], NDArray[np.int64]]:
+        """`place` of many: the states of the window, and which of them each commit_ts has."""
+        return self._states, np.searchsorted(np.asarray(self._starts, np.int64), commit_ts, side="right")
 
 
 def unknown_table(table_id: int, commit_ts: int) -> SchemaError:

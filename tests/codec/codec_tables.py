@@ -16,10 +16,12 @@ from tidb_json import Json, Tables, column, index, table_def, table_info
 
 from binlake.codec import MutationBatch, commit_binlog, prewrite_value
 from binlake.codec.assemble import key_text
+from binlake.codec.batch import Places
 from binlake.codec.encode import RowEncoder
 from binlake.codec.floats import double_text, float_text
+from binlake.codec.lanes import Ints
 from binlake.codec.temporal import duration_text
-from binlake.codec.transaction import raw_changes
+from binlake.codec.transaction import TableLookup, raw_changes
 from binlake.errors import BinlakeError
 from binlake.schema import ColumnInfo, TableDef
 from binlake.schema import mysqltypes as t
@@ -269,6 +271,16 @@ def plainly(payloads: list[tuple[int, bytes]], tables: Tables) -> Outcome:
     except BinlakeError as error:
         return str(error)
     return found
+
+
+def each(place: Callable[[int], TableLookup]) -> Places:
+    """`place` asked for many."""
+    return lambda commit_ts: ([place(ts) for ts in commit_ts.tolist()], np.arange(len(commit_ts)))
+
+
+def ints(*values: int) -> Ints:
+    """As what `add_all` takes."""
+    return np.asarray(values, np.int64)
 
 
 def in_lanes(payloads: list[tuple[int, bytes]], tables: Tables, rows: int = 1 << 40, size: int = 1 << 40) -> Outcome:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from codec_tables import each, ints
 from tidb_json import column, db_info, index, job, name, table_info
 
 from binlake.codec import MutationBatch, MutationBuilder, prewrite_value
@@ -78,7 +79,7 @@ def decoded(
         if add == "add":
             batch.add(binlog, commit_ts, commit_ts - 1, found.place(commit_ts))
         else:
-            batch.add_all([binlog], [commit_ts], [commit_ts - 1], found.place)
+            batch.add_all([binlog], ints(commit_ts), ints(commit_ts - 1), each(found.place))
         together.append([(r["op"], r["before"], r["after"]) for r in batch.take().to_pylist(maps_as_pydicts="strict")])
     assert together[0] == together[1]
     return together[0]
@@ -202,7 +203,7 @@ def of_binlog(
 ) -> list[tuple[int, str, str, str, str]]:
     batch = MutationBatch() if batch is None else batch
     start_ts = pb.Binlog.FromString(payload).start_ts
-    batch.add_all([payload], [EXCHANGED_AT + 9], [start_ts], lambda _: state)
+    batch.add_all([payload], ints(EXCHANGED_AT + 9), ints(start_ts), each(lambda _: state))
     rows = batch.take().to_pylist(maps_as_pydicts="strict")
     return [(r["table_id"], r["source_table"], r["table"], r["op"], (r["after"] or r["before"])["id"]) for r in rows]
 

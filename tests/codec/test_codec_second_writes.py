@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from codec_tables import each, ints
 from tidb_json import column, db_info, index, job, name, table_info
 
 from binlake.capture import Capture
@@ -85,7 +86,7 @@ def read(
         if add == "add":
             batch.add(payload, commit_ts, commit_ts - 1, found.place(commit_ts))
         else:
-            batch.add_all([payload], [commit_ts], [commit_ts - 1], found.place)
+            batch.add_all([payload], ints(commit_ts), ints(commit_ts - 1), each(found.place))
         rows = batch.take().to_pylist(maps_as_pydicts="strict")
         told.append([(r["op"], (r["before"] or {}).get("d", ""), (r["after"] or {}).get("d", "")) for r in rows])
     assert told[0] == told[1]

@@ -7,15 +7,17 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
 from codec_golden import read_log
-from codec_tables import as_payload, damaged, random_mutation, random_table
+from codec_tables import as_payload, damaged, each, random_mutation, random_table
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tidb_json import Tables
 
 from binlake.capture import Capture
 from binlake.codec import MutationBatch, batch
+from binlake.codec.lanes import Lanes
 from binlake.codec.splits import split_all
 from binlake.codec.transaction import ALL_KINDS
 from binlake.errors import BinlakeError
@@ -40,8 +42,8 @@ def outcome(payloads: Payloads, place: Any, *, together: bool, **more: Any) -> t
     found = MutationBatch(**more)
     try:
         if together:
-            times = [ts for ts, _ in payloads]
-            found.add_all([payload for _, payload in payloads], times, [ts - 1 for ts in times], place)
+            times = np.asarray([ts for ts, _ in payloads], np.int64)
+            found.add_all([payload for _, payload in payloads], times, times - 1, each(place))
         else:
             for ts, payload in payloads:
                 found.add(payload, ts, ts - 1, place(ts))
@@ -71,7 +73,7 @@ def test_whole_binlogs_are_all_split_together(draw: Random) -> None:  # S0-19 S0
     one, two = random_table(draw), random_table(draw, 46)
     tables = Tables(one.definition, two.definition)
     payloads = random_payloads(draw, one, two, 8)
-    assert split_all([payload for _, payload in payloads]).good.all()
+    assert split_all(Lanes.of([payload for _, payload in payloads])).good.all()
     assert same(payloads, lambda _: tables)
 
 
@@ -118,7 +120,7 @@ def test_odd_binlogs_are_left_to_the_other_way() -> None:  # S0-20
         pb.Binlog(prewrite_value=b"\x08\x09\x12%c%s" % (len(packed), packed)).SerializeToString(),
         as_payload(7, *[pb.TableMutation(table_id=45)] * 200),
     ]  # fmt: skip
-    assert split_all([whole, *odd]).good.tolist() == [True] + [False] * len(odd)
+    assert split_all(Lanes.of([whole, *odd])).good.tolist() == [True] + [False] * len(odd)
     for one in odd:
         assert same([(7, whole), (8, one), (9, whole)], lambda _: tables)
     # Tables that are gone, or unknown at one of two places.
@@ -130,5 +132,5 @@ def test_odd_binlogs_are_left_to_the_other_way() -> None:  # S0-20
 def test_captures_are_the_same(name: str) -> None:
     log = read_log(Capture(CAPTURES / name))
     payloads = [(commit_ts, payload) for commit_ts, _, payload in log.transactions[::7]]
-    assert split_all([payload for _, payload in payloads]).good.mean() > 0.9
+    assert split_all(Lanes.of([payload for _, payload in payloads])).good.mean() > 0.9
     assert same(payloads, log.schemas.place)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from binlake.statement import images_from_maps
 
 MAPS = pa.map_(pa.string(), pa.string())
-NAMES = ("id", "a", "名", "", "long name of a column")
+NAMES = ("id", "no", "a", "b", "名", "", "long name of a column")
 Entries = list[tuple[str, str | None]]
 
 
