@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from binlake.rpc import RpcError, Status
 from binlake.rpc.messages import Splitter
-from simulator.network import SILENCE_S, Call, Connection, Network
+from simulator.network import NO_HEADERS, SILENCE_S, Call, Connection, Network
 from simulator.scheduler import Process
 
 
@@ -33,10 +33,11 @@ class Channel:
         return Pending(self._begin(method, message, stream=False), timeout_s)
 
     def stream(self, method: str, message: bytes, *, timeout_s: float | None = None,
-               idle_timeout_s: float | None = None) -> Stream:  # fmt: skip
+               idle_timeout_s: float | None = None,
+               metadata: Sequence[tuple[str, str]] = ()) -> Stream:  # fmt: skip
         """A streaming call."""
         del timeout_s
-        return Stream(self._begin(method, message, stream=True), idle_timeout_s)
+        return Stream(self._begin(method, message, stream=True, headers=dict(metadata)), idle_timeout_s)
 
     def close(self) -> None:
         """End it."""
@@ -50,11 +51,11 @@ class Channel:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _begin(self, method: str, message: bytes, *, stream: bool) -> Call:
+    def _begin(self, method: str, message: bytes, *, stream: bool, headers: Mapping[str, str] = NO_HEADERS) -> Call:
         if self._closed:
             raise RpcError(Status.CANCELLED, "the channel was closed")
         connection = self._connected()
-        call = Call(connection, stream)
+        call = Call(connection, stream, headers)
         connection.send(lambda: connection.server.receive(method, message, call))
         self.network.scheduler.maybe_pause()
         return call

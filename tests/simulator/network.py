@@ -6,7 +6,8 @@ that dies resets its connections; a machine that loses its power is silent.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from binlake.rpc import RpcError, Status
@@ -137,17 +138,22 @@ class Connection:
             call.left()
 
 
+NO_HEADERS: Mapping[str, str] = {}
+
+
+@dataclass
 class _Request:
-    gzip = False
+    headers: Mapping[str, str]
+    gzip: bool = False
 
 
 class Call:
     """One call, as the server's handlers know it, and what the caller has of it."""
 
-    def __init__(self, connection: Connection, stream: bool) -> None:
+    def __init__(self, connection: Connection, stream: bool, headers: Mapping[str, str]) -> None:
         self.connection = connection
         self.stream = stream
-        self.request = _Request()
+        self.request = _Request(headers)
         self.on_end: Callable[[], None] | None = None
         self.on_sent: Callable[[int], None] | None = None
         self.on_reply: Callable[[], None] | None = None

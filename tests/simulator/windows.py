@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from types import SimpleNamespace
@@ -11,6 +12,7 @@ from binlake.errors import BinlakeError
 from binlake.lake.members import FORGOTTEN, RememberedMember
 from binlake.placement import Registry
 from binlake.pumpclient import PumpReader
+from binlake.pumpclient.reader import Pulled
 from binlake.window.holdups import Known, next_plan
 from binlake.window.plan import Member, Plan
 from binlake.window.probing import ask_pump
@@ -25,10 +27,12 @@ _RULES: Any = SimpleNamespace(stop_points=lambda: (), window=SimpleNamespace(max
 class Consumer:
     """Lands one window after another; `taken`: start_ts -> commit_ts; `blocked`: why it waits.
 
-    `to_forget`: pumps that a person gave up (`binlake pump forget`), until that is done.
+    `takes_blocks`: it pulls many binlogs in one message. `to_forget`: pumps that a person gave up (`binlake pump
+    forget`), until that is done.
     """
 
-    def __init__(self, name: str, scheduler: Scheduler, truth: Truth) -> None:
+    def __init__(self, name: str, scheduler: Scheduler, truth: Truth, *, takes_blocks: bool) -> None:
+        self._takes_blocks = takes_blocks
         self.name = name
         self._scheduler = scheduler
         self._truth = truth
@@ -81,7 +85,9 @@ class Consumer:
 
     def _pull(self, member: Member, plan: Plan, found: dict[int, int]) -> None:
         last = plan.lo
-        for commit_ts, start_ts, payload in PumpReader(member.host, CLUSTER).pull(plan.lo, plan.hi):
+        reader = PumpReader(member.host, CLUSTER)
+        pull = _pull_blocks if self._takes_blocks else PumpReader.pull
+        for commit_ts, start_ts, payload in pull(reader, plan.lo, plan.hi):
             if commit_ts <= last:
                 raise Wrong(f"{member.node_id} gave {commit_ts} after {last}")
             last = commit_ts
@@ -112,3 +118,11 @@ class Consumer:
         ]
         if lost:
             raise Wrong(f"{self.name}: {len(lost)} are missing up to {self.landed}, the first {min(lost)}")
+
+
+def _pull_blocks(reader: PumpReader, after_ts: int, until_ts: int) -> Iterator[Pulled]:
+    for block in reader.pull_blocks(after_ts, until_ts):
+        begin = 0
+        for commit_ts, start_ts, end in zip(block.commit_ts, block.start_ts, block.ends, strict=True):
+            yield int(commit_ts), int(start_ts), bytes(block.data[begin:end])
+            begin = end

@@ -195,7 +195,7 @@ class World:
             client = shape.clients[number % len(shape.clients)]
             self.start(lambda number=number, client=client: client(self, number), f"writer-{number}")
         for number in range(shape.consumers):
-            consumer = Consumer(f"consumer-{number}", self.scheduler, self.truth)
+            consumer = Consumer(f"consumer-{number}", self.scheduler, self.truth, takes_blocks=number % 2 == 1)
             self.consumers.append(consumer)
             self.start(consumer.run, consumer.name)
         if shape.operator:
