@@ -29,7 +29,7 @@ from binlake.window.manifest import ApplyManifest
 from spark_jobs.context import Bounds, StageContext, StageResult
 from spark_jobs.lake import Rows, clear, overwrite, read
 from spark_jobs.netchange import key_events, mutations, net_changes, touched
-from spark_jobs.pinned import combined, digest_of, open_manifest, require_pinned, start_of, target_position
+from spark_jobs.pinned import NO_ROWS, digest_of, open_manifest, require_pinned, start_of, target_position
 from spark_jobs.shaping import shapes_for
 from spark_jobs.sharedkeys import require_own_keys, shared_tables
 from spark_jobs.sinks import SinkWindow, merged_rows, note, own_rows, require_merged, sink_window
@@ -106,7 +106,7 @@ def _write(ctx: StageContext, window: SinkWindow, places: _Places, pinned: Apply
             return rows
     if not places.all:
         if pinned is not None:
-            require_pinned(CHANGE.name, bounds, pinned.change, combined([]))
+            require_pinned(CHANGE.name, bounds, pinned.change, NO_ROWS)
         clear(ctx.few, ctx.paths, CHANGE, own_rows(bounds), note(ctx, "compact", bounds))
         return 0
     found = _derived(ctx, window, places)
