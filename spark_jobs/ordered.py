@@ -1,8 +1,7 @@
 """Mode ordered: the row changes of a window as batches in commit order, by one pass over `mutation`.
 
 What may run beside what depends on everything before it in the segment, so one task takes the changes in their order:
-it streams, and keeps the keys of one round and the changes of unfinished batches only. For a small window the driver
-itself is that task. DESIGN 4, hazards R-36.
+it streams, and keeps the keys of one round and the changes of unfinished batches only. DESIGN 4, hazards R-36.
 """
 
 from __future__ import annotations
@@ -10,39 +9,35 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import islice
 
 import pyarrow as pa
+from pyspark.sql import DataFrame
 
 from binlake.config.model import Target
 from binlake.ddl.collations import Dialect
 from binlake.errors import ConfigError
 from binlake.lake.mutations import touched_cells
-from binlake.lake.rowhistory import rows_between
-from binlake.lake.tables import MUTATION, STATEMENT
+from binlake.lake.tables import STATEMENT
 from binlake.ordered import Change, ChangeKeys, OrderedPlan, PlanOptions, RowForms
 from binlake.rowchange import RowEvent
 from binlake.schema import TableDef
 from binlake.statement import BatchLimits, StatementBatch
 from spark_jobs.context import StageContext
-from spark_jobs.lake import Rows
 from spark_jobs.netchange import mutations
 from spark_jobs.sinks import SinkWindow
-from spark_jobs.statements import STATEMENT_ARROW, statement_table
+from spark_jobs.statements import batch_row, statement_table
 
 Place = tuple[int, str, str]
 """Segment, database, table."""
 
 _ORDER = ("commit_ts", "start_ts", "seq")
-_COLUMNS = [*_ORDER, "db", "table", "op", "before", "after"]
-_SOURCE = ["source_db", "source_table"]
-_NAMES = ["db", "table", *_SOURCE]
+_COLUMNS = (*_ORDER, "db", "table", "op", "before", "after")
 _BATCHES_A_TABLE = 64
 
 
 def ordered_statements(
     ctx: StageContext, window: SinkWindow, target: Target, limits: BatchLimits, *, safe: bool
-) -> Rows | None:
+) -> DataFrame | None:
     """The rows of `statement` but for the DDL; None when no row changes."""
     bounds, starts = window.bounds, window.segments.starts
     cells = touched_cells(ctx.paths, bounds.lo, bounds.hi, starts)
@@ -54,26 +49,20 @@ def ordered_statements(
     }
     if safe:
         require_nothing_kept(tables.values())
-    options = PlanOptions(target.worker_count, limits, target.multiple_rows, target.conflict_strategy)
-    planner = Planner(bounds.window, starts, tables, target.db_type, options, safe)
-    if ctx.is_small(bounds):
-        here = rows_between(ctx.paths, MUTATION, bounds.lo, bounds.hi, [*_COLUMNS, *_SOURCE])
-        if ctx.rules.routes:
-            _require_own_targets(ctx, here.group_by(_NAMES).aggregate([]).to_pylist())
-        in_order = here.select(_COLUMNS).sort_by([(name, "ascending") for name in _ORDER])
-        return pa.Table.from_batches(planner(in_order.to_batches()), STATEMENT_ARROW)
     rows = mutations(ctx.spark, ctx.paths, bounds.lo, bounds.hi)
     if ctx.rules.routes:
-        _require_own_targets(ctx, [row.asDict() for row in rows.select(*_NAMES).distinct().collect()])
-    frame = rows.select(*_COLUMNS).repartition(1).sortWithinPartitions(*_ORDER)
+        _require_own_targets(ctx, rows)
+    options = PlanOptions(target.worker_count, limits, target.multiple_rows, target.conflict_strategy)
+    planner = Planner(bounds.window, starts, tables, target.db_type, options, safe)
+    in_order = rows.select(*_COLUMNS).repartition(1).sortWithinPartitions(*_ORDER)
     # A function, not the object, as with every other stage in a worker.
-    return frame.mapInArrow(lambda batches: planner(batches), STATEMENT.schema())
+    return in_order.mapInArrow(lambda batches: planner(batches), STATEMENT.schema())
 
 
-def _require_own_targets(ctx: StageContext, names: Iterable[Mapping[str, str]]) -> None:
+def _require_own_targets(ctx: StageContext, rows: DataFrame) -> None:
     """No two tables of the source change one table of the target, unless extract columns keep their keys apart."""
     found: dict[tuple[str, str], tuple[str, str]] = {}
-    for row in names:
+    for row in rows.select("db", "table", "source_db", "source_table").distinct().collect():
         target, source = (row["db"], row["table"]), (row["source_db"], row["source_table"])
         other = found.setdefault(target, source)
         if other != source and not ctx.rules.routes.extracted(*source):
@@ -109,9 +98,13 @@ class Planner:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Raises SchemaError, Permanent."""
-        planned = self._planned(batches)
-        while found := list(islice(planned, _BATCHES_A_TABLE)):
-            yield from statement_table(self.window, found).to_batches()
+        found: list[dict[str, object]] = []
+        for batch in self._planned(batches):
+            found.append(batch_row(self.window, batch))
+            if len(found) >= _BATCHES_A_TABLE:
+                yield from statement_table(found).to_batches()
+                found = []
+        yield from statement_table(found).to_batches()
 
     def _planned(self, batches: Iterable[pa.RecordBatch]) -> Iterator[StatementBatch]:
         current, plan = -1, OrderedPlan(-1, self.options)

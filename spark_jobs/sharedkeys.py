@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
+import pyarrow as pa
 import structlog
-from pyspark.sql import DataFrame, Window
-from pyspark.sql import functions as F
 
 from binlake.config.model import Target
 from binlake.downstream import Position, Session
@@ -26,16 +25,18 @@ from binlake.errors import SchemaError
 from binlake.lake.keyowners import KeyOwner, key_owners
 from binlake.mirror.replica import Replica
 from binlake.redaction import key_in_log
+from binlake.rowchange.arrivals import History
 from binlake.schema import TableDef
 from spark_jobs.context import StageContext
-from spark_jobs.netchange import EVENT_ORDER
 from spark_jobs.pinned import start_of
 from spark_jobs.sinks import SinkWindow, target_tables
 
 log = structlog.get_logger(__name__)
 
 _DISJOINT = "make the keys disjoint, or tell the tables apart by extract-table in `routes`"
-_ARRIVALS_A_ROUND = 10_000
+
+Found = tuple[Sequence[History], Iterable[pa.RecordBatch]]
+"""Histories by number, and ARRIVALS some at a time (`netchange.key_arrivals`)."""
 
 
 @dataclass(frozen=True)
@@ -64,10 +65,8 @@ def shared_tables(ctx: StageContext, window: SinkWindow, touched: set[Name]) -> 
     return found
 
 
-def require_own_keys(
-    ctx: StageContext, window: SinkWindow, events: DataFrame, tables: set[Name], position: Position, *, strict: bool
-) -> int:
-    """How many keys came new to a target that had them, by whom is not known; `events`: the window's `key_events`.
+def require_own_keys(ctx: StageContext, window: SinkWindow, found: Found, position: Position, *, strict: bool) -> int:
+    """How many keys came new to a target that had them, by whom is not known; `found`: in the window's shared tables.
 
     Raises SchemaError, with key and both tables, when one writes a key that is another's; and when `strict`, for a key
     that was there before the lake began. The target is asked only where it stands at the window's lo.
@@ -75,8 +74,7 @@ def require_own_keys(
     target = ctx.replication.sql_target()
     at_lo = position.window is None and start_of(ctx, position) == window.bounds.lo
     unknown: list[Arrival] = []
-    found = _arrivals(events, tables)
-    while arrivals := list(itertools.islice(found, _ARRIVALS_A_ROUND)):
+    for arrivals in _rounds(found):
         if at_lo:
             unknown += _not_explained(ctx, window, target, arrivals)
     # Behind an unclean end, and before the first window, rows of later commit_ts may be there: the arrivals' own.
@@ -88,13 +86,12 @@ def require_own_keys(
     return len(unknown)
 
 
-def require_own_mirror_keys(ctx: StageContext, window: SinkWindow, events: DataFrame, tables: set[Name]) -> None:
+def require_own_mirror_keys(ctx: StageContext, window: SinkWindow, found: Found) -> None:
     """As `require_own_keys`, of the mirrors alone. One that is above the window's lo was asked before it went there.
 
     A key that no change of the lake wrote is nobody's. Raises SchemaError.
     """
-    found = _arrivals(events, tables)
-    while arrivals := list(itertools.islice(found, _ARRIVALS_A_ROUND)):
+    for arrivals in _rounds(found):
         for name, group in _by_table(arrivals):
             table, mirror = window.definitions.at(*name, window.bounds.lo), Replica(ctx.paths.mirror(*name), 0)
             if table is None or mirror.position() > window.bounds.lo:
@@ -112,32 +109,18 @@ def _by_table(arrivals: Sequence[Arrival]) -> Iterator[tuple[Name, Iterator[Arri
     yield from itertools.groupby(named, key=lambda one: (one.db, one.table))
 
 
-def _arrivals(events: DataFrame, tables: set[Name]) -> Iterator[Arrival]:
+def _rounds(found: Found) -> Iterator[list[Arrival]]:
     """Keys whose first change in the window adds a row. Raises SchemaError where two tables have one at a time."""
-    is_shared = F.concat_ws("\0", "db", "table").isin(["\0".join(name) for name in sorted(tables)])
-    keyed = events.where((F.col("identity") != "row") & is_shared)
-    in_order = Window.partitionBy("db", "table", "columns", "e.key").orderBy(*EVENT_ORDER)
-    before = [F.lag(name).over(in_order).alias(alias) for name, alias in _BEFORE]
-    own = [F.col("e.key").alias("key"), F.col("e.op").alias("op"), F.col("e.weight").alias("weight")]
-    placed = keyed.select("db", "table", "columns", "source", "table_id", "commit_ts", *own, *before)
-    other = (F.col("op_before") == "replace") & (F.col("source_before") != F.col("source"))
-    other &= F.col("table_id_before") != F.col("table_id")
-    first = F.col("op_before").isNull() & (F.col("weight") == 1)
-    for row in placed.where(other | first).toLocalIterator():
-        arrival = Arrival(
-            row["db"], row["table"], tuple(row["columns"]), row["key"], row["source"], row["table_id"], row["commit_ts"]
-        )
-        if row["op_before"] is not None:
-            raise _clash(arrival, row["source_before"], row["commit_ts_before"])
-        yield arrival
-
-
-_BEFORE = (
-    ("e.op", "op_before"),
-    ("source", "source_before"),
-    ("table_id", "table_id_before"),
-    ("commit_ts", "commit_ts_before"),
-)
+    histories, batches = found
+    for batch in batches:
+        arrivals = []
+        for row in batch.to_pylist():
+            arrival = Arrival(*histories[row["history"]], row["key"], row["source"], row["table_id"], row["commit_ts"])
+            if row["other_source"] is not None:
+                raise _clash(arrival, row["other_source"], row["other_commit_ts"])
+            arrivals.append(arrival)
+        if arrivals:
+            yield arrivals
 
 
 def _not_explained(ctx: StageContext, window: SinkWindow, target: Target, arrivals: Sequence[Arrival]) -> list[Arrival]:

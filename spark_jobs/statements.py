@@ -1,7 +1,6 @@
 """The table `statement` as both its writer and its reader see it: one digest, one order of columns, one stream.
 
-finalize executes what is here and nothing else, so whatever it reads is checked against the digests first (R-62). Rows
-that convert hands over in the same process are those that it wrote: their texts were digested as they were rendered.
+finalize executes what is here and nothing else, so whatever it reads is checked against the digests first (R-62).
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from binlake.lake.mutations import touched_cells
 from binlake.lake.paths import LakePaths
 from binlake.statement import Phase, StatementBatch, kept_table
 from binlake.statement.literal import qualified
-from binlake.statement.sealed import INDEX, batch_of, checked_batch, index_digest
+from binlake.statement.sealed import INDEX, batch_values, checked_batch, index_digest
 from spark_jobs.sinks import SinkWindow
 
 _BATCH = ("segment", "phase", "batch", "db", "table", "kind", "sql", "expect", "verify_sql", "verify_rows", "rows",
@@ -35,33 +34,28 @@ _READ_AHEAD = 8
 """Batches read at a time: each may be some MiB of text."""
 
 
+def batch_row(window: str, batch: StatementBatch) -> dict[str, object]:
+    """A row of `statement`."""
+    return {"window": window, **batch_values(batch)}
+
+
 def kept_copy(target: Target, replication: str, window: str, place: tuple[int, str, str]) -> str:
     """The quoted name of the copy of (segment, db, table) of `window`."""
     return qualified(target.checkpoint_schema, kept_table(replication, window, *place))
 
 
 class LakeStatements:
-    """The statements of one window (a StatementSource), read from one Delta version through delta-rs.
-
-    `rows`: the same, where they are still in memory.
-    """
+    """The statements of one window (a StatementSource), read from one Delta version through delta-rs."""
 
     def __init__(
-        self,
-        paths: LakePaths,
-        window: SinkWindow,
-        target: Target,
-        schema_versions: tuple[int, int],
-        replication: str,
-        rows: pa.Table | None = None,
+        self, paths: LakePaths, window: SinkWindow, target: Target, schema_versions: tuple[int, int], replication: str
     ) -> None:
         self.window = window
         self._paths = paths
         self._replication = replication
         self._target = target
         self._plans = WindowPlans(window.definitions, window.segments, window.cuts, schema_versions, target.db_type)
-        self._data = dataset(DeltaTable(paths.table("statement"))) if rows is None else ds.dataset(rows)
-        self._batch_of = checked_batch if rows is None else batch_of
+        self._data = dataset(DeltaTable(paths.table("statement")))
         self._own = ds.field("window") == window.bounds.window
         self._index = self._data.to_table(columns=list(INDEX), filter=self._own).to_pylist()
 
@@ -100,7 +94,7 @@ class LakeStatements:
             columns=list(_BATCH), filter=where, batch_size=_READ_AHEAD, batch_readahead=1, fragment_readahead=1
         )
         for batch in found:
-            yield from map(self._batch_of, batch.to_pylist())
+            yield from map(checked_batch, batch.to_pylist())
 
     def _in_order(self, segment: int) -> Iterator[StatementBatch]:
         place = self._own & (ds.field("segment") == segment) & (ds.field("phase") == int(Phase.ORDERED))
@@ -112,7 +106,7 @@ class LakeStatements:
         for first, last in _stretches(index):
             where = place & (ds.field("batch") >= first) & (ds.field("batch") <= last)
             found = self._data.to_table(columns=list(_BATCH), filter=where)
-            yield from map(self._batch_of, found.sort_by("batch").to_pylist())
+            yield from map(checked_batch, found.sort_by("batch").to_pylist())
 
     def _segment(self, number: int) -> SegmentPlan:
         own = [row for row in self._index if row["segment"] == number and row["phase"] != Phase.DDL]
@@ -165,11 +159,9 @@ def _stretches(index: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
             first, rows = place + 1, 0
 
 
-def statement_table(window: str, batches: Sequence[StatementBatch]) -> pa.Table:
-    """Rows of `statement`."""
-    columns = [[getattr(batch, name) for batch in batches] for name in _BATCH]
-    arrays = map(pa.array, [[window] * len(batches), *columns], STATEMENT_ARROW.types)
-    return pa.Table.from_arrays(list(arrays), schema=STATEMENT_ARROW)
+def statement_table(rows: Sequence[dict[str, object]]) -> pa.Table:
+    """Rows of `statement` as Arrow, for Python stages in workers."""
+    return pa.Table.from_pylist(list(rows), schema=STATEMENT_ARROW)
 
 
 STATEMENT_ARROW = pa.schema(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -15,10 +15,15 @@ from binlake.lake.rowhistory import between
 
 def touched_cells(paths: LakePaths, lo: int, hi: int, starts: Sequence[int]) -> list[tuple[str, str, int]]:
     """(db, table, segment) of every row change with lo < commit_ts <= hi, sorted; `starts` open segments 1, 2, ..."""
+    data = dataset(DeltaTable(paths.table("mutation")))
+    return cells_in(data.to_batches(columns=["db", "table", "commit_ts"], filter=between(lo, hi)), starts)
+
+
+def cells_in(batches: Iterable[pa.RecordBatch], starts: Sequence[int]) -> list[tuple[str, str, int]]:
+    """(db, table, segment) of the row changes in `batches`, sorted; `starts` open segments 1, 2, ..."""
     edges = np.asarray(starts, dtype=np.int64)
     found: set[tuple[str, str, int]] = set()
-    data = dataset(DeltaTable(paths.table("mutation")))
-    for batch in data.to_batches(columns=["db", "table", "commit_ts"], filter=between(lo, hi)):
+    for batch in batches:
         segments = np.searchsorted(edges, np.asarray(batch.column("commit_ts")), side="right")
         names = [batch.column("db"), batch.column("table")]
         places = pa.Table.from_arrays([*names, pa.array(segments)], names=["db", "table", "segment"])

@@ -97,6 +97,12 @@ def arrow_schema(schema: str) -> pa.Schema:
     return pa.schema([(name, _ARROW_TYPES[kind]) for name, kind in columns])
 
 
+def schema_text(kinds: pa.Schema) -> str:
+    """The Spark schema text of such columns. Raises KeyError."""
+    names = {kind: name for name, kind in _ARROW_TYPES.items()}
+    return ", ".join(f"`{field.name}` {names[field.type]}" for field in kinds)
+
+
 _BOTH: Literal["Spark and delta-rs"] = "Spark and delta-rs"
 """A small window's rows, and those of large ones that a task writes, are committed by delta-rs; the rest is Spark's."""
 _MAP = "MAP<STRING, STRING>"

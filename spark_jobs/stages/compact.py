@@ -8,28 +8,28 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from functools import reduce
 
+import pyarrow as pa
+import pyarrow.dataset as ds
 import structlog
-from pyspark.sql import DataFrame
+from deltalake import DeltaTable
 from pyspark.sql import functions as F
 
 from binlake.config.model import Target
 from binlake.downstream import Position
 from binlake.downstream.aside import is_aside
-from binlake.downstream.definitions import Name
+from binlake.lake.dataset import dataset
 from binlake.lake.ddls import landed_ddls
 from binlake.lake.lock import lake_lock
-from binlake.lake.rowhistory import rows_between
-from binlake.lake.tables import CHANGE, MUTATION, arrow_schema
+from binlake.lake.tables import CHANGE
 from binlake.lake.windowlog import WindowEvent
 from binlake.window.cuts import require_outside_ddl, require_pinned_cuts
 from binlake.window.definitions import Cell, cell
 from binlake.window.manifest import ApplyManifest
 from spark_jobs.context import Bounds, StageContext, StageResult
 from spark_jobs.lake import Rows, clear, overwrite, read
-from spark_jobs.netchange import key_events, mutations, net_changes, touched
-from spark_jobs.pinned import NO_ROWS, digest_of, open_manifest, require_pinned, start_of, target_position
+from spark_jobs.netchange import Touched, key_arrivals, net_changes, touched, window_rows
+from spark_jobs.pinned import combined, digest_of, open_manifest, require_pinned, start_of, target_position
 from spark_jobs.shaping import shapes_for
 from spark_jobs.sharedkeys import require_own_keys, shared_tables
 from spark_jobs.sinks import SinkWindow, merged_rows, note, own_rows, require_merged, sink_window
@@ -48,12 +48,14 @@ def run(ctx: StageContext, bounds: Bounds) -> StageResult:
     merged = require_merged(ctx, wanted.lo, wanted.hi)
     with lake_lock(ctx.paths, "sql"):
         window = sink_window(ctx, wanted, merged)
-        places = _places(ctx, window, merged.rows)
+        # In mode ordered every change counts, and convert reads them from `mutation`.
+        is_net = merged.rows > 0 and target.mode != "ordered"
+        mutated = _Mutated(window_rows(ctx, wanted), merged.rows) if is_net else None
+        places = touched(ctx, wanted, window.segments.starts, merged.rows, mutated and mutated.rows)
         shapes = shapes_for(ctx, window, {(db, table) for db, table, _ in places}, position)
         if shapes:
             window = sink_window(ctx, wanted, merged, shapes)
-        # In mode ordered every change counts, and convert reads them from `mutation`.
-        derived = [] if target.mode == "ordered" else places
+        derived = places if is_net else []
         pinned = open_manifest(ctx, wanted, position)
         if pinned is not None:
             require_pinned_cuts(pinned, window.segments.starts)
@@ -61,9 +63,14 @@ def run(ctx: StageContext, bounds: Bounds) -> StageResult:
         shared = shared_tables(ctx, window, {(db, table) for db, table, _ in derived})
         # What finalize passes over need not be possible: of a table that is set aside it writes nothing.
         shared = {name for name in shared if not is_aside(position.aside, name)}
-        unknown = _require_own_keys(ctx, window, derived, shared, position, strict=strict) if shared else 0
+        unknown = 0
+        if shared and mutated:
+            own = [place for place in derived if place[:2] in shared]
+            unknown = require_own_keys(
+                ctx, window, key_arrivals(mutated.rows, _cells(window, own), mutated.count), position, strict=strict
+            )
         required = [place for place in derived if strict and not is_aside(position.aside, place[:2])]
-        rows = _write(ctx, window, _Places(derived, required), pinned)
+        rows = _write(ctx, window, _Places(mutated, derived, required), pinned)
     seconds = time.monotonic() - began
     changed = sorted({(db, table) for db, table, _ in places} | {name for ddl in window.cuts for name in ddl.tables})
     detail: dict[str, object] = {"segments": len(window.segments.starts) + 1, "tables": len(changed)}
@@ -78,76 +85,64 @@ def run(ctx: StageContext, bounds: Bounds) -> StageResult:
     return StageResult("compact", "done", wanted.lo, wanted.hi, rows, seconds, "", detail | {"changed": changed})
 
 
-Place = tuple[str, str, int]
-"""Database, table, segment."""
+@dataclass(frozen=True)
+class _Mutated:
+    """The row changes of the window, and how many they are."""
+
+    rows: Rows
+    count: int
 
 
 @dataclass(frozen=True)
 class _Places:
     """Where rows change, and those of it (`required`) where changes that contradict each other stop the window."""
 
-    all: list[Place]
-    required: list[Place]
-
-
-def _places(ctx: StageContext, window: SinkWindow, mutated: int) -> list[Place]:
-    """Where rows of the window change; `mutated`: how many do."""
-    lo, hi = window.bounds.lo, window.bounds.hi
-    return touched(lambda: ctx.spark, ctx.paths, lo, hi, window.segments.starts, mutated) if mutated else []
+    mutated: _Mutated | None
+    all: list[Touched]
+    required: list[Touched]
 
 
 def _write(ctx: StageContext, window: SinkWindow, places: _Places, pinned: ApplyManifest | None) -> int:
     """The rows of `change` in the lake; what is pinned is there already, or comes out the same."""
     bounds, names = window.bounds, CHANGE.column_names()
     if pinned is not None:
-        kept = read(ctx.spark, ctx.paths, CHANGE).where(F.col("window") == bounds.window)
-        digest, rows = digest_of(kept, names)
+        digest, rows = digest_of(_written(ctx, bounds), names)
         if digest == pinned.change:
             return rows
-    if not places.all:
+    if places.mutated is None or not places.all:
         if pinned is not None:
-            require_pinned(CHANGE.name, bounds, pinned.change, NO_ROWS)
+            require_pinned(CHANGE.name, bounds, pinned.change, combined([]))
         clear(ctx.few, ctx.paths, CHANGE, own_rows(bounds), note(ctx, "compact", bounds))
         return 0
-    found = _derived(ctx, window, places)
+    found = _derived(ctx, window, places, places.mutated)
     if pinned is not None:
         require_pinned(CHANGE.name, bounds, pinned.change, digest_of(found, names)[0])
-    return overwrite(found, ctx.paths, CHANGE, own_rows(bounds), note(ctx, "compact", bounds))
+    rows = overwrite(found, ctx.paths, CHANGE, own_rows(bounds), note(ctx, "compact", bounds))
+    if isinstance(found, pa.Table):
+        ctx.handover.put(CHANGE, bounds, found)
+    return rows
 
 
-def _derived(ctx: StageContext, window: SinkWindow, places: _Places) -> Rows:
-    """Rows of `change`. Those of a small window go to Spark and come back: it reads and writes no table for them."""
-    bounds, small = window.bounds, ctx.is_small(window.bounds)
-    rows, routed = _rows(ctx, bounds), bool(ctx.rules.routes)
-    lenient = [place for place in places.all if place not in set(places.required)]
-    nets = [
-        net_changes(ctx.spark, rows, _cells(window, part), routed=routed, strict=strict)
-        for part, strict in ((places.required, True), (lenient, False))
-        if part
-    ]
-    frame = reduce(DataFrame.unionByName, nets).withColumn("window", F.lit(bounds.window))
-    if not small:
-        return frame
-    return frame.select(*CHANGE.column_names()).toArrow().cast(arrow_schema(CHANGE.schema()))
-
-
-def _rows(ctx: StageContext, bounds: Bounds) -> DataFrame:
-    """The row changes of the window."""
+def _written(ctx: StageContext, bounds: Bounds) -> Rows:
+    """The rows of `change` that the window has in the lake."""
     if not ctx.is_small(bounds):
-        return mutations(ctx.spark, ctx.paths, bounds.lo, bounds.hi)
-    here = rows_between(ctx.paths, MUTATION, bounds.lo, bounds.hi, MUTATION.column_names())
-    return ctx.spark.createDataFrame(here)
+        return read(ctx.spark, ctx.paths, CHANGE).where(F.col("window") == bounds.window)
+    place, own = DeltaTable(ctx.paths.table(CHANGE.name)), ds.field("window") == bounds.window
+    return dataset(place).to_table(columns=CHANGE.column_names(), filter=own)
 
 
-def _cells(window: SinkWindow, places: list[Place]) -> list[Cell]:
+def _derived(ctx: StageContext, window: SinkWindow, places: _Places, mutated: _Mutated) -> Rows:
+    """Rows of `change`."""
+    cells, strict = (_cells(window, part) for part in (places.all, places.required))
+    found = net_changes(mutated.rows, cells, mutated.count, routed=bool(ctx.rules.routes), strict=strict)
+    if isinstance(found, pa.Table):
+        own = pa.repeat(window.bounds.window, found.num_rows)
+        return found.append_column("window", own).select(CHANGE.column_names())
+    return found.withColumn("window", F.lit(window.bounds.window))
+
+
+def _cells(window: SinkWindow, places: list[Touched]) -> list[Cell]:
     return [cell(window.definitions, window.segments, *place) for place in places]
-
-
-def _require_own_keys(
-    ctx: StageContext, window: SinkWindow, places: list[Place], shared: set[Name], position: Position, *, strict: bool
-) -> int:
-    events = key_events(ctx.spark, _rows(ctx, window.bounds), _cells(window, places), routed=True)
-    return require_own_keys(ctx, window, events, shared, position, strict=strict)
 
 
 def _window(ctx: StageContext, bounds: Bounds, position: Position, target: Target) -> Bounds | None:

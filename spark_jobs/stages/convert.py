@@ -33,14 +33,14 @@ from binlake.window.cuts import cut_batch, refused_batch, require_pinned_cuts, r
 from binlake.window.definitions import LandedDdl
 from binlake.window.manifest import ApplyManifest, window_name
 from spark_jobs.context import Bounds, StageContext, StageResult
-from spark_jobs.lake import Rows, clear, overwrite
+from spark_jobs.lake import Rows, clear, local_frame, local_table, overwrite
 from spark_jobs.netstatements import net_statements
 from spark_jobs.ordered import ordered_statements
-from spark_jobs.pinned import NO_ROWS, cluster_id, open_manifest, require_pinned, start_of, target_position
+from spark_jobs.pinned import cluster_id, combined, open_manifest, require_pinned, start_of, target_position
 from spark_jobs.preflight import check_before_first
 from spark_jobs.shaping import recorded_shapes
 from spark_jobs.sinks import SinkWindow, note, own_rows, require_merged, sink_window
-from spark_jobs.statements import LakeStatements, statement_table
+from spark_jobs.statements import LakeStatements, batch_row
 
 log = structlog.get_logger(__name__)
 
@@ -88,8 +88,8 @@ def _statements(
             return statements, None
     limits = BatchLimits.of(target.batch, position.max_packet)
     forms = _forms(ctx, window, position, pinned)
-    change, rows = _write(ctx, window, target, limits, ddls, pinned, plain=forms == "plain")
-    statements = statements_of(ctx, window, target, rows)
+    change = _write(ctx, window, target, limits, ddls, pinned, plain=forms == "plain")
+    statements = statements_of(ctx, window, target)
     derived = _Derived(window, target, change, statements, position, forms)
     return statements, _seal(ctx, derived) if pinned is None else None
 
@@ -104,13 +104,11 @@ def _forms(ctx: StageContext, window: SinkWindow, position: Position, pinned: Ap
     return written[-1].safe_mode if passed and written else position.forms
 
 
-def statements_of(
-    ctx: StageContext, window: SinkWindow, target: Target, rows: pa.Table | None = None
-) -> LakeStatements:
-    """The statements of `window` as they are in the lake; `rows`: the same, still in memory."""
+def statements_of(ctx: StageContext, window: SinkWindow, target: Target) -> LakeStatements:
+    """The statements of `window` as they are in the lake."""
     history = SchemaHistory(ctx.paths)
     versions = (history.state_at(window.bounds.lo).version, history.state_at(window.bounds.hi).version)
-    return LakeStatements(ctx.paths, window, target, versions, ctx.replication.name, rows)
+    return LakeStatements(ctx.paths, window, target, versions, ctx.replication.name)
 
 
 def _write(
@@ -122,37 +120,35 @@ def _write(
     pinned: ApplyManifest | None,
     *,
     plain: bool,
-) -> tuple[str, pa.Table | None]:
-    """Writes the rows, those of `pinned` if there is one; the digest of `change`, and the rows if the driver has them.
-
-    Finalize in this process takes them from the handover.
-    """
+) -> str:
+    """Writes the rows, those of `pinned` if there is one; the digest of `change`."""
     bounds, about = window.bounds, note(ctx, "convert", window.bounds)
     if target.mode == "ordered":
         # Every change counts, so `change` has none of this window.
-        rendered, change = ordered_statements(ctx, window, target, limits, safe=not plain), NO_ROWS
+        rendered, change = ordered_statements(ctx, window, target, limits, safe=not plain), combined([])
     else:
         rendered, change = net_statements(ctx, window, target, limits, plain=plain)
-    rows = _all_rows(ctx, rendered, statement_table(bounds.window, ddls))
+    texts = [tuple(batch_row(bounds.window, batch)[name] for name in STATEMENT.column_names()) for batch in ddls]
+    rows = _all_rows(ctx, rendered, texts)
     if pinned is not None:
         require_pinned(STATEMENT.name, bounds, pinned.statement, index_digest(_index(rows)))
     if rows is None:
         clear(ctx.few, ctx.paths, STATEMENT, own_rows(bounds), about)
     else:
         overwrite(rows, ctx.paths, STATEMENT, own_rows(bounds), about)
-    if not isinstance(rows, pa.Table):
-        return change, None
-    ctx.handover.put(STATEMENT, bounds, rows)
-    return change, rows
+    return change
 
 
-def _all_rows(ctx: StageContext, rendered: Rows | None, ddls: pa.Table) -> Rows | None:
+def _all_rows(ctx: StageContext, rendered: Rows | None, ddls: list[tuple[object, ...]]) -> Rows | None:
     """What is `rendered` and the DDL, None for no row at all."""
-    if not ddls.num_rows:
+    if not ddls:
         return rendered
     if isinstance(rendered, DataFrame):
-        return rendered.unionByName(ctx.spark.createDataFrame(ddls))
-    return ctx.few(ddls) if rendered is None else pa.concat_tables([rendered, ddls])
+        return rendered.unionByName(local_frame(ctx.spark, ddls, STATEMENT.schema()))
+    texts = local_table(ddls, STATEMENT.schema())
+    if rendered is not None:
+        return pa.concat_tables([rendered, texts])
+    return ctx.few(texts)
 
 
 def _index(rows: Rows | None) -> list[dict[str, Any]]:

@@ -1,20 +1,22 @@
 """mirror: typed Delta replicas of the source's tables, from the mirror's own position to the window's end.
 
-One Spark job computes the net changes and sends each group of linked tables to one task, which applies it through
-delta-rs (binlake.mirror). Old windows are passed over; each table's own position makes a rerun after a crash exact.
+The net changes of each group of linked tables are applied through delta-rs (binlake.mirror): by a thread of the driver
+for a small window, by a task of Spark for a large one. Old windows are passed over; each table's own position makes a
+rerun after a crash exact.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
-from itertools import chain, groupby
+from itertools import accumulate, chain, groupby, pairwise
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import structlog
-from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from binlake.lake.ddls import landed_ddls
@@ -31,21 +33,25 @@ from binlake.mirror import (
     mirror_plan,
 )
 from binlake.mirror.types import delta_columns
+from binlake.rowchange.columns import whole_batch
+from binlake.rowchange.events import rows_by_table
 from binlake.schema import TableDef
 from binlake.schema.names import fold_pair
 from binlake.window.definitions import Cell, Segments, WindowDefinitions
 from binlake.window.lineage import Columns
 from binlake.window.targets import Naming
 from spark_jobs.context import Bounds, StageContext, StageResult
-from spark_jobs.lake import local_frame
+from spark_jobs.lake import Rows, local_frame
 from spark_jobs.lineage import Gathered, Sources, Written
-from spark_jobs.netchange import key_events, mutations, net_changes, touched
+from spark_jobs.netchange import key_arrivals, net_changes, touched, window_rows
 from spark_jobs.sharedkeys import require_own_mirror_keys, shared_tables
 from spark_jobs.sinks import Merged, SinkWindow, require_merged, tables_at_end, target_tables
 
 log = structlog.get_logger(__name__)
 
 _NET = ("component", "segment", "db", "table", "op", "before", "after", "copies", "last_commit_ts")
+_COMPONENTS = "db STRING, table STRING, component INT"
+_ORDER = ("component", "segment", "db", "table")
 _RESULT = (
     "db STRING, table STRING, delta_version BIGINT, lo BIGINT, hi BIGINT, dropped BOOLEAN, inexact STRING, "
     "rows BIGINT, unfit BIGINT"
@@ -101,18 +107,18 @@ def _apply(ctx: StageContext, window: Bounds, merged: Merged) -> tuple[Applied, 
     ddls = landed_ddls(ctx.paths, window.lo, window.hi) if merged.ddls else []
     base = target_tables(ctx, window.lo)
     definitions = WindowDefinitions(base, ddls)
-    rows = mutations(ctx.spark, ctx.paths, window.lo, window.hi) if merged.rows else None
-    cells = touched(lambda: ctx.spark, ctx.paths, window.lo, window.hi, (), merged.rows) if merged.rows else []
+    rows = window_rows(ctx, window) if merged.rows else None
+    cells = touched(ctx, window, (), merged.rows, rows)
     names = {(db, table) for db, table, _ in cells}
     # As of lo: a run that died behind its record must not take what the window did for what it found.
     known = MirrorVersions(ctx.paths).latest(window.lo)
     plan = mirror_plan(window.lo, window.hi, definitions, ddls, names, known)
-    _require_own_keys(
-        ctx, SinkWindow(window, tuple(ddls), Segments(window.lo, window.hi, ()), definitions, base), rows, plan.cells
-    )
+    if rows is not None:
+        sinks = SinkWindow(window, tuple(ddls), Segments(window.lo, window.hi, ()), definitions, base)
+        _require_own_keys(ctx, sinks, rows, merged.rows, plan.cells)
     done = _apply_ddl_only(ctx, plan)
     if plan.cells and rows is not None:
-        done.append(_apply_rows(ctx, rows, plan))
+        done.append(_apply_rows(ctx, net_changes(rows, plan.cells, merged.rows, routed=bool(ctx.rules.routes)), plan))
     applied = Applied(
         list(chain.from_iterable(part.versions for part in done)),
         sum(part.rows for part in done),
@@ -122,12 +128,12 @@ def _apply(ctx: StageContext, window: Bounds, merged: Merged) -> tuple[Applied, 
     return applied, Written(definitions, window.hi, sources, _shown)
 
 
-def _require_own_keys(ctx: StageContext, window: SinkWindow, rows: DataFrame | None, cells: Sequence[Cell]) -> None:
+def _require_own_keys(ctx: StageContext, window: SinkWindow, rows: Rows, count: int, cells: Sequence[Cell]) -> None:
     """Before the first write: a key of a shared table is one table's. Raises SchemaError."""
     shared = shared_tables(ctx, window, {(cell.db, cell.table) for cell in cells})
-    if shared and rows is not None:
-        own = [cell for cell in cells if (cell.db, cell.table) in shared]
-        require_own_mirror_keys(ctx, window, key_events(ctx.spark, rows, own, routed=True), shared)
+    own = [cell for cell in cells if (cell.db, cell.table) in shared]
+    if own:
+        require_own_mirror_keys(ctx, window, key_arrivals(rows, own, count))
 
 
 def _shown(table: TableDef) -> tuple[Columns, list[str]]:
@@ -142,22 +148,41 @@ def _apply_ddl_only(ctx: StageContext, plan: MirrorPlan) -> list[Applied]:
         return list(pool.map(lambda component: apply_component(component, ctx.paths, days, ()), quiet))
 
 
-def _apply_rows(ctx: StageContext, rows: DataFrame, plan: MirrorPlan) -> Applied:
-    net = net_changes(ctx.spark, rows, plan.cells, routed=bool(ctx.rules.routes))
-    numbers = [(c.db, c.table, plan.component[fold_pair((c.db, c.table))]) for c in plan.cells]
-    components = local_frame(ctx.spark, sorted(set(numbers)), "db STRING, table STRING, component INT")
+def _apply_rows(ctx: StageContext, net: Rows, plan: MirrorPlan) -> Applied:
+    numbers = sorted({(c.db, c.table, plan.component[fold_pair((c.db, c.table))]) for c in plan.cells})
     busy = {component.number: component for component in plan.components if component.tables}
     task = MirrorTask(busy, ctx.paths, ctx.replication.lake.retention_days)
+    if isinstance(net, pa.Table):
+        return _apply_here(net, {(db, table): number for db, table, number in numbers}, task)
     found = (
-        net.join(F.broadcast(components), ["db", "table"])
+        net.join(F.broadcast(local_frame(ctx.spark, numbers, _COMPONENTS)), ["db", "table"])
         .select(*_NET)
         .repartition("component")
-        .sortWithinPartitions("component", "segment", "db", "table")
+        .sortWithinPartitions(*_ORDER)
         .mapInArrow(task, _RESULT)
         .collect()
     )
-    versions = [MirrorVersion(**{name: row[name] for name in MirrorVersion.__dataclass_fields__}) for row in found]
-    return Applied(versions, sum(row["rows"] for row in found), sum(row["unfit"] for row in found))
+    return _applied([row.asDict() for row in found])
+
+
+def _apply_here(net: pa.Table, components: Mapping[tuple[str, str], int], task: MirrorTask) -> Applied:
+    """The rows of a small window, by threads of the driver."""
+    numbers = np.empty(net.num_rows, np.int32)
+    for name, rows in rows_by_table(whole_batch(net)):
+        numbers[rows] = components[name]
+    net = net.append_column("component", pa.array(numbers))
+    placed = net.select(_NET).sort_by([(name, "ascending") for name in _ORDER])
+    sizes = placed.group_by("component", use_threads=False).aggregate([([], "count_all")])["count_all"].to_pylist()
+    ends = [0, *accumulate(sizes)]
+    parts = [placed.slice(first, last - first).combine_chunks().to_batches() for first, last in pairwise(ends)]
+    with ThreadPoolExecutor(_THREADS) as pool:
+        found = list(pool.map(lambda part: list(task(iter(part))), parts))
+    return _applied([row for batches in found for batch in batches for row in batch.to_pylist()])
+
+
+def _applied(rows: Sequence[Mapping[str, Any]]) -> Applied:
+    versions = [MirrorVersion(**{name: row[name] for name in MirrorVersion.__dataclass_fields__}) for row in rows]
+    return Applied(versions, sum(row["rows"] for row in rows), sum(row["unfit"] for row in rows))
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from binlake.lake.tables import CONTROL_TABLES, SPARK_TABLES
 from binlake.mirror import MirrorVersions
 from spark_jobs import maintain
 from spark_jobs.context import StageContext
-from spark_jobs.netchange import touched
+from spark_jobs.netchange import touched, window_rows
 from spark_jobs.views import register, table_sql
 
 pytestmark = pytest.mark.spark
@@ -181,13 +181,13 @@ def test_every_table_tells_what_it_holds(mirrored: Mirrored, spark: SparkSession
 
 
 def test_what_a_window_touches_is_the_same_read_here_or_by_workers(
-    mirrored: Mirrored, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+    mirrored: Mirrored, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     window, starts = mirrored.windows[1], [mirrored.history.states[n][0] for n in (44, 48)]
-    ask = (lambda: spark, mirrored.ctx.paths, window.lo, window.hi, starts)
-    here = touched(*ask, rows=1)
+    here = touched(mirrored.ctx, window, starts, 1)
+    assert touched(mirrored.ctx, window, starts, 1, window_rows(mirrored.ctx, window)) == here
     monkeypatch.setattr("spark_jobs.netchange.DRIVER_ROWS", 0)
-    assert touched(*ask, rows=1) == here
+    assert touched(mirrored.ctx, window, starts, 1) == here
     assert len({segment for _, _, segment in here}) == 3
 
 

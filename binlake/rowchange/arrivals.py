@@ -1,0 +1,97 @@
+"""Keys of a shared target inside a window: whose they were before each change, and which come new to it (S4-03).
+
+Of each key the changes are looked at in their order, over all segments in which the table has the same identity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from binlake.rowchange.events import cell_rows, events_of
+from binlake.rowchange.images import Ints
+from binlake.rowchange.runs import runs_of
+from binlake.window.definitions import Cell
+
+History = tuple[str, str, tuple[str, ...]]
+"""Database, table, columns of the identity: what has its keys in common."""
+
+STEPS = pa.schema(
+    [
+        ("history", pa.int32()),
+        ("key", pa.string()),
+        ("commit_ts", pa.int64()),
+        ("start_ts", pa.int64()),
+        ("seq", pa.int64()),
+        ("is_there", pa.bool_()),
+        ("comes", pa.bool_()),
+        ("source", pa.string()),
+        ("table_id", pa.int64()),
+    ]
+)
+"""One change of a key: whether it leaves a row there, whether this row comes new, and by which table of the source."""
+ARRIVALS = pa.schema(
+    [
+        ("history", pa.int32()),
+        ("key", pa.string()),
+        ("source", pa.string()),
+        ("table_id", pa.int64()),
+        ("commit_ts", pa.int64()),
+        ("other_source", pa.string()),
+        ("other_commit_ts", pa.int64()),
+    ]
+)
+"""A key whose first change adds its row; with `other_source`: one that this table writes while that one has it."""
+
+
+def histories(cells: Sequence[Cell]) -> dict[History, int]:
+    """The number of each history of keyed `cells`."""
+    found = dict.fromkeys((cell.db, cell.table, cell.columns) for cell in cells if cell.identity != "row")
+    return {history: number for number, history in enumerate(found)}
+
+
+def key_steps(batch: pa.RecordBatch, cells: Sequence[Cell], numbers: Mapping[History, int]) -> pa.Table:
+    """STEPS of the rows of `batch` (of `mutation`, with SOURCE) in keyed `cells`. Raises SchemaError."""
+    parts = []
+    for found in cell_rows(batch, [cell for cell in cells if cell.identity != "row"]):
+        runs = runs_of(events := events_of(found), found)
+        if runs.writers is None:
+            continue
+        history = pa.repeat(
+            pa.scalar(numbers[found.cell.db, found.cell.table, found.cell.columns], pa.int32()), len(runs)
+        )
+        places = [pa.array(column, pa.int64()) for column in runs.first.columns]
+        own = [pa.array(runs.is_there), pa.array(events.comes), runs.writers.names.take(pa.array(runs.writers.least))]
+        columns = [history, runs.keys, *places, *own, pa.array(runs.writers.least_id)]
+        parts.append(pa.Table.from_arrays(columns, schema=STEPS))
+    return pa.concat_tables([STEPS.empty_table(), *parts])
+
+
+def arrivals(steps: pa.Table) -> pa.Table:
+    """ARRIVALS among all STEPS of some keys, by history and key."""
+    steps = steps.combine_chunks()
+    sources = steps["source"].combine_chunks().dictionary_encode()
+    keys, source = _codes(steps["key"]), np.asarray(sources.indices)
+    columns = [np.asarray(steps[name]) for name in ("seq", "start_ts", "commit_ts")]
+    history, table_id = np.asarray(steps["history"]), np.asarray(steps["table_id"])
+    order = np.lexsort((*columns, keys, history))
+    here, before = order[1:], order[:-1]
+    same = (history[here] == history[before]) & (keys[here] == keys[before])
+    held = same & np.asarray(steps["is_there"])[before]
+    clash = held & (source[here] != source[before]) & (table_id[here] != table_id[before])
+    first = np.append(True, ~same)[: len(order)] & np.asarray(steps["comes"])[order]
+    other = np.append(-1, np.where(clash, before, -1))[: len(order)]
+    at = np.flatnonzero(first | (other >= 0))
+    return _arrived(steps, order[at], other[at])
+
+
+def _codes(keys: pa.ChunkedArray) -> Ints:
+    return np.asarray(keys.combine_chunks().dictionary_encode().indices)
+
+
+def _arrived(steps: pa.Table, rows: Ints, other: Ints) -> pa.Table:
+    own = steps.select(["history", "key", "source", "table_id", "commit_ts"]).take(pa.array(rows))
+    others = steps.select(["source", "commit_ts"]).take(pa.array(other, mask=other < 0))
+    return pa.Table.from_arrays([*own.columns, *others.columns], schema=ARRIVALS)

@@ -1,0 +1,127 @@
+"""The net change of many rows as operations on Arrow columns: the rules and the proof are those of `rowchange.net`.
+
+One function for all sizes: the driver calls it for a small window; Spark's tasks reduce what each of them has to a run
+a key, and reduce the runs of a share of the keys again (`spark_jobs.netchange`). Which way was taken does not show in
+the result, but for the order of its rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from binlake.errors import SchemaError
+from binlake.redaction import key_in_log
+from binlake.rowchange.events import cell_rows, events_of
+from binlake.rowchange.images import ABSENT, MAP, Bools, Ints, completed, whole
+from binlake.rowchange.net import CONTRADICTION, CONTRADICTION_HINT
+from binlake.rowchange.runs import Runs, Shown, reduced, runs_of
+from binlake.window.definitions import Cell
+
+NET = pa.schema(
+    [
+        ("segment", pa.int32()),
+        ("db", pa.string()),
+        ("table", pa.string()),
+        ("key", pa.string()),
+        ("identity", pa.string()),
+        ("op", pa.string()),
+        ("before", MAP),
+        ("after", MAP),
+        ("copies", pa.int64()),
+        ("first_commit_ts", pa.int64()),
+        ("last_commit_ts", pa.int64()),
+        ("mutations", pa.int64()),
+    ]
+)
+"""The net change of one key in one segment: columns of the lake's `change`."""
+
+
+def net_changes(
+    rows: pa.Table, cells: Sequence[Cell], *, routed: bool = False, strict: Container[Cell] = ()
+) -> pa.Table:
+    """NET of `rows` (of `mutation`; those of no cell are left out), by first appearance of the key in each cell.
+
+    op: `delete` and `replace` for keyed rows, `delete` and `insert` of `copies` rows for the others. Raises SchemaError
+    for a key with a NULL; when `routed`, for a key that two tables of the source write (hazards R-15); in the cells of
+    `strict`, for a key whose changes contradict each other (S4-09).
+    """
+    parts = [
+        net_of(reduced(runs_of(events_of(found), found if routed else None)), found.cell, strict=found.cell in strict)
+        for found in cell_rows(whole_batch(rows), cells)
+    ]
+    return pa.concat_tables([NET.empty_table(), *parts])
+
+
+def net_of(runs: Runs, cell: Cell, *, strict: bool) -> pa.Table:
+    """NET of one run a key. Raises SchemaError as `net_changes`."""
+    if cell.identity == "row":
+        return _net_rows(runs, cell)
+    _require_one_writer(runs, cell)
+    if strict:
+        _require_possible(runs, cell)
+    there = runs.is_there
+    before = completed(_where(runs.old, ~there).maps(), cell.columns, cell.filled)
+    after = completed(_where(runs.new, there).maps(), cell.columns, cell.filled)
+    return _table(runs, cell, _either(there, "replace", "delete"), before, after, np.ones(len(runs), np.int64))
+
+
+def _net_rows(runs: Runs, cell: Cell) -> pa.Table:
+    """Rows without a key: copies that came less those that went."""
+    left = np.flatnonzero(runs.weight)
+    runs = runs.take(left) if len(left) < len(runs) else runs
+    came = runs.weight > 0
+    before = whole(_where(runs.old, ~came).maps(), cell.columns, cell.filled)
+    after = whole(_where(runs.new, came).maps(), cell.columns, cell.filled)
+    return _table(runs, cell, _either(came, "insert", "delete"), before, after, np.abs(runs.weight))
+
+
+def _where(shown: Shown, mask: Bools) -> Shown:
+    return Shown(shown.images, np.where(mask, shown.rows, ABSENT))
+
+
+def _either(mask: Bools, text: str, other: str) -> pa.Array:
+    return pc.if_else(pa.array(mask), pa.scalar(text), pa.scalar(other))
+
+
+def _table(runs: Runs, cell: Cell, op: pa.Array, before: pa.Array, after: pa.Array, copies: Ints) -> pa.Table:
+    place = (pa.scalar(cell.segment, pa.int32()), cell.db, cell.table)
+    segment, db, table, identity = (pa.repeat(value, len(runs)) for value in (*place, cell.identity))
+    times = [pa.array(one) for one in (copies, runs.first.commit_ts, runs.last.commit_ts, runs.mutations)]
+    return pa.Table.from_arrays([segment, db, table, runs.keys, identity, op, before, after, *times], schema=NET)
+
+
+def _require_one_writer(runs: Runs, cell: Cell) -> None:
+    """A key that two tables write: one would undo the other. The same table under a new name is one table."""
+    own = runs.writers
+    if own is None:
+        return
+    bad = np.flatnonzero((own.least != own.most) & (own.least_id != own.most_id))
+    if bad.size:
+        n = int(bad[0])
+        sources = ",".join(own.names[int(codes[n])].as_py() for codes in (own.least, own.most))
+        where = {"table": f"{cell.db}.{cell.table}", "key": key_in_log(runs.keys[n].as_py())}
+        raise SchemaError(
+            "two tables of the source write one key of their common target",
+            where={**where, "sources": sources, "commit_ts": int(runs.last.commit_ts[n])},
+            hint="make the keys disjoint, or tell the tables apart by extract-table in `routes`",
+        )
+
+
+def _require_possible(runs: Runs, cell: Cell) -> None:
+    """The changes of a key add up to what the first and the last one say of it."""
+    bad = np.flatnonzero(runs.weight != runs.is_there.astype(np.int64) - runs.was_there)
+    if bad.size:
+        n = int(bad[0])
+        where: dict[str, object] = {"table": f"{cell.db}.{cell.table}", "key": key_in_log(runs.keys[n].as_py())}
+        where |= {"first_commit_ts": runs.first.commit_ts[n], "last_commit_ts": runs.last.commit_ts[n]}
+        raise SchemaError(CONTRADICTION, where=where, hint=CONTRADICTION_HINT)
+
+
+def whole_batch(rows: pa.Table) -> pa.RecordBatch:
+    """`rows` as one batch."""
+    found = rows.combine_chunks().to_batches()
+    return found[0] if found else pa.RecordBatch.from_pylist([], schema=rows.schema)

@@ -1,0 +1,165 @@
+"""The row changes of a window as what they do to keys, cell by cell, in columns (`rowchange.net` has the rules).
+
+An update that moves its row ends the old key and writes the new one. A row without a key goes and comes as a whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from operator import attrgetter
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from binlake.errors import SchemaError
+from binlake.rowchange.images import ABSENT, Bools, Images, Ints
+from binlake.rowchange.keytexts import key_texts
+from binlake.rowchange.places import PLACE, Places
+from binlake.window.definitions import Cell
+
+COLUMNS = (*PLACE, "db", "table", "before", "after")
+"""What of `mutation` the net change is made of."""
+SOURCE = ("source_db", "source_table", "table_id")
+"""What it takes besides, where tables of the source share one of the target."""
+
+
+@dataclass(frozen=True)
+class Events:
+    """What the row changes of `cell` do to its keys.
+
+    By event: its `keys`, `places` and the number of its row (`rows`); `old` and `new`, the row whose image before
+    (after) it shows, or ABSENT. An event with `ends` takes the row of its key away, one with `comes` adds one.
+    """
+
+    cell: Cell
+    keys: pa.Array
+    places: Places
+    rows: Ints
+    before: Images
+    after: Images
+    old: Ints
+    new: Ints
+    ends: Bools
+    comes: Bools
+
+
+@dataclass(frozen=True)
+class CellRows:
+    """The rows (by number) of a batch of `mutation` that fall into `cell`."""
+
+    cell: Cell
+    batch: pa.RecordBatch
+    rows: Ints
+    before: Images
+    after: Images
+
+    def places(self) -> Places:
+        """Of each of `rows`."""
+        return Places(tuple(np.asarray(self.batch.column(name))[self.rows] for name in PLACE))
+
+    def keys(self, images: Images) -> tuple[Ints, pa.Array]:
+        """(which of `rows` have an image, the keys of these). Raises SchemaError for a NULL in a key."""
+        here = np.flatnonzero(images.there[self.rows])
+        rows = self.rows[here]
+        columns = [
+            images.texts(images.entries(rows, name), filled)
+            for name, filled in zip(self.cell.columns, self.cell.filled, strict=True)
+        ]
+        if self.cell.identity != "row":
+            self._require_values(rows, columns)
+        return here, key_texts(columns)
+
+    def _require_values(self, rows: Ints, columns: Sequence[pa.Array]) -> None:
+        for texts in columns:
+            if texts.null_count:
+                bad = rows[np.flatnonzero(np.asarray(texts.is_null()))]
+                commit_ts = int(np.asarray(self.batch.column("commit_ts"))[bad].min())
+                where = {"table": f"{self.cell.db}.{self.cell.table}", "commit_ts": commit_ts}
+                raise SchemaError("a key column is NULL or absent", where=where)
+
+
+def cell_rows(batch: pa.RecordBatch, cells: Sequence[Cell]) -> Iterator[CellRows]:
+    """The rows of `batch` (COLUMNS of `mutation`) by the cell they fall into; those of no cell are left out."""
+    if not batch.num_rows:
+        return
+    before, after = Images(batch.column("before")), Images(batch.column("after"))
+    commit_ts = np.asarray(batch.column("commit_ts"))
+    by_table = {name: list(group) for name, group in groupby(sorted(cells, key=_NAME), key=_NAME)}
+    for name, rows in rows_by_table(batch):
+        for cell in by_table.get(name, ()):
+            inside = (commit_ts[rows] >= cell.since) & (commit_ts[rows] < cell.until)
+            own = rows if inside.all() else rows[inside]
+            if len(own):
+                yield CellRows(cell, batch, own, before, after)
+
+
+_NAME = attrgetter("db", "table")
+
+
+def rows_by_table(batch: pa.RecordBatch) -> Iterator[tuple[tuple[str, str], Ints]]:
+    """((db, table), the numbers of its rows in their order) of all tables in `batch`."""
+    names = [pc.dictionary_encode(batch.column(name)) for name in ("db", "table")]
+    texts = [one.dictionary.to_pylist() for one in names]
+    dbs, tables = (np.asarray(one.indices) for one in names)
+    codes = dbs.astype(np.int64) * len(texts[1]) + tables
+    if len(texts[0]) == len(texts[1]) == 1:
+        yield (texts[0][0], texts[1][0]), np.arange(batch.num_rows)
+        return
+    order = np.argsort(codes, kind="stable")
+    starts = np.flatnonzero(np.diff(codes[order], prepend=-1))
+    for rows in np.split(order, starts[1:]):
+        db, table = divmod(int(codes[rows[0]]), len(texts[1]))
+        yield (texts[0][db], texts[1][table]), rows
+
+
+def events_of(found: CellRows) -> Events:
+    """What the rows do to their keys. Raises SchemaError for a NULL in a key."""
+    old_rows, old_keys = found.keys(found.before)
+    new_rows, new_keys = found.keys(found.after)
+    count = len(found.rows)
+    if len(old_rows) and len(new_rows) and found.cell.identity != "row":
+        old_rows, old_keys, kept = _moved(count, (old_rows, old_keys), (new_rows, new_keys))
+    else:
+        kept = np.zeros(count, np.bool_)
+    at = np.concatenate([old_rows, new_rows])
+    ends = np.zeros(len(at), np.bool_)
+    ends[: len(old_rows)] = True
+    rows, stays = found.rows[at], kept[at] & ~ends
+    places = found.places()
+    return Events(
+        cell=found.cell,
+        keys=_joined(old_keys, new_keys),
+        places=places if len(at) == count and (at == np.arange(count)).all() else places.take(at),
+        rows=rows,
+        before=found.before,
+        after=found.after,
+        old=np.where(ends | stays, rows, ABSENT),
+        new=np.where(ends, ABSENT, rows),
+        ends=ends,
+        comes=~ends & ~stays,
+    )
+
+
+def _moved(count: int, old: tuple[Ints, pa.Array], new: tuple[Ints, pa.Array]) -> tuple[Ints, pa.Array, Bools]:
+    """(rows whose old key ends, these keys, which of all `count` rows keep their key)."""
+    (old_rows, old_keys), (new_rows, new_keys) = old, new
+    kept, at_old, at_new = np.zeros(count, np.bool_), np.full(count, ABSENT), np.full(count, ABSENT)
+    at_old[old_rows], at_new[new_rows] = np.arange(len(old_rows)), np.arange(len(new_rows))
+    both = np.flatnonzero((at_old != ABSENT) & (at_new != ABSENT))
+    same = np.asarray(pc.equal(_some(old_keys, at_old[both]), _some(new_keys, at_new[both])))
+    kept[both[same]] = True
+    ends = np.flatnonzero(~kept[old_rows])
+    return old_rows[ends], _some(old_keys, ends), kept
+
+
+def _joined(old: pa.Array, new: pa.Array) -> pa.Array:
+    if not (len(old) and len(new)):
+        return old if len(old) else new
+    return pa.concat_arrays([old, new])
+
+
+def _some(keys: pa.Array, numbers: Ints) -> pa.Array:
+    return keys if len(numbers) == len(keys) else keys.take(pa.array(numbers))

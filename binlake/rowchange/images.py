@@ -1,0 +1,127 @@
+"""Images of rows as the Arrow maps of `mutation`: what many of them hold in a column, without an object a row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+Ints = NDArray[Any]
+Bools = NDArray[np.bool_]
+MAP = pa.map_(pa.string(), pa.string())
+ABSENT = -1
+
+
+class Images:
+    """Maps (MAP<string, string>) by row number. A row without an image is NULL."""
+
+    def __init__(self, maps: pa.MapArray) -> None:
+        self.maps = maps
+        offsets = np.asarray(maps.offsets).astype(np.int64)
+        self.starts = offsets[:-1]
+        sizes = np.diff(offsets)
+        self.sizes = sizes if not maps.null_count else np.where(self.there, sizes, 0)
+
+    @cached_property
+    def there(self) -> Bools:
+        """Which rows have an image."""
+        return np.asarray(self.maps.is_valid())
+
+    @cached_property
+    def _names(self) -> pa.Array:
+        return self.maps.keys
+
+    @cached_property
+    def _values(self) -> pa.Array:
+        return self.maps.items
+
+    def entries(self, rows: Ints, name: str) -> Ints:
+        """The number of the entry called `name` in the image of each of `rows`; ABSENT where it has none.
+
+        Images of one definition have their columns in one order: the others alone are searched entry by entry.
+        """
+        starts, sizes = self.starts[rows], self.sizes[rows]
+        found = np.full(len(rows), ABSENT, np.int64)
+        filled = np.flatnonzero(sizes)
+        if not filled.size:
+            return found
+        first = self._names.slice(starts[filled[0]], sizes[filled[0]])
+        place = pc.index(first, name).as_py()
+        left = filled
+        if place >= 0:
+            fit = filled[sizes[filled] > place]
+            hit = np.asarray(pc.equal(self._names.take(pa.array(starts[fit] + place)), name))
+            found[fit[hit]] = starts[fit[hit]] + place
+            left = filled[found[filled] == ABSENT]
+        if left.size:
+            owners, numbers = _ranges(starts[left], sizes[left])
+            hit = np.flatnonzero(np.asarray(pc.equal(self._names.take(pa.array(numbers)), name)))
+            found[left[owners[hit]]] = numbers[hit]
+        return found
+
+    def texts(self, entries: Ints, filled: str | None = None) -> pa.Array:
+        """The texts of `entries`, and `filled` for those that are ABSENT."""
+        missing = entries == ABSENT
+        if not missing.any():
+            return self._values.take(pa.array(entries))
+        texts = self._values.take(pa.array(entries, mask=missing))
+        return texts if filled is None else pc.if_else(pa.array(missing), pa.scalar(filled, texts.type), texts)
+
+    def taken(self, rows: Ints) -> pa.MapArray:
+        """The images of `rows`; NULL for ABSENT."""
+        if len(rows) == len(self.maps) and (rows == np.arange(len(rows))).all():
+            return self.maps
+        missing = rows == ABSENT
+        if missing.all():
+            return pa.nulls(len(rows), self.maps.type)
+        return self.maps.take(pa.array(rows, mask=missing if missing.any() else None))
+
+
+def completed(maps: pa.MapArray, names: Sequence[str], filled: Sequence[str | None]) -> pa.MapArray:
+    """`maps` with the columns `names` that an image lacks, as `filled` says; NULL stays NULL."""
+    images = Images(maps)
+    rows = np.arange(len(maps))
+    lacking = [np.flatnonzero(images.there & (images.entries(rows, name) == ABSENT)) for name in names]
+    if not any(one.size for one in lacking):
+        return maps
+    owners, numbers = _ranges(images.starts, images.sizes)
+    held = len(maps.keys)
+    added = [np.full(one.size, held + n) for n, one in enumerate(lacking)]
+    owners, numbers = np.concatenate([owners, *lacking]), np.concatenate([numbers, *added])
+    numbers = pa.array(numbers[np.argsort(owners, kind="stable")])
+    sizes = np.bincount(owners, minlength=len(maps))
+    keys = pa.concat_arrays([maps.keys, pa.array(names, maps.keys.type)])
+    items = pa.concat_arrays([maps.items, pa.array(filled, maps.items.type)])
+    return _maps(sizes, images.there, keys.take(numbers), items.take(numbers))
+
+
+def whole(maps: pa.MapArray, names: Sequence[str], filled: Sequence[str | None]) -> pa.MapArray:
+    """Images of exactly the columns `names`, in this order; what an image lacks is `filled`. NULL stays NULL."""
+    images, width = Images(maps), len(names)
+    rows = np.flatnonzero(images.there)
+    entries = [images.entries(rows, name) for name in names]
+    in_order = all((at == images.starts[rows] + n).all() for n, at in enumerate(entries))
+    if in_order and (images.sizes[rows] == width).all():
+        return maps
+    held = len(maps.keys)
+    numbers = np.stack([np.where(at == ABSENT, held + n, at) for n, at in enumerate(entries)], axis=1).ravel()
+    items = pa.concat_arrays([maps.items, pa.array(filled, maps.items.type)]).take(pa.array(numbers))
+    keys = pa.array(names, maps.keys.type).take(pa.array(np.tile(np.arange(width), len(rows))))
+    return _maps(np.where(images.there, width, 0), images.there, keys, items)
+
+
+def _maps(sizes: Ints, there: Bools, keys: pa.Array, items: pa.Array) -> pa.MapArray:
+    offsets = np.concatenate(([0], sizes.cumsum())).astype(np.int32)
+    null = np.append(~there, False)
+    return pa.MapArray.from_arrays(pa.array(offsets, mask=null if null.any() else None), keys, items)
+
+
+def _ranges(starts: Ints, sizes: Ints) -> tuple[Ints, Ints]:
+    """(number of the range, number of the entry) of all entries of ranges of `sizes` from `starts` on."""
+    owners = np.repeat(np.arange(len(sizes)), sizes)
+    return owners, np.repeat(starts - (sizes.cumsum() - sizes), sizes) + np.arange(len(owners))

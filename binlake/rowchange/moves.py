@@ -1,0 +1,58 @@
+"""The updates of a window that move a key, and by them whose row each key's row was (`rowchange.lineage`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from binlake.rowchange.events import cell_rows, events_of
+from binlake.rowchange.lineage import origins
+from binlake.rowchange.places import PLACE
+from binlake.window.definitions import Cell
+
+_CELL = [("segment", pa.int32()), ("db", pa.string()), ("table", pa.string())]
+MOVES = pa.schema([*_CELL, *((name, pa.int64()) for name in PLACE), ("old_key", pa.string()), ("new_key", pa.string())])
+ORIGINS = pa.schema([*_CELL, ("key", pa.string()), ("origin", pa.string())])
+"""A key whose row had another key before the segment, or (NULL) was no row's."""
+
+
+def moves(batch: pa.RecordBatch, cells: Sequence[Cell]) -> pa.Table:
+    """MOVES of the rows of `batch` (of `mutation`) in `cells`. Raises SchemaError for a NULL in a key."""
+    parts = [MOVES.empty_table()]
+    for found in cell_rows(batch, [cell for cell in cells if cell.identity != "row"]):
+        events = events_of(found)
+        ended, came = (np.flatnonzero(mask) for mask in (events.ends, events.comes))
+        # One row has one event, or two where it moves its key.
+        _, old, new = np.intersect1d(events.rows[ended], events.rows[came], assume_unique=True, return_indices=True)
+        place = (pa.scalar(found.cell.segment, pa.int32()), found.cell.db, found.cell.table)
+        at = events.places.take(ended[old])
+        keys = [events.keys.take(pa.array(one)) for one in (ended[old], came[new])]
+        columns = [pa.array(column, pa.int64()) for column in at.columns]
+        own = [pa.repeat(value, len(old)) for value in place]
+        parts.append(pa.Table.from_arrays([*own, *columns, *keys], schema=MOVES))
+    return pa.concat_tables(parts)
+
+
+def origins_of(moved: pa.Table) -> pa.Table:
+    """ORIGINS of the tables and segments of which `moved` has all moves."""
+    parts = [ORIGINS.empty_table()]
+    for (segment, db, table), rows in _by_cell(moved):
+        found = origins(zip(rows["old_key"].to_pylist(), rows["new_key"].to_pylist(), strict=True))
+        place = (pa.scalar(segment, pa.int32()), db, table)
+        own = [pa.repeat(value, len(found)) for value in place]
+        keys = [pa.array(texts, pa.string()) for texts in (list(found), list(found.values()))]
+        parts.append(pa.Table.from_arrays([*own, *keys], schema=ORIGINS))
+    return pa.concat_tables(parts)
+
+
+def _by_cell(moved: pa.Table) -> Iterator[tuple[tuple[int, str, str], pa.Table]]:
+    """The moves of each cell in their order."""
+    names = [name for name, _ in _CELL]
+    ordered = moved.sort_by([(name, "ascending") for name in (*names, *PLACE)])
+    first = 0
+    counts = ordered.group_by(names, use_threads=False).aggregate([([], "count_all")]).to_pylist()
+    for one in counts:
+        yield tuple(one[name] for name in names), ordered.slice(first, one["count_all"])
+        first += one["count_all"]

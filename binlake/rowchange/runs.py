@@ -1,0 +1,223 @@
+"""Runs of changes of a key, in columns: what the net change needs of them, and how several become one.
+
+An event is a run of one change, and runs of any stretches of the window, in any order, give the run of all: so a task
+may reduce what it has before it sends it on, and a key that is changed a million times is sent a few times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from binlake.rowchange.events import CellRows, Events
+from binlake.rowchange.images import ABSENT, MAP, Bools, Images, Ints
+from binlake.rowchange.places import PLACE, Groups, Places
+
+FIELDS: tuple[tuple[str, Any], ...] = (
+    ("key", pa.string()),
+    *((f"{edge}_{name}", pa.int64()) for edge in ("first", "last", "old") for name in PLACE),
+    ("was_there", pa.bool_()),
+    ("is_there", pa.bool_()),
+    ("weight", pa.int64()),
+    ("mutations", pa.int64()),
+    ("old", MAP),
+    ("new", MAP),
+    ("least_source", pa.string()),
+    ("most_source", pa.string()),
+    ("least_id", pa.int64()),
+    ("most_id", pa.int64()),
+)
+
+
+@dataclass(frozen=True)
+class Shown:
+    """Images by the number of a row; `rows` by run, ABSENT for none."""
+
+    images: Images
+    rows: Ints
+
+    def take(self, numbers: Ints) -> Shown:
+        """Those of the runs `numbers`; ABSENT stays."""
+        return Shown(self.images, np.where(numbers == ABSENT, ABSENT, self.rows[numbers]))
+
+    def maps(self) -> pa.MapArray:
+        """The images themselves."""
+        return self.images.taken(self.rows)
+
+
+@dataclass(frozen=True)
+class Writers:
+    """The source's tables that made a run's changes: least and greatest of `names` (by number) and of table ids."""
+
+    names: pa.Array
+    least: Ints
+    most: Ints
+    least_id: Ints
+    most_id: Ints
+
+    def take(self, numbers: Ints) -> Writers:
+        """Those of the runs `numbers`."""
+        return Writers(self.names, *(one[numbers] for one in (self.least, self.most, self.least_id, self.most_id)))
+
+
+@dataclass(frozen=True)
+class Runs:
+    """By run: key; place of its first and last change, and of the first one that shows an image before it (`old`).
+
+    `new` is the last image after a change. `was_there`, `is_there`: the key's row before and after the run, as its
+    first and its last change say; `weight`: rows that the changes add. `writers` where tables share a target.
+    """
+
+    keys: pa.Array
+    first: Places
+    last: Places
+    shown: Places
+    was_there: Bools
+    is_there: Bools
+    weight: Ints
+    mutations: Ints
+    old: Shown
+    new: Shown
+    writers: Writers | None
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def take(self, numbers: Ints) -> Runs:
+        """Those of `numbers`."""
+        return Runs(
+            keys=self.keys.take(pa.array(numbers)),
+            first=self.first.take(numbers),
+            last=self.last.take(numbers),
+            shown=self.shown.take(numbers),
+            was_there=self.was_there[numbers],
+            is_there=self.is_there[numbers],
+            weight=self.weight[numbers],
+            mutations=self.mutations[numbers],
+            old=self.old.take(numbers),
+            new=self.new.take(numbers),
+            writers=self.writers and self.writers.take(numbers),
+        )
+
+
+def runs_of(events: Events, found: CellRows | None = None) -> Runs:
+    """A run for each of `events`; with its writers when the rows of the cell (with SOURCE) are given."""
+    count, at = len(events.keys), events.places
+    return Runs(
+        keys=events.keys,
+        first=at,
+        last=at,
+        shown=at,
+        was_there=~events.comes,
+        is_there=~events.ends,
+        weight=events.comes.astype(np.int64) - events.ends,
+        mutations=np.ones(count, np.int64),
+        old=Shown(events.before, events.old),
+        new=Shown(events.after, events.new),
+        writers=None if found is None else _writers(found, events.rows),
+    )
+
+
+def _writers(found: CellRows, rows: Ints) -> Writers:
+    own, at = np.unique(rows, return_inverse=True)
+    taken = found.batch.select(["source_db", "source_table", "table_id"]).take(pa.array(own))
+    names = pc.binary_join_element_wise(taken.column("source_db"), taken.column("source_table"), ".")
+    known, codes = _numbered([names])
+    numbers, ids = codes[0][at], np.asarray(taken.column("table_id"))[at]
+    return Writers(known, numbers, numbers, ids, ids)
+
+
+def _numbered(columns: Sequence[pa.Array]) -> tuple[pa.Array, list[Ints]]:
+    """(the distinct texts in their order, each column as numbers into them)."""
+    texts = pc.dictionary_encode(pa.concat_arrays(list(columns)))
+    order = np.asarray(pc.sort_indices(texts.dictionary))
+    rank = np.empty(len(order), np.int64)
+    rank[order] = np.arange(len(order))
+    codes = rank[np.asarray(texts.indices)]
+    return texts.dictionary.take(pa.array(order)), np.split(codes, np.cumsum([len(one) for one in columns])[:-1])
+
+
+def reduced(runs: Runs) -> Runs:
+    """One run a key."""
+    coded = pc.dictionary_encode(runs.keys)
+    groups = Groups(np.asarray(coded.indices), len(coded.dictionary))
+    if groups.count == len(runs):
+        return runs
+    first, last = groups.first(runs.first), groups.last(runs.last)
+    old = groups.first(runs.shown, runs.old.rows != ABSENT)
+    return Runs(
+        keys=coded.dictionary,
+        first=runs.first.take(first),
+        last=runs.last.take(last),
+        shown=runs.shown.take(np.where(old == ABSENT, first, old)),
+        was_there=runs.was_there[first],
+        is_there=runs.is_there[last],
+        weight=groups.sums(runs.weight),
+        mutations=groups.sums(runs.mutations),
+        old=runs.old.take(old),
+        new=runs.new.take(groups.last(runs.last, runs.new.rows != ABSENT)),
+        writers=_merged(runs.writers, groups),
+    )
+
+
+def _merged(writers: Writers | None, groups: Groups) -> Writers | None:
+    if writers is None:
+        return None
+    least, most = groups.least(writers.least), groups.most(writers.most)
+    return Writers(writers.names, least, most, groups.least(writers.least_id), groups.most(writers.most_id))
+
+
+def table_of(runs: Runs) -> pa.Table:
+    """`runs` as Arrow (FIELDS), to be sent and read by `from_table`."""
+    kinds = pa.schema(FIELDS)
+    places = [pa.array(column, pa.int64()) for at in (runs.first, runs.last, runs.shown) for column in at.columns]
+    sums = [pa.array(runs.was_there), pa.array(runs.is_there), pa.array(runs.weight), pa.array(runs.mutations)]
+    images = [runs.old.maps(), runs.new.maps()]
+    writers = [pa.nulls(len(runs), field.type) for field in kinds][-4:]
+    if runs.writers is not None:
+        own = runs.writers
+        names = [own.names.take(pa.array(codes)) for codes in (own.least, own.most)]
+        writers = [*names, pa.array(own.least_id), pa.array(own.most_id)]
+    return pa.Table.from_arrays([runs.keys, *places, *sums, *images, *writers], schema=kinds)
+
+
+def from_table(table: pa.Table) -> Runs:
+    """The runs of `table_of`, of several of them end to end."""
+    columns = {name: _whole(table[name]) for name, _ in FIELDS}
+    first, last, shown = (
+        Places(tuple(np.asarray(columns[f"{edge}_{name}"]) for name in PLACE)) for edge in ("first", "last", "old")
+    )
+    return Runs(
+        keys=columns["key"],
+        first=first,
+        last=last,
+        shown=shown,
+        was_there=np.asarray(columns["was_there"]),
+        is_there=np.asarray(columns["is_there"]),
+        weight=np.asarray(columns["weight"]),
+        mutations=np.asarray(columns["mutations"]),
+        old=_all_shown(columns["old"]),
+        new=_all_shown(columns["new"]),
+        writers=_writers_in(columns),
+    )
+
+
+def _all_shown(maps: pa.MapArray) -> Shown:
+    images = Images(maps)
+    return Shown(images, np.where(images.there, np.arange(len(maps)), ABSENT))
+
+
+def _writers_in(columns: dict[str, pa.Array]) -> Writers | None:
+    if columns["least_source"].null_count:
+        return None
+    names, (least, most) = _numbered([columns["least_source"], columns["most_source"]])
+    return Writers(names, least, most, np.asarray(columns["least_id"]), np.asarray(columns["most_id"]))
+
+
+def _whole(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()

@@ -1,0 +1,117 @@
+"""compact of a small window asks for no Spark session, in any mode, and writes what Spark's workers write."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from history import shop
+from lakehouse import Lakehouse, Source, rows_of
+from pyspark.sql import SparkSession
+from support.mariadb import MariaDb, execute
+
+from binlake.downstream import apply_window
+from binlake.lake.rowhistory import rows_between
+from binlake.lake.tables import CHANGE, MUTATION
+from spark_jobs.context import Bounds, StageContext
+from spark_jobs.sinks import require_merged, sink_window
+from spark_jobs.stages import compact, convert
+
+pytestmark = [pytest.mark.spark, pytest.mark.mariadb]
+
+ROUTES = [{"schema-pattern": "shop", "target-schema": "shop2"}]
+
+
+@pytest.fixture
+def lake(spark: SparkSession, mariadb: MariaDb, tmp_path: Path) -> Callable[..., tuple[Lakehouse, Bounds]]:
+    """Six DDL on four tables, keyed and not, in one window behind another one."""
+
+    def made(target: dict[str, Any], **config: Any) -> tuple[Lakehouse, Bounds]:
+        execute(mariadb, *(f"DROP DATABASE IF EXISTS {name}" for name in ("shop", "shop2", "tidb_binlog")))
+        server = {"host": "127.0.0.1", "port": mariadb.port, "user": mariadb.user, "password": mariadb.password}
+        config["target"] = {"db-type": "mariadb", **server, **target}
+        history = shop()
+        found = Lakehouse(spark, tmp_path, Source.of_workload(history.workload), config)
+        found.land(0, history.cuts[-1])
+        return found, Bounds(0, history.cuts[-1])
+
+    return made
+
+
+def _without_spark(lakehouse: Lakehouse) -> StageContext:
+    return replace(lakehouse.context(), make_spark=lambda: pytest.fail("no Spark is needed"))
+
+
+def _changes(ctx: StageContext) -> list[str]:
+    rows = rows_of(ctx.paths.table("change"))
+    for row in rows:
+        row |= {name: sorted(row[name] or ()) for name in ("before", "after")}
+    return sorted(map(str, rows))
+
+
+@pytest.mark.parametrize(
+    ("target", "config"),
+    [
+        ({"mode": "atomic"}, {}),
+        ({"mode": "parallel", "impossible-changes": "last"}, {}),
+        ({"mode": "auto"}, {"routes": ROUTES}),
+        ({"mode": "ordered"}, {}),
+    ],
+)
+def test_the_driver_and_the_workers_write_the_same_changes(
+    lake: Callable[..., tuple[Lakehouse, Bounds]], target: dict[str, Any], config: dict[str, Any]
+) -> None:
+    lakehouse, bounds = lake(target, **config)
+    here = _without_spark(lakehouse)
+    done = compact.run(here, bounds)
+    found = _changes(here)
+    assert (len(found) > 10) == (target["mode"] != "ordered")
+    lakehouse.config["window"] = {"driver-bytes": 0}
+    by_workers = compact.run(lakehouse.context(), bounds)
+    assert _changes(here) == found
+    assert (by_workers.rows, by_workers.detail) == (done.rows, done.detail)
+
+
+def test_rows_that_merge_handed_over_are_not_read_and_the_changes_are_handed_on(
+    lake: Callable[..., tuple[Lakehouse, Bounds]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lakehouse, bounds = lake({"mode": "atomic"})
+    first, second = _without_spark(lakehouse), _without_spark(lakehouse)
+    compact.run(first, bounds)
+    read = _changes(first)
+    rows = rows_between(first.paths, MUTATION, bounds.lo, bounds.hi, MUTATION.column_names())
+    second.handover.put(MUTATION, bounds, rows)
+    monkeypatch.setattr("spark_jobs.netchange.rows_between", lambda *_: pytest.fail("they are here"))
+    compact.run(second, bounds)
+    assert _changes(second) == read
+    handed = second.handover.take(CHANGE, bounds)
+    assert isinstance(handed, pa.Table)
+    assert handed.num_rows == len(read)
+    assert second.handover.bytes == 0
+
+
+def _die(step: str) -> None:
+    if step == "opened":
+        raise ConnectionAbortedError("power cut")
+
+
+def test_a_window_that_the_target_holds_open_is_compared_without_spark(
+    lake: Callable[..., tuple[Lakehouse, Bounds]],
+) -> None:  # R-16
+    lakehouse, bounds = lake({"mode": "atomic"})
+    ctx = lakehouse.context()
+    compact.run(ctx, bounds)
+    convert.run(ctx, bounds)
+    [sealed] = ctx.windows.apply_manifests(bounds.lo, bounds.hi)
+    window = sink_window(ctx, bounds, require_merged(ctx, bounds.lo, bounds.hi))
+    target = ctx.replication.sql_target()
+    with pytest.raises(ConnectionAbortedError):
+        apply_window(target, sealed, convert.statements_of(ctx, window, target), hook=_die)
+    before = _changes(ctx)
+    again = compact.run(_without_spark(lakehouse), bounds)
+    assert again.rows == len(before)
+    assert _changes(ctx) == before

@@ -1,0 +1,158 @@
+"""Drawn row changes as rows of `mutation`, with what the pure reference makes of them.
+
+Two tables over three segments whose identities differ; keys move, repeat and have several columns; texts are those that
+break JSON; images lack columns that came later. Histories are not those that a table goes through unless asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+
+from binlake.codec import MUTATION_SCHEMA
+from binlake.rowchange import RowEvent, net_changes
+from binlake.schema import Identity
+from binlake.window.definitions import Cell
+
+ODD = ["", "a", "A", '"', "\\", "\n", "\x1f", "\x7f", "é", "日", "😀", "null", ",", "0", '","', "\u2028", "a" * 60]
+STARTS = (300, 600)
+END = 1000
+KEYS = (
+    Identity("primary", ("a",)),
+    Identity("unique", ("b", "a")),
+    Identity("row", ("a", "b", "c")),
+    Identity("primary", ("b",)),
+)
+FILLED: Mapping[str, str | None] = {"a": None, "b": 'B"', "c": "C"}
+"""What a row lacks that is older than its column; an image always has `a`."""
+
+Row = dict[str, str | None]
+Comparable = tuple[Any, ...]
+
+
+@dataclass
+class Drawn:
+    """Row changes of `d.t0`, `d.t1`, ... in the order of the log, and the identity of each table by segment."""
+
+    random: Random
+    tables: int = 2
+    events: int = 60
+    legal: bool = False
+    identities: dict[str, list[Identity]] = field(default_factory=dict)
+    found: list[tuple[str, RowEvent]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        for n in range(self.tables):
+            drawn = [self.random.choice(KEYS) for _ in range(len(STARTS) + 1)]
+            # Rows that one identity tells apart need not be told apart by the next one.
+            self.identities[f"t{n}"] = drawn[:1] * len(drawn) if self.legal else drawn
+        held: dict[str, list[Row]] = {name: [] for name in self.identities}
+        for step in range(self.events):
+            name = self.random.choice(list(held))
+            self._change(name, held[name], 1 + step * (END - 100) // self.events, step)
+
+    def _change(self, name: str, rows: list[Row], commit_ts: int, step: int) -> None:
+        identity = self.identities[name][sum(start <= commit_ts for start in STARTS)]
+        before = self.random.choice(rows) if rows and self.random.random() < 0.6 else None
+        after = None if before is not None and self.random.random() < 0.4 else self._row(before, identity)
+        if self.legal and after is not None and self._taken(rows, before, after, identity):
+            return
+        if before is not None and (self.legal or self.random.random() < 0.9):
+            rows.remove(before)
+        if after is not None:
+            rows.append(after)
+        op: Any = "insert" if before is None else "delete" if after is None else "update"
+        ts = commit_ts if self.legal or self.random.random() < 0.8 else commit_ts // 7 * 7 + 1
+        start = ts - 1 if self.legal else ts - self.random.randint(1, 2)
+        self.found.append((name, RowEvent(ts, start, step, op, self._older(before), self._older(after))))
+
+    def _row(self, base: Row | None, identity: Identity) -> Row:
+        row: Row = {"a": self.random.choice(ODD), "b": self.random.choice(ODD), "c": self.random.choice([None, *ODD])}
+        if base is not None and self.random.random() < 0.5:
+            row |= {name: base[name] for name in identity.columns if name != "c"}
+        return row
+
+    def _older(self, row: Row | None) -> Row | None:
+        """The image, sometimes without columns that hold what they are filled with, and in another order."""
+        if row is None:
+            return None
+        kept = [name for name in row if row[name] != FILLED[name] or name == "a" or self.random.random() < 0.3]
+        if self.random.random() < 0.1:
+            self.random.shuffle(kept)
+        return {name: row[name] for name in kept}
+
+    def _taken(self, rows: Iterable[Row], before: Row | None, after: Row, identity: Identity) -> bool:
+        own = [after[name] for name in identity.columns]
+        return identity.kind != "row" and any(
+            row is not before and [row[name] for name in identity.columns] == own for row in rows
+        )
+
+    def cells(self) -> list[Cell]:
+        """The cells of all tables and segments."""
+        edges = [1, *STARTS, END]
+        return [
+            Cell("d", name, n, edges[n], edges[n + 1], one.kind, one.columns, tuple(FILLED[c] for c in one.columns))
+            for name, identities in self.identities.items()
+            for n, one in enumerate(identities)
+        ]
+
+    def rows(self) -> pa.Table:
+        """As rows of `mutation`, in any order and in several chunks."""
+        shuffled = list(self.found)
+        if self.random.random() < 0.5:
+            self.random.shuffle(shuffled)
+        cut = self.random.randrange(len(shuffled) + 1)
+        return pa.concat_tables([mutation_rows(shuffled[:cut]), mutation_rows(shuffled[cut:])])
+
+    def expected(self, strict: Sequence[Cell] = ()) -> set[Comparable]:
+        """What the reference makes of them, for `comparable` rows. Raises SchemaError."""
+        wanted = set()
+        for cell in self.cells():
+            own = [e for name, e in self.found if name == cell.table and cell.since <= e.commit_ts < cell.until]
+            identity = Identity(cell.identity, cell.columns)  # type: ignore[arg-type]
+            filled = dict(zip(cell.columns, cell.filled, strict=True))
+            for change in net_changes(own, identity, filled, strict=cell in strict):
+                place = {"db": cell.db, "table": cell.table, "segment": cell.segment}
+                wanted.add(comparable({**vars(change), **place}))
+        return wanted
+
+
+def mutation_rows(events: Iterable[tuple[str, RowEvent]]) -> pa.Table:
+    """`events` (table, change) as rows of `mutation`; `key` is not what the net change is made of."""
+    rows = [
+        {
+            "commit_ts": e.commit_ts, "start_ts": e.start_ts, "seq": e.seq, "commit_date": date(2026, 1, 1),
+            "schema_version": 1, "source_db": "d", "source_table": name, "db": "d", "table": name, "table_id": 1,
+            "op": e.op, "key": "-", "new_key": None, "before": _pairs(e.before), "after": _pairs(e.after),
+        }
+        for name, e in events
+    ]  # fmt: skip
+    return pa.Table.from_pylist(rows, schema=MUTATION_SCHEMA)
+
+
+def _pairs(image: Mapping[str, str | None] | None) -> list[tuple[str, str | None]] | None:
+    return None if image is None else list(image.items())
+
+
+PLAIN = ("segment", "db", "table", "key", "identity", "op", "copies", "first_commit_ts", "last_commit_ts", "mutations")
+
+
+def comparable(change: Mapping[str, Any]) -> Comparable:
+    """A net change as a value; the entries of an image have no order."""
+    images = [
+        None if change[name] is None else tuple(sorted(dict(change[name]).items())) for name in ("before", "after")
+    ]
+    return (*(change[name] for name in PLAIN), *images)
+
+
+def compared(found: pa.Table) -> set[Comparable]:
+    """The rows of a table of net changes. Raises ValueError when two are one."""
+    got = [comparable(row) for row in found.to_pylist()]
+    if len(set(got)) != len(got):
+        raise ValueError("a net change is there twice")
+    return set(got)
