@@ -9,7 +9,10 @@ from collections.abc import Mapping
 from enum import IntEnum
 
 from binlake.rpc.call import Call, Handler
+from binlake.rpc.fair import who_gives_way
 from binlake.rpc.status import Status
+
+_WATCHERS = 1000
 
 
 class Serving(IntEnum):
@@ -63,6 +66,13 @@ class Health:
         if name is None:
             call.fail(Status.INTERNAL, "damaged HealthCheckRequest")
             return
+        if len(self._watchers) >= _WATCHERS:
+            places = {one: one.connection.address for one in self._watchers}
+            loser = who_gives_way(places, call.connection.address)
+            (loser or call).fail(Status.UNAVAILABLE, f"{_WATCHERS} watch already, most of them from here")
+            if loser is None:
+                return
+            self._watchers.pop(loser, None)
         self._watchers[call] = name
         call.on_end = lambda: self._forget(call)
         call.send(call.framed(_response(self._services.get(name, Serving.SERVICE_UNKNOWN))))

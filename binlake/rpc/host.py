@@ -48,8 +48,8 @@ class Host(Protocol):
     assembly: Assembly
     clock: Callable[[], float]
 
-    def http(self, asked: HttpRequest, answer: Callable[[HttpResponse], None]) -> None:
-        """Answer a plain HTTP request, later."""
+    def http(self, asked: HttpRequest, answer: Callable[[HttpResponse], None], address: str) -> None:
+        """Answer a plain HTTP request of somebody at `address`, later."""
 
     def work(self, action: Callable[[], Callable[[], None]]) -> None:
         """Do `action` in a thread, then what it returns on the loop."""

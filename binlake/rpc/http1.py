@@ -140,7 +140,7 @@ class Http1Connection(asyncio.Protocol):
         target, method = asked.target.decode("latin-1"), asked.method.decode("latin-1")
         body = b"".join(self._body)
         request = http_request(method, target, headers, body, certified=certified(self._transport))
-        self._host.http(request, self._answer)
+        self._host.http(request, self._answer, self.address)
 
     def _answer(self, answer: HttpResponse) -> None:
         transport, asked = self._transport, self._request

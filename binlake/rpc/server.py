@@ -30,7 +30,7 @@ from binlake.rpc.limits import Limits
 from binlake.rpc.server_connection import ServerConnection
 from binlake.rpc.sparinglog import SparingLog
 from binlake.rpc.tls import Tls
-from binlake.rpc.workers import Sink, Workers
+from binlake.rpc.workers import Page, Sink, Workers
 
 log = SparingLog()
 
@@ -212,8 +212,8 @@ class RpcServer:
         """Do `action` in a thread, then what it returns on the loop."""
         self._workers.run(action)
 
-    def http(self, asked: HttpRequest, answer: Callable[[HttpResponse], None]) -> None:
-        """Have a plain HTTP request answered on a pool of its own."""
+    def http(self, asked: HttpRequest, answer: Callable[[HttpResponse], None], address: str) -> None:
+        """Have a plain HTTP request answered on a pool of its own; `address`: of who asks."""
         handler = self._http or _nothing_here
 
         def work() -> Callable[[], None]:
@@ -224,9 +224,10 @@ class RpcServer:
                 found = HttpResponse(500, "text/plain; charset=utf-8", f"{type(error).__name__}: {error}\n".encode())
             return lambda: answer(found)
 
-        if not self._workers.page(work):
-            text = b"too many pages are asked for at once\n"
-            self._loop.call_soon(answer, HttpResponse(503, "text/plain; charset=utf-8", text))
+        def refuse() -> None:
+            answer(HttpResponse(503, "text/plain; charset=utf-8", b"too many pages are asked for at once\n"))
+
+        self._workers.page(address, asked.path, Page(work, refuse))
 
 
 class _Doorman(asyncio.Protocol):

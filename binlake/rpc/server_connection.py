@@ -320,7 +320,7 @@ class ServerConnection(Connection, asyncio.Protocol):
         call.dispatched = True
         if not call.request.grpc:
             asked = call.request.http(b"".join(parts), certified=certified(self._transport))
-            self._host.http(asked, lambda answer: self._http_answer(call, answer))
+            self._host.http(asked, lambda answer: self._http_answer(call, answer), self.address)
             return
         try:
             flag, message = incoming.message(call, parts, self.limits.message_bytes)

@@ -7,8 +7,10 @@ import contextlib
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
 from binlake.rpc.call import Call, Handler
+from binlake.rpc.fair import Lines
 from binlake.rpc.sparinglog import SparingLog
 from binlake.rpc.status import RpcError, Status
 
@@ -22,6 +24,14 @@ _WAITING_BYTES = 1 << 20  # of one stream, before its thread has to wait
 _LOOK_S = 1.0
 
 
+@dataclass(frozen=True, eq=False)
+class Page:
+    """A plain HTTP request: `work` on a thread gives what is done on the loop; or `refuse` is called there."""
+
+    work: Callable[[], Callable[[], None]]
+    refuse: Callable[[], None]
+
+
 class Workers:
     """Threads for one server; `loop` is the server's."""
 
@@ -30,7 +40,8 @@ class Workers:
         self._pool = ThreadPoolExecutor(_THREADS, "rpc-worker")
         # Pages say how the pump is also while all threads of calls wait for something.
         self._pages = ThreadPoolExecutor(_PAGE_THREADS, "rpc-page")
-        self._asked_pages = self._asked_calls = 0
+        self._waiting_pages: Lines[Page] = Lines(_WAITING_PAGES)
+        self._busy_pages = self._asked_calls = 0
         self._streaming_calls = streaming_calls
         self._streams: set[threading.Thread] = set()
 
@@ -38,17 +49,24 @@ class Workers:
         """Do `work` on the pool, then what it returns on the loop."""
         self._pool.submit(lambda: self.later(work()))
 
-    def page(self, work: Callable[[], Callable[[], None]]) -> bool:
-        """As run(), for plain HTTP; from the loop. False: too many wait already."""
-        if self._asked_pages >= _WAITING_PAGES:
-            return False
-        self._asked_pages += 1
-        self._pages.submit(lambda: self.later(self._page_done(work())))
-        return True
+    def page(self, address: str, kind: str, page: Page) -> None:
+        """As run(), for plain HTTP, in turn by address and kind of page; from the loop."""
+        refused = self._waiting_pages.put(address, kind, page)
+        if refused is not None:
+            self.loop.call_soon(refused.refuse)
+        if refused is not page and self._busy_pages < _PAGE_THREADS:
+            self._next_page()
+
+    def _next_page(self) -> None:
+        page = self._waiting_pages.take()
+        if page is not None:
+            self._busy_pages += 1
+            self._pages.submit(lambda: self.later(self._page_done(page.work())))
 
     def _page_done(self, answer: Callable[[], None]) -> Callable[[], None]:
         def told() -> None:
-            self._asked_pages -= 1
+            self._busy_pages -= 1
+            self._next_page()
             answer()
 
         return told

@@ -15,6 +15,7 @@ from functools import partial
 
 from binlake.errors import BinlakeError, ConfigError, LostRange, Transient
 from binlake.rpc import Call, RpcServer, Status
+from binlake.rpc.fair import who_gives_way
 from binlake.rpc.frames import Code
 from binlake.rpc.sparinglog import SparingLog
 from pump_service.pump.chunks import chunks
@@ -43,7 +44,7 @@ class Pulls:
         self._rpc = rpc
         self._readers = ThreadPoolExecutor(_READERS, "pump-pull")
         self._changed = threading.Condition()
-        self._pullers: set[Puller] = set()
+        self._pullers: dict[Puller, None] = {}  # oldest first
         self._queued = self._waiting = 0
         self._unsent = 0
         self._tail = Tail(self)
@@ -57,15 +58,15 @@ class Pulls:
         except BinlakeError as error:
             self._fail(call, error)
             return
-        if len(self._pullers) >= _PULLERS and not self._tail.drop_farthest():
-            call.fail(Status.UNAVAILABLE, f"{len(self._pullers)} streams run already")
+        if len(self._pullers) >= _PULLERS and not self._tail.drop_farthest() and not self._make_place(call):
+            call.fail(Status.UNAVAILABLE, f"{len(self._pullers)} streams run already, most of them from here")
             return
         if not self.service.serving:
             call.fail(Status.UNAVAILABLE, _STOPPING)
             return
         puller = Puller(call, after_ts)
         call.on_sent, call.on_end = partial(self._sent, puller), partial(self._ended, puller)
-        self._pullers.add(puller)
+        self._pullers[puller] = None
         self._tail.start()
         self._queue(puller)
         if not self._looking:
@@ -207,7 +208,7 @@ class Pulls:
             puller.unsent = 0
             self._changed.notify_all()
         puller.call.on_sent = None
-        self._pullers.discard(puller)
+        self._pullers.pop(puller, None)
         self._tail.forget(puller)
         self.service.metrics.pulled(time.perf_counter() - puller.began, well=puller.well)
         puller.call.fail(Status.CANCELLED, "nobody takes it")
@@ -226,6 +227,16 @@ class Pulls:
         self._looking = bool(self._pullers)
         if self._looking:
             self._rpc.after(_LOOK_S, self._look)
+
+    def _make_place(self, call: Call) -> bool:
+        """The newest puller of the address that has the most gives way to one from another address."""
+        places = {one: one.call.connection.address for one in self._pullers}
+        loser = who_gives_way(places, call.connection.address)
+        if loser is not None and loser.unsent:
+            loser.call.connection.reset(loser.call.id, Code.ENHANCE_YOUR_CALM)
+        elif loser is not None:
+            loser.call.fail(Status.UNAVAILABLE, "others need the place of a stream of this address, which has the most")
+        return loser is not None
 
     def _end_all(self) -> None:
         for puller in list(self._pullers):

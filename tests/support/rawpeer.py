@@ -18,9 +18,9 @@ def request_block(path: str = "/t.T/Echo", *more: tuple[bytes, bytes]) -> bytes:
 class RawPeer:
     """A client that sends what it likes. `frames()` reads on."""
 
-    def __init__(self, address: str, *, settings: bytes = b"") -> None:
+    def __init__(self, address: str, *, settings: bytes = b"", source: str = "") -> None:
         host, _, port = address.rpartition(":")
-        self.socket = socket.create_connection((host, int(port)), 60)
+        self.socket = socket.create_connection((host, int(port)), 60, source_address=(source, 0) if source else None)
         self._data = b""
         self.send(frames.PREFACE + (settings or frames.settings([])))
 
@@ -97,9 +97,9 @@ class RawPeer:
 
 
 @contextlib.contextmanager
-def raw(address: str, *, settings: bytes = b"") -> Iterator[RawPeer]:
-    """A raw peer that is closed."""
-    peer = RawPeer(address, settings=settings)
+def raw(address: str, *, settings: bytes = b"", source: str = "") -> Iterator[RawPeer]:
+    """A raw peer that is closed. `source`: the address that it comes from."""
+    peer = RawPeer(address, settings=settings, source=source)
     try:
         yield peer
     finally:

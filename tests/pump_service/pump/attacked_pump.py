@@ -22,6 +22,7 @@ from binlake.rpc.frames import Setting
 from binlake.wire.pump_pb2 import PullBinlogReq, WriteBinlogReq
 
 WRITE, PULL, INFO = "/binlog.Pump/WriteBinlog", "/binlog.Pump/PullBinlogs", "/binlake.wire.PumpAdmin/Info"
+WATCH = "/grpc.health.v1.Health/Watch"
 _ANSWER_S = 60.0  # this long a client of an attacked pump may wait on a busy machine
 
 

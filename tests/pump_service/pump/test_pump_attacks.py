@@ -9,11 +9,14 @@ import contextlib
 import gzip
 import socket
 from collections.abc import Iterator
+from http.client import HTTPConnection
+from pathlib import Path
 
 import pytest
 from attacked_pump import (
     INFO,
     PULL,
+    WATCH,
     WRITE,
     AttackedPump,
     attacked_pump,
@@ -22,10 +25,21 @@ from attacked_pump import (
     write_request,
 )
 from pump_helpers import until
-from support.rawpeer import request_block
+from support.rawpeer import raw, request_block
 
 from binlake.rpc import Channel, RpcError, frames, headers
 from binlake.rpc.frames import Code, Setting
+
+ELSEWHERE = "127.0.2.1"
+
+
+def fetch(address: str, path: str) -> tuple[int, bytes]:
+    """Status and body of a page."""
+    connection = HTTPConnection(address, timeout=60)
+    with contextlib.closing(connection):
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        return answer.status, answer.read()
 
 
 @pytest.fixture(scope="module")
@@ -206,3 +220,39 @@ def test_a_huge_path_and_an_hpack_bomb_cost_no_more_than_their_bytes(pump: Attac
         assert pump.answers()
     assert cost.cpu_s < 1.5
     assert cost.mib < 32
+
+
+def test_watches_of_health_are_bounded_and_those_of_another_address_have_room(pump: AttackedPump) -> None:
+    with pump.raw() as peer, pump.costs("5,000 watches of health") as cost:
+        peer.send(b"".join(whole_call(one, WATCH, b"") for one in range(1, 10_001, 2)))
+        assert peer.ping()
+        with raw(pump.address, source=ELSEWHERE) as other:
+            other.send(whole_call(1, WATCH, b""))
+            assert other.until(frames.DATA, 1)
+        assert pump.answers()
+    assert cost.cpu_s < 2
+    assert cost.mib < 32
+
+
+def test_pullers_of_one_address_at_the_tail_do_not_keep_others_out(tmp_path: Path) -> None:
+    with attacked_pump(tmp_path) as pump, pump.raw() as peer, pump.costs("1,200 pullers of an address") as cost:
+        peer.send(b"".join(whole_call(one, PULL, pull_request(0)) for one in range(1, 2401, 2)))
+        assert peer.ping()
+        with raw(pump.address, source=ELSEWHERE) as other:
+            other.send(whole_call(1, PULL, pull_request(0)))
+            assert other.until(frames.DATA, 1)
+            assert other.ping()
+    assert cost.mib < 64
+
+
+def test_a_flood_of_one_page_leaves_another_one_served(pump: AttackedPump) -> None:
+    asked = headers.encode(
+        [(b":method", b"GET"), (b":scheme", b"http"), (b":path", b"/debug/binlog/1"), (b":authority", b"x")]
+    )
+    with pump.raw() as peer, pump.costs("5,000 requests of a page") as cost:
+        peer.send(b"".join(frames.headers(one, asked, end_stream=True) for one in range(1, 10_001, 2)))
+        status, body = fetch(pump.address, "/metrics")
+        assert status == 200
+        assert b"binlog_pump" in body
+        assert peer.ping()
+    assert cost.mib < 64

@@ -1,0 +1,43 @@
+"""Who gives way: an address that floods shuts out itself, and nobody else."""
+
+from __future__ import annotations
+
+from binlake.rpc.fair import Lines, who_gives_way
+
+
+def test_the_newest_of_the_address_with_the_most_gives_way() -> None:
+    places = {1: "a", 2: "b", 3: "a", 4: "a", 5: "b"}
+    assert who_gives_way(places, "c") == 4
+    assert who_gives_way(places, "b") == 4
+    assert who_gives_way(places, "a") is None
+
+
+def test_an_address_with_as_many_as_the_greatest_makes_nobody_go() -> None:
+    assert who_gives_way({1: "a", 2: "b"}, "b") is None
+
+
+def test_lines_are_served_in_turn() -> None:
+    lines: Lines[int] = Lines(10)
+    for item in (1, 2, 3):
+        assert lines.put("a", "/status", item) is None
+    lines.put("a", "/metrics", 4)
+    lines.put("b", "/status", 5)
+    assert [lines.take() for _ in range(6)] == [1, 4, 5, 2, 3, None]
+
+
+def test_a_flood_of_one_kind_leaves_room_for_another_of_the_same_address() -> None:
+    lines: Lines[int] = Lines(4)
+    for item in range(4):
+        lines.put("a", "/status", item)
+    assert lines.put("a", "/status", 9) == 9
+    assert lines.put("a", "/metrics", 10) == 3
+    assert [lines.take(), lines.take()] == [0, 10]
+
+
+def test_a_flood_of_many_kinds_leaves_room_for_another_address() -> None:
+    lines: Lines[int] = Lines(4)
+    for item in range(4):
+        lines.put("a", f"/{item}", item)
+    assert lines.put("a", "/new", 9) == 9
+    assert lines.put("b", "/metrics", 10) in range(4)
+    assert 10 in [lines.take() for _ in range(4)]
