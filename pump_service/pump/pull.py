@@ -92,10 +92,18 @@ def _check_not_collected(storage: Storage, after_ts: int) -> None:
         )
 
 
+class NotNow(Exception):
+    """The binlog that would be read next is large, and has to wait: see Reader.before_large."""
+
+
 class Reader:
-    """One stream's reading: `found` and how many index entries that took; P met on the way wait for their C."""
+    """One stream's reading: `found` and how many index entries that took; P met on the way wait for their C.
+
+    `before_large(bytes)` is called before a binlog of many MiB is read, the first of its batch; it may raise NotNow.
+    """
 
     def __init__(self, storage: Storage) -> None:
+        self.before_large: Callable[[int], None] = lambda _: None
         self.storage = storage
         self._tails: dict[int, bytes] = {}  # of plain P: what follows field 4
         self._bytes = 0
@@ -114,6 +122,9 @@ class Reader:
                     self.taken += 1
             else:
                 self._block(entries)
+        except NotNow:
+            if not self.taken:
+                raise
         except (WireError, LostRange) as error:
             self.failed = error
         # Rows double while blocks are far from full, so that the index is not read in vain for large records.
@@ -174,6 +185,10 @@ class Reader:
         if tail is not None and layout is not None:
             return commit[: layout.cut] + tail
         pointer = self.storage.index.pointer(start_ts)
+        if pointer is not None and (length := self.storage.records.peek(pointer, 0)[0]) > _CACHE_BYTES:
+            if self.taken:
+                raise NotNow  # so that one batch holds one of them
+            self.before_large(length)
         prewrite = b"" if pointer is None else self.storage.read(pointer)
         if not prewrite or head_of(prewrite).kind is not Kind.PREWRITE:
             if commit_ts in self.storage.lost:

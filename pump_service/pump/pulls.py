@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -19,7 +20,8 @@ from binlake.rpc.fair import who_gives_way
 from binlake.rpc.frames import Code
 from binlake.rpc.sparinglog import SparingLog
 from pump_service.pump.chunks import chunks
-from pump_service.pump.pull import catch_up
+from pump_service.pump.found import Found
+from pump_service.pump.pull import NotNow, catch_up
 from pump_service.pump.service import PumpService
 from pump_service.pump.tail import UNSENT_BYTES, Puller, Tail
 
@@ -47,6 +49,7 @@ class Pulls:
         self._pullers: dict[Puller, None] = {}  # oldest first
         self._queued = self._waiting = 0
         self._unsent = 0
+        self._large = threading.Lock()
         self._tail = Tail(self)
         self._looking = False
         service.on_end_pulls(self.stop)
@@ -138,12 +141,31 @@ class Pulls:
 
     def _catch_up(self, puller: Puller) -> bool:
         """Send what is there; False when it goes on later, by another turn."""
-        turn, worked = time.monotonic(), time.thread_time()
 
         def gone() -> bool:
             return not (puller.alive and self.service.serving)
 
-        for last, batch in catch_up(self.service.reader(), puller.last, gone):
+        reader = self.service.reader()
+        with contextlib.ExitStack() as turn_ends:
+            reader.before_large = partial(self._before_large, puller, turn_ends)
+            try:
+                return self._send_all(puller, catch_up(reader, puller.last, gone)) and not gone()
+            except NotNow:
+                self._wait_for_room(puller)
+                return False
+
+    def _before_large(self, puller: Puller, turn_ends: contextlib.ExitStack, size: int) -> None:
+        """One at a time reads what is large, and only what may be sent then: it is in memory several times."""
+        turn_ends.close()  # the one before it is sent
+        if self._room(puller, size) and self._large.acquire(timeout=_PATIENCE_S):
+            turn_ends.callback(self._large.release)
+            if self._room(puller, size):
+                return
+        raise NotNow
+
+    def _send_all(self, puller: Puller, batches: Iterator[tuple[int, Found]]) -> bool:
+        turn, worked = time.monotonic(), time.thread_time()
+        for last, batch in batches:
             for ts, frames in chunks(batch, puller.call, blocks=puller.blocks):
                 if not self._room(puller, sum(map(len, frames))):
                     self._wait_for_room(puller)
@@ -156,7 +178,7 @@ class Pulls:
             if self._queued and time.monotonic() - turn > _TURN_S:
                 self.behind(puller)
                 return False
-        return not gone()
+        return True
 
     def _room(self, puller: Puller, size: int) -> bool:
         """Wait until it took what it was sent and all others most of theirs; False when that takes too long."""

@@ -91,6 +91,13 @@ class AttackedPump:
                 for binlog in (prewrite(start_ts, bytes(1 << 16)), commit(start_ts, start_ts + 1)):
                     channel.call(WRITE, write_request(binlog.SerializeToString()), _ANSWER_S)
 
+    def store_one(self, size: int) -> None:
+        """Have it store one transaction of `size` bytes."""
+        with Channel(self.address) as channel:
+            start_ts = tso.compose(int(time.time() * 1000) - 1000)
+            for binlog in (prewrite(start_ts, bytes(size)), commit(start_ts, start_ts + 1)):
+                channel.call(WRITE, write_request(binlog.SerializeToString()), _ANSWER_S)
+
     def takes(self, size: int) -> bool:
         """Whether a binlog of `size` bytes is taken now."""
         with Channel(self.address) as channel:

@@ -139,6 +139,19 @@ def test_pullers_without_a_window_hold_little(pump: AttackedPump) -> None:
     assert cost.mib < 160
 
 
+def test_pullers_without_a_window_beside_a_large_binlog_hold_it_once(tmp_path: Path) -> None:
+    size = 128 << 20
+    with attacked_pump(tmp_path) as pump:
+        pump.store_one(size)
+        with pump.raw(window=0) as peer, pump.costs("20 pullers without a window, one binlog of 128 MiB") as cost:
+            peer.send(b"".join(whole_call(one, PULL, pull_request(0)) for one in range(1, 41, 2)))
+            with Channel(pump.address) as channel, channel.stream(PULL, pull_request(0)) as stream:
+                assert any(len(message) > size for message in stream)  # it comes to who takes it
+            assert pump.answers()
+    assert cost.mib < 6 * 128  # what is sent, and one that is being read: three copies each
+    assert cost.cpu_s < 6
+
+
 def test_connections_kept_after_a_call_do_not_keep_others_out(pump: AttackedPump) -> None:
     count = 10_050
     host, _, port = pump.address.rpartition(":")
@@ -225,6 +238,7 @@ def test_a_huge_path_and_an_hpack_bomb_cost_no_more_than_their_bytes(pump: Attac
 def test_watches_of_health_are_bounded_and_those_of_another_address_have_room(pump: AttackedPump) -> None:
     with pump.raw() as peer, pump.costs("5,000 watches of health") as cost:
         peer.send(b"".join(whole_call(one, WATCH, b"") for one in range(1, 10_001, 2)))
+        assert peer.until(frames.HEADERS, 9_999)[1] & frames.END_STREAM, "the last one is refused"
         assert peer.ping()
         with raw(pump.address, source=ELSEWHERE) as other:
             other.send(whole_call(1, WATCH, b""))
