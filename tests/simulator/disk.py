@@ -73,6 +73,11 @@ class Disk:
             fresh[a:b] = old + bytes(max(0, min(b, len(fresh)) - a - len(old)))
         kept.synced = fresh
 
+    def is_synced(self, path: Path) -> bool:
+        """Whether the platter has all of a file."""
+        kept = self.file(path.stat().st_ino)
+        return not kept.lost and bytes(kept.synced) == path.read_bytes()
+
     def sync_names(self, folder: Path) -> None:
         """The names in `folder` reach the platter."""
         self._names[folder] = _names(folder)

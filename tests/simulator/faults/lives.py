@@ -72,7 +72,8 @@ def kill_with_tail(world: World, random: Random) -> None:
         return  # what was left behind before is not cut off yet, and nobody writes behind it
     pump.kill()
     files = sorted((pump.disk.root / "data" / "value").glob("*.vlog"))
-    if files:
+    # Behind what is not synced yet, or failed to be, a pump writes nothing.
+    if files and pump.disk.is_synced(files[-1]):
         leave_behind(files[-1], random.choice(sorted(TAILS)), binlog, random)
 
 
