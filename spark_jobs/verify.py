@@ -124,7 +124,7 @@ def write_fixes(replication: Replication, found: Verification, path: Path) -> Fi
     """Write the statements that end the differences that were listed."""
     target = replication.sql_target()
     with closing(Session(target)) as session:
-        limits = BatchLimits.of(target.batch, session.max_packet())
+        limits = BatchLimits.of(target.batch_rows, session.max_packet())
     tables = tables_at(replication, LakePaths.of(replication), found.commit_ts)
     batches = fix_batches([one.expected for one in tables], found.differences, target.db_type, limits)
     file = FixFile(replication.name, found.commit_ts, tuple(batches))

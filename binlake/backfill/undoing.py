@@ -37,7 +37,7 @@ def rollback_target(
     target = replication.sql_target()
     ts = held.checkpoint().commit_ts
     plan = _plan(replication, lo, hi, ts, "target", force)
-    batches = _batches(plan.tables, held.session, target.db_type, target.batch, force=force)
+    batches = _batches(plan.tables, held.session, target.db_type, target.batch_rows, force=force)
     return plan, held.apply(batches, ts, consistent=False)
 
 
@@ -50,7 +50,7 @@ def rollback_source(replication: Replication, lo: int, hi: int, *, force: bool) 
         dialect = dialect_of(probe)
     with closing(Session(source.model_copy(update={"db_type": dialect}))) as session:
         session.begin()
-        batches = _batches(plan.tables, session, dialect, source.batch, force=force, lock=True)
+        batches = _batches(plan.tables, session, dialect, source.batch_rows, force=force, lock=True)
         with Presence() as presence:
             for batch in batches:
                 run_batch(session, batch)
@@ -69,7 +69,7 @@ def rollback_file(
     target = replication.sql_target()
     plan = _plan(replication, lo, hi, ts, "target", force)
     with closing(Session(target)) as session:
-        batches = _batches(plan.tables, session, target.db_type, target.batch, force=force)
+        batches = _batches(plan.tables, session, target.db_type, target.batch_rows, force=force)
     FixFile(replication.name, ts, tuple(batches), "rollback").write(path)
     return plan, sum(batch.rows for batch in batches)
 

@@ -138,6 +138,10 @@ class TargetTable(TableName):
     )
 
 
+_BATCH, _ORDERED_BATCH = 1000, 100
+"""Rows of a batch: where any order inside a phase gives the same, and where each change has its place (DM's)."""
+
+
 class Target(Section):
     """The SQL sink."""
 
@@ -162,12 +166,11 @@ class Target(Section):
     worker_count: int = Field(
         16, ge=1, le=1024, description="connections of the modes parallel and ordered (drainer's default)"
     )
-    batch: int = Field(
-        100,
-        ge=1,
+    batch: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
+        "auto",
         alias="txn-batch",
-        description="rows a statement, and a transaction of the modes parallel and ordered (DM's batch; the drainer's"
-        " was 20)",
+        description="rows a statement, and a transaction of the modes parallel and ordered. `auto`: DM's 100 in"
+        " `ordered` (the drainer's was 20); 1000 elsewhere, which costs both sides a third less",
     )
     multiple_rows: bool = Field(
         False,
@@ -215,6 +218,13 @@ class Target(Section):
     graceful_stop_timeout_s: float = Field(
         10.0, ge=0, description="seconds that started statements may still take after SIGTERM, then they are killed"
     )
+
+    @property
+    def batch_rows(self) -> int:
+        """The rows of a batch."""
+        if self.batch != "auto":
+            return self.batch
+        return _ORDERED_BATCH if self.mode == "ordered" else _BATCH
 
 
 class Relay(Section):

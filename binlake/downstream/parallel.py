@@ -59,7 +59,7 @@ class _Segment:
 
 def _connections(run: ApplyRun, plan: SegmentPlan) -> int | None:
     """A connection costs more than a batch: none for less than a few of them."""
-    return None if plan.rows is None else 1 + plan.rows // (_BATCHES_A_CONNECTION * run.target.batch)
+    return None if plan.rows is None else 1 + plan.rows // (_BATCHES_A_CONNECTION * run.target.batch_rows)
 
 
 def _verify(writer: FencedWriter, group: list[Check]) -> None:

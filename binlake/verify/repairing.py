@@ -100,7 +100,7 @@ def _table(
         done.unknown.append(".".join(one.name))
         return
     done.looked[one.name] = one.expected
-    limits = BatchLimits.of(target.batch, held.session.max_packet())
+    limits = BatchLimits.of(target.batch_rows, held.session.max_packet())
     for some in _stretches(keys):
         there = SqlTable(held.session, ChunkPlan(one.expected, target.db_type, Cuts()), [one.name])
         rows = RowsOfTable(one.expected, lake.rows_of_keys(some), there.rows_of_keys(some))

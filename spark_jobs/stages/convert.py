@@ -86,7 +86,7 @@ def _statements(
         if statements.digest() == pinned.statement:
             require_pinned_texts(window.cuts, ddls, statements.ddls())
             return statements, None
-    limits = BatchLimits.of(target.batch, position.max_packet)
+    limits = BatchLimits.of(target.batch_rows, position.max_packet)
     forms = _forms(ctx, window, position, pinned)
     change = _write(ctx, window, target, limits, ddls, pinned, plain=forms == "plain")
     statements = statements_of(ctx, window, target)

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 from support.replication_files import write_replication
 
 from binlake import tso
 from binlake.cli import run
 from binlake.config.load import check_replication, load_replication
-from binlake.config.model import Replication
+from binlake.config.model import Replication, Target
 from binlake.config.sense import notifier_problems, problems
 from binlake.errors import ConfigError
 
@@ -223,3 +224,18 @@ def value(one: Any) -> str:
     if isinstance(one, list):
         return "[" + ", ".join(value(part) for part in one if part is not None) + "]"
     return json.dumps(one)
+
+
+@pytest.mark.parametrize(
+    ("text", "mode", "rows"),
+    [("auto", "atomic", 1000), ("auto", "ordered", 100), ("250", "ordered", 250), ("1", "parallel", 1)],
+)
+def test_a_batch_is_as_large_as_said_or_as_its_mode_bears(text: str, mode: str, rows: int) -> None:
+    value = text if text == "auto" else int(text)
+    assert Target.model_validate({"txn-batch": value, "mode": mode}).batch_rows == rows
+
+
+@pytest.mark.parametrize("value", [0, -1, "many"])
+def test_a_batch_of_no_row_is_refused(value: object) -> None:
+    with pytest.raises(ValidationError):
+        Target.model_validate({"txn-batch": value})

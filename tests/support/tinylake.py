@@ -208,7 +208,7 @@ def replication_toml(replication: Replication) -> str:
     assert target is not None
     lines = [f'name = "{replication.name}"', "[lake]", f'path = "{replication.lake.path}"', "[target]"]
     lines += [f'db-type = "{target.db_type}"', f'host = "{target.host}"', f"port = {target.port}",
-              f'user = "{target.user}"', f"txn-batch = {target.batch}"]  # fmt: skip
+              f'user = "{target.user}"', f"txn-batch = {target.batch_rows}"]  # fmt: skip
     if sql is not None:
         lines += ["[source.sql]", f'host = "{sql.host}"', f"port = {sql.port}", f'user = "{sql.user}"']
     return "\n".join([*lines, ""])
