@@ -9,14 +9,13 @@ process, RSS at the end of the run.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import multiprocessing
 import multiprocessing.connection
 import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -27,7 +26,7 @@ import structlog
 from binlake.pumpclient import PumpReader
 from binlake.rpc import Channel
 from binlake.wire import build
-from binlake.wire.pump_pb2 import Pos, PullBinlogReq, WriteBinlogReq
+from binlake.wire.pump_pb2 import Pos, PullBinlogReq
 from pump_service.pump.command import tune
 from pump_service.pump.grpc_server import GrpcServer
 from pump_service.pump.lean_server import LeanServer
@@ -49,7 +48,7 @@ def main(seconds: float, kind: str) -> None:
         folder = Path(name)
         print(f"pump on {kind}; {os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}, {seconds:g} s a figure")
         for size in SIZES:
-            floor = pump_load.append_times(folder / "floor", size, seconds / 2)
+            floor = pump_load.apart(pump_load.append_times, folder / "floor", size, seconds / 2)
             print(f"append + fdatasync of {size:>4} B {floor.rate:>34,.0f} /s")
         print(f"{'payload':>8} {'writers':>8} {'writes/s':>10} {'p50 ms':>8} {'p99 ms':>8} {'CPU us':>8}", end="")
         print(f" {'empty/s':>10} {'p50 ms':>8} {'CPU us':>8}")
@@ -84,7 +83,7 @@ def _one_size(folder: Path, kind: str, size: int, seconds: float) -> None:
 
 def _latency_guard(folder: Path, kind: str, seconds: float) -> None:
     """S0-25: p99 of a 1 KiB P or C at 8 writers is to be at most 3 times that of a bare 4 KiB write + fdatasync."""
-    bare = pump_load.append_times(folder / "floor", 4096, seconds / 2)
+    bare = pump_load.apart(pump_load.append_times, folder / "floor", 4096, seconds / 2)
     with _Pump(folder / "guard", kind) as pump:
         start = FIRST_TS
         for writers in (1, 8, 64):
@@ -113,7 +112,7 @@ def _pulls(pump: _Pump, end: int) -> None:
     assert until < end
     for name, pull in (("PumpReader", _by_reader), ("stream", _by_stream), ("blocks", _by_blocks)):
         before = pump.cpu()
-        count, size, took, own = _in_process(_with_cpu, pull, pump.address, request, until)
+        count, size, took, own = pump_load.apart(_with_cpu, pull, pump.address, request, until)
         cost = (pump.cpu() - before) / count * 1e6
         print(
             f"pull by {name:<10} {count / took:>10,.0f} binlogs/s {size / took / 1e6:>8,.0f} MB/s,"
@@ -126,13 +125,11 @@ def _beside(pump: _Pump, size: int, start: int, seconds: float) -> None:
     """Writes by 64 beside a pull at full speed: S0-52 asks for 70 % of what they do alone."""
     until = PumpReader(pump.address, CLUSTER_ID).info().max_commit_ts
     alone = _loaded(pump.address, WRITE, 64, size, start, seconds)
-    parent, child = SPAWN.Pipe()
-    puller = SPAWN.Process(target=_report, args=(child, _pull_again, (pump.address, until, seconds + 1)))
-    puller.start()
-    time.sleep(1)
-    beside = _loaded(pump.address, WRITE, 64, size, start + 2 * alone.calls, seconds)
-    pulled = parent.recv()
-    puller.join()
+    with ThreadPoolExecutor(1) as pool:
+        puller = pool.submit(pump_load.apart, _pull_again, pump.address, until, seconds + 1)
+        time.sleep(1)
+        beside = _loaded(pump.address, WRITE, 64, size, start + 2 * alone.calls, seconds)
+        pulled = puller.result()
     print(f"64 writers alone {alone.rate:,.0f} writes/s, beside a pull of {pulled:,.0f} binlogs/s {beside.rate:,.0f}")
 
 
@@ -144,22 +141,7 @@ def _pull_again(address: str, until: int, seconds: float) -> float:
 
 
 def _loaded(address: str, path: str, writers: int, size: int, start: int, seconds: float) -> pump_load.Load:
-    return _in_process(_load, address, path, writers, size, start, seconds)
-
-
-def _load(address: str, path: str, writers: int, size: int, start: int, seconds: float) -> pump_load.Load:
-    clock = itertools.count(start)
-    return pump_load.run(address, path, [_requests(clock, size) for _ in range(writers)], seconds)
-
-
-def _requests(clock: Iterator[int], size: int) -> Iterator[bytes]:
-    """P and C of one writer; a commit_ts is fetched after the ack of its P."""
-    value = os.urandom(max(0, size - 50))
-    while True:
-        prewrite = build.prewrite(next(clock), b"t\x80\x00\x00\x00\x00\x00\x00\x2d_r", value)
-        yield WriteBinlogReq(clusterID=CLUSTER_ID, payload=prewrite.SerializeToString()).SerializeToString()
-        commit = build.commit(prewrite, next(clock))
-        yield WriteBinlogReq(clusterID=CLUSTER_ID, payload=commit.SerializeToString()).SerializeToString()
+    return pump_load.apart(pump_load.write, address, path, CLUSTER_ID, writers, size, start, seconds)
 
 
 def _with_cpu(pull: Pull, address: str, request: bytes, until: int) -> tuple[int, int, float, float]:
@@ -238,20 +220,6 @@ def _serve(folder: Path, kind: str, pipe: multiprocessing.connection.Connection)
     service.end_pulls()
     server.stop(1)
     storage.close()
-
-
-def _in_process(work: object, *arguments: object) -> object:
-    parent, child = SPAWN.Pipe()
-    process = SPAWN.Process(target=_report, args=(child, work, arguments))
-    process.start()
-    try:
-        return parent.recv()
-    finally:
-        process.join()
-
-
-def _report(pipe: multiprocessing.connection.Connection, work: object, arguments: tuple[object, ...]) -> None:
-    pipe.send(work(*arguments))  # type: ignore[operator]
 
 
 if __name__ == "__main__":

@@ -1,20 +1,27 @@
 """Long life of a pump: `python bench/bench_rebuild.py [BINLOGS]`, default 2 million; 50 million need 12 GB.
 
 The index is lost: records/s until it is built again, beside the floor, plain LevelDB puts of the same keys in the same
-run. Then a clean start of the same directory. BINLAKE_BENCH_DIR: where (a disk with room).
+run; every ten seconds how far it is, as the pump says it meanwhile, CPU and memory. Then a clean start of the same
+directory. BINLAKE_BENCH_DIR: where (a disk with room).
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 import tempfile
+import threading
 import time
+from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 
+import psutil
 import structlog
 
+from binlake.varint import write_uvarint
 from binlake.wire import build
 from pump_service.pump.command import tune
 from pump_service.pump.index import Index
@@ -25,6 +32,7 @@ from pump_service.pump.vlog import LogOptions, ValueLog
 START = 470614287839920132
 _BATCH = 4096
 _FLOOR = 1_000_000
+_SHOW_S = 10.0
 
 
 def main(binlogs: int) -> None:
@@ -38,7 +46,8 @@ def main(binlogs: int) -> None:
         print(f"{binlogs:,} binlogs, {size / 1e9:.1f} GB, written in {time.perf_counter() - begun:.0f} s", flush=True)
         floor = _floor(Path(name) / "floor", min(binlogs, _FLOOR))
         begun, cpu = time.perf_counter(), time.process_time()
-        storage = Storage(folder)
+        storage = Storage(folder, recover=False)
+        _recover(storage)
         took, cpu = time.perf_counter() - begun, time.process_time() - cpu
         assert storage.watermark == START + 4 * (binlogs // 2 - 1) + 1, storage.watermark
         rate = binlogs / took
@@ -57,20 +66,56 @@ def main(binlogs: int) -> None:
         storage.close()
 
 
+def _recover(storage: Storage) -> None:
+    """Build the index, and say meanwhile how far it is."""
+    ended = threading.Event()
+
+    def show() -> None:
+        process, begun, cpu = psutil.Process(), time.perf_counter(), time.process_time()
+        while not ended.wait(_SHOW_S):
+            took, used = time.perf_counter() - begun, time.process_time() - cpu
+            rss = process.memory_info().rss >> 20
+            print(f"  {took:>5.0f} s, CPU {used:>5.0f} s, RSS {rss:>5} MiB: {storage.error}", flush=True)
+
+    shower = threading.Thread(target=show)
+    shower.start()
+    try:
+        storage.recover()
+    finally:
+        ended.set()
+        shower.join()
+    print(f"  RSS {psutil.Process().memory_info().rss >> 20} MiB when it is built", flush=True)
+
+
 def _fill(directory: Path, binlogs: int) -> None:
     log = ValueLog(directory, LogOptions(sync=False))
-    prewrite = build.prewrite(START, b"t\x80\0\0\0\0\0\0\x2d_r\x80\0\0\0\0\0\0\1", os.urandom(150))
-    payloads = list[bytes]()
-    for number in range(binlogs // 2):
-        start = START + 4 * number
-        prewrite.start_ts = start
-        payloads += (prewrite.SerializeToString(), build.commit(prewrite, start + 1).SerializeToString())
-        if len(payloads) >= _BATCH:
-            log.append(payloads, start + 1)
-            payloads = []
-    if payloads:
-        log.append(payloads, START + 4 * (binlogs // 2) - 3)
+    payloads = _payloads(binlogs)
+    for number in range(0, binlogs, _BATCH):
+        last = min(number + _BATCH, binlogs) // 2 - 1
+        log.append([next(payloads) for _ in range(min(_BATCH, binlogs - number))], START + 4 * last + 1)
     log.close()
+
+
+def _payloads(binlogs: int) -> Iterator[bytes]:
+    """P and C by turns. Protobuf would take most of the time: only the timestamps differ."""
+    prewrite = build.prewrite(START, b"t\x80\0\0\0\0\0\0\x2d_r\x80\0\0\0\0\0\0\1", os.urandom(150))
+    commit = build.commit(prewrite, START + 1)
+    before, after = prewrite.SerializeToString().split(write_uvarint(START))
+    opening, between, end = re.split(
+        re.escape(write_uvarint(START)) + b"|" + re.escape(write_uvarint(START + 1)), commit.SerializeToString()
+    )
+    for start_ts in range(START, START + 2 * binlogs, 4):
+        yield before + _varint(start_ts) + after
+        yield opening + _varint(start_ts) + between + _varint(start_ts + 1) + end
+
+
+def _varint(ts: int) -> bytes:
+    return bytes((ts & 127 | 128, ts >> 7 & 127 | 128)) + _upper(ts >> 14)
+
+
+@lru_cache(8)
+def _upper(bits: int) -> bytes:
+    return write_uvarint(bits)
 
 
 def _floor(directory: Path, count: int) -> float:

@@ -1,17 +1,24 @@
 """The load of bench_pump.py and bench_end_to_end.py: unary gRPC calls over one connection, below 10 us of CPU a call.
 
 It writes HTTP/2 frames itself and reads no more of an answer than its status, so that the server is what is measured.
+`apart` runs it, or its floor, in a process of its own: beside the heap of a test run its collector's pauses would be
+told as the server's.
 """
 
 from __future__ import annotations
 
+import gc
+import itertools
+import multiprocessing
+import multiprocessing.connection
 import os
 import socket
 import struct
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
@@ -19,9 +26,13 @@ from binlake.rpc import frames
 from binlake.rpc.client_connection import request_head
 from binlake.rpc.frames import Setting
 from binlake.rpc.headers import encode
+from binlake.wire import build
+from binlake.wire.pump_pb2 import WriteBinlogReq
 
 _OK = encode([(b"grpc-status", b"0")])
 _HEADER = frames.HEADER
+_SPAWN = multiprocessing.get_context("spawn")
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True)
@@ -54,6 +65,41 @@ def append_times(path: Path, size: int, seconds: float) -> Load:
         took.append(now - before)
     os.close(handle)
     return Load(len(took), now - began, sorted(took))
+
+
+def apart(work: Callable[..., Found], *arguments: object) -> Found:
+    """`work(*arguments)` in a process of its own, without its collector."""
+    parent, child = _SPAWN.Pipe()
+    process = _SPAWN.Process(target=_report, args=(child, work, arguments))
+    process.start()
+    child.close()
+    try:
+        return parent.recv()  # type: ignore[no-any-return]  # what `work` gave
+    finally:
+        process.join()
+
+
+def _report(
+    pipe: multiprocessing.connection.Connection, work: Callable[..., object], arguments: tuple[object, ...]
+) -> None:
+    gc.disable()
+    pipe.send(work(*arguments))
+
+
+def write(address: str, path: str, cluster_id: int, writers: int, size: int, start: int, seconds: float) -> Load:
+    """Load by writers of P and C with some `size` bytes; their timestamps begin at `start`, two for each two calls."""
+    clock = itertools.count(start)
+    return run(address, path, [_requests(clock, cluster_id, size) for _ in range(writers)], seconds)
+
+
+def _requests(clock: Iterator[int], cluster_id: int, size: int) -> Iterator[bytes]:
+    """P and C of one writer; a commit_ts is fetched after the ack of its P."""
+    value = os.urandom(max(0, size - 50))
+    while True:
+        prewrite = build.prewrite(next(clock), b"t\x80\x00\x00\x00\x00\x00\x00\x2d_r", value)
+        yield WriteBinlogReq(clusterID=cluster_id, payload=prewrite.SerializeToString()).SerializeToString()
+        commit = build.commit(prewrite, next(clock))
+        yield WriteBinlogReq(clusterID=cluster_id, payload=commit.SerializeToString()).SerializeToString()
 
 
 def run(address: str, path: str, writers: Sequence[Iterator[bytes]], seconds: float) -> Load:

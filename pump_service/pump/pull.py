@@ -127,8 +127,10 @@ class Reader:
                 raise
         except (WireError, LostRange) as error:
             self.failed = error
-        # Rows double while blocks are far from full, so that the index is not read in vain for large records.
-        self.rows = min(_ROWS, max(_FEW, 2 * self.taken))
+        # Rows double while blocks are far from full, so that the index is not read in vain for large records. At the
+        # tail there are seldom as many: the next round shall not begin with a few again, each read has its price.
+        least = self.rows if self.taken == len(entries) else _FEW
+        self.rows = min(_ROWS, max(least, 2 * self.taken))
         while self._bytes > _CACHE_BYTES:
             self._bytes -= len(self._tails.pop(next(iter(self._tails))))
 

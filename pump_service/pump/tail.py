@@ -24,7 +24,8 @@ log = SparingLog()
 
 UNSENT_BYTES = 1 << 20
 """Of one puller, before it has to wait."""
-_PACE_S, _BUSY_PACE_S = 0.005, 0.02  # between two rounds, beside writers: what came meanwhile goes out together
+_PACE_S, _BUSY_PACE_S = 0.005, 0.05  # between two rounds; when many came, what comes meanwhile goes out together
+_FEW = 4  # transactions of a round: more would come in the next one, too
 _LOOK_S = 1.0
 
 
@@ -136,10 +137,9 @@ class Tail:
                 at, wanted = self._at, bool(self._members)
             service.wait_above(at, _LOOK_S, self._stopped.is_set)
             worked = time.thread_time()
-            if wanted:
-                self._round(reader, at)
+            taken = self._round(reader, at) if wanted else 0
             self._pulls.pace(time.thread_time() - worked)
-            self._stopped.wait(_BUSY_PACE_S if service.writing else _PACE_S)
+            self._stopped.wait(_BUSY_PACE_S if taken > _FEW else _PACE_S)
 
     def _skip(self, watermark: int) -> None:
         # Nobody wants what lies before the first one that is ahead.
@@ -147,16 +147,20 @@ class Tail:
             self._at = max(self._at, min(watermark, self._ahead[0][0]))
             self._joining(self._at)
 
-    def _round(self, reader: Reader, at: int) -> None:
+    def _round(self, reader: Reader, at: int) -> int:
+        """Feed everyone what is there; how many that were."""
+        taken = 0
         try:
             for last, batch in catch_up(reader, at, self._stopped.is_set):
                 if not self._feed(at, last, batch):
-                    return
+                    break
                 at = last
+                taken += len(batch)
         except Exception as error:
             if not isinstance(error, BinlakeError):
                 log.exception("pull_broke")
             self._fail_all(error)
+        return taken
 
     def _feed(self, at: int, last: int, batch: Found) -> bool:
         """Hand `batch`, all in (at, last], to everyone; False when nobody waits at `at` any more."""

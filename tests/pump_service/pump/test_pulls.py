@@ -18,7 +18,7 @@ from binlake.wire import blocks
 from binlake.wire.pump_pb2 import PullBinlogReq, PullBinlogResp
 from pump_service.pump import pulls, tail
 from pump_service.pump.lean_server import LeanServer
-from pump_service.pump.pull import Reader
+from pump_service.pump.pull import Reader, catch_up
 from pump_service.pump.service import PumpService, State
 from pump_service.pump.storage import Storage
 
@@ -187,3 +187,18 @@ def test_a_puller_that_takes_nothing_holds_no_thread_and_is_read_for_when_it_tak
         other.join(60)
         assert len(other.taken) == 101
         del stream
+
+
+def test_at_the_tail_what_came_together_is_read_at_once(pump: Pump, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Each read has a price that all who are fed pay for: a quiet moment must not make the next rounds begin with a few.
+    reader, index = Reader(pump.storage), pump.storage.index
+    batch, reads, last = index.batch, list[int](), 0
+    monkeypatch.setattr(index, "batch", lambda *given: reads.append(1) or batch(*given))
+    for count in (300, 1, 100):
+        upto = pump.write(count)
+        until(lambda upto=upto: pump.storage.watermark >= upto, "it is indexed")
+        reads.clear()
+        found = [one for _, one in catch_up(reader, last, lambda: False)]
+        assert sum(map(len, found)) == count
+        last = upto
+    assert len(reads) == 1
