@@ -37,7 +37,7 @@ from binlake.statement import BatchLimits, Phase, StatementBatch, TableStatement
 from binlake.statement.sealed import checked_batch
 from binlake.window.manifest import ApplyManifest
 from deploy.local.mariadb import MariaDb
-from spark_jobs.statements import batch_row, statement_table
+from spark_jobs.statements import statement_table
 
 SCALE = float(os.environ.get("SCALE", "1"))
 ROUNDS = int(os.environ.get("ROUNDS", "3"))
@@ -146,7 +146,7 @@ class Stored:
 
     def __init__(self, folder: Path, batches: list[StatementBatch]) -> None:
         self.rows = sum(batch.rows for batch in batches)
-        data = statement_table([batch_row("0-1", batch) for batch in batches])
+        data = statement_table("0-1", batches)
         pq.write_table(data, folder / "statement.parquet", compression="snappy")
         self._data = ds.dataset(folder / "statement.parquet")
 

@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from binlake.schema import TableDef
 from binlake.statement import KeptStatements, Phase, StatementBatch, TableStatements, images_from_maps, images_from_rows
+from binlake.statement.chunks import numbered_places
 from binlake.window.definitions import cell
 from spark_jobs.context import StageContext
-from spark_jobs.lake import local_frame
-from spark_jobs.netchange import mutations, row_origins
+from spark_jobs.lake import Rows, stepped
+from spark_jobs.netchange import row_origins, window_rows
 from spark_jobs.sinks import SinkWindow
 
 Place = tuple[int, str, str]
@@ -28,38 +31,74 @@ _PLACE = ("segment", "db", "table")
 
 
 def with_origins(
-    ctx: StageContext, window: SinkWindow, changes: DataFrame, tables: Mapping[Place, TableDef]
-) -> DataFrame:
-    """`changes` (placed) with `anew` and `origin`; rows written anew that had values once are there in KEEP and RESTORE
-    too. `tables`: definitions by place.
+    ctx: StageContext, window: SinkWindow, rows: Rows, tables: Mapping[Place, TableDef], schema: str
+) -> Rows:
+    """`rows` (placed, of `schema`) with `anew` and `origin`; those written anew that had values once are there in KEEP
+    and RESTORE too. `tables`: definitions by place.
     """
     kept = {place: table for place, table in tables.items() if table.kept}
-    if not kept:
-        return changes.withColumns({"anew": F.lit(False), "origin": F.lit(None).cast("string")})
-    bounds = window.bounds
     cells = [cell(window.definitions, window.segments, db, table, segment) for segment, db, table in kept]
-    traced = row_origins(mutations(ctx.spark, ctx.paths, bounds.lo, bounds.hi), cells)
-    several = [(*place, len(table.unique_keys()) > 1) for place, table in kept.items()]
-    places = F.broadcast(local_frame(ctx.spark, several, "segment INT, db STRING, table STRING, several BOOLEAN"))
-    found = changes.join(places, list(_PLACE), "left").join(
-        traced.withColumn("moved", F.lit(True)), [*_PLACE, "key"], "left"
+    traced = row_origins(window_rows(ctx, window.bounds), cells)
+    several = {place: len(table.unique_keys()) > 1 for place, table in kept.items()}
+    return kept_phases(rows, traced, several, schema)
+
+
+def kept_phases(rows: Rows, traced: Rows, several: Mapping[Place, bool], schema: str) -> Rows:
+    """`rows` (of `schema`) with `anew` and `origin`, in all phases that write them.
+
+    `traced`: place, key and origin of the keys whose row had another one before the segment, or none. `several`: for
+    each table with columns of the target's own whether it has more than one unique key.
+    """
+    if isinstance(rows, pa.Table):
+        return _phased(_matched(rows, traced), several)
+    found = rows.join(traced.withColumn("moved", F.lit(True)), [*_PLACE, "key"], "left")
+    known = found.withColumn("moved", F.coalesce("moved", F.lit(False))).select(*rows.columns, "moved", "origin")
+    return stepped(known, partial(_phased, several=several), f"{schema}, anew BOOLEAN, origin STRING")
+
+
+def _matched(rows: pa.Table, traced: pa.Table) -> pa.Table:
+    """`rows` with the columns `moved` and `origin` of the key that they share with a row of `traced`."""
+    both = pa.concat_tables(
+        [part.select([*_PLACE, "key"]) for part in (traced, rows)], promote_options="permissive"
     )
-    written = (F.col("phase") == int(Phase.WRITE)) & F.col("several").isNotNull()
-    anew = written & (F.col("several") | F.col("moved").isNotNull())
-    origin = F.when(anew, F.when(F.col("moved").isNotNull(), F.col("origin")).otherwise(F.col("key")))
-    found = found.withColumn("anew", F.coalesce(anew, F.lit(False))).withColumn("origin", origin)
-    phases = F.array(F.lit(int(Phase.WRITE)), F.lit(int(Phase.KEEP)), F.lit(int(Phase.RESTORE)))
-    phases = F.when(F.col("origin").isNotNull(), phases).otherwise(F.array("phase"))
-    return found.withColumn("phase", F.explode(phases)).select(*changes.columns, "anew", "origin")
+    numbers, _ = numbered_places(both, [*_PLACE, "key"])
+    at = np.full(int(numbers.max(initial=-1)) + 1, -1)
+    at[numbers[: traced.num_rows]] = np.arange(traced.num_rows)
+    found = at[numbers[traced.num_rows :]]
+    origins = traced["origin"].take(pa.array(found, mask=found < 0))
+    return rows.append_column("moved", pa.array(found >= 0)).append_column("origin", origins)
 
 
-def written(writer: TableStatements, rows: pa.Table, images: Mapping[str, pa.Array]) -> Iterator[StatementBatch]:
-    """Phase WRITE of a table with a key: in place, then anew."""
-    anew = rows.column("anew").combine_chunks()
-    for mask, is_anew in ((pc.invert(anew), False), (anew, True)):
-        chosen = {name: values.filter(mask) for name, values in images.items()}
-        if pc.any(mask).as_py():
-            yield from writer.writes(chosen, anew=is_anew)
+def _phased(rows: pa.Table, several: Mapping[Place, bool]) -> pa.Table:
+    """Rows with `moved` and `origin` in all phases that write them."""
+    numbers, places = numbered_places(rows, _PLACE)
+    kinds = [several.get((place["segment"], place["db"], place["table"])) for place in places.to_pylist()]
+    is_kept, is_several = (
+        np.array([kind is not None for kind in kinds], bool),
+        np.array([bool(kind) for kind in kinds], bool),
+    )
+    moved, phase = np.asarray(rows["moved"]), np.asarray(rows["phase"])
+    anew = (phase == Phase.WRITE) & is_kept[numbers] & (is_several[numbers] | moved)
+    origin = pc.if_else(pa.array(moved), rows["origin"], rows["key"])
+    origin = pc.if_else(pa.array(anew), origin, pa.scalar(None, pa.string()))
+    found = rows.drop_columns(["moved", "origin"]).append_column("anew", pa.array(anew)).append_column("origin", origin)
+    had_values = found.filter(pc.is_valid(origin))
+    return pa.concat_tables([found, *(_in_phase(had_values, one) for one in (Phase.KEEP, Phase.RESTORE))])
+
+
+def _in_phase(rows: pa.Table, phase: Phase) -> pa.Table:
+    place = rows.schema.get_field_index("phase")
+    return rows.set_column(place, rows.schema.field(place), pa.array(np.full(rows.num_rows, int(phase), np.int32)))
+
+
+def written(writer: TableStatements, anew: Any, images: Mapping[str, pa.Array]) -> Iterator[StatementBatch]:
+    """Phase WRITE of a table with a key: in place, then those `anew` (numpy; None for none)."""
+    if anew is None or not anew.any():
+        yield from writer.writes(images)
+        return
+    for mask, is_anew in ((~anew, False), (anew, True)):
+        if mask.any():
+            yield from writer.writes({name: values.filter(mask) for name, values in images.items()}, anew=is_anew)
 
 
 def kept(writer: KeptStatements, table: TableDef, rows: pa.Table, phase: int) -> Iterator[StatementBatch]:

@@ -5,15 +5,13 @@ A rerun writes the same rows to the same place (DESIGN 2). Never txnVersion: a s
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import pyarrow as pa
 from deltalake import ColumnProperties, CommitProperties, DeltaTable, WriterProperties, write_deltalake
 from deltalake.exceptions import DeltaError
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame, SparkSession
 
 from binlake.errors import Transient
 from binlake.lake import rowhash
@@ -172,18 +170,18 @@ def folds_in(rows: pa.Table) -> list[Fold]:
     return [Fold(count, total % (1 << 64), xor % (1 << 64)) for count, total, xor in zip(counts, *halves, strict=True)]
 
 
-def folds(frame: DataFrame, columns: list[str]) -> list[Column]:
-    """Aggregates whose values make a digest of `columns` that does not depend on the order of rows."""
-    hashed = F.xxhash64(*[_hashable(frame, name) for name in columns])
-    return [F.count(hashed), F.sum(hashed.cast("decimal(38,0)")), F.bit_xor(hashed)]
+def stepped(rows: Rows, step: Callable[[pa.Table], pa.Table], schema: str) -> Rows:
+    """What `step` makes of `rows` in columns of `schema`: of all of them here, or of batches in the workers."""
+    if isinstance(rows, pa.Table):
+        return step(rows)
+
+    def of_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield from step(pa.Table.from_batches([batch])).to_batches()
+
+    return rows.mapInArrow(of_batches, schema)
 
 
-def folded(values: Sequence[object]) -> str:
-    """The digest of the values of `folds`: SHA-256 over count, sum and exclusive or of 64-bit hashes."""
-    return hashlib.sha256(":".join(map(str, values)).encode()).hexdigest()
-
-
-def _hashable(frame: DataFrame, name: str) -> Column:
-    # Maps cannot be hashed and their entries have no order: sort them.
-    kind = frame.schema[name].dataType.typeName()
-    return F.array_sort(F.map_entries(F.col(name))) if kind == "map" else F.col(name)
+def here(rows: Rows) -> pa.Table:
+    """The rows in the driver's memory."""
+    return rows if isinstance(rows, pa.Table) else rows.toArrow()

@@ -1,86 +1,127 @@
-"""The net changes of a window as SQL, except in mode ordered: the same chunks and batches whoever cuts and renders.
+"""The net changes of a window as SQL, except in mode ordered: the same steps on Arrow rows, here or in the workers.
 
-The driver itself takes a small window, Spark's workers a large one, or one whose rows need their origins (keeping).
+The driver itself takes a small window, Spark's workers a large one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
+from itertools import groupby
 from typing import Any
 
-from pyspark.sql import DataFrame
+import numpy as np
+import pyarrow as pa
+import pyarrow.dataset as ds
+from deltalake import DeltaTable
 from pyspark.sql import functions as F
 
 from binlake.config.model import Target
+from binlake.downstream import too_many_rows
+from binlake.lake import rowhash
+from binlake.lake.dataset import dataset
 from binlake.lake.tables import CHANGE, STATEMENT
 from binlake.schema import TableDef
 from binlake.statement import BatchLimits
-from spark_jobs import renderhere
-from spark_jobs.context import StageContext
+from binlake.statement.chunks import chunk_numbers, chunks_of, parted, placed, sizes, total
+from spark_jobs.context import Bounds, StageContext
 from spark_jobs.keeping import with_origins
-from spark_jobs.lake import Rows, local_frame, may_have, read
-from spark_jobs.pinned import combined
-from spark_jobs.render import PLACE, Chunk, Renderer, chunks, placed, require_segments, sizes
+from spark_jobs.lake import FOLD_COLUMNS, Rows, fold_row, folds_in, here, may_have, read, stepped
+from spark_jobs.pinned import NO_ROWS
+from spark_jobs.render import RENDERED, Renderer
 from spark_jobs.sinks import SinkWindow, own_rows
-from spark_jobs.statements import kept_copy
+from spark_jobs.statements import STATEMENT_ARROW, kept_copy
 
 Tables = Mapping[tuple[int, str, str], TableDef]
 """Definitions by segment, database, table."""
+
+PLACED = f"{CHANGE.schema()}, phase INT, bucket INT"
+SIZES = "segment INT, phase INT, db STRING, table STRING, bucket INT, rows BIGINT, bytes BIGINT"
 
 
 def net_statements(
     ctx: StageContext, window: SinkWindow, target: Target, limits: BatchLimits, *, plain: bool
 ) -> tuple[Rows | None, str]:
     """The statements of `change`, None when it has no row of the window; and its digest. Raises Permanent."""
-    bounds, names = window.bounds, CHANGE.column_names()
-    if not may_have(ctx.paths, CHANGE, own_rows(bounds)):
-        return None, combined([])
-    if ctx.is_small(bounds):
-        rows = renderhere.placed(ctx.paths, bounds.window)
-        counted = renderhere.sizes(rows, names)
-        tables = _tables(window, target, counted)
-        if not _any_kept(tables):
-            renderer = _renderer(ctx, window, target, limits, tables, chunks(counted, limits), plain)
-            return renderhere.rendered(renderer, rows), combined(counted)
-    changes = placed(read(ctx.spark, ctx.paths, CHANGE).where(F.col("window") == bounds.window))
-    counted = sizes(changes, names)
+    changes = _changes(ctx, window.bounds)
+    if changes is None:
+        return None, NO_ROWS
+    rows = stepped(changes, placed, PLACED)
+    parts = here(stepped(rows, _counted, f"{SIZES}, {FOLD_COLUMNS}"))
+    counted = total(parts)
     tables = _tables(window, target, counted)
-    changes = with_origins(ctx, window, changes, tables)
-    numbered = sizes(changes, ["key"]) if _any_kept(tables) else counted
-    renderer = _renderer(ctx, window, target, limits, tables, chunks(numbered, limits), plain)
-    return _by_workers(ctx, changes, renderer), combined(counted)
+    if any(table.kept for table in tables.values()):
+        rows = with_origins(ctx, window, rows, tables, PLACED)
+        counted = total(here(stepped(rows, sizes, SIZES)))
+    chunks = chunks_of(counted, limits)
+    copies = {place: kept_copy(target, ctx.replication.name, window.bounds.window, place) for place in tables}
+    renderer = Renderer(window.bounds.window, tables, chunks, target.db_type, limits, plain, copies)
+    return rendered(rows, renderer), rowhash.digest_of(rowhash.merged(folds_in(parts)))
+
+
+def _changes(ctx: StageContext, bounds: Bounds) -> Rows | None:
+    """The rows of `change`: those that compact handed over in this process, or as the lake has them."""
+    handed = ctx.handover.take(CHANGE, bounds)
+    if handed is not None:
+        return handed if handed.num_rows else None
+    if not may_have(ctx.paths, CHANGE, own_rows(bounds)):
+        return None
+    if ctx.is_small(bounds):
+        own = ds.field("window") == bounds.window
+        return dataset(DeltaTable(ctx.paths.table(CHANGE.name))).to_table(columns=CHANGE.column_names(), filter=own)
+    return read(ctx.spark, ctx.paths, CHANGE).where(F.col("window") == bounds.window)
+
+
+def _counted(rows: pa.Table) -> pa.Table:
+    """The sizes of `rows`, and in the first row the fold of all of them as `change` has them."""
+    found = sizes(rows)
+    values = fold_row(rowhash.fold(rowhash.row_hashes(rows, CHANGE.column_names())))
+    # A fold of zeros is that of no row.
+    for name, value in zip(("count", "total", "xor"), values, strict=True):
+        column = np.zeros(found.num_rows, np.int64)
+        column[:1] = value
+        found = found.append_column(name, pa.array(column))
+    return found
 
 
 def _tables(window: SinkWindow, target: Target, counted: Sequence[Any]) -> Tables:
     """Raises Permanent when a segment is too large for the target's mode."""
     if target.mode == "atomic":
-        require_segments(counted, target.max_segment_rows, window.bounds.window)
+        _require_segments(counted, target.max_segment_rows, window.bounds.window)
     places = {(row["segment"], row["db"], row["table"]) for row in counted}
     return {place: window.definitions.within(place[1], place[2], *window.segments.bounds(place[0])) for place in places}
 
 
-def _any_kept(tables: Tables) -> bool:
-    return any(table.kept for table in tables.values())
+def _require_segments(counted: Sequence[Any], most: int, window: str) -> None:
+    """Every segment fits into one transaction. Raises Permanent before anything is sealed (hazards R-30)."""
+    for number, rows in groupby(counted, key=lambda row: row["segment"]):
+        found = sum(row["rows"] for row in rows)
+        if found > most:
+            raise too_many_rows(window, number, found, most)
 
 
-def _renderer(
-    ctx: StageContext,
-    window: SinkWindow,
-    target: Target,
-    limits: BatchLimits,
-    tables: Tables,
-    cut: Sequence[Chunk],
-    plain: bool,
-) -> Renderer:
-    copies = {place: kept_copy(target, ctx.replication.name, window.bounds.window, place) for place in tables}
-    numbers = {(chunk.place, chunk.number): chunk for chunk in cut}
-    return Renderer(window.bounds.window, tables, numbers, target.db_type, limits, plain, copies)
-
-
-def _by_workers(ctx: StageContext, changes: DataFrame, renderer: Renderer) -> DataFrame:
-    buckets = [(*chunk.place, bucket, chunk.number) for chunk in renderer.chunks.values() for bucket in chunk.buckets]
-    schema = "segment INT, phase INT, db STRING, table STRING, bucket INT, chunk INT"
-    numbered = changes.join(F.broadcast(local_frame(ctx.spark, buckets, schema)), [*PLACE, "bucket"])
-    wanted = numbered.select(*PLACE, "chunk", "key", "before", "after", "copies", "anew", "origin")
+def rendered(rows: Rows, renderer: Renderer) -> Rows:
+    """The rows of `statement` of all chunks."""
+    if isinstance(rows, pa.Table):
+        numbers = chunk_numbers(rows, renderer.chunks)
+        parts = parted(rows.select(_needed(rows.column_names)), numbers, len(renderer.chunks))
+        return pa.concat_tables([STATEMENT_ARROW.empty_table(), *map(renderer, parts, range(len(parts)))])
+    schema = rows.select(*_needed(rows.columns)).schema
+    numbered = stepped(rows, partial(_numbered, renderer=renderer), f"{_ddl(schema)}, chunk INT")
     # A function, not the object: Spark counts the arguments and would take self for the key.
-    return wanted.groupBy(*PLACE, "chunk").applyInArrow(lambda rows: renderer(rows), STATEMENT.schema())
+    return numbered.groupBy("chunk").applyInArrow(
+        lambda part: renderer(part, part["chunk"][0].as_py()), STATEMENT.schema()
+    )
+
+
+def _needed(names: Sequence[str]) -> list[str]:
+    return [name for name in RENDERED if name in names]
+
+
+def _numbered(rows: pa.Table, renderer: Renderer) -> pa.Table:
+    numbers = chunk_numbers(rows, renderer.chunks).astype(np.int32)
+    return rows.select(_needed(rows.column_names)).append_column("chunk", pa.array(numbers))
+
+
+def _ddl(schema: Any) -> str:
+    return ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in schema)

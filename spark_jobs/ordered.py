@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -25,7 +26,7 @@ from binlake.statement import BatchLimits, StatementBatch
 from spark_jobs.context import StageContext
 from spark_jobs.netchange import mutations
 from spark_jobs.sinks import SinkWindow
-from spark_jobs.statements import batch_row, statement_table
+from spark_jobs.statements import statement_table
 
 Place = tuple[int, str, str]
 """Segment, database, table."""
@@ -98,13 +99,9 @@ class Planner:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Raises SchemaError, Permanent."""
-        found: list[dict[str, object]] = []
-        for batch in self._planned(batches):
-            found.append(batch_row(self.window, batch))
-            if len(found) >= _BATCHES_A_TABLE:
-                yield from statement_table(found).to_batches()
-                found = []
-        yield from statement_table(found).to_batches()
+        planned = self._planned(batches)
+        while found := list(islice(planned, _BATCHES_A_TABLE)):
+            yield from statement_table(self.window, found).to_batches()
 
     def _planned(self, batches: Iterable[pa.RecordBatch]) -> Iterator[StatementBatch]:
         current, plan = -1, OrderedPlan(-1, self.options)

@@ -5,16 +5,14 @@ A window that was sealed and never opened pins nothing: another target, or anoth
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pyarrow as pa
 
 from binlake.downstream import Position, position_of
 from binlake.errors import CheckpointConflict, ImmutableWindow, LostRange
-from binlake.lake import sparkhash
+from binlake.lake import rowhash
 from binlake.window.manifest import ApplyManifest
 from spark_jobs.context import Bounds, StageContext
-from spark_jobs.lake import Rows, folded, folds
+from spark_jobs.lake import Rows, fold_by_spark
 
 
 def target_position(ctx: StageContext, bounds: Bounds) -> Position:
@@ -53,7 +51,10 @@ def start_of(ctx: StageContext, position: Position) -> int:
 
 
 def open_manifest(ctx: StageContext, bounds: Bounds, position: Position) -> ApplyManifest | None:
-    """The manifest of `bounds` when the target holds just this window open, else None. Raises CheckpointConflict."""
+    """The manifest of `bounds` when the target holds just this window open, else None.
+
+    Raises CheckpointConflict; ImmutableWindow for one with digests of another kind.
+    """
     if position.opened is None or position.window != (bounds.lo, bounds.hi):
         return None
     written = ctx.windows.apply_manifests(bounds.lo, bounds.hi)
@@ -63,6 +64,14 @@ def open_manifest(ctx: StageContext, bounds: Bounds, position: Position) -> Appl
             "the target holds this window open with a manifest that the lake does not have",
             where={"window": bounds.window, "manifest": position.opened.manifest},
             hint="bring back the lake that opened it (Delta time travel of `window`)",
+        )
+    if not found.change.startswith(rowhash.VERSION):
+        raise ImmutableWindow(
+            "the target holds this window open, and an older version of Binlake sealed it: what it pins of `change`"
+            " cannot be compared with rows derived now",
+            where={"window": bounds.window},
+            hint="run `finalize` of this window alone, which applies it as it was sealed; or finish it with the version"
+            " that sealed it",
         )
     return found
 
@@ -80,17 +89,11 @@ def require_pinned(table: str, bounds: Bounds, pinned: str, found: str) -> None:
 def digest_of(rows: Rows, columns: list[str]) -> tuple[str, int]:
     """(digest, count) of `rows`, in any order."""
     if isinstance(rows, pa.Table):
-        count, added, mixed = sparkhash.folds(rows, columns)
-        return folded((count, added or 0, mixed or 0)), count
-    found = rows.agg(*[fold.alias(f"fold{n}") for n, fold in enumerate(folds(rows, columns))]).collect()
-    return combined(found), int(found[0]["fold0"])
+        found = rowhash.fold(rowhash.row_hashes(rows, columns))
+    else:
+        found = fold_by_spark(rows, columns)
+    return rowhash.digest_of(found), found.count
 
 
-def combined(parts: Sequence[object]) -> str:
-    """The digest of all rows from the folds of their parts: count, sum and exclusive or."""
-    total, added, mixed = 0, 0, 0
-    for row in parts:
-        total += row["fold0"]  # type: ignore[index]
-        added += int(row["fold1"] or 0)  # type: ignore[index]
-        mixed ^= row["fold2"] or 0  # type: ignore[index]
-    return folded((total, added, mixed))
+NO_ROWS = rowhash.digest_of(rowhash.merged([]))
+"""The digest of no row at all."""

@@ -23,7 +23,7 @@ from binlake.lake.mutations import touched_cells
 from binlake.lake.paths import LakePaths
 from binlake.statement import Phase, StatementBatch, kept_table
 from binlake.statement.literal import qualified
-from binlake.statement.sealed import INDEX, batch_values, checked_batch, index_digest
+from binlake.statement.sealed import INDEX, checked_batch, index_digest
 from spark_jobs.sinks import SinkWindow
 
 _BATCH = ("segment", "phase", "batch", "db", "table", "kind", "sql", "expect", "verify_sql", "verify_rows", "rows",
@@ -32,11 +32,6 @@ _STRETCH_ROWS = 10_000
 """Row changes read at a time where the order counts."""
 _READ_AHEAD = 8
 """Batches read at a time: each may be some MiB of text."""
-
-
-def batch_row(window: str, batch: StatementBatch) -> dict[str, object]:
-    """A row of `statement`."""
-    return {"window": window, **batch_values(batch)}
 
 
 def kept_copy(target: Target, replication: str, window: str, place: tuple[int, str, str]) -> str:
@@ -159,9 +154,11 @@ def _stretches(index: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
             first, rows = place + 1, 0
 
 
-def statement_table(rows: Sequence[dict[str, object]]) -> pa.Table:
-    """Rows of `statement` as Arrow, for Python stages in workers."""
-    return pa.Table.from_pylist(list(rows), schema=STATEMENT_ARROW)
+def statement_table(window: str, batches: Sequence[StatementBatch]) -> pa.Table:
+    """Rows of `statement`."""
+    columns = [[getattr(batch, name) for batch in batches] for name in _BATCH]
+    arrays = map(pa.array, [[window] * len(batches), *columns], STATEMENT_ARROW.types)
+    return pa.Table.from_arrays(list(arrays), schema=STATEMENT_ARROW)
 
 
 STATEMENT_ARROW = pa.schema(

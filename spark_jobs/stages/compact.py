@@ -111,7 +111,7 @@ def _write(ctx: StageContext, window: SinkWindow, places: _Places, pinned: Apply
             return rows
     if places.mutated is None or not places.all:
         if pinned is not None:
-            require_pinned(CHANGE.name, bounds, pinned.change, combined([]))
+            require_pinned(CHANGE.name, bounds, pinned.change, NO_ROWS)
         clear(ctx.few, ctx.paths, CHANGE, own_rows(bounds), note(ctx, "compact", bounds))
         return 0
     found = _derived(ctx, window, places, places.mutated)

@@ -33,14 +33,14 @@ from binlake.window.cuts import cut_batch, refused_batch, require_pinned_cuts, r
 from binlake.window.definitions import LandedDdl
 from binlake.window.manifest import ApplyManifest, window_name
 from spark_jobs.context import Bounds, StageContext, StageResult
-from spark_jobs.lake import Rows, clear, local_frame, local_table, overwrite
+from spark_jobs.lake import Rows, clear, overwrite
 from spark_jobs.netstatements import net_statements
 from spark_jobs.ordered import ordered_statements
-from spark_jobs.pinned import cluster_id, combined, open_manifest, require_pinned, start_of, target_position
+from spark_jobs.pinned import NO_ROWS, cluster_id, open_manifest, require_pinned, start_of, target_position
 from spark_jobs.preflight import check_before_first
 from spark_jobs.shaping import recorded_shapes
 from spark_jobs.sinks import SinkWindow, note, own_rows, require_merged, sink_window
-from spark_jobs.statements import LakeStatements, batch_row
+from spark_jobs.statements import LakeStatements, statement_table
 
 log = structlog.get_logger(__name__)
 
@@ -125,11 +125,10 @@ def _write(
     bounds, about = window.bounds, note(ctx, "convert", window.bounds)
     if target.mode == "ordered":
         # Every change counts, so `change` has none of this window.
-        rendered, change = ordered_statements(ctx, window, target, limits, safe=not plain), combined([])
+        rendered, change = ordered_statements(ctx, window, target, limits, safe=not plain), NO_ROWS
     else:
         rendered, change = net_statements(ctx, window, target, limits, plain=plain)
-    texts = [tuple(batch_row(bounds.window, batch)[name] for name in STATEMENT.column_names()) for batch in ddls]
-    rows = _all_rows(ctx, rendered, texts)
+    rows = _all_rows(ctx, rendered, statement_table(bounds.window, ddls))
     if pinned is not None:
         require_pinned(STATEMENT.name, bounds, pinned.statement, index_digest(_index(rows)))
     if rows is None:
@@ -139,16 +138,13 @@ def _write(
     return change
 
 
-def _all_rows(ctx: StageContext, rendered: Rows | None, ddls: list[tuple[object, ...]]) -> Rows | None:
+def _all_rows(ctx: StageContext, rendered: Rows | None, ddls: pa.Table) -> Rows | None:
     """What is `rendered` and the DDL, None for no row at all."""
-    if not ddls:
+    if not ddls.num_rows:
         return rendered
     if isinstance(rendered, DataFrame):
-        return rendered.unionByName(local_frame(ctx.spark, ddls, STATEMENT.schema()))
-    texts = local_table(ddls, STATEMENT.schema())
-    if rendered is not None:
-        return pa.concat_tables([rendered, texts])
-    return ctx.few(texts)
+        return rendered.unionByName(ctx.spark.createDataFrame(ddls))
+    return ctx.few(ddls) if rendered is None else pa.concat_tables([rendered, ddls])
 
 
 def _index(rows: Rows | None) -> list[dict[str, Any]]:

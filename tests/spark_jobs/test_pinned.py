@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from binlake.downstream import Position
-from binlake.errors import CheckpointConflict, LostRange
-from spark_jobs.context import StageContext
-from spark_jobs.pinned import start_of
+from binlake.errors import CheckpointConflict, ImmutableWindow, LostRange
+from binlake.window.manifest import ApplyManifest
+from spark_jobs.context import Bounds, StageContext
+from spark_jobs.pinned import NO_ROWS, open_manifest, start_of
 
 
 def context(landed: tuple[int, int] | None) -> StageContext:
@@ -45,3 +47,21 @@ def test_a_checkpoint_from_before_the_lake_is_a_lost_range() -> None:
 def test_before_anything_is_landed_there_is_no_start() -> None:
     with pytest.raises(CheckpointConflict, match="nothing is landed yet"):
         start(100, None)
+
+
+def test_an_open_window_that_an_older_version_sealed_is_not_compared() -> None:
+    sealed = ApplyManifest(
+        replication="r", sink="sql", cluster_id=1, lo=100, hi=200, config_hash="", safe_mode="safe", definitions="",
+        change=NO_ROWS, statement="", segments=1, rows=0, schema_version=1, windows=("100-200",),
+    )  # fmt: skip
+    older = replace(sealed, change=NO_ROWS.removeprefix("2:"))
+    for manifest in (sealed, older):
+        windows = SimpleNamespace(apply_manifests=lambda *_, one=manifest: [one])
+        position = SimpleNamespace(opened=SimpleNamespace(manifest=manifest.digest()), window=(100, 200))
+        ctx = cast(StageContext, SimpleNamespace(windows=windows))
+        if manifest is sealed:
+            assert open_manifest(ctx, Bounds(100, 200), cast(Position, position)) is sealed
+            continue
+        with pytest.raises(ImmutableWindow, match="an older version of Binlake sealed it") as stopped:
+            open_manifest(ctx, Bounds(100, 200), cast(Position, position))
+        assert "`finalize` of this window alone" in stopped.value.hint

@@ -1,0 +1,167 @@
+"""How the net changes of a window are cut into chunks of rows that one call renders, the same whoever cuts.
+
+The driver calls these functions with a whole small window, Spark's workers with the batches of a large one. What a
+chunk holds follows from the rows alone: hash buckets of the key, in order, up to a count of rows and bytes. Batches are
+pinned, so nothing here may depend on who holds the rows or in which order they come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from binlake.lake.rowhash import row_hashes
+from binlake.statement.batch import Phase
+from binlake.statement.limits import BatchLimits
+
+BUCKETS = 64
+CHUNK_ROWS = 50_000
+CHUNK_BYTES = 64 << 20
+
+TEXT_FACTOR = 4
+"""Bytes of SQL for a byte of text at most: escapes double it, hex and float conditions take more."""
+ENTRY_BYTES = 300
+"""Bytes of SQL for each column at most, besides its text: names and punctuation."""
+
+PLACE = ("segment", "phase", "db", "table")
+Place = tuple[int, int, str, str]
+SIZES = pa.schema(
+    [
+        ("segment", pa.int32()),
+        ("phase", pa.int32()),
+        ("db", pa.string()),
+        ("table", pa.string()),
+        ("bucket", pa.int32()),
+        ("rows", pa.int64()),
+        ("bytes", pa.int64()),
+    ]
+)
+"""Of a place and bucket: its rows, and bytes of their SQL at most."""
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Rows of one place rendered by one call: its hash `buckets`, and its first and last batch number."""
+
+    place: Place
+    buckets: tuple[int, ...]
+    first_batch: int
+    last_batch: int
+
+
+def placed(changes: pa.Table) -> pa.Table:
+    """Rows of `change` with their phase and bucket."""
+    deleted = pc.equal(changes["op"], "delete")
+    phase = pc.if_else(deleted, pa.scalar(int(Phase.DELETE), pa.int32()), pa.scalar(int(Phase.WRITE), pa.int32()))
+    buckets = (row_hashes(changes, ["key"]) % np.uint64(BUCKETS)).astype(np.int32)
+    return changes.append_column("phase", phase).append_column("bucket", pa.array(buckets))
+
+
+def sizes(rows: pa.Table) -> pa.Table:
+    """SIZES of placed rows."""
+    codes, places = numbered_places(rows, PLACE)
+    groups = codes * BUCKETS + np.asarray(rows["bucket"])
+    copies, text = np.asarray(rows["copies"]), _text_bytes(rows)
+    there = np.flatnonzero(np.bincount(groups, minlength=1))
+    counted = [np.bincount(groups, weights, 1)[there].astype(np.int64) for weights in (copies, text * copies)]
+    found = places.take(pa.array(there // BUCKETS))
+    columns = [*found.columns, *map(pa.array, ((there % BUCKETS).astype(np.int32), *counted))]
+    return pa.Table.from_arrays(columns, schema=SIZES)
+
+
+def total(parts: pa.Table) -> list[dict[str, Any]]:
+    """SIZES of all rows from those of their parts, in order of place and bucket."""
+    names = (*PLACE, "bucket")
+    summed = parts.group_by(list(names)).aggregate([("rows", "sum"), ("bytes", "sum")])
+    found = summed.rename_columns({"rows_sum": "rows", "bytes_sum": "bytes"}).to_pylist()
+    return sorted(found, key=lambda row: tuple(row[name] for name in names))
+
+
+def chunks_of(counted: Sequence[Mapping[str, Any]], limits: BatchLimits) -> list[Chunk]:
+    """Chunks in order of place; batch numbers of one (segment, phase) never meet. `counted`: as `total` gives them."""
+    found: list[Chunk] = []
+    for _, phase in groupby(counted, key=lambda row: (row["segment"], row["phase"])):
+        first = 0
+        for place, rows in groupby(phase, key=lambda row: tuple(row[name] for name in PLACE)):
+            for part in _parts(list(rows)):
+                size, text = sum(row["rows"] for row in part), sum(row["bytes"] for row in part)
+                # Two neighbours that were cut for their bytes hold more than one bound together.
+                last = first + size // limits.rows + 1 + 2 * (text // limits.bytes + 1)
+                found.append(Chunk(place, tuple(row["bucket"] for row in part), first, last))
+                first = last + 1
+    return found
+
+
+def chunk_numbers(rows: pa.Table, chunks: Sequence[Chunk]) -> Ints:
+    """For each placed row the number of its chunk in `chunks`."""
+    codes, places = numbered_places(rows, PLACE)
+    numbers = np.full((places.num_rows, BUCKETS), -1)
+    own = {tuple(place.values()): code for code, place in enumerate(places.to_pylist())}
+    for number, chunk in enumerate(chunks):
+        if chunk.place in own:
+            numbers[own[chunk.place], list(chunk.buckets)] = number
+    found: Ints = numbers[codes, np.asarray(rows["bucket"])]
+    return found
+
+
+def parted(rows: pa.Table, numbers: Ints, count: int) -> list[pa.Table]:
+    """The rows of each of `count` chunks, by their `numbers`, in any order."""
+    if (np.diff(numbers) < 0).any():
+        order = np.argsort(numbers, kind="stable")
+        rows, numbers = rows.take(pa.array(order)), numbers[order]
+    ends = np.searchsorted(numbers, np.arange(count + 1))
+    return [rows.slice(int(start), int(stop - start)) for start, stop in pairwise(ends)]
+
+
+def _parts(rows: list[Mapping[str, Any]]) -> Iterable[list[Mapping[str, Any]]]:
+    part: list[Mapping[str, Any]] = []
+    for row in rows:
+        full = sum(r["rows"] for r in part) >= CHUNK_ROWS or sum(r["bytes"] for r in part) >= 4 * CHUNK_BYTES
+        if part and full:
+            yield part
+            part = []
+        part.append(row)
+    yield part
+
+
+def numbered_places(rows: pa.Table, names: Sequence[str]) -> tuple[Ints, pa.Table]:
+    """(for each row the number of its values of `names`, those values)."""
+    codes: Ints = np.zeros(rows.num_rows, np.int64)
+    for name in names:
+        found = _whole(rows[name]).dictionary_encode()
+        codes = codes * len(found.dictionary) + np.asarray(found.indices)
+        # So few that no number of them grows beyond its bits.
+        codes = np.asarray(pa.array(codes).dictionary_encode().indices).astype(np.int64)
+    some = np.zeros(int(codes.max(initial=-1)) + 1, np.int64)
+    some[codes] = np.arange(rows.num_rows)
+    return codes, rows.select(list(names)).take(pa.array(some))
+
+
+def _text_bytes(rows: pa.Table) -> Ints:
+    """Bytes of SQL that each row takes at most: of its final image, else of its first one."""
+    after, before = (_whole(rows[name]) for name in ("after", "before"))
+    if not after.null_count:
+        return _bytes_of(after)
+    if after.null_count == len(after):
+        return _bytes_of(before)
+    return np.where(np.asarray(after.is_valid()), _bytes_of(after), _bytes_of(before))
+
+
+def _bytes_of(maps: pa.MapArray) -> Ints:
+    ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(pc.fill_null(pc.binary_length(maps.items), 0))])
+    offsets = np.asarray(maps.offsets)
+    found: Ints = np.diff(ends[offsets]) * TEXT_FACTOR + np.diff(offsets) * ENTRY_BYTES
+    return found
+
+
+def _whole(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()

@@ -1,0 +1,91 @@
+"""The net changes of a window as SQL: the batches are the same from the driver and from Spark's workers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+from support.netchanges import WINDOW, changes, definitions
+
+from binlake.lake.paths import LakePaths
+from binlake.lake.tables import CHANGE
+from binlake.statement import BatchLimits, Phase, chunks
+from spark_jobs import keeping, netstatements
+from spark_jobs.lake import Rows, ensure_tables, here, overwrite, read, stepped
+from spark_jobs.netstatements import PLACED, SIZES
+from spark_jobs.pinned import digest_of
+from spark_jobs.render import Renderer
+
+pytestmark = pytest.mark.spark
+
+LIMITS = BatchLimits(rows=7)
+
+
+def statements(changed: Rows) -> pa.Table:
+    """The rows of `statement`, in order."""
+    rows = stepped(changed, chunks.placed, PLACED)
+    counted = chunks.total(here(stepped(rows, chunks.sizes, SIZES)))
+    renderer = Renderer(WINDOW, definitions(), chunks.chunks_of(counted, LIMITS), "mariadb", LIMITS, plain=False)
+    return here(netstatements.rendered(rows, renderer)).sort_by(
+        [(n, "ascending") for n in ("segment", "phase", "batch")]
+    )
+
+
+def test_batches_are_the_same_whoever_cuts_and_renders(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # R-18 R-62
+    monkeypatch.setattr(chunks, "CHUNK_ROWS", 60)
+    paths, rows = LakePaths(str(tmp_path)), changes(Random(11), 500)
+    ensure_tables(lambda: spark, paths)
+    overwrite(spark.createDataFrame(rows), paths, CHANGE, f"window = '{WINDOW}'", {})
+    by_spark = read(spark, paths, CHANGE).repartition(3)
+    found = statements(rows)
+    assert statements(by_spark).to_pylist() == found.to_pylist()
+    assert digest_of(by_spark, CHANGE.column_names()) == digest_of(rows, CHANGE.column_names())
+    kinds = set(zip(found["phase"].to_pylist(), found["kind"].to_pylist(), strict=True))
+    assert kinds == {(Phase.DELETE, "delete"), (Phase.WRITE, "replace"), (Phase.WRITE, "insert")}
+
+
+def test_rows_keep_their_phases_whoever_looks_for_their_origins(spark: SparkSession) -> None:  # R-12
+    draw = Random(3)
+    rows = chunks.placed(changes(draw, 120))
+    places = list(zip(*(rows[name].to_pylist() for name in (*keeping.ORIGIN_PLACE, "key")), strict=True))
+    moved = draw.sample(places, 40)
+    traced = pa.table(
+        [
+            pa.array(column, kind)
+            for column, kind in zip(zip(*moved, strict=True), (pa.int32(), *[pa.string()] * 3), strict=True)
+        ]
+        + [pa.array([draw.choice([None, f'["{number}"]']) for number in range(40)], pa.string())],
+        names=[*keeping.ORIGIN_PLACE, "key", "origin"],
+    )
+    several = {(0, "d", "a"): False, (1, "d", "a"): True, (1, "d", "ü"): False}
+    expected = [
+        _phases(row, dict(zip(moved, traced["origin"].to_pylist(), strict=True)), several) for row in rows.to_pylist()
+    ]
+    for found in (
+        keeping.kept_phases(rows, traced, several, PLACED),
+        keeping.kept_phases(spark.createDataFrame(rows).repartition(3), spark.createDataFrame(traced), several, PLACED),
+    ):
+        shown = here(found).to_pylist()
+        assert _comparable(shown) == _comparable([row for rows_of_key in expected for row in rows_of_key])
+    assert {row["phase"] for row in shown} == {Phase.DELETE, Phase.WRITE, Phase.KEEP, Phase.RESTORE}
+
+
+def _phases(row: dict, moved: dict, several: dict) -> list[dict]:  # type: ignore[type-arg]
+    """The rows that one of `changes` becomes, by the rule of `keeping` for a single row."""
+    place, key = (row["segment"], row["db"], row["table"]), row["key"]
+    is_moved = (*place, key) in moved
+    anew = row["phase"] == Phase.WRITE and place in several and (several[place] or is_moved)
+    origin = (moved[*place, key] if is_moved else key) if anew else None
+    phases = [Phase.WRITE, Phase.KEEP, Phase.RESTORE] if origin is not None else [row["phase"]]
+    return [{**row, "phase": int(phase), "anew": anew, "origin": origin} for phase in phases]
+
+
+def _comparable(rows: list[dict]) -> list[str]:  # type: ignore[type-arg]
+    return sorted(
+        repr(sorted((name, value) for name, value in row.items() if name not in ("before", "after"))) for row in rows
+    )

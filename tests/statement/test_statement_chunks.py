@@ -1,0 +1,80 @@
+"""Chunks of net changes: the same whoever cuts, however the rows lie, as counting row by row finds them."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from support.netchanges import changes
+
+from binlake.lake.rowhash import row_hashes
+from binlake.statement import BatchLimits, chunks
+from binlake.statement.chunks import BUCKETS, ENTRY_BYTES, TEXT_FACTOR, chunk_numbers, chunks_of, parted, placed, sizes
+
+LIMITS = BatchLimits(rows=7)
+
+
+def counted_by_row(rows: pa.Table) -> list[dict[str, Any]]:
+    """What `total` gives, one row after the other."""
+    found: dict[tuple[Any, ...], Counter[str]] = {}
+    for row, mixed in zip(rows.to_pylist(), row_hashes(rows, ["key"]).tolist(), strict=True):
+        phase = 1 if row["op"] == "delete" else 2
+        own = found.setdefault((row["segment"], phase, row["db"], row["table"], mixed % BUCKETS), Counter())
+        image = row["before"] if row["after"] is None else row["after"]
+        text = sum(len((value or "").encode()) for _, value in image) * TEXT_FACTOR + ENTRY_BYTES * len(image)
+        own.update(rows=row["copies"], bytes=text * row["copies"])
+    names = (*chunks.PLACE, "bucket")
+    return [dict(zip(names, place, strict=True)) | found[place] for place in sorted(found)]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_sizes_are_those_of_counting_row_by_row(seed: int) -> None:
+    draw = Random(seed)
+    rows = changes(draw, draw.choice([1, 2, 300]))
+    assert chunks.total(sizes(placed(rows))) == counted_by_row(rows)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_chunks_are_the_same_however_the_rows_are_shared(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:  # R-18 R-62
+    monkeypatch.setattr(chunks, "CHUNK_ROWS", 20)
+    draw = Random(seed)
+    rows = changes(draw, 400)
+    whole = chunks_of(chunks.total(sizes(placed(rows))), LIMITS)
+    cuts = sorted(draw.sample(range(1, 400), 5))
+    shares = [rows.slice(start, stop - start) for start, stop in zip([0, *cuts], [*cuts, 400], strict=True)]
+    draw.shuffle(shares)
+    assert chunks_of(chunks.total(pa.concat_tables([sizes(placed(share)) for share in shares])), LIMITS) == whole
+    assert len({chunk.place for chunk in whole}) < len(whole)
+    numbers = {key: number for share in shares for key, number in _numbers_by_row(share, whole)}
+    assert numbers == dict(_numbers_by_row(rows, whole))
+    for number, part in enumerate(parted(placed(rows), chunk_numbers(placed(rows), whole), len(whole))):
+        assert [_place(row) for row in part.to_pylist()] == [whole[number].place] * part.num_rows
+        assert set(part["bucket"].to_pylist()) == set(whole[number].buckets)
+
+
+def _numbers_by_row(rows: pa.Table, cut: list[chunks.Chunk]) -> list[tuple[int, int]]:
+    return list(zip(rows["last_commit_ts"].to_pylist(), chunk_numbers(placed(rows), cut).tolist(), strict=True))
+
+
+def _place(row: dict[str, Any]) -> tuple[Any, ...]:
+    return tuple(row[name] for name in chunks.PLACE)
+
+
+def test_numbers_of_batches_of_a_phase_never_meet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chunks, "CHUNK_ROWS", 20)
+    found = chunks_of(chunks.total(sizes(placed(changes(Random(1), 400)))), LIMITS)
+    for before, chunk in itertools.pairwise(found):
+        follows = before.place[:2] == chunk.place[:2]
+        assert chunk.first_batch == (before.last_batch + 1 if follows else 0)
+
+
+def test_no_rows_have_no_chunks() -> None:
+    rows = placed(changes(Random(1), 0))
+    assert chunks_of(chunks.total(sizes(rows)), LIMITS) == []
+    assert parted(rows, chunk_numbers(rows, []), 0) == []
