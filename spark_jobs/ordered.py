@@ -1,7 +1,8 @@
 """Mode ordered: the row changes of a window as batches in commit order, by one pass over `mutation`.
 
 What may run beside what depends on everything before it in the segment, so one task takes the changes in their order:
-it streams, and keeps the keys of one round and the changes of unfinished batches only. DESIGN 4, hazards R-36.
+it streams, and keeps the keys of one round and the changes of unfinished batches only. For a small window the driver
+itself is that task. DESIGN 4, hazards R-36.
 """
 
 from __future__ import annotations
@@ -12,33 +13,36 @@ from dataclasses import dataclass
 from itertools import islice
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
 
 from binlake.config.model import Target
 from binlake.ddl.collations import Dialect
 from binlake.errors import ConfigError
 from binlake.lake.mutations import touched_cells
-from binlake.lake.tables import STATEMENT
+from binlake.lake.rowhistory import rows_between
+from binlake.lake.tables import MUTATION, STATEMENT
 from binlake.ordered import Change, ChangeKeys, OrderedPlan, PlanOptions, RowForms
 from binlake.rowchange import RowEvent
 from binlake.schema import TableDef
 from binlake.statement import BatchLimits, StatementBatch
 from spark_jobs.context import StageContext
+from spark_jobs.lake import Rows
 from spark_jobs.netchange import mutations
 from spark_jobs.sinks import SinkWindow
-from spark_jobs.statements import statement_table
+from spark_jobs.statements import STATEMENT_ARROW, statement_table
 
 Place = tuple[int, str, str]
 """Segment, database, table."""
 
 _ORDER = ("commit_ts", "start_ts", "seq")
-_COLUMNS = (*_ORDER, "db", "table", "op", "before", "after")
+_COLUMNS = [*_ORDER, "db", "table", "op", "before", "after"]
+_SOURCE = ["source_db", "source_table"]
+_NAMES = ["db", "table", *_SOURCE]
 _BATCHES_A_TABLE = 64
 
 
 def ordered_statements(
     ctx: StageContext, window: SinkWindow, target: Target, limits: BatchLimits, *, safe: bool
-) -> DataFrame | None:
+) -> Rows | None:
     """The rows of `statement` but for the DDL; None when no row changes."""
     bounds, starts = window.bounds, window.segments.starts
     cells = touched_cells(ctx.paths, bounds.lo, bounds.hi, starts)
@@ -50,20 +54,26 @@ def ordered_statements(
     }
     if safe:
         require_nothing_kept(tables.values())
-    rows = mutations(ctx.spark, ctx.paths, bounds.lo, bounds.hi)
-    if ctx.rules.routes:
-        _require_own_targets(ctx, rows)
     options = PlanOptions(target.worker_count, limits, target.multiple_rows, target.conflict_strategy)
     planner = Planner(bounds.window, starts, tables, target.db_type, options, safe)
-    in_order = rows.select(*_COLUMNS).repartition(1).sortWithinPartitions(*_ORDER)
+    if ctx.is_small(bounds):
+        here = rows_between(ctx.paths, MUTATION, bounds.lo, bounds.hi, [*_COLUMNS, *_SOURCE])
+        if ctx.rules.routes:
+            _require_own_targets(ctx, here.group_by(_NAMES).aggregate([]).to_pylist())
+        in_order = here.select(_COLUMNS).sort_by([(name, "ascending") for name in _ORDER])
+        return pa.Table.from_batches(planner(in_order.to_batches()), STATEMENT_ARROW)
+    rows = mutations(ctx.spark, ctx.paths, bounds.lo, bounds.hi)
+    if ctx.rules.routes:
+        _require_own_targets(ctx, [row.asDict() for row in rows.select(*_NAMES).distinct().collect()])
+    frame = rows.select(*_COLUMNS).repartition(1).sortWithinPartitions(*_ORDER)
     # A function, not the object, as with every other stage in a worker.
-    return in_order.mapInArrow(lambda batches: planner(batches), STATEMENT.schema())
+    return frame.mapInArrow(lambda batches: planner(batches), STATEMENT.schema())
 
 
-def _require_own_targets(ctx: StageContext, rows: DataFrame) -> None:
+def _require_own_targets(ctx: StageContext, names: Iterable[Mapping[str, str]]) -> None:
     """No two tables of the source change one table of the target, unless extract columns keep their keys apart."""
     found: dict[tuple[str, str], tuple[str, str]] = {}
-    for row in rows.select("db", "table", "source_db", "source_table").distinct().collect():
+    for row in names:
         target, source = (row["db"], row["table"]), (row["source_db"], row["source_table"])
         other = found.setdefault(target, source)
         if other != source and not ctx.rules.routes.extracted(*source):

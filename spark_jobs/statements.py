@@ -1,6 +1,7 @@
 """The table `statement` as both its writer and its reader see it: one digest, one order of columns, one stream.
 
-finalize executes what is here and nothing else, so whatever it reads is checked against the digests first (R-62).
+finalize executes what is here and nothing else, so whatever it reads is checked against the digests first (R-62). Rows
+that convert hands over in the same process are those that it wrote: their texts were digested as they were rendered.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from binlake.lake.mutations import touched_cells
 from binlake.lake.paths import LakePaths
 from binlake.statement import Phase, StatementBatch, kept_table
 from binlake.statement.literal import qualified
-from binlake.statement.sealed import INDEX, checked_batch, index_digest
+from binlake.statement.sealed import INDEX, batch_of, checked_batch, index_digest
 from spark_jobs.sinks import SinkWindow
 
 _BATCH = ("segment", "phase", "batch", "db", "table", "kind", "sql", "expect", "verify_sql", "verify_rows", "rows",
@@ -40,17 +41,27 @@ def kept_copy(target: Target, replication: str, window: str, place: tuple[int, s
 
 
 class LakeStatements:
-    """The statements of one window (a StatementSource), read from one Delta version through delta-rs."""
+    """The statements of one window (a StatementSource), read from one Delta version through delta-rs.
+
+    `rows`: the same, where they are still in memory.
+    """
 
     def __init__(
-        self, paths: LakePaths, window: SinkWindow, target: Target, schema_versions: tuple[int, int], replication: str
+        self,
+        paths: LakePaths,
+        window: SinkWindow,
+        target: Target,
+        schema_versions: tuple[int, int],
+        replication: str,
+        rows: pa.Table | None = None,
     ) -> None:
         self.window = window
         self._paths = paths
         self._replication = replication
         self._target = target
         self._plans = WindowPlans(window.definitions, window.segments, window.cuts, schema_versions, target.db_type)
-        self._data = dataset(DeltaTable(paths.table("statement")))
+        self._data = dataset(DeltaTable(paths.table("statement"))) if rows is None else ds.dataset(rows)
+        self._batch_of = checked_batch if rows is None else batch_of
         self._own = ds.field("window") == window.bounds.window
         self._index = self._data.to_table(columns=list(INDEX), filter=self._own).to_pylist()
 
@@ -89,7 +100,7 @@ class LakeStatements:
             columns=list(_BATCH), filter=where, batch_size=_READ_AHEAD, batch_readahead=1, fragment_readahead=1
         )
         for batch in found:
-            yield from map(checked_batch, batch.to_pylist())
+            yield from map(self._batch_of, batch.to_pylist())
 
     def _in_order(self, segment: int) -> Iterator[StatementBatch]:
         place = self._own & (ds.field("segment") == segment) & (ds.field("phase") == int(Phase.ORDERED))
@@ -101,7 +112,7 @@ class LakeStatements:
         for first, last in _stretches(index):
             where = place & (ds.field("batch") >= first) & (ds.field("batch") <= last)
             found = self._data.to_table(columns=list(_BATCH), filter=where)
-            yield from map(checked_batch, found.sort_by("batch").to_pylist())
+            yield from map(self._batch_of, found.sort_by("batch").to_pylist())
 
     def _segment(self, number: int) -> SegmentPlan:
         own = [row for row in self._index if row["segment"] == number and row["phase"] != Phase.DDL]

@@ -88,8 +88,8 @@ def _statements(
             return statements, None
     limits = BatchLimits.of(target.batch_rows, position.max_packet)
     forms = _forms(ctx, window, position, pinned)
-    change = _write(ctx, window, target, limits, ddls, pinned, plain=forms == "plain")
-    statements = statements_of(ctx, window, target)
+    change, rows = _write(ctx, window, target, limits, ddls, pinned, plain=forms == "plain")
+    statements = statements_of(ctx, window, target, rows)
     derived = _Derived(window, target, change, statements, position, forms)
     return statements, _seal(ctx, derived) if pinned is None else None
 
@@ -104,11 +104,13 @@ def _forms(ctx: StageContext, window: SinkWindow, position: Position, pinned: Ap
     return written[-1].safe_mode if passed and written else position.forms
 
 
-def statements_of(ctx: StageContext, window: SinkWindow, target: Target) -> LakeStatements:
-    """The statements of `window` as they are in the lake."""
+def statements_of(
+    ctx: StageContext, window: SinkWindow, target: Target, rows: pa.Table | None = None
+) -> LakeStatements:
+    """The statements of `window` as they are in the lake; `rows`: the same, still in memory."""
     history = SchemaHistory(ctx.paths)
     versions = (history.state_at(window.bounds.lo).version, history.state_at(window.bounds.hi).version)
-    return LakeStatements(ctx.paths, window, target, versions, ctx.replication.name)
+    return LakeStatements(ctx.paths, window, target, versions, ctx.replication.name, rows)
 
 
 def _write(
@@ -120,8 +122,11 @@ def _write(
     pinned: ApplyManifest | None,
     *,
     plain: bool,
-) -> str:
-    """Writes the rows, those of `pinned` if there is one; the digest of `change`."""
+) -> tuple[str, pa.Table | None]:
+    """Writes the rows, those of `pinned` if there is one; the digest of `change`, and the rows if the driver has them.
+
+    Finalize in this process takes them from the handover.
+    """
     bounds, about = window.bounds, note(ctx, "convert", window.bounds)
     if target.mode == "ordered":
         # Every change counts, so `change` has none of this window.
@@ -135,7 +140,10 @@ def _write(
         clear(ctx.few, ctx.paths, STATEMENT, own_rows(bounds), about)
     else:
         overwrite(rows, ctx.paths, STATEMENT, own_rows(bounds), about)
-    return change
+    if not isinstance(rows, pa.Table):
+        return change, None
+    ctx.handover.put(STATEMENT, bounds, rows)
+    return change, rows
 
 
 def _all_rows(ctx: StageContext, rendered: Rows | None, ddls: pa.Table) -> Rows | None:

@@ -19,6 +19,7 @@ from binlake.downstream import apply_window
 from binlake.downstream.marks import marks_of
 from binlake.errors import CheckpointConflict, ImmutableWindow, LostRange
 from binlake.lake.aside import tell_set_aside
+from binlake.lake.tables import STATEMENT
 from binlake.lake.windowlog import WindowEvent
 from binlake.relay import RelayLog
 from binlake.verify.afterddl import check_due, note_due
@@ -108,7 +109,7 @@ def _pinned(ctx: StageContext, bounds: Bounds, target: Target, manifest: ApplyMa
         window = sink_window(ctx, bounds, merged, shapes)
     require_pinned_cuts(manifest, window.segments.starts)
     with _reading(ctx, bounds, "statement", *_SCHEMA):
-        statements = statements_of(ctx, window, target)
+        statements = pinned_statements(ctx, window, target, manifest)
     if statements.digest() != manifest.statement:
         raise ImmutableWindow(
             "the statements in the lake are not those that the manifest pins",
@@ -119,6 +120,16 @@ def _pinned(ctx: StageContext, bounds: Bounds, target: Target, manifest: ApplyMa
         # Kept there for the apply, which asks for them first of all.
         statements.segments()
     return statements
+
+
+def pinned_statements(ctx: StageContext, window: SinkWindow, target: Target, manifest: ApplyManifest) -> LakeStatements:
+    """Those that convert handed over in this process if the manifest pins them, else what the lake has."""
+    handed = ctx.handover.take(STATEMENT, Bounds(manifest.lo, manifest.hi))
+    if handed is not None:
+        statements = statements_of(ctx, window, target, handed)
+        if statements.digest() == manifest.statement:
+            return statements
+    return statements_of(ctx, window, target)
 
 
 def _manifest(ctx: StageContext, bounds: Bounds) -> ApplyManifest:

@@ -1,0 +1,93 @@
+"""Statements that convert hands to finalize in one process: those of the lake, and only where they are pinned."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+from support.netchanges import WINDOW, changes, definitions
+
+from binlake.config import Replication
+from binlake.errors import ImmutableWindow
+from binlake.lake.paths import LakePaths
+from binlake.lake.tables import STATEMENT
+from binlake.statement import BatchLimits, Phase, chunks
+from binlake.window.manifest import ApplyManifest
+from spark_jobs.context import Bounds, StageContext
+from spark_jobs.netstatements import rendered
+from spark_jobs.render import Renderer
+from spark_jobs.sinks import SinkWindow
+from spark_jobs.stages import finalize
+from spark_jobs.statements import LakeStatements
+
+BOUNDS = Bounds(1, 9)
+LIMITS = BatchLimits(rows=5)
+
+
+def statement_rows() -> pa.Table:
+    rows = chunks.placed(changes(Random(5), 200))
+    cut = chunks.chunks_of(chunks.total(chunks.sizes(rows)), LIMITS)
+    return rendered(rows, Renderer(WINDOW, definitions(), cut, "mariadb", LIMITS, plain=False))
+
+
+def statements(ctx: StageContext, rows: pa.Table | None = None) -> LakeStatements:
+    definitions_of_window = SimpleNamespace(bounds=BOUNDS, segments=None, cuts=(), definitions=None)
+    window = cast(SinkWindow, definitions_of_window)
+    return LakeStatements(ctx.paths, window, ctx.replication.sql_target(), (1, 1), "demo", rows)
+
+
+@pytest.fixture
+def ctx(tmp_path: Path) -> StageContext:
+    raw = {"name": "demo", "lake": {"path": str(tmp_path)}, "target": {"db-type": "mariadb", "port": 1}}
+    return StageContext(Replication.model_validate(raw), "run", lambda: pytest.fail("no Spark is needed"))
+
+
+def test_handed_statements_are_those_of_the_lake(ctx: StageContext) -> None:  # R-62
+    rows = statement_rows()
+    write_deltalake(LakePaths.of(ctx.replication).table(STATEMENT.name), rows.slice(7))
+    write_deltalake(LakePaths.of(ctx.replication).table(STATEMENT.name), rows.slice(0, 7), mode="append")
+    stored, handed = statements(ctx), statements(ctx, rows)
+    assert (handed.digest(), handed.rows, handed.count) == (stored.digest(), stored.rows, stored.count)
+    for place in ((segment, phase) for segment in (0, 1) for phase in (Phase.DELETE, Phase.WRITE)):
+        both = [sorted(one.batches(*place), key=lambda batch: batch.batch) for one in (stored, handed)]
+        assert both[0] == both[1]
+        assert both[0]
+
+
+def test_stored_statements_are_proved_by_their_texts(ctx: StageContext) -> None:  # R-62
+    rows = statement_rows()
+    changed = rows.set_column(rows.schema.get_field_index("sql"), "sql", pa.array([["DELETE"]] * rows.num_rows))
+    write_deltalake(LakePaths.of(ctx.replication).table(STATEMENT.name), changed)
+    with pytest.raises(ImmutableWindow):
+        list(statements(ctx).batches(0, Phase.WRITE))
+
+
+@pytest.mark.parametrize("pinned", [True, False])
+def test_what_is_handed_over_counts_only_if_it_is_what_is_pinned(
+    ctx: StageContext, monkeypatch: pytest.MonkeyPatch, *, pinned: bool
+) -> None:  # R-62
+    rows = statement_rows()
+    manifest = ApplyManifest(
+        "demo", "sql", 1, 1, 9, "c", "safe", "d", "2:", statements(ctx, rows).digest(), 1, 4, 9, ()
+    )
+    write_deltalake(LakePaths.of(ctx.replication).table(STATEMENT.name), rows)
+    ctx.handover.put(STATEMENT, BOUNDS, rows if pinned else rows.slice(1))
+    asked: list[Any] = []
+
+    def statements_of(
+        ctx: StageContext, _window: object, _target: object, rows: pa.Table | None = None
+    ) -> LakeStatements:
+        asked.append(rows)
+        return statements(ctx, rows)
+
+    monkeypatch.setattr(finalize, "statements_of", statements_of)
+    window = cast(SinkWindow, SimpleNamespace(bounds=BOUNDS))
+    found = finalize.pinned_statements(ctx, window, ctx.replication.sql_target(), manifest)
+    assert found.digest() == manifest.statement
+    assert [one is None for one in asked] == ([False] if pinned else [False, True])
+    assert ctx.handover.take(STATEMENT, BOUNDS) is None
