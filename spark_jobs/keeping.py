@@ -58,9 +58,7 @@ def kept_phases(rows: Rows, traced: Rows, several: Mapping[Place, bool], schema:
 
 def _matched(rows: pa.Table, traced: pa.Table) -> pa.Table:
     """`rows` with the columns `moved` and `origin` of the key that they share with a row of `traced`."""
-    both = pa.concat_tables(
-        [part.select([*_PLACE, "key"]) for part in (traced, rows)], promote_options="permissive"
-    )
+    both = pa.concat_tables([part.select([*_PLACE, "key"]) for part in (traced, rows)], promote_options="permissive")
     numbers, _ = numbered_places(both, [*_PLACE, "key"])
     at = np.full(int(numbers.max(initial=-1)) + 1, -1)
     at[numbers[: traced.num_rows]] = np.arange(traced.num_rows)

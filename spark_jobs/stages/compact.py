@@ -29,7 +29,7 @@ from binlake.window.manifest import ApplyManifest
 from spark_jobs.context import Bounds, StageContext, StageResult
 from spark_jobs.lake import Rows, clear, overwrite, read
 from spark_jobs.netchange import Touched, key_arrivals, net_changes, touched, window_rows
-from spark_jobs.pinned import combined, digest_of, open_manifest, require_pinned, start_of, target_position
+from spark_jobs.pinned import NO_ROWS, digest_of, open_manifest, require_pinned, start_of, target_position
 from spark_jobs.shaping import shapes_for
 from spark_jobs.sharedkeys import require_own_keys, shared_tables
 from spark_jobs.sinks import SinkWindow, merged_rows, note, own_rows, require_merged, sink_window
