@@ -97,11 +97,17 @@ class Ceiling:
                 self._asked_at = self._monotonic()
             failure = self._renew()
             for ts, told in waiting:
-                told(self._verdict(ts, failure))
+                self._tell(told, ts, failure)
             with self._lock:
                 if not self._waiting:
                     self._asking = False
                     return
+
+    def _tell(self, told: Told, ts: int, failure: BinlakeError | None) -> None:
+        try:
+            told(self._verdict(ts, failure))
+        except Exception:  # it is the fault of that write: the others wait for theirs
+            log.exception("verdict_not_told", ts=ts)
 
     def _renew(self) -> BinlakeError | None:
         try:

@@ -70,7 +70,7 @@ def fill(session: Session, of: ColumnInfo, values: list[str]) -> None:
     session.execute(f"SET STATEMENT sql_mode = 'ALLOW_INVALID_DATES' FOR INSERT INTO q (id, v) VALUES {rows}")
 
 
-def shown(column: ColumnInfo) -> str:
+def as_text(column: ColumnInfo) -> str:
     if column.tp == t.BIT:
         return f"LPAD(HEX(v), {(column.flen + 7) // 8 * 2}, '0')"
     if column.is_binary:
@@ -100,7 +100,7 @@ def converted(session: Session, case: dict[str, Any]) -> list[Any]:
     fill(session, old, [text for text, _ in case["values"]])
     spec = f"MODIFY COLUMN `v` {type_sql(new)}"
     execute_ddl(session, altered(spec, before, after, SourceSession(case["zone"], case.get("day", ""))))
-    found = session.rows(f"SELECT {shown(new)} FROM q ORDER BY id")
+    found = session.rows(f"SELECT {as_text(new)} FROM q ORDER BY id")
     pairs = zip(case["values"], found, strict=True)
     wrong = [(old.type_text, new.type_text, *pair, got) for pair, (got,) in pairs if not same(new, got, pair[1])]
     names = session.rows("SELECT GROUP_CONCAT(column_name ORDER BY ordinal_position) FROM information_schema.columns"

@@ -65,7 +65,7 @@ def statements(before: TableDef, after: TableDef, source: SourceSession) -> tupl
     return map_ddl(SourceDdl(7, "app", "q", query, *sides), "mysql").sql
 
 
-def shown(column: ColumnInfo) -> str:
+def as_text(column: ColumnInfo) -> str:
     if column.tp == t.BIT:
         return f"LPAD(HEX(v), {(column.flen + 7) // 8 * 2}, '0')"
     if column.is_binary:
@@ -97,7 +97,7 @@ def wrong_values(
     if shadows:
         assert execute_ddl(session, [*ddl[:-2], ddl[-1]]) == []
     assert len(execute_ddl(session, ddl)) == len(shadows)
-    rows = session.rows(f"SELECT {shown(new)} FROM q ORDER BY id")
+    rows = session.rows(f"SELECT {as_text(new)} FROM q ORDER BY id")
     return [(old.type_text, new.type_text, *pair, got) for pair, (got,) in zip(pairs, rows, strict=True)
             if not same(new, got, pair[1])]  # fmt: skip
 
