@@ -130,10 +130,17 @@ class Index:
         return None if value is None else Pointer.from_bytes(value)
 
     def batch(self, after_ts: int, upto_ts: int, limit: int) -> list[tuple[bytes, bytes]]:
-        """At most `limit` raw (key, pointer) in ts order over (after_ts, upto_ts]."""
+        """At most `limit` raw (key, pointer) in ts order over (after_ts, upto_ts]. Raises Permanent for damage."""
         bounds = {"start": ts_key(after_ts), "include_start": False, "stop": ts_key(upto_ts), "include_stop": True}
-        with self._use() as db, db.iterator(**bounds) as found:
-            return list(islice(found, limit))
+        try:
+            with self._use() as db, db.iterator(**bounds) as found:
+                return list(islice(found, limit))
+        except plyvel.CorruptionError as error:
+            raise Permanent(
+                f"the index is damaged: {error}",
+                where={"directory": self._directory, "after_ts": after_ts},
+                hint="stop the pump and remove this directory: it is rebuilt from the value log at the next start",
+            ) from error
 
     def remove_below(self, ts: int, fids: Collection[int]) -> int:
         """Delete the keys up to `ts` whose record is in one of `fids`, in small batches; how many there were."""

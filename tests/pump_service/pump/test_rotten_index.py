@@ -1,0 +1,33 @@
+"""A block of the index that rots under a running pump: the error says what to do, as the one at a start does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import plyvel
+import pytest
+
+from binlake.errors import Permanent
+from pump_service.pump.index import Index, ts_key
+
+KEYS = 20_000
+
+
+def test_a_rotten_block_is_told_with_a_way_on(tmp_path: Path) -> None:
+    folder = tmp_path / "kv"
+    database = plyvel.DB(str(folder), create_if_missing=True)
+    for ts in range(1, KEYS):
+        database.put(ts_key(ts), b"%016d" % ts)
+    database.compact_range()
+    database.close()
+    for table in folder.glob("*.ldb"):
+        data = bytearray(table.read_bytes())
+        data[100 : len(data) // 2] = bytes(len(data) // 2 - 100)
+        table.write_bytes(data)
+    index = Index(folder)
+    try:
+        with pytest.raises(Permanent, match="index is damaged") as caught:
+            index.batch(0, KEYS, KEYS)
+        assert "rebuilt from the value log" in str(caught.value)
+    finally:
+        index.close()
