@@ -213,7 +213,7 @@ def _arguments() -> argparse.Namespace:
                         " Connect server, or spark-submit")  # fmt: skip
     parser.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="of the replication")
     parser.add_argument("--floors", type=int, default=3, help="measurements of the floor, the best counts (3)")
-    parser.add_argument("--profile", default="", metavar="FILE", help="cProfile of the warm windows; they take longer")
+    parser.add_argument("--profile", default="", metavar="FILE", help="cProfile of each warm stage to FILE.STAGE")
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     return parser.parse_args()
 

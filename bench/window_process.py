@@ -74,6 +74,7 @@ class Meter:
         self._self = psutil.Process()
         self.stages: dict[str, Cost] = {}
         self.overlap = False
+        self.profile = ""
         self._running = 0
 
     def cpu(self) -> dict[str, float]:
@@ -147,9 +148,9 @@ def serve(wire: Connection) -> None:
         # The first run of a process pays for its start and its imports as well.
         before, began = (begun, time.time() - start) if first else (meter.cpu(), 0.0)
         clock, windows = time.perf_counter(), 0
-        with _profiled(job.profile if not first else ""):
-            while reached() < until:
-                windows += bool(run_window(make_context()))
+        meter.profile = "" if first else job.profile
+        while reached() < until:
+            windows += bool(run_window(make_context()))
         whole = Cost()
         whole.add(time.perf_counter() - clock + began, before, meter.cpu(), 0)
         used = _jobs(meter)
@@ -174,7 +175,7 @@ def _prepare(job: Job, meter: Meter) -> tuple[Callable[..., Any], Callable[[], A
 
     def measured(name: str, *arguments: Any, **named: Any) -> Any:
         result: list[Any] = []
-        with meter.around(name, result):
+        with meter.around(name, result), _profiled(meter.profile and f"{meter.profile}.{name}"):
             result.append(run_stage(name, *arguments, **named))
         return result[0]
 
@@ -216,6 +217,7 @@ def _jobs(meter: Meter) -> int | None:
 
 @contextmanager
 def _profiled(file: str) -> Iterator[None]:
+    """A profile of this thread; of a stage that runs more than once the last one is kept."""
     if not file:
         yield
         return
