@@ -25,17 +25,20 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from bulk_load import BulkLoad
-from sysbench_rows import LOADS
+from sysbench_rows import DB, LOADS, Load
 
 from binlake.filter import Rules
 from binlake.lake.parts import write_parts
 from binlake.lake.rowhash import row_hashes
 from binlake.lake.tables import BINLOG, MUTATION, arrow_schema
-from binlake.schema import DdlJob, SchemaState, TableDef, WindowSchemas
+from binlake.rowchange.columns import net_changes
+from binlake.schema import DdlJob, SchemaState, WindowSchemas
 from binlake.statement import TableStatements, images_from_maps
 from binlake.tso import to_datetime
+from binlake.window.definitions import Cell
 from binlake.wire.binlog_pb2 import Binlog
 from binlake.wire.pump_pb2 import WriteBinlogReq
+from pump_service.workload.tables import ID
 from spark_jobs.decode import Decoder
 from spark_jobs.landed import landed_of
 
@@ -82,9 +85,12 @@ class _Clock:
 
 def steps(folder: str) -> Iterator[Step]:
     """All of them, each on what the ones before it gave; `folder` is for files."""
-    binlog, schemas, tables = _landed()
+    bulk, binlog, jobs = landed(LOADS["c"].scaled(TRANSACTIONS / LOADS["c"].transactions))
+    assert bulk.writer.load.transactions == TRANSACTIONS
+    schema = SchemaState().fold((_FIRST_TS, job) for job in jobs)
+    tables = [found for job in jobs if (found := schema.table(job.table_id)) is not None]
     yield Step("land: count and digest", binlog.num_rows, lambda: landed_of(binlog))
-    decoder = Decoder(schemas, Rules())
+    decoder = Decoder(WindowSchemas(schema, []), Rules())
     batches = binlog.select(["payload", "commit_ts", "start_ts"]).to_batches()
 
     def decode() -> list[pa.RecordBatch]:
@@ -95,6 +101,8 @@ def steps(folder: str) -> Iterator[Step]:
     assert mutations.num_rows == ROWS
     yield Step("merge: write", ROWS, lambda: write_parts(folder, MUTATION, mutations.to_batches()))
     yield Step("digest of row changes", ROWS, lambda: row_hashes(mutations, MUTATION.column_names()))
+    cells = [Cell(DB, table.name, 0, 0, 1 << 62, "primary", (ID,), (None,)) for table in tables]
+    yield Step("compact: net change", ROWS, lambda: net_changes(mutations, cells, strict=frozenset(cells)))
     table = tables[0]
     own = mutations.filter(pc.and_(pc.equal(mutations["table"], table.name), pc.is_valid(mutations["after"])))
     images = own["after"].combine_chunks()
@@ -104,20 +112,21 @@ def steps(folder: str) -> Iterator[Step]:
     yield Step("convert: text", own.num_rows, lambda: list(TableStatements(table, 0).writes(columns)))
 
 
-def _landed() -> tuple[pa.Table, WindowSchemas, list[TableDef]]:
-    """Rows of `binlog` with the transactions of load (c), the schema they are decoded in, and their tables."""
+def landed(load: Load, *, whole: bool = False) -> tuple[BulkLoad, pa.Table, list[DdlJob]]:
+    """`load` once written, rows of `binlog` with its transactions (`whole`: those that made the rows of before, too),
+    and its DDL jobs."""
     kept = _Kept()
-    load = BulkLoad(LOADS["c"].scaled(TRANSACTIONS / LOADS["c"].transactions), _Clock(), 1, [kept])
-    load.create()
-    load.write(load.writer.load.setup(), load.writer.load.rows)
-    kept.binlogs.clear()
-    load.write(load.writer.load.roles, TRANSACTIONS)
+    bulk = BulkLoad(load, _Clock(), 1, [kept])
+    bulk.create()
+    kept.binlogs = []
+    bulk.write(load.setup(), load.rows)
+    if not whole:
+        kept.binlogs = []
+    bulk.write(load.roles, load.transactions)
     prewrites = {one.start_ts: one for one in kept.binlogs if one.prewrite_value}
     rows = [_row(one, prewrites[one.start_ts]) for one in kept.binlogs if not one.prewrite_value]
-    jobs = [DdlJob.parse(json.dumps(job)) for job in load.history.finished(1 << 62)]
-    schema = SchemaState().fold((_FIRST_TS, job) for job in jobs)
-    tables = [found for job in jobs if (found := schema.table(job.table_id)) is not None]
-    return pa.Table.from_pylist(rows, arrow_schema(BINLOG.schema())), WindowSchemas(schema, []), tables
+    jobs = [DdlJob.parse(json.dumps(job)) for job in bulk.history.finished(1 << 62)]
+    return bulk, pa.Table.from_pylist(rows, arrow_schema(BINLOG.schema())), jobs
 
 
 def _row(commit: Binlog, prewrite: Binlog) -> dict[str, Any]:

@@ -1,0 +1,62 @@
+"""What `make bench` writes is what a TiDB would write: each transaction finds the row that the one before left."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
+
+import cost_per_row
+from bulk_load import Known
+from sysbench_rows import LOADS
+
+from binlake.filter import Rules
+from binlake.schema import SchemaState, WindowSchemas
+from pump_service.workload.source import LiveTransactions
+from spark_jobs.decode import Decoder
+
+Row = dict[str, str]
+
+
+@pytest.mark.parametrize("name", list(LOADS))
+def test_rows_follow_each_other_to_the_expected_ones(name: str) -> None:
+    bulk, binlog, jobs = cost_per_row.landed(LOADS[name].scaled(0.03), whole=True)
+    schemas = WindowSchemas(SchemaState().fold(enumerate(jobs)), [])
+    batches = binlog.select(["payload", "commit_ts", "start_ts"]).to_batches()
+    rows = [row for batch in Decoder(schemas, Rules()).rows(batches, Counter())
+            for row in batch.to_pylist(maps_as_pydicts="strict")]  # fmt: skip
+    load, shown = bulk.writer.load, dict[tuple[str, str], Row]()
+    assert len(rows) == load.rows * load.tables + load.transactions * load.changes
+    for row in sorted(rows, key=lambda row: (row["commit_ts"], row["seq"])):
+        key = (row["table"], row["key"])
+        assert shown.pop(key, None) == row["before"]
+        if row["after"] is not None:
+            shown[key] = row["after"]
+    for number in range(load.tables):
+        own = sorted((row for (table, _), row in shown.items() if table == f"sbtest{number + 1}"), key=_id)
+        lines = [dict(zip(("id", "k", "c", "pad"), map(str, line), strict=True)) for line in bulk.writer.lines(number)]
+        assert own == lines
+        assert bulk.writer.expected(number)[0] == len(lines) > 0
+
+
+def test_the_status_port_knows_what_became_of_a_transaction() -> None:
+    known = Known()
+    known.begin(100, 10)
+    known.end(200)
+    known.begin(300, 10)
+
+    def info(start_ts: int) -> dict[str, object]:
+        found: dict[str, object] = known.answer(LiveTransactions.key(start_ts), 0)["value"]["info"]
+        return found
+
+    assert info(103) == {"writes": [{"start_ts": 103, "commit_ts": 203}]}
+    assert "lock" in info(305)
+    assert info(110) == info(99) == {}
+
+
+def _id(row: Row) -> int:
+    return int(row["id"])
