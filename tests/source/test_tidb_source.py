@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import random
+import ssl
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from binlake.capture import Capture
 from binlake.config.model import SourceSql
 from binlake.errors import ConfigError, SourceUnavailable, WireError
 from binlake.source import Committed, Locked, RolledBack, SqlHistory, TidbSource, Unknown, read_status
-from binlake.source.tidb import PAGE, SPARE
+from binlake.source.tidb import PAGE, SPARE, StatusPort
 from pump_service.replay.outcomes import Outcomes
 from pump_service.replay.status_server import StatusServer
 
@@ -260,3 +261,12 @@ def test_only_a_write_record_proves(body: str, status: object) -> None:  # R-07
 )  # fmt: skip
 def test_everything_else_is_unknown(body: str) -> None:
     assert isinstance(read_status(body, 5), Unknown)
+
+
+def test_certificates_are_read_only_for_https(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+    monkeypatch.setattr(ssl.SSLContext, "load_verify_locations", lambda *_, **named: read.append(str(named)))
+    StatusPort("http://127.0.0.1:10080")
+    assert read == []
+    StatusPort(["http://127.0.0.1:10080", "HTTPS://tidb.example:10080"])
+    assert read
