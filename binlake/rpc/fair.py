@@ -13,7 +13,7 @@ Item = TypeVar("Item")
 Place = TypeVar("Place", bound=Hashable)
 
 
-def who_gives_way(places: Mapping[Place, str], newcomer: str) -> Place | None:
+def place_to_free(places: Mapping[Place, str], newcomer: str) -> Place | None:
     """Of `places` (oldest first, with their addresses) the one that makes room for `newcomer`; None = the newcomer."""
     address, most = Counter(places.values()).most_common(1)[0]
     if address == newcomer or Counter(places.values())[newcomer] >= most:

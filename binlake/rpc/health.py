@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from enum import IntEnum
 
 from binlake.rpc.call import Call, Handler
-from binlake.rpc.fair import who_gives_way
+from binlake.rpc.fair import place_to_free
 from binlake.rpc.status import Status
 
 _WATCHERS = 1000
@@ -68,7 +68,7 @@ class Health:
             return
         if len(self._watchers) >= _WATCHERS:
             places = {one: one.connection.address for one in self._watchers}
-            loser = who_gives_way(places, call.connection.address)
+            loser = place_to_free(places, call.connection.address)
             (loser or call).fail(Status.UNAVAILABLE, f"{_WATCHERS} watch already, most of them from here")
             if loser is None:
                 return

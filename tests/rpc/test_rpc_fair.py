@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from binlake.rpc.fair import Lines, who_gives_way
+from binlake.rpc.fair import Lines, place_to_free
 
 
 def test_the_newest_of_the_address_with_the_most_gives_way() -> None:
     places = {1: "a", 2: "b", 3: "a", 4: "a", 5: "b"}
-    assert who_gives_way(places, "c") == 4
-    assert who_gives_way(places, "b") == 4
-    assert who_gives_way(places, "a") is None
+    assert place_to_free(places, "c") == 4
+    assert place_to_free(places, "b") == 4
+    assert place_to_free(places, "a") is None
 
 
 def test_an_address_with_as_many_as_the_greatest_makes_nobody_go() -> None:
-    assert who_gives_way({1: "a", 2: "b"}, "b") is None
+    assert place_to_free({1: "a", 2: "b"}, "b") is None
 
 
 def test_lines_are_served_in_turn() -> None:
