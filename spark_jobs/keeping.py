@@ -27,7 +27,7 @@ from spark_jobs.sinks import SinkWindow
 
 Place = tuple[int, str, str]
 """Segment, database, table."""
-_PLACE = ("segment", "db", "table")
+PLACE_OF_KEY = ("segment", "db", "table")
 
 
 def with_origins(
@@ -51,15 +51,17 @@ def kept_phases(rows: Rows, traced: Rows, several: Mapping[Place, bool], schema:
     """
     if isinstance(rows, pa.Table):
         return _phased(_matched(rows, traced), several)
-    found = rows.join(traced.withColumn("moved", F.lit(True)), [*_PLACE, "key"], "left")
+    found = rows.join(traced.withColumn("moved", F.lit(True)), [*PLACE_OF_KEY, "key"], "left")
     known = found.withColumn("moved", F.coalesce("moved", F.lit(False))).select(*rows.columns, "moved", "origin")
     return stepped(known, partial(_phased, several=several), f"{schema}, anew BOOLEAN, origin STRING")
 
 
 def _matched(rows: pa.Table, traced: pa.Table) -> pa.Table:
     """`rows` with the columns `moved` and `origin` of the key that they share with a row of `traced`."""
-    both = pa.concat_tables([part.select([*_PLACE, "key"]) for part in (traced, rows)], promote_options="permissive")
-    numbers, _ = numbered_places(both, [*_PLACE, "key"])
+    both = pa.concat_tables(
+        [part.select([*PLACE_OF_KEY, "key"]) for part in (traced, rows)], promote_options="permissive"
+    )
+    numbers, _ = numbered_places(both, [*PLACE_OF_KEY, "key"])
     at = np.full(int(numbers.max(initial=-1)) + 1, -1)
     at[numbers[: traced.num_rows]] = np.arange(traced.num_rows)
     found = at[numbers[traced.num_rows :]]
@@ -69,7 +71,7 @@ def _matched(rows: pa.Table, traced: pa.Table) -> pa.Table:
 
 def _phased(rows: pa.Table, several: Mapping[Place, bool]) -> pa.Table:
     """Rows with `moved` and `origin` in all phases that write them."""
-    numbers, places = numbered_places(rows, _PLACE)
+    numbers, places = numbered_places(rows, PLACE_OF_KEY)
     kinds = [several.get((place["segment"], place["db"], place["table"])) for place in places.to_pylist()]
     is_kept, is_several = (
         np.array([kind is not None for kind in kinds], bool),

@@ -39,7 +39,7 @@ def test_batches_are_the_same_whoever_cuts_and_renders(
 ) -> None:  # R-18 R-62
     monkeypatch.setattr(chunks, "CHUNK_ROWS", 60)
     paths, rows = LakePaths(str(tmp_path)), changes(Random(11), 500)
-    ensure_tables(lambda: spark, paths)
+    ensure_tables(paths)
     overwrite(spark.createDataFrame(rows), paths, CHANGE, f"window = '{WINDOW}'", {})
     by_spark = read(spark, paths, CHANGE).repartition(3)
     found = statements(rows)
@@ -52,7 +52,7 @@ def test_batches_are_the_same_whoever_cuts_and_renders(
 def test_rows_keep_their_phases_whoever_looks_for_their_origins(spark: SparkSession) -> None:
     draw = Random(3)
     rows = chunks.placed(changes(draw, 120))
-    places = list(zip(*(rows[name].to_pylist() for name in (*keeping.ORIGIN_PLACE, "key")), strict=True))
+    places = list(zip(*(rows[name].to_pylist() for name in (*keeping.PLACE_OF_KEY, "key")), strict=True))
     moved = draw.sample(places, 40)
     traced = pa.table(
         [
@@ -60,7 +60,7 @@ def test_rows_keep_their_phases_whoever_looks_for_their_origins(spark: SparkSess
             for column, kind in zip(zip(*moved, strict=True), (pa.int32(), *[pa.string()] * 3), strict=True)
         ]
         + [pa.array([draw.choice([None, f'["{number}"]']) for number in range(40)], pa.string())],
-        names=[*keeping.ORIGIN_PLACE, "key", "origin"],
+        names=[*keeping.PLACE_OF_KEY, "key", "origin"],
     )
     several = {(0, "d", "a"): False, (1, "d", "a"): True, (1, "d", "ü"): False}
     expected = [
