@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from binlake.errors import Transient
 from binlake.lake import rowhash
+from binlake.lake.opened import opened
 from binlake.lake.paths import LakePaths
 from binlake.lake.rowhash import Fold
 from binlake.lake.tables import SPARK_TABLES, LakeTable, arrow_schema
@@ -95,7 +96,7 @@ def _rows_of_commit(paths: LakePaths, table: LakeTable, about: str) -> int:
 
 def _overwrite_here(rows: pa.Table, paths: LakePaths, table: LakeTable, predicate: str, note: Mapping[str, str]) -> int:
     about = commit_properties(note)
-    place, data = DeltaTable(paths.table(table.name)), rows.select(table.column_names())
+    place, data = opened(paths.table(table.name)), rows.select(table.column_names())
     try:
         if may_have(paths, table, predicate):
             write_deltalake(place, data, mode="overwrite", predicate=predicate, commit_properties=about,
@@ -140,7 +141,7 @@ def within(lo: int, hi: int) -> str:
 
 def may_have(paths: LakePaths, table: LakeTable, predicate: str) -> bool:
     """False when no file can have a row that matches `predicate`, by partitions and statistics."""
-    return bool(DeltaTable(paths.table(table.name)).file_uris(file_pruning_predicate=predicate))
+    return bool(opened(paths.table(table.name)).file_uris(file_pruning_predicate=predicate))
 
 
 FOLD_COLUMNS = "count BIGINT, total BIGINT, xor BIGINT"

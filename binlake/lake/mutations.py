@@ -6,16 +6,16 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 import pyarrow as pa
-from deltalake import DeltaTable
 
 from binlake.lake.dataset import dataset
+from binlake.lake.opened import opened
 from binlake.lake.paths import LakePaths
 from binlake.lake.rowhistory import between
 
 
 def touched_cells(paths: LakePaths, lo: int, hi: int, starts: Sequence[int]) -> list[tuple[str, str, int]]:
     """(db, table, segment) of every row change with lo < commit_ts <= hi, sorted; `starts` open segments 1, 2, ..."""
-    data = dataset(DeltaTable(paths.table("mutation")))
+    data = dataset(opened(paths.table("mutation")))
     return cells_in(data.to_batches(columns=["db", "table", "commit_ts"], filter=between(lo, hi)), starts)
 
 

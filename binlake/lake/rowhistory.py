@@ -20,6 +20,7 @@ from binlake import tso
 from binlake.codec import key_text
 from binlake.errors import ConfigError
 from binlake.lake.dataset import dataset
+from binlake.lake.opened import opened
 from binlake.lake.paths import LakePaths
 from binlake.lake.tables import LakeTable
 from binlake.mirror.types import arrow_type
@@ -107,7 +108,7 @@ def rows_between(
     `where`: of those rows, the ones that match it.
     """
     wanted = between(lo, hi) if where is None else between(lo, hi) & where
-    return dataset(DeltaTable(paths.table(table.name))).to_table(columns=list(columns), filter=wanted)
+    return dataset(opened(paths.table(table.name))).to_table(columns=list(columns), filter=wanted)
 
 
 def day(ts: int) -> pa.Scalar:

@@ -1,0 +1,63 @@
+"""A table that was opened before shows what was committed since, and is never mistaken for one made in its place."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import TableNotFoundError
+
+from binlake.lake import opened as module
+from binlake.lake.opened import opened
+
+
+def _write(path: Path, *numbers: int) -> None:
+    write_deltalake(str(path), pa.table({"n": list(numbers)}), mode="append")
+
+
+def _rows(path: Path) -> list[int]:
+    found: list[int] = sorted(opened(str(path)).to_pyarrow_table()["n"].to_pylist())
+    return found
+
+
+def test_commits_of_others_are_seen_and_the_log_is_replayed_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _write(tmp_path / "t", 1)
+    assert _rows(tmp_path / "t") == [1]
+    monkeypatch.setattr(module, "DeltaTable", lambda _: pytest.fail("it is open"))
+    for number in (2, 3):
+        _write(tmp_path / "t", number)
+        assert _rows(tmp_path / "t") == list(range(1, number + 1))
+
+
+def test_a_table_made_anew_at_the_same_path_is_another_one(tmp_path: Path) -> None:
+    for number in range(20):
+        # A disk gives the numbers of removed files to new ones.
+        _write(tmp_path / "t", number)
+        assert _rows(tmp_path / "t") == [number]
+        shutil.rmtree(tmp_path / "t")
+    with pytest.raises(TableNotFoundError):
+        opened(str(tmp_path / "t"))
+
+
+def test_a_table_whose_known_commits_have_left_the_log_is_opened_anew(tmp_path: Path) -> None:
+    # From what is left of the log it would look as if nothing had been committed since.
+    _write(tmp_path / "t", 1)
+    assert _rows(tmp_path / "t") == [1]
+    _write(tmp_path / "t", 2)
+    _write(tmp_path / "t", 3)
+    DeltaTable(str(tmp_path / "t")).create_checkpoint()
+    for version in (0, 1):
+        (tmp_path / "t" / "_delta_log" / f"{version:020}.json").unlink()
+    assert _rows(tmp_path / "t") == [1, 2, 3]
+
+
+def test_a_commit_by_what_was_opened_is_there_for_all(tmp_path: Path) -> None:
+    _write(tmp_path / "t", 1)
+    write_deltalake(opened(str(tmp_path / "t")), pa.table({"n": [2]}), mode="append")
+    assert _rows(tmp_path / "t") == [1, 2]
+    assert DeltaTable(str(tmp_path / "t")).version() == opened(str(tmp_path / "t")).version() == 1
