@@ -22,7 +22,7 @@ from binlake.lake.tables import SPARK_TABLES, LakeTable, arrow_schema
 
 AGAIN = "the stage may run again; keep maintenance of these tables to Binlake"
 """What to do where a commit was refused."""
-_REPEATED = ("segment", "phase", "db", "table", "identity", "op", "kind", "copies", "mutations", "decision")
+_REPEATED = ("segment", "phase", "db", "table", "identity", "op", "kind", "copies", "mutations", "decision", "pump")
 # Texts that hardly repeat: dictionaries of them would cost a fifth of the writing, and names in maps pack well without.
 _WRITER = WriterProperties(
     compression="ZSTD",

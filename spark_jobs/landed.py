@@ -1,4 +1,4 @@
-"""What is in `binlog` of a window: the counts and the digest that its manifest seals.
+"""What is in `binlog` of a window: the counts and the digest that its manifest seals, of what is written.
 
 One function over Arrow counts and digests: the driver calls it for what it has, Spark's workers for the rest.
 """
@@ -17,7 +17,7 @@ from binlake.lake.rowhash import Fold
 from binlake.lake.rowhistory import rows_between
 from binlake.lake.tables import BINLOG, arrow_schema
 from spark_jobs.context import Bounds, StageContext
-from spark_jobs.lake import FOLD_COLUMNS, fold_row, folds_in, may_have, read, within
+from spark_jobs.lake import FOLD_COLUMNS, Rows, fold_row, folds_in, may_have, read, within
 
 DIGEST_COLUMNS = ["commit_ts", "start_ts", "chunk", "kind", "schema_version", "job_id", "schema_state", "payload"]
 _COUNTS = "dml BIGINT, ddls BIGINT, chunks BIGINT, bytes BIGINT"
@@ -45,17 +45,24 @@ class Landed:
         return rowhash.digest_of(self.fold)
 
 
-def landed(ctx: StageContext, bounds: Bounds, *, here: bool) -> Landed:
+NONE = Landed(0, 0, 0, 0, rowhash.merged([]))
+
+
+def stored(ctx: StageContext, bounds: Bounds, *, here: bool) -> Landed:
     """What is in `binlog` of `bounds`; `here`: it is small enough to be read by this process."""
     if not may_have(ctx.paths, BINLOG, f"commit_ts > {bounds.lo}"):
-        return _together([])
+        return NONE
     if here:
         return landed_of(rows_between(ctx.paths, BINLOG, bounds.lo, bounds.hi, DIGEST_COLUMNS))
-    return counted_by_spark(read(ctx.spark, ctx.paths, BINLOG).where(within(bounds.lo, bounds.hi)))
+    return landed_of(read(ctx.spark, ctx.paths, BINLOG).where(within(bounds.lo, bounds.hi)))
 
 
-def landed_of(rows: pa.Table | pa.RecordBatch) -> Landed:
+def landed_of(rows: Rows) -> Landed:
     """What `rows` of `binlog` are."""
+    return _part_of(rows) if isinstance(rows, pa.Table) else _by_spark(rows)
+
+
+def _part_of(rows: pa.Table | pa.RecordBatch) -> Landed:
     first = pc.equal(rows["chunk"], 0)
     dml, ddls = (_count(pc.and_(first, pc.equal(rows["kind"], kind))) for kind in ("dml", "ddl"))
     size = pc.sum(pc.binary_length(rows["payload"])).as_py() or 0
@@ -63,8 +70,7 @@ def landed_of(rows: pa.Table | pa.RecordBatch) -> Landed:
     return Landed(dml, ddls, _count(pc.invert(first)), size, fold)
 
 
-def counted_by_spark(rows: DataFrame) -> Landed:
-    """As `landed_of`, by the workers."""
+def _by_spark(rows: DataFrame) -> Landed:
     parts = rows.select(*DIGEST_COLUMNS).mapInArrow(_parts, _PART).toArrow()
     counts = zip(*(column.to_pylist() for column in parts.columns[:4]), strict=True)
     return _together(Landed(*own, fold) for own, fold in zip(counts, folds_in(parts), strict=True))
@@ -72,7 +78,7 @@ def counted_by_spark(rows: DataFrame) -> Landed:
 
 def _parts(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
-        part = landed_of(batch)
+        part = _part_of(batch)
         values = (part.dml, part.ddls, part.chunks, part.bytes, *fold_row(part.fold))
         yield pa.RecordBatch.from_arrays(
             [pa.array([value], pa.int64()) for value in values], schema=arrow_schema(_PART)

@@ -1,26 +1,27 @@
 """What land pulled from the pumps, asked before it is sealed: rows of `pump_source.SCHEMA_DDL`, wherever they are.
 
-Two places keep the same answers: the driver's memory for a small window (here), Spark's files for a large one
-(`spark_jobs.staging`). A small window is quicker without a job of Spark's: each costs more than all its rows.
+Each question is a function over Arrow. The driver calls it on the rows it has; on those that Spark pulled the workers
+call it, and the driver puts their answers together.
 """
 
 from __future__ import annotations
 
-import threading
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, Protocol
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
-from binlake import tso
 from binlake.lake.tables import BINLOG
-from spark_jobs.lake import Rows
-from spark_jobs.pump_source import ARROW_SCHEMA, PumpPull
+from spark_jobs.lake import Rows, local_table
+from spark_jobs.pump_source import content_of
 from spark_jobs.results import Bounds
+
+_DAY_MS = 86_400_000
 
 
 @dataclass(frozen=True)
@@ -46,20 +47,79 @@ class PulledDdl:
     state: int
 
 
-class Pulled(Protocol):
+class Question(Protocol):
+    """A function over some `columns` of pulled rows; its answer, some rows of `answer`, may be given piece by piece."""
+
+    columns: ClassVar[tuple[str, ...]]
+    answer: ClassVar[str]
+
+    def __call__(self, rows: pa.Table) -> pa.Table:
+        """The answer of `rows`."""
+
+
+class Place(Protocol):
+    """Where pulled rows are."""
+
+    def ask(self, question: Question) -> pa.Table:
+        """The answers of all rows."""
+
+    def written(self, question: Question) -> Rows:
+        """The same, left where the rows are."""
+
+
+@dataclass(frozen=True)
+class InMemory:
+    """Rows of the driver."""
+
+    rows: pa.Table
+
+    def ask(self, question: Question) -> pa.Table:
+        """As Place."""
+        return question(self.rows.select(list(question.columns)))
+
+    def written(self, question: Question) -> pa.Table:
+        """As Place, in order of time."""
+        return _in_order(self.ask(question))
+
+
+class Pulled:
     """The pulled rows of (lo, hi], proofs among them; every question names the range that counts by now."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._shared: dict[Bounds, dict[int, list[str]]] = {}
 
     def survey(self, bounds: Bounds) -> dict[str, PumpPart]:
         """What each pump gave for `bounds`, by node id."""
+        parts: dict[str, list[PumpPart]] = defaultdict(list)
+        for row in self._place.ask(_Survey(bounds)).to_pylist():
+            parts[row.pop("pump")].append(PumpPart(**row))
+        return {pump: _summed(own) for pump, own in parts.items()}
+
+    def proofs(self) -> dict[str, int]:
+        """Up to which commit_ts each pump has given all that it holds."""
+        return {pump: part.proof for pump, part in self.survey(Bounds(0, 0)).items()}
 
     def conflict(self, bounds: Bounds) -> int | None:
         """The least commit_ts of `bounds` for which two pumps hold different content."""
+        shared = self._shared_by(bounds)
+        if not shared:
+            return None
+        contents: dict[int, set[str]] = defaultdict(set)
+        for row in self._place.ask(_Contents(frozenset(shared))).to_pylist():
+            contents[row["commit_ts"]].add(row["content"])
+        return min((ts for ts, found in contents.items() if len(found) > 1), default=None)
 
     def ddls(self, bounds: Bounds) -> list[PulledDdl]:
         """The DDL binlogs of `bounds`, each once, in commit order."""
+        found = self._place.ask(_Ddls(bounds))
+        rows = zip(*(column.to_pylist() for column in found.columns), strict=True)
+        return [PulledDdl(*row) for row in sorted(set(rows))]
 
     def first_row(self, since: int, version: int = 0) -> int | None:
         """Least commit_ts >= `since` of a transaction with row changes, of schema `version` or a later one."""
+        found: int | None = pc.min(self._place.ask(_FirstRow(since, version))["commit_ts"]).as_py()
+        return found
 
     def transactions(self, bounds: Bounds) -> Rows:
         """Rows of `binlog` within `bounds`: one transaction per commit_ts, whichever pump it came from.
@@ -67,135 +127,169 @@ class Pulled(Protocol):
         The same transaction may come from two pumps (a client that timed out, tidb-binlog 4): the least node id wins,
         so that a second attempt keeps the same one.
         """
+        left_out: dict[str, list[int]] = defaultdict(list)
+        for ts, pumps in self._shared_by(bounds).items():
+            for pump in sorted(set(pumps))[1:]:
+                left_out[pump].append(ts)
+        return self._place.written(_Transactions(bounds, left_out))
+
+    def _shared_by(self, bounds: Bounds) -> dict[int, list[str]]:
+        """The pumps of each transaction that more than one of them gave."""
+        if bounds not in self._shared:
+            self._shared[bounds] = _shared(self._place.ask(_Owners(bounds)))
+        return self._shared[bounds]
 
 
-def pull_here(pull: PumpPull, most_bytes: int) -> pa.Table | None:
-    """The whole pull in this process, all pumps side by side; None when it is more than `most_bytes` of Arrow.
-
-    Raises SourceUnavailable, LostRange, WireError.
-    """
-    room = _Room(most_bytes)
-    with ThreadPoolExecutor(max(len(pull.pumps), 1), thread_name_prefix="pull") as pool:
-        try:
-            parts = list(pool.map(room.taken, (pull.of(place) for place in range(len(pull.pumps)))))
-        except BaseException:
-            # Whoever leaves here by an error, or by a signal, waits for the others.
-            room.end()
-            raise
-    return None if room.full else pa.Table.from_batches([b for part in parts for b in part], ARROW_SCHEMA)
+def _summed(parts: list[PumpPart]) -> PumpPart:
+    return PumpPart(
+        max(part.proof for part in parts),
+        sum(part.entities for part in parts),
+        sum(part.ddls for part in parts),
+        max(part.schema_version for part in parts),
+    )
 
 
-class _Room:
-    """Bytes that all pumps may fill together; once they are, everybody stops."""
-
-    def __init__(self, most_bytes: int) -> None:
-        self._left = most_bytes
-        self._lock = threading.Lock()
-
-    @property
-    def full(self) -> bool:
-        """More came than there was room for."""
-        return self._left < 0
-
-    def taken(self, batches: Iterator[pa.RecordBatch]) -> list[pa.RecordBatch]:
-        """`batches`, as far as there is room. Raises what they raise, and then nobody has room any more."""
-        found = []
-        try:
-            for batch in batches:
-                self._take(batch.nbytes)
-                if self.full:
-                    return []
-                found.append(batch)
-        except BaseException:
-            self.end()
-            raise
-        return found
-
-    def end(self) -> None:
-        """Everybody stops at the next batch."""
-        with self._lock:
-            self._left = -1
-
-    def _take(self, size: int) -> None:
-        with self._lock:
-            self._left = self._left - size if self._left >= 0 else -1
+def _shared(owners: pa.Table) -> dict[int, list[str]]:
+    ts = np.asarray(owners["commit_ts"])
+    order = np.argsort(ts, kind="stable")
+    again = np.flatnonzero(np.diff(ts[order]) == 0)
+    rows = np.unique(order[np.concatenate((again, again + 1))])
+    found: dict[int, list[str]] = defaultdict(list)
+    for one, pump in zip(ts[rows].tolist(), owners["pump"].take(pa.array(rows)).to_pylist(), strict=True):
+        found[one].append(pump)
+    return dict(found)
 
 
-class PulledHere:
-    """A `Pulled` in the memory of the driver."""
+@dataclass(frozen=True)
+class _Survey:
+    """Each pump's part, with the greatest commit_ts of its proofs."""
 
-    def __init__(self, rows: pa.Table) -> None:
-        kinds = rows["kind"]
-        self._proofs = rows.filter(pc.equal(kinds, "proof"))
-        self._parts = rows.filter(pc.not_equal(kinds, "proof"))
+    bounds: Bounds
+    columns: ClassVar = ("pump", "kind", "commit_ts", "chunk", "schema_version")
+    answer: ClassVar = "pump STRING, proof BIGINT, entities BIGINT, ddls BIGINT, schema_version BIGINT"
 
-    def survey(self, bounds: Bounds) -> dict[str, PumpPart]:
-        """As Pulled."""
-        proofs: dict[str, int] = defaultdict(int)
-        for row in self._proofs.select(["pump", "commit_ts"]).to_pylist():
-            proofs[row["pump"]] = max(proofs[row["pump"]], row["commit_ts"])
-        firsts = self._firsts(bounds)
-        return {pump: _part(firsts.filter(pc.equal(firsts["pump"], pump)), ts) for pump, ts in proofs.items()}
-
-    def conflict(self, bounds: Bounds) -> int | None:
-        """As Pulled."""
-        seen: dict[int, str] = {}
-        found = [
-            row["commit_ts"]
-            for row in _between(self._parts, bounds).select(["commit_ts", "content"]).to_pylist()
-            if seen.setdefault(row["commit_ts"], row["content"]) != row["content"]
-        ]
-        return min(found, default=None)
-
-    def ddls(self, bounds: Bounds) -> list[PulledDdl]:
-        """As Pulled."""
-        firsts = self._firsts(bounds)
-        rows = firsts.filter(pc.equal(firsts["kind"], "ddl"))
-        columns = (rows[name].to_pylist() for name in ("commit_ts", "job_id", "query", "schema_state"))
-        return ddls_of(zip(*columns, strict=True))
-
-    def first_row(self, since: int, version: int = 0) -> int | None:
-        """As Pulled."""
-        rows = self._parts
-        own = pc.and_(pc.equal(rows["kind"], "dml"), pc.greater_equal(rows["schema_version"], version))
-        own = pc.and_(own, pc.greater_equal(rows["commit_ts"], since))
-        found: int | None = pc.min(rows.filter(own)["commit_ts"]).as_py()
-        return found
-
-    def transactions(self, bounds: Bounds) -> pa.Table:
-        """As Pulled, in order of time."""
-        ordered = _between(self._parts, bounds).sort_by(
-            [("commit_ts", "ascending"), ("pump", "ascending"), ("chunk", "ascending")]
+    def __call__(self, rows: pa.Table) -> pa.Table:
+        return local_table(
+            [(pump, *_part(rows, pump, self.bounds)) for pump in pc.unique(rows["pump"]).to_pylist()], self.answer
         )
-        chosen: dict[int, str] = {}
-        seen: set[tuple[int, int]] = set()
-        kept = []
-        places = zip(*(ordered[name].to_pylist() for name in ("commit_ts", "pump", "chunk")), strict=True)
-        for place, (ts, pump, chunk) in enumerate(places):
-            if chosen.setdefault(ts, pump) == pump and (ts, chunk) not in seen:
-                seen.add((ts, chunk))
-                kept.append(place)
-        found = ordered.take(pa.array(kept, pa.int64()))
-        days = pa.array([tso.to_datetime(ts).date() for ts in found["commit_ts"].to_pylist()], pa.date32())
-        return found.append_column("commit_date", days).select(BINLOG.column_names())
-
-    def _firsts(self, bounds: Bounds) -> pa.Table:
-        """One row a transaction and pump."""
-        rows = _between(self._parts, bounds)
-        return rows.filter(pc.equal(rows["chunk"], 0))
 
 
-def ddls_of(rows: Iterable[tuple[int, int, str, int]]) -> list[PulledDdl]:
-    """(commit_ts, job_id, query, schema_state), some of them twice, as `Pulled.ddls` gives them."""
-    return [PulledDdl(*row) for row in sorted(set(rows))]
+def _part(rows: pa.Table, pump: str, bounds: Bounds) -> tuple[int, int, int, int]:
+    own = _flags(pc.equal(rows["pump"], pump))
+    ts, version = np.asarray(rows["commit_ts"]), np.asarray(rows["schema_version"])
+    is_proof, is_ddl = (_flags(pc.equal(rows["kind"], kind)) & own for kind in ("proof", "ddl"))
+    first = own & ~is_proof & _within(ts, bounds) & (np.asarray(rows["chunk"]) == 0)
+    return (
+        int(ts[is_proof].max(initial=0)),
+        int(first.sum()),
+        int((first & is_ddl).sum()),
+        int(version[first & ~is_ddl].max(initial=0)),
+    )
 
 
-def _between(rows: pa.Table, bounds: Bounds) -> pa.Table:
-    ts = rows["commit_ts"]
-    return rows.filter(pc.and_(pc.greater(ts, bounds.lo), pc.less_equal(ts, bounds.hi)))
+@dataclass(frozen=True)
+class _Owners:
+    """Which pump gave which transaction."""
+
+    bounds: Bounds
+    columns: ClassVar = ("commit_ts", "pump", "kind", "chunk")
+    answer: ClassVar = "commit_ts BIGINT, pump STRING"
+
+    def __call__(self, rows: pa.Table) -> pa.Table:
+        return _transactions(rows, self.bounds, first=True).select(["commit_ts", "pump"])
 
 
-def _part(firsts: pa.Table, proof: int) -> PumpPart:
-    kinds = firsts["kind"]
-    version = pc.max(firsts.filter(pc.equal(kinds, "dml"))["schema_version"]).as_py()
-    return PumpPart(proof, firsts.num_rows, pc.sum(pc.equal(kinds, "ddl")).as_py() or 0, version or 0)
+@dataclass(frozen=True)
+class _Contents:
+    """The content of some transactions."""
+
+    commit_ts: frozenset[int]
+    columns: ClassVar = ("commit_ts", "kind", "chunk", "content", "payload")
+    answer: ClassVar = "commit_ts BIGINT, content STRING"
+
+    def __call__(self, rows: pa.Table) -> pa.Table:
+        wanted = np.isin(np.asarray(rows["commit_ts"]), list(self.commit_ts)) & (np.asarray(rows["chunk"]) == 0)
+        found = rows.filter(pa.array(wanted & _flags(pc.not_equal(rows["kind"], "proof"))))
+        values = zip(*(found[name].to_pylist() for name in ("commit_ts", "content", "payload")), strict=True)
+        return local_table([(ts, content or content_of(payload)) for ts, content, payload in values], self.answer)
+
+
+@dataclass(frozen=True)
+class _Ddls:
+    """The DDL binlogs."""
+
+    bounds: Bounds
+    columns: ClassVar = ("commit_ts", "kind", "chunk", "job_id", "query", "schema_state")
+    answer: ClassVar = "commit_ts BIGINT, job_id BIGINT, query STRING, schema_state INT"
+
+    def __call__(self, rows: pa.Table) -> pa.Table:
+        found = rows.filter(pc.equal(rows["kind"], "ddl"))
+        return _transactions(found, self.bounds, first=True).select(["commit_ts", "job_id", "query", "schema_state"])
+
+
+@dataclass(frozen=True)
+class _FirstRow:
+    """The least commit_ts of row changes."""
+
+    since: int
+    version: int
+    columns: ClassVar = ("commit_ts", "kind", "schema_version")
+    answer: ClassVar = "commit_ts BIGINT"
+
+    def __call__(self, rows: pa.Table) -> pa.Table:
+        own = pc.and_(pc.equal(rows["kind"], "dml"), pc.greater_equal(rows["schema_version"], self.version))
+        own = pc.and_(own, pc.greater_equal(rows["commit_ts"], self.since))
+        least = pc.min(rows["commit_ts"].filter(own)).as_py()
+        return local_table([] if least is None else [(least,)], self.answer)
+
+
+@dataclass(frozen=True)
+class _Transactions:
+    """Rows of `binlog`, without those that another pump gives: `left_out`, commit_ts by pump."""
+
+    bounds: Bounds
+    left_out: Mapping[str, list[int]] = field(default_factory=dict)
+    columns: ClassVar = tuple(name for name in BINLOG.column_names() if name != "commit_date")
+    answer: ClassVar = BINLOG.schema()
+
+    def __call__(self, rows: pa.Table) -> pa.Table:
+        found = _transactions(rows, self.bounds)
+        if self.left_out:
+            ts, doubled = np.asarray(found["commit_ts"]), np.zeros(found.num_rows, np.bool_)
+            for pump, own in self.left_out.items():
+                doubled |= np.isin(ts, own) & _flags(pc.equal(found["pump"], pump))
+            found = found.filter(pa.array(~doubled))
+        days = (np.asarray(found["commit_ts"]) >> 18) // _DAY_MS
+        found = found.append_column("commit_date", pa.array(days.astype(np.int32)).cast(pa.date32()))
+        return found.select(BINLOG.column_names())
+
+
+def _transactions(rows: pa.Table, bounds: Bounds, *, first: bool = False) -> pa.Table:
+    """Rows of transactions within `bounds`, no proof; `first`: one row of each."""
+    own = _within(np.asarray(rows["commit_ts"]), bounds) & _flags(pc.not_equal(rows["kind"], "proof"))
+    if first:
+        own &= np.asarray(rows["chunk"]) == 0
+    batches, at = list[pa.RecordBatch](), 0
+    for batch in rows.to_batches():
+        inside = own[at : at + batch.num_rows]
+        at += batch.num_rows
+        # Most are taken whole: no payload is copied.
+        batches.append(batch if inside.all() else batch.filter(pa.array(inside)))
+    return pa.Table.from_batches(batches, rows.schema)
+
+
+def _within(ts: NDArray[np.int64], bounds: Bounds) -> NDArray[np.bool_]:
+    found: NDArray[np.bool_] = (ts > bounds.lo) & (ts <= bounds.hi)
+    return found
+
+
+def _flags(flags: pa.ChunkedArray) -> NDArray[np.bool_]:
+    return np.asarray(flags, np.bool_)
+
+
+def _in_order(rows: pa.Table) -> pa.Table:
+    ts, chunk = np.asarray(rows["commit_ts"]), np.asarray(rows["chunk"])
+    steps = np.diff(ts)
+    if (steps > 0).all():
+        return rows
+    return rows.take(pa.array(np.lexsort((chunk, ts))))

@@ -1,24 +1,27 @@
-"""Spark's way to the pumps: one partition a pump, each pulled over (lo, hi] until its own proof.
+"""What a pump holds of (lo, hi], as Arrow: blocks of the stream become columns, no binlog an object of its own.
 
-A partition ends at the first entity with commit_ts >= hi: the stream is ordered and bounded by the pump's watermark, so
-that entity proves that nothing at or below hi is missing (hazards R-48). The proof comes out as a row of kind `proof`;
-fakes otherwise leave no row. A partition reads the network: land keeps its output and works on that.
+The stream is ordered and bounded by the pump's watermark, so the entity that ends a pull proves that nothing below it
+is missing (hazards R-48): the first one at or above hi, or an earlier one where the pull ends at its bytes. The proof
+comes out as a row of kind `proof`; fakes otherwise leave no row.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
-from typing import Any
 
+import numpy as np
 import pyarrow as pa
-from google.protobuf.message import DecodeError
 from pyspark.sql import DataFrame, SparkSession
 
+from binlake.codec.envelopes import Envelopes, parsed, read_envelopes
+from binlake.codec.lanes import PAD
+from binlake.lake.tables import arrow_schema
 from binlake.pumpclient import PumpReader
 from binlake.rpc import Tls
-from binlake.wire import binlog_pb2
+from binlake.wire.blocks import Block, Ints
 
 CHUNK_BYTES = 64 << 20
 BATCH_BYTES = 8 << 20
@@ -28,27 +31,15 @@ SCHEMA_DDL = (
     "commit_ts BIGINT, start_ts BIGINT, chunk INT, pump STRING, kind STRING, schema_version BIGINT, job_id BIGINT, "
     "schema_state INT, query STRING, content STRING, payload BINARY"
 )
-ARROW_SCHEMA = pa.schema(
-    [
-        ("commit_ts", pa.int64()),
-        ("start_ts", pa.int64()),
-        ("chunk", pa.int32()),
-        ("pump", pa.string()),
-        ("kind", pa.string()),
-        ("schema_version", pa.int64()),
-        ("job_id", pa.int64()),
-        ("schema_state", pa.int32()),
-        ("query", pa.string()),
-        ("content", pa.string()),
-        ("payload", pa.binary()),
-    ]
-)
+"""`content` is that of a payload in chunks; of others it is asked only where two pumps hold them (`content_of`)."""
+ARROW_SCHEMA = arrow_schema(SCHEMA_DDL)
 
 
 @dataclass(frozen=True)
 class PumpPull:
     """Pulls the pump of each row in the workers; `pumps` are (node id, host), a row's `id` their place.
 
+    `share_bytes`: payload bytes behind which each pump's pull may end; None: at hi only.
     A function over rows, not a Python data source: that starts a fresh interpreter twice in the planning of each read,
     several seconds a window, while these run in the workers that merge uses too.
     """
@@ -59,6 +50,7 @@ class PumpPull:
     hi: int
     timeout_s: float
     tls: Tls | None = None
+    share_bytes: int | None = None
 
     def frame(self, spark: SparkSession) -> DataFrame:
         """One partition a pump, with the columns of `SCHEMA_DDL`."""
@@ -74,56 +66,50 @@ class PumpPull:
     def of(self, place: int) -> Iterator[pa.RecordBatch]:
         """The batches of the pump at `place`. Raises SourceUnavailable, LostRange, WireError."""
         node_id, host = self.pumps[place]
-        return pull_batches(node_id, host, self.cluster_id, self.lo, self.hi, self.timeout_s, self.tls)
+        reader = PumpReader(host, self.cluster_id, timeout_s=self.timeout_s, tls=self.tls)
+        return pull_batches(node_id, reader, self.lo, self.hi, self.share_bytes)
 
 
 def pull_batches(
-    node_id: str, host: str, cluster_id: int, lo: int, hi: int, timeout_s: float, tls: Tls | None = None
+    node_id: str, reader: PumpReader, lo: int, hi: int, share_bytes: int | None = None
 ) -> Iterator[pa.RecordBatch]:
     """Rows of one pump over (lo, hi] in commit_ts order, as batches bounded by bytes.
 
     Raises SourceUnavailable, LostRange, WireError.
     """
-    rows: list[tuple[Any, ...]] = []
-    size = 0
-    reader = PumpReader(host, cluster_id, timeout_s=timeout_s, tls=tls)
-    for commit_ts, start_ts, payload in reader.pull(lo, until_ts=hi):
-        own = _rows(node_id, commit_ts, start_ts, payload) if commit_ts <= hi and commit_ts != start_ts else ()
-        for row in own:
-            rows.append(row)
-            size += len(row[-1])
-            # Inside a transaction, too: a column of a batch holds less than 2 GiB.
-            if size >= BATCH_BYTES or len(rows) >= BATCH_ROWS:
-                yield _batch(rows)
-                rows, size = [], 0
-        if commit_ts >= hi:
-            rows.append(_proof(node_id, commit_ts, start_ts))
-    yield _batch(rows)
+    gathered: list[Block] = []
+    size = rows = taken = last = 0
+    with closing(reader.pull_blocks(lo, hi)) as stream:
+        for block in stream:
+            last = int(block.commit_ts[-1])
+            taken += len(block.data)
+            if len(block.data) > CHUNK_BYTES:
+                yield from _batches(node_id, gathered, hi)
+                yield from _large(node_id, block, hi)
+                gathered, size, rows = [], 0, 0
+                continue
+            gathered.append(block)
+            size, rows = size + len(block.data), rows + len(block.commit_ts)
+            if size >= BATCH_BYTES or rows >= BATCH_ROWS:
+                yield from _batches(node_id, gathered, hi)
+                gathered, size, rows = [], 0, 0
+            if share_bytes is not None and taken >= share_bytes:
+                break
+    yield from _batches(node_id, gathered, hi)
+    yield proof(node_id, last)
 
 
-def _rows(pump: str, commit_ts: int, start_ts: int, payload: bytes) -> Iterator[tuple[Any, ...]]:
-    binlog, version = _parsed(payload)
-    kind = "ddl" if binlog.ddl_job_id > 0 else "dml"
-    query = binlog.ddl_query.decode("utf-8", "replace") if kind == "ddl" else None
-    content = _content(binlog) if version is not None else _digest(payload)
-    head = (pump, kind, version or 0, binlog.ddl_job_id, binlog.ddl_schema_state, query, content)
-    for number, at in enumerate(range(0, max(len(payload), 1), CHUNK_BYTES)):
-        yield (commit_ts, start_ts, number, *head, payload[at : at + CHUNK_BYTES])
+def proof(pump: str, commit_ts: int) -> pa.RecordBatch:
+    """The row that says: `pump` has given all that lies at or below `commit_ts`."""
+    row = (commit_ts, commit_ts, 0, pump, "proof", 0, 0, 0, None, None, b"")
+    return _record([pa.array([value], field.type) for value, field in zip(row, ARROW_SCHEMA, strict=True)])
 
 
-def _parsed(payload: bytes) -> tuple[binlog_pb2.Binlog, int | None]:
-    """The binlog and its schema version; None: damaged. It lands as it is, and merge tells, where the configured list
-    of transactions to ignore can let it pass; refused here, it would stop every later window too."""
-    binlog = binlog_pb2.Binlog()
-    try:
-        binlog.ParseFromString(payload)
-        return binlog, binlog_pb2.PrewriteValue.FromString(binlog.prewrite_value).schema_version
-    except DecodeError:
-        return binlog, None
-
-
-def _content(binlog: binlog_pb2.Binlog) -> str:
+def content_of(payload: bytes) -> str:
     """What must be equal when two pumps hold one transaction: all but prewrite_key (invariant 4)."""
+    binlog, version = parsed(payload)
+    if version is None:
+        return _digest(payload)
     state = f"{binlog.start_ts},{binlog.commit_ts},{binlog.ddl_job_id},{binlog.ddl_schema_state}".encode()
     return _digest(state, binlog.prewrite_value, binlog.ddl_query)
 
@@ -132,13 +118,62 @@ def _digest(*parts: bytes) -> str:
     return hashlib.blake2b(b"".join(len(part).to_bytes(8, "big") + part for part in parts), digest_size=16).hexdigest()
 
 
-def _proof(pump: str, commit_ts: int, start_ts: int) -> tuple[Any, ...]:
-    return (commit_ts, start_ts, 0, pump, "proof", 0, 0, 0, None, "", b"")
+def _batches(pump: str, gathered: Sequence[Block], hi: int) -> Iterator[pa.RecordBatch]:
+    """One batch of the binlogs of `gathered`; none when there are none but fakes."""
+    if not gathered:
+        return
+    commit_ts, start_ts = (np.concatenate([block[column] for block in gathered]) for column in (0, 1))
+    ends = np.concatenate([np.diff(block.ends, prepend=0) for block in gathered]).cumsum()
+    payloads = _binaries(b"".join((*(block.data for block in gathered), PAD)), ends)
+    batch = _batch(pump, commit_ts, start_ts, read_envelopes(payloads), payloads)
+    own = (commit_ts <= hi) & (commit_ts != start_ts)
+    if own.any():
+        yield batch if own.all() else batch.filter(pa.array(own))
 
 
-def _batch(rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
-    columns = list(zip(*rows, strict=True)) if rows else [[] for _ in ARROW_SCHEMA]
-    return pa.RecordBatch.from_arrays(
-        [pa.array(column, type=field.type) for column, field in zip(columns, ARROW_SCHEMA, strict=True)],
-        schema=ARROW_SCHEMA,
-    )
+def _batch(pump: str, commit_ts: Ints, start_ts: Ints, heads: Envelopes, payloads: pa.Array) -> pa.RecordBatch:
+    count = len(commit_ts)
+    is_ddl = heads.job_id > 0
+    queries = pa.nulls(count, pa.string())
+    if heads.query:
+        queries = pa.array([heads.query.get(row) for row in range(count)], pa.string())
+    columns = [
+        pa.array(commit_ts),
+        pa.array(start_ts),
+        pa.array(np.zeros(count, np.int32)),
+        pa.repeat(pump, count),
+        pa.array(np.where(is_ddl, "ddl", "dml"), pa.string()) if is_ddl.any() else pa.repeat("dml", count),
+        pa.array(heads.version),
+        pa.array(heads.job_id),
+        pa.array(heads.state.astype(np.int32)),
+        queries,
+        pa.nulls(count, pa.string()),
+        payloads,
+    ]
+    return _record(columns)
+
+
+def _large(pump: str, block: Block, hi: int) -> Iterator[pa.RecordBatch]:
+    """Each payload by itself, one longer than a chunk in pieces: a column of a batch holds less than 2 GiB."""
+    bounds = [0, *block.ends.tolist()]
+    for number, (commit_ts, start_ts) in enumerate(zip(block.commit_ts.tolist(), block.start_ts.tolist(), strict=True)):
+        if commit_ts > hi or commit_ts == start_ts:
+            continue
+        payload = bytes(block.data[bounds[number] : bounds[number + 1]])
+        heads = read_envelopes(pa.array([payload], pa.binary()))
+        content = content_of(payload) if len(payload) > CHUNK_BYTES else None
+        ts = np.array([commit_ts]), np.array([start_ts])
+        for chunk, at in enumerate(range(0, max(len(payload), 1), CHUNK_BYTES)):
+            piece = pa.array([payload[at : at + CHUNK_BYTES]], pa.binary())
+            batch = _batch(pump, *ts, heads, piece)
+            batch = batch.set_column(2, "chunk", pa.array([chunk], pa.int32()))
+            yield batch.set_column(9, "content", pa.array([content], pa.string()))
+
+
+def _binaries(data: bytes, ends: Ints) -> pa.Array:
+    offsets = np.concatenate(([0], ends)).astype(np.int32)
+    return pa.Array.from_buffers(pa.binary(), len(ends), [None, pa.py_buffer(offsets), pa.py_buffer(data)])
+
+
+def _record(columns: Sequence[pa.Array]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays(list(columns), schema=ARROW_SCHEMA)

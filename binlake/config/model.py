@@ -117,10 +117,16 @@ class Window(Section):
     )
     stop_at: tuple[TsText, ...] = Field((), description="commit_ts that no window crosses, ascending")
     blocked_alert_s: int = Field(600, ge=1, description="blocked longer than this fails the run")
-    driver_bytes: int = Field(
-        8 << 20,
+    max_bytes: int = Field(
+        64 << 20,
         ge=0,
-        le=64 << 20,
+        description="bytes of binlogs in a window, one transaction at least: land ends it there, and the next goes on"
+        " behind it at once; 0 = no bound but max-seconds",
+    )
+    driver_bytes: int = Field(
+        64 << 20,
+        ge=0,
+        le=512 << 20,
         description="a window of at most this many bytes is pulled by the driver itself, which is quicker than Spark's"
         " workers; 0 = pulled and decoded by them always (where the driver does not reach the pumps' data ports, say)",
     )

@@ -92,6 +92,8 @@ class PumpReader:
             try:
                 for messages in stream.batches():
                     for block in _blocks(messages):
+                        if block.commit_ts[0] <= last or (np.diff(block.commit_ts) <= 0).any():
+                            raise WireError("its commit_ts do not ascend")
                         last = int(block.commit_ts[-1])
                         if last >= until_ts:
                             yield block.upto(int(np.searchsorted(block.commit_ts, until_ts)) + 1)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import shutil
 import time
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import structlog
 
@@ -25,11 +26,12 @@ from binlake.window.plan import Member, propose
 from spark_jobs.cluster import Cluster, open_cluster
 from spark_jobs.context import Bounds, StageContext, StageResult
 from spark_jobs.lake import ensure_tables, may_have, overwrite
-from spark_jobs.landed import Landed, landed
-from spark_jobs.pulled import NOTHING, Pulled, PulledHere, PumpPart, pull_here
+from spark_jobs.landed import NONE, Landed, landed_of, stored
+from spark_jobs.pulled import NOTHING, Pulled, PumpPart
+from spark_jobs.pulling import pull_window
 from spark_jobs.pump_source import PumpPull
+from spark_jobs.results import CUT
 from spark_jobs.stages.jobs import WindowJobs, fetch_jobs
-from spark_jobs.staging import Staged
 
 log = structlog.get_logger(__name__)
 
@@ -47,11 +49,11 @@ def run(ctx: StageContext, bounds: Bounds) -> StageResult:
             # An attempt that died behind the seal leaves it. What that one did not tell the pumps the next plan tells,
             # so that a landed window goes on without the source.
             _drop_staging(ctx, sealed)
-            return _result(sealed, began, "already")
+            return _result(sealed, began, "already", {})
         with open_cluster(ctx.replication) as cluster:
-            manifest, members = _land(ctx, bounds, cluster)
+            manifest, members, is_cut = _land(ctx, bounds, cluster)
             _seal(ctx, cluster, manifest, members, time.monotonic() - began)
-    return _result(manifest, began, "done")
+    return _result(manifest, began, "done", {CUT: True} if is_cut else {})
 
 
 def _sealed(ctx: StageContext, bounds: Bounds) -> WindowManifest | None:
@@ -72,7 +74,7 @@ def _verify(ctx: StageContext, sealed: WindowManifest) -> None:
     if not sealed.digest.startswith(rowhash.VERSION):
         log.warning("not verified: an older Binlake sealed it, with another digest", window=sealed.window)
         return
-    found = landed(ctx, Bounds(sealed.lo, sealed.hi), here=ctx.takes(sealed.bytes))
+    found = stored(ctx, Bounds(sealed.lo, sealed.hi), here=ctx.takes(sealed.bytes))
     if found.digest != sealed.digest:
         raise ImmutableWindow(
             "the landed rows are not those that were sealed",
@@ -81,31 +83,63 @@ def _verify(ctx: StageContext, sealed: WindowManifest) -> None:
         )
 
 
-def _land(ctx: StageContext, bounds: Bounds, cluster: Cluster) -> tuple[WindowManifest, list[Member]]:
+@dataclass(frozen=True)
+class _Complete:
+    """Rows that are proved to be all of `bounds`, and the jobs of its DDL. `is_cut`: at its bytes."""
+
+    pulled: Pulled
+    bounds: Bounds
+    proofs: tuple[MemberProof, ...]
+    jobs: WindowJobs
+    is_cut: bool
+
+    @property
+    def entities(self) -> int:
+        """Transactions as the pumps gave them."""
+        return sum(proof.entities for proof in self.proofs)
+
+
+def _land(ctx: StageContext, bounds: Bounds, cluster: Cluster) -> tuple[WindowManifest, list[Member], bool]:
+    """(the manifest to be sealed, the members, whether the window ends at its bytes)."""
     members = _members(ctx, cluster, bounds)
-    pulled = _pull(ctx, cluster, members, bounds)
-    parts = pulled.survey(bounds)
-    proofs = tuple(_proof(cluster, member, parts.get(member.node_id, NOTHING), bounds) for member in members)
-    if sum(part.entities > 0 for part in parts.values()) > 1:
-        _refuse_conflicts(pulled, bounds)
-    jobs = fetch_jobs(ctx, cluster.source, pulled, list(parts.values()), bounds)
-    bounds = replace(bounds, hi=jobs.hi)
+    window = _complete(ctx, cluster, members, bounds, ctx.replication.window.max_bytes)
+    bounds = window.bounds
     ensure_tables(ctx.paths)
     note = {"run": ctx.run_id, "window": bounds.window, "stage": "land"}
     # All above lo is replaced: an unsealed attempt with a greater hi may have left rows there.
     above = f"commit_ts > {bounds.lo}"
-    written = 0
-    if any(part.entities for part in parts.values()) or may_have(ctx.paths, BINLOG, above):
-        written = overwrite(pulled.transactions(bounds), ctx.paths, BINLOG, above, note)
-    SchemaHistory(ctx.paths).append(bounds.hi, jobs.changes)
-    found = landed(ctx, bounds, here=isinstance(pulled, PulledHere))
+    found, written = NONE, 0
+    if window.entities or may_have(ctx.paths, BINLOG, above):
+        rows = window.pulled.transactions(bounds)
+        written = overwrite(rows, ctx.paths, BINLOG, above, note)
+        found = landed_of(rows)
+    SchemaHistory(ctx.paths).append(bounds.hi, window.jobs.changes)
     if found.rows != written:
         raise IncompleteWindow(
-            f"{written} rows were written to `binlog` and {found.rows} are there",
+            f"{found.rows} rows were to be written to `binlog`, and {written} were",
             where={"window": bounds.window},
             hint="the stage may run again; nothing but Binlake may commit to its tables",
         )
-    return _manifest(ctx, cluster, found, bounds, proofs, jobs), members
+    return _manifest(ctx, cluster, found, window), members, window.is_cut
+
+
+def _complete(ctx: StageContext, cluster: Cluster, members: list[Member], asked: Bounds, most_bytes: int) -> _Complete:
+    """Pull and prove `asked`, or the part of it that has `most_bytes` (0: no bound)."""
+    pulled, hi = pull_window(ctx, _pull(cluster, members, asked), most_bytes)
+    bounds = replace(asked, hi=hi)
+    parts = pulled.survey(bounds)
+    proofs = tuple(_proof(cluster, member, parts.get(member.node_id, NOTHING), bounds) for member in members)
+    if sum(part.entities > 0 for part in parts.values()) > 1:
+        _refuse_conflicts(pulled, bounds)
+    try:
+        jobs = fetch_jobs(ctx, cluster.source, pulled, list(parts.values()), bounds)
+    except IncompleteWindow as error:
+        if hi == asked.hi:
+            raise
+        # Rows of it ran ahead of a DDL that comes behind its bytes: they land together.
+        log.info("the window takes more than its bytes", window=bounds.window, reason=error.message)
+        return _complete(ctx, cluster, members, asked, 0)
+    return _Complete(pulled, replace(bounds, hi=jobs.hi), proofs, jobs, hi < asked.hi)
 
 
 def _members(ctx: StageContext, cluster: Cluster, bounds: Bounds) -> list[Member]:
@@ -139,12 +173,9 @@ def _proof(cluster: Cluster, member: Member, part: PumpPart, bounds: Bounds) -> 
     return MemberProof(member.node_id, member.store_uuid, member.state, after.gc_ts, part.proof, part.entities)
 
 
-def _pull(ctx: StageContext, cluster: Cluster, members: list[Member], bounds: Bounds) -> Pulled:
-    """Every member's part of (lo, hi] with its proof, by the driver alone unless that is too much for it."""
+def _pull(cluster: Cluster, members: list[Member], bounds: Bounds) -> PumpPull:
     pumps = tuple((member.node_id, member.host) for member in members if not member.drained(bounds.lo))
-    pull = PumpPull(pumps, cluster.cluster_id, bounds.lo, bounds.hi, cluster.timeout_s, cluster.tls)
-    rows = pull_here(pull, ctx.driver_bytes) if ctx.driver_bytes else None
-    return Staged.by(ctx, pull) if rows is None else PulledHere(rows)
+    return PumpPull(pumps, cluster.cluster_id, bounds.lo, bounds.hi, cluster.timeout_s, cluster.tls)
 
 
 def _refuse_conflicts(pulled: Pulled, bounds: Bounds) -> None:
@@ -157,26 +188,19 @@ def _refuse_conflicts(pulled: Pulled, bounds: Bounds) -> None:
         )
 
 
-def _manifest(
-    ctx: StageContext,
-    cluster: Cluster,
-    found: Landed,
-    bounds: Bounds,
-    proofs: tuple[MemberProof, ...],
-    jobs: WindowJobs,
-) -> WindowManifest:
+def _manifest(ctx: StageContext, cluster: Cluster, found: Landed, window: _Complete) -> WindowManifest:
     return WindowManifest(
         replication=ctx.replication.name,
         cluster_id=cluster.cluster_id,
-        lo=bounds.lo,
-        hi=bounds.hi,
+        lo=window.bounds.lo,
+        hi=window.bounds.hi,
         config_hash=ctx.replication.data_hash(),
-        members=proofs,
+        members=window.proofs,
         dml=found.dml,
         ddls=found.ddls,
         chunks=found.chunks,
         bytes=found.bytes,
-        schema_version=jobs.schema_version,
+        schema_version=window.jobs.schema_version,
         digest=found.digest,
     )
 
@@ -201,7 +225,8 @@ def _drop_staging(ctx: StageContext, manifest: WindowManifest) -> None:
     shutil.rmtree(ctx.paths.staging(str(manifest.lo)), ignore_errors=True)
 
 
-def _result(manifest: WindowManifest, began: float, state: str) -> StageResult:
+def _result(manifest: WindowManifest, began: float, state: str, more: Mapping[str, bool]) -> StageResult:
     rows = manifest.dml + manifest.ddls
     detail = {"ddl": manifest.ddls, "bytes": manifest.bytes, "pumps": [proof.node_id for proof in manifest.members]}
+    detail |= more
     return StageResult("land", state, manifest.lo, manifest.hi, rows, time.monotonic() - began, "", detail)

@@ -24,7 +24,8 @@ from test_e2e_window import Make, expected, lake_rows, set_up, some_changes, tab
 
 from binlake.lake import payloads
 from spark_jobs.context import Bounds, StageContext
-from spark_jobs.pulled import PulledHere, pull_here
+from spark_jobs.pulled import InMemory, Pulled
+from spark_jobs.pulling import pull_here
 from spark_jobs.pump_source import PumpPull
 from spark_jobs.runner import run_stage, run_window
 
@@ -70,9 +71,9 @@ def test_executors_pull_and_decode_parts_of_one_window_and_the_driver_alone_find
 
     # The driver's pull gives these rows, its digest is the sealed one (land refuses another), and so are its rows.
     pumps = tuple((pump.node_id, pump.host) for pump in source.registry.pumps())
-    pulled = pull_here(PumpPull(pumps, source.driver.cluster_id, lo, hi, 5), by_driver.driver_bytes)
-    assert pulled is not None
-    assert texts(PulledHere(pulled).transactions(Bounds(lo, hi))) == lake_rows(by_workers, "binlog")
+    part = pull_here(PumpPull(pumps, source.driver.cluster_id, lo, hi, 5), by_driver.driver_bytes, 0)
+    assert (part.upto, part.full) == (hi, False)
+    assert texts(Pulled(InMemory(part.rows)).transactions(Bounds(lo, hi))) == lake_rows(by_workers, "binlog")
     assert run_stage("land", by_driver, Bounds(lo, hi)).state == "already"
     before = lake_rows(by_workers, "mutation")
     files = DeltaTable(by_workers.paths.table("mutation")).file_uris()

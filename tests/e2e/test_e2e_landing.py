@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 from support.live import LiveSource
@@ -18,8 +19,13 @@ from support.workload import integer, text
 
 from binlake.errors import CheckpointConflict, ImmutableWindow, IncompleteWindow
 from binlake.lake.audit import Audit
+from binlake.window.manifest import WindowManifest
 from spark_jobs.context import Bounds, StageContext, StageResult
+from spark_jobs.lake import ensure_tables
+from spark_jobs.results import CUT
 from spark_jobs.runner import run_stage
+from spark_jobs.stages import land as land_stage
+from spark_jobs.stages.jobs import WindowJobs
 
 pytestmark = pytest.mark.spark
 
@@ -269,3 +275,62 @@ def test_transactions_of_the_ignore_list_leave_no_row_and_are_told(
     assert other is not None
     assert found.remark == "left out by filter.ignore-txn-commit-ts"
     assert ("skip" in {p.stage for p in found.passages}, other.remark) == (True, "")
+
+
+@pytest.mark.parametrize("driver_bytes", [64 << 20, 300, 0])
+def test_a_window_ends_at_its_bytes_and_the_next_goes_on_behind_it(
+    source: LiveSource, context: Callable[..., StageContext], driver_bytes: int
+) -> None:  # S0-02 R-48
+    # By the driver; by Spark behind what the driver has room for; by Spark alone.
+    bank(source)
+    commits = [source.workload.begin().insert("d", "t", id=n, name="x" * 100).commit() for n in range(20)]
+    source.settle()
+    ctx = context(window={"max-bytes": 900, "driver-bytes": driver_bytes})
+    plan = run_stage("plan", ctx)
+    found = [run_stage("land", ctx, Bounds(plan.lo, plan.hi))]
+    while found[-1].detail.get(CUT):
+        assert found[-1].hi < plan.hi
+        found.append(run_stage("land", ctx, Bounds(found[-1].hi, plan.hi)))
+    assert len(found) > 3
+    assert [one.lo for one in found] == [plan.lo, *(one.hi for one in found[:-1])]
+    assert found[-1].hi == plan.hi
+    assert [row["commit_ts"] for row in rows(ctx, "binlog") if row["kind"] == "dml"] == commits
+    manifests = ctx.windows.manifests(plan.lo, plan.hi)
+    assert [manifest.bytes <= 1500 for manifest in manifests] == [True] * len(found)
+    assert all(proof.proof_ts >= one.hi for one in manifests for proof in one.members)
+    assert run_stage("land", ctx, Bounds(found[0].lo, found[0].hi)).state == "already"
+    assert run_stage("merge", ctx, Bounds(found[-1].lo, found[-1].hi)).state == "done"
+
+
+def test_a_window_whose_rows_belong_to_a_ddl_behind_its_bytes_takes_more(
+    source: LiveSource, context: Callable[..., StageContext], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bank(source)
+    for number in range(10):
+        source.workload.begin().insert("d", "t", id=number, name="x" * 100).commit()
+    source.settle()
+    asked, fetched = list[int](), land_stage.fetch_jobs
+
+    def fetch_jobs(ctx: StageContext, tidb: Any, pulled: Any, parts: Any, bounds: Bounds) -> WindowJobs:
+        asked.append(bounds.hi)
+        if len(asked) == 1:
+            raise IncompleteWindow("rows of the window ran ahead of a DDL that is not logged yet")
+        return fetched(ctx, tidb, pulled, parts, bounds)
+
+    monkeypatch.setattr(land_stage, "fetch_jobs", fetch_jobs)
+    ctx = context(window={"max-bytes": 500})
+    plan = run_stage("plan", ctx)
+    landed = run_stage("land", ctx, Bounds(plan.lo, plan.hi))
+    assert asked[0] < asked[1] == landed.hi == plan.hi
+    assert CUT not in landed.detail
+
+
+def test_a_window_that_an_older_version_sealed_is_not_verified(context: Callable[..., StageContext]) -> None:
+    old = WindowManifest("demo", 1, 5, 9, "", (), 3, 0, 0, 100, 1, "0" * 64)
+    ctx = context()
+    ensure_tables(ctx.paths)
+    with structlog.testing.capture_logs() as logs:
+        land_stage._verify(ctx, old)
+    assert [entry["log_level"] for entry in logs] == ["warning"]
+    with pytest.raises(ImmutableWindow, match="not those that were sealed"):
+        land_stage._verify(ctx, replace(old, digest="2:" + old.digest))

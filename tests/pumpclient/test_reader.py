@@ -100,7 +100,15 @@ def test_a_stream_may_hold_blocks_and_single_binlogs_and_damage_is_told(monkeypa
     found = pulled([single(2), single(3), whole], [single(7), message((9, b"x"), (12, b"y")), single(13)])
     assert found == [(ts, ts - 1, payload) for ts, payload in expected]
     assert pulled([message((20, b"far"), (21, b""))]) == [(20, 19, b"far")]
-    for damaged in (whole[:-1], whole + b"d", whole[:9], whole[:4] + bytes(4) + whole[8:], b"\xff"):
+    for damaged in (
+        message((3, b"a"), (3, b"b")),
+        message((0, b"not above the start")),
+        whole[:-1],
+        whole + b"d",
+        whole[:9],
+        whole[:4] + bytes(4) + whole[8:],
+        b"\xff",
+    ):
         with pytest.raises(WireError, match=stub.addr):
             pulled([damaged])
     stub.server.stop(0).wait()

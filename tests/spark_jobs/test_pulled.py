@@ -1,4 +1,4 @@
-"""The driver's own pull: all pumps side by side, within its room, and none goes on when another has failed."""
+"""The driver's own pull: all pumps side by side and in step, as far as a window's bytes and its room allow."""
 
 from __future__ import annotations
 
@@ -7,18 +7,26 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, cast
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from binlake.errors import SourceUnavailable
+from binlake.pumpclient import PumpReader
+from binlake.wire import build
+from binlake.wire.blocks import Block, block_of
 from spark_jobs import pump_source
-from spark_jobs.pulled import pull_here
-from spark_jobs.pump_source import ARROW_SCHEMA, PumpPull, pull_batches
+from spark_jobs.pulled import InMemory, Pulled
+from spark_jobs.pulling import Part, pull_here
+from spark_jobs.pump_source import ARROW_SCHEMA, PumpPull, content_of, proof, pull_batches
+from spark_jobs.results import Bounds
+
+HI = 1000
 
 
-def batch(ts: int, size: int = 1000) -> pa.RecordBatch:
-    row = dict.fromkeys(ARROW_SCHEMA.names) | {"commit_ts": ts, "kind": "dml", "payload": b"x" * size}
-    return pa.RecordBatch.from_pylist([row], schema=ARROW_SCHEMA)
+def batch(*commit_ts: int, size: int = 1000) -> pa.RecordBatch:
+    row = dict.fromkeys(ARROW_SCHEMA.names) | {"chunk": 0, "kind": "dml", "schema_version": 1, "payload": b"x" * size}
+    return pa.RecordBatch.from_pylist([row | {"commit_ts": ts, "pump": "p"} for ts in commit_ts], schema=ARROW_SCHEMA)
 
 
 @dataclass
@@ -26,21 +34,29 @@ class Pumps:
     """As PumpPull: what each pump gives."""
 
     streams: list[Iterator[pa.RecordBatch]]
+    lo: int = 0
+    hi: int = HI
 
     @property
     def pumps(self) -> list[Any]:
-        return self.streams
+        return [(f"p{number}", "host:1") for number in range(len(self.streams))]
 
     def of(self, place: int) -> Iterator[pa.RecordBatch]:
         return self.streams[place]
 
 
-def pulled(most: int, *streams: Iterator[pa.RecordBatch]) -> pa.Table | None:
-    return pull_here(cast("PumpPull", Pumps(list(streams))), most)
+def pulled(*streams: Iterator[pa.RecordBatch], room: int = 1 << 30, most: int = 0) -> Part:
+    return pull_here(cast("PumpPull", Pumps(list(streams))), room, most)
 
 
-def endless() -> Iterator[pa.RecordBatch]:
-    return (batch(ts) for ts in itertools.count(1))
+def to_the_end(*batches: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    return iter([*batches, proof("p", HI)])
+
+
+def endless(seen: list[int], first: int = 1, step: int = 2) -> Iterator[pa.RecordBatch]:
+    for ts in itertools.count(first, step):
+        seen.append(ts)
+        yield batch(ts)
 
 
 def failing() -> Iterator[pa.RecordBatch]:
@@ -48,36 +64,114 @@ def failing() -> Iterator[pa.RecordBatch]:
     raise SourceUnavailable("gone", where={"pump": "p2"})
 
 
-def test_all_parts_come_together_and_no_pump_is_nothing() -> None:
-    found = pulled(1 << 20, iter([batch(1), batch(3)]), iter([batch(2)]))
-    assert found is not None
-    assert found["commit_ts"].to_pylist() == [1, 3, 2]
-    none = pulled(1 << 20)
-    assert none is not None
-    assert none.num_rows == 0
+def kept(part: Part) -> list[int]:
+    found = Pulled(InMemory(part.rows)).transactions(Bounds(0, part.upto))
+    assert isinstance(found, pa.Table)
+    return found["commit_ts"].to_pylist()
 
 
-def test_what_has_no_room_is_left_to_the_workers() -> None:
-    assert pulled(50_000, endless(), iter([batch(1)])) is None
+def test_all_parts_come_together_in_order_and_no_pump_is_nothing() -> None:
+    found = pulled(to_the_end(batch(1), batch(3)), to_the_end(batch(2)))
+    assert (found.upto, found.full, kept(found)) == (HI, False, [1, 2, 3])
+    none = pulled()
+    assert (none.rows.num_rows, none.upto) == (0, HI)
+
+
+def test_a_window_ends_at_its_bytes_where_every_pump_has_passed() -> None:  # R-48
+    ahead, behind = list[int](), list[int]()
+    found = pulled(endless(ahead), endless(behind, 20, 20), most=50_000)
+    assert found.upto < HI
+    assert kept(found) == sorted([*range(1, found.upto + 1, 2), *range(20, found.upto + 1, 20)])
+    assert 49_000 <= sum(map(len, found.rows["payload"].to_pylist()[: len(kept(found))])) <= 50_000
+    # In step: who is ahead waits, and no pump is read much farther than the window reaches.
+    assert max(ahead) <= found.upto + 6
+    assert max(behind) <= found.upto + 60
+    proofs = Pulled(InMemory(found.rows)).proofs()
+    assert min(proofs["p0"], proofs["p1"]) >= found.upto
+
+
+def test_one_transaction_is_a_window_however_large_and_stays_whole() -> None:
+    def rows(*of: tuple[int, int]) -> Iterator[pa.RecordBatch]:
+        for ts, chunk in of:
+            yield batch(ts, size=60).set_column(2, "chunk", pa.array([chunk], pa.int32()))
+        yield proof("p", HI)
+
+    found = pulled(rows((5, 0), (5, 1), (5, 2), (8, 0)), rows((5, 0), (7, 0)), most=100)
+    assert (found.upto, found.full) == (5, False)
+    assert [row["chunk"] for row in found.rows.to_pylist() if row["commit_ts"] == 5] == [0, 1, 2, 0]
+    # What ends at the bytes exactly is not cut below.
+    assert pulled(rows((1, 0), (2, 0), (3, 0)), most=120).upto == 2
+    assert pulled(rows((1, 0), (2, 0), (3, 0)), most=119).upto == 1
+    assert pulled(rows((1, 0), (2, 0), (3, 0)), most=181).upto == HI
+
+
+def test_what_has_no_room_is_left_to_the_workers_behind_what_is_here() -> None:
+    found = pulled(endless([]), to_the_end(batch(4)), room=20_000)
+    assert found.full
+    assert kept(found) == sorted([*range(1, found.upto + 1, 2), 4])
+    assert found.upto >= 36
 
 
 def test_a_pump_that_fails_stops_the_others_and_is_named() -> None:
     with pytest.raises(SourceUnavailable, match="pump=p2"):
-        pulled(1 << 50, endless(), failing())
+        pulled(endless([]), failing())
 
 
-def test_a_large_transaction_is_cut_into_batches(monkeypatch: pytest.MonkeyPatch) -> None:  # R-48
-    class Reader:
-        def __init__(self, *_: Any, **__: Any) -> None:
-            pass
+class Stream:
+    """As PumpReader."""
 
-        def pull(self, lo: int, until_ts: int) -> Iterator[tuple[int, int, bytes]]:
-            yield lo + 1, lo, b"\x00" * 35
-            yield until_ts, until_ts, b""
+    def __init__(self, *blocks: Block) -> None:
+        self._blocks = blocks
 
-    monkeypatch.setattr(pump_source, "PumpReader", Reader)
+    def pull_blocks(self, lo: int, hi: int) -> Iterator[Block]:
+        del lo, hi
+        yield from self._blocks
+
+
+def batches_of(*blocks: Block, share: int | None = None) -> list[pa.RecordBatch]:
+    return list(pull_batches("p", cast("PumpReader", Stream(*blocks)), 5, 20, share))
+
+
+def test_blocks_become_rows_and_fakes_and_what_lies_behind_do_not() -> None:
+    usual = build.commit(build.prewrite(6, b"key", b"\x08\x07"), 7)
+    usual.prewrite_value = b"\x08\x07"
+    ddl = build.commit(build.prewrite(9, b"k", ddl_query=b"create table \xff", ddl_job_id=300, ddl_schema_state=6), 10)
+    payloads = [usual.SerializeToString(), b"", ddl.SerializeToString(), b"\xff\xff", b"behind"]
+    first = block_of([7, 8, 10], [6, 8, 9], payloads[:3])
+    rows = pa.Table.from_batches(batches_of(first, block_of([12, 21], [11, 20], payloads[3:]))).to_pylist()
+    names = ("commit_ts", "start_ts", "kind", "schema_version", "job_id", "schema_state", "query", "payload", "content")
+    assert [tuple(row[name] for name in names) for row in rows] == [
+        (7, 6, "dml", 7, 0, 0, None, payloads[0], None),
+        (10, 9, "ddl", 0, 300, 6, "create table �", payloads[2], None),
+        (12, 11, "dml", 0, 0, 0, None, b"\xff\xff", None),
+        (21, 21, "proof", 0, 0, 0, None, b"", None),
+    ]
+    assert {(row["pump"], row["chunk"]) for row in rows} == {("p", 0)}
+
+
+def test_a_pull_ends_behind_its_share_with_a_proof_of_what_it_gave() -> None:
+    blocks = [block_of([ts], [ts - 1], [b"x" * 50]) for ts in range(6, 16)]
+    rows = pa.Table.from_batches(batches_of(*blocks, share=120)).to_pylist()
+    assert [(row["commit_ts"], row["kind"]) for row in rows] == [(6, "dml"), (7, "dml"), (8, "dml"), (8, "proof")]
+
+
+def test_a_large_transaction_is_cut_into_chunks(monkeypatch: pytest.MonkeyPatch) -> None:  # R-48
     monkeypatch.setattr(pump_source, "CHUNK_BYTES", 10)
-    monkeypatch.setattr(pump_source, "BATCH_BYTES", 20)
-    batches = list(pull_batches("p", "host:1", 1, 5, 9, 1.0))
-    assert [one["chunk"].to_pylist() for one in batches] == [[0, 1], [2, 3, 0]]
-    assert pa.Table.from_batches(batches)["kind"].to_pylist()[-1] == "proof"
+    large = bytes(range(35))
+    found = batches_of(block_of([6], [5], [b"s"]), block_of([7, 8], [6, 7], [large, b"t"]), block_of([21], [21], [b""]))
+    assert [one.num_rows for one in found] == [1] * 7
+    table = pa.Table.from_batches(found)
+    assert table["chunk"].to_pylist() == [0, 0, 1, 2, 3, 0, 0]
+    assert b"".join(table["payload"].to_pylist()) == b"s" + large + b"t"
+    assert table["content"].to_pylist() == [None, *[content_of(large)] * 4, None, None]
+    assert table["kind"].to_pylist()[-1] == "proof"
+
+
+def test_batches_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pump_source, "BATCH_BYTES", 100)
+    monkeypatch.setattr(pump_source, "BATCH_ROWS", 5)
+    blocks = [
+        block_of([ts], [ts - 1], [b"x" * size]) for ts, size in zip(range(6, 19), [60, 60, *[1] * 11], strict=True)
+    ]
+    assert [one.num_rows for one in batches_of(*blocks, block_of([20], [20], [b""]))] == [2, 5, 5, 1, 1]
+    assert np.all(np.diff(pa.Table.from_batches(batches_of(*blocks))["commit_ts"].to_numpy()) >= 0)

@@ -9,8 +9,10 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from binlake.errors import ConflictingBinlogs
+from binlake.wire import build
 from spark_jobs.context import Bounds
-from spark_jobs.pulled import NOTHING, Pulled, PulledDdl, PulledHere, PumpPart
+from spark_jobs.landed import landed_of
+from spark_jobs.pulled import NOTHING, InMemory, Pulled, PulledDdl, PumpPart
 from spark_jobs.pump_source import ARROW_SCHEMA
 from spark_jobs.stages.land import _refuse_conflicts
 from spark_jobs.staging import Staged
@@ -18,8 +20,8 @@ from spark_jobs.staging import Staged
 pytestmark = pytest.mark.spark
 
 PLACES: dict[str, Callable[[SparkSession, pa.Table], Pulled]] = {
-    "in the driver": lambda _, rows: PulledHere(rows),
-    "by Spark": lambda spark, rows: Staged(spark.createDataFrame(rows)),
+    "in the driver": lambda _, rows: Pulled(InMemory(rows)),
+    "by Spark": lambda spark, rows: Pulled(Staged(spark.createDataFrame(rows).repartition(3))),
 }
 
 
@@ -50,6 +52,8 @@ def test_a_transaction_of_two_pumps_is_one_and_other_content_is_refused(spark: S
     )  # fmt: skip
     bounds = Bounds(5, 20)
     found = pulled.transactions(bounds)
+    assert landed_of(found) == landed_of(pulled.transactions(Bounds(5, 11)))
+    assert landed_of(found).rows == 3
     found = found if isinstance(found, DataFrame) else spark.createDataFrame(found)
     found = found.orderBy("commit_ts", "chunk").collect()
     assert [(row["commit_ts"], row["chunk"], row["pump"]) for row in found] == [
@@ -58,9 +62,27 @@ def test_a_transaction_of_two_pumps_is_one_and_other_content_is_refused(spark: S
         (11, 0, "b"),
     ]
     assert str(found[0]["commit_date"]) == "1970-01-01"
+    assert pulled.proofs() == {"a": 20, "b": 0}
     _refuse_conflicts(pulled, bounds)
     with pytest.raises(ConflictingBinlogs, match="commit_ts=5"):
         _refuse_conflicts(pulled, Bounds(4, 20))
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_what_two_pumps_hold_is_compared_by_all_but_the_prewrite_key(spark: SparkSession, place: str) -> None:
+    # S0-17: the content is asked of the payloads themselves, of damaged ones byte for byte.
+    def rows(second: bytes) -> pa.Table:
+        found = pulled_rows(("a", "dml", 10, 0, "", 3), ("b", "dml", 10, 0, "", 3), ("a", "dml", 12, 0, "", 3))
+        found = found.set_column(9, "content", pa.nulls(3, pa.string()))
+        return found.set_column(10, "payload", pa.array([one, second, b"\xff"], pa.binary()))
+
+    def binlog(key: bytes, value: bytes) -> bytes:
+        return build.commit(build.prewrite(9, key, b""), 10).SerializeToString() + b"\x2a" + bytes([len(value)]) + value
+
+    one = binlog(b"k1", b"\x08\x03")
+    assert PLACES[place](spark, rows(binlog(b"k2", b"\x08\x03"))).conflict(Bounds(5, 20)) is None
+    assert PLACES[place](spark, rows(binlog(b"k1", b"\x08\x04"))).conflict(Bounds(5, 20)) == 10
+    assert PLACES[place](spark, rows(one[:-1])).conflict(Bounds(5, 20)) == 10
 
 
 @pytest.mark.parametrize("place", PLACES)

@@ -36,9 +36,7 @@ def test_a_secure_pump_serves_the_names_on_its_list(
     assert reader.info().node_id == "pump1"
     assert next(reader.pull(0))[0] <= cluster.tso()
     assert httpx.get(f"https://{pump.addr}/status", verify=drainer.client_context(), timeout=60).status_code == 200
-    assert [batch["kind"].to_pylist() for batch in pull_batches("p", pump.addr, CLUSTER_ID, 0, 1, 10, drainer)] == [
-        ["proof"]
-    ]
+    assert [batch["kind"].to_pylist() for batch in pull_batches("p", reader, 0, 1)] == [["proof"]]
     for other in (authority.tls("stranger"), None):
         with pytest.raises(SourceUnavailable):
             PumpReader(pump.addr, CLUSTER_ID, tls=other, timeout_s=3).info()

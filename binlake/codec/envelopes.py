@@ -1,0 +1,124 @@
+"""What land asks of many binlogs at once: schema version, and what tells a DDL (S0-14, S0-19).
+
+A binlog of row changes as Go writes it is read here by columns; every other one, a DDL or a damaged one, by protobuf.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from google.protobuf.message import DecodeError
+
+from binlake.codec.lanes import Bools, Ints, Lanes
+from binlake.wire import binlog_pb2
+
+_MOST_TABLES = 16
+"""Mutations of a binlog up to which it is followed here."""
+_TP, _START_TS, _COMMIT_TS, _KEY, _VALUE, _JOB_ID, _STATE = 0x08, 0x10, 0x18, 0x22, 0x2A, 0x38, 0x40
+_VERSION, _MUTATION = 0x08, 0x12
+
+
+class Envelopes(NamedTuple):
+    """Of each binlog; `query` of those that are DDL, by their number. A damaged one has schema version 0."""
+
+    version: Ints
+    job_id: Ints
+    state: Ints
+    query: dict[int, str]
+
+
+def read_envelopes(binlogs: pa.BinaryArray) -> Envelopes:
+    """Of many binlogs. Damage deeper than the list of mutations is not looked for."""
+    lanes = Lanes.of(binlogs)
+    walk = _Walk(lanes, lanes.starts, lanes.ends)
+    version, state = walk.row_changes()
+    job_id, query = np.zeros(len(lanes), np.int64), dict[int, str]()
+    for row in np.flatnonzero(~walk.good).tolist():
+        binlog, own_version = parsed(lanes.row(row))
+        version[row], job_id[row], state[row] = own_version or 0, binlog.ddl_job_id, binlog.ddl_schema_state
+        if binlog.ddl_job_id > 0:
+            query[row] = binlog.ddl_query.decode("utf-8", "replace")
+    return Envelopes(version, job_id, state, query)
+
+
+def parsed(payload: bytes) -> tuple[binlog_pb2.Binlog, int | None]:
+    """The binlog and its schema version; None: damaged. It lands as it is, and merge tells, where the configured list
+    of transactions to ignore can let it pass; refused here, it would stop every later window too."""
+    binlog = binlog_pb2.Binlog()
+    try:
+        binlog.ParseFromString(payload)
+        return binlog, binlog_pb2.PrewriteValue.FromString(binlog.prewrite_value).schema_version
+    except DecodeError:
+        return binlog, None
+
+
+class _Walk:
+    """A place in each binlog that moves on field by field; `good` falls where one is not as expected."""
+
+    def __init__(self, lanes: Lanes, starts: Ints, ends: Ints) -> None:
+        self._lanes, self._at, self._ends = lanes, starts, ends
+        self.good: Bools = np.ones(len(starts), np.bool_)
+
+    def row_changes(self) -> tuple[Ints, Ints]:
+        """Schema version and schema state."""
+        self._tag(_TP)
+        self._byte(0x7F)
+        self._number(_START_TS)
+        self._number(_COMMIT_TS)
+        keyed = np.flatnonzero(self._lanes.byte(self._at) == _KEY)
+        inner = self._only(keyed)
+        inner._skip(_KEY)
+        self._at = self._at.copy()
+        self._at[keyed], self.good[keyed] = inner._at, self.good[keyed] & inner.good
+        begin, end = self._skip(_VALUE)
+        self._tag(_JOB_ID)
+        self._byte(0)
+        self._tag(_STATE)
+        state = self._byte(0x7F)
+        self.good &= self._at == self._ends
+        value = _Walk(self._lanes, begin, end)
+        version = value._number(_VERSION)
+        value._mutations()
+        self.good &= value.good
+        return version, state
+
+    def _mutations(self) -> None:
+        which = np.flatnonzero(self.good & (self._at < self._ends))
+        rest = self._only(which)
+        for _ in range(_MOST_TABLES):
+            if not which.size:
+                return
+            rest._skip(_MUTATION)
+            self.good[which[~rest.good]] = False
+            more = np.flatnonzero(rest.good & (rest._at < rest._ends))
+            which, rest = which[more], rest._only(more)
+        self.good[which] = False
+
+    def _only(self, which: Ints) -> _Walk:
+        return _Walk(self._lanes, self._at[which], self._ends[which])
+
+    def _tag(self, tag: int) -> None:
+        self.good &= (self._lanes.byte(self._at) == tag) & (self._at < self._ends)
+        self._at = np.minimum(self._at + 1, self._ends)
+
+    def _byte(self, most: int) -> Ints:
+        value = self._lanes.byte(self._at).astype(np.int64)
+        self.good &= (value <= most) & (self._at < self._ends)
+        self._at = np.minimum(self._at + 1, self._ends)
+        return value
+
+    def _number(self, tag: int) -> Ints:
+        self._tag(tag)
+        values, after, fine = self._lanes.uvarints(self._at)
+        self.good &= fine & (after <= self._ends)
+        self._at = np.minimum(after, self._ends)
+        return values.view(np.int64)
+
+    def _skip(self, tag: int) -> tuple[Ints, Ints]:
+        """Pass a field of bytes: where they begin and end."""
+        size, begin = self._number(tag), self._at
+        self.good &= (size >= 0) & (size <= self._ends - begin)
+        self._at = begin + np.where(self.good, size, 0)
+        return begin, self._at

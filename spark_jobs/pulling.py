@@ -1,0 +1,124 @@
+"""Pulls a window from all pumps side by side and in step, until its end or until it has its bytes.
+
+The pump that is behind by commit_ts is read next, so that what lies above the place all have passed stays little. Where
+the pull ends early, hi comes down to a commit_ts that every pump has passed: nothing is pulled twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import structlog
+
+from spark_jobs.context import StageContext
+from spark_jobs.pulled import InMemory, Pulled
+from spark_jobs.pump_source import ARROW_SCHEMA, PumpPull, proof
+from spark_jobs.staging import Staged
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class Part:
+    """What is there of a pull: all rows at or below `upto`, which is below the hi asked for where it ended early.
+
+    `full`: there was no room for more.
+    """
+
+    rows: pa.Table
+    upto: int
+    full: bool = False
+
+
+def pull_window(ctx: StageContext, pull: PumpPull, most_bytes: int) -> tuple[Pulled, int]:
+    """(the rows, up to which commit_ts they are whole); by the driver alone unless that is too much for it.
+
+    `most_bytes` of payload, 0 = no bound, end it early. Raises SourceUnavailable, LostRange, WireError.
+    """
+    part = pull_here(pull, ctx.driver_bytes, most_bytes) if ctx.driver_bytes else None
+    if part is not None and not part.full:
+        return Pulled(InMemory(part.rows)), part.upto
+    before = None if part is None else part.rows.filter(pc.less_equal(part.rows["commit_ts"], part.upto))
+    rest = pull if part is None else replace(pull, lo=part.upto)
+    if most_bytes:
+        have = 0 if before is None else payload_bytes(before)
+        rest = replace(rest, share_bytes=max(1, (most_bytes - have) // max(1, len(pull.pumps))))
+    pulled = Pulled(Staged.by(ctx, rest, pull.lo, before))
+    return pulled, min([pull.hi, *pulled.proofs().values()]) if most_bytes else pull.hi
+
+
+def pull_here(pull: PumpPull, room: int, most_bytes: int) -> Part:
+    """The pull in this process, as far as `room` bytes of payload allow."""
+    with ThreadPoolExecutor(max(len(pull.pumps), 1), thread_name_prefix="pull") as pool:
+        streams = [_Stream(pool, node_id, pull.lo, pull.of(place)) for place, (node_id, _) in enumerate(pull.pumps)]
+        taken = 0
+        while behind := [stream for stream in streams if not stream.ended]:
+            taken += min(behind, key=lambda stream: stream.passed).take()
+            passed = min(stream.passed for stream in streams)
+            upto = _cut(streams, passed, most_bytes) if most_bytes and taken >= most_bytes else None
+            if upto is not None:
+                return Part(_table(streams, upto), upto)
+            if taken > room:
+                return Part(_table(streams, passed), passed, full=True)
+        return Part(_table(streams, pull.hi), pull.hi)
+
+
+def payload_bytes(rows: pa.Table | pa.RecordBatch) -> int:
+    """Bytes of payload in `rows`."""
+    return pc.sum(pc.binary_length(rows["payload"])).as_py() or 0
+
+
+class _Stream:
+    """The batches of one pump, the next of which is always on its way. `passed`: all at or below it is in `batches`."""
+
+    def __init__(self, pool: ThreadPoolExecutor, node_id: str, lo: int, batches: Iterator[pa.RecordBatch]) -> None:
+        self.node_id = node_id
+        self.batches: list[pa.RecordBatch] = []
+        self.ended = False
+        self.passed = lo
+        self._pool = pool
+        self._source = batches
+        self._next: Future[pa.RecordBatch | None] = pool.submit(next, batches, None)
+
+    def take(self) -> int:
+        """Wait for the next batch; its payload bytes."""
+        batch = self._next.result()
+        if batch is None:
+            self.ended = True
+            self.passed = self.batches[-1]["commit_ts"][-1].as_py()
+            return 0
+        self._next = self._pool.submit(next, self._source, None)
+        self.batches.append(batch)
+        # More of the last transaction may come.
+        self.passed = max(self.passed, batch["commit_ts"][batch.num_rows - 1].as_py() - 1)
+        return payload_bytes(batch)
+
+
+def _cut(streams: Sequence[_Stream], passed: int, most_bytes: int) -> int | None:
+    """The commit_ts up to which `most_bytes` of payload lie, at least one transaction; None: too few are passed by all,
+    or all that there is."""
+    batches = [batch for stream in streams for batch in stream.batches]
+    ts = np.concatenate([np.asarray(batch["commit_ts"]) for batch in batches])
+    sizes = np.concatenate([np.asarray(pc.binary_length(batch["payload"])) for batch in batches])
+    own = (ts <= passed) & (sizes > 0)
+    order = np.argsort(ts[own], kind="stable")
+    ts, total = ts[own][order], sizes[own][order].cumsum(dtype=np.int64)
+    if not len(ts) or total[-1] < most_bytes:
+        return None
+    # Whole transactions: the last row of each says how many bytes there are with it.
+    last = np.flatnonzero(np.diff(ts, append=ts[-1] + 1))
+    fitting = int(np.searchsorted(total[last], most_bytes, side="right"))
+    return int(ts[last[max(fitting, 1) - 1]])
+
+
+def _table(streams: Sequence[_Stream], upto: int) -> pa.Table:
+    """All rows, and a proof of each pump that was not pulled to its end."""
+    proofs = [proof(stream.node_id, stream.passed) for stream in streams if not stream.ended]
+    batches = [batch for stream in streams for batch in stream.batches]
+    log.debug("pulled", batches=len(batches), upto=str(upto))
+    return pa.Table.from_batches([*batches, *proofs], ARROW_SCHEMA)
