@@ -30,10 +30,11 @@ from sysbench_rows import DB, LOADS, Load
 from binlake.filter import Rules
 from binlake.lake.parts import write_parts
 from binlake.lake.rowhash import row_hashes
-from binlake.lake.tables import BINLOG, MUTATION, arrow_schema
+from binlake.lake.tables import BINLOG, CHANGE, MUTATION, arrow_schema
 from binlake.rowchange.columns import net_changes
-from binlake.schema import DdlJob, SchemaState, WindowSchemas
-from binlake.statement import TableStatements, images_from_maps
+from binlake.schema import DdlJob, SchemaState, TableDef, WindowSchemas
+from binlake.statement import BatchLimits, TableStatements, images_from_maps
+from binlake.statement.chunks import chunks_of, placed, total
 from binlake.tso import to_datetime
 from binlake.window.definitions import Cell
 from binlake.wire.binlog_pb2 import Binlog
@@ -41,6 +42,8 @@ from binlake.wire.pump_pb2 import WriteBinlogReq
 from pump_service.workload.tables import ID
 from spark_jobs.decode import Decoder
 from spark_jobs.landed import landed_of
+from spark_jobs.netstatements import counted_and_folded, rendered
+from spark_jobs.render import Renderer
 
 RECORDED = Path(__file__).with_name("cost_per_row.json")
 TRANSACTIONS, ROWS = 4_000, 20_000
@@ -110,6 +113,17 @@ def steps(folder: str) -> Iterator[Step]:
     yield Step("convert: images", own.num_rows, lambda: images_from_maps(images, names))
     columns = images_from_maps(images, names)
     yield Step("convert: text", own.num_rows, lambda: list(TableStatements(table, 0).writes(columns)))
+    changes = net_changes(mutations, cells)
+    changes = changes.append_column("window", pa.repeat("0-1", changes.num_rows)).select(CHANGE.column_names())
+    definitions = {(0, one.db, one.name): one for one in tables}
+    yield Step("convert: whole", changes.num_rows, lambda: _converted(changes, definitions))
+
+
+def _converted(changes: pa.Table, definitions: Mapping[tuple[int, str, str], TableDef]) -> pa.Table:
+    """Rows of `statement`, as convert makes them of rows that compact hands over."""
+    rows, limits = placed(changes), BatchLimits(1000)
+    cut = chunks_of(total(counted_and_folded(rows)), limits)
+    return rendered(rows, Renderer("0-1", definitions, cut, "mariadb", limits, plain=False))
 
 
 def landed(load: Load, *, whole: bool = False) -> tuple[BulkLoad, pa.Table, list[DdlJob]]:

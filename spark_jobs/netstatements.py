@@ -47,7 +47,7 @@ def net_statements(
     if changes is None:
         return None, NO_ROWS
     rows = stepped(changes, placed, PLACED)
-    parts = here(stepped(rows, _counted, f"{SIZES}, {FOLD_COLUMNS}"))
+    parts = here(stepped(rows, counted_and_folded, f"{SIZES}, {FOLD_COLUMNS}"))
     counted = total(parts)
     tables = _tables(window, target, counted)
     if any(table.kept for table in tables.values()):
@@ -72,7 +72,7 @@ def _changes(ctx: StageContext, bounds: Bounds) -> Rows | None:
     return read(ctx.spark, ctx.paths, CHANGE).where(F.col("window") == bounds.window)
 
 
-def _counted(rows: pa.Table) -> pa.Table:
+def counted_and_folded(rows: pa.Table) -> pa.Table:
     """The sizes of `rows`, and in the first row the fold of all of them as `change` has them."""
     found = sizes(rows)
     values = fold_row(rowhash.fold(rowhash.row_hashes(rows, CHANGE.column_names())))

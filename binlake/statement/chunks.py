@@ -47,6 +47,9 @@ SIZES = pa.schema(
 
 Ints = NDArray[np.int64]
 
+_MANY = 1 << 31
+"""Codes of places that are not made few: far from where a product of two would lose bits."""
+
 
 @dataclass(frozen=True)
 class Chunk:
@@ -136,19 +139,32 @@ def _parts(rows: list[Mapping[str, Any]]) -> Iterable[list[Mapping[str, Any]]]:
 def numbered_places(rows: pa.Table, names: Sequence[str]) -> tuple[Ints, pa.Table]:
     """(for each row the number of its values of `names`, those values)."""
     codes: Ints = np.zeros(rows.num_rows, np.int64)
+    most = 1
     for name in names:
         found = _whole(rows[name]).dictionary_encode()
         codes = codes * len(found.dictionary) + np.asarray(found.indices)
-        # So few that no number of them grows beyond its bits.
-        codes = np.asarray(pa.array(codes).dictionary_encode().indices).astype(np.int64)
+        most *= len(found.dictionary)
+        if most > _MANY:
+            # Only those that occur, so that no number of them grows beyond its bits.
+            codes, most = _in_a_row(codes), rows.num_rows
+    codes = _in_a_row(codes)
     some = np.zeros(int(codes.max(initial=-1)) + 1, np.int64)
     some[codes] = np.arange(rows.num_rows)
     return codes, rows.select(list(names)).take(pa.array(some))
 
 
+def _in_a_row(codes: Ints) -> Ints:
+    """The same numbers for the same codes, from 0 on without a gap."""
+    return np.asarray(pa.array(codes).dictionary_encode().indices).astype(np.int64)
+
+
 def _text_bytes(rows: pa.Table) -> Ints:
     """Bytes of SQL that each row takes at most: of its final image, else of its first one."""
-    after, before = (_whole(rows[name]) for name in ("after", "before"))
+    parts = [_text_bytes_of(batch["after"], batch["before"]) for batch in rows.select(["after", "before"]).to_batches()]
+    return np.concatenate([np.empty(0, np.int64), *parts])
+
+
+def _text_bytes_of(after: pa.MapArray, before: pa.MapArray) -> Ints:
     if not after.null_count:
         return _bytes_of(after)
     if after.null_count == len(after):
@@ -157,9 +173,10 @@ def _text_bytes(rows: pa.Table) -> Ints:
 
 
 def _bytes_of(maps: pa.MapArray) -> Ints:
-    ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(pc.fill_null(pc.binary_length(maps.items), 0))])
     offsets = np.asarray(maps.offsets)
-    found: Ints = np.diff(ends[offsets]) * TEXT_FACTOR + np.diff(offsets) * ENTRY_BYTES
+    items = maps.items[offsets[0] : offsets[-1]]
+    ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(pc.fill_null(pc.binary_length(items), 0))])
+    found: Ints = np.diff(ends[offsets - offsets[0]]) * TEXT_FACTOR + np.diff(offsets) * ENTRY_BYTES
     return found
 
 
