@@ -25,8 +25,8 @@ __all__ = ["Bounds", "StageContext", "StageResult"]
 
 @dataclass(frozen=True)
 class StageContext:
-    """One run over one replication. The Spark session is made at first use: plan and finalize need none, nor do small
-    windows until they are compacted. `handover`: rows for the next stage of this process."""
+    """One run over one replication. The Spark session is made at first use: plan and finalize need none, nor do
+    small windows. `handover`: rows for the next stage of this process."""
 
     replication: Replication
     run_id: str
