@@ -1,8 +1,8 @@
 """`make bench-decode`: rows decoded a second of CPU, beside the plain reference and the floor, and through Spark.
 
-Floors of the same run: the protobuf split alone, which no decoder passes; and for Spark the same payloads cut into one
-row per change, its bytes uncopied into text, written into a Delta table. Ratios count, absolute figures belong to the
-machine. Each case runs in a process of its own, so that its peak memory is its own.
+Floors of the same run: the split by protobuf itself, a binlog after the other; and for Spark the same payloads cut into
+one row per change, its bytes uncopied into text, written into a Delta table. Ratios count, absolute figures belong to
+the machine. Each case runs in a process of its own, so that its peak memory is its own.
 """
 
 from __future__ import annotations
@@ -17,9 +17,13 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+import pyarrow as pa
+
 from bench.decode_load import SHAPES, OneTable, Transactions, table_of, transactions
 from binlake.codec import MutationBatch, walk
+from binlake.codec.splits import MOST_BYTES
 from binlake.codec.transaction import DecodeStats, mutations_of, split
+from spark_jobs.decode import PIECE_ROWS
 
 ROWS = {"narrow": 200_000, "wide": 40_000, "text-heavy": 60_000}
 BULK, SINGLE = 1000, 1
@@ -57,9 +61,9 @@ def _case(word: str, in_each: str) -> int:
     columns = SHAPES[name]
     table = table_of(columns)
     load, tables = transactions(table, columns, ROWS[word], int(in_each)), OneTable(table)
-    size = sum(len(payload) for _, _, payload in load)
-    _, peak = _peak_of(lambda: decode(load, tables))
-    rate = best(lambda: decode(load, tables), 5)
+    size, pieces = sum(len(payload) for _, _, payload in load), list(pieces_of(load))
+    _, peak = _peak_of(lambda: decode(pieces, tables))
+    rate = best(lambda: decode(pieces, tables), 5)
     least = best(lambda: floor(load, tables), 5)
     plain = best(lambda: plainly(load[: max(1, len(load) // _PLAIN_SHARE)], tables), 2)
     print(
@@ -79,7 +83,7 @@ def _big_transaction() -> int:
     load, tables = transactions(table, columns, rows, rows), OneTable(table)
     size = len(load[0][2])
     began = time.process_time()
-    count, more = _peak_of(lambda: decode(load, tables))
+    count, more = _peak_of(lambda: one_by_one(load, tables))
     seconds = time.process_time() - began
     print(
         f"one transaction of {size >> 20} MiB, {count:,} rows: {count / seconds:,.0f} rows/s, "
@@ -89,14 +93,41 @@ def _big_transaction() -> int:
     return 0
 
 
-def decode(load: Transactions, tables: OneTable) -> int:
-    """Record batches of the table `mutation`."""
+def pieces_of(load: Transactions) -> Iterator[pa.RecordBatch]:
+    """The transactions as merge takes them from the lake."""
+    for first in range(0, len(load), PIECE_ROWS):
+        columns = zip(*load[first : first + PIECE_ROWS], strict=True)
+        kinds = (pa.int64(), pa.int64(), pa.binary())
+        arrays = [pa.array(column, kind) for column, kind in zip(columns, kinds, strict=True)]
+        yield pa.RecordBatch.from_arrays(arrays, names=["commit_ts", "start_ts", "payload"])
+
+
+def decode(pieces: list[pa.RecordBatch], tables: OneTable) -> int:
+    """Record batches of the table `mutation`, as merge makes them."""
     batch, rows = MutationBatch(), 0
+    for piece in pieces:
+        if piece["payload"].nbytes > MOST_BYTES * piece.num_rows:
+            rows += _added_alone(batch, zip(*(column.to_pylist() for column in piece.columns), strict=True), tables)
+        else:
+            batch.add_all(piece["payload"], piece["commit_ts"].to_numpy(), piece["start_ts"].to_numpy(), tables.places)
+        if batch.is_full:
+            rows += _drain(batch)
+    return rows + _drain(batch)
+
+
+def one_by_one(load: Transactions, tables: OneTable) -> int:
+    """The same, each transaction split alone."""
+    batch = MutationBatch()
+    return _added_alone(batch, iter(load), tables) + _drain(batch)
+
+
+def _added_alone(batch: MutationBatch, load: Iterator[tuple[int, int, bytes]], tables: OneTable) -> int:
+    rows = 0
     for commit_ts, start_ts, payload in load:
         batch.add(payload, commit_ts, start_ts, tables)
         if batch.is_full:
             rows += _drain(batch)
-    return rows + _drain(batch)
+    return rows
 
 
 def _drain(batch: MutationBatch) -> int:
@@ -104,10 +135,10 @@ def _drain(batch: MutationBatch) -> int:
 
 
 def plainly(load: Transactions, tables: OneTable) -> int:
-    """The same columns with every row decoded by itself."""
+    """The same columns with every transaction split and every row decoded by itself."""
     fewest, walk.FEWEST = walk.FEWEST, 1 << 60
     try:
-        return decode(load, tables)
+        return one_by_one(load, tables)
     finally:
         walk.FEWEST = fewest
 

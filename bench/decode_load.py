@@ -8,7 +8,10 @@ from dataclasses import dataclass
 from itertools import cycle, islice
 from typing import Any
 
+import numpy as np
+
 from binlake.codec import MutationBuilder, commit_binlog, prewrite_value
+from binlake.codec.lanes import Ints
 from binlake.schema import DbInfo, TableDef
 from binlake.schema import mysqltypes as t
 from binlake.tso import compose
@@ -28,6 +31,10 @@ class OneTable:
     def table(self, table_id: int) -> TableDef | None:
         """The definition, by its id."""
         return self.definition if table_id == self.definition.id else None
+
+    def places(self, commit_ts: Ints) -> tuple[list[OneTable], Ints]:
+        """The schema at many commit_ts."""
+        return [self], np.zeros(len(commit_ts), np.int64)
 
     def is_gone(self, _table_id: int) -> bool:
         """No table is ever dropped here."""

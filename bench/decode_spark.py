@@ -16,15 +16,18 @@ from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 
 from bench.decode_load import SHAPES, OneTable, Transactions, table_of, transactions
+from binlake.codec.lanes import Ints
 from binlake.codec.transaction import DecodeStats, mutations_of, split
+from binlake.config import Replication
 from binlake.filter import Rules
 from binlake.lake.paths import LakePaths
 from binlake.lake.payloads import PayloadRange
 from binlake.lake.tables import BINLOG, MUTATION
 from binlake.tso import to_datetime
-from spark_jobs.decode import Decoder
-from spark_jobs.direct import write_directly
-from spark_jobs.lake import ensure_tables, overwrite, read
+from spark_jobs.context import StageContext
+from spark_jobs.decode import Decoder, ShareRows
+from spark_jobs.direct import shares_of, write_rows
+from spark_jobs.lake import ensure_tables, overwrite
 from spark_jobs.session import classic_session
 
 ROWS = {"narrow": 400_000, "wide": 40_000, "text-heavy": 60_000}
@@ -43,6 +46,10 @@ class AnyPlace:
     def place(self, _commit_ts: int) -> OneTable:
         """The schema at a commit_ts."""
         return self.schema
+
+    def places(self, commit_ts: Ints) -> tuple[list[OneTable], Ints]:
+        """The schema at many."""
+        return self.schema.places(commit_ts)
 
 
 def through_spark() -> None:
@@ -64,17 +71,17 @@ def _measure(spark: SparkSession, folder: str, name: str, in_each: int, rows: in
     columns = SHAPES[name]
     schema = OneTable(table_of(columns))
     load = transactions(schema.definition, columns, rows, in_each)
-    lakes = {way: LakePaths(f"{folder}/{way}") for way in ("spark", "direct")}
+    lakes = {way: _context(spark, folder, way) for way in ("spark", "direct")}
     source = _write(f"{folder}/in", load)
-    for paths in lakes.values():
-        ensure_tables(paths)
-        overwrite(spark.read.parquet(source), paths, BINLOG, "commit_ts > 0", _NOTE)
+    for ctx in lakes.values():
+        ensure_tables(ctx.paths)
+        overwrite(spark.read.parquet(source), ctx.paths, BINLOG, "commit_ts > 0", _NOTE)
     decoder = Decoder(AnyPlace(schema), Rules())  # type: ignore[arg-type]
     bare = _timed(lambda: _bare(spark.read.parquet(source), schema, f"{folder}/bare"))
-    full = _timed(lambda: _through_the_jvm(spark, lakes["spark"], decoder))
     payloads = PayloadRange(0, load[-1][0])
-    direct = _timed(lambda: write_directly(lambda: spark, lakes["direct"], payloads, decoder, _NOTE))
-    sizes = [_size(lakes[way]) / rows for way in ("spark", "direct")]
+    full = _timed(lambda: _through_the_jvm(lakes["spark"], payloads, decoder))
+    direct = _timed(lambda: write_rows(lakes["direct"], payloads, decoder, _NOTE, here=False))
+    sizes = [_size(lakes[way].paths) / rows for way in ("spark", "direct")]
     print(
         f"spark {name:<20} {in_each:>4} rows/txn  into mutation {rows / direct[0]:>9,.0f} rows/s, "
         f"{rows / direct[1]:>9,.0f} a core, {sizes[1]:>4.0f} B/row"
@@ -98,10 +105,17 @@ def _write(folder: str, load: Transactions) -> str:
     return folder
 
 
-def _through_the_jvm(spark: SparkSession, paths: LakePaths, decoder: Decoder) -> None:
+def _context(spark: SparkSession, folder: str, way: str) -> StageContext:
+    replication = Replication.model_validate({"name": way, "lake": {"path": folder}})
+    return StageContext(replication, "bench", lambda: spark)
+
+
+def _through_the_jvm(ctx: StageContext, payloads: PayloadRange, decoder: Decoder) -> None:
     """The way of windows that need Spark: rows come back from the workers, and Spark writes them."""
-    rows = read(spark, paths, BINLOG).where("kind = 'dml'").select("commit_ts", "start_ts", "payload")
-    overwrite(rows.mapInArrow(decoder, MUTATION.schema()), paths, MUTATION, "commit_ts > 0", _NOTE)
+    shares = shares_of(ctx.paths, payloads, decoder)
+    count = len(shares.shares)
+    rows = ctx.spark.range(0, count, 1, count).mapInArrow(ShareRows(shares), MUTATION.schema())
+    overwrite(rows.where("db IS NOT NULL"), ctx.paths, MUTATION, "commit_ts > 0", _NOTE)
 
 
 def _size(paths: LakePaths) -> int:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 
 import pyarrow as pa
@@ -20,6 +20,8 @@ from binlake.lake.parts import Part, write_parts
 from binlake.lake.payloads import PayloadRange, Share
 from binlake.lake.tables import MUTATION
 from binlake.schema import WindowSchemas
+from binlake.window.added import with_added
+from binlake.window.extras import Extra
 
 PIECE_BYTES = 8 << 20
 """Payload bytes, on average, that are split at a time."""
@@ -36,29 +38,24 @@ BY_TABLE = (LATIN1, ONCE)
 
 @dataclass(frozen=True)
 class Decoder:
-    """Payloads to rows of `mutation`, in the workers; carries the window's schemas, the rules and its expressions."""
+    """Payloads to rows of `mutation`; carries the window's schemas, the rules, its expressions and added columns."""
 
     schemas: WindowSchemas
     rules: Rules
     expressions: RowFilter = field(default_factory=RowFilter)
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Batches of (commit_ts, start_ts, payload) to batches of `mutation`, and tally rows behind them.
-
-        Raises WireError, SchemaError, ConfigError, Permanent.
-        """
-        left_out: Counter[str] = Counter()
-        yield from self.rows(batches, left_out)
-        tally = [{"op": op, "commit_ts": count} for op, count in left_out.items()]
-        yield pa.RecordBatch.from_pylist(tally, schema=MUTATION_SCHEMA)
+    added: tuple[Extra, ...] = ()
 
     def rows(self, batches: Iterable[pa.RecordBatch], left_out: Counter[str]) -> Iterator[pa.RecordBatch]:
-        """The same without tally rows: behind the last batch `left_out` has the numbers, by reason, and BY_TABLE's."""
+        """Batches of (commit_ts, start_ts, payload) to batches of `mutation`.
+
+        Behind the last one `left_out` has numbers by reason, and BY_TABLE's. Raises WireError, SchemaError,
+        ConfigError, Permanent.
+        """
         for batch in self._decoded(batches, left_out):
             kept = self.expressions.kept(batch)
             if kept.num_rows < batch.num_rows:
                 left_out["expression_filter"] += batch.num_rows - kept.num_rows
-            yield kept
+            yield with_added(kept, self.added)
 
     def _decoded(self, batches: Iterable[pa.RecordBatch], left_out: Counter[str]) -> Iterator[pa.RecordBatch]:
         decoded, own = self._batch(), 0
@@ -123,22 +120,66 @@ class Written:
 
 
 @dataclass(frozen=True)
-class ShareWriter:
-    """Shares of the landed payloads to files of `mutation` at `folder`: rows stay in the worker that made them."""
+class Shares:
+    """Shares of the landed payloads and what they decode to, in the driver or in the workers."""
 
     shares: tuple[Share, ...]
     payloads: PayloadRange
     decoder: Decoder
+
+    def rows(self, numbers: Iterable[int], left_out: Counter[str]) -> Iterator[pa.RecordBatch]:
+        """As Decoder.rows of some shares."""
+        return self.decoder.rows((batch for n in numbers for batch in self.payloads.read(self.shares[n])), left_out)
+
+
+@dataclass(frozen=True)
+class ShareRows:
+    """Shares to rows, for Spark to write: where only Spark can take the place of what is there."""
+
+    shares: Shares
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Batches of numbers of shares to batches of `mutation`, and tally rows behind them."""
+        left_out: Counter[str] = Counter()
+        yield from self.shares.rows((n for batch in batches for n in batch.column(0).to_pylist()), left_out)
+        tally = [{"op": op, "commit_ts": count} for op, count in left_out.items()]
+        yield pa.RecordBatch.from_pylist(tally, schema=MUTATION_SCHEMA)
+
+
+@dataclass(frozen=True)
+class ShareWriter:
+    """Shares to files of `mutation` at `folder`: rows stay in the worker that made them."""
+
+    shares: Shares
     folder: str
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Batches of numbers of shares to what was written of each, as JSON. Raises what a Decoder raises, OSError."""
         for batch in batches:
-            found = [self.write(number).to_json() for number in batch.column(0).to_pylist()]
+            found = [self.write([number]).to_json() for number in batch.column(0).to_pylist()]
             yield pa.RecordBatch.from_arrays([pa.array(found, pa.string())], names=["written"])
 
-    def write(self, number: int) -> Written:
-        """The files of a share."""
+    def write(self, numbers: Sequence[int], held: Held | None = None) -> Written:
+        """The files of some shares; `held` gets their rows too."""
         left_out: Counter[str] = Counter()
-        rows = self.decoder.rows(self.payloads.read(self.shares[number]), left_out)
-        return Written(write_parts(self.folder, MUTATION, rows), dict(left_out))
+        rows = self.shares.rows(numbers, left_out)
+        return Written(write_parts(self.folder, MUTATION, held.passing(rows) if held else rows), dict(left_out))
+
+
+class Held:
+    """Rows that pass, as long as they are no more than some bytes together."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self._left = most_bytes
+        self._batches: list[pa.RecordBatch] = []
+
+    def passing(self, rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The same batches."""
+        for batch in rows:
+            self._left -= batch.nbytes
+            self._batches = [*self._batches, batch] if self._left >= 0 else []
+            yield batch
+
+    def rows(self) -> pa.Table | None:
+        """All that passed, or None."""
+        return None if self._left < 0 else pa.Table.from_batches(self._batches, MUTATION_SCHEMA)

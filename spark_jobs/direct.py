@@ -1,31 +1,35 @@
-"""Rows of `mutation` written by the tasks that decode them: none passes through the JVM; a small window needs no task.
+"""Rows of `mutation` written by whoever decodes them, the driver for a small window and tasks for a large one.
 
-Tasks read the files of `binlog`, write files of their own and tell their names; the driver commits those names at once,
-in the place of the files that an earlier run of the window wrote.
-What a lost or repeated attempt wrote is named by nobody (`binlake.lake.parts`).
+None of them passes through the JVM, but where only Spark can take the place of what is there. Tasks read the files of
+`binlog`, write files of their own and tell their names; the driver commits those names at once, in the place of the
+files that an earlier run of the window wrote. What a lost or repeated attempt wrote is named by nobody
+(`binlake.lake.parts`).
 """
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from urllib.parse import unquote
 
 import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, RemoveAction
-from pyspark.sql import SparkSession
 
+from binlake.codec import MUTATION_SCHEMA
 from binlake.errors import Transient
 from binlake.lake.features import delta_rs_commits
 from binlake.lake.parts import DAY, Part
 from binlake.lake.paths import LakePaths
 from binlake.lake.payloads import PayloadRange
 from binlake.lake.tables import BINLOG, MUTATION
-from spark_jobs.decode import Decoder, ShareWriter, Written
-from spark_jobs.lake import AGAIN, commit_properties, may_have, within
+from spark_jobs.context import Bounds, StageContext
+from spark_jobs.counting import count_of, counted, losses
+from spark_jobs.decode import Decoder, Held, ShareRows, Shares, ShareWriter, Written
+from spark_jobs.handover import MOST_BYTES
+from spark_jobs.lake import AGAIN, commit_properties, may_have, overwrite, within
 
 
 def replaceable(paths: LakePaths, lo: int, hi: int) -> list[RemoveAction] | None:
@@ -50,42 +54,60 @@ def replaceable(paths: LakePaths, lo: int, hi: int) -> list[RemoveAction] | None
     return found
 
 
-def write_directly(
-    spark: Callable[[], SparkSession],
-    paths: LakePaths,
-    payloads: PayloadRange,
-    decoder: Decoder,
-    note: Mapping[str, str],
-    replaced: Sequence[RemoveAction] = (),
-    *,
-    here: bool = True,
-) -> tuple[int, dict[str, int]]:
-    """Put the rows of `payloads` in the place of `replaced`: (their number, what the filters left out by reason).
-
-    Caller holds the table's lock; `spark` is asked only for more than one share, unless nothing may be decoded `here`.
-    Raises what a Decoder raises, Transient.
-    """
+def shares_of(paths: LakePaths, payloads: PayloadRange, decoder: Decoder) -> Shares:
+    """What the files of `binlog` have of `payloads`, in shares."""
     binlog = DeltaTable(paths.table(BINLOG.name))
     found = binlog.file_uris(file_pruning_predicate=within(payloads.lo, payloads.hi))
     # They come as parts of a URI.
     files = [unquote(uri.removeprefix("file://")) for uri in found]
-    writer = ShareWriter(tuple(payloads.shares(files)), payloads, decoder, paths.table(MUTATION.name))
-    written = _written(spark, writer, here=here)
+    return Shares(tuple(payloads.shares(files)), payloads, decoder)
+
+
+def write_rows(
+    ctx: StageContext, payloads: PayloadRange, decoder: Decoder, note: Mapping[str, str], *, here: bool
+) -> tuple[int, dict[str, int]]:
+    """Put the rows of `payloads` in the place of those of their range: (their number, what was left out by reason).
+
+    `here`: the driver decodes them all, and hands them over. Caller holds the table's lock. Raises what a Decoder
+    raises, Transient.
+    """
+    shares = shares_of(ctx.paths, payloads, decoder)
+    replaced = replaceable(ctx.paths, payloads.lo, payloads.hi)
+    if replaced is None:
+        return _rewritten(ctx, shares, note, here=here)
+    writer = ShareWriter(shares, ctx.paths.table(MUTATION.name))
+    held = Held(MOST_BYTES if ctx.replication.target is not None else 0)
+    written = [writer.write(range(len(shares.shares)), held)] if here else _by_tasks(ctx, writer)
     parts = [part for one in written for part in one.parts]
     if parts or replaced:
-        _commit(paths, parts, replaced, note)
+        _commit(ctx.paths, parts, replaced, note)
+    if here and (rows := held.rows()) is not None:
+        ctx.handover.put(MUTATION, Bounds(payloads.lo, payloads.hi), rows)
     left_out: Counter[str] = Counter()
     for one in written:
         left_out.update(one.left_out)
     return sum(part.rows for part in parts), dict(sorted(left_out.items()))
 
 
-def _written(spark: Callable[[], SparkSession], writer: ShareWriter, *, here: bool) -> list[Written]:
-    count = len(writer.shares)
-    if count < (2 if here else 1):
-        return [writer.write(number) for number in range(count)]
-    frame = spark().range(0, count, 1, count).mapInArrow(writer, "written STRING")
+def _by_tasks(ctx: StageContext, writer: ShareWriter) -> list[Written]:
+    count = len(writer.shares.shares)
+    if not count:
+        return []
+    frame = ctx.spark.range(0, count, 1, count).mapInArrow(writer, "written STRING")
     return [Written.from_json(row[0]) for row in frame.collect()]
+
+
+def _rewritten(ctx: StageContext, shares: Shares, note: Mapping[str, str], *, here: bool) -> tuple[int, dict[str, int]]:
+    """The same where files have rows of other windows too: they are written again without those of this one."""
+    predicate, count = within(shares.payloads.lo, shares.payloads.hi), len(shares.shares)
+    if here:
+        left_out: Counter[str] = Counter()
+        rows = pa.Table.from_batches(shares.rows(range(count), left_out), MUTATION_SCHEMA)
+        return overwrite(rows, ctx.paths, MUTATION, predicate, note), dict(sorted(left_out.items()))
+    decoded = ctx.spark.range(0, count, 1, max(count, 1)).mapInArrow(ShareRows(shares), MUTATION.schema())
+    frame, tally = counted(decoded)
+    overwrite(frame, ctx.paths, MUTATION, predicate, note)
+    return count_of(tally), losses(tally)
 
 
 def _commit(paths: LakePaths, parts: Sequence[Part], replaced: Sequence[RemoveAction], note: Mapping[str, str]) -> None:

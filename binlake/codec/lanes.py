@@ -65,6 +65,7 @@ class Lanes:
 
     @classmethod
     def _of_array(cls, rows: pa.BinaryArray) -> Lanes:
+        rows = rows.cast(pa.binary())
         _, offsets, held = rows.buffers()
         bounds = np.frombuffer(offsets, np.int32)[rows.offset : rows.offset + len(rows) + 1].astype(np.int64)
         data = np.frombuffer(held or b"", np.uint8)[bounds[0] : bounds[-1] + len(PAD)]

@@ -1,11 +1,12 @@
 """Payloads of landed transactions read from the files of `binlog` themselves, in any process and without a JVM.
 
-A window's files are cut into shares of whole groups of rows; who takes a share reads nothing else.
+A window's files are cut into shares of whole groups of rows; who takes a share reads nothing else. A transaction that
+lies there in chunks, which may be in several files, is a share of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,7 +20,8 @@ MOST_SHARES = 128
 """Shares of a window at most; above it each grows. A share makes one file a day."""
 READ_BYTES = 8 << 20
 """Bytes of binlogs read at a time, on average, or one row."""
-_COLUMNS = ["commit_ts", "start_ts", "kind", "payload"]
+_COLUMNS = ["commit_ts", "start_ts", "chunk", "kind", "payload"]
+_READ = ["commit_ts", "start_ts", "payload"]
 
 
 @dataclass(frozen=True)
@@ -30,60 +32,101 @@ class Span:
     groups: tuple[int, ...]
 
 
-Share = tuple[Span, ...]
+@dataclass(frozen=True)
+class Share:
+    """Groups of rows to be read together; of a share that is `whole`, the chunks of that commit_ts alone."""
+
+    spans: tuple[Span, ...]
+    whole: int | None = None
 
 
 @dataclass(frozen=True)
 class PayloadRange:
-    """Row changes with lo < commit_ts <= hi whose commit_ts is not among `without`; no DDL."""
+    """Row changes with lo < commit_ts <= hi whose commit_ts is not among `without`; no DDL.
+
+    `chunked`: the commit_ts of the transactions that lie in chunks.
+    """
 
     lo: int
     hi: int
     without: frozenset[int] = frozenset()
+    chunked: frozenset[int] = frozenset()
 
     def shares(self, files: Iterable[str]) -> list[Share]:
         """`files` of `binlog` without the groups whose statistics exclude the range, in like shares."""
         groups = [found for file in sorted(files) for found in self._groups(file)]
-        most = max(SHARE_BYTES, -(-sum(size for _, _, size in groups) // MOST_SHARES))
+        most = max(SHARE_BYTES, -(-sum(group.bytes for group in groups) // MOST_SHARES))
         shares: list[Share] = []
-        held, size = dict[str, list[int]](), 0
-        for file, group, more in groups:
-            held.setdefault(file, []).append(group)
-            size += more
-            if size >= most:
-                shares.append(_share(held))
-                held, size = {}, 0
-        return [*shares, _share(held)] if held else shares
+        held: list[_Rows] = []
+        for group in groups:
+            held.append(group)
+            if sum(one.bytes for one in held) >= most:
+                shares.append(Share(_spans(held)))
+                held = []
+        shares += [Share(_spans(held))] if held else []
+        whole = sorted(ts for ts in self.chunked - self.without if self.lo < ts <= self.hi)
+        return shares + [Share(_spans(group for group in groups if group.may_have(ts)), ts) for ts in whole]
 
-    def _groups(self, file: str) -> Iterator[tuple[str, int, int]]:
-        """(file, number, bytes) of each group that may have rows of the range."""
+    def _groups(self, file: str) -> Iterator[_Rows]:
+        """Each group that may have rows of the range."""
         found = pq.read_metadata(file)
         column = found.schema.names.index("commit_ts")
         for number in range(found.num_row_groups):
             group = found.row_group(number)
             known = group.column(column).statistics
-            if known is None or not known.has_min_max or (known.max > self.lo and known.min <= self.hi):
-                yield file, number, group.total_byte_size
+            bounds = (known.min, known.max) if known is not None and known.has_min_max else None
+            if bounds is None or (bounds[1] > self.lo and bounds[0] <= self.hi):
+                yield _Rows(file, number, group.total_byte_size, bounds)
 
     def read(self, share: Share) -> Iterator[pa.RecordBatch]:
         """(commit_ts, start_ts, payload) of the rows of `share` in the range, some MiB at a time."""
-        for span in share:
-            with pq.ParquetFile(span.file) as file:
-                for number in span.groups:
-                    group = file.metadata.row_group(number)
-                    rows = max(1, READ_BYTES * group.num_rows // max(1, group.total_byte_size))
-                    for batch in file.iter_batches(rows, [number], _COLUMNS, use_threads=False):
-                        yield self._only(batch)
+        if share.whole is None:
+            for batch in _batches(share.spans):
+                yield self._only(batch)
+        else:
+            yield _joined(batch.filter(pc.equal(batch["commit_ts"], share.whole)) for batch in _batches(share.spans))
 
     def _only(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         commit_ts = np.asarray(batch.column("commit_ts"))
         wanted = (commit_ts > self.lo) & (commit_ts <= self.hi)
         wanted &= np.asarray(pc.equal(batch.column("kind"), "dml"))
-        if self.without:
-            wanted &= ~np.isin(commit_ts, list(self.without))
-        kept = batch.select(["commit_ts", "start_ts", "payload"])
+        if self.without or self.chunked:
+            wanted &= ~np.isin(commit_ts, list(self.without | self.chunked))
+        kept = batch.select(_READ)
         return kept if wanted.all() else kept.filter(pa.array(wanted))
 
 
-def _share(held: dict[str, list[int]]) -> Share:
-    return tuple(Span(file, tuple(groups)) for file, groups in held.items())
+@dataclass(frozen=True)
+class _Rows:
+    """A group of rows, and its least and greatest commit_ts where they are known."""
+
+    file: str
+    number: int
+    bytes: int
+    bounds: tuple[int, int] | None
+
+    def may_have(self, commit_ts: int) -> bool:
+        return self.bounds is None or self.bounds[0] <= commit_ts <= self.bounds[1]
+
+
+def _spans(groups: Iterable[_Rows]) -> tuple[Span, ...]:
+    held: dict[str, list[int]] = {}
+    for group in groups:
+        held.setdefault(group.file, []).append(group.number)
+    return tuple(Span(file, tuple(numbers)) for file, numbers in held.items())
+
+
+def _batches(spans: Collection[Span]) -> Iterator[pa.RecordBatch]:
+    for span in spans:
+        with pq.ParquetFile(span.file) as file:
+            for number in span.groups:
+                group = file.metadata.row_group(number)
+                rows = max(1, READ_BYTES * group.num_rows // max(1, group.total_byte_size))
+                yield from file.iter_batches(rows, [number], _COLUMNS, use_threads=False)
+
+
+def _joined(chunks: Iterable[pa.RecordBatch]) -> pa.RecordBatch:
+    """The transaction of `chunks`, in whatever order they come, in one row."""
+    rows = pa.Table.from_batches(chunks).sort_by("chunk")
+    payload = b"".join(rows["payload"].to_pylist())
+    return rows.slice(0, 1).select(_READ).set_column(2, "payload", pa.array([payload], pa.binary())).to_batches()[0]

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping, Sequence
+from itertools import groupby
+from typing import Any
 
-import pyarrow as pa
 import pyarrow.dataset as ds
 import structlog
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 
 from binlake.errors import ImmutableWindow
 from binlake.filter.expressions import row_filter
@@ -23,7 +22,7 @@ from binlake.lake.payloads import PayloadRange
 from binlake.lake.rowhistory import rows_between
 from binlake.lake.schemas import SchemaHistory
 from binlake.lake.skips import record_skips
-from binlake.lake.tables import BINLOG, DDL, MUTATION
+from binlake.lake.tables import BINLOG, DDL
 from binlake.lake.windowlog import WindowEvent
 from binlake.schema import WindowSchemas
 from binlake.window.ddls import DdlBinlog, PlannedDdl, plan_ddls, require_met, window_schemas
@@ -32,11 +31,10 @@ from binlake.window.injected import with_injections
 from binlake.window.manifest import WindowManifest
 from binlake.window.targets import Naming
 from binlake.wire import binlog_pb2
-from spark_jobs.completing import completed, losses
 from spark_jobs.context import Bounds, StageContext, StageResult
 from spark_jobs.decode import BY_TABLE, LATIN1, ONCE, Decoder
-from spark_jobs.direct import replaceable, write_directly
-from spark_jobs.lake import clear, local_table, overwrite, read, within
+from spark_jobs.direct import write_rows
+from spark_jobs.lake import clear, local_table, overwrite
 from spark_jobs.sinks import own_rows
 
 log = structlog.get_logger(__name__)
@@ -84,15 +82,6 @@ def _merge(ctx: StageContext, manifest: WindowManifest) -> StageResult:
     return StageResult("merge", "done", bounds.lo, bounds.hi, rows, seconds, "", detail)
 
 
-def _landed(ctx: StageContext, manifest: WindowManifest, kind: str) -> DataFrame:
-    rows = read(ctx.spark, ctx.paths, BINLOG).where(within(manifest.lo, manifest.hi))
-    return rows.where(F.col("kind") == kind)
-
-
-def _landed_here(ctx: StageContext, manifest: WindowManifest, columns: Sequence[str], where: ds.Expression) -> pa.Table:
-    return rows_between(ctx.paths, BINLOG, manifest.lo, manifest.hi, columns, where)
-
-
 def _ddls(
     ctx: StageContext, manifest: WindowManifest, ignored: Collection[int]
 ) -> tuple[list[PlannedDdl], WindowSchemas]:
@@ -106,27 +95,19 @@ def _ddls(
 
 
 def _ddl_binlogs(ctx: StageContext, manifest: WindowManifest) -> list[DdlBinlog]:
-    columns = ("job_id", "schema_state")
-    if ctx.takes(manifest.bytes) and not manifest.chunks:
-        names = ("commit_ts", "start_ts", *columns, "payload")
-        return [_ddl_binlog(row) for row in _landed_here(ctx, manifest, names, ds.field("kind") == "ddl").to_pylist()]
-    rows = whole(_landed(ctx, manifest, "ddl"), manifest.chunks, *columns)
-    return [_ddl_binlog(row.asDict()) for row in rows.collect()]
+    # Groups of rows without a DDL are passed over by their statistics.
+    names = ("commit_ts", "start_ts", "chunk", "job_id", "schema_state", "payload")
+    rows = rows_between(ctx.paths, BINLOG, manifest.lo, manifest.hi, names, ds.field("kind") == "ddl").to_pylist()
+    rows.sort(key=lambda row: (row["commit_ts"], row["start_ts"], row["chunk"]))
+    return [
+        _ddl_binlog(list(chunks)) for _, chunks in groupby(rows, key=lambda row: (row["commit_ts"], row["start_ts"]))
+    ]
 
 
-def _ddl_binlog(row: dict[str, object]) -> DdlBinlog:
-    query = binlog_pb2.Binlog.FromString(row.pop("payload")).ddl_query  # type: ignore[arg-type]
-    return DdlBinlog(query=query.decode("utf-8", "replace"), **row)  # type: ignore[arg-type]
-
-
-def whole(rows: DataFrame, chunks: int, *more: str) -> DataFrame:
-    """One row per transaction with its whole payload: where there are `chunks`, they are joined in order."""
-    single = rows.select("commit_ts", "start_ts", *more, "payload", "chunk")
-    if not chunks:
-        return single.drop("chunk")
-    parts = F.array_sort(F.collect_list(F.struct("chunk", "payload")))
-    joined = F.aggregate(parts, F.lit(b""), lambda done, part: F.concat(done, part["payload"]))
-    return single.groupBy("commit_ts", "start_ts", *more).agg(joined.alias("payload"))
+def _ddl_binlog(chunks: list[dict[str, Any]]) -> DdlBinlog:
+    query = binlog_pb2.Binlog.FromString(b"".join(chunk["payload"] for chunk in chunks)).ddl_query
+    places = {name: chunks[0][name] for name in ("commit_ts", "start_ts", "job_id", "schema_state")}
+    return DdlBinlog(query=query.decode("utf-8", "replace"), **places)
 
 
 def _ddl_row(bounds: Bounds, ddl: PlannedDdl) -> tuple[object, ...]:
@@ -179,23 +160,20 @@ def _write_mutations(
 ) -> tuple[int, dict[str, int]]:
     """(rows written, what the filters left out by reason, and what was counted by table)."""
     bounds = Bounds(manifest.lo, manifest.hi)
-    decoder = Decoder(schemas, ctx.rules, row_filter(schemas, ctx.rules))
-    note = _note(ctx, bounds)
-    added = extras(schemas, Naming(ctx.rules))
-    # Added columns are Spark's work, and so are chunks, which are joined across files.
-    plain = not (added or manifest.chunks)
-    replaced = replaceable(ctx.paths, bounds.lo, bounds.hi) if plain else None
-    if replaced is not None:
-        payloads = PayloadRange(bounds.lo, bounds.hi, ignored)
-        here = ctx.driver_bytes > 0
-        return write_directly(lambda: ctx.spark, ctx.paths, payloads, decoder, note, replaced, here=here)
-    rows = _landed(ctx, manifest, "dml")
-    if ignored:
-        rows = rows.where(~F.col("commit_ts").isin(*ignored))
-    decoded = whole(rows, manifest.chunks).mapInArrow(decoder, MUTATION.schema())
-    frame, counted = completed(ctx.spark, decoded, added)
-    predicate = within(bounds.lo, bounds.hi)
-    return overwrite(frame, ctx.paths, MUTATION, predicate, note), losses(counted)
+    added = tuple(extras(schemas, Naming(ctx.rules)))
+    decoder = Decoder(schemas, ctx.rules, row_filter(schemas, ctx.rules), added)
+    payloads = PayloadRange(bounds.lo, bounds.hi, ignored, _chunked(ctx, manifest))
+    return write_rows(ctx, payloads, decoder, _note(ctx, bounds), here=ctx.takes(manifest.bytes))
+
+
+def _chunked(ctx: StageContext, manifest: WindowManifest) -> frozenset[int]:
+    """The transactions that lie in chunks."""
+    if not manifest.chunks:
+        return frozenset()
+    where = (ds.field("kind") == "dml") & (ds.field("chunk") > 0)
+    return frozenset(
+        rows_between(ctx.paths, BINLOG, manifest.lo, manifest.hi, ["commit_ts"], where)["commit_ts"].to_pylist()
+    )
 
 
 def _note(ctx: StageContext, bounds: Bounds) -> dict[str, str]:

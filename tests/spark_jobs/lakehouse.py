@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -84,17 +84,19 @@ class Lakehouse:
         merge.run(ctx, bounds)
         return bounds
 
-    def land_only(self, lo: int, hi: int) -> None:
-        """The window (lo, hi], landed."""
+    def land_only(self, lo: int, hi: int, chunks: int = 1) -> None:
+        """The window (lo, hi], landed; each payload in so many chunks."""
         ctx, bounds = self.context(), Bounds(lo, hi)
         ensure_tables(ctx.paths)
         binlogs = [b for b in self.source.binlogs if lo < b.commit_ts <= hi]
-        frame = self.spark.createDataFrame([_row(b) for b in binlogs], BINLOG.schema())
+        frame = self.spark.createDataFrame([row for b in binlogs for row in _rows(b, chunks)], BINLOG.schema())
         overwrite(frame, ctx.paths, BINLOG, f"commit_ts > {lo}", {"window": bounds.window})
         version = self._history(ctx, bounds)
         ddls = sum(bool(b.ddl_query) for b in binlogs)
+        chunked = len(binlogs) if chunks > 1 else 0
+        config = ctx.replication.data_hash()
         manifest = WindowManifest(
-            "demo", CLUSTER_ID, lo, hi, ctx.replication.data_hash(), (), len(binlogs) - ddls, ddls, 0, 0, version, "-"
+            "demo", CLUSTER_ID, lo, hi, config, (), len(binlogs) - ddls, ddls, chunked, 0, version, "-"
         )
         ctx.windows.record(WindowEvent("land", lo, hi, "done", len(binlogs), manifest=manifest.to_json()))
 
@@ -111,12 +113,14 @@ class Lakehouse:
         return history.state_at(bounds.hi).version
 
 
-def _row(b: pb.Binlog) -> tuple[Any, ...]:
-    value = pb.Binlog.FromString(b.SerializeToString())
+def _rows(b: pb.Binlog, chunks: int) -> Iterator[tuple[Any, ...]]:
+    payload = pb.Binlog.FromString(b.SerializeToString()).SerializeToString()
     kind = "ddl" if b.ddl_query else "dml"
     day = tso.to_datetime(b.commit_ts).date()
-    return (b.commit_ts, b.start_ts, 0, day, "pump-1", kind, 0, b.ddl_job_id, b.ddl_schema_state,
-            value.SerializeToString())  # fmt: skip
+    size = -(-len(payload) // chunks)
+    for chunk in range(chunks):
+        part = payload[chunk * size : (chunk + 1) * size]
+        yield (b.commit_ts, b.start_ts, chunk, day, "pump-1", kind, 0, b.ddl_job_id, b.ddl_schema_state, part)
 
 
 def rows_of(table: Any, names: Sequence[str] | None = None) -> list[dict[str, Any]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,9 @@ from support.workload import Workload, integer, text
 
 from binlake.errors import WireError
 from binlake.lake import payloads
+from binlake.lake.tables import MUTATION
 from spark_jobs import decode
-from spark_jobs.context import Bounds
+from spark_jobs.context import Bounds, StageContext
 from spark_jobs.stages import merge
 
 pytestmark = pytest.mark.spark
@@ -57,10 +59,12 @@ def test_tasks_write_what_spark_writes(spark: SparkSession, tmp_path: Path, monk
     lake = Lakehouse(spark, tmp_path, Source.of_workload(workload))
     one, two = [Bounds(lo, hi) for lo, hi in itertools.pairwise(cuts)]
     place = Path(lake.context().paths.table("mutation"))
-    # Each group of rows is a task; the second window is one share and needs none.
+    # Each group of rows is a task; the second window is the driver's and needs none.
     monkeypatch.setattr(payloads, "SHARE_BYTES", 1)
+    lake.config["window"] = {"driver-bytes": 0}
     lake.land(one.lo, one.hi)
     monkeypatch.undo()
+    lake.config.clear()
     lake.land_only(two.lo, two.hi)
 
     # A task that fails leaves the table as it was, and no file.
@@ -86,7 +90,63 @@ def test_tasks_write_what_spark_writes(spark: SparkSession, tmp_path: Path, monk
     assert (writer(lake), sorted_rows(lake)) == ("Apache-Spark", written)
 
 
-def test_one_share_is_the_driver_s_unless_it_is_to_decode_nothing(
+def without_spark(lake: Lakehouse) -> StageContext:
+    """A run whose process has no JVM."""
+
+    def refused() -> SparkSession:
+        raise AssertionError("a session was asked for")
+
+    return replace(lake.context(), make_spark=refused)
+
+
+def test_a_small_window_needs_no_jvm_whatever_is_in_it(spark: SparkSession, tmp_path: Path) -> None:
+    # S4-03; DESIGN 2: transactions in chunks, columns that routes add, files with other windows' rows
+    workload, cuts = history()
+    route = {"schema-pattern": "d", "table-pattern": "t", "target-schema": "x", "target-table": "u"}
+    route |= {"extract-table": {"table-regexp": "(.*)", "target-column": "origin"}}
+    lake = Lakehouse(spark, tmp_path, Source.of_workload(workload), {"routes": [route]})
+    windows = [Bounds(lo, hi) for lo, hi in itertools.pairwise([cuts[0] - (1 << 60), *cuts])]
+    for bounds in windows:
+        lake.land_only(bounds.lo, bounds.hi, chunks=3)
+        merge.run(without_spark(lake), bounds)
+    place = lake.context().paths.table("mutation")
+    rows = rows_of(place)
+    assert len(rows) == 82
+    assert {dict(row[name])["origin"] for row in rows for name in ("before", "after") if row[name]} == {"t"}
+    assert len(rows_of(lake.context().paths.table("ddl"))) == 2
+    written = sorted_rows(lake)
+
+    # A day whose files were brought together has rows of both windows in each: they are written again.
+    DeltaTable(place).optimize.compact()
+    assert merge.run(without_spark(lake), windows[1]).rows == 80
+    assert sorted_rows(lake) == written
+    DeltaTable(place).optimize.compact()
+    lake.config["window"] = {"driver-bytes": 0}
+    assert merge.run(lake.context(), windows[1]).rows == 80
+    assert (writer(lake), sorted_rows(lake)) == ("Apache-Spark", written)
+
+
+def test_the_driver_s_rows_are_handed_over_as_they_are_in_the_lake(spark: SparkSession, tmp_path: Path) -> None:
+    workload, cuts = history()
+    lake = Lakehouse(spark, tmp_path, Source.of_workload(workload), {"target": {"host": "127.0.0.1"}})
+    lake.land_only(cuts[0], cuts[1])
+    ctx, bounds = without_spark(lake), Bounds(cuts[0], cuts[1])
+    merge.run(ctx, bounds)
+    held = ctx.handover.take(MUTATION, bounds)
+    assert held is not None
+    assert sorted(map(str, held.to_pylist())) == sorted_rows(lake)
+    # Tasks of their own have nothing to hand over, nor has a lake without a target.
+    lake.config["window"] = {"driver-bytes": 0}
+    alone = lake.context()
+    merge.run(alone, bounds)
+    assert alone.handover.bytes == 0
+    del lake.config["target"], lake.config["window"]
+    alone = without_spark(lake)
+    merge.run(alone, bounds)
+    assert alone.handover.bytes == 0
+
+
+def test_a_window_is_the_driver_s_unless_it_is_to_decode_nothing(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def here(*_: object) -> None:

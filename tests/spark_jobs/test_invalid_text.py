@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 from support.workload import Workload, integer, text
 
 from binlake.errors import WireError
+from spark_jobs import direct
 from spark_jobs.stages import merge
 
 pytestmark = pytest.mark.spark
@@ -38,13 +39,14 @@ def test_a_window_tells_each_table_with_texts_read_as_latin1(
     source, hi = source_with_bare_bytes()
     refusing = Lakehouse(spark, tmp_path, source)
     refusing.land_only(0, hi)
+    window = {"window": {"driver-bytes": 0}} if by_spark else {}
     if by_spark:
-        monkeypatch.setattr(merge, "replaceable", lambda *_: None)
+        monkeypatch.setattr(direct, "replaceable", lambda *_: None)
     else:
         with pytest.raises(WireError, match=r"source\.invalid-text"):
             merge.run(refusing.context(), merge.Bounds(0, hi))
 
-    reading = Lakehouse(spark, tmp_path, source, {"source": {"invalid-text": "latin1"}}).context()
+    reading = Lakehouse(spark, tmp_path, source, {"source": {"invalid-text": "latin1"}, **window}).context()
     merge.run(reading, merge.Bounds(0, hi))
     rows: list[Any] = rows_of(reading.paths.table("mutation"))
     rows.sort(key=lambda row: (row["commit_ts"], row["seq"]))

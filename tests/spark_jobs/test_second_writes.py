@@ -10,6 +10,7 @@ from lakehouse import Lakehouse, Source, rows_of
 from pyspark.sql import SparkSession
 
 from binlake.errors import SchemaError
+from spark_jobs import direct
 from spark_jobs.stages import merge
 
 pytestmark = pytest.mark.spark
@@ -28,8 +29,9 @@ def test_a_window_tells_the_table_of_which_second_writes_were_taken_once(
     with pytest.raises(SchemaError, match=r"source\.second-writes = once"):
         merge.run(refusing.context(), merge.Bounds(0, HI))
 
-    monkeypatch.setattr(merge, "replaceable", lambda *_: None)
-    reading = Lakehouse(spark, tmp_path, source, {"source": {"second-writes": "once"}}).context()
+    monkeypatch.setattr(direct, "replaceable", lambda *_: None)
+    config = {"source": {"second-writes": "once"}, "window": {"driver-bytes": 0}}
+    reading = Lakehouse(spark, tmp_path, source, config).context()
     merge.run(reading, merge.Bounds(0, HI))
     inserted = [dict(row["after"])["id"] for row in rows_of(reading.paths.table("mutation")) if row["op"] == "insert"]
     # 819 came before rows were copied and is there twice at the source, 880 behind it.

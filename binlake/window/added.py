@@ -1,0 +1,66 @@
+"""Rows of `mutation` with the columns that their target has besides the source's (`binlake.window.extras`).
+
+One pass over Arrow batches, in driver and tasks alike; rows of other tables stay as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from binlake.window.extras import Extra
+
+Ints = NDArray[np.int64]
+_IMAGES = ("before", "after")
+
+
+def with_added(batch: pa.RecordBatch, added: Sequence[Extra]) -> pa.RecordBatch:
+    """`batch` with the columns `added` behind those of both images."""
+    of = np.full(batch.num_rows, -1)
+    for number, extra in enumerate(added):
+        of[_rows(batch, extra)] = number
+    if (of < 0).all():
+        return batch
+    for name in _IMAGES:
+        place = batch.schema.get_field_index(name)
+        batch = batch.set_column(place, batch.schema.field(place), _completed(batch[name], of, added))
+    return batch
+
+
+def _rows(batch: pa.RecordBatch, extra: Extra) -> Ints:
+    here = [
+        pc.equal(batch["source_db"], extra.db),
+        pc.equal(batch["source_table"], extra.table),
+        pc.greater_equal(batch["commit_ts"], extra.since),
+        pc.less(batch["commit_ts"], extra.until),
+    ]
+    return np.flatnonzero(np.logical_and.reduce([one.to_numpy(zero_copy_only=False) for one in here]))
+
+
+def _completed(maps: Any, of: Ints, added: Sequence[Extra]) -> Any:
+    """Map number n with the values of extra `of[n]` behind its own; -1 and NULL maps stay."""
+    bounds, null = np.asarray(maps.offsets).astype(np.int64), np.asarray(maps.is_null())
+    counts = np.asarray([*(len(extra.values) for extra in added), 0])
+    own, more = np.where(null, 0, np.diff(bounds)), np.where(null, 0, counts[of])
+    ends = (own + more).cumsum()
+    starts, firsts = ends - own - more, (counts.cumsum() - counts)[of] + len(maps.keys)
+    index = np.empty(int(ends[-1]), np.int64)
+    index[_each(starts, own)] = _each(bounds[:-1], own)
+    index[_each(starts + own, more)] = _each(firsts, more)
+    names = [name for extra in added for name in extra.values]
+    values = [value for extra in added for value in extra.values.values()]
+    keys = pa.concat_arrays([maps.keys, pa.array(names, pa.string())]).take(pa.array(index))
+    items = pa.concat_arrays([maps.items, pa.array(values, pa.string())]).take(pa.array(index))
+    offsets = pa.array(np.concatenate(([0], ends)).astype(np.int32), pa.int32(), mask=np.append(null, False))
+    return pa.MapArray.from_arrays(offsets, keys, items)
+
+
+def _each(starts: Ints, sizes: Ints) -> Ints:
+    """The numbers of so many neighbours from each start on."""
+    moved: Ints = np.repeat(starts - (sizes.cumsum() - sizes), sizes)
+    return moved + np.arange(len(moved))

@@ -1,0 +1,64 @@
+"""Columns that routes add to the images of rows: the same as adding them row by row."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from binlake.codec import MUTATION_SCHEMA
+from binlake.window.added import with_added
+from binlake.window.extras import Extra
+
+ADDED = [
+    Extra("d", "t", 0, 5, {"x": "1"}),
+    Extra("d", "t", 5, 90, {"x": "2", "é": ""}),
+    Extra("d", "u", 3, 4, {"y": "3"}),
+]
+
+
+def drawn_image(draw: Random) -> list[tuple[str, str | None]] | None:
+    if draw.random() < 0.3:
+        return None
+    return [(f"c{n}", draw.choice([None, "", "v", "中"])) for n in range(draw.randint(0, 3))]
+
+
+def drawn_batch(draw: Random) -> pa.RecordBatch:
+    rows = [
+        {
+            "commit_ts": draw.randint(0, 9),
+            "source_db": draw.choice(["d", "e"]),
+            "source_table": draw.choice(["t", "u", "v"]),
+            "before": drawn_image(draw),
+            "after": drawn_image(draw),
+        }
+        for _ in range(draw.randint(0, 12))
+    ]
+    first = draw.randint(0, len(rows))
+    return pa.RecordBatch.from_pylist(rows, MUTATION_SCHEMA).slice(first)
+
+
+def added_to(row: dict[str, Any]) -> dict[str, Any]:
+    for extra in ADDED:
+        here = (row["source_db"], row["source_table"]) == (extra.db, extra.table)
+        if here and extra.since <= row["commit_ts"] < extra.until:
+            images = {name: row[name] and [*row[name], *extra.values.items()] for name in ("before", "after")}
+            empty = {name: list(extra.values.items()) for name in images if row[name] == []}
+            return {**row, **images, **empty}
+    return row
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_images_have_the_columns_of_their_place_besides(seed: int) -> None:
+    batch = drawn_batch(Random(seed))
+    found = with_added(batch, ADDED)
+    found.validate(full=True)
+    assert found.schema == MUTATION_SCHEMA
+    assert found.to_pylist() == [added_to(row) for row in batch.to_pylist()]
+
+
+def test_nothing_is_added_where_nothing_is_lacking() -> None:
+    batch = drawn_batch(Random(1))
+    assert with_added(batch, []) is batch
