@@ -18,6 +18,7 @@ import logging
 import os
 import secrets
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -81,6 +82,8 @@ class BulkSource(Source):
 def main() -> int:
     """Run what was asked for; 1 when a target differs."""
     args = _arguments()
+    # Whoever ends it ends its servers.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     os.environ["PYTHONPATH"] = str(ROOT)
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     measured = []
