@@ -188,7 +188,7 @@ def _prepare(job: Job, meter: Meter) -> tuple[Callable[..., Any], Callable[[], A
         return sessions[0]
 
     def context() -> StageContext:
-        return StageContext(replication, "bench", session)
+        return StageContext(replication, "bench", session, in_pieces=True)
 
     return runner.run_window, context, lambda: context().windows.reached("finalize") or 0
 

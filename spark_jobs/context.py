@@ -22,16 +22,21 @@ from spark_jobs.results import Bounds, StageResult
 
 __all__ = ["Bounds", "StageContext", "StageResult"]
 
+PIECE_BYTES = 64 << 20
+"""Bytes of binlogs of a window that another follows at once: what the driver handles in some hundred MiB of memory."""
+
 
 @dataclass(frozen=True)
 class StageContext:
-    """One run over one replication. The Spark session is made at first use: plan and finalize need none, nor do
-    small windows. `handover`: rows for the next stage of this process."""
+    """One run over one replication. The Spark session is made at first use: plan and finalize need none, nor do small
+    windows. `in_pieces`: whoever runs it goes on behind a window that land cuts short. `handover`: rows for the next
+    stage of this process."""
 
     replication: Replication
     run_id: str
     make_spark: Callable[[], SparkSession]
     stop_ts: int | None = None
+    in_pieces: bool = False
     handover: Handover = field(default_factory=Handover, compare=False, repr=False)
 
     @cached_property
@@ -46,6 +51,12 @@ class StageContext:
     def takes(self, size: int) -> bool:
         """The driver handles `size` bytes of payload itself."""
         return 0 < self.driver_bytes >= size
+
+    @property
+    def most_bytes(self) -> int:
+        """Bytes of binlogs at which land ends a window; 0 = it does not."""
+        configured = self.replication.window.max_bytes
+        return configured if configured is not None else PIECE_BYTES if self.in_pieces else 0
 
     @cached_property
     def driver_bytes(self) -> int:

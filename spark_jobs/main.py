@@ -53,7 +53,8 @@ def execute(stage: str, args: argparse.Namespace) -> list[StageResult]:
     """Run `stage` (or `window`: all of them, or `recover`) as the arguments say. Raises BinlakeError."""
     replication = load_replication(args.replication)
     run_id = args.run_id or f"cli-{uuid.uuid4().hex[:12]}"
-    ctx = StageContext(replication, run_id, session_factory(f"binlake-{replication.name}", args), args.stop_ts)
+    make_spark = session_factory(f"binlake-{replication.name}", args)
+    ctx = StageContext(replication, run_id, make_spark, args.stop_ts, in_pieces=stage == "window")
     if stage == "recover":
         return recover(replication, lambda own: replace(ctx, replication=own))
     if stage == "window":

@@ -117,11 +117,12 @@ class Window(Section):
     )
     stop_at: tuple[TsText, ...] = Field((), description="commit_ts that no window crosses, ascending")
     blocked_alert_s: int = Field(600, ge=1, description="blocked longer than this fails the run")
-    max_bytes: int = Field(
-        64 << 20,
+    max_bytes: int | None = Field(
+        None,
         ge=0,
-        description="bytes of binlogs in a window, one transaction at least: land ends it there, and the next goes on"
-        " behind it at once; 0 = no bound but max-seconds",
+        description="bytes of binlogs in a window, one transaction at least: land ends it there, and what is left is"
+        " the next one's; absent = 67108864 where one task runs all stages and goes on at once (layout `fused`,"
+        " `binlake window run`), and no bound where a run takes one window (`stages`); 0 = no bound but max-seconds",
     )
     driver_bytes: int = Field(
         64 << 20,

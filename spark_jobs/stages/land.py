@@ -102,7 +102,7 @@ class _Complete:
 def _land(ctx: StageContext, bounds: Bounds, cluster: Cluster) -> tuple[WindowManifest, list[Member], bool]:
     """(the manifest to be sealed, the members, whether the window ends at its bytes)."""
     members = _members(ctx, cluster, bounds)
-    window = _complete(ctx, cluster, members, bounds, ctx.replication.window.max_bytes)
+    window = _complete(ctx, cluster, members, bounds, ctx.most_bytes)
     bounds = window.bounds
     ensure_tables(ctx.paths)
     note = {"run": ctx.run_id, "window": bounds.window, "stage": "land"}

@@ -11,9 +11,10 @@ from typing import Any, cast
 
 import pytest
 
+from binlake.config import Replication
 from binlake.errors import BinlakeError, Permanent, Transient
 from spark_jobs import runner
-from spark_jobs.context import StageContext
+from spark_jobs.context import PIECE_BYTES, StageContext
 from spark_jobs.handover import Handover
 from spark_jobs.main import session_factory
 from spark_jobs.results import CUT, Bounds, SparkNeeded, StageResult
@@ -106,6 +107,20 @@ def test_a_failure_ends_the_run_behind_what_had_begun(
     assert stages.of("finalize") == [(0, 10)]
     # What landed ahead stays landed; nothing begins behind a failure.
     assert stages.of("merge") == ([(0, 10)] if where == "land" else [(0, 10), (10, 20), (20, 30)])
+
+
+@pytest.mark.parametrize(
+    ("configured", "in_pieces", "most"),
+    [(None, True, PIECE_BYTES), (None, False, 0), (0, True, 0), (900, True, 900), (900, False, 900)],
+)
+def test_land_ends_a_window_at_its_bytes_where_the_next_follows_at_once_or_the_configuration_says_so(
+    configured: int | None, in_pieces: bool, most: int
+) -> None:
+    window = {} if configured is None else {"max-bytes": configured}
+    settings = {"name": "orders", "source": {"pd-urls": ["http://p:1"]}, "lake": {"path": "/l"}, "window": window}
+    replication = Replication.model_validate(settings)
+    ctx = StageContext(replication, "run", lambda: pytest.fail("no Spark is needed"), in_pieces=in_pieces)
+    assert ctx.most_bytes == most
 
 
 def test_that_spark_is_needed_is_no_failure_of_the_window(monkeypatch: pytest.MonkeyPatch) -> None:
