@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from binlake.errors import SchemaError
+from binlake.errors import Permanent, SchemaError
 from binlake.redaction import key_in_log
 from binlake.rowchange.events import cell_rows, events_of
 from binlake.rowchange.images import ABSENT, MAP, Bools, Ints, completed, whole
@@ -122,6 +122,19 @@ def _require_possible(runs: Runs, cell: Cell) -> None:
 
 
 def whole_batch(rows: pa.Table) -> pa.RecordBatch:
-    """`rows` as one batch."""
-    found = rows.combine_chunks().to_batches()
+    """`rows` as one batch. Raises Permanent where a column is more than one can hold (2 GiB of text)."""
+    try:
+        found = rows.combine_chunks().to_batches()
+    except pa.ArrowInvalid as error:
+        raise _too_large(rows) from error
+    if len(found) > 1:
+        raise _too_large(rows)
     return found[0] if found else pa.RecordBatch.from_pylist([], schema=rows.schema)
+
+
+def _too_large(rows: pa.Table) -> Permanent:
+    return Permanent(
+        "the row changes of a window are too large for one process",
+        where={"rows": rows.num_rows, "bytes": rows.nbytes},
+        hint="lower `window.driver-bytes`, and run the stage again: Spark's workers take the window then",
+    )

@@ -191,7 +191,8 @@ class SubmitStageOperator(StageOperator):
     def run_spark(self, job: Job, result: Path) -> str:
         """Run the stage without Spark, or submit it where that does not do; and wait."""
         hook = self.hook(job, result)
-        if self._may_do_alone():
+        # 0: the driver is to leave windows to the workers, whatever their size.
+        if self.settings().window.driver_bytes:
             how = self.run_child(job.arguments(result, without_spark=True))
             if not needs_spark_after_all(result):
                 return how
@@ -202,12 +203,6 @@ class SubmitStageOperator(StageOperator):
         except AirflowException as error:
             return str(error)
         return "exit status 0"
-
-    def _may_do_alone(self) -> bool:
-        """Mirrors are Spark's work, whatever the window's size."""
-        settings = self.settings()
-        mirrors = self.stage == "mirror" or (self.stage == FUSED and settings.mirror.enabled)
-        return settings.window.driver_bytes > 0 and not mirrors
 
     def hook(self, job: Job, result: Path) -> SparkSubmitHook:
         """The provider's hook with all that must be known before the driver starts; the job sets the rest itself."""

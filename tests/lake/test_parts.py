@@ -83,7 +83,7 @@ def test_shares_are_every_row_change_of_the_range_once(tmp_path: Path, monkeypat
     monkeypatch.setattr(payloads, "SHARE_BYTES", 1)
     shares = wanted.shares(files)
     # Groups outside the range are not read: (1, 2) and all from 15 on.
-    assert [[(Path(span.file).name, span.groups) for span in share] for share in shares] == [
+    assert [[(Path(span.file).name, span.groups) for span in share.spans] for share in shares] == [
         [("a", (1,))], [("a", (2,))], [("a", (3,))], [("a", (4,))], [("b", (0,))], [("b", (1,))]
     ]  # fmt: skip
     found = [row for share in shares for part in wanted.read(share) for row in part.to_pylist()]

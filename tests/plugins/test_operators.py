@@ -25,6 +25,10 @@ def operator(cls: type, conn_id: str = "spark") -> Any:
     return cls(task_id="land", stage="land", replication="orders", replication_file="/r.toml", spark_conn_id=conn_id)
 
 
+def settings(driver_bytes: int) -> Any:
+    return SimpleNamespace(window=SimpleNamespace(driver_bytes=driver_bytes))
+
+
 def _until(condition: Any) -> None:
     deadline = time.monotonic() + 120
     while not condition() and time.monotonic() < deadline:
@@ -58,8 +62,8 @@ def test_a_kill_ends_the_driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     monkeypatch.setenv("BINLAKE_JARS", str(tmp_path))
     monkeypatch.setenv("AIRFLOW_CONN_SPARK", '{"conn_type": "spark", "host": "local[1]"}')
-    monkeypatch.setattr(SubmitStageOperator, "_may_do_alone", lambda _task: False)
     task, ended = operator(SubmitStageOperator), []
+    monkeypatch.setattr(SubmitStageOperator, "settings", lambda _task: settings(driver_bytes=0))
     job = Job("land", "/r.toml", "run 1", lo="1", hi="2")
     runner = threading.Thread(target=lambda: ended.append(task.run_spark(job, Path("/nowhere"))))
     runner.start()
@@ -70,11 +74,16 @@ def test_a_kill_ends_the_driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("error", "submitted"),
-    [(None, False), ({"class": "Transient", "kind": "transient"}, False), ({"class": "SparkNeeded"}, True)],
+    ("driver_bytes", "error", "submitted"),
+    [
+        (1, None, False),
+        (1, {"class": "Transient", "kind": "transient"}, False),
+        (1, {"class": "SparkNeeded"}, True),
+        (0, None, True),
+    ],
 )
-def test_a_stage_is_submitted_when_the_plain_process_says_that_it_needs_spark(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: dict[str, str] | None, submitted: bool
+def test_a_stage_is_submitted_where_a_plain_process_does_not_do(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, driver_bytes: int, error: dict[str, str] | None, submitted: bool
 ) -> None:
     outcome = {"ok": True, "results": []} if error is None else {"ok": False, "error": error}
     where = "sys.argv[sys.argv.index('--result') + 1]"
@@ -87,29 +96,9 @@ def test_a_stage_is_submitted_when_the_plain_process_says_that_it_needs_spark(
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     monkeypatch.setenv("BINLAKE_JARS", str(tmp_path))
     monkeypatch.setenv("AIRFLOW_CONN_SPARK", '{"conn_type": "spark", "host": "local[1]"}')
-    monkeypatch.setattr(SubmitStageOperator, "_may_do_alone", lambda _task: True)
+    monkeypatch.setattr(SubmitStageOperator, "settings", lambda _task: settings(driver_bytes))
     operator(SubmitStageOperator).run_spark(Job("land", "/r.toml", "run 1", lo="1", hi="2"), tmp_path / "result.json")
     assert (tmp_path / "submitted").exists() is submitted
-
-
-@pytest.mark.parametrize(
-    ("stage", "settings", "alone"),
-    [
-        ("land", "", True),
-        ("window", "", False),
-        ("window", "[mirror]\nenabled = false", True),
-        ("mirror", "", False),
-        ("land", "[window]\ndriver-bytes = 0", False),
-    ],
-)
-def test_mirrors_and_windows_that_are_not_the_drivers_are_submitted_at_once(
-    tmp_path: Path, stage: str, settings: str, alone: bool
-) -> None:
-    file = tmp_path / "orders.toml"
-    file.write_text(f'name = "orders"\n[lake]\npath = "/l"\n[source]\npd-urls = ["http://p:1"]\n{settings}\n')
-    task = SubmitStageOperator(task_id="t", stage=stage, replication="orders", replication_file=str(file),
-                               spark_conn_id="spark")  # fmt: skip
-    assert task._may_do_alone() is alone
 
 
 def test_a_plan_that_is_blocked_tells_it_before_it_waits(monkeypatch: pytest.MonkeyPatch) -> None:  # R-35

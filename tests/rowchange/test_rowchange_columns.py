@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from random import Random
+from types import SimpleNamespace
+from typing import cast
 
 import pyarrow as pa
 import pytest
 from support.changerows import ODD, Comparable, Drawn, compared, mutation_rows
 
-from binlake.errors import SchemaError
+from binlake.errors import Permanent, SchemaError
 from binlake.rowchange import RowEvent, row_key
 from binlake.rowchange.columns import NET, net_changes, net_of, whole_batch
 from binlake.rowchange.events import cell_rows, events_of
@@ -120,3 +122,11 @@ def test_a_key_of_two_source_tables_is_refused_and_one_under_a_new_name_is_not(
         return
     with pytest.raises(SchemaError, match=r"\[table=d.t key=#\w+ sources=d.s1,d.s2 commit_ts=6\]"):
         net_changes(rows, [ALONE], routed=True)
+
+
+def test_rows_that_no_batch_holds_are_refused_and_none_is_left_out() -> None:
+    batch = pa.record_batch({"key": ["a"]})
+    # As Arrow gives what has more than 2 GiB in one column.
+    rows = SimpleNamespace(num_rows=2, nbytes=3 << 30, combine_chunks=lambda: pa.Table.from_batches([batch, batch]))
+    with pytest.raises(Permanent, match=r"too large for one process.*window\.driver-bytes"):
+        whole_batch(cast("pa.Table", rows))
