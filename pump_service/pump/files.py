@@ -24,8 +24,11 @@ class Files:
     """The operating system's files. Every method raises OSError."""
 
     def make_directory(self, directory: Path) -> None:
-        """Make the directory, and those above it, where they are missing; existing ones are left."""
+        """Make the directory, and those above it, where they are missing, durably; existing ones are left."""
+        missing = [one for one in (directory, *directory.parents) if not one.exists()]
         directory.mkdir(parents=True, exist_ok=True)
+        for made in reversed(missing):
+            sync_folder(made.parent)
 
     def names(self, directory: Path) -> list[str]:
         """The names in the directory, in no order."""

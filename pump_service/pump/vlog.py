@@ -80,6 +80,8 @@ class ValueLog:
         self._frames: dict[int, Frame] = {}
         self._files.make_directory(directory)
         names = self._files.names(directory)
+        # One that was killed may have left a name in memory only, and what it names will be told to be durable.
+        self._files.sync_directory(directory)
         self._fids = sorted(int(name[:-5]) for name in names if name.endswith(".vlog") and name[:-5].isdecimal())
         self.given_up = 0
         self._end = 0

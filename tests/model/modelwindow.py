@@ -118,7 +118,7 @@ class Converter:
         return self._states[ts]
 
     def _net(self, plans: WindowPlans, events: Events, target: Target, plain: bool) -> Iterator[StatementBatch]:
-        limits = BatchLimits(rows=target.batch)
+        limits = BatchLimits(rows=target.batch_rows)
         for number in range(len(plans.segments.starts) + 1):
             first = {Phase.DELETE: 0, Phase.WRITE: 0}
             since, until = plans.segments.bounds(number)
@@ -140,7 +140,7 @@ class Converter:
                     first[phase] = out.next_batch
 
     def _ordered(self, plans: WindowPlans, events: Events, target: Target, plain: bool) -> Iterator[StatementBatch]:
-        options = PlanOptions(target.worker_count, BatchLimits(rows=target.batch), target.multiple_rows,
+        options = PlanOptions(target.worker_count, BatchLimits(rows=target.batch_rows), target.multiple_rows,
                               target.conflict_strategy, round_rows=12)  # fmt: skip
 
         @cache

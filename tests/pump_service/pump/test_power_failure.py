@@ -141,6 +141,7 @@ def often() -> Iterator[None]:
     """Every few batches one is synced, and the head moves, as they would over hours."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("pump_service.pump.follower.time", Ticks())
+        patch.setattr("pump_service.pump.follower._PACE_S", 0)
         patch.setattr("pump_service.pump.follower._SYNC_S", 9)
         patch.setattr("pump_service.pump.follower._DUMP_SHARE", 0)
         yield

@@ -57,8 +57,14 @@ class World:
     def rounds(self, age_s: float) -> None:
         """Two rounds at this age: a P that is on its way is not asked about."""
         self.age_s = age_s
-        self.resolver.round()
-        self.resolver.round()
+        for _ in range(2):
+            ends = self.resolver.counters.rolled_back + self.resolver.counters.committed
+            self.resolver.round()
+            if self.resolver.counters.rolled_back + self.resolver.counters.committed > ends:
+                until(
+                    lambda: not self.storage.unmatched()[0],
+                    "what ends it is sorted, as after the second between rounds",
+                )
         self.resolver.verify()
 
     def ended(self) -> bool:

@@ -214,6 +214,7 @@ def test_a_flipped_bit_in_front_of_later_writes_is_named_and_can_be_given_up(tmp
     storage = Storage(tmp_path)
     for ts in (10, 20, 30):
         store(storage, build.fake(ts))
+    reach(storage, 30)
     place = storage.index.pointer(20)
     assert place is not None
     storage.close()
@@ -233,6 +234,7 @@ def test_a_flipped_bit_in_a_sealed_file_stops_a_rebuild_and_can_be_given_up(tmp_
     storage = Storage(tmp_path, StorageOptions(segment_bytes=200))
     for ts in range(10, 200, 10):
         store(storage, build.fake(ts))
+    reach(storage, 190)
     place = storage.index.pointer(20)
     assert place is not None
     storage.close()
