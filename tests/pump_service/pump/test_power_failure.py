@@ -106,6 +106,9 @@ def check(storage: Storage, world: World, facts: Facts, *, trust: bool = True) -
         assert max(lost.start_ts, lost.commit_ts) <= gc_ts, f"acked and lost: {lost}"
     check_watermark(storage, entries, facts, plain_rule(entries, trust_rollbacks=trust))
     ended = {entry.start_ts: entry.commit_ts for entry in entries if entry.kind is Kind.COMMIT}
+    # A P that ended without a C is of no use at or below gcTS: a collection that was cut short may have taken its key.
+    ends = (Kind.PROVEN_ROLLBACK, Kind.ROLLBACK) if trust else (Kind.PROVEN_ROLLBACK,)
+    ended = {entry.start_ts: entry.start_ts for entry in entries if entry.kind in ends} | ended
     for entry in entries:
         until = ended.get(entry.start_ts, gc_ts + 1) if entry.kind is Kind.PREWRITE else entry.commit_ts
         if entry.kind not in (Kind.ROLLBACK, Kind.PROVEN_ROLLBACK) and until > gc_ts:
