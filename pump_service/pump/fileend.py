@@ -85,7 +85,9 @@ def settle(files: Files, found: Unsealed, known: Known | None, accepted: Collect
         log.warning("value_log_tail_cut", file=found.path.name, offset=walk.at, bytes=size - walk.at)
         files.truncate(found.file, walk.at)
     if found.sync:
-        _write_again(files, found, walk.synced, walk.at)
+        # What the index has seen synced is not touched: until the next sync nobody promises what is written over.
+        proved = _end_of(files, found, start) if at_head else 0
+        _write_again(files, found, max(walk.synced, proved), walk.at)
     return End(walk.at, max_ts, False, given_up)
 
 
@@ -137,6 +139,13 @@ def _later_write(files: Files, found: Unsealed, damage: int, size: int) -> bool:
         if found.frame.old or record[1] > damage:
             return True
         at = record[0] + 1
+
+
+def _end_of(files: Files, found: Unsealed, at: int) -> int:
+    """Where the record that begins `at` ends."""
+    frame = found.frame
+    header = frame.header_at(files.read(found.file, at, frame.header_bytes), 0, at)
+    return at + frame.header_bytes + header.length
 
 
 def _write_again(files: Files, found: Unsealed, begin: int, end: int) -> None:

@@ -40,7 +40,7 @@ def test_timestamps_stay_exact_strings_in_xcom(run: Runner) -> None:
 
 def test_spark_stages_are_submitted_with_what_must_be_known_before_the_driver(run: Runner, tmp_path: Path) -> None:
     # plan and finalize start no JVM.
-    done = run(good_window())
+    done = run(good_window(), window="driver-bytes = 0")
     submitted = {call["stage"]: call["before"] for call in done.calls if call["before"]}
     assert set(submitted) == {"land", "merge", "compact", "convert", "mirror"}
     arguments = submitted["land"]
@@ -49,6 +49,14 @@ def test_spark_stages_are_submitted_with_what_must_be_known_before_the_driver(ru
     assert pairs["--jars"] == str(tmp_path / "jars" / "delta.jar")
     assert pairs["--name"] == "binlake-orders-land"
     assert Path(arguments[-1]).parts[-2:] == ("spark_jobs", "main.py")
+
+
+def test_stages_run_as_plain_processes_as_long_as_none_asks_for_spark(run: Runner) -> None:
+    done = run(good_window())
+    assert done.state == "success"
+    assert [call["stage"] for call in done.calls if call["before"]] == []
+    alone = {call["stage"] for call in done.calls if "--without-spark" in call["options"]}
+    assert alone == {"land", "merge", "compact", "convert", "mirror"}
 
 
 def test_each_connect_stage_has_a_session_of_its_own(run: Runner) -> None:
