@@ -151,6 +151,7 @@ class PumpHome(Home):
             self.refusals.append(error)
             self._say(f"{self.name} does not start: {error}")
             return
+        self.refusals.clear()  # what kept an earlier life from beginning is over
         self.server = server
         self._truth.check_acked(self.name, server._storage)
         self._say(f"{self.name} serves, watermark {server._storage.watermark}")

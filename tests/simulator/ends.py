@@ -214,7 +214,8 @@ class Server:
         self.started = False
         self.network.leave(self)
         until = self.network.scheduler.now + grace_s
-        while self.active and self.network.scheduler.now < until:
+        # Behind the end of a run no time passes any more.
+        while self.active and self.network.scheduler.now < until and not self.network.scheduler.over:
             self.network.scheduler.sleep(0.02)
         for call in list(self.active):
             call.fail(Status.UNAVAILABLE, "the server is stopping")
