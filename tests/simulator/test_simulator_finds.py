@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -167,13 +168,15 @@ def left_too_early(patch: pytest.MonkeyPatch) -> None:
 
 
 def members_before_clock(patch: pytest.MonkeyPatch) -> None:
-    """The members of a window are those that were listed for the one before."""
-    listed: dict[int, Any] = {}
+    """The members of a window are those that were listed some windows before."""
+    listed: defaultdict[int, deque[Any]] = defaultdict(partial(deque, maxlen=8))
 
     def plan(rules: Any, known: Any, clock: Any, registry: Any, probe: Any, *, stop_ts: Any) -> Any:
-        pumps = registry.pumps()
-        before, listed[id(registry)] = listed.get(id(registry), pumps), pumps
-        return holdups.next_plan(rules, known, clock, SimpleNamespace(pumps=lambda: before), probe, stop_ts=stop_ts)
+        listings = listed[id(registry)]
+        listings.append(registry.pumps())
+        return holdups.next_plan(
+            rules, known, clock, SimpleNamespace(pumps=lambda: listings[0]), probe, stop_ts=stop_ts
+        )
 
     patch.setattr(windows, "next_plan", plan)
 
@@ -200,10 +203,10 @@ MUTANTS = {
     "4 unsaved bounds": Mutant(bound_counts_at_once, "unsaved bounds", "TSO repeats"),
     "4 cut journal": Mutant(cut_at_damage, "flipped bits of PD", r"PD answered revision \d+ and knows"),
     "5 two of one name": Mutant(no_claim, "two of one address", "both take P"),
-    "6 page cache": Mutant(log_from_cache, "failed syncs", "no record starts here", 2),
+    "6 page cache": Mutant(log_from_cache, "failed syncs", "no record starts here|stored binlogs are lost", 2),
     "6 page cache of PD": Mutant(journal_from_cache, "page cache of PD", "pd refuses to start|PD answered revision"),
     "7 absence": Mutant(absence_passes_for_rollback, "regions and GC", "passed the open P", 8),
-    "acks": Mutant(acked_before_written, "full disks", r"consumer-\d: \d+ are missing up to"),
+    "acks": Mutant(acked_before_written, "full disks", r"consumer-\d: \d+ are missing up to", 11),
     "GC and consumers": Mutant(collected_for_nobody, "collection", "the range after .* is lost there"),
     "GC and pullers": Mutant(
         collected_in_silence, "collection", r"passed over \d+ of \d+ in a pull|a pull of .* ends: .* a C has no P"
