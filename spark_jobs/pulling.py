@@ -17,7 +17,7 @@ import structlog
 
 from spark_jobs.context import StageContext
 from spark_jobs.pulled import InMemory, Pulled
-from spark_jobs.pump_source import ARROW_SCHEMA, PumpPull, proof
+from spark_jobs.pump_source import ARROW_SCHEMA, BATCH_BYTES, PumpPull, proof
 from spark_jobs.staging import Staged
 
 log = structlog.get_logger(__name__)
@@ -40,7 +40,7 @@ def pull_window(ctx: StageContext, pull: PumpPull, most_bytes: int) -> tuple[Pul
 
     `most_bytes` of payload, 0 = no bound, end it early. Raises SourceUnavailable, LostRange, WireError.
     """
-    part = pull_here(pull, ctx.driver_bytes, most_bytes) if ctx.driver_bytes else None
+    part = pull_here(pull, _room(ctx.driver_bytes, pull, most_bytes), most_bytes) if ctx.driver_bytes else None
     if part is not None and not part.full:
         return Pulled(InMemory(part.rows)), part.upto
     before = None if part is None else part.rows.filter(pc.less_equal(part.rows["commit_ts"], part.upto))
@@ -50,6 +50,12 @@ def pull_window(ctx: StageContext, pull: PumpPull, most_bytes: int) -> tuple[Pul
         rest = replace(rest, share_bytes=max(1, (most_bytes - have) // max(1, len(pull.pumps))))
     pulled = Pulled(Staged.by(ctx, rest, pull.lo, before))
     return pulled, min([pull.hi, *pulled.proofs().values()]) if most_bytes else pull.hi
+
+
+def _room(driver_bytes: int, pull: PumpPull, most_bytes: int) -> int:
+    """Payload bytes that the driver takes: what lies above the place that all pumps have passed counts besides where
+    the window ends at `most_bytes`, or else the last piece of what fits would be left to Spark."""
+    return driver_bytes + (2 * BATCH_BYTES * len(pull.pumps) if 0 < most_bytes <= driver_bytes else 0)
 
 
 def pull_here(pull: PumpPull, room: int, most_bytes: int) -> Part:

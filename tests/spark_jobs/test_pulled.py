@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -16,8 +17,9 @@ from binlake.pumpclient import PumpReader
 from binlake.wire import build
 from binlake.wire.blocks import Block, block_of
 from spark_jobs import pump_source
+from spark_jobs.context import StageContext
 from spark_jobs.pulled import InMemory, Pulled
-from spark_jobs.pulling import Part, pull_here
+from spark_jobs.pulling import Part, pull_here, pull_window
 from spark_jobs.pump_source import ARROW_SCHEMA, PumpPull, content_of, proof, pull_batches
 from spark_jobs.results import Bounds
 
@@ -103,6 +105,17 @@ def test_one_transaction_is_a_window_however_large_and_stays_whole() -> None:
     assert pulled(rows((1, 0), (2, 0), (3, 0)), most=120).upto == 2
     assert pulled(rows((1, 0), (2, 0), (3, 0)), most=119).upto == 1
     assert pulled(rows((1, 0), (2, 0), (3, 0)), most=181).upto == HI
+
+
+@pytest.mark.parametrize("driver_bytes", [50_000, 60_000])
+def test_a_window_that_ends_at_what_the_driver_takes_asks_for_no_spark(driver_bytes: int) -> None:
+    # Both pumps are read beyond the place that both have passed: by then more than its bytes is here.
+    ctx = cast("StageContext", SimpleNamespace(driver_bytes=driver_bytes))
+    pumps = cast("PumpPull", Pumps([endless([]), endless([], 20, 20)]))
+    rows, hi = pull_window(ctx, pumps, 50_000)
+    found = rows.transactions(Bounds(0, hi))
+    assert isinstance(found, pa.Table)
+    assert 49 <= found.num_rows <= 50
 
 
 def test_what_has_no_room_is_left_to_the_workers_behind_what_is_here() -> None:
