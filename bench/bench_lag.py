@@ -21,8 +21,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
-import psutil
 from deltalake import DeltaTable
+from window_process import cpu_seconds
 
 from binlake import tso
 from binlake.config import load_replication
@@ -141,23 +141,15 @@ def wait_for_all(source: WorkloadSource, windows: WindowLog, seconds: float) -> 
 
 def cpu_of(parts: list[Child], seconds: float) -> str:
     """Percent of a core that each part takes, with all it started."""
-    before = {part.name: cpu_seconds(part) for part in parts}
+
+    def now(part: Child) -> float:
+        return cpu_seconds(members(part.pid)) if part.pid else 0.0
+
+    before = {part.name: now(part) for part in parts}
     time.sleep(seconds)
-    used = {part.name: (cpu_seconds(part) - before[part.name]) / seconds * 100 for part in parts}
+    used = {part.name: (now(part) - before[part.name]) / seconds * 100 for part in parts}
     parts_of_it = ", ".join(f"{name} {percent:.1f} %" for name, percent in used.items())
     return f"{parts_of_it} of a core, together {sum(used.values()):.1f} %"
-
-
-def cpu_seconds(part: Child) -> float:
-    """User and system time of the part's session so far."""
-    total = 0.0
-    for process in members(part.pid) if part.pid else []:
-        try:
-            times = process.cpu_times()
-        except psutil.NoSuchProcess:
-            continue
-        total += times.user + times.system
-    return total
 
 
 def report(windows: WindowLog, mutations: DeltaTable, counted_from: float) -> None:

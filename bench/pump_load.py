@@ -134,7 +134,7 @@ class _Run:
             data = self._wire.recv(1 << 18)
             if not data:
                 raise SystemExit("the server closed the connection")
-            rest = self._feed(rest + data)
+            rest = take_frames(rest + data, self._answered, self._out.append)
         ended = time.perf_counter()
         self._latencies.sort()
         return Load(len(self._latencies), ended - began, self._latencies)
@@ -163,24 +163,6 @@ class _Run:
         if self._out:
             self._wire.sendall(b"".join(self._out))
             self._out.clear()
-
-    def _feed(self, data: bytes) -> bytes:
-        at, size = 0, len(data)
-        while size - at >= 9:
-            high, low, kind, flags, stream_id = _HEADER.unpack_from(data, at)
-            end = at + 9 + (high << 16 | low)
-            if end > size:
-                break
-            if kind == frames.HEADERS and flags & frames.END_STREAM:
-                self._answered(stream_id, data[at + 9 : end])
-            elif kind == frames.SETTINGS and not flags:
-                self._out.append(frames.frame(frames.SETTINGS, frames.ACK, 0))
-            elif kind == frames.PING and not flags:
-                self._out.append(frames.frame(frames.PING, frames.ACK, 0, data[at + 9 : end]))
-            elif kind in (frames.GOAWAY, frames.RST_STREAM):
-                raise SystemExit(f"the server ended it: {data[at:end]!r}")
-            at = end
-        return data[at:]
 
     def _answered(self, stream_id: int, block: bytes) -> None:
         require_ok(block)
@@ -226,30 +208,38 @@ class Bulk:
             data = self._wire.recv(1 << 20)
             if not data:
                 raise SystemExit("the server closed the connection")
-            self._rest = self._taken(self._rest + data)
+            self._rest = take_frames(self._rest + data, self._answered, self._wire.sendall)
 
-    def _taken(self, data: bytes) -> bytes:
-        at, size = 0, len(data)
-        while size - at >= 9:
-            high, low, kind, flags, _ = _HEADER.unpack_from(data, at)
-            end = at + 9 + (high << 16 | low)
-            if end > size:
-                break
-            if flags & frames.END_STREAM and kind == frames.HEADERS:
-                require_ok(data[at + 9 : end])
-                self._waiting -= 1
-            elif kind == frames.SETTINGS and not flags:
-                self._wire.sendall(frames.frame(frames.SETTINGS, frames.ACK, 0))
-            elif kind == frames.PING and not flags:
-                self._wire.sendall(frames.frame(frames.PING, frames.ACK, 0, data[at + 9 : end]))
-            elif kind in (frames.GOAWAY, frames.RST_STREAM):
-                raise SystemExit(f"the server ended it: {data[at:end]!r}")
-            at = end
-        return data[at:]
+    def _answered(self, _: int, block: bytes) -> None:
+        require_ok(block)
+        self._waiting -= 1
 
     def close(self) -> None:
         """End the connection."""
         self._wire.close()
+
+
+def take_frames(data: bytes, answered: Callable[[int, bytes], None], reply: Callable[[bytes], object]) -> bytes:
+    """Take whole frames off `data`: (stream, headers) of each end goes to `answered`. The rest of `data`.
+
+    Raises SystemExit when the server ends a stream or the connection.
+    """
+    at, size = 0, len(data)
+    while size - at >= 9:
+        high, low, kind, flags, stream_id = _HEADER.unpack_from(data, at)
+        end = at + 9 + (high << 16 | low)
+        if end > size:
+            break
+        if kind == frames.HEADERS and flags & frames.END_STREAM:
+            answered(stream_id, data[at + 9 : end])
+        elif kind == frames.SETTINGS and not flags:
+            reply(frames.frame(frames.SETTINGS, frames.ACK, 0))
+        elif kind == frames.PING and not flags:
+            reply(frames.frame(frames.PING, frames.ACK, 0, data[at + 9 : end]))
+        elif kind in (frames.GOAWAY, frames.RST_STREAM):
+            raise SystemExit(f"the server ended it: {data[at:end]!r}")
+        at = end
+    return data[at:]
 
 
 def require_ok(block: bytes) -> None:

@@ -79,9 +79,11 @@ class Meter:
 
     def cpu(self) -> dict[str, float]:
         """Now, by name."""
-        found = {name: _seconds([process, *process.children(recursive=True)]) for name, process in self._others.items()}
+        found = {
+            name: cpu_seconds([process, *process.children(recursive=True)]) for name, process in self._others.items()
+        }
         found[OWN] = time.process_time()
-        found[JVM] = found.get(JVM, 0.0) + _seconds(self._spark())
+        found[JVM] = found.get(JVM, 0.0) + cpu_seconds(self._spark())
         return found
 
     def peak(self) -> dict[str, float]:
@@ -115,7 +117,8 @@ class Meter:
         return self._self.children(recursive=True)
 
 
-def _seconds(processes: list[psutil.Process]) -> float:
+def cpu_seconds(processes: list[psutil.Process]) -> float:
+    """User and system time of those that live, so far."""
     total = 0.0
     for process in processes:
         try:

@@ -148,15 +148,13 @@ FOLD_COLUMNS = "count BIGINT, total BIGINT, xor BIGINT"
 """A fold as Spark's workers give it back."""
 
 
-def fold_by_spark(frame: DataFrame, columns: Sequence[str]) -> Fold:
-    """The fold of all rows, by the workers: the same that the driver gets of the same rows (binlake.lake.rowhash)."""
+def fold_of(rows: Rows, columns: Sequence[str]) -> Fold:
+    """The fold of all rows, the same of the same rows wherever they are (binlake.lake.rowhash)."""
 
-    def parts(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            found = fold_row(rowhash.fold(rowhash.row_hashes(batch, columns)))
-            yield pa.RecordBatch.from_arrays([pa.array([value]) for value in found], schema=arrow_schema(FOLD_COLUMNS))
+    def part(some: pa.Table) -> pa.Table:
+        return local_table([fold_row(rowhash.fold(rowhash.row_hashes(some, columns)))], FOLD_COLUMNS)
 
-    return rowhash.merged(folds_in(frame.select(*columns).mapInArrow(parts, FOLD_COLUMNS).toArrow()))
+    return rowhash.merged(folds_in(here(stepped(rows.select(list(columns)), part, FOLD_COLUMNS))))
 
 
 def fold_row(fold: Fold) -> tuple[int, int, int]:

@@ -12,24 +12,20 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.dataset as ds
-from deltalake import DeltaTable
-from pyspark.sql import functions as F
 
 from binlake.config.model import Target
 from binlake.downstream import too_many_rows
 from binlake.lake import rowhash
-from binlake.lake.dataset import dataset
 from binlake.lake.tables import CHANGE, STATEMENT
 from binlake.schema import TableDef
 from binlake.statement import BatchLimits
 from binlake.statement.chunks import chunk_numbers, chunks_of, parted, placed, sizes, total
 from spark_jobs.context import Bounds, StageContext
 from spark_jobs.keeping import with_origins
-from spark_jobs.lake import FOLD_COLUMNS, Rows, fold_row, folds_in, here, may_have, read, stepped
+from spark_jobs.lake import FOLD_COLUMNS, Rows, fold_row, folds_in, here, may_have, stepped
 from spark_jobs.pinned import NO_ROWS
 from spark_jobs.render import RENDERED, Renderer
-from spark_jobs.sinks import SinkWindow, own_rows
+from spark_jobs.sinks import SinkWindow, own_rows, rows_of_window
 from spark_jobs.statements import STATEMENT_ARROW, kept_copy
 
 Tables = Mapping[tuple[int, str, str], TableDef]
@@ -66,10 +62,7 @@ def _changes(ctx: StageContext, bounds: Bounds) -> Rows | None:
         return handed if handed.num_rows else None
     if not may_have(ctx.paths, CHANGE, own_rows(bounds)):
         return None
-    if ctx.is_small(bounds):
-        own = ds.field("window") == bounds.window
-        return dataset(DeltaTable(ctx.paths.table(CHANGE.name))).to_table(columns=CHANGE.column_names(), filter=own)
-    return read(ctx.spark, ctx.paths, CHANGE).where(F.col("window") == bounds.window)
+    return rows_of_window(ctx, CHANGE, bounds)
 
 
 def counted_and_folded(rows: pa.Table) -> pa.Table:

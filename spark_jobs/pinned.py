@@ -5,14 +5,12 @@ A window that was sealed and never opened pins nothing: another target, or anoth
 
 from __future__ import annotations
 
-import pyarrow as pa
-
 from binlake.downstream import Position, position_of
 from binlake.errors import CheckpointConflict, ImmutableWindow, LostRange
 from binlake.lake import rowhash
 from binlake.window.manifest import ApplyManifest
 from spark_jobs.context import Bounds, StageContext
-from spark_jobs.lake import Rows, fold_by_spark
+from spark_jobs.lake import Rows, fold_of
 
 
 def target_position(ctx: StageContext, bounds: Bounds) -> Position:
@@ -88,10 +86,7 @@ def require_pinned(table: str, bounds: Bounds, pinned: str, found: str) -> None:
 
 def digest_of(rows: Rows, columns: list[str]) -> tuple[str, int]:
     """(digest, count) of `rows`, in any order."""
-    if isinstance(rows, pa.Table):
-        found = rowhash.fold(rowhash.row_hashes(rows, columns))
-    else:
-        found = fold_by_spark(rows, columns)
+    found = fold_of(rows, columns)
     return rowhash.digest_of(found), found.count
 
 

@@ -8,16 +8,22 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import pyarrow.dataset as ds
+
 from binlake.ddl import bytewise_table
 from binlake.downstream.shapes import Shapes
 from binlake.errors import IncompleteWindow
+from binlake.lake.dataset import dataset
 from binlake.lake.ddls import landed_ddls
+from binlake.lake.opened import opened
 from binlake.lake.schemas import SchemaHistory
+from binlake.lake.tables import LakeTable
 from binlake.schema import TableDef
 from binlake.window.definitions import LandedDdl, Segments, WindowDefinitions, bytewise
 from binlake.window.manifest import window_name
 from binlake.window.targets import Naming, TargetTables
 from spark_jobs.context import Bounds, StageContext
+from spark_jobs.lake import Rows, read
 
 
 @dataclass(frozen=True)
@@ -104,6 +110,14 @@ def tables_at_end(ctx: StageContext, base: TargetTables, hi: int, ddls: Sequence
 def own_rows(bounds: Bounds) -> str:
     """The predicate of a window's rows in a table partitioned by window."""
     return f"window = '{bounds.window}'"
+
+
+def rows_of_window(ctx: StageContext, table: LakeTable, bounds: Bounds) -> Rows:
+    """The rows that a table partitioned by window has of `bounds`: a small window's here in memory."""
+    if not ctx.is_small(bounds):
+        return read(ctx.spark, ctx.paths, table).where(own_rows(bounds))
+    data, own = dataset(opened(ctx.paths.table(table.name))), ds.field("window") == bounds.window
+    return data.to_table(columns=table.column_names(), filter=own)
 
 
 def note(ctx: StageContext, stage: str, bounds: Bounds) -> dict[str, str]:

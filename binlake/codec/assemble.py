@@ -184,10 +184,10 @@ def _joined(texts: Sequence[pa.Array | pa.Scalar]) -> pa.Array:
     return pc.binary_join_element_wise(*texts, _NONE, null_handling="replace", null_replacement="")
 
 
-def key_texts(columns: Sequence[pa.Array], plain: Sequence[bool]) -> pa.Array:
-    """`key_text` of the rows of some columns; those of `plain` need no escapes."""
+def key_texts(columns: Sequence[pa.Array], plain: Sequence[bool] = ()) -> pa.Array:
+    """`key_text` of the rows of some columns; those of `plain`, if it is given, need no escapes."""
     pieces: list[pa.Array | pa.Scalar | str] = []
-    for number, (texts, safe) in enumerate(zip(columns, plain, strict=True)):
+    for number, (texts, safe) in enumerate(zip(columns, plain or [False] * len(columns), strict=True)):
         escaped = texts if safe else _escaped(texts)
         pieces.append("," if number else "[")
         if texts.null_count:

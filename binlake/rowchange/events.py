@@ -14,9 +14,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from binlake.codec.assemble import key_texts
 from binlake.errors import SchemaError
 from binlake.rowchange.images import ABSENT, Bools, Images, Ints
-from binlake.rowchange.keytexts import key_texts
 from binlake.rowchange.places import PLACE, Places
 from binlake.window.definitions import Cell
 

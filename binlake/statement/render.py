@@ -81,9 +81,7 @@ class TableStatements:
         kind: Kind = "upsert" if updates else "replace"
         self._require_key(kind)
         verb, tail = ("INSERT", self._on_duplicate()) if updates else ("REPLACE", "")
-        heads = _Heads(
-            f"{verb} INTO {self._name} ({_names(self._columns)}) VALUES ", images, self._columns, self._dialect
-        )
+        heads = self._heads(verb, images)
         values = Texts(self._value_tuples(images))
         keys = Texts(with_commas(self._key_tuples(images)))
         for start, stop in self._limits.cuts_of([values.sizes, keys.sizes * (1 + self._is_checked_exactly)]):
@@ -104,9 +102,7 @@ class TableStatements:
 
     def inserts(self, images: Images, copies: Sequence[int]) -> Iterator[StatementBatch]:
         """INSERT of images, each `copies[i]` times; every row must be counted by the server."""
-        heads = _Heads(
-            f"INSERT INTO {self._name} ({_names(self._columns)}) VALUES ", images, self._columns, self._dialect
-        )
+        heads = self._heads("INSERT", images)
         repeated = np.repeat(np.arange(len(copies)), np.asarray(copies, dtype=np.int64))
         values = Texts(self._value_tuples(images).take(pa.array(repeated)))
         for start, stop in self._limits.cuts_of([values.sizes]):

@@ -10,15 +10,12 @@ import time
 from dataclasses import dataclass
 
 import pyarrow as pa
-import pyarrow.dataset as ds
 import structlog
-from deltalake import DeltaTable
 from pyspark.sql import functions as F
 
 from binlake.config.model import Target
 from binlake.downstream import Position
 from binlake.downstream.aside import is_aside
-from binlake.lake.dataset import dataset
 from binlake.lake.ddls import landed_ddls
 from binlake.lake.lock import lake_lock
 from binlake.lake.tables import CHANGE
@@ -27,12 +24,12 @@ from binlake.window.cuts import require_outside_ddl, require_pinned_cuts
 from binlake.window.definitions import Cell, cell
 from binlake.window.manifest import ApplyManifest
 from spark_jobs.context import Bounds, StageContext, StageResult
-from spark_jobs.lake import Rows, clear, overwrite, read
+from spark_jobs.lake import Rows, clear, overwrite
 from spark_jobs.netchange import Touched, key_arrivals, net_changes, touched, window_rows
 from spark_jobs.pinned import NO_ROWS, digest_of, open_manifest, require_pinned, start_of, target_position
 from spark_jobs.shaping import shapes_for
 from spark_jobs.sharedkeys import require_own_keys, shared_tables
-from spark_jobs.sinks import SinkWindow, merged_rows, note, own_rows, require_merged, sink_window
+from spark_jobs.sinks import SinkWindow, merged_rows, note, own_rows, require_merged, rows_of_window, sink_window
 
 log = structlog.get_logger(__name__)
 
@@ -106,7 +103,7 @@ def _write(ctx: StageContext, window: SinkWindow, places: _Places, pinned: Apply
     """The rows of `change` in the lake; what is pinned is there already, or comes out the same."""
     bounds, names = window.bounds, CHANGE.column_names()
     if pinned is not None:
-        digest, rows = digest_of(_written(ctx, bounds), names)
+        digest, rows = digest_of(rows_of_window(ctx, CHANGE, bounds), names)
         if digest == pinned.change:
             return rows
     if places.mutated is None or not places.all:
@@ -121,14 +118,6 @@ def _write(ctx: StageContext, window: SinkWindow, places: _Places, pinned: Apply
     if isinstance(found, pa.Table):
         ctx.handover.put(CHANGE, bounds, found)
     return rows
-
-
-def _written(ctx: StageContext, bounds: Bounds) -> Rows:
-    """The rows of `change` that the window has in the lake."""
-    if not ctx.is_small(bounds):
-        return read(ctx.spark, ctx.paths, CHANGE).where(F.col("window") == bounds.window)
-    place, own = DeltaTable(ctx.paths.table(CHANGE.name)), ds.field("window") == bounds.window
-    return dataset(place).to_table(columns=CHANGE.column_names(), filter=own)
 
 
 def _derived(ctx: StageContext, window: SinkWindow, places: _Places, mutated: _Mutated) -> Rows:

@@ -74,7 +74,7 @@ def _verify(ctx: StageContext, sealed: WindowManifest) -> None:
     if not sealed.digest.startswith(rowhash.VERSION):
         log.warning("not verified: an older Binlake sealed it, with another digest", window=sealed.window)
         return
-    found = stored(ctx, Bounds(sealed.lo, sealed.hi), here=ctx.takes(sealed.bytes))
+    found = stored(ctx, Bounds(sealed.lo, sealed.hi), small=ctx.takes(sealed.bytes))
     if found.digest != sealed.digest:
         raise ImmutableWindow(
             "the landed rows are not those that were sealed",

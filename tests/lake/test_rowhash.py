@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from binlake.lake import rowhash
 from binlake.lake.tables import arrow_schema
-from spark_jobs.lake import fold_by_spark
+from spark_jobs.lake import fold_of
 
 SCHEMA = arrow_schema(
     "big BIGINT, small INT, text STRING, bytes BINARY, day DATE, flag BOOLEAN, names ARRAY<STRING>, "
@@ -129,5 +129,5 @@ def test_a_type_without_a_digest_is_refused() -> None:
 def test_workers_and_driver_have_the_same_digest(spark: SparkSession, drawn: pa.Table) -> None:
     columns = drawn.column_names
     frame = spark.createDataFrame(drawn).repartition(3)
-    assert fold_by_spark(frame, columns) == rowhash.fold(rowhash.row_hashes(drawn, columns))
-    assert fold_by_spark(frame.where("big = 1 AND small = 2"), columns) == rowhash.merged([])
+    assert fold_of(frame, columns) == rowhash.fold(rowhash.row_hashes(drawn, columns))
+    assert fold_of(frame.where("big = 1 AND small = 2"), columns) == rowhash.merged([])
