@@ -77,8 +77,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def known_dag(folder: Path) -> str:
-    """The DAG `asked`, as the scheduler knows it."""
+    """The DAG `asked`, as the scheduler knows it: paused, whatever a test before did to it."""
     from airflow.dag_processing.collection import update_dag_parsing_results_in_db
+    from airflow.models.dag import DagModel
     from airflow.models.dagbundle import DagBundleModel
     from airflow.serialization.serialized_objects import DagSerialization, LazyDeserializedDAG
     from airflow.utils.session import create_session
@@ -102,4 +103,5 @@ def known_dag(folder: Path) -> str:
             warnings=set(),
             session=session,
         )
+        session.get_one(DagModel, dag.dag_id).is_paused = True
     return dag.dag_id

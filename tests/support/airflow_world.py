@@ -284,6 +284,8 @@ password = "env:BINLAKE_TEST_TARGET_PASSWORD"
 [window]
 # The past of `demo` is days old.
 blocked-alert-s = 31000000
+# What the script answers is spark-submit: no plain process before it.
+driver-bytes = 0
 {relay}
 [airflow]
 schedule = "{schedule}"
