@@ -66,10 +66,10 @@ class Table:
     def definition(self) -> TableDef:
         """id, k, c, pad with a primary key, as sysbench has it."""
         key = IndexInfo(1, "PRIMARY", (IndexColumn("id", 0, -1),), PUBLIC, True, True, True)
-        names = {"charset": "utf8mb4", "collate": "utf8mb4_bin"}
         return TableDef(
-            id=1, db_id=1, db="bench", name=self.name, **names, all_columns=_COLUMNS, indexes=(key,),
-            pk_is_handle=False, is_common_handle=True, partition_ids=(), kind="table", comment="", raw={},
+            id=1, db_id=1, db="bench", name=self.name, charset="utf8mb4", collate="utf8mb4_bin",
+            all_columns=_COLUMNS, indexes=(key,), pk_is_handle=False,
+            is_common_handle=True, partition_ids=(), kind="table", comment="", raw={},
         )  # fmt: skip
 
     def images(self, keys: np.ndarray, salt: int) -> dict[str, pa.Array]:
@@ -130,7 +130,8 @@ def workloads() -> list[Workload]:
 def rendered(workload: Workload, rows: int, plain: bool) -> tuple[list[StatementBatch], float]:
     """The batches, and the seconds to write their text from columns."""
     given = [(table, table.images(table.deleted, 1), table.images(table.written, 1)) for table in workload.tables]
-    began, found, numbers = time.perf_counter(), [], {Phase.DELETE: 0, Phase.WRITE: 0}
+    found: list[StatementBatch] = []
+    began, numbers = time.perf_counter(), {Phase.DELETE: 0, Phase.WRITE: 0}
     for table, deleted, written in given:
         for phase, images in ((Phase.DELETE, deleted), (Phase.WRITE, written)):
             writer = TableStatements(
@@ -222,7 +223,7 @@ def _side_by_side(work: Callable[[], None]) -> None:
 
 def finalize(server: MariaDb, source: Stored, options: dict[str, object]) -> None:
     """From the first connection to the release of the lease."""
-    target = Target(db_type="mariadb", host=server.host, port=server.port, user=server.user, **options)  # type: ignore
+    target = Target(db_type="mariadb", host=server.host, port=server.port, user=server.user, **options)
     manifest = ApplyManifest(
         replication="bench", sink="sql", cluster_id=1, lo=0, hi=1, config_hash="", safe_mode="safe", definitions="",
         change="", statement="", segments=1, rows=source.rows, schema_version=1, windows=("0-1",),

@@ -124,4 +124,4 @@ def finish(paths: LakePaths, windows: int) -> None:
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory(prefix="binlake-bench-", dir=os.environ.get("BINLAKE_BENCH_DIR")) as name:
         numbers = [int(word) for word in sys.argv[1:]] + [50_000, 1][len(sys.argv) - 1 :]
-        sys.exit(main(*numbers, Path(name)))
+        sys.exit(main(numbers[0], numbers[1], Path(name)))

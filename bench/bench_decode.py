@@ -18,8 +18,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import pyarrow as pa
+from decode_load import SHAPES, OneTable, Transactions, table_of, transactions
 
-from bench.decode_load import SHAPES, OneTable, Transactions, table_of, transactions
 from binlake.codec import MutationBatch, walk
 from binlake.codec.splits import MOST_BYTES
 from binlake.codec.transaction import DecodeStats, mutations_of, split
@@ -44,7 +44,7 @@ def main(arguments: list[str]) -> int:
             _in_a_process(f"{name.split()[0]} {in_each}")
     _in_a_process("big 0")
     if not args.no_spark:
-        from bench.decode_spark import through_spark
+        from decode_spark import through_spark
 
         through_spark()
     return 0

@@ -104,7 +104,7 @@ def _column_json(offset: int, column: Column) -> dict[str, Any]:
 def transactions(table: TableDef, columns: list[Column], rows: int, in_each: int) -> Transactions:
     """`rows` changes, `in_each` a transaction: inserts, updates and deletes as 6 to 3 to 1."""
     draw = random.Random(1)
-    distinct = [{c.name: c.text(draw) for c in columns} for _ in range(min(_DISTINCT, rows))]
+    distinct: list[Row] = [{c.name: c.text(draw) for c in columns} for _ in range(min(_DISTINCT, rows))]
     encoded = [_mutation(table, distinct, n, in_each) for n in range(max(1, min(rows, _DISTINCT) // in_each))]
     values = islice(cycle(encoded), max(1, rows // in_each))
     out = []

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from decode_load import SHAPES, OneTable, Transactions, table_of, transactions
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 
-from bench.decode_load import SHAPES, OneTable, Transactions, table_of, transactions
 from binlake.codec.lanes import Ints
 from binlake.codec.transaction import DecodeStats, mutations_of, split
 from binlake.config import Replication
@@ -57,7 +57,7 @@ def through_spark() -> None:
 
     Those are the same rows through the JVM, and their bare bytes.
     """
-    os.environ["PYTHONPATH"] = str(Path(__file__).resolve().parents[1])
+    os.environ["PYTHONPATH"] = os.pathsep.join(str(folder) for folder in Path(__file__).resolve().parents[:2])
     spark = classic_session("bench-decode", "local[2]", {"spark.driver.memory": "2g"})
     with tempfile.TemporaryDirectory(prefix="binlake-bench-") as folder:
         # The first case stands for the JVM's warm-up.
@@ -125,7 +125,9 @@ def _size(paths: LakePaths) -> int:
 def _bare(frame: DataFrame, schema: OneTable, path: str) -> None:
     def cut(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            commits, bodies, numbers = [], [], []
+            commits: list[int] = []
+            bodies: list[bytes] = []
+            numbers: list[int] = []
             for commit_ts, payload in zip(
                 *(batch.column(n).to_pylist() for n in ("commit_ts", "payload")), strict=True
             ):

@@ -161,7 +161,8 @@ class Writer:
 
     def text(self, name: str, offsets: Numbers) -> np.ndarray:
         """The texts of column `name` as rows of bytes."""
-        return self._views[name][offsets]
+        texts: np.ndarray = self._views[name][offsets]
+        return texts
 
     def lines(self, table: int) -> Iterator[tuple[int, int, str, str]]:
         """The rows of `table` as they must be at the target."""

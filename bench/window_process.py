@@ -182,7 +182,7 @@ def _prepare(job: Job, meter: Meter) -> tuple[Callable[..., Any], Callable[[], A
             result.append(run_stage(name, *arguments, **named))
         return result[0]
 
-    runner.run_stage = measured  # type: ignore[assignment]
+    runner.run_stage = measured
     sessions: list[Any] = []
 
     def session() -> Any:

@@ -63,7 +63,7 @@ def translate(error: Exception) -> BinlakeError | None:
         return _server_lost(error)
     kind = getattr(errors, found.group(1), Transient)
     message, _, hint = found.group("text").partition(_HINT)
-    return kind(message, hint=hint)  # type: ignore[no-any-return]
+    return kind(message, hint=hint)
 
 
 def _server_lost(error: Exception) -> Transient | None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 from deltalake import ColumnProperties, CommitProperties, DeltaTable, WriterProperties, write_deltalake
@@ -57,7 +58,7 @@ def local_frame(spark: SparkSession, rows: Iterable[Sequence[object]], schema: s
     return spark.createDataFrame(local_table(rows, schema))
 
 
-Rows = DataFrame | pa.Table
+Rows: TypeAlias = DataFrame | pa.Table
 """Rows that Spark derives, or those in the driver's memory, which delta-rs writes without a Spark job."""
 
 
@@ -83,8 +84,10 @@ def overwrite(rows: Rows, paths: LakePaths, table: LakeTable, predicate: str, no
 
 def _rows_of_commit(paths: LakePaths, table: LakeTable, about: str) -> int:
     """What the newest commit of this note wrote, as it counted: reading it back would scan the rows again."""
-    own = (one for one in DeltaTable(paths.table(table.name)).history(8) if one.get("userMetadata") == about)
-    counted = next(own, {}).get("operationMetrics", {}).get("numOutputRows")
+    own: Iterator[dict[str, Any]] = (
+        one for one in DeltaTable(paths.table(table.name)).history(8) if one.get("userMetadata") == about
+    )
+    counted: Any = next(own, {}).get("operationMetrics", {}).get("numOutputRows")
     if counted is None:
         raise Transient(
             f"the commit to `{table.name}` is not in its log",
@@ -105,7 +108,7 @@ def _overwrite_here(rows: pa.Table, paths: LakePaths, table: LakeTable, predicat
             write_deltalake(place, data, mode="append", commit_properties=about, writer_properties=_WRITER)
     except (DeltaError, OSError) as error:
         raise Transient(f"rows of `{table.name}` could not be written: {error}", hint=AGAIN) from error
-    return data.num_rows
+    return int(data.num_rows)
 
 
 def user_metadata(note: Mapping[str, str]) -> str:
@@ -129,7 +132,7 @@ def clear(
 def local_table(rows: Iterable[Sequence[object]], schema: str) -> pa.Table:
     """`rows` in the columns of a Spark schema text."""
     kinds = arrow_schema(schema)
-    columns = list(zip(*rows, strict=True)) or [[] for _ in kinds]
+    columns = list(zip(*rows, strict=True)) or [() for _ in kinds]
     arrays = [pa.array(column, kind) for column, kind in zip(columns, kinds.types, strict=True)]
     return pa.Table.from_arrays(arrays, schema=kinds)
 

@@ -19,7 +19,6 @@ from spark_jobs.lake import FOLD_COLUMNS, Rows, fold_row, folds_in, here, local_
 
 DIGEST_COLUMNS = ["commit_ts", "start_ts", "chunk", "kind", "schema_version", "job_id", "schema_state", "payload"]
 _PART = f"dml BIGINT, ddls BIGINT, chunks BIGINT, bytes BIGINT, {FOLD_COLUMNS}"
-_COUNTED = 4
 
 
 @dataclass(frozen=True)
@@ -58,8 +57,8 @@ def stored(ctx: StageContext, bounds: Bounds, *, small: bool) -> Landed:
 def landed_of(rows: Rows) -> Landed:
     """What `rows` of `binlog` are."""
     parts = here(stepped(rows.select(DIGEST_COLUMNS), _part, _PART))
-    counts = [pc.sum(column).as_py() or 0 for column in parts.columns[:_COUNTED]]
-    return Landed(*counts, rowhash.merged(folds_in(parts)))
+    dml, ddls, chunks, size = (int(pc.sum(parts[name]).as_py() or 0) for name in ("dml", "ddls", "chunks", "bytes"))
+    return Landed(dml, ddls, chunks, size, rowhash.merged(folds_in(parts)))
 
 
 def _part(rows: pa.Table) -> pa.Table:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from datetime import date
+from functools import partial
 
 import pyarrow as pa
 import structlog
@@ -94,8 +95,8 @@ def maintain(ctx: StageContext) -> list[Maintained]:
         ("pump_member", lambda: _counts("pump_member", MemberTable(ctx.paths).tidy())),
         ("schema_change", lambda: _counts("schema_change", SchemaHistory(ctx.paths).tidy())),
         ("mirror_version", lambda: _counts("mirror_version", MirrorVersions(ctx.paths).tidy())),
-        *((table.name, lambda t=table: _working(ctx, t, Bounds(*landed))) for table in (CHANGE, STATEMENT)),  # type: ignore[misc]
-        *((table.name, lambda t=table: _history(ctx, t, landed[1])) for table in (BINLOG, MUTATION, DDL)),  # type: ignore[misc]
+        *((table.name, partial(_working, ctx, table, Bounds(*landed))) for table in (CHANGE, STATEMENT)),
+        *((table.name, partial(_history, ctx, table, landed[1])) for table in (BINLOG, MUTATION, DDL)),
         ("mirror", lambda: _mirrors(ctx)),
     ]
     return [_timed(name, step) for name, step in steps]

@@ -50,8 +50,13 @@ class PulledDdl:
 class Question(Protocol):
     """A function over some `columns` of pulled rows; its answer, some rows of `answer`, may be given piece by piece."""
 
-    columns: ClassVar[tuple[str, ...]]
-    answer: ClassVar[str]
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Those it reads."""
+
+    @property
+    def answer(self) -> str:
+        """The columns of its answer, as Spark writes a schema."""
 
     def __call__(self, rows: pa.Table) -> pa.Table:
         """The answer of `rows`."""

@@ -98,7 +98,7 @@ def _from_lake(
     from spark_jobs.runner import run_stage
 
     # The lake is the copy: for a window that is open already relay files, whose folder may be gone, add nothing.
-    ctx = make_context(replication.model_copy(update={"relay": Relay()}))  # type: ignore[call-arg]
+    ctx = make_context(replication.model_copy(update={"relay": Relay()}))
     results, reached = [], verdict.commit_ts
     if verdict.window is not None:
         results.append(run_stage("finalize", ctx, Bounds(*verdict.window)))

@@ -63,7 +63,7 @@ def restore(ctx: StageContext, to: int | None = None) -> list[StageResult]:
             hint="`binlake window list` shows them; a stop-at in the configuration makes one end where you want it",
         )
     # The lake that it reads is the copy: relay files are the sync's.
-    ctx = replace(ctx, replication=ctx.replication.model_copy(update={"relay": Relay()}))  # type: ignore[call-arg]
+    ctx = replace(ctx, replication=ctx.replication.model_copy(update={"relay": Relay()}))
     _require_not_open_beyond(ctx, Bounds(landed[0][0], last))
     due = (window for window in landed if window[1] <= last)
     return Gathered(result for window in due for result in run_sink(ctx, SINK_STAGES, Bounds(*window))).results()

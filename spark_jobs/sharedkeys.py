@@ -115,7 +115,8 @@ def _rounds(found: Found) -> Iterator[list[Arrival]]:
     for batch in batches:
         arrivals = []
         for row in batch.to_pylist():
-            arrival = Arrival(*histories[row["history"]], row["key"], row["source"], row["table_id"], row["commit_ts"])
+            db, table, columns = histories[row["history"]]
+            arrival = Arrival(db, table, columns, row["key"], row["source"], row["table_id"], row["commit_ts"])
             if row["other_source"] is not None:
                 raise _clash(arrival, row["other_source"], row["other_commit_ts"])
             arrivals.append(arrival)

@@ -91,6 +91,6 @@ class Airflow(Section):
     )
     on_lag: NotifyOnLag | None = Field(None, description="absent = metrics tell")
     on_silence: NotifyOnSilence | None = Field(None, description="absent = metrics and the page tell")
-    backfill: BackfillRuns = Field(BackfillRuns())  # type: ignore[call-arg]
-    verify: VerifyRuns = Field(VerifyRuns())  # type: ignore[call-arg]
-    maintain: MaintainRuns = Field(MaintainRuns())  # type: ignore[call-arg]
+    backfill: BackfillRuns = Field(BackfillRuns())
+    verify: VerifyRuns = Field(VerifyRuns())
+    maintain: MaintainRuns = Field(MaintainRuns())

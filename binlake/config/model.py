@@ -93,7 +93,7 @@ class Source(Section):
         " which is then to be compared (`binlake verify --fix`): the source itself may hold such rows twice",
     )
     timeout_s: float = Field(10.0, gt=0, description="seconds one call to PD, a pump or the status port may take")
-    security: Security = Field(Security())  # type: ignore[call-arg]
+    security: Security = Field(Security())
     sql: SourceSql | None = Field(None, description="absent = the DDL history comes from the status port")
 
     @property
@@ -263,21 +263,21 @@ class Replication(Section):
     show_row_values: bool = Field(
         False, description="show values of rows in errors and logs; else lengths, and marks of keys (see audit.md)"
     )
-    source: Source = Field(Source())  # type: ignore[call-arg]
+    source: Source = Field(Source())
     lake: Lake
-    window: Window = Field(Window())  # type: ignore[call-arg]
-    filter: Filter = Field(Filter())  # type: ignore[call-arg]
+    window: Window = Field(Window())
+    filter: Filter = Field(Filter())
     block_allow_list: BlockAllowList | None = Field(None, description="DM's table lists instead of those of `[filter]`")
     filters: tuple[EventRule, ...] = Field((), description="event filter: kinds of changes to drop")
     routes: tuple[RouteRule, ...] = Field((), description="names at the target")
     expression_filter: tuple[ExpressionRule, ...] = Field((), description="rows to drop by an SQL expression")
     ddl_replacement: tuple[DdlReplacement, ...] = Field((), description="statements instead of single DDL")
     ddl_injection: tuple[DdlInjection, ...] = Field((), description="statements of the target's own between changes")
-    loopback: Loopback = Field(Loopback())  # type: ignore[call-arg]
+    loopback: Loopback = Field(Loopback())
     target: Target | None = Field(None, description="absent = no SQL sink")
-    relay: Relay = Field(Relay())  # type: ignore[call-arg]
-    mirror: Mirror = Field(Mirror())  # type: ignore[call-arg]
-    airflow: Airflow = Field(Airflow())  # type: ignore[call-arg]
+    relay: Relay = Field(Relay())
+    mirror: Mirror = Field(Mirror())
+    airflow: Airflow = Field(Airflow())
 
     @model_validator(mode="after")
     def _one_choice_of_tables(self) -> Replication:

@@ -33,7 +33,7 @@ class Rules:
     texts that are no UTF-8, `second_writes`: of row changes that TiDB may have logged twice.
     """
 
-    tables: TableChoice = field(default_factory=lambda: TableFilter(Filter()))  # type: ignore[call-arg]
+    tables: TableChoice = field(default_factory=lambda: TableFilter(Filter()))
     events: EventFilter = field(default_factory=lambda: EventFilter(()))
     routes: Routes = field(default_factory=lambda: Routes(()))
     expressions: ExpressionFilter = field(default_factory=lambda: ExpressionFilter(()))

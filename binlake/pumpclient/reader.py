@@ -7,7 +7,7 @@ used in a Spark Python worker. It is the lean client of binlake.rpc: grpcio take
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -84,7 +84,7 @@ class PumpReader:
         with self._channel() as channel, self._open(channel, after_ts) as stream:
             yield from self._receive(stream, after_ts, until_ts)
 
-    def pull_blocks(self, after_ts: int, until_ts: int) -> Iterator[Block]:
+    def pull_blocks(self, after_ts: int, until_ts: int) -> Generator[Block, None, None]:
         """As `pull` with `until_ts`, many at once: a pump of ours sends them so, from another one they are gathered."""
         metadata = [blocks.ASKED]
         with self._channel() as channel, self._open(channel, after_ts, metadata) as stream:

@@ -246,7 +246,7 @@ def source_of(replication: Replication) -> Target:
     sql = replication.source.sql
     if sql is None:
         raise ConfigError("the source answers no SQL", hint="add a section [source.sql]")
-    return Target(host=sql.host, port=sql.port, user=sql.user, password=sql.password, db_type="mysql")  # type: ignore[call-arg]
+    return Target(host=sql.host, port=sql.port, user=sql.user, password=sql.password, db_type="mysql")
 
 
 def _stops_rows(difference: str) -> bool:

@@ -6,7 +6,7 @@ carries rows between them. Equality is told by `binlake.compare`, which reads th
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -19,6 +19,7 @@ from binlake.downstream.session import Session
 from binlake.errors import Drift, TargetRefused
 from binlake.filter import Rules
 from binlake.rowchange import NetChange, RowEvent, net_changes
+from binlake.rowchange.event import Row
 from binlake.schema import SchemaState, TableDef, WindowSchemas
 from binlake.statement import StatementBatch, TableStatements, images_from_rows
 from binlake.statement.batch import UNCHECKED
@@ -165,14 +166,18 @@ def _batches(table: TableDef, segment: int, net: list[NetChange]) -> Iterator[St
     names = [column.name for column in table.row_columns]
     gone, there = [c for c in net if c.op == "delete"], [c for c in net if c.op != "delete"]
     if gone and keyless:
-        yield from out.image_deletes(images_from_rows([c.before for c in gone], names), [c.copies for c in gone])
+        yield from out.image_deletes(images_from_rows(_images(c.before for c in gone), names), [c.copies for c in gone])
     elif gone:
         keys = [column for column in gone[0].before or {}]
-        yield from out.deletes(images_from_rows([c.before for c in gone], keys))
+        yield from out.deletes(images_from_rows(_images(c.before for c in gone), keys))
     if there and keyless:
-        yield from out.inserts(images_from_rows([c.after for c in there], names), [c.copies for c in there])
+        yield from out.inserts(images_from_rows(_images(c.after for c in there), names), [c.copies for c in there])
     elif there:
-        yield from out.writes(images_from_rows([c.after for c in there], names))
+        yield from out.writes(images_from_rows(_images(c.after for c in there), names))
+
+
+def _images(rows: Iterable[Row | None]) -> list[Row]:
+    return [row for row in rows if row is not None]
 
 
 def _starts(landed: list[LandedDdl]) -> tuple[int, ...]:

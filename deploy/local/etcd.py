@@ -23,7 +23,7 @@ class Etcd:
         self.folder = Path(tempfile.mkdtemp(prefix="binlake-etcd-"))
         self.port, self._peer_port = free_ports(2)
         client, peer = self.url, f"http://{HOST}:{self._peer_port}"
-        command = [
+        command: list[str | Path] = [
             install(),
             f"--data-dir={self.folder / 'data'}",
             f"--listen-client-urls={client}",

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -26,7 +27,7 @@ class Source:
         self.folder = folder
         self.cluster_id = cluster_id
         self._pd_port, self._status_port, *self._pump_ports = free_ports(2 + pumps)
-        own = ["--data-dir", folder / "pd", "--addr", f"{HOST}:{self._pd_port}"]
+        own: list[str | Path] = ["--data-dir", folder / "pd", "--addr", f"{HOST}:{self._pd_port}"]
         self._pd = self._child("pd", "pd", *own, "--cluster-id", str(self.cluster_id), *options)
         self._pumps = [self._pump(number, port) for number, port in enumerate(self._pump_ports, 1)]
         self._writer: Child | None = None
@@ -52,7 +53,7 @@ class Source:
         for pump in self._pumps:
             pump.start()
         for pump, port in zip(self._pumps, self._pump_ports, strict=True):
-            pump.wait_until(lambda port=port: is_open(port), START_S)
+            pump.wait_until(partial(is_open, port), START_S)
         return self
 
     def stop(self) -> None:

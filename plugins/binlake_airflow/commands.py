@@ -10,7 +10,7 @@ import json
 import os
 import tempfile
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -74,7 +74,7 @@ class CommandOperator(BinlakeOperator):
         """Run it. Raises the command's error by its class."""
         del until
         words = [self.command, *self.words(context), "--replication", self.replication_file, "--output", "json"]
-        env = {}
+        env: Mapping[str, str] = {}
         if self.uses_spark(context):
             where, env = self._spark(context)
             words += where
@@ -183,13 +183,13 @@ class BackfillOperator(CommandOperator):
         if lo is None or hi is None:
             raise ConfigError("a backfill needs `from` and `to`", hint="commit_ts as text, or times (ISO 8601, UTC)")
         context["ti"].xcom_push(key="range", value=f"{lo}-{hi}")
-        more = {
+        more: Mapping[str, Callable[[], list[str]]] = {
             "rebuild": lambda: ["--through", params["through"]],
             "repair": lambda: _SHORT_WAIT,
             "replay": lambda: ["--into", _file_of(_needed(params, "into"))],
             "rollback": lambda: ["--write-to", params["write_to"], *_SHORT_WAIT, *_flag("--force", params["force"])],
-        }[mode]()
-        return [mode, "--from", lo, "--to", hi, "--run-id", context["run_id"], *more]
+        }
+        return [mode, "--from", lo, "--to", hi, "--run-id", context["run_id"], *more[mode]()]
 
     def into(self, asked: Context) -> Replication | None:
         """Of a replay: that of the form."""

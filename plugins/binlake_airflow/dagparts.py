@@ -8,16 +8,11 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from airflow.sdk import (
-    DAG,
-    DeadlineAlert,
-    DeadlineReference,
-    ExceptionRetryPolicy,
-    Param,
-    RetryAction,
-    RetryRule,
-    SyncCallback,
-)
+from airflow.sdk import DAG, ExceptionRetryPolicy, Param, RetryAction, RetryRule
+
+# The stub of airflow.sdk leaves these out.
+from airflow.sdk.definitions.callback import SyncCallback
+from airflow.sdk.definitions.deadline import DeadlineAlert, DeadlineReference
 
 from binlake.config import Replication
 from binlake.errors import Permanent, Transient, UnknownOutcome

@@ -162,7 +162,8 @@ def kept(result: Mapping[str, Any]) -> dict[str, Any]:
 
 def error_of(told: Mapping[str, Any]) -> BinlakeError:
     """The error that a job wrote as `kind`, `class`, `message`; an unknown class falls back to its kind."""
-    found = getattr(errors, str(told.get("class", "")), None)
-    known = isinstance(found, type) and issubclass(found, BinlakeError)
-    cls = found if known else _KINDS.get(str(told.get("kind")), Transient)
+    named = getattr(errors, str(told.get("class", "")), None)
+    cls = _KINDS.get(str(told.get("kind")), Transient)
+    if isinstance(named, type) and issubclass(named, BinlakeError):
+        cls = named
     return cls(str(told["message"]), hint=str(told.get("hint", "")), where=told.get("where"))

@@ -7,10 +7,11 @@ else. So its packages need not be there for anybody else, and nothing of Spark o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from airflow.providers.openlineage.extractors import OperatorLineage
 from openlineage.client.event_v2 import Dataset
+from openlineage.client.facet_v2 import BaseFacet
 
 from binlake.config import Replication
 from binlake.window.lineage import LINEAGE, MOST_TABLES, Table, Told, bounded
@@ -20,6 +21,7 @@ from binlake_airflow.jobs import CHANGED
 Names = Iterable[Sequence[str]]
 """(db, table) each."""
 Result = Mapping[str, Any]
+Flow: TypeAlias = "OperatorLineage[Dataset, BaseFacet]"
 """A StageResult as a stage or command wrote it."""
 
 _LAKE: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
@@ -48,7 +50,7 @@ class _Flow:
         self.read += [self.names.lake(name) for name in read]
         self.written += [self.names.lake(name, (rows or {}).get(name)) for name in written]
 
-    def all(self) -> OperatorLineage:
+    def all(self) -> Flow:
         """Each dataset once; what was read on the way and written, too, is written."""
         outputs = _once(self.written)
         inputs = {name: one for name, one in _once(self.read).items() if name not in outputs}
@@ -57,7 +59,7 @@ class _Flow:
 
 def of_stages(
     replication: Replication, results: Sequence[Result], changed: Names = (), *, from_relay: bool = False
-) -> OperatorLineage:
+) -> Flow:
     """Of the StageResults of one task.
 
     `changed`: the target's tables that the SQL sink's window changed, for a finalize that does not tell them;
@@ -107,7 +109,7 @@ def _by_name(replication: Replication, names: Names) -> list[Told]:
 
 def of_command(
     command: str, replication: Replication, asked: Mapping[str, Any], told: Any, into: Replication | None = None
-) -> OperatorLineage:
+) -> Flow:
     """Of a command that answered `told` to the params `asked`; `into`: whose target a replay wrote to."""
     flow = _Flow(replication)
     if command == "recover":

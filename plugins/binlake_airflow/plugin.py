@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlparse
 
 from airflow.configuration import conf
@@ -55,11 +55,16 @@ def _external_views() -> list[dict[str, Any]]:
     ]
 
 
+_TIMETABLES: list[Any] = [BackfillIntervals]
+_LISTENERS: list[Any] = [RunNotes()]
+_APPS: list[Any] = [{"app": _Pages(), "url_prefix": PREFIX, "name": "Binlake"}]
+
+
 class BinlakePlugin(AirflowPlugin):
     """Pages at `/binlake`, in the UI's menu and inside a DAG's and a run's page; intervals of backfills; run notes."""
 
     name = "binlake"
-    timetables: ClassVar[list[Any]] = [BackfillIntervals]
-    listeners: ClassVar[list[Any]] = [RunNotes()]
-    fastapi_apps: ClassVar[list[Any]] = [{"app": _Pages(), "url_prefix": PREFIX, "name": "Binlake"}]
-    external_views: ClassVar[list[Any]] = _external_views()
+    timetables = _TIMETABLES
+    listeners = _LISTENERS
+    fastapi_apps = _APPS
+    external_views = _external_views()

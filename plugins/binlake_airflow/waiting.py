@@ -36,7 +36,7 @@ class FreeTrigger(BaseTrigger):
         lo: str | None = None,
         stop_ts: str | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.replication_file = replication_file
         self.until = until
         self.locks = locks or []

@@ -110,6 +110,8 @@ for _path, (_template, _view) in views.PAGES.items():
 async def _of_replication(request: Request, user: BaseUser, view: views.View) -> Answer:
     def find() -> Replication:
         name = _name(request)
+        if name is None:
+            raise views.Unknown("this page belongs to no replication")
         # A side DAG (`<name>.backfill`) shows the replication's pages to those who may read both.
         if name != request.path_params["dag_id"] and not may_read(user, name):
             raise views.Forbidden("you may not read the DAG of this replication")

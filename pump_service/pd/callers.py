@@ -26,6 +26,8 @@ class AllowedCallers(grpc.ServerInterceptor):
         reads, writes = handler.request_deserializer, handler.response_serializer
         if handler.stream_stream is not None:
             return grpc.stream_stream_rpc_method_handler(self._guard_stream(handler.stream_stream), reads, writes)
+        if handler.unary_unary is None:
+            raise AssertionError(f"a kind of method that PD has not: {handler_call_details.method}")
         return grpc.unary_unary_rpc_method_handler(self._guard(handler.unary_unary), reads, writes)
 
     def _guard(self, serve: Callable[..., Any]) -> Callable[..., Any]:
@@ -43,7 +45,8 @@ class AllowedCallers(grpc.ServerInterceptor):
         return answer
 
     def _check(self, context: grpc.ServicerContext) -> None:
-        shown = context.auth_context().get("x509_common_name", [])
+        names = context.auth_context().get("x509_common_name", ())
+        shown = [names] if isinstance(names, bytes) else names
         if not self._names.intersection(shown):
             name = b", ".join(shown).decode(errors="replace") or "none"
             context.abort(grpc.StatusCode.PERMISSION_DENIED, f"the common name is not on the list: {name}")

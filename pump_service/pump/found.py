@@ -60,7 +60,8 @@ class Found:
     @property
     def sizes(self) -> Ints:
         """Bytes of each payload."""
-        return np.fromiter(map(len, self._pieces), np.int64, len(self._pieces)).reshape(-1, 2).sum(axis=1)
+        lengths = np.fromiter(map(len, self._pieces), np.int64, len(self._pieces))
+        return lengths[::2] + lengths[1::2]
 
     @property
     def pieces(self) -> list[bytes]:

@@ -221,7 +221,8 @@ class Index:
 
     def _get(self, key: bytes) -> bytes | None:
         with self._use() as db:
-            return db.get(key)
+            value: bytes | None = db.get(key)
+            return value
 
     def _delete(self, keys: list[bytes]) -> int:
         with self._batch() as batch:

@@ -69,7 +69,15 @@ class PumpMetrics:
 
     def page(self, storage: Storage, status_queries: Callable[[], int], score: Callable[[], int]) -> bytes:
         """The page: everything counted, and what the storage shows now."""
-        counted = [self._rpc, self._lost, self._seconds, self._bytes, self.errors, self.forced, self.given_up]
+        counted: list[Instrument] = [
+            self._rpc,
+            self._lost,
+            self._seconds,
+            self._bytes,
+            self.errors,
+            self.forced,
+            self.given_up,
+        ]
         return page([*counted, *_readings(storage, status_queries, score)])
 
 

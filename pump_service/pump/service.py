@@ -20,9 +20,10 @@ import structlog
 from binlake.errors import BinlakeError, ConfigError, Transient
 from binlake.wire.admin_pb2 import InfoResp
 from binlake.wire.binlog_pb2 import Prewrite
+from pump_service.pump.found import Transaction
 from pump_service.pump.groupcommit import Behind, Done
 from pump_service.pump.metrics import PumpMetrics
-from pump_service.pump.pull import Reader, Transaction, pull_batches
+from pump_service.pump.pull import Reader, pull_batches
 from pump_service.pump.storage import Storage, parse
 
 log = structlog.get_logger()

@@ -64,7 +64,7 @@ def _comma_list(value: object) -> object:
 def _pairs(value: object) -> object:
     if not isinstance(value, str):
         return value
-    return dict(pair.split("=", 1) if "=" in pair else (pair, "") for pair in _words(value))
+    return {key: rest for key, _, rest in (pair.partition("=") for pair in _words(value))}
 
 
 def _words(text: str) -> list[str]:
@@ -122,7 +122,7 @@ class StorageKeys(_Section):
         1.0, ge=0, alias="slow_write_threshold", description="seconds; a longer write is logged"
     )
     stop_write_at_available_space: str = Field("10 gib", description="no writes are taken below this free space")
-    kv: Kv = Kv()  # type: ignore[call-arg]
+    kv: Kv = Kv()
 
 
 class ScoreKeys(_Section):
@@ -181,9 +181,9 @@ class PumpFile(_Section):
         " it; what was there is missing downstream",
     )
     label: Pairs = Field({}, description="ours: group of this pump, `zone=a,...` or a table; writers choose by it")
-    security: Security = Security()  # type: ignore[call-arg]
-    storage: StorageKeys = StorageKeys()  # type: ignore[call-arg]
-    score: ScoreKeys = ScoreKeys()  # type: ignore[call-arg]
+    security: Security = Security()
+    storage: StorageKeys = StorageKeys()
+    score: ScoreKeys = ScoreKeys()
 
 
 # Flags beside the top-level keys: the original has these of its sections too (ssl-*), or we do.

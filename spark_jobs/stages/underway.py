@@ -111,7 +111,9 @@ class ByVersions:
         if any(logs_twice(step.action, known) for step in steps):
             return not self._ended_since(table_id, steps[-1].version, hi)
         shown = self.source.shown_table(table_id)
-        if shown.version >= steps[-1].version and shown_to_rows(shown.info) == shown_to_rows(known and known.raw):
+        if shown.version >= steps[-1].version and shown_to_rows(shown.info) == shown_to_rows(
+            known.raw if known else None
+        ):
             return False
         return not self._ended_since(table_id, steps[-1].version, hi)
 

@@ -49,7 +49,7 @@ class Run:
         from airflow.utils.session import create_session
 
         with create_session() as session:
-            row = session.scalars(
+            row: Any = session.scalars(
                 XComModel.get_many(run_id=self.run_id, task_ids=task_id, key=key, dag_ids=self.tasks[task_id].dag_id)
             ).first()
         return None if row is None else row.value

@@ -10,11 +10,12 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import grpc
 
 from binlake import tso
-from binlake.rpc import RpcServer, Tls
+from binlake.rpc import Call, RpcServer, Tls
 from binlake.source.regions import encode_key
 from binlake.wire import pd_pb2 as pd
 from binlake.wire import tikv_pb2 as pb
@@ -279,18 +280,22 @@ class FakeTikv:
     def _serve_rpc(self, methods: dict[str, Callable[[bytes], bytes]]) -> str:
         server = RpcServer(name="fake-tikv")
         for path, work in methods.items():
-            server.add(path, lambda call, message, work=work: call.reply(work(message)))
+            server.add(path, partial(_reply, work))
         address = server.listen("127.0.0.1:0")
         server.start()
         self._stop.append(lambda: server.stop(0.1))
         return address
 
 
+def _reply(work: Callable[[bytes], bytes], call: Call, message: bytes) -> None:
+    call.reply(work(message))
+
+
 class _Methods(grpc.GenericRpcHandler):
     def __init__(self, methods: dict[str, Callable[[bytes], bytes]]) -> None:
         self._methods = methods
 
-    def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[bytes, bytes] | None:
         work = self._methods.get(handler_call_details.method)
         return None if work is None else grpc.unary_unary_rpc_method_handler(lambda data, _: work(data))
 

@@ -10,7 +10,9 @@ import functools
 import os
 import signal
 import sys
+from unittest import mock
 
+from pyspark.sql import SparkSession
 from support.windows import at, signal_me
 
 from binlake.config import load_replication
@@ -28,15 +30,15 @@ def main(config: str, lo: str, hi: str) -> None:
         pid = os.fork()
         if pid == 0:
             hook = at(step, int(number), signal_me(signal.SIGKILL))
-            finalize.apply_window = functools.partial(apply_window, hook=hook)
             try:
-                finalize.run(StageContext(replication, "killed", _no_spark), Bounds(int(lo), int(hi)))
+                with mock.patch.object(finalize, "apply_window", functools.partial(apply_window, hook=hook)):
+                    finalize.run(StageContext(replication, "killed", _no_spark), Bounds(int(lo), int(hi)))
             finally:
                 os._exit(1)
         print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
 
 
-def _no_spark() -> None:
+def _no_spark() -> SparkSession:
     raise AssertionError("finalize needs no Spark")
 
 

@@ -10,6 +10,7 @@ from random import Random
 from support.windows import NAME, Window
 
 from binlake.rowchange import RowEvent, net_changes, row_key
+from binlake.rowchange.event import Op
 from binlake.rowchange.lineage import origins
 from binlake.schema import TableDef
 from binlake.statement import BatchLimits, KeptStatements, TableStatements, images_from_rows, kept_table
@@ -60,7 +61,7 @@ class History:
 
     def _did(self, before: Row | None, after: Row | None) -> History:
         place = len(self.events) + 1
-        op = "insert" if before is None else "delete" if after is None else "update"
+        op: Op = "insert" if before is None else "delete" if after is None else "update"
         self.events.append(RowEvent(place, place - 1, 0, op, before, after))
         if before is not None:
             del self.rows[str(before["id"])]

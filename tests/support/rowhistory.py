@@ -10,6 +10,7 @@ from support.tabledefs import col, key, primary, table
 from binlake.ordered import Change, ChangeKeys, OrderedPlan, PlanOptions
 from binlake.ordered.forms import RowForms
 from binlake.rowchange import RowEvent
+from binlake.rowchange.event import Op
 from binlake.schema import TableDef
 from binlake.statement import StatementBatch
 
@@ -61,7 +62,7 @@ class History:
             None if row is None else {n: None if v is None else str(v) for n, v in zip(names, row, strict=True)}
             for row in (before, after)
         ]
-        op = "insert" if before is None else "delete" if after is None else "update"
+        op: Op = "insert" if before is None else "delete" if after is None else "update"
         self.events.append((definition, RowEvent(commit_ts, 0, seq, op, *images)))
 
 

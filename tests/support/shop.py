@@ -9,12 +9,13 @@ from pathlib import Path
 
 from support.mariadb import MariaDb, execute, rows
 from support.tinylake import TinyLake, fill, put, set_checkpoint, target_config
-from support.workload import Col, Row, Workload, integer, text
+from support.workload import Row, Workload, integer, text
 
 from binlake.lake.rowhistory import RowVersion, changes
 from binlake.rowchange import row_key
 from binlake.schema import mysqltypes as t
 from binlake.verify import Verification
+from pump_service.workload.definitions import Col
 
 HOSTILE = ["it's", 'a "b"', "back\\slash", "line\nend; -- x", "100 %s", "tab\t", "Straße 😀", "`t`", "x\0y", "a"]
 ODD = "odd %s' \"t;"
@@ -106,14 +107,14 @@ class Shop:
         c, w = self.chance, self.workload
         for key in c.sample(range(-40, 1000), 60):
             w.begin().insert("shop", "item", id=key, name=f"item {key}", n=c.randint(0, 9)).commit()
-        for key in HOSTILE:
-            txn = w.begin().insert("shop", ODD, **{"k%'": key, 'v"': c.choice(HOSTILE)})
-            txn.insert("shop", "ci", k=f"{key}!", n=c.randint(0, 9)).commit()
+        for hostile in HOSTILE:
+            txn = w.begin().insert("shop", ODD, **{"k%'": hostile, 'v"': c.choice(HOSTILE)})
+            txn.insert("shop", "ci", k=f"{hostile}!", n=c.randint(0, 9)).commit()
         for n in range(25):
             code = c.randbytes(c.randint(1, 8)).hex().upper()
             w.begin().insert("shop", "pair", n=n % 4, code=code, v=c.choice(HOSTILE)).commit()
-            row = {"line": c.choice([None, *HOSTILE[:4]]), "f": c.choice([None, "0.1", "2.5"]), "n": n % 2}
-            w.begin().insert("shop", "log", **row).insert("shop", "log", **row).commit()
+            line = {"line": c.choice([None, *HOSTILE[:4]]), "f": c.choice([None, "0.1", "2.5"]), "n": n % 2}
+            w.begin().insert("shop", "log", **line).insert("shop", "log", **line).commit()
             w.begin().insert("shop", "types", **types_row(c, n)).commit()
 
     def rows(self, table: str) -> list[Row]:
