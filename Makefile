@@ -1,7 +1,7 @@
 # Everything a newcomer types. `make help` lists the targets; each can be repeated at once.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tests demo test soak simulate captures pictures bench-window bench-pump bench-decode bench-audit bench-page bench-control bench-apply bench-lag bench-proofs bench bench-steps bench-record bench-all lint proto docs stop clean
+.PHONY: help setup setup-tests demo test test-quick soak simulate captures pictures bench-window bench-pump bench-decode bench-audit bench-page bench-control bench-apply bench-lag bench-proofs bench bench-steps bench-record bench-all lint proto docs stop clean
 
 # The installers need no package, only Python 3.11; Debian's python3 is taken where it is one.
 PYTHON311 := $(shell for one in python3.11 python3 /usr/bin/python3.11; do \
@@ -9,7 +9,7 @@ PYTHON311 := $(shell for one in python3.11 python3 /usr/bin/python3.11; do \
 PYTHON := .venv/bin/python
 KEEP ?=
 PYTEST_ARGS ?=
-# Much of the time servers start or are waited for; a file's tests stay together, and the quick ones first.
+# Much of the time servers start or are waited for; a file's tests stay together, and the dearest files come first.
 BESIDE := -n 2 --dist loadfile --no-loadscope-reorder
 BINLAKE_CAPTURES ?= tests/captures
 
@@ -29,6 +29,9 @@ demo: setup  ## A recorded TiDB through pumps, Airflow and Spark into MariaDB, c
 
 test: setup-tests lint  ## Install, lint, and all tests
 	@$(PYTHON) -m pytest $(BESIDE) $(PYTEST_ARGS)
+
+test-quick: setup  ## The tests that need no server, by their marks (tests/support/selection.py): a minute
+	@$(PYTHON) -m pytest $(BESIDE) --quick $(PYTEST_ARGS)
 
 soak: setup-tests  ## Half an hour of faults on pumps, disks, clocks, writers, 20,000 histories applied, what is too long for CI (SEED=, SECONDS_EACH=, MODEL_SEEDS=)
 	@BINLAKE_SOAK_SEED="$${SEED:-$$RANDOM}" BINLAKE_SOAK_SECONDS="$${SECONDS_EACH:-600}" MODEL_SEEDS="$${MODEL_SEEDS:-20000}" \

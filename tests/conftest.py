@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import faulthandler
+import gc
 import os
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,15 +20,18 @@ from hypothesis import HealthCheck, settings
 # `deploy` is not an installed package: tests and demo run it from the checkout.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from support import selection
 from support.leftovers import leftovers, mark_session
 from support.mariadb import MariaDb
+
+from deploy.local.process import Child
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from support.shop import Shop
 
-# Quick tests first: a slow one is no news when a quick one has failed already.
-_ORDER = ("mariadb", "spark", "airflow", "e2e")
+_QUICK_CPU_S = 10.0
+"""Seconds of CPU that no quick test takes, however busy the machine is; `long` is for what takes more than one."""
 _END_S = 120.0
 # How long an example takes tells how busy the machine is, and nothing else.
 settings.register_profile("binlake", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -46,11 +51,53 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         faulthandler.dump_traceback_later(_END_S, exit=True)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Unit tests, then by what is needed: MariaDB, Spark, Airflow, all of it."""
-    items.sort(
-        key=lambda item: max((1 + n for n, mark in enumerate(_ORDER) if item.get_closest_marker(mark)), default=0)
-    )
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--quick", action="store_true", help="only tests that need no server (make test-quick)")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """A quick run does not even import the files whose tests all need a server."""
+    is_test = collection_path.name.startswith("test_") and collection_path.suffix == ".py"
+    return True if config.option.quick and is_test and selection.is_costly_as_a_whole(collection_path) else None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What is imported now stays: looking through it for garbage again and again costs a quarter of the time."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark by what is needed, leave out what a quick run has no time for, order."""
+    selection.mark_by_fixtures(items)
+    if config.option.quick:
+        config.hook.pytest_deselected(items=[item for item in items if selection.cost(item)])
+        items[:] = [item for item in items if not selection.cost(item)]
+    if hasattr(config, "workerinput"):
+        selection.dearest_file_first(items)
+    else:
+        selection.cheapest_first(items)
+
+
+@pytest.fixture(autouse=True)
+def _quick_is_quick(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A quick run fails on a test that starts a server or computes for long, and so should have a mark."""
+    if not request.config.option.quick:
+        yield
+        return
+
+    def refuse(child: Child) -> Child:
+        raise AssertionError(f"{request.node.nodeid} starts {child.name}: mark it `process`")
+
+    monkeypatch.setattr(Child, "start", refuse)
+    began = time.process_time()
+    yield
+    assert time.process_time() - began < _QUICK_CPU_S, f"mark {request.node.nodeid} `long`"
 
 
 @pytest.fixture(scope="session", autouse=True)

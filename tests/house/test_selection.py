@@ -1,0 +1,50 @@
+"""What a quick run takes, and the order of the others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.selection import is_costly_as_a_whole
+
+pytest_plugins = ["pytester"]
+
+CONFTEST = """
+from support import selection
+def pytest_collection_modifyitems(items):
+    selection.mark_by_fixtures(items)
+    selection.{order}(items)
+"""
+FILES = {
+    "test_a": "def test_quick(): ...",
+    "test_b": "import pytest\n@pytest.fixture\ndef mariadb(): ...\ndef test_plain(): ...\ndef test_asks(mariadb): ...",
+    "test_c": "import pytest\npytestmark = [pytest.mark.spark, pytest.mark.e2e]\ndef test_all(): ...",
+}
+
+
+@pytest.mark.parametrize(
+    ("order", "expected"),
+    [
+        ("cheapest_first", ["test_quick", "test_plain", "test_asks", "test_all"]),
+        ("dearest_file_first", ["test_all", "test_plain", "test_asks", "test_quick"]),
+    ],
+)
+def test_a_test_costs_what_it_asks_for(pytester: pytest.Pytester, order: str, expected: list[str]) -> None:
+    pytester.makeconftest(CONFTEST.format(order=order))
+    pytester.makepyfile(**FILES)
+    told = pytester.runpytest("--collect-only", "-q", "-p", "no:cacheprovider").outlines
+    assert [line.partition("::")[2] for line in told if "::" in line] == expected
+
+
+@pytest.mark.parametrize(
+    ("source", "costly"),
+    [
+        ("import pytest\npytestmark = pytest.mark.spark\n", True),
+        ("import pytest\npytestmark = [pytest.mark.timeout(9), pytest.mark.process]\n", True),
+        ("import pytest\npytestmark = pytest.mark.timeout(9)\n", False),
+        ("import pytest\n@pytest.mark.spark\ndef test_one(): ...\n", False),
+    ],
+)
+def test_a_file_is_left_out_when_all_of_it_needs_a_server(tmp_path: Path, source: str, costly: bool) -> None:
+    (tmp_path / "test_it.py").write_text(source)
+    assert is_costly_as_a_whole(tmp_path / "test_it.py") is costly

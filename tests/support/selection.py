@@ -1,0 +1,58 @@
+"""Which tests a run takes, and in what order; a test's marks say what it needs."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+from itertools import chain
+from pathlib import Path
+
+import pytest
+
+COSTS = ("long", "process", "mariadb", "spark", "airflow", "e2e")
+"""Marks that keep a test out of `make test-quick`, the cheapest first."""
+_BY_FIXTURE = {
+    "mariadb": "mariadb",
+    "second_mariadb": "mariadb",
+    "spark": "spark",
+    "etcd_url": "process",
+    "airflow_db": "airflow",
+}
+
+
+def mark_by_fixtures(items: Sequence[pytest.Item]) -> None:
+    """Whoever asks for a server has its mark, whether or not the file says so."""
+    for item in items:
+        for fixture in getattr(item, "fixturenames", ()):
+            if (mark := _BY_FIXTURE.get(fixture)) and item.get_closest_marker(mark) is None:
+                item.add_marker(mark)
+
+
+def cost(item: pytest.Item) -> int:
+    """0 of a quick test, else the place of its dearest mark."""
+    return max((1 + n for n, mark in enumerate(COSTS) if item.get_closest_marker(mark)), default=0)
+
+
+def cheapest_first(items: list[pytest.Item]) -> None:
+    """For one process: a slow test is no news when a quick one has failed already."""
+    items.sort(key=cost)
+
+
+def dearest_file_first(items: list[pytest.Item]) -> None:
+    """For workers that take whole files: a long one at the end would leave one of them without work."""
+    dearest: dict[Path, int] = {}
+    for item in items:
+        dearest[item.path] = max(dearest.get(item.path, 0), cost(item))
+    items.sort(key=lambda item: -dearest[item.path])
+
+
+def is_costly_as_a_whole(path: Path) -> bool:
+    """Its `pytestmark` names one of COSTS: a quick run need not import it."""
+    # A file with two lists of them would not be Python of ours; parsing only those with one keeps this at a second.
+    text = path.read_text(encoding="utf-8")
+    if "\npytestmark = " not in text:
+        return False
+    assigned = (node for node in ast.parse(text).body if isinstance(node, ast.Assign))
+    marks = (node.value for node in assigned if any(getattr(one, "id", "") == "pytestmark" for one in node.targets))
+    names = (node.attr for node in chain.from_iterable(map(ast.walk, marks)) if isinstance(node, ast.Attribute))
+    return not set(COSTS).isdisjoint(names)
