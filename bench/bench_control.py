@@ -19,11 +19,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from deltalake import DeltaTable
 
-from binlake.lake.members import MemberTable, RememberedMember
+from binlake.lake.members import MemberTable
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowEvent, WindowLog
 from binlake.mirror import MirrorVersion, MirrorVersions
 from binlake.window.manifest import MemberProof, WindowManifest
+from binlake.window.remembered import RememberedMember
 
 STAGES = ("land", "merge", "compact", "convert", "finalize")
 TABLES = 40

@@ -29,9 +29,9 @@ from sysbench_rows import DB, LOADS, Load
 
 from binlake.filter import Rules
 from binlake.lake.parts import write_parts
-from binlake.lake.rowhash import row_hashes
 from binlake.lake.tables import BINLOG, CHANGE, MUTATION, arrow_schema
 from binlake.rowchange.columns import net_changes
+from binlake.rowhash import row_hashes
 from binlake.schema import DdlJob, SchemaState, TableDef, WindowSchemas
 from binlake.statement import BatchLimits, TableStatements, images_from_maps
 from binlake.statement.chunks import chunks_of, placed, total

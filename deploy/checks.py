@@ -16,6 +16,7 @@ from pathlib import Path
 
 from binlake.config.reference import reference_text
 from binlake.lake.reference import with_tables
+from deploy.importgraph import circles, import_edges, package_edges
 from pump_service.pump.settings import settings_text
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -141,6 +142,14 @@ def configuration_text() -> str:
     return f"{reference_text()}\n{settings_text()}"
 
 
+def check_circles() -> None:
+    """No files, and no packages, import each other in a circle."""
+    edges = import_edges()
+    found = [" -> ".join(circle) for circle in [*circles(edges), *circles(package_edges(edges))]]
+    if found:
+        raise CheckError("these import each other:\n  " + "\n  ".join(found))
+
+
 def check_ids() -> None:
     """Every id that code, tests or docs cite is on docs/promises.md."""
     known = set(_ID.findall(PROMISES.read_text(encoding="utf-8")))
@@ -163,6 +172,7 @@ CHECKS: dict[str, Callable[[], None]] = {
     "format": _tool("ruff", "format", "--check", "."),
     "types": _tool("mypy"),
     "imports": _tool("lint-imports", "--no-logo"),
+    "circles": check_circles,
     "generated": check_generated,
     "configuration": check_reference,
     "ids": check_ids,

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from binlake import tso
+from binlake.audit.audit import Audit, TableAsOf
 from binlake.config import load_replication
 from binlake.errors import ConfigError
 from binlake.filter import Rules
-from binlake.lake.audit import Audit, TableAsOf
 from binlake.lake.paths import LakePaths
 from binlake.lake.rowhistory import RowVersion
 from binlake.lake.transactions import Passages, Transaction

@@ -24,8 +24,8 @@ from binlake.lake.windowlog import WindowLog
 from binlake.window.lineage import told
 from spark_jobs.arguments import add_job, add_output, add_where, moment
 from spark_jobs.failures import as_ours
+from spark_jobs.jobcontext import context_of
 from spark_jobs.lineage import plain
-from spark_jobs.main import context_of
 from spark_jobs.outcomes import DIFFERENT, show_results, tell
 from spark_jobs.rebuild import rebuild, replay
 from spark_jobs.results import StageResult

@@ -14,12 +14,12 @@ from deltalake import ColumnProperties, CommitProperties, DeltaTable, WriterProp
 from deltalake.exceptions import DeltaError
 from pyspark.sql import DataFrame, SparkSession
 
+from binlake import rowhash
 from binlake.errors import Transient
-from binlake.lake import rowhash
 from binlake.lake.opened import opened
 from binlake.lake.paths import LakePaths
-from binlake.lake.rowhash import Fold
 from binlake.lake.tables import SPARK_TABLES, LakeTable, arrow_schema
+from binlake.rowhash import Fold
 
 AGAIN = "the stage may run again; keep maintenance of these tables to Binlake"
 """What to do where a commit was refused."""
@@ -152,7 +152,7 @@ FOLD_COLUMNS = "count BIGINT, total BIGINT, xor BIGINT"
 
 
 def fold_of(rows: Rows, columns: Sequence[str]) -> Fold:
-    """The fold of all rows, the same of the same rows wherever they are (binlake.lake.rowhash)."""
+    """The fold of all rows, the same of the same rows wherever they are (binlake.rowhash)."""
 
     def part(some: pa.Table) -> pa.Table:
         return local_table([fold_row(rowhash.fold(rowhash.row_hashes(some, columns)))], FOLD_COLUMNS)

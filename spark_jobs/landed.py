@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from binlake.lake import rowhash
-from binlake.lake.rowhash import Fold
+from binlake import rowhash
 from binlake.lake.rowhistory import rows_between
 from binlake.lake.tables import BINLOG
+from binlake.rowhash import Fold
 from spark_jobs.context import Bounds, StageContext
 from spark_jobs.lake import FOLD_COLUMNS, Rows, fold_row, folds_in, here, local_table, may_have, read, stepped, within
 

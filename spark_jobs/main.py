@@ -8,21 +8,19 @@ from __future__ import annotations
 import argparse
 import sys
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from pyspark.sql import SparkSession
-
-from binlake.config import Replication, load_replication
+from binlake.config import load_replication
 from binlake.errors import BinlakeError, Permanent
 from binlake.pipeline import BY_NAME
 from spark_jobs.arguments import add_job, add_where, commit_ts, start_ts
 from spark_jobs.context import Bounds, StageContext, StageResult
+from spark_jobs.jobcontext import session_factory
 from spark_jobs.recover import recover
-from spark_jobs.results import SparkNeeded, outcome_of, outcome_of_error, write_outcome
+from spark_jobs.results import outcome_of, outcome_of_error, write_outcome
 from spark_jobs.runner import run_stage, run_window
-from spark_jobs.session import classic_session
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -64,32 +62,6 @@ def execute(stage: str, args: argparse.Namespace) -> list[StageResult]:
     if args.lo is None or args.hi is None:
         raise Permanent("the bounds are missing", where={"stage": stage}, hint="give --lo and --hi")
     return [run_stage(stage, ctx, Bounds(args.lo, args.hi))]
-
-
-def context_of(replication: Replication, job: str, args: argparse.Namespace, run_id: str = "") -> StageContext:
-    """What the stages that the command `job` runs work with; `run_id` "" makes one up."""
-    make = session_factory(f"binlake-{job}-{replication.name}", args)
-    return StageContext(replication, run_id or f"{job}-{uuid.uuid4().hex[:12]}", make)
-
-
-def session_factory(app: str, args: argparse.Namespace) -> Callable[[], SparkSession]:
-    """How this job gets its session: a Connect server, a given master, what spark-submit set, or not at all."""
-    if args.without_spark:
-        return _refuse_session
-    if args.remote:
-        return lambda: _connected(args.remote)
-    return lambda: classic_session(app, args.master)
-
-
-def _refuse_session() -> SparkSession:
-    raise SparkNeeded
-
-
-def _connected(remote: str) -> SparkSession:
-    # At first use: its client loads gRPC, of which a session in this process has no use.
-    from spark_jobs.connect import connect_session
-
-    return connect_session(remote)
 
 
 def _parse(argv: Sequence[str]) -> argparse.Namespace:

@@ -33,7 +33,7 @@ from binlake.terminal import print_table
 from spark_jobs.arguments import add_output, add_where
 from spark_jobs.context import Bounds, StageContext
 from spark_jobs.failures import as_ours
-from spark_jobs.main import context_of
+from spark_jobs.jobcontext import context_of
 from spark_jobs.pinned import target_position
 
 log = structlog.get_logger(__name__)

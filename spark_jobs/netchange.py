@@ -17,7 +17,6 @@ from pyspark.sql import functions as F
 
 from binlake.lake.mutations import cells_in, touched_cells
 from binlake.lake.paths import LakePaths
-from binlake.lake.rowhash import row_hashes
 from binlake.lake.rowhistory import rows_between
 from binlake.lake.tables import MUTATION, schema_text
 from binlake.rowchange import columns
@@ -26,6 +25,7 @@ from binlake.rowchange.columns import NET, net_of, whole_batch
 from binlake.rowchange.events import COLUMNS, SOURCE, cell_rows, events_of
 from binlake.rowchange.moves import MOVES, ORIGINS, moves, origins_of
 from binlake.rowchange.runs import FIELDS, from_table, reduced, runs_of, table_of
+from binlake.rowhash import row_hashes
 from binlake.window.definitions import Cell
 from spark_jobs.context import Bounds, StageContext
 from spark_jobs.lake import Rows, read

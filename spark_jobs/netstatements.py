@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from binlake import rowhash
 from binlake.config.model import Target
 from binlake.downstream import too_many_rows
-from binlake.lake import rowhash
 from binlake.lake.tables import CHANGE, STATEMENT
 from binlake.schema import TableDef
 from binlake.statement import BatchLimits

@@ -5,9 +5,9 @@ A window that was sealed and never opened pins nothing: another target, or anoth
 
 from __future__ import annotations
 
+from binlake import rowhash
 from binlake.downstream import Position, position_of
 from binlake.errors import CheckpointConflict, ImmutableWindow, LostRange
-from binlake.lake import rowhash
 from binlake.window.manifest import ApplyManifest
 from spark_jobs.context import Bounds, StageContext
 from spark_jobs.lake import Rows, fold_of

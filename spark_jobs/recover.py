@@ -179,7 +179,7 @@ def _result(state: str, began: float, lo: int, hi: int, rows: int, **detail: obj
 
 
 def _context(replication: Replication, args: argparse.Namespace) -> StageContext:
-    from spark_jobs.main import context_of
+    from spark_jobs.jobcontext import context_of
 
     return context_of(replication, "recover", args, args.run_id)
 

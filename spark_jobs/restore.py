@@ -10,15 +10,15 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import replace
 
+from binlake.audit.audit import Audit
 from binlake.config import load_replication
 from binlake.config.model import Relay
 from binlake.errors import CheckpointConflict, ConfigError
-from binlake.lake.audit import Audit
 from binlake.window.manifest import window_name
 from spark_jobs.arguments import add_output, add_where, commit_ts
 from spark_jobs.context import Bounds, StageContext, StageResult
+from spark_jobs.jobcontext import context_of
 from spark_jobs.lineage import Gathered
-from spark_jobs.main import context_of
 from spark_jobs.outcomes import show_results
 from spark_jobs.pinned import target_position
 from spark_jobs.runner import run_sink

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 import sql
+from binlake.audit.audit import Audit
 from binlake.errors import ConfigError, SchemaError
 from binlake.filter import Rules
-from binlake.lake.audit import Audit
+from binlake.lake.columntypes import ROWKEY, arrow_type
 from binlake.lake.paths import LakePaths
-from binlake.mirror.types import ROWKEY, arrow_type
 from binlake.schema import TableDef
 
 if TYPE_CHECKING:

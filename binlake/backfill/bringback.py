@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import structlog
 
+from binlake.audit.audit import Audit
 from binlake.backfill.repair import MOST_DIFFERENCES, held
 from binlake.backfill.touched import touched
 from binlake.config import Replication
@@ -20,7 +21,6 @@ from binlake.downstream.definitions import Expected, compare, drift, expected_of
 from binlake.downstream.holding import TargetHold
 from binlake.errors import ConfigError, Drift, IncompleteWindow
 from binlake.filter import Rules
-from binlake.lake.audit import Audit
 from binlake.lake.paths import LakePaths
 from binlake.lake.schemas import SchemaHistory
 from binlake.schema import TableDef

@@ -13,13 +13,13 @@ from dataclasses import replace
 
 import structlog
 
+from binlake.audit.audit import Audit
 from binlake.backfill.progress import BackfillProgress, Bounds
 from binlake.backfill.touched import Touched, touched
 from binlake.config import Replication
 from binlake.downstream.holding import TargetHold
 from binlake.errors import IncompleteWindow, Transient
 from binlake.filter import Rules
-from binlake.lake.audit import Audit
 from binlake.lake.paths import LakePaths
 from binlake.verify.repairing import Repaired, hold, keys_of, repair_keys
 from binlake.verify.run import VerifyOptions, verify

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from binlake.audit.audit import Audit
 from binlake.config import Replication
 from binlake.errors import ConfigError, Permanent
 from binlake.filter import Rules
-from binlake.lake.audit import Audit
 from binlake.lake.ddls import landed_ddls
 from binlake.lake.paths import LakePaths
 from binlake.lake.rowhistory import RowVersion, changes

@@ -14,11 +14,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
+from binlake.audit.audit import Audit
 from binlake.codec.casts import cast_form
 from binlake.config import Replication
 from binlake.downstream.aside import is_aside
 from binlake.filter import Rules
-from binlake.lake.audit import Audit
 from binlake.lake.dataset import dataset
 from binlake.lake.paths import LakePaths
 from binlake.lake.rowhistory import between

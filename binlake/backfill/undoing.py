@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
+from binlake.audit.audit import Audit
 from binlake.backfill.rollback import Rollback, TableUndo, differences, plan_rollback, require_not_built_upon
 from binlake.config import Replication
 from binlake.ddl.collations import Dialect
@@ -18,7 +19,6 @@ from binlake.downstream.presence import Presence, verify
 from binlake.downstream.rows import run_batch
 from binlake.downstream.session import Session
 from binlake.filter import Rules
-from binlake.lake.audit import Audit
 from binlake.lake.paths import LakePaths
 from binlake.statement import BatchLimits, StatementBatch
 from binlake.verify.chunks import ChunkPlan, Cuts

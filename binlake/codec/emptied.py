@@ -46,8 +46,8 @@ def settled(
         side = emptied.side_of(pb.Binlog.FromString(payload).prewrite_key, table.partition_ids, others)
     taker = tables.table(emptied.heir) if emptied.heir else None
     if (table, side, taker) not in known:
-        left = None if side == "new" else replace(emptied, side=side, taker=taker)
-        known[table, side, taker] = replace(table, emptied=left)
+        left = None if side == "new" else replace(emptied, side=side)
+        known[table, side, taker] = replace(table, emptied=left, taker=taker if left else None)
     return known[table, side, taker]
 
 
@@ -112,7 +112,7 @@ def _as_taken(row: Row, table: TableDef, names_of: Callable[[TableDef], _Names |
 
     Raises SchemaError where that table has other columns or another key.
     """
-    taker = table.emptied.taker if table.emptied else None
+    taker = table.taker
     if taker is None:
         return {}
     names, alike = names_of(taker), taker.identity() == table.identity()
@@ -126,7 +126,7 @@ def require_both(table: TableDef, commit_ts: int, wanted: Callable[[TableDef], C
 
     `wanted`: the kinds of row changes that are taken of a table.
     """
-    taker = table.emptied.taker if table.emptied else None
+    taker = table.taker
     if taker is not None and set(wanted(table)) != set(wanted(taker)):
         raise _not_followed(table, taker, commit_ts, "which has other filters")
 

@@ -12,7 +12,9 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from binlake.config.airflow import Airflow
-from binlake.config.rules import (
+from binlake.errors import ConfigError
+from binlake.schema.session import read_zone
+from binlake.sections.rules import (
     BlockAllowList,
     DdlInjection,
     DdlReplacement,
@@ -22,9 +24,7 @@ from binlake.config.rules import (
     Loopback,
     RouteRule,
 )
-from binlake.config.sections import NameList, Section, TableName, TsText
-from binlake.errors import ConfigError
-from binlake.schema.session import read_zone
+from binlake.sections.values import NameList, Section, TableName, TsText
 
 
 def _safe_mode(value: object) -> object:

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from binlake.config.model import Replication
-from binlake.config.sections import TableName
+from binlake.sections.values import TableName
 
 _HEAD = """# Configuration reference
 

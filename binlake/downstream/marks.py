@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import sql
-from binlake.config.rules import Loopback
 from binlake.downstream.engines import require_transactions
 from binlake.downstream.session import Session
+from binlake.sections.rules import Loopback
 from binlake.statement.literal import qualified, quote_name
 
 

@@ -8,16 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from binlake.config.rules import ExpressionRule
 from binlake.errors import ConfigError
-from binlake.filter.rowfilter import Half, PlaceFilter, RowFilter
-from binlake.schema import TableDef, WindowSchemas
+from binlake.filter.rowfilter import Half
+from binlake.schema import TableDef
 from binlake.schema.names import fold_pair
-
-if TYPE_CHECKING:
-    from binlake.filter.rules import Rules
+from binlake.sections.rules import ExpressionRule
 
 
 @dataclass(frozen=True)
@@ -75,21 +71,6 @@ class ExpressionFilter:
         except Unsupported as error:
             raise _refused(f"{table.db}.{table.name}", text, str(error)) from None
         return Half(image, tuple(reader.columns), program, text)
-
-
-def row_filter(schemas: WindowSchemas, rules: Rules) -> RowFilter:
-    """What drops rows of a window, by the definition of each row's place (R-19). Raises ConfigError."""
-    places = []
-    for db, table in rules.expressions.tables():
-        for since, until, state in schemas.spans():
-            definition = state.find(db, table)
-            if definition is None or not rules.keeps(definition.db, definition.name):
-                continue
-            places += [
-                PlaceFilter(definition.db, definition.name, op, since, until, choices)
-                for op, choices in rules.expressions.conditions(definition).items()
-            ]
-    return RowFilter(tuple(places))
 
 
 def _rule(rule: ExpressionRule) -> _Rule:

@@ -6,8 +6,8 @@ It is left out whole, before anything of it is compacted (hazards R-47); the mar
 from __future__ import annotations
 
 from binlake.codec.transaction import TableLookup, raw_changes
-from binlake.config.rules import Loopback
 from binlake.schema import TableDef
+from binlake.sections.rules import Loopback
 
 
 class MarkReader:

@@ -10,9 +10,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from binlake.config.rules import RouteRule
 from binlake.errors import ConfigError
 from binlake.filter.patterns import Pattern, expression, wildcard
+from binlake.sections.rules import RouteRule
 
 
 @dataclass(frozen=True)

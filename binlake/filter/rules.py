@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, Protocol
 
-from binlake.config.model import Replication
-from binlake.config.rules import Filter
 from binlake.ddl.replacement import Injection, injections_of, replacements_of
 from binlake.errors import ConfigError
 from binlake.filter.events import DML, EventFilter
@@ -21,6 +19,71 @@ from binlake.filter.routes import Routes
 from binlake.filter.tables import BlockAllow, TableChoice, TableFilter
 from binlake.schema import TableDef
 from binlake.schema.names import fold_name
+from binlake.sections.rules import (
+    BlockAllowList,
+    DdlInjection,
+    DdlReplacement,
+    EventRule,
+    ExpressionRule,
+    Filter,
+    Loopback,
+    RouteRule,
+)
+
+
+class ConfiguredSource(Protocol):
+    """What rules ask of the section `source`."""
+
+    @property
+    def new_collation(self) -> bool:
+        """Whether texts compare by their collation there."""
+
+    @property
+    def time_zone(self) -> str:
+        """Of its sessions."""
+
+    @property
+    def invalid_text(self) -> Literal["refuse", "latin1"]:
+        """What becomes of texts that are no UTF-8."""
+
+    @property
+    def second_writes(self) -> Literal["refuse", "once"]:
+        """What becomes of row changes that may be logged twice."""
+
+
+class ConfiguredTarget(Protocol):
+    """What rules ask of the section `target`."""
+
+    @property
+    def checkpoint_schema(self) -> str:
+        """The database of our own tables."""
+
+
+class Configured(Protocol):
+    """The sections of a replication that rules are made of (binlake.config's Replication, which rests on this room)."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def source(self) -> ConfiguredSource: ...
+    @property
+    def target(self) -> ConfiguredTarget | None: ...
+    @property
+    def filter(self) -> Filter: ...
+    @property
+    def block_allow_list(self) -> BlockAllowList | None: ...
+    @property
+    def filters(self) -> tuple[EventRule, ...]: ...
+    @property
+    def routes(self) -> tuple[RouteRule, ...]: ...
+    @property
+    def expression_filter(self) -> tuple[ExpressionRule, ...]: ...
+    @property
+    def ddl_replacement(self) -> tuple[DdlReplacement, ...]: ...
+    @property
+    def ddl_injection(self) -> tuple[DdlInjection, ...]: ...
+    @property
+    def loopback(self) -> Loopback: ...
 
 
 @dataclass(frozen=True)
@@ -49,7 +112,7 @@ class Rules:
     second_writes: Literal["refuse", "once"] = "refuse"
 
     @classmethod
-    def of(cls, replication: Replication) -> Rules:
+    def of(cls, replication: Configured) -> Rules:
         """The rules of a configuration. Raises ConfigError naming what does not hold together."""
         lists = replication.block_allow_list
         loopback = replication.loopback
@@ -117,7 +180,7 @@ class Rules:
         )
 
 
-def _replacements(replication: Replication) -> Mapping[int, str]:
+def _replacements(replication: Configured) -> Mapping[int, str]:
     found = replacements_of(replication.ddl_replacement)
     both = found.keys() & {int(ts) for ts in replication.filter.ignore_txn_commit_ts}
     if both:
@@ -129,5 +192,5 @@ def _replacements(replication: Replication) -> Mapping[int, str]:
     return found
 
 
-def _own_schema(replication: Replication) -> str:
+def _own_schema(replication: Configured) -> str:
     return replication.target.checkpoint_schema if replication.target is not None else "tidb_binlog"

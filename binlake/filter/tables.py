@@ -9,9 +9,9 @@ from __future__ import annotations
 import abc
 from collections.abc import Callable, Iterable
 
-from binlake.config.rules import BlockAllowList, Filter
-from binlake.config.sections import TableName
 from binlake.filter.patterns import Pattern, drainer_pattern, wildcard
+from binlake.sections.rules import BlockAllowList, Filter
+from binlake.sections.values import TableName
 
 
 class TableChoice(abc.ABC):

@@ -8,9 +8,10 @@ import structlog
 
 from binlake.errors import ConfigError, Permanent
 from binlake.lake.lock import lake_lock
-from binlake.lake.members import FORGOTTEN, MemberTable, RememberedMember
+from binlake.lake.members import MemberTable
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowEvent, WindowLog
+from binlake.window.remembered import FORGOTTEN, RememberedMember
 
 log = structlog.get_logger(__name__)
 

@@ -4,26 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from binlake.lake.control import ControlTable
 from binlake.lake.paths import LakePaths
 from binlake.lake.tables import PUMP_MEMBER
-
-FORGOTTEN = "forgotten"
-"""State of a pump that a person gave up: windows go on without it, until it serves again."""
-
-
-@dataclass(frozen=True)
-class RememberedMember:
-    """What the last landed window knew of a pump: `store_uuid` (empty for an original pump), `state`, `landed_ts`."""
-
-    node_id: str
-    store_uuid: str
-    state: str
-    watermark: int
-    landed_ts: int
+from binlake.window.remembered import RememberedMember
 
 
 class MemberTable:

@@ -19,11 +19,11 @@ from deltalake import DeltaTable
 from binlake import tso
 from binlake.codec import key_text
 from binlake.errors import ConfigError
+from binlake.lake.columntypes import arrow_type
 from binlake.lake.dataset import dataset
 from binlake.lake.opened import opened
 from binlake.lake.paths import LakePaths
 from binlake.lake.tables import LakeTable
-from binlake.mirror.types import arrow_type
 from binlake.rowchange import RowEvent
 from binlake.schema import TableDef
 from binlake.window.definitions import filled_key

@@ -15,9 +15,9 @@ import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, Field, Transaction, write_deltalake
 from deltalake.exceptions import TableNotFoundError
 
+from binlake.lake.columntypes import COMMIT_TS, COPY, ROWKEY, schema_of
 from binlake.lake.dataset import dataset
 from binlake.mirror.rows import Reshaper, image_texts, typed_rows
-from binlake.mirror.types import COMMIT_TS, COPY, ROWKEY, schema_of
 from binlake.schema import TableDef
 from binlake.statement.literal import quote_name
 

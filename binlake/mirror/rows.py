@@ -10,8 +10,7 @@ import pyarrow as pa
 from binlake.codec import key_text
 from binlake.codec.casts import Moment, cast_form
 from binlake.codec.writers import filled_text
-from binlake.mirror.recast import recast
-from binlake.mirror.types import (
+from binlake.lake.columntypes import (
     COMMIT_TS,
     TEXT,
     TEXT_TYPE,
@@ -21,6 +20,7 @@ from binlake.mirror.types import (
     schema_of,
     texts_of,
 )
+from binlake.mirror.recast import recast
 from binlake.schema import ColumnInfo, TableDef
 from binlake.schema.names import fold_name
 

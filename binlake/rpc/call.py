@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from binlake.rpc import frames, headers, messages
 from binlake.rpc.assembly import Share
 from binlake.rpc.flow import Stream
 from binlake.rpc.frames import Code
+from binlake.rpc.limits import Limits
 from binlake.rpc.request import Request
 from binlake.rpc.status import Status
-
-if TYPE_CHECKING:
-    from binlake.rpc.server_connection import ServerConnection
 
 Handler = Callable[["Call", bytes], None]
 """Gets a call and its one request message on the loop; must not block, and answers now or later.
@@ -27,6 +25,32 @@ _EMPTY_MESSAGE = messages.frame(b"")
 _OPENING_HEAD = frames.head(len(_OPENING), frames.HEADERS, frames.END_HEADERS, 0)[:5]
 _END_HEAD = frames.head(len(_GOOD_END), frames.HEADERS, frames.END_HEADERS | frames.END_STREAM, 0)[:5]
 _EMPTY_HEAD = frames.head(len(_EMPTY_MESSAGE), frames.DATA, 0, 0)[:5]
+
+
+class Carrier(Protocol):
+    """What a call needs of its connection (as ServerConnection). `address`: the host that it comes from."""
+
+    address: str
+    limits: Limits
+    peer_window: int
+
+    def quick(self, call: Call, size: int) -> bool:
+        """Whether a whole answer with `size` bytes of DATA may go out at once; then the stream is closed."""
+
+    def write(self, data: bytes) -> None:
+        """Queue bytes for the next write."""
+
+    def send(self, stream: Stream, data: bytes, end: bytes = b"") -> None:
+        """Send `data` as the windows allow, then the frame `end`."""
+
+    def reset(self, stream_id: int, code: Code) -> None:
+        """Break the stream off."""
+
+    def crowded_out(self, call: Call) -> None:
+        """An unfinished request gives its room to others."""
+
+    def settled(self, call: Call) -> None:
+        """Nothing works for this call any more."""
 
 
 class Call(Stream):
@@ -55,9 +79,7 @@ class Call(Stream):
         "started",
     )
 
-    def __init__(
-        self, connection: ServerConnection, stream_id: int, request: Request, begun: float, deadline: float
-    ) -> None:
+    def __init__(self, connection: Carrier, stream_id: int, request: Request, begun: float, deadline: float) -> None:
         super().__init__(stream_id, connection.peer_window, connection.limits.stream_window)
         self.connection = connection
         self.request = request

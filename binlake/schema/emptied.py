@@ -14,13 +14,10 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from binlake.errors import SchemaError
 from binlake.schema import mysqltypes as t
-
-if TYPE_CHECKING:
-    from binlake.schema.info import TableDef
 
 Values = Mapping[str, str | None]
 
@@ -42,8 +39,8 @@ HINT = (
 class Emptied:
     """Partitions `ids` of `partition` (TableInfo's, before the DDL); transactions from schema `version` on spare them.
 
-    `heir`: the id of the table that the partition was exchanged for and is now; 0 where its rows are gone. Of the
-    transaction at hand: `side` is what is known of it, `taker` the definition of `heir`, None where there is none.
+    `heir`: the id of the table that the partition was exchanged for and is now; 0 where its rows are gone.
+    `side`: what is known of the transaction at hand.
     """
 
     version: int
@@ -51,7 +48,6 @@ class Emptied:
     partition: Mapping[str, Any]
     heir: int = 0
     side: Side = "unknown"
-    taker: TableDef | None = None
 
     def to_json(self) -> dict[str, Any]:
         """For a snapshot of the schema."""

@@ -197,7 +197,8 @@ class TableDef:
 
     `own`: columns that only the target's table has, `kept` those of them whose values must outlive a row's rewriting,
     both as the target spells them (S4-26). `emptied`: partitions that the DDL which gave this definition took away,
-    `reorganized`: those that it rearranged.
+    `reorganized`: those that it rearranged. `taker`: of the transaction at hand, the table that an emptied partition
+    was exchanged for; None where there is none.
     """
 
     id: int
@@ -218,6 +219,7 @@ class TableDef:
     kept: tuple[str, ...] = ()
     emptied: Emptied | None = None
     reorganized: Reorganized | None = None
+    taker: TableDef | None = field(default=None, repr=False)
 
     @classmethod
     def from_json(cls, data: Json, db: DbInfo, emptied: Emptied | None = None) -> TableDef:

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from binlake.lake.rowhash import row_hashes
+from binlake.rowhash import row_hashes
 from binlake.statement.batch import Phase
 from binlake.statement.limits import BatchLimits
 

@@ -15,12 +15,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from binlake.audit.audit import Audit
 from binlake.codec import key_text
-from binlake.lake.audit import Audit
+from binlake.lake.columntypes import ROWKEY
 from binlake.lake.paths import LakePaths
 from binlake.lake.rowhistory import changes, of_table
 from binlake.mirror.rows import mirror_texts
-from binlake.mirror.types import ROWKEY
 from binlake.rowchange import NetChange, net_changes
 from binlake.schema import TableDef
 from binlake.statement.columns import images_from_rows

@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from binlake.audit.audit import Audit
 from binlake.config import Replication
 from binlake.downstream.definitions import compare, drift, expected_of, read
 from binlake.downstream.holding import TargetHold
 from binlake.downstream.marks import marks_of
 from binlake.errors import CheckpointConflict
 from binlake.filter import Rules
-from binlake.lake.audit import Audit
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowLog
 from binlake.mirror.versions import IN_PART

@@ -17,6 +17,7 @@ from typing import Literal
 
 import structlog
 
+from binlake.audit.audit import Audit
 from binlake.config import Replication
 from binlake.config.model import Target
 from binlake.downstream.aside import folded, is_aside
@@ -25,7 +26,6 @@ from binlake.downstream.definitions import read as read_definitions
 from binlake.downstream.session import Session
 from binlake.errors import ConfigError
 from binlake.filter import Rules
-from binlake.lake.audit import Audit
 from binlake.lake.lock import lake_lock
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowLog

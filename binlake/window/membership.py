@@ -11,8 +11,8 @@ from typing import Protocol
 
 from binlake import tso as oracle
 from binlake.errors import BinlakeError, SourceUnavailable
-from binlake.lake.members import FORGOTTEN, RememberedMember
 from binlake.window.plan import Begun, Counters, Member
+from binlake.window.remembered import FORGOTTEN, RememberedMember
 
 
 class PumpStatus(Protocol):

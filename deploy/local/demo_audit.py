@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from binlake.audit.audit import Audit
 from binlake.capture import StateAt
 from binlake.compare.values import canonical, from_capture
 from binlake.config import Replication
 from binlake.errors import IncompleteWindow
-from binlake.lake.audit import Audit
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowLog
 from deploy.local.demo_report import Report, moment

@@ -9,14 +9,14 @@ from collections.abc import Iterable
 from functools import cached_property
 from typing import Any
 
+from binlake.audit.audit import Audit
+from binlake.audit.preview import preview
 from binlake.codec import key_text
 from binlake.config import Replication
 from binlake.errors import LostRange
 from binlake.filter import Rules
-from binlake.lake.audit import Audit
 from binlake.lake.ddls import newest_ddls
 from binlake.lake.paths import LakePaths
-from binlake.lake.preview import preview
 from binlake.lake.rowhistory import Row, RowVersion
 from binlake.lake.schemas import KnownStates
 from binlake.lake.seek import Budget

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from binlake import tso
 from binlake.config import Replication
@@ -13,16 +13,30 @@ from binlake_airflow import alerts, assets, metrics
 from binlake_airflow.jobs import CHANGED
 from binlake_airflow.notes import KEY
 
-if TYPE_CHECKING:
-    from binlake_airflow.operators import StageOperator
-
 Result = Mapping[str, Any]
 BLOCKED_BY = "blocked_by"
+
+
+class StageTask(Protocol):
+    """What is told of: a task that runs one stage of a replication's window, or all of them (as StageOperator)."""
+
+    replication: str
+    moves_assets: str
+    bounds_from: str | None
+
+    @property
+    def log(self) -> Any:
+        """Airflow's logger of the task."""
+
+    def settings(self) -> Replication:
+        """The replication, read again."""
+
+
 _LAG_OF = {"plan": ("landing", "lo"), "finalize": ("sql", "hi")}
 
 
 def report(
-    task: StageOperator, results: Sequence[Result], changed: Sequence[Sequence[str]], context: Mapping[str, Any]
+    task: StageTask, results: Sequence[Result], changed: Sequence[Sequence[str]], context: Mapping[str, Any]
 ) -> None:
     """Tell of the stages that `task` has run, all of them or one; `changed`: tables of the target, as (db, table)."""
     first, last, ti = results[0], results[-1], context["ti"]
@@ -39,9 +53,7 @@ def report(
     _warn(task, results, context)
 
 
-def changed_tables(
-    task: StageOperator, results: Sequence[Result], context: Mapping[str, Any]
-) -> Sequence[Sequence[str]]:
+def changed_tables(task: StageTask, results: Sequence[Result], context: Mapping[str, Any]) -> Sequence[Sequence[str]]:
     """(db, table) at the target that the window of `results` changed, as far as a stage named them.
 
     The sink that the assets stand for knows: compact for the SQL sink, or the mirrors where there is none.
@@ -94,7 +106,7 @@ def shown(commit_ts: str) -> str:
     return f"{commit_ts} = {time}"
 
 
-def _warn(task: StageOperator, results: Sequence[Result], context: Mapping[str, Any]) -> None:
+def _warn(task: StageTask, results: Sequence[Result], context: Mapping[str, Any]) -> None:
     settings = task.settings()
     for result in results:
         try:

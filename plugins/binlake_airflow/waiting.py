@@ -69,9 +69,9 @@ class FreeTrigger(BaseTrigger):
     def _look(self) -> str:
         # At first use: grpc and delta-rs must not be loaded by who only parses or forks.
         from binlake.downstream.holder import who_applies
+        from binlake.lake.holdups import who_blocks
         from binlake.lake.lock import who_writes
         from binlake.lake.paths import LakePaths
-        from binlake.window.holdups import who_blocks
 
         replication = load_replication(self.replication_file, secrets=self.lease)
         held = who_writes(LakePaths.of(replication), self.locks)

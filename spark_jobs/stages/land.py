@@ -13,16 +13,16 @@ from dataclasses import dataclass, replace
 
 import structlog
 
+from binlake import rowhash
 from binlake.errors import ConflictingBinlogs, ImmutableWindow, IncompleteWindow, LostRange
-from binlake.lake import rowhash
 from binlake.lake.lock import lake_lock
-from binlake.lake.members import RememberedMember
 from binlake.lake.schemas import SchemaHistory
 from binlake.lake.tables import BINLOG
 from binlake.lake.windowlog import WindowEvent
 from binlake.window.manifest import MemberProof, WindowManifest
 from binlake.window.membership import gather
 from binlake.window.plan import Member, propose
+from binlake.window.remembered import RememberedMember
 from spark_jobs.cluster import Cluster, open_cluster
 from spark_jobs.context import Bounds, StageContext, StageResult
 from spark_jobs.lake import ensure_tables, may_have, overwrite

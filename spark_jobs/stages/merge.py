@@ -15,7 +15,7 @@ import pyarrow.dataset as ds
 import structlog
 
 from binlake.errors import ImmutableWindow
-from binlake.filter.expressions import row_filter
+from binlake.filter.windowrows import row_filter
 from binlake.lake.injections import record_late
 from binlake.lake.lock import lake_lock
 from binlake.lake.payloads import PayloadRange

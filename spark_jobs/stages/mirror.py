@@ -19,6 +19,7 @@ import pyarrow as pa
 import structlog
 from pyspark.sql import functions as F
 
+from binlake.lake.columntypes import delta_columns
 from binlake.lake.ddls import landed_ddls
 from binlake.lake.lock import lake_lock
 from binlake.lake.paths import LakePaths
@@ -32,7 +33,6 @@ from binlake.mirror import (
     apply_component,
     mirror_plan,
 )
-from binlake.mirror.types import delta_columns
 from binlake.rowchange.columns import whole_batch
 from binlake.rowchange.events import rows_by_table
 from binlake.schema import TableDef

@@ -15,9 +15,9 @@ import structlog
 from binlake import tso
 from binlake.downstream import checkpoint_ts
 from binlake.errors import CheckpointConflict, ConfigError, IncompleteWindow
+from binlake.lake.holdups import Known, next_plan
 from binlake.lake.windowlog import WindowEvent
 from binlake.placement import Registry
-from binlake.window.holdups import Known, next_plan
 from binlake.window.incidents import STAGE, new_incidents, words
 from binlake.window.manifest import WindowManifest
 from binlake.window.plan import Plan

@@ -11,11 +11,11 @@ from support.replication_files import write_replication
 
 from binlake import placement
 from binlake.config import load_replication
+from binlake.lake import holdups
 from binlake.lake.failures import Failure
 from binlake.lake.lock import lake_lock
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowEvent, WindowLog
-from binlake.window import holdups
 from binlake_airflow import metrics
 from deploy.local.ports import free_port
 

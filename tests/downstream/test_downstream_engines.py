@@ -11,13 +11,13 @@ from support.tabledefs import col, primary, table
 from support.windows import Window, apply
 
 from binlake.config.model import Target
-from binlake.config.rules import Loopback
 from binlake.downstream.definitions import expected_of
 from binlake.downstream.marks import Marks
 from binlake.downstream.preflight import preflight
 from binlake.downstream.session import Session
 from binlake.errors import Drift, TargetRefused
 from binlake.schema import mysqltypes as t
+from binlake.sections.rules import Loopback
 
 pytestmark = pytest.mark.mariadb
 

@@ -17,8 +17,8 @@ from pyspark.sql import SparkSession
 from support.live import LiveSource
 from support.workload import integer, text
 
+from binlake.audit.audit import Audit
 from binlake.errors import CheckpointConflict, ImmutableWindow, IncompleteWindow
-from binlake.lake.audit import Audit
 from binlake.window.manifest import WindowManifest
 from spark_jobs.context import Bounds, StageContext, StageResult
 from spark_jobs.lake import ensure_tables

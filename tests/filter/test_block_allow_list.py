@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from binlake.config import load_replication
-from binlake.config.rules import BlockAllowList
 from binlake.errors import ConfigError
 from binlake.filter.tables import BlockAllow
+from binlake.sections.rules import BlockAllowList
 
 
 def lists(**values: Any) -> BlockAllow:

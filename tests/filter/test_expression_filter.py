@@ -11,7 +11,6 @@ import pytest
 from sqlglot import exp
 from tidb_json import column, table_def, table_info
 
-from binlake.config.rules import ExpressionRule
 from binlake.errors import ConfigError, SchemaError
 from binlake.filter.expressions import ExpressionFilter
 from binlake.filter.reader import FORMS, Reader
@@ -20,6 +19,7 @@ from binlake.filter.sql import parse
 from binlake.filter.terms import Unsupported
 from binlake.schema import TableDef
 from binlake.schema import mysqltypes as t
+from binlake.sections.rules import ExpressionRule
 
 TEXT = {"charset": "utf8mb4"}
 BINARY = {"charset": "binary"}

@@ -11,11 +11,12 @@ from binlake.config.model import Lake, Replication
 from binlake.errors import ConfigError, ImmutableWindow, LeaseHeld
 from binlake.lake.control import COMPACT_EVERY, ControlTable
 from binlake.lake.lock import lake_lock
-from binlake.lake.members import MemberTable, RememberedMember
+from binlake.lake.members import MemberTable
 from binlake.lake.paths import LakePaths
 from binlake.lake.tables import Column, LakeTable
 from binlake.lake.windowlog import WindowEvent, WindowLog
 from binlake.window.manifest import ApplyManifest, MemberProof, WindowManifest
+from binlake.window.remembered import RememberedMember
 
 
 @pytest.fixture

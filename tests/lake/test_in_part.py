@@ -9,10 +9,10 @@ import pytest
 from support.tinylake import TinyLake
 from support.workload import Workload, integer
 
+from binlake.audit.audit import Audit
+from binlake.audit.preview import preview
 from binlake.cli import run as main
 from binlake.filter import Rules
-from binlake.lake.audit import Audit
-from binlake.lake.preview import preview
 from binlake.lake.seek import Budget
 from binlake.lake.windowlog import WindowLog
 from binlake.mirror.versions import IN_PART

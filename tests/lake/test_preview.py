@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from binlake.audit.audit import Audit
+from binlake.audit.preview import preview
 from binlake.errors import LostRange, SchemaError
 from binlake.lake import preview as module
-from binlake.lake.audit import Audit
 from binlake.lake.paths import LakePaths
-from binlake.lake.preview import preview
 from binlake.lake.seek import Budget
 from binlake.lake.windowlog import WindowLog
 from deploy.local.sample_lake import BASE, S, sample

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from binlake.lake import rowhash
+from binlake import rowhash
 from binlake.lake.tables import arrow_schema
 from spark_jobs.lake import fold_of
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pyarrow.dataset as ds
 import pytest
 
+from binlake.audit.audit import Audit
 from binlake.errors import OutOfTime
-from binlake.lake.audit import Audit
 from binlake.lake.paths import LakePaths
 from binlake.lake.rowhistory import RowVersion, changes, of_keys, of_table
 from binlake.lake.seek import Budget, Slice, at_most, newest, of_transaction

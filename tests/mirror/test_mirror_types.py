@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from tidb_json import column
 
 from binlake.codec.casts import Moment
+from binlake.lake.columntypes import arrow_type, parse, texts_of
 from binlake.mirror.recast import recast
 from binlake.mirror.rows import mirror_texts, typed_rows
-from binlake.mirror.types import arrow_type, parse, texts_of
 from binlake.schema import ColumnInfo, TableDef
 from binlake.schema import mysqltypes as t
 

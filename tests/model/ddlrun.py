@@ -28,10 +28,10 @@ from support.mariadb import execute
 import sql
 from binlake.config import Replication
 from binlake.config.model import Target
-from binlake.config.rules import RouteRule
 from binlake.errors import BinlakeError, Fenced, Permanent, TargetBusy, TargetRefused, TargetUnavailable
 from binlake.filter import Rules
 from binlake.filter.routes import Routes
+from binlake.sections.rules import RouteRule
 from binlake.statement import Phase
 
 _RULES = Rules.of(Replication.model_validate(

@@ -9,13 +9,13 @@ from types import SimpleNamespace
 from typing import Any
 
 from binlake.errors import BinlakeError
-from binlake.lake.members import FORGOTTEN, RememberedMember
+from binlake.lake.holdups import Known, next_plan
 from binlake.placement import Registry
 from binlake.pumpclient import PumpReader
 from binlake.pumpclient.reader import Pulled
-from binlake.window.holdups import Known, next_plan
 from binlake.window.plan import Member, Plan
 from binlake.window.probing import ask_pump
+from binlake.window.remembered import FORGOTTEN, RememberedMember
 from simulator.placement import CLUSTER, SimulatedEtcd, SimulatedPd
 from simulator.scheduler import Scheduler
 from simulator.truth import Truth, Wrong

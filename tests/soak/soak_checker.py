@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from binlake.errors import SourceUnavailable
-from binlake.lake.members import RememberedMember
 from binlake.placement import PdClient, Registry
 from binlake.pumpclient import PumpInfo, PumpReader
 from binlake.window.membership import Probe, gather
 from binlake.window.plan import Member, Plan, propose
+from binlake.window.remembered import RememberedMember
 from binlake.wire import binlog_pb2 as pb
 
 

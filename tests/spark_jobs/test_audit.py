@@ -19,10 +19,10 @@ from mirrored import Mirrored
 from pyspark.sql import SparkSession
 
 from binlake import tso
+from binlake.audit.audit import Audit
 from binlake.cli import run as main
 from binlake.config import Replication
 from binlake.errors import ConfigError, LostRange
-from binlake.lake.audit import Audit
 from binlake.lake.paths import LakePaths
 from binlake.lake.tables import CONTROL_TABLES, SPARK_TABLES
 from binlake.mirror import MirrorVersions

@@ -11,7 +11,7 @@ from support.workload import Workload, integer, text
 from binlake.config import Replication
 from binlake.downstream.shape import TableShape
 from binlake.filter import Rules
-from binlake.mirror.types import delta_columns
+from binlake.lake.columntypes import delta_columns
 from binlake.schema import DdlJob, SchemaState, TableDef
 from binlake.schema import mysqltypes as t
 from binlake.window.definitions import WindowDefinitions

@@ -13,9 +13,9 @@ from lakehouse import Lakehouse, Source
 from mirrored import Mirrored, power_cut
 from pyspark.sql import SparkSession
 
+from binlake.audit.audit import Audit
 from binlake.cli import run as main
 from binlake.errors import IncompleteWindow, LostRange, SchemaError
-from binlake.lake.audit import Audit
 from binlake.mirror import MirrorVersions, mirror_plan
 from spark_jobs.context import Bounds
 from spark_jobs.stages import mirror

@@ -16,7 +16,7 @@ from binlake.errors import BinlakeError, Permanent, Transient
 from spark_jobs import runner
 from spark_jobs.context import PIECE_BYTES, StageContext
 from spark_jobs.handover import Handover
-from spark_jobs.main import session_factory
+from spark_jobs.jobcontext import session_factory
 from spark_jobs.results import CUT, Bounds, SparkNeeded, StageResult
 
 PLANNED = 30

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from support.netchanges import changes
 
-from binlake.lake.rowhash import row_hashes
+from binlake.rowhash import row_hashes
 from binlake.statement import BatchLimits, chunks
 from binlake.statement.chunks import BUCKETS, ENTRY_BYTES, TEXT_FACTOR, chunk_numbers, chunks_of, parted, placed, sizes
 

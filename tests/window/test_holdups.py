@@ -7,9 +7,9 @@ from support.live import LiveSource
 from support.workload import integer
 
 from binlake.errors import SourceUnavailable
+from binlake.lake.holdups import who_blocks
 from binlake.placement import pd_answers
 from binlake.tso import to_datetime
-from binlake.window.holdups import who_blocks
 
 
 def test_the_look_says_what_plan_would_say_and_leaves_nothing(tmp_path: Path) -> None:

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from binlake import tso
 from binlake.config import Replication
 from binlake.errors import SourceUnavailable
-from binlake.lake.members import RememberedMember
-from binlake.window.holdups import Known, next_plan
+from binlake.lake.holdups import Known, next_plan
 from binlake.window.membership import Probe, doubt_future, gather
 from binlake.window.plan import Member
+from binlake.window.remembered import RememberedMember
 
 SECOND = tso.compose(1000)
 

@@ -13,13 +13,13 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 from deltalake.exceptions import DeltaError
 
+from binlake.audit.audit import Audit, sort_key
 from binlake.errors import LostRange, OutOfTime, SchemaError
-from binlake.lake.audit import Audit, sort_key
+from binlake.lake.columntypes import ROWKEY, TEXT
 from binlake.lake.rowhistory import Row, of_table
 from binlake.lake.seek import Budget, at_most
 from binlake.lake.windowlog import WindowLog
 from binlake.mirror.rows import mirror_texts
-from binlake.mirror.types import ROWKEY, TEXT
 from binlake.mirror.versions import MirrorVersion
 from binlake.rowchange import NetChange, net_changes
 from binlake.schema import TableDef

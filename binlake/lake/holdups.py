@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from binlake.config import Replication
-from binlake.lake.members import MemberTable, RememberedMember
+from binlake.lake.members import MemberTable
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowLog
 from binlake.placement import NodeStatus, open_placement
@@ -18,6 +18,7 @@ from binlake.window.manifest import WindowManifest
 from binlake.window.membership import Probe, doubt_future, gather
 from binlake.window.plan import Plan, propose, reach_after
 from binlake.window.probing import ask_pump
+from binlake.window.remembered import RememberedMember
 
 
 class Clock(Protocol):

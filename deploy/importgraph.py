@@ -1,0 +1,90 @@
+"""Circles of imports, between files and between packages: what they tie together cannot be read or moved alone.
+
+Imports for types alone count, and those inside functions: they bind the reader as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from itertools import count
+
+import grimp
+
+ROOTS = ("binlake", "pump_service", "spark_jobs", "binlake_airflow", "deploy")
+Edges = Mapping[str, set[str]]
+
+
+def import_edges() -> dict[str, set[str]]:
+    """By module of ours: the modules of ours that it imports."""
+    graph = grimp.build_graph(*ROOTS, exclude_type_checking_imports=False, cache_dir=None)
+    return {module: set(graph.find_modules_directly_imported_by(module)) for module in graph.modules}
+
+
+def package_edges(edges: Edges) -> dict[str, set[str]]:
+    """The same between the packages (and single files) right below each root."""
+    found: dict[str, set[str]] = {}
+    for module, imported in edges.items():
+        own = _package(module)
+        others = {_package(other) for other in imported} - {own, *ROOTS}
+        if own not in ROOTS:
+            found.setdefault(own, set()).update(others)
+    return found
+
+
+def _package(module: str) -> str:
+    return ".".join(module.split(".")[:2])
+
+
+def circles(edges: Edges) -> list[list[str]]:
+    """Groups of two and more that import each other, directly or through others; sorted."""
+    search = _Search(edges)
+    return sorted(sorted(group) for group in search.groups() if len(group) > 1)
+
+
+class _Search:
+    """Tarjan's search for strongly connected components, without recursion."""
+
+    def __init__(self, edges: Edges) -> None:
+        self._edges = edges
+        self._number: dict[str, int] = {}
+        self._least: dict[str, int] = {}
+        self._open: list[str] = []
+        self._numbers = count()
+
+    def groups(self) -> Iterable[list[str]]:
+        """Each component once."""
+        for start in sorted(self._edges):
+            if start not in self._number:
+                yield from self._from(start)
+
+    def _from(self, start: str) -> Iterable[list[str]]:
+        path = [(start, iter(self._enter(start)))]
+        while path:
+            node, following = path[-1]
+            unseen = self._next_unseen(node, following)
+            if unseen is not None:
+                path.append((unseen, iter(self._enter(unseen))))
+                continue
+            path.pop()
+            if path:
+                self._least[path[-1][0]] = min(self._least[path[-1][0]], self._least[node])
+            if self._least[node] == self._number[node]:
+                yield self._close(node)
+
+    def _enter(self, node: str) -> list[str]:
+        self._number[node] = self._least[node] = next(self._numbers)
+        self._open.append(node)
+        return sorted(self._edges.get(node, ()))
+
+    def _next_unseen(self, node: str, following: Iterable[str]) -> str | None:
+        for other in following:
+            if other not in self._number:
+                return other
+            if other in self._open:
+                self._least[node] = min(self._least[node], self._number[other])
+        return None
+
+    def _close(self, node: str) -> list[str]:
+        at = self._open.index(node)
+        group, self._open[at:] = self._open[at:], []
+        return group

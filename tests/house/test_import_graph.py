@@ -1,0 +1,71 @@
+"""Circles of imports are found, however long, in files and in packages; and import rules have teeth."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from deploy.importgraph import circles, import_edges, package_edges
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize(
+    ("edges", "found"),
+    [
+        ({"a": {"b"}, "b": {"c"}, "c": set()}, []),
+        ({"a": {"b"}, "b": {"a"}}, [["a", "b"]]),
+        ({"a": {"b"}, "b": {"c"}, "c": {"a", "d"}, "d": {"e"}, "e": {"d"}}, [["a", "b", "c"], ["d", "e"]]),
+        ({"a": {"b", "c"}, "b": {"d"}, "c": {"d"}, "d": set()}, []),
+        ({"a": {"a"}}, []),
+    ],
+)
+def test_circles_are_found_whole(edges: dict[str, set[str]], found: list[list[str]]) -> None:
+    assert circles(edges) == found
+
+
+def test_packages_may_make_a_circle_that_no_files_make() -> None:
+    edges = {"binlake.a.x": {"binlake.b.x"}, "binlake.b.y": {"binlake.a.y"}, "binlake.a.y": set(), "binlake.b.x": set()}
+    assert circles(edges) == []
+    assert circles(package_edges(edges)) == [["binlake.a", "binlake.b"]]
+
+
+def test_there_are_none() -> None:
+    edges = import_edges()
+    assert len(edges) > 400
+    assert circles(edges) == circles(package_edges(edges)) == []
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> Path:
+    for room in ("binlake", "pump_service", "spark_jobs", "deploy", "sql", "plugins/binlake_airflow"):
+        shutil.copytree(ROOT / room, tmp_path / room.removeprefix("plugins/"), ignore=shutil.ignore_patterns("*.pyc"))
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("file", "line", "contract"),
+    [
+        ("pump_service/pump/service.py", "import pyspark", "Pumps run without"),
+        ("pump_service/pump/service.py", "from binlake.lake.paths import LakePaths", "Pumps run without"),
+        ("binlake/schema/info.py", "import pandas", "The core imports no shell"),
+        ("binlake/window/plan.py", "from airflow.sdk import DAG", "The core imports no shell"),
+        ("binlake_airflow/dagparts.py", "import delta", "Only the Spark shell knows Spark"),
+        ("binlake/schema/info.py", "import binlake.window.plan", "Rooms of the core"),
+    ],
+)
+def test_a_forbidden_import_is_found(house: Path, file: str, line: str, contract: str) -> None:
+    path = house / file
+    path.write_text(path.read_text(encoding="utf-8") + f"\n{line}\n", encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-c", "from importlinter.cli import lint_imports; raise SystemExit(lint_imports())"],
+        cwd=house, env={"PYTHONPATH": str(house), "PATH": ""}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    broken = [row for row in done.stdout.splitlines() if " BROKEN" in row]
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert [row for row in broken if row.startswith(contract)], done.stdout
