@@ -1,7 +1,7 @@
 # Everything a newcomer types. `make help` lists the targets; each can be repeated at once.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tests demo test test-quick soak simulate captures pictures bench-window bench-pump bench-decode bench-audit bench-page bench-control bench-apply bench-lag bench-proofs bench bench-steps bench-record bench-all lint proto docs stop clean
+.PHONY: help setup setup-tests demo test test-quick soak simulate captures pictures bench-window bench-pump bench-decode bench-audit bench-page bench-control bench-apply bench-lag bench-proofs bench flame bench-steps bench-record bench-all lint proto docs stop clean
 
 # The installers need no package, only Python 3.11; Debian's python3 is taken where it is one.
 PYTHON311 := $(shell for one in python3.11 python3 /usr/bin/python3.11; do \
@@ -76,6 +76,10 @@ bench-lag: setup  ## Seconds from a commit at the source to its row at the targe
 
 bench: setup  ## Rows/s and CPU a row, pumps to MariaDB, by process and stage (BENCH_ARGS="--scale 1 --workload a"; bench/README.md)
 	@$(PYTHON) bench/bench_end_to_end.py $(BENCH_ARGS)
+
+flame: setup-tests  ## Flame graphs of each stage (bench/README.md) into .local/flame, and the first frames of each
+	@$(PYTHON) bench/bench_end_to_end.py --scale 1 --floors 1 --flame .local/flame $(BENCH_ARGS)
+	@tail -n +1 .local/flame/*/first.md
 
 bench-steps: setup-tests  ## CPU us a row of each step in this process, beside what was recorded
 	@$(PYTHON) bench/cost_per_row.py

@@ -5,7 +5,10 @@ Loads of sysbench's shape (`--workload`): (a) 200k single-row inserts, (b) 200k 
 measured: `spark_jobs.runner.run_window` in a process of its own (window_process.py): first a window of 4,000
 transactions, the process's first ("cold": its start and imports count), then the load ("warm"). Behind it the floor, in
 the same run: the same final rows as ready multi-row REPLACE texts over 4 connections into the emptied tables. The run
-fails when the target does not show the rows that were written. See bench/README.md.
+fails when the target does not show row by row what was written. See bench/README.md.
+
+Ways (`--way`): `plain`, a process with default settings; `connect` and `submit`, a large window by Spark: by a warm
+Connect server, or a process that spark-submit starts, every stage that can by Spark's workers.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import itertools
 import json
 import logging
 import os
@@ -23,7 +27,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from multiprocessing.connection import Connection, Listener
 from pathlib import Path
 from typing import Any
@@ -43,7 +47,7 @@ from binlake import tso
 from binlake.placement import PdClient
 from binlake.pumpclient import PumpReader
 from deploy.local.mariadb import MariaDb
-from deploy.local.ports import HOST
+from deploy.local.ports import HOST, free_port
 from deploy.local.source import Source
 from deploy.local.spark_connect import SparkConnect
 from pump_service.replay.status_server import StatusServer
@@ -51,7 +55,10 @@ from pump_service.workload.command import VERSION
 from spark_jobs.session import CONF, jar_paths
 
 ROOT = Path(__file__).resolve().parents[1]
-ENGINES = ("none", "connect", "submit")
+WAYS = ("plain", "connect", "submit")
+# Spark takes the window whole, as a cluster does; local[2] stands for it here.
+BY_SPARK = {"driver-bytes": 0, "max-bytes": 0}
+SPARK_MEMORY = "6g"
 COLD_TRANSACTIONS = 4_000
 SERVER = ("--innodb-buffer-pool-size=512M", "--innodb-log-file-size=256M")
 _SETTLE_S = 60.0
@@ -87,26 +94,24 @@ def main() -> int:
     os.environ["PYTHONPATH"] = str(ROOT)
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     measured = []
-    for scale in args.scale:
-        for name in args.workload:
-            load = LOADS[name].scaled(scale)
-            with tempfile.TemporaryDirectory(prefix="binlake-e2e-", dir=os.environ.get("BINLAKE_BENCH_DIR")) as folder:
-                measured.append(measure(load, Path(folder), args))
-            print_run(measured[-1])
+    for way, scale, name in itertools.product(args.way, args.scale, args.workload):
+        with tempfile.TemporaryDirectory(prefix="binlake-e2e-", dir=os.environ.get("BINLAKE_BENCH_DIR")) as folder:
+            measured.append(measure(LOADS[name].scaled(scale), way, Path(folder), args))
+        print_run(measured[-1])
     print(summary(measured))
     if args.json:
         args.json.write_text(json.dumps([dataclasses.asdict(one) for one in measured], indent=1), encoding="utf-8")
     return int(any(one.wrong for one in measured))
 
 
-def measure(load: Load, folder: Path, args: argparse.Namespace) -> Measured:
-    """One load through servers of its own below `folder`."""
+def measure(load: Load, way: str, folder: Path, args: argparse.Namespace) -> Measured:
+    """One load one way through servers of its own below `folder`."""
     with contextlib.ExitStack() as stack:
         source = BulkSource(folder / "source", 1)
         stack.callback(source.stop)
         source.start()
         target = stack.enter_context(MariaDb(folder / "mariadb", options=SERVER))
-        spark = stack.enter_context(SparkConnect(folder / "spark")) if args.engine == "connect" else None
+        spark, jobs = stack.enter_context(_connect(folder / "spark")) if way == "connect" else (None, "")
         pd = PdClient([source.pd_url])
         stack.callback(pd.close)
         wires = [stack.enter_context(contextlib.closing(pump_load.Bulk(pump, WRITE))) for pump in source.pumps]
@@ -115,8 +120,9 @@ def measure(load: Load, folder: Path, args: argparse.Namespace) -> Measured:
         meta = {"version": VERSION, "case": "bench"}
         stack.enter_context(StatusServer(meta, bulk.history, bulk.known, lambda: tso.MAX_TS, address))
         others = source.pids | {"mariadb": target.pid or 0} | ({"jvm": spark.server.pid or 0} if spark else {})
-        settings = _settings(source, target, folder, args)
-        job = Job(settings, args.engine, spark.url if spark else "", others, args.profile)
+        settings = _settings(source, target, folder, way, args.set)
+        flame = str(args.flame.absolute() / f"{load.name}-{way}") if args.flame else ""
+        job = Job(settings, way, spark.url if spark else "", jobs, others, flame)
         bulk.create()
         if load.rows:
             bulk.write(load.setup(), load.rows)
@@ -125,18 +131,27 @@ def measure(load: Load, folder: Path, args: argparse.Namespace) -> Measured:
         wire = stack.enter_context(_process(job, folder))
         cold = _run(wire, cold_written)
         written, cost = _loaded(bulk, load, source)
-        before = _size(folder / "lake")
+        before = _sizes(folder / "lake" / "bench")
         warm = _run(wire, written)
-        lake_bytes = _size(folder / "lake") - before
+        lake = {name: size - before.get(name, 0) for name, size in _sizes(folder / "lake" / "bench").items()}
         wire.send(None)
         wrong = check(target, bulk.writer)
         floors = [floor(target, bulk.writer) for _ in range(args.floors)]
-        return Measured(load.name, load.told, args.engine, load.transactions, load.transactions * load.changes,
-                        cold, COLD_TRANSACTIONS * load.changes, warm, written.bytes, lake_bytes, cost,
+        return Measured(load.name, load.told, way, load.transactions, load.transactions * load.changes,
+                        cold, COLD_TRANSACTIONS * load.changes, warm, written.bytes, lake, cost,
                         min(floors, key=lambda one: one.seconds), wrong)  # fmt: skip
 
 
-def _settings(source: BulkSource, target: MariaDb, folder: Path, args: argparse.Namespace) -> dict[str, Any]:
+@contextlib.contextmanager
+def _connect(folder: Path) -> Iterator[tuple[SparkConnect, str]]:
+    """A warm server, and the address of its pages, which count its jobs."""
+    pages = free_port()
+    conf = {"spark.ui.enabled": "true", "spark.ui.port": str(pages)}
+    with SparkConnect(folder, memory=SPARK_MEMORY, conf=conf) as spark:
+        yield spark, f"http://{HOST}:{pages}"
+
+
+def _settings(source: BulkSource, target: MariaDb, folder: Path, way: str, given: Sequence[str]) -> dict[str, Any]:
     wanted: dict[str, Any] = {
         "name": "bench",
         "initial-commit-ts": "0",
@@ -144,9 +159,10 @@ def _settings(source: BulkSource, target: MariaDb, folder: Path, args: argparse.
         "lake": {"path": str(folder / "lake")},
         "target": {"db-type": "mariadb", "host": target.host, "port": target.port, "user": target.user},
         "mirror": {"enabled": False},
+        "window": {} if way == "plain" else dict(BY_SPARK),
     }
-    for given in args.set:
-        name, _, value = given.partition("=")
+    for one in given:
+        name, _, value = one.partition("=")
         section, _, key = name.partition(".")
         wanted.setdefault(section, {})[key] = int(value) if value.isdecimal() else value
     return wanted
@@ -175,7 +191,7 @@ def _process(job: Job, folder: Path) -> Iterator[Connection]:
     key, log = secrets.token_bytes(16), folder / "windows.log"
     with Listener((HOST, 0), authkey=key) as listener, log.open("wb") as out:
         program = Path(__file__).with_name("window_process.py")
-        command = [*_launcher(job.engine), str(program), *map(str, listener.address)]
+        command = [*_launcher(job.way), str(program), *map(str, listener.address)]
         env = {**os.environ, "BINLAKE_BENCH_KEY": key.hex(), "PYSPARK_PYTHON": sys.executable}
         env |= {"PYSPARK_DRIVER_PYTHON": sys.executable, "SPARK_LOCAL_IP": HOST}
         process = subprocess.Popen(command, env=env, cwd=folder, stdout=out, stderr=out)
@@ -193,39 +209,46 @@ def _process(job: Job, folder: Path) -> Iterator[Connection]:
             process.wait()
 
 
-def _launcher(engine: str) -> list[str]:
-    if engine != "submit":
+def _launcher(way: str) -> list[str]:
+    if way != "submit":
         return [sys.executable]
     submit = shutil.which("spark-submit", path=str(Path(sys.executable).parent))
     assert submit is not None, "no spark-submit in the virtual environment"
-    conf = [word for name, value in CONF.items() for word in ("--conf", f"{name}={value}")]
+    settings = CONF | {"spark.driver.memory": SPARK_MEMORY}
+    conf = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
     return [submit, "--master", "local[2]", "--jars", ",".join(jar_paths()), *conf]
 
 
-def _size(folder: Path) -> int:
-    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+def _sizes(folder: Path) -> dict[str, int]:
+    """Bytes of each table of a lake."""
+    return {
+        table.name: sum(file.stat().st_size for file in table.rglob("*") if file.is_file())
+        for table in folder.iterdir()
+        if table.is_dir()
+    }
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make bench", description=__doc__)
-    parser.add_argument("--workload", type=_words, default=list(LOADS), help="a,b,c (all)")
+    parser.add_argument("--workload", type=_words(LOADS), default=list(LOADS), help="a,b,c (all)")
     parser.add_argument("--scale", type=lambda text: [float(one) for one in text.split(",")], default=[1.0, 10.0],
                         help="times the size (1,10)")  # fmt: skip
-    parser.add_argument("--engine", choices=ENGINES, default="none",
-                        help="who gives Spark where a stage asks for it: a session of the process's own (none), a warm"
-                        " Connect server, or spark-submit")  # fmt: skip
+    parser.add_argument("--way", type=_words(WAYS), default=["plain"], help=f"{','.join(WAYS)} (plain)")
     parser.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="of the replication")
     parser.add_argument("--floors", type=int, default=3, help="measurements of the floor, the best counts (3)")
-    parser.add_argument("--profile", default="", metavar="FILE", help="cProfile of each warm stage to FILE.STAGE")
+    parser.add_argument("--flame", type=Path, metavar="FOLDER", help="stacks of each warm stage, as flame graphs")
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     return parser.parse_args()
 
 
-def _words(text: str) -> list[str]:
-    words = text.split(",")
-    if unknown := set(words) - set(LOADS):
-        raise argparse.ArgumentTypeError(f"unknown: {', '.join(sorted(unknown))}")
-    return words
+def _words(known: Collection[str]) -> Callable[[str], list[str]]:
+    def parse(text: str) -> list[str]:
+        words = text.split(",")
+        if unknown := set(words) - set(known):
+            raise argparse.ArgumentTypeError(f"unknown: {', '.join(sorted(unknown))}")
+        return words
+
+    return parse
 
 
 if __name__ == "__main__":

@@ -12,18 +12,20 @@ from window_process import Cost, Run
 
 @dataclass(frozen=True)
 class Measured:
-    """One load. `rows`: row changes; `load_us`: CPU us that writing a transaction took; `wrong`: differences found."""
+    """One load. `rows`: row changes; `lake`: bytes the load brought to each table; `load_us`: CPU us that writing a
+    transaction took; `wrong`: differences found.
+    """
 
     name: str
     told: str
-    engine: str
+    way: str
     transactions: int
     rows: int
     cold: Run
     cold_rows: int
     warm: Run
     payload_bytes: int
-    lake_bytes: int
+    lake: dict[str, int]
     load_us: float
     floor: Floor
     wrong: list[str]
@@ -36,13 +38,14 @@ class Measured:
 
 def print_run(measured: Measured) -> None:
     """All that one load gave."""
-    print(f"== ({measured.name}) {measured.transactions:,} {measured.told}, {measured.rows:,} rows, engine"
-          f" {measured.engine}; load average {os.getloadavg()[0]:.1f} of {os.cpu_count()} CPUs")  # fmt: skip
+    print(f"== ({measured.name}) {measured.transactions:,} {measured.told}, {measured.rows:,} rows, way"
+          f" {measured.way}; load average {os.getloadavg()[0]:.1f} of {os.cpu_count()} CPUs")  # fmt: skip
     _print_part("cold", measured.cold, measured.cold_rows)
     _print_part("warm", measured.warm, measured.rows)
     floor, whole = measured.floor, measured.warm.whole
-    print(f"  lake: {measured.lake_bytes / measured.payload_bytes:.2f} bytes a byte of payload"
-          f" ({measured.payload_bytes / 2**20:.0f} MiB)")  # fmt: skip
+    parts = {name: size / measured.payload_bytes for name, size in sorted(measured.lake.items()) if size}
+    print(f"  lake: {sum(parts.values()):.2f} bytes a byte of payload ({measured.payload_bytes / 2**20:.0f} MiB):"
+          f" {_words(parts, '.3f')}")  # fmt: skip
     print(f"  load: written at {measured.load_us:.0f} us of CPU a transaction, pumps and all")
     print(f"  floor: {floor.rows:,} rows in {floor.seconds:.2f} s, {floor.rows / floor.seconds:,.0f} rows/s; server"
           f" {floor.server_cpu:.2f} CPU s, client {floor.client_cpu:.2f}; window / floor"
@@ -53,11 +56,11 @@ def print_run(measured: Measured) -> None:
 
 def _print_part(name: str, run: Run, rows: int) -> None:
     whole = run.whole
-    jobs = "?" if run.jobs is None else run.jobs
     total = sum(whole.cpu.values())
     print(f"  {name}: {rows:,} rows in {whole.seconds:.2f} s of wall = {rows / whole.seconds:,.0f} rows/s;"
-          f" {total:.2f} CPU s = {total / rows * 1e6:.1f} us a row; {run.windows} windows, {jobs} Spark jobs,"
-          f" {'a JVM' if 'jvm' in run.peak else 'no JVM'}; peak MiB {_words(run.peak, '.0f')}")  # fmt: skip
+          f" {total:.2f} CPU s = {total / rows * 1e6:.1f} us a row; {run.windows} windows, {run.jobs} Spark jobs,"
+          f" {'a JVM' if 'jvm' in run.peak else 'no JVM'}; peak MiB {_words(run.peak, '.0f')}; written MiB"
+          f" {_words(run.written, '.0f')}")  # fmt: skip
     names = [process for process, used in whole.cpu.items() if used >= 0.005]
     print(f"    {'CPU us a row':<14}{'wall s':>8}{'calls':>6}" + "".join(f"{process:>10}" for process in names))
     for stage, cost in [*run.stages.items(), ("all", whole)]:
@@ -77,16 +80,17 @@ def _words(values: Mapping[str, float], form: str) -> str:
 def summary(measured: Sequence[Measured]) -> str:
     """A line a load, as bench/README.md holds them."""
     heads = ("Load", "rows", "rows/s", "CPU us a row", "pumps", "windows' process", "JVM", "MariaDB", "floor rows/s",
-             "wall / floor", "cold CPU s", "peak MiB", "lake bytes a byte")  # fmt: skip
+             "wall / floor", "CPU / floor's", "cold CPU s", "peak MiB", "jobs", "lake bytes a byte")  # fmt: skip
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for one in measured:
         cpu = {name: used / one.rows * 1e6 for name, used in one.warm.whole.cpu.items()}
         pumps = sum(used for name, used in cpu.items() if name.startswith("pump"))
         lines.append(
-            f"| ({one.name}) {one.engine} | {one.rows:,} | {one.rate:,.0f} | {sum(cpu.values()):.1f} | {pumps:.1f} |"
+            f"| ({one.name}) {one.way} | {one.rows:,} | {one.rate:,.0f} | {sum(cpu.values()):.1f} | {pumps:.1f} |"
             f" {cpu['windows']:.1f} | {cpu['jvm']:.1f} | {cpu['mariadb']:.1f} |"
             f" {one.floor.rows / one.floor.seconds:,.0f} | {one.warm.whole.seconds / one.floor.seconds:.1f} |"
-            f" {sum(one.cold.whole.cpu.values()):.1f} | {sum(one.warm.peak.values()):.0f} |"
-            f" {one.lake_bytes / one.payload_bytes:.2f} |"
+            f" {sum(one.warm.whole.cpu.values()) / (one.floor.server_cpu + one.floor.client_cpu):.1f} |"
+            f" {sum(one.cold.whole.cpu.values()):.1f} | {sum(one.warm.peak.values()):.0f} | {one.warm.jobs} |"
+            f" {sum(one.lake.values()) / one.payload_bytes:.2f} |"
         )
     return "\n".join(lines)

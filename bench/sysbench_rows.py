@@ -7,7 +7,6 @@ lie where their varints take four bytes, so that all transactions of a load have
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -169,11 +168,6 @@ class Writer:
         pool, rows = self._pool.tobytes().decode(), self.tables[table].rows()
         for row_id, k, c, pad in zip(*(column.tolist() for column in rows), strict=True):
             yield row_id, k, pool[c : c + C_BYTES], pool[pad : pad + PAD_BYTES]
-
-    def expected(self, table: int) -> tuple[int, int]:
-        """(rows, sum of their checksums): what CHECKSUM asks of the target."""
-        sums = [zlib.crc32("|".join(map(str, line)).encode()) for line in self.lines(table)]
-        return len(sums), sum(sums)
 
     def _on_table(self, place: int, table: Table, roles: tuple[Role, ...], numbers: Numbers) -> list[tuple[Image, ...]]:
         """Of each role the images that `table` has for every transaction: those of others' are left zero."""

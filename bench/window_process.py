@@ -8,11 +8,10 @@ figures of stages that run side by side hold each other's; `overlap` says so.
 from __future__ import annotations
 
 import os
-import resource
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Client, Connection
 from pathlib import Path
@@ -21,19 +20,25 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import psutil
+from flame import SAMPLER, sampled
 
 OWN, JVM = "windows", "jvm"
+_PAGES_S = 120.0  # the first page compiles what makes it
 
 
 @dataclass(frozen=True)
 class Job:
-    """What to run: the replication's settings, who gives Spark (see ENGINES), and the other processes by name."""
+    """What to run: the replication's settings, the way (see WAYS), and the other processes by name.
+
+    `remote`: of a Connect server, `jobs`: where its REST interface is. `flame`: a folder for the stacks of warm stages.
+    """
 
     replication: dict[str, Any]
-    engine: str
+    way: str
     remote: str
+    jobs: str
     others: dict[str, int]
-    profile: str = ""
+    flame: str = ""
 
 
 @dataclass
@@ -56,13 +61,14 @@ class Cost:
 
 @dataclass
 class Run:
-    """The windows of one `run`. `peak`: MiB of each process since its begin; `jobs`: of Spark, None where unknown."""
+    """The windows of one `run`. `peak`: most MiB of each process meanwhile; `written`: MiB it wrote to disk."""
 
     whole: Cost
     stages: dict[str, Cost]
     windows: int
-    jobs: int | None
+    jobs: int
     peak: dict[str, float]
+    written: dict[str, float]
     overlap: bool
 
 
@@ -74,7 +80,6 @@ class Meter:
         self._self = psutil.Process()
         self.stages: dict[str, Cost] = {}
         self.overlap = False
-        self.profile = ""
         self._running = 0
 
     def cpu(self) -> dict[str, float]:
@@ -86,18 +91,20 @@ class Meter:
         found[JVM] = found.get(JVM, 0.0) + cpu_seconds(self._spark())
         return found
 
-    def peak(self) -> dict[str, float]:
-        """MiB."""
-        found = {name: _high_water(process) for name, process in self._others.items()}
-        found[OWN] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        if spark := self._spark():
-            found[JVM] = sum(_high_water(process) for process in spark)
-        return found
+    def forget_peak(self) -> None:
+        """What is held now is the most so far."""
+        for process in self._each().values():
+            for one in process:
+                with suppress(FileNotFoundError):  # it has ended
+                    Path(f"/proc/{one.pid}/clear_refs").write_text("5")
 
-    @property
-    def has_jvm(self) -> bool:
-        """Whether this process's Spark has one of its own."""
-        return bool(self._spark())
+    def peak(self) -> dict[str, float]:
+        """MiB by name since `forget_peak`; of processes that began meanwhile, since then."""
+        return {name: sum(map(_high_water, processes)) for name, processes in self._each().items()}
+
+    def written(self) -> dict[str, float]:
+        """MiB to disk by name, so far."""
+        return {name: sum(map(_written, processes)) for name, processes in self._each().items()}
 
     @contextmanager
     def around(self, name: str, result: list[Any]) -> Iterator[None]:
@@ -110,11 +117,17 @@ class Meter:
         self.stages.setdefault(name, Cost()).add(time.perf_counter() - began, before, self.cpu(), rows)
         self._running -= 1
 
+    def _each(self) -> dict[str, list[psutil.Process]]:
+        found = {name: [one, *one.children(recursive=True)] for name, one in self._others.items()} | {OWN: [self._self]}
+        if spark := self._spark():
+            found[JVM] = found.get(JVM, []) + spark
+        return found
+
     def _spark(self) -> list[psutil.Process]:
         parent = self._self.parent()
         if parent is not None and parent.name() == "java":  # spark-submit: the JVM started this process
             return [parent, *(child for child in parent.children(recursive=True) if child.pid != self._self.pid)]
-        return self._self.children(recursive=True)
+        return [child for child in self._self.children(recursive=True) if child.name() != SAMPLER]
 
 
 def cpu_seconds(processes: list[psutil.Process]) -> float:
@@ -137,28 +150,37 @@ def _high_water(process: psutil.Process) -> float:
     return next((int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM")), 0.0)
 
 
+def _written(process: psutil.Process) -> float:
+    try:
+        return float(process.io_counters().write_bytes) / 2**20
+    except psutil.NoSuchProcess:
+        return 0.0
+
+
 def serve(wire: Connection) -> None:
     """Run windows until told to end."""
     job: Job = wire.recv()
     meter = Meter(job.others)
+    if job.jobs:
+        _remote_jobs(job.jobs)  # the server's first page is none of the window's cost
     begun = dict.fromkeys(meter.cpu(), 0.0) | {name: meter.cpu()[name] for name in job.others}
     start = psutil.Process().create_time()
     run_window, make_context, reached = _prepare(job, meter)
     first = True
     while (until := wire.recv()) is not None:
         meter.stages, meter.overlap = {}, False
-        jobs = _jobs(meter)
+        meter.forget_peak()
+        jobs, written = _jobs(job), meter.written()
         # The first run of a process pays for its start and its imports as well.
         before, began = (begun, time.time() - start) if first else (meter.cpu(), 0.0)
         clock, windows = time.perf_counter(), 0
-        meter.profile = "" if first else job.profile
-        while reached() < until:
-            windows += bool(run_window(make_context()))
+        with sampled(job.flame and not first and job.flame):
+            while reached() < until:
+                windows += bool(run_window(make_context()))
         whole = Cost()
         whole.add(time.perf_counter() - clock + began, before, meter.cpu(), 0)
-        used = _jobs(meter)
-        wire.send(Run(whole, meter.stages, windows, None if used is None else used - (jobs or 0), meter.peak(),
-                      meter.overlap))  # fmt: skip
+        after = {name: size - written.get(name, 0.0) for name, size in meter.written().items()}
+        wire.send(Run(whole, meter.stages, windows, _jobs(job) - jobs, meter.peak(), after, meter.overlap))
         first = False
 
 
@@ -178,7 +200,7 @@ def _prepare(job: Job, meter: Meter) -> tuple[Callable[..., Any], Callable[[], A
 
     def measured(name: str, *arguments: Any, **named: Any) -> Any:
         result: list[Any] = []
-        with meter.around(name, result), _profiled(meter.profile and f"{meter.profile}.{name}"):
+        with meter.around(name, result):
             result.append(run_stage(name, *arguments, **named))
         return result[0]
 
@@ -203,36 +225,28 @@ def _session(job: Job) -> Any:
         return connect_session(job.remote)
     from spark_jobs.session import classic_session
 
-    return classic_session("bench", None if job.engine == "submit" else "local[2]")
+    return classic_session("bench", None if job.way == "submit" else "local[2]")
 
 
-def _jobs(meter: Meter) -> int | None:
-    """Spark jobs so far; 0 without a session, None where the session does not tell (Connect)."""
+def _jobs(job: Job) -> int:
+    """Spark jobs so far; 0 without a session."""
+    if job.jobs:
+        return _remote_jobs(job.jobs)
     if "pyspark" not in sys.modules:
         return 0
     from pyspark import SparkContext
 
     active = getattr(SparkContext, "_active_spark_context", None)
-    if active is None:
-        return None if "pyspark.sql.connect.session" in sys.modules and not meter.has_jvm else 0
-    return int(active._jsc.sc().dagScheduler().numTotalJobs())
+    return 0 if active is None else int(active._jsc.sc().dagScheduler().numTotalJobs())
 
 
-@contextmanager
-def _profiled(file: str) -> Iterator[None]:
-    """A profile of this thread; of a stage that runs more than once the last one is kept."""
-    if not file:
-        yield
-        return
-    import cProfile
+def _remote_jobs(url: str) -> int:
+    """Of a Connect server, by the REST interface of its pages: the number of the last one, as it forgets jobs."""
+    import httpx
 
-    profile = cProfile.Profile()
-    profile.enable()
-    try:
-        yield
-    finally:
-        profile.disable()
-        profile.dump_stats(file)
+    [application] = httpx.get(f"{url}/api/v1/applications", timeout=_PAGES_S).json()
+    jobs = httpx.get(f"{url}/api/v1/applications/{application['id']}/jobs", timeout=_PAGES_S).json()
+    return max((one["jobId"] + 1 for one in jobs), default=0)
 
 
 def main() -> None:

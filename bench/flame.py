@@ -1,0 +1,175 @@
+"""Where the stages of a window spend their CPU: py-spy samples the process, native frames too, and each stage gets a
+flame graph (STAGE.svg), the stacks under it (STAGE.folded, a line a stack with its samples) and its first frames.
+
+A stack belongs to the stage whose module stands in it; those of threads that a stage started hold none and go to
+`threads`. Whoever waits is left out. Threads that are not Python's (Arrow's and delta-rs's own) are not seen: a stage's
+CPU is more than its samples.
+"""
+
+from __future__ import annotations
+
+import html
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+SAMPLER = "py-spy"
+RATE = 200
+FIRST_FRAMES = 3
+_STAGE = re.compile(r"run \(.*?spark_jobs/stages/(\w+)\.py")
+_PLACE = re.compile(r" \((.*?)(:\d+)?\)$")
+# py-spy takes a thread for busy that has just begun to wait, or was woken and has no core yet.
+_WAITS = re.compile(
+    r"^(syscall|poll|epoll_wait|select|recv|accept4?|pthread_cond_\w+|PyThread_acquire_lock_timed) \(lib[cp]"
+)
+_ADDRESS = re.compile(r"^0x[0-9a-f]+ ")
+_WIDTH, _HEIGHT = 1200, 17
+Stacks = Counter[tuple[str, ...]]
+
+
+@contextmanager
+def sampled(folder: str | bool) -> Iterator[None]:
+    """Sample this process meanwhile into `folder`; nothing without one. Raises SystemExit where py-spy may not."""
+    if not folder:
+        yield
+        return
+    place = Path(str(folder))
+    place.mkdir(parents=True, exist_ok=True)
+    raw = place / "all.folded"
+    words = ["record", "--pid", str(os.getpid()), "--rate", str(RATE), "--native", "--threads", "--format", "raw"]
+    sampler = subprocess.Popen([_program(), *words, "--output", str(raw)], stdout=subprocess.PIPE,
+                               stderr=subprocess.STDOUT, text=True)  # fmt: skip
+    assert sampler.stdout is not None
+    first = sampler.stdout.readline()
+    if "Sampling" not in first:
+        raise SystemExit(f"py-spy does not sample: {first}{sampler.stdout.read()} (ptrace must be allowed: root, or"
+                         f" kernel.yama.ptrace_scope = 0)")  # fmt: skip
+    try:
+        yield
+    finally:
+        sampler.send_signal(signal.SIGINT)
+        sampler.communicate()
+    for stage, stacks in by_stage(raw.read_text(encoding="utf-8")).items():
+        text = "".join(f"{';'.join(stack)} {count}\n" for stack, count in stacks.items())
+        (place / f"{stage}.folded").write_text(text, encoding="utf-8")
+        (place / f"{stage}.svg").write_text(picture(stage, stacks), encoding="utf-8")
+    (place / "first.md").write_text(table(place), encoding="utf-8")
+
+
+def _program() -> str:
+    found = shutil.which(SAMPLER, path=str(Path(sys.executable).parent))
+    if found is None:
+        raise SystemExit("no py-spy beside this Python: run `make setup`")
+    return found
+
+
+def by_stage(text: str) -> dict[str, Stacks]:
+    """The stacks of py-spy's `raw` format by stage, from the stage's own frame up; without paths of this machine."""
+    found: dict[str, Stacks] = defaultdict(Counter)
+    for line in text.splitlines():
+        words, _, count = line.rpartition(" ")
+        frames = words.split(";")
+        while _ADDRESS.match(frames[-1]):
+            frames.pop()
+        if _WAITS.match(frames[-1]):
+            continue
+        stages = [(place, match[1]) for place, frame in enumerate(frames) if (match := _STAGE.match(frame))]
+        place, stage = stages[-1] if stages else (0, "threads")
+        found[stage][tuple(_shown(frame) for frame in frames[place:] if not _ADDRESS.match(frame))] += int(count)
+    return dict(found)
+
+
+def _shown(frame: str) -> str:
+    """`frame` without the number of a thread or the line of a function: stacks that differ by no more are one."""
+    if frame.startswith("thread ("):
+        return "thread " + re.sub(r"[\d_-]+$", "", frame.partition(": ")[2])
+    return _PLACE.sub(lambda match: f" ({_short(match[1])})", frame)
+
+
+def _short(place: str) -> str:
+    """The file without the folders above this checkout's; of a library, its name."""
+    return re.sub(r"\.cpython[^/]*|\.abi3|\.so[.\d]*", "", place.rpartition("site-packages/")[2])
+
+
+def first_frames(stacks: Stacks) -> list[tuple[str, float]]:
+    """The first places of the project's own code, each with the native frame that most of its time goes to; shares."""
+    total, own, leaves = sum(stacks.values()), Counter[str](), defaultdict[str, Counter[str]](Counter)
+    for stack, count in stacks.items():
+        ours = next((frame for frame in reversed(stack) if is_ours(frame)), stack[0])
+        own[ours] += count
+        leaves[ours][stack[-1]] += count
+    return [(_pair(frame, leaves[frame].most_common(1)[0][0]), count / total) for frame, count in
+            own.most_common(FIRST_FRAMES)]  # fmt: skip
+
+
+def _pair(frame: str, leaf: str) -> str:
+    return frame if frame == leaf else f"{frame} > {leaf}"
+
+
+def is_ours(frame: str) -> bool:
+    """Whether a function of this checkout is shown."""
+    return bool(re.search(r"\((binlake|spark_jobs|pump_service)/", frame))
+
+
+def table(folder: Path) -> str:
+    """The first frames of each stage of `folder`, as Markdown."""
+    lines = ["| Stage | samples | first frames, share of the stage's samples |", "|---|---|---|"]
+    for file in sorted(folder.glob("*.folded"), key=lambda one: one.stat().st_mtime):
+        if file.stem == "all":
+            continue
+        stacks = folded(file.read_text(encoding="utf-8"))
+        shown = "; ".join(f"`{frame}` {share:.0%}" for frame, share in first_frames(stacks))
+        lines.append(f"| {file.stem} | {sum(stacks.values())} | {shown} |")
+    return "\n".join(lines) + "\n"
+
+
+def folded(text: str) -> Stacks:
+    """What a STAGE.folded holds."""
+    found: Stacks = Counter()
+    for line in text.splitlines():
+        words, _, count = line.rpartition(" ")
+        found[tuple(words.split(";"))] += int(count)
+    return found
+
+
+@dataclass
+class _Node:
+    count: int = 0
+    parts: dict[str, _Node] = field(default_factory=dict)
+
+
+def picture(name: str, stacks: Mapping[tuple[str, ...], int]) -> str:
+    """The flame graph as SVG: a frame is as wide as its samples; a pointer over it shows its name."""
+    root, deepest = _Node(), 1
+    for stack, count in stacks.items():
+        node, deepest = root, max(deepest, len(stack) + 1)
+        node.count += count
+        for frame in stack:
+            node = node.parts.setdefault(frame, _Node())
+            node.count += count
+    height = deepest * _HEIGHT
+    shapes = "".join(_boxes(name, root, 0.0, height - _HEIGHT, _WIDTH / max(root.count, 1)))
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{height}" font-size="11" '
+    return f'{head}font-family="monospace">{shapes}</svg>\n'
+
+
+def _boxes(name: str, node: _Node, left: float, top: int, scale: float) -> Iterator[str]:
+    width = node.count * scale
+    if width < 0.5:
+        return
+    title = html.escape(f"{name}: {node.count} samples")
+    text = html.escape(name[: int(width / 7)]) if width > 21 else ""
+    colour = "#f4b36c" if is_ours(name) else "#e8d9c0"
+    yield (f'<g><title>{title}</title><rect x="{left:.1f}" y="{top}" width="{width:.1f}" height="{_HEIGHT - 1}"'
+           f' fill="{colour}"/><text x="{left + 2:.1f}" y="{top + 12}">{text}</text></g>')  # fmt: skip
+    for part, below in sorted(node.parts.items()):
+        yield from _boxes(part, below, left, top - _HEIGHT, scale)
+        left += below.count * scale

@@ -1,0 +1,54 @@
+"""What `make flame` makes of py-spy's stacks: each with its stage, waiting left out, this machine's paths too."""
+
+from __future__ import annotations
+
+import sys
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
+
+import flame
+
+LAND = "run (spark_jobs/stages/land.py:%d)"
+RAW = "\n".join(
+    (
+        f"thread (7): land_0;run_stage (spark_jobs/runner.py:30);{LAND % 40};digest (binlake/lake/rowhash.py:9);"
+        "arrow::Take (/x/site-packages/pyarrow/libarrow.so.2100);0x7f00 (libc.so.6) 5",
+        f"thread (8): land_1;run_stage (spark_jobs/runner.py:30);{LAND % 41};digest (binlake/lake/rowhash.py:11);"
+        "arrow::Take (/x/site-packages/pyarrow/libarrow.so.2100) 3",
+        f"thread (7): land_0;{LAND % 40};read (binlake/lake/parts.py:2);syscall (libc.so.6) 50",
+        "thread (9): pull-1;run (threading.py:980);recv (binlake/rpc/client.py:4) 2",
+        "thread (3): MainThread;run (spark_jobs/stages/plan.py:3);asked (binlake/tso.py:3) 1",
+    )
+)
+
+
+def test_a_stack_goes_to_its_stage_from_the_stage_up() -> None:
+    stages = flame.by_stage(RAW)
+    assert set(stages) == {"land", "plan", "threads"}
+    top = ("run (spark_jobs/stages/land.py)", "digest (binlake/lake/rowhash.py)", "arrow::Take (pyarrow/libarrow)")
+    assert stages["land"] == {top: 8}
+    assert next(iter(stages["threads"]))[0] == "thread pull"
+
+
+def test_the_first_frames_are_ours_with_what_they_wait_for_below() -> None:
+    [(frame, share)] = flame.first_frames(flame.by_stage(RAW)["land"])
+    assert frame == "digest (binlake/lake/rowhash.py) > arrow::Take (pyarrow/libarrow)"
+    assert share == 1.0
+
+
+def test_the_picture_shows_each_frame_as_wide_as_its_samples() -> None:
+    stacks = flame.by_stage(RAW)["land"]
+    stacks[("run (spark_jobs/stages/land.py)", "<lambda> (binlake/tso.py)")] = 8
+    found = ET.fromstring(flame.picture("land", stacks))
+    space = "{http://www.w3.org/2000/svg}"
+    widths = {group.find(f"{space}title").text: float(group.find(f"{space}rect").get("width")) for group in found}  # type: ignore[union-attr,arg-type]
+    assert widths["land: 16 samples"] == 2 * widths["<lambda> (binlake/tso.py): 8 samples"] == 1200
+    assert len(widths) == 5
+
+
+def test_a_file_of_stacks_reads_back() -> None:
+    stacks = flame.by_stage(RAW)["plan"]
+    text = "".join(f"{';'.join(stack)} {count}\n" for stack, count in stacks.items())
+    assert flame.folded(text) == stacks
