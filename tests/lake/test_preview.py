@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from binlake.audit import preview as module
 from binlake.audit.audit import Audit
 from binlake.audit.preview import preview
 from binlake.errors import LostRange, SchemaError
-from binlake.lake import preview as module
 from binlake.lake.paths import LakePaths
 from binlake.lake.seek import Budget
 from binlake.lake.windowlog import WindowLog
