@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from support.shop import Shop
 
+# The second compiler and the collector with threads of its own took a third of the CPU of Spark's tests.
+_SHORT_LIVED_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _QUICK_CPU_S = 10.0
 """Seconds of CPU that no quick test takes, however busy the machine is; `long` is for what takes more than one."""
 _END_S = 120.0
@@ -40,8 +42,9 @@ _CONNECT_MODE = ("SPARK_CONNECT_MODE_ENABLED", "SPARK_REMOTE", "SPARK_LOCAL_REMO
 
 
 def pytest_configure() -> None:
-    """A run that is told to end takes its servers down first, as at Ctrl-C."""
+    """A run that is told to end takes its servers down first, as at Ctrl-C; every JVM is one that lives for minutes."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    os.environ.setdefault("JDK_JAVA_OPTIONS", _SHORT_LIVED_JVM)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -13,7 +13,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -39,6 +39,8 @@ NAME = "demo"
 # 6,000 transactions last about as long as the windows of their first half need.
 RATE = 300.0
 _CONNECTION = "spark_connect_demo"
+# A part that was just being started is stopped at the next look.
+_AGAIN_S = 0.2
 # Only the quick compiler: over the few windows of a demo the other one costs more than it saves (measured).
 _SHORT_LIVED = "-XX:TieredStopAtLevel=1"
 
@@ -69,8 +71,16 @@ class Demo:
             "Airflow": self.airflow.start,
         }
         with ThreadPoolExecutor(len(servers)) as pool:
-            for future in [pool.submit(self._start, name, start) for name, start in servers.items()]:
-                future.result()
+            starts = [pool.submit(self._start, name, start) for name, start in servers.items()]
+            try:
+                for future in starts:
+                    future.result()
+            except BaseException:
+                # It would come up for nothing, and takes longest.
+                while not starts[-1].done():
+                    self.airflow.stop()
+                    wait(starts[-1:], timeout=_AGAIN_S)
+                raise
 
     def stop(self) -> None:
         """End all of them: first who asks the others, Airflow; then the others side by side."""

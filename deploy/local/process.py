@@ -55,7 +55,8 @@ class Child:
     @property
     def pid(self) -> int | None:
         """Process id while it runs."""
-        return self._process.pid if self._process and self._process.poll() is None else None
+        process = self._process  # another thread may stop it meanwhile
+        return process.pid if process and process.poll() is None else None
 
     def start(self) -> Child:
         """Start it, without waiting for it to serve. Raises ProcessError."""
