@@ -17,10 +17,10 @@ import structlog
 from binlake.errors import Permanent, WireError
 from binlake.wire.binlog_pb2 import Binlog, Rollback
 from pump_service.durable import replace_file, sync_folder
+from pump_service.pump.directory import DataDirectory
 from pump_service.pump.files import Files
 from pump_service.pump.heads import head_of
 from pump_service.pump.record import HEAD, Frame, Pointer, Walk, frame_of
-from pump_service.pump.storage import DataDirectory
 
 log = structlog.get_logger()
 

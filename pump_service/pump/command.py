@@ -125,9 +125,9 @@ def _serve(config: PumpConfig) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: server.ask("pause"))
     threading.excepthook = _end_the_process
-    server.start()
-    print(f"pump {server.node_id} listens at {server.addr}", flush=True)
-    server.serve()
+    if server.start():
+        print(f"pump {server.node_id} listens at {server.addr}", flush=True)
+        server.serve()
     return 0
 
 

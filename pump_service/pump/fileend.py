@@ -19,6 +19,7 @@ from binlake.errors import Permanent, WireError
 from pump_service.pump.files import Files
 from pump_service.pump.heads import head_of
 from pump_service.pump.record import Frame, Pointer, Walk, next_record
+from pump_service.pump.stopping import Asked, StartStopped, never
 
 log = structlog.get_logger()
 
@@ -64,16 +65,18 @@ def damaged(frame: Frame, offset: int, reason: str) -> Permanent:
     )
 
 
-def settle(files: Files, found: Unsealed, known: Known | None, accepted: Collection[Pointer]) -> End:
+def settle(
+    files: Files, found: Unsealed, known: Known | None, accepted: Collection[Pointer], stop: Asked = never
+) -> End:
     """Find the end of a file without a footer, cut what was never acked behind it, and make all before it durable.
 
-    Raises Permanent where stored binlogs are lost, OSError.
+    Raises Permanent where stored binlogs are lost, StartStopped (nothing was changed), OSError.
     """
     size, frame = files.size(found.file), found.frame
     at_head = known is not None and known.place.fid == frame.fid
     start = known.place.offset if known is not None and at_head else frame.begin
     walk = Walk(frame, lambda at, count: files.read(found.file, at, count), start, size, accepted)
-    max_ts = max(known.max_ts if known is not None and at_head else 0, _walk_through(walk))
+    max_ts = max(known.max_ts if known is not None and at_head else 0, _walk_through(walk, stop))
     given_up = tell_passed_over(frame, walk)
     if at_head and walk.at == start:
         raise lost_end(Pointer(frame.fid, start), Pointer(frame.fid, size))
@@ -107,9 +110,11 @@ def tell_passed_over(frame: Frame, walk: Walk) -> int:
     return len(walk.passed_over)
 
 
-def _walk_through(walk: Walk) -> int:
+def _walk_through(walk: Walk, stop: Asked) -> int:
     greatest = 0
     for data, places in walk:
+        if stop():
+            raise StartStopped
         for _, begin, end in places:
             head = head_of(data[begin:end])
             greatest = max(greatest, head.start_ts, head.commit_ts)

@@ -30,6 +30,7 @@ from pump_service.pump.index import Index
 from pump_service.pump.ranges import read_heads
 from pump_service.pump.record import Pointer, Stretch
 from pump_service.pump.sorter import Entry, Kind, Outcome, Sorter
+from pump_service.pump.stopping import Asked, StartStopped, never
 from pump_service.pump.vlog import ValueLog
 
 log = structlog.get_logger()
@@ -165,17 +166,23 @@ class Follower:
         self._moved = threading.Condition()
         self._backlog = Backlog(queue_limit)
         self._stopping = threading.Event()
+        self._stop: Asked = never
         self._broken = False  # entries were taken off and not indexed: nothing may follow them
         self._thread = threading.Thread(target=self._run, name="pump-index", daemon=True)
         self.counters = Counters()
         self.error = ""
 
-    def recover(self) -> int:
+    def recover(self, stop: Asked = never) -> int:
         """Feed again what the last run may not have indexed, before `start`; how many records that were.
 
-        Raises Permanent when the index cannot be written.
+        Raises Permanent when the index cannot be written, StartStopped once `stop` says so: the next one goes on here.
         """
+        self._stop = stop
         count = self._read_back(self._values.end)
+        if stop():
+            self._keep_state()
+            raise StartStopped
+        self._stop = never
         if count:
             self._sync()
         self.counters.duplicates = 0  # what is fed again is no double
@@ -254,6 +261,10 @@ class Follower:
         while self._round():
             if len(self._backlog) < _PUTS:
                 self._stopping.wait(_PACE_S)
+        self._keep_state()
+
+    def _keep_state(self) -> None:
+        """Let the next start read nothing of what was indexed, unless the index failed."""
         if self._broken:
             log.warning("stopped_behind", error=self.error)  # the next start reads it again
             return
@@ -278,7 +289,7 @@ class Follower:
         count = 0
         for entries in self._entries(end):
             for at in range(0, len(entries), _PUTS):
-                if not self._take(entries[at : at + _PUTS]):
+                if self._stop() or not self._take(entries[at : at + _PUTS]):
                     return count
             count += len(entries)
         self._next = max(self._next, end)
@@ -345,7 +356,7 @@ class Follower:
                 if time.monotonic() > give_up_at:
                     hint = "acked binlogs are safe in the value log; start the pump again when the disk of kv/ is well"
                     raise Permanent(self.error, hint=hint) from error
-                if self._stopping.wait(_RETRY_S):
+                if self._stop() or self._stopping.wait(_RETRY_S):
                     return False
             else:
                 self.error, self._state = "", b""

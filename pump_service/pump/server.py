@@ -19,13 +19,10 @@ import plyvel
 import structlog
 
 from binlake.errors import BinlakeError, ConfigError, Fenced, Permanent, SourceUnavailable, WireError
-from binlake.placement import EtcdClaim, EtcdClient, PdClient, Registry
 from binlake.pumpclient import PumpReader
-from binlake.source import TidbSource
-from binlake.source.regions import RegionClient
-from binlake.source.tikv import TikvStatus
 from pump_service.pump.asking import Asking
 from pump_service.pump.ceiling import Ceiling
+from pump_service.pump.clients import Clients
 from pump_service.pump.config import PumpConfig
 from pump_service.pump.fakes import FakeWriter
 from pump_service.pump.forced import Verdict
@@ -34,12 +31,13 @@ from pump_service.pump.gc import Collector, GcRule
 from pump_service.pump.grpc_server import GrpcServer
 from pump_service.pump.lean_server import LeanServer
 from pump_service.pump.leaving import Departure
-from pump_service.pump.membership import Claim, Members, Membership, Oracle, Ticker
+from pump_service.pump.membership import Members, Membership, Oracle, Ticker
 from pump_service.pump.metrics import PumpMetrics
 from pump_service.pump.pages import Pages
 from pump_service.pump.resolver import NoStatusSource, Resolver, StatusSource
 from pump_service.pump.score import score, usage
 from pump_service.pump.service import PumpService, State
+from pump_service.pump.stopping import StartStopped
 from pump_service.pump.storage import Storage, StorageOptions
 from pump_service.pump.timedfiles import TimedFiles
 from pump_service.slices import next_of
@@ -49,8 +47,6 @@ log = structlog.get_logger()
 _GRACE_S = 10.0
 _LOOK_S = 1.0  # how often a closing pump looks whether it may go
 _PROBE_S = 2.0
-_CLAIM_S = 10  # a node id is free again so long after its holder was last heard of,
-_CLAIM_BEATS = 3  # or after so many heartbeats
 _VERIFY_S = 0.1  # between two looks at the R that want a proof
 
 
@@ -67,17 +63,12 @@ class PumpServer:
         source: StatusSource | None = None,
     ) -> None:
         self._config = config
-        tls = config.tls.rpc()
-        self._oracle: Oracle = oracle or PdClient(config.pd_urls, tls=tls)
-        self._etcd = EtcdClient(config.pd_urls, tls=tls)
-        self._members: Members = members or Registry(self._etcd)
-        self._claims = members is None
-        urls = config.status_urls
-        self._source = source or (TidbSource(self._oracle, urls, tls=tls) if urls else NoStatusSource())
-        self._looks_for_tikv = config.ask_tikv and oracle is None
-        self._tikv: TikvStatus | None = None
+        self._clients = Clients(config, oracle=oracle, members=members, source=source)
+        self._oracle, self._members = self._clients.oracle, self._clients.members
+        self._source = self._clients.source
         self._tickers: list[Ticker] = []
         self._asked: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._asked_early = threading.Event()
         self._score = 0
         self._left = self._registered = False
         self._leaving = threading.Lock()
@@ -92,17 +83,26 @@ class PumpServer:
         """Its name in the registry; known after `start`."""
         return self.service.node_id
 
-    def start(self) -> None:
-        """Serve; P are accepted when it returns.
+    def start(self) -> bool:
+        """Serve; P are accepted when it returns True. False: it was asked to leave before, and nothing is left running.
 
         Raises Permanent (data directory or port taken, PD's clock behind), ConfigError (another cluster),
         SourceUnavailable (PD, registry or a consumer does not answer); then nothing is left running.
         """
+        try:
+            self._start()
+        except StartStopped:
+            log.info("pump_start_stopped", data_dir=str(self._config.data_dir))
+            return False
+        log.info("pump_online", pump=self.node_id, addr=self.addr, watermark=self._storage.watermark)
+        return True
+
+    def _start(self) -> None:
         metrics = PumpMetrics()
         self._ceiling = Ceiling(self._oracle.tso, self._config.future_slack_s)
         with contextlib.ExitStack() as undo:
-            undo.callback(self._disconnect)
-            regions = self._find_regions()
+            undo.callback(self._clients.close)
+            regions = self._clients.find_regions()
             options = StorageOptions(
                 segment_bytes=self._config.segment_bytes,
                 sync_log=self._config.sync_log,
@@ -110,25 +110,29 @@ class PumpServer:
                 accepted_damage=self._config.accepted_damage,
             )
             self._storage = Storage(
-                self._config.data_dir, options, files=TimedFiles(metrics), ceiling=self._ceiling, recover=False
+                self._config.data_dir,
+                options,
+                files=TimedFiles(metrics),
+                ceiling=self._ceiling,
+                recover=False,
+                stop=self._asked_early.is_set,
             )
             undo.callback(self._storage.close)
             if regions is not None:
-                holder = f"binlake-pump-{self._storage.directory.store_uuid}"
-                self._tikv = TikvStatus(regions, holder, tls=self._config.tls.rpc())
+                self._clients.ask_tikv(regions, self._storage.directory.store_uuid)
             started_ts = self._check_source()
             self._listen(metrics)
             undo.callback(self._end_calls)
             self._storage.recover()  # its port is open: /status and Info say how far it is
             self._join(started_ts)
             undo.pop_all()
-        log.info("pump_online", pump=self.node_id, addr=self.addr, watermark=self._storage.watermark)
 
     def ask(self, action: str) -> None:
         """Ask `serve` to leave: "pause", "close", or "lost" (without a word to the registry).
 
-        Safe from a signal handler and from any thread.
+        Safe from a signal handler and from any thread. A `start` that reads the log back ends early for it.
         """
+        self._asked_early.set()
         self._asked.put(action)
 
     def serve(self) -> State:
@@ -213,18 +217,8 @@ class PumpServer:
                 self.service.state = state()
                 self._registered = self._publish() == self.service.state
             self._membership.leave()
-            self._disconnect()
+            self._clients.close()
         log.info("pump_stopped", pump=self.node_id, state=self.service.state, watermark=self._storage.watermark)
-
-    def _find_regions(self) -> RegionClient | None:
-        """The regions of the cluster; None where PD keeps none, as the embedded one. Raises SourceUnavailable."""
-        if not self._looks_for_tikv:
-            return None
-        regions = RegionClient(self._config.pd_urls, tls=self._config.tls.rpc())
-        if regions.has_tikv():
-            return regions
-        regions.close()
-        return None
 
     def _check_source(self) -> int:
         directory, cluster = self._storage.directory, self._oracle.cluster_id()
@@ -278,7 +272,7 @@ class PumpServer:
 
     def _asking(self) -> Asking:
         config = self._config
-        return Asking(self._source, self._tikv, clock=self._oracle.tso, timeout_s=config.txn_timeout_s)
+        return Asking(self._source, self._clients.tikv, clock=self._oracle.tso, timeout_s=config.txn_timeout_s)
 
     def _transport(self) -> LeanServer | GrpcServer:
         config = self._config
@@ -295,7 +289,7 @@ class PumpServer:
             started_ts,
             label=self._config.label,
             score=self._fresh_score,
-            claim=self._new_claim(),
+            claim=self._clients.claim(self.node_id, self._storage.directory.store_uuid, self._host),
         )
         with contextlib.ExitStack() as undo:
             undo.callback(self._membership.leave)
@@ -309,12 +303,6 @@ class PumpServer:
         self.service.state = State.ONLINE
         self._start_tickers()
 
-    def _new_claim(self) -> Claim | None:
-        if not self._claims:
-            return None  # a registry that was given has no etcd behind it
-        ttl_s = max(_CLAIM_S, round(_CLAIM_BEATS * self._config.heartbeat_interval_s))
-        return EtcdClaim(self._etcd, self.node_id, self._storage.directory.store_uuid, self._host, ttl_s=ttl_s)
-
     def _announce(self) -> None:
         try:
             self._membership.notify_consumers(self._config.tls.rpc())
@@ -325,7 +313,9 @@ class PumpServer:
 
     def _start_tickers(self) -> None:
         config = self._config
-        resolver = Resolver(self._storage, self._source, config.txn_timeout_s, clock=self._oracle.tso, tikv=self._tikv)
+        resolver = Resolver(
+            self._storage, self._source, config.txn_timeout_s, clock=self._oracle.tso, tikv=self._clients.tikv
+        )
         self.resolver = resolver
         self.service.status_queries = lambda: resolver.queries
 
@@ -398,12 +388,6 @@ class PumpServer:
             log.warning("not_collected", pump=self.node_id, error=str(error))
         self.service.problems.set("gc", problem)
         return problem
-
-    def _disconnect(self) -> None:
-        self._oracle.close()
-        self._etcd.close()
-        if self._tikv is not None:
-            self._tikv.close()
 
     def _end_calls(self) -> None:
         self.service.end_pulls()

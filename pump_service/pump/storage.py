@@ -1,16 +1,11 @@
 """The storage of one pump: a data directory that keeps what was acked and knows how far it is complete.
 
 The way of a binlog: budget -> group commit into the value log (fsync) -> ack -> follower (index, sorter, watermark).
-A data directory belongs to one process (`.lock`), has a store uuid of its own (`.uuid`, hazards R-06) and remembers its
-node id (`.node`) and cluster (`.cluster`, hazards R-09).
 """
 
 from __future__ import annotations
 
-import fcntl
-import os
 import time
-import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
@@ -22,9 +17,10 @@ from typing import NamedTuple
 
 import structlog
 
-from binlake.errors import BinlakeError, Permanent, Transient, WireError
+from binlake.errors import BinlakeError, Transient, WireError
 from binlake.wire.binlog_pb2 import Binlog, Commit, Rollback
 from pump_service.pump.ceiling import Ceiling
+from pump_service.pump.directory import DataDirectory
 from pump_service.pump.fileend import lost_end
 from pump_service.pump.files import Files
 from pump_service.pump.follower import Counters, Follower, known_synced
@@ -34,10 +30,11 @@ from pump_service.pump.index import Index
 from pump_service.pump.lost import LostCommits, PullFault
 from pump_service.pump.record import Pointer
 from pump_service.pump.sorter import Entry, Kind
+from pump_service.pump.stopping import Asked, never
 from pump_service.pump.taken import Taken
 from pump_service.pump.vlog import SEGMENT_BYTES, LogOptions, ValueLog
 
-__all__ = ["DataDirectory", "Removed", "Storage", "StorageOptions", "parse"]
+__all__ = ["Removed", "Storage", "StorageOptions", "parse"]
 
 log = structlog.get_logger()
 
@@ -68,57 +65,12 @@ class Removed(NamedTuple):
     keys: int
 
 
-class DataDirectory:
-    """The directory with its lock and its small files. Raises Permanent when another process holds it."""
-
-    def __init__(self, path: Path, files: Files | None = None) -> None:
-        self.path = path
-        self._files = files or Files()
-        self._files.make_directory(path)
-        self._lock = os.open(path / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(self._lock)
-            raise Permanent(
-                "another process holds the data directory", where={"data_dir": path}, hint="one pump per directory"
-            ) from None
-        self.store_uuid = self.remember("uuid", str(uuid.uuid4()))
-
-    def recall(self, name: str) -> str:
-        """The content of the small file `.name`; empty when there is none."""
-        return (self._files.read_small(self.path / f".{name}") or b"").decode().strip()
-
-    def remember(self, name: str, value: str) -> str:
-        """The content of `.name`, written durably with `value` when there is none yet: the first value stays."""
-        known = self.recall(name)
-        if known:
-            return known
-        self.replace(name, value)
-        return value
-
-    def replace(self, name: str, value: str) -> None:
-        """Write `.name` durably, whatever it was."""
-        self._files.replace(self.path / f".{name}", value.encode())
-
-    def available_bytes(self) -> int:
-        """Bytes of the file system that an ordinary user may still take."""
-        stat = os.statvfs(self.path)
-        return stat.f_bavail * stat.f_frsize
-
-    def close(self) -> None:
-        """Free the directory for another process; idempotent: the number may be another file's by then."""
-        lock, self._lock = self._lock, -1
-        if lock >= 0:
-            os.close(lock)
-
-
 class Storage:
     """Open with the recovery done; see the module. All methods may be called from any thread.
 
     `recovered`: how many records the start had to read again. `files`, `open_index`: the disk below it. `ceiling`:
     judges the timestamps of all that is stored (None: nobody does, as where no PD is). `recover` False: it is opened
-    only, and `recover` is called later.
+    only, and `recover` is called later. `stop`: whether to leave opening and recovery (StartStopped).
     """
 
     def __init__(
@@ -130,8 +82,10 @@ class Storage:
         open_index: Callable[[Path], Index] | None = None,
         ceiling: Ceiling | None = None,
         recover: bool = True,
+        stop: Asked = never,
     ) -> None:
         self._ceiling = ceiling
+        self._stop = stop
         self.directory = DataDirectory(directory, files)
         with ExitStack() as undo:
             undo.callback(self.directory.close)
@@ -155,13 +109,14 @@ class Storage:
                 undo.pop_all()
 
     def recover(self) -> None:
-        """Index what the last run may not have indexed, then begin to store. Once; raises Permanent, LostRange.
+        """Index what the last run may not have indexed, then begin to store. Once; raises Permanent, LostRange,
+        StartStopped.
 
         Minutes where the index was lost. Until it returns nothing can be stored, pulled or collected, and `error` says
         how far it is.
         """
         begun = time.monotonic()
-        self.recovered = self._follower.recover()
+        self.recovered = self._follower.recover(self._stop)
         took = round(time.monotonic() - begun, 2)
         log.info("storage_opened", records=self.recovered, seconds=took, watermark=self.watermark)
         self._follower.start()
@@ -363,6 +318,7 @@ class Storage:
             LogOptions(options.segment_bytes, options.sync_log, options.accepted_damage),
             files=files,
             known=known_synced(self.index),
+            stop=self._stop,
         )
         head = self.index.head
         if self.index.checkpoint and not values.holds(head):

@@ -30,6 +30,7 @@ from pump_service.pump.record import (
     frame_of,
     new_head,
 )
+from pump_service.pump.stopping import Asked, never
 
 log = structlog.get_logger()
 
@@ -55,7 +56,7 @@ class ValueLog:
     """The files `NNNNNN.vlog` of one directory.
 
     `known`: the last record that is known to be synced: a start reads nothing before it. `given_up`: damaged stretches
-    passed over so far, as an operator said.
+    passed over so far, as an operator said. `stop`: whether to leave the opening (StartStopped).
     Raises LostRange for a pointer into a file that is gone, WireError for a damaged record, Transient when a batch
     could not be written and was taken back or a file cannot be opened, Permanent once the disk has failed to sync, and
     where stored binlogs are lost or damaged.
@@ -68,8 +69,10 @@ class ValueLog:
         *,
         files: Files | None = None,
         known: Known | None = None,
+        stop: Asked = never,
     ) -> None:
         self._directory = directory
+        self._stop = stop
         self._options = options
         self._files = files or Files()
         self._failed = ""
@@ -279,7 +282,7 @@ class ValueLog:
             return True
         until = after[0].previous_end if after else 0
         unsealed = Unsealed(self._path(fid), file, frame, last, until, self._options.sync)
-        end = settle(self._files, unsealed, known, self._options.accepted)
+        end = settle(self._files, unsealed, known, self._options.accepted, self._stop)
         self._max_ts[fid], self._end, self.given_up = end.max_ts, end.offset, self.given_up + end.given_up
         if end.sealed or not (after or (frame.old and end.offset)):
             return end.sealed

@@ -146,7 +146,8 @@ class PumpHome(Home):
     def _live(self) -> None:
         server = PumpServer(self.config, source=None if self.config.ask_tikv else self._truth)
         try:
-            server.start()
+            if not server.start():
+                return
         except BinlakeError as error:
             self.refusals.append(error)
             self._say(f"{self.name} does not start: {error}")

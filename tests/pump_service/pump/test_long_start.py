@@ -1,4 +1,4 @@
-"""A pump whose index is lost says how far it is while it builds it, and gives out nothing before that."""
+"""A pump whose index is lost says how far it is while it builds it, gives out nothing before, and may be stopped."""
 
 from __future__ import annotations
 
@@ -6,17 +6,25 @@ import json
 import shutil
 import threading
 import urllib.request
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
 
+import plyvel
 import pytest
 from conftest import MakePump
 from pump_cluster import MemoryCluster
-from pump_helpers import commit, prewrite, store, until
+from pump_helpers import commit, prewrite, pulled, store, until
 
 from binlake.errors import BinlakeError
 from binlake.pumpclient import PumpReader
 from binlake.wire import build
+from pump_service.pump import follower
+from pump_service.pump.files import Files
 from pump_service.pump.index import Index
 from pump_service.pump.server import PumpServer
+from pump_service.pump.stopping import StartStopped
+from pump_service.pump.storage import Storage
 
 
 class Gate:
@@ -73,3 +81,98 @@ def test_the_port_is_open_while_a_lost_index_is_built(
     assert "being built" not in reader.info().last_error
     assert start in [begun for _, begun, _ in reader.pull(0, until_ts=last)]
     again.stop()
+
+
+def fill(storage: Storage, transactions: int, tso: Callable[[], int]) -> None:
+    for start in [tso() for _ in range(transactions)]:
+        store(storage, prewrite(start), commit(start, tso()))
+
+
+def lose_index(pump: PumpServer) -> None:
+    pump.stop()
+    shutil.rmtree(pump._config.data_dir / "kv")
+
+
+class Stopper:
+    """Asks for the end at one of the writes of the index, and counts all of them."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, at: int) -> None:
+        self.ask = lambda: None
+        self.writes = 0
+        write = Index.write
+
+        def counted(index: Index, *args: object, **more: object) -> None:
+            self.writes += 1
+            if self.writes == at:
+                self.ask()
+            write(index, *args, **more)
+
+        monkeypatch.setattr(Index, "write", counted)
+
+
+def test_a_pump_that_builds_its_index_ends_when_it_is_asked_to(
+    make_pump: MakePump, cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pump = make_pump(gen_binlog_interval_s=600.0)
+    fill(pump._storage, 200, cluster.tso)
+    stored = pulled(pump._storage, 200)
+    lose_index(pump)
+    states = list(cluster.history)
+    monkeypatch.setattr(follower, "_PUTS", 16)  # some 25 batches
+    stopper = Stopper(monkeypatch, at=5)
+    again = PumpServer(pump._config, oracle=cluster, members=cluster)
+    stopper.ask = lambda: again.ask("pause")
+
+    assert not again.start()
+    assert stopper.writes <= 5 + 2  # the one under way, and two that keep what is done so far
+    assert cluster.history == states  # nobody was told that it is there, or that it has gone
+
+    monkeypatch.undo()
+    last = PumpServer(pump._config, oracle=cluster, members=cluster)
+    assert last.start()
+    assert 0 < last._storage.recovered < 400 - 3 * 16  # it went on where the other one ended
+    assert pulled(last._storage, 200) == stored
+    last.stop()
+
+
+def test_a_start_ends_in_the_midst_of_a_long_file(tmp_path: Path) -> None:
+    storage = Storage(tmp_path)
+    fill(storage, 50, count(10).__next__)
+    storage.close()  # so short a file gets no footer
+
+    class Asked(Files):
+        reads = 0
+
+        def read(self, *args: object) -> bytes:
+            self.reads += 1
+            return super().read(*args)  # type: ignore[arg-type]
+
+    shutil.rmtree(tmp_path / "kv")
+    files = Asked()
+    with pytest.raises(StartStopped):
+        Storage(tmp_path, files=files, stop=lambda: files.reads > 2, recover=False)
+    whole = Storage(tmp_path)
+    assert len(pulled(whole, 50)) == 50
+    whole.close()
+
+
+def test_an_index_that_fails_while_it_is_built_does_not_hold_up_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = Storage(tmp_path)
+    fill(storage, 50, count(10).__next__)
+    storage.close()
+    shutil.rmtree(tmp_path / "kv")
+    asked = threading.Event()
+
+    def fail(*_: object, **__: object) -> None:
+        asked.set()
+        raise plyvel.IOError("no space")
+
+    with monkeypatch.context() as failing:
+        failing.setattr(Index, "write", fail)
+        with pytest.raises(StartStopped):
+            Storage(tmp_path, stop=asked.is_set)
+    whole = Storage(tmp_path)
+    assert len(pulled(whole, 50)) == 50
+    whole.close()

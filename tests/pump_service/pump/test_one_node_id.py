@@ -11,7 +11,7 @@ import pytest
 from pump_helpers import until
 
 from binlake.errors import Fenced, Permanent
-from binlake.placement import EtcdClaim, EtcdClient, Registry
+from binlake.placement import EtcdClaim, EtcdClient
 from pump_service.pd import PlacementDriver
 from pump_service.pump.config import PumpConfig
 from pump_service.pump.server import PumpServer
@@ -95,4 +95,4 @@ def test_a_pump_that_left_frees_its_node_id_at_once(start: Start, tmp_path: Path
     shutil.rmtree(tmp_path / "one")  # its disk was replaced
     pump = start("one")
     until(lambda: pump.service.state == "online", "it serves")
-    assert Registry(pump._etcd).pumps()[0].state == "online"
+    assert pump._members.pumps()[0].state == "online"

@@ -15,9 +15,10 @@ from pump_helpers import commit, prewrite, reach, settled, store, until
 from binlake.errors import Permanent, WireError
 from binlake.wire import binlog_pb2 as pb
 from binlake.wire import build
+from pump_service.pump.directory import DataDirectory
 from pump_service.pump.pull import pull
 from pump_service.pump.record import Pointer
-from pump_service.pump.storage import DataDirectory, Storage, StorageOptions
+from pump_service.pump.storage import Storage, StorageOptions
 
 FIXTURE = Path(__file__).parents[2] / "fixtures" / "wire" / "pump-data.tar.gz"
 

@@ -1,0 +1,67 @@
+"""Whom a pump asks: PD for time, the registry for members, TiDB and TiKV for the ends of transactions.
+
+Each is what the config describes, unless one was given: then nothing else of the cluster is looked for.
+"""
+
+from __future__ import annotations
+
+from binlake.placement import EtcdClaim, EtcdClient, PdClient, Registry
+from binlake.source import TidbSource
+from binlake.source.regions import RegionClient
+from binlake.source.tikv import TikvStatus
+from pump_service.pump.config import PumpConfig
+from pump_service.pump.membership import Claim, Members, Oracle
+from pump_service.pump.resolver import NoStatusSource, StatusSource
+
+_CLAIM_S = 10  # a node id is free again so long after its holder was last heard of,
+_CLAIM_BEATS = 3  # or after so many heartbeats
+
+
+class Clients:
+    """Of one pump. `tikv`: None until `ask_tikv`."""
+
+    def __init__(
+        self,
+        config: PumpConfig,
+        *,
+        oracle: Oracle | None,
+        members: Members | None,
+        source: StatusSource | None,
+    ) -> None:
+        self._config = config
+        tls, urls = config.tls.rpc(), config.status_urls
+        self.oracle: Oracle = oracle or PdClient(config.pd_urls, tls=tls)
+        self._etcd = EtcdClient(config.pd_urls, tls=tls)
+        self.members: Members = members or Registry(self._etcd)
+        self._claims = members is None
+        self.source = source or (TidbSource(self.oracle, urls, tls=tls) if urls else NoStatusSource())
+        self._looks_for_tikv = config.ask_tikv and oracle is None
+        self.tikv: TikvStatus | None = None
+
+    def find_regions(self) -> RegionClient | None:
+        """The regions of the cluster; None where PD keeps none, as the embedded one. Raises SourceUnavailable."""
+        if not self._looks_for_tikv:
+            return None
+        regions = RegionClient(self._config.pd_urls, tls=self._config.tls.rpc())
+        if regions.has_tikv():
+            return regions
+        regions.close()
+        return None
+
+    def ask_tikv(self, regions: RegionClient, store_uuid: str) -> None:
+        """Ask TiKV from now on, by these regions."""
+        self.tikv = TikvStatus(regions, f"binlake-pump-{store_uuid}", tls=self._config.tls.rpc())
+
+    def claim(self, node_id: str, store_uuid: str, host: str) -> Claim | None:
+        """What keeps a second pump of this name out; None where a registry was given: it has no etcd behind it."""
+        if not self._claims:
+            return None
+        ttl_s = max(_CLAIM_S, round(_CLAIM_BEATS * self._config.heartbeat_interval_s))
+        return EtcdClaim(self._etcd, node_id, store_uuid, host, ttl_s=ttl_s)
+
+    def close(self) -> None:
+        """Close all connections."""
+        self.oracle.close()
+        self._etcd.close()
+        if self.tikv is not None:
+            self.tikv.close()

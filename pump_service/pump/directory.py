@@ -1,0 +1,59 @@
+"""The data directory of one pump: it belongs to one process, and its small files say whose it is.
+
+`.lock`: who holds it. `.uuid`: the store's own id (hazards R-06). `.node`, `.cluster`: its names (hazards R-09).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import uuid
+from pathlib import Path
+
+from binlake.errors import Permanent
+from pump_service.pump.files import Files
+
+
+class DataDirectory:
+    """The directory with its lock and its small files. Raises Permanent when another process holds it."""
+
+    def __init__(self, path: Path, files: Files | None = None) -> None:
+        self.path = path
+        self._files = files or Files()
+        self._files.make_directory(path)
+        self._lock = os.open(path / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(self._lock)
+            raise Permanent(
+                "another process holds the data directory", where={"data_dir": path}, hint="one pump per directory"
+            ) from None
+        self.store_uuid = self.remember("uuid", str(uuid.uuid4()))
+
+    def recall(self, name: str) -> str:
+        """The content of the small file `.name`; empty when there is none."""
+        return (self._files.read_small(self.path / f".{name}") or b"").decode().strip()
+
+    def remember(self, name: str, value: str) -> str:
+        """The content of `.name`, written durably with `value` when there is none yet: the first value stays."""
+        known = self.recall(name)
+        if known:
+            return known
+        self.replace(name, value)
+        return value
+
+    def replace(self, name: str, value: str) -> None:
+        """Write `.name` durably, whatever it was."""
+        self._files.replace(self.path / f".{name}", value.encode())
+
+    def available_bytes(self) -> int:
+        """Bytes of the file system that an ordinary user may still take."""
+        stat = os.statvfs(self.path)
+        return stat.f_bavail * stat.f_frsize
+
+    def close(self) -> None:
+        """Free the directory for another process; idempotent: the number may be another file's by then."""
+        lock, self._lock = self._lock, -1
+        if lock >= 0:
+            os.close(lock)
