@@ -33,7 +33,7 @@ FOOTER = struct.Struct("<QqI")
 _RECORD_BYTES = RECORD.size
 
 _POINTER = struct.Struct("<Iq")
-_WINDOW = 4 << 20
+_WINDOW = 512 << 10  # read, looked through and indexed while it is in the processor's cache
 _LOOKS = 4  # how often the bytes of a stretch are read at most in search of a record
 _U32 = (1 << 32) - 1
 _U64 = (1 << 64) - 1
@@ -184,7 +184,7 @@ class Walk:
 
     `at`: where that is, `end` when all were. `synced`: all before it was synced when the last record was written
     (`start` as long as nothing is known). `accepted`: damage at these offsets is passed over where a record follows,
-    as an operator said. Memory is that of one window (4 MiB), or of one larger record.
+    as an operator said. Memory is that of one window (512 KiB), or of one larger record.
     """
 
     def __init__(

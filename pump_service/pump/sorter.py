@@ -109,7 +109,7 @@ class Sorter:
         TOO_EARLY = hazards R-09: a commit_ts at or above this one was logged before its P, so this one was not
         fetched after the ack of P and the watermark may have passed it.
         """
-        kind = entry.kind
+        kind, start_ts, commit_ts, pointer, _ = entry
         if kind is _PREWRITE:
             self._open(entry)
             return _TAKEN
@@ -117,11 +117,12 @@ class Sorter:
         if kind is _COMMIT or kind is _PROVEN_ROLLBACK or (kind is _ROLLBACK and self._trust_rollbacks):
             outcome = self._match(entry)
         elif kind is _ROLLBACK:
-            outcome = self._doubt(entry.start_ts)
-        commit_ts = entry.commit_ts
+            outcome = self._doubt(start_ts)
         if commit_ts > self._seen:
             self._seen = commit_ts
-        self._raise(self._root.older, commit_ts, entry.pointer)
+        last = self._root.older
+        if commit_ts > last.high:
+            last.high, last.high_at = commit_ts, pointer
         return outcome
 
     def need(self, fid: int, commit_ts: int) -> None:
@@ -231,19 +232,17 @@ class Sorter:
         segments = self._waiting.pop(entry.start_ts, None)
         if segments is None:
             return _UNMATCHED
-        self._doubted.pop(entry.start_ts, None)
+        if self._doubted:
+            self._doubted.pop(entry.start_ts, None)
         self._count -= len(segments)
         commit_ts = entry.commit_ts if entry.kind is _COMMIT else 0
         early = False
         for segment in segments:
-            segment.older.newer, segment.newer.older = segment.newer, segment.older
-            self._raise(segment.older, segment.high, segment.high_at)
+            older, newer = segment.older, segment.newer
+            older.newer, newer.older = newer, older
+            if segment.high > older.high:
+                older.high, older.high_at = segment.high, segment.high_at
             if commit_ts:
                 self.need(segment.prewrite.pointer.fid, commit_ts)
                 early = early or commit_ts <= segment.floor
         return _TOO_EARLY if early else _TAKEN
-
-    @staticmethod
-    def _raise(segment: _Segment, commit_ts: int, at: Pointer) -> None:
-        if commit_ts > segment.high:
-            segment.high, segment.high_at = commit_ts, at

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +127,7 @@ class PumpHome(Home):
                  say: Callable[[str], None]) -> None:  # fmt: skip
         self.config = replace(config, data_dir=disk.root / "data")
         self.server: PumpServer | None = None
+        self.asked_after_s: float | None = None  # its next start is asked to end so long after it began
         self.refusals: list[BinlakeError] = []
         self.left = ""
         self.fenced = False
@@ -146,7 +148,11 @@ class PumpHome(Home):
     def _live(self) -> None:
         server = PumpServer(self.config, source=None if self.config.ask_tikv else self._truth)
         try:
+            if self.asked_after_s is not None:
+                self._scheduler.spawn(partial(self._ask, server, self.asked_after_s), f"{self.name}-ask", self.process)
+                self.asked_after_s = None
             if not server.start():
+                self._say(f"{self.name} was asked to end while it started")
                 return
         except BinlakeError as error:
             self.refusals.append(error)
@@ -162,6 +168,10 @@ class PumpHome(Home):
         except Fenced as error:
             self._say(f"{self.name} is fenced: {error}")
             self.fenced, self.wanted = True, False
+
+    def _ask(self, server: PumpServer, after_s: float) -> None:
+        self._scheduler.sleep(after_s)
+        server.ask("pause")
 
     def _ended(self) -> None:
         self.server = None

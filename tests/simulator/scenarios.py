@@ -24,6 +24,7 @@ _GC_S = 20.0  # so that a run without a jump of the clock collects nothing
 
 SCENARIOS: dict[str, Shape] = {
     "processes": replace(_BRIEF, faults=(lives.kill, lives.power, lives.pd_killed, lives.pause)),
+    "stopped starts": replace(_BRIEF, faults=(lives.pause_at_start, lives.power), seconds=12.0),
     "kill, then power": replace(_BRIEF, faults=(lives.kill_then_power,)),
     "failed syncs": replace(_BRIEF, faults=(disks.failed_sync,)),
     "full disks": replace(_BRIEF, faults=(disks.full, disks.slow)),

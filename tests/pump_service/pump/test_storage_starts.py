@@ -185,3 +185,13 @@ def test_a_directory_that_is_closed_twice_closes_nobody_elses_file(tmp_path: Pat
         directory.close()
         other.write("still mine")
     assert (tmp_path / "other").read_text(encoding="utf-8") == "still mine"
+
+
+def test_a_clean_stop_leaves_nothing_to_be_read_again(tmp_path: Path) -> None:
+    storage = Storage(tmp_path)
+    store(storage, *(build.fake(ts) for ts in range(1, 2001)))
+    storage.close()
+    assert sum(path.stat().st_size for path in (tmp_path / "kv").glob("*.log")) < 2048  # of 2,000 keys in LevelDB's log
+    again = Storage(tmp_path)
+    assert (again.recovered, again.watermark) == (0, 2000)
+    again.close()

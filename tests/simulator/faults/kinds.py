@@ -25,6 +25,7 @@ class Kind(StrEnum):
     POWER = "power failure"
     KILL_THEN_POWER = "kill, restart, power failure"
     PAUSE = "pause"  # an orderly stop
+    PAUSE_AT_START = "pause, while the index is built"
     FREEZE = "freeze"  # SIGSTOP
     PD_DOWN = "pd down"
     JOIN = "join"

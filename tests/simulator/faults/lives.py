@@ -58,6 +58,15 @@ def pause(world: World, random: Random) -> None:
         pump.server.ask("pause")
 
 
+@fault(Kind.PAUSE_AT_START)
+def pause_at_start(world: World, random: Random) -> None:
+    """A pump loses its index in a crash, and is asked to end while it builds it again."""
+    pump = world.pump(random)
+    pump.asked_after_s = random.uniform(0.0, 0.05)
+    pump.kill()
+    pump.disk.level.clear()
+
+
 @fault(Kind.KILL_TAIL)
 def kill_with_tail(world: World, random: Random) -> None:
     """kill -9 while a record is written that nobody is told of: part of it, or all, or something else is there."""
