@@ -1,7 +1,7 @@
 # Everything a newcomer types. `make help` lists the targets; each can be repeated at once.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tests demo test test-quick soak simulate captures pictures bench-window bench-pump bench-decode bench-audit bench-page bench-control bench-apply bench-lag bench-proofs bench flame bench-steps bench-record bench-all lint proto docs stop clean
+.PHONY: help setup setup-tests demo test test-quick soak simulate captures pictures bench-window bench-pump bench-decode bench-audit bench-page bench-control bench-apply bench-lag bench-proofs bench flame bench-steps bench-record bench-all lint proto docs docs-site stop clean
 
 # The installers need no package, only Python 3.11; Debian's python3 is taken where it is one.
 PYTHON311 := $(shell for one in python3.11 python3 /usr/bin/python3.11; do \
@@ -44,7 +44,7 @@ simulate: setup-tests  ## A run of the pump cluster's simulator again, with its 
 captures: setup  ## Every capture of BINLAKE_CAPTURES=DIR, compared: core alone at each state, windows at STATES= (12)
 	@$(PYTHON) -m deploy.local.captures "$(BINLAKE_CAPTURES)" $(if $(STATES),--states $(STATES))
 
-pictures: setup-tests  ## Take the pictures of docs/airflow.md again
+pictures: setup-tests  ## Take the pictures of docs/operate/airflow.md again
 	@$(PYTHON) -m deploy.local.pictures
 
 bench-window: setup  ## Rows/s and seconds of each stage on `sysbench_like`, and the floor of the target
@@ -96,8 +96,11 @@ lint: setup  ## Style, types, import rules, generated files up to date, cited id
 proto: setup  ## Generate binlake/wire from proto/
 	@$(PYTHON) -m deploy.checks proto
 
-docs: setup  ## Write docs/configuration.md and the tables of docs/lake-tables.md
+docs: setup  ## Write docs/reference/configuration.md and the tables of docs/reference/lake-tables.md
 	@$(PYTHON) -m deploy.checks docs
+
+docs-site: setup  ## Build the site of docs/ into .local/site; a broken link fails
+	@.venv/bin/zensical build --strict --clean
 
 stop:  ## Stop what `make demo KEEP=1` left running
 	@if [ -x $(PYTHON) ]; then $(PYTHON) -m deploy.local.stop; else echo "nothing runs"; fi

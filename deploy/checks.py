@@ -16,14 +16,16 @@ from pathlib import Path
 
 from binlake.config.reference import reference_text
 from binlake.lake.reference import with_tables
+from deploy import citations, docslinks
 from deploy.importgraph import circles, import_edges, package_edges
 from pump_service.pump.settings import settings_text
 
 ROOT = Path(__file__).resolve().parents[1]
 PROTO = Path("binlake/wire")
-REFERENCE = ROOT / "docs" / "configuration.md"
-TABLES = ROOT / "docs" / "lake-tables.md"
-PROMISES = ROOT / "docs" / "promises.md"
+REFERENCE = ROOT / "docs" / "reference" / "configuration.md"
+TABLES = ROOT / "docs" / "reference" / "lake-tables.md"
+PAPERS = ROOT.parent / "shared"
+PROMISES = ROOT / "docs" / "reference" / "promises.md"
 _ID = re.compile(r"\b(?:S[0-9]|R|C|U)-[0-9]{2}\b")
 _CITING = (
     "binlake",
@@ -122,23 +124,23 @@ def _has_service(stubs: Path) -> bool:
 
 
 def make_reference() -> None:
-    """Write docs/configuration.md, and the tables of docs/lake-tables.md."""
+    """Write docs/reference/configuration.md, and the tables of docs/reference/lake-tables.md."""
     REFERENCE.write_text(configuration_text(), encoding="utf-8")
     TABLES.write_text(with_tables(TABLES.read_text(encoding="utf-8")), encoding="utf-8")
     print(f"docs: {REFERENCE.relative_to(ROOT)}, {TABLES.relative_to(ROOT)}")
 
 
 def check_reference() -> None:
-    """docs/configuration.md is what the model gives, docs/lake-tables.md has the tables as they are defined."""
+    """The page of the configuration is what the model gives, that of the lake has the tables as they are defined."""
     if not REFERENCE.exists() or REFERENCE.read_text(encoding="utf-8") != configuration_text():
-        raise CheckError("docs/configuration.md is out of date: run `make docs`")
+        raise CheckError("docs/reference/configuration.md is out of date: run `make docs`")
     page = TABLES.read_text(encoding="utf-8")
     if page != with_tables(page):
-        raise CheckError("docs/lake-tables.md is out of date: run `make docs`")
+        raise CheckError("docs/reference/lake-tables.md is out of date: run `make docs`")
 
 
 def configuration_text() -> str:
-    """docs/configuration.md as the models give it."""
+    """docs/reference/configuration.md as the models give it."""
     return f"{reference_text()}\n{settings_text()}"
 
 
@@ -151,20 +153,48 @@ def check_circles() -> None:
 
 
 def check_ids() -> None:
-    """Every id that code, tests or docs cite is on docs/promises.md."""
+    """Every id that code, tests or docs cite is on docs/reference/promises.md."""
     known = set(_ID.findall(PROMISES.read_text(encoding="utf-8")))
     unknown = [f"{where}: {cited}" for where, cited in _citations() if cited not in known]
     if unknown:
-        raise CheckError("not on docs/promises.md:\n  " + "\n  ".join(unknown))
+        raise CheckError("not on docs/reference/promises.md:\n  " + "\n  ".join(unknown))
 
 
 def _citations() -> Iterator[tuple[str, str]]:
-    for room in _CITING:
-        for path in sorted((ROOT / room).rglob("*")):
-            if path.suffix not in _TEXT or path == PROMISES:
-                continue
+    for path in _cited_in():
+        if path != PROMISES:
             for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
                 yield from ((f"{path.relative_to(ROOT)}:{number}", cited) for cited in _ID.findall(line))
+
+
+def _cited_in() -> list[Path]:
+    """The files whose citations are looked at."""
+    files = (path for room in _CITING for path in (ROOT / room).rglob("*"))
+    return sorted(path for path in files if path.suffix in _TEXT)
+
+
+def check_citations() -> None:
+    """Each part of a paper that is cited is on docs/reference/cited.md; what is listed there is in the papers."""
+    found = citations.unlisted(ROOT, _cited_in())
+    if found:
+        raise CheckError(f"not on {citations.PAGE}:\n  " + "\n  ".join(found))
+    if not PAPERS.is_dir():
+        print(f"lint: citations: the papers are not in {PAPERS}: whether they hold what is listed was not checked")
+        return
+    found = [*citations.missing(ROOT, PAPERS), *citations.missing_ids(PROMISES, PAPERS)]
+    if found:
+        raise CheckError(f"not in the papers of {PAPERS}: {', '.join(found)}")
+
+
+def check_links() -> None:
+    """Links of the pages lead somewhere, the site lists each page once, and no table holds a paragraph."""
+    found = [
+        *(f"leads nowhere: {link}" for link in docslinks.dead_links(ROOT)),
+        *(f"not once in the nav of zensical.toml: {page}" for page in docslinks.unlisted(ROOT)),
+        *(f"a paragraph in a table's cell: {place}" for place in docslinks.long_cells(ROOT)),
+    ]
+    if found:
+        raise CheckError("\n  ".join(["", *found]))
 
 
 CHECKS: dict[str, Callable[[], None]] = {
@@ -176,6 +206,8 @@ CHECKS: dict[str, Callable[[], None]] = {
     "generated": check_generated,
     "configuration": check_reference,
     "ids": check_ids,
+    "citations": check_citations,
+    "links": check_links,
 }
 MAKERS: dict[str, Callable[[], None]] = {"proto": make_proto, "docs": make_reference}
 

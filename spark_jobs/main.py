@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_job(parser)
     parser.add_argument("--lo", type=int, help="commit_ts, exclusive (all stages but plan and window)")
     parser.add_argument("--hi", type=int, help="commit_ts, inclusive (all stages but plan and window)")
-    parser.add_argument("--start-ts", type=start_ts, help="plan from this commit_ts (see docs/runbook.md)")
+    parser.add_argument("--start-ts", type=start_ts, help="plan from this commit_ts (see docs/operate/runbook.md)")
     parser.add_argument("--stop-ts", type=commit_ts, help="plan no further; wait until it is reached")
     add_where(parser)
 

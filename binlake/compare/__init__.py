@@ -1,4 +1,4 @@
-"""The one definition of "equal" between what a capture recorded and what a target shows (docs/equality.md).
+"""The one definition of "equal" between what a capture recorded and what a target shows (docs/understand/equality.md).
 
 An independent path: the target is read by plain SQL, nothing is decoded by the pipeline's code.
 """

@@ -1,6 +1,7 @@
 """Columns, types, collations and keys of a table, read from the text of SHOW CREATE TABLE.
 
-Only what equality is about is read (docs/equality.md); defaults, comments, partitions, checks and foreign keys are not.
+Only what equality is about is read (docs/understand/equality.md); not defaults, comments,
+partitions, checks and foreign keys.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Compares a recorded state with a target: table list, columns, types, keys, collations, and rows as a multiset.
 
-Every difference is text for people; the first few of each state are kept. Each exemption is counted (docs/equality.md).
+Every difference is text for people; the first few of each state are kept. Each exemption is counted
+(docs/understand/equality.md).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One text per value and type, whatever the server that shows it (docs/equality.md).
+"""One text per value and type, whatever the server that shows it (docs/understand/equality.md).
 
 The rules: numbers by value, text and time as shown, bytes as upper-case hex, JSON as a value. What a text cannot tell
 is reported as an exemption, and counted.

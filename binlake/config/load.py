@@ -69,7 +69,7 @@ def _read(path: Path) -> Replication:
 
 
 def _senseless(found: list[str], path: Path) -> ConfigError:
-    return ConfigError("; ".join(found), where={"file": path}, hint="see docs/configuration.md")
+    return ConfigError("; ".join(found), where={"file": path}, hint="see docs/reference/configuration.md")
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -85,7 +85,7 @@ def readable(error: ValidationError, model: type[BaseModel], path: str | Path) -
     # A key with a slip of the pen is often one that is missing, too: the slip says more.
     first = min(error.errors(), key=lambda found: found["type"] != "extra_forbidden")
     key = ".".join(str(part) for part in first["loc"])
-    hint = "see docs/configuration.md"
+    hint = "see docs/reference/configuration.md"
     if first["type"] == "extra_forbidden":
         known = _known_keys(model, first["loc"][:-1])
         close = difflib.get_close_matches(str(first["loc"][-1]), known, n=1)

@@ -261,7 +261,8 @@ class Replication(Section):
         " one on a lake that began is an error",
     )
     show_row_values: bool = Field(
-        False, description="show values of rows in errors and logs; else lengths, and marks of keys (see audit.md)"
+        False,
+        description="show values of rows in errors and logs; else lengths, and marks of keys (docs/operate/audit.md)",
     )
     source: Source = Field(Source())
     lake: Lake

@@ -1,4 +1,4 @@
-"""Clauses of CREATE and ALTER that the target says otherwise, or not at all (docs/target-mapping.md)."""
+"""Clauses of CREATE and ALTER that the target says otherwise, or not at all (docs/understand/target-mapping.md)."""
 
 from __future__ import annotations
 

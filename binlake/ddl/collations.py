@@ -1,4 +1,4 @@
-"""Collations and character sets of TiDB in the names of the target: part of the table in docs/target-mapping.md."""
+"""Collations and character sets of TiDB in the names of the target (docs/understand/target-mapping.md)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""TiDB's DDL text in the dialect of the target: each change is a row of docs/target-mapping.md, the rest stops clearly.
+"""TiDB's DDL text in the dialect of the target: what cannot be said there stops clearly.
 
-Sources: DESIGN 4 (charset and collation of each CREATE), tidb-binlog 1.11, 1.14, 5.10; hazards R-28.
+Each change is a row of docs/understand/target-mapping.md. Sources:
+DESIGN 4 (charset and collation of each CREATE), tidb-binlog 1.11, 1.14, 5.10; hazards R-28.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A program takes the row's canonical texts, in the order of the columns that it reads, and gives an int, Decimal, float,
 str, bytes or None (NULL). Exact numbers are exact without bounds, so no value is an error: where a server reports a
 BIGINT or DECIMAL out of range, the true number counts. The rules are those of TiDB's expressions, as far as MySQL and
-MariaDB share them (docs/filters.md); a test holds every form against a real server.
+MariaDB share them (docs/reference/filters.md); a test holds every form against a real server.
 """
 
 from __future__ import annotations

@@ -192,6 +192,6 @@ def _word(event: str) -> str:
     word = event.lower().strip()
     if word not in KNOWN:
         close = difflib.get_close_matches(word, KNOWN, n=1)
-        hint = f"did you mean `{close[0]}`?" if close else "the list of events is in docs/filters.md"
+        hint = f"did you mean `{close[0]}`?" if close else "the list of events is in docs/reference/filters.md"
         raise ConfigError("an event that `filters` does not know", where={"event": event}, hint=hint)
     return _ALIASES.get(word, word)

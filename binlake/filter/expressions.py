@@ -103,5 +103,5 @@ def _refused(table: str, text: str, why: str) -> ConfigError:
     return ConfigError(
         f"an expression of `expression-filter` cannot be used: {why}",
         where={"table": table, "expression": text},
-        hint="docs/filters.md lists what an expression may have",
+        hint="docs/reference/filters.md lists what an expression may have",
     )

@@ -2,7 +2,7 @@
 
 The rule is to lose nothing and to stay readable by Spark and delta-rs. A value that its type cannot hold (zero and
 partly zero dates, year 0) is NULL in its column, and its text is kept in the map `_text`. The table of types is in
-docs/lake-tables.md; hazards R-44 on floats.
+docs/reference/lake-tables.md; hazards R-44 on floats.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ def lake_lock(paths: LakePaths, name: str, *, wait_s: float = 60.0) -> Iterator[
         raise ConfigError(
             "this lake is not on a local disk and has no lock",
             where={"lake": paths.root},
-            hint="only local lakes are supported for now; see docs/decisions",
+            hint="only local lakes are supported for now; see docs/understand/decisions.md",
         )
     folder = root / "_locks"
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""The lake's tables as Markdown, from their definitions: the generated part of docs/lake-tables.md."""
+"""The lake's tables as Markdown, from their definitions: the generated part of docs/reference/lake-tables.md."""
 
 from __future__ import annotations
 

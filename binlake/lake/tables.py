@@ -1,6 +1,7 @@
 """Definitions of the lake's tables: the only place that names their columns, comments and properties (DESIGN 2).
 
-`docs/lake-tables.md` shows them (`make docs`), Spark's DESCRIBE too. Mirrors take their columns from the source.
+`docs/reference/lake-tables.md` shows them (`make docs`), Spark's DESCRIBE too. Mirrors take their columns from the
+source.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ class Replica:
             self._table = DeltaTable.create(
                 self._path,
                 rows.schema,
-                description="Mirror of a source table; see docs/lake-tables.md",
+                description="Mirror of a source table; see docs/reference/lake-tables.md",
                 # Time travel is the purpose of these tables: Delta's own defaults end after a week (hazards R-33).
                 configuration={
                     "delta.deletedFileRetentionDuration": days,

@@ -1,4 +1,4 @@
-"""PD's own API: the cluster id and timestamps, from the leader (docs/formats.md 1.10)."""
+"""PD's own API: the cluster id and timestamps, from the leader (docs/reference/formats.md 1.10)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The registry of pumps and consumers in etcd: the original's keys, JSON and guards (docs/formats.md 3.1)."""
+"""The registry of pumps and consumers in etcd: the original's keys, JSON and guards (docs/reference/formats.md 3.1)."""
 
 from __future__ import annotations
 

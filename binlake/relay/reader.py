@@ -23,7 +23,7 @@ from binlake.window.manifest import ApplyManifest, window_name
 
 log = structlog.get_logger(__name__)
 
-_HINT = "bring the files back from a copy, or finish the window from the lake (docs/recover.md)"
+_HINT = "bring the files back from a copy, or finish the window from the lake (docs/operate/recover.md)"
 
 
 class _Head(NamedTuple):

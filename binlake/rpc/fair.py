@@ -1,4 +1,4 @@
-"""Who gives way when all places are taken: of the address that has the most, the newest (docs/rpc.md).
+"""Who gives way when all places are taken: of the address that has the most, the newest (docs/understand/rpc.md).
 
 An address that floods shuts out itself and nobody else; who has had a place for long keeps it.
 """

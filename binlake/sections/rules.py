@@ -1,4 +1,4 @@
-"""Which changes are replicated, and under which names: sections with the keys of drainer and DM (docs/filters.md)."""
+"""Which changes are replicated, under which names: the keys of drainer and DM (docs/reference/filters.md)."""
 
 from __future__ import annotations
 
@@ -86,14 +86,17 @@ class RouteRule(Section):
 
 
 class DdlReplacement(Section):
-    """One DDL of the source for which the target runs another statement (docs/target-mapping.md)."""
+    """One DDL of the source for which the target runs another statement (docs/understand/target-mapping.md)."""
 
     commit_ts: TsText = Field(description="commit_ts of the DDL")
     sql: str = Field(min_length=1, description="one DDL statement in the target's dialect, in the DDL's database")
 
 
 class DdlInjection(Section):
-    """One statement of the target's own, before the first change at or behind a commit_ts (docs/target-mapping.md)."""
+    """One statement of the target's own, before the first change at or behind a commit_ts.
+
+    docs/understand/target-mapping.md tells how it is placed.
+    """
 
     commit_ts: PlaceText = Field(
         description="it runs before what was committed then, DDL or rows, and behind all before"

@@ -56,8 +56,8 @@ class TableStatements:
         self._dialect: Dialect = dialect
         self._limits = limits or BatchLimits()
         self._next = first_batch
-        # With one unique key a row meets at most the row that it replaces: both forms leave the same (docs/apply.md),
-        # and what the statement does not name stays as it is.
+        # With one unique key a row meets at most the row that it replaces: both forms leave the same
+        # (docs/understand/apply.md), and what the statement does not name stays as it is.
         self._updates = (plain or bool(table.kept)) and len(table.unique_keys()) == 1
         self._name = qualified(table.db, table.name)
         self._columns = written_columns(table, dialect)

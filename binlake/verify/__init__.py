@@ -1,6 +1,7 @@
 """Is the target what the lake, or the source itself, says it must be at its checkpoint; and what mends it where not.
 
-Checksums of ranges of keys on both sides; what is unequal is narrowed to rows, and rows decide (docs/verify.md).
+Checksums of ranges of keys on both sides; what is unequal is narrowed to rows, and rows decide
+(docs/operate/verify.md).
 """
 
 from binlake.verify.comparing import TableResult

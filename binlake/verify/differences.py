@@ -1,7 +1,7 @@
 """Rows of two sides as differences: missing on the target, too many there, or different in some columns.
 
-Rows decide, by the one definition of equal (docs/equality.md). Rows with a key are matched by it, whatever chunk they
-were found in; rows without one are counted.
+Rows decide, by the one definition of equal (docs/understand/equality.md). Rows with a key are matched by it, whatever
+chunk they were found in; rows without one are counted.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ def read_text(column: ColumnInfo) -> Callable[[Any], str | None]:
 
 
 def by_value(column: ColumnInfo) -> Callable[[str | None], str | None]:
-    """The function whose results are equal where docs/equality.md calls two canonical texts equal."""
+    """The function whose results are equal where docs/understand/equality.md calls two canonical texts equal."""
     # The lake's text of a binary value is that page's already.
     return (lambda text: text) if column.is_binary else canonical(column.type_name)
 

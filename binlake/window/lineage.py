@@ -1,7 +1,7 @@
 """What a stage or command tells of the tables it read and wrote, for OpenLineage; and how much of it at most.
 
 Names, types and nothing of rows. It is told with a result and kept nowhere: whoever draws lineage takes it from there
-(docs/alerts.md).
+(docs/operate/alerts.md).
 """
 
 from __future__ import annotations

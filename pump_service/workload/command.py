@@ -44,7 +44,7 @@ class WorkloadCommand:
         add, spec = parser.add_argument, Spec(transactions=1)
         add("--pd-urls", default="http://127.0.0.1:2379", help="PD addresses, comma list")
         add("--status-addr", default="127.0.0.1:10080", help="HOST:PORT of the status port it serves")
-        add("--strategy", default="range", help="range, hash or score (docs/pump-client.md)")
+        add("--strategy", default="range", help="range, hash or score (docs/understand/pump-client.md)")
         add("--label", type=_pairs, default={}, metavar="NAME=VALUE,...", help="write to pumps of this label only")
         add("--socket", default="", help="Unix socket of one local pump, instead of the registered ones")
         add("--seed", type=int, default=spec.seed, help="equal seeds write equal rows (default %(default)s)")

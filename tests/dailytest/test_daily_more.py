@@ -1,4 +1,4 @@
-"""Cases that upstream's tests lack (tidb-binlog 7.4); docs/schema.md lists those about pumps."""
+"""Cases that upstream's tests lack (tidb-binlog 7.4); docs/understand/schema.md lists those about pumps."""
 
 from __future__ import annotations
 

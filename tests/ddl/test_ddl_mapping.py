@@ -20,7 +20,7 @@ from binlake.schema.delta import Definitions
 from binlake.statement.literal import quote, quote_name
 from binlake.statement.written import written_columns
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "target-mapping.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "understand" / "target-mapping.md"
 NONE = Definitions((), ())
 
 

@@ -10,9 +10,9 @@ from deploy import checks
 
 
 def test_an_unknown_id_is_named_with_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "reference").mkdir(parents=True)
     (tmp_path / "binlake").mkdir()
-    promises = tmp_path / "docs" / "promises.md"
+    promises = tmp_path / "docs" / "reference" / "promises.md"
     # Put together here, or the check would read these lines as citations.
     known, unknown = "R-" + "01", "R-" + "99"
     promises.write_text(f"| {known} | a hazard |\n")

@@ -193,4 +193,4 @@ def test_compose_itself_takes_the_file(services: dict[str, Any], profile: str) -
 def test_compose_refuses_to_start_without_a_secret_and_says_where_to_look(name: str) -> None:
     done = asked("embedded", "-q", without=name)
     assert done.returncode != 0
-    assert f"{name} is missing a value: see docs/deploy.md" in done.stderr
+    assert f"{name} is missing a value: see docs/operate/deploy.md" in done.stderr

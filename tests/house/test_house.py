@@ -63,7 +63,7 @@ def test_delta_spark_is_used_by_its_jars_and_their_version_is_the_packages() -> 
 
 
 def test_the_compatibility_statement_names_the_generation_and_the_writers() -> None:  # S1-04
-    text = (ROOT / "docs" / "compatibility.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "reference" / "compatibility.md").read_text(encoding="utf-8")
     assert "*cluster* generation" in text
     assert "<= v8.3" in text
 

@@ -75,8 +75,9 @@ def rebuild(server: MariaDb, engine: str, dbs: Sequence[str]) -> bool:
 
 
 def answer_for_partition(server: MariaDb, world: World, shown: State) -> bool:
-    """What a person does who is asked whether a DROP or EXCHANGE PARTITION ran (docs/apply.md): its partitions show it,
-    or the rows (of `shown`, the target) of the plain table. False for another DDL: nobody need be asked."""
+    """What a person does who is asked whether a DROP or EXCHANGE PARTITION ran (docs/understand/apply.md): its
+    partitions show it, or the rows (of `shown`, the target) of the plain table. False for another DDL: nobody need be
+    asked."""
     ((commit_ts,),) = rows(server, f"SELECT ddl_commit_ts FROM {SCHEMA}.binlake_progress")
     job = next(job for ts, job in world.jobs if ts == commit_ts)
     table = job.table_info

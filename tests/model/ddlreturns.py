@@ -1,4 +1,4 @@
-"""What a person does for a rename into the filter, which no target can run: it has not the rows (docs/filters.md).
+"""What one does for a rename into the filter, which no target can run: it lacks the rows (docs/reference/filters.md).
 
 The windows go on to just before the DDL, the table is copied to the target as it was at the DDL's commit_ts, and that
 is named in `filter.ignore-txn-commit-ts`. Without all this no window over the DDL may come into being.

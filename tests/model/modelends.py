@@ -1,6 +1,6 @@
 """Where a window of a model's source may end: at each commit and between them, where land's own rule lets it.
 
-A window does not part a row from a DDL that it ran ahead of (fault of a value lost for ever: docs/schema.md).
+A window does not part a row from a DDL that it ran ahead of (a value lost for ever: docs/understand/schema.md).
 """
 
 from __future__ import annotations

@@ -129,7 +129,7 @@ class Scenario:
         self.converter = Converter(source, random)
         self.pinned: dict[str, Statements] = {}
         self.ends = source.ends
-        # Over several segments nothing tells of a row that a later window takes for another (docs/apply.md).
+        # Over several segments nothing tells of a row that a later window takes for another (docs/understand/apply.md).
         self.least = self.ends[-1] if shape.bytewise else 0
 
     def run(self) -> None:

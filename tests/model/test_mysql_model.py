@@ -38,6 +38,6 @@ def test_a_mysql_target_is_the_source_at_every_checkpoint(mysql_model: DdlModel)
 
 def test_whole_databases_on_mysql_are_the_sources_behind_any_ddl(mysql_model: DdlModel) -> None:
     #
-    # Some conversions of stored values cannot be said in MySQL and are refused (docs/target-mapping.md).
+    # Some conversions of stored values cannot be said in MySQL and are refused (docs/understand/target-mapping.md).
     plain = DdlShape(features=Features(conversions=False))
     ddl_brought_down(mysql_model, range(FIRST, FIRST + SEEDS), plain)

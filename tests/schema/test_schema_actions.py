@@ -1,4 +1,4 @@
-"""Every kind of DDL job (docs/schema.md): against what a real TiDB showed, and by hand where no capture has it."""
+"""Every kind of DDL job (docs/understand/schema.md): against what a real TiDB showed, or by hand."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ def test_a_batch_of_tables_is_one_ddl_that_makes_each() -> None:
 
 
 def test_the_page_names_every_action_and_tests_that_exist() -> None:
-    page = (ROOT / "docs" / "schema.md").read_text()
+    page = (ROOT / "docs" / "understand" / "schema.md").read_text()
     numbers = {int(n) for n in re.findall(r"^\| (\d+) ", page, re.MULTILINE)}
     assert numbers == {int(action) for action in Action}
     tests = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))

@@ -1,1 +1,1 @@
-"""A deterministic simulator of the pump cluster (docs/simulator.md): the product's code, one seed, every fault."""
+"""A deterministic simulator of the pump cluster (docs/understand/simulator.md): one seed, every fault."""

@@ -1,4 +1,4 @@
-"""The pump cluster under every fault at once, from one number each (docs/simulator.md)."""
+"""The pump cluster under every fault at once, from one number each (docs/understand/simulator.md)."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def test_planted_differences_are_all_found_and_nothing_else(first_shop: Shop, tm
 
 
 def test_values_in_another_form_are_equal_by_value(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    # docs/equality.md decides, not the checksum: MariaDB writes such doubles and such JSON otherwise
+    # docs/understand/equality.md decides, not the checksum: MariaDB writes such doubles and such JSON otherwise
     big = ["3801906481570168.5", "-2102039802834008.2"]
     txn = shop.workload.begin()
     for number, value in enumerate(big):

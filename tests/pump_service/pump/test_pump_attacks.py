@@ -1,6 +1,7 @@
 """The pump's port in the hands of somebody who has no cluster id: what each attack costs, and that others are served.
 
-Bounds are of CPU seconds and memory of the pump's process, never of wall time; docs/pump-security.md has the figures.
+Bounds are of CPU seconds and memory of the pump's process, never of wall time. Figures:
+docs/understand/pump-security.md.
 """
 
 from __future__ import annotations

@@ -1,0 +1,92 @@
+"""Links of pages for people: each leads to a file and a heading that exist, and each page stands in the site's list.
+
+What takes seconds to build (`make docs-site`) is looked at here in milliseconds, so that `make lint` always does.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+import unicodedata
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+ELSEWHERE = ("README.md", "CONTRIBUTING.md", "bench/README.md")
+"""Pages outside docs/ that people read in the repository."""
+LONGEST_CELL = 350
+"""Characters of a table's cell: more is a paragraph, which nobody reads in a column."""
+
+_LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
+_FENCED = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
+_CODE = re.compile(r"`[^`\n]*`")
+_HEADING = re.compile(r"^#{1,6} +(.+?) *#*$", re.MULTILINE)
+
+
+def dead_links(root: Path) -> list[str]:
+    """`page: link` of each that leads nowhere, or out of the site where the site shows it."""
+    return [
+        f"{page.relative_to(root)}: {link}"
+        for page in _pages(root)
+        for link in _links(page)
+        if not _good(root, page, link)
+    ]
+
+
+def unlisted(root: Path) -> list[str]:
+    """Pages of docs/ that `nav` of zensical.toml does not name, and entries of it that are no page."""
+    site = tomllib.loads((root / "zensical.toml").read_text(encoding="utf-8"))["project"]
+    named = Counter(_entries(site["nav"]))
+    there = {str(page.relative_to(root / "docs")) for page in (root / "docs").rglob("*.md")}
+    return sorted({*(there ^ named.keys()), *(name for name, times in named.items() if times > 1)})
+
+
+def long_cells(root: Path) -> list[str]:
+    """`page:line` of each table cell that holds a paragraph."""
+    found = []
+    for page in _pages(root):
+        for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
+            cells = re.split(r"(?<!\\)\|", line)[1:-1] if line.startswith("|") else []
+            found += [f"{page.relative_to(root)}:{number}" for cell in cells if len(cell.strip()) > LONGEST_CELL]
+    return found
+
+
+def _entries(nav: list[Any]) -> Iterator[str]:
+    for entry in nav:
+        if isinstance(entry, str):
+            yield entry
+            continue
+        for value in entry.values():
+            yield from _entries([value] if isinstance(value, str) else value)
+
+
+def _pages(root: Path) -> list[Path]:
+    return [*sorted((root / "docs").rglob("*.md")), *(root / name for name in ELSEWHERE if (root / name).exists())]
+
+
+def _links(page: Path) -> list[str]:
+    text = _CODE.sub("", _FENCED.sub("", page.read_text(encoding="utf-8")))
+    return [link for link in _LINK.findall(text) if not re.match(r"[a-z]+:", link)]
+
+
+def _good(root: Path, page: Path, link: str) -> bool:
+    path, _, heading = link.partition("#")
+    target = (page.parent / path).resolve() if path else page
+    docs = root / "docs"
+    if page.is_relative_to(docs) and not target.is_relative_to(docs):
+        return False
+    if not target.is_file():
+        return target.is_dir() and not page.is_relative_to(docs)
+    return not heading or heading in _anchors(target)
+
+
+def _anchors(page: Path) -> frozenset[str]:
+    """The ids that Markdown gives to the headings of `page`."""
+    seen: Counter[str] = Counter()
+    for heading in _HEADING.findall(_FENCED.sub("", page.read_text(encoding="utf-8"))):
+        plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).replace("`", "").replace("*", "")
+        ascii_only = unicodedata.normalize("NFKD", plain).encode("ascii", "ignore").decode()
+        slug = re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", ascii_only).strip().lower())
+        seen[slug if slug not in seen else f"{slug}_{seen[slug]}"] += 1
+    return frozenset(seen)

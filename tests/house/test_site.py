@@ -1,0 +1,82 @@
+"""The pages for people are a site: built strictly, searchable; and the quick checks of `make lint` have teeth."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from deploy import citations, docslinks
+
+ROOT = Path(__file__).resolve().parents[2]
+PAPERS = ROOT.parent / "shared"
+
+
+def built(root: Path) -> subprocess.CompletedProcess[str]:
+    program = Path(sys.executable).parent / "zensical"
+    return subprocess.run(
+        [program, "build", "--strict", "--clean"], cwd=root, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> Path:
+    shutil.copytree(ROOT / "docs", tmp_path / "docs")
+    for name in ("zensical.toml", "README.md", "CONTRIBUTING.md", "LICENSE"):
+        shutil.copy(ROOT / name, tmp_path)
+    return tmp_path
+
+
+def test_the_site_is_built_and_can_be_searched(house: Path) -> None:  # S0-76
+    done = built(house)
+    assert done.returncode == 0, done.stdout + done.stderr
+    site = house / ".local" / "site"
+    found = json.dumps(json.loads((site / "search.json").read_text(encoding="utf-8")))
+    assert "start/why.html" in found
+    assert "A pump was bound to its TiDB server" in found
+    assert len(list(site.rglob("*.html"))) == len(list((house / "docs").rglob("*.md"))) + 1  # and 404
+
+
+@pytest.mark.parametrize("link", ["[a](nowhere.md)", "[a](start/why.md#nowhere)", "[a](../README.md)"])
+def test_a_dead_link_is_found_by_both(house: Path, link: str) -> None:
+    assert docslinks.dead_links(house) == []
+    page = house / "docs" / "index.md"
+    page.write_text(page.read_text(encoding="utf-8") + f"\n{link}\n", encoding="utf-8")
+    assert len(docslinks.dead_links(house)) == 1
+    assert built(house).returncode != 0
+
+
+def test_a_page_that_the_site_does_not_list_is_found(house: Path) -> None:
+    assert docslinks.unlisted(house) == []
+    (house / "docs" / "operate" / "more.md").write_text("# More\n")
+    (house / "docs" / "start" / "why.md").unlink()
+    assert docslinks.unlisted(house) == ["operate/more.md", "start/why.md"]
+
+
+def test_a_paragraph_in_a_table_is_found(house: Path) -> None:
+    page = house / "docs" / "index.md"
+    page.write_text(f"| a | b |\n|---|---|\n| c | {'word ' * 100} |\n")
+    assert docslinks.long_cells(house) == ["docs/index.md:3"]
+
+
+def test_citations_are_read_over_line_ends_and_unknown_ones_are_named(house: Path) -> None:
+    cited = "DESIGN" + " 9, tidb-binlog\n# 99.1, stack" + ' facts, "Nothing", DESIGN' + " 3.1, tidb-binlog 2.5"
+    file = house / "a.py"
+    file.write_text(f"# {cited}\n")
+    assert citations.unlisted(house, [file]) == [
+        "a.py: DESIGN" + " 9", "a.py: stack" + ' facts, "Nothing"', "a.py: tidb-binlog" + " 99.1",
+    ]  # fmt: skip
+
+
+@pytest.mark.skipif(not PAPERS.is_dir(), reason="the papers are not beside this checkout")
+def test_a_part_or_id_that_no_paper_has_is_named(house: Path) -> None:
+    page, promises = house / citations.PAGE, house / "docs" / "reference" / "promises.md"
+    assert citations.missing(house, PAPERS) == citations.missing_ids(promises, PAPERS) == []
+    page.write_text(page.read_text() + "| tidb-binlog" + " 99.1 | nothing |\n")
+    promises.write_text(promises.read_text() + "| R-" + "99 | nothing |\n")
+    assert citations.missing(house, PAPERS) == ["tidb-binlog" + " 99.1"]
+    assert citations.missing_ids(promises, PAPERS) == ["R-" + "99"]
