@@ -145,7 +145,8 @@ class ControlTable:
             table = self._open()
             write_deltalake(
                 self.path if table is None else table,
-                data,
+                # The comments of a table that is there may be those of an older version: delta-rs refuses others.
+                data if table is None else data.cast(_plain(self.schema)),
                 mode=mode,
                 partition_by=list(self._definition.partitioned_by) or None,
                 description=self._definition.comment if table is None else None,
@@ -175,3 +176,8 @@ class ControlTable:
             else:
                 self._table.update_incremental()
             return self._table
+
+
+def _plain(schema: pa.Schema) -> pa.Schema:
+    """`schema` without the comments of its columns."""
+    return pa.schema([pa.field(kind.name, kind.type) for kind in schema])

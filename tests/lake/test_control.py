@@ -60,6 +60,19 @@ def test_manifests_keep_64_bit_values_as_text() -> None:  # R-46
     assert apply.digest() == ApplyManifest.from_json(apply.to_json()).digest()
 
 
+def test_a_table_made_with_other_comments_is_extended(tmp_path: Path) -> None:  # a lake outlives a version's words
+    first, second = (Column("n", "BIGINT", comment) for comment in ("a number", "a whole number"))
+    place = str(tmp_path / "t")
+    ControlTable(place, LakeTable("t", "numbers", (first,), (), "delta-rs")).append([{"n": 1}])
+    table = ControlTable(place, LakeTable("t", "more numbers", (second,), (), "delta-rs"))
+    for number in range(2, COMPACT_EVERY + 3):
+        table.append([{"n": number}])
+    table.tidy()
+    assert sorted(row["n"] for row in table.rows()) == list(range(1, COMPACT_EVERY + 3))
+    table.replace([{"n": 7}])
+    assert table.rows() == [{"n": 7}]
+
+
 def test_the_start_is_fixed_once(paths: LakePaths) -> None:  # S0-62
     log = WindowLog(paths)
     assert log.start_ts() is None

@@ -1,0 +1,161 @@
+"""What merge and compact seal for the stages after them: all that decides there, and nothing that a person alone reads.
+
+Each is text in the row of the table `window` that says that the stage ended: the one is never there without the other.
+It holds nothing of the run that made it, so a stage that runs again seals the same text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, TypeVar
+
+from binlake.errors import DamagedManifest
+from binlake.window.manifest import window_name
+from binlake.window.sealing import canonical, digest_of, sealed, unsealed
+from binlake.window.shapes import Shapes
+
+
+@dataclass(frozen=True)
+class Merged:
+    """What merge made of landed `windows`: row changes and DDL, skipped DDL included; `whole`: it left no row out."""
+
+    rows: int
+    ddls: int
+    whole: bool
+    windows: tuple[str, ...]
+
+    @property
+    def empty(self) -> bool:
+        """Nothing to derive from."""
+        return self.rows == 0 and self.ddls == 0
+
+    @classmethod
+    def total(cls, parts: Iterable[Merged]) -> Merged:
+        """That of windows one behind the other."""
+        every = list(parts)
+        return cls(
+            sum(part.rows for part in every),
+            sum(part.ddls for part in every),
+            all(part.whole for part in every),
+            tuple(window for part in every for window in part.windows),
+        )
+
+    def body(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {"rows": self.rows, "ddls": self.ddls, "whole": self.whole, "windows": list(self.windows)}
+
+    @classmethod
+    def from_body(cls, raw: Mapping[str, Any]) -> Merged:
+        """That of `body`."""
+        return cls(int(raw["rows"]), int(raw["ddls"]), bool(raw["whole"]), tuple(raw["windows"]))
+
+
+@dataclass(frozen=True)
+class MergeManifest:
+    """What merge sealed of one landed window (lo, hi] for compact and mirror."""
+
+    VERSION: ClassVar[int] = 1
+
+    replication: str
+    lo: int
+    hi: int
+    merged: Merged
+
+    @property
+    def window(self) -> str:
+        """`lo-hi`."""
+        return window_name(self.lo, self.hi)
+
+    def to_json(self) -> str:
+        """The sealed text."""
+        place = {"replication": self.replication, "lo": self.lo, "hi": self.hi}
+        return sealed("merge", self.VERSION, {**place, "merged": self.merged.body()})
+
+    @classmethod
+    def from_json(cls, text: str) -> MergeManifest:
+        """The manifest of `to_json`. Raises DamagedManifest."""
+        return _made("merge", unsealed(text, "merge", cls.VERSION), cls._from_body)
+
+    @classmethod
+    def _from_body(cls, raw: Mapping[str, Any]) -> MergeManifest:
+        return cls(str(raw["replication"]), raw["lo"], raw["hi"], Merged.from_body(raw["merged"]))
+
+
+@dataclass(frozen=True)
+class CompactManifest:
+    """What compact sealed of a sink's window (lo, hi] for convert and finalize.
+
+    `ordered`: for a target of that mode, so that `change` has no row of it; `rows`: those of `change`; `merged`: what
+    it was derived from; `cuts`: the commit_ts at which its segments start, from the second; `shapes`: how tables of the
+    target differed from the source's at lo.
+    """
+
+    VERSION: ClassVar[int] = 1
+
+    replication: str
+    sink: str
+    lo: int
+    hi: int
+    ordered: bool
+    rows: int
+    merged: Merged
+    cuts: tuple[int, ...] = ()
+    shapes: Shapes = field(default_factory=Shapes)
+
+    @property
+    def window(self) -> str:
+        """`lo-hi`."""
+        return window_name(self.lo, self.hi)
+
+    def to_json(self) -> str:
+        """The sealed text."""
+        return sealed("compact", self.VERSION, self._body())
+
+    @classmethod
+    def from_json(cls, text: str) -> CompactManifest:
+        """The manifest of `to_json`. Raises DamagedManifest."""
+        return _made("compact", unsealed(text, "compact", cls.VERSION), cls._from_body)
+
+    def digest(self) -> str:
+        """What the apply manifest names it by, the digest of its seal."""
+        return digest_of(canonical(self._body()))
+
+    def _body(self) -> dict[str, Any]:
+        place = {"replication": self.replication, "sink": self.sink, "lo": self.lo, "hi": self.hi}
+        found = {"ordered": self.ordered, "rows": self.rows, "merged": self.merged.body()}
+        return {**place, **found, "cuts": [str(ts) for ts in self.cuts], "shapes": self.shapes.to_list()}
+
+    @classmethod
+    def _from_body(cls, raw: Mapping[str, Any]) -> CompactManifest:
+        return cls(
+            str(raw["replication"]),
+            str(raw["sink"]),
+            raw["lo"],
+            raw["hi"],
+            bool(raw["ordered"]),
+            int(raw["rows"]),
+            Merged.from_body(raw["merged"]),
+            tuple(int(ts) for ts in raw["cuts"]),
+            Shapes.from_list(raw["shapes"]),
+        )
+
+
+Manifest = TypeVar("Manifest", MergeManifest, CompactManifest)
+
+
+def require_own(manifest: Manifest, replication: str, lo: int, hi: int) -> Manifest:
+    """`manifest`, if it was sealed for this window of this replication. Raises DamagedManifest."""
+    if (manifest.replication, manifest.lo, manifest.hi) != (replication, lo, hi):
+        raise DamagedManifest(
+            "the manifest is that of another window",
+            where={"sealed_for": f"{manifest.replication} {manifest.window}"},
+        )
+    return manifest
+
+
+def _made(kind: str, body: Mapping[str, Any], make: Callable[[Mapping[str, Any]], Manifest]) -> Manifest:
+    try:
+        return make(body)
+    except (KeyError, TypeError, ValueError) as error:
+        raise DamagedManifest(f"the {kind} manifest lacks a value, or has one of another kind: {error!r}") from None

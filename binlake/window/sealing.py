@@ -1,0 +1,74 @@
+"""Manifests as text: canonical JSON, and a seal that proves the text whole, of its kind and of a version known here.
+
+In JSON every commit_ts is a decimal string (invariant 12).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from binlake.errors import DamagedManifest, WireError
+
+# 64-bit values that JSON readers elsewhere would round (invariant 12).
+_TEXT_KEYS = frozenset({"lo", "hi", "gc_ts", "proof_ts", "cluster_id"})
+
+
+def canonical(value: Mapping[str, Any]) -> str:
+    """The one text of `value`: keys in order, timestamps as strings."""
+    return json.dumps(_texts(value), sort_keys=True, separators=(",", ":"))
+
+
+def parsed(text: str, kind: str) -> dict[str, Any]:
+    """The value of `canonical`. Raises WireError."""
+    try:
+        raw = _numbers(json.loads(text))
+    except (ValueError, TypeError) as error:
+        raise WireError(f"{kind} is not valid JSON: {error}") from None
+    if not isinstance(raw, dict):
+        raise WireError(f"{kind} is not a JSON object")
+    return raw
+
+
+def digest_of(text: str) -> str:
+    """SHA-256, in hex."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def sealed(kind: str, version: int, body: Mapping[str, Any]) -> str:
+    """`body` as text that says what it is and holds the digest of itself."""
+    digest = digest_of(canonical(body))
+    return canonical({"kind": kind, "version": version, "digest": digest, "body": body})
+
+
+def unsealed(text: str, kind: str, version: int) -> dict[str, Any]:
+    """The body of `sealed`. Raises DamagedManifest when it is not just what was sealed."""
+    try:
+        raw = parsed(text, f"the {kind} manifest")
+    except WireError as error:
+        raise DamagedManifest(error.message) from None
+    if raw.get("kind") != kind:
+        raise DamagedManifest(f"this is no {kind} manifest", where={"kind": raw.get("kind")})
+    if raw.get("version") != version:
+        raise DamagedManifest(
+            f"another version of Binlake sealed the {kind} manifest",
+            where={"sealed": raw.get("version"), "read_here": version},
+        )
+    body = raw.get("body")
+    if not isinstance(body, dict) or digest_of(canonical(body)) != raw.get("digest"):
+        raise DamagedManifest(f"the {kind} manifest is damaged: its digest is not that of its text")
+    return body
+
+
+def _texts(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: str(item) if key in _TEXT_KEYS else _texts(item) for key, item in value.items()}
+    return [_texts(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _numbers(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: int(item) if key in _TEXT_KEYS else _numbers(item) for key, item in value.items()}
+    return [_numbers(item) for item in value] if isinstance(value, list) else value

@@ -1,0 +1,125 @@
+"""The shapes of a window's tables: as read at its lo, carried along by the window's own DDL (S4-22, S4-23).
+
+With a shape every later step sees one definition: the source's columns that the target takes, and the unique keys that
+both have. So the identity of a row is that of the target. A DDL runs on both sides, so what differs goes on differing:
+under a new name after a RENAME, under a new id after a TRUNCATE. A table that the window itself drops and creates is
+made alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from binlake.schema import IndexInfo, TableDef
+from binlake.schema.actions import PUBLIC
+from binlake.schema.delta import Definitions
+from binlake.schema.names import fold_name, fold_pair
+from binlake.window.definitions import LandedDdl
+
+Name = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class TableShape:
+    """What of a table is not alike. `own`: columns of the target alone; `kept`: those whose values must be kept, as the
+    target spells them; `dropped`: columns of the source that are not written; `lost`: columns of the source's unique
+    keys that are none at the target. Names of `dropped` and `lost` in lower case.
+    """
+
+    own: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()
+    dropped: tuple[str, ...] = ()
+    lost: tuple[tuple[str, ...], ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.own or self.dropped or self.lost)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {"own": self.own, "kept": self.kept, "dropped": self.dropped, "lost": self.lost}
+
+    @classmethod
+    def from_dict(cls, raw: Mapping[str, Any]) -> TableShape:
+        """The shape of `to_dict`."""
+        lost = tuple(tuple(columns) for columns in raw["lost"])
+        return cls(tuple(raw["own"]), tuple(raw["kept"]), tuple(raw["dropped"]), lost)
+
+    def of(self, table: TableDef) -> TableDef:
+        """The definition that the source's `table` and the target share."""
+        gone = frozenset(self.dropped)
+        columns = tuple(column for column in table.all_columns if fold_name(column.name) not in gone)
+        # A definition may spell its integer key as a flag: from here on every unique key is an index.
+        keys = [key for key in table.unique_keys() if self._is_shared(key, gone)]
+        plain = [index for index in table.indexes if not (index.unique and index.state == PUBLIC)]
+        return replace(
+            table,
+            all_columns=columns,
+            indexes=(*keys, *plain),
+            pk_is_handle=False,
+            is_common_handle=False,
+            own=self.own,
+            kept=self.kept,
+        )
+
+    def _is_shared(self, key: IndexInfo, gone: frozenset[str]) -> bool:
+        names = tuple(sorted(fold_name(part.name) for part in key.columns))
+        return names not in self.lost and gone.isdisjoint(names)
+
+
+@dataclass(frozen=True)
+class Shapes:
+    """Shapes at a window's lo by the target's name, for tables that have one."""
+
+    at_lo: Mapping[Name, TableShape] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.at_lo)
+
+    def base(self, table: TableDef) -> TableDef:
+        """The definition at lo."""
+        return _shaped(table, self._by_name().get(_name(table)))
+
+    def follow(self, ddls: Iterable[LandedDdl]) -> tuple[LandedDdl, ...]:
+        """The window's DDL in commit order, with the definitions that both sides share."""
+        known = self._by_name()
+        return tuple(_followed(ddl, known) for ddl in ddls)
+
+    def to_list(self) -> list[Any]:
+        """Plain values for JSON, by name."""
+        return [[db, table, shape.to_dict()] for (db, table), shape in sorted(self.at_lo.items(), key=_first)]
+
+    @classmethod
+    def from_list(cls, raw: Iterable[Any]) -> Shapes:
+        """The shapes of `to_list`."""
+        return cls({(db, table): TableShape.from_dict(shape) for db, table, shape in raw})
+
+    def _by_name(self) -> dict[Name, TableShape]:
+        return {fold_pair(name): shape for name, shape in self.at_lo.items()}
+
+
+def _followed(ddl: LandedDdl, known: dict[Name, TableShape]) -> LandedDdl:
+    """`ddl` shaped; `known`, the shapes by name, is moved behind it."""
+    before = {_name(table): known.pop(_name(table), None) for table in ddl.before.tables}
+    ids = {table.id: before[_name(table)] for table in ddl.before.tables}
+    # By id first: a RENAME may swap two names. A TRUNCATE keeps the name only.
+    after = {_name(t): ids[t.id] if t.id in ids else before.get(_name(t)) for t in ddl.after.tables}
+    known.update({name: shape for name, shape in after.items() if shape is not None})
+    return replace(ddl, before=_definitions(ddl.before, before), after=_definitions(ddl.after, after))
+
+
+def _definitions(of: Definitions, shapes: Mapping[Name, TableShape | None]) -> Definitions:
+    return replace(of, tables=tuple(_shaped(table, shapes.get(_name(table))) for table in of.tables))
+
+
+def _shaped(table: TableDef, shape: TableShape | None) -> TableDef:
+    return shape.of(table) if shape else table
+
+
+def _first(item: tuple[Name, TableShape]) -> Name:
+    return item[0]
+
+
+def _name(table: TableDef) -> Name:
+    return fold_pair((table.db, table.name))

@@ -1,0 +1,108 @@
+"""The compact manifest of a window, for convert and finalize: as this process sealed it, else as the lake has it.
+
+What is read in the lake is verified; a manifest that is not just what compact sealed for this window stops the stage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import structlog
+
+from binlake.errors import CheckpointConflict, DamagedManifest
+from binlake.window.derived import CompactManifest, require_own
+from binlake.window.manifest import ApplyManifest
+from spark_jobs.context import Bounds, StageContext
+from spark_jobs.sinks import require_merged
+from spark_jobs.unsealed import compacted_of
+
+log = structlog.get_logger(__name__)
+
+_AGAIN = "run compact of this window again, then convert"
+
+
+def up_to_date(ctx: StageContext, bounds: Bounds) -> CompactManifest:
+    """As `newest`. Raises CheckpointConflict, too, when merge came to something else since."""
+    own = ctx.handover.compacted(bounds)
+    if own is not None:
+        return own
+    found = newest(ctx, bounds)
+    if require_merged(ctx, bounds.lo, bounds.hi) != found.merged:
+        raise CheckpointConflict(
+            "merge came to something else since compact derived this window",
+            where={"window": bounds.window},
+            hint="run compact again, then convert",
+        )
+    return found
+
+
+def newest(ctx: StageContext, bounds: Bounds) -> CompactManifest:
+    """What compact sealed last for just this window. Raises CheckpointConflict when it never ran, DamagedManifest."""
+    events = _events(ctx, bounds)
+    if not events:
+        raise CheckpointConflict(
+            "compact has not derived this window", where={"window": bounds.window}, hint="run compact, then convert"
+        )
+    return _read(ctx, bounds, events[-1])
+
+
+def pinned_by(ctx: StageContext, apply: ApplyManifest) -> CompactManifest:
+    """The one that the statements of `apply` rest on. Raises as `newest`."""
+    bounds = Bounds(apply.lo, apply.hi)
+    if not apply.compact:
+        # Sealed by a version whose compact sealed nothing.
+        return newest(ctx, bounds)
+    # A rerun of compact may have sealed another one since; what is pinned counts.
+    own = ctx.handover.compacted(bounds)
+    if own is not None and own.digest() == apply.compact:
+        return own
+    found = _with_digest(ctx, bounds, apply.compact)
+    if found is None:
+        raise DamagedManifest(
+            "the compact manifest that the apply manifest rests on is missing or damaged",
+            where={"window": bounds.window, "digest": apply.compact},
+            hint=_AGAIN,
+        )
+    return found
+
+
+def sealed_before(ctx: StageContext, bounds: Bounds, pinned: ApplyManifest | None) -> CompactManifest | None:
+    """For compact of a window that is open (`pinned`) or passed: what it sealed then; None when it cannot be had."""
+    if pinned is not None and pinned.compact:
+        return _with_digest(ctx, bounds, pinned.compact)
+    events = _events(ctx, bounds)
+    return _readable(ctx, bounds, events[-1]) if events else None
+
+
+def was_derived(ctx: StageContext, bounds: Bounds) -> bool:
+    """True when compact ever ended with just this window."""
+    return bool(_events(ctx, bounds))
+
+
+def _events(ctx: StageContext, bounds: Bounds) -> list[dict[str, Any]]:
+    found = ctx.windows.done("compact", (bounds.lo, bounds.hi))
+    return [event for event in found if (event["lo"], event["hi"]) == (bounds.lo, bounds.hi)]
+
+
+def _with_digest(ctx: StageContext, bounds: Bounds, digest: str) -> CompactManifest | None:
+    found = (_readable(ctx, bounds, event) for event in reversed(_events(ctx, bounds)))
+    return next((manifest for manifest in found if manifest is not None and manifest.digest() == digest), None)
+
+
+def _readable(ctx: StageContext, bounds: Bounds, event: Mapping[str, Any]) -> CompactManifest | None:
+    try:
+        return _read(ctx, bounds, event)
+    except DamagedManifest as error:
+        log.warning("compact_manifest_passed_over", window=bounds.window, error=str(error))
+        return None
+
+
+def _read(ctx: StageContext, bounds: Bounds, event: Mapping[str, Any]) -> CompactManifest:
+    try:
+        if not event["manifest"]:
+            return compacted_of(ctx, event, require_merged(ctx, bounds.lo, bounds.hi))
+        return require_own(CompactManifest.from_json(event["manifest"]), ctx.replication.name, bounds.lo, bounds.hi)
+    except DamagedManifest as error:
+        error.where.setdefault("window", bounds.window)
+        raise DamagedManifest(error.message, where=error.where, hint=_AGAIN) from None

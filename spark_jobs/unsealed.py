@@ -1,0 +1,46 @@
+"""What merge and compact of a version without manifests wrote into the detail of their events, as manifests have it.
+
+A lake keeps such events as long as its history, and a window may be half-way while Binlake is changed for a newer one.
+An event of today has a manifest, and none of the keys that are read here of compact's.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from binlake.errors import DamagedManifest
+from binlake.lake.ddls import landed_ddls
+from binlake.window.derived import CompactManifest, Merged
+from binlake.window.manifest import window_name
+from binlake.window.shapes import Shapes
+from spark_jobs.context import StageContext
+
+
+def merged_of(event: Mapping[str, Any]) -> Merged:
+    """What an event of merge says of its window."""
+    detail = json.loads(event["detail"] or "{}")
+    left_out = detail.get("filtered") or detail.get("skipped_commit_ts")
+    ddls = int(detail.get("ddl", 0)) + int(detail.get("ddl_skipped", 0))
+    return Merged(event["rows"], ddls, not left_out, (window_name(event["lo"], event["hi"]),))
+
+
+def compacted_of(ctx: StageContext, event: Mapping[str, Any], merged: Merged) -> CompactManifest:
+    """What an event of compact says of its window, with what `merged` of it says. Raises DamagedManifest."""
+    detail = json.loads(event["detail"] or "{}")
+    if "ordered" not in detail:
+        raise DamagedManifest("the event of compact has no manifest")
+    lo, hi = event["lo"], event["hi"]
+    ddls = landed_ddls(ctx.paths, lo, hi) if merged.ddls else []
+    return CompactManifest(
+        replication=ctx.replication.name,
+        sink="sql",
+        lo=lo,
+        hi=hi,
+        ordered=bool(detail["ordered"]),
+        rows=event["rows"],
+        merged=merged,
+        cuts=tuple(ddl.since for ddl in ddls if ddl.opens_segment),
+        shapes=Shapes.from_list(detail.get("shapes", ())),
+    )

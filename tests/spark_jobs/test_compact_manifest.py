@@ -1,0 +1,254 @@
+"""What compact decided travels sealed to convert and finalize: verified, pinned, read from older lakes; no Spark."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlsink import Sink
+from support.mariadb import MariaDb
+
+from binlake.downstream import apply_window
+from binlake.errors import BinlakeError, CheckpointConflict, DamagedManifest, ImmutableWindow
+from binlake.lake.tables import CHANGE
+from binlake.window.derived import CompactManifest
+from binlake.window.manifest import ApplyManifest
+from spark_jobs.compacted import newest, pinned_by, up_to_date
+from spark_jobs.context import Bounds
+from spark_jobs.lake import clear
+from spark_jobs.sinks import own_rows, require_merged, sink_window
+from spark_jobs.stages import compact, convert, finalize, merge
+
+pytestmark = [pytest.mark.mariadb]
+
+Row = dict[str, Any]
+
+
+@pytest.fixture
+def sink(mariadb: MariaDb, tmp_path: Path) -> Sink:
+    """The second window, which has six DDL, is next; the first is at the target."""
+    found = Sink(None, tmp_path, mariadb)
+    for bounds in found.windows[:2]:
+        found.lakehouse.land(bounds.lo, bounds.hi)
+    found.apply(found.windows[0])
+    return found
+
+
+def another_process(sink: Sink) -> None:
+    """What comes now has nothing in memory."""
+    sink.ctx = sink.lakehouse.context()
+
+
+def rewrite(sink: Sink, stage: str, bounds: Bounds, change: Callable[[Row], Row]) -> None:
+    """The events of `stage` of the window in the lake, changed by hand."""
+    table = sink.ctx.windows._table
+    own = [row["stage"] == stage and (row["lo"], row["hi"]) == (bounds.lo, bounds.hi) for row in table.rows()]
+    assert any(own)
+    table.replace([change(row) if is_own else row for row, is_own in zip(table.rows(), own, strict=True)])
+    another_process(sink)
+
+
+def compacted(sink: Sink, bounds: Bounds) -> CompactManifest:
+    compact.run(sink.ctx, bounds)
+    another_process(sink)
+    return newest(sink.ctx, bounds)
+
+
+def as_before_manifests(sink: Sink, bounds: Bounds) -> None:
+    """The events of merge, compact and convert as the version before wrote them."""
+    sealed = newest(sink.ctx, bounds)
+    detail = {"ordered": sealed.ordered, "segments": len(sealed.cuts) + 1, "shapes": sealed.shapes.to_list()}
+    rewrite(sink, "merge", bounds, lambda row: {**row, "manifest": ""})
+    rewrite(sink, "compact", bounds, lambda row: {**row, "manifest": "", "detail": json.dumps(detail)})
+
+
+def without_compact(row: Row) -> Row:
+    return {**row, "manifest": replace(ApplyManifest.from_json(row["manifest"]), compact="").to_json()}
+
+
+def damaged(row: Row) -> Row:
+    assert '"rows":' in row["manifest"]
+    return {**row, "manifest": row["manifest"].replace('"rows":', '"rows":1', 1)}
+
+
+def opened(sink: Sink, bounds: Bounds) -> None:
+    """The target holds the window open, and its finalize is dead."""
+    manifest = sink.ctx.windows.apply_manifests(bounds.lo, bounds.hi)[-1]
+    sealed = pinned_by(sink.ctx, manifest)
+    window = sink_window(sink.ctx, bounds, sealed.merged, sealed.shapes)
+    target = sink.ctx.replication.sql_target()
+    with pytest.raises(ConnectionAbortedError):
+        apply_window(target, manifest, convert.statements_of(sink.ctx, window, target), hook=_die)
+    another_process(sink)
+
+
+def _die(step: str) -> None:
+    if step == "opened":
+        raise ConnectionAbortedError("power cut")
+
+
+def require_applied(sink: Sink, bounds: Bounds) -> None:
+    assert finalize.run(sink.ctx, bounds).state == "done"
+    assert sink.target() == sink.model(bounds.hi)
+
+
+def test_a_rerun_seals_the_same_and_the_apply_manifest_names_it(sink: Sink) -> None:  # R-16, R-62
+    bounds = sink.windows[1]
+    first, second = compacted(sink, bounds), compacted(sink, bounds)
+    assert first == second
+    assert (len(first.cuts), first.merged.ddls > 5, first.merged.whole) == (6, True, True)
+    convert.run(sink.ctx, bounds)
+    [manifest] = sink.ctx.windows.apply_manifests(bounds.lo, bounds.hi)
+    assert (manifest.compact, manifest.cuts) == (first.digest(), first.cuts)
+    assert pinned_by(sink.ctx, manifest) == first
+    [event] = [event for event in sink.ctx.windows.events(stage="compact") if event["hi"] == bounds.hi][-1:]
+    assert not {"ordered", "shapes"} & set(json.loads(event["detail"]))
+    require_applied(sink, bounds)
+
+
+def test_one_process_does_not_read_back_what_it_sealed(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
+    bounds = sink.windows[1]
+    compact.run(sink.ctx, bounds)
+    monkeypatch.setattr(type(sink.ctx.windows), "done", lambda *_: pytest.fail("it is here"))
+    convert.run(sink.ctx, bounds)
+    require_applied(sink, bounds)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (damaged, "damaged: its digest is not that of its text"),
+        (lambda row: {**row, "manifest": ""}, "the event of compact has no manifest"),
+        (lambda row: {**row, "manifest": row["manifest"][:-9]}, "is not valid JSON"),
+        (lambda row: {**row, "manifest": row["manifest"].replace('"version":1', '"version":9')}, "another version"),
+    ],
+)
+def test_a_manifest_that_is_not_what_compact_sealed_stops_both_stages_until_compact_runs_again(
+    sink: Sink, change: Callable[[Row], Row], says: str
+) -> None:
+    bounds = sink.windows[1]
+    compact.run(sink.ctx, bounds)
+    rewrite(sink, "compact", bounds, change)
+    with pytest.raises(DamagedManifest, match=says) as stopped:
+        convert.run(sink.ctx, bounds)
+    assert stopped.value.where["window"] == bounds.window
+    assert "run compact of this window again" in stopped.value.hint
+    compact.run(sink.ctx, bounds)
+    another_process(sink)
+    convert.run(sink.ctx, bounds)
+    rewrite(sink, "compact", bounds, change)
+    with pytest.raises(DamagedManifest, match="that the apply manifest rests on") as stopped:
+        finalize.run(sink.ctx, bounds)
+    assert "run compact of this window again" in stopped.value.hint
+    assert sink.target() == sink.model(bounds.lo)
+    compact.run(sink.ctx, bounds)
+    another_process(sink)
+    require_applied(sink, bounds)
+
+
+def test_the_manifest_of_another_window_is_none(sink: Sink) -> None:
+    first, bounds = sink.windows[:2]
+    compact.run(sink.ctx, bounds)
+    foreign = newest(sink.ctx, first).to_json()
+    rewrite(sink, "compact", bounds, lambda row: {**row, "manifest": foreign})
+    with pytest.raises(DamagedManifest, match="that of another window") as stopped:
+        convert.run(sink.ctx, bounds)
+    assert stopped.value.where == {"sealed_for": f"demo {first.window}", "window": bounds.window}
+
+
+def test_a_damaged_manifest_of_an_open_window_is_sealed_again_as_it_was(sink: Sink) -> None:  # R-16
+    bounds = sink.windows[1]
+    sealed = compacted(sink, bounds)
+    convert.run(sink.ctx, bounds)
+    opened(sink, bounds)
+    rewrite(sink, "compact", bounds, damaged)
+    for stage in (convert, finalize):
+        with pytest.raises(DamagedManifest, match="that the apply manifest rests on"):
+            stage.run(sink.ctx, bounds)
+    assert compacted(sink, bounds) == sealed
+    assert convert.run(sink.ctx, bounds).state == "already"
+    require_applied(sink, bounds)
+
+
+def test_how_tables_differed_is_not_guessed_where_they_may(sink: Sink) -> None:  # S4-26, R-12
+    bounds = sink.windows[1]
+    compact.run(sink.ctx, bounds)
+    convert.run(sink.ctx, bounds)
+    opened(sink, bounds)
+    rewrite(sink, "compact", bounds, damaged)
+    sink.lakehouse.config["target"]["sync-mode"] = 2
+    another_process(sink)
+    with pytest.raises(DamagedManifest, match="tables differed when this window was derived") as stopped:
+        compact.run(sink.ctx, bounds)
+    assert "Delta time travel" in stopped.value.hint
+
+
+@pytest.mark.parametrize("reached", ["merge", "compact", "convert", "opened"])
+def test_a_window_that_the_version_before_left_half_way_goes_on(sink: Sink, reached: str) -> None:
+    bounds = sink.windows[1]
+    sealed = compacted(sink, bounds)
+    if reached == "merge":
+        before = require_merged(sink.ctx, bounds.lo, bounds.hi)
+        rewrite(sink, "merge", bounds, lambda row: {**row, "manifest": ""})
+        assert require_merged(sink.ctx, bounds.lo, bounds.hi) == before
+        assert compacted(sink, bounds) == sealed
+        convert.run(sink.ctx, bounds)
+        require_applied(sink, bounds)
+        return
+    if reached != "compact":
+        convert.run(sink.ctx, bounds)
+        rewrite(sink, "convert", bounds, without_compact)
+    if reached == "opened":
+        opened(sink, bounds)
+    as_before_manifests(sink, bounds)
+    assert up_to_date(sink.ctx, bounds) == sealed
+    if reached == "opened":
+        # The window stays what it was, whatever the configuration says by now.
+        sink.lakehouse.config["target"]["mode"] = "ordered"
+        another_process(sink)
+        assert compacted(sink, bounds) == sealed
+        assert convert.run(sink.ctx, bounds).state == "already"
+    elif reached == "compact":
+        convert.run(sink.ctx, bounds)
+    require_applied(sink, bounds)
+
+
+def test_merge_that_came_to_something_else_asks_for_compact(sink: Sink) -> None:
+    bounds = sink.windows[1]
+    compact.run(sink.ctx, bounds)
+    sink.lakehouse.config["filter"] = {"ignore-table": [{"db-name": "shop", "tbl-name": "log"}]}
+    another_process(sink)
+    merge.run(sink.ctx, bounds)
+    with pytest.raises(CheckpointConflict, match="merge came to something else") as stopped:
+        convert.run(sink.ctx, bounds)
+    assert "run compact again" in stopped.value.hint
+    compact.run(sink.ctx, bounds)
+    another_process(sink)
+    assert convert.run(sink.ctx, bounds).state == "done"
+
+
+def test_rows_that_went_since_compact_wrote_them_are_missed(sink: Sink) -> None:  # R-62
+    bounds = sink.windows[1]
+    compact.run(sink.ctx, bounds)
+    another_process(sink)
+    clear(sink.ctx.few, sink.ctx.paths, CHANGE, own_rows(bounds), {})
+    with pytest.raises(ImmutableWindow, match="`change` does not have the rows that compact wrote") as stopped:
+        convert.run(sink.ctx, bounds)
+    assert "run compact of this window again" in stopped.value.hint
+    assert sink.ctx.windows.apply_manifests(bounds.lo, bounds.hi) == []
+
+
+def test_a_damaged_manifest_of_merge_asks_for_merge(sink: Sink) -> None:
+    bounds = sink.windows[1]
+    rewrite(sink, "merge", bounds, damaged)
+    with pytest.raises(DamagedManifest, match="the merge manifest is damaged") as stopped:
+        compact.run(sink.ctx, bounds)
+    assert stopped.value.hint == "run merge of that window again"
+    assert isinstance(stopped.value, BinlakeError)
+    assert stopped.value.kind == "Permanent"
+    merge.run(sink.ctx, bounds)
+    assert compact.run(sink.ctx, bounds).state == "done"
