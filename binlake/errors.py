@@ -82,6 +82,10 @@ class ImmutableWindow(Permanent):
     """A landed window would change: its digest differs from the sealed manifest."""
 
 
+class DamagedManifest(Permanent):
+    """What a stage sealed for the stages after it is missing, damaged, of another version or of another window."""
+
+
 class ConflictingBinlogs(Permanent):
     """Two pumps hold different content for one commit_ts."""
 

@@ -1,6 +1,6 @@
-"""What a stage hands to the next one of the same process: rows that it has just written to the lake, still in memory.
+"""What a stage hands to the next one of the same process: rows and a manifest that it has just written to the lake.
 
-Rule: the rows are in the lake before they are put here, and a stage that finds none here reads them there, so that both
+Rule: they are in the lake before they are put here, and a stage that finds none here reads them there, so that both
 ways give the same result. The bytes are bounded: what would pass the bound is not kept.
 """
 
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from binlake.lake.tables import LakeTable
+from binlake.window.derived import CompactManifest
 from spark_jobs.results import Bounds
 
 MOST_BYTES = 256 << 20
@@ -32,6 +33,7 @@ class Handover:
         self._most = most_bytes
         self._lock = threading.Lock()
         self._entries: dict[tuple[str, Bounds], _Entry] = {}
+        self._compacted: CompactManifest | None = None
 
     def put(self, table: LakeTable, bounds: Bounds, rows: pa.Table, takers: int = 1) -> None:
         """Keep `rows`, all that `table` has of the window `bounds`, until `takers` took them.
@@ -54,6 +56,17 @@ class Handover:
             if not entry.takers:
                 del self._entries[table.name, bounds]
             return entry.rows
+
+    def put_compacted(self, manifest: CompactManifest) -> None:
+        """Keep what compact has just sealed, until it seals another window."""
+        with self._lock:
+            self._compacted = manifest
+
+    def compacted(self, bounds: Bounds) -> CompactManifest | None:
+        """What compact sealed last in this process, if it was the window `bounds`."""
+        with self._lock:
+            found = self._compacted
+        return found if found is not None and (found.lo, found.hi) == (bounds.lo, bounds.hi) else None
 
     def drop(self, hi: int) -> None:
         """Keep nothing of windows that end at or below `hi`: they are over."""

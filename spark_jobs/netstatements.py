@@ -23,7 +23,6 @@ from binlake.statement.chunks import chunk_numbers, chunks_of, parted, placed, s
 from spark_jobs.context import Bounds, StageContext
 from spark_jobs.keeping import with_origins
 from spark_jobs.lake import FOLD_COLUMNS, Rows, fold_row, folds_in, here, may_have, stepped
-from spark_jobs.pinned import NO_ROWS
 from spark_jobs.render import RENDERED, Renderer
 from spark_jobs.sinks import SinkWindow, own_rows, rows_of_window
 from spark_jobs.statements import STATEMENT_ARROW, kept_copy
@@ -37,11 +36,11 @@ SIZES = "segment INT, phase INT, db STRING, table STRING, bucket INT, rows BIGIN
 
 def net_statements(
     ctx: StageContext, window: SinkWindow, target: Target, limits: BatchLimits, *, plain: bool
-) -> tuple[Rows | None, str]:
-    """The statements of `change`, None when it has no row of the window; and its digest. Raises Permanent."""
+) -> tuple[Rows | None, rowhash.Fold]:
+    """The statements of `change`, None when it has no row of the window; and the fold of it. Raises Permanent."""
     changes = _changes(ctx, window.bounds)
     if changes is None:
-        return None, NO_ROWS
+        return None, rowhash.merged([])
     rows = stepped(changes, placed, PLACED)
     parts = here(stepped(rows, counted_and_folded, f"{SIZES}, {FOLD_COLUMNS}"))
     counted = total(parts)
@@ -52,7 +51,7 @@ def net_statements(
     chunks = chunks_of(counted, limits)
     copies = {place: kept_copy(target, ctx.replication.name, window.bounds.window, place) for place in tables}
     renderer = Renderer(window.bounds.window, tables, chunks, target.db_type, limits, plain, copies)
-    return rendered(rows, renderer), rowhash.digest_of(rowhash.merged(folds_in(parts)))
+    return rendered(rows, renderer), rowhash.merged(folds_in(parts))
 
 
 def _changes(ctx: StageContext, bounds: Bounds) -> Rows | None:

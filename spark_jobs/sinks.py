@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -11,8 +10,7 @@ from typing import Any
 import pyarrow.dataset as ds
 
 from binlake.ddl import bytewise_table
-from binlake.downstream.shapes import Shapes
-from binlake.errors import IncompleteWindow
+from binlake.errors import DamagedManifest, IncompleteWindow
 from binlake.lake.dataset import dataset
 from binlake.lake.ddls import landed_ddls
 from binlake.lake.opened import opened
@@ -20,24 +18,13 @@ from binlake.lake.schemas import SchemaHistory
 from binlake.lake.tables import LakeTable
 from binlake.schema import TableDef
 from binlake.window.definitions import LandedDdl, Segments, WindowDefinitions, bytewise
+from binlake.window.derived import Merged, MergeManifest, require_own
 from binlake.window.manifest import window_name
+from binlake.window.shapes import Shapes
 from binlake.window.targets import Naming, TargetTables
 from spark_jobs.context import Bounds, StageContext
 from spark_jobs.lake import Rows, read
-
-
-@dataclass(frozen=True)
-class Merged:
-    """What merge found in a range: row changes and DDL, skipped DDL included; `whole`: no row change was left out."""
-
-    rows: int
-    ddls: int
-    whole: bool
-
-    @property
-    def empty(self) -> bool:
-        """Nothing to derive from."""
-        return self.rows == 0 and self.ddls == 0
+from spark_jobs.unsealed import merged_of
 
 
 @dataclass(frozen=True)
@@ -60,8 +47,11 @@ class SinkWindow:
 
 
 def require_merged(ctx: StageContext, lo: int, hi: int) -> Merged:
-    """The counts of (lo, hi]; overlapping windows count whole. Raises IncompleteWindow if one is not merged."""
-    merged = {(e["lo"], e["hi"]): e for e in _merge_events(ctx, lo, hi)}
+    """What merge sealed of (lo, hi]; overlapping windows count whole.
+
+    Raises IncompleteWindow if one is not merged, DamagedManifest.
+    """
+    merged = {(e["lo"], e["hi"]): e for e in ctx.windows.done("merge", (lo, hi))}
     landed = ctx.windows.landed((lo, hi))
     missing = [window_name(*window) for window in landed if window not in merged]
     if missing or not landed or landed[0][0] > lo or landed[-1][1] < hi:
@@ -70,10 +60,19 @@ def require_merged(ctx: StageContext, lo: int, hi: int) -> Merged:
             where={"window": window_name(lo, hi), "not_merged": ",".join(missing)},
             hint="run land and merge of that range first",
         )
-    found = [merged[window] for window in landed]
-    details = [json.loads(e["detail"]) for e in found]
-    left_out = any(detail.get("filtered") or detail.get("skipped_commit_ts") for detail in details)
-    return Merged(sum(e["rows"] for e in found), sum(map(_ddl_count, details)), not left_out)
+    return Merged.total(_merged(ctx, merged[window]) for window in landed)
+
+
+def _merged(ctx: StageContext, event: Mapping[str, Any]) -> Merged:
+    """What merge sealed of its window. Raises DamagedManifest."""
+    if not event["manifest"]:
+        return merged_of(event)
+    lo, hi = event["lo"], event["hi"]
+    try:
+        return require_own(MergeManifest.from_json(event["manifest"]), ctx.replication.name, lo, hi).merged
+    except DamagedManifest as error:
+        where = {"window": window_name(lo, hi), **error.where}
+        raise DamagedManifest(error.message, where=where, hint="run merge of that window again") from None
 
 
 def sink_window(ctx: StageContext, bounds: Bounds, merged: Merged, shapes: Shapes | None = None) -> SinkWindow:
@@ -127,13 +126,4 @@ def note(ctx: StageContext, stage: str, bounds: Bounds) -> dict[str, str]:
 
 def merged_rows(ctx: StageContext, lo: int, hi: int) -> dict[tuple[int, int], int]:
     """Row changes of each merged window that overlaps (lo, hi]."""
-    return {(e["lo"], e["hi"]): e["rows"] for e in _merge_events(ctx, lo, hi)}
-
-
-def _merge_events(ctx: StageContext, lo: int, hi: int) -> list[dict[str, Any]]:
-    events = ctx.windows.events(stage="merge", within=(lo, hi))
-    return [event for event in events if event["state"] == "done"]
-
-
-def _ddl_count(detail: Mapping[str, Any]) -> int:
-    return int(detail.get("ddl", 0)) + int(detail.get("ddl_skipped", 0))
+    return {(e["lo"], e["hi"]): e["rows"] for e in ctx.windows.done("merge", (lo, hi))}

@@ -14,10 +14,11 @@ from binlake.downstream.aside import is_aside
 from binlake.downstream.definitions import Name, drift, expected_of, read
 from binlake.downstream.forms import TableForm, expected_form
 from binlake.downstream.session import Session
-from binlake.downstream.shape import TableShape, option_of, refused, shape_of
+from binlake.downstream.shape import option_of, refused, shape_of
 from binlake.downstream.structure import StructureDifference, structure_differences
 from binlake.schema import TableDef
 from binlake.schema.names import fold_pair
+from binlake.window.shapes import TableShape
 
 Verdict = Literal["alike", "preserve", "partial", "accepted", "refused", "missing"]
 

@@ -1,72 +1,19 @@
-"""How a target's table is shaped unlike the source's, and the definition that both sides share.
+"""How a target's table is shaped unlike the source's: read from the target when a window is derived.
 
-Rules: MISSION S4-26, S4-27, data-migration 1.2 and 1.6, tidb-binlog 5.10 (sync-mode); hazards R-12, R-13. The shape is
-read from the target when a window is derived; with it every later step sees one definition: the source's columns that
-the target takes, and the unique keys that both have. So the identity of a row is that of the target.
+Rules: MISSION S4-26, S4-27, data-migration 1.2 and 1.6, tidb-binlog 5.10 (sync-mode); hazards R-12, R-13.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any
 
 from binlake.config.model import Target, TargetTable
 from binlake.downstream.forms import TableForm
 from binlake.downstream.structure import StructureDifference, shared_identity, structure_differences
 from binlake.filter.patterns import drainer_pattern
-from binlake.schema import IndexInfo, TableDef
-from binlake.schema.actions import PUBLIC
-from binlake.schema.names import fold_name
+from binlake.window.shapes import TableShape
 
 Name = tuple[str, str]
-
-
-@dataclass(frozen=True)
-class TableShape:
-    """What of a table is not alike. `own`: columns of the target alone; `kept`: those whose values must be kept, as the
-    target spells them; `dropped`: columns of the source that are not written; `lost`: columns of the source's unique
-    keys that are none at the target. Names of `dropped` and `lost` in lower case.
-    """
-
-    own: tuple[str, ...] = ()
-    kept: tuple[str, ...] = ()
-    dropped: tuple[str, ...] = ()
-    lost: tuple[tuple[str, ...], ...] = ()
-
-    def __bool__(self) -> bool:
-        return bool(self.own or self.dropped or self.lost)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        return {"own": self.own, "kept": self.kept, "dropped": self.dropped, "lost": self.lost}
-
-    @classmethod
-    def from_dict(cls, raw: Mapping[str, Any]) -> TableShape:
-        """The shape of `to_dict`."""
-        lost = tuple(tuple(columns) for columns in raw["lost"])
-        return cls(tuple(raw["own"]), tuple(raw["kept"]), tuple(raw["dropped"]), lost)
-
-    def of(self, table: TableDef) -> TableDef:
-        """The definition that the source's `table` and the target share."""
-        gone = frozenset(self.dropped)
-        columns = tuple(column for column in table.all_columns if fold_name(column.name) not in gone)
-        # A definition may spell its integer key as a flag: from here on every unique key is an index.
-        keys = [key for key in table.unique_keys() if self._is_shared(key, gone)]
-        plain = [index for index in table.indexes if not (index.unique and index.state == PUBLIC)]
-        return replace(
-            table,
-            all_columns=columns,
-            indexes=(*keys, *plain),
-            pk_is_handle=False,
-            is_common_handle=False,
-            own=self.own,
-            kept=self.kept,
-        )
-
-    def _is_shared(self, key: IndexInfo, gone: frozenset[str]) -> bool:
-        names = tuple(sorted(fold_name(part.name) for part in key.columns))
-        return names not in self.lost and gone.isdisjoint(names)
 
 
 def shape_of(source: TableForm, target: TableForm, option: TargetTable | None, sync_mode: int) -> TableShape:

@@ -88,6 +88,12 @@ class WindowLog:
         rows: list[dict[str, Any]] = found.slice(max(found.num_rows - limit, 0) if limit else 0).to_pylist()
         return rows
 
+    def done(self, stage: str, within: tuple[int, int]) -> list[dict[str, Any]]:
+        """As `events`, those by which `stage` ended with the state done, with what it sealed in `manifest`."""
+        where = _done(stage) & (ds.field("lo") < within[1]) & (ds.field("hi") > within[0])
+        rows: list[dict[str, Any]] = self._table.arrow((*_TOLD, "manifest"), where).sort_by("at_ms").to_pylist()
+        return rows
+
     def covering(self, moments: Iterable[int], stages: Sequence[str] | None = None) -> list[dict[str, Any]]:
         """As `events`, of the windows that one of these commit_ts lies in; of `stages` alone when they are given."""
         terms = [(ds.field("lo") < ts) & (ds.field("hi") >= ts) for ts in sorted(set(moments))]

@@ -7,12 +7,9 @@ In JSON every commit_ts is a decimal string.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from dataclasses import asdict, dataclass
-from typing import Any
 
-from binlake.errors import WireError
+from binlake.window.sealing import canonical, digest_of, parsed
 
 
 def window_name(lo: int, hi: int) -> str:
@@ -64,12 +61,12 @@ class WindowManifest:
 
     def to_json(self) -> str:
         """Canonical JSON, timestamps as strings."""
-        return _dump(asdict(self))
+        return canonical(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> WindowManifest:
         """The manifest of `to_json`. Raises WireError."""
-        raw = _load(text, cls.__name__)
+        raw = parsed(text, cls.__name__)
         return cls(**{**raw, "members": tuple(MemberProof(**member) for member in raw["members"])})
 
 
@@ -79,7 +76,8 @@ class ApplyManifest:
 
     `start` is the checkpoint's commitTS it was made for (= lo); `definitions` the digest of the target's definitions
     at lo; `safe_mode` the form of the writes (safe or plain); `change` and `statement` the digests of the derived
-    tables; `windows` the landed windows it covers; `cuts` the commit_ts at which its segments start, from the second.
+    tables; `windows` the landed windows it covers; `cuts` the commit_ts at which its segments start, from the second;
+    `compact` the digest of the compact manifest it rests on (empty: sealed before there were such).
     """
 
     replication: str
@@ -97,6 +95,7 @@ class ApplyManifest:
     schema_version: int
     windows: tuple[str, ...]
     cuts: tuple[int, ...] = ()
+    compact: str = ""
 
     @property
     def window(self) -> str:
@@ -106,47 +105,17 @@ class ApplyManifest:
     def to_json(self) -> str:
         """Canonical JSON, timestamps as strings."""
         values = asdict(self)
-        cuts = [str(commit_ts) for commit_ts in values.pop("cuts")]
+        values["cuts"] = [str(commit_ts) for commit_ts in self.cuts]
         # Left out when empty: a manifest that was sealed before it had them keeps its digest.
-        return _dump({**values, "cuts": cuts} if cuts else values)
+        return canonical({key: value for key, value in values.items() if value or key not in ("cuts", "compact")})
 
     @classmethod
     def from_json(cls, text: str) -> ApplyManifest:
         """The manifest of `to_json`. Raises WireError."""
-        raw = _load(text, cls.__name__)
+        raw = parsed(text, cls.__name__)
         cuts = tuple(int(commit_ts) for commit_ts in raw.get("cuts", ()))
         return cls(**{**raw, "windows": tuple(raw["windows"]), "cuts": cuts})
 
     def digest(self) -> str:
         """SHA-256 of the canonical JSON: what the target remembers of an open window."""
-        return hashlib.sha256(self.to_json().encode()).hexdigest()
-
-
-# 64-bit values that JSON readers elsewhere would round (invariant 12).
-_TEXT_KEYS = frozenset({"lo", "hi", "gc_ts", "proof_ts", "cluster_id"})
-
-
-def _dump(value: dict[str, Any]) -> str:
-    return json.dumps(_texts(value), sort_keys=True, separators=(",", ":"))
-
-
-def _texts(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: str(item) if key in _TEXT_KEYS else _texts(item) for key, item in value.items()}
-    return [_texts(item) for item in value] if isinstance(value, list | tuple) else value
-
-
-def _load(text: str, kind: str) -> dict[str, Any]:
-    try:
-        raw = _numbers(json.loads(text))
-    except ValueError as error:
-        raise WireError(f"{kind} is not valid JSON: {error}") from None
-    if not isinstance(raw, dict):
-        raise WireError(f"{kind} is not a JSON object")
-    return raw
-
-
-def _numbers(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: int(item) if key in _TEXT_KEYS else _numbers(item) for key, item in value.items()}
-    return [_numbers(item) for item in value] if isinstance(value, list) else value
+        return digest_of(self.to_json())

@@ -7,7 +7,7 @@ target holds open is pinned (hazards R-16); else it starts at the checkpoint and
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import structlog
@@ -16,18 +16,22 @@ from pyspark.sql import functions as F
 from binlake.config.model import Target
 from binlake.downstream import Position
 from binlake.downstream.aside import is_aside
+from binlake.errors import DamagedManifest, ImmutableWindow
 from binlake.lake.ddls import landed_ddls
 from binlake.lake.lock import lake_lock
 from binlake.lake.tables import CHANGE
 from binlake.lake.windowlog import WindowEvent
 from binlake.window.cuts import require_outside_ddl, require_pinned_cuts
 from binlake.window.definitions import Cell, cell
+from binlake.window.derived import CompactManifest
 from binlake.window.manifest import ApplyManifest
+from binlake.window.shapes import Shapes
+from spark_jobs.compacted import sealed_before, was_derived
 from spark_jobs.context import Bounds, StageContext, StageResult
 from spark_jobs.lake import Rows, clear, overwrite
 from spark_jobs.netchange import Touched, key_arrivals, net_changes, touched, window_rows
 from spark_jobs.pinned import NO_ROWS, digest_of, open_manifest, require_pinned, start_of, target_position
-from spark_jobs.shaping import shapes_for
+from spark_jobs.shaping import may_differ, read_shapes
 from spark_jobs.sharedkeys import require_own_keys, shared_tables
 from spark_jobs.sinks import SinkWindow, merged_rows, note, own_rows, require_merged, rows_of_window, sink_window
 
@@ -45,15 +49,20 @@ def run(ctx: StageContext, bounds: Bounds) -> StageResult:
     merged = require_merged(ctx, wanted.lo, wanted.hi)
     with lake_lock(ctx.paths, "sql"):
         window = sink_window(ctx, wanted, merged)
+        pinned = open_manifest(ctx, wanted, position)
+        is_next = position.window is None and start_of(ctx, position) == wanted.lo
+        earlier = None if is_next else sealed_before(ctx, wanted, pinned)
+        ordered = earlier.ordered if pinned and earlier else target.mode == "ordered"
         # In mode ordered every change counts, and convert reads them from `mutation`.
-        is_net = merged.rows > 0 and target.mode != "ordered"
+        is_net = merged.rows > 0 and not ordered
         mutated = _Mutated(window_rows(ctx, wanted), merged.rows) if is_net else None
         places = touched(ctx, wanted, window.segments.starts, merged.rows, mutated and mutated.rows)
-        shapes = shapes_for(ctx, window, {(db, table) for db, table, _ in places}, position)
+        named = {(db, table) for db, table, _ in places}
+        # Whatever the configuration says by now: a window that is open or passed was sealed with its shapes.
+        shapes = read_shapes(target, window, named) if is_next else _shapes_then(ctx, wanted, target, earlier)
         if shapes:
             window = sink_window(ctx, wanted, merged, shapes)
         derived = places if is_net else []
-        pinned = open_manifest(ctx, wanted, position)
         if pinned is not None:
             require_pinned_cuts(pinned, window.segments.starts)
         strict = merged.whole and target.impossible_changes == "fail"
@@ -68,18 +77,47 @@ def run(ctx: StageContext, bounds: Bounds) -> StageResult:
             )
         required = [place for place in derived if strict and not is_aside(position.aside, place[:2])]
         rows = _write(ctx, window, _Places(mutated, derived, required), pinned)
+    cuts = window.segments.starts
+    sealed = CompactManifest(ctx.replication.name, "sql", wanted.lo, wanted.hi, ordered, rows, merged, cuts, shapes)
+    if pinned is not None:
+        sealed = _as_pinned(pinned, earlier or sealed)
     seconds = time.monotonic() - began
     changed = sorted({(db, table) for db, table, _ in places} | {name for ddl in window.cuts for name in ddl.tables})
-    detail: dict[str, object] = {"segments": len(window.segments.starts) + 1, "tables": len(changed)}
-    detail |= {"mutations": merged.rows, "ordered": target.mode == "ordered"}
+    detail: dict[str, object] = {"segments": len(cuts) + 1, "tables": len(changed)}
+    detail |= {"mutations": merged.rows, "mode": target.mode}
     if unknown:
         detail["keys_of_unknown_tables"] = unknown
     if shapes:
-        detail["shapes"] = shapes.to_list()
+        detail["of_another_shape"] = [f"{db}.{table}" for db, table in sorted(shapes.at_lo)]
     event = WindowEvent("compact", wanted.lo, wanted.hi, "done", rows, seconds, ctx.run_id, "sql", detail=detail)
-    ctx.windows.record(event)
+    ctx.windows.record(replace(event, manifest=sealed.to_json()))
+    ctx.handover.put_compacted(sealed)
     # Named for who waits for a table; not kept in the lake.
     return StageResult("compact", "done", wanted.lo, wanted.hi, rows, seconds, "", detail | {"changed": changed})
+
+
+def _shapes_then(ctx: StageContext, bounds: Bounds, target: Target, earlier: CompactManifest | None) -> Shapes:
+    """The shapes that a window which is open or passed was sealed with. Raises DamagedManifest."""
+    if earlier is not None:
+        return earlier.shapes
+    if may_differ(target) and was_derived(ctx, bounds):
+        raise DamagedManifest(
+            "how the target's tables differed when this window was derived cannot be read any more",
+            where={"window": bounds.window},
+            hint="bring the lake's table `window` back by Delta time travel",
+        )
+    return Shapes()
+
+
+def _as_pinned(pinned: ApplyManifest, sealed: CompactManifest) -> CompactManifest:
+    """`sealed`, if the statements that the target holds open rest on it. Raises ImmutableWindow."""
+    if pinned.compact and pinned.compact != sealed.digest():
+        raise ImmutableWindow(
+            "the target holds this window open, and compact would seal another manifest than the one it rests on",
+            where={"window": pinned.window, "pinned": pinned.compact},
+            hint="bring the lake's table `window` back by Delta time travel, or run the version that sealed it",
+        )
+    return sealed
 
 
 @dataclass(frozen=True)

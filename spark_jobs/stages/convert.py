@@ -7,7 +7,6 @@ manifest pins their digests and the target's definitions, and is written only wh
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Collection
 from contextlib import closing
@@ -18,11 +17,12 @@ import pyarrow as pa
 import structlog
 from pyspark.sql import DataFrame
 
+from binlake import rowhash
 from binlake.config.model import Target
 from binlake.downstream import Position, Session
 from binlake.downstream.aside import is_aside
 from binlake.downstream.definitions import Name, fingerprint, require_definitions
-from binlake.errors import CheckpointConflict, TargetRefused
+from binlake.errors import CheckpointConflict, ImmutableWindow, TargetRefused
 from binlake.lake.lock import lake_lock
 from binlake.lake.schemas import SchemaHistory
 from binlake.lake.tables import STATEMENT
@@ -31,15 +31,16 @@ from binlake.statement import BatchLimits, StatementBatch
 from binlake.statement.sealed import INDEX, index_digest
 from binlake.window.cuts import cut_batch, refused_batch, require_pinned_cuts, require_pinned_texts
 from binlake.window.definitions import LandedDdl
+from binlake.window.derived import CompactManifest
 from binlake.window.manifest import ApplyManifest, window_name
+from spark_jobs.compacted import pinned_by, up_to_date
 from spark_jobs.context import Bounds, StageContext, StageResult
 from spark_jobs.lake import Rows, clear, overwrite
 from spark_jobs.netstatements import net_statements
 from spark_jobs.ordered import ordered_statements
 from spark_jobs.pinned import NO_ROWS, cluster_id, open_manifest, require_pinned, start_of, target_position
 from spark_jobs.preflight import check_before_first
-from spark_jobs.shaping import recorded_shapes
-from spark_jobs.sinks import SinkWindow, note, own_rows, require_merged, sink_window
+from spark_jobs.sinks import SinkWindow, note, own_rows, sink_window
 from spark_jobs.statements import LakeStatements, statement_table
 
 log = structlog.get_logger(__name__)
@@ -49,12 +50,17 @@ def run(ctx: StageContext, bounds: Bounds) -> StageResult:
     """Derive `statement` of the sink's window and seal its manifest when it is next. Raises BinlakeError."""
     began = time.monotonic()
     target = ctx.replication.sql_target(hint="add a section [target], or leave convert out")
-    merged = require_merged(ctx, bounds.lo, bounds.hi)
     position = target_position(ctx, bounds)
     with lake_lock(ctx.paths, "sql"):
-        window = sink_window(ctx, bounds, merged, recorded_shapes(ctx, bounds))
+        pinned = open_manifest(ctx, bounds, position)
+        compacted = up_to_date(ctx, bounds) if pinned is None else pinned_by(ctx, pinned)
+        window = sink_window(ctx, bounds, compacted.merged, compacted.shapes)
+        if pinned is None:
+            _require_compacted(compacted, window, target)
+        else:
+            require_pinned_cuts(pinned, window.segments.starts)
         ddls, skipped = _ddl_batches(window, target, position.aside)
-        statements, sealed = _statements(ctx, window, target, ddls, position)
+        statements, sealed = _statements(ctx, _Given(window, target, compacted, pinned, position), ddls)
     seconds = time.monotonic() - began
     state = "done" if sealed else "already"
     detail = {"batches": statements.count, "ddl": len(ddls), "ddl_skipped": skipped}
@@ -64,34 +70,39 @@ def run(ctx: StageContext, bounds: Bounds) -> StageResult:
 
 
 @dataclass(frozen=True)
-class _Derived:
-    """What a window came to: the digest of its `change`, its statements, and what of the target they rest on."""
+class _Given:
+    """What the statements of a window are derived from; `pinned`: its manifest if the target holds it open."""
 
     window: SinkWindow
     target: Target
+    compacted: CompactManifest
+    pinned: ApplyManifest | None
+    position: Position
+
+
+@dataclass(frozen=True)
+class _Derived:
+    """What a window came to: the digest of its `change`, its statements, and their form."""
+
     change: str
     statements: LakeStatements
-    position: Position
     forms: str
 
 
 def _statements(
-    ctx: StageContext, window: SinkWindow, target: Target, ddls: list[StatementBatch], position: Position
+    ctx: StageContext, given: _Given, ddls: list[StatementBatch]
 ) -> tuple[LakeStatements, ApplyManifest | None]:
     """The statements in the lake, and their manifest when there is one to write."""
-    pinned = open_manifest(ctx, window.bounds, position)
+    window, target, pinned = given.window, given.target, given.pinned
     if pinned is not None:
-        require_pinned_cuts(pinned, window.segments.starts)
         statements = statements_of(ctx, window, target)
         if statements.digest() == pinned.statement:
             require_pinned_texts(window.cuts, ddls, statements.ddls())
             return statements, None
-    limits = BatchLimits.of(target.batch_rows, position.max_packet)
-    forms = _forms(ctx, window, position, pinned)
-    change, rows = _write(ctx, window, target, limits, ddls, pinned, plain=forms == "plain")
+    forms = _forms(ctx, window, given.position, pinned)
+    change, rows = _write(ctx, given, ddls, plain=forms == "plain")
     statements = statements_of(ctx, window, target, rows)
-    derived = _Derived(window, target, change, statements, position, forms)
-    return statements, _seal(ctx, derived) if pinned is None else None
+    return statements, _seal(ctx, given, _Derived(change, statements, forms)) if pinned is None else None
 
 
 def _forms(ctx: StageContext, window: SinkWindow, position: Position, pinned: ApplyManifest | None) -> str:
@@ -113,26 +124,21 @@ def statements_of(
     return LakeStatements(ctx.paths, window, target, versions, ctx.replication.name, rows)
 
 
-def _write(
-    ctx: StageContext,
-    window: SinkWindow,
-    target: Target,
-    limits: BatchLimits,
-    ddls: list[StatementBatch],
-    pinned: ApplyManifest | None,
-    *,
-    plain: bool,
-) -> tuple[str, pa.Table | None]:
-    """Writes the rows, those of `pinned` if there is one; the digest of `change`, and the rows if the driver has them.
+def _write(ctx: StageContext, given: _Given, ddls: list[StatementBatch], *, plain: bool) -> tuple[str, pa.Table | None]:
+    """Writes the rows, those that are pinned if any; the digest of `change`, and the rows if the driver has them.
 
     Finalize in this process takes them from the handover.
     """
+    window, target, pinned = given.window, given.target, given.pinned
     bounds, about = window.bounds, note(ctx, "convert", window.bounds)
+    limits = BatchLimits.of(target.batch_rows, given.position.max_packet)
     if target.mode == "ordered":
         # Every change counts, so `change` has none of this window.
         rendered, change = ordered_statements(ctx, window, target, limits, safe=not plain), NO_ROWS
     else:
-        rendered, change = net_statements(ctx, window, target, limits, plain=plain)
+        rendered, found = net_statements(ctx, window, target, limits, plain=plain)
+        _require_rows(given.compacted, found.count)
+        change = rowhash.digest_of(found)
     rows = _all_rows(ctx, rendered, statement_table(bounds.window, ddls))
     if pinned is not None:
         require_pinned(STATEMENT.name, bounds, pinned.statement, index_digest(_index(rows)))
@@ -189,9 +195,9 @@ def _may_pass(ddl: LandedDdl, target: Target, aside: Collection[Name]) -> bool:
     return target.on_table_error == "set-aside" or any(is_aside(aside, name) for name in ddl.tables)
 
 
-def _seal(ctx: StageContext, derived: _Derived) -> ApplyManifest | None:
+def _seal(ctx: StageContext, given: _Given, derived: _Derived) -> ApplyManifest | None:
     """The manifest to write, if the window is the next one and not sealed so already; None = nothing to seal."""
-    bounds, position, target = derived.window.bounds, derived.position, derived.target
+    bounds, position = given.window.bounds, given.position
     opened = position.window
     start = start_of(ctx, position)
     if bounds.hi <= (start if opened is None else opened[0]):
@@ -203,29 +209,38 @@ def _seal(ctx: StageContext, derived: _Derived) -> ApplyManifest | None:
             where={"window": bounds.window},
             hint="run compact again: it takes the window from the checkpoint on",
         )
-    _require_compacted(ctx, bounds, target)
     if position.commit_ts is None:
-        check_before_first(ctx, target, bounds, position.aside)
-    manifest = _manifest(ctx, derived)
+        check_before_first(ctx, given.target, bounds, position.aside)
+    manifest = _manifest(ctx, given, derived)
     written = ctx.windows.apply_manifests(bounds.lo, bounds.hi)
     return None if written and manifest == written[-1] else manifest
 
 
-def _require_compacted(ctx: StageContext, bounds: Bounds, target: Target) -> None:
-    """compact ran for exactly this window and this kind of mode: else an empty `change` would pass for no change."""
-    events = ctx.windows.events(stage="compact", within=(bounds.lo, bounds.hi))
-    found = [event for event in events if (event["lo"], event["hi"]) == (bounds.lo, bounds.hi)]
-    ordered = json.loads(found[-1]["detail"]).get("ordered", False) if found else None
-    if ordered != (target.mode == "ordered"):
+def _require_compacted(compacted: CompactManifest, window: SinkWindow, target: Target) -> None:
+    """compact derived this window for this kind of mode and by these segments. Raises CheckpointConflict."""
+    # Else an empty `change` would pass for no change.
+    is_mode, is_cut = compacted.ordered == (target.mode == "ordered"), compacted.cuts == window.segments.starts
+    if not (is_mode and is_cut):
+        what = "for this target.mode" if not is_mode else "by the segments that the table `ddl` cuts it into now"
         raise CheckpointConflict(
-            "compact has not derived this window for this target.mode",
-            where={"window": bounds.window, "mode": target.mode},
+            f"compact has not derived this window {what}",
+            where={"window": compacted.window, "mode": target.mode},
             hint="run compact again, then convert",
         )
 
 
-def _manifest(ctx: StageContext, derived: _Derived) -> ApplyManifest:
-    window, statements = derived.window, derived.statements
+def _require_rows(compacted: CompactManifest, rows: int) -> None:
+    """`change` has the rows that compact wrote. Raises ImmutableWindow."""
+    if rows != compacted.rows:
+        raise ImmutableWindow(
+            "`change` does not have the rows that compact wrote",
+            where={"window": compacted.window, "sealed": compacted.rows, "there": rows},
+            hint="run compact of this window again, then convert; or restore `change` by Delta time travel",
+        )
+
+
+def _manifest(ctx: StageContext, given: _Given, derived: _Derived) -> ApplyManifest:
+    window, statements = given.window, derived.statements
     bounds = window.bounds
     return ApplyManifest(
         replication=ctx.replication.name,
@@ -235,28 +250,29 @@ def _manifest(ctx: StageContext, derived: _Derived) -> ApplyManifest:
         hi=bounds.hi,
         config_hash=ctx.replication.data_hash(),
         safe_mode=derived.forms,
-        definitions=_target_definitions(derived),
+        definitions=_target_definitions(given, statements),
         change=derived.change,
         statement=statements.digest(),
         segments=len(window.segments.starts) + 1,
         rows=statements.rows,
         schema_version=statements.segments()[-1].schema_version,
         cuts=window.segments.starts,
-        windows=tuple(f"{lo}-{hi}" for lo, hi in ctx.windows.landed((bounds.lo, bounds.hi))),
+        windows=given.compacted.merged.windows,
+        compact=given.compacted.digest(),
     )
 
 
-def _target_definitions(derived: _Derived) -> str:
+def _target_definitions(given: _Given, statements: LakeStatements) -> str:
     """Check the tables that get rows before the first DDL, and digest all that the window touches (R-13, R-18).
 
     Not those that are set aside; none where finalize sets aside by itself what differs.
     """
-    window, target, plans = derived.window, derived.target, derived.statements.segments()
+    window, target, plans = given.window, given.target, statements.segments()
     names = {name for plan in plans for name in (*plan.touched, *(plan.expected.names if plan.expected else ()))}
     first = plans[0].expected
     getting = [] if target.on_table_error == "set-aside" or first is None else first.names
     with_rows = [
-        window.definitions.at(*name, window.bounds.lo) for name in getting if not is_aside(derived.position.aside, name)
+        window.definitions.at(*name, window.bounds.lo) for name in getting if not is_aside(given.position.aside, name)
     ]
     with closing(Session(target)) as session:
         require_definitions(session, target, [table for table in with_rows if table is not None])

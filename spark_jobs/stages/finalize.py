@@ -26,11 +26,11 @@ from binlake.verify.afterddl import check_due, note_due
 from binlake.window.cuts import require_pinned_cuts
 from binlake.window.manifest import ApplyManifest
 from binlake.window.targets import Naming
+from spark_jobs.compacted import pinned_by
 from spark_jobs.context import Bounds, StageContext, StageResult
 from spark_jobs.lineage import Sources, Written, at_target
 from spark_jobs.pinned import target_position
-from spark_jobs.shaping import recorded_shapes
-from spark_jobs.sinks import SinkWindow, require_merged, sink_window, tables_at_end
+from spark_jobs.sinks import SinkWindow, sink_window, tables_at_end
 from spark_jobs.stages.convert import statements_of
 from spark_jobs.statements import LakeStatements
 
@@ -41,7 +41,10 @@ _SCHEMA = ("schema_snapshot", "schema_change")
 
 
 def run(ctx: StageContext, bounds: Bounds) -> StageResult:
-    """Apply the window `bounds`. Raises what `apply_window` raises, LostRange, ImmutableWindow, CheckpointConflict."""
+    """Apply the window `bounds`.
+
+    Raises what `apply_window` raises, LostRange, ImmutableWindow, DamagedManifest, CheckpointConflict.
+    """
     began = time.monotonic()
     target = ctx.replication.sql_target(hint="add a section [target], or leave finalize out")
     with _reading(ctx, bounds, "window"):
@@ -104,9 +107,9 @@ def _reading(ctx: StageContext, bounds: Bounds, *tables: str) -> Iterator[None]:
 def _pinned(ctx: StageContext, bounds: Bounds, target: Target, manifest: ApplyManifest) -> LakeStatements:
     """All that `manifest` pins, there and unchanged, before anything of it reaches the target (DESIGN 3.10)."""
     with _reading(ctx, bounds, "window"):
-        merged, shapes = require_merged(ctx, bounds.lo, bounds.hi), recorded_shapes(ctx, bounds)
+        compacted = pinned_by(ctx, manifest)
     with _reading(ctx, bounds, "ddl", *_SCHEMA):
-        window = sink_window(ctx, bounds, merged, shapes)
+        window = sink_window(ctx, bounds, compacted.merged, compacted.shapes)
     require_pinned_cuts(manifest, window.segments.starts)
     with _reading(ctx, bounds, "statement", *_SCHEMA):
         statements = pinned_statements(ctx, window, target, manifest)

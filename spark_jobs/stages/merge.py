@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
@@ -26,6 +27,7 @@ from binlake.lake.tables import BINLOG, DDL
 from binlake.lake.windowlog import WindowEvent
 from binlake.schema import WindowSchemas
 from binlake.window.ddls import DdlBinlog, PlannedDdl, plan_ddls, require_met, window_schemas
+from binlake.window.derived import Merged, MergeManifest
 from binlake.window.extras import extras
 from binlake.window.injected import with_injections
 from binlake.window.manifest import WindowManifest
@@ -78,7 +80,10 @@ def _merge(ctx: StageContext, manifest: WindowManifest) -> StageResult:
     detail |= {"filtered": filtered} if filtered else {}
     alerts = [*_alerts(planned), *_table_alerts(lost, bounds)]
     detail |= {"alerts": alerts} if alerts else {}
-    ctx.windows.record(WindowEvent("merge", bounds.lo, bounds.hi, "done", rows, seconds, ctx.run_id, detail=detail))
+    merged = Merged(rows, len(planned), not filtered and not skipped, (bounds.window,))
+    sealed = MergeManifest(ctx.replication.name, bounds.lo, bounds.hi, merged)
+    event = WindowEvent("merge", bounds.lo, bounds.hi, "done", rows, seconds, ctx.run_id, detail=detail)
+    ctx.windows.record(replace(event, manifest=sealed.to_json()))
     return StageResult("merge", "done", bounds.lo, bounds.hi, rows, seconds, "", detail)
 
 

@@ -38,6 +38,7 @@ from binlake.rowchange.events import rows_by_table
 from binlake.schema import TableDef
 from binlake.schema.names import fold_pair
 from binlake.window.definitions import Cell, Segments, WindowDefinitions
+from binlake.window.derived import Merged
 from binlake.window.lineage import Columns
 from binlake.window.targets import Naming
 from spark_jobs.context import Bounds, StageContext, StageResult
@@ -45,7 +46,7 @@ from spark_jobs.lake import Rows, local_frame
 from spark_jobs.lineage import Gathered, Sources, Written
 from spark_jobs.netchange import key_arrivals, net_changes, touched, window_rows
 from spark_jobs.sharedkeys import require_own_mirror_keys, shared_tables
-from spark_jobs.sinks import Merged, SinkWindow, require_merged, tables_at_end, target_tables
+from spark_jobs.sinks import SinkWindow, require_merged, tables_at_end, target_tables
 
 log = structlog.get_logger(__name__)
 

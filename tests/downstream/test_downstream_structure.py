@@ -15,13 +15,13 @@ from binlake.config.model import Target, TargetTable
 from binlake.downstream.definitions import compare, expected_of, read
 from binlake.downstream.forms import TableForm, expected_form
 from binlake.downstream.session import Session
-from binlake.downstream.shape import TableShape, refused, shape_of
-from binlake.downstream.shapes import Shapes
+from binlake.downstream.shape import refused, shape_of
 from binlake.downstream.structure import StructureDifference, shared_identity, structure_differences
 from binlake.schema import DbInfo, Identity, TableDef
 from binlake.schema import mysqltypes as t
 from binlake.schema.delta import Definitions
 from binlake.window.definitions import LandedDdl
+from binlake.window.shapes import Shapes, TableShape
 
 pytestmark = pytest.mark.mariadb
 

@@ -20,7 +20,7 @@ from binlake.schema import DdlJob, SchemaState, ddl_kind
 from binlake.window.manifest import WindowManifest
 from binlake.wire import binlog_pb2 as pb
 from spark_jobs.context import Bounds, StageContext
-from spark_jobs.lake import ensure_tables, overwrite
+from spark_jobs.lake import ensure_tables, local_table, overwrite
 from spark_jobs.stages import merge
 
 CLUSTER_ID = 7
@@ -66,16 +66,20 @@ def _is_ddl(binlog: pb.Binlog) -> bool:
 
 @dataclass
 class Lakehouse:
-    """Lands and merges windows of a source one after the other."""
+    """Lands and merges windows of a source one after the other; without `spark` a stage that asks for it fails."""
 
-    spark: SparkSession
+    spark: SparkSession | None
     root: Path
     source: Source
     config: dict[str, Any] = field(default_factory=dict)
 
     def context(self, run_id: str = "test") -> StageContext:
         raw = {"name": "demo", "lake": {"path": str(self.root)}, **self.config}
-        return StageContext(Replication.model_validate(raw), run_id, lambda: self.spark)
+        return StageContext(Replication.model_validate(raw), run_id, self._session)
+
+    def _session(self) -> SparkSession:
+        assert self.spark is not None, "no Spark is needed"
+        return self.spark
 
     def land(self, lo: int, hi: int) -> Bounds:
         """The window (lo, hi], landed and merged."""
@@ -89,8 +93,8 @@ class Lakehouse:
         ctx, bounds = self.context(), Bounds(lo, hi)
         ensure_tables(ctx.paths)
         binlogs = [b for b in self.source.binlogs if lo < b.commit_ts <= hi]
-        frame = self.spark.createDataFrame([row for b in binlogs for row in _rows(b, chunks)], BINLOG.schema())
-        overwrite(frame, ctx.paths, BINLOG, f"commit_ts > {lo}", {"window": bounds.window})
+        found = local_table([row for b in binlogs for row in _rows(b, chunks)], BINLOG.schema())
+        overwrite(ctx.few(found), ctx.paths, BINLOG, f"commit_ts > {lo}", {"window": bounds.window})
         version = self._history(ctx, bounds)
         ddls = sum(bool(b.ddl_query) for b in binlogs)
         chunked = len(binlogs) if chunks > 1 else 0

@@ -15,8 +15,10 @@ from support.mariadb import MariaDb
 from binlake.downstream import apply_window
 from binlake.errors import BinlakeError, CheckpointConflict, DamagedManifest, ImmutableWindow
 from binlake.lake.tables import CHANGE
+from binlake.lake.windowlog import WindowEvent
 from binlake.window.derived import CompactManifest
 from binlake.window.manifest import ApplyManifest
+from binlake.window.shapes import Shapes, TableShape
 from spark_jobs.compacted import newest, pinned_by, up_to_date
 from spark_jobs.context import Bounds
 from spark_jobs.lake import clear
@@ -169,9 +171,44 @@ def test_a_damaged_manifest_of_an_open_window_is_sealed_again_as_it_was(sink: Si
     for stage in (convert, finalize):
         with pytest.raises(DamagedManifest, match="that the apply manifest rests on"):
             stage.run(sink.ctx, bounds)
+    sink.lakehouse.config["target"]["mode"] = "ordered"
+    another_process(sink)
+    with pytest.raises(ImmutableWindow, match="would seal another manifest than the one it rests on"):
+        compact.run(sink.ctx, bounds)
+    del sink.lakehouse.config["target"]["mode"]
+    another_process(sink)
     assert compacted(sink, bounds) == sealed
     assert convert.run(sink.ctx, bounds).state == "already"
     require_applied(sink, bounds)
+
+
+def test_finalize_takes_the_manifest_that_its_statements_rest_on_and_no_newer_one(sink: Sink) -> None:
+    bounds = sink.windows[1]
+    compact.run(sink.ctx, bounds)
+    convert.run(sink.ctx, bounds)
+    sealed = newest(sink.ctx, bounds)
+    # As for another target, which has a column of its own.
+    other = replace(sealed, shapes=Shapes({("shop", "item"): TableShape(dropped=("price",))}))
+    event = WindowEvent("compact", bounds.lo, bounds.hi, "done", sink="sql", manifest=other.to_json())
+    sink.ctx.windows.record(event)
+    another_process(sink)
+    assert newest(sink.ctx, bounds) == other
+    [manifest] = sink.ctx.windows.apply_manifests(bounds.lo, bounds.hi)
+    assert pinned_by(sink.ctx, manifest) == sealed
+    sink.ctx.handover.put_compacted(other)
+    assert pinned_by(sink.ctx, manifest) == sealed
+    require_applied(sink, bounds)
+
+
+def test_rows_of_an_open_window_are_derived_again_for_the_mode_it_was_sealed_for(sink: Sink) -> None:
+    bounds = sink.windows[1]
+    sealed = compacted(sink, bounds)
+    convert.run(sink.ctx, bounds)
+    opened(sink, bounds)
+    clear(sink.ctx.few, sink.ctx.paths, CHANGE, own_rows(bounds), {})
+    sink.lakehouse.config["target"]["mode"] = "ordered"
+    another_process(sink)
+    assert compact.run(sink.ctx, bounds).rows == sealed.rows > 0
 
 
 def test_how_tables_differed_is_not_guessed_where_they_may(sink: Sink) -> None:  # S4-26, R-12

@@ -18,12 +18,16 @@ from binlake.lake.paths import LakePaths
 from binlake.lake.tables import DDL
 from binlake.lake.windowlog import WindowEvent, WindowLog
 from binlake.window.definitions import Segments
+from binlake.window.derived import CompactManifest, Merged
 from binlake.window.manifest import ApplyManifest
 from spark_jobs.context import Bounds, StageContext
 from spark_jobs.stages import finalize
 
 BOUNDS = Bounds(10, 20)
-MANIFEST = ApplyManifest("demo", "sql", 1, 10, 20, "c", "safe", "d", "ch", "st", 1, 4, 9, ("10-20",))
+COMPACTED = CompactManifest("demo", "sql", 10, 20, False, 4, Merged(4, 1, True, ("10-20",)))
+MANIFEST = ApplyManifest(
+    "demo", "sql", 1, 10, 20, "c", "safe", "d", "ch", "st", 1, 4, 9, ("10-20",), (), COMPACTED.digest()
+)
 
 
 def no_spark() -> Any:
@@ -36,8 +40,7 @@ def ctx(tmp_path: Path) -> StageContext:
     raw = {"name": "demo", "lake": {"path": str(tmp_path)}, "target": {"db-type": "mariadb", "port": 1}}
     replication = Replication.model_validate(raw)
     log = WindowLog(LakePaths.of(replication))
-    log.record(WindowEvent("land", 10, 20, "done"))
-    log.record(WindowEvent("merge", 10, 20, "done", detail={"ddl": 1}))
+    log.record(WindowEvent("compact", 10, 20, "done", sink="sql", manifest=COMPACTED.to_json()))
     log.record(WindowEvent("convert", 10, 20, "done", manifest=MANIFEST.to_json()))
     numbers = {column.name for column in DDL.columns if column.type in ("INT", "BIGINT")}
     row = {name: 15 if name in numbers else "x" for name in DDL.column_names()}

@@ -13,35 +13,60 @@ from binlake.config.model import Target
 from binlake.errors import CheckpointConflict
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowEvent, WindowLog
+from binlake.window.definitions import Segments
+from binlake.window.derived import CompactManifest, Merged
 from binlake.window.manifest import ApplyManifest
+from spark_jobs.compacted import up_to_date
 from spark_jobs.context import Bounds
+from spark_jobs.handover import Handover
 from spark_jobs.stages import convert, finalize
 
 BOUNDS = Bounds(10, 20)
 
 
+COMPACTED = CompactManifest("r", "sql", 10, 20, False, 4, Merged(4, 2, True, ("10-20",)), (12, 15))
+
+
 @pytest.fixture
 def ctx(tmp_path: Path) -> Any:
-    return SimpleNamespace(windows=WindowLog(LakePaths(str(tmp_path))))
+    handover, replication = Handover(), SimpleNamespace(name="r")
+    return SimpleNamespace(windows=WindowLog(LakePaths(str(tmp_path))), handover=handover, replication=replication)
 
 
-def compacted(lo: int, hi: int, **detail: object) -> WindowEvent:
-    return WindowEvent("compact", lo, hi, "done", 1, 0.0, "run", "sql", detail=detail)
-
-
-def test_convert_seals_only_what_compact_derived_for_its_mode(ctx: Any) -> None:
+def test_another_window_of_compact_is_not_this_one(ctx: Any) -> None:
     # an empty `change` means that nothing changed, not that nobody looked.
-    net, ordered = Target(mode="atomic"), Target(mode="ordered")
-    ctx.windows.record(compacted(10, 30, ordered=False))
-    for target in (net, ordered):
-        with pytest.raises(CheckpointConflict, match="compact has not derived"):
-            convert._require_compacted(ctx, BOUNDS, target)
-    ctx.windows.record(compacted(10, 20, ordered=True))
-    convert._require_compacted(ctx, BOUNDS, ordered)
-    with pytest.raises(CheckpointConflict, match="run compact again"):
-        convert._require_compacted(ctx, BOUNDS, net)
-    ctx.windows.record(compacted(10, 20, ordered=False))
-    convert._require_compacted(ctx, BOUNDS, net)
+    wider = replace(COMPACTED, hi=30)
+    ctx.windows.record(WindowEvent("compact", 10, 30, "done", sink="sql", manifest=wider.to_json()))
+    ctx.handover.put_compacted(wider)
+    with pytest.raises(CheckpointConflict, match="compact has not derived this window") as stopped:
+        up_to_date(ctx, BOUNDS)
+    assert stopped.value.hint == "run compact, then convert"
+    ctx.handover.put_compacted(COMPACTED)
+    assert up_to_date(ctx, BOUNDS) is COMPACTED
+
+
+@pytest.mark.parametrize(
+    ("is_ordered", "mode", "starts", "says"),
+    [
+        (False, "atomic", (12, 15), ""),
+        (True, "ordered", (12, 15), ""),
+        (False, "ordered", (12, 15), "for this target.mode"),
+        (True, "parallel", (12, 15), "for this target.mode"),
+        (False, "atomic", (12, 16), "by the segments"),
+        (False, "atomic", (12,), "by the segments"),
+    ],
+)
+def test_convert_takes_only_what_compact_derived_for_its_mode_and_segments(
+    is_ordered: bool, mode: Any, starts: tuple[int, ...], says: str
+) -> None:
+    window: Any = SimpleNamespace(segments=Segments(10, 20, starts))
+    sealed = replace(COMPACTED, ordered=is_ordered)
+    if not says:
+        convert._require_compacted(sealed, window, Target(mode=mode))
+        return
+    with pytest.raises(CheckpointConflict, match=f"has not derived this window {says}") as stopped:
+        convert._require_compacted(sealed, window, Target(mode=mode))
+    assert stopped.value.hint == "run compact again, then convert"
 
 
 def test_finalize_takes_what_was_sealed_last_though_it_was_sealed_before(

@@ -15,12 +15,11 @@ from support.workload import Workload, integer, text
 
 from binlake.cli import run as main
 from binlake.downstream.forms import expected_form
-from binlake.downstream.shape import TableShape
-from binlake.downstream.shapes import Shapes
 from binlake.errors import ConfigError
+from binlake.window.shapes import TableShape
+from spark_jobs.compacted import newest
 from spark_jobs.context import Bounds, StageContext
 from spark_jobs.ordered import require_nothing_kept
-from spark_jobs.shaping import recorded_shapes
 from spark_jobs.stages import compact, convert, finalize
 
 pytestmark = [pytest.mark.spark, pytest.mark.mariadb]
@@ -107,10 +106,10 @@ def test_a_window_into_tables_of_another_shape(
     # R-12, S4-22, S4-23, S4-26, S4-27, S4-29
     preserved = [{"db-name": "shop", "tbl-name": "acct|item", "preserve": True}]
     shop = Shop(spark, tmp_path / "lake", mariadb, mode="parallel", tables=preserved, **{"sync-mode": 2})
-    shapes = compact.run(shop.ctx, shop.bounds).detail["shapes"]
-    assert [shape[:2] for shape in shapes] == [["shop", name] for name in ("acct", "item", "part")]
-    # What was written down is taken for a window that is passed or open, whatever the target has become by then.
-    assert recorded_shapes(shop.ctx, shop.bounds) == Shapes.from_list(shapes)
+    differing = compact.run(shop.ctx, shop.bounds).detail["of_another_shape"]
+    assert differing == ["shop.acct", "shop.item", "shop.part"]
+    shapes = newest(shop.ctx, shop.bounds).shapes
+    assert [f"{db}.{name}" for db, name in shapes.at_lo] == differing
     convert.run(shop.ctx, shop.bounds)
     _told_columns(finalize.run(shop.ctx, shop.bounds).detail["lineage"]["wrote"])
     found = rows(mariadb, "SELECT new_id, id, user_id, name, note FROM shop.acct ORDER BY id")

@@ -8,59 +8,20 @@ from typing import Any
 
 import pytest
 from deltalake import DeltaTable
-from history import History, plain, shop
-from lakehouse import Lakehouse, Source, rows_of
+from lakehouse import rows_of
 from pyspark.sql import SparkSession
+from sqlsink import Sink
 from support.mariadb import MariaDb, execute, rows
 
 from binlake.downstream import apply_window, checkpoint_ts
 from binlake.errors import CheckpointConflict, ConfigError, Drift, ImmutableWindow, Permanent
 from binlake.lake.windowlog import WindowEvent
-from spark_jobs.context import Bounds, StageContext, StageResult
+from spark_jobs.context import Bounds
 from spark_jobs.runner import run_stage
 from spark_jobs.sinks import require_merged, sink_window
-from spark_jobs.stages import compact, convert, finalize, merge
+from spark_jobs.stages import convert, finalize, merge
 
 pytestmark = [pytest.mark.spark, pytest.mark.mariadb]
-
-
-class Sink:
-    """The history in a lake with a MariaDB behind it; databases are dropped before."""
-
-    def __init__(self, spark: SparkSession, root: Path, server: MariaDb, **target: Any) -> None:
-        execute(server, "DROP DATABASE IF EXISTS shop", "DROP DATABASE IF EXISTS tidb_binlog")
-        self.server = server
-        self.history: History = shop()
-        address = {"host": "127.0.0.1", "port": server.port, "user": server.user, "password": server.password}
-        config = {"target": {"db-type": "mariadb", **address, **target}}
-        self.lakehouse = Lakehouse(spark, root, Source.of_workload(self.history.workload), config)
-        self.ctx: StageContext = self.lakehouse.context()
-        self.windows = [Bounds(lo, hi) for lo, hi in zip([0, *self.history.cuts], self.history.cuts, strict=False)]
-
-    def derive(self, bounds: Bounds) -> list[StageResult]:
-        results = [compact.run(self.ctx, bounds)]
-        results.append(convert.run(self.ctx, Bounds(results[0].lo, results[0].hi)))
-        return results
-
-    def apply(self, bounds: Bounds) -> list[StageResult]:
-        results = self.derive(bounds)
-        return [*results, finalize.run(self.ctx, Bounds(results[1].lo, results[1].hi))]
-
-    def target(self) -> dict[tuple[str, str], Any]:
-        """All rows of the target's database `shop` as the model writes them."""
-        found = {}
-        for (name,) in rows(
-            self.server, "SELECT table_name FROM information_schema.tables WHERE table_schema = 'shop'"
-        ):
-            columns = [c for (c, *_) in rows(self.server, f"SHOW COLUMNS FROM shop.`{name}`")]
-            data = rows(self.server, f"SELECT * FROM shop.`{name}`")
-            texts = ([None if value is None else str(value) for value in row] for row in data)
-            found["shop", name] = plain([dict(zip(columns, row, strict=True)) for row in texts])
-        return found
-
-    def model(self, ts: int) -> dict[tuple[str, str], Any]:
-        state = [tables for commit_ts, tables in self.history.states if commit_ts <= ts][-1]
-        return {name: plain(data) for name, data in state.items()}
 
 
 def test_the_target_equals_the_source_after_each_window_and_reruns_change_nothing(

@@ -34,6 +34,7 @@ from binlake.schema import DdlJob, SchemaState, TableDef
 from binlake.schema import mysqltypes as t
 from binlake.window.ddls import DdlBinlog, PlannedDdl, plan_ddls, window_schemas
 from binlake.window.definitions import LandedDdl, WindowDefinitions, filled_key
+from binlake.window.derived import Merged, MergeManifest
 from binlake.window.injected import with_injections
 from binlake.window.manifest import WindowManifest
 from binlake.window.targets import Naming, TargetTables
@@ -107,8 +108,9 @@ class TinyLake:
         write_deltalake(self.paths.table("ddl"), pa.Table.from_pylist(rows, DDL.arrow_schema()), mode="append")
         manifest = WindowManifest("demo", CLUSTER_ID, lo, self.hi, "", (), 0, 0, 0, 0, 0, "-")
         self._log.record(WindowEvent("land", lo, self.hi, "done", manifest=manifest.to_json()))
-        detail = {"ddl": len(planned), "ddl_skipped": 0}
-        self._log.record(WindowEvent("merge", lo, self.hi, "done", mutations.num_rows, detail=detail))
+        merged = Merged(mutations.num_rows, len(planned), whole=True, windows=(manifest.window,))
+        sealed = MergeManifest("demo", lo, self.hi, merged).to_json()
+        self._log.record(WindowEvent("merge", lo, self.hi, "done", mutations.num_rows, manifest=sealed))
 
     def _mirror(
         self, lo: int, hi: int, definitions: WindowDefinitions, ddls: list[LandedDdl], mutations: pa.Table
