@@ -1,4 +1,7 @@
-"""The one list of the stages of a window: the DAG factory, the CLI and the fused layout all read it."""
+"""The stages of a window and what each waits for: the DAG factory, the CLI and the fused layout read this list.
+
+Other facts of a stage (its locks, whether it needs Spark, where its bounds come from) stand where they are used.
+"""
 
 from __future__ import annotations
 

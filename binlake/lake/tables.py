@@ -1,7 +1,7 @@
-"""Definitions of the lake's tables: the only place that names their columns, comments and properties (DESIGN 2).
+"""Definitions of the lake's tables: columns with types and comments, partitions, properties, engines (DESIGN 2).
 
 `docs/reference/lake-tables.md` shows them (`make docs`), Spark's DESCRIBE too. Mirrors take their columns from the
-source.
+source. Stages still name the columns that they read and write.
 """
 
 from __future__ import annotations
