@@ -13,7 +13,7 @@ ImportPath = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$")]
 
 
 class Notify(Section):
-    """Who is told when a run fails or a deadline passes: any notifier of Airflow's providers, or a callable."""
+    """Notification when a run fails or a deadline passes: any notifier of Airflow's providers, or a callable."""
 
     notifier: ImportPath = Field(
         description="import path of a notifier class, or of a callable that takes Airflow's context; imported when used"
@@ -24,14 +24,14 @@ class Notify(Section):
 
 
 class NotifyOnLag(Notify):
-    """Who is told when landing or the SQL sink lags behind the source."""
+    """Notification when landing or the SQL sink lags behind the source."""
 
     seconds: int = Field(ge=1, description="lag that is too much: now less the commit time of the position")
     repeat_s: int = Field(3600, ge=1, description="told again after so many seconds, while it lasts")
 
 
 class NotifyOnSilence(NotifyOnLag):
-    """Who is told when commit time goes on, but no transaction arrives any more."""
+    """Notification when commit time goes on, but no transaction arrives any more."""
 
     seconds: int = Field(
         ge=1,
