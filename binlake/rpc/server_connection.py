@@ -8,7 +8,6 @@ from typing import cast
 
 from binlake.rpc import frames, headers, incoming, messages, request
 from binlake.rpc.call import Call
-from binlake.rpc.connection import Connection
 from binlake.rpc.flow import Stream
 from binlake.rpc.frames import Code, ConnectionFault, Setting, StreamFault
 from binlake.rpc.headers import Field
@@ -16,31 +15,22 @@ from binlake.rpc.host import Host, address_of, certified
 from binlake.rpc.http import HttpResponse
 from binlake.rpc.limits import Pace
 from binlake.rpc.request import Malformed, Request
+from binlake.rpc.server_output import FOREVER, ServerOutput
 from binlake.rpc.sparinglog import SparingLog
 from binlake.rpc.status import RpcError, Status
 
 log = SparingLog()
 
 _DRAIN_PING = b"drained?"
-_FOREVER = float("inf")
 _UNPACKED_HERE = 4 << 10  # bytes: a longer gzip message is unpacked by a thread, the loop goes on
 _YOUNG_S = 0.25  # a call given up later than that is no rapid reset: its deadline has passed, maybe
 
 
-class ServerConnection(Connection, asyncio.Protocol):
+class ServerConnection(ServerOutput, asyncio.Protocol):
     """An asyncio protocol; belongs to the server's loop."""
 
     def __init__(self, host: Host, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__(host.limits)
-        self._host = host
-        self._loop = loop
-        self._transport: asyncio.Transport | None = None
-        self._out: list[bytes] = []
-        self._out_bytes = 0
-        self._flushing = False
-        self._short = False  # a stream stands in `_blocked` because this connection had no room
-        self._paused = False
-        self._stalled_since = _FOREVER
+        super().__init__(host, loop)
         self._opened_at = self.heard_at = host.clock()
         self.address = ""
         self.waiting_calls = 0
@@ -48,7 +38,6 @@ class ServerConnection(Connection, asyncio.Protocol):
         self._last_id = 0
         self._working = 0  # calls taken and not answered, given up ones too: their work still runs
         self._resets = Pace(host.limits.resets_per_s)
-        self._draining = False
         self._final = False
 
     # asyncio
@@ -88,34 +77,7 @@ class ServerConnection(Connection, asyncio.Protocol):
             cast(Call, stream).abandon()
         self._host.left(self)
 
-    def pause_writing(self) -> None:
-        """The peer does not read: neither do we, so that its requests cannot pile up answers."""
-        self._paused = True
-        self._stalled_since = self._host.clock()
-        if self._transport is not None and not self.closed:
-            self._transport.pause_reading()
-
-    def resume_writing(self) -> None:
-        """It reads again."""
-        self._paused = False
-        self._stalled_since = _FOREVER
-        if self._transport is not None and not self.closed:
-            self._transport.resume_reading()
-            self.resume()
-
     # life
-
-    def close(self) -> None:
-        """Close after what is written."""
-        self.closed = True
-        if self._transport is not None:
-            self._transport.close()
-
-    def abort(self) -> None:
-        """Close at once."""
-        self.closed = True
-        if self._transport is not None:
-            self._transport.abort()
 
     def drain(self) -> None:
         """Ask the peer to open no more streams, end the connection after the last one (RFC 9113 6.8)."""
@@ -148,7 +110,7 @@ class ServerConnection(Connection, asyncio.Protocol):
         if not call.remote_closed or call.answered:
             self.waiting_calls += 1
         if now > call.deadline:
-            call.deadline = _FOREVER
+            call.deadline = FOREVER
             call.expire()
         elif not call.remote_closed and not self._paused and now - call.heard_at > limits.upload_s:
             if call.request.grpc:
@@ -169,52 +131,6 @@ class ServerConnection(Connection, asyncio.Protocol):
     def idle(self) -> bool:
         """Whether no stream is open."""
         return not self.streams
-
-    # output
-
-    def write(self, data: bytes) -> None:
-        """Queue bytes for the next write of this connection."""
-        self._out.append(data)
-        self._out_bytes += len(data)
-        if not self._flushing:
-            self._flushing = True
-            self._loop.call_soon(self._flush)
-
-    _write = write
-
-    def _flush(self) -> None:
-        self._flushing = False
-        if self._out and self._transport is not None:
-            data = self._out[0] if len(self._out) == 1 else b"".join(self._out)
-            self._out, self._out_bytes = [], 0
-            if not self._transport.is_closing():
-                self._transport.write(data)
-        if self._short and not self._paused:
-            # A transport that took all of it never paused, and never tells us to go on.
-            self._short = False
-            self._loop.call_soon(self._go_on)
-
-    def _go_on(self) -> None:
-        if not self.closed and not self._paused:
-            self.resume()
-
-    def _room(self) -> int:
-        if self._paused or self._transport is None:
-            return 0
-        if self._out_bytes >= self.limits.queue_bytes >> 1:
-            self._flush()
-        room = self.limits.queue_bytes - self._transport.get_write_buffer_size() - self._out_bytes
-        self._short = room <= 0
-        return room
-
-    def quick(self, call: Call, size: int) -> bool:
-        """Whether a whole answer with `size` bytes of DATA may go out at once; then the stream is closed."""
-        if size > self.send_window or size > call.window or self._paused or self._draining or call.started:
-            return False
-        self.send_window -= size
-        call.local_closed = True
-        self.streams.pop(call.id, None)
-        return True
 
     # requests
 

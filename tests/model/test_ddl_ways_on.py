@@ -7,19 +7,16 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from ddlstory import Story, replaced, rules
 from deltalake import write_deltalake
-from modellog import log_of
-from modelwindow import CLUSTER, NAME, Converter, Statements
+from modelwindow import CLUSTER, NAME, Statements
 from support.mariadb import MariaDb, execute, rows
 from support.windows import target_of
-from support.workload import Workload, integer, text
 
-from binlake.config import Replication
 from binlake.config.model import Target
 from binlake.downstream import apply_window, position_of
 from binlake.downstream.ddlcommand import DdlCommand
@@ -46,32 +43,6 @@ def target(mariadb: MariaDb) -> Iterator[Target]:
     mariadb.wipe()
     yield target_of(mariadb)
     mariadb.wipe()
-
-
-class Story:
-    """CREATE TABLE d.t, two rows, ADD COLUMN w (with `tail` behind its text), a row with it: what of it was logged."""
-
-    def __init__(self, tail: str = "", again: bool = False) -> None:
-        w = Workload()
-        w.create_database("d")
-        w.create_table("d", "t", [integer("id"), text("v")], ["id"])
-        w.begin().insert("d", "t", id=1, v="a").insert("d", "t", id=2, v="b").commit()
-        self.ddl_ts = w.add_column("d", "t", integer("w"))
-        w.begin().insert("d", "t", id=3, v="c", w=7).commit()
-        if again:
-            w.begin().update("d", "t", {"id": 1, "v": "a", "w": None}, w=8).commit()
-        self.log = log_of(w, lambda commit_ts, query: query + (tail if commit_ts == self.ddl_ts else ""))
-
-    def converter(self, **config: Any) -> Converter:
-        return Converter(self.log, Random(0), rules(**config))  # type: ignore[arg-type]
-
-
-def rules(**config: Any) -> Rules:
-    return Rules.of(Replication.model_validate({"name": NAME, "lake": {"path": "x"}, **config}))
-
-
-def replaced(ts: int, sql: str) -> dict[str, Any]:
-    return {"ddl-replacement": [{"commit-ts": str(ts), "sql": sql}]}
 
 
 def finalize(target: Target, found: Statements) -> Any:

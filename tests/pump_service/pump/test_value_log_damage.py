@@ -8,46 +8,20 @@ from __future__ import annotations
 import io
 import random
 import shutil
-import struct
 from pathlib import Path
 
-import google_crc32c
 import plyvel
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pump_helpers import commit, prewrite, reach, settled, store
+from value_log_files import OLD_FOOTER, OLD_HEADER, flip, old_record, payloads_of, segment
 
 from binlake.errors import Permanent, Transient
 from binlake.wire import build
-from binlake.wire.binlog_pb2 import Binlog
 from pump_service.pump.files import Files
 from pump_service.pump.record import END_MAGIC, MAGIC, Pointer
 from pump_service.pump.storage import Storage, StorageOptions
-
-OLD_HEADER = struct.Struct("<IQI")
-OLD_FOOTER = struct.Struct("<qI")
-
-
-def old_record(payload: bytes) -> bytes:
-    """A record as the original writes it."""
-    return OLD_HEADER.pack(MAGIC, len(payload), google_crc32c.value(payload)) + payload
-
-
-def segment(folder: Path, fid: int = 0) -> Path:
-    return folder / "value" / f"{fid:06d}.vlog"
-
-
-def payloads_of(storage: Storage) -> list[bytes]:
-    return [payload for _, payload in storage._log.scan_from(Pointer(0, 0))]
-
-
-def flip(path: Path, at: int) -> None:
-    with path.open("r+b") as file:
-        file.seek(at)
-        byte = file.read(1)[0]
-        file.seek(at)
-        file.write(bytes([byte ^ 1]))
 
 
 class CountingFiles(Files):
@@ -346,63 +320,3 @@ def test_a_full_disk_at_a_start_is_told(tmp_path: Path) -> None:
     with pytest.raises(Transient, match="No space left"):
         Storage(tmp_path, files=Full())
     Storage(tmp_path).close()
-
-
-# -- files of the original's format
-
-
-def old_directory(folder: Path, *files: bytes) -> None:
-    (folder / "value").mkdir()
-    for fid, data in enumerate(files):
-        segment(folder, fid).write_bytes(data)
-
-
-def old_records(*binlogs: Binlog) -> bytes:
-    return b"".join(old_record(binlog.SerializeToString()) for binlog in binlogs)
-
-
-def test_old_files_are_read_and_new_records_go_to_a_new_file(tmp_path: Path) -> None:
-    many = [binlog for ts in range(10, 900, 10) for binlog in (prewrite(ts), commit(ts, ts + 1))]
-    old_directory(tmp_path, old_records(*many) + OLD_FOOTER.pack(891, END_MAGIC), old_records(prewrite(1000)))
-    storage = Storage(tmp_path)
-    store(storage, commit(1000, 1001))
-    reach(storage, 1001)
-    before = settled(storage)
-    assert [ts for _, ts, _ in before] == [*range(11, 901, 10), 1001]
-    assert storage.index.pointer(1001).fid == 2
-    assert segment(tmp_path, 1).read_bytes() == old_records(prewrite(1000)) + OLD_FOOTER.pack(1000, END_MAGIC)
-    storage.close()
-    shutil.rmtree(tmp_path / "kv")
-    storage = Storage(tmp_path)
-    assert settled(storage) == before
-    storage.close()
-
-
-@pytest.mark.parametrize("sealed", [False, True])
-def test_an_old_payload_that_ends_like_a_footer_is_kept(tmp_path: Path, sealed: bool) -> None:
-    end = OLD_FOOTER.pack(7, END_MAGIC)
-    tricky = build.fake(20).SerializeToString() + b"\xa2\x06" + bytes([len(end)]) + end
-    old_directory(tmp_path, old_records(build.fake(10)) + old_record(tricky) + end * sealed)
-    storage = Storage(tmp_path)
-    assert (payloads_of(storage)[-1], storage.max_ts) == (tricky, 20)
-    storage.close()
-    storage = Storage(tmp_path)
-    assert (payloads_of(storage)[-1], storage.max_ts, storage.watermark) == (tricky, 20, 20)
-    storage.close()
-
-
-def test_a_torn_tail_of_an_old_file_is_cut_unless_something_like_a_record_follows(tmp_path: Path) -> None:
-    whole, torn = old_records(build.fake(10)), old_records(prewrite(20, bytes(500)))[:-50]
-    old_directory(tmp_path, whole + torn)
-    storage = Storage(tmp_path)
-    assert (storage.watermark, storage.unmatched()) == (10, (0, 0))
-    storage.close()
-    shutil.rmtree(tmp_path)
-    tmp_path.mkdir()
-    old_directory(tmp_path, whole + torn + old_records(build.fake(30)))  # an old pump wrote on behind a torn tail
-    with pytest.raises(Permanent, match=f"000000.vlog@{len(whole)}"):
-        Storage(tmp_path)
-    accepted = StorageOptions(accepted_damage=frozenset([Pointer(0, len(whole))]))
-    storage = Storage(tmp_path, accepted)
-    assert [ts for ts, _, _ in settled(storage)] == [10, 30]
-    storage.close()
