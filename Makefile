@@ -44,7 +44,7 @@ simulate: setup-tests  ## A run of the pump cluster's simulator again, with its 
 captures: setup  ## Every capture of BINLAKE_CAPTURES=DIR, compared: core alone at each state, windows at STATES= (12)
 	@$(PYTHON) -m deploy.local.captures "$(BINLAKE_CAPTURES)" $(if $(STATES),--states $(STATES))
 
-pictures: setup-tests  ## Take the pictures of docs/operate/airflow.md again
+pictures: setup-tests  ## Take the pictures of docs/operate/pages.md again
 	@$(PYTHON) -m deploy.local.pictures
 
 bench-window: setup  ## Rows/s and seconds of each stage on `sysbench_like`, and the floor of the target

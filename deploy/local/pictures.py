@@ -1,4 +1,4 @@
-"""`make pictures`: those of docs/operate/airflow.md, taken by Chromium from Airflow's own server over a sample lake."""
+"""`make pictures`: those of docs/operate/pages.md, taken by Chromium from Airflow's own server over a sample lake."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Apply against a model: whatever happens to who applies, the target is the source at each checkpoint that says so.
 
-Random schemas, transactions, DDL, windows, modes, faults; all from one number (docs/understand/apply.md has the draws).
-The named rules are broken on purpose below: each makes the model fail within few seeds.
+Random schemas, transactions, DDL, windows, modes, faults; all from one number (draws:
+docs/understand/apply-model.md). The named rules are broken on purpose below: each fails within few seeds.
 """
 
 from __future__ import annotations

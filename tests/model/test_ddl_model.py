@@ -1,7 +1,7 @@
 """DDL against a model: databases with random DDL, names, zones and partitions, and rows that run ahead of their DDL.
 
 All from one number. The target's tables, columns and rows are compared with the model's at each checkpoint between
-windows (docs/understand/apply.md tells what is drawn).
+windows (docs/understand/apply-model.md tells what is drawn).
 """
 
 from __future__ import annotations
