@@ -19,6 +19,8 @@ from binlake.schema import SchemaState, WindowSchemas
 from pump_service.workload.source import LiveTransactions
 from spark_jobs.decode import Decoder
 
+pytestmark = pytest.mark.long
+
 Row = dict[str, str]
 
 

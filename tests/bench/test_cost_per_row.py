@@ -14,6 +14,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
 import cost_per_row
 from cost_per_row import Step, most_of, recorded
 
+pytestmark = pytest.mark.long
+
 TRIES = 3
 """Where others use the same processor, the best of more repeats is nearer to the truth."""
 

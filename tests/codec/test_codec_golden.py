@@ -9,6 +9,8 @@ from codec_golden import compare
 
 from binlake.capture import Capture
 
+pytestmark = pytest.mark.long
+
 CAPTURES = Path(__file__).parents[1] / "captures"
 
 # name: (rows, exemptions); every transaction is compared, of sysbench_like every fourth: its rows are all alike

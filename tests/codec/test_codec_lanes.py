@@ -19,6 +19,8 @@ from binlake.codec import batch, walk
 from binlake.schema import mysqltypes as t
 from binlake.wire import binlog_pb2 as pb
 
+pytestmark = pytest.mark.long
+
 CAPTURES = Path(__file__).parents[1] / "captures"
 
 

@@ -16,6 +16,8 @@ from binlake.placement import EtcdClient, Registry
 from binlake.pumpclient import PumpReader
 from pump_service.pd import PlacementDriver
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture
 def pd(tmp_path: Path) -> Iterator[PlacementDriver]:

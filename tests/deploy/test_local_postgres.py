@@ -14,6 +14,8 @@ from deploy.local.ports import HOST
 from deploy.local.postgres import Postgres
 from deploy.local.process import ProcessError, alive, members
 
+pytestmark = pytest.mark.process
+
 
 def test_it_is_on_loopback_with_a_password_and_gone_when_stopped() -> None:
     with Postgres() as server:

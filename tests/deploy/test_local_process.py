@@ -14,6 +14,8 @@ from deploy.local.ports import free_port, free_ports, is_open, kernels_range
 from deploy.local.process import Child, ProcessError, alive, members, stop_recorded
 from deploy.setup.common import REPOSITORY
 
+pytestmark = pytest.mark.process
+
 # Starts one child in its own process group (as pyspark.daemon does) and one that will not hear SIGTERM.
 _FAMILY = """
 import os, signal, subprocess, sys, time

@@ -15,6 +15,8 @@ from support import leftovers
 
 from deploy.setup.common import REPOSITORY
 
+pytestmark = pytest.mark.process
+
 _SERVES = """
 import pathlib, time
 def test_it(mariadb):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib.metadata
 import tomllib
 from pathlib import Path
@@ -13,6 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 CODE = ("binlake", "pump_service", "spark_jobs", "plugins", "dags")
 
 
+@functools.cache
 def imports() -> dict[str, set[str]]:
     """Top-level modules imported by our code, with the files that import them."""
     found: dict[str, set[str]] = {}

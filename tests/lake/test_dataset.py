@@ -44,6 +44,7 @@ def test_an_old_version_is_read_as_it_was(tmp_path: Path) -> None:
     assert dataset(DeltaTable(tmp_path / "t", version=0)).count_rows() == 10
 
 
+@pytest.mark.process
 def test_a_program_that_has_read_a_table_ends_well(tmp_path: Path) -> None:
     # With delta-rs's own file system most of these programs abort (status 134) when they end.
     _write(tmp_path / "t", 12)

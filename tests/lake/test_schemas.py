@@ -146,5 +146,6 @@ def bootstrap_peak_mib(folder: Path, count: int) -> int:
     return int(ran.stdout)
 
 
+@pytest.mark.long
 def test_a_history_of_100000_jobs_costs_little_memory(tmp_path: Path) -> None:  # S0-60, S0-61
     assert bootstrap_peak_mib(tmp_path, 100_000) < 400

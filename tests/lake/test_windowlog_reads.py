@@ -19,6 +19,8 @@ from binlake.mirror import MirrorVersion, MirrorVersions
 from binlake.mirror import versions as mirror_versions
 from binlake.window.manifest import WindowManifest
 
+pytestmark = pytest.mark.long
+
 
 def manifest(lo: int, hi: int) -> str:
     return WindowManifest("r", 7, lo, hi, "c", (), 2, 1, 0, 100, 7, "d").to_json()

@@ -26,6 +26,8 @@ from binlake.window.definitions import LandedDdl, Segments, WindowDefinitions, f
 from deploy.local.commitlog import RULES, CommitLog, read_log
 from deploy.local.direct import decoded, landed
 
+pytestmark = pytest.mark.long
+
 CAPTURES = Path(__file__).parents[1] / "captures"
 Name = tuple[str, str]
 Row = dict[str, str | None]

@@ -15,6 +15,8 @@ from modelerrors import Wrong
 
 from binlake.errors import BinlakeError
 
+pytestmark = pytest.mark.long
+
 SEEDS = (*range(2, 100, 8), 31)
 """2, 42: a table gets other letters of its own name; 31: one that was emptied in part swaps its name with another."""
 

@@ -21,7 +21,7 @@ from pump_service.pd import PlacementDriver
 RECORDED = Path(__file__).parent.parent / "fixtures" / "wire" / "etcd-registry.txt"
 
 
-@pytest.fixture(params=["embedded", "etcd"])
+@pytest.fixture(params=["embedded", pytest.param("etcd", marks=pytest.mark.process)])
 def etcd(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[EtcdClient]:
     if request.param == "etcd":
         client = EtcdClient([request.getfixturevalue("etcd_url")])
@@ -35,7 +35,7 @@ def etcd(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[EtcdClient]
         client.close()
 
 
-@pytest.mark.parametrize("kind", ["embedded", "etcd"])
+@pytest.mark.parametrize("kind", ["embedded", pytest.param("etcd", marks=pytest.mark.process)])
 def test_a_secure_server_is_reached_with_a_certificate_only(kind: str, tmp_path: Path) -> None:
     # tidb-binlog 1.5
     tls = certificate(tmp_path)

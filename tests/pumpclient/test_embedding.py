@@ -5,6 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
+pytestmark = pytest.mark.process
+
 
 def test_importing_it_brings_neither_airflow_nor_spark() -> None:
     program = "import binlake.pumpclient, sys; sys.exit(bool({'airflow', 'pyspark', 'grpc'} & set(sys.modules)))"

@@ -11,6 +11,8 @@ from rpc_helpers import EMPTY, serving
 
 from deploy.setup.h2tools import environment, program
 
+pytestmark = pytest.mark.process
+
 
 def run(name: str, *arguments: str) -> str:
     """What the tool prints; left out where it is not installed (`make setup-tests`)."""

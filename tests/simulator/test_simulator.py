@@ -13,6 +13,8 @@ import pytest
 from simulator.scenarios import SCENARIOS, shape_of
 from simulator.world import run
 
+pytestmark = pytest.mark.long
+
 PARTS, SEEDS = 4, 56
 _TESTS = Path(__file__).resolve().parents[1]
 _SCENARIO_SEEDS = 3

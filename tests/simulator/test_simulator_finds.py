@@ -35,6 +35,8 @@ from simulator.scenarios import shape_of
 from simulator.truth import Truth, Wrong
 from simulator.world import run
 
+pytestmark = pytest.mark.long
+
 FOUND_WITHIN = 25
 
 

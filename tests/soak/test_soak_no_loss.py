@@ -28,6 +28,8 @@ from pump_service.workload.runner import Runner
 from pump_service.workload.source import LiveTransactions, SharedClock
 from pump_service.workload.spec import Faults, Spec
 
+pytestmark = [pytest.mark.process, pytest.mark.e2e]
+
 FAULTS = {
     Kind.KILL_TAIL, Kind.PAUSE, Kind.FREEZE, Kind.FULL_DISK, Kind.CLOCK, Kind.PD_DOWN, Kind.JOIN, Kind.LEAVE,
 }  # fmt: skip

@@ -11,6 +11,8 @@ import pytest
 
 COSTS = ("long", "process", "mariadb", "spark", "airflow", "e2e")
 """Marks that keep a test out of `make test-quick`, the cheapest first."""
+# Airflow's import alone takes seconds.
+_SLOW_IMPORTS = ("airflow", "binlake_airflow")
 _BY_FIXTURE = {
     "mariadb": "mariadb",
     "second_mariadb": "mariadb",
@@ -47,12 +49,14 @@ def dearest_file_first(items: list[pytest.Item]) -> None:
 
 
 def is_costly_as_a_whole(path: Path) -> bool:
-    """Its `pytestmark` names one of COSTS: a quick run need not import it."""
-    # A file with two lists of them would not be Python of ours; parsing only those with one keeps this at a second.
+    """Its `pytestmark` names one of COSTS, or it imports Airflow: a quick run need not import it."""
     text = path.read_text(encoding="utf-8")
-    if "\npytestmark = " not in text:
+    # Parsing only those keeps this below a second.
+    if not any(f"\n{begin}" in text for begin in ("pytestmark = ", *(f"from {name}" for name in _SLOW_IMPORTS))):
         return False
-    assigned = (node for node in ast.parse(text).body if isinstance(node, ast.Assign))
+    body = ast.parse(text).body
+    modules = {str(node.module).partition(".")[0] for node in body if isinstance(node, ast.ImportFrom)}
+    assigned = (node for node in body if isinstance(node, ast.Assign))
     marks = (node.value for node in assigned if any(getattr(one, "id", "") == "pytestmark" for one in node.targets))
-    names = (node.attr for node in chain.from_iterable(map(ast.walk, marks)) if isinstance(node, ast.Attribute))
-    return not set(COSTS).isdisjoint(names)
+    names = {node.attr for node in chain.from_iterable(map(ast.walk, marks)) if isinstance(node, ast.Attribute)}
+    return not (names.isdisjoint(COSTS) and modules.isdisjoint(_SLOW_IMPORTS))

@@ -17,6 +17,8 @@ from binlake.window.plan import Plan, propose
 from pump_service.pump.record import Pointer
 from pump_service.pump.sorter import Entry, Kind, Sorter
 
+pytestmark = pytest.mark.long
+
 AT = Pointer(0, 0)
 LANDED = 70  # the position up to which pumps 1 and 2 are landed already; 1 to 7 of the article
 

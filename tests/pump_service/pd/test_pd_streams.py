@@ -131,6 +131,7 @@ def _frames() -> list[FrameType]:
     return found
 
 
+@pytest.mark.process
 def test_the_command_is_led_keeps_it_and_ends_cleanly(tmp_path: Path) -> None:
     def run(led: tuple[str, ...]) -> tuple[subprocess.Popen[str], str]:
         command = [sys.executable, "-m", "binlake.cli", "pd", "--addr=127.0.0.1:0", f"--data-dir={tmp_path}", *led]
@@ -167,6 +168,7 @@ def test_nobody_leads_a_clock_that_was_not_started_to_be_led(tmp_path: Path) -> 
         clock.close()
 
 
+@pytest.mark.process
 def test_many_clients_do_not_end_the_answers(tmp_path: Path) -> None:
     hold = threading.Event()
 

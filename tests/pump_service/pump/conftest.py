@@ -29,7 +29,7 @@ def rpc() -> str:
     return "lean"
 
 
-@pytest.fixture(params=["embedded", "etcd"])
+@pytest.fixture(params=["embedded", pytest.param("etcd", marks=pytest.mark.process)])
 def etcd(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[EtcdClient]:
     """An empty etcd: the embedded one, and a real one."""
     with contextlib.ExitStack() as stack:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import grpc
 import plyvel
+import pytest
 from pump_cluster import CLUSTER_ID
 from pump_helpers import prewrite, settled, until
 
@@ -25,6 +26,8 @@ from binlake.wire.binlog_pb2 import Binlog
 from binlake.wire.pump_pb2 import WriteBinlogReq, WriteBinlogResp
 from pump_service.pump.index import ts_key
 from pump_service.pump.storage import Storage
+
+pytestmark = pytest.mark.process
 
 CHILD = Path(__file__).with_name("pump_child.py")
 KILLS = int(os.environ.get("BINLAKE_CRASH_KILLS", "15"))

@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.process
+
 PROGRAM = """
 import sys, threading
 from pump_service.pump.command import _end_the_process

@@ -276,6 +276,7 @@ def _serve(folder: Path, pipe: Connection) -> None:
     pump.stop()
 
 
+@pytest.mark.process
 def test_a_large_binlog_goes_through_without_many_copies(tmp_path: Path) -> None:
     # S0-07
     pump, size = BigPump(tmp_path), 100 << 20

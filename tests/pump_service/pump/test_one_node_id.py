@@ -71,6 +71,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
         yield started
 
 
+@pytest.mark.process
 def test_a_second_pump_with_the_same_node_id_and_address_is_refused(start: Start) -> None:
     first = start("one")
     with pytest.raises(Permanent, match="another process runs under this node id"):

@@ -21,6 +21,8 @@ from pump_service.pump.command import PumpCommand
 from pump_service.pump.processes import Supervisor, commands
 from pump_service.pump.settings import read_settings
 
+pytestmark = pytest.mark.process
+
 
 def planned(*words: str) -> list[list[str]]:
     parser = argparse.ArgumentParser()

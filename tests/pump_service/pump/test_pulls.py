@@ -22,6 +22,8 @@ from pump_service.pump.pull import Reader, catch_up
 from pump_service.pump.service import PumpService, State
 from pump_service.pump.storage import Storage
 
+pytestmark = pytest.mark.long
+
 PULL = "/binlog.Pump/PullBinlogs"
 NARROW = Limits(stream_window=70_000, connection_window=70_000)
 

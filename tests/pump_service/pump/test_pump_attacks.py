@@ -31,6 +31,8 @@ from support.rawpeer import raw, request_block
 from binlake.rpc import Channel, RpcError, frames, headers
 from binlake.rpc.frames import Code, Setting
 
+pytestmark = pytest.mark.long
+
 ELSEWHERE = "127.0.2.1"
 
 

@@ -20,6 +20,8 @@ from bench import pump_load
 from binlake import tso
 from binlake.rpc import Channel
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture
 def pump(tmp_path: Path) -> Iterator[AttackedPump]:

@@ -20,6 +20,8 @@ from binlake.wire import build
 from binlake.wire.binlog_pb2 import Binlog
 from pump_service.pd import PlacementDriver
 
+pytestmark = pytest.mark.process
+
 Run = Callable[..., subprocess.Popen[str]]
 
 

@@ -26,6 +26,8 @@ from pump_service.replay.outcomes import Outcomes
 from pump_service.replay.replayer import Replayer
 from pump_service.replay.status_server import StatusServer
 
+pytestmark = pytest.mark.long
+
 CAPTURES = Path(__file__).parents[2] / "captures"
 P, C, R = pb.Prewrite, pb.Commit, pb.Rollback
 

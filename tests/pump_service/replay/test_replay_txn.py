@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
+import pytest
+
 from binlake.capture import Capture
 from binlake.placement import ClockClient, EtcdClient, PdClient, Registry
 from binlake.pumpclient import PumpClient, PumpReader
@@ -19,6 +21,8 @@ from pump_service.replay.clock import ReplayClock
 from pump_service.replay.outcomes import Outcomes
 from pump_service.replay.replayer import Replayer
 from pump_service.replay.status_server import StatusServer
+
+pytestmark = pytest.mark.long
 
 TXN = Capture(Path(__file__).parents[2] / "captures" / "txn")
 Truth = dict[int, tuple[int, bytes, bytes]]

@@ -23,6 +23,8 @@ from pump_service.pump.server import PumpServer
 from pump_service.replay.outcomes import Outcomes
 from pump_service.replay.plan import ReplayPlan
 
+pytestmark = pytest.mark.process
+
 
 @dataclass
 class Source:
