@@ -1,7 +1,4 @@
-"""The stages of a window and what each waits for: the DAG factory, the CLI and the fused layout read this list.
-
-Other facts of a stage (its locks, whether it needs Spark, where its bounds come from) stand where they are used.
-"""
+"""The one list of the stages of a window, with all facts of each: DAG factory, CLI and the fused layout read it."""
 
 from __future__ import annotations
 
@@ -10,25 +7,97 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Stage:
-    """One stage: `name`, the stages it waits for, the `sink` it serves (None: the lake itself), a line for people."""
+    """One stage: `name`, a line for people (`summary`), and the facts of it that others go by.
+
+    `after`: the stages it waits for; `sink`: the one it serves (None: the lake itself); `bounds_from`: the stage whose
+    window it works on (None: it proposes one); `lock`: the lake's lock that it takes (empty: none); `reads`, `writes`:
+    tables of the lake; `counts`: the one of `writes` whose rows it counts as its own; `needs_spark`: it may ask for a
+    session.
+    """
 
     name: str
-    after: tuple[str, ...]
-    sink: str | None
     summary: str
+    after: tuple[str, ...] = ()
+    sink: str | None = None
+    bounds_from: str | None = None
+    lock: str = ""
+    reads: tuple[str, ...] = ()
+    writes: tuple[str, ...] = ()
+    counts: str = ""
+    needs_spark: bool = True
 
 
 STAGES: tuple[Stage, ...] = (
-    Stage("plan", (), None, "propose the next window (lo, hi] from the watermarks; name who blocks"),
-    Stage("land", ("plan",), None, "pull the window, prove it complete, fetch its DDL jobs, seal the manifest"),
-    Stage("merge", ("land",), None, "one total order, filtered, routed, decoded with the schema of its place"),
-    Stage("compact", ("merge",), "sql", "net change per key and segment"),
-    Stage("convert", ("compact",), "sql", "SQL of the target's dialect by segment, phase and batch"),
-    Stage("finalize", ("convert",), "sql", "apply under the fence, write the ledger, advance the checkpoint"),
-    Stage("mirror", ("merge",), "mirror", "typed Delta replicas of the source's tables"),
+    Stage(
+        "plan",
+        "propose the next window (lo, hi] from the watermarks; name who blocks",
+        needs_spark=False,
+    ),
+    Stage(
+        "land",
+        "pull the window, prove it complete, fetch its DDL jobs, seal the manifest",
+        after=("plan",),
+        bounds_from="plan",
+        lock="landing",
+        writes=("binlog", "schema_change"),
+    ),
+    Stage(
+        "merge",
+        "one total order, filtered, routed, decoded with the schema of its place",
+        after=("land",),
+        # land may lower the hi of plan.
+        bounds_from="land",
+        lock="merge",
+        reads=("binlog", "schema_change"),
+        writes=("mutation", "ddl"),
+        counts="mutation",
+    ),
+    Stage(
+        "compact",
+        "net change per key and segment",
+        after=("merge",),
+        sink="sql",
+        bounds_from="land",
+        lock="sql",
+        reads=("mutation", "ddl"),
+        writes=("change",),
+        counts="change",
+    ),
+    Stage(
+        "convert",
+        "SQL of the target's dialect by segment, phase and batch",
+        after=("compact",),
+        sink="sql",
+        # compact may widen lo to the target's checkpoint.
+        bounds_from="compact",
+        lock="sql",
+        reads=("change", "mutation", "ddl"),
+        writes=("statement",),
+    ),
+    Stage(
+        "finalize",
+        "apply under the fence, write the ledger, advance the checkpoint",
+        after=("convert",),
+        sink="sql",
+        bounds_from="compact",
+        reads=("statement",),
+        needs_spark=False,
+    ),
+    Stage(
+        "mirror",
+        "typed Delta replicas of the source's tables",
+        after=("merge",),
+        sink="mirror",
+        bounds_from="land",
+        lock="mirror",
+        reads=("mutation", "ddl"),
+    ),
 )
 
 BY_NAME = {stage.name: stage for stage in STAGES}
+
+LOCKS = tuple(dict.fromkeys(stage.lock for stage in STAGES if stage.lock))
+"""All locks that the stages of a window take."""
 
 ENDED = ("done", "already")
 """A stage that ended so did its window, or found it done."""
@@ -40,3 +109,13 @@ def stages_for(*, sql: bool, mirror: bool) -> tuple[Stage, ...]:
     """The stages of a replication that has a SQL target, a mirror, both or neither."""
     wanted = {None} | ({"sql"} if sql else set()) | ({"mirror"} if mirror else set())
     return tuple(stage for stage in STAGES if stage.sink in wanted)
+
+
+def names_of_sink(sink: str) -> tuple[str, ...]:
+    """The stages of a sink, in order."""
+    return tuple(stage.name for stage in STAGES if stage.sink == sink)
+
+
+def lock_of_table(table: str) -> str:
+    """The lock under which a stage writes the lake's `table`. Raises KeyError."""
+    return {name: stage.lock for stage in STAGES for name in stage.writes}[table]

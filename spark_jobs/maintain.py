@@ -29,6 +29,7 @@ from binlake.lake.schemas import SchemaHistory
 from binlake.lake.tables import BINLOG, CHANGE, DDL, MUTATION, STATEMENT, WORKING_DAYS, LakeTable
 from binlake.mirror import MirrorVersions
 from binlake.mirror.replica import Replica
+from binlake.pipeline import BY_NAME, lock_of_table
 from binlake.terminal import print_table
 from spark_jobs.arguments import add_output, add_where
 from spark_jobs.context import Bounds, StageContext
@@ -42,7 +43,6 @@ FILE_BYTES = 32 << 20
 """Size of the files that a closed day is laid out in: a question for one commit_ts reads one."""
 OPEN_FILES = 256
 """Files of the day that is still written, above which the small ones are joined as they are."""
-_LOCKS = {"binlog": "landing", "mutation": "merge", "ddl": "merge", "change": "sql", "statement": "sql"}
 _DAY_MS = 86_400_000
 
 
@@ -124,7 +124,7 @@ def _history(ctx: StageContext, table: LakeTable, landed_ts: int) -> Maintained:
     for part in days(ctx.paths.table(table.name)):
         closed = part.day is not None and part.day < today
         if part.files > (math.ceil(part.bytes / FILE_BYTES) + 1 if closed else OPEN_FILES):
-            with lake_lock(ctx.paths, _LOCKS[table.name]):
+            with lake_lock(ctx.paths, lock_of_table(table.name)):
                 joined += lay_out(ctx.spark, ctx.paths, table, part) if closed else _join(ctx, table, part)
     return Maintained(table.name, joined, _vacuum(ctx, table))
 
@@ -188,7 +188,7 @@ def _vacuum(ctx: StageContext, table: LakeTable) -> int:
 
 
 def _working(ctx: StageContext, table: LakeTable, landed: Bounds) -> Maintained:
-    with lake_lock(ctx.paths, _LOCKS[table.name]):
+    with lake_lock(ctx.paths, lock_of_table(table.name)):
         gone = passed_windows(ctx, table, landed)
         for start in range(0, len(gone), 500):
             names = ", ".join(f"'{name}'" for name in gone[start : start + 500])
@@ -219,7 +219,7 @@ def _mirrors(ctx: StageContext) -> Maintained:
     touched: list[tuple[str, str]] = []
     versions = MirrorVersions(ctx.paths)
     for (db, name), version in sorted(versions.latest().items()):
-        with lake_lock(ctx.paths, "mirror"):
+        with lake_lock(ctx.paths, BY_NAME["mirror"].lock):
             replica = Replica(ctx.paths.mirror(db, name), ctx.replication.lake.retention_days)
             counts = replica.upkeep(join=not version.dropped)
             if counts["joined"] and replica.position() == version.hi:

@@ -14,6 +14,7 @@ from binlake.audit.audit import Audit
 from binlake.config import load_replication
 from binlake.config.model import Relay
 from binlake.errors import CheckpointConflict, ConfigError
+from binlake.pipeline import names_of_sink
 from binlake.window.manifest import window_name
 from spark_jobs.arguments import add_output, add_where, commit_ts
 from spark_jobs.context import Bounds, StageContext, StageResult
@@ -23,7 +24,7 @@ from spark_jobs.outcomes import show_results
 from spark_jobs.pinned import target_position
 from spark_jobs.runner import run_sink
 
-SINK_STAGES = ("compact", "convert", "finalize")
+SINK_STAGES = names_of_sink("sql")
 
 
 class RestoreCommand:

@@ -11,6 +11,7 @@ from binlake.lake.lock import lake_lock
 from binlake.lake.members import MemberTable
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowEvent, WindowLog
+from binlake.pipeline import BY_NAME
 from binlake.window.remembered import FORGOTTEN, RememberedMember
 
 log = structlog.get_logger(__name__)
@@ -31,7 +32,7 @@ def forget(paths: LakePaths, node_id: str, status: RegistryStatus | None, *, acc
     Raises Permanent for a pump that nobody knows or that is not offline, ConfigError without `accept_loss`; that names
     the range which is lost.
     """
-    with lake_lock(paths, "landing"):
+    with lake_lock(paths, BY_NAME["land"].lock):
         return _forget(paths, node_id, status, accept_loss)
 
 

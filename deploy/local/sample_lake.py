@@ -23,6 +23,7 @@ from binlake.lake.schemas import SchemaHistory
 from binlake.lake.tables import BINLOG, DDL, MUTATION, LakeTable
 from binlake.lake.windowlog import WindowEvent, WindowLog
 from binlake.mirror import MirrorVersions, apply_component, mirror_plan
+from binlake.pipeline import stages_for
 from binlake.placement import EtcdClient, NodeStatus, Registry
 from binlake.rowchange import RowEvent, net_changes
 from binlake.schema import DbInfo, DdlJob, SchemaState, TableDef
@@ -37,7 +38,7 @@ _NET = pa.schema(
     [("segment", pa.int32()), ("db", pa.string()), ("table", pa.string()), ("op", pa.string()), ("before", _MAP),
      ("after", _MAP), ("copies", pa.int64()), ("last_commit_ts", pa.int64())]
 )  # fmt: skip
-_STAGES = (("land", ""), ("merge", ""), ("compact", "sql"), ("convert", "sql"), ("finalize", "sql"))
+_STAGES = tuple((stage.name, stage.sink or "") for stage in stages_for(sql=True, mirror=False) if stage.after)
 DAYS = 400
 
 

@@ -6,39 +6,18 @@ A job is started by module name; this room never imports `spark_jobs` (DESIGN 1)
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from binlake import errors, tso
 from binlake.errors import BinlakeError, ConfigError, Permanent, Transient, UnknownOutcome
-from binlake.pipeline import BY_NAME
+from binlake.pipeline import BY_NAME, LOCKS
 from binlake.window.lineage import without_lineage
 
 MODULE = "spark_jobs.main"
 FUSED = "window"
-
-# Whose bounds a stage works on: land may lower the plan's hi, compact may widen lo to the target's checkpoint.
-BOUNDS_FROM = {
-    "land": "plan",
-    "merge": "land",
-    "compact": "land",
-    "mirror": "land",
-    "convert": "compact",
-    "finalize": "compact",
-}
-# Locks of the lake that a stage takes: whoever holds one is waited for without a worker.
-LOCKS: dict[str, tuple[str, ...]] = {
-    "land": ("landing",),
-    "merge": ("merge",),
-    "compact": ("sql",),
-    "convert": ("sql",),
-    "mirror": ("mirror",),
-    FUSED: ("landing", "merge", "sql", "mirror"),
-}
-# These read the registry, the lake and the target only: no JVM is started for them.
-WITHOUT_SPARK = frozenset({"plan", "finalize"})
 
 CHANGED = "changed"
 """In a result's detail: the tables (db, table) that the window changed."""
@@ -91,15 +70,15 @@ class Job:
     @property
     def needs_spark(self) -> bool:
         """Whether a Spark session is opened for it."""
-        return self.stage not in WITHOUT_SPARK
+        return self.stage == FUSED or BY_NAME[self.stage].needs_spark
 
 
-def sources_of(stages: Sequence[str]) -> dict[str, str]:
-    """For each of `stages` that works on bounds: the stage that gives them. Raises ConfigError for an unknown stage."""
-    unknown = [stage for stage in stages if stage not in BOUNDS_FROM and BY_NAME[stage].after]
-    if unknown:
-        raise ConfigError(f"no rule says whose bounds these stages take: {', '.join(unknown)}")
-    return {stage: BOUNDS_FROM[stage] for stage in stages if stage in BOUNDS_FROM}
+def locks_of(stage: str) -> tuple[str, ...]:
+    """Locks of the lake that `stage`, or the whole window, takes: whoever holds one is waited for without a worker."""
+    if stage == FUSED:
+        return LOCKS
+    own = BY_NAME[stage].lock
+    return (own,) if own else ()
 
 
 def moment(text: str | None) -> str | None:

@@ -14,6 +14,7 @@ from openlineage.client.event_v2 import Dataset
 from openlineage.client.facet_v2 import BaseFacet
 
 from binlake.config import Replication
+from binlake.pipeline import BY_NAME, STAGES
 from binlake.window.lineage import LINEAGE, MOST_TABLES, Table, Told, bounded
 from binlake_airflow.datasets import Datasets
 from binlake_airflow.jobs import CHANGED
@@ -23,18 +24,6 @@ Names = Iterable[Sequence[str]]
 Result = Mapping[str, Any]
 Flow: TypeAlias = "OperatorLineage[Dataset, BaseFacet]"
 """A StageResult as a stage or command wrote it."""
-
-_LAKE: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "land": ((), ("binlog", "schema_change")),
-    "merge": (("binlog", "schema_change"), ("mutation", "ddl")),
-    "compact": (("mutation", "ddl"), ("change",)),
-    "convert": (("change", "mutation", "ddl"), ("statement",)),
-    "finalize": (("statement",), ()),
-    "mirror": (("mutation", "ddl"), ()),
-}
-"""By stage: the lake's tables that it reads, and those that it writes."""
-_COUNTS = {"merge": "mutation", "compact": "change"}
-"""The table whose rows a stage counts as its own."""
 
 
 class _Flow:
@@ -68,10 +57,10 @@ def of_stages(
     flow = _Flow(replication)
     done = [result for result in results if result["state"] == "done"]
     for result in done:
-        stage = str(result["stage"])
-        read, written = ((), ()) if from_relay else _LAKE.get(stage, ((), ()))
-        flow.lake(read, written, {_COUNTS.get(stage, ""): int(result["rows"])})
-        if stage == "land":
+        stage = BY_NAME.get(str(result["stage"]))
+        if stage is not None and not from_relay:
+            flow.lake(stage.reads, stage.writes, {stage.counts: int(result["rows"])})
+        if result["stage"] == "land":
             flow.read.append(flow.names.binlog())
     if from_relay and done:
         flow.read.append(flow.names.relay())
@@ -150,9 +139,9 @@ def _maintain(flow: _Flow, tables: Sequence[Mapping[str, Any]]) -> None:
 
 def _rebuild(flow: _Flow, result: Result) -> None:
     counts = result["detail"]["rows_before_and_after"]
-    for stage, (read, written) in _LAKE.items():
-        if stage != "land" and written and set(written) <= set(counts):
-            flow.lake(read, written)
+    for stage in STAGES:
+        if stage.name != "land" and stage.writes and set(stage.writes) <= set(counts):
+            flow.lake(stage.reads, stage.writes)
 
 
 def _verify(flow: _Flow, result: Result) -> None:

@@ -20,7 +20,7 @@ from binlake.errors import ConfigError, IncompleteWindow, SourceUnavailable
 from binlake.pipeline import STOPPED
 from binlake_airflow import metrics
 from binlake_airflow.base import BinlakeOperator
-from binlake_airflow.jobs import FUSED, LOCKS, Job, is_idle, kept, moment, needs_spark_after_all, read_results
+from binlake_airflow.jobs import FUSED, Job, is_idle, kept, locks_of, moment, needs_spark_after_all, read_results
 from binlake_airflow.reports import changed_tables, report, tell_blocked, tell_gone
 from binlake_airflow.sparkconnect import ConnectSessions
 from binlake_airflow.sparkplace import (
@@ -61,7 +61,7 @@ class StageOperator(BinlakeOperator):
         self.moves_assets = moves_assets
         self.spark_conn_id = spark_conn_id
         self.bounds_from = bounds_from
-        self.locks = LOCKS.get(stage, ())
+        self.locks = locks_of(stage)
         self.applies = stage in ("finalize", FUSED)
         self._told: Results = []
         self._changed: Tables = ()

@@ -15,7 +15,7 @@ from binlake.pipeline import Stage, stages_for
 from binlake_airflow import assets
 from binlake_airflow.commands import RecoverOperator
 from binlake_airflow.dagparts import SYNC, Place, deadline, moment_param, new_dag
-from binlake_airflow.jobs import FUSED, sources_of
+from binlake_airflow.jobs import FUSED
 from binlake_airflow.operators import RECOVER, RUNTIMES, StageOperator
 from binlake_airflow.schedule import parse_schedule
 
@@ -54,12 +54,11 @@ _RECOVER = (
 
 
 def _tasks(place: Place, stages: Sequence[Stage]) -> StageOperator:
-    sources = sources_of([stage.name for stage in stages])
     tasks: dict[str, StageOperator] = {}
     groups = {sink: TaskGroup(_GROUPS[sink], prefix_group_id=False) for sink in {stage.sink for stage in stages}}
     for stage in stages:
         with groups[stage.sink]:
-            task = _task(place, stage.name, stage.summary, sources.get(stage.name), stages)
+            task = _task(place, stage.name, stage.summary, stage.bounds_from, stages)
         tasks[stage.name] = task
         for before in stage.after:
             tasks[before] >> task

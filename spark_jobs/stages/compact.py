@@ -21,6 +21,7 @@ from binlake.lake.ddls import landed_ddls
 from binlake.lake.lock import lake_lock
 from binlake.lake.tables import CHANGE
 from binlake.lake.windowlog import WindowEvent
+from binlake.pipeline import BY_NAME
 from binlake.window.cuts import require_outside_ddl, require_pinned_cuts
 from binlake.window.definitions import Cell, cell
 from binlake.window.derived import CompactManifest
@@ -47,7 +48,7 @@ def run(ctx: StageContext, bounds: Bounds) -> StageResult:
     if wanted is None:
         return StageResult("compact", "skipped", bounds.lo, bounds.hi, detail={"reason": "the target is past it"})
     merged = require_merged(ctx, wanted.lo, wanted.hi)
-    with lake_lock(ctx.paths, "sql"):
+    with lake_lock(ctx.paths, BY_NAME["compact"].lock):
         window = sink_window(ctx, wanted, merged)
         pinned = open_manifest(ctx, wanted, position)
         is_next = position.window is None and start_of(ctx, position) == wanted.lo

@@ -27,6 +27,7 @@ from binlake.lake.lock import lake_lock
 from binlake.lake.schemas import SchemaHistory
 from binlake.lake.tables import STATEMENT
 from binlake.lake.windowlog import WindowEvent
+from binlake.pipeline import BY_NAME
 from binlake.statement import BatchLimits, StatementBatch
 from binlake.statement.sealed import INDEX, index_digest
 from binlake.window.cuts import cut_batch, refused_batch, require_pinned_cuts, require_pinned_texts
@@ -51,7 +52,7 @@ def run(ctx: StageContext, bounds: Bounds) -> StageResult:
     began = time.monotonic()
     target = ctx.replication.sql_target(hint="add a section [target], or leave convert out")
     position = target_position(ctx, bounds)
-    with lake_lock(ctx.paths, "sql"):
+    with lake_lock(ctx.paths, BY_NAME["convert"].lock):
         pinned = open_manifest(ctx, bounds, position)
         compacted = up_to_date(ctx, bounds) if pinned is None else pinned_by(ctx, pinned)
         window = sink_window(ctx, bounds, compacted.merged, compacted.shapes)

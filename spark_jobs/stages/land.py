@@ -19,6 +19,7 @@ from binlake.lake.lock import lake_lock
 from binlake.lake.schemas import SchemaHistory
 from binlake.lake.tables import BINLOG
 from binlake.lake.windowlog import WindowEvent
+from binlake.pipeline import BY_NAME
 from binlake.window.manifest import MemberProof, WindowManifest
 from binlake.window.membership import gather
 from binlake.window.plan import Member, propose
@@ -42,7 +43,7 @@ def run(ctx: StageContext, bounds: Bounds) -> StageResult:
     Raises IncompleteWindow, LostRange, ConflictingBinlogs, ImmutableWindow, SourceUnavailable.
     """
     began = time.monotonic()
-    with lake_lock(ctx.paths, "landing"):
+    with lake_lock(ctx.paths, BY_NAME["land"].lock):
         sealed = _sealed(ctx, bounds)
         if sealed is not None:
             _verify(ctx, sealed)

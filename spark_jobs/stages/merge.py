@@ -25,6 +25,7 @@ from binlake.lake.schemas import SchemaHistory
 from binlake.lake.skips import record_skips
 from binlake.lake.tables import BINLOG, DDL
 from binlake.lake.windowlog import WindowEvent
+from binlake.pipeline import BY_NAME
 from binlake.schema import WindowSchemas
 from binlake.window.ddls import DdlBinlog, PlannedDdl, plan_ddls, require_met, window_schemas
 from binlake.window.derived import Merged, MergeManifest
@@ -50,7 +51,7 @@ def run(ctx: StageContext, bounds: Bounds) -> StageResult:
     manifest = ctx.windows.manifest(bounds.lo, bounds.hi)
     if manifest is None:
         raise ImmutableWindow("the window is not landed", where={"window": bounds.window}, hint="run land first")
-    with lake_lock(ctx.paths, "merge"):
+    with lake_lock(ctx.paths, BY_NAME["merge"].lock):
         for earlier in ctx.windows.not_merged(bounds.lo):
             _merge(ctx, earlier)
         return _merge(ctx, manifest)

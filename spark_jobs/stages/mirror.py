@@ -33,6 +33,7 @@ from binlake.mirror import (
     apply_component,
     mirror_plan,
 )
+from binlake.pipeline import BY_NAME
 from binlake.rowchange.columns import whole_batch
 from binlake.rowchange.events import rows_by_table
 from binlake.schema import TableDef
@@ -62,7 +63,7 @@ _THREADS = 4
 
 def run(ctx: StageContext, bounds: Bounds) -> StageResult:
     """Bring the mirrors to `bounds.hi`. Raises IncompleteWindow when a window on the way is not merged yet."""
-    with lake_lock(ctx.paths, "mirror"):
+    with lake_lock(ctx.paths, BY_NAME["mirror"].lock):
         windows = _windows(ctx, bounds.hi)
         done = [_bring(ctx, window) for window in windows]
     if not done:

@@ -15,8 +15,9 @@ from binlake.errors import (
     Transient,
     UnknownOutcome,
 )
-from binlake.pipeline import BY_NAME, STAGES, stages_for
-from binlake_airflow.jobs import BOUNDS_FROM, Job, error_of, is_idle, moment, read_results, sources_of
+from binlake.lake.tables import SPARK_TABLES
+from binlake.pipeline import BY_NAME, LOCKS, STAGES, lock_of_table, stages_for
+from binlake_airflow.jobs import Job, error_of, is_idle, locks_of, moment, read_results
 
 BIG = "449000000000000001"
 
@@ -42,11 +43,30 @@ def test_every_stage_takes_its_bounds_from_a_stage_before_it() -> None:
         return {other for up in BY_NAME[name].after for other in (up, *before(up))}
 
     for stage in STAGES:
-        assert stage.name == "plan" or BOUNDS_FROM[stage.name] in before(stage.name)
+        assert stage.name == "plan" or stage.bounds_from in before(stage.name)
     # The sink's window is compact's, wider than the landed one when the sink is behind.
-    assert sources_of(["convert", "finalize"]) == {"convert": "compact", "finalize": "compact"}
-    only_mirror = [stage.name for stage in stages_for(sql=False, mirror=True)]
-    assert sources_of(only_mirror) == {"land": "plan", "merge": "land", "mirror": "land"}
+    assert {BY_NAME[name].bounds_from for name in ("convert", "finalize")} == {"compact"}
+    only_mirror = stages_for(sql=False, mirror=True)
+    assert {stage.bounds_from for stage in only_mirror} - {None} <= {stage.name for stage in only_mirror}
+
+
+def test_a_stage_is_waited_for_by_its_lock_and_the_whole_window_by_all() -> None:
+    assert {name: locks_of(name) for name in ("plan", "land", "compact", "convert", "finalize")} == {
+        "plan": (), "land": ("landing",), "compact": ("sql",), "convert": ("sql",), "finalize": (),
+    }  # fmt: skip
+    assert locks_of("window") == LOCKS == ("landing", "merge", "sql", "mirror")
+
+
+def test_every_table_of_a_window_has_one_lock_that_its_writer_takes() -> None:
+    written = [table for stage in STAGES for table in stage.writes]
+    assert len(written) == len(set(written))
+    assert {table.name for table in SPARK_TABLES} <= set(written)
+    for stage in STAGES:
+        assert bool(stage.writes) <= bool(stage.lock)
+        assert {lock_of_table(table) for table in stage.writes} <= {stage.lock}
+        assert stage.counts in ("", *stage.writes)
+        # What it reads an earlier stage wrote.
+        assert set(stage.reads) <= set(written)
 
 
 def test_results_come_back_as_written(tmp_path: Path) -> None:
@@ -80,12 +100,6 @@ def test_the_job_s_error_is_raised_by_its_class(
 def test_a_job_that_died_may_be_run_again(tmp_path: Path) -> None:
     with pytest.raises(Transient, match="exit status -9"):
         read_results(tmp_path / "absent.json", "exit status -9")
-
-
-def test_a_stage_without_a_rule_for_its_bounds_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(BOUNDS_FROM, "mirror")
-    with pytest.raises(ConfigError, match="mirror"):
-        sources_of([stage.name for stage in STAGES])
 
 
 MINUTE = 29_918_880
