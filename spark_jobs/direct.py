@@ -10,18 +10,16 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from urllib.parse import unquote
 
 import pyarrow as pa
 from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError
-from deltalake.transaction import AddAction, RemoveAction
+from deltalake.transaction import RemoveAction
 
 from binlake.codec import MUTATION_SCHEMA
-from binlake.errors import Transient
 from binlake.lake.features import delta_rs_commits
-from binlake.lake.parts import DAY, Part
+from binlake.lake.parts import DAY
 from binlake.lake.paths import LakePaths
 from binlake.lake.payloads import PayloadRange
 from binlake.lake.tables import BINLOG, MUTATION
@@ -29,7 +27,7 @@ from spark_jobs.context import Bounds, StageContext
 from spark_jobs.counting import count_of, counted, losses
 from spark_jobs.decode import Decoder, Held, ShareRows, Shares, ShareWriter, Written
 from spark_jobs.handover import MOST_BYTES
-from spark_jobs.lake import AGAIN, commit_properties, may_have, overwrite, within
+from spark_jobs.lake import commit_parts, may_have, overwrite, within
 
 
 def replaceable(paths: LakePaths, lo: int, hi: int) -> list[RemoveAction] | None:
@@ -80,7 +78,7 @@ def write_rows(
     written = [writer.write(range(len(shares.shares)), held)] if here else _by_tasks(ctx, writer)
     parts = [part for one in written for part in one.parts]
     if parts or replaced:
-        _commit(ctx.paths, parts, replaced, note)
+        commit_parts(ctx.paths, MUTATION, parts, replaced, note)
     if here and (rows := held.rows()) is not None:
         ctx.handover.put(MUTATION, Bounds(payloads.lo, payloads.hi), rows)
     left_out: Counter[str] = Counter()
@@ -108,19 +106,3 @@ def _rewritten(ctx: StageContext, shares: Shares, note: Mapping[str, str], *, he
     frame, tally = counted(decoded)
     overwrite(frame, ctx.paths, MUTATION, predicate, note)
     return count_of(tally), losses(tally)
-
-
-def _commit(paths: LakePaths, parts: Sequence[Part], replaced: Sequence[RemoveAction], note: Mapping[str, str]) -> None:
-    now = int(time.time() * 1000)
-    adds = [AddAction(part.path, part.size, {DAY: part.day}, now, True, part.stats) for part in parts]
-    table = DeltaTable(paths.table(MUTATION.name))
-    try:
-        table.create_write_transaction(
-            [*adds, *replaced],
-            "append",
-            table.schema(),
-            [DAY],
-            commit_properties=commit_properties(note),
-        )
-    except DeltaError as error:
-        raise Transient(f"the rows of a window could not be committed: {error}", hint=AGAIN) from error

@@ -6,17 +6,20 @@ A rerun writes the same rows to the same place (DESIGN 2). Never txnVersion: a s
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import pyarrow as pa
 from deltalake import ColumnProperties, CommitProperties, DeltaTable, WriterProperties, write_deltalake
 from deltalake.exceptions import DeltaError
+from deltalake.transaction import AddAction, RemoveAction
 from pyspark.sql import DataFrame, SparkSession
 
 from binlake import rowhash
 from binlake.errors import Transient
 from binlake.lake.opened import opened
+from binlake.lake.parts import Part, write_parts
 from binlake.lake.paths import LakePaths
 from binlake.lake.tables import SPARK_TABLES, LakeTable, arrow_schema
 from binlake.rowhash import Fold
@@ -104,11 +107,34 @@ def _overwrite_here(rows: pa.Table, paths: LakePaths, table: LakeTable, predicat
         if may_have(paths, table, predicate):
             write_deltalake(place, data, mode="overwrite", predicate=predicate, commit_properties=about,
                             writer_properties=_WRITER)  # fmt: skip
+        elif data.num_rows and table.partitioned_by:
+            # Nothing to replace: Arrow writes for less CPU, and far less memory of its own (bench/README.md).
+            parts = write_parts(paths.table(table.name), table, [data.cast(arrow_schema(table.schema()))])
+            commit_parts(paths, table, parts, [], note)
         elif data.num_rows:
             write_deltalake(place, data, mode="append", commit_properties=about, writer_properties=_WRITER)
     except (DeltaError, OSError) as error:
         raise Transient(f"rows of `{table.name}` could not be written: {error}", hint=AGAIN) from error
     return int(data.num_rows)
+
+
+def commit_parts(
+    paths: LakePaths, table: LakeTable, parts: Sequence[Part], replaced: Sequence[RemoveAction], note: Mapping[str, str]
+) -> None:
+    """Make `parts` files of `table` in the place of those `replaced`, in one commit. Raises Transient."""
+    now = int(time.time() * 1000)
+    adds = [AddAction(part.path, part.size, part.values, now, True, part.stats) for part in parts]
+    place = opened(paths.table(table.name))
+    try:
+        place.create_write_transaction(
+            [*adds, *replaced],
+            "append",
+            place.schema(),
+            list(table.partitioned_by),
+            commit_properties=commit_properties(note),
+        )
+    except DeltaError as error:
+        raise Transient(f"the rows of a window could not be committed: {error}", hint=AGAIN) from error
 
 
 def user_metadata(note: Mapping[str, str]) -> str:

@@ -9,8 +9,8 @@ import json
 import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from datetime import date
 from pathlib import Path
+from typing import TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,36 +19,42 @@ import pyarrow.parquet as pq
 from binlake.lake.tables import LakeTable
 
 DAY = "commit_date"
-_UNIQUE = ("key", "new_key")
-"""Beside the values of maps, texts that hardly repeat: a dictionary of them would cost a third of the writing."""
+_UNIQUE = ("key", "new_key", "payload", "sql.list.element", "verify_sql", "digest")
+"""Beside the values of maps, what hardly repeats: a dictionary of it would cost a third of the writing."""
+_LONG = ("payload", "sql.list.element", "verify_sql")
+"""Beside the maps, what no question is asked by: the least and greatest of it are not kept."""
+
+Rows: TypeAlias = pa.RecordBatch | pa.Table
 
 
 @dataclass(frozen=True)
 class Part:
-    """A file of a table that is partitioned by `commit_date`.
+    """A file of a table.
 
-    `path` below the table; `day` in ISO form; `size` in bytes; `stats` as Delta's JSON.
+    `path` below the table; `values` of the column that it is partitioned by; `size` in bytes; `stats` as Delta's JSON.
     """
 
     path: str
-    day: str
+    values: dict[str, str]
     size: int
     rows: int
     stats: str
 
 
-def write_parts(folder: str, table: LakeTable, batches: Iterable[pa.RecordBatch]) -> list[Part]:
-    """Write `batches` of `table` below the local `folder`: a file a day, a group of rows a batch; after an error none.
+def write_parts(folder: str, table: LakeTable, batches: Iterable[Rows]) -> list[Part]:
+    """Write `batches` of a `table` that one column partitions below the local `folder`; after an error no file is left.
 
-    Raises what `batches` raises, and OSError.
+    A file for each value of the column (a day, a window), a group of rows a batch. Raises what `batches` raises, and
+    OSError.
     """
-    writers: dict[date, tuple[Path, pq.ParquetWriter]] = {}
+    (name,) = table.partitioned_by
+    writers: dict[str, tuple[Path, pq.ParquetWriter]] = {}
     try:
         for batch in batches:
-            for day, rows in _by_day(batch):
-                if day not in writers:
-                    writers[day] = _open(Path(folder), day, rows.schema)
-                writers[day][1].write_batch(rows)
+            for value, rows in _by_value(batch, name):
+                if value not in writers:
+                    writers[value] = _open(Path(folder) / f"{name}={value}", rows.schema)
+                writers[value][1].write(rows)
         for _, writer in writers.values():
             writer.close()
     except BaseException:
@@ -56,22 +62,22 @@ def write_parts(folder: str, table: LakeTable, batches: Iterable[pa.RecordBatch]
             writer.close()
             path.unlink(missing_ok=True)
         raise
-    return [_part(Path(folder), path, day, table) for day, (path, _) in writers.items()]
+    return [_part(Path(folder), path, {name: value}, table) for value, (path, _) in writers.items()]
 
 
-def _by_day(batch: pa.RecordBatch) -> Iterator[tuple[date, pa.RecordBatch]]:
-    """The rows of each day, without its column: that is the folder's name."""
-    days, rows = batch.column(DAY), batch.drop_columns([DAY])
-    found = pc.unique(days)
-    for day in found:
-        yield day.as_py(), rows if len(found) == 1 else rows.filter(pc.equal(days, day))
+def _by_value(batch: Rows, name: str) -> Iterator[tuple[str, Rows]]:
+    """The rows of each value of the column `name`, without it: the value is the folder's name."""
+    column, rows = batch.column(name), batch.drop_columns([name])
+    found = pc.unique(column)
+    for value in found:
+        yield str(value.as_py()), rows if len(found) == 1 else rows.filter(pc.equal(column, value))
 
 
-def _open(folder: Path, day: date, schema: pa.Schema) -> tuple[Path, pq.ParquetWriter]:
-    path = folder / f"{DAY}={day}" / f"part-{uuid.uuid4()}.zstd.parquet"
+def _open(folder: Path, schema: pa.Schema) -> tuple[Path, pq.ParquetWriter]:
+    path = folder / f"part-{uuid.uuid4()}.zstd.parquet"
     path.parent.mkdir(parents=True, exist_ok=True)
     maps = [field.name for field in schema if pa.types.is_map(field.type)]
-    plain = [field.name for field in schema if field.name not in maps]
+    plain = [_leaf(field) for field in schema if field.name not in maps]
     repeated = [name for name in plain if name not in _UNIQUE] + [f"{name}.key_value.key" for name in maps]
     writer = pq.ParquetWriter(
         path,
@@ -79,16 +85,21 @@ def _open(folder: Path, day: date, schema: pa.Schema) -> tuple[Path, pq.ParquetW
         compression="zstd",
         compression_level=1,
         use_dictionary=repeated,
-        write_statistics=plain,
+        write_statistics=[name for name in plain if name not in _LONG],
         store_schema=False,
     )
     return path, writer
 
 
-def _part(folder: Path, path: Path, day: date, table: LakeTable) -> Part:
+def _leaf(field: pa.Field) -> str:
+    """The path of a column that is no map."""
+    return f"{field.name}.list.element" if pa.types.is_list(field.type) else str(field.name)
+
+
+def _part(folder: Path, path: Path, values: dict[str, str], table: LakeTable) -> Part:
     found = pq.read_metadata(path)
     stats = json.dumps(_stats(found, table.indexed), separators=(",", ":"))
-    return Part(str(path.relative_to(folder)), day.isoformat(), path.stat().st_size, found.num_rows, stats)
+    return Part(str(path.relative_to(folder)), values, path.stat().st_size, found.num_rows, stats)
 
 
 def _stats(found: pq.FileMetaData, indexed: Iterable[str]) -> dict[str, object]:

@@ -134,6 +134,8 @@ BINLOG = LakeTable(
     partitioned_by=("commit_date",),
     clustered_by=("commit_ts", "start_ts", "chunk"),
     engine=_BOTH,
+    # Nobody asks by the least payload.
+    indexed=("commit_ts", "start_ts"),
 )
 
 MUTATION = LakeTable(
@@ -209,6 +211,8 @@ CHANGE = LakeTable(
     partitioned_by=("window",),
     kept_days=WORKING_DAYS,
     engine=_BOTH,
+    # A window is found by its folder.
+    indexed=("segment",),
 )
 
 STATEMENT = LakeTable(
@@ -235,6 +239,8 @@ STATEMENT = LakeTable(
     partitioned_by=("window",),
     kept_days=WORKING_DAYS,
     engine=_BOTH,
+    # A window is found by its folder.
+    indexed=("segment",),
 )
 
 

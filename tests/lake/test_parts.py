@@ -37,7 +37,8 @@ def test_rows_of_two_days_are_two_files_with_their_statistics(tmp_path: Path) ->
     # DESIGN 2: partitions by day; Delta's statistics are what a range of commit_ts is found by
     rows = [row(0, MIDNIGHT_MS - 1), row(1, MIDNIGHT_MS), row(2, MIDNIGHT_MS + 5)]
     parts = write_parts(str(tmp_path), MUTATION, [batch(*rows[:2]), batch(rows[2])])
-    assert [(part.day, part.rows) for part in parts] == [("2026-11-21", 1), ("2026-11-22", 2)]
+    days = [{"commit_date": "2026-11-21"}, {"commit_date": "2026-11-22"}]
+    assert [(part.values, part.rows) for part in parts] == list(zip(days, (1, 2), strict=True))
     stats = json.loads(parts[1].stats)
     first, last = tso.compose(MIDNIGHT_MS), tso.compose(MIDNIGHT_MS + 5)
     assert stats == {

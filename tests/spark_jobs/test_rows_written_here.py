@@ -1,0 +1,116 @@
+"""Rows that the driver writes: files of its own, whose kinds, folders and statistics are those that readers rely on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable
+
+from binlake import tso
+from binlake.errors import Transient
+from binlake.lake.paths import LakePaths
+from binlake.lake.tables import BINLOG, CHANGE, STATEMENT
+from spark_jobs import lake
+from spark_jobs.context import Bounds
+from spark_jobs.lake import ensure_tables, may_have, overwrite
+from spark_jobs.sinks import own_rows
+
+NOTE = {"run": "r", "window": "1-2", "stage": "convert"}
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> LakePaths:
+    made = LakePaths(str(tmp_path / "lake"))
+    ensure_tables(made)
+    return made
+
+
+def statements(window: str, *texts: str) -> pa.Table:
+    """Rows of `statement`, a batch a text."""
+    row = {"window": window, "segment": 0, "phase": 2, "db": "d", "table": "t", "kind": "replace", "expect": [1],
+           "rows": 1, "digest": "x"}  # fmt: skip
+    rows = [row | {"batch": number, "sql": [text]} for number, text in enumerate(texts)]
+    return pa.Table.from_pylist(rows, STATEMENT.arrow_schema())
+
+
+def found(paths: LakePaths, table: str) -> list[dict[str, object]]:
+    return list(DeltaTable(paths.table(table)).to_pyarrow_table().to_pylist())
+
+
+def files(paths: LakePaths, table: str) -> list[Path]:
+    return sorted(Path(paths.table(table)).rglob("*.parquet"))
+
+
+def test_the_rows_of_a_window_are_a_file_of_its_folder_in_one_commit(paths: LakePaths) -> None:
+    # DESIGN 2: the same rows in the same place; the note of a commit is what DESCRIBE HISTORY shows
+    one, two = Bounds(1, 2), Bounds(2, 3)
+    assert overwrite(statements("1-2", "a", "b"), paths, STATEMENT, own_rows(one), NOTE) == 2
+    assert overwrite(statements("2-3", "c"), paths, STATEMENT, own_rows(two), NOTE) == 1
+    assert {row["sql"][0]: row["window"] for row in found(paths, "statement")} == {"a": "1-2", "b": "1-2", "c": "2-3"}  # type: ignore[index]
+    assert [file.parent.name for file in files(paths, "statement")] == ["window=1-2", "window=2-3"]
+    newest = DeltaTable(paths.table("statement")).history(1)[0]
+    assert (newest["version"], json.loads(newest["userMetadata"])) == (2, NOTE)
+    assert may_have(paths, STATEMENT, own_rows(one))
+    assert not may_have(paths, STATEMENT, own_rows(Bounds(1, 3)))
+    # Again, in the place of the first ones.
+    assert overwrite(statements("1-2", "d"), paths, STATEMENT, own_rows(one), NOTE) == 1
+    assert sorted(row["sql"][0] for row in found(paths, "statement")) == ["c", "d"]  # type: ignore[index]
+
+
+def binlogs(*commit_ts: int) -> pa.Table:
+    """Rows of `binlog`."""
+    rows = [
+        {"commit_ts": ts, "start_ts": ts - 1, "chunk": 0, "commit_date": tso.to_datetime(ts).date(), "pump": "p",
+         "kind": "dml", "schema_version": 1, "job_id": 0, "schema_state": 0, "payload": b"p%d" % ts}
+        for ts in commit_ts
+    ]  # fmt: skip
+    return pa.Table.from_pylist(rows, BINLOG.arrow_schema())
+
+
+def test_a_range_of_commit_ts_is_found_by_statistics_and_no_payload_has_any(paths: LakePaths) -> None:
+    # R-33: statistics are what a window is found by; the least and greatest payload would only cost
+    first, last = tso.compose(1_795_305_599_999), tso.compose(1_795_305_600_000)
+    overwrite(binlogs(first, last), paths, BINLOG, "commit_ts > 0", NOTE)
+    assert [file.parent.name for file in files(paths, "binlog")] == ["commit_date=2026-11-21", "commit_date=2026-11-22"]
+    assert may_have(paths, BINLOG, f"commit_ts > {last - 1}")
+    assert not may_have(paths, BINLOG, f"commit_ts > {last}")
+    for file in files(paths, "binlog"):
+        group = pq.read_metadata(file).row_group(0)
+        kept = {column.path_in_schema: column.statistics is not None for column in map(group.column, range(9))}
+        assert (kept["commit_ts"], kept["payload"]) == (True, False)
+    assert sorted(row["payload"] for row in found(paths, "binlog")) == sorted([b"p%d" % first, b"p%d" % last])  # type: ignore[type-var]
+
+
+def test_columns_come_in_the_kinds_of_the_table(paths: LakePaths) -> None:
+    # Readers hold the files against the table: a wider number or text would not be one of its files.
+    images = pa.map_(pa.string(), pa.string())
+    rows = pa.table({
+        "window": ["1-2"], "segment": pa.array([0], pa.int64()), "db": ["d"], "table": ["t"],
+        "key": pa.array(['["1"]'], pa.large_string()), "identity": ["primary"], "op": ["replace"],
+        "before": pa.array([None], images), "after": pa.array([[("id", "1"), ("n", None)]], images),
+        "copies": [1], "first_commit_ts": [1], "last_commit_ts": [2], "mutations": pa.array([1], pa.int32()),
+    })  # fmt: skip
+    overwrite(rows, paths, CHANGE, own_rows(Bounds(1, 2)), NOTE)
+    (file,) = files(paths, "change")
+    schema = pq.read_schema(file)
+    assert [schema.field(name).type for name in ("segment", "key", "mutations")] == [
+        pa.int32(), pa.string(), pa.int64()
+    ]  # fmt: skip
+    (row,) = found(paths, "change")
+    assert (row["key"], row["after"], row["before"]) == ('["1"]', [("id", "1"), ("n", None)], None)
+
+
+def test_a_commit_that_fails_leaves_the_table_as_it_was(paths: LakePaths, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Invariant 11: the stage may run again; what was written is named by nobody.
+    def no_room(*_: object) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(lake, "write_parts", no_room)
+    with pytest.raises(Transient, match="`statement` could not be written: no space left"):
+        overwrite(statements("1-2", "a"), paths, STATEMENT, own_rows(Bounds(1, 2)), NOTE)
+    monkeypatch.undo()
+    assert found(paths, "statement") == []
