@@ -79,6 +79,6 @@ def parse(text: str) -> int:
     try:
         time = datetime.fromisoformat(text.removesuffix(" UTC"))
     except ValueError as error:
-        raise ValueError(f"{text[:80]!r} is no commit_ts and no time (ISO 8601)") from error
+        raise ValueError(f"{text[:80]!r} is neither a commit_ts nor a time (ISO 8601)") from error
     since = (time if time.tzinfo else time.replace(tzinfo=UTC)) - _EPOCH
     return plausible(compose(since // timedelta(milliseconds=1), MAX_LOGICAL), text)

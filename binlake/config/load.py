@@ -77,7 +77,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"not valid TOML: {error}", where={"file": path}, hint="mend the line named") from None
+        raise ConfigError(f"not valid TOML: {error}", where={"file": path}, hint="fix the line shown") from None
 
 
 def readable(error: ValidationError, model: type[BaseModel], path: str | Path) -> ConfigError:

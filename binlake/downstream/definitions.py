@@ -173,7 +173,7 @@ def drift(found: list[str], where: Mapping[str, object]) -> Drift:
     return Drift(
         "the target's definitions are not the source's: " + "; ".join(found[:5]),
         where={**where, "differences": len(found)},
-        hint="`binlake preflight` shows all of them and the ways on: alter the target to match, keep what is its own"
+        hint="`binlake preflight` shows all of them and the choices: alter the target to match, keep what is its own"
         " by preserve or leave columns out by sync-mode, or accept a difference in target.tables; then run the window"
         " again, from compact on. `binlake table aside` lets the other tables go on without it, in an open window too"
         " (filter.ignore-table counts for windows that are not merged yet)",

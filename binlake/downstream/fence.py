@@ -54,7 +54,7 @@ class Fence:
         sql = f"UPDATE {table} SET val = LAST_INSERT_ID(val + 1) WHERE task = %s AND worker = %s AND epoch = %s"
         if session.write(sql, (self.task, self.worker, self.epoch)) != 1:
             raise Fenced(
-                "another process took over: this one writes no more",
+                "another process took over: this process has stopped writing",
                 where={"task": self.task, "epoch": self.epoch},
                 hint="nothing is lost: the newer run continues from the checkpoint",
             )

@@ -88,7 +88,7 @@ def moment(text: str | None) -> str | None:
     try:
         return str(tso.parse(text))
     except ValueError as error:
-        raise ConfigError(f"a param is no commit_ts and no time: {error}", where={"param": text}) from None
+        raise ConfigError(f"a param is neither a commit_ts nor a time: {error}", where={"param": text}) from None
 
 
 def is_idle(landed: Mapping[str, Any], idle_s: int, stops: Collection[int]) -> bool:
