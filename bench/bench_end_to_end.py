@@ -61,7 +61,7 @@ BY_SPARK = {"driver-bytes": 0, "max-bytes": 0}
 SPARK_MEMORY = "6g"
 COLD_TRANSACTIONS = 4_000
 SERVER = ("--innodb-buffer-pool-size=512M", "--innodb-log-file-size=256M")
-_SETTLE_S = 60.0
+_SETTLE_S = 600.0
 
 
 class BulkSource(Source):
