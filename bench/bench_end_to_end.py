@@ -192,7 +192,9 @@ def _process(job: Job, folder: Path) -> Iterator[Connection]:
     with Listener((HOST, 0), authkey=key) as listener, log.open("wb") as out:
         program = Path(__file__).with_name("window_process.py")
         command = [*_launcher(job.way), str(program), *map(str, listener.address)]
-        env = {**os.environ, "BINLAKE_BENCH_KEY": key.hex(), "PYSPARK_PYTHON": sys.executable}
+        # A session of Connect in this process, which warmed a server of an earlier load, leaves its own there.
+        env = {name: value for name, value in os.environ.items() if not name.startswith("SPARK_")}
+        env |= {"BINLAKE_BENCH_KEY": key.hex(), "PYSPARK_PYTHON": sys.executable}
         env |= {"PYSPARK_DRIVER_PYTHON": sys.executable, "SPARK_LOCAL_IP": HOST}
         process = subprocess.Popen(command, env=env, cwd=folder, stdout=out, stderr=out)
         try:

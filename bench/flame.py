@@ -111,7 +111,17 @@ def first_frames(stacks: Stacks) -> list[tuple[str, float]]:
 
 
 def _pair(frame: str, leaf: str) -> str:
-    return frame if frame == leaf else f"{frame} > {leaf}"
+    return frame if frame == leaf else f"{frame} > {_plain(leaf)}"
+
+
+def _plain(frame: str) -> str:
+    """A name of C++ without what stands in angle or round brackets, and its last two parts."""
+    name, space, place = frame.rpartition(" (")
+    if "::" not in name:
+        return frame
+    while (shorter := re.sub(r"<[^<>]*>|\([^()]*\)|\{[^{}]*\}", "", name)) != name:
+        name = shorter
+    return "::".join([part for part in name.split("::") if part][-2:]) + space + place
 
 
 def is_ours(frame: str) -> bool:

@@ -84,12 +84,8 @@ class Meter:
 
     def cpu(self) -> dict[str, float]:
         """Now, by name."""
-        found = {
-            name: cpu_seconds([process, *process.children(recursive=True)]) for name, process in self._others.items()
-        }
-        found[OWN] = time.process_time()
-        found[JVM] = found.get(JVM, 0.0) + cpu_seconds(self._spark())
-        return found
+        found = {name: cpu_seconds(processes) for name, processes in self._each().items()}
+        return found | {OWN: time.process_time(), JVM: found.get(JVM, 0.0)}
 
     def forget_peak(self) -> None:
         """What is held now is the most so far."""
@@ -118,16 +114,30 @@ class Meter:
         self._running -= 1
 
     def _each(self) -> dict[str, list[psutil.Process]]:
-        found = {name: [one, *one.children(recursive=True)] for name, one in self._others.items()} | {OWN: [self._self]}
+        # Who has children is asked of no more than must be: it reads all of /proc, on the clock of what is measured.
+        found = {name: [one] for name, one in self._others.items()} | {OWN: [self._self]}
         if spark := self._spark():
-            found[JVM] = found.get(JVM, []) + spark
+            found[JVM] = spark
         return found
 
     def _spark(self) -> list[psutil.Process]:
+        if (server := self._others.get(JVM)) is not None:
+            return [server, *server.children(recursive=True)]
         parent = self._self.parent()
         if parent is not None and parent.name() == "java":  # spark-submit: the JVM started this process
             return [parent, *(child for child in parent.children(recursive=True) if child.pid != self._self.pid)]
+        if _context() is None:
+            return []
         return [child for child in self._self.children(recursive=True) if child.name() != SAMPLER]
+
+
+def _context() -> Any:
+    """The SparkContext of this process, None without one."""
+    if "pyspark" not in sys.modules:
+        return None
+    from pyspark import SparkContext
+
+    return getattr(SparkContext, "_active_spark_context", None)
 
 
 def cpu_seconds(processes: list[psutil.Process]) -> float:
@@ -232,12 +242,8 @@ def _jobs(job: Job) -> int:
     """Spark jobs so far; 0 without a session."""
     if job.jobs:
         return _remote_jobs(job.jobs)
-    if "pyspark" not in sys.modules:
-        return 0
-    from pyspark import SparkContext
-
-    active = getattr(SparkContext, "_active_spark_context", None)
-    return 0 if active is None else int(active._jsc.sc().dagScheduler().numTotalJobs())
+    context = _context()
+    return 0 if context is None else int(context._jsc.sc().dagScheduler().numTotalJobs())
 
 
 def _remote_jobs(url: str) -> int:

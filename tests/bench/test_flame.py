@@ -38,6 +38,13 @@ def test_the_first_frames_are_ours_with_what_they_wait_for_below() -> None:
     assert share == 1.0
 
 
+def test_a_name_of_templates_is_told_by_its_end() -> None:
+    leaf = "arrow::Visitor<arrow::Binary, void>::Visit<Kernel<arrow::Binary>::Do(int)::{lambda(long)#1}>(Span const&)"
+    stacks = flame.by_stage(f"{LAND % 1};keys (binlake/x.py:1);{leaf} (/x/site-packages/pyarrow/libarrow.so.2100) 1")
+    [(frame, _)] = flame.first_frames(stacks["land"])
+    assert frame == "keys (binlake/x.py) > Visitor::Visit (pyarrow/libarrow)"
+
+
 def test_the_picture_shows_each_frame_as_wide_as_its_samples() -> None:
     stacks = flame.by_stage(RAW)["land"]
     stacks[("run (spark_jobs/stages/land.py)", "<lambda> (binlake/tso.py)")] = 8
