@@ -2,8 +2,8 @@
 flame graph (STAGE.svg), the stacks under it (STAGE.folded, a line a stack with its samples) and its first frames.
 
 A stack belongs to the stage whose module stands in it; those of threads that a stage started hold none and go to
-`threads`. Whoever waits is left out. Threads that are not Python's (Arrow's and delta-rs's own) are not seen: a stage's
-CPU is more than its samples.
+`threads`. Whoever waits is left out, and the bench's own meter. Threads that are not Python's (Arrow's and delta-rs's
+own) are not seen: a stage's CPU is more than its samples.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def by_stage(text: str) -> dict[str, Stacks]:
         frames = words.split(";")
         while _ADDRESS.match(frames[-1]):
             frames.pop()
-        if _WAITS.match(frames[-1]):
+        if _WAITS.match(frames[-1]) or any(frame.startswith("Meter.") for frame in frames):
             continue
         stages = [(place, match[1]) for place, frame in enumerate(frames) if (match := _STAGE.match(frame))]
         place, stage = stages[-1] if stages else (0, "threads")

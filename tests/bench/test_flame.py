@@ -18,6 +18,7 @@ RAW = "\n".join(
         f"thread (8): land_1;run_stage (spark_jobs/runner.py:30);{LAND % 41};digest (binlake/lake/rowhash.py:11);"
         "arrow::Take (/x/site-packages/pyarrow/libarrow.so.2100) 3",
         f"thread (7): land_0;{LAND % 40};read (binlake/lake/parts.py:2);syscall (libc.so.6) 50",
+        "thread (7): land_0;measured (bench/x.py:9);Meter.cpu (bench/x.py:7);open64 (libc.so.6) 9",
         "thread (9): pull-1;run (threading.py:980);recv (binlake/rpc/client.py:4) 2",
         "thread (3): MainThread;run (spark_jobs/stages/plan.py:3);asked (binlake/tso.py:3) 1",
     )
