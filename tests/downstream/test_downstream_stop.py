@@ -45,6 +45,7 @@ def waiting(server: MariaDb) -> int:
 
 def test_a_statement_that_does_not_end_is_killed_and_leaves_no_transaction(mariadb: MariaDb, auto: Target) -> None:
     # S4-35, R-60: it waits for a lock that another session keeps, longer than graceful-stop-timeout-s
+    execute(mariadb, "SET GLOBAL innodb_lock_wait_timeout = 100000")
     window = Window(0, 300).put((1, "a")).put((2, "b")).put((3, "c"))
     execute(mariadb, "INSERT INTO app.t VALUES (2, 'held')")
     other = mariadb.connect(autocommit=False)
@@ -53,7 +54,8 @@ def test_a_statement_that_does_not_end_is_killed_and_leaves_no_transaction(maria
         pid = apply_in_child(auto, window)
         wait_until(lambda: waiting(mariadb) == 1, every=0.25)
         os.kill(pid, signal.SIGTERM)
-        # Far below innodb_lock_wait_timeout, 50 s: nothing but the kill ends it.
+        # The lock is still held, and no wait ends by itself: nothing but the kill ends it.
+        wait_until(lambda: waiting(mariadb) == 0, every=0.25)
         assert ended(pid) == 1
         # The server ends the transactions of who has gone in its own time, but long before a lock wait ends by itself.
         open_ = "SELECT COUNT(*) FROM information_schema.innodb_trx"
@@ -61,6 +63,7 @@ def test_a_statement_that_does_not_end_is_killed_and_leaves_no_transaction(maria
     finally:
         other.rollback()
         other.close()
+        execute(mariadb, "SET GLOBAL innodb_lock_wait_timeout = DEFAULT")
     assert stored(mariadb)[1:] == (300, 0)
     apply(auto, window)
     assert rows(mariadb, "SELECT * FROM app.t ORDER BY id") == [(1, "a"), (2, "b"), (3, "c")]
