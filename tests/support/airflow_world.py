@@ -159,7 +159,7 @@ status-url = "{source.status_url}"
 timeout-s = 2"""
             _write(folder, "orders", own, folder / "lake", mariadb, "")
             gone = f'pd-urls = "http://127.0.0.1:{free_port()}"\ntimeout-s = 1'
-            _write(folder, "demo", f'{gone}\ncluster-id = "7"', folder / "past" / "lake", mariadb, "every 10s")
+            _write(folder, "demo", f'{gone}\ncluster-id = "7"', folder / "past" / "lake", mariadb, "every 20s")
             _write(folder, "shop", gone, folder / "nowhere", mariadb, "", relay=f'[relay]\nlog-dir = "{folder}"')
             _write(folder, "stock", gone, folder / "stock" / "lake", mariadb, "", 'layout = "fused"', "scripted")
             _break_off(folder, mariadb)
