@@ -7,7 +7,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -127,10 +127,11 @@ def pull_request(after_ts: int, *, cluster: int = CLUSTER_ID) -> bytes:
     return request.SerializeToString()
 
 
-def whole_call(stream_id: int, path: str, message: bytes) -> bytes:
-    """The frames of a unary request that fits into one DATA frame."""
+def whole_call(stream_id: int, path: str, message: bytes, more: Sequence[tuple[str, str]] = ()) -> bytes:
+    """The frames of a unary request that fits into one DATA frame; `more`: metadata."""
     body = len(message).to_bytes(5, "big") + message
-    return frames.headers(stream_id, request_block(path), end_stream=False) + frames.frame(
+    block = request_block(path, *((name.encode(), value.encode()) for name, value in more))
+    return frames.headers(stream_id, block, end_stream=False) + frames.frame(
         frames.DATA, frames.END_STREAM, stream_id, body
     )
 

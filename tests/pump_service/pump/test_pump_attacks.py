@@ -30,6 +30,7 @@ from support.rawpeer import raw, request_block
 
 from binlake.rpc import Channel, RpcError, frames, headers
 from binlake.rpc.frames import Code, Setting
+from binlake.wire.blocks import ASKED
 
 pytestmark = pytest.mark.long
 
@@ -127,10 +128,12 @@ def test_pulls_from_the_far_future_do_not_keep_others_out(pump: AttackedPump) ->
     assert cost.mib < 64
 
 
-def test_pullers_without_a_window_hold_little(pump: AttackedPump) -> None:
+@pytest.mark.parametrize("asked", [[], [ASKED]], ids=["singly", "in blocks"])
+def test_pullers_without_a_window_hold_little(pump: AttackedPump, asked: list[tuple[str, str]]) -> None:
     pump.store(20 << 20)
-    with pump.raw(window=0) as peer, pump.costs("200 pullers without a window, 20 MiB stored") as cost:
-        peer.send(b"".join(whole_call(one, PULL, pull_request(0)) for one in range(1, 401, 2)))
+    name = f"200 pullers {'in blocks ' if asked else ''}without a window, 20 MiB stored"
+    with pump.raw(window=0) as peer, pump.costs(name) as cost:
+        peer.send(b"".join(whole_call(one, PULL, pull_request(0), asked) for one in range(1, 401, 2)))
         with Channel(pump.address) as channel, channel.stream(PULL, pull_request(0)) as stream:
             seen = 0
             for message in stream:  # all of it is there for who takes it
@@ -139,6 +142,22 @@ def test_pullers_without_a_window_hold_little(pump: AttackedPump) -> None:
                     break
         assert pump.answers()
         until(lambda: pump.threads() < 40, "no puller holds a thread")
+    assert cost.mib < 160
+
+
+def test_pulls_in_blocks_that_are_cancelled_half_way_hold_nothing(pump: AttackedPump) -> None:
+    pump.store(20 << 20)
+    ids = range(1, 401, 2)
+    with pump.raw(window=0) as peer, pump.costs("200 pulls in blocks, cancelled half way") as cost:
+        peer.send(b"".join(whole_call(one, PULL, pull_request(0), [ASKED]) for one in ids))
+        # Room for a part of the first block of each; nobody takes the rest.
+        peer.send(b"".join(frames.window_update(one, 100_000) for one in ids))
+        peer.send(frames.window_update(0, 32 << 20))
+        peer.until(frames.DATA, ids[-1])
+        peer.attack(b"".join(frames.rst_stream(one, Code.CANCEL) for one in ids))
+        assert pump.answers()
+        until(lambda: pump.threads() < 40, "no puller holds a thread")
+    assert cost.cpu_s < 12
     assert cost.mib < 160
 
 
