@@ -30,7 +30,7 @@ from binlake.codec.groups import Group, Waiting, cut, cuts
 from binlake.codec.kept import KeptRows
 from binlake.codec.lanes import Bytes, Ints, Lanes
 from binlake.codec.latin1 import InvalidText, plans_for
-from binlake.codec.parts import columns_of
+from binlake.codec.parts import FIELDS, FIRST, ROWS, TABLE, columns_of
 from binlake.codec.secondwrites import Moment, SecondWrites, may_be_twice, without_second_writes
 from binlake.codec.splits import Run, Splits, parted, split_all
 from binlake.codec.transaction import (
@@ -209,7 +209,7 @@ class MutationBatch:
         self._bytes += int((lanes.ends[of] - lanes.starts[of]).sum())
 
     def _end_block(self) -> None:
-        self._blocks.append(np.asarray(self._mutations, dtype=np.int64).reshape(-1, 7))
+        self._blocks.append(np.asarray(self._mutations, dtype=np.int64).reshape(-1, FIELDS))
         self._mutations = []
 
     def _keep(self, group: int, rows: RowLists) -> None:
@@ -242,18 +242,18 @@ class MutationBatch:
         if most_bytes is not None and self._bytes <= most_bytes:
             most_bytes = None
         self._clear()
-        ends = mutations[:, 5].cumsum()
+        ends = mutations[:, ROWS].cumsum()
         for low, high in cuts(groups, count, most_rows, most_bytes):
             first, last = np.searchsorted(ends, [low, high - 1], side="right").tolist()
             part = mutations[first : last + 1].copy()
-            part[0, 4] += low - (ends[first] - part[0, 5])
-            part[:, 5] = np.diff(np.minimum(ends[first : last + 1], high), prepend=low)
+            part[0, FIRST] += low - (ends[first] - part[0, ROWS])
+            part[:, ROWS] = np.diff(np.minimum(ends[first : last + 1], high), prepend=low)
             here = [cut(group, low, high) for group in groups]
             yield self._record_batch(part, kinds[low:high], tables, [group for group in here if len(group.rows)])
 
     def _groups(self, mutations: Ints, kinds: Bytes, tables: list[TableDef]) -> list[Waiting]:
         # A mutation's lists keep the order of its sequence, so the n-th row of a group is its n-th place.
-        codes = np.repeat(mutations[:, 3], mutations[:, 5]) * _KINDS + kinds
+        codes = np.repeat(mutations[:, TABLE], mutations[:, ROWS]) * _KINDS + kinds
         rows, groups = self._rows.rows(), []
         for code, which in parted(codes):
             places = np.arange(len(codes))[which]

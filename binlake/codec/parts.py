@@ -29,6 +29,11 @@ from binlake.codec.transaction import ROW_ERRORS, row_error
 from binlake.codec.walk import Walked, walk
 from binlake.errors import WireError
 
+FIELDS = 7
+"""Numbers of each mutation of a batch: commit_ts, start_ts, schema version, and those named here."""
+TABLE, FIRST, ROWS, TABLE_ID = range(3, FIELDS)
+"""Number of its table in the batch, `seq` of its first row, its rows, id of its table at the source."""
+
 
 @dataclass
 class Columns:
@@ -103,10 +108,10 @@ def _plain_keys(places: list[int], keys: list[str]) -> Keys:
 
 
 def _row_error(error: Exception, op: str, place: int, mutations: Ints) -> WireError:
-    ends = mutations[:, 5].cumsum()
+    ends = mutations[:, ROWS].cumsum()
     at = int(np.searchsorted(ends, place, side="right"))
-    commit_ts, _, _, _, first, size, table_id = mutations[at].tolist()
-    return row_error(error, op, table_id, commit_ts, first + place - (int(ends[at]) - size))
+    commit_ts, *_ = own = mutations[at].tolist()
+    return row_error(error, op, own[TABLE_ID], commit_ts, own[FIRST] + place - (int(ends[at]) - own[ROWS]))
 
 
 def _images(group: Group, row: bytes) -> tuple[Image | None, Image | None]:

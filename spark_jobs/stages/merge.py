@@ -12,6 +12,7 @@ from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.dataset as ds
 import structlog
 
@@ -23,7 +24,7 @@ from binlake.lake.payloads import PayloadRange
 from binlake.lake.rowhistory import rows_between
 from binlake.lake.schemas import SchemaHistory
 from binlake.lake.skips import record_skips
-from binlake.lake.tables import BINLOG, DDL
+from binlake.lake.tables import BINLOG, DDL, arrow_schema
 from binlake.lake.windowlog import WindowEvent
 from binlake.pipeline import BY_NAME
 from binlake.schema import WindowSchemas
@@ -37,7 +38,7 @@ from binlake.wire import binlog_pb2
 from spark_jobs.context import Bounds, StageContext, StageResult
 from spark_jobs.decode import BY_TABLE, LATIN1, ONCE, Decoder
 from spark_jobs.direct import write_rows
-from spark_jobs.lake import clear, local_table, overwrite
+from spark_jobs.lake import clear, overwrite
 from spark_jobs.sinks import own_rows
 
 log = structlog.get_logger(__name__)
@@ -63,8 +64,8 @@ def _merge(ctx: StageContext, manifest: WindowManifest) -> StageResult:
     ignored = frozenset(ts for ts in named if bounds.lo < ts <= bounds.hi)
     planned, schemas = _ddls(ctx, manifest, ignored)
     if planned:
-        rows_of = ctx.few(local_table([_ddl_row(bounds, ddl) for ddl in planned], DDL.schema()))
-        overwrite(rows_of, ctx.paths, DDL, own_rows(bounds), _note(ctx, bounds))
+        rows_of = pa.Table.from_pylist([_ddl_row(bounds, ddl) for ddl in planned], arrow_schema(DDL.schema()))
+        overwrite(ctx.few(rows_of), ctx.paths, DDL, own_rows(bounds), _note(ctx, bounds))
     else:
         # Of an injection that was taken back.
         clear(ctx.few, ctx.paths, DDL, own_rows(bounds), _note(ctx, bounds))
@@ -116,12 +117,10 @@ def _ddl_binlog(chunks: list[dict[str, Any]]) -> DdlBinlog:
     return DdlBinlog(query=query.decode("utf-8", "replace"), **places)
 
 
-def _ddl_row(bounds: Bounds, ddl: PlannedDdl) -> tuple[object, ...]:
-    return (
-        bounds.window, ddl.segment, ddl.commit_ts, ddl.since, ddl.start_ts, ddl.schema_version, ddl.job_id,
-        ddl.action, ddl.db, ddl.table, ddl.query, ddl.sql, ddl.tables, ddl.decision, ddl.refusal or ddl.reason,
-        ddl.before.to_json(), ddl.after.to_json(),
-    )  # fmt: skip
+def _ddl_row(bounds: Bounds, ddl: PlannedDdl) -> dict[str, object]:
+    definitions = {"before": ddl.before.to_json(), "after": ddl.after.to_json()}
+    others = {"window": bounds.window, "reason": ddl.refusal or ddl.reason, **definitions}
+    return {name: others[name] if name in others else getattr(ddl, name) for name in DDL.column_names()}
 
 
 def _alerts(planned: Sequence[PlannedDdl]) -> list[dict[str, str]]:
