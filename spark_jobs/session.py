@@ -28,6 +28,8 @@ CONF = {
     # A window compiles some 90 classes, the same ones each time; the default keeps 100 and forgets them in between.
     "spark.sql.codegen.cache.maxEntries": "1000",
     "spark.databricks.delta.snapshotPartitions": "1",
+    # As the driver writes them: snappy takes three times the bytes.
+    "spark.sql.parquet.compression.codec": "zstd",
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
