@@ -23,7 +23,7 @@ from pump_service.pump.chunks import chunks
 from pump_service.pump.found import Found
 from pump_service.pump.pull import NotNow, catch_up
 from pump_service.pump.service import PumpService
-from pump_service.pump.tail import UNSENT_BYTES, Puller, Tail
+from pump_service.pump.tail import Puller, Tail
 
 log = SparingLog()
 
@@ -108,7 +108,7 @@ class Pulls:
     def behind(self, puller: Puller) -> None:
         """It is to be read for, as soon as it took what it was sent."""
         with self._changed:
-            puller.parked = puller.unsent >= UNSENT_BYTES >> 1
+            puller.parked = puller.unsent >= puller.most_unsent >> 1
             if puller.parked:
                 return
         self._queue(puller)
@@ -185,7 +185,7 @@ class Pulls:
 
         def free() -> bool:
             ended = not (puller.alive and self.service.serving)
-            return ended or (puller.unsent < UNSENT_BYTES and self._fits(puller, size))
+            return ended or (puller.unsent < puller.most_unsent and self._fits(puller, size))
 
         with self._changed:
             self._waiting += 1
@@ -202,7 +202,7 @@ class Pulls:
         return others <= _ALL_UNSENT_BYTES >> 3 or self._unsent + size <= _ALL_UNSENT_BYTES
 
     def _wait_for_room(self, puller: Puller) -> None:
-        if puller.unsent >= UNSENT_BYTES >> 1:
+        if puller.unsent >= puller.most_unsent >> 1:
             self.behind(puller)
         else:
             # Others hold it: they take it, or are cut off soon.
@@ -213,9 +213,10 @@ class Pulls:
     def _sent(self, puller: Puller, size: int) -> None:
         with self._changed:
             puller.unsent -= size
+            puller.taken += size
             self._unsent -= size
             puller.moved_at = time.perf_counter()
-            again = puller.parked and puller.unsent < UNSENT_BYTES >> 1
+            again = puller.parked and puller.unsent < puller.most_unsent >> 1
             if again:
                 puller.parked = False
             if self._waiting:

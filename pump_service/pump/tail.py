@@ -22,8 +22,7 @@ from pump_service.pump.service import PumpService
 
 log = SparingLog()
 
-UNSENT_BYTES = 1 << 20
-"""Of one puller, before it has to wait."""
+_UNSENT_BYTES, _FIRST_BYTES = 1 << 20, 64 << 10
 _PACE_S, _BUSY_PACE_S = 0.005, 0.05  # between two rounds; when many came, what comes meanwhile goes out together
 _FEW = 4  # transactions of a round: more would come in the next one, too
 _LOOK_S = 1.0
@@ -31,19 +30,24 @@ _LOOK_S = 1.0
 
 class Puller:
     """One PullBinlogs call. `last`: the commit_ts up to which all is sent; `unsent`: bytes that it has not taken;
-    `blocks`: it takes many binlogs in one message."""
+    `taken`: bytes that it has; `blocks`: it takes many binlogs in one message."""
 
-    __slots__ = ("alive", "began", "blocks", "call", "last", "moved_at", "parked", "unsent", "well")
+    __slots__ = ("alive", "began", "blocks", "call", "last", "moved_at", "parked", "taken", "unsent", "well")
 
     def __init__(self, call: Call, after_ts: int) -> None:
         self.call = call
         name, value = ASKED
         self.blocks = call.request.headers.get(name) == value
         self.last = after_ts
-        self.unsent = 0
+        self.unsent = self.taken = 0
         self.alive = self.well = True
         self.parked = False
         self.began = self.moved_at = time.perf_counter()
+
+    @property
+    def most_unsent(self) -> int:
+        """Bytes before it has to wait: few until it takes some, so that a call that takes nothing costs little."""
+        return min(_UNSENT_BYTES, _FIRST_BYTES + 2 * self.taken)
 
 
 class Feeding(Protocol):
@@ -167,7 +171,7 @@ class Tail:
         with self._changed:
             if self._at != at or not self._members:
                 return False
-            slow = [puller for puller in self._members if puller.unsent >= UNSENT_BYTES]
+            slow = [puller for puller in self._members if puller.unsent >= puller.most_unsent]
             for puller in slow:
                 del self._members[puller]
             fed, self._at = list(self._members), last

@@ -21,9 +21,15 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(LIMIT_S + 60)]
 
 
 def _demo(folder: Path, *words: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "deploy.local.demo", "--folder", str(folder), *words]
+    # What a script starts with `&` ignores Ctrl-C, and so does all that it starts, these tests too.
+    command = ["env", "--default-signal=INT", sys.executable, "-m", "deploy.local.demo", "--folder", str(folder)]
     return subprocess.Popen(
-        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+        [*command, *words],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
     )
 
 
