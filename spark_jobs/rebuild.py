@@ -76,7 +76,7 @@ def _compared(
     after = [_digest(ctx, table, bounds) for table in tables]
     changed = [table.name for table, old, new in zip(tables, before, after, strict=True) if old != new]
     if changed:
-        log.warning("a rebuilt window is not what it was", window=bounds.window, tables=changed, versions=versions)
+        log.warning("rebuilt_window_differs", window=bounds.window, tables=changed, versions=versions)
     counts = {table.name: [old[1], new[1]] for table, old, new in zip(tables, before, after, strict=True)}
     detail = {"changed": changed, "rows_before_and_after": counts, "versions_before": versions}
     return StageResult("rebuild", "changed" if changed else "same", bounds.lo, bounds.hi, rows, detail=detail)

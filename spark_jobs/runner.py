@@ -35,7 +35,7 @@ def run_stage(name: str, ctx: StageContext, bounds: Bounds | None = None, start_
         window = None if bounds is None else (bounds.lo, bounds.hi)
         record_failure(ctx.windows, name, error, run_id=ctx.run_id, window=window)
         raise
-    log.info("stage ended", stage=name, state=result.state, window=Bounds(result.lo, result.hi).window,
+    log.info("stage_ended", stage=name, state=result.state, window=Bounds(result.lo, result.hi).window,
              rows=result.rows, seconds=round(result.seconds, 2))  # fmt: skip
     return result
 

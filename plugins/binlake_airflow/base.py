@@ -60,14 +60,14 @@ class BinlakeOperator(BaseOperator, SkipMixin):
     def go_on(self, context: Mapping[str, Any], event: Mapping[str, Any]) -> Any:
         """The next one, when the way was free or the time was up."""
         if event["held_by"]:
-            self.log.warning("waited %.0f s in vain: %s", self.wait_s, event["held_by"])
+            self.log.warning("wait_gave_up", after_s=self.wait_s, held_by=event["held_by"])
         return self._attempted(context, float(event["until"]))
 
     def wait_for(self, until: float, **asked: Any) -> None:
         """Leave the worker until the way is free (see FreeTrigger), unless the time is up already."""
         if time.time() >= until:
             return
-        # At the first wait: a DAG file that is parsed has no use for triggers.
+        # Imported late: triggers are not needed for DAG parsing.
         from binlake_airflow.waiting import FreeTrigger
 
         trigger = FreeTrigger(replication_file=self.replication_file, until=until, **asked)
@@ -108,18 +108,18 @@ class BinlakeOperator(BaseOperator, SkipMixin):
         try:
             return self.attempt(context, until)
         except LeaseHeld as error:
-            self.log.info("%s", error)
+            self.log.info("lease_held", error=str(error))
             self.wait_for(until, locks=list(self.locks), lease=self.applies)
             raise
 
     def _lock_holder(self) -> str:
-        # At run time: the lake's modules are of no use to who parses.
+        # Imported late: the lake's modules are not needed for DAG parsing.
         from binlake.lake.lock import who_writes
         from binlake.lake.paths import LakePaths
 
         held = who_writes(LakePaths.of(self.settings()), self.locks) if self.locks else ""
         if held:
-            self.log.info("the lake is being written: %s", held)
+            self.log.info("lake_lock_held", held_by=held)
         return held
 
 

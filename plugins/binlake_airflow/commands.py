@@ -143,7 +143,7 @@ class RecoverOperator(CommandOperator):
         return last
 
     def _require_short_outage(self) -> None:
-        # At run time: delta-rs is of no use to who parses.
+        # Imported late: delta-rs is not needed for DAG parsing.
         from binlake.lake.paths import LakePaths
         from binlake.lake.windowlog import WindowLog
 

@@ -39,7 +39,7 @@ def tell(error: Exception, *, settings: Callable[[], Replication], task_id: str,
         if records:
             _record(settings(), task_id, error, str(context["run_id"]), since_s)
     except Exception:
-        log.warning("what failed was not told", task=task_id, exc_info=True)
+        log.warning("failure_not_recorded", task=task_id, exc_info=True)
 
 
 def of_run(settings: Replication, run_id: str) -> list[dict[str, str]]:
@@ -47,7 +47,7 @@ def of_run(settings: Replication, run_id: str) -> list[dict[str, str]]:
     found: list[dict[str, str]] = []
 
     def look() -> None:
-        # At run time: delta-rs is of no use to who parses.
+        # Imported late: delta-rs is not needed for DAG parsing.
         from binlake.lake.failures import failures
         from binlake.lake.paths import LakePaths
         from binlake.lake.windowlog import WindowLog
@@ -68,7 +68,7 @@ def _logged(look: Callable[[], None]) -> None:
     try:
         look()
     except Exception:
-        log.warning("the lake does not tell what failed", exc_info=True)
+        log.warning("failures_not_readable", exc_info=True)
 
 
 def _record(settings: Replication, stage: str, error: Exception, run_id: str, since_s: float) -> None:

@@ -10,13 +10,13 @@ Sending them never fails a task, whose work is done.
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
+import structlog
 from airflow.sdk.observability import stats
 from opentelemetry import metrics as otel
 
@@ -35,7 +35,7 @@ FLUSH_S = 5.0
 """Seconds that a task waits for its metrics to be sent."""
 _FIRST_MS = 1_420_070_400_000
 """2015 in Unix ms: no TiDB is older."""
-_log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
 
 def lag_s(commit_ts: str) -> float:
@@ -89,7 +89,9 @@ def flush() -> None:
     sending.start()
     sending.join(FLUSH_S)
     if sending.is_alive():
-        _log.warning("metrics were not sent within %.0f s; this task goes on without", FLUSH_S)
+        log.warning(
+            "metrics_not_sent", waited_s=FLUSH_S, reason="the exporter has not answered; the task continues without it"
+        )
 
 
 def _send(replication: str, tell: Callable[[str, Result], None], results: Sequence[Result]) -> None:
@@ -97,15 +99,15 @@ def _send(replication: str, tell: Callable[[str, Result], None], results: Sequen
         for result in results:
             tell(replication, result)
         flush()
-    except Exception:  # noqa: BLE001 - the task's work is done, and stays so
-        _log.warning("metrics of %s were not sent", replication, exc_info=True)
+    except Exception:  # the task's work is done, and stays so
+        log.warning("metrics_not_sent", replication=replication, exc_info=True)
 
 
 def _flush(force_flush: Callable[[float], object]) -> None:
     try:
         force_flush(FLUSH_S * 1000)
-    except Exception:  # noqa: BLE001 - the task's work is done, and stays so
-        _log.warning("metrics were not sent", exc_info=True)
+    except Exception:  # the task's work is done, and stays so
+        log.warning("metrics_not_sent", exc_info=True)
 
 
 def _plan(replication: str, result: Result) -> None:

@@ -49,7 +49,7 @@ def nodes_view(replication: Replication) -> dict[str, Any]:
             _silent[asked] = time.monotonic() + _REST_S
         return _away(f"PD did not answer within {TIMEOUT_S:g} s")
     except BinlakeError as error:
-        log.warning("the registry cannot be read", replication=replication.name, error=str(error))
+        log.warning("registry_not_readable", replication=replication.name, error=str(error))
         return _away("the registry cannot be read: the API server's log says why")
 
 

@@ -122,14 +122,14 @@ class StageOperator(BinlakeOperator):
             how = self.run_spark(job, result) if job.needs_spark else self.run_child(job.arguments(result))
             results = read_results(result, how)
         for one in results:
-            self.log.info("stage %s", " ".join(f"{key}={value}" for key, value in one.items() if key != "detail"))
+            self.log.info("stage_result", **{key: value for key, value in one.items() if key != "detail"})
         return results
 
     def _skipped(self, first: Mapping[str, Any], context: Mapping[str, Any]) -> list[Any]:
         """The tasks that have nothing to do behind this result; `recover` stands behind a plan that found no PD."""
         after = list(self.get_flat_relatives(upstream=False))
         if self.stage == "land" and self._is_idle(first, context):
-            self.log.info("nothing in the window: the sinks take it along with a later one")
+            self.log.info("window_empty", next="the sinks apply it together with a later window")
             return after
         if self.stage != FUSED and first["state"] in STOPPED:
             return after
@@ -157,21 +157,21 @@ class StageOperator(BinlakeOperator):
                 hint="trigger again when the pumps have passed it",
             )
         if missing:
-            self.log.warning("this run ends at %s, below stop_ts %s: trigger again for the rest", first["hi"], asked)
+            self.log.warning("run_ends_below_stop_ts", hi=first["hi"], stop_ts=asked, hint="trigger again for the rest")
 
     def _source_gone(self, context: Mapping[str, Any], error: SourceUnavailable) -> dict[str, Any] | None:
         """When PD is gone: what to keep, and only `recover` goes on, to see whether a window was cut short (S3-10).
 
         None when that is not what the error is about, or nobody can recover.
         """
-        # At run time: grpc is of no use to who parses.
+        # Imported late: not needed for DAG parsing.
         from binlake.placement import pd_answers
 
         after = list(self.get_flat_relatives(upstream=False))
         others = [task for task in after if task.task_id != RECOVER]
         if len(others) == len(after) or pd_answers(self.settings().source):
             return None
-        self.log.warning("the source is gone: %s", error)
+        self.log.warning("source_gone", error=str(error))
         value = {"stage": self.stage, "state": "unavailable", "blocked_by": "pd", "reason": error.message}
         tell_gone(value, context)
         context["ti"].xcom_push(key="return_value", value=value)
@@ -196,7 +196,7 @@ class SubmitStageOperator(StageOperator):
             how = self.run_child(job.arguments(result, without_spark=True))
             if not needs_spark_after_all(result):
                 return how
-            self.log.info("the window needs Spark")
+            self.log.info("spark_needed", stage=job.stage)
         self._hook = hook
         try:
             self._hook.submit(application_file())

@@ -46,7 +46,7 @@ class Overview:
         except BinlakeError as error:
             return _problem(one, error.message)
         except Exception:
-            log.exception("a lake cannot be read", replication=one.name)
+            log.exception("lake_not_readable", replication=one.name)
             return _problem(one, "its lake cannot be read: the API server's log says why")
 
 

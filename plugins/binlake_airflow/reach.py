@@ -70,5 +70,5 @@ def _spark(replication: Replication) -> Address | None:
             return address_of(f"{host}:{port or CONNECT_PORT}", CONNECT_PORT)
         return address_of(host, port or _SPARK_PORT) if host.startswith("spark://") else None
     except Exception as error:  # noqa: BLE001 - a connection that only tasks know is no trouble of a page
-        log.info("where Spark is, is not known here", spark_conn_id=conn_id, error=str(error))
+        log.info("spark_address_unknown", spark_conn_id=conn_id, error=str(error))
         return None

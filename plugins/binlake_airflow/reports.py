@@ -77,7 +77,7 @@ def _names_tables(result: Result) -> bool:
 def tell_blocked(result: Result, context: Mapping[str, Any], log: Any) -> None:
     """Put who blocks where the run's page shows it."""
     reason = result["detail"].get("reason", "")
-    log.warning("%s: %s", result["state"], reason)
+    log.warning("window_not_planned", state=result["state"], blocked_by=result["blocked_by"], reason=reason)
     if result["blocked_by"]:
         context["ti"].xcom_push(key=BLOCKED_BY, value=result["blocked_by"])
     context["ti"].xcom_push(key=KEY, value=f"{result['state']} at {shown(result['lo'])}: {reason}"[:1000])
@@ -115,7 +115,7 @@ def _warn(task: StageTask, results: Sequence[Result], context: Mapping[str, Any]
             _warn_of_tables(settings, result, context)
         except Exception:
             # The window is done; whoever cannot be told of its lag must not make it be done again.
-            task.log.exception("what is wrong behind %s was not told", result["stage"])
+            task.log.exception("alert_failed", stage=result["stage"])
 
 
 def _warn_of_lag(settings: Replication, result: Result, context: Mapping[str, Any]) -> None:
@@ -141,7 +141,7 @@ def _warn_of_silence(settings: Replication, result: Result, context: Mapping[str
     rule = settings.airflow.on_silence
     if rule is None or result["stage"] != "land" or result["rows"]:
         return
-    # At run time: delta-rs is of no use to who parses.
+    # Imported late: delta-rs is not needed for DAG parsing.
     from binlake.lake.paths import LakePaths
     from binlake.lake.windowlog import WindowLog
 

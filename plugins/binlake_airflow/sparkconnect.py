@@ -53,7 +53,7 @@ def interrupt(url: str, log: Callable[[str], None]) -> None:
         client.interrupt_all()
     except PySparkException as error:
         if error.getCondition() not in _GONE:
-            log(f"what ran in the session was not interrupted: {error}")
+            log(f"the work of the Spark Connect session was not interrupted: {error}")
     finally:
         client.close()
 

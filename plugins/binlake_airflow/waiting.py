@@ -63,11 +63,11 @@ class FreeTrigger(BaseTrigger):
         try:
             return self._look()
         except BinlakeError as error:
-            self.log.info("cannot look: %s", error)
+            self.log.info("wait_check_failed", error=str(error))
             return ""
 
     def _look(self) -> str:
-        # At first use: grpc and delta-rs must not be loaded by who only parses or forks.
+        # Imported late: grpc and delta-rs must not be loaded by a process that only parses DAG files or forks.
         from binlake.downstream.holder import who_applies
         from binlake.lake.holdups import who_blocks
         from binlake.lake.lock import who_writes

@@ -154,7 +154,7 @@ async def _answer(work: Awaitable[dict[str, Any]]) -> Answer:
     except TimeoutError:
         return Answer({}, 504, f"no answer within {DEADLINE_S:g} s", "ask for less, or use the command `binlake audit`")
     except Exception:
-        log.exception("a page failed")
+        log.exception("page_failed")
         return Answer({}, 500, "the page could not be made", "the API server's log says why")
 
 

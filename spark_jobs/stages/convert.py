@@ -181,11 +181,11 @@ def _ddl_batches(window: SinkWindow, target: Target, aside: Collection[Name]) ->
             if not _may_pass(ddl, target, aside):
                 error.hint += "; or let the other tables go on: `binlake table aside`, then convert again"
                 raise
-            log.warning("ddl cannot be said", commit_ts=str(ddl.commit_ts), error=str(error))
+            log.warning("ddl_has_no_statement", commit_ts=str(ddl.commit_ts), error=str(error))
             batch, reason = refused_batch(segment, ddl, error.message), ""
         if batch is None:
             skipped += 1
-            log.info("ddl skipped", commit_ts=str(ddl.commit_ts), reason=reason, query=ddl.query[:200])
+            log.info("ddl_skipped", commit_ts=str(ddl.commit_ts), reason=reason, query=ddl.query[:200])
             continue
         found.append(batch)
     return found, skipped

@@ -137,7 +137,7 @@ def _lowered(
     commit_ts, job_id = missing
     first = pulled.first_row(bounds.lo + 1, version + 1)
     hi = min(commit_ts, commit_ts if first is None else first) - 1
-    log.info("hi lowered", window=bounds.window, hi=str(hi), job_id=job_id, reason="job not in history yet")
+    log.info("hi_lowered", window=bounds.window, hi=str(hi), job_id=job_id, reason="job not in history yet")
     if hi <= bounds.lo:
         raise IncompleteWindow(
             f"DDL job {job_id} is not in the source's history yet",
@@ -192,7 +192,7 @@ def _before_running(
             hint="plan again when it is over; ADMIN SHOW DDL JOBS names it. Where it waits for a transaction"
             " (metadata lock), end that one: mysql.tidb_mdl_view tells which",
         )
-    log.info("hi lowered", window=bounds.window, hi=str(first - 1), reason="a DDL is running")
+    log.info("hi_lowered", window=bounds.window, hi=str(first - 1), reason="a DDL is running")
     return first - 1
 
 
@@ -208,7 +208,7 @@ def _behind_ddl(pulled: Pulled, bounds: Bounds, jobs: Sequence[Placed]) -> int:
         first = pulled.first_row(min(places)) if places else None
         if first is None or first > hi:
             return hi
-        log.info("hi lowered", window=bounds.window, hi=str(first - 1), reason="rows ran ahead of a DDL above hi")
+        log.info("hi_lowered", window=bounds.window, hi=str(first - 1), reason="rows ran ahead of a DDL above hi")
         if first <= lowest:
             raise IncompleteWindow(
                 "rows of the window ran ahead of a DDL that is not logged yet",

@@ -73,7 +73,9 @@ def _sealed(ctx: StageContext, bounds: Bounds) -> WindowManifest | None:
 
 def _verify(ctx: StageContext, sealed: WindowManifest) -> None:
     if not sealed.digest.startswith(rowhash.VERSION):
-        log.warning("not verified: an older Binlake sealed it, with another digest", window=sealed.window)
+        log.warning(
+            "landed_rows_not_verified", window=sealed.window, reason="sealed by an older version, with another digest"
+        )
         return
     found = stored(ctx, Bounds(sealed.lo, sealed.hi), small=ctx.takes(sealed.bytes))
     if found.digest != sealed.digest:
@@ -138,7 +140,7 @@ def _complete(ctx: StageContext, cluster: Cluster, members: list[Member], asked:
         if hi == asked.hi:
             raise
         # Rows of it ran ahead of a DDL that comes behind its bytes: they land together.
-        log.info("the window takes more than its bytes", window=bounds.window, reason=error.message)
+        log.info("window_exceeds_max_bytes", window=bounds.window, reason=error.message)
         return _complete(ctx, cluster, members, asked, 0)
     return _Complete(pulled, replace(bounds, hi=jobs.hi), proofs, jobs, hi < asked.hi)
 

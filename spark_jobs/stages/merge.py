@@ -131,7 +131,7 @@ def _alerts(planned: Sequence[PlannedDdl]) -> list[dict[str, str]]:
         if ddl.alert
     ]
     for alert in found:
-        log.warning("a DDL was not taken over as it is", **alert)
+        log.warning("ddl_changed_or_skipped", **alert)
     return found
 
 

@@ -99,7 +99,7 @@ def _bring(ctx: StageContext, window: Bounds) -> StageResult:
         WindowEvent("mirror", window.lo, window.hi, "done", applied.rows, seconds, ctx.run_id, "mirror", "", detail)
     )
     if applied.unfit:
-        log.warning("values kept as text after a change of type", window=window.window, values=applied.unfit)
+        log.warning("values_stored_as_text_after_type_change", window=window.window, values=applied.unfit)
     # Named for who waits for a table, and for who draws lineage; not kept in the lake.
     detail |= {"changed": changed, **(lineage.told(changed) if lineage is not None else {})}
     return StageResult("mirror", "done", window.lo, window.hi, applied.rows, seconds, "", detail)

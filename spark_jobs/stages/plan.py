@@ -107,7 +107,7 @@ def require_same_start(ctx: StageContext) -> None:
         return
     told = f"initial-commit-ts is {now}, and this lake started after {started} ({tso.to_datetime(started)})"
     if first is None:
-        log.warning("initial_commit_ts_not_in_force", told=told)
+        log.warning("initial_commit_ts_not_in_force", reason=told)
         return
     raise ConfigError(
         f"{told}, when it was {first}",
@@ -124,7 +124,7 @@ def _first_start(ctx: StageContext, cluster: Cluster, start_ts: int | None) -> i
                 f"start_ts {start_ts} is asked for, and the target's checkpoint is {checkpoint}",
                 hint="leave start_ts empty: the lake then starts at the checkpoint",
             )
-        log.info("initial-commit-ts ignored", checkpoint=str(checkpoint))
+        log.info("initial_commit_ts_ignored", checkpoint=str(checkpoint))
         return checkpoint
     initial = int(ctx.replication.initial_commit_ts) if start_ts is None else start_ts
     return cluster.pd.tso() if initial < 0 else initial

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections import defaultdict
 from collections.abc import Iterator
@@ -11,8 +10,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import structlog
 from airflow.sdk._shared.observability.metrics import stats
 from airflow.sdk._shared.observability.metrics.base_stats_logger import NoStatsLogger
+from structlog.testing import capture_logs
 from support import alert_rules, notified
 
 from binlake_airflow import alerts, metrics, reports
@@ -53,7 +54,9 @@ def task() -> Any:
     """The end of the SQL sink's window."""
     airflow = SimpleNamespace(on_lag=None, on_silence=None, on_failure=None)
     settings = SimpleNamespace(name="orders", airflow=airflow)
-    return SimpleNamespace(replication="orders", moves_assets="finalize", settings=lambda: settings, log=logging.root)
+    return SimpleNamespace(
+        replication="orders", moves_assets="finalize", settings=lambda: settings, log=structlog.get_logger()
+    )
 
 
 @pytest.fixture
@@ -67,18 +70,19 @@ def no_backend() -> Iterator[None]:
 @pytest.mark.usefixtures("no_backend")
 @pytest.mark.parametrize("backend", [Broken, NoStatsLogger])
 def test_an_asset_moves_though_its_metrics_cannot_be_sent(
-    task: Any, context: dict[str, Any], backend: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    task: Any, context: dict[str, Any], backend: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stats.initialize(factory=backend, export_legacy_names=False)
     monkeypatch.setattr("opentelemetry.metrics.get_meter_provider", Provider)
-    reports.report(task, [DONE], [("shop", "item")], context)
+    with capture_logs() as logs:
+        reports.report(task, [DONE], [("shop", "item")], context)
     (events,) = context["outlet_events"].values()
     assert [uri for uri, _ in events] == ["binlake://orders/", "binlake://orders/shop/item"]
-    assert "were not sent" in caplog.text
+    assert "metrics_not_sent" in [line["event"] for line in logs]
 
 
 def test_a_collector_that_does_not_answer_holds_a_task_for_a_short_time_only(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     answers, ended = threading.Event(), threading.Event()
 
@@ -93,9 +97,10 @@ def test_a_collector_that_does_not_answer_holds_a_task_for_a_short_time_only(
     monkeypatch.setattr("opentelemetry.metrics.get_meter_provider", Retries)
     monkeypatch.setattr(metrics, "FLUSH_S", 0.05)
     try:
-        metrics.flush()
+        with capture_logs() as logs:
+            metrics.flush()
         assert not ended.is_set()
-        assert "metrics were not sent within" in caplog.text
+        assert ("metrics_not_sent", 0.05) in [(line["event"], line.get("waited_s")) for line in logs]
     finally:
         answers.set()
     assert ended.wait(120)

@@ -102,6 +102,6 @@ def test_a_checkpoint_at_the_target_wins_and_the_option_is_told_to_be_ignored(
     target = {"db-type": "mariadb", "host": empty_mariadb.host, "port": empty_mariadb.port}
     with capture_logs() as logs:
         assert first_start(tmp_path, 900, **{"initial-commit-ts": "5", "target": target}) == 8
-    assert {"event": "initial-commit-ts ignored", "checkpoint": "8", "log_level": "info"} in logs
+    assert {"event": "initial_commit_ts_ignored", "checkpoint": "8", "log_level": "info"} in logs
     with pytest.raises(CheckpointConflict, match="start_ts 5 is asked for, and the target's checkpoint is 8"):
         first_start(tmp_path / "other", 900, 5, target=target)
