@@ -246,7 +246,7 @@ def test_a_pump_asks_the_tikv_of_its_cluster_by_itself(
     driver.start()
     address = tikv.start()
     monkeypatch.setattr(
-        "pump_service.pump.server.RegionClient", lambda _, tls: RegionClient([f"http://{address}"], 20.0, tls)
+        "pump_service.pump.clients.RegionClient", lambda _, tls: RegionClient([f"http://{address}"], 20.0, tls)
     )
     config = PumpConfig(
         pd_urls=(driver.url,),
