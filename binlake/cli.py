@@ -73,7 +73,7 @@ def _parser(points: dict[str, EntryPoint]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="binlake",
         description="TiDB and MySQL changes into another database and a lakehouse.",
-        epilog="`binlake COMMAND --help` tells more.",
+        epilog="Run `binlake COMMAND --help` for the options of a command.",
     )
     parser.add_argument("command", choices=sorted(points), metavar="COMMAND", help=", ".join(sorted(points)))
     return parser

@@ -43,7 +43,7 @@ def require_spark(remote: str) -> str:
     try:
         host, port = address_of(remote, CONNECT_PORT)
     except ValueError as error:
-        raise ConfigError(f"the URL of the Spark Connect server is none: {error}") from None
+        raise ConfigError(f"the URL of the Spark Connect server is not valid: {error}") from None
     if not listens(host, port, REACH_S):
         raise spark_unavailable(f"{host}:{port}")
     return f"{host}:{port}"
@@ -54,5 +54,5 @@ def spark_unavailable(server: str = "", why: str = "does not answer") -> Transie
     return Transient(
         f"the Spark Connect server {why}",
         where={"server": server} if server else None,
-        hint="start it again, see its log; the stage may run again: it looks first what was done",
+        hint="restart it and see its log; then run the stage again: it first checks what was done",
     )

@@ -41,7 +41,7 @@ def commit_date(ts: int) -> str:
 
 
 FIRST_TS = compose(1_262_304_000_000)
-"""2010-01-01, before there was a TiDB: what is below is no commit_ts of a source, but 0 for "before everything"."""
+"""2010-01-01, before there was a TiDB: what is below is not a commit_ts of a source, but 0 for "before everything"."""
 LAST_TS = compose(4_102_444_800_000) - 1
 """The end of the year 2099."""
 
@@ -54,7 +54,7 @@ def plausible(ts: int, text: str) -> int:
     if ts == 0 or FIRST_TS <= ts <= LAST_TS:
         return ts
     if ts > MAX_TS or ts < 0:
-        raise ValueError(f"{text[:80]!r} is beyond what a commit_ts can say")
+        raise ValueError(f"{text[:80]!r} is beyond the range of a commit_ts")
     when = to_datetime(ts).strftime("%Y-%m-%d %H:%M:%S")
     raise ValueError(
         f"{text[:80]!r} would be the commit_ts of {when}, when no source wrote; a time is written like 2026-11-21 or"
@@ -65,7 +65,7 @@ def plausible(ts: int, text: str) -> int:
 def parse_ts(text: str) -> int:
     """A commit_ts or start_ts in decimal; 0 = before everything. Raises ValueError for what no source can have."""
     if not (text.isascii() and text.isdigit()):
-        raise ValueError(f"{text[:80]!r} is no commit_ts")
+        raise ValueError(f"{text[:80]!r} is not a commit_ts")
     return plausible(int(text) if len(text) <= len(str(MAX_TS)) else MAX_TS + 1, text)
 
 

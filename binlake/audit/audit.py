@@ -224,10 +224,10 @@ class Audit:
         first, last = self.range()
         upto = last if upto is None else upto
         if upto > last:
-            hint = "wait until the next window is merged, or ask for less"
+            hint = "wait until the next window is merged, or ask for an earlier time"
             raise LostRange(f"the lake ends at {_moment(last)}", where={"ts": upto}, hint=hint)
         if upto < first:
-            hint = "what was before is not in this lake"
+            hint = "earlier changes are not in this lake"
             raise LostRange(f"the lake starts at {_moment(first)}", where={"ts": upto}, hint=hint)
         return max(after, first), upto
 
@@ -242,7 +242,7 @@ class Audit:
                 raise LostRange(
                     "the table's mirror is behind a DDL before that time",
                     where={"table": f"{base.db}.{base.table}", "mirror": base.hi, "ddl": ddl.commit_ts, "ts": ts},
-                    hint="run the stage mirror, then ask again",
+                    hint="run the stage mirror, then run this again",
                 )
 
     def _untouched(self, db: str, table: str) -> MirrorVersion:
@@ -274,7 +274,7 @@ class Audit:
         first = bisect.bisect_left(versions, True, key=self._readable)
         since = f"from {_moment(versions[first].hi)} on" if first < len(versions) else "no more"
         return LostRange(
-            f"the state of that time is beyond the mirror's retention: states of this table can be had {since}",
+            f"the state of that time is beyond the mirror's retention: states of this table are available {since}",
             where={"table": f"{base.db}.{base.table}", "delta_version": base.delta_version},
             hint="`lake.retention-days` sets how long; the table's row changes are in `mutation` from the lake's start",
         )

@@ -47,7 +47,9 @@ def bring_back(
     with held(replication, wait_s) as target:
         found = target.aside().get(folded(name))
         if found is None:
-            raise ConfigError(f"the table {'.'.join(name)} is not set aside", hint="`binlake table list` names those")
+            raise ConfigError(
+                f"the table {'.'.join(name)} is not set aside", hint="`binlake table list` lists the tables that are"
+            )
         ts = target.checkpoint().commit_ts
         merged = Audit(LakePaths.of(replication), Rules.of(replication)).range()[1]
         if ts > merged:
@@ -69,7 +71,9 @@ def _require_definition(replication: Replication, found: AsideTable, ts: int, ta
     if differences:
         error = drift(differences, {"target": target.session.place, "commit_ts": ts})
         shown = (
-            "create or alter it at the target to match" if definition else "drop it at the target: the source has none"
+            "create or alter it at the target to match"
+            if definition
+            else "drop it at the target: the source does not have it"
         )
         raise Drift(error.message, where=error.where, hint=f"{shown}; then run this again")
 
@@ -125,16 +129,16 @@ def _changed_since(replication: Replication, name: Name, found: AsideTable, ts: 
     tables = tables_at(replication, LakePaths.of(replication), ts)
     keys = touched(replication, found.since, ts, ts, tables)
     if name in keys.whole:
-        raise _known_in_part(found, "its key is another one since")
+        raise _known_in_part(found, "its key has changed since")
     done = repair_keys(replication, {own: some for own, some in keys.sorted_keys().items() if own == name}, target)
     if done.unknown:
-        raise _known_in_part(found, "copies of rows without a key from before the lake are not known")
+        raise _known_in_part(found, "the number of copies of rows without a key from before the lake is not known")
     return done
 
 
 def _known_in_part(found: AsideTable, why: str) -> ConfigError:
     return ConfigError(
-        f"the lake knows this table in part, so not every row can be compared: {why}",
+        f"the lake has only part of this table, so not every row can be compared: {why}",
         where={"table": f"{found.db}.{found.table}", "since": found.since},
         hint="load a copy of the source as of this moment or later, or be sure that rows not changed since are right;"
         " then `binlake table back --rows-are-there` mends those that changed since",

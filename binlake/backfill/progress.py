@@ -34,7 +34,7 @@ class BackfillProgress:
             raise ConfigError(
                 "the range is not within what has landed",
                 where={"from": self._lo, "to": self._hi, "landed": f"{known[0]}-{known[1]}" if known else "nothing"},
-                hint="a range is from (exclusive) to (inclusive); wait for the window that ends at or behind it",
+                hint="a range is from (exclusive) to (inclusive); wait for the window that ends at or after it",
             )
         cut = [(max(lo, self._lo), min(hi, self._hi)) for lo, hi in landed]
         done = self._done()

@@ -48,7 +48,7 @@ def repair_range(
         detail = {"keys": done.keys, "different": done.different, "checkpoint": str(done.commit_ts), "gone": done.gone}
         detail |= {"unknown": done.unknown, "aside": done.aside}
         progress.done(bounds, done.rows, time.monotonic() - began, detail)
-        log.info("window repaired", lo=bounds[0], hi=bounds[1], rows=done.rows, **detail)
+        log.info("window_repaired", lo=bounds[0], hi=bounds[1], rows=done.rows, **detail)
         total = _sum(total, done)
     return total
 
@@ -94,7 +94,7 @@ def _whole(replication: Replication, found: Touched, target: TargetHold) -> Repa
     tables = tables_at(replication, LakePaths.of(replication), compared.commit_ts)
     done = repair_keys(replication, keys_of(compared.differences, tables), target)
     if not compared.listed_all or any(table.unlisted for table in compared.tables):
-        raise Transient("more rows differ than are mended at once", where={"tables": names}, hint="run it again")
+        raise Transient("more rows differ than one run repairs", where={"tables": names}, hint="run it again")
     unknown = [f"{table.db}.{table.table}" for table in compared.tables if table.inexact]
     looked = {one.name: one.expected for one in compared.read} | done.looked
     return replace(done, keys=compared.rows, unknown=[*done.unknown, *unknown], looked=looked)

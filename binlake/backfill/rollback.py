@@ -101,9 +101,9 @@ def require_not_built_upon(plan: Rollback) -> None:
     if plan.later:
         shown = ", ".join(plan.later[:_SHOWN]) + (", ..." if len(plan.later) > _SHOWN else "")
         raise Permanent(
-            f"{len(plan.later)} keys were changed again behind the range: {shown}",
+            f"{len(plan.later)} keys were changed again after the range: {shown}",
             where={"from": plan.lo, "to": plan.hi},
-            hint="undo the later changes too (a later --to), or say --force: the later values of these keys are lost",
+            hint="undo the later changes too (a later --to), or use --force: the later values of these keys are lost",
         )
 
 
@@ -128,7 +128,7 @@ def _require_known(undo: TableUndo, there: Sequence[Row]) -> None:
         raise Permanent(
             f"{len(strange)} rows are not as the range left them, such as {strange[0]}",
             where={"table": f"{undo.table.db}.{undo.table.name}"},
-            hint="somebody changed them since: look at them, or say --force",
+            hint="they were changed since: check them, or use --force",
         )
 
 
@@ -158,7 +158,7 @@ def _by_table(rows: Iterable[RowVersion]) -> dict[Name, list[RowVersion]]:
 def _definition(base: Base, name: Name) -> TableDef:
     found = base.find(*name)
     if found is None:
-        raise Permanent("a table of the range is gone since", where={"table": ".".join(name)})
+        raise Permanent("a table of the range no longer exists", where={"table": ".".join(name)})
     return found
 
 
@@ -171,9 +171,10 @@ def _require_no_ddl(paths: LakePaths, lo: int, known: int, own: Iterable[Name], 
             if fold_pair((db, table)) in names:
                 text = (ddl.query or ddl.sql)[:200]
                 raise Permanent(
-                    "a DDL changed a table since the start of the range: its rows cannot be set back as they were",
+                    "a DDL changed a table since the start of the range: its rows cannot be restored",
                     where={"table": f"{db}.{table}", "ddl": text, "commit_ts": ddl.commit_ts},
-                    hint="restore the state at a time elsewhere: `binlake backfill replay`, `binlake audit table`",
+                    hint="restore the state at a point in time elsewhere: `binlake backfill replay`, `binlake audit "
+                    "table`",
                 )
 
 

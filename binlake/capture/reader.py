@@ -40,7 +40,7 @@ class Capture:
         self.path = Path(path)
         if self._find("binlogs.bin") is None:
             raise ConfigError(
-                f"{self.path} holds no capture", hint="a capture folder has binlogs.bin or binlogs.bin.gz"
+                f"{self.path} does not contain a capture", hint="a capture folder has binlogs.bin or binlogs.bin.gz"
             )
 
     @property
@@ -125,21 +125,21 @@ class Capture:
                 try:
                     text = line.decode().rstrip("\r\n")
                 except UnicodeDecodeError as error:
-                    raise self._malformed(name, f"no UTF-8: {error.reason}", line=number) from error
+                    raise self._malformed(name, f"not UTF-8: {error.reason}", line=number) from error
                 if text:
                     yield number, text
 
     def _object(self, text: str | bytes, name: str, line: int) -> Json:
         value = self._parse(text, name, line)
         if not isinstance(value, dict):
-            raise self._malformed(name, "no JSON object", line=line)
+            raise self._malformed(name, "not a JSON object", line=line)
         return value
 
     def _parse(self, text: str | bytes, name: str, line: int) -> Any:
         try:
             return json.loads(text)
         except ValueError as error:
-            raise self._malformed(name, f"no JSON: {error}", line=line) from error
+            raise self._malformed(name, f"not JSON: {error}", line=line) from error
 
     def _find(self, name: str) -> Path | None:
         return next((p for p in (self.path / name, self.path / f"{name}.gz") if p.is_file()), None)

@@ -127,7 +127,7 @@ class _Value:
         if self.tp == t.SET:
             return Decimal(sum(1 << elems.index(name) for name in self.text.split(",")) if self.text else 0)
         if self.tp == t.JSON:
-            raise ValueError("no conversion of JSON is known but to a text")
+            raise ValueError("JSON can only be converted to text")
         match = _NUMBER.match(self.shown() if self.tp in t.STRINGS else self.text)
         return Decimal(match[1]) if match else Decimal(0)
 
@@ -214,7 +214,7 @@ def _datetime(value: _Value, fsp: int) -> str:
         found = value.local()
     elif value.tp == t.DURATION:
         if value.moment.day is None:
-            raise ValueError("the day on which the source converted is not known")
+            raise ValueError("the day of the conversion at the source is not known")
         found = times.moment_on(value.moment.day, value.text)
     elif value.tp in t.STRINGS:
         found = times.moment_of(value.shown())
@@ -298,7 +298,7 @@ def _bit(value: _Value, target: ColumnInfo) -> str:
 
 def _json(value: _Value, _target: ColumnInfo) -> str:
     if value.tp not in t.STRINGS or value.column.is_binary:
-        raise ValueError("no conversion to JSON is known but of a text")
+        raise ValueError("only text can be converted to JSON")
     found, _ = json_text(write_json(value.text), 0)
     return found
 

@@ -58,10 +58,10 @@ def moment_of_number(number: Decimal) -> str:
     whole, _, fraction = format(number, "f").partition(".")
     width = next((width for width in (6, 8, 12, 14) if len(whole) <= width), 0)
     if number < _FIRST_DATE or not width:
-        raise ValueError(f"{number} is no date")
+        raise ValueError(f"{number} is not a date")
     found = moment_of(whole.rjust(width, "0") + (f".{fraction}" if fraction else ""))
     if _has_zero_part(found):
-        raise ValueError(f"{number} is no date")
+        raise ValueError(f"{number} is not a date")
     return found
 
 
@@ -83,7 +83,7 @@ def clock_of(text: str) -> str:
         if len(text) > 10 and "-" in text[1:]:
             return moment_of(text)[11:]
         if _PLAIN_NUMBER.fullmatch(text) is None:
-            raise ValueError(f"{value_in_log(text)} is no time")
+            raise ValueError(f"{value_in_log(text)} is not a time")
         return clock_of_number(Decimal(text))
     hours = int(match[2] or 0) * 24 + int(match[3])
     found = f"{match[1]}{hours:02d}:{int(match[4]):02d}:{int(match[5] or 0):02d}"
@@ -95,7 +95,7 @@ def clock_of_number(number: Decimal) -> str:
     sign, whole, fraction = "-" if number < 0 else "", *format(abs(number), "f").partition(".")[::2]
     digits = whole.rjust(6, "0")
     if len(digits) > 7:
-        raise ValueError(f"{number} is no time")
+        raise ValueError(f"{number} is not a time")
     found = f"{sign}{int(digits[:-4]):02d}:{digits[-4:-2]}:{digits[-2:]}"
     parse_duration(found)
     return f"{found}.{fraction}" if fraction else found
@@ -121,7 +121,7 @@ def _shifted(text: str, source: tzinfo, target: tzinfo) -> str:
     whole, _, fraction = text.partition(".")
     value = datetime.fromisoformat(whole).replace(tzinfo=source).astimezone(target)
     if value.astimezone(source).replace(tzinfo=None) != datetime.fromisoformat(whole):
-        raise ValueError(f"{whole} is no time of the zone {source}")
+        raise ValueError(f"{whole} does not exist in the time zone {source}")
     found = f"{value.year:04d}-{value:%m-%d %H:%M:%S}"
     return f"{found}.{fraction}" if fraction else found
 
@@ -149,6 +149,6 @@ def _of_digits(digits: str) -> str:
 def _of_parts(text: str) -> str:
     match = _PARTS.fullmatch(text)
     if match is None:
-        raise ValueError(f"{value_in_log(text)} is no date")
+        raise ValueError(f"{value_in_log(text)} is not a date")
     year, month, day, hour, minute, second = (int(part or 0) for part in match.groups()[:6])
     return f"{year:04d}-{month:02d}-{day:02d} {hour:02d}:{minute:02d}:{second:02d}"

@@ -48,7 +48,7 @@ def write_decimal(text: str, precision: int, frac: int) -> bytes:
     """Precision byte, scale byte and binary decimal of `text`; raises ValueError when it does not fit."""
     match = _TEXT.fullmatch(text)
     if match is None or not (match[2] or match[3]):
-        raise ValueError(f"{value_in_log(text)} is no decimal")
+        raise ValueError(f"{value_in_log(text)} is not a decimal")
     whole, tail = (match[2] or "").lstrip("0"), (match[3] or "").ljust(frac, "0")
     if len(whole) > precision - frac or len(tail) > frac:
         raise ValueError(f"{value_in_log(text)} does not fit DECIMAL({precision},{frac})")

@@ -148,8 +148,8 @@ def _wrote_there(row: Row, side: str, table: TableDef, together: Sequence[Row]) 
     if known == "not its own" and all(_holds(one, s, table) for one in together for s in _SIDES if one[s] is not None):
         return False
     raise SchemaError(
-        "a row of a dropped, truncated or exchanged partition was committed while the DDL ran, and it cannot be"
-        " told whether it went with the partition",
+        "a row of a dropped, truncated or exchanged partition was committed while the DDL ran, and it cannot be "
+        "determined whether it was removed with the partition",
         where={"table": f"{table.db}.{table.name}", "commit_ts": row["commit_ts"], "key": row["key"]},
         hint=HINT,
     )

@@ -26,7 +26,7 @@ def double_text(value: float) -> str:
 def float_text(value: float) -> str:
     """The text of a FLOAT: the shortest that reads back as the same float32."""
     if abs(value) > FLOAT_MAX:
-        raise ValueError(f"{value!r} is no value of a FLOAT")
+        raise ValueError(f"{value!r} is not a FLOAT value")
     single = np.float32(value)
     return _tidb_form(float(single), str(single), _FLOAT_LIMITS)
 
@@ -38,7 +38,7 @@ def as_float32(text: str) -> float:
 
 def _tidb_form(value: float, shortest: str, limits: tuple[float, float]) -> str:
     if not isfinite(value):
-        raise ValueError(f"{value!r} is no value of a column")
+        raise ValueError(f"{value!r} is not a value of a column")
     size = abs(value)
     if size >= limits[1] or (size and size < limits[0]):
         return _exponent(shortest)
@@ -58,7 +58,7 @@ def _exponent(shortest: str) -> str:
 def json_double_text(value: float) -> str:
     """A double inside JSON: plain, with an exponent from 1e21 up and below 1e-6 (as TiDB 7.5 prints it)."""
     if not isfinite(value):
-        raise ValueError(f"{value!r} is no JSON number")
+        raise ValueError(f"{value!r} is not a JSON number")
     size = abs(value)
     if size and (size < 1e-6 or size >= 1e21):
         text = _exponent(repr(value))

@@ -164,7 +164,7 @@ def write_json(text: str) -> bytes:
     try:
         return json_bytes(json.loads(text, parse_constant=_no_constant))
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"no JSON document: {error}") from error
+        raise ValueError(f"not a JSON document: {error}") from error
 
 
 def json_bytes(value: Any) -> bytes:
@@ -174,7 +174,7 @@ def json_bytes(value: Any) -> bytes:
 
 
 def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON number")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def _encode(value: Any, depth: int) -> tuple[int, bytes]:
@@ -201,7 +201,7 @@ def _encode_scalar(value: Any) -> tuple[int, bytes]:
     if isinstance(value, Temporal):
         return value.kind, _encode_temporal(value)
     if not isfinite(value):
-        raise ValueError(f"{value} is no JSON number")
+        raise ValueError(f"{value} is not a JSON number")
     return DOUBLE, struct.pack("<d", value)
 
 

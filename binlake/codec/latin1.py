@@ -28,8 +28,8 @@ class NoKeyText(NoText):
 
     hint = (
         "make such values UTF-8 at the source (`k = _latin1 X'F6'` is then `k = 'ö'`), name the commit_ts of each"
-        " change that holds one, of the mending one too, in filter.ignore-txn-commit-ts, which leaves out whole"
-        " transactions, and bring their rows over by hand; or leave the table out by filter.ignore-table; then run"
+        " change that holds one, including the fix, in filter.ignore-txn-commit-ts, which leaves out whole"
+        " transactions, and copy their rows by hand; or leave the table out by filter.ignore-table; then run"
         " merge again"
     )
 
@@ -49,9 +49,9 @@ def latin1_reader(table: TableDef, counted: Counter[str]) -> ReadInvalid:
     def read(column: ColumnInfo, value: bytes) -> str:
         if column.name in keys:
             raise NoKeyText(
-                f"the {column.charset} column {column.name} of a unique key holds bytes that are no UTF-8:"
-                f" {shown_bytes(value)}; source.invalid-text reads none in a key, which at the target would be equal to"
-                f" that of the same letters in UTF-8"
+                f"the {column.charset} column {column.name} of a unique key holds bytes that are not UTF-8: "
+                f"{shown_bytes(value)}; source.invalid-text does not apply to keys: at the target the value would "
+                "equal that of the same letters in UTF-8"
             )
         counted[name] += 1
         return latin1_text(value)

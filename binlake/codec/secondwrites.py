@@ -27,7 +27,7 @@ SecondWrites: TypeAlias = Literal["refuse", "once"]
 
 _HINT = (
     "the source itself may hold such rows twice now (pingcap/tidb#57510). Set source.second-writes = once, which takes"
-    " each pair for one change, run merge again, and compare the table behind it: `binlake verify --fix`"
+    " each pair for one change, run merge again, and compare the table afterwards: `binlake verify --fix`"
 )
 
 
@@ -194,7 +194,7 @@ class _Reader:
 def _undecided(table: TableDef, moment: Moment) -> SchemaError:
     return SchemaError(
         "equal changes of a table without a key were committed while its partitions were rearranged, and it cannot be"
-        " told which of them TiDB logged twice",
+        " determined which of them TiDB logged twice",
         where={"table": f"{table.db}.{table.name}", "commit_ts": moment.commit_ts},
         hint=_HINT,
     )

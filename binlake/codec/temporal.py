@@ -53,7 +53,7 @@ def moment_parts(text: str) -> tuple[int, int, int, tuple[int, int, int], int]:
     """
     match = _DATETIME.fullmatch(text)
     if match is None:
-        raise ValueError(f"{value_in_log(text)} is no date or datetime")
+        raise ValueError(f"{value_in_log(text)} is not a date or datetime")
     year, month, day, hour, minute, second = (int(part or 0) for part in match.groups()[:6])
     if month > 12 or day > 31 or hour > 23 or minute > 59 or second > 59:
         raise ValueError(f"{value_in_log(text)} has a part out of range")
@@ -64,7 +64,7 @@ def parse_duration(text: str) -> int:
     """Nanoseconds of a TIME text; raises ValueError for other text."""
     match = _DURATION.fullmatch(text)
     if match is None:
-        raise ValueError(f"{value_in_log(text)} is no time")
+        raise ValueError(f"{value_in_log(text)} is not a time")
     hours, minutes, seconds = (int(part) for part in match.groups()[1:4])
     if minutes > 59 or seconds > 59:
         raise ValueError(f"{value_in_log(text)} has a part out of range")

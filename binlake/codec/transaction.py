@@ -133,7 +133,7 @@ def split(payload: bytes, commit_ts: int, start_ts: int) -> pb.PrewriteValue:
         return pb.PrewriteValue.FromString(pb.Binlog.FromString(payload).prewrite_value)
     except DecodeError as error:
         raise WireError(
-            "the payload of a transaction is no binlog", where={"commit_ts": commit_ts, "start_ts": start_ts}
+            "the payload of a transaction is not a binlog", where={"commit_ts": commit_ts, "start_ts": start_ts}
         ) from error
 
 

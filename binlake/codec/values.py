@@ -29,8 +29,8 @@ class NoText(ValueError):
 
     hint = (
         'read such values as latin1 by source.invalid-text = "latin1"; or make them UTF-8 at the source'
-        " (`v = _latin1 X'F6'` is then `v = 'ö'`), name the commit_ts of each change that holds one, of the mending one"
-        " too, in filter.ignore-txn-commit-ts, which leaves out whole transactions, and bring their rows over by hand;"
+        " (`v = _latin1 X'F6'` is then `v = 'ö'`), name the commit_ts of each change that holds one, including the "
+        "fix, in filter.ignore-txn-commit-ts, which leaves out whole transactions, and copy their rows by hand;"
         " or leave the table out by filter.ignore-table; then run merge again"
     )
 
@@ -77,7 +77,7 @@ _PLAIN: dict[int, _Plain] = {
 
 def refuse_invalid(column: ColumnInfo, value: bytes) -> str:
     """Raises NoText. TiDB takes any bytes into a latin1 column and keeps them as they came."""
-    raise NoText(f"{_what(column)} holds bytes that are no UTF-8: {shown_bytes(value)}")
+    raise NoText(f"{_what(column)} holds bytes that are not UTF-8: {shown_bytes(value)}")
 
 
 def _what(column: ColumnInfo) -> str:

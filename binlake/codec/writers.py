@@ -93,7 +93,7 @@ def _bits_of(column: ColumnInfo, text: str) -> int:
 
 def _position(column: ColumnInfo, name: str) -> int:
     if name not in column.elems:
-        raise ValueError(f"{value_in_log(name)} is no element of column {column.name}")
+        raise ValueError(f"{value_in_log(name)} is not an element of column {column.name}")
     return column.elems.index(name)
 
 

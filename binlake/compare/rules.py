@@ -16,7 +16,7 @@ from binlake.ddl.collations import Dialect, target_collation
 
 JSON_TYPE = "JSON column: LONGTEXT on the target"
 COLLATION = "collation mapped: {} is {} on the target"
-LOST_DEFAULT = "latin1 column with U+FFFD as default, which latin1 has not: utf8mb4 on the target"
+LOST_DEFAULT = "latin1 column with U+FFFD as default, which latin1 lacks: utf8mb4 on the target"
 GENERATED_NULL = "generated column: NOT NULL not compared"
 BEYOND_BMP = "ENUM or SET element beyond the BMP: servers show it as ?"
 EXPRESSION_KEY = "expression key: not on the target"

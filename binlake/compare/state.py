@@ -82,7 +82,7 @@ def _all(
         place = (table["schema"], table["name"])
         if table.get("absent"):
             if place in names:
-                yield f"{table['table']}: is on the target, the capture dropped it"
+                yield f"{table['table']}: is on the target, although the capture dropped it"
         elif table.get("kind") == "BASE TABLE" and place in names:
             result.tables += 1
             yield from _table(table, target, rules, result)

@@ -21,7 +21,7 @@ Raw = str | bytes | None
 FLOAT_DIGITS = "FLOAT shown in exponent form: 6 digits compared"
 ZEROFILL = "ZEROFILL: compared without padding"
 JSON_VALUE = "JSON: compared as a value, not as text"
-LATIN1_TEXT = "text that is no UTF-8: compared as latin1"
+LATIN1_TEXT = "text that is not UTF-8: compared as latin1"
 JSON_DEEP = "JSON nested deeper than 31 levels: text that MariaDB's own JSON functions refuse"
 
 _MARIADB_JSON_LEVELS = 31
@@ -34,7 +34,7 @@ def from_capture(value: object) -> Raw:
         return value
     if isinstance(value, dict) and isinstance(value.get("hex"), str):
         return bytes.fromhex(value["hex"])
-    raise WireError(f"no value of a capture: {value!r}")
+    raise WireError(f"not a value of a capture: {value!r}")
 
 
 def as_latin1(column_type: str, raw: Raw) -> Raw:
@@ -109,7 +109,7 @@ def _decimal(raw: str | bytes) -> str:
     try:
         return format(Decimal(_string(raw)), "f")
     except InvalidOperation as error:
-        raise WireError(f"no decimal: {raw!r}") from error
+        raise WireError(f"not a decimal: {raw!r}") from error
 
 
 def _single(value: float) -> float:

@@ -26,8 +26,10 @@ class Notify(Section):
 class NotifyOnLag(Notify):
     """Notification when landing or the SQL sink lags behind the source."""
 
-    seconds: int = Field(ge=1, description="lag that is too much: now less the commit time of the position")
-    repeat_s: int = Field(3600, ge=1, description="told again after so many seconds, while it lasts")
+    seconds: int = Field(
+        ge=1, description="lag that triggers the notification: now minus the commit time of the position"
+    )
+    repeat_s: int = Field(3600, ge=1, description="seconds between repeated notifications while the lag lasts")
 
 
 class NotifyOnSilence(NotifyOnLag):
@@ -35,7 +37,8 @@ class NotifyOnSilence(NotifyOnLag):
 
     seconds: int = Field(
         ge=1,
-        description="seconds of commit time without a transaction that are too many: more than the quietest time has",
+        description="seconds of commit time without a transaction that trigger the notification; longer than the "
+        "quietest period",
     )
 
 
@@ -48,15 +51,17 @@ class BackfillRuns(Section):
 class VerifyRuns(Section):
     """The DAG `<name>.verify`."""
 
-    schedule: str = Field("", description="as airflow.schedule; empty = by hand only")
+    schedule: str = Field("", description="as airflow.schedule; empty = manual runs only")
     against: Literal["lake", "source"] = Field("lake", description="what a scheduled run compares the target with")
-    sample: float = Field(1.0, gt=0, le=1, description="part of the rows that it compares; another part the next time")
+    sample: float = Field(
+        1.0, gt=0, le=1, description="share of the rows that one run compares; the next run compares another share"
+    )
 
 
 class MaintainRuns(Section):
     """The DAG `<name>.maintain`."""
 
-    schedule: str = Field("@daily", description="as airflow.schedule; empty = by hand only")
+    schedule: str = Field("@daily", description="as airflow.schedule; empty = manual runs only")
 
 
 class Airflow(Section):
@@ -68,29 +73,32 @@ class Airflow(Section):
     layout: Literal["stages", "fused"] = Field("stages", description="a task per stage, or all stages in one task")
     engine: Literal["connect", "submit"] = Field("submit", description="a warm Spark Connect server, or spark-submit")
     spark_conn_id: str = Field("spark_default", description="Airflow connection of the Spark provider")
-    retries: int = Field(2, ge=0, description="tries again after a transient error")
-    retry_delay_s: float = Field(5.0, ge=0, description="seconds between tries")
+    retries: int = Field(2, ge=0, description="retries after a transient error")
+    retry_delay_s: float = Field(5.0, ge=0, description="seconds between retries")
     wait_s: float = Field(
-        300.0, ge=0, description="seconds a task waits without a worker for a pump, a lease or a lock; 0 = not at all"
+        300.0,
+        ge=0,
+        description="seconds that a deferred task (it occupies no worker) waits for a pump, a lease or a lock; 0 = "
+        "it never waits",
     )
     idle_s: int = Field(
         60,
         ge=0,
-        description="a window that landed nothing goes no further, unless a stretch of so many seconds of commit time"
-        " ends in it; the next one takes it along; 0 = every window goes to every sink",
+        description="an empty window ends after land, except once per this many seconds of commit time; the next window"
+        " includes its range; 0 = every window goes to every sink",
     )
     pool: str = Field("default_pool", min_length=1, description="pool of all tasks; it must exist in Airflow")
     owner: str = Field("binlake", min_length=1, description="owner of all DAGs")
     tags: NameList = Field((), description="tags beside `binlake`, the DAG's kind and the engine")
     deadline_s: int | None = Field(
-        None, ge=1, description="a run of the sync that has not ended so long after it was queued calls on-failure"
+        None, ge=1, description="a sync run that has not ended this long after it was queued calls on-failure"
     )
     on_failure: Notify | None = Field(
         None,
-        description="absent = Airflow's own pages tell; also told when a table is set aside, or differs behind a DDL",
+        description="absent = Airflow's own pages only; also called when a table is set aside, or differs after a DDL",
     )
-    on_lag: NotifyOnLag | None = Field(None, description="absent = metrics tell")
-    on_silence: NotifyOnSilence | None = Field(None, description="absent = metrics and the page tell")
+    on_lag: NotifyOnLag | None = Field(None, description="absent = metrics only")
+    on_silence: NotifyOnSilence | None = Field(None, description="absent = metrics and the page only")
     backfill: BackfillRuns = Field(BackfillRuns())
     verify: VerifyRuns = Field(VerifyRuns())
     maintain: MaintainRuns = Field(MaintainRuns())

@@ -36,7 +36,9 @@ def load_replication(path: str | Path, *, secrets: bool = True) -> Replication:
     show_row_values(replication.show_row_values)
     _require_rules(replication, path)
     if replication.relay.log_dir and replication.target is None:
-        log.warning("relay_without_target", file=str(path), log_dir=replication.relay.log_dir, reason="no file is kept")
+        log.warning(
+            "relay_without_target", file=str(path), log_dir=replication.relay.log_dir, reason="no relay file is written"
+        )
     return _with_secrets(replication, path)
 
 

@@ -41,7 +41,7 @@ class Security(Section):
     ssl_ca: str = Field(
         "", description="PEM file of the authority that signed their certificates; empty = the system's"
     )
-    ssl_cert: str = Field("", description="PEM file of our certificate, where they ask for one")
+    ssl_cert: str = Field("", description="PEM file of the client certificate, if the servers require one")
     ssl_key: str = Field("", description="PEM file of its key")
 
     def files(self) -> tuple[str, str, str]:
@@ -51,7 +51,7 @@ class Security(Section):
 
 def _known_zone(text: str) -> str:
     if text and read_zone(text) is None:
-        raise ValueError(f"{text!r} is no time zone: `+08:00`, `UTC`, or a name that this machine knows")
+        raise ValueError(f"{text!r} is not a time zone: `+08:00`, `UTC`, or a name that this machine knows")
     return text
 
 
@@ -69,30 +69,31 @@ class Source(Section):
 
     pd_urls: NameList = Field(("http://127.0.0.1:2379",), description="PD addresses (TSO and registry), comma list")
     status_url: str = Field("http://127.0.0.1:10080", description="TiDB's status port: DDL history, transaction status")
-    cluster_id: str = Field("", pattern=r"^[0-9]*$", description="refuse any other cluster; empty = take PD's")
+    cluster_id: str = Field("", pattern=r"^[0-9]*$", description="refuse any other cluster; empty = use PD's")
     new_collation: bool = Field(
         True,
-        description="false for a cluster made with new_collations_enabled_on_first_bootstrap = false, which compares "
-        "every text by bytes whatever its definitions name: the target's collations are then by bytes too",
+        description="false for a cluster created with new_collations_enabled_on_first_bootstrap = false, which compares"
+        " all text bytewise, whatever its definitions name: the target's collations are then bytewise too",
     )
     time_zone: Annotated[str, AfterValidator(_known_zone)] = Field(
         "",
         description="time zone of the sessions that send DDL, `+08:00` or `Europe/Berlin`, for DDL whose job does not "
-        "tell it: TiDB converts TIMESTAMP values by it; empty = what depends on it is refused",
+        "contain it: TiDB uses it to convert TIMESTAMP values; empty = DDL that depends on it is refused",
     )
     invalid_text: Literal["refuse", "latin1"] = Field(
         "refuse",
-        description="what becomes of a text whose bytes are no UTF-8, which TiDB takes into latin1 columns: `refuse` ="
-        " merge stops; `latin1` = it is read as MySQL's latin1 (windows-1252), counted, with an alert a window and"
-        " table; in columns of a unique key it is refused all the same",
+        description="handling of text whose bytes are not UTF-8, which TiDB accepts in latin1 columns: `refuse` ="
+        " merge stops; `latin1` = it is read as MySQL's latin1 (windows-1252) and counted, with one alert per window"
+        " and table; in columns of a unique key it is refused in either case",
     )
     second_writes: Literal["refuse", "once"] = Field(
         "refuse",
-        description="TiDB logs changes twice while REORGANIZE PARTITION runs; of tables without a key, where it cannot"
-        " be told which: `refuse` = merge stops; `once` = each pair is one change, with an alert a window and table,"
-        " which is then to be compared (`binlake verify --fix`): the source itself may hold such rows twice",
+        description="TiDB logs changes twice while REORGANIZE PARTITION runs; for tables without a key, where the"
+        " duplicates cannot be identified: `refuse` = merge stops; `once` = each pair is one change, with one alert per"
+        " window and table; compare that table afterwards (`binlake verify --fix`): the source itself may hold such"
+        " rows twice",
     )
-    timeout_s: float = Field(10.0, gt=0, description="seconds one call to PD, a pump or the status port may take")
+    timeout_s: float = Field(10.0, gt=0, description="timeout of a call to PD, a pump or the status port, in seconds")
     security: Security = Field(Security())
     sql: SourceSql | None = Field(None, description="absent = the DDL history comes from the status port")
 
@@ -106,43 +107,44 @@ class Lake(Section):
     """Where the Delta tables live."""
 
     path: str = Field(description="root folder or URI; tables are under <path>/<replication>/")
-    retention_days: int = Field(400, ge=1, description="days of time travel kept on mirrors (set when one is made)")
+    retention_days: int = Field(400, ge=1, description="days of time travel on mirrors (set when a mirror is created)")
 
 
 class Window(Section):
     """How far one window may reach."""
 
     max_seconds: int = Field(
-        3600, ge=1, description="longest window, seconds of commit_ts; behind an empty one twice its length"
+        3600,
+        ge=1,
+        description="longest window, in seconds of commit_ts; after an empty window, twice its length if more",
     )
     stop_at: tuple[TsText, ...] = Field((), description="commit_ts that no window crosses, ascending")
-    blocked_alert_s: int = Field(600, ge=1, description="blocked longer than this fails the run")
+    blocked_alert_s: int = Field(600, ge=1, description="a run that is blocked for longer than this fails")
     max_bytes: int | None = Field(
         None,
         ge=0,
-        description="bytes of binlogs in a window, one transaction at least: land ends it there, and what is left is"
-        " the next one's; absent = 67108864 where one task runs all stages and goes on at once (layout `fused`,"
-        " `binlake window run`), and no bound where a run takes one window (`stages`); 0 = no bound but max-seconds",
+        description="limit of the bytes of binlogs in a window, which has one transaction at least: land ends the"
+        " window there, the rest belongs to the next one; absent = 67108864 where one task runs all stages and"
+        " continues with the next window at once (layout `fused`, `binlake window run`), and no limit where a run"
+        " processes one window (`stages`); 0 = no limit except max-seconds",
     )
     driver_bytes: int = Field(
         64 << 20,
         ge=0,
         le=512 << 20,
-        description="a window of at most this many bytes is pulled by the driver itself, which is quicker than Spark's"
-        " workers; 0 = pulled and decoded by them always (where the driver does not reach the pumps' data ports, say)",
+        description="a window of at most this many bytes is pulled by the driver itself, which is faster than Spark's"
+        " workers; 0 = the workers always pull and decode (if the driver cannot reach the pumps' data ports, say)",
     )
 
 
 class TargetTable(TableName):
-    """Tables of the target that are not shaped like the source's; names are those at the target, or ~regex. The first
-    entry that matches counts. `binlake preflight` names every difference."""
+    """Tables of the target whose definition differs from the source's; names are those at the target, or ~regex. The
+    first entry that matches counts. `binlake preflight` names every difference."""
 
     preserve: bool = Field(
         False, description="the target has columns of its own, or another primary key: their values are kept"
     )
-    accept: tuple[str, ...] = Field(
-        (), description="differences taken as they are, each in the words in which preflight names it"
-    )
+    accept: tuple[str, ...] = Field((), description="accepted differences, each in the exact words of preflight")
 
 
 _BATCH, _ORDERED_BATCH = 1000, 100
@@ -176,16 +178,18 @@ class Target(Section):
     batch: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
         "auto",
         alias="txn-batch",
-        description="rows a statement, and a transaction of the modes parallel and ordered. `auto`: DM's 100 in"
+        description="rows per statement, and per transaction in the modes parallel and ordered. `auto`: DM's 100 in"
         " `ordered` (the drainer's was 20); 1000 elsewhere, which costs both sides a third less",
     )
     multiple_rows: bool = Field(
         False,
-        description="`ordered`: neighbouring changes of a kind become one statement (DM's); other modes always do",
+        description="`ordered`: consecutive changes of one kind become one statement (as in DM); other modes always "
+        "do this",
     )
     conflict_strategy: Literal["causality", "flush"] = Field(
         "causality",
-        description="`ordered`: what waits for all before it: a change that links two groups of keys (DM), or one that"
+        description="`ordered`: which change waits for all earlier ones: one that links two groups of keys (DM), or "
+        "one that"
         " touches any key in flight (drainer)",
     )
     max_segment_rows: int = Field(
@@ -196,29 +200,33 @@ class Target(Section):
     )
     impossible_changes: Literal["fail", "last"] = Field(
         "fail",
-        description="changes of one key inside a segment that contradict each other (INSERT of a row that is there):"
-        " `fail` names key and commit_ts; `last` takes the last one, as always where filters left changes of the window"
-        " out. Not in `ordered`, where the target itself refuses them",
+        description="changes of one key inside a segment that contradict each other (INSERT of a row that exists):"
+        " `fail` names key and commit_ts; `last` uses the last one, as always where filters dropped changes of the"
+        " window. Not in `ordered`, where the target itself refuses them",
     )
     on_table_error: Literal["stop", "set-aside"] = Field(
         "stop",
-        description="a table that cannot go on (missing, of another definition, a DDL or row refused, a written key not"
-        " there): `stop`, as all must wait for `binlake table aside` or a mended table; `set-aside`: the others go on,"
-        " `consistent` is false until `binlake table back`",
+        description="a table that cannot be applied (missing, of another definition, a DDL or row refused, a "
+        "written key"
+        " absent): `stop`: all tables wait until it is fixed, or set aside by `binlake table aside`; `set-aside`: the"
+        " others continue, `consistent` is false until `binlake table back`",
     )
     most_set_aside: int = Field(
-        10, ge=1, description="`set-aside` stops where more tables than this would be: it is not the tables then"
+        10,
+        ge=1,
+        description="`set-aside` stops instead if more tables would be set aside: then the tables are hardly the cause",
     )
     verify_after_ddl_rows: int = Field(
         200_000,
         ge=0,
-        description="a table of at most so many rows, as the target estimates them, is compared with the lake (else the"
-        " source) behind a DDL that converts, fills or removes its rows; 0 = none",
+        description="a table of at most this many rows, as the target estimates them, is compared with the lake "
+        "(else the"
+        " source) after a DDL that converts, fills or removes its rows; 0 = none",
     )
     sync_mode: Literal[1, 2] = Field(
         1, description="1: every column of the source; 2 (drainer's partial): only those that the target's table has"
     )
-    tables: tuple[TargetTable, ...] = Field((), description="tables that are not shaped like the source's")
+    tables: tuple[TargetTable, ...] = Field((), description="tables whose definition differs from the source's")
     checkpoint_schema: str = Field("tidb_binlog", description="database of the checkpoint and Binlake's own tables")
     connect_timeout_s: float = Field(10.0, gt=0, description="seconds to connect")
     lease_s: int = Field(30, ge=1, description="seconds a silent finalize keeps its lease")
@@ -238,7 +246,8 @@ class Relay(Section):
     """Relay files: a window's statements beside the lake, for `binlake recover` when the lake is gone too."""
 
     log_dir: str = Field(
-        "", description="folder of the files, any mounted path; empty = none: the lake has the statements anyway"
+        "",
+        description="folder of the files, any mounted path; empty = no relay files: the lake has the statements anyway",
     )
     max_file_size: int = Field(
         10_485_760, gt=0, description="bytes after which a file is closed, at the end of a batch (the drainer's)"
@@ -248,7 +257,7 @@ class Relay(Section):
 class Mirror(Section):
     """Typed Delta replicas."""
 
-    enabled: bool = Field(True, description="keep <lake>/<replication>/mirror/<db>/<table>")
+    enabled: bool = Field(True, description="write <lake>/<replication>/mirror/<db>/<table>")
 
 
 class Replication(Section):
@@ -257,8 +266,8 @@ class Replication(Section):
     name: str = Field(pattern=r"^[a-z][a-z0-9_-]{0,62}$", description="name; also the DAG id and the lake folder")
     initial_commit_ts: TsText = Field(
         "-1",
-        description="where a new replication starts, exclusive; -1 = now, 0 = the beginning. It counts once: another"
-        " one on a lake that began is an error",
+        description="where a new replication starts, exclusive; -1 = now, 0 = the beginning. Used once: a different"
+        " value for a lake that has data is an error",
     )
     show_row_values: bool = Field(
         False,
@@ -273,7 +282,7 @@ class Replication(Section):
     routes: tuple[RouteRule, ...] = Field((), description="names at the target")
     expression_filter: tuple[ExpressionRule, ...] = Field((), description="rows to drop by an SQL expression")
     ddl_replacement: tuple[DdlReplacement, ...] = Field((), description="statements instead of single DDL")
-    ddl_injection: tuple[DdlInjection, ...] = Field((), description="statements of the target's own between changes")
+    ddl_injection: tuple[DdlInjection, ...] = Field((), description="statements to run on the target between changes")
     loopback: Loopback = Field(Loopback())
     target: Target | None = Field(None, description="absent = no SQL sink")
     relay: Relay = Field(Relay())

@@ -17,11 +17,11 @@ _HEAD = """# Configuration reference
 Made by `make docs` from `binlake/config/model.py`; a test fails when the two differ. One TOML file in
 `replications/` is one replication. Unknown keys are errors. Passwords: `env:NAME` reads the environment.
 
-`binlake config check FILE` reads a file without its secrets and refuses what cannot be meant, all of it at once:
-numbers that are no commit_ts, stops that do not ascend, addresses, schedules, paths and names that mean nothing,
-patterns, events and expressions that cannot be read, notifiers that cannot be imported where it runs. It prints what
-is in force, defaults included, with `***` for passwords and arguments of notifiers. Stages and DAGs refuse all of it
-but the notifiers, too."""
+`binlake config check FILE` reads a file without its secrets and reports all mistakes at once: numbers that
+are not a commit_ts, stops that do not ascend, invalid addresses, schedules, paths and names, patterns, events and
+expressions that cannot be parsed, notifiers that cannot be imported on this machine. It prints the settings in force,
+defaults included, with `***` for passwords and arguments of notifiers. Stages and DAGs refuse the same mistakes,
+except for the notifiers."""
 
 
 def reference_text() -> str:

@@ -40,7 +40,7 @@ def notifier_problems(replication: Replication) -> list[str]:
             found.append(f"`{key}`: {rule} cannot be imported here: {error}")
             continue
         if not callable(named):
-            found.append(f"`{key}`: {rule} is nothing that can be called")
+            found.append(f"`{key}`: {rule} is not callable")
     return found
 
 
@@ -63,7 +63,7 @@ def _timestamps(replication: Replication) -> Iterator[str]:
     for key, text in given:
         try:
             if not tso.parse_ts(text):
-                yield f"`{key}`: 0 is no commit_ts of a transaction"
+                yield f"`{key}`: 0 is not the commit_ts of a transaction"
         except ValueError as error:
             yield f"`{key}`: {error}"
     if any(int(one) >= int(other) for one, other in pairwise(stops)):
@@ -73,7 +73,7 @@ def _timestamps(replication: Replication) -> Iterator[str]:
 def _addresses(replication: Replication) -> Iterator[str]:
     source = replication.source
     if not source.pd_urls:
-        yield "`source.pd-urls`: no address"
+        yield "`source.pd-urls`: there is no address"
     urls = [("source.pd-urls", url) for url in source.pd_urls]
     urls += [("source.status-url", url.strip()) for url in source.status_url.split(",")]
     for key, url in urls:
@@ -82,7 +82,7 @@ def _addresses(replication: Replication) -> Iterator[str]:
         port = 0 if found is None else int(found["port"] or (0 if key.endswith("pd-urls") else 80))
         if found is None or found["scheme"] not in ("http", "https") or not 0 < port < 1 << 16:
             # Without the text, which may hold a password.
-            yield f"`{key}`: an address is no URL like http://host:port or https://host:port, without user and path"
+            yield f"`{key}`: an address is not a URL like http://host:port or https://host:port, without user and path"
     security = source.security
     if any(file and not file.startswith("/") for file in security.files()):
         yield "`source.security`: a file's path begins with /"
@@ -91,7 +91,7 @@ def _addresses(replication: Replication) -> Iterator[str]:
     servers = [("source.sql", source.sql), ("target", replication.target)]
     for key, server in servers:
         if server is not None and not _HOST.fullmatch(server.host):
-            yield f"`{key}.host`: {server.host!r} is no host name or address"
+            yield f"`{key}.host`: {server.host!r} is not a host name or address"
         if server is not None and not server.user.strip():
             yield f"`{key}.user`: empty"
 
@@ -101,9 +101,9 @@ def _places(replication: Replication) -> Iterator[str]:
     if not path.strip():
         yield "`lake.path`: empty"
     elif path != path.strip() or not (path.startswith("/") or "://" in path):
-        yield f"`lake.path`: {path!r} means another folder in each process: begin it with / or a scheme"
+        yield f"`lake.path`: {path!r} is relative, so it depends on the working directory: begin it with / or a scheme"
     if folder and (folder != folder.strip() or not folder.startswith("/")):
-        yield f"`relay.log-dir`: {folder!r} means another folder in each process: begin it with /"
+        yield f"`relay.log-dir`: {folder!r} is relative, so it depends on the working directory: begin it with /"
     loopback, target = replication.loopback, replication.target
     names = [("loopback.mark-schema", loopback.mark_schema), ("loopback.mark-table", loopback.mark_table)]
     names += [("target.checkpoint-schema", target.checkpoint_schema)] if target is not None else []
@@ -112,13 +112,13 @@ def _places(replication: Replication) -> Iterator[str]:
         names += [("routes.target-table", rule.target_table)] if rule.target_table else []
     for key, name in names:
         if not _NAME.fullmatch(name) or name.endswith(" "):
-            yield f"`{key}`: {name!r} is no name of a database or table"
+            yield f"`{key}`: {name!r} is not a name of a database or table"
 
 
 def _secrets(replication: Replication) -> Iterator[str]:
     for key, server in (("source.sql", replication.source.sql), ("target", replication.target)):
         if server is not None and server.password == "env:":
-            yield f"`{key}.password`: env: names no variable of the environment"
+            yield f"`{key}.password`: env: is not followed by the name of an environment variable"
 
 
 def _patterns(replication: Replication) -> Iterator[str]:
@@ -167,12 +167,12 @@ _YEAR_S = 366 * 86400
 
 def _pattern(key: str, text: str) -> Iterator[str]:
     if not text.removeprefix("~").strip() or text != text.strip():
-        yield f"`{key}`: {text!r} is no name, nor ~ and a regular expression"
+        yield f"`{key}`: {text!r} is neither a name nor ~ and a regular expression"
     elif text.startswith("~"):
         try:
             re.compile(text[1:])
         except re.error as error:
-            yield f"`{key}`: {text!r} is no regular expression: {error}"
+            yield f"`{key}`: {text!r} is not a regular expression: {error}"
 
 
 def _schedules(replication: Replication) -> Iterator[str]:
@@ -191,7 +191,7 @@ def _schedules(replication: Replication) -> Iterator[str]:
         yield f"`airflow.backfill.interval` is not understood: {interval!r}; it is cron text or a preset"
     for key, pool in (("pool", airflow.pool), ("owner", airflow.owner), ("spark-conn-id", airflow.spark_conn_id)):
         if pool != pool.strip() or not pool:
-            yield f"`airflow.{key}`: {pool!r} is no name"
+            yield f"`airflow.{key}`: {pool!r} is not a name"
 
 
 def is_cron(text: str) -> bool:

@@ -95,14 +95,14 @@ class _Listing(abc.ABC):
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """PD, what to show, and how."""
         add_cluster(parser)
-        add_option(parser, "show-offline-nodes", action="store_true", help="those that left, too")
+        add_option(parser, "show-offline-nodes", action="store_true", help="show nodes that are offline, too")
         add_option(
             parser,
             "heartbeat-interval",
             type=float,
             default=_HEARTBEAT_S,
             metavar="SECONDS",
-            help="what the nodes are set to: three missed ones are shown as stale (default %(default)s)",
+            help="the interval that the nodes use: a node that missed three is shown as stale (default %(default)s)",
         )
         parser.add_argument("--json", action="store_true", help="print JSON; timestamps are strings")
 
@@ -152,7 +152,7 @@ def _remark(node: NodeStatus, now: int, *, stale: bool) -> str:
 class PumpsCommand(_Listing):
     """`binlake pumps`."""
 
-    help = "list the pumps of a cluster: address, state, watermark, last heartbeat, what stands in their way"
+    help = "list the pumps of a cluster: address, state, watermark, last heartbeat, what blocks them"
 
     def _nodes(self, registry: Registry) -> Sequence[NodeStatus]:
         return registry.pumps()
@@ -172,7 +172,7 @@ class PumpsCommand(_Listing):
 class DrainersCommand(_Listing):
     """`binlake drainers`."""
 
-    help = "list the consumers of a cluster: address, state, how far they are"
+    help = "list the consumers of a cluster: address, state, position"
 
     def _nodes(self, registry: Registry) -> Sequence[NodeStatus]:
         return registry.drainers()
@@ -204,7 +204,7 @@ class UpdatePumpCommand(_Update):
         print(f"pump {args.node_id}: {before.state} -> {args.state}")
         if lost:
             _warn(
-                f"offline by force. Binlogs of {args.node_id} that no consumer has taken are lost unless it is started "
+                f"offline by force. Binlogs of {args.node_id} that no consumer has read are lost unless it is started "
                 f"again: {lost}. Windows wait for it until then, or until `binlake pump forget {args.node_id}`."
             )
         if alive:
@@ -232,7 +232,7 @@ class UpdateDrainerCommand(_Update):
 class _Action:
     """Asks a node to leave, over its HTTP page."""
 
-    help = "ask a node to leave"
+    help = "ask a node to pause or to go offline"
     action = ""
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
@@ -270,7 +270,7 @@ class PausePumpCommand(_Action):
 class OfflinePumpCommand(_Action):
     """`binlake offline-pump`."""
 
-    help = "take a pump out for good: it takes no prewrites, waits for its consumers, and goes offline"
+    help = "remove a pump permanently: it accepts no more prewrites, waits for its consumers, and goes offline"
     action = "close"
 
     def _apply(self, registry: Registry, node: NodeStatus, args: argparse.Namespace) -> None:
@@ -279,11 +279,14 @@ class OfflinePumpCommand(_Action):
         missing = not_taken(node, registry.drainers())
         if original:
             _warn(
-                "an original pump: it asks no window of ours, and may leave before all is landed"
-                + (f". Not taken yet: {missing}" if missing else "")
+                "this is an original pump: it does not check Binlake's windows and may go offline before everything "
+                "is landed" + (f". Not read yet: {missing}" if missing else "")
             )
             return
-        print("it goes offline when consumers have taken all it holds" + (f"; not yet: {missing}" if missing else ""))
+        print(
+            "it goes offline when consumers have read everything it holds"
+            + (f"; not yet: {missing}" if missing else "")
+        )
 
 
 class PauseDrainerCommand(_Action):
@@ -311,7 +314,7 @@ class PauseDrainerCommand(_Action):
 class OfflineDrainerCommand(PauseDrainerCommand):
     """`binlake offline-drainer`."""
 
-    help = "take a consumer out for good: pumps no longer wait for it"
+    help = "remove a consumer permanently: pumps no longer wait for it"
     action = "close"
 
     def _apply(self, registry: Registry, node: NodeStatus, args: argparse.Namespace) -> None:

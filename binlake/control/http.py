@@ -39,7 +39,9 @@ def ask(method: str, host: str, path: str, tls: Tls | None = None, *, token: str
         ) from None
     except ValueError:
         raise Permanent(
-            f"the answer is no envelope (HTTP {answer.status_code})", where={"url": url}, hint="is this a pump?"
+            f"the answer is not in the expected format (HTTP {answer.status_code})",
+            where={"url": url},
+            hint="is this a pump?",
         ) from None
     if not isinstance(found, dict) or found.get("code") != _DONE:
         message = found.get("message") if isinstance(found, dict) else found

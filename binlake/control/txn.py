@@ -20,21 +20,25 @@ class TxnCommand:
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """`show TS`, `list`, `resolve START_TS...` and `give-up START_TS`."""
         actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-        show = actions.add_parser("show", help="a binlog in words: start_ts for P, commit_ts for C")
+        show = actions.add_parser("show", help="print a binlog: a prewrite by its start_ts, a commit by its commit_ts")
         show.add_argument("ts", type=_ts, help="its key")
         show.add_argument("--json", action="store_true", help="print JSON; timestamps are strings")
-        waiting = actions.add_parser("list", help="the prewrites that wait for their end, the one that blocks first")
+        waiting = actions.add_parser(
+            "list", help="list the prewrites without a commit or rollback, the blocking one first"
+        )
         waiting.add_argument("--json", action="store_true", help="print JSON; timestamps are strings")
-        resolve = actions.add_parser("resolve", help="decide what became of transactions; nothing can take it back")
-        resolve.add_argument("ts", type=_ts, nargs="+", metavar="START_TS", help="start_ts of P that wait")
+        resolve = actions.add_parser("resolve", help="decide the outcome of transactions; this cannot be undone")
+        resolve.add_argument(
+            "ts", type=_ts, nargs="+", metavar="START_TS", help="start_ts of prewrites without a commit or rollback"
+        )
         outcome = resolve.add_mutually_exclusive_group(required=True)
         outcome.add_argument("--commit-ts", type=_ts, metavar="TS", help="it committed at TS (one START_TS)")
         outcome.add_argument("--rolled-back", action="store_true", help="rolled back: their rows are dropped")
-        give_up = actions.add_parser("give-up", help="pass over a commit whose prewrite is lost; nothing takes it back")
-        give_up.add_argument("ts", type=_ts, metavar="START_TS", help="its start_ts, as the failing pull names it")
+        give_up = actions.add_parser("give-up", help="skip a commit whose prewrite is lost; this cannot be undone")
+        give_up.add_argument("ts", type=_ts, metavar="START_TS", help="its start_ts, as the failing pull reports it")
         give_up.add_argument("--commit-ts", type=_ts, required=True, metavar="TS", help="its commit_ts")
         give_up.add_argument(
-            "--accept-loss", action="store_true", help="do it: unless another pump has them, its rows are lost"
+            "--accept-loss", action="store_true", help="confirm it: unless another pump has them, its rows are lost"
         )
         for one in (resolve, give_up):
             add_token(one)
@@ -65,7 +69,7 @@ def _list(args: argparse.Namespace, host: str) -> int:
         return 0
     for one in found:
         print(f"start_ts {one['start_ts']}  {one['age_s']} s  key {one['key']}  {one['reason']}".rstrip())
-    print(f"{len(found)} prewrites wait for their end")
+    print(f"{len(found)} prewrites have no commit or rollback")
     return 0
 
 
@@ -81,7 +85,7 @@ def _resolve(args: argparse.Namespace, host: str) -> int:
             if len(args.ts) == 1:
                 raise
             refused.append(error)
-            print(f"transaction {ts} is left as it is: {error.message}")
+            print(f"transaction {ts} was not decided: {error.message}")
     if len(args.ts) > 1:
         print(f"{len(args.ts) - len(refused)} decided, {len(refused)} refused")
     return int(bool(refused))
@@ -91,7 +95,7 @@ def _give_up(args: argparse.Namespace, host: str) -> int:
     if not args.accept_loss:
         print(
             f"the rows of transaction {args.ts} (commit_ts {args.commit_ts}) are not in this pump: if no other pump has"
-            " them they are missing downstream from then on. --accept-loss does it"
+            " them they are missing downstream from then on. use --accept-loss to confirm"
         )
         return 1
     path = f"/txn/{args.ts}/give-up/{args.commit_ts}"
@@ -112,5 +116,5 @@ def _words(found: dict[str, Any]) -> str:
 
 def _ts(text: str) -> int:
     if not text.isdigit() or not 0 < int(text) < 1 << 63:
-        raise argparse.ArgumentTypeError(f"{text} is no timestamp")
+        raise argparse.ArgumentTypeError(f"{text} is not a timestamp")
     return int(text)

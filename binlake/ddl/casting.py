@@ -79,8 +79,8 @@ def cast_expression(name: str, source: ColumnInfo, target: ColumnInfo, session: 
     former, now = group_of(source), group_of(target)
     if former == "text" and now == "binary" and session.guessed:
         raise Unmappable(
-            f"bytes of {target.name} from {source.type_text}, of which some may be no UTF-8 at the source and were read"
-            " as latin1 (source.invalid-text)"
+            f"bytes of {target.name} from {source.type_text}, some of which may not be UTF-8 at the source and were "
+            "read as latin1 (source.invalid-text)"
         )
     if dialect == "tidb":
         return ""
@@ -151,7 +151,7 @@ def _expression(name: str, source: ColumnInfo, target: ColumnInfo, session: Sour
         if tz is None:
             raise Unmappable(
                 f"values of {target.name} from {source.type_text} to {target.type_text}: the time zone of the source's"
-                " session is not known (source.time-zone says it)"
+                " session is not known (set source.time-zone)"
             )
         named = not fixed_offset(tz)
         rounds = now == "integer" and source.fsp > 0

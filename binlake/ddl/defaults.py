@@ -108,7 +108,7 @@ def _stored(tail: Sequence[Token], info: ColumnInfo) -> list[Token]:
     """`tail` begins with the value of a default."""
     if is_lost_default(info):
         raise Unmappable(
-            f"the default of column {info.name} is of bytes that are no UTF-8: TiDB keeps and shows U+FFFD instead,"
+            f"the default of column {info.name} has bytes that are not UTF-8: TiDB stores and shows U+FFFD instead,"
             f" which a {info.charset} column cannot hold; by ddl-replacement make it a utf8mb4 column with that"
             " default, and take its collation in target.tables, accept"
         )

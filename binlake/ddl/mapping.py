@@ -193,7 +193,7 @@ def _skip_reason(tokens: Sequence[Token], found: Classified, ddl: SourceDdl, dia
     if not tokens or all(token.kind is TokenKind.FEATURE for token in tokens):
         return "placement, resource group or another statement of TiDB's own"
     if _is_temporary(tokens, ddl):
-        return "rows of a global temporary table are in no binlog"
+        return "rows of a global temporary table are not in the binlog"
     if found.kind in (Kind.CREATE_INDEX, Kind.DROP_INDEX) and _on_expression_index(tokens, ddl, dialect):
         return _NO_EXPRESSION_INDEX
     if found.kind is not Kind.ALTER_TABLE:
@@ -277,7 +277,7 @@ def _apart(spec: list[Token]) -> list[list[Token]]:
 def _nothing_left(specs: Sequence[Token], ddl: SourceDdl, dialect: Dialect) -> str:
     if any(_on_expression_index(part, ddl, dialect) for part in split_list(specs)):
         return _NO_EXPRESSION_INDEX
-    return "nothing is left for the target but options of TiDB"
+    return "only options of TiDB remain, nothing for the target"
 
 
 def _on_expression_index(tokens: Sequence[Token], ddl: SourceDdl, dialect: Dialect) -> bool:
@@ -379,9 +379,9 @@ def _charset_words(of: TableDef | DbInfo, dialect: Dialect) -> list[Token]:
 def unsaid(ddl: SourceDdl, dialect: Dialect, clause: str) -> TargetRefused:
     """The error for a DDL that no statement of `dialect` stands for, with its place and the ways on."""
     return TargetRefused(
-        f"a DDL cannot be said in {dialect}: {clause}",
+        f"a DDL cannot be expressed in {dialect}: {clause}",
         where={"commit_ts": ddl.commit_ts, "db": ddl.db, "table": ddl.table, "query": ddl.query[:200]},
-        hint="put a statement that the target takes in its place by ddl-replacement; or do by hand at the target what"
-        " it means and name its commit_ts in filter.ignore-txn-commit-ts; or leave the table out by"
+        hint="replace it by a statement that the target accepts (ddl-replacement); or make the same change at the "
+        "target by hand and name its commit_ts in filter.ignore-txn-commit-ts; or leave the table out by"
         " filter.ignore-table; then run merge again",
     )

@@ -64,7 +64,7 @@ def _one_ddl(sql: str, what: str, where: Mapping[str, str], hint: str) -> str:
     if classified is None or classified.kind is Kind.OTHER:
         raise ConfigError(f"the {what} is not one DDL statement", where=where, hint=hint)
     if not is_headed_by_its_object(_tokens(sql)):
-        raise ConfigError(f"the {what} has a statement inside, or a word that is not known", where=where, hint=hint)
+        raise ConfigError(f"the {what} contains another statement, or an unknown word", where=where, hint=hint)
     return sql.strip().rstrip(";").rstrip()
 
 

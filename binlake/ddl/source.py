@@ -50,7 +50,9 @@ def standard_text(query: str, job_query: str, known: Known) -> str:
     found = {text for quoting in _MODES for text in _read(query, quoting, known)}
     if len(found) != 1:
         raise SchemaError(
-            "the sql_mode in which a DDL was written cannot be told" if found else "a DDL's text fits no sql_mode",
+            "the sql_mode in which a DDL was written cannot be determined"
+            if found
+            else "a DDL's text fits no sql_mode",
             where={"query": query[:200]},
         )
     return found.pop()

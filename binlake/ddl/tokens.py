@@ -138,7 +138,7 @@ def _quoted(text: str, start: int, quoting: Quoting, plain: bool) -> Token:
 
 
 def _endless(text: str, start: int) -> SchemaError:
-    return SchemaError("a quote in DDL text does not end", where={"at": start, "text": text[:80]})
+    return SchemaError("a quote in DDL text is not closed", where={"at": start, "text": text[:80]})
 
 
 def render(tokens: Sequence[Token]) -> str:

@@ -149,7 +149,7 @@ def _require_tiled(plans: list[SegmentPlan], manifest: ApplyManifest) -> None:
     rising = all(a <= b for a, b in itertools.pairwise(ends))
     if numbers != list(range(manifest.segments)) or not rising or ends[-1] != manifest.hi:
         raise CheckpointConflict(
-            "the segments at hand are not those of the manifest",
+            "the segments that were read are not those of the manifest",
             where={"window": manifest.window, "segments": manifest.segments, "found": numbers, "ends": ends},
             hint="run convert again",
         )

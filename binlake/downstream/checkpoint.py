@@ -43,7 +43,7 @@ class Checkpoint:
             raise CheckpointConflict(
                 f"the checkpoint row cannot be read: {error!r}",
                 where={"checkPoint": text[:200]},
-                hint='mend it by hand: {"consistent":false,"commitTS":…,"ts-map":{}}',
+                hint='correct it by hand: {"consistent":false,"commitTS":…,"ts-map":{}}',
             ) from error
 
     def to_json(self) -> str:

@@ -33,7 +33,7 @@ class CheckpointCommand:
         parser.add_argument(
             "--close-window",
             action="store_true",
-            help="adopt: give up the window that another replication left open; this one goes on from the checkpoint",
+            help="adopt: give up the window that another replication left open; this one continues from the checkpoint",
         )
 
     def run(self, args: argparse.Namespace) -> int:
@@ -88,14 +88,15 @@ def _close_window(session: Session, schema: str, cluster_id: int, task: str, *, 
     window = f"{found.open_lo}-{found.open_hi}"
     if found.ddl_state == "intent":
         raise CheckpointConflict(
-            f"the replication {task} began a DDL of its window {window}, and only it can tell whether it ran",
+            f"the replication {task} began a DDL of its window {window}, and only that replication can determine "
+            "whether it ran",
             where={"ddl": (found.ddl_sql or "")[:300], "commit_ts": found.ddl_commit_ts},
             hint=f"let {task} finish its window (`binlake stage finalize`), then adopt",
         )
     checkpoint = CheckpointTable(schema, cluster_id).read(session)
     if found.ddl_state == "done" and checkpoint is not None and checkpoint.commit_ts < (found.ddl_commit_ts or 0):
         raise CheckpointConflict(
-            f"a DDL of the window {window} ran, and rows of {task} from before it are still to come",
+            f"a DDL of the window {window} ran, and rows of {task} from before it are not applied yet",
             where={"ddl": (found.ddl_sql or "")[:300], "commit_ts": found.ddl_commit_ts},
             hint=f"let {task} finish its window (`binlake stage finalize`), then adopt",
         )
@@ -103,7 +104,7 @@ def _close_window(session: Session, schema: str, cluster_id: int, task: str, *, 
         raise CheckpointConflict(
             f"the replication {task} is in the middle of segment {found.segment} of its window {window}",
             where={"schema": schema},
-            hint=f"let {task} finish it (`binlake stage finalize`): only its ledger tells which rows are there",
+            hint=f"let {task} finish it (`binlake stage finalize`): only its ledger shows which rows are applied",
         )
     if not close:
         raise CheckpointConflict(
@@ -145,7 +146,7 @@ def _text(shown: dict[str, Any]) -> str:
     aside = shown["set_aside"]
     state = "consistent" if checkpoint["consistent"] else "applying or interrupted"
     if aside and window is None:
-        state = "but for the tables that are set aside it is the source"
+        state = "equal to the source, except for the tables that are set aside"
     lines = [f"commit_ts       {checkpoint['commit_ts']} ({checkpoint['time']} UTC)"]
     lines.append(f"consistent      {checkpoint['consistent']} ({state})")
     lines.append(f"schema version  {checkpoint['schema_version']}")

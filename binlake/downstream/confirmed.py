@@ -16,7 +16,7 @@ from binlake.errors import TargetUnavailable
 from binlake.statement.literal import qualified
 
 _NEXT = (
-    "the next run begins with what this server holds and applies the rest again; a copy without gaps in its"
+    "the next run starts from what this server holds and applies the rest again; a copy without gaps in its"
     " transactions is enough for that"
 )
 

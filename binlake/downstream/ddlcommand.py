@@ -30,7 +30,9 @@ _WHAT = {
 class DdlCommand:
     """Show the DDL in flight, or release the window that stands before it."""
 
-    help = "show the DDL that an open window stands at; release the window, so that the DDL can be replaced or left out"
+    help = (
+        "show the DDL at which an open window is stuck; release the window, so that the DDL can be replaced or left out"
+    )
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """`show` or `release`, the replication's file, the DDL's commit_ts."""
@@ -84,7 +86,7 @@ def _release(replication: Replication, target: Target, cluster_id: int, commit_t
     event = WindowEvent("release", found.open_lo or 0, found.open_hi or 0, "released", sink="sql", detail=detail)
     WindowLog(LakePaths.of(replication)).record(event)
     again = _injected(Rules.of(replication), commit_ts)
-    first = f"take what ran already of these injections out of the configuration, or it runs again: {'; '.join(again)}."
+    first = f"remove the injections that already ran from the configuration, or they run again: {'; '.join(again)}."
     following = "merge the landed window of this commit_ts again, then compact, convert, finalize"
     return {"released": window, "next_window_from": str(checkpoint), "ddl": detail["ddl"], "commit_ts": str(commit_ts),
             "next": f"{first} Then {following}" if again else following}  # fmt: skip

@@ -26,7 +26,7 @@ def require_transactions(session: Session, schema: str, tables: Sequence[str]) -
     if rows:
         changes = "; ".join(f"ALTER TABLE {qualified(schema, str(name))} ENGINE={_ENGINE}" for name, _ in rows)
         raise TargetRefused(
-            f"tables of Binlake's own are {rows[0][1]}, which has no transactions: no retry would be exact",
+            f"Binlake's own tables use {rows[0][1]}, which has no transactions: no retry would be exact",
             where={"target": session.place, "schema": schema, "tables": ", ".join(str(name) for name, _ in rows)},
             hint=f"while nothing is applied: {changes}",
         )

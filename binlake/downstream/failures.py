@@ -45,7 +45,7 @@ def failure(error: err.MySQLError, place: str, statement: str = "") -> BinlakeEr
         return TargetUnavailable(f"the target cannot be reached: {text}", where=where, hint=hint)
     if code in _LOST or isinstance(error, err.InterfaceError):
         return TargetUnavailable(f"the connection to the target broke: {text}", where=where)
-    hint = "mend the target or the row at its source, then run the window again: the checkpoint has not moved"
+    hint = "fix the target or the row at its source, then run the window again: the checkpoint has not moved"
     if is_about_rows(statement) and not are_row_values_shown():
         hint += f"; {SEE_VALUES}"
     return TargetRefused(f"the target refuses a statement: {text}", where=where, hint=hint)

@@ -240,9 +240,9 @@ class LeaseKeeper:
             raise Fenced("another process has the lease", where={"task": self._fence.task})
         if self.forgotten.is_set():
             raise TargetUnavailable(
-                "the target knows nothing of this run any more: an older copy took its place",
+                "the target no longer knows this run: an older copy replaced it",
                 where={"target": f"{self._target.host}:{self._target.port}", "task": self._fence.task},
-                hint="the next run begins with what it holds",
+                hint="the next run starts from what the target holds",
             )
 
     def _is_over(self) -> bool:

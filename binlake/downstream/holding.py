@@ -115,7 +115,7 @@ class TargetHold:
         progress = read_progress(self.session, self._schema, self._task)
         if opened is not None or not is_settled(found, progress, self.aside()):
             raise Transient(
-                "the target is inside a window: it equals the source at no commit_ts",
+                "the target is inside a window: it does not equal the source at any commit_ts",
                 where={"commit_ts": found.commit_ts, "open_window": opened and f"{opened.open_lo}-{opened.open_hi}"},
                 hint="let its window end (`binlake stage finalize`, or the schedule), then run this again",
             )
@@ -163,7 +163,7 @@ class TargetHold:
             found = self._locked_at(session, ts)
             if not consistent and self.aside():
                 raise CheckpointConflict(
-                    "tables are set aside: nothing would tell why the checkpoint is not consistent",
+                    "tables are set aside: the target could not record why the checkpoint is not consistent",
                     where={"commit_ts": ts, "tables": len(self.aside())},
                     hint="bring them back first (`binlake table back`), or write to the source or a file",
                 )
@@ -196,9 +196,10 @@ class TargetHold:
         found = self._checkpoints.read(session, lock=True)
         if found is None or found.commit_ts != ts:
             raise CheckpointConflict(
-                "the target is not at the checkpoint that this was made for: an older row must never come back",
+                "the target is not at the checkpoint that this was made for: older rows must never overwrite newer "
+                "ones",
                 where={"made_for": ts, "checkpoint": found.commit_ts if found else "none"},
-                hint="verify again: what is still different is looked at anew",
+                hint="run verify again: it checks again what still differs",
             )
         return found
 

@@ -28,13 +28,14 @@ log = structlog.get_logger()
 
 _WORDS = {REPLACED: "the replacement of a DDL", INJECTED: "an injected statement"}
 _ANOTHER_DDL = (
-    "mend the target and run finalize again; or name the commit_ts in ddl-replacement with a statement that the target"
-    " takes, or in filter.ignore-txn-commit-ts once you have done it by hand; then `binlake ddl release`, and merge,"
-    " compact and convert again; or let the other tables go on without it: `binlake table aside`, then finalize"
+    "fix the target and run finalize again; or name the commit_ts in ddl-replacement with a statement that the "
+    "target accepts, or in filter.ignore-txn-commit-ts once you have run it by hand; then `binlake ddl release`, "
+    "and merge,"
+    " compact and convert again; or let the other tables continue without it: `binlake table aside`, then finalize"
 )
 # Its commit_ts is that of a change of the source, which those two keys would replace or leave out.
 _ANOTHER_INJECTED = (
-    "mend the target and run finalize again; or change or remove this `ddl-injection`, then `binlake ddl release`, and"
+    "fix the target and run finalize again; or change or remove this `ddl-injection`, then `binlake ddl release`, and"
     " merge, compact and convert again"
 )
 
@@ -142,7 +143,7 @@ def _require_there(run: ApplyRun, plan: SegmentPlan, ignored: list[TargetRefused
         # Of an operator's own statement nobody knows what it should leave.
         lacking = differences(run.session, run.target, after) if after is not None else ["its statement was not run"]
         if after is not None and (after.moves_rows or _only_swaps(plan)):
-            lacking = lacking or ["whether its rows are gone does not show"]
+            lacking = lacking or ["the target does not show whether its rows are gone"]
     else:
         lacking = left_behind(run.session, after, run.target.db_type) if after is not None else []
     if lacking:
@@ -159,7 +160,7 @@ def _only_swaps(plan: SegmentPlan) -> bool:
 
 def _not_left(run: ApplyRun, ignored: list[TargetRefused], lacking: list[str]) -> TargetRefused:
     first = ignored[0] if ignored else TargetRefused("it ran", where={"target": run.session.place})
-    what = f"{first.message} and the target is not what it would leave: {'; '.join(lacking)}"
+    what = f"{first.message} and the target does not match its result: {'; '.join(lacking)}"
     return TargetRefused(what, where=first.where)
 
 
@@ -247,14 +248,14 @@ def _unclear(run: ApplyRun, plan: SegmentPlan, before: Evidence | None) -> Perma
     progress = run.progress
     names = ", ".join(f"{db}.{table}" if table else db for db, table in plan.touched)
     if before is None:
-        found = "another version of Binlake kept no proof of whether it ran"
+        found = "the version of Binlake that began it recorded no proof of whether it ran"
     elif before.shows:
         lacking = "; ".join(differences(run.session, run.target, plan.expected_after))
         found = f"the target shows neither the definitions before it nor those after it: {lacking}"
     elif plan.expected_after is None and _look(run, plan).texts != before.texts:
-        found = "its tables are others than before it, and nothing proves that they are what it leaves"
+        found = "its tables have changed, and nothing proves that this is its result"
     else:
-        found = "what the target shows is the same before and after it, so it does not tell whether it ran"
+        found = "the target looks the same before and after it, so this does not show whether it ran"
     return Permanent(
         f"a DDL was begun and {found}",
         where={"ddl_commit_ts": plan.ddl_commit_ts, "tables": names, "ddl": (progress.ddl_sql or "")[:300]},

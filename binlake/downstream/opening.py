@@ -58,7 +58,7 @@ def require_complete(run: ApplyRun, source: StatementSource, plans: Sequence[Seg
         lacking = next((batch for batch in batches if not is_done(batch, done)), None)
         if lacking is not None:
             raise CheckpointConflict(
-                "the target is behind a segment of which its ledger lacks a batch: it is a copy with gaps",
+                "the target is past a segment of which its ledger lacks a batch: it is a copy with gaps",
                 where={"window": run.manifest.window, **place_of(lacking)},
                 hint="restore the target from a consistent copy: what else this one lacks is not known",
             )

@@ -97,7 +97,7 @@ def _ascending(batches: Iterable[StatementBatch]) -> Iterator[StatementBatch]:
     for batch in batches:
         if batch.batch <= last:
             raise CheckpointConflict(
-                "batches of mode ordered do not come in their order",
+                "batches of mode ordered are out of order",
                 where={"segment": batch.segment, "batch": batch.batch, "behind": last},
                 hint="restore the lake's statement table, or run convert again",
             )

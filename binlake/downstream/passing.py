@@ -52,7 +52,7 @@ def is_passed_over(run: ApplyRun, plan: SegmentPlan) -> bool:
     others = [name for name in plan.touched if not is_aside(run.aside, name)]
     if others:
         named = ", ".join(".".join(name) for name in plan.touched)
-        reason = f"the DDL {plan.ddl_commit_ts} is about {named} together, of which one is set aside"
+        reason = f"the DDL {plan.ddl_commit_ts} changes {named} together, and one of them is set aside"
         # Behind a rename the rows of one name are those of another, which lacks them since it was set aside.
         put_aside(run, others, reason, min(one.since for one in known))
     return True
@@ -68,10 +68,10 @@ def put_aside_for(run: ApplyRun, error: BinlakeError) -> bool:
         return False
     if run.target.on_table_error != "set-aside":
         tables = " ".join(f"--table {'.'.join(name)}" for name in names)
-        error.hint += f"; the other tables go on without it by `binlake table aside {tables}` and finalize again"
+        error.hint += f"; let the other tables continue without it: `binlake table aside {tables}` and finalize again"
         return False
     if len(run.aside) + len(names) > run.target.most_set_aside:
-        error.hint += f"; no more tables are set aside than target.most-set-aside = {run.target.most_set_aside}"
+        error.hint += f"; the limit of target.most-set-aside = {run.target.most_set_aside} is reached"
         return False
     put_aside(run, names, str(error), run.commit_ts)
     return True

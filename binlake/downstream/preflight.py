@@ -134,7 +134,7 @@ def _ways(
     if "fatal" in weights:
         ways.append("alter the target's table to match")
         texts = ", ".join(f'"{one.text}"' for one in found if one.weight == "fatal")
-        ways.append(f"take it as it is, if you know that no row is lost: {place}, accept = [{texts}]")
+        ways.append(f"accept it, if you know that no row is lost: {place}, accept = [{texts}]")
     if len(refusals) > len(found):
         ways.append("target.mode = atomic, parallel or auto; or safe-mode = auto")
     return [*ways, _ignore(table)] if refusals else []

@@ -74,10 +74,10 @@ def verify(session: Session, group: list[Check]) -> None:
     for check, there in zip(group, found, strict=True):
         if int(there) != check.rows:
             error = Drift(
-                f"{there} of {check.rows} written rows are there: two rows of the source are one on the target",
+                f"{there} of {check.rows} written rows are on the target: two rows of the source have become one",
                 where={**check.place, "check": sql_in_log(check.sql)[:200]},
-                hint="compare unique keys and collations of the table with the source's; `binlake table aside` lets"
-                " the other tables go on without it",
+                hint="compare unique keys and collations of the table with the source's; `binlake table aside` lets "
+                "the other tables continue without it",
             )
             error.tables = ((check.name[0], check.name[1]),)
             raise error

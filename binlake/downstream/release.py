@@ -55,9 +55,9 @@ def _standing(session: Session, target: Target, task: str, commit_ts: int) -> Pr
             else f"in segment {found.segment}"
         )
         raise CheckpointConflict(
-            f"the open window does not stand before that DDL, but {at}",
+            f"the open window is not stopped before that DDL, but {at}",
             where={"commit_ts": commit_ts, "window": f"{found.open_lo}-{found.open_hi}"},
-            hint="run finalize: it goes on until a DDL is refused; `binlake ddl show` says which",
+            hint="run finalize: it continues until a DDL is refused; `binlake ddl show` shows which",
         )
     return found
 
@@ -77,7 +77,8 @@ def _require_untouched(session: Session, target: Target, found: Progress) -> Non
         "the target is not as it was before the DDL, or cannot show it",
         where={"ddl": (found.ddl_sql or "")[:300], "commit_ts": found.ddl_commit_ts,
                "tables": ", ".join(".".join(name).rstrip(".") for name in intended.touched)},
-        hint="undo what was done of it by hand, or run finalize, which takes it for done where the target shows that",
+        hint="undo what was done of it by hand, or run finalize, which counts it as done where the target shows its "
+        "result",
     )  # fmt: skip
 
 
@@ -86,7 +87,7 @@ def _intended(found: Progress) -> Intended:
         return Intended.from_json(found.ddl_expected or "")
     except (json.JSONDecodeError, KeyError, TypeError) as error:
         raise CheckpointConflict(
-            "the intent does not say which tables its DDL is about",
+            "the record of the DDL does not name its tables",
             where={"ddl": (found.ddl_sql or "")[:300]},
             hint="let the version of Binlake that began it finish the window",
         ) from error

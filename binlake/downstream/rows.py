@@ -57,7 +57,7 @@ def _run_statement(session: Session, batch: StatementBatch, sql: str, expected: 
         raise TargetRefused(
             f"a statement touched {touched} rows instead of {expected}",
             where={**place_of(batch), **_told_by(sql), "statement": sql_in_log(sql)[:200]},
-            hint="the target's rows are not what the source's were: compare the table (`binlake verify`); put the row"
+            hint="the target's rows differ from what the source had: compare the table (`binlake verify`); put the row"
             " there as it was before that commit_ts and run finalize again, or rebuild the table",
         )
 

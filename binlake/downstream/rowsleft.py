@@ -59,7 +59,7 @@ def _rows_in(session: Session, name: Name, partitions: tuple[str, ...]) -> Itera
     where = f" in the partitions {', '.join(partitions)}" if partitions else ""
     try:
         if session.rows(f"SELECT 1 FROM {qualified(*name)}{only} LIMIT 1"):
-            yield f"{name[0]}.{name[1]} has rows{where}, and would have none"
+            yield f"{name[0]}.{name[1]} has rows{where}, but should have none"
     except TargetRefused as error:
         if code_of(error) in _NO_PARTITION:
             yield f"{name[0]}.{name[1]}: no such partition{where}"

@@ -148,7 +148,7 @@ class ApplyRun:
         found = self.locked_checkpoint(session)
         if found is None or found.commit_ts != self.commit_ts:
             raise CheckpointConflict(
-                "the checkpoint was moved by somebody else",
+                "another process moved the checkpoint",
                 where={"expected": self.commit_ts, "found": found.commit_ts if found else "no row"},
                 hint="a drainer or another tool writes this row: stop it, or use another target.checkpoint-schema",
             )

@@ -85,7 +85,7 @@ def too_many_rows(window: str, segment: int, rows: int, most: int) -> Permanent:
         f"segment {segment} has {rows} rows or more, above {most}: too many for one transaction",
         where={"window": window, "segment": segment},
         hint='set target.mode = "auto": such a segment is applied in parallel; or raise target.max-segment-rows; or'
-        " name a commit_ts inside the window in window.stop-at, where the sink's window shall end, and run compact"
+        " name a commit_ts inside the window in window.stop-at, where the sink's window should end, and run compact"
         " again",
     )
 

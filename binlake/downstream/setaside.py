@@ -61,8 +61,8 @@ def _require_state(session: Session, schema: str, cluster_id: int, task: str, ch
         return
     if not is_settled(checkpoint, progress, read_aside(session, schema, cluster_id)):
         raise CheckpointConflict(
-            "the target is at no state of the source: a rollback wrote to it, or another writer left it",
+            "the target does not match any state of the source: a rollback wrote to it, or another writer left it",
             where={"commit_ts": checkpoint.commit_ts, "task": task},
-            hint="let the next window end first; if it is just this table that stops it, set target.on-table-error to"
+            hint="let the next window end first; if only this table stops it, set target.on-table-error to"
             " set-aside for that window",
         )

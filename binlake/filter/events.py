@@ -104,7 +104,7 @@ class _Rule:
             raise ConfigError(
                 "a rule of the action Do without events lets nothing through",
                 where={"filters": config.schema_pattern},
-                hint="name in `events` what shall pass, as `all`",
+                hint="list in `events` what may pass, such as `all`",
             )
         sql = "|".join(f"(?:{pattern})" for pattern in config.sql_pattern)
         return cls(
@@ -170,7 +170,7 @@ class EventFilter:
                 raise Permanent(
                     f"an event that a rule of `filters` forbids: {event or text[:80]}",
                     where={"table": f"{db}.{table}"},
-                    hint="change the rule, or take the change over by hand and name its commit_ts in"
+                    hint="change the rule, or make the change at the target by hand and name its commit_ts in"
                     " filter.ignore-txn-commit-ts",
                 )
             return True

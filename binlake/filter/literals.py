@@ -23,7 +23,7 @@ def number_literal(text: str) -> Term:
         return constant(Decimal(text), "decimal", len(behind))
     if re.fullmatch(r"[0-9]*\.?[0-9]*[eE][-+]?[0-9]+", text):
         return constant(float(text), "real")
-    raise Unsupported(f"`{text}` is no number")
+    raise Unsupported(f"`{text}` is not a number")
 
 
 def path_legs(path: exp.Expr) -> tuple[str | int, ...]:

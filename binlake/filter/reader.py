@@ -72,7 +72,7 @@ class Reader:
         term = self.value(node)
         if term.kind in (*NUMBERS, "null", "place"):
             return term.program
-        raise Unsupported(f"`{node.sql('mysql')}` is a {term.kind}, no condition: compare it with something")
+        raise Unsupported(f"`{node.sql('mysql')}` is a {term.kind}, not a condition: compare it with something")
 
     def value(self, node: exp.Expr) -> Term:
         """`node` with its type. Raises Unsupported."""
@@ -112,7 +112,7 @@ class Reader:
         equality = kind in (exp.EQ, exp.NEQ)
         if "json" in (left.kind, right.kind) and "null" not in (left.kind, right.kind):
             if not equality:
-                raise Unsupported("a JSON value has no order here: take its text by ->>")
+                raise Unsupported("JSON values cannot be ordered here: use the text (->>)")
             found = _json_equal(left, right)
             return found if kind is exp.EQ else partial(ev.inverted, found)
         return partial(ev.compared, _COMPARISONS[kind], *pair(left, right, self._bytewise, ordered=not equality))
@@ -135,7 +135,7 @@ class Reader:
             raise Unsupported("IN takes a list of values")
         value = self.value(node.this)
         if value.kind == "json":
-            raise Unsupported("IN takes no JSON value: compare it by =, or its text by ->>")
+            raise Unsupported("IN does not take a JSON value: compare it by =, or its text by ->>")
         members = [self.value(part) for part in node.expressions]
         require_one_collation(value, *members)
         return condition_term(partial(ev.either, tuple(self._compared(exp.EQ, value, one) for one in members)))
@@ -196,7 +196,7 @@ class Reader:
         if left.kind == right.kind == "int":
             return Term(partial(ev.calculate, _WHOLE[type(node)], left.program, right.program), "int")
         if isinstance(node, exp.Mod):
-            raise Unsupported("a remainder of DECIMALs may be a negative zero, which servers order unlike")
+            raise Unsupported("a remainder of DECIMALs may be a negative zero, which servers order differently")
         scale = left.scale + right.scale if isinstance(node, exp.Mul) else max(left.scale, right.scale)
         if scale > MOST_SCALE:
             raise Unsupported(f"a product of more than {MOST_SCALE} digits behind the point is rounded")
@@ -245,7 +245,7 @@ class Reader:
         """column->'$.path', column->>'$.path', JSON_EXTRACT(column, '$.path')."""
         inner = self.value(node.this)
         if inner.kind != "document":
-            raise Unsupported(f"`{node.this.sql('mysql')}` is no JSON column")
+            raise Unsupported(f"`{node.this.sql('mysql')}` is not a JSON column")
         found = partial(ev.through, partial(doc.value_at, path_legs(node.expression)), inner.program)
         if isinstance(node, exp.JSONExtract):
             return Term(found, "json")
@@ -316,7 +316,7 @@ class Reader:
     def _text(self, node: exp.Expr) -> Term:
         inner = self.value(node)
         if inner.kind != "text":
-            raise Unsupported(f"`{node.sql('mysql')}` is a {inner.kind}, no text")
+            raise Unsupported(f"`{node.sql('mysql')}` is a {inner.kind}, not a text")
         return inner
 
 

@@ -173,8 +173,8 @@ class Rules:
         if not dropped or self.kept_rows == "replace" or len(table.unique_keys()) < 2:
             return
         raise ConfigError(
-            f"a filter drops {' and '.join(sorted(dropped))} of a table with more than one unique key: a row kept"
-            " so is removed without a word when another row takes its unique value",
+            f"a filter drops {' and '.join(sorted(dropped))} of a table with more than one unique key: a row kept "
+            "this way is silently removed when another row takes its unique value",
             where={"table": f"{table.db}.{table.name}"},
             hint='take the table out of the rule, or accept it by filter.kept-rows = "replace"',
         )
@@ -187,7 +187,7 @@ def _replacements(replication: Configured) -> Mapping[int, str]:
         raise ConfigError(
             "a DDL is left out by filter.ignore-txn-commit-ts and replaced by ddl-replacement",
             where={"commit_ts": min(both)},
-            hint="say one of the two",
+            hint="use one of the two",
         )
     return found
 

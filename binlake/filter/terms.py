@@ -119,10 +119,10 @@ def number(term: Term) -> Term:
     if term.kind == "null":
         return replace(term, kind="int")
     if term.kind != "text":
-        raise Unsupported(f"a {term.kind} is no number here")
+        raise Unsupported(f"a {term.kind} cannot be used as a number here")
     if term.named:
         if term.ordinal is None:
-            raise Unsupported("an ENUM or SET with an empty name has no number here: compare its text")
+            raise Unsupported("an ENUM or SET with an empty name cannot be used as a number here: compare its text")
         return Term(term.ordinal, "int")
     if isinstance(term.literal, str):
         return constant(float(plain_number(term.literal)), "real")
@@ -135,7 +135,7 @@ def plain_number(text: str) -> int | Decimal:
     Raises Unsupported.
     """
     if re.fullmatch(r"[-+]?(?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)", text) is None or sum(map(str.isdigit, text)) > 15:
-        raise Unsupported(f"'{text}' is no number of up to 15 digits")
+        raise Unsupported(f"'{text}' is not a number of up to 15 digits")
     return Decimal(text) if "." in text else int(text)
 
 
@@ -227,7 +227,7 @@ def common_collation(*terms: Term) -> str:
     explicit = {term.collation for term in terms if term.explicit}
     found = explicit or {term.collation for term in terms if term.collation}
     if len(found) != 1:
-        raise Unsupported("texts of two collations meet: say COLLATE" if found else "a comparison needs a column")
+        raise Unsupported("texts of two collations meet: add COLLATE" if found else "a comparison needs a column")
     return found.pop()
 
 
@@ -287,7 +287,7 @@ def _time_literal(kind: str, text: str) -> int | str:
         datetime.fromisoformat(f"{text:0<26}" if "." in text else text)
     except ValueError:
         form = "hours:minutes:seconds" if kind == "time" else "YYYY-MM-DD or YYYY-MM-DD hh:mm:ss"
-        raise Unsupported(f"'{text}' is no {kind} ({form})") from None
+        raise Unsupported(f"'{text}' is not a {kind} ({form})") from None
     return ev.moment(text)
 
 

@@ -50,11 +50,11 @@ def regexp_pattern(text: str) -> re.Pattern[str]:
         for last, kind in zip(before, kinds, strict=False)
     )
     if not found or repeats_nothing or _repeats_repetition(kinds):
-        raise Unsupported(f"servers read the pattern '{text}' unlike, or not at all")
+        raise Unsupported(f"servers read the pattern '{text}' differently, or reject it")
     try:
         return re.compile("".join(_PUT.get(kind, part) for kind, part in found))
     except (re.error, OverflowError):
-        raise Unsupported(f"'{text}' is no pattern") from None
+        raise Unsupported(f"'{text}' is not a pattern") from None
 
 
 def _regexp_parts(text: str) -> list[tuple[str, str]]:
@@ -62,7 +62,7 @@ def _regexp_parts(text: str) -> list[tuple[str, str]]:
     while at < len(text):
         found = _REGEXP_PARTS.match(text, at)
         if found is None or found.lastgroup is None:
-            raise Unsupported(f"'{text[at : at + 12]}' in a pattern is read unlike by servers")
+            raise Unsupported(f"'{text[at : at + 12]}' in a pattern is read differently by servers")
         parts.append((found.lastgroup, found[0]))
         at = found.end()
     return parts

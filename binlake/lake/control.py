@@ -161,7 +161,7 @@ class ControlTable:
             metrics = table.optimize.compact(target_size=FILE_BYTES, writer_properties=_WRITER)
         except CommitFailedError as error:
             # Another process joined the same files first; the rows are where they were.
-            log.info("compaction left to another", table=self.path, reason=str(error))
+            log.info("compaction_left_to_another_process", table=self.path, reason=str(error))
             return 0
         return int(metrics["numFilesRemoved"])
 

@@ -82,7 +82,7 @@ def record_failure(
         detail = {"stage": stage, **describe(error)}
         windows.record(WindowEvent(FAILURE, lo, hi, "failed", run_id=run_id, detail=detail))
     except Exception as unwritten:  # noqa: BLE001 - an error must not hide the one that it is about
-        log.warning("a failure was not recorded", stage=stage, failure=str(error), error=str(unwritten))
+        log.warning("failure_not_recorded", stage=stage, failure=str(error), error=str(unwritten))
 
 
 def failures(windows: WindowLog, run_id: str, since_ms: int = 0, count: int = 50) -> list[Failure]:
@@ -111,7 +111,7 @@ def _early_lines(windows: WindowLog) -> list[str]:
 def _record_early(windows: WindowLog, stage: str, error: BaseException, run_id: str) -> None:
     file = _early_file(windows)
     if file is None:
-        log.warning("a failure was not recorded: there is no lake yet", stage=stage, failure=str(error))
+        log.warning("failure_not_recorded", stage=stage, failure=str(error), reason="there is no lake yet")
         return
     told = {name: value for name, value in describe(error).items() if name != "where"}
     one = Failure(stage=stage, run_id=run_id, at_ms=time.time_ns() // 1_000_000, **told)

@@ -47,7 +47,7 @@ def _forget(paths: LakePaths, node_id: str, status: RegistryStatus | None, accep
         raise ConfigError(
             f"the binlogs of {node_id} with commit_ts {reach} would be lost",
             where={"lake": paths.root},
-            hint="bring its disk back; or, when it is gone for ever, the same with --accept-loss",
+            hint="bring its disk back; or, when it is permanently lost, run this again with --accept-loss",
         )
     detail = {"pump": node_id, "lost": reach, "last_state": known.state if known else status and status.state}
     windows.record(WindowEvent("forget", landed, max(landed, seen), "accepted-loss", detail=detail))

@@ -39,4 +39,4 @@ def record_late(paths: LakePaths, windows: WindowLog, injections: Iterable[Injec
             continue
         at = injection.commit_ts
         windows.record(WindowEvent(STAGE, at - 1, at, "late", run_id=run_id, detail=detail))
-        log.warning("an injection is not run", **detail)
+        log.warning("injection_not_run", **detail)

@@ -147,7 +147,7 @@ def key_texts(definitions: Iterable[TableDef], key: Sequence[str | None]) -> set
             found |= set(_spellings(definition, key))
     if not found:
         raise ConfigError(
-            f"the key has {len(key)} values, and rows are told apart by ({') or ('.join(sorted(shapes))})",
+            f"the key has {len(key)} values, and rows are identified by ({') or ('.join(sorted(shapes))})",
             hint="give each column's value, or one JSON array",
         )
     return found

@@ -39,8 +39,8 @@ def record_skips(paths: LakePaths, windows: WindowLog, ignored: Collection[int],
             continue
         detail = {"commit_ts": str(commit_ts), "start_ts": str(start_ts), "kind": kind, "rule": RULE}
         windows.record(WindowEvent(STAGE, commit_ts - 1, commit_ts, "done", run_id=run_id, detail=detail))
-        log.warning("a transaction is skipped", **detail)
+        log.warning("transaction_skipped", **detail)
     seen = {commit_ts for commit_ts, _, _ in found}
     for commit_ts in sorted(set(ignored) - seen):
-        log.warning("nothing was committed at a commit_ts that is to be skipped", commit_ts=str(commit_ts), rule=RULE)
+        log.warning("ignored_commit_ts_not_found", commit_ts=str(commit_ts), rule=RULE)
     return [str(commit_ts) for commit_ts in sorted(seen)]

@@ -273,7 +273,7 @@ WINDOW = _control(
     Column("run_id", "STRING", "run of the DAG or the command that did it"),
     Column("at_ms", "BIGINT", "Unix ms of the record"),
     Column("blocked_by", "STRING", "pumps that held the plan back, by comma"),
-    Column("detail", "STRING", "JSON: what the stage tells people beside"),
+    Column("detail", "STRING", "JSON: what else the stage reports to people"),
     Column("manifest", "STRING", "JSON sealed by land, merge, compact and convert for the stages after them"),
     partitioned_by=("stage",),
 )

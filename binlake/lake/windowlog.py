@@ -142,7 +142,7 @@ class WindowLog:
         for (_, hi), (lo, _) in itertools.pairwise(found):
             if hi != lo:
                 raise ImmutableWindow(
-                    f"landed windows do not tile: one ends at {hi}, the next starts at {lo}",
+                    f"landed windows are not contiguous: one ends at {hi}, the next starts at {lo}",
                     hint="the table `window` was written by hand or by two lakes; restore it",
                 )
         return found

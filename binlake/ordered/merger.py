@@ -81,7 +81,7 @@ class Merger:
         if self.limits.takes(statement.text):
             return
         raise Permanent(
-            f"a row takes a statement of {len(statement.text.encode())} bytes, and the target takes packets of"
+            f"a row needs a statement of {len(statement.text.encode())} bytes, and the target accepts packets of"
             f" {self.limits.packet} bytes",
             where={"statement": statement.sql[:200]},
             hint="raise max_allowed_packet on the target, then run the window again",

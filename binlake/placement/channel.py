@@ -64,7 +64,7 @@ def connect_serving(
         raise ConfigError(
             "TLS is configured, and PD would be called without it",
             where={"pd-urls": ",".join(urls)},
-            hint="write the addresses of PD as https://, or leave the files of `security` away",
+            hint="write the addresses of PD as https://, or remove the files from `security`",
         )
     for target, encrypted in addresses:
         channel = open_channel(target, (tls or Tls()) if encrypted else None)

@@ -63,7 +63,7 @@ class EtcdClaim:
                 return
             found = self._etcd.get(self._key)
         raise Fenced(
-            "another process took this node id: this one must not serve any more",
+            "another process took this node id: this process must stop serving",
             where={"node": self._name, "its_store": _part(found, 0), "its_addr": _part(found, 2)},
             hint="two processes run with one node id; give each its own",
         )

@@ -197,7 +197,7 @@ class Watch:
         if not answer.compact_revision:
             return unavailable(self._urls, f"the watch was cancelled: {answer.cancel_reason or 'no reason given'}")
         return LostRange(
-            "the watch would begin in the past that the server has forgotten",
+            "the watch would begin at a revision that the server no longer has",
             where={"compact_revision": answer.compact_revision},
             hint="list the keys again and watch from that revision",
         )

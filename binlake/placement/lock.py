@@ -87,5 +87,5 @@ class EtcdLock:
 
     def _held(self) -> LeaseHeld:
         found = self._etcd.get(self._key)
-        holder = found.value.decode() if found else "a holder that has just gone"
+        holder = found.value.decode() if found else "a process that has just ended"
         return LeaseHeld(f"the lock is held by {holder}", where={"lock": self._key.decode()}, hint="wait, or end it")

@@ -124,7 +124,7 @@ def _another(urls: Sequence[str], found: str) -> Permanent:
     return Permanent(
         f"PD belongs to another cluster: {found}",
         where={"pd-urls": ",".join(urls)},
-        hint="mend `source.pd-urls` or `source.cluster-id`",
+        hint="correct `source.pd-urls` or `source.cluster-id`",
     )
 
 

@@ -67,7 +67,7 @@ class NodeStatus:
             raise WireError(
                 f"a registry entry cannot be read: {error!r}",
                 where={"key": key},
-                hint="TiDB and the originals stumble over it as well: correct or delete the key in etcd",
+                hint="TiDB and the original tools fail on it as well: correct or delete the key in etcd",
             ) from None
         if status.state not in STATES:
             raise WireError(f"unknown state {status.state!r} in the registry", where={"key": key})

@@ -102,7 +102,9 @@ class PumpReader:
             except RpcError as error:
                 raise self._error(error, last) from None
             except (DecodeError, WireError) as error:
-                raise WireError(f"the pump sent no PullBinlogResp: {error}", where=self._where(last)) from None
+                raise WireError(
+                    f"the answer of the pump is not a PullBinlogResp: {error}", where=self._where(last)
+                ) from None
             raise SourceUnavailable("the pump ended the stream", where=self._where(last))
 
     def info(self) -> PumpInfo:
@@ -152,15 +154,17 @@ class PumpReader:
         except RpcError as error:
             raise self._error(error, last) from None
         except DecodeError as error:
-            raise WireError(f"the pump sent no PullBinlogResp: {error}", where=self._where(last)) from None
+            raise WireError(
+                f"the answer of the pump is not a PullBinlogResp: {error}", where=self._where(last)
+            ) from None
         raise SourceUnavailable("the pump ended the stream", where=self._where(last))
 
     def _error(self, error: RpcError, last: int) -> BinlakeError:
         if error.status is Status.DEADLINE_EXCEEDED:
             return SourceUnavailable(
-                f"the pump sent nothing for {self._idle_timeout_s:g} s: its watermark stands still",
+                f"the pump sent nothing for {self._idle_timeout_s:g} s: its watermark does not advance",
                 where=self._where(last),
-                hint="its Info tells why: a prewrite without its commit, or no timestamps from PD",
+                hint="its Info shows why: a prewrite without a commit or rollback, or no timestamps from PD",
             )
         kind = _KINDS.get(error.status, SourceUnavailable)
         return kind(f"pull failed: {error.message} ({error.status.name})", where=self._where(last))

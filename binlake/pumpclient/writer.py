@@ -227,7 +227,7 @@ class PumpClient:
             reasons[pump.node_id] = refused.text
         label = " ".join(f"{name}={value}" for name, value in sorted(self._options.label.items()))
         raise SourceUnavailable(
-            "no pump took the prewrite" if reasons else "no available pump",
+            "no pump accepted the prewrite" if reasons else "no available pump",
             where={"start_ts": start_ts, **reasons, **({"label": label} if label else {})},
             hint="is a pump of this label online?" if label else "",
         )
@@ -246,7 +246,7 @@ class PumpClient:
             self._check_open(binlog.start_ts)
             if time.monotonic() - begun > self._times.commit_timeout:
                 raise SourceUnavailable(
-                    "the pump did not take the end of a transaction",
+                    "the pump did not accept the commit or rollback of a transaction",
                     where={"pump": node_id, "start_ts": binlog.start_ts, "last": last},
                 )
             self._stopped.wait(self._times.retry_commit)

@@ -17,7 +17,7 @@ def finish_from_relay(replication: Replication, verdict: Verdict, log_dir: str =
     """
     relay, target = RelayLog.of(replication, log_dir), replication.target
     if relay is None or target is None:
-        raise ConfigError("this replication keeps no relay files", hint="give --log-dir, or set `relay.log-dir`")
+        raise ConfigError("this replication writes no relay files", hint="give --log-dir, or set `relay.log-dir`")
     opened = verdict.opened
     if opened is None or opened.window is None or opened.manifest is None:
         raise CheckpointConflict("no window is open", where={"task": replication.name})

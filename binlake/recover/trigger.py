@@ -49,7 +49,7 @@ def judge(replication: Replication) -> Verdict:
     """
     replication.sql_target(hint="without one there is nothing to recover")
     if pd_answers(replication.source):
-        return Verdict("pd-answers", "PD answers: the next window goes on from what the target holds")
+        return Verdict("pd-answers", "PD answers: the next window continues from what the target holds")
     checkpoint, progress, aside = _stand(replication)
     if checkpoint is None:
         return Verdict("nothing-to-do", "PD cannot be reached; nothing was ever applied to the target")
@@ -57,12 +57,12 @@ def judge(replication: Replication) -> Verdict:
     if is_settled(checkpoint, progress, aside):
         return Verdict("nothing-to-do", f"PD cannot be reached; the target equals the source at {ts}{but(aside)}", ts)
     opened = progress if progress is not None and progress.is_open else None
-    return Verdict("recover", f"PD cannot be reached, and the target was left half-way behind {ts}", ts, opened)
+    return Verdict("recover", f"PD cannot be reached, and the target was left part-way after {ts}", ts, opened)
 
 
 def but(aside: AsideTables) -> str:
     """What has to be added where the target is said to equal the source."""
-    return f", but for what is set aside: {', '.join('.'.join(name) for name in aside)}" if aside else ""
+    return f", except for what is set aside: {', '.join('.'.join(name) for name in aside)}" if aside else ""
 
 
 def is_consistent(replication: Replication) -> bool:
@@ -84,7 +84,7 @@ def require_consistent(
     if checkpoint is None or not is_settled(checkpoint, progress, aside):
         more = (
             "the lake ends below what was written there: bring back a newer copy of it, or wait for the source, and run"
-            " this again; else compare the target with a copy of the source (verify) and mend what differs"
+            " this again; else compare the target with a copy of the source (verify) and fix what differs"
         )
         raise CheckpointConflict(
             f"{ran}, and rows of later windows may be on the target: its checkpoint was set back, or another writer"

@@ -76,7 +76,7 @@ def writing(folder: Path) -> Iterator[None]:
         raise Transient(
             f"the relay files cannot be written: {error.strerror}",
             where={"folder": folder},
-            hint="make room there, or mend the folder; nothing of the window was applied without them",
+            hint="free space there, or repair the folder; nothing of the window was applied without them",
         ) from error
 
 

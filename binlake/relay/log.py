@@ -59,7 +59,7 @@ class RelayLog:
             return None
         if "://" in place:
             raise ConfigError(
-                "relay files are kept in a folder, such as a mounted share",
+                "relay files are stored in a folder, such as a mounted share",
                 where={"log-dir": place},
                 hint="mount the store, or leave `relay.log-dir` empty: the lake has the statements too",
             )
@@ -67,9 +67,9 @@ class RelayLog:
         if not root.is_dir():
             # Made here, it would lie on this machine's own disk, and the files would miss on the share.
             raise ConfigError(
-                "the folder for relay files is not there",
+                "the folder for relay files does not exist",
                 where={"log-dir": root},
-                hint="is the share mounted? Make the folder once by hand, inside of the share",
+                hint="is the share mounted? Create the folder once by hand, inside the share",
             )
         folder = root / replication.name / _folder_name(replication.target)
         return cls(root, folder, replication.relay.max_file_size)

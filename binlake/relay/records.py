@@ -66,7 +66,7 @@ def _next(file: IO[bytes]) -> Record | None:
         raise Damaged(offset, "a torn record")
     magic, length = _HEAD.unpack(head)
     if magic != MAGIC:
-        raise Damaged(offset, "no record")
+        raise Damaged(offset, "not a record")
     # Before it is read: a damaged length may be any number.
     if length + _CRC.size > os.fstat(file.fileno()).st_size - file.tell():
         raise Damaged(offset, "a torn record")

@@ -115,10 +115,11 @@ def _last_images(events: list[RowEvent], identity: Identity) -> dict[str, _Seen]
 CONTRADICTION = "changes of one key contradict each other"
 """What S4-09 calls impossible; in Spark's words in `spark_jobs.netchange`."""
 CONTRADICTION_HINT = (
-    "the source logged what no table goes through (UPDATE IGNORE can), or a transaction between them is missing: "
-    "compare the row with the source (`binlake audit transaction` of a commit_ts shows it, verify). Then go on with "
-    "target.impossible-changes = last, which takes the last of them, or leave its commit_ts out; or let the other "
-    "tables go on: `binlake table aside`, then compact again"
+    "the source logged changes that no table can go through (UPDATE IGNORE can cause this), or a transaction "
+    "between them is missing: "
+    "compare the row with the source (`binlake audit transaction` of a commit_ts shows it, verify). Then resume "
+    "with target.impossible-changes = last, which uses the last of them, or exclude its commit_ts; or let the other "
+    "tables continue: `binlake table aside`, then compact again"
 )
 
 

@@ -169,7 +169,7 @@ class MessageStream:
                     raise exchange.error
                 return
             elif not link.wait(exchange, until):
-                text = f"nothing came for {self._idle_timeout_s:g} s" if idle else "the stream took too long"
+                text = f"nothing was received for {self._idle_timeout_s:g} s" if idle else "the stream took too long"
                 link.cancel(exchange, RpcError(Status.DEADLINE_EXCEEDED, text))
 
     def _patience(self) -> tuple[float | None, bool]:
@@ -185,7 +185,7 @@ class MessageStream:
 
     def cancel(self) -> None:
         """Give it up; idempotent."""
-        self._link.cancel(self._exchange, RpcError(Status.CANCELLED, "the caller gave up"))
+        self._link.cancel(self._exchange, RpcError(Status.CANCELLED, "the caller cancelled"))
 
     def __enter__(self) -> MessageStream:
         return self

@@ -83,7 +83,9 @@ class ClientConnection(Connection):
     def begin(self, head: bytes, body: bytes, timeout_s: float | None, *, holding: bool) -> Exchange:
         """Send a request: its header block without the timeout, its framed message. Raises RpcError: no room for it."""
         if len(self.streams) >= self.peer_streams:
-            raise RpcError(Status.UNAVAILABLE, "the server takes no more calls at once", where={"addr": self.address})
+            raise RpcError(
+                Status.UNAVAILABLE, "the server accepts no more concurrent calls", where={"addr": self.address}
+            )
         exchange = Exchange(self, self._next_id, holding=holding)
         self._next_id += 2
         if self._next_id > frames.U31 - 2:
@@ -143,7 +145,7 @@ class ClientConnection(Connection):
             self._end(exchange, _status(found, self.address))
         elif http_status != b"200" or not found.get(b"content-type", b"").startswith(b"application/grpc"):
             status = _BY_HTTP.get(http_status, Status.UNKNOWN)
-            text = f"no gRPC server: HTTP status {http_status.decode('latin-1') or 'missing'}"
+            text = f"not a gRPC server: HTTP status {http_status.decode('latin-1') or 'missing'}"
             self.cancel(exchange, RpcError(status, text, where={"addr": self.address}))
         elif end:
             self._end(exchange, _status(found, self.address))

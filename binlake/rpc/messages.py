@@ -52,12 +52,14 @@ def unpack(flag: int, body: bytes, *, gzip: bool, max_bytes: int) -> bytes:
 def unpacked_bytes(packed: bytes, max_bytes: int) -> int:
     """What a gzip message says of its size. Raises RpcError: above `max_bytes`, or packed too tightly to be taken."""
     if packed[:2] != _GZIP_MAGIC:
-        raise RpcError(Status.INTERNAL, "damaged gzip message: it begins like none")
+        raise RpcError(Status.INTERNAL, "damaged gzip message: it has no gzip header")
     size = int.from_bytes(packed[-4:], "little")
     if size > max_bytes:
         raise too_large(size, max_bytes)
     if size > max(_FREE_BYTES, _MOST_TIMES * len(packed)):
-        text = f"gzip message of {len(packed)} bytes unpacks to {size}, more than {_MOST_TIMES} times: send it as it is"
+        text = (
+            f"gzip message of {len(packed)} bytes unpacks to {size}, more than {_MOST_TIMES} times: do not compress it"
+        )
         raise RpcError(Status.RESOURCE_EXHAUSTED, text)
     return size
 

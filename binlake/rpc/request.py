@@ -60,7 +60,7 @@ def read(fields: list[Field] | None) -> Request | None:
     timeout_s, refusal = _terms(found) if grpc else (float("inf"), None)
     length = found.get(b"content-length", b"-1")
     if length != b"-1" and not (length.isdigit() and len(length) < _LENGTH_DIGITS):
-        raise Malformed("content-length is no number")
+        raise Malformed("content-length is not a number")
     return Request(
         method=found[b":method"].decode("latin-1"),
         path=found[b":path"].decode("latin-1"),

@@ -123,7 +123,7 @@ class ServerConnection(ServerOutput, asyncio.Protocol):
 
     def shut_out(self) -> None:
         """Others need its place."""
-        self.fault(ConnectionFault(Code.ENHANCE_YOUR_CALM, "others need the place of this connection"))
+        self.fault(ConnectionFault(Code.ENHANCE_YOUR_CALM, "closed to make room for other connections"))
         self._flush()
         self.abort() if self._paused else self.close()
 

@@ -52,7 +52,7 @@ def _recover_schema(tables: SchemaTables, job: DdlJob) -> None:
     listed = _recovered_tables(job)
     infos = tables.dropped.pop(job.schema_id, None) if listed is None else listed
     if infos is None:
-        raise _lacks(job, "the list of recovered tables, and the history does not remember the drop")
+        raise _lacks(job, "the list of recovered tables, and the schema history no longer has the drop")
     for info in infos:
         tables.put(info, job.schema_id)
 
@@ -84,7 +84,7 @@ def _replace(tables: SchemaTables, job: DdlJob) -> None:
     if job.table_info is None and job.type not in Action.__members__.values():
         raise SchemaError(
             f"DDL of the unknown kind {job.type} carries no table definition",
-            hint="this TiDB is newer than what Binlake knows: start again from a fresh copy, behind this DDL",
+            hint="this TiDB is newer than what Binlake knows: start again from a fresh copy, after this DDL",
             where=_where(job),
         )
     tables.put(_dated(_info(job), tables, job), job.schema_id)
@@ -167,7 +167,7 @@ def _rename_tables(tables: SchemaTables, job: DdlJob) -> None:
 def _rename_targets(tables: SchemaTables, job: DdlJob) -> dict[int, str]:
     pairs = rename_pairs(job.query)
     if len(pairs) != len(job.multiple_table_infos):
-        raise SchemaError("RENAME TABLE names another number of tables than its job", where=_where(job))
+        raise SchemaError("RENAME TABLE names a different number of tables than its job", where=_where(job))
     sources = [db for (db, _), _ in pairs if db] + [db for _, (db, _) in pairs if db]
     default = _default_db(tables, job, pairs) or job.schema_name or (sources[0] if sources else "")
     return {info["id"]: target[0] or default for (_, target), info in zip(pairs, job.multiple_table_infos, strict=True)}

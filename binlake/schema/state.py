@@ -149,7 +149,7 @@ def _load(kind: str, object_id: int, text: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
     except ValueError as error:
-        raise SchemaError("a row of a schema snapshot is no JSON", where={"kind": kind, "id": object_id}) from error
+        raise SchemaError("a row of a schema snapshot is not JSON", where={"kind": kind, "id": object_id}) from error
     if not isinstance(value, dict):
-        raise SchemaError("a row of a schema snapshot is no JSON object", where={"kind": kind, "id": object_id})
+        raise SchemaError("a row of a schema snapshot is not a JSON object", where={"kind": kind, "id": object_id})
     return value

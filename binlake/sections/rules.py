@@ -26,8 +26,8 @@ class Filter(Section):
     )
     renamed_out: Literal["keep", "drop"] = Field(
         "keep",
-        description="a table that a RENAME takes out of the filter: keep it at the target as it is (a later CREATE of"
-        " its name is refused while it is there), or drop it there",
+        description="a table that a RENAME takes out of the filter: keep it at the target (a later CREATE of its "
+        "name is refused while it exists), or drop it there",
     )
 
 
@@ -99,7 +99,7 @@ class DdlInjection(Section):
     """
 
     commit_ts: PlaceText = Field(
-        description="it runs before what was committed then, DDL or rows, and behind all before"
+        description="it runs before the DDL or rows committed at this time, and after everything earlier"
     )
     sql: str = Field(min_length=1, description="one DDL statement in the target's dialect")
     db: str = Field(min_length=1, description="database of the target that bare names mean")
@@ -127,18 +127,20 @@ class ExpressionRule(Section):
 class Loopback(Section):
     """Two replications in opposite directions: what one of them wrote, the other leaves out (tidb-binlog 5.11)."""
 
-    loopback_control: bool = Field(False, description="mark own transactions, and leave out those marked as ours")
+    loopback_control: bool = Field(
+        False, description="mark the transactions that this replication writes, and leave out those with its mark"
+    )
     channel_id: int = Field(0, ge=0, description="the same number on both sides; each pair has its own")
     mark_schema: str = Field("retl", min_length=1, description="database of the mark table, on both sides")
     mark_table: str = Field("_drainer_repl_mark", min_length=1, description="the mark table")
     sync_ddl: bool | None = Field(
-        None, description="copy DDL; with loopback-control it must be said: true on one side, false on the other"
+        None, description="copy DDL; with loopback-control it must be set: true on one side, false on the other"
     )
 
     @model_validator(mode="after")
     def _one_side(self) -> Loopback:
         if self.loopback_control and self.sync_ddl is None:
-            raise ValueError("with loopback-control, say sync-ddl: true on one of the two sides, false on the other")
+            raise ValueError("with loopback-control, set sync-ddl: true on one of the two sides, false on the other")
         return self
 
     @property

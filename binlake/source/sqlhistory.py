@@ -92,7 +92,7 @@ def _job(job_id: int, meta: bytes | str) -> dict[str, Any]:
         return {**json.loads(meta), "id": job_id}
     except (ValueError, TypeError) as error:
         raise WireError(
-            f"job_meta of a DDL job is no JSON object: {error!r}",
+            f"job_meta of a DDL job is not a JSON object: {error!r}",
             where={"tables": "mysql.tidb_ddl_history, mysql.tidb_ddl_job", "job_id": job_id},
             hint="TiDB writes JSON there since 6.2; read the history by source.status-url instead",
         ) from error

@@ -50,7 +50,7 @@ class Absent(Unknown):
 class Unreachable(Unknown):
     """Who knows could not be asked."""
 
-    reason: str = "nobody answers"
+    reason: str = "no answer"
 
 
 Status = Committed | RolledBack | Locked | Unknown
@@ -61,7 +61,7 @@ def read_status(body: str, start_ts: int) -> Status:
     try:
         info = mvcc_info(json.loads(body))
         if info is None:
-            return Unknown("the answer tells nothing of the key")
+            return Unknown("the answer does not contain the key")
         writes = [write for write in info.get("writes") or [] if int(write.get("start_ts", 0)) == start_ts]
         if writes:
             return _of_write(writes[0])

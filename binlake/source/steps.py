@@ -92,14 +92,14 @@ def shown_table(body: str | None) -> Shown:
         answer = json.loads(body)
         return Shown(int(answer["schema_version"]), answer["table_info"])
     except (ValueError, TypeError, KeyError) as error:
-        raise WireError(f"the answer to /db-table is no definition: {error!r}") from error
+        raise WireError(f"the answer to /db-table is not a definition: {error!r}") from error
 
 
 def _told(body: str) -> Mapping[str, Any]:
     try:
         info = mvcc_info(json.loads(body))
     except (ValueError, TypeError, AttributeError) as error:
-        raise WireError(f"the answer to /mvcc/hex is no record of a key: {error!r}") from error
+        raise WireError(f"the answer to /mvcc/hex is not a record of a key: {error!r}") from error
     if info is None:
         raise SourceUnavailable(
             "the source cannot read its own schema version",
@@ -121,5 +121,7 @@ def _value(info: Mapping[str, Any]) -> bytes | None:
     long = (one.get("value") for one in info.get("values") or () if one["start_ts"] == write["start_ts"])
     text = write.get("short_value") or next(long, None)
     if not text:
-        raise WireError("the source tells that a key was written and not what", where={"start_ts": write["start_ts"]})
+        raise WireError(
+            "the source reports that a key was written, but not what", where={"start_ts": write["start_ts"]}
+        )
     return base64.b64decode(text)

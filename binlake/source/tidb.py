@@ -113,7 +113,7 @@ class HttpHistory:
             # TiDB says null for an empty history.
             return [{**job, "id": int(job["id"])} for job in jobs or []]
         except (ValueError, TypeError, KeyError) as error:
-            raise WireError(f"the answer to {path} is no list of DDL jobs: {error!r}") from error
+            raise WireError(f"the answer to {path} is not a list of DDL jobs: {error!r}") from error
 
 
 class TidbSource:

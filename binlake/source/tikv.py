@@ -110,7 +110,9 @@ class TikvStatus:
             turn = {number: turn[number] for number in reasons}
             if not turn or time.monotonic() + pause_s > until or self._stopped.wait(pause_s):
                 break
-        answers.update((number, Unreachable(f"TiKV does not tell: {reason}")) for number, reason in reasons.items())
+        answers.update(
+            (number, Unreachable(f"TiKV does not report it: {reason}")) for number, reason in reasons.items()
+        )
         return [answers[number] for number in range(len(questions))]
 
     def stop(self) -> None:

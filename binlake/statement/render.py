@@ -178,7 +178,8 @@ class TableStatements:
             return
         key = key_text([self._image(images, column.name)[row].as_py() for column in self._keys])
         raise Permanent(
-            f"a row takes a statement of {len(sql)} bytes, and the target takes packets of {self._limits.packet} bytes",
+            f"a row needs a statement of {len(sql)} bytes, and the target accepts packets of {self._limits.packet} "
+            "bytes",
             where={"table": f"{self._table.db}.{self._table.name}", "key": key_in_log(key)[:_SHOWN]},
             hint="raise max_allowed_packet on the target, then run the window again "
             " (show-row-values = true names the row)",

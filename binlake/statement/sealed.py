@@ -33,9 +33,9 @@ def checked_batch(row: Mapping[str, Any]) -> StatementBatch:
     sql = cast(Sequence[str], row["sql"])
     if statement_digest(sql) != row["digest"]:
         raise ImmutableWindow(
-            "a statement is not the one that was derived",
+            "a statement differs from the one that was derived",
             where={name: row[name] for name in INDEX[:5]},
-            hint="what holds the statements was changed: restore it (a Delta table by time travel), or run convert"
+            hint="the stored statements were changed: restore them (a Delta table by time travel), or run convert"
             " again",
         )
     return batch_of(row)

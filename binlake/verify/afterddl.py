@@ -112,7 +112,7 @@ class _Checker:
             there = {".".join(one.name) for one in tables}
             sizes, aside = self._sizes(wanted)
         except BinlakeError as error:
-            log.warning("verify after ddl put off", error=str(error))
+            log.warning("verify_after_ddl_postponed", error=str(error))
             return
         for name, ts in wanted.items():
             if name not in there:
@@ -159,11 +159,11 @@ class _Checker:
         except Permanent as error:
             return Outcome(name, ts, "not-comparable", against, str(error))
         except BinlakeError as error:
-            log.warning("verify after ddl put off", table=name, error=str(error))
+            log.warning("verify_after_ddl_postponed", table=name, error=str(error))
             return None
         except Exception as error:
             # The window is done: whatever a comparison cannot do is told, and fails no run.
-            log.exception("verify after ddl failed", table=name)
+            log.exception("verify_after_ddl_failed", table=name)
             return Outcome(name, ts, "not-comparable", against, f"{type(error).__name__}: {error}")
         if not result.whole:
             return Outcome(name, ts, "not-comparable", against, result.tables[0].inexact)

@@ -153,7 +153,7 @@ class _Run:
         self._done.tables.append(result)
         if not self._options.tables and is_aside(self._snapshot.aside, one.name):
             since = self._snapshot.aside[folded(one.name)].since
-            result.inexact = f"it is set aside since {since}: `binlake table back` compares and mends it"
+            result.inexact = f"it is set aside since {since}: `binlake table back` compares and repairs it"
             return
         result.structure = self._structure(one)
         lake = LakeTable(self._audit, self._paths, one.table, self._ts) if source is None else None
@@ -166,7 +166,7 @@ class _Run:
             if result.compared:
                 self._done.read.append(one)
         result.seconds = time.monotonic() - began
-        log.info("table verified", table=".".join(one.name), equal=result.equal, rows=result.rows, chunks=result.chunks)
+        log.info("table_verified", table=".".join(one.name), equal=result.equal, rows=result.rows, chunks=result.chunks)
 
     def _cut(self, one: VerifiedTable, source: Session | None) -> ChunkPlan:
         """The chunks of the table: those of the run that this one continues, or new ones."""
@@ -245,7 +245,7 @@ def source_of(replication: Replication) -> Target:
     """`[source.sql]` as something to connect to. Raises ConfigError without one."""
     sql = replication.source.sql
     if sql is None:
-        raise ConfigError("the source answers no SQL", hint="add a section [source.sql]")
+        raise ConfigError("the source does not accept SQL", hint="add a section [source.sql]")
     return Target(host=sql.host, port=sql.port, user=sql.user, password=sql.password, db_type="mysql")
 
 

@@ -36,7 +36,7 @@ class Snapshot:
         """Raises Transient when a DDL waits for a table that this transaction has read."""
         if int(self.session.rows(_WAITING)[0][0]):
             raise Transient(
-                "a DDL waits for a table that is being compared: this reader gives way",
+                "a DDL waits for a table that is being compared: the comparison stops to let it pass",
                 hint="run it again: chunks that were found equal at the same checkpoint are not read again",
             )
 
@@ -75,7 +75,7 @@ def _settled(session: Session, target: Target, cluster_id: int, task: str, deadl
 def not_consistent(found: Checkpoint) -> Transient:
     """The error for a target in the middle of a window."""
     return Transient(
-        "the target is inside a window (consistent = false): it equals the source at no commit_ts",
+        "the target is inside a window (consistent = false): it does not equal the source at any commit_ts",
         where={"commit_ts": found.commit_ts},
         hint="wait for the window's end (--wait SECONDS), or finish it: `binlake stage finalize`",
     )
@@ -97,6 +97,6 @@ def source_snapshot(source: Target, ts: int, *, stands_still: bool) -> Iterator[
             raise ConfigError(
                 "this source cannot be read as of a commit_ts, only as it is now",
                 where={"source": session.place, "commit_ts": ts},
-                hint="stop its writers, let the target reach its last commit, then say --source-stands-still",
+                hint="stop its writers, let the target reach its last commit, then use --source-stands-still",
             )
         yield session

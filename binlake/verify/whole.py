@@ -24,5 +24,5 @@ def require_no_own_columns(session: Session, tables: Iterable[TableDef], dialect
             raise Drift(
                 f"the table has columns of its own, whose values whole rows would overwrite: {', '.join(own)}",
                 where={"table": ".".join(name), "target": session.place},
-                hint="mend its rows by hand, column by column; the other tables can be named",
+                hint="repair its rows by hand, column by column; the other tables can be named",
             )

@@ -54,8 +54,8 @@ def require_outside_ddl(ddls: Iterable[LandedDdl], lo: int, hi: int) -> int:
     if not split:
         return hi
     raise ConfigError(
-        "the end of a window (window.stop-at, or what was asked for) lies inside a DDL, which rows up to it may have"
-        " seen",
+        "the end of a window (window.stop-at, or what was asked for) lies inside a DDL whose effect rows up to it "
+        "may already have",
         where={"stop-at": hi, "window_from": lo, "ddl_from": split[0].since, "ddl_commit_ts": split[0].commit_ts},
         hint=f"take {split[0].commit_ts} as the end, or one below {split[0].since}",
     )
@@ -76,7 +76,7 @@ def require_pinned_cuts(pinned: ApplyManifest, starts: Sequence[int]) -> None:
         where={"window": pinned.window, "sealed": pinned.segments, "now": len(starts) + 1,
                "at": ", ".join(map(str, moved))},
         hint="restore the configuration (ddl-injection, filter.ignore-txn-commit-ts) that it was sealed with and run"
-        " merge again; where the target has not opened it, run compact and convert again; where it stands at a DDL"
+        " merge again; where the target has not opened it, run compact and convert again; where it is stuck at a DDL"
         " (`binlake ddl show`), `binlake ddl release` gives it up",
     )  # fmt: skip
 
@@ -103,8 +103,8 @@ def _other_text(pinned: Sequence[str], **place: int) -> CheckpointConflict:
     return CheckpointConflict(
         "the target holds this window open with another statement for a DDL than the configuration has now",
         where={**place, "pinned": "; ".join(pinned)[:300]},
-        hint="restore the configuration that it was sealed with and run merge again; or `binlake ddl release` gives"
-        " the window up where it stands before this DDL; then run merge, compact and convert again",
+        hint="restore the configuration that it was sealed with and run merge again; or `binlake ddl release` gives "
+        "the window up where it is stopped before this DDL; then run merge, compact and convert again",
     )
 
 

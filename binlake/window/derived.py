@@ -148,7 +148,7 @@ def require_own(manifest: Manifest, replication: str, lo: int, hi: int) -> Manif
     """`manifest`, if it was sealed for this window of this replication. Raises DamagedManifest."""
     if (manifest.replication, manifest.lo, manifest.hi) != (replication, lo, hi):
         raise DamagedManifest(
-            "the manifest is that of another window",
+            "the manifest belongs to another window",
             where={"sealed_for": f"{manifest.replication} {manifest.window}"},
         )
     return manifest

@@ -152,7 +152,7 @@ class Judge:
         if old:
             return self._left_out(ddl, RENAMED_OUT, self._named(kept), "its table stays at the target as it is")
         judged = self._verdict(ddl, "", ddl.query, self._named(kept), _RENAMED_IN_ALERT)
-        return replace(judged, refusal=f"{RENAMED_IN}: the target has not its rows, or old ones")
+        return replace(judged, refusal=f"{RENAMED_IN}: the target lacks its rows, or has old ones")
 
     def _renamed_in_place(self, ddl: Ddl, kept: _Sides) -> Judged | None:
         """A rename of a table whose name at the target stays: `log` to `LOG`, where a route gives both one name."""

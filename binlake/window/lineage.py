@@ -106,7 +106,7 @@ def detail_of(make: Callable[[], Mapping[str, Sequence[Told]]]) -> dict[str, Any
         found = {side: [one.to_dict() for one in tables] for side, tables in make().items() if tables}
     except Exception:
         # The rows are where they belong: nobody must apply them again for the sake of a picture.
-        log.exception("lineage is not told")
+        log.exception("lineage_not_reported")
         return {}
     return {LINEAGE: found} if found else {}
 

@@ -42,7 +42,7 @@ class Begun:
     told: str = ""
 
     def __str__(self) -> str:
-        told = f"; it says: {self.told}" if self.told else ""
+        told = f"; the pump reports: {self.told}" if self.told else ""
         if not self.start_ts:
             return told
         since = oracle.to_datetime(self.start_ts).isoformat(timespec="seconds")

@@ -50,7 +50,7 @@ def unsealed(text: str, kind: str, version: int) -> dict[str, Any]:
     except WireError as error:
         raise DamagedManifest(error.message) from None
     if raw.get("kind") != kind:
-        raise DamagedManifest(f"this is no {kind} manifest", where={"kind": raw.get("kind")})
+        raise DamagedManifest(f"this is not a {kind} manifest", where={"kind": raw.get("kind")})
     if raw.get("version") != version:
         raise DamagedManifest(
             f"another version of Binlake sealed the {kind} manifest",

@@ -208,7 +208,7 @@ def test_a_range_that_was_built_upon_is_undone_by_force_only(shop: Shop) -> None
     set_checkpoint(shop.server, ts)
     replication = shop.lake.replication
     with held(replication, 0) as target:
-        with pytest.raises(Permanent, match=r"1 keys were changed again behind the range: shop.item"):
+        with pytest.raises(Permanent, match=r"1 keys were changed again after the range: shop.item"):
             rollback_target(replication, lo, middle, target, force=False)
         with pytest.raises(ConfigError, match="cannot be undone"):
             rollback_target(replication, lo, ts + 1, target, force=True)

@@ -78,10 +78,10 @@ def test_a_conversion_that_nobody_recorded_follows_the_source_code(
 
 UNTOLD = [
     (TIMESTAMP, info(t.DATETIME), Moment(), "2021-01-01 00:00:00", "zone"),
-    (info(t.DATETIME), TIMESTAMP, NEW_YORK, "2021-03-14 02:30:00", "no time of the zone"),
+    (info(t.DATETIME), TIMESTAMP, NEW_YORK, "2021-03-14 02:30:00", "does not exist in the time zone"),
     (info(t.DURATION), info(t.DATETIME), IN_UTC, "10:00:00", "day"),
     (info(t.JSON), info(t.LONG), IN_UTC, "1", "JSON"),
-    (info(t.VARCHAR, flen=30), info(t.DATETIME), IN_UTC, "first of May", "no date"),
+    (info(t.VARCHAR, flen=30), info(t.DATETIME), IN_UTC, "first of May", "not a date"),
     (info(t.LONG), info(t.BIT, flen=4), IN_UTC, "16", "BIT"),
 ]
 

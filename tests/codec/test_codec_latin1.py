@@ -75,7 +75,7 @@ def test_many_rows_at_once_read_the_same_and_count_each_once() -> None:
 
 def test_a_refusal_names_the_setting() -> None:
     table, writes = tables()
-    with pytest.raises(WireError, match=r"the latin1 column v holds bytes that are no UTF-8: X'F6'") as found:
+    with pytest.raises(WireError, match=r"the latin1 column v holds bytes that are not UTF-8: X'F6'") as found:
         decode(MutationBuilder(writes).insert({"id": "1", "v": BARE}), table, "refuse")
     assert 'source.invalid-text = "latin1"' in found.value.hint
 

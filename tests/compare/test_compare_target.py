@@ -160,7 +160,7 @@ def test_order_of_rows_does_not_count_but_how_often_does(target: MariaDb) -> Non
 def test_a_dropped_table_must_be_gone(target: MariaDb) -> None:
     gone = {"table": "cmp_a.t", "schema": "cmp_a", "name": "t", "absent": True}
     result = compare(target, replace(state(), contents=(gone,)))
-    assert result.differences == ["cmp_a.t: is on the target, the capture dropped it"]
+    assert result.differences == ["cmp_a.t: is on the target, although the capture dropped it"]
 
 
 def test_without_a_table_list_only_the_recorded_tables_count(target: MariaDb) -> None:

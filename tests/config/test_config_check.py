@@ -25,7 +25,7 @@ BASE: dict[str, Any] = {"name": "demo", "lake": {"path": "/var/lib/lake"}, "targ
 @pytest.mark.parametrize("text", ["20261121", "1795000000", "1795000000000", "2026", "1", "9223372036854775807",
                                   "99999999999999999999", "1970-01-01", "0001-01-01", "2100-01-02"])  # fmt: skip
 def test_a_number_that_no_source_had_as_commit_ts_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"would be the commit_ts of|beyond what a commit_ts"):
+    with pytest.raises(ValueError, match=r"would be the commit_ts of|beyond the range of a commit_ts"):
         tso.parse(text)
 
 
@@ -33,7 +33,7 @@ def test_commit_ts_times_and_the_beginning_are_taken() -> None:
     assert (tso.parse(TS), tso.parse("0"), tso.parse_ts(TS)) == (int(TS), 0, int(TS))
     assert tso.physical(tso.parse("2026-11-21")) == 1795219200000
     for text in ("2026-11-21", "-1", "", "１"):
-        with pytest.raises(ValueError, match="is no commit_ts"):
+        with pytest.raises(ValueError, match="is not a commit_ts"):
             tso.parse_ts(text)
 
 
@@ -49,11 +49,11 @@ def merged(change: dict[str, Any]) -> dict[str, Any]:
         ({"window": {"stop-at": ["20261121"]}}, "`window.stop-at`: '20261121' would be"),
         ({"window": {"stop-at": [TS, "470583292723200000"]}}, "do not ascend"),
         ({"window": {"stop-at": [TS, TS]}}, "do not ascend"),
-        ({"filter": {"ignore-txn-commit-ts": ["0"]}}, "0 is no commit_ts"),
+        ({"filter": {"ignore-txn-commit-ts": ["0"]}}, "0 is not the commit_ts of"),
         ({"ddl-replacement": [{"commit-ts": "77", "sql": "DROP TABLE t"}]}, "ddl-replacement.commit-ts"),
         ({"ddl-injection": [{"commit-ts": "77", "sql": "DROP TABLE t", "db": "d"}]}, "ddl-injection.commit-ts"),
-        ({"source": {"pd-urls": ""}}, "pd-urls`: no address"),
-        ({"source": {"pd-urls": "not a url"}}, "`source.pd-urls`: an address is no URL"),
+        ({"source": {"pd-urls": ""}}, "pd-urls`: there is no address"),
+        ({"source": {"pd-urls": "not a url"}}, "`source.pd-urls`: an address is not a URL"),
         ({"source": {"pd-urls": "http://pd:99999"}}, "`source.pd-urls`"),
         ({"source": {"pd-urls": "ftp://pd:2379"}}, "`source.pd-urls`"),
         ({"source": {"status-url": ""}}, "`source.status-url`"),
@@ -62,13 +62,13 @@ def merged(change: dict[str, Any]) -> dict[str, Any]:
         ({"source": {"security": {"ssl-cert": "/c.pem"}}}, "given together"),
         ({"source": {"timeout-s": float("inf")}}, "finite"),
         ({"lake": {"path": ""}}, "`lake.path`: empty"),
-        ({"lake": {"path": "lake"}}, "another folder in each process"),
+        ({"lake": {"path": "lake"}}, "depends on the working directory"),
         ({"relay": {"log-dir": "relay"}}, "`relay.log-dir`"),
         ({"target": {"host": ""}}, "`target.host`"),
         ({"target": {"user": " "}}, "`target.user`"),
         ({"target": {"checkpoint-schema": ""}}, "`target.checkpoint-schema`"),
-        ({"target": {"tables": [{"db-name": "~[", "tbl-name": "t"}]}}, "no regular expression"),
-        ({"target": {"tables": [{"db-name": "", "tbl-name": "t"}]}}, "is no name, nor ~"),
+        ({"target": {"tables": [{"db-name": "~[", "tbl-name": "t"}]}}, "not a regular expression"),
+        ({"target": {"tables": [{"db-name": "", "tbl-name": "t"}]}}, "is neither a name nor ~"),
         ({"filters": [{"schema-pattern": " ", "action": "Ignore"}]}, "filters.schema-pattern"),
         ({"filters": [{"schema-pattern": "a", "sql-pattern": [""]}]}, "matches every DDL"),
         ({"expression-filter": [{"schema": "a", "table": " t", "insert-value-expr": "a"}]}, "expression-filter.table"),
@@ -76,7 +76,7 @@ def merged(change: dict[str, Any]) -> dict[str, Any]:
                       "extract-table": {"table-regexp": "x", "target-column": "c"}}]}, "captures nothing"),
         ({"source": {"pd-urls": "pd"}}, "`source.pd-urls`"),
         ({"source": {"security": {"ssl-ca": "ca.pem"}}}, "begins with /"),
-        ({"target": {"password": "env:"}}, "names no variable"),
+        ({"target": {"password": "env:"}}, "not followed by the name of an environment variable"),
         ({"target": {"host": "~["}}, "`target.host`"),
         ({"target": {"connect-timeout-s": 1e308}}, "more than a year"),
         ({"window": {"max-seconds": True}}, "`max-seconds` is a number"),
@@ -91,7 +91,7 @@ def merged(change: dict[str, Any]) -> dict[str, Any]:
         ({"airflow": {"pool": " "}}, "`airflow.pool`"),
         ({"airflow": {"on-failure": {"notifier": "no_such_module.Notifier"}}}, "cannot be imported here"),
         ({"airflow": {"on-lag": {"notifier": "os.path.nothing", "seconds": 1}}}, "cannot be imported here"),
-        ({"airflow": {"on-failure": {"notifier": "os.sep"}}}, "nothing that can be called"),
+        ({"airflow": {"on-failure": {"notifier": "os.sep"}}}, "is not callable"),
     ],
 )  # fmt: skip
 def test_nonsense_is_refused_by_its_key(change: dict[str, Any], why: str) -> None:

@@ -343,7 +343,7 @@ def test_many_orphans_are_listed_and_decided_at_once_with_a_report(
     assert "transaction 7 is left as it is" in report
     assert report.endswith("2 decided, 1 refused\n")
     assert cluster.run(TxnCommand, "list", "--pump", "pump1") == 0
-    assert capsys.readouterr().out.endswith("1 prewrites wait for their end\n")
+    assert capsys.readouterr().out.endswith("1 prewrites have no commit or rollback\n")
     with pytest.raises(ConfigError, match="one commit_ts"):
         cluster.run(TxnCommand, "resolve", *words, "--commit-ts", "9", "--pump", "pump1")
 

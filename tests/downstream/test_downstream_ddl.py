@@ -131,7 +131,7 @@ def test_a_kill_behind_a_ddl_that_rows_ran_ahead_of_loses_none_of_them(mariadb: 
     pid = apply_in_child(target, found, at("ddl_done", 1, signal_me(signal.SIGKILL)))
     assert ended(pid) == -signal.SIGKILL
     session = Session(target)
-    with pytest.raises(CheckpointConflict, match="rows of shop from before it are still to come"):
+    with pytest.raises(CheckpointConflict, match="rows of shop from before it are not applied yet"):
         _close_window(session, target.checkpoint_schema, CLUSTER, NAME, close=True)
     session.close()
     assert apply(target, found).ddls == 0

@@ -111,7 +111,9 @@ def test_a_table_that_a_create_finds_with_rows_in_it_is_refused_until_it_is_gone
     after = emptied(target, LOG)
     execute(mariadb, "INSERT INTO app.log VALUES ('old')")
     created = window((sql,), (LOG,), after).log("new")
-    with pytest.raises(TargetRefused, match=r"not what it would leave: app.log has rows, and would have none") as stop:
+    with pytest.raises(
+        TargetRefused, match=r"does not match its result: app.log has rows, but should have none"
+    ) as stop:
         apply(target, created)
     assert "finalize again" in stop.value.hint
     with pytest.raises(TargetRefused, match="has rows"):
@@ -159,7 +161,9 @@ def test_rows_of_a_partition_that_was_truncated_are_looked_for(mariadb: MariaDb,
     )
     session = Session(target)
     try:
-        assert rows_left(session, {("app", "p"): ("a",)}) == ["app.p has rows in the partitions a, and would have none"]
+        assert rows_left(session, {("app", "p"): ("a",)}) == [
+            "app.p has rows in the partitions a, but should have none"
+        ]
         session.execute("ALTER TABLE app.p TRUNCATE PARTITION a")
         assert rows_left(session, {("app", "p"): ("a",), ("app", "q"): ()}) == []
         assert rows_left(session, {("app", "p"): ("c",)}) == ["app.p: no such partition in the partitions c"]

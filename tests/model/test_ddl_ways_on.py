@@ -257,7 +257,7 @@ def test_a_window_that_stands_at_a_refused_ddl_is_released_and_goes_on_with_the_
     with pytest.raises(CheckpointConflict, match="another statement for a DDL.*commit_ts=" + str(story.ddl_ts)):
         require_pinned_texts(cuts, ddls(anew), ddls(first))
     require_pinned_texts(cuts, ddls(anew), ddls(anew))
-    with pytest.raises(CheckpointConflict, match="does not stand before that DDL"):
+    with pytest.raises(CheckpointConflict, match="is not stopped before that DDL"):
         binlake_ddl("release", "--replication", config, "--commit-ts", "77")
     execute(mariadb, "ALTER TABLE d.t ADD COLUMN half INT")
     with pytest.raises(CheckpointConflict, match="not as it was before the DDL"):

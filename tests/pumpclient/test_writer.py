@@ -264,7 +264,7 @@ def test_all_pumps_failing_is_one_error_that_names_each(pumps: Pumps) -> None:
     began = time.monotonic()
     with (
         PumpClient(pumps.listing, 7, replace(OPTIONS, times=HASTY)) as client,
-        pytest.raises(SourceUnavailable, match=r"no pump took the prewrite.*pump0=.*pump1=.*pump2="),
+        pytest.raises(SourceUnavailable, match=r"no pump accepted the prewrite.*pump0=.*pump1=.*pump2="),
     ):
         client.write_prewrite(p(1))
     assert HASTY.write_timeout < time.monotonic() - began < 60

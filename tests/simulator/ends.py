@@ -121,7 +121,7 @@ class Stream:
                     raise call.error
                 return
             else:
-                raise RpcError(Status.DEADLINE_EXCEEDED, f"nothing came for {self._idle_timeout_s:g} s")
+                raise RpcError(Status.DEADLINE_EXCEEDED, f"nothing was received for {self._idle_timeout_s:g} s")
 
     def __iter__(self) -> Iterator[bytes]:
         for batch in self.batches():

@@ -172,7 +172,7 @@ def test_a_history_by_sql_says_what_is_wrong_with_it(mariadb: MariaDb) -> None: 
     sql = history_table(mariadb, [{"id": 7}])
     history = SqlHistory(sql)
     execute(mariadb, "UPDATE mysql.tidb_ddl_history SET job_meta = '[1'")
-    with pytest.raises(WireError, match=r"job_meta of a DDL job is no JSON object.*job_id=7"):
+    with pytest.raises(WireError, match=r"job_meta of a DDL job is not a JSON object.*job_id=7"):
         history.page(0)
     execute(mariadb, "DROP TABLE mysql.tidb_ddl_history")
     with pytest.raises(ConfigError, match=r"tidb_ddl_history.*user=historian\] Hint: set \[source.sql\]"):

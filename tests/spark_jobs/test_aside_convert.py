@@ -31,4 +31,6 @@ def test_a_ddl_that_cannot_be_said_stops_only_where_its_table_may_not_be_set_asi
     [by_policy], _ = convert._ddl_batches(window, policy, ())
     assert convert._ddl_batches(window, stop, {("app", "t")}) == ([by_policy], 0)
     assert (by_policy.segment, by_policy.kind) == (1, "ddl")
-    assert by_policy.sql[-1].startswith("SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = '7: a DDL cannot be said in mysql")
+    assert by_policy.sql[-1].startswith(
+        "SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = '7: a DDL cannot be expressed in mysql"
+    )

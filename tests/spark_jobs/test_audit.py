@@ -61,7 +61,7 @@ def test_a_row_is_followed_over_its_keys(audit: Audit) -> None:  # C-07
 def test_binary_keys_are_found_however_they_are_written(audit: Audit) -> None:
     assert life(audit, "2", "0xab01") == life(audit, "2", "AB01")
     assert life(audit, "2", "AB02") == []
-    with pytest.raises(ConfigError, match=r"the key has 1 values, and rows are told apart by \(n, code\)"):
+    with pytest.raises(ConfigError, match=r"the key has 1 values, and rows are identified by \(n, code\)"):
         life(audit, "2")
 
 

@@ -178,7 +178,7 @@ def test_a_fix_is_never_applied_at_another_checkpoint(shop: Shop, tmp_path: Path
     write_fixes(shop.lake.replication, verify(shop.lake.replication, SMALL), path)
     set_checkpoint(shop.server, shop.lake.land())
     with (
-        pytest.raises(CheckpointConflict, match="an older row must never come back"),
+        pytest.raises(CheckpointConflict, match="older rows must never overwrite newer ones"),
         hold(shop.lake.replication) as held,
     ):
         apply_file(shop.lake.replication, path, held)

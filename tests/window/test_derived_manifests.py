@@ -69,7 +69,7 @@ def test_a_text_that_was_changed_in_one_place_or_cut_is_refused_or_says_the_same
 
 @given(MERGE)
 def test_a_manifest_of_another_stage_is_none_of_compact(manifest: MergeManifest) -> None:
-    with pytest.raises(DamagedManifest, match="no compact manifest"):
+    with pytest.raises(DamagedManifest, match="not a compact manifest"):
         CompactManifest.from_json(manifest.to_json())
 
 
@@ -95,7 +95,7 @@ def test_a_manifest_is_taken_for_its_own_window_alone() -> None:
     manifest = MergeManifest("r", 1, 2, Merged(1, 0, True, ("1-2",)))
     assert require_own(manifest, "r", 1, 2) is manifest
     for name, lo, hi in (("s", 1, 2), ("r", 0, 2), ("r", 1, 3)):
-        with pytest.raises(DamagedManifest, match=r"of another window.*sealed_for=r 1-2"):
+        with pytest.raises(DamagedManifest, match=r"to another window.*sealed_for=r 1-2"):
             require_own(manifest, name, lo, hi)
 
 

@@ -54,7 +54,7 @@ def test_an_error_on_the_way_is_logged_and_costs_nothing_else() -> None:
 
     with capture_logs() as logs:
         assert told(wrote=broken()) == {}
-    assert [(one["event"], one["log_level"]) for one in logs] == [("lineage is not told", "error")]
+    assert [(one["event"], one["log_level"]) for one in logs] == [("lineage_not_reported", "error")]
     with pytest.raises(KeyboardInterrupt):
         told(wrote=(interrupted() for _ in range(1)))
 

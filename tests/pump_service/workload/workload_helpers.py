@@ -45,7 +45,7 @@ class MemoryClient:
         with self.lock:
             self.asked += 1
             if self.refuse_every and self.asked % self.refuse_every == 0:
-                raise SourceUnavailable("no pump took the prewrite")
+                raise SourceUnavailable("no pump accepted the prewrite")
             self.got.append(binlog)
         return "pump1"
 
