@@ -1,6 +1,6 @@
-"""Every error Binlake raises: what happened, where, and what to do; its class decides who may retry.
+"""Every error Binlake raises: what happened, where, and what to do; its class decides whether a retry helps.
 
-`Permanent`: the same call fails again until somebody changes something. `Transient`: waiting helps.
+`Permanent`: the same call fails again until something is changed. `Transient`: waiting helps.
 `UnknownOutcome`: the other side may or may not have done it; look before you repeat (hazards R-61).
 """
 
@@ -115,7 +115,7 @@ class Fenced(Permanent):
 
 
 class LeaseHeld(Transient):
-    """Another live process holds the lease; says who and until when."""
+    """Another live process holds the lease; names it and says until when."""
 
 
 class CheckpointConflict(Permanent):

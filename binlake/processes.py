@@ -1,4 +1,4 @@
-"""Which process a pid names, told by what never changes: the wall clock, and so psutil's create_time, may be set.
+"""Which process a pid names, identified by what never changes: the wall clock, and so psutil's create_time, may be set.
 
 Of a process the kernel keeps in how many ticks after the machine's start it began; two starts of a machine differ in
 their boot id.

@@ -1,4 +1,4 @@
-"""Whether anybody listens at an address: a TCP connection within a deadline, which asks for no password.
+"""Whether a server listens at an address: a TCP connection within a deadline, which asks for no password.
 
 It proves that a process is there, not that it is well.
 """
@@ -29,16 +29,16 @@ def listens(host: str, port: int, timeout_s: float) -> bool:
 def address_of(url: str, default_port: int) -> tuple[str, int]:
     """(host, port) of a URL such as `sc://host:port/;key=value`, or of a plain `host:port`.
 
-    Raises ValueError for a port that is no number.
+    Raises ValueError for a port that is not a number.
     """
     parts = urlsplit(url if "://" in url else f"//{url}")
     return parts.hostname or "", parts.port or default_port
 
 
 def require_spark(remote: str) -> str:
-    """The `host:port` of the Spark Connect server `remote` (`sc://host:port`), at which somebody listens.
+    """The `host:port` of the Spark Connect server `remote` (`sc://host:port`), at which a server listens.
 
-    Raises Transient when nobody does, ConfigError for a URL that is none.
+    Raises Transient when none does, ConfigError for an invalid URL.
     """
     try:
         host, port = address_of(remote, CONNECT_PORT)

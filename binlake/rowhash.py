@@ -1,4 +1,4 @@
-"""The digest of rows: equal for equal values in the same columns, whoever computes it and in whatever order rows come.
+"""The digest of rows: equal for equal values in the same columns, wherever it is computed and however rows are ordered.
 
 The driver and Spark's workers (`spark_jobs.lake.fold_of`) call these same functions on Arrow. The hash is ours
 and never changes: sealed manifests hold digests of it. Neither the width of a number nor how Arrow lays a column out

@@ -19,7 +19,7 @@ _NO_TERMINAL = 1_000_000
 
 
 def shown_value(value: str | None) -> str:
-    """A value so that it is told from any other."""
+    """A value shown so that it is distinct from any other."""
     if value is None:
         return "NULL"
     strange = value == "NULL" or value != value.strip(" ") or value.startswith('"') or not value.isprintable()

@@ -66,7 +66,7 @@ class Audit:
         self._versions = MirrorVersions(paths)
 
     def range(self) -> tuple[int, int]:
-        """(lo, hi] whose row changes the lake can tell: landed and merged. Raises LostRange for an empty lake."""
+        """(lo, hi] whose row changes the lake has: landed and merged. Raises LostRange for an empty lake."""
         lo, hi = self.landed()
         merged = self._log.reached("merge")
         return lo, min(hi, lo if merged is None else merged)
@@ -186,7 +186,7 @@ class Audit:
         return base
 
     def since(self, base: MirrorVersion, ts: int) -> int:
-        """The commit_ts behind which row changes are to be read for the state at `ts`, as late as can be told.
+        """The commit_ts behind which row changes are to be read for the state at `ts`, as late as known.
 
         A table has a version for each window that changed it: it rests until the next one, or to where mirrors are.
         """

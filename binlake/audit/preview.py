@@ -41,7 +41,7 @@ class Preview:
     """Up to the number of rows asked for at commit_ts `ts`, by key; `more`: the table has others.
 
     `base`, `inexact`: as in TableAsOf; `changes`: how many row changes lie between its state and `ts`. `key_columns`:
-    what told its rows apart then.
+    what identified its rows then.
     """
 
     ts: int

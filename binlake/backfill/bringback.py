@@ -1,8 +1,8 @@
 """Brings a table that was set aside back: when its definition and its rows are the source's at the checkpoint.
 
 The target is held meanwhile, so no window passes between the comparison and the end of being set aside (U-16). A table
-that the lake knows whole is compared and mended whole. Of one it knows in part only what changed since can be mended:
-that the other rows are right must be said by somebody who knows.
+that the lake has whole is compared and repaired whole. Of one it has in part only later changes can be repaired:
+an operator must confirm that the other rows are right.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _ROUNDS = 100
 def bring_back(
     replication: Replication, name: Name, *, rows_are_there: bool = False, wait_s: float = 0.0
 ) -> tuple[AsideTable, Repaired]:
-    """The table as it was set aside, and what was mended.
+    """The table as it was set aside, and what was repaired.
 
     `rows_are_there`: rows that did not change since it was set aside are known to be right. Raises ConfigError for a
     table that is not set aside or that the lake knows in part, Drift for another definition, what `held` and

@@ -55,7 +55,7 @@ def repair_range(
 
 @contextmanager
 def held(replication: Replication, wait_s: float, *, hook: Callable[[str], None] | None = None) -> Iterator[TargetHold]:
-    """The target, waited for up to `wait_s` seconds while somebody applies. Raises LeaseHeld, Transient then."""
+    """The target, waited for up to `wait_s` seconds while another process applies. Raises LeaseHeld, Transient then."""
     deadline = time.monotonic() + wait_s
     while True:
         try:

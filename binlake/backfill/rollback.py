@@ -1,7 +1,7 @@
 """A new change that undoes a range of commit_ts: on the source, from where it travels on, or on the target alone.
 
-Nothing is undone that somebody built upon: a key changed again behind the range, or a row that is not as the lake knows
-it, stops it unless forced (DESIGN 4). A DDL behind the start of the range always does: rows of two definitions.
+Nothing is undone that later changes depend on: a key changed again after the range, or a row that is not as the lake
+knows it, stops it unless forced (DESIGN 4). A DDL behind the start of the range always does: rows of two definitions.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ class Touched:
     gone: set[Name] = field(default_factory=set)
 
     def without(self, aside: Collection[Name]) -> set[Name]:
-        """Leave out the tables that are set `aside`, as bringing one back mends it; those left out."""
+        """Leave out the tables that are set `aside`, since bringing one back repairs it; returns those left out."""
         left = {name for name in {*self.keys, *self.whole} if is_aside(aside, name)}
         self.keys = {name: keys for name, keys in self.keys.items() if name not in left}
         self.whole -= left

@@ -98,7 +98,7 @@ class MutationBatch:
 
     Errors are those of `decode_transaction`, raised when a transaction is added or when its rows are taken; they spoil
     the batch. Rows of tables that the route excludes are not decoded, nor are those whose kind is not among `kinds` of
-    their table; `stats` counts both. `invalid_text`: what becomes of texts that are no UTF-8, `second_writes` of those.
+    their table; `stats` counts both. `invalid_text`: the handling of text that is not UTF-8, `second_writes` of those.
     """
 
     def __init__(

@@ -33,7 +33,7 @@ _EXACT = Context(prec=400)
 
 
 class UnknownCast(ValueError):
-    """A conversion that nobody can tell here: of these types, of this value, or without the session's time zone."""
+    """A conversion whose result is unknown here: of these types, of this value, or without the session's time zone."""
 
 
 @dataclass(frozen=True)

@@ -122,7 +122,7 @@ def _as_taken(row: Row, table: TableDef, names_of: Callable[[TableDef], _Names |
 
 
 def require_both(table: TableDef, commit_ts: int, wanted: Callable[[TableDef], Collection[str]]) -> None:
-    """Raises SchemaError if filters tell a `table` of `settled` from the one that its late rows may be of.
+    """Raises SchemaError if filters distinguish a `table` of `settled` from the one that its late rows may belong to.
 
     `wanted`: the kinds of row changes that are taken of a table.
     """

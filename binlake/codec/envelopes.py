@@ -1,4 +1,4 @@
-"""What land asks of many binlogs at once: schema version, and what tells a DDL (S0-14, S0-19).
+"""What land asks of many binlogs at once: schema version, and whether it is a DDL (S0-14, S0-19).
 
 A binlog of row changes as Go writes it is read here by columns; every other one, a DDL or a damaged one, by protobuf.
 """
@@ -44,8 +44,8 @@ def read_envelopes(binlogs: pa.BinaryArray) -> Envelopes:
 
 
 def parsed(payload: bytes) -> tuple[binlog_pb2.Binlog, int | None]:
-    """The binlog and its schema version; None: damaged. It lands as it is, and merge tells, where the configured list
-    of transactions to ignore can let it pass; refused here, it would stop every later window too."""
+    """The binlog and its schema version; None: damaged. It lands unchanged, and merge reports it, where the configured
+    list of transactions to ignore can let it pass; refused here, it would stop every later window too."""
     binlog = binlog_pb2.Binlog()
     try:
         binlog.ParseFromString(payload)

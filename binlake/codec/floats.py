@@ -32,7 +32,7 @@ def float_text(value: float) -> str:
 
 
 def as_float32(text: str) -> float:
-    """The number that a FLOAT column holds for `text`; raises ValueError for text that is no number."""
+    """The number that a FLOAT column holds for `text`; raises ValueError for text that is not a number."""
     return float(np.float32(float(text)))
 
 

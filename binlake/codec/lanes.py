@@ -1,7 +1,7 @@
 """The bytes of many rows end to end, read at many places at once: what `binlake.codec.datum` does one by one.
 
 Nothing here raises for odd bytes. Each answer says for which places it holds (`good`); the others are left to the plain
-reference, which alone tells what is wrong with a row. Answers may come from bytes behind a row's end: callers compare
+reference, which alone reports what is wrong with a row. Answers may come from bytes behind a row's end: callers compare
 the next position with `ends`.
 """
 

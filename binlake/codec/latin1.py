@@ -1,7 +1,7 @@
-"""Bytes of a text column that are no UTF-8, read as MySQL's latin1: the way on of `source.invalid-text`.
+"""Bytes of a text column that are not UTF-8, read as MySQL's latin1, as `source.invalid-text` allows.
 
 Rule: no such value passes uncounted, and none stands in a unique key. `ö` as C3B6 and `ö` as F6 are two keys at the
-source and one at the target; as they may come in different windows, nobody would see one row take the other's place.
+source and one at the target; as they may come in different windows, one row would replace the other unnoticed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LETTERS = {byte: chr(byte) if byte in _HOLES else bytes((byte,)).decode("cp1252
 
 
 class NoKeyText(NoText):
-    """Bytes of a column of a unique key that are no text."""
+    """Bytes of a column of a unique key that are not text."""
 
     hint = (
         "make such values UTF-8 at the source (`k = _latin1 X'F6'` is then `k = 'ö'`), name the commit_ts of each"
@@ -40,7 +40,7 @@ def latin1_text(value: bytes) -> str:
 
 
 def latin1_reader(table: TableDef, counted: Counter[str]) -> ReadInvalid:
-    """Reads what is no UTF-8 in rows of `table`; `counted` gets a value more for its `db.table`.
+    """Reads what is not UTF-8 in rows of `table` and counts it in `counted` under its `db.table`.
 
     What it gives raises NoKeyText for a column of a unique key.
     """

@@ -34,7 +34,7 @@ _Entry = tuple[int, Reader]
 class TablePlan:
     """Decodes insert, update and delete rows of `table`. Raises ValueError or IndexError for damaged rows.
 
-    `invalid` gives the text of bytes that are no UTF-8.
+    `invalid` gives the text of bytes that are not UTF-8.
     """
 
     def __init__(self, table: TableDef, invalid: ReadInvalid = refuse_invalid) -> None:

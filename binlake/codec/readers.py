@@ -23,7 +23,7 @@ _DOUBLE = Struct(">d").unpack_from
 
 
 def reader_of(column: ColumnInfo, invalid: ReadInvalid = refuse_invalid) -> Reader:
-    """The reader of `column`; `invalid` is asked for the text of bytes that are no UTF-8."""
+    """The reader of `column`; `invalid` gives the text of bytes that are not UTF-8."""
     if column.tp in t.INTEGERS:
         return _unsigned(column) if column.unsigned else _signed(column)
     if column.tp in t.STRINGS:

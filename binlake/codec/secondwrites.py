@@ -62,7 +62,7 @@ def may_be_twice(table: TableDef, version: int) -> bool:
 def without_second_writes(
     plan: TablePlan, rows: RowLists, payload: bytes, moment: Moment, policy: SecondWrites, counted: Counter[str]
 ) -> Iterator[tuple[int, RowLists]]:
-    """(number of its first row, rows) of each run of neighbours among a mutation's `rows` that are no second writes.
+    """(number of its first row, rows) of each run of neighbours among a mutation's `rows` that are not second writes.
 
     `rows`: of the table of `plan`, one of `may_be_twice`, in the transaction `payload`. `counted` gets one more for its
     `db.table` where `policy` takes what is not certain. Raises SchemaError where it does not, WireError.

@@ -238,7 +238,7 @@ def changes_of(rows: RowLists, plan: TablePlan, seq: int, table_id: int, commit_
 
 
 def row_error(error: Exception, op: str, table_id: int, commit_ts: int, seq: int) -> WireError:
-    """What a damaged row is told as; `error` is one of ROW_ERRORS."""
+    """The error that reports a damaged row; `error` is one of ROW_ERRORS."""
     what = "it is cut short" if isinstance(error, (IndexError, struct.error)) else str(error)
     where = {"table_id": table_id, "commit_ts": commit_ts, "seq": seq}
     hint = error.hint if isinstance(error, NoText) else ""

@@ -25,7 +25,7 @@ _SHOWN_BYTES = 40
 
 
 class NoText(ValueError):
-    """Bytes of a text column that are no text; `hint` names the ways on."""
+    """Bytes of a text column that are not text; `hint` says what to do."""
 
     hint = (
         'read such values as latin1 by source.invalid-text = "latin1"; or make them UTF-8 at the source'

@@ -101,7 +101,7 @@ def _position(column: ColumnInfo, name: str) -> int:
 def filled_text(column: ColumnInfo) -> str | None:
     """What a row without `column` holds in it: origin default, else NULL, else the type's zero (tidb-binlog 5.5).
 
-    Raises SchemaError naming the column when the origin default is no value of its type.
+    Raises SchemaError naming the column when the origin default is not a value of its type.
     """
     try:
         if column.tp == t.BIT and column.origin_default_bit is not None:

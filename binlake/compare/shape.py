@@ -29,7 +29,7 @@ _WITH_COLLATION = ("char", "varchar", "tinytext", "text", "mediumtext", "longtex
 class ColumnShape:
     """A column: `type` as in `canonical_type`; `collation` empty for types without.
 
-    `lost_default`: its default has U+FFFD, what TiDB keeps of bytes that are no UTF-8.
+    `lost_default`: its default has U+FFFD, what TiDB keeps of bytes that are not UTF-8.
     """
 
     name: str

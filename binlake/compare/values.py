@@ -1,6 +1,6 @@
 """One text per value and type, whatever the server that shows it (docs/understand/equality.md).
 
-The rules: numbers by value, text and time as shown, bytes as upper-case hex, JSON as a value. What a text cannot tell
+The rules: numbers by value, text and time as shown, bytes as upper-case hex, JSON as a value. What a text cannot show
 is reported as an exemption, and counted.
 """
 
@@ -38,7 +38,7 @@ def from_capture(value: object) -> Raw:
 
 
 def as_latin1(column_type: str, raw: Raw) -> Raw:
-    """The text of a recorded value of a text type that is no UTF-8 (`source.invalid-text`); others as they are.
+    """The text of a recorded value of a text type that is not UTF-8 (`source.invalid-text`); others unchanged.
 
     Raises WireError for a text recorded as bytes that are UTF-8.
     """

@@ -1,4 +1,4 @@
-"""How a replication runs under Airflow: its DAGs, who is told, and what they share with other work."""
+"""How a replication runs under Airflow: its DAGs, whom they notify, and what they share with other work."""
 
 from __future__ import annotations
 

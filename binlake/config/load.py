@@ -22,9 +22,9 @@ log = structlog.get_logger(__name__)
 def load_replication(path: str | Path, *, secrets: bool = True) -> Replication:
     """The replication described by the TOML file `path`. Raises ConfigError.
 
-    `secrets` False leaves `env:NAME` passwords as they are: who only reads names and places (a DAG file, a page) must
-    not need, nor hold, the target's password. Patterns and expressions of filters are not read then either. With
-    secrets, it also decides whether errors of this process show values of rows (binlake.redaction).
+    `secrets` False leaves `env:NAME` passwords unresolved: a caller that only reads names and places (a DAG file, a
+    page) must not need, nor hold, the target's password. Patterns and expressions of filters are not read then either.
+    With secrets, it also decides whether errors of this process show values of rows (binlake.redaction).
     """
     path = Path(path)
     replication = _read(path)

@@ -1,6 +1,6 @@
 """What a replication's TOML may say by type and still cannot mean: found where the file is read, all at once.
 
-Only what can be judged without a server, a secret or an import; who is imported later is tried by `config check`.
+Only what can be judged without a server, a secret or an import; what is imported later is checked by `config check`.
 """
 
 from __future__ import annotations

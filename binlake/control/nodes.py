@@ -1,4 +1,4 @@
-"""What the registry's entries tell an operator: who is stale, and what a forced offline gives up."""
+"""What the registry's entries show an operator: which nodes are stale, and what a forced offline loses."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def is_stale(node: NodeStatus, now_ts: int, heartbeat_s: float) -> bool:
 
 
 def is_ahead(node: NodeStatus, now_ts: int) -> bool:
-    """Whether a node tells a commit_ts that PD has not given: it holds a binlog from the future."""
+    """Whether a node reports a commit_ts that PD has not given: it holds a binlog from the future."""
     return node.max_commit_ts > now_ts + tso.FUTURE_SLACK
 
 

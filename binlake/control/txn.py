@@ -1,4 +1,4 @@
-"""`binlake txn`: what a pump holds of a transaction, and deciding one that no source can tell (hazards R-07)."""
+"""`binlake txn`: what a pump holds of a transaction, and deciding one whose outcome no source has (hazards R-07)."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from binlake.ddl.tokens import Token, TokenKind, split_list, tokenize
 
 
 class Kind(Enum):
-    """Kinds of DDL that the mapping tells apart."""
+    """Kinds of DDL that the mapping distinguishes."""
 
     CREATE_DATABASE = "create database"
     ALTER_DATABASE = "alter database"
@@ -39,7 +39,7 @@ NameRef = tuple[str, str]
 
 @dataclass(frozen=True)
 class Classified:
-    """A statement's `kind`, the objects that it names (or the database), and what can be told from its words.
+    """A statement's `kind`, the objects that it names (or the database), and what its words show.
 
     `tables` are those created, changed or removed; `rest` is the index of the first token after the names.
     `destructive`: data goes away (DROP, TRUNCATE, also of a column or partition).

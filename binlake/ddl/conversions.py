@@ -59,7 +59,7 @@ class Alter:
     dialect: Dialect
 
     def conversions(self, specs: Sequence[Sequence[Token]]) -> list[Conversion]:
-        """What the specs convert. Raises Unmappable where nobody can convert it here."""
+        """What the specs convert. Raises Unmappable for what cannot be converted here."""
         found: list[Conversion] = []
         for place, spec in enumerate(specs):
             names = _renaming(spec)

@@ -65,7 +65,7 @@ def fill_specs(
     """(`specs` that fill `added` columns in old rows as the source did, specs that then set the defaults it has).
 
     `each`: columns of the current time get their own, since the source gave them different ones. Of JSON NOT NULL TiDB
-    fills the document null; MariaDB an empty text, which is no JSON.
+    fills the document null; MariaDB an empty text, which is not JSON.
     """
     by_name = {fold_name(column.name): column for column in added}
     found, later = list(specs), []

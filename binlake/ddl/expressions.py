@@ -34,6 +34,6 @@ def names_expression_index(tokens: Sequence[Token], tables: Iterable[TableDef]) 
 
 
 def expression_indexes(table: TableDef) -> frozenset[str]:
-    """Names (lower case) of the table's indexes with a part that is no column: TiDB keeps a hidden column for it."""
+    """Names (lower case) of the table's indexes with a part that is not a column: TiDB keeps a hidden column for it."""
     hidden = (fold_name(i.name) for i in table.indexes if any(table.column(part.name) is None for part in i.columns))
     return frozenset(hidden)

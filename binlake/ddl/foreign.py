@@ -26,7 +26,7 @@ def foreign_key_indexes(
 
 
 def spelled_foreign_key(spec: list[Token], before: TableDef | None) -> list[Token]:
-    """`DROP FOREIGN KEY name` with the name as it was given: MariaDB tells letter cases apart."""
+    """`DROP FOREIGN KEY name` with the name as it was given: MariaDB distinguishes letter cases."""
     words = [token.text.upper() for token in spec[:3]]
     if before is None or len(spec) < 4 or words != ["DROP", "FOREIGN", "KEY"]:
         return spec

@@ -1,7 +1,7 @@
-"""Statements that an operator put in the place of single DDL, or between changes: one each, whose tables can be told.
+"""Statements that an operator put in the place of single DDL, or between changes: one each, whose tables are known.
 
 Source: MISSION S4-46, U-15. A crash inside it is judged by the definitions of the tables it names (hazards R-04), so
-several statements, and one that is no DDL, are refused.
+several statements, and one that is not a DDL, are refused.
 """
 
 from __future__ import annotations

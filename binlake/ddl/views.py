@@ -2,7 +2,7 @@
 
 A table that gets another name keeps its old one as an alias, so that columns qualified by it still mean it; a column
 qualified by database and table loses the database. What qualifies a column is spelled as in the FROM: a target on Linux
-tells `A`.`c` from `a`.`c`.
+distinguishes `A`.`c` from `a`.`c`.
 """
 
 from __future__ import annotations

@@ -45,10 +45,10 @@ def apply_window(
 ) -> ApplyResult:
     """Bring the window of `manifest` downstream; call it again until it returns. `marks`: with loopback control.
 
-    `relay` is given the window before the first write of it, and told when it is downstream.
+    `relay` is given the window before the first write of it, and notified when it is downstream.
 
     Raises LeaseHeld, TargetUnavailable, TargetBusy, Transient (asked to stop): try again. Raises CheckpointConflict,
-    Fenced, Drift, TargetRefused, Permanent: somebody must look. The checkpoint has moved only over whole segments.
+    Fenced, Drift, TargetRefused, Permanent: an operator must act. The checkpoint has moved only over whole segments.
     """
     started = time.monotonic()
     plans = source.segments()

@@ -1,7 +1,7 @@
 """A connection of a run writes only where everything is that the run knows to be stored (hazards R-61).
 
 Each transaction adds 1 to its connection's row of the fence: so that row counts what a server holds of a connection.
-Whoever connects again, or for the first time, compares it with what was confirmed. A server that took the target's
+Each connection, a first or a renewed one, compares it with what was confirmed. A server that took the target's
 place with less ends the run, and the next one begins with what that server holds.
 """
 
@@ -52,7 +52,7 @@ class Confirmed:
         lacking = {worker: count - held.get(worker, 0) for worker, count in known.items()}
         if 0 not in held or any(number > 0 for number in lacking.values()):
             raise TargetUnavailable(
-                "the target lacks transactions that it had confirmed: an older copy took its place",
+                "the target lacks transactions that it had confirmed: an older copy replaced it",
                 where={
                     "target": session.place,
                     "task": fence.task,

@@ -1,4 +1,4 @@
-"""The copies of a window's kept rows: tables of ours beside the ledger, made before a segment, gone with the window.
+"""The copies of a window's kept rows: Binlake's tables beside the ledger, made before a segment, gone with the window.
 
 What they hold is written by batches with ledger rows like any other (hazards R-12); only making and dropping them is
 outside a transaction, and either may be done twice.

@@ -1,9 +1,9 @@
-"""Whether a DDL that was begun has run, told only by what nothing but the DDL can have changed (hazards R-04).
+"""Whether a DDL that was begun has run, proved only by what nothing but the DDL can have changed (hazards R-04).
 
 A failover, a logical restore or OPTIMIZE gives tables other numbers, and another server may write their definitions
 otherwise: neither proves a DDL. What does: a marker that a RENAME list moves along with its tables, since servers
 run such a list as a whole; the structure, where the DDL changes it; definitions and numbers as long as the same server
-shows them, and numbers alone where rows move and no definition says so. Where nothing of this tells, the verdict is
+shows them, and numbers alone where rows move and no definition says so. Where nothing of this proves it, the verdict is
 `unknown`.
 """
 
@@ -50,7 +50,7 @@ class Evidence:
 
 
 def read_evidence(session: Session, target: Target, touched: Iterable[Name], after: Expected | None) -> Evidence:
-    """What the target shows now; `after`: what the DDL leaves, None where nobody knows. Raises TargetRefused."""
+    """What the target shows now; `after`: what the DDL leaves, None where it is not known. Raises TargetRefused."""
     names = sorted(set(touched))
     return Evidence(
         structure=_structure(session, target, names),
@@ -62,7 +62,7 @@ def read_evidence(session: Session, target: Target, touched: Iterable[Name], aft
 
 
 def differences(session: Session, target: Target, after: Expected | None) -> list[str]:
-    """What the target lacks of `after`, for people; none where nobody knows what the DDL leaves."""
+    """What the target lacks of `after`, for people; none where it is not known what the DDL leaves."""
     if after is None:
         return []
     found = compare(after, read(session, after.names, target.db_type), indexes=True, target=target)
@@ -119,7 +119,7 @@ def _server(session: Session, target: Target) -> str:
 
 @dataclass(frozen=True)
 class RenameMarker:
-    """An empty table of ours that a RENAME list moves from `begun` to `ended` (quoted names), for its DDL alone."""
+    """An empty Binlake table that a RENAME list moves from `begun` to `ended` (quoted names), for its DDL alone."""
 
     schema: str
     begun_name: str
@@ -127,7 +127,7 @@ class RenameMarker:
 
     @classmethod
     def of(cls, schema: str, task: str, commit_ts: int, sql: str) -> RenameMarker | None:
-        """The marker for `sql`; None where it is no RENAME list."""
+        """The marker for `sql`; None where it is not a RENAME list."""
         if _RENAME_LIST.match(sql) is None:
             return None
         # The prefix of what is removed when the next window opens.
@@ -154,7 +154,7 @@ class RenameMarker:
         return f"{sql.rstrip().rstrip(';')}\n, {self.begun} TO {self.ended}"
 
     def verdict(self, session: Session) -> Verdict:
-        """Told by which of the two names is there."""
+        """Decided by which of the two names exists."""
         rows = session.rows(
             "SELECT TABLE_NAME FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME IN (%s, %s)",
             (self.schema, self.begun_name, self.ended_name),

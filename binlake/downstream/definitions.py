@@ -1,7 +1,7 @@
 """The target's definitions: read, compared with what the schema history expects, and digested.
 
 Sources: hazards R-04, R-13, R-18; DESIGN 3.6, 3.9. A name is (database, table), or (database, "") for the database
-itself. The digest holds all that SHOW CREATE tells. What these prove of a DDL is decided in `downstream.ddlproof`.
+itself. The digest covers all that SHOW CREATE shows. What these prove of a DDL is decided in `downstream.ddlproof`.
 """
 
 from __future__ import annotations

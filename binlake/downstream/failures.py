@@ -1,4 +1,4 @@
-"""The target's error numbers as Binlake's errors: who may retry is decided here only (S0-72, R-38, R-61)."""
+"""The target's error numbers as Binlake's errors: what may be retried is decided here only (S0-72, R-38, R-61)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One writer at a time: a lease says who, a fence makes sure of it whatever the lease says (hazards R-02).
+"""One writer at a time: a lease names the writer, a fence enforces it whatever the lease says (hazards R-02).
 
 The lease is a row that its holder renews. Taking over ends the old holder's session and raises the fence's epoch;
 the first statement of each transaction proves the epoch and so locks the fence against a take-over until its end.
@@ -61,7 +61,7 @@ class Fence:
         return session.last_insert_id()
 
     def hold(self, session: Session) -> None:
-        """Mark `session` as the holder's, so that a take-over can end it; an earlier session of ours is ended first.
+        """Mark `session` as the holder's, so that a take-over can end it; one of this process is ended first.
 
         Raises LeaseHeld when that one does not end. Call it as the holder only: behind `prove`, or in a claim.
         """

@@ -127,7 +127,7 @@ def normal_type(text: str, dialect: Dialect) -> str:
 
 
 def missing_indexes(expected: TableForm, actual: TableForm) -> list[str]:
-    """Indexes that `actual` lacks: they slow it down only, but tell whether a DDL has run."""
+    """Indexes that `actual` lacks: their absence only slows it down, but shows whether a DDL has run."""
     return sorted(f"{index} is missing" for index in expected.indexes - actual.indexes)
 
 

@@ -1,6 +1,6 @@
-"""Whoever is asked to stop lets started statements end, for a while only; then they are killed (S4-35, hazards R-60).
+"""A process asked to stop lets started statements end, for a limited time; then they are killed (S4-35, hazards R-60).
 
-A statement may wait for a lock, or alter a table, for longer than whoever asked will wait. Killed, its transaction
+A statement may wait for a lock, or alter a table, for longer than the requester waits. Killed, its transaction
 rolls back at the server at once, and no session with an open transaction outlives the process.
 """
 

@@ -1,4 +1,4 @@
-"""Who holds the lease of a replication on its target, read without a lock: for whoever waits, never to decide."""
+"""The holder of the lease of a replication on its target, read without a lock: for waiting, never to decide."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from binlake.statement.literal import qualified
 
 
 def who_applies(target: Target, task: str) -> str:
-    """The live holder of the lease of `task` and until when; empty = nobody. Raises TargetUnavailable, TargetRefused.
+    """The live holder of the lease of `task` and until when; empty = none. Raises TargetUnavailable, TargetRefused.
 
-    A holder that ran on this host and is no more holds nothing: a claim would take it over, too.
+    A holder that ran on this host and has ended holds nothing: a claim would take it over, too.
     """
     lease = qualified(target.checkpoint_schema, "binlake_lease")
     sql = f"SELECT owner, lease_until FROM {lease} WHERE task = %s AND lease_until > UTC_TIMESTAMP(6)"

@@ -1,4 +1,4 @@
-"""The target held between two windows: for changes that are no window, under the same lease, fence and ledger.
+"""The target held between two windows: for changes that are not a window, under the same lease, fence and ledger.
 
 A change is applied at one checkpoint only: the row is locked and looked at in each transaction (hazards R-01, R-02).
 While the target is held no window is applied; finalize waits as for any other holder of the lease.

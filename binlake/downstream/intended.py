@@ -1,4 +1,4 @@
-"""What an intent remembers of its DDL: whose definitions it changes, what they were and are to be (hazards R-04)."""
+"""What an intent records of its DDL: whose definitions it changes, what they were and are to be (hazards R-04)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from binlake.downstream.definitions import Expected, Name
 
 @dataclass(frozen=True)
 class Intended:
-    """`touched`: the names whose definitions tell whether it ran; `after` None where nobody knows what it leaves.
+    """`touched`: the names whose definitions show whether it ran; `after` None where it is not known what it leaves.
 
     `refused`: the target answered with an error and nothing of the DDL ran. `before`: what the target showed when it
     was begun; None in an intent of a version that did not keep that.

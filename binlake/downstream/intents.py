@@ -1,4 +1,4 @@
-"""A DDL commits by itself, so: intent, execute, done; who finds an intent looks at the target (hazards R-04)."""
+"""A DDL commits by itself, so: intent, execute, done; a finder of an intent looks at the target (hazards R-04)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which batches are downstream: rows written in the transaction of what they tell about (invariant 9, hazards R-17)."""
+"""Which batches are downstream: rows written in the transaction that they record (invariant 9, hazards R-17)."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from binlake.statement.literal import qualified, quote_name
 
 @dataclass(frozen=True)
 class Marks:
-    """The mark table of a channel; `info` tells people who writes (at most 64 characters)."""
+    """The mark table of a channel; `info` names the writer for people (at most 64 characters)."""
 
     config: Loopback
     info: str

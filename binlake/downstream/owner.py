@@ -1,4 +1,4 @@
-"""Who holds a lease: a text that tells another process on the same machine whether the holder still lives."""
+"""The holder of a lease: a text from which another process on the same machine sees whether the holder lives."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from binlake.processes import start_of
 
 @dataclass(frozen=True)
 class Owner:
-    """A process: host name, pid, and its start as `start_of` tells it, since pids come again."""
+    """A process: host name, pid, and its start by `start_of`, since pids are reused."""
 
     host: str
     pid: int
@@ -34,5 +34,5 @@ class Owner:
         return f"{self.host}:{self.pid}:{self.started}"
 
     def is_dead(self) -> bool:
-        """True when it ran on this host and is no more; False when it lives or cannot be known."""
+        """True when it ran on this host and has ended; False when it lives or cannot be known."""
         return self.host == socket.gethostname() and start_of(self.pid) != self.started

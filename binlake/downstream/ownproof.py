@@ -1,8 +1,8 @@
 """Whether an operator's own statement ran: the target has what it leaves, and not just another definition (R-04).
 
-Nobody says what such a statement leaves, so it is tried: on an empty copy of its table, beside the checkpoint, before
-the intent is written. Whoever finds the intent compares the table with that copy. Where it cannot be tried, or changes
-nothing that shows, a changed definition proves nothing, for another hand may have been there.
+The result of such a statement is not known, so it is tried: on an empty copy of its table, beside the checkpoint,
+before the intent is written. A process that finds the intent compares the table with that copy. Where it cannot be
+tried, or changes nothing that shows, a changed definition proves nothing, for another hand may have been there.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class OwnProof:
 
     @classmethod
     def of(cls, schema: str, task: str, commit_ts: int, ddl: StatementBatch) -> OwnProof | None:
-        """The proof of `ddl`; None where it is no operator's statement."""
+        """The proof of `ddl`; None where it is not an operator's statement."""
         if ddl.kind not in (REPLACED, INJECTED):
             return None
         used = [statement.removeprefix("USE ") for statement in ddl.sql[:-1] if statement.startswith("USE ")]

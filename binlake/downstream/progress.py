@@ -108,7 +108,7 @@ def read_progress(session: Session, schema: str, task: str) -> Progress | None:
 
 
 def open_progress(session: Session, schema: str, cluster_id: int, task: str = "") -> Progress | None:
-    """The row of the window that is open for `cluster_id` (0: for any): that of `task`, else anybody's, else None."""
+    """The row of the window that is open for `cluster_id` (0: for any): that of `task`, else of another, else None."""
     condition, arguments = (" AND clusterID = %s", (cluster_id, task)) if cluster_id else ("", (task,))
     sql = f"SELECT {', '.join(_COLUMNS)} FROM {qualified(schema, 'binlake_progress')} WHERE open_lo IS NOT NULL"
     rows = session.rows(f"{sql}{condition} ORDER BY task = %s DESC LIMIT 1", arguments)
@@ -139,7 +139,7 @@ def write_progress(session: Session, schema: str, progress: Progress) -> None:
 
 
 def owner_of(session: Session, schema: str, cluster_id: int) -> str | None:
-    """The task that writes the checkpoint row of `cluster_id`; None when nobody of ours does."""
+    """The task that writes the checkpoint row of `cluster_id`; None when no replication of Binlake does."""
     rows = session.rows(f"SELECT task FROM {qualified(schema, 'binlake_owner')} WHERE clusterID = %s", (cluster_id,))
     return str(rows[0][0]) if rows else None
 

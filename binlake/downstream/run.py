@@ -84,7 +84,7 @@ class ApplyRun:
         return self.writer.fence
 
     def prepare(self) -> None:
-        """Make the tables of ours that are missing. Raises TargetRefused."""
+        """Create missing Binlake tables. Raises TargetRefused."""
         create_tables(self.session, self.schema)
         if self._marks is not None:
             self._marks.prepare(self.session)
@@ -117,7 +117,7 @@ class ApplyRun:
             self.session.close()
 
     def passed(self, step: str) -> None:
-        """Tell the hook."""
+        """Notify the hook."""
         if self._hook is not None:
             self._hook(step)
 
@@ -144,7 +144,7 @@ class ApplyRun:
         return self.checkpoints.read(session, lock=True)
 
     def require_unmoved(self, session: Session) -> Checkpoint:
-        """The checkpoint, locked, still where this run left it. Raises CheckpointConflict: somebody else writes it."""
+        """The checkpoint, locked, still where this run left it. Raises CheckpointConflict if another one moved it."""
         found = self.locked_checkpoint(session)
         if found is None or found.commit_ts != self.commit_ts:
             raise CheckpointConflict(

@@ -21,7 +21,7 @@ Forms = Literal["safe", "plain"]
 
 
 def exit_point(session: Session, target: Target, cluster_id: int, checkpoint: Checkpoint | None) -> int:
-    """The commit_ts up to which rows may be on the target, while no window is open; 0 when nothing tells of any.
+    """The commit_ts up to which rows may be on the target, while no window is open; 0 when there is no sign of any.
 
     A replication that gave its window up counts too. Raises as `exit_after`.
     """

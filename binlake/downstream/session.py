@@ -125,7 +125,7 @@ class Session:
                 raise failure(_as_mysql(error), self.place, sql) from error
 
     def last_insert_id(self) -> int:
-        """LAST_INSERT_ID of the last statement, as its answer told it."""
+        """LAST_INSERT_ID of the last statement, as its answer reported it."""
         return int(self._link.insert_id())  # type: ignore[no-untyped-call]
 
     def close(self) -> None:

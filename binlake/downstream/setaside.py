@@ -1,4 +1,4 @@
-"""Sets tables aside by command, while nobody applies: between two windows or inside an open one (U-16).
+"""Sets tables aside by command, while no process applies: between two windows or inside an open one (U-16).
 
 What the open window has pinned stays pinned: finalize passes over what is about these tables.
 """
@@ -25,7 +25,7 @@ def set_aside(
     """Set `names` aside from the checkpoint on (`start`: where there is none yet); the rows as they are stored.
 
     Raises LeaseHeld while something applies, CheckpointConflict when the checkpoint row is another replication's, or
-    stands at no state of the source and no window of ours is open.
+    matches no state of the source and no Binlake window is open.
     """
     schema = target.checkpoint_schema
     with closing(Session(target)) as session:

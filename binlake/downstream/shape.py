@@ -54,5 +54,5 @@ def option_of(target: Target, name: Name) -> TargetTable | None:
 
 
 def refused(differences: Iterable[StructureDifference], accepted: Collection[str] = ()) -> list[str]:
-    """The differences that lose rows or values and that nobody accepted, for people."""
+    """The differences that lose rows or values and are not accepted, for people."""
     return [found.text for found in differences if found.weight != "harmless" and found.text not in accepted]

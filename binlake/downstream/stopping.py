@@ -34,11 +34,11 @@ class StopFlag:
         self._asked.set()
 
     def is_set(self) -> bool:
-        """Whether somebody asked to stop."""
+        """Whether a stop was requested."""
         return self._asked.is_set()
 
     def check(self) -> None:
-        """Raises Transient when somebody asked to stop."""
+        """Raises Transient when a stop was requested."""
         if self._asked.is_set():
             raise Transient(
                 "stopped on request: the open transaction is rolled back",

@@ -28,7 +28,7 @@ class _Rule:
 class ExpressionFilter:
     """The rules of one replication. `bytewise`: its source compares all texts by bytes (source.new-collation = false).
 
-    Raises ConfigError for text that is no expression.
+    Raises ConfigError for text that is not an expression.
     """
 
     def __init__(self, rules: Iterable[ExpressionRule], *, bytewise: bool = False) -> None:

@@ -11,7 +11,7 @@ from binlake.sections.rules import Loopback
 
 
 class MarkReader:
-    """Tells the transactions that our own side wrote."""
+    """Recognizes the transactions that this replication's pair wrote."""
 
     def __init__(self, config: Loopback) -> None:
         self._name = config.mark_schema.lower(), config.mark_table.lower()

@@ -44,11 +44,11 @@ class ConfiguredSource(Protocol):
 
     @property
     def invalid_text(self) -> Literal["refuse", "latin1"]:
-        """What becomes of texts that are no UTF-8."""
+        """The handling of texts that are not UTF-8."""
 
     @property
     def second_writes(self) -> Literal["refuse", "once"]:
-        """What becomes of row changes that may be logged twice."""
+        """The handling of row changes that may be logged twice."""
 
 
 class ConfiguredTarget(Protocol):
@@ -92,8 +92,8 @@ class Rules:
 
     `own_schema`: the database in which the opposite replication keeps its position here; empty = there is none.
     `replacements`: statements instead of the DDL of a commit_ts; `injections`: such that stand between changes.
-    `zone`: time zone of the source's sessions, for DDL whose job does not tell it. `invalid_text`: what becomes of
-    texts that are no UTF-8, `second_writes`: of row changes that TiDB may have logged twice.
+    `zone`: time zone of the source's sessions, for DDL whose job does not contain it. `invalid_text`: handling of
+    texts that are not UTF-8, `second_writes`: of row changes that TiDB may have logged twice.
     """
 
     tables: TableChoice = field(default_factory=lambda: TableFilter(Filter()))

@@ -1,4 +1,4 @@
-"""Tells the lake's table `window` of tables that were set aside at the target, and of those that came back (U-16)."""
+"""Records in the lake's table `window` the tables that were set aside at the target, and that came back (U-16)."""
 
 from __future__ import annotations
 

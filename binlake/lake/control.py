@@ -1,8 +1,8 @@
 """A small append-only Delta table written through delta-rs only, so that no JVM is needed to read or extend it.
 
 Spark may read these tables but never writes them: one writing engine per table (hazards R-41). Appends do not conflict;
-whoever needs exclusion holds the lake's lock. The cost of an append and of a read by range does not grow with the
-history: small files are joined up to `FILE_BYTES` and then left alone, with statistics by file and by few rows.
+a process that needs exclusion holds the lake's lock. The cost of an append and of a read by range does not grow with
+the history: small files are joined up to `FILE_BYTES` and then left alone, with statistics by file and by few rows.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What failed, as an event of the table `window`: stage, kind and class of the error, its text, the run (R-35).
 
 Without it a lake whose every run fails looks like one that rests. An event has a stage of its own, `failure`, so that
-who asks for the events of a stage gets those of windows only; the stage that failed is in its detail.
+a query for the events of a stage gets those of windows only; the stage that failed is in its detail.
 
 Before there is a lake (a wrong address, a source that is down at the first run) the same is kept in a file beside its
 folder, `NAME.failures.jsonl`: a lake that a failure made would be taken for the one that was lost.
@@ -33,7 +33,7 @@ _EARLY = 50
 
 @dataclass(frozen=True)
 class Failure:
-    """One failure: `stage` that failed, the error's `kind` (who may retry), class, text and hint; at Unix ms."""
+    """One failure: `stage` that failed, the error's `kind` (is a retry useful), class, text and hint; at Unix ms."""
 
     stage: str
     kind: str
@@ -71,8 +71,8 @@ def record_failure(
 ) -> None:
     """Record that `stage` failed with `error` at the window (lo, hi], or (None) behind the last landed one.
 
-    It never raises: what failed is told by its own error, and where it cannot be recorded that is logged. A lake that
-    is not there is not made.
+    It never raises: what failed is reported by its own error, and where it cannot be recorded that is logged. A lake
+    that is not there is not made.
     """
     try:
         if not windows.exists():

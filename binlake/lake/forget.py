@@ -29,7 +29,7 @@ class RegistryStatus(Protocol):
 def forget(paths: LakePaths, node_id: str, status: RegistryStatus | None, *, accept_loss: bool) -> str:
     """Leave the pump `node_id` out of coming windows; what was done, in words. `status`: its registry entry, if any.
 
-    Raises Permanent for a pump that nobody knows or that is not offline, ConfigError without `accept_loss`; that names
+    Raises Permanent for a pump that is unknown or not offline, ConfigError without `accept_loss`; that names
     the range which is lost.
     """
     with lake_lock(paths, BY_NAME["land"].lock):

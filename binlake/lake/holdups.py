@@ -1,6 +1,6 @@
-"""The next window, and who holds it back: asked by plan, which decides and records, and by a task that waits.
+"""The next window, and what holds it back: asked by plan, which decides and records, and by a task that waits.
 
-Whoever asks leaves no trace. The questions have an order: the TSO comes before the members (hazards R-05).
+Asking changes nothing. The questions have an order: the TSO comes before the members (hazards R-05).
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def next_plan(
 
 
 def who_blocks(replication: Replication, lo: int, stop_ts: int | None = None) -> str:
-    """Who or what keeps plan from a window after `lo`, and as far as `stop_ts` if given; empty = nothing does.
+    """What keeps plan from a window after `lo`, and as far as `stop_ts` if given; empty = nothing does.
 
     Both are commit_ts. Raises SourceUnavailable when PD does not answer, Permanent for another cluster.
     """

@@ -1,6 +1,6 @@
 """Injections that came too late, or lie before the lake: nothing is left undone silently (DESIGN 3.11).
 
-Each is an event of the table `window`, told once.
+Each is an event of the table `window`, recorded once.
 """
 
 from __future__ import annotations

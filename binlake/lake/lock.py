@@ -42,7 +42,7 @@ def lake_lock(paths: LakePaths, name: str, *, wait_s: float = 60.0) -> Iterator[
 
 
 def who_writes(paths: LakePaths, names: Sequence[str]) -> str:
-    """Who holds one of the locks `names` just now; empty = nobody. For whoever waits: it takes nothing."""
+    """The holder of one of the locks `names` now; empty = none. For processes that wait: it takes no lock."""
     folder = paths.local / "_locks" if paths.local is not None else None
     for path in [folder / f"{name}.lock" for name in names] if folder is not None else []:
         if path.exists() and not _is_free(path):

@@ -25,7 +25,7 @@ _tables: dict[str, _Kept] = {}
 
 
 def opened(path: str) -> DeltaTable:
-    """The table at `path` as it is now; who reads several times makes one dataset of it. Raises TableNotFoundError."""
+    """The table at `path` as it is now; to read it several times, make one dataset of it. Raises TableNotFoundError."""
     with _lock:
         kept = _tables.pop(path, None)
     if kept is not None and _commit(path, kept.table) == kept.commit:

@@ -1,7 +1,7 @@
 """Payloads of landed transactions read from the files of `binlog` themselves, in any process and without a JVM.
 
-A window's files are cut into shares of whole groups of rows; who takes a share reads nothing else. A transaction that
-lies there in chunks, which may be in several files, is a share of its own.
+A window's files are cut into shares of whole groups of rows; the reader of a share reads nothing else. A transaction
+that lies there in chunks, which may be in several files, is a share of its own.
 """
 
 from __future__ import annotations

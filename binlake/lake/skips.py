@@ -1,7 +1,7 @@
-"""Transactions that the configuration leaves out by commit_ts: each is an event of the table `window`, told once.
+"""Transactions that the configuration leaves out by commit_ts: each is an event of the table `window`, recorded once.
 
-Source: MISSION U-12. Nothing is skipped silently (DESIGN 3.11): pages and audits of that commit_ts show who skipped it,
-and when.
+Source: MISSION U-12. Nothing is skipped silently (DESIGN 3.11): pages and audits of that commit_ts show the rule that
+skipped it, and when.
 """
 
 from __future__ import annotations

@@ -180,7 +180,7 @@ class WindowLog:
     def silent_since(self) -> int | None:
         """The hi of the last landed window that had a transaction, of the first one when none had; None for no window.
 
-        Not the start of the lake: what was before the first landing, nobody watched.
+        Not the start of the lake: what was before the first landing was not observed.
         """
         last = self._table.greatest("hi", _done("land") & (ds.field("rows") > 0))
         if last is not None:

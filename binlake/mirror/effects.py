@@ -1,4 +1,4 @@
-"""What one DDL does to mirrors, told by the definitions around it and not by its text (tidb-binlog 1.14, 5.4)."""
+"""What one DDL does to mirrors, derived from the definitions around it, not from its text (tidb-binlog 1.14, 5.4)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Effect:
     `adopt`: the table is new here, and rows that it has were never seen.
 
     `renamed`: former name by new name (lower case) of columns that the DDL names so: a CHANGE that converts gives a new
-    column id too, and nothing else tells whose values it holds. `moment`: where and when the source converted values.
+    column id too, and nothing else shows whose values it holds. `moment`: where and when the source converted values.
     """
 
     kind: Kind

@@ -1,7 +1,7 @@
 """Values of a mirror after a column changed its type, as the source converted them at MODIFY COLUMN.
 
-The source logs no row change for a MODIFY, so the mirror converts (`codec.casts`). A text that nobody can convert stays
-as it was: it lands in `_text` when the new type cannot hold it, and the mirror is marked inexact.
+The source logs no row change for a MODIFY, so the mirror converts (`codec.casts`). A text that cannot be converted
+stays as it was: it lands in `_text` when the new type cannot hold it, and the mirror is marked inexact.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from binlake.schema import ColumnInfo
 def recast(
     source: ColumnInfo, target: ColumnInfo, texts: Sequence[str | None], moment: Moment
 ) -> tuple[list[str | None], list[str]]:
-    """(`texts` of column `source` as texts of column `target`, why some could not be told: the first of them)."""
+    """(`texts` of column `source` as texts of column `target`, why some could not be converted: the first of them)."""
     if cast_form(source) == cast_form(target):
         return list(texts), []
     found: list[str | None] = []

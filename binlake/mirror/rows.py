@@ -73,7 +73,7 @@ class Reshaper:
     `renamed`: former name by new name, of columns that a CHANGE gave a new id as well.
 
     New columns get their origin default. A text that the new type cannot hold stays in `_text`; `unfit` counts them.
-    `moment`: where and when the source converted; `unknown`: the first value that nobody can convert, and why.
+    `moment`: where and when the source converted; `unknown`: the first value that cannot be converted, and why.
     """
 
     def __init__(

@@ -34,7 +34,7 @@ class Statement:
 
     @property
     def text(self) -> str:
-        """What the target gets: a statement that must find its row says whose change it is, for the error."""
+        """What the target gets: a statement that must match its row names its change, for the error."""
         is_told = self.place and self.expect != UNCHECKED and not self.sql.startswith("INSERT")
         return f"{self.sql} /* commit_ts {self.place} */" if is_told else self.sql
 

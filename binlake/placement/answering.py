@@ -1,6 +1,6 @@
-"""Whether PD answers, as everybody who decides by it sees it: it gives a timestamp, or it is away (S3-10).
+"""Whether PD answers, as all code that depends on it sees it: it gives a timestamp, or it is away (S3-10).
 
-The id of the cluster is no sign: a member of a PD that has lost its leader still tells it, and no window can be
+The id of the cluster is not a sign: a member of a PD that has lost its leader still gives it, and no window can be
 planned.
 """
 

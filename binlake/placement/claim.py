@@ -1,7 +1,7 @@
 """A name that one process at a time has: a key in etcd that ends with its holder's lease.
 
-Who starts while another one lives waits for the length of a lease and is refused then; who crashed is waited for that
-long. A holder that was away for longer than its lease finds at its next renewal whether somebody else came.
+A process that starts while another lives waits for the length of a lease, then is refused; a crashed one is waited for
+as long. A holder that was away for longer than its lease finds at its next renewal whether another process came.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ class EtcdClient:
     that gives a linearizable read.
 
     Calls raise SourceUnavailable, or Permanent when the server refuses. After SourceUnavailable a write may or may not
-    have been done: whoever cares reads again.
+    have been done: a caller that must know reads again.
     """
 
     def __init__(self, urls: Sequence[str], timeout_s: float = 5.0, *, tls: Tls | None = None) -> None:

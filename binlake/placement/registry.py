@@ -163,7 +163,7 @@ class Registry:
         self._change(DRAINERS + status.node_id, lambda _: status)
 
     def publish_drainer(self, node_id: str, max_commit_ts: int, update_ts: int = 0) -> None:
-        """Tell closing pumps how far a batch consumer has landed; the rest of its entry stays.
+        """Report to closing pumps how far a batch consumer has landed; the rest of its entry stays.
 
         A new entry is `paused`, which keeps its place without being notified: it has no endpoint (hazards R-05).
         """

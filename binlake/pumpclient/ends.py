@@ -1,7 +1,7 @@
 """Sends C and R in the background: to the pump of their P only, each second again, for ten minutes (tidb-binlog 4).
 
-Nobody waits for them. What a pump has not taken by then is given up, counted and logged: the pump asks the source.
-One thread serves all, so that the ends of a dead pump keep no end of another one waiting.
+No caller waits for them. What a pump has not accepted by then is given up, counted and logged: the pump asks the
+source. One thread serves all, so that the ends of a dead pump keep no end of another one waiting.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ class PumpWatch(Protocol):
 
 
 class PumpList(Protocol):
-    """Who lists the pumps: the registry."""
+    """What lists the pumps: the registry."""
 
     def watch_pumps(self) -> PumpWatch:
         """List and watch. Raises BinlakeError."""

@@ -1,4 +1,4 @@
-"""The pumps as the client knows them: which are online, which of those are left alone, who comes and goes.
+"""The pumps as the client knows them: which are online, which of those are left alone, which come and go.
 
 A pump that is not online takes no P. One that failed more than ten writes in a row is left alone until a probe, or a
 write in the last round, succeeds (tidb-binlog 4). C and R find any pump by its node id, whatever its state.
@@ -77,7 +77,7 @@ class Pumps:
         self._stale: list[Connection] = []
 
     def replace(self, listed: Iterable[PumpStatus]) -> None:
-        """Take over a whole listing: who is not in it is gone."""
+        """Take over a whole listing: a pump that is not in it is gone."""
         statuses = {status.node_id: status for status in listed}
         for node_id in self.node_ids() - statuses.keys():
             self.put(node_id, None)
@@ -110,11 +110,11 @@ class Pumps:
             return self._known.get(node_id)
 
     def usable(self) -> Sequence[Pump]:
-        """Who may take a P now, by node id. The fall-back to other labels is taken when no own one is usable."""
+        """Pumps that may take a prewrite now, by node id. Other labels are used when the own label has none."""
         return self._narrowed([pump for pump in self._sorted() if pump.usable])
 
     def online(self) -> Sequence[Pump]:
-        """Who could take a P at all, those left alone among them, by node id."""
+        """Pumps that could take a prewrite at all, those left alone among them, by node id."""
         return self._narrowed([pump for pump in self._sorted() if pump.state == ONLINE])
 
     def left_alone(self) -> Sequence[Pump]:

@@ -33,7 +33,7 @@ _KINDS: dict[Status, type[BinlakeError]] = {
 
 @dataclass(frozen=True)
 class PumpInfo:
-    """What a Binlake pump tells of itself (PumpAdmin/Info). ts are TSO; 0 = none."""
+    """What a Binlake pump reports of itself (PumpAdmin/Info). ts are TSO; 0 = none."""
 
     cluster_id: int
     node_id: str
@@ -85,7 +85,7 @@ class PumpReader:
             yield from self._receive(stream, after_ts, until_ts)
 
     def pull_blocks(self, after_ts: int, until_ts: int) -> Generator[Block, None, None]:
-        """As `pull` with `until_ts`, many at once: a pump of ours sends them so, from another one they are gathered."""
+        """As `pull` with `until_ts`, many at once: a Binlake pump sends them so, from another one they are gathered."""
         metadata = [blocks.ASKED]
         with self._channel() as channel, self._open(channel, after_ts, metadata) as stream:
             last = after_ts

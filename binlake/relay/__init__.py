@@ -1,7 +1,7 @@
 """Relay files: all that finishing a window takes, on disk before the first write to the target, and gone behind it.
 
 What the drainer's relay log was for (tidb-binlog 5.9): source and lake may both be gone, the target and these files
-suffice. The format is told in docs/reference/formats.md.
+suffice. The format is described in docs/reference/formats.md.
 """
 
 from binlake.relay.log import RelayLog

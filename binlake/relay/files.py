@@ -69,7 +69,7 @@ def sync_names(folder: Path) -> None:
 
 @contextmanager
 def writing(folder: Path) -> Iterator[None]:
-    """What fails to be written is told as Transient."""
+    """A failure to write is raised as Transient."""
     try:
         yield
     except OSError as error:
@@ -91,7 +91,7 @@ def _sync(folder: Path) -> None:
 def make_folders(root: Path, folder: Path) -> None:
     """Make `folder` below `root`, which must be there, and its names durable. Raises Transient.
 
-    Names that are there already are synced too: who made them may not have come so far.
+    Names that exist already are synced too: the process that made them may not have done it.
     """
     with writing(folder):
         place = root

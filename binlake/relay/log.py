@@ -52,7 +52,7 @@ class RelayLog:
     def of(cls, replication: Replication, log_dir: str = "") -> RelayLog | None:
         """Those of `replication` (below `log_dir` instead of its `relay.log-dir`, if given); None: it keeps none.
 
-        Raises ConfigError for what is no folder that is there.
+        Raises ConfigError for what is not an existing folder.
         """
         place = log_dir or replication.relay.log_dir
         if not place or replication.target is None:

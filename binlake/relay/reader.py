@@ -1,6 +1,6 @@
 """A window read back from its relay files: verified whole, down to the digest that its manifest pins, before any use.
 
-What is damaged or missing is told with the file and the range of commit_ts, and nothing reaches the target (S3-13).
+What is damaged or missing is reported with the file and the range of commit_ts, and nothing reaches the target (S3-13).
 """
 
 from __future__ import annotations

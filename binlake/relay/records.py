@@ -1,6 +1,6 @@
 """A record is whole or it is damage: magic, length, payload, checksum, as the original's binlog files have it.
 
-Framing of tidb-binlog 1.9; the payload is JSON of ours.
+Framing of tidb-binlog 1.9; the payload is Binlake's JSON.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Record(NamedTuple):
 
 
 class Damaged(Exception):
-    """What is at `offset` (bytes) of a file is no whole record."""
+    """What is at `offset` (bytes) of a file is not a whole record."""
 
     def __init__(self, offset: int, what: str) -> None:
         super().__init__(f"{what} at byte {offset}")

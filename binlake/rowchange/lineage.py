@@ -1,7 +1,7 @@
 """Whose row a key's row was at the start of a segment: what the target alone keeps of a row goes where the row goes.
 
 Rule: hazards R-12 (moved keys take their old row's values). Only updates that move a key count. A key that is deleted
-and inserted again keeps what it had: net changes do not tell the two rows apart, and the values are not lost.
+and inserted again keeps what it had: net changes do not distinguish the two rows, and the values are not lost.
 """
 
 from __future__ import annotations

@@ -17,8 +17,8 @@ The premise is that the target's unique keys are the source's (checked by `binla
 
 Two changes of one key that no table can go through (S4-09: INSERT of a row that is there, DELETE of one that is not)
 are found by a sum: each change of a key adds what it changes of its rows (+1, 0, -1), and the sum must be what the
-first and the last one say. So nothing is in order to be looked at, and what is told is never a false alarm; two
-contradictions of opposite signs in one segment are not told.
+first and the last one say. So nothing is in order to be looked at, and what is reported is never a false alarm; two
+contradictions of opposite signs in one segment are not reported.
 
 The SQL form for a table with a key: explode each event to (key, place, image) pairs: (old key, place, NULL) unless the
 key stays, and (new key, place, after); then `max_by(image, place)` by key. `place` must also order the pairs of one

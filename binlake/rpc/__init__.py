@@ -19,7 +19,7 @@ Client, from any plain thread::
 
 Requests and answers are bytes: serialise with protobuf. Every failed call is an RpcError with a `status` (Status); a
 `work` or `stream` may raise it too. A Channel may be shared by threads and made before a fork; it connects at its first
-call, and again after the connection broke. docs/understand/rpc.md tells what is supported and every limit.
+call, and again after the connection broke. docs/understand/rpc.md says what is supported, and every limit.
 """
 
 from __future__ import annotations

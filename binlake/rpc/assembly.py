@@ -18,10 +18,10 @@ _LOOK_S = 0.1  # between two looks for slow ones that were in vain
 
 
 class Holder(Protocol):
-    """Who holds memory."""
+    """An owner of memory."""
 
     def give_way(self) -> None:
-        """Let go of it, and tell the peer: others wait for it."""
+        """Release it, and notify the peer: others wait for it."""
 
 
 class _Held:
@@ -57,7 +57,7 @@ class Share:
         self.used = 0
 
     def grow(self, holder: Holder, size: int) -> bool:
-        """`holder` has `size` bytes now; False when there is no room, then it keeps what it had."""
+        """`holder` has `size` bytes now; False when there is no room, then its share stays."""
         now = self._clock()
         held = self._held.get(holder)
         if held is None:

@@ -56,7 +56,7 @@ class Carrier(Protocol):
 class Call(Stream):
     """`begun`, `deadline`: on the loop's clock, the latter inf without one; `heard_at`: when the last of an unfinished
     request came; `share`: where its bytes are counted. `on_end`: called once when the call is over, however it ended.
-    `on_sent`: told the bytes that left, for who paces itself by them."""
+    `on_sent`: called with the bytes that left, for senders that pace themselves by them."""
 
     __slots__ = (
         "_left_bytes",
@@ -164,7 +164,7 @@ class Call(Stream):
         self._settle()
 
     def expire(self) -> None:
-        """Its deadline has passed: the caller is told, what was started still runs."""
+        """Its deadline has passed: the caller is notified, what was started still runs."""
         if self.queued:
             # What waits for the caller's window would be kept as long as the connection.
             self.connection.reset(self.id, Code.CANCEL)
@@ -181,7 +181,7 @@ class Call(Stream):
         self._notify()
 
     def sent(self, size: int) -> None:
-        """Tell who paces itself."""
+        """Notify a sender that paces itself."""
         self._left_bytes += size
         if self.on_sent is not None:
             self.on_sent(size)

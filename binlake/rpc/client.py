@@ -1,8 +1,8 @@
 """Channel: gRPC calls from plain threads, without an event loop and without a thread of its own.
 
-Whoever waits for an answer reads the socket, for all calls of the channel; when it has what it wants, another one that
-waits takes over. So a single caller pays no switch between threads, many share one connection, and a channel that is
-not used holds nothing but a socket: it may be made before a fork.
+A thread that waits for an answer reads the socket, for all calls of the channel; when it has what it wants, another
+one that waits takes over. So a single caller pays no switch between threads, many share one connection, and a channel
+that is not used holds nothing but a socket: it may be made before a fork.
 """
 
 from __future__ import annotations
@@ -217,7 +217,7 @@ class Link:
         self._waiting: dict[int, threading.Event] = {}
 
     def usable(self) -> bool:
-        """Whether a new call may go over it; looks whether the server has left while nobody read."""
+        """Whether a new call may go over it; checks whether the server has left while no thread read."""
         if not self._connection.streams and self._reading.acquire(blocking=False):
             try:
                 self._read_now()
@@ -260,7 +260,7 @@ class Link:
             self._lose(error)
 
     def wait(self, exchange: Exchange, until: float | None) -> bool:
-        """Wait until `exchange` is ready, reading for everybody if nobody else does; False when `until` passed."""
+        """Wait until `exchange` is ready, reading for all threads if no other does; False when `until` passed."""
         while not exchange.ready:
             left = _left(until)
             if left is not None and left <= 0:

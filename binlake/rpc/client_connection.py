@@ -36,7 +36,7 @@ class Exchange(Stream):
     """One call on its way.
 
     `done`: `error` (None = OK) and `parts` are final. `untouched`: the server has certainly not begun it, so it may be
-    sent again. `waiter`: set when it may be ready, by whoever reads.
+    sent again. `waiter`: set when it may be ready, by the thread that reads.
     """
 
     __slots__ = ("done", "error", "holding", "opened", "parts", "splitter", "untouched", "waiter")
@@ -64,7 +64,7 @@ class Exchange(Stream):
             self.tell()
 
     def tell(self) -> None:
-        """There is news."""
+        """Signal that something has arrived."""
         if self.waiter is not None:
             self.waiter.set()
 

@@ -93,7 +93,7 @@ class Connection(Sender):
         self._rest = data[at:]
 
     def fault(self, fault: ConnectionFault) -> None:
-        """Tell the peer why the connection ends."""
+        """Notify the peer why the connection ends."""
         self.closed = True
         self._write(frames.goaway(self._last_peer_id(), fault.code, str(fault)))
 

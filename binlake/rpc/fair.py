@@ -1,6 +1,6 @@
-"""Who gives way when all places are taken: of the address that has the most, the newest (docs/understand/rpc.md).
+"""Which caller yields when all places are full: of the address that has the most, the newest (docs/understand/rpc.md).
 
-An address that floods shuts out itself and nobody else; who has had a place for long keeps it.
+An address that floods shuts out only itself; a caller that has had a place for long keeps it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Who is connected, and who has to go when there is no place left for one that comes.
+"""The connected clients, and which must go when there is no place left for a new one.
 
 The address with the most connections gives: those that have not said what they are, then idle ones, then those that
 were silent for the longest time. So connections that are only kept open cannot keep others out.
@@ -16,7 +16,7 @@ _AT_ONCE = 100  # the Nth part of all: looking for them goes through all
 
 
 class Silent(Protocol):
-    """A connection that has not said yet what it speaks."""
+    """A connection whose protocol is not known yet."""
 
     address: str
     heard_at: float
@@ -48,7 +48,7 @@ class Guests:
             guest.shut_out()
 
     def tick(self, now: float) -> None:
-        """Let everyone look for what takes too long; end who leaves too many calls waiting."""
+        """Let each connection check what takes too long; end those that leave too many calls waiting."""
         for peer in list(self.peers):
             peer.tick(now)
         waiting = sum(peer.waiting_calls for peer in self.peers)

@@ -36,7 +36,7 @@ class Health:
         return {"/grpc.health.v1.Health/Check": self._check, "/grpc.health.v1.Health/Watch": self._watch}
 
     def set(self, service: str, serving: Serving) -> None:
-        """Change a service's state and tell those who watch it."""
+        """Change a service's state and notify its watchers."""
         if self._services.get(service) is serving:
             return
         self._services[service] = serving
@@ -45,7 +45,7 @@ class Health:
                 call.send(call.framed(_response(serving)))
 
     def close(self) -> None:
-        """The server stops: whoever watches is told, and the call ends, so that no stop waits for it."""
+        """The server stops: watchers are notified, and the call ends, so that no stop waits for it."""
         for service in list(self._services):
             self.set(service, Serving.NOT_SERVING)
         for call in list(self._watchers):

@@ -49,7 +49,7 @@ class Host(Protocol):
     clock: Callable[[], float]
 
     def http(self, asked: HttpRequest, answer: Callable[[HttpResponse], None], address: str) -> None:
-        """Answer a plain HTTP request of somebody at `address`, later."""
+        """Answer a plain HTTP request from `address`, later."""
 
     def work(self, action: Callable[[], Callable[[], None]]) -> None:
         """Do `action` in a thread, then what it returns on the loop."""

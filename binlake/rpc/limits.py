@@ -43,7 +43,7 @@ class Limits:
 
 
 class Pace:
-    """Counts events and tells when they come faster than `per_second`; looks at the clock once in `per_second`/10."""
+    """Counts events and reports when they come faster than `per_second`; looks at the clock once in `per_second`/10."""
 
     def __init__(self, per_second: int) -> None:
         self._batch = max(1, per_second // 10)

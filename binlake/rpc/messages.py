@@ -137,5 +137,5 @@ def quote_text(text: str) -> bytes:
 
 
 def unquote_text(value: bytes) -> str:
-    """The text of a grpc-message; what is no percent-encoding stays."""
+    """The text of a grpc-message; what is not percent-encoding stays."""
     return unquote_to_bytes(value).decode(errors="replace")

@@ -1,7 +1,7 @@
 """RpcServer: one event loop in a thread of its own, listeners (TCP, TLS, Unix socket), and an orderly end.
 
-A port speaks gRPC and plain HTTP: the first bytes tell HTTP/2 from HTTP/1.1, content-type tells gRPC from the rest.
-"""
+A port speaks gRPC and plain HTTP: the first bytes distinguish HTTP/2 from HTTP/1.1, content-type distinguishes gRPC
+from the rest."""
 
 from __future__ import annotations
 
@@ -213,7 +213,7 @@ class RpcServer:
         self._workers.run(action)
 
     def http(self, asked: HttpRequest, answer: Callable[[HttpResponse], None], address: str) -> None:
-        """Have a plain HTTP request answered on a pool of its own; `address`: of who asks."""
+        """Have a plain HTTP request answered on a pool of its own; `address`: of the client."""
         handler = self._http or _nothing_here
 
         def work() -> Callable[[], None]:
@@ -249,7 +249,7 @@ class _Doorman(asyncio.Protocol):
             self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Turn away who may not call."""
+        """Refuse a client that may not call."""
         self._transport = cast(asyncio.Transport, transport)
         self.address = address_of(transport)
         if self._tls is not None and not self._tls.allows(transport.get_extra_info("peercert")):

@@ -1,4 +1,4 @@
-"""The server's end of one HTTP/2 connection: requests become calls, calls their answers, and nobody takes too much."""
+"""The server's end of one HTTP/2 connection: requests become calls, calls their answers, and clients are limited."""
 
 from __future__ import annotations
 

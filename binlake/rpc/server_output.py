@@ -12,7 +12,7 @@ FOREVER = float("inf")
 
 
 class ServerOutput(Connection):
-    """The written half of a connection; belongs to the server's loop, which tells it when to pause."""
+    """The written half of a connection; belongs to the server's loop, which calls it when to pause."""
 
     def __init__(self, host: Host, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(host.limits)

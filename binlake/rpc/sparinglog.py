@@ -15,7 +15,7 @@ _PERIOD_S = 60.0
 
 
 class SparingLog:
-    """Writes at most 10 lines of an event in a minute; the first one of the next minute tells how many were left out.
+    """Writes at most 10 lines of an event in a minute; the first one of the next minute says how many were left out.
 
     Thread-safe.
     """

@@ -112,7 +112,7 @@ class Wire:
         return self._decrypted()
 
     def close(self) -> None:
-        """Close the socket and wake who waits on it, nothing waits to be sent any more; idempotent."""
+        """Close the socket and wake the threads that wait on it, nothing waits to be sent any more; idempotent."""
         with self._guard:
             self._closed = True
             self._unsent = bytearray()

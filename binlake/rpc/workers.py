@@ -72,7 +72,7 @@ class Workers:
         return told
 
     def later(self, action: Callable[[], None]) -> None:
-        """Run `action` on the loop; from any thread. Without a loop there is nobody left to tell."""
+        """Run `action` on the loop; from any thread. Without a loop there is nothing left to notify."""
         with contextlib.suppress(RuntimeError):  # it is closed
             self.loop.call_soon_threadsafe(action)
 
@@ -148,7 +148,7 @@ class Workers:
 
 
 class Sink:
-    """Where a streaming handler, one thread, sends its messages. `on_gone`: called on the loop when nobody listens."""
+    """Where a streaming handler, one thread, sends its messages. `on_gone`: called on the loop when the client left."""
 
     def __init__(self, workers: Workers, call: Call) -> None:
         self.call = call
@@ -162,7 +162,7 @@ class Sink:
 
     @property
     def alive(self) -> bool:
-        """Whether somebody still listens."""
+        """Whether the client is still there."""
         return self._alive
 
     def send(self, message: bytes) -> bool:
@@ -172,7 +172,7 @@ class Sink:
     def send_framed(self, data: bytes) -> bool:
         """Send messages that are framed already (Call.framed): many at once cost as little as one.
 
-        Waits while too much is on its way to a slow reader. False: nobody listens any more.
+        Waits while too much is on its way to a slow reader. False: the client has gone.
         """
         with self._changed:
             while self._alive and self._waiting >= _WAITING_BYTES:

@@ -2,7 +2,7 @@
 
 Rule (TiDB's online DDL; captures `ddl`, `zones`, `zones_unique`): a job runs in steps, its binlog is written with the
 last one, and what an earlier step shows is in rows that were committed before the binlog. Such rows belong behind the
-DDL. The schema version of a transaction does not tell which they are: it is that of its BEGIN, while a table is taken
+DDL. The schema version of a transaction does not show which they are: it is that of its BEGIN, while a table is taken
 as it is when the transaction first touches it. Time does: no row committed before a step has seen it. So the DDL is
 placed at a moment that no such row can precede, and at which it is right to run it:
 
@@ -10,7 +10,7 @@ placed at a moment that no such row can precede, and at which it is right to run
   committed) and rows lack the column. None of these jobs can be taken back once begun, and no row needs the key or the
   column: rows are found by the identity of their segment, which is what the table has without them.
 - DROP PARTITION: when its first step ran; from then on TiDB puts rows of the range elsewhere. What is written into the
-  partition nevertheless is told by `binlake.schema.emptied`.
+  partition nevertheless is decided by `binlake.schema.emptied`.
 - several clauses in one ALTER: when the last of them had begun, and had read the table if it copies values or builds an
   index. Behind that moment all become public or leave in one step, and each clause that drops takes three more. Rows
   from there on hold the new columns' values: the real ones, or what the ALTER gives to old rows.
@@ -92,7 +92,7 @@ def may_run_ahead(kind: int) -> bool:
 
 
 def logs_twice(kind: int, table: TableDef | None) -> bool:
-    """True when a job of `kind` has changes of `table` logged twice from its first step on, and no key tells which."""
+    """True when a job of `kind` has changes of `table` logged twice from its first step on, and no key shows which."""
     return kind in REARRANGING and table is not None and table.identity().kind == "row"
 
 

@@ -3,8 +3,8 @@
 Rule: TiDB keeps two schema versions at work. A transaction of the older one that commits behind the DDL's first step
 writes into the old partition, which goes with its rows; the binlog names the logical table only (captures `zones`,
 table `Teile`). A transaction that began with a version from which the partition is not written to any more did not; of
-an earlier one the primary key of its prewrite tells, for it names the physical table. So a row goes if its values
-belong into the partition and its transaction wrote there. What cannot be told is refused. A partition that was
+an earlier one the primary key of its prewrite shows it, for it names the physical table. So a row goes if its values
+belong into the partition and its transaction wrote there. What cannot be determined is refused. A partition that was
 exchanged goes on as the plain table, and such a row with it (tables `Monat` and `Tausch`).
 """
 
@@ -61,7 +61,7 @@ class Emptied:
         return cls(raw["version"], frozenset(raw["ids"]), raw["partition"], raw.get("heir", 0))
 
     def side_of(self, primary_key: bytes, now: Collection[int], others: Collection[int]) -> Side:
-        """What `primary_key` (raw) of a transaction tells; `now`: ids of the table's partitions after the DDL.
+        """What `primary_key` (raw) of a transaction shows; `now`: ids of the table's partitions after the DDL.
 
         `others`: ids of the other tables that the transaction changes. One may have the key that is looked at: the
         plain table of an EXCHANGE has the id of a partition, before it and after it.
@@ -84,7 +84,7 @@ class Emptied:
 def partition_of(partition: Mapping[str, Any], row: Values, types: Mapping[str, int]) -> int:
     """The id of the partition of `row`, 0 for none; a NULL is in the least range. `partition`: TableInfo's.
 
-    Raises SchemaError when it cannot be told.
+    Raises SchemaError when it cannot be determined.
     """
     kind, definitions = partition["type"], partition["definitions"]
     names = [column["O"] for column in partition.get("columns") or ()]

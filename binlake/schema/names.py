@@ -1,6 +1,6 @@
 """When two names of databases, tables, columns or indexes are one name: TiDB compares their lower-case forms.
 
-A name is said as its definition spells it (`O` of TiDB's names): a target on Linux tells `Users` from `users`.
+A name is said as its definition spells it (`O` of TiDB's names): a target on Linux distinguishes `Users` from `users`.
 """
 
 from __future__ import annotations

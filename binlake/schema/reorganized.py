@@ -8,8 +8,8 @@ after its commit. Jobs of other tables in between only make it later.
 
 A second write of an insert gets a row id of its own. Where the row is copied as well, which it is if it was committed
 before the copy began, the source has it twice afterwards (pingcap/tidb#57510): as logged. Of one that was committed
-while rows were copied nothing tells. PARTITION BY and REMOVE PARTITIONING go the same steps, but no capture shows them;
-of a job that was taken back nothing tells which steps it went.
+while rows were copied nothing shows. PARTITION BY and REMOVE PARTITIONING go the same steps, but no capture shows them;
+of a job that was rolled back nothing shows which steps it went.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Reorganized:
 
     def place(self, step: int, row: Values, types: Mapping[str, int]) -> tuple[int, bool | None]:
         """(the id of the partition of `row` at `step`, whether it is one of those rearranged); 0 and None where that
-        cannot be told."""
+        cannot be determined."""
         mine, other = (self.new, self.old) if step >= SWITCHED else (self.old, self.new)
         own = _ids(mine)
         rearranged = own - _ids(other)

@@ -1,6 +1,6 @@
-"""The source's session of a DDL, as far as it decides what becomes of rows (hazards R-29).
+"""The source's session of a DDL, as far as it decides the values of rows (hazards R-29).
 
-TiDB converts stored values in the time zone of the session that sent the DDL. Its job tells it where it converts
+TiDB converts stored values in the time zone of the session that sent the DDL. Its job contains it where it converts
 (`reorg_meta.location`), and nowhere else; elsewhere the configuration may (`source.time-zone`).
 """
 
@@ -50,7 +50,7 @@ class SourceSession:
 
     @classmethod
     def of(cls, job: DdlJob, commit_ts: int, configured: str = "") -> SourceSession:
-        """That of `job`; `configured` is the zone where the job does not tell it."""
+        """That of `job`; `configured` is the zone where the job does not contain it."""
         zone = _location(job) or configured
         tz = read_zone(zone)
         if tz is None:

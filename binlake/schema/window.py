@@ -1,6 +1,6 @@
 """Schemas inside a window: each DDL opens a segment, and a row is decoded by the segment of its commit_ts (R-19).
 
-Where a DDL stands is told in `binlake.schema.ahead`.
+The position of a DDL is defined in `binlake.schema.ahead`.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class WindowSchemas:
 
 
 def unknown_table(table_id: int, commit_ts: int) -> SchemaError:
-    """The error for a row change whose table no job told of."""
+    """The error for a row change whose table no job named."""
     return SchemaError(
         "a row change names a table id that the schema history does not know",
         hint="reload the DDL history from the source, or start the task after this commit_ts, "

@@ -95,7 +95,7 @@ class DdlReplacement(Section):
 class DdlInjection(Section):
     """One statement of the target's own, before the first change at or behind a commit_ts.
 
-    docs/understand/target-mapping.md tells how it is placed.
+    docs/understand/target-mapping.md says how it is placed.
     """
 
     commit_ts: PlaceText = Field(

@@ -1,4 +1,4 @@
-"""What the pipeline may ask a source; whoever answers these questions can be replicated (DESIGN 5)."""
+"""What the pipeline may ask a source; whatever answers these questions can be replicated (DESIGN 5)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class JobHistory(Protocol):
         """The finished jobs among `ids`."""
 
     def running(self) -> list[dict[str, Any]] | None:
-        """The jobs that are not over yet; None: it cannot tell."""
+        """The jobs that are not over yet; None: it is not known."""
 
     def close(self) -> None:
         """Close what is open."""
@@ -41,7 +41,7 @@ class Source(Protocol):
         """A fresh timestamp: above every commit_ts that exists by now. Raises SourceUnavailable."""
 
     def transaction_status(self, start_ts: int, key: bytes) -> Status:
-        """What became of the transaction `start_ts` whose primary key is `key` (raw bytes, the prewrite_key).
+        """The outcome of the transaction `start_ts` whose primary key is `key` (raw bytes, the prewrite_key).
 
         Raises SourceUnavailable; an answer that proves nothing is Unknown, never RolledBack (hazards R-07).
         """

@@ -1,4 +1,4 @@
-"""Where the regions of TiKV are, and how far its GC goes, told by PD's leader (kvproto: pdpb, metapb).
+"""Where the regions of TiKV are, and how far its GC has come, asked of PD's leader (kvproto: pdpb, metapb).
 
 A region is looked for by the encoded key, kept, and forgotten when TiKV says that it has moved.
 """
@@ -33,7 +33,7 @@ def encode_key(key: bytes) -> bytes:
 
 @dataclass(slots=True, eq=False)
 class Place:
-    """A region: encoded keys from `start` to before `end` (empty = no end), and what TiKV wants to be told of it."""
+    """A region: encoded keys from `start` to before `end` (empty = no end), and what TiKV requires to know of it."""
 
     start: bytes
     end: bytes

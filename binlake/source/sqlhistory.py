@@ -28,7 +28,7 @@ _PAGE_SQL = "SELECT job_id, job_meta FROM mysql.tidb_ddl_history"
 class SqlHistory:
     """One connection, made at the first question. Raises SourceUnavailable, WireError.
 
-    ConfigError for what waiting does not mend: no such table, user or privilege.
+    ConfigError for what waiting does not fix: no such table, user or privilege.
     """
 
     def __init__(self, sql: SourceSql, timeout_s: float = 10.0, tls: Tls | None = None) -> None:

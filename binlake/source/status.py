@@ -27,7 +27,7 @@ class RolledBack:
 
 @dataclass(frozen=True)
 class Locked:
-    """Still undecided: its lock is there. `ttl_ms` as the lock tells; 0 = it does not tell."""
+    """Still undecided: its lock is there. `ttl_ms` as the lock says; 0 = it does not say."""
 
     ttl_ms: int = 0
 
@@ -48,7 +48,7 @@ class Absent(Unknown):
 
 @dataclass(frozen=True)
 class Unreachable(Unknown):
-    """Who knows could not be asked."""
+    """The server that knows could not be asked."""
 
     reason: str = "no answer"
 
@@ -88,7 +88,7 @@ def _overlaps(write: Mapping[str, Any], start_ts: int) -> bool:
 
 
 def mvcc_info(answer: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """What is told of the key; None = nothing is, as in an answer that carries an error."""
+    """What the answer says of the key; None = nothing, as in an answer that carries an error."""
     # v7.5 wraps it in "value"; older versions answer with "info" at the top.
     value = answer.get("value", answer)
     return None if value.get("error") or value.get("region_error") else value.get("info")

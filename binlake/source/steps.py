@@ -1,8 +1,8 @@
-"""Steps of DDL that no history tells yet, from where TiDB keeps them: its meta keys and the definitions it has loaded.
+"""Steps of DDL that no history has yet, from where TiDB stores them: its meta keys and the definitions it has loaded.
 
 A DDL job runs in steps, and is in the history only when it is over. Each step takes one schema version: the key
 `SchemaVersionKey` has the newest, `Diff:VERSION` is written in the transaction of the step, so its write record has the
-step's commit_ts. Both are asked by `/mvcc/hex/KEY`; `/db-table/ID` tells the definition of a table (tidb-binlog 10.3).
+step's commit_ts. Both are asked by `/mvcc/hex/KEY`; `/db-table/ID` gives the definition of a table (tidb-binlog 10.3).
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def step_key(version: int) -> bytes:
 
 
 def newest_version(body: str) -> int | None:
-    """The newest schema version by the answer for `VERSION_KEY`; None: the source keeps none (it is no TiDB).
+    """The newest schema version by the answer for `VERSION_KEY`; None: the source has none (it is not a TiDB).
 
     One more where the next one is being written. Raises SourceUnavailable, WireError.
     """

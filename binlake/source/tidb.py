@@ -102,7 +102,7 @@ class HttpHistory:
         return found
 
     def running(self) -> None:
-        """Nothing: a status port does not tell jobs that run."""
+        """Nothing: a status port does not list jobs that run."""
 
     def close(self) -> None:
         """Nothing: the port is its owner's."""
@@ -179,7 +179,7 @@ class TidbSource:
         return self._history.by_id(ids) if ids else {}
 
     def running_jobs(self) -> list[dict[str, Any]] | None:
-        """The jobs that are not over yet, where the history can tell (by SQL); None: `schema_version` tells more."""
+        """The jobs that are not over yet, where the history has them (by SQL); None: `schema_version` gives more."""
         return self._history.running()
 
     def schema_version(self) -> int | None:

@@ -45,7 +45,7 @@ class How(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What became of the transaction `start_ts`, whose primary key is `key` (raw)?"""
+    """The outcome of the transaction `start_ts`, whose primary key is `key` (raw)?"""
 
     start_ts: int
     key: bytes
@@ -201,7 +201,7 @@ class TikvStatus:
 
 
 def is_expired(status: Status, start_ts: int, now_ts: int, grace_ms: int) -> bool:
-    """Whether a lock's time was over `grace_ms` milliseconds ago: who held it is gone."""
+    """Whether a lock's time was over `grace_ms` milliseconds ago: its holder is gone."""
     if not isinstance(status, Locked) or not status.ttl_ms:
         return False
     return tso.physical(start_ts) + status.ttl_ms + grace_ms < tso.physical(now_ts)

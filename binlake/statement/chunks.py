@@ -1,8 +1,8 @@
-"""How the net changes of a window are cut into chunks of rows that one call renders, the same whoever cuts.
+"""How the net changes of a window are cut into chunks of rows that one call renders, the same for every caller.
 
 The driver calls these functions with a whole small window, Spark's workers with the batches of a large one. What a
 chunk holds follows from the rows alone: hash buckets of the key, in order, up to a count of rows and bytes. Batches are
-pinned, so nothing here may depend on who holds the rows or in which order they come.
+pinned, so nothing here may depend on which process holds the rows or in which order they come.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which table a row statement of ours writes: told by its beginning (`binlake.ordered.forms`, `lenient`)."""
+"""Which table one of Binlake's row statements writes: read from its beginning (`binlake.ordered.forms`, `lenient`)."""
 
 from __future__ import annotations
 

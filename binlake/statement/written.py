@@ -1,4 +1,4 @@
-"""Which columns of a row the target is told, and which it computes itself."""
+"""Which columns of a row are sent to the target, and which it computes itself."""
 
 from __future__ import annotations
 

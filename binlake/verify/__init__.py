@@ -1,4 +1,4 @@
-"""Is the target what the lake, or the source itself, says it must be at its checkpoint; and what mends it where not.
+"""Is the target what the lake, or the source itself, says it must be at its checkpoint; and what repairs it where not.
 
 Checksums of ranges of keys on both sides; what is unequal is narrowed to rows, and rows decide
 (docs/operate/verify.md).

@@ -1,8 +1,8 @@
 """Compares the tables whose rows a DDL changed by itself, once the window that ran it is downstream.
 
 What is due is in the lake before the DDL runs, and stays due until the mirrors have come as far, so nothing is
-forgotten by a run that dies. The outcome is told and nothing is mended: which side is right after a conversion a person
-decides. Windows without such a DDL pay one read of the newest events.
+forgotten by a run that dies. The outcome is reported and nothing is repaired: which side is right after a conversion a
+person decides. Windows without such a DDL pay one read of the newest events.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def due(target: Target, windows: WindowLog) -> dict[str, int]:
 def check_due(replication: Replication, windows: WindowLog, hi: int, run_id: str) -> list[Outcome]:
     """Compare what is due and can be compared now, at the checkpoint `hi`; what was found is recorded.
 
-    What cannot be compared raises nothing, since the window is done: it is told. What waiting may help stays due.
+    What cannot be compared raises nothing, since the window is done: it is reported. What waiting may help stays due.
     """
     target = replication.sql_target()
     waiting = due(target, windows)

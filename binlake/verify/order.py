@@ -1,4 +1,4 @@
-"""The order of keys as the target's index has it, where it can be told from texts; else a table is cut by hashes.
+"""The order of keys as the target's index has it, where texts show it; else a table is cut by hashes.
 
 A wrong order would only move a row to a neighbouring chunk on one side: what is then missing here and too much there is
 one row again when the table's differences are put together (`differences`).

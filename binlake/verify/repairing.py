@@ -1,6 +1,6 @@
 """Brings rows of the target to their state at its checkpoint, never to an older one (DESIGN 4, repair; hazards R-01).
 
-The rows are looked at again under the lease, so whatever moved since somebody asked for them is taken as it is now.
+The rows are looked at again under the lease, so whatever changed since they were requested is used as it is now.
 What is right already is not written, so a repair that was killed goes on where it stopped.
 """
 
@@ -42,7 +42,7 @@ Keys = Mapping[Name, Sequence[AnyKey]]
 class Repaired:
     """What a repair at checkpoint `commit_ts` did: keys looked at, those that were wrong, rows written or deleted.
 
-    `gone`: tables that are not there at the checkpoint; `unknown`: tables whose rows the lake does not know whole;
+    `gone`: tables that do not exist at the checkpoint; `unknown`: tables whose rows the lake does not have whole;
     `aside`: tables that are set aside, which were left alone.
     `looked`: definitions of the tables that were compared with the lake; `written`: those of them that got rows.
     """

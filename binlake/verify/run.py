@@ -65,7 +65,7 @@ class VerifyOptions:
 
 @dataclass
 class Verification:
-    """What was found at checkpoint `commit_ts`; `differences` are the first ones, `listed_all` tells whether all.
+    """The result at checkpoint `commit_ts`; `differences` are the first ones, `listed_all` says whether all.
 
     `every`: one chunk of so many was read, those numbered `turn` in this run. `read`: the tables of which rows were.
     """

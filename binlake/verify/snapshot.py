@@ -85,7 +85,7 @@ def not_consistent(found: Checkpoint) -> Transient:
 def source_snapshot(source: Target, ts: int, *, stands_still: bool) -> Iterator[Session]:
     """A session that reads the source at commit_ts `ts`: TiDB by `tidb_snapshot`, others as they are.
 
-    Raises ConfigError for a server without such snapshots unless it `stands_still` at `ts` by somebody's word.
+    Raises ConfigError for a server without such snapshots unless it `stands_still` at `ts` by the operator's word.
     """
     with closing(Session(source)) as session:
         if "tidb" in str(session.rows("SELECT VERSION()")[0][0]).lower():

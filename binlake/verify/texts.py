@@ -1,7 +1,7 @@
 """One text per value and one hash per row, made alike by a server's SQL and from the lake's texts.
 
 A hash is the first 64 bits of MD5 over the row's texts, each with its length before it, so that no two rows share the
-text; sums of hashes tell equal rows apart from none, which XOR does not (MISSION U-18). Where a server writes a value
+text; sums of hashes distinguish equal rows from none, which XOR does not (MISSION U-18). Where a server writes a value
 in another form the hashes differ and the rows are compared by value: a form costs time, never truth.
 """
 

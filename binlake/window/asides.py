@@ -1,4 +1,4 @@
-"""What events tell of tables that are set aside at the target: those that are, and those not told of yet (U-16)."""
+"""What events say of tables that are set aside at the target: those that are, and those not recorded yet (U-16)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Events = Sequence[Mapping[str, Any]]
 
 
 def set_aside_now(events: Events) -> list[dict[str, str]]:
-    """The tables that are set aside by `events` of this stage, in order of time: what each event told."""
+    """The tables that are set aside by `events` of this stage, in order of time: what each event says."""
     found: dict[str, dict[str, str]] = {}
     for event in events:
         told = json.loads(event["detail"])

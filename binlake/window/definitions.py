@@ -1,4 +1,4 @@
-"""Which definition a table had at a place of a window, told by the landed DDL of the window alone (hazards R-18).
+"""Which definition a table had at a place of a window, derived from the landed DDL of the window alone (hazards R-18).
 
 Identity and types are those of the segment a row falls into, never today's: a DDL inside the window changes them for
 the rows behind it only.
@@ -34,7 +34,7 @@ _BY_HAND = frozenset({IGNORED, SYNC_DDL, EVENTS, EXTRACT, RENAMED_IN})
 
 
 def by_hand(reason: str) -> bool:
-    """True for a rule that leaves a DDL to somebody else: the rows behind it have other definitions on the target."""
+    """True for a rule that leaves a DDL to an operator: the rows behind it have other definitions on the target."""
     return reason in _BY_HAND
 
 

@@ -1,4 +1,4 @@
-"""Transactions that a pump saw too late or gave up: told once, durably, when a plan first sees them (R-08, R-09)."""
+"""Transactions that a pump saw too late or gave up: recorded durably, when a plan first sees them (R-08, R-09)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """One DDL under filters and routes: whether it runs on the target, as which text, and what it changes there.
 
 Every name is judged, old and new (R-28). A DDL that would cost one table of many sources the rows of the others never
-runs (R-15). What is left out against somebody's expectation carries an alert.
+runs (R-15). What is unexpectedly left out carries an alert.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What a stage or command tells of the tables it read and wrote, for OpenLineage; and how much of it at most.
+"""What a stage or command reports of the tables it read and wrote, for OpenLineage; and how much of it at most.
 
-Names, types and nothing of rows. It is told with a result and kept nowhere: whoever draws lineage takes it from there
-(docs/operate/alerts.md).
+Names, types and nothing of rows. It is reported with a result and stored nowhere: a consumer of lineage takes it from
+there (docs/operate/alerts.md).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Columns = Sequence[tuple[str, str]]
 
 @dataclass(frozen=True)
 class Table:
-    """A table by name, with its columns as far as they are told."""
+    """A table by name, with its columns as far as they are known."""
 
     db: str
     table: str

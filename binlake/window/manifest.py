@@ -35,7 +35,7 @@ class MemberProof:
 
 @dataclass(frozen=True)
 class WindowManifest:
-    """What land sealed: the window (lo, hi], who took part, and the digest of its rows in `binlog`.
+    """What land sealed: the window (lo, hi], its members, and the digest of its rows in `binlog`.
 
     `schema_version` is the schema history's version at hi; `dml` and `ddls` count transactions, `chunks` the rows
     above the first of a transaction; `bytes` are payload bytes.

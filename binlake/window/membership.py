@@ -1,4 +1,4 @@
-"""Who belongs to a window: the registry's pumps and every pump remembered; none can leave unnoticed.
+"""The members of a window: the registry's pumps and every pump remembered; none can leave unnoticed.
 
 Sources: DESIGN 3.3; hazards R-05 (vanished, offline with data), R-06 (another disk), R-26 (collected range).
 """

@@ -21,7 +21,7 @@ State = Literal["ready", "blocked", "waiting"]
 @dataclass(frozen=True)
 class Counters:
     """What a pump counted since it started: `late_commits` (hazards R-08) and `early_commits` (hazards R-09) are
-    transactions that windows may have missed; `status_queries` tells of writers that do not send their C;
+    transactions that windows may have missed; `status_queries` counts writers that do not send their commit;
     `lost_commit_ts` are transactions that were given up by command, ever: their rows are not in the pump."""
 
     late_commits: int = 0
@@ -34,7 +34,7 @@ class Counters:
 class Begun:
     """Transactions of which a pump has the prewrite and not the end: its watermark stays below them.
 
-    How many, the least `start_ts` (0: none), and what the pump `told` of what stands in its way.
+    How many, the least `start_ts` (0: none), and what the pump `told` of what blocks it.
     """
 
     count: int = 0
@@ -73,7 +73,7 @@ class Member:
 
 @dataclass(frozen=True)
 class Blocker:
-    """Who holds the window back, since which commit_ts, and why."""
+    """A pump that holds the window back, since which commit_ts, and why."""
 
     node_id: str
     since: int
@@ -85,7 +85,7 @@ class Blocker:
 
 @dataclass(frozen=True)
 class Plan:
-    """The proposal: `ready` has lo < hi; `blocked` names who; `waiting` means the next stop is not reached yet."""
+    """The proposal: `ready` has lo < hi; `blocked` names the pumps; `waiting`: the next stop is not reached yet."""
 
     state: State
     lo: int
@@ -145,7 +145,7 @@ def reach_after(last: WindowManifest | None, max_seconds: int) -> int | None:
     """How far the window after `last` may reach, in commit_ts: `max_seconds`, or twice what an empty `last` did.
 
     So stretches of commit_ts without data, a year of them too, cost some windows and not one each hour. None for the
-    first window of a replication: nothing tells where its data begin.
+    first window of a replication: it is not known where its data begin.
     """
     if last is None:
         return None

@@ -1,4 +1,4 @@
-"""Asking a pump about itself: what the membership of a window, and who waits for one, both need."""
+"""Asking a pump about itself: what the membership of a window, and a task that waits for one, both need."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Which DDL changes rows by itself: no row change of the lake says what it left, so its tables are looked at behind it.
 
-Told by the definitions before and after, whatever the statement: a type that changes converts values, a new column
+Derived from the definitions before and after, whatever the statement: a type that changes converts values, a new column
 fills them, a new table id or a partition that is gone takes rows away.
 """
 

@@ -1,7 +1,7 @@
 """Names of the source as its definitions spell them, whatever letter case a statement or a job says them in.
 
-TiDB compares names without case and says them in lower case in its jobs; a target on Linux tells `Users` from `users`.
-"""
+TiDB compares names without case and says them in lower case in its jobs; a target on Linux distinguishes `Users` from
+`users`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Spelling:
     naming: Naming
 
     def source_table(self, db: str, table: str, *, new: bool = False) -> Name:
-        """(db, table) at the source. A `new` table is spelled as it is written, and so is one that nobody knows."""
+        """(db, table) at the source. A `new` table is spelled as it is written, and so is an unknown one."""
         found = None if new else self.before.find(db, table) or self.after.find(db, table)
         return (found.db, found.name) if found is not None else (self.source_database(db), table)
 
@@ -49,7 +49,7 @@ class Spelling:
         return Known.of(databases, [table for state in states for table in state.tables()])
 
     def of_job(self, db: str, table: str, touched: tuple[TableDef, ...]) -> Name:
-        """The names of a job; a rename has its new database and its old table, so only its definitions tell."""
+        """The names of a job; a rename has its new database and its old table, so only its definitions show it."""
         found = next((one for one in touched if fold_pair((one.db, one.name)) == fold_pair((db, table))), None)
         named = found or next((one for one in touched if fold_name(one.name) == fold_name(table)), None)
         return self.source_database(db), named.name if named else table

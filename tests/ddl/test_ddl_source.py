@@ -132,7 +132,7 @@ def test_a_statement_that_names_no_table_is_refused_with_its_place() -> None:
     ddl = SourceDdl(7, "d", "t", "ALTER TABLE 'x' ADD COLUMN n INT", Definitions((), ()), Definitions((), ()))
     with pytest.raises(TargetRefused, match="commit_ts=7"):
         map_ddl(ddl, "mariadb")
-    with pytest.raises(TargetRefused, match=r"does not end.*commit_ts=7"):
+    with pytest.raises(TargetRefused, match=r"is not closed.*commit_ts=7"):
         map_ddl(SourceDdl(7, "d", "t", "ALTER TABLE `t` COMMENT = 'x\\'", *[Definitions((), ())] * 2), "mariadb")
 
 

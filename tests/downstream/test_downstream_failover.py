@@ -99,7 +99,7 @@ def test_a_copy_from_before_the_run_is_no_other_process(mariadb: MariaDb, target
         fail_over(mariadb, copy, *EVERY)
 
     parallel = target.model_copy(update={"mode": "parallel", "worker_count": 1})
-    with pytest.raises(TargetUnavailable, match="an older copy took its place"):
+    with pytest.raises(TargetUnavailable, match="an older copy replaced it"):
         apply(parallel, window(), at("before_commit", 4, replaced))
     apply(parallel, window())
     assert lines(mariadb) == WHOLE

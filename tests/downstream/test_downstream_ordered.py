@@ -249,7 +249,7 @@ def test_an_update_that_leaves_the_row_as_it_was_finds_it(mariadb: MariaDb, orde
 def test_batches_out_of_order_are_refused(ordered: Target) -> None:
     #
     batches = plan([insert(n) for n in range(4)], PlanOptions(workers=1, limits=BatchLimits(rows=1)))
-    with pytest.raises(CheckpointConflict, match="not come in their order"):
+    with pytest.raises(CheckpointConflict, match="are out of order"):
         apply(ordered, window(batches[::-1]))
 
 

@@ -160,7 +160,7 @@ def test_a_written_key_that_is_gone_fails_the_segment(mariadb: MariaDb, parallel
     # Mutant: `each(presence.groups…)` removed from parallel.apply_rows
     execute(mariadb, "ALTER TABLE app.t ADD UNIQUE (v)")
     lost = Window(0, 1).put((1, "same"), verify=True).put((2, "same"), verify=True)
-    with pytest.raises(Drift, match="0 of 1 written rows are there"):
+    with pytest.raises(Drift, match="0 of 1 written rows are on the target"):
         apply(parallel, lost)
     assert checkpoint(mariadb) == ("0", 0)
     # A retry does no batch again, and looks again.

@@ -113,7 +113,7 @@ def test_a_swap_whose_marker_is_gone_stops_for_a_person(mariadb: MariaDb, target
     begin(target, found, step)
     for (name,) in rows(mariadb, "SHOW TABLES IN tidb_binlog LIKE 'binlake\\_kept%'"):
         execute(mariadb, f"DROP TABLE tidb_binlog.{name}")
-    with pytest.raises(Permanent, match="does not tell whether it ran") as stopped:
+    with pytest.raises(Permanent, match="does not show whether it ran") as stopped:
         apply(target, found)
     # What the hint says works.
     assert "set ddl_state in tidb_binlog.binlake_progress to 'done'" in stopped.value.hint
@@ -148,7 +148,7 @@ def test_an_exchange_that_nothing_proves_is_not_guessed(
     begin(target, found, step)
     before = ids(mariadb, "p", "b")
     let_happen(mariadb, meanwhile)
-    with pytest.raises(Permanent, match="does not tell whether it ran"):
+    with pytest.raises(Permanent, match="does not show whether it ran"):
         apply(target, found)
     with pytest.raises(CheckpointConflict, match="cannot show it"):
         release_ddl(target, 0, NAME, 200)

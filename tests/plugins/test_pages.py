@@ -182,7 +182,7 @@ def test_a_wrong_question_says_what_is_wrong(
     wrong = {
         "row?table=item": (400, "names no table"),
         "row?table=shop.other": (404, "does not know this table"),
-        "row?table=shop.pair&key=1": (400, "told apart by (n, code)"),
+        "row?table=shop.pair&key=1": (400, "identified by (n, code)"),
         "row?table=shop.item&key=4&upto=soon": (400, "is neither a commit_ts nor a time"),
         f"row?table=shop.item&key=4&upto={END + 1}": (404, "the lake ends at"),
         f"transaction?ts={BASE - 12}": (404, f"no transaction has commit_ts or start_ts {BASE - 12}"),

@@ -345,5 +345,5 @@ def test_a_table_that_is_set_aside_is_not_half_way_and_is_named(target: Target, 
     config = replication(target, nobody)
     verdict = judge(config)
     assert (verdict.state, verdict.commit_ts) == ("nothing-to-do", 200)
-    assert verdict.reason.endswith("but for what is set aside: app.t")
+    assert verdict.reason.endswith("except for what is set aside: app.t")
     assert [result.state for result in recover(config, no_context)] == ["nothing-to-do"]

@@ -220,7 +220,7 @@ def test_a_cancelled_stream_ends_its_handler() -> None:
 def test_a_stream_that_is_silent_for_too_long_is_an_error() -> None:
     with serving() as (_, address), Channel(address) as channel:
         silent = channel.stream(LATE, b"", idle_timeout_s=0.2)
-        with pytest.raises(RpcError, match="nothing came") as caught:
+        with pytest.raises(RpcError, match="nothing was received") as caught:
             next(iter(silent))
         assert caught.value.status is Status.DEADLINE_EXCEEDED
 

@@ -207,7 +207,7 @@ def test_a_port_that_does_not_page_is_told_not_looped(serve: Callable[[Callable[
 def test_a_strange_answer_is_one_clear_error(
     serve: Callable[[Callable[[str], tuple[int, str]]], str], body: str
 ) -> None:
-    with pytest.raises(WireError, match="no list of DDL jobs"):
+    with pytest.raises(WireError, match="not a list of DDL jobs"):
         list(TidbSource(NoClock(), serve(lambda _: (200, body))).ddl_jobs(0))
 
 

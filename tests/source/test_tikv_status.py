@@ -233,7 +233,7 @@ def test_a_tikv_that_is_away_is_told_and_found_again(
     tikv.writes[KEY] = [Write(START, START + 7)]
     right, tikv.addresses[1] = tikv.addresses[1], "127.0.0.1:1"
     found = one(status, How.LOOK)
-    assert "TiKV does not tell" in str(found)
+    assert "TiKV does not report it" in str(found)
     tikv.addresses[1] = right
     assert one(status, How.LOOK) == Committed(START + 7)
     tikv.busy = 1000
