@@ -43,7 +43,7 @@ def main() -> NoReturn:
 def run(arguments: Sequence[str]) -> int:
     """Run `binlake ARGUMENTS`; the exit status.
 
-    0 = done, 1 = an error was printed, 2 = unusable arguments, 3 = looked for and not there, 130 = interrupted.
+    0 = done, 1 = an error was printed, 2 = unusable arguments, 3 = not found, 130 = interrupted.
     """
     command, args = prepare(arguments)
     # Events go to stderr: stdout is what the command prints, `--output json` among it.

@@ -30,7 +30,7 @@ class Stage:
 STAGES: tuple[Stage, ...] = (
     Stage(
         "plan",
-        "propose the next window (lo, hi] from the watermarks; name who blocks",
+        "propose the next window (lo, hi] from the watermarks; name the pumps that block it",
         needs_spark=False,
     ),
     Stage(

@@ -15,7 +15,7 @@ _STATE, _STARTTIME = 0, 19  # of the fields behind the command: proc(5), stat
 
 
 def start_of(pid: int) -> int | None:
-    """A number that no other process with this pid had or will have; None when it runs no more."""
+    """A number that no other process with this pid had or will have; None when it has ended."""
     try:
         stat = (_PROC / str(pid) / "stat").read_text(errors="replace")
     except (FileNotFoundError, ProcessLookupError):

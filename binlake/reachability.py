@@ -1,6 +1,6 @@
 """Whether a server listens at an address: a TCP connection within a deadline, which asks for no password.
 
-It proves that a process is there, not that it is well.
+It proves that a process listens, not that it works.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def require_spark(remote: str) -> str:
 
 
 def spark_unavailable(server: str = "", why: str = "does not answer") -> Transient:
-    """The error for a Connect server (`host:port`, where that is known) that does not answer, or does so no more."""
+    """The error for a Connect server (`host:port`, where that is known) that does not answer, or no longer does."""
     return Transient(
         f"the Spark Connect server {why}",
         where={"server": server} if server else None,

@@ -1,7 +1,7 @@
 """Values of rows in errors and logs: not shown unless the configuration says so (`show-row-values`).
 
-A task's log is read, kept and sent by more people and systems than may read the data. A value is shown as its length, a
-key by a mark that is the same wherever the key is shown; the lake has both in clear, for those who may read it.
+A task's log is read, stored and sent by more people and systems than may read the data. A value is shown as its length,
+a key by a mark that is the same wherever the key is shown; the lake has both in clear, for those who may read it.
 """
 
 from __future__ import annotations

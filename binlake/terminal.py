@@ -1,6 +1,6 @@
 """Tables and values for people: each value as it is, on a terminal folded and elsewhere whole; nothing is markup.
 
-NULL stands bare; a text that could be taken for it, or that has signs which cannot be seen, is quoted as JSON quotes.
+NULL is shown bare; a text that could be mistaken for it, or that has invisible characters, is quoted as in JSON.
 """
 
 from __future__ import annotations

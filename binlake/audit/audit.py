@@ -220,7 +220,7 @@ class Audit:
             raise self.gone(base) from error
 
     def within(self, after: int, upto: int | None) -> tuple[int, int]:
-        """(after, upto] cut to what the lake holds. Raises LostRange when it wants what is not there."""
+        """(after, upto] cut to what the lake holds. Raises LostRange when it asks for what the lake does not have."""
         first, last = self.range()
         upto = last if upto is None else upto
         if upto > last:
@@ -240,7 +240,7 @@ class Audit:
         for ddl in landed_ddls(self.paths, base.hi, ts):
             if any((t.db, t.name) == (base.db, base.table) for t in (*ddl.before.tables, *ddl.after.tables)):
                 raise LostRange(
-                    "the table's mirror is behind a DDL before that time",
+                    "the table's mirror has not passed a DDL before that time",
                     where={"table": f"{base.db}.{base.table}", "mirror": base.hi, "ddl": ddl.commit_ts, "ts": ts},
                     hint="run the stage mirror, then run this again",
                 )

@@ -98,7 +98,7 @@ def _changed(
         hint = f"ask for the mirror's state, commit_ts {since}, or use `binlake audit table`, which has no limit"
         where = {"table": f"{definition.db}.{definition.name}", "ts": ts, "mirror": since}
         if found.late:
-            raise OutOfTime("the row changes behind the mirror's state took too long to read", where=where, hint=hint)
+            raise OutOfTime("the row changes after the mirror's state took too long to read", where=where, hint=hint)
         text = f"more than {MOST_CHANGES:,} row changes lie between the mirror's state and that time"
         raise LostRange(text, where=where, hint=hint)
     events = [change.event() for change in found.changes]

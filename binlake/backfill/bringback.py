@@ -32,7 +32,7 @@ from binlake.window.targets import Naming, TargetTables
 log = structlog.get_logger(__name__)
 
 _ROUNDS = 100
-"""Times a table is compared: each mends up to MOST_DIFFERENCES rows."""
+"""Times a table is compared: each repairs up to MOST_DIFFERENCES rows."""
 
 
 def bring_back(
@@ -141,5 +141,5 @@ def _known_in_part(found: AsideTable, why: str) -> ConfigError:
         f"the lake has only part of this table, so not every row can be compared: {why}",
         where={"table": f"{found.db}.{found.table}", "since": found.since},
         hint="load a copy of the source as of this moment or later, or be sure that rows not changed since are right;"
-        " then `binlake table back --rows-are-there` mends those that changed since",
+        " then `binlake table back --rows-are-there` repairs those that changed since",
     )

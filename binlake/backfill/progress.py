@@ -1,6 +1,6 @@
 """How far a backfill is: an event in the table `window` for each window that it has behind it (MISSION U-23, U-24).
 
-A backfill is known by its name; one that was stopped goes on behind its last window, one that has ended begins anew.
+A backfill is known by its name; one that was stopped continues after its last window, one that has ended begins anew.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Brings every key that a range touched to its state at the target's checkpoint, window by window of the range.
 
-The target is held for one window at a time, so a schedule goes on between them: each window is repaired to the
+The target is held for one window at a time, so a schedule continues between them: each window is repaired to the
 checkpoint of its own moment, and never to an older one (MISSION C-05, hazards R-01).
 """
 
@@ -28,7 +28,7 @@ from binlake.verify.tables import tables_at
 log = structlog.get_logger(__name__)
 
 MOST_DIFFERENCES = 1_000_000
-"""Rows of tables compared whole that are mended at once."""
+"""Rows of tables compared whole that are repaired at once."""
 _ASK_EVERY_S = 0.5
 
 

@@ -77,7 +77,7 @@ def plan_rollback(replication: Replication, lo: int, hi: int, known: int, side: 
     at_source = side == "source"
     inside, behind = changes(paths, lo, hi, at_source=at_source), changes(paths, hi, known, at_source=at_source)
     if len(inside) > MOST_CHANGES:
-        raise ConfigError(f"{len(inside)} row changes are more than one rollback takes", hint="take a smaller range")
+        raise ConfigError(f"{len(inside)} row changes are more than one rollback accepts", hint="take a smaller range")
     state = SchemaHistory(paths).state_at(known)
     base: Base = state if at_source else TargetTables(state, Naming(Rules.of(replication)))
     own, later = _by_table(inside), _by_table(behind)

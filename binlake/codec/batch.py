@@ -9,7 +9,7 @@ Use in `mapInArrow`:
             yield from batch.batches()                                    # pyarrow.RecordBatches, the batch is empty
     yield from batch.batches()
 
-Rule: adding splits a payload and checks its lists; rows are decoded when they are taken, those of one definition and
+Rule: adding splits a payload and checks its lists; rows are decoded when they are read, those of one definition and
 kind together (binlake.codec.walk), and what that leaves one by one, in their order. Columns and types are those of the
 lake's table `mutation`, in its order (`MUTATION_SCHEMA`).
 """
@@ -96,7 +96,7 @@ def same_name(table: TableDef) -> tuple[str, str]:
 class MutationBatch:
     """Collects transactions and gives their row changes column by column.
 
-    Errors are those of `decode_transaction`, raised when a transaction is added or when its rows are taken; they spoil
+    Errors are those of `decode_transaction`, raised when a transaction is added or when its rows are read; they spoil
     the batch. Rows of tables that the route excludes are not decoded, nor are those whose kind is not among `kinds` of
     their table; `stats` counts both. `invalid_text`: the handling of text that is not UTF-8, `second_writes` of those.
     """

@@ -1,7 +1,7 @@
 """What a stored value becomes at MODIFY COLUMN: TiDB's own conversion, which no other server shares (hazards R-29).
 
-The result is that of a lenient session. In a strict one TiDB refuses the DDL where the two differ, so whoever sees the
-DDL may take it. A conversion that is not known is an error, never a guess. Sources: TiDB 7.5 types/datum.go
+The result is that of a lenient session. In a strict one TiDB refuses the DDL where the two differ, so a DDL that was
+logged has this result. A conversion that is not known is an error, never a guess. Sources: TiDB 7.5 types/datum.go
 (ConvertTo), types/convert.go, table.CastValue; each pair of types is checked with the recorded capture `zones`.
 """
 

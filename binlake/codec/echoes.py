@@ -1,4 +1,4 @@
-"""Second writes of one row change, which TiDB logs while it reorganizes partitions, are taken out of a batch.
+"""Second writes of one row change, which TiDB logs while it reorganizes partitions, are removed from a batch.
 
 Rule (TiDB v7.5, capture `zones`, table `Teile`): while REORGANIZE PARTITION runs, a row of its partitions is written
 to the new one too, and both writes are in the binlog side by side, for the logical table: an insert, update or delete

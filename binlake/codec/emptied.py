@@ -1,4 +1,4 @@
-"""Rows that went with a dropped or truncated partition are taken out of a batch (`binlake.schema.emptied`).
+"""Rows that went with a dropped or truncated partition are removed from a batch (`binlake.schema.emptied`).
 
 Those that went with an exchanged one become rows of the table that it is now. A row that an update moved between such a
 partition and another is an insert or a delete on either side.
@@ -124,7 +124,7 @@ def _as_taken(row: Row, table: TableDef, names_of: Callable[[TableDef], _Names |
 def require_both(table: TableDef, commit_ts: int, wanted: Callable[[TableDef], Collection[str]]) -> None:
     """Raises SchemaError if filters distinguish a `table` of `settled` from the one that its late rows may belong to.
 
-    `wanted`: the kinds of row changes that are taken of a table.
+    `wanted`: the kinds of row changes that are read of a table.
     """
     taker = table.taker
     if taker is not None and set(wanted(table)) != set(wanted(taker)):

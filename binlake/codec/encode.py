@@ -103,7 +103,7 @@ def prewrite_value(schema_version: int, mutations: Iterable[pb.TableMutation]) -
 
 
 def commit_binlog(start_ts: int, commit_ts: int, key: bytes, value: bytes = b"") -> bytes:
-    """A serialised C; with `value` it is complete, as pumps hand it out."""
+    """A serialised commit; with `value` it is complete, as pumps hand it out."""
     message = pb.Binlog(
         tp=pb.Commit, start_ts=start_ts, commit_ts=commit_ts, prewrite_key=key, ddl_job_id=0, ddl_schema_state=0
     )

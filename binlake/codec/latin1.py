@@ -16,7 +16,7 @@ from binlake.codec.values import NoText, ReadInvalid, shown_bytes
 from binlake.schema.info import ColumnInfo, TableDef
 
 InvalidText = Literal["refuse", "latin1"]
-"""What becomes of texts that are no UTF-8 (`source.invalid-text`)."""
+"""The handling of texts that are not UTF-8 (`source.invalid-text`)."""
 
 _HOLES = frozenset((0x81, 0x8D, 0x8F, 0x90, 0x9D))
 _LETTERS = {byte: chr(byte) if byte in _HOLES else bytes((byte,)).decode("cp1252") for byte in range(256)}

@@ -23,11 +23,11 @@ from binlake.schema.reorganized import AFTER, BEFORE, COPYING, DELETE_ONLY, SWIT
 from binlake.wire import binlog_pb2 as pb
 
 SecondWrites: TypeAlias = Literal["refuse", "once"]
-"""What becomes of second writes of which it cannot be told whether they are: stop, or each pair is taken once."""
+"""The handling of second writes that cannot be identified: stop, or each pair counts once."""
 
 _HINT = (
-    "the source itself may hold such rows twice now (pingcap/tidb#57510). Set source.second-writes = once, which takes"
-    " each pair for one change, run merge again, and compare the table afterwards: `binlake verify --fix`"
+    "the source itself may hold such rows twice now (pingcap/tidb#57510). Set source.second-writes = once, which counts"
+    " each pair as one change, run merge again, and compare the table afterwards: `binlake verify --fix`"
 )
 
 

@@ -76,7 +76,7 @@ class RowChange:
 def decode_transaction(
     payload: bytes, commit_ts: int, start_ts: int, tables: TableLookup, stats: DecodeStats | None = None
 ) -> Iterator[RowChange]:
-    """The row changes of a complete C (or P) binlog `payload`, by the definitions `tables` of its place.
+    """The row changes of a complete commit (or prewrite) binlog `payload`, by the definitions `tables` of its place.
 
     Columns: public, not virtual generated (R-19). A late row of a dropped or truncated table is counted in `stats`
     and passed over (tidb-binlog 1.14). Raises WireError for damaged payloads, SchemaError for unknown table ids.

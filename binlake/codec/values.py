@@ -19,7 +19,7 @@ from binlake.schema.info import ColumnInfo
 from binlake.varint import read_uvarint
 
 ReadInvalid = Callable[[ColumnInfo, bytes], str]
-"""What gives the text of bytes that are no UTF-8, or raises."""
+"""Gives the text of bytes that are not UTF-8, or raises."""
 
 _SHOWN_BYTES = 40
 

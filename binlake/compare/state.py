@@ -1,6 +1,6 @@
 """Compares a recorded state with a target: table list, columns, types, keys, collations, and rows as a multiset.
 
-Every difference is text for people; the first few of each state are kept. Each exemption is counted
+Every difference is text for people; the first few of each state are retained. Each exemption is counted
 (docs/understand/equality.md).
 """
 

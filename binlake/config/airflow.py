@@ -33,7 +33,7 @@ class NotifyOnLag(Notify):
 
 
 class NotifyOnSilence(NotifyOnLag):
-    """Notification when commit time goes on, but no transaction arrives any more."""
+    """Notification when commit time advances, but no transaction arrives any more."""
 
     seconds: int = Field(
         ge=1,

@@ -305,8 +305,8 @@ class Replication(Section):
         ]
         if drops and self.target is not None and self.target.mode == "ordered" and self.target.safe_mode != "always":
             raise ValueError(
-                f"target.mode = ordered with `{drops[0]}` needs safe-mode = always: a plain INSERT or UPDATE meets rows"
-                " that the source has no more, or not yet"
+                f"target.mode = ordered with `{drops[0]}` needs safe-mode = always: a plain INSERT or UPDATE meets "
+                "rows that the source no longer has, or does not have yet"
             )
         return self
 

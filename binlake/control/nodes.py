@@ -45,7 +45,7 @@ def time_of(ts: int) -> str:
 
 
 def not_taken(pump: NodeStatus, drainers: Sequence[NodeStatus]) -> str:
-    """The commit_ts range that consumers have not taken from `pump`, in words; empty = they have all."""
+    """The commit_ts range that consumers have not read from `pump`, in words; empty = they have all."""
     taken = [drainer.max_commit_ts for drainer in drainers if drainer.state != "offline"]
     if not taken:
         return f"everything it holds, up to {pump.max_commit_ts}: no consumer is registered"

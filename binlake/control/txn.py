@@ -15,7 +15,7 @@ from binlake.placement.registry import PUMPS, unknown_node
 class TxnCommand:
     """Look at a stored binlog, or decide an orphan prewrite."""
 
-    help = "show a stored binlog; decide a prewrite whose outcome no source can tell"
+    help = "show a stored binlog; decide a prewrite whose outcome no source can report"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """`show TS`, `list`, `resolve START_TS...` and `give-up START_TS`."""

@@ -110,7 +110,7 @@ def _stored(tail: Sequence[Token], info: ColumnInfo) -> list[Token]:
         raise Unmappable(
             f"the default of column {info.name} has bytes that are not UTF-8: TiDB stores and shows U+FFFD instead,"
             f" which a {info.charset} column cannot hold; by ddl-replacement make it a utf8mb4 column with that"
-            " default, and take its collation in target.tables, accept"
+            " default, and accept its collation in target.tables, accept"
         )
     end = _value_end(tail)
     literal = default_literal(info)

@@ -377,7 +377,7 @@ def _charset_words(of: TableDef | DbInfo, dialect: Dialect) -> list[Token]:
 
 
 def unsaid(ddl: SourceDdl, dialect: Dialect, clause: str) -> TargetRefused:
-    """The error for a DDL that no statement of `dialect` stands for, with its place and the ways on."""
+    """The error for a DDL that no statement of `dialect` expresses, with its place and what to do."""
     return TargetRefused(
         f"a DDL cannot be expressed in {dialect}: {clause}",
         where={"commit_ts": ddl.commit_ts, "db": ddl.db, "table": ddl.table, "query": ddl.query[:200]},

@@ -67,7 +67,7 @@ def statements(tokens: list[Token]) -> list[list[Token]]:
 def restated(query: str, default_db: str, naming: Naming, own: Collection[NameRef] = ()) -> str:
     """`query` with the target's names. `own`: (db, table) of what the statement may still name in a list, empty = all.
 
-    Text that says the target's names already stays as it is. Raises SchemaError for text that cannot be tokenized.
+    Text that has the target's names already is unchanged. Raises SchemaError for text that cannot be tokenized.
     """
     tokens = [token for token in tokenize(query) if token.kind is not TokenKind.COMMENT]
     wanted = {fold_pair(name) for name in own}

@@ -40,7 +40,7 @@ def replacements_of(config: Iterable[DdlReplacement]) -> Mapping[int, str]:
             entry.sql,
             "replacement",
             where,
-            "for anything else: do it at the target by hand and name the commit_ts in filter.ignore-txn-commit-ts",
+            "for anything else: run it at the target by hand and name the commit_ts in filter.ignore-txn-commit-ts",
         )
     return found
 
@@ -95,7 +95,7 @@ def altered_table(sql: str, db: str) -> Name | None:
 
 
 def makes_or_drops_table(sql: str) -> bool:
-    """True for CREATE and DROP TABLE: that it ran shows by a table that is there or not."""
+    """True for CREATE and DROP TABLE: that it ran shows by a table that exists or not."""
     found = _classified(sql)
     return found is not None and found.kind in (Kind.CREATE_TABLE, Kind.CREATE_TABLE_LIKE, Kind.DROP_TABLE)
 

@@ -79,7 +79,7 @@ def read_aside(session: Session, schema: str, cluster_id: int) -> dict[Name, Asi
 def write_aside(session: Session, schema: str, cluster_id: int, task: str, tables: Iterable[AsideTable]) -> None:
     """Put their rows into the open transaction; the caller proved the fence and sets `consistent=false`.
 
-    A table that is there already keeps its row: what it lacks begins where it was set aside first.
+    A table that is set aside already keeps its row: what it lacks begins where it was set aside first.
     """
     for one in tables:
         session.write(
@@ -100,7 +100,7 @@ def remove_aside(session: Session, schema: str, cluster_id: int, table: AsideTab
 def is_settled(checkpoint: Checkpoint, progress: Progress | None, aside: Collection[Name]) -> bool:
     """True when the target equals the source at the checkpoint, but for the tables that are set aside.
 
-    `progress`: of the window that was opened last by whoever writes this checkpoint.
+    `progress`: of the window that was opened last by the writer of this checkpoint.
     """
     if checkpoint.consistent:
         return True

@@ -1,4 +1,4 @@
-"""`binlake checkpoint`: show where a target stands, or take a checkpoint row over from another writer."""
+"""`binlake checkpoint`: show a target's position, or take a checkpoint row over from another writer."""
 
 from __future__ import annotations
 

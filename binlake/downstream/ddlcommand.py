@@ -1,4 +1,4 @@
-"""`binlake ddl`: which DDL an open window stands at, and giving the window up before one that the target refuses."""
+"""`binlake ddl`: the DDL at which an open window is stuck; releasing the window before one that the target refuses."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _WHAT = {
 
 
 class DdlCommand:
-    """Show the DDL in flight, or release the window that stands before it."""
+    """Show the DDL in flight, or release the window that is stopped before it."""
 
     help = (
         "show the DDL at which an open window is stuck; release the window, so that the DDL can be replaced or left out"
@@ -40,7 +40,7 @@ class DdlCommand:
         parser.add_argument("--commit-ts", help="release: commit_ts of the DDL, as `show` has it")
 
     def run(self, args: argparse.Namespace) -> int:
-        """Print what stands at the target, or what was given up. 3 when no DDL is in flight."""
+        """Print the DDL at which the target is stuck, or what was given up. 3 when no DDL is in flight."""
         replication, target, cluster_id = row_of(args)
         if args.action == "release":
             if not (args.commit_ts and args.commit_ts.isdigit()):

@@ -1,7 +1,7 @@
 """Errors of a DDL that say that the target has it already: the drainer's list, and no other (tidb-binlog 5.10).
 
-Where the drainer goes on at once, the caller looks first whether the target is what the DDL leaves: a table of another
-shape gives errors of the list too.
+Where the drainer continues at once, the caller first checks whether the target is what the DDL leaves: a table of
+another shape gives errors of the list too.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where a target stands, read without writing: what plan and compact ask before they decide a window (R-43)."""
+"""A target's position, read without writing: what plan and compact ask before they decide a window (R-43)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def checkpoint_ts(replication: Replication, cluster_id: int) -> int | None:
 
 @dataclass(frozen=True)
 class Position:
-    """Where a target stands: `commit_ts` (None before its first window), the window it holds `opened`, the bytes that
+    """A target's position: `commit_ts` (None before its first window), the window it holds `opened`, the bytes that
     one packet to it may have, the form that the next window's writes need, its tables that are set `aside`, and the
     commit_ts up to which rows may be there while no window is open (`exit_ts`)."""
 
@@ -54,7 +54,7 @@ class Position:
 
 
 def position_of(target: Target, task: str, cluster_id: int) -> Position:
-    """Where `target` stands for the replication `task`, in one look.
+    """The position of `target` for the replication `task`, in one read.
 
     Raises as `checkpoint_of`, and CheckpointConflict when another replication holds a window open there.
     """

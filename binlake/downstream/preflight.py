@@ -1,4 +1,4 @@
-"""Both sides' tables compared before a replication writes: what is refused and how to go on, what is kept, what fires.
+"""Both sides' tables compared before the first write: what is refused, what to do, what is kept, which triggers fire.
 
 Rules: hazards R-12, R-13; MISSION S4-26, S4-27. Reads only.
 """
@@ -65,7 +65,7 @@ def preflight(session: Session, target: Target, tables: Iterable[TableDef]) -> l
 
 
 def require_fit(reports: Sequence[TableReport], where: dict[str, object]) -> None:
-    """Raises Drift when a table that is there is refused. A missing one is refused once it gets rows."""
+    """Raises Drift when an existing table is refused. A missing one is refused once it gets rows."""
     found = [f"{r.db}.{r.table}: {text}" for r in reports if r.verdict == "refused" for text in r.refusals]
     if found:
         raise drift(found, where)

@@ -1,4 +1,4 @@
-"""After all writes of a segment every key that must be there is there: a REPLACE may have removed an earlier row.
+"""After all writes of a segment every key that must exist does: a REPLACE may have removed an earlier row.
 
 Sources: invariant 6, hazards R-13. A collation or a unique key that only the target has makes two rows one, silently.
 """

@@ -18,7 +18,7 @@ Key = Sequence[str | None]
 
 
 def present_keys(session: Session, table: TableDef, keys: Sequence[Key]) -> list[int]:
-    """The numbers of those `keys` of the target's `table` that have a row; none where it has not these columns.
+    """The numbers of those `keys` of the target's `table` that have a row; none where it lacks these columns.
 
     Raises TargetRefused, TargetUnavailable.
     """

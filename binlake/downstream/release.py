@@ -1,4 +1,4 @@
-"""Gives up an open window that stands before a DDL which the target refuses, so that it can be derived anew (S4-46).
+"""Gives up an open window that is stopped before a DDL which the target refuses, to be derived anew (S4-46).
 
 The target is then the source at the checkpoint, as between any two segments: all before the DDL is there, and the
 intent's evidence proves that nothing of the DDL is. What is not proved is refused.
@@ -23,7 +23,7 @@ from binlake.errors import CheckpointConflict
 def release_ddl(target: Target, cluster_id: int, task: str, commit_ts: int) -> tuple[Progress, int]:
     """(the window as it was open, the checkpoint from which its next one starts).
 
-    Raises CheckpointConflict unless the window of `task` stands before the DDL at `commit_ts`, LeaseHeld while
+    Raises CheckpointConflict unless the window of `task` is stopped before the DDL at `commit_ts`, LeaseHeld while
     something applies.
     """
     with closing(Session(target)) as session:
@@ -77,7 +77,7 @@ def _require_untouched(session: Session, target: Target, found: Progress) -> Non
         "the target is not as it was before the DDL, or cannot show it",
         where={"ddl": (found.ddl_sql or "")[:300], "commit_ts": found.ddl_commit_ts,
                "tables": ", ".join(".".join(name).rstrip(".") for name in intended.touched)},
-        hint="undo what was done of it by hand, or run finalize, which counts it as done where the target shows its "
+        hint="undo its effects by hand, or run finalize, which counts it as done where the target shows its "
         "result",
     )  # fmt: skip
 

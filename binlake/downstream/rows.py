@@ -1,4 +1,4 @@
-"""What every mode does alike with a segment's rows: run a batch, count, and move the checkpoint when all is there."""
+"""What every mode does with a segment's rows: run a batch, count, and move the checkpoint when all are applied."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def _new_partitions(before: TableDef, after: TableDef) -> Iterator[str]:
 
 
 def rows_left(session: Session, emptied: Emptied) -> list[str]:
-    """Which of `emptied` have rows at the target, for people; what is not there has none."""
+    """Which of `emptied` have rows at the target, for people; a missing table has none."""
     return [text for name, partitions in emptied.items() for text in _rows_in(session, name, partitions)]
 
 

@@ -105,7 +105,7 @@ class Session:
             self._open = False
 
     def execute(self, sql: str) -> int:
-        """Run one statement without arguments; rows it wrote, of an UPDATE those it found."""
+        """Run one statement without arguments; rows it wrote, of an UPDATE those it matched."""
         try:
             return int(self._link.query(sql))
         except (err.MySQLError, OSError) as error:

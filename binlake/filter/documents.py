@@ -1,4 +1,4 @@
-"""What stands at a path of a JSON column's text, and how it compares: a value of another kind than asked for differs.
+"""The value at a path of a JSON column's text, and how it compares: a value of another kind than asked for differs.
 
 The null of a document is a value of its own, not NULL. Numbers keep their text, so that `->>` shows what TiDB shows.
 """
@@ -28,7 +28,7 @@ class _Number(str):
 
 
 def value_at(path: tuple[str | int, ...], text: str) -> Any:
-    """What stands at `path` (names and places) of the document `text`; None when nothing does."""
+    """The value at `path` (names and places) of the document `text`; None when there is none."""
     value = json.loads(text, parse_int=_Number, parse_float=_Number)
     for leg in path:
         if isinstance(leg, str):

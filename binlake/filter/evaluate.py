@@ -269,7 +269,7 @@ def _upper(char: str) -> str:
 
 
 def trimmed(what: str, leading: bool, trailing: bool, text: str) -> str:
-    """TRIM: `what` taken off as often as it stands at those ends."""
+    """TRIM: `what` removed as often as it occurs at those ends."""
     if not what:
         return text
     start, end = 0, len(text)

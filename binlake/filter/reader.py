@@ -181,7 +181,7 @@ class Reader:
         """(the text, its collation, the pattern)."""
         value, pattern = self.value(node.this), self.value(node.expression)
         if value.kind != "text" or not isinstance(pattern.literal, str) or pattern.kind != "text":
-            raise Unsupported("LIKE and REGEXP take a text column and a constant pattern here")
+            raise Unsupported("LIKE and REGEXP need a text column and a constant pattern here")
         return value, common_collation(value, pattern), pattern.literal
 
     def arithmetic(self, node: exp.Binary) -> Term:
@@ -199,7 +199,7 @@ class Reader:
             raise Unsupported("a remainder of DECIMALs may be a negative zero, which servers order differently")
         scale = left.scale + right.scale if isinstance(node, exp.Mul) else max(left.scale, right.scale)
         if scale > MOST_SCALE:
-            raise Unsupported(f"a product of more than {MOST_SCALE} digits behind the point is rounded")
+            raise Unsupported(f"a product of more than {MOST_SCALE} digits after the decimal point is rounded")
         return Term(partial(ev.calculate, _DECIMAL[type(node)], left.program, right.program), "decimal", scale=scale)
 
     def negative(self, node: exp.Neg) -> Term:
@@ -281,7 +281,7 @@ class Reader:
         if node.expression is not None:
             given = self.value(node.expression)
             if given.kind != "text" or not isinstance(given.literal, str):
-                raise Unsupported("TRIM takes off a constant text here")
+                raise Unsupported("TRIM removes a constant text only here")
             what = given.literal
         ends = {"LEADING": (True, False), "TRAILING": (False, True), "BOTH": (True, True), "": (True, True)}
         found = ends.get(str(node.args.get("position") or "").upper())
@@ -299,7 +299,7 @@ class Reader:
         if not node.args.get("binary"):
             return Term(partial(ev.through, len, inner.program), "int")
         if inner.charset not in UTF8:
-            raise Unsupported("the bytes of a text are counted in utf8 and utf8mb4 only: take CHAR_LENGTH")
+            raise Unsupported("the bytes of a text are counted in utf8 and utf8mb4 only: use CHAR_LENGTH")
         return Term(partial(ev.through, ev.byte_length, inner.program), "int")
 
     def function(self, node: exp.Anonymous) -> Term:
@@ -310,7 +310,7 @@ class Reader:
         # MySQL looks a constant up among the names in any case, TiDB by the collation.
         weights = [general_ci(one) for one in names.set_names]
         if not isinstance(name.literal, str) or name.literal not in names.set_names or len(set(weights)) < len(weights):
-            raise Unsupported("FIND_IN_SET takes a name of the SET, spelled as there, and a column of type SET")
+            raise Unsupported("FIND_IN_SET needs a name of the SET, spelled as there, and a column of type SET")
         return Term(partial(ev.through, partial(ev.place_in, name.literal), names.program), "place")
 
     def _text(self, node: exp.Expr) -> Term:
@@ -327,7 +327,7 @@ def _changed(inner: Term, change: Callable[[str], str]) -> Term:
 
 def _whole_quotient(left: Term, right: Term) -> Term:
     if "real" in (left.kind, right.kind):
-        raise Unsupported("DIV takes exact numbers here")
+        raise Unsupported("DIV needs exact numbers here")
     return Term(partial(ev.calculate, ev.exact_div, left.program, right.program), "int")
 
 

@@ -91,7 +91,7 @@ class Rules:
     """The rules of one replication; `marks` with loopback control only, `copies_ddl` False when sync-ddl is.
 
     `own_schema`: the database in which the opposite replication keeps its position here; empty = there is none.
-    `replacements`: statements instead of the DDL of a commit_ts; `injections`: such that stand between changes.
+    `replacements`: statements instead of the DDL of a commit_ts; `injections`: such that run between changes.
     `zone`: time zone of the source's sessions, for DDL whose job does not contain it. `invalid_text`: handling of
     texts that are not UTF-8, `second_writes`: of row changes that TiDB may have logged twice.
     """
@@ -162,11 +162,11 @@ class Rules:
                 f"a filter drops {' and '.join(sorted(lacking))} of a table without a key and lets"
                 f" {' and '.join(sorted(later))} through: the rows it would change are not at the target",
                 where={"table": f"{table.db}.{table.name}"},
-                hint="drop update and delete as well, or take the table out of the rule",
+                hint="drop update and delete as well, or remove the table from the rule",
             )
 
     def require_one_key(self, table: TableDef, dropped: set[str] | frozenset[str]) -> None:
-        """A row that stays at the target against the source's will may stand in the way of a later one.
+        """A row that stays at the target although the source lacks it may conflict with a later one.
 
         `dropped`: what is left out, in words. Raises ConfigError (hazards R-14).
         """
@@ -176,7 +176,7 @@ class Rules:
             f"a filter drops {' and '.join(sorted(dropped))} of a table with more than one unique key: a row kept "
             "this way is silently removed when another row takes its unique value",
             where={"table": f"{table.db}.{table.name}"},
-            hint='take the table out of the rule, or accept it by filter.kept-rows = "replace"',
+            hint='remove the table from the rule, or accept it by filter.kept-rows = "replace"',
         )
 
 

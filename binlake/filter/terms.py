@@ -307,7 +307,7 @@ def alike(terms: Sequence[Term]) -> tuple[Term, list[ev.Program]]:
     kind = known[0].kind
     if kind in ("document", "json", "bits") or any(term.kind != kind for term in known):
         said = ", ".join(sorted({term.kind for term in known}))
-        raise Unsupported(f"IF and COALESCE take values of one kind here, not {said}")
+        raise Unsupported(f"IF and COALESCE need values of one kind here, not {said}")
     if kind != "text":
         return Term(_unset, kind), programs
     named = [term for term in known if term.collation]

@@ -16,7 +16,7 @@ def like_pattern(text: str, weigh: Callable[[str], str]) -> re.Pattern[str]:
     while at < len(text):
         found = _LIKE_PARTS.match(text, at)
         if found is None:
-            raise Unsupported(r"in LIKE a backslash stands before %, _ or another backslash only")
+            raise Unsupported(r"in LIKE a backslash may only precede %, _ or another backslash")
         many, one, escaped, plain = found.groups()
         if many:
             pieces.append("")

@@ -107,7 +107,7 @@ def _parse_all(kind: pa.DataType, texts: pa.Array) -> pa.Array:
     if not pa.types.is_temporal(kind):
         return pc.cast(texts, kind)
     if pc.any(pc.starts_with(texts, "0000")).as_py():
-        raise ValueError("year 0 is beyond what readers of dates take")
+        raise ValueError("year 0 is outside the range that readers of dates support")
     if pa.types.is_timestamp(kind) and kind.tz:
         return pc.assume_timezone(pc.cast(texts, pa.timestamp("us")), kind.tz)
     return pc.cast(texts, kind)

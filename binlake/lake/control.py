@@ -107,7 +107,7 @@ class ControlTable:
         return bool(DeltaTable.is_deltatable(self.path))
 
     def tidy(self) -> dict[str, int]:
-        """Join small files, checkpoint, drop what was replaced longer ago than is kept; files joined and dropped."""
+        """Join small files, checkpoint, drop what expired; returns the files joined and dropped."""
         table = self._open()
         if table is None:
             return {"joined": 0, "dropped": 0}

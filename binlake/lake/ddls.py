@@ -46,7 +46,7 @@ def landed_ddls(paths: LakePaths, lo: int, hi: int, touching: tuple[str, str] | 
 
 
 def injected_at(paths: LakePaths, moments: Collection[int]) -> set[tuple[int, str]]:
-    """(commit_ts, statement) of the injections at these commit_ts that stand in merged windows."""
+    """(commit_ts, statement) of the injections at these commit_ts that are in merged windows."""
     try:
         data = dataset(DeltaTable(paths.table("ddl")))
     except TableNotFoundError:

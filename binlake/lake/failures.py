@@ -3,8 +3,8 @@
 Without it a lake whose every run fails looks like one that rests. An event has a stage of its own, `failure`, so that
 a query for the events of a stage gets those of windows only; the stage that failed is in its detail.
 
-Before there is a lake (a wrong address, a source that is down at the first run) the same is kept in a file beside its
-folder, `NAME.failures.jsonl`: a lake that a failure made would be taken for the one that was lost.
+Before there is a lake (a wrong address, a source that is down at the first run) the same is stored in a file beside its
+folder, `NAME.failures.jsonl`: a lake that a failure made would be mistaken for the one that was lost.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def record_failure(
     """Record that `stage` failed with `error` at the window (lo, hi], or (None) behind the last landed one.
 
     It never raises: what failed is reported by its own error, and where it cannot be recorded that is logged. A lake
-    that is not there is not made.
+    that does not exist is not created.
     """
     try:
         if not windows.exists():

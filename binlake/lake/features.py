@@ -13,7 +13,7 @@ _DATED_VERSIONS = "inCommitTimestamp"
 
 
 def delta_rs_commits(paths: LakePaths, table: LakeTable) -> bool:
-    """False when `table` is there and delta-rs would refuse to commit to it."""
+    """False when `table` exists and delta-rs would refuse to commit to it."""
     place = paths.table(table.name)
     if not DeltaTable.is_deltatable(place):
         return True

@@ -21,7 +21,7 @@ STAGE = "injection"
 
 
 def record_late(paths: LakePaths, windows: WindowLog, injections: Iterable[Injection], lo: int, run_id: str) -> None:
-    """Record which of `injections` lie at or below `lo` and stand in no merged window; `lo`: of the window merged now.
+    """Record which of `injections` lie at or below `lo` and are in no merged window; `lo`: of the window merged now.
 
     An injection is known by its commit_ts and its text: another text for one that ran is one that did not.
     """

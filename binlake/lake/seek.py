@@ -1,7 +1,7 @@
 """Row changes of `mutation` found newest first, within a time and a number: what a page may ask (never a whole scan).
 
 Columns that decide are read first, the images only of the groups of rows that have a match. Files are taken in the
-order of their commit_ts, so that an answer cut short is whole down to a commit_ts, from where the next one goes on.
+order of their commit_ts, so that an answer cut short is whole down to a commit_ts, from where the next one continues.
 """
 
 from __future__ import annotations

@@ -170,7 +170,9 @@ def _binlogs(paths: LakePaths, ts: int, landed: tuple[int, int], budget: Budget 
         for number, file in enumerate(_by_age(table, data, started)):
             if number and budget is not None and budget.spent:
                 hint = "ask for it by its commit_ts, or use `binlake audit transaction`, which has no limit"
-                raise OutOfTime("no transaction with this start_ts was found in time", where={"ts": ts}, hint=hint)
+                raise OutOfTime(
+                    "the search took too long and found no transaction with this start_ts", where={"ts": ts}, hint=hint
+                )
             found = _heads(data, [file], started)
             if found:
                 break

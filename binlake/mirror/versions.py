@@ -74,7 +74,7 @@ class MirrorVersions:
         return MirrorVersion(**rows.slice(0, 1).to_pylist()[0]) if rows.num_rows else None
 
     def of(self, db: str, table: str) -> list[MirrorVersion]:
-        """All versions of a table that is there, the oldest first."""
+        """All versions of an existing table, the oldest first."""
         where = (ds.field("db") == db) & (ds.field("table") == table) & ~ds.field("dropped")
         return [MirrorVersion(**row) for row in self._table.arrow(where=where).sort_by("hi").to_pylist()]
 

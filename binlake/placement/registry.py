@@ -85,7 +85,7 @@ class Entry:
 class PumpsWatch:
     """The `pumps` of one listing, and every change after it by iteration: (node id, its entry or None when deleted).
 
-    Iteration goes on until `close`; it raises SourceUnavailable, LostRange, and WireError for an unreadable entry.
+    Iteration continues until `close`; it raises SourceUnavailable, LostRange, and WireError for an unreadable entry.
     """
 
     def __init__(self, pumps: list[NodeStatus], watch: Watch) -> None:

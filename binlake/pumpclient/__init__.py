@@ -1,6 +1,6 @@
-"""The two clients of a pump: PumpClient writes P, C and R as TiDB does, PumpReader pulls complete transactions.
+"""The two clients of a pump: PumpClient writes binlogs as TiDB does, PumpReader pulls complete transactions.
 
-Both speak to our pump and to an original one; nothing is connected before the first call.
+Both speak to a Binlake pump and to an original one; nothing is connected before the first call.
 """
 
 from binlake.pumpclient.follow import PumpList, PumpWatch

@@ -1,4 +1,4 @@
-"""Sends C and R in the background: to the pump of their P only, each second again, for ten minutes (tidb-binlog 4).
+"""Sends commits and rollbacks in the background, each second for ten minutes, to their prewrite's pump (tidb-binlog 4).
 
 No caller waits for them. What a pump has not accepted by then is given up, counted and logged: the pump asks the
 source. One thread serves all, so that the ends of a dead pump keep no end of another one waiting.
@@ -24,7 +24,7 @@ log = structlog.get_logger()
 
 @dataclass
 class End:
-    """A C or R on its way to the pump `node_id`."""
+    """A commit or rollback on its way to the pump `node_id`."""
 
     start_ts: int
     node_id: str
@@ -33,7 +33,7 @@ class End:
 
 
 class Ends:
-    """Thread-safe. `settled(start_ts)` is called for each that was taken or given up."""
+    """Thread-safe. `settled(start_ts)` is called for each that was accepted or given up."""
 
     def __init__(
         self, pumps: Pumps, *, timeout_s: float, retry_s: float, give_up_s: float, settled: Callable[[int], None]
@@ -53,7 +53,7 @@ class Ends:
         self.given_up = 0
 
     def put(self, end: End) -> None:
-        """Send `end` now and go on until it is taken."""
+        """Send `end` now and repeat until it is accepted."""
         with self._changed:
             self._pending += 1
         self._try(end)

@@ -1,7 +1,8 @@
 """The pumps as the client knows them: which are online, which of those are left alone, which come and go.
 
-A pump that is not online takes no P. One that failed more than ten writes in a row is left alone until a probe, or a
-write in the last round, succeeds (tidb-binlog 4). C and R find any pump by its node id, whatever its state.
+A pump that is not online accepts no prewrite. One that failed more than ten writes in a row is left alone until
+a probe, or a write in the last round, succeeds (tidb-binlog 4). Commits and rollbacks find any pump by its node id,
+whatever its state.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class PumpStatus(Protocol):
 
     @property
     def state(self) -> str:
-        """State in the registry; only `online` takes P."""
+        """State in the registry; only `online` accepts prewrites."""
 
     @property
     def score(self) -> int:
@@ -56,7 +57,7 @@ class Pump:
 
     @property
     def usable(self) -> bool:
-        """Whether a P may go there."""
+        """Whether a prewrite may go there."""
         return self.state == ONLINE and self.errors <= MAX_ERRORS
 
     @property
@@ -66,7 +67,7 @@ class Pump:
 
 
 class Pumps:
-    """All known pumps; thread-safe. `label` narrows them: a pump without each of its pairs gets no P."""
+    """All known pumps; thread-safe. `label` narrows them: a pump without each of its pairs gets no prewrite."""
 
     def __init__(self, connect: Connect, label: Mapping[str, str], label_fallback: bool) -> None:
         self._connect = connect

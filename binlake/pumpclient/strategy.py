@@ -1,4 +1,4 @@
-"""Which pump takes a P: pure choices over the pumps that are usable now (tidb-binlog 4, MISSION S0-41 to S0-45).
+"""Which pump gets a prewrite: pure choices over the pumps that are usable now (tidb-binlog 4, MISSION S0-41 to S0-45).
 
 `range` takes them in turn, `hash` by start_ts, `score` in proportion to the scores that the pumps publish. A label
 narrows the pumps before any of them.
@@ -31,7 +31,7 @@ class Strategy(Protocol):
     """Thread-safe. `pick` is asked once a try."""
 
     def pick(self, pumps: Sequence[Candidate], start_ts: int, tries: int, failed: Collection[str]) -> int:
-        """The index of the pump for try number `tries` (from 0) of the P `start_ts`; `failed`: tried in this round.
+        """The index of the pump for try `tries` (from 0) of the prewrite `start_ts`; `failed`: tried in this round.
 
         `pumps` is not empty and sorted by node id.
         """
@@ -70,7 +70,7 @@ def by_weight(weight: Mapping[str, int], credit: Mapping[str, int]) -> tuple[str
 
 
 def labelled(label: Mapping[str, Any], wanted: Mapping[str, str]) -> bool:
-    """Whether a pump with `label` belongs to writers that want `wanted`: each pair is there."""
+    """Whether a pump with `label` belongs to writers that want `wanted`: it has each pair."""
     return all(label.get(name) == value for name, value in wanted.items())
 
 

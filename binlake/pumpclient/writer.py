@@ -1,6 +1,6 @@
 """PumpClient: hands binlogs to pumps as TiDB's pump client does (tidb-binlog 4).
 
-P goes to a usable pump by the strategy and tries others after an error. C and R go to the pump that took their P and
+A prewrite goes to a usable pump by the strategy, to others after an error. Commits and rollbacks go to its pump and
 nowhere else: any other pump could not complete them.
 """
 
@@ -46,7 +46,7 @@ class WriteTimes:
 class ClientOptions:
     """How a client chooses and connects.
 
-    `strategy`: range, hash or score. `label`: only pumps that carry each of these pairs get a P, unless
+    `strategy`: range, hash or score. `label`: only pumps that carry each of these pairs get a prewrite, unless
     `label_fallback` and none of them is usable. `socket`: the path of one local pump, instead of the registry.
     """
 
@@ -60,7 +60,7 @@ class ClientOptions:
 
 @dataclass(frozen=True)
 class ClientStats:
-    """Since the client was made: `prewrite_retries`, `commit_retries` (C and R), `given_up` (C and R), `probes`."""
+    """Since the client was made; `commit_retries` and `given_up` count commits and rollbacks."""
 
     prewrite_retries: int
     commit_retries: int
@@ -109,12 +109,12 @@ class PumpClient:
         return ClientStats(self._prewrite_retries, self._ends.retries, self._ends.given_up, self._probes)
 
     def usable_pumps(self) -> list[str]:
-        """Node ids of the pumps that P go to now. Raises SourceUnavailable when they were never listed."""
+        """Node ids of the pumps that prewrites go to now. Raises SourceUnavailable when they were never listed."""
         self._start()
         return [pump.node_id for pump in self._pumps.usable()]
 
     def write_prewrite(self, binlog: Binlog) -> str:
-        """Store a P on one pump; its node id, after the fsync.
+        """Store a prewrite on one pump; its node id, after the fsync.
 
         Raises SourceUnavailable when no pump took it (whether one of them stored it is then unknown: a timeout proves
         nothing), Permanent for another cluster or a binlog that is too large.
@@ -127,10 +127,10 @@ class PumpClient:
         return pump.node_id
 
     def write_commit(self, binlog: Binlog, node_id: str | None = None) -> str:
-        """Store a C on the pump that took its P, or on `node_id` (a C that is sent again); its node id.
+        """Store a commit on the pump of its prewrite, or on `node_id` (when it is sent again); its node id.
 
         Tries again each second up to the commit timeout, then raises SourceUnavailable (the pump will ask the source
-        itself); Permanent when this client wrote no such P.
+        itself); Permanent when this client wrote no such prewrite.
         """
         return self._write_end(binlog, node_id)
 
@@ -139,10 +139,10 @@ class PumpClient:
         return self._write_end(binlog, node_id)
 
     def send_commit(self, binlog: Binlog) -> str:
-        """Send a C without waiting, as TiDB does: an application never waits for it (MISSION S0-24); its node id.
+        """Send a commit without waiting, as TiDB does: an application never waits for it (MISSION S0-24); its node id.
 
         It is tried again in the background, and given up after the commit timeout (see `stats`). Raises Permanent when
-        this client wrote no such P.
+        this client wrote no such prewrite.
         """
         node_id = self._place_of(binlog)
         self._ends.put(End(binlog.start_ts, node_id, self._request(binlog)))
@@ -153,12 +153,12 @@ class PumpClient:
         return self.send_commit(binlog)
 
     def forget(self, start_ts: int) -> None:
-        """No C or R will come for this P."""
+        """No commit or rollback will come for this prewrite."""
         with self._lock:
             self._placed.pop(start_ts, None)
 
     def drain(self, timeout_s: float) -> int:
-        """Wait for the C and R that were sent, for at most `timeout_s`; how many are still on their way."""
+        """Wait at most `timeout_s` for the commits and rollbacks that were sent; how many are still on their way."""
         return self._ends.drain(timeout_s)
 
     def close(self) -> None:

@@ -25,10 +25,10 @@ State = Literal["pd-answers", "nothing-to-do", "recover"]
 class Verdict:
     """What is to be done, and `reason` for people.
 
-    `pd-answers`: the source is there, the next window repairs the target. `nothing-to-do`: PD cannot be reached, and
+    `pd-answers`: the source answers, the next window repairs the target. `nothing-to-do`: PD cannot be reached, and
     the target is consistent or was never begun. `recover`: PD cannot be reached, and the target is not consistent.
-    `commit_ts` is the checkpoint's (0: none, or not looked at); `opened` the window to be finished, None when nobody
-    knows of one.
+    `commit_ts` is the checkpoint's (0: none, or not looked at); `opened` the window to be finished, None when none is
+    known.
     """
 
     state: State

@@ -38,7 +38,7 @@ class RelayFile:
 
 
 def listed(folder: Path) -> list[RelayFile]:
-    """The finished files, by index. A folder that is not there has none."""
+    """The finished files, by index. A missing folder has none."""
     if not folder.exists():
         return []
     found = (_NAME.fullmatch(path.name) for path in folder.iterdir())

@@ -1,7 +1,7 @@
 """The net change of many rows as operations on Arrow columns: the rules and the proof are those of `rowchange.net`.
 
 One function for all sizes: the driver calls it for a small window; Spark's tasks reduce what each of them has to a run
-a key, and reduce the runs of a share of the keys again (`spark_jobs.netchange`). Which way was taken does not show in
+a key, and reduce the runs of a share of the keys again (`spark_jobs.netchange`). Which way was used does not show in
 the result, but for the order of its rows.
 """
 
@@ -136,5 +136,5 @@ def _too_large(rows: pa.Table) -> Permanent:
     return Permanent(
         "the row changes of a window are too large for one process",
         where={"rows": rows.num_rows, "bytes": rows.nbytes},
-        hint="lower `window.driver-bytes`, and run the stage again: Spark's workers take the window then",
+        hint="lower `window.driver-bytes`, and run the stage again: Spark's workers then process the window",
     )

@@ -147,7 +147,7 @@ class PendingCall:
 class MessageStream:
     """The messages of a streaming call, in the order they were sent; for one thread.
 
-    The server is held back when they are not taken. Ends with the call; raises RpcError when that did not end with OK.
+    The server is held back when they are not read. Ends with the call; raises RpcError when that did not end with OK.
     """
 
     def __init__(self, link: Link, exchange: Exchange, timeout_s: float | None, idle_timeout_s: float | None) -> None:

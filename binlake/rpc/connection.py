@@ -77,7 +77,7 @@ class Connection(Sender):
             high, low, kind, flags, stream_id = unpack_from(data, at)
             length = high << 16 | low
             if length > limit:
-                raise ConnectionFault(Code.FRAME_SIZE_ERROR, f"frame of {length} bytes, at most {limit} are taken")
+                raise ConnectionFault(Code.FRAME_SIZE_ERROR, f"frame of {length} bytes, at most {limit} are accepted")
             start, end = at + 9, at + 9 + length
             if end > size:
                 break

@@ -35,7 +35,7 @@ class Guests:
         self.silent: set[Silent] = set()
 
     def make_room(self) -> None:
-        """Before one is let in: when all places are taken, some of them are freed."""
+        """Before one is let in: when all places are in use, some of them are freed."""
         if len(self.peers) + len(self.silent) < self._limit:
             return
         everyone: list[Peer | Silent] = [*self.silent, *self.peers]

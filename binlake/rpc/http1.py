@@ -56,7 +56,7 @@ class Http1Connection(asyncio.Protocol):
             self._refuse(error.error_status_hint, str(error))
 
     def eof_received(self) -> bool:
-        """The peer sends no more; it may still wait for an answer."""
+        """The peer has finished sending; it may still wait for an answer."""
         return self._answering
 
     def connection_lost(self, exc: Exception | None) -> None:

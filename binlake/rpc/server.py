@@ -88,7 +88,7 @@ class RpcServer:
     # life
 
     def listen(self, address: str, tls: Tls | None = None) -> str:
-        """Bind HOST:PORT (port 0: a free one); the address. Raises Permanent when it is taken, ConfigError for TLS."""
+        """Bind HOST:PORT (port 0: a free one); the address. Raises Permanent when it is in use, ConfigError for TLS."""
         host, _, port = address.rpartition(":")
         context = tls.server_context() if tls is not None else None
         bare = host.strip("[]")

@@ -142,7 +142,7 @@ class Workers:
         self.later(end)
 
     def close(self) -> None:
-        """Take no more work."""
+        """Accept no more work."""
         for pool in (self._pool, self._pages):
             pool.shutdown(wait=False, cancel_futures=True)
 

@@ -31,7 +31,7 @@ _MAXVALUE = "MAXVALUE"
 _TO_DAYS_OF_YEAR_ONE = 365
 HINT = (
     "look where its rows are on the source, name its commit_ts in filter.ignore-txn-commit-ts, which leaves the whole"
-    " transaction out, and write by hand those that are there"
+    " transaction out, and write the rows that exist there by hand"
 )
 
 

@@ -1,4 +1,4 @@
-"""Table definitions as TiDB keeps them: values parsed from its JSON, which is kept for a lossless round trip."""
+"""Table definitions as TiDB stores them: values parsed from its JSON, which is retained for a lossless round trip."""
 
 from __future__ import annotations
 

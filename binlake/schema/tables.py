@@ -112,7 +112,7 @@ class SchemaTables:
         _trim(self.aliases, KEPT_TOMBSTONES)
 
     def drop_database(self, db_id: int, version: int) -> None:
-        """Drop a database with its tables, whose definitions are kept for a FLASHBACK DATABASE."""
+        """Drop a database with its tables, whose definitions are retained for a FLASHBACK DATABASE."""
         tables = [t for t in self.by_id.values() if t.db_id == db_id]
         for table in tables:
             self.remove(table.id, version)

@@ -26,7 +26,7 @@ class Filter(Section):
     )
     renamed_out: Literal["keep", "drop"] = Field(
         "keep",
-        description="a table that a RENAME takes out of the filter: keep it at the target (a later CREATE of its "
+        description="a table that a RENAME moves out of the filter: keep it at the target (a later CREATE of its "
         "name is refused while it exists), or drop it there",
     )
 

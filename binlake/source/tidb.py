@@ -86,7 +86,7 @@ class HttpHistory:
             raise WireError(
                 "the status port does not page through its DDL history",
                 where={"path": path, "urls": ",".join(self._port.urls)},
-                hint="/ddl/history takes start_job_id since TiDB 6.2",
+                hint="/ddl/history accepts start_job_id since TiDB 6.2",
             )
         return page
 

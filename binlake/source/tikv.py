@@ -178,7 +178,7 @@ class TikvStatus:
 
     def _judged(self, question: Question, found: Status) -> Status:
         if question.how is How.END and isinstance(found, Absent) and not self.protects(question.start_ts):
-            return Unknown("TiKV has neither lock nor record of it, and GC may have taken a commit record away")
+            return Unknown("TiKV has neither lock nor record of it, and GC may have removed a commit record")
         return found
 
     def _moved(self, place: Place, error: pb.RegionError) -> str:

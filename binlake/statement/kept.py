@@ -1,4 +1,4 @@
-"""What the target alone has of a row outlives its rewriting: copied before the segment's first write, put back last.
+"""Column values that only the target has survive a rewrite: copied before the segment's first write, put back last.
 
 Rule: hazards R-12. The copy is a table like the target's own, beside the ledger, so values keep their types and nothing
 of them passes through here. Why it is exact is proved in docs/understand/apply-shapes.md.

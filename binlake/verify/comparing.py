@@ -93,7 +93,7 @@ def compare_table(
 ) -> list[Difference]:
     """Compare chunks `numbers`; fills `result`. `between` is called with the rows read of each chunk.
 
-    Once `most` differences are found, what is left of unequal chunks is counted only.
+    After `most` differences the rest of the unequal chunks is only counted.
     """
     name = (result.db, result.table)
     behind = state.equal(name)

@@ -36,7 +36,7 @@ class FixFile:
     purpose: Literal["fix", "rollback"] = "fix"
 
     def write(self, path: Path) -> None:
-        """Write it; a file that is there is replaced."""
+        """Write it; an existing file is replaced."""
         with path.open("wb") as file:
             for piece in self._pieces():
                 file.write(piece.encode())
@@ -59,7 +59,7 @@ class FixFile:
 
     @classmethod
     def read(cls, path: Path) -> FixFile:
-        """The file at `path`. Raises ConfigError for one that is not there, cut off or changed by hand."""
+        """The file at `path`. Raises ConfigError for one that is missing, cut off or changed by hand."""
         try:
             found, end = _parsed(path.read_bytes())
         except (OSError, ValueError, KeyError, TypeError, IndexError) as error:

@@ -1,7 +1,7 @@
 """Brings rows of the target to their state at its checkpoint, never to an older one (DESIGN 4, repair; hazards R-01).
 
 The rows are looked at again under the lease, so whatever changed since they were requested is used as it is now.
-What is right already is not written, so a repair that was killed goes on where it stopped.
+What is right already is not written, so a repair that was killed resumes where it stopped.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What an unfinished verify has behind it: the cuts of its tables and the chunks found equal, at one checkpoint.
+"""What an unfinished verify has done: the cuts of its tables and the chunks found equal, at one checkpoint.
 
 Kept in the lake's table `verify`. At another checkpoint it says nothing; a run that ends clears it.
 """
@@ -15,7 +15,7 @@ from binlake.lake.tables import VERIFY
 from binlake.verify.chunks import Cuts
 
 FLUSH_CHUNKS = 64
-"""Chunks that a killed run may have compared in vain."""
+"""Chunks that a killed run may have compared without recording them."""
 
 _CUTS = -1
 

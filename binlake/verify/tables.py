@@ -41,7 +41,7 @@ class VerifiedTable:
 def tables_at(replication: Replication, paths: LakePaths, ts: int, wanted: Sequence[str] = ()) -> list[VerifiedTable]:
     """The target's tables at `ts`, by name; only those of `wanted` (db.table) when given.
 
-    Raises ConfigError for a wanted table that is not there.
+    Raises ConfigError for a wanted table that does not exist.
     """
     rules = Rules.of(replication)
     state, naming = SchemaHistory(paths).state_at(ts), Naming(rules)

@@ -57,7 +57,7 @@ def require_outside_ddl(ddls: Iterable[LandedDdl], lo: int, hi: int) -> int:
         "the end of a window (window.stop-at, or what was asked for) lies inside a DDL whose effect rows up to it "
         "may already have",
         where={"stop-at": hi, "window_from": lo, "ddl_from": split[0].since, "ddl_commit_ts": split[0].commit_ts},
-        hint=f"take {split[0].commit_ts} as the end, or one below {split[0].since}",
+        hint=f"use {split[0].commit_ts} as the end, or one below {split[0].since}",
     )
 
 
@@ -71,8 +71,8 @@ def require_pinned_cuts(pinned: ApplyManifest, starts: Sequence[int]) -> None:
     now, then = Counter(starts), Counter(pinned.cuts)
     moved = sorted((now - then) + (then - now))[:_SHOWN] if pinned.cuts else []
     raise CheckpointConflict(
-        "the window was sealed with other segments than the table `ddl` has now: a DDL or an injection was put in,"
-        " taken out or moved",
+        "the window was sealed with other segments than the table `ddl` has now: a DDL or an injection was added, "
+        "removed or moved",
         where={"window": pinned.window, "sealed": pinned.segments, "now": len(starts) + 1,
                "at": ", ".join(map(str, moved))},
         hint="restore the configuration (ddl-injection, filter.ignore-txn-commit-ts) that it was sealed with and run"

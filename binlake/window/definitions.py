@@ -22,13 +22,13 @@ from binlake.schema.delta import Definitions
 from binlake.schema.names import fold_pair
 
 IGNORED = "ignore-txn-commit-ts"
-"""The rule that skips what somebody else does on the target: it keeps the change of schema, without a statement."""
+"""The rule that skips what an operator does on the target: it applies the change of schema, without a statement."""
 SYNC_DDL = "sync-ddl"
 EVENTS = "event filter"
 EXTRACT = "extract columns"
 RENAMED_IN = "renamed into the filter"
 FILTERED = "filtered"
-"""Further rules that skip a DDL. All but `filtered` leave the target's definition to somebody else, as IGNORED does."""
+"""Further rules that skip a DDL. All but `filtered` leave the target's definition to an operator, as IGNORED does."""
 
 _BY_HAND = frozenset({IGNORED, SYNC_DDL, EVENTS, EXTRACT, RENAMED_IN})
 

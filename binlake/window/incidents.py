@@ -9,7 +9,7 @@ from typing import Any
 from binlake.window.plan import Counters, Member
 
 STAGE = "incident"
-"""Events of this stage in the table `window` hold what was told."""
+"""Events of this stage in the table `window` hold what was reported."""
 
 
 def new_incidents(members: Sequence[Member], events: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:

@@ -150,9 +150,9 @@ class Judge:
             judged = self._verdict(ddl, "", self._drop_text(gone), sides, "")
             return replace(judged, db=sides[0].tables[0].db, table=sides[0].tables[0].name)
         if old:
-            return self._left_out(ddl, RENAMED_OUT, self._named(kept), "its table stays at the target as it is")
+            return self._left_out(ddl, RENAMED_OUT, self._named(kept), "its table stays unchanged at the target")
         judged = self._verdict(ddl, "", ddl.query, self._named(kept), _RENAMED_IN_ALERT)
-        return replace(judged, refusal=f"{RENAMED_IN}: the target lacks its rows, or has old ones")
+        return replace(judged, refusal=f"{RENAMED_IN}: the target does not have this table's rows, or has old ones")
 
     def _renamed_in_place(self, ddl: Ddl, kept: _Sides) -> Judged | None:
         """A rename of a table whose name at the target stays: `log` to `LOG`, where a route gives both one name."""

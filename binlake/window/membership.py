@@ -65,7 +65,7 @@ def gather(
 def doubt_future(members: Sequence[Member], now: int) -> list[Member]:
     """`members`, where a watermark above PD's clock is a problem: `now` is a TSO fetched after they were listed.
 
-    Such a pump holds a binlog that no transaction of this cluster can have. Its watermark stands above transactions
+    Such a pump holds a binlog that no transaction of this cluster can have. Its watermark is above transactions
     that are still open (invariant 2).
     """
     return [
@@ -120,7 +120,7 @@ def _problem(uuid: str, found: Probe, lo: int) -> str:
     if uuid and found.store_uuid and uuid != found.store_uuid:
         return f"its data directory is another one (store {found.store_uuid}, remembered {uuid})"
     if found.gc_ts > 0 and found.gc_ts >= lo:
-        return f"it has collected binlogs up to {found.gc_ts}: the range after {lo} is lost there"
+        return f"it has collected binlogs up to {found.gc_ts}: it has lost the range after {lo}"
     return ""
 
 
