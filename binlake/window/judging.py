@@ -150,7 +150,7 @@ class Judge:
             judged = self._verdict(ddl, "", self._drop_text(gone), sides, "")
             return replace(judged, db=sides[0].tables[0].db, table=sides[0].tables[0].name)
         if old:
-            return self._left_out(ddl, RENAMED_OUT, self._named(kept), "its table stays unchanged at the target")
+            return self._left_out(ddl, RENAMED_OUT, self._named(kept), "its table stays at the target, unchanged")
         judged = self._verdict(ddl, "", ddl.query, self._named(kept), _RENAMED_IN_ALERT)
         return replace(judged, refusal=f"{RENAMED_IN}: the target does not have this table's rows, or has old ones")
 

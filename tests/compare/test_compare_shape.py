@@ -164,7 +164,7 @@ def test_the_float_next_to_a_limit_has_the_form_that_tidb_gives_it() -> None:
 
 
 def test_what_is_no_value_of_a_capture_is_refused() -> None:
-    with pytest.raises(WireError, match="no value"):
+    with pytest.raises(WireError, match="not a value"):
         from_capture(7)
 
 

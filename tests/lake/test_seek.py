@@ -101,7 +101,7 @@ def test_files_that_all_reach_over_the_moment_do_not_stop_a_search_that_is_late(
     found = newest(made.paths, BASE, BASE + S, HOT, 100, Budget(0))
     assert (len(found.changes), found.whole) == (10, True)
     assert Audit(made.paths).transaction(BASE + 500) is None
-    with pytest.raises(OutOfTime, match="in time"):
+    with pytest.raises(OutOfTime, match="took too long"):
         Audit(made.paths).transaction(BASE + 500, budget=Budget(0))
 
 

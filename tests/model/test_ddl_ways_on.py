@@ -120,7 +120,7 @@ def test_what_another_hand_changed_meanwhile_does_not_pass_for_the_replacement(
     if own == "drop" and step == "ddl_executed":
         assert apply_window(target, found.manifest, found).state == "applied"
         return
-    with pytest.raises(Permanent, match="nothing proves that they are what it leaves") as stopped:
+    with pytest.raises(Permanent, match="nothing proves that this is its result") as stopped:
         apply_window(target, found.manifest, found)
     # What the hint says works.
     assert "set ddl_state in tidb_binlog.binlake_progress to 'done'" in stopped.value.hint
@@ -294,7 +294,7 @@ def test_what_stands_at_one_commit_ts_is_told_apart_and_what_ran_is_not_to_run_a
     write_deltalake(LakePaths(str(tmp_path / "lake" / NAME)).table("statement"), pa.table(table))
     assert shown(capsys, "show", "--replication", config)["what"] == "a DDL of the source"
     said = shown(capsys, "release", "--replication", config, "--commit-ts", str(story.ddl_ts))
-    assert f"out of the configuration, or it runs again: {own}" in said["next"]
+    assert f"from the configuration, or they run again: {own}" in said["next"]
 
 
 def test_changes_are_reduced_inside_a_segment_and_never_over_a_ddl() -> None:

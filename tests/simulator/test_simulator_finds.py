@@ -209,7 +209,7 @@ MUTANTS = {
     "6 page cache of PD": Mutant(journal_from_cache, "page cache of PD", "pd refuses to start|PD answered revision"),
     "7 absence": Mutant(absence_passes_for_rollback, "regions and GC", "passed the open P", 8),
     "acks": Mutant(acked_before_written, "full disks", r"consumer-\d: \d+ are missing up to", 11),
-    "GC and consumers": Mutant(collected_for_nobody, "collection", "the range after .* is lost there"),
+    "GC and consumers": Mutant(collected_for_nobody, "collection", "has lost the range after"),
     "GC and pullers": Mutant(
         collected_in_silence, "collection", r"passed over \d+ of \d+ in a pull|a pull of .* ends: .* a C has no P"
     ),

@@ -157,7 +157,7 @@ def test_the_manifest_of_another_window_is_none(sink: Sink) -> None:
     compact.run(sink.ctx, bounds)
     foreign = newest(sink.ctx, first).to_json()
     rewrite(sink, "compact", bounds, lambda row: {**row, "manifest": foreign})
-    with pytest.raises(DamagedManifest, match="that of another window") as stopped:
+    with pytest.raises(DamagedManifest, match="belongs to another window") as stopped:
         convert.run(sink.ctx, bounds)
     assert stopped.value.where == {"sealed_for": f"demo {first.window}", "window": bounds.window}
 

@@ -257,7 +257,7 @@ def test_a_reader_gives_way_to_a_ddl(shop: Shop) -> None:
             wait_until(lambda: rows(shop.server, waiting)[0][0] == 1)
 
     try:
-        with pytest.raises(Transient, match="gives way"):
+        with pytest.raises(Transient, match="stops to let it pass"):
             verify(shop.lake.replication, SMALL, hook=first_chunk)
     finally:
         thread.join(120)

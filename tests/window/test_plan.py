@@ -117,4 +117,4 @@ def test_a_pump_that_stands_is_named_with_what_it_says_itself() -> None:
     assert found.state == "blocked"
     assert found.reason.endswith(f"; the pump reports: {told})")
     mute = Member("p1", "h:1", "online", 90, begun=Begun(told="registry: PD does not answer"))
-    assert "it says: registry" in propose(lo=90, tso=200, members=[mute]).reason
+    assert "the pump reports: registry" in propose(lo=90, tso=200, members=[mute]).reason

@@ -159,7 +159,7 @@ def test_what_gc_has_passed_blocks_and_says_so(world: World) -> None:
     until(lambda: world.storage.unmatched() == (1, START), "it waits")
     world.rounds(age_s=700)
     assert not world.ended()
-    assert "GC may have taken" in world.resolver.blocked
+    assert "GC may have removed" in world.resolver.blocked
     world.rounds(age_s=700)  # the log is as old by now: it is overdue, and a way on is told
     assert "binlake txn resolve" in world.resolver.blocked
     assert world.tikv.writes == {}
