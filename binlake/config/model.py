@@ -123,10 +123,10 @@ class Window(Section):
     max_bytes: int | None = Field(
         None,
         ge=0,
-        description="limit of the bytes of binlogs in a window, which has one transaction at least: land ends the"
-        " window there, the rest belongs to the next one; absent = 67108864 where one task runs all stages and"
-        " continues with the next window at once (layout `fused`, `binlake window run`), and no limit where a run"
-        " processes one window (`stages`); 0 = no limit except max-seconds",
+        description="limit of the bytes of binlogs in a window (at least one transaction): land ends the window there,"
+        " the rest belongs to the next one; absent = 67108864 where one task runs all stages, window after window"
+        " (layout `fused`, `binlake window run`), no limit where a run processes one window (`stages`);"
+        " 0 = no limit except max-seconds",
     )
     driver_bytes: int = Field(
         64 << 20,
