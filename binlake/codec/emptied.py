@@ -68,8 +68,8 @@ def without_lost_rows(
     """`batch` (of MUTATION_SCHEMA) without rows that went with their partition; `lost` counts them by table id.
 
     `which`: the number of each row's definition (of `settled`) among `tables`, `versions` its schema version;
-    `names_of`: the names of a table at the source and at the target. Raises SchemaError for a row of which it cannot be
-    told.
+    `names_of`: the names of a table at the source and at the target. Raises SchemaError for a row of which it cannot
+    be determined.
     """
     bounds = np.asarray([table.emptied.version if table.emptied else 0 for table in tables], np.int64)
     late = versions < bounds[which]

@@ -57,7 +57,7 @@ class MappedDdl:
 
 
 def map_ddl(ddl: SourceDdl, dialect: Dialect) -> MappedDdl:
-    """The statements for `dialect`. Raises TargetRefused naming commit_ts, the clause and the ways on.
+    """The statements for `dialect`. Raises TargetRefused naming commit_ts, the clause and what to do.
 
     A batch CREATE (job type 60: a restore makes many tables in one job) has a text of several statements.
     """

@@ -31,7 +31,7 @@ class TableReport:
 
     `verdict`: `alike`; `preserve`: it has `own` columns or keys whose values are kept; `partial`: the columns
     `left_out` are not written; `accepted`: it differs as the configuration allows; `refused`, `missing`: nothing can be
-    written. `refusals` says why, `ways` how to go on; `differences` are all of them, `warnings` do not refuse.
+    written. `refusals` says why, `ways` what to do; `differences` are all of them, `warnings` do not refuse.
     """
 
     db: str

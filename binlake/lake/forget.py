@@ -1,4 +1,4 @@
-"""Windows go on without a pump that is gone for ever: a person accepts the loss, and it is recorded (hazards R-05)."""
+"""Windows continue without a permanently lost pump: an operator accepts the loss, and it is recorded (hazards R-05)."""
 
 from __future__ import annotations
 

@@ -172,7 +172,7 @@ DDL = LakeTable(
         _WINDOW,
         _SEGMENT,
         _COMMIT_TS,
-        Column("since", "BIGINT", "rows from here on are behind it: below its own where rows may have run ahead of it"),
+        Column("since", "BIGINT", "rows from here on come after it: below its own where rows may have run ahead of it"),
         _START_TS,
         _VERSION,
         Column("job_id", "BIGINT", "DDL job id"),

@@ -104,7 +104,7 @@ class ClientConnection(Connection):
         exchange.settle(error)
 
     def taken(self, exchange: Exchange) -> None:
-        """What `exchange` held was taken: the server may go on."""
+        """What `exchange` held was read: the server may continue."""
         if exchange.id in self.streams and not exchange.remote_closed:
             self.grant(exchange)
 

@@ -36,7 +36,7 @@ class DdlBinlog:
 class PlannedDdl:
     """One row of the lake table `ddl`; `reason` says which rule skipped it, empty when it applies.
 
-    `injected`: no DDL of the source, but a statement of an operator that stands before what `commit_ts` has.
+    `injected`: no DDL of the source, but a statement of an operator that runs before what `commit_ts` has.
 
     `query` is the source's text, `sql` the routed one; `db`, `table`, `before`, `after` are the target's. `alert`: what
     an operator must know of it, or empty. `since`: rows from this commit_ts on are behind it; below its own where rows

@@ -1,7 +1,7 @@
 """The shapes of a window's tables: as read at its lo, carried along by the window's own DDL (S4-22, S4-23).
 
 With a shape every later step sees one definition: the source's columns that the target takes, and the unique keys that
-both have. So the identity of a row is that of the target. A DDL runs on both sides, so what differs goes on differing:
+both have. So the identity of a row is that of the target. A DDL runs on both sides, so differences remain:
 under a new name after a RENAME, under a new id after a TRUNCATE. A table that the window itself drops and creates is
 made alike.
 """
