@@ -84,7 +84,7 @@ flame: setup-tests  ## Flame graphs of each stage (bench/README.md) into .local/
 bench-steps: setup-tests  ## CPU us a row of each step in this process, beside what was recorded
 	@$(PYTHON) bench/cost_per_row.py
 
-bench-record: setup-tests  ## The same, kept as what tests/bench compares with; for whoever made a step cheaper
+bench-record: setup-tests  ## The same, recorded as what tests/bench compares with, after a step became cheaper
 	@$(PYTHON) bench/cost_per_row.py record
 
 bench-all: setup  ## Every measurement of bench/
@@ -103,7 +103,7 @@ docs-site: setup  ## Build the site of docs/ into .local/site; a broken link fai
 	@.venv/bin/zensical build --strict --clean
 
 stop:  ## Stop what `make demo KEEP=1` left running
-	@if [ -x $(PYTHON) ]; then $(PYTHON) -m deploy.local.stop; else echo "nothing runs"; fi
+	@if [ -x $(PYTHON) ]; then $(PYTHON) -m deploy.local.stop; else echo "nothing is running"; fi
 
 clean: stop  ## Stop all, and remove what the demo and the tools left (not what `setup` installed)
 	@rm -rf .local/demo .mypy_cache .ruff_cache .pytest_cache .hypothesis spark-warehouse

@@ -82,7 +82,7 @@ class BulkSource(Source):
         until = time.monotonic() + _SETTLE_S
         while any(PumpReader(pump, self.cluster_id).info().max_commit_ts < ts for pump in self.pumps):
             if time.monotonic() > until:
-                raise SystemExit("the watermarks of the pumps do not rise")
+                raise SystemExit("the watermarks of the pumps do not advance")
             time.sleep(0.1)
 
 
@@ -215,7 +215,7 @@ def _launcher(way: str) -> list[str]:
     if way != "submit":
         return [sys.executable]
     submit = shutil.which("spark-submit", path=str(Path(sys.executable).parent))
-    assert submit is not None, "no spark-submit in the virtual environment"
+    assert submit is not None, "spark-submit is not in the virtual environment"
     settings = CONF | {"spark.driver.memory": SPARK_MEMORY}
     conf = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
     return [submit, "--master", "local[2]", "--jars", ",".join(jar_paths()), *conf]

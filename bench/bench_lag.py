@@ -47,9 +47,9 @@ SETTLE_S = 20.0
 def main() -> int:
     """Start everything, load it, print; 1 when rows did not arrive."""
     parser = argparse.ArgumentParser(prog="make bench-lag", description=__doc__)
-    parser.add_argument("--rows", type=float, default=500, help="rows a second (500)")
-    parser.add_argument("--seconds", type=float, default=240, help="of load (240)")
-    parser.add_argument("--warm-up", type=float, default=90, help="seconds of it that do not count (90)")
+    parser.add_argument("--rows", type=float, default=500, help="rows per second (500)")
+    parser.add_argument("--seconds", type=float, default=240, help="seconds of load (240)")
+    parser.add_argument("--warm-up", type=float, default=90, help="seconds of warm-up, which do not count (90)")
     parser.add_argument("--schedule", default="every 5s")
     args = parser.parse_args()
     # The jobs are children of Airflow: they find this checkout as this process does.

@@ -31,7 +31,7 @@ def main(count: int) -> None:
         state = history.bootstrap(10 * count, endless_jobs(count))
         taken = time.monotonic() - began
         if state.version != count:
-            sys.exit(f"the schema stands at version {state.version}, not {count}")
+            sys.exit(f"the schema is at version {state.version}, not {count}")
         size = sum(file.stat().st_size for file in Path(folder).rglob("*") if file.is_file()) >> 20
         print(f"bootstrap: {count} jobs in {taken:.0f} s ({count / taken:.0f} jobs/s), {size} MiB in the lake")
         print(f"peak memory: {_peak_mib()} MiB ({idle} MiB before the first job); live tables: about {TABLES}")

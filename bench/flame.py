@@ -67,7 +67,7 @@ def sampled(folder: str | bool) -> Iterator[None]:
 def _program() -> str:
     found = shutil.which(SAMPLER, path=str(Path(sys.executable).parent))
     if found is None:
-        raise SystemExit("no py-spy beside this Python: run `make setup`")
+        raise SystemExit("py-spy is not installed beside this Python: run `make setup`")
     return found
 
 

@@ -237,7 +237,7 @@ def take_frames(data: bytes, answered: Callable[[int, bytes], None], reply: Call
         elif kind == frames.PING and not flags:
             reply(frames.frame(frames.PING, frames.ACK, 0, data[at + 9 : end]))
         elif kind in (frames.GOAWAY, frames.RST_STREAM):
-            raise SystemExit(f"the server ended it: {data[at:end]!r}")
+            raise SystemExit(f"the server ended the stream: {data[at:end]!r}")
         at = end
     return data[at:]
 

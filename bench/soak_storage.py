@@ -86,7 +86,7 @@ def start(directory: Path, binlogs: int) -> None:
     took = time.perf_counter() - begun
     waits = storage.unmatched()
     right = waits == (1, START) and storage.watermark == 0
-    print(f"start-up {took:.2f} s; one P waits and the watermark stands before it: {right}", flush=True)
+    print(f"start-up {took:.2f} s; one prewrite waits and the watermark is before it: {right}", flush=True)
     say("started")
     storage.end(START, None)
     last = START + 2 * binlogs + 11

@@ -179,7 +179,7 @@ def check_citations() -> None:
     if found:
         raise CheckError(f"not on {citations.PAGE}:\n  " + "\n  ".join(found))
     if not PAPERS.is_dir():
-        print(f"lint: citations: the papers are not in {PAPERS}: whether they hold what is listed was not checked")
+        print(f"lint: citations: the papers are not in {PAPERS}: not checked whether they contain what is listed")
         return
     found = [*citations.missing(ROOT, PAPERS), *citations.missing_ids(PROMISES, PAPERS)]
     if found:
@@ -189,9 +189,9 @@ def check_citations() -> None:
 def check_links() -> None:
     """Links of the pages lead somewhere, the site lists each page once, and no table holds a paragraph."""
     found = [
-        *(f"leads nowhere: {link}" for link in docslinks.dead_links(ROOT)),
-        *(f"not once in the nav of zensical.toml: {page}" for page in docslinks.unlisted(ROOT)),
-        *(f"a paragraph in a table's cell: {place}" for place in docslinks.long_cells(ROOT)),
+        *(f"broken link: {link}" for link in docslinks.dead_links(ROOT)),
+        *(f"not in the nav of zensical.toml exactly once: {page}" for page in docslinks.unlisted(ROOT)),
+        *(f"a paragraph in a table cell: {place}" for place in docslinks.long_cells(ROOT)),
     ]
     if found:
         raise CheckError("\n  ".join(["", *found]))

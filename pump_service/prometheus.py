@@ -67,7 +67,7 @@ class Reading:
 
 
 class Series:
-    """The observations of one label combination; made by `Histogram.series`, kept by who observes often."""
+    """The observations of one label combination; made by `Histogram.series`; a caller that observes often stores it."""
 
     __slots__ = ("_buckets", "_counts", "_lock", "_total")
 

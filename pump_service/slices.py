@@ -1,7 +1,7 @@
 """How a main thread waits: in slices, so that a signal is never handled late.
 
 Python runs a signal's handler between two steps of the main thread. A signal that comes right before a wait without an
-end would be handled behind it, and what it asks for is what ends the wait (seen: a pump that was told to stop, and
+end would be handled behind it, and what it asks for is what ends the wait (seen: a pump that was asked to stop, and
 did not, on a busy machine).
 """
 

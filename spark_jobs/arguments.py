@@ -48,4 +48,6 @@ def add_where(parser: argparse.ArgumentParser, *, master: str | None = None) -> 
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--remote", help="Spark Connect server, sc://host:port")
     where.add_argument("--master", default=master, help="Spark master of a session in this process, such as local[2]")
-    where.add_argument("--without-spark", action="store_true", help="start none: end and say so where one is needed")
+    where.add_argument(
+        "--without-spark", action="store_true", help="start no Spark; when a stage needs it, end with that result"
+    )

@@ -32,7 +32,7 @@ class AuditCommand:
     """Ask the lake about the past."""
 
     name = "audit"
-    help = "the history of a row, a table as of a moment, a transaction"
+    help = "show a row's history, a table as of a moment, or a transaction"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """`row TABLE KEY`, `table TABLE --at`, `transaction TS`, `sql`."""
@@ -44,8 +44,8 @@ class AuditCommand:
         row.add_argument(
             "--between", type=moment, nargs=2, metavar=("A", "B"), help="only changes with A < commit_ts <= B"
         )
-        row.add_argument("--follow", action="store_true", help="also what the row did under other keys")
-        table = actions.add_parser("table", help="a table as it was")
+        row.add_argument("--follow", action="store_true", help="also follow the row to other keys")
+        table = actions.add_parser("table", help="a table as it was at a commit_ts or time")
         table.add_argument("table", metavar="DB.TABLE")
         table.add_argument(
             "--at", "--as-of", dest="at", type=moment, required=True, metavar="TS",
@@ -75,14 +75,14 @@ def key_of(words: list[str]) -> list[str | None]:
         try:
             return [None if value is None else str(value) for value in json.loads(words[0])]
         except ValueError as error:
-            raise ConfigError(f"the key is no JSON array: {error}", where={"key": words[0]}) from error
+            raise ConfigError(f"the key is not a JSON array: {error}", where={"key": words[0]}) from error
     return list(words)
 
 
 def _names(text: str) -> tuple[str, str]:
     db, _, table = text.partition(".")
     if not table:
-        raise ConfigError(f"{text!r} names no table", hint="write it as db.table")
+        raise ConfigError(f"{text!r} does not name a table", hint="write it as db.table")
     return db, table
 
 

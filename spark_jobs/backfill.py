@@ -1,7 +1,7 @@
 """`binlake backfill`: a range of commit_ts that has passed is rebuilt, repaired, replayed elsewhere, or rolled back.
 
 Exit status 0 done, 4 rebuilt and not what was there, 1 an error, which says whether to try again. One backfill of a
-lake runs at a time; beside it the schedule goes on, kept apart by the locks of the lake and the lease of the target.
+lake runs at a time; beside it the schedule continues, kept apart by the locks of the lake and the lease of the target.
 """
 
 from __future__ import annotations
@@ -35,26 +35,32 @@ from spark_jobs.verify import mended, record
 class BackfillCommand:
     """Rebuild, repair, replay or roll back a range."""
 
-    help = "a range of commit_ts that has passed: rebuild, repair, replay elsewhere, or roll back"
+    help = "work on a past range of commit_ts: rebuild, repair, replay elsewhere, or roll back"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """The four meanings and the range."""
         actions = parser.add_subparsers(dest="action", required=True)
-        rebuild_ = actions.add_parser("rebuild", help="derive its windows again and compare; the target is untouched")
+        rebuild_ = actions.add_parser("rebuild", help="derive its windows again and compare; the target is not written")
         rebuild_.add_argument("--through", choices=("merge", "convert"), default="merge", help="the last stage")
-        repair_ = actions.add_parser("repair", help="bring every key it touched to its state at the checkpoint")
+        repair_ = actions.add_parser("repair", help="set every key that it touched to its state at the checkpoint")
         replay_ = actions.add_parser("replay", help="apply it to another target, up to exactly --to")
-        replay_.add_argument("--into", required=True, metavar="FILE", help="TOML whose [target] takes it")
-        rollback_ = actions.add_parser("rollback", help="a new change that undoes it")
+        replay_.add_argument("--into", required=True, metavar="FILE", help="TOML whose [target] receives the range")
+        rollback_ = actions.add_parser("rollback", help="undo it by new changes")
         rollback_.add_argument("--write-to", choices=("source", "target", "file"), required=True)
-        rollback_.add_argument("--file", type=Path, help="with --write-to file: where")
-        rollback_.add_argument("--force", action="store_true", help="later changes of the same keys are lost")
+        rollback_.add_argument("--file", type=Path, help="with --write-to file: the file to write")
+        rollback_.add_argument("--force", action="store_true", help="overwrite later changes of the same keys")
         for each in (rebuild_, repair_, replay_, rollback_):
             add_job(each)
             add_output(each)
             _add_range(each, required=each is not replay_, single=each in (repair_, rollback_))
         for each in (repair_, rollback_):
-            each.add_argument("--wait", type=float, default=60.0, metavar="SECONDS", help="while somebody applies")
+            each.add_argument(
+                "--wait",
+                type=float,
+                default=60.0,
+                metavar="SECONDS",
+                help="seconds to wait for the lease while another process applies",
+            )
         for each in (rebuild_, replay_):
             add_where(each, master="local[*]")
 
@@ -74,19 +80,21 @@ class BackfillCommand:
 
 
 def _add_range(parser: argparse.ArgumentParser, *, required: bool, single: bool) -> None:
-    for name, text in (("from", "the commit_ts it starts behind"), ("to", "its last commit_ts")):
+    for name, text in (("from", "commit_ts after which the range starts"), ("to", "last commit_ts of the range")):
         both = parser.add_mutually_exclusive_group(required=required if name == "from" else not single)
         both.add_argument(f"--{name}", type=moment, dest=f"{name}_ts", metavar="TS", help=text)
         both.add_argument(f"--{name}-time", type=moment, dest=f"{name}_ts", metavar="TIME", help="the same as a time")
         if single and name == "from":
-            both.add_argument("--commit-ts", type=moment, metavar="TS", help="one transaction, in place of a range")
+            both.add_argument("--commit-ts", type=moment, metavar="TS", help="one transaction, instead of a range")
 
 
 def _require_range(args: argparse.Namespace) -> None:
     """One transaction is the range (commit_ts - 1, commit_ts]. Raises ConfigError."""
     one = getattr(args, "commit_ts", None)
     if (one is None) == (args.to_ts is None):
-        raise ConfigError("where the range ends is not said, or twice", hint="--from and --to, or --commit-ts alone")
+        raise ConfigError(
+            "the end of the range is missing, or given twice", hint="--from and --to, or --commit-ts alone"
+        )
     if one is not None:
         args.from_ts, args.to_ts = one - 1, one
 
@@ -141,6 +149,6 @@ def _rolled_back(replication: Replication, args: argparse.Namespace) -> tuple[Ro
         if args.write_to == "target":
             return rollback_target(replication, args.from_ts, args.to_ts, target, force=args.force)
         if args.file is None:
-            raise ConfigError("where to write it is not said", hint="give --file FILE")
+            raise ConfigError("no file is given to write the SQL to", hint="give --file FILE")
         ts = target.checkpoint().commit_ts
         return rollback_file(replication, args.from_ts, args.to_ts, args.file, ts, force=args.force)

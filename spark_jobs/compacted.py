@@ -30,7 +30,7 @@ def up_to_date(ctx: StageContext, bounds: Bounds) -> CompactManifest:
     found = newest(ctx, bounds)
     if require_merged(ctx, bounds.lo, bounds.hi) != found.merged:
         raise CheckpointConflict(
-            "merge came to something else since compact derived this window",
+            "merge has derived this window anew with another result since compact ran",
             where={"window": bounds.window},
             hint="run compact again, then convert",
         )
@@ -60,7 +60,7 @@ def pinned_by(ctx: StageContext, apply: ApplyManifest) -> CompactManifest:
     found = _with_digest(ctx, bounds, apply.compact)
     if found is None:
         raise DamagedManifest(
-            "the compact manifest that the apply manifest rests on is missing or damaged",
+            "the compact manifest that the apply manifest refers to is missing or damaged",
             where={"window": bounds.window, "digest": apply.compact},
             hint=_AGAIN,
         )

@@ -1,4 +1,4 @@
-"""Sessions on a warm Spark Connect server; one that does not answer is an error of ours within half a minute.
+"""Sessions on a warm Spark Connect server; one that does not answer is a Binlake error within half a minute.
 
 pyspark's own client is silent for 10 to 17 minutes: it tries each call for ten, then others that it makes for the
 error's sake, then those that clean up. And it waits without an end for a server that accepts and hangs.
@@ -64,7 +64,7 @@ def connect_session(remote: str) -> SparkSession:
     try:
         channel = DefaultChannelBuilder(remote, list(_CHANNEL))
     except PySparkValueError as error:
-        raise ConfigError(f"the URL of the Spark Connect server is none: {error}") from None
+        raise ConfigError(f"the URL of the Spark Connect server is not valid: {error}") from None
     # As pyspark's own builder does, which takes no options of a channel: functions then speak to the server.
     os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"
     session = ConnectSession.builder.channelBuilder(channel).getOrCreate()

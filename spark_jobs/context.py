@@ -29,7 +29,7 @@ PIECE_BYTES = 64 << 20
 @dataclass(frozen=True)
 class StageContext:
     """One run over one replication. The Spark session is made at first use: plan and finalize need none, nor do small
-    windows. `in_pieces`: whoever runs it goes on behind a window that land cuts short. `handover`: rows for the next
+    windows. `in_pieces`: the caller continues after a window that land cuts short. `handover`: rows for the next
     stage of this process."""
 
     replication: Replication
@@ -65,7 +65,7 @@ class StageContext:
         return self.replication.window.driver_bytes if ours else 0
 
     def few(self, rows: pa.Table) -> Rows:
-        """`rows` of the driver, for whoever commits to this lake's tables."""
+        """`rows` of the driver, for the code that commits to this lake's tables."""
         return rows if self.driver_bytes else self.spark.createDataFrame(rows)
 
     @property

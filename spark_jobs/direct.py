@@ -1,4 +1,4 @@
-"""Rows of `mutation` written by whoever decodes them, the driver for a small window and tasks for a large one.
+"""Rows of `mutation` written where they are decoded, by the driver for a small window, by tasks for a large one.
 
 None of them passes through the JVM, but where only Spark can take the place of what is there. Tasks read the files of
 `binlog`, write files of their own and tell their names; the driver commits those names at once, in the place of the

@@ -1,6 +1,6 @@
 """Errors of Spark as ours: those of its Python workers come back as Java text; a conflict of Delta's passes by waiting.
 
-So does a Connect server that is away, or was started anew and knows nothing of the session. delta-spark makes Python
+So does a Connect server that is away, or was restarted and does not know the session. delta-spark makes Python
 exceptions of Delta's conflicts (with a Connect server: `spark_jobs.connect`).
 """
 
@@ -55,8 +55,8 @@ def translate(error: Exception) -> BinlakeError | None:
         return error
     if isinstance(error, _CONFLICTS):
         return Transient(
-            f"another writer changed a Delta table of the lake meanwhile: {str(error).splitlines()[0]}",
-            hint="the stage wrote nothing and may run again; keep maintenance of these tables to Binlake",
+            f"another writer changed a Delta table of the lake at the same time: {str(error).splitlines()[0]}",
+            hint="the stage wrote nothing and can run again; let only Binlake maintain these tables",
         )
     found = _OURS.search(str(error))
     if found is None:
@@ -70,6 +70,6 @@ def _server_lost(error: Exception) -> Transient | None:
     # By name: without a Connect server, gRPC need not be installed.
     code = getattr(error, "getGrpcStatusCode", None) or getattr(error, "code", None)
     if callable(code) and getattr(code(), "name", "") == "UNAVAILABLE":
-        return spark_unavailable(why="does not answer any more")
+        return spark_unavailable(why="no longer answers")
     lost = _LOST.search(str(error))
-    return spark_unavailable(why=f"has lost the session: {lost.group()}") if lost else None
+    return spark_unavailable(why=f"no longer has the session: {lost.group()}") if lost else None

@@ -1,7 +1,7 @@
-"""Rows of tables with columns of the target's own: which are written anew, and whose values they get (hazards R-12).
+"""Rows of tables with columns of the target's own: which are rewritten, and whose values they get (hazards R-12).
 
 A table with one unique key is written in place, but for rows whose key is another row's former one; with more unique
-keys every row is written anew. The origin of a row comes from `mutation`: net changes do not tell moves from new rows.
+keys every row is rewritten. The origin of a row is in `mutation`: net changes do not distinguish moves from new rows.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PLACE_OF_KEY = ("segment", "db", "table")
 def with_origins(
     ctx: StageContext, window: SinkWindow, rows: Rows, tables: Mapping[Place, TableDef], schema: str
 ) -> Rows:
-    """`rows` (placed, of `schema`) with `anew` and `origin`; those written anew that had values once are there in KEEP
+    """`rows` (placed, of `schema`) with `anew` and `origin`; those rewritten that had values once are also in KEEP
     and RESTORE too. `tables`: definitions by place.
     """
     kept = {place: table for place, table in tables.items() if table.kept}

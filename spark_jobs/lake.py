@@ -24,7 +24,7 @@ from binlake.lake.paths import LakePaths
 from binlake.lake.tables import SPARK_TABLES, LakeTable, arrow_schema
 from binlake.rowhash import Fold
 
-AGAIN = "the stage may run again; keep maintenance of these tables to Binlake"
+AGAIN = "the stage can run again; let only Binlake maintain these tables"
 """What to do where a commit was refused."""
 _REPEATED = ("segment", "phase", "db", "table", "identity", "op", "kind", "copies", "mutations", "decision", "pump")
 # Texts that hardly repeat: dictionaries of them would cost a fifth of the writing, and names in maps pack well without.

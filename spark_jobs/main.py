@@ -1,6 +1,6 @@
 """The entry of a Spark job: `STAGE --replication FILE …`, by spark-submit, as a module, or in process (`run_job`).
 
-The outcome goes to `--result` as JSON, so that whoever started the job learns what failed and whether to retry.
+The outcome goes to `--result` as JSON, so that the caller learns what failed and whether to retry.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--lo", type=int, help="commit_ts, exclusive (all stages but plan and window)")
     parser.add_argument("--hi", type=int, help="commit_ts, inclusive (all stages but plan and window)")
     parser.add_argument("--start-ts", type=start_ts, help="plan from this commit_ts (see docs/operate/runbook.md)")
-    parser.add_argument("--stop-ts", type=commit_ts, help="plan no further; wait until it is reached")
+    parser.add_argument("--stop-ts", type=commit_ts, help="plan windows up to here only, and wait until it is reached")
     add_where(parser)
 
 
@@ -60,7 +60,7 @@ def execute(stage: str, args: argparse.Namespace) -> list[StageResult]:
     if stage == "plan":
         return [run_stage(stage, ctx, start_ts=args.start_ts)]
     if args.lo is None or args.hi is None:
-        raise Permanent("the bounds are missing", where={"stage": stage}, hint="give --lo and --hi")
+        raise Permanent("the bounds are missing", where={"stage": stage}, hint="pass --lo and --hi")
     return [run_stage(stage, ctx, Bounds(args.lo, args.hi))]
 
 

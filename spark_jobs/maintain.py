@@ -1,4 +1,4 @@
-"""`binlake maintain`: join small files, lay history out for audits, drop what nobody needs; safe beside windows.
+"""`binlake maintain`: join small files, sort history for audits, delete what is no longer needed; safe beside windows.
 
 It never removes a row of `binlog`, `mutation` or `ddl`, a manifest, or what a window needs that its sink has not
 passed. Replaced files stay as long as their table says, so time travel and readers at work keep theirs.
@@ -64,7 +64,7 @@ class Maintained:
 class MaintainCommand:
     """Run the lake's upkeep once."""
 
-    help = "join small files, lay history out for audits, drop what nobody needs"
+    help = "join small files, sort history for audits, delete what is no longer needed"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """The replication, and where Spark runs."""
@@ -150,7 +150,7 @@ def days(path: str) -> list[DayOfFiles]:
 
 
 def lay_out(spark: SparkSession, paths: LakePaths, table: LakeTable, part: DayOfFiles) -> int:
-    """Write a day anew: each file one stretch of commit_ts, inside it in the order of `clustered_by`; files replaced.
+    """Rewrite a day: each file one stretch of commit_ts, inside it in the order of `clustered_by`; files replaced.
 
     The same rows in one commit that changes no data. Caller holds the table's lock. OPTIMIZE would join files by their
     size, and its Z-order mixes commit_ts and keys at the grain of files.

@@ -78,9 +78,9 @@ def _require_own_targets(ctx: StageContext, names: Iterable[Mapping[str, str]]) 
         other = found.setdefault(target, source)
         if other != source and not ctx.rules.routes.extracted(*source):
             raise ConfigError(
-                "mode ordered cannot tell rows of tables that share a target apart: one could replace another's",
+                "mode ordered cannot distinguish rows of tables that share a target: one could replace another's",
                 where={"target": ".".join(target), "sources": f"{'.'.join(other)}, {'.'.join(source)}"},
-                hint="set target.mode to atomic, parallel or auto, or give the route extract columns",
+                hint="set target.mode to atomic, parallel or auto, or add extract columns to the route",
             )
 
 
@@ -89,10 +89,10 @@ def require_nothing_kept(tables: Iterable[TableDef]) -> None:
     for table in tables:
         if table.kept:
             raise ConfigError(
-                "mode ordered in safe mode would wipe the columns that only the target has",
+                "mode ordered in safe mode would clear the columns that only the target has",
                 where={"table": f"{table.db}.{table.name}", "columns": ",".join(table.kept)},
                 hint="set target.mode to atomic, parallel or auto; or target.safe-mode to auto or never once the target"
-                " stands exactly at its checkpoint",
+                " is exactly at its checkpoint",
             )
 
 

@@ -1,4 +1,4 @@
-"""How a command tells its outcome: as text or JSON, and to `--result`; free of Spark, which some do without."""
+"""How a command reports its outcome: as text or JSON, and to `--result`; free of Spark, which some do without."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """What the target holds open is pinned: its bounds, its manifest, its rows; nothing else is (hazards R-16, R-62).
 
-A window that was sealed and never opened pins nothing: another target, or another configuration, may cut it anew.
+A window that was sealed and never opened pins nothing: another target or configuration may cut it again.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from spark_jobs.lake import Rows, fold_of
 
 
 def target_position(ctx: StageContext, bounds: Bounds) -> Position:
-    """Where the target stands; `bounds` lie within the landed range. Raises CheckpointConflict, TargetUnavailable."""
+    """The target's position; `bounds` lie within the landed range. Raises CheckpointConflict, TargetUnavailable."""
     target = ctx.replication.sql_target()
     return position_of(target, ctx.replication.name, cluster_id(ctx, bounds))
 
@@ -24,7 +24,7 @@ def cluster_id(ctx: StageContext, bounds: Bounds) -> int:
     landed = next(iter(ctx.windows.landed((bounds.hi - 1, bounds.hi))), None)
     manifest = ctx.windows.manifest(*landed) if landed else None
     if manifest is None:
-        raise CheckpointConflict("the window is not landed", where={"window": bounds.window}, hint="run land first")
+        raise CheckpointConflict("the window has not landed", where={"window": bounds.window}, hint="run land first")
     return manifest.cluster_id
 
 
@@ -32,12 +32,12 @@ def start_of(ctx: StageContext, position: Position) -> int:
     """The lo of the target's next window. Raises LostRange, CheckpointConflict when the lake does not hold it."""
     landed, checkpoint = ctx.windows.landed_range(), position.commit_ts
     if landed is None:
-        raise CheckpointConflict("nothing is landed yet", where={"lake": ctx.paths.root}, hint="run land first")
+        raise CheckpointConflict("nothing has landed yet", where={"lake": ctx.paths.root}, hint="run land first")
     if checkpoint is None:
         return landed[0]
     if checkpoint < landed[0]:
         raise LostRange(
-            f"the target is at {checkpoint}, and the lake starts at {landed[0]}",
+            f"the target is at {checkpoint}, below the start of the lake, {landed[0]}",
             hint="restore the target from a newer copy, or start a lake from the target's checkpoint",
         )
     if checkpoint > landed[1]:
@@ -59,13 +59,13 @@ def open_manifest(ctx: StageContext, bounds: Bounds, position: Position) -> Appl
     found = next((manifest for manifest in written if manifest.digest() == position.opened.manifest), None)
     if found is None:
         raise CheckpointConflict(
-            "the target holds this window open with a manifest that the lake does not have",
+            "this window is open at the target with a manifest that the lake does not have",
             where={"window": bounds.window, "manifest": position.opened.manifest},
-            hint="bring back the lake that opened it (Delta time travel of `window`)",
+            hint="restore the state of the lake that opened it (Delta time travel of `window`)",
         )
     if not found.change.startswith(rowhash.VERSION):
         raise ImmutableWindow(
-            "the target holds this window open, and an older version of Binlake sealed it: what it pins of `change`"
+            "this window is open at the target, and an older version of Binlake sealed it: its digest of `change`"
             " cannot be compared with rows derived now",
             where={"window": bounds.window},
             hint="run `finalize` of this window alone, which applies it as it was sealed; or finish it with the version"
@@ -75,10 +75,10 @@ def open_manifest(ctx: StageContext, bounds: Bounds, position: Position) -> Appl
 
 
 def require_pinned(table: str, bounds: Bounds, pinned: str, found: str) -> None:
-    """Before a rewrite: the rows derived anew are those pinned. Raises ImmutableWindow."""
+    """Before a rewrite: the rows derived again are those pinned. Raises ImmutableWindow."""
     if pinned != found:
         raise ImmutableWindow(
-            f"the target holds this window open, and `{table}` would not be what was sealed",
+            f"this window is open at the target, and `{table}` would differ from what was sealed",
             where={"window": bounds.window},
             hint=f"restore `{table}` by Delta time travel, or run the version of Binlake that sealed it",
         )

@@ -39,7 +39,7 @@ class PreflightCommand:
     """Compare the source's tables with the target's."""
 
     name = "preflight"
-    help = "compare the replicated tables with the target's; nothing is written"
+    help = "compare the replicated tables with the target's; write nothing"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """The replication's file, the form of the answer."""

@@ -1,6 +1,6 @@
 """Windows that have passed, derived again, or applied to another target: the stages of the pipeline with old bounds.
 
-Deriving is a pure function of what landed (DESIGN 2), so a rebuild gives what was there unless rules, a mended row or
+Deriving is a pure function of what landed (DESIGN 2), so a rebuild gives what was there unless rules, a fixed row or
 another version of Binlake say otherwise; which it was is told by digests.
 """
 
@@ -94,14 +94,14 @@ def _digest(ctx: StageContext, table: LakeTable, bounds: Bounds) -> tuple[str, i
 def replay(live: Replication, ctx: StageContext, from_ts: int | None, to: int) -> list[StageResult]:
     """Apply what the lake holds up to exactly `to` to the target of `ctx`, which is not that of `live`.
 
-    Raises ConfigError (the live target, a `to` that has not landed), CheckpointConflict (the target does not stand at
+    Raises ConfigError (the live target, a `to` that has not landed), CheckpointConflict (the target is not at
     `from_ts`, or is another replication's), what the stages raise.
     """
     _require_other(live, ctx)
     landed = ctx.windows.landed_range()
     if landed is None or not landed[0] < to <= landed[1]:
         raise ConfigError(
-            "the end of the range has not landed",
+            "the end of the range has not landed yet",
             where={"to": to, "landed": f"{landed[0]}-{landed[1]}" if landed else "nothing"},
             hint="wait until the window that holds it has landed",
         )
@@ -126,7 +126,7 @@ def _up_to(ctx: StageContext, window: Bounds, to: int) -> list[StageResult]:
         bounds = Bounds(results[-1].lo, results[-1].hi)
         if bounds.hi > to:
             raise CheckpointConflict(
-                f"the target is past {to} already", where={"window": bounds.window}, hint="take a fresh target"
+                f"the target is past {to} already", where={"window": bounds.window}, hint="use an empty target"
             )
     return results
 
@@ -155,5 +155,5 @@ def _require_at(ctx: StageContext, from_ts: int, landed: Bounds) -> None:
     stands = landed.lo if position.commit_ts is None else position.commit_ts
     if stands != from_ts:
         raise CheckpointConflict(
-            f"the target stands at {stands}", where={"from": from_ts}, hint="leave --from out to go on from there"
+            f"the target is at {stands}", where={"from": from_ts}, hint="omit --from to continue from there"
         )

@@ -33,16 +33,20 @@ MakeContext = Callable[[Replication], "StageContext"]
 class RecoverCommand:
     """Finish the window that the target was left in."""
 
-    help = "PD is gone and the target was left half-way: finish its open window from the lake or from relay files"
+    help = (
+        "when PD is gone and the target was left inside a window: finish that window from the lake or from relay files"
+    )
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """The replication, where its statements are, how far to go."""
         add_job(parser)
         parser.add_argument(
-            "--log-dir", default="", metavar="DIR", help="take relay files of this folder, and look for no lake"
+            "--log-dir", default="", metavar="DIR", help="read relay files from this folder and do not use the lake"
         )
         parser.add_argument(
-            "--roll-forward", action="store_true", help="then apply all that is landed in the lake (takes Spark)"
+            "--roll-forward",
+            action="store_true",
+            help="then apply everything that has landed in the lake (needs Spark)",
         )
         add_where(parser, master="local[*]")
         add_output(parser)
@@ -69,7 +73,7 @@ def recover(
     began = time.monotonic()
     if log_dir and roll_forward:
         raise ConfigError(
-            "relay files hold the open window only", hint="leave --log-dir out: what is landed is in the lake"
+            "relay files hold the open window only", hint="omit --log-dir: landed windows are in the lake"
         )
     verdict = judge(replication)
     nothing = [_result(verdict.state, began, verdict.commit_ts, verdict.commit_ts, 0, reason=verdict.reason)]
@@ -118,7 +122,7 @@ def _rolling(replication: Replication) -> Replication:
 def _ran(results: list[StageResult], roll_forward: bool) -> str:
     if not roll_forward:
         return "the window is finished"
-    return "all that is landed is applied" if results else "nothing is landed above the checkpoint"
+    return "everything that has landed is applied" if results else "nothing has landed above the checkpoint"
 
 
 def _roll_forward(ctx: StageContext, reached: int) -> list[StageResult]:
@@ -138,15 +142,15 @@ def _roll_forward(ctx: StageContext, reached: int) -> list[StageResult]:
 def _from_relay(replication: Replication, verdict: Verdict, log_dir: str, *, roll_forward: bool) -> list[StageResult]:
     if roll_forward:
         raise LostRange(
-            "the lake is not there, so nothing landed can be applied",
+            "the lake does not exist at its path, so no landed window can be applied",
             where={"lake": LakePaths.of(replication).root},
-            hint="bring the lake back; without --roll-forward the open window is finished from relay files",
+            hint="restore the lake; without --roll-forward the open window is finished from relay files",
         )
     if not (log_dir or replication.relay.log_dir):
         raise LostRange(
-            "the lake is not there, and no relay files were kept: nothing can finish the open window",
+            "the lake does not exist at its path and there are no relay files: nothing can finish the open window",
             where={"lake": LakePaths.of(replication).root, "window": window_name(*_require_open(verdict))},
-            hint="bring the lake back, or give --log-dir",
+            hint="restore the lake, or pass --log-dir",
         )
     applied = finish_from_relay(replication, verdict, log_dir)
     detail: dict[str, Any] = {"segments": applied.segments, "batches": applied.batches}
@@ -162,7 +166,7 @@ def _require_open(verdict: Verdict) -> tuple[int, int]:
         raise CheckpointConflict(
             "the target is not consistent, and this replication has no window open there",
             where={"commit_ts": verdict.commit_ts},
-            hint="another writer left it, or its checkpoint was set back: `binlake recover --roll-forward` applies what"
+            hint="another writer left it so, or its checkpoint was reset: `binlake recover --roll-forward` applies what"
             " is landed, in safe mode as far as rows may be there",
         )
     return verdict.window

@@ -1,4 +1,4 @@
-"""The SQL of chunks of net changes: what a chunk's rows come to, whoever has them and in whatever order.
+"""The SQL of chunks of net changes: what a chunk's rows come to, wherever they are and in whatever order.
 
 Rows are sorted by key inside a chunk, and each chunk has numbers of its own for its batches (with gaps behind the last
 one), so the batches of a window are the same from the driver and from Spark's workers.
@@ -53,7 +53,10 @@ class Renderer:
             found = _batches(writer, table, rows, phase)
         batches = list(found)
         if writer.next_batch - 1 > chunk.last_batch:
-            raise Permanent("a chunk has more batches than numbers", where={"window": self.window, "table": table.name})
+            raise Permanent(
+                "a chunk has more batches than there are batch numbers",
+                where={"window": self.window, "table": table.name},
+            )
         return statement_table(self.window, batches)
 
     def _writer(self, table: TableDef, chunk: Chunk) -> TableStatements:

@@ -30,7 +30,7 @@ SINK_STAGES = names_of_sink("sql")
 class RestoreCommand:
     """Apply landed windows to the target of the replication file."""
 
-    help = "apply what the lake holds to the target, without the source"
+    help = "apply the landed windows of the lake to the target, without the source"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """The replication, how far, where Spark runs."""
@@ -59,9 +59,9 @@ def restore(ctx: StageContext, to: int | None = None) -> list[StageResult]:
     if last not in ends:
         below = max((hi for hi in ends if hi < last), default=None)
         raise ConfigError(
-            f"no landed window ends at {last}",
+            f"there is no landed window that ends at {last}",
             where={"lake": ctx.paths.root, "nearest_below": below},
-            hint="`binlake window list` shows them; a stop-at in the configuration makes one end where you want it",
+            hint="`binlake window list` shows them; a `stop-at` in the configuration ends a window where you want",
         )
     # The lake that it reads is the copy: relay files are the sync's.
     ctx = replace(ctx, replication=ctx.replication.model_copy(update={"relay": Relay()}))

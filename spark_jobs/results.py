@@ -20,8 +20,8 @@ class SparkNeeded(Permanent):
 
     def __init__(self) -> None:
         super().__init__(
-            "this needs Spark, which `--without-spark` keeps from starting",
-            hint="leave that option out, or name a Connect server (`--remote`) or a master (`--master`)",
+            "this needs Spark, and `--without-spark` forbids to start it",
+            hint="omit that option, or name a Connect server (`--remote`) or a master (`--master`)",
         )
 
 
@@ -70,6 +70,6 @@ def outcome_of_error(error: BinlakeError) -> dict[str, Any]:
 
 
 def write_outcome(outcome: Mapping[str, Any], place: Path | None) -> None:
-    """Write it as JSON for whoever started the job, if they gave a place."""
+    """Write it as JSON for the job's caller, if it gave a place."""
     if place is not None:
         place.write_text(json.dumps(outcome), encoding="utf-8")

@@ -22,8 +22,8 @@ log = structlog.get_logger(__name__)
 def run_stage(name: str, ctx: StageContext, bounds: Bounds | None = None, start_ts: int | None = None) -> StageResult:
     """Run the stage `name`; plan takes `start_ts`, all others `bounds`. Raises BinlakeError.
 
-    A failure leaves an event in the lake, but for LeaseHeld: who finds another at work waits and comes again. Nor does
-    SparkNeeded, which is no failure.
+    A failure leaves an event in the lake, but for LeaseHeld: a job that finds another at work waits. Nor does
+    SparkNeeded, which is not a failure.
     """
     module = importlib.import_module(f"spark_jobs.stages.{name}")
     try:
@@ -43,7 +43,7 @@ def run_stage(name: str, ctx: StageContext, bounds: Bounds | None = None, start_
 def run_window(ctx: StageContext, start_ts: int | None = None) -> list[StageResult]:
     """The next window through all its stages in one session (the `fused` layout); results in order of completion.
 
-    A window that land cuts at `window.max-bytes` goes on piece by piece up to the hi that plan proposed; a piece lands
+    A window that land cuts at `window.max-bytes` continues in pieces up to the hi that plan proposed; a piece lands
     while the one before is in the sinks. Sinks run side by side and one that fails stops no other; the first failure is
     raised once all that had begun has ended.
     """

@@ -1,4 +1,4 @@
-"""Spark sessions in a process of their own, as Binlake needs them; every setting tells why."""
+"""Spark sessions in a process of their own, as Binlake needs them; every setting gives its reason."""
 
 from __future__ import annotations
 

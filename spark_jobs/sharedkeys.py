@@ -33,7 +33,7 @@ from spark_jobs.sinks import SinkWindow, target_tables
 
 log = structlog.get_logger(__name__)
 
-_DISJOINT = "make the keys disjoint, or tell the tables apart by extract-table in `routes`"
+_DISJOINT = "make the keys disjoint, or distinguish the tables by extract-table in `routes`"
 
 Found = tuple[Sequence[History], Iterable[pa.RecordBatch]]
 """Histories by number, and ARRIVALS some at a time (`netchange.key_arrivals`)."""
@@ -69,7 +69,7 @@ def require_own_keys(ctx: StageContext, window: SinkWindow, found: Found, positi
     """How many keys came new to a target that had them, by whom is not known; `found`: in the window's shared tables.
 
     Raises SchemaError, with key and both tables, when one writes a key that is another's; and when `strict`, for a key
-    that was there before the lake began. The target is asked only where it stands at the window's lo.
+    that was there before the lake began. The target is asked only where it is at the window's lo.
     """
     target = ctx.replication.sql_target()
     at_lo = position.window is None and start_of(ctx, position) == window.bounds.lo
@@ -89,7 +89,7 @@ def require_own_keys(ctx: StageContext, window: SinkWindow, found: Found, positi
 def require_own_mirror_keys(ctx: StageContext, window: SinkWindow, found: Found) -> None:
     """As `require_own_keys`, of the mirrors alone. One that is above the window's lo was asked before it went there.
 
-    A key that no change of the lake wrote is nobody's. Raises SchemaError.
+    A key that no change of the lake wrote has no owner. Raises SchemaError.
     """
     for arrivals in _rounds(found):
         for name, group in _by_table(arrivals):
@@ -174,8 +174,8 @@ def _clash(arrival: Arrival, other: str, since: int) -> SchemaError:
 
 def _unknown(arrival: Arrival, window: SinkWindow) -> SchemaError:
     return SchemaError(
-        "a table of the source adds a row whose key its shared target has already; the lake began after that row was"
-        " there, so which table wrote it is not known",
+        "a source table inserts a row whose key the shared target table has already; that row is older than the lake,"
+        " so it is not known which source table wrote it",
         where={"table": f"{arrival.db}.{arrival.table}", "key": key_in_log(arrival.key), "source": arrival.source,
                "commit_ts": arrival.commit_ts, "window": window.bounds.window},
         hint="look for the key in the tables of the source that share this target. If only this one has it, remove the"

@@ -56,7 +56,7 @@ def require_merged(ctx: StageContext, lo: int, hi: int) -> Merged:
     missing = [window_name(*window) for window in landed if window not in merged]
     if missing or not landed or landed[0][0] > lo or landed[-1][1] < hi:
         raise IncompleteWindow(
-            "a sink wants a range that is not landed and merged whole",
+            "a sink needs a range that is not completely landed and merged",
             where={"window": window_name(lo, hi), "not_merged": ",".join(missing)},
             hint="run land and merge of that range first",
         )

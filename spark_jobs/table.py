@@ -1,4 +1,4 @@
-"""`binlake table`: tables that are set aside, so that one that cannot go on does not stop the others; without Spark.
+"""`binlake table`: tables set aside, so that one that cannot be applied does not stop the others; without Spark.
 
 `aside` takes effect with the next finalize, inside an open window too; `back` ends it where the table is the source's.
 """
@@ -33,26 +33,34 @@ from spark_jobs.verify import mended
 class TableCommand:
     """List the tables that are set aside, set tables aside, bring one back."""
 
-    help = "set a table aside that cannot go on, so that the others do; list those that are; bring one back"
+    help = "set aside a table that cannot be applied, so that the others continue; list such tables; bring one back"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """The three actions."""
         actions = parser.add_subparsers(dest="action", required=True)
-        list_ = actions.add_parser("list", help="the tables that are set aside, since when and why")
-        aside = actions.add_parser("aside", help="the others go on without it, also in the window that is open")
-        back = actions.add_parser("back", help="compare and mend it; from then on it gets its changes again")
+        list_ = actions.add_parser("list", help="list the tables that are set aside, since when and why")
+        aside = actions.add_parser(
+            "aside", help="stop applying a table's changes, also those of the open window; the others continue"
+        )
+        back = actions.add_parser("back", help="compare and repair a table, then apply its changes again")
         for each in (list_, aside, back):
             add_job(each)
             add_output(each)
         help_ = "its name at the target"
         aside.add_argument("--table", action="append", required=True, metavar="DB.TABLE", help=f"{help_} (repeatable)")
-        aside.add_argument("--reason", default="", help="why, for whoever reads the list")
+        aside.add_argument("--reason", default="", help="reason, shown in the list")
         back.add_argument("--table", required=True, metavar="DB.TABLE", help=help_)
-        back.add_argument("--wait", type=float, default=60.0, metavar="SECONDS", help="while somebody applies")
+        back.add_argument(
+            "--wait",
+            type=float,
+            default=60.0,
+            metavar="SECONDS",
+            help="seconds to wait for the lease while another process applies",
+        )
         back.add_argument(
             "--rows-are-there",
             action="store_true",
-            help="for a table that the lake knows in part: rows that did not change since are known to be right",
+            help="for a table that the lake knows only in part: confirm that its rows without changes since are right",
         )
 
     def run(self, args: argparse.Namespace) -> int:
@@ -88,7 +96,7 @@ def _known(replication: Replication, tables: Sequence[str], *moments: int | None
         db, _, name = text.partition(".")
         definition = next((there for one in known if (there := one.find(db, name)) is not None), None)
         if definition is None:
-            raise ConfigError(f"the replication has no table {text}", hint="names are those of the target: db.table")
+            raise ConfigError(f"the replication has no table {text}", hint="use the name at the target: db.table")
         found.append((definition.db, definition.name))
     return found
 

@@ -1,7 +1,7 @@
 """What merge and compact of a version without manifests wrote into the detail of their events, as manifests have it.
 
 A lake keeps such events as long as its history, and a window may be half-way while Binlake is changed for a newer one.
-An event of today has a manifest, and none of the keys that are read here of compact's.
+An event of this version has a manifest, and none of the keys that are read here of compact's.
 """
 
 from __future__ import annotations

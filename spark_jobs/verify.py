@@ -39,7 +39,7 @@ _SUMS = ("chunks", "compared", "missing", "extra", "different", "unlisted")
 class VerifyCommand:
     """Compare the target with the lake or the source."""
 
-    help = "compare the target with the lake, or the source, at its checkpoint; write what would mend it"
+    help = "compare the target with the lake, or the source, at its checkpoint; optionally repair it"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """What to compare, how much of it, what to do with differences."""
@@ -47,21 +47,31 @@ class VerifyCommand:
         add_output(parser)
         parser.add_argument("--against", choices=("lake", "source"), default="lake")
         parser.add_argument("--table", action="append", default=[], metavar="DB.TABLE", help="only this (repeatable)")
-        parser.add_argument("--sample", type=float, default=1.0, help="share of the chunks; others the next time")
+        parser.add_argument(
+            "--sample", type=float, default=1.0, help="share of the chunks to compare; the next run takes others"
+        )
         parser.add_argument("--chunk-rows", type=int, default=20_000, help="rows of a chunk")
-        parser.add_argument("--rows-per-second", type=int, default=0, help="most rows of the target a second; 0 = any")
-        parser.add_argument("--max-differences", type=int, default=10_000, help="rows listed, and in the fix file")
+        parser.add_argument(
+            "--rows-per-second", type=int, default=0, help="rows of the target to read per second at most; 0 = no limit"
+        )
+        parser.add_argument(
+            "--max-differences", type=int, default=10_000, help="differing rows to list, and to write to the fix file"
+        )
         parser.add_argument(
             "--wait",
             type=float,
             default=0.0,
             metavar="SECONDS",
-            help="for a consistent checkpoint; --fix: for the lease",
+            help="seconds to wait for a consistent checkpoint; with --fix also for the lease",
         )
-        parser.add_argument("--fresh", action="store_true", help="read again what an unfinished run found equal")
-        parser.add_argument("--source-stands-still", action="store_true", help="the source is not written meanwhile")
-        parser.add_argument("--fix-file", type=Path, metavar="FILE", help="write the SQL that ends the differences")
-        parser.add_argument("--fix", action="store_true", help="end them now, under the target's lease")
+        parser.add_argument("--fresh", action="store_true", help="compare again what an unfinished run found equal")
+        parser.add_argument(
+            "--source-stands-still", action="store_true", help="promise that nothing writes to the source meanwhile"
+        )
+        parser.add_argument(
+            "--fix-file", type=Path, metavar="FILE", help="write SQL that removes the differences to this file"
+        )
+        parser.add_argument("--fix", action="store_true", help="remove the differences now, under the target's lease")
 
     def run(self, args: argparse.Namespace) -> int:
         """Verify, and fix when asked."""
@@ -81,13 +91,15 @@ class VerifyCommand:
 class RepairCommand:
     """Run a fix file."""
 
-    help = "run the fixes that verify wrote, when the target is still at the checkpoint they were made for"
+    help = "run the fixes that verify wrote, if the target is still at the checkpoint they were made for"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """The file."""
         add_job(parser)
         add_output(parser)
-        parser.add_argument("--from-file", type=Path, required=True, metavar="FILE", help="of `verify --fix-file`")
+        parser.add_argument(
+            "--from-file", type=Path, required=True, metavar="FILE", help="a file that `verify --fix-file` wrote"
+        )
 
     def run(self, args: argparse.Namespace) -> int:
         """Run it, once."""
@@ -207,4 +219,4 @@ def _rest(found: Verification) -> list[str]:
     if found.equal:
         return []
     told = f"{missing} rows missing, {extra} only on the target, {different} different"
-    return [told + (f"; {unlisted} rows in unequal parts were not looked at" if unlisted else "")]
+    return [told + (f"; {unlisted} rows in differing chunks were not compared one by one" if unlisted else "")]

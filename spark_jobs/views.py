@@ -1,6 +1,6 @@
 """The audit's questions in Spark SQL: views over the lake, and the text of a table as of a moment.
 
-The views are plain (`sql/audit_*.sql`): whoever asks them names table, key or commit_ts, and files without them are
+The views are plain (`sql/audit_*.sql`): a query names table, key or commit_ts, and files without them are
 passed over by their statistics.
 """
 
@@ -63,7 +63,7 @@ def table_sql(paths: LakePaths, db: str, table: str, ts: int | None = None, rule
         raise SchemaError("there is no such table at that time", where={"table": f"{db}.{table}", "ts": ts})
     if definition.identity().kind == "row":
         raise ConfigError(
-            "equal rows of a table without a key are counted, not named",
+            "equal rows of a table without a key cannot be listed as a view",
             where={"table": f"{db}.{table}"},
             hint="ask `binlake audit table`",
         )

@@ -1,4 +1,4 @@
--- One row per table that is set aside: its changes are passed over until it is brought back (`binlake table back`).
+-- One row per table that is set aside: its changes are skipped until it is brought back (`binlake table back`).
 -- since: everything of the table at or below this commit_ts is downstream. by_whom: command or policy.
 CREATE TABLE IF NOT EXISTS {schema}.binlake_aside (
   clusterID BIGINT UNSIGNED NOT NULL,

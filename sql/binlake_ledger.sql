@@ -1,5 +1,5 @@
--- One row per batch that is downstream, written in the batch's own transaction: what is here is not done again.
--- atomic: 1 when the whole segment was one transaction; 2: passed over, its table is set aside (phase 0: a DDL). Kept for the newest two windows of a task.
+-- One row per batch that is downstream, written in the batch's own transaction: what is here is not run again.
+-- atomic: 1 when the whole segment was one transaction; 2: skipped, its table is set aside (phase 0: a DDL). Kept for the newest two windows of a task.
 CREATE TABLE IF NOT EXISTS {schema}.binlake_ledger (
   task VARCHAR(64) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
   lo BIGINT UNSIGNED NOT NULL,

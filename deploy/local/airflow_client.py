@@ -35,7 +35,7 @@ class AirflowClient:
             if time.monotonic() > until:
                 errors = self.get("/api/v2/importErrors")["import_errors"]
                 told = " | ".join(error["stack_trace"].strip().splitlines()[-1] for error in errors)
-                raise ProcessError(f"no DAG {dag_id} after {seconds:.0f} s; import errors: {told or 'none'}")
+                raise ProcessError(f"there is no DAG {dag_id} after {seconds:.0f} s; import errors: {told or 'none'}")
             time.sleep(0.5)
 
     def set_paused(self, dag_id: str, paused: bool) -> None:

@@ -44,7 +44,7 @@ from spark_jobs.session import classic_session
 
 DEFAULT = Path(__file__).resolve().parents[2] / "tests" / "captures"
 STATES = 12
-"""States compared behind windows: one window for each of 115 would take 20 minutes."""
+"""States compared after windows: one window for each of 115 would take 20 minutes."""
 
 _PATIENCE_S = 60.0
 
@@ -273,7 +273,7 @@ def main() -> int:
     """Parse the arguments, start one target and one Spark session, run; 1 when a capture differs or cannot be read."""
     parser = argparse.ArgumentParser(prog="make captures", description=__doc__)
     parser.add_argument("folder", nargs="?", type=Path, default=DEFAULT, help="folder of captures, or one capture")
-    parser.add_argument("--states", type=int, default=STATES, help="states compared behind windows; 0 = all of them")
+    parser.add_argument("--states", type=int, default=STATES, help="states to compare after windows; 0 = all of them")
     arguments = parser.parse_args()
     structlog.configure(
         wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),

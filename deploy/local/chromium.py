@@ -35,7 +35,9 @@ class Chromium:
     def __init__(self, folder: Path) -> None:
         program = chromium.program()
         if program is None:
-            raise ProcessError("no Chromium here: run `make setup-tests`, or install it (Debian: apt install chromium)")
+            raise ProcessError(
+                "Chromium is not installed: run `make setup-tests`, or install it (Debian: apt install chromium)"
+            )
         self._ends = folder / "profile" / "DevToolsActivePort"
         options = [*_OPTIONS, f"--user-data-dir={folder / 'profile'}", "about:blank"]
         self._child = Child("chromium", [program, *options], folder, env=chromium.environment())
@@ -115,7 +117,7 @@ class Page:
             f"one?.click(); return !!one }})({json.dumps(text)})"
         )
         if not found:
-            raise ProcessError(f"nothing to click says {text!r}: {self.text()[:2000]}")
+            raise ProcessError(f"nothing to click has the text {text!r}: {self.text()[:2000]}")
 
     def fill(self, label: str, text: str) -> None:
         """Type `text`, as a keyboard does, into the field of `label`. Raises ProcessError without one."""
@@ -126,7 +128,7 @@ class Page:
             f"field.focus(); field.select?.(); return true }})({json.dumps(label)})"
         )
         if not found:
-            raise ProcessError(f"no field is called {label!r}: {self.text()[:2000]}")
+            raise ProcessError(f"there is no field with the label {label!r}: {self.text()[:2000]}")
         self.call("Input.insertText", text=text)
 
     def press(self, key: str) -> None:
@@ -149,7 +151,7 @@ class Page:
         until = time.monotonic() + WAIT_S
         while not (found := self.evaluate(script)):
             if time.monotonic() > until:
-                raise ProcessError(f"still not: {script}; the page: {self.text()[:2000]}")
+                raise ProcessError(f"condition not met: {script}; the page: {self.text()[:2000]}")
             time.sleep(_POLL_S)
         return found
 

@@ -146,7 +146,7 @@ def run(capture: Capture, folder: Path, keep: bool) -> int:
     """The whole demo; the exit status. Raises BinlakeError, ProcessError, KeyboardInterrupt."""
     report = Report()
     for name in stop_recorded(folder):
-        report.say(f"stopped {name}, left running by an earlier demo")
+        report.say(f"stopped {name}, which an earlier demo left running")
     shutil.rmtree(folder, ignore_errors=True)
     with _running(Demo(capture, folder, report), keep) as demo:
         report.page(demo.airflow.url, demo.airflow.user, demo.airflow.password, NAME)
@@ -161,7 +161,7 @@ def _windows(demo: Demo) -> bool:
     try:
         client.wait_for_dag(NAME, 60)
         demo.source.feed(RATE)
-        demo.report.say(f"feeding the capture, {RATE:g} binlogs a second; the DAG `{NAME}` runs every 5 s")
+        demo.report.say(f"replaying the capture, {RATE:g} binlogs a second; the DAG `{NAME}` runs every 5 s")
         client.set_paused(NAME, False)
         with Watch(demo.replication(), demo.source, demo.stops, client, demo.report) as watch:
             equal = watch.until_all_compared()
@@ -197,9 +197,9 @@ def _interrupt(*_: object) -> None:
 def main(arguments: list[str]) -> int:
     """Parse, run, and say in one line what went wrong."""
     parser = argparse.ArgumentParser(prog="make demo")
-    parser.add_argument("--keep", action="store_true", help="leave all running; `make stop` ends it")
+    parser.add_argument("--keep", action="store_true", help="leave all servers running; `make stop` stops them")
     parser.add_argument("--capture", type=Path, default=ROOT / "tests" / "captures" / "bank")
-    parser.add_argument("--folder", type=Path, default=FOLDER, help="where all of it keeps its files (emptied first)")
+    parser.add_argument("--folder", type=Path, default=FOLDER, help="folder of all files (emptied first)")
     args = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, _interrupt)
     # What the pipeline says is in the logs of its processes; here only what goes wrong is of interest.

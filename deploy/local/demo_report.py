@@ -70,7 +70,7 @@ class Report:
 
     def missed(self, state: StateAt, at: int) -> None:
         """The target went past a state before it could be compared."""
-        self.say(f"target at {state.commit_ts} ({state.step}): not seen, it stands at {at} already: differs")
+        self.say(f"target at {state.commit_ts} ({state.step}): not observed, the target is already at {at}: differs")
 
     def tables(self, tables: Sequence[tuple[str, Comparison]]) -> None:
         """Each table of the last state."""

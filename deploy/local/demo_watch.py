@@ -175,12 +175,12 @@ class Watch:
         told = self._source.fed()
         if told and not self._fed:
             self._fed = True
-            self._report.say(f"the capture is fed: {told['transactions']} transactions in {told['seconds']} s")
+            self._report.say(f"the capture is replayed: {told['transactions']} transactions in {told['seconds']} s")
         failed = [run for run in self._client.runs(self._dag) if run["state"] == "failed"]
         if failed:
             raise ProcessError(f"the run {failed[0]['dag_run_id']} failed: {self._why(failed[0]['dag_run_id'])}")
         if time.monotonic() - moved > PATIENCE_S:
-            raise ProcessError(f"nothing has moved for {PATIENCE_S:.0f} s; the target stands at {self._at}")
+            raise ProcessError(f"nothing has moved for {PATIENCE_S:.0f} s; the target is at {self._at}")
 
     def _why(self, run_id: str) -> str:
         tasks = [task for task in self._client.tasks(self._dag, run_id) if task["state"] == "failed"]

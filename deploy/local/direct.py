@@ -136,7 +136,7 @@ class DirectReplay:
             self._run(batch)
         for batch in batches:
             if batch.verify_sql and self._session.rows(batch.verify_sql) != [(batch.verify_rows,)]:
-                raise Drift("written rows are not there", where={"check": batch.verify_sql[:300]})
+                raise Drift("rows that were written are missing", where={"check": batch.verify_sql[:300]})
         self._session.commit()
 
     def _run(self, batch: StatementBatch) -> None:

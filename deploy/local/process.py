@@ -149,7 +149,7 @@ def end_session(leader: int, name: str, grace_s: float, *, reap: Callable[[], ob
             if not known:
                 return
             time.sleep(_POLL_S)
-    raise ProcessError(f"{name} is still there after SIGKILL: {sorted(known)}")
+    raise ProcessError(f"{name} still runs after SIGKILL: {sorted(known)}")
 
 
 def stop_recorded(folder: Path, grace_s: float = GRACE_S) -> list[str]:

@@ -104,7 +104,7 @@ def spark_submit() -> str:
     """The `spark-submit` of this virtual environment. Raises ProcessError."""
     found = shutil.which("spark-submit", path=sysconfig.get_path("scripts"))
     if found is None:
-        raise ProcessError("no spark-submit beside this Python: run `make setup`")
+        raise ProcessError("spark-submit is not installed beside this Python: run `make setup`")
     return found
 
 

@@ -16,7 +16,7 @@ def main(folder: Path = FOLDER) -> int:
     except ProcessError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    print(f"stopped {', '.join(stopped)}" if stopped else "nothing runs")
+    print(f"stopped {', '.join(stopped)}" if stopped else "nothing is running")
     return 0
 
 

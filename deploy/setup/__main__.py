@@ -43,7 +43,7 @@ def main(arguments: list[str]) -> int:
     )
     failed = _run((_JAVA,)) or _side_by_side(chains)
     if failed:
-        print(f"setup: not ready, {' and '.join(failed)} failed", file=sys.stderr, flush=True)
+        print(f"setup: not ready: {' and '.join(failed)} failed", file=sys.stderr, flush=True)
         return 1
     print(f"setup: ready; downloads and installations took {time.monotonic() - began:.1f} s", flush=True)
     return 0

@@ -60,12 +60,12 @@ def _unpack(tree: Path) -> None:
             (tree / name).write_bytes(source.read())
     archive.unlink()
     if not _fits(tree / SCRIPT):
-        raise SetupError(f"not the expected file: {SCRIPT}")
+        raise SetupError(f"its checksum is not the expected one: {SCRIPT}")
 
 
 def _by_npm(tree: Path) -> None:
     if find_program("npm") is None:
-        raise SetupError("no npm here")
+        raise SetupError("npm is not installed")
     run(["npm", "pack", "--silent", f"axe-core@{VERSION}"], tree)
 
 

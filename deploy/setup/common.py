@@ -28,7 +28,7 @@ def run(command: Sequence[str], folder: Path | None = None, env: Mapping[str, st
     try:
         done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
     except FileNotFoundError:
-        raise SetupError(f"`{command[0]}` is not on this machine") from None
+        raise SetupError(f"`{command[0]}` is not installed") from None
     if done.returncode:
         said = " | ".join((done.stderr.strip() or done.stdout.strip()).splitlines()[-5:])
         raise SetupError(f"`{' '.join(command)}` failed ({done.returncode}): {said}")

@@ -44,7 +44,7 @@ def installed(
             raise SetupError(f"{error}; install {wanted} by the system's package manager") from None
         found = look()
         if found is None:
-            raise SetupError(f"the packages {', '.join(packages)} have no such program")
+            raise SetupError(f"the packages {', '.join(packages)} do not contain the program")
         return found
 
 

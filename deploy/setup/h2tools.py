@@ -41,14 +41,14 @@ def install_h2spec() -> str:
             return str(found)
         go = _go()
         if go is None:
-            return "not installed: it needs Go; its test is left out"
+            return "not installed: it needs Go; its test is skipped"
         say("h2spec", f"building it into {H2SPEC}")
         try:
             with staged(H2SPEC) as tree:
                 cache = {"GOBIN": str(tree / "bin"), "GOFLAGS": "-modcacherw"}
                 run([str(go), "install", _MODULE], env={**os.environ, **cache})
         except SetupError as error:
-            return f"not installed, its test is left out: {error}"
+            return f"not installed, its test is skipped: {error}"
         return str(H2SPEC / "bin/h2spec")
 
 

@@ -81,7 +81,7 @@ def _fetch(tree: Path) -> None:
 def _check(tree: Path) -> None:
     wrong = [jar.file for jar in JARS if not jar.fits(tree)]
     if wrong:
-        raise SetupError(f"not the expected file: {', '.join(wrong)}")
+        raise SetupError(f"its checksum is not the expected one: {', '.join(wrong)}")
 
 
 def _by_https(tree: Path) -> None:
@@ -92,7 +92,7 @@ def _by_https(tree: Path) -> None:
 
 def _by_maven(tree: Path) -> None:
     if find_program("mvn") is None:
-        raise SetupError("no mvn here")
+        raise SetupError("mvn is not installed")
     with tempfile.TemporaryDirectory(prefix="binlake-jars-") as scratch:
         pom = Path(scratch) / "pom.xml"
         pom.write_text(_pom(), encoding="utf-8")

@@ -19,12 +19,12 @@ def check() -> str:
     """Path and version of the Java that Spark will take. Raises SetupError."""
     program = _program()
     if program is None:
-        raise SetupError(f"no Java on this machine: {_HINT}")
+        raise SetupError(f"Java is not installed: {_HINT}")
     # It writes its version to stderr.
     said = subprocess.run([str(program), "-version"], capture_output=True, text=True, check=False).stderr
     found = _VERSION.search(said)
     if found is None:
-        raise SetupError(f"{program} does not tell its version: {said.strip()[:200]}")
+        raise SetupError(f"{program} does not report its version: {said.strip()[:200]}")
     if int(found[1]) < OLDEST:
         raise SetupError(f"{program} is Java {found[1]}, Spark needs {OLDEST} or newer: {_HINT}")
     return f"{program} (version {found[1]})"

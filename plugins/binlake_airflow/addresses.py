@@ -1,7 +1,7 @@
 """Configured addresses as they may be shown: without user, password and query.
 
 Names of datasets and docs of DAGs go to others (OpenLineage, the UI). A password with an unescaped `/`, `?` or `@` in
-it is no valid part of a URI, but one that people write: where one begins, all up to the last `@` is taken for it.
+it is not valid in a URI, but people write it: where one begins, all up to the last `@` is taken for it.
 """
 
 from __future__ import annotations

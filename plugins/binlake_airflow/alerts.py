@@ -1,6 +1,6 @@
-"""Telling somebody: a notifier of any of Airflow's providers, or any callable, named in the configuration.
+"""Notifications: a notifier of any of Airflow's providers, or any callable, named in the configuration.
 
-What is told is imported and given its arguments only when it is called; `env:NAME` in them is read there, so no DAG,
+A notifier is imported and given its arguments only when it is called; `env:NAME` in them is read there, so no DAG,
 XCom or page holds them.
 """
 
@@ -35,10 +35,10 @@ class OnFailure:
 
 
 def tell_failure(replication_file: str, context: Mapping[str, Any]) -> None:
-    """Tell who `airflow.on-failure` names, if anybody; also the callback of a missed deadline.
+    """Notify by `airflow.on-failure`, if it is set; also the callback of a missed deadline.
 
     The context gets `binlake`: `what` (failure, deadline), `run_id`, `errors` (stage, kind, error, text, hint), and
-    `text` for people. A deadline of a run that has ended is passed over: whether it failed was told when it did.
+    `text` for people. A deadline of a run that has ended is skipped: a failure was notified when it happened.
     """
     settings = load_replication(replication_file, secrets=False)
     rule = settings.airflow.on_failure
@@ -50,7 +50,7 @@ def tell_failure(replication_file: str, context: Mapping[str, Any]) -> None:
     lines = [
         f"{one['stage']} failed: {one['text']}" + (f" Hint: {one['hint']}" if one["hint"] else "") for one in errors
     ]
-    first = f"run {run_id} takes longer than {settings.airflow.deadline_s} s" if late else f"run {run_id} failed"
+    first = f"run {run_id} has taken longer than {settings.airflow.deadline_s} s" if late else f"run {run_id} failed"
     told = {"replication": settings.name, "what": "deadline" if late else "failure", "run_id": run_id,
             "errors": errors, "text": "\n".join([f"{settings.name}: {first}", *lines])}  # fmt: skip
     tell(rule, {"exception": lines[-1] if lines else None, **context, "binlake": told})
@@ -69,7 +69,7 @@ def tell_lag(rule: NotifyOnLag, replication: str, what: str, lag_s: float, conte
 
 
 def tell_silence(rule: NotifyOnSilence, replication: str, since: int, until: int, context: Mapping[str, Any]) -> bool:
-    """Tell that there is no transaction between these two commit_ts, as `_tell_at_times`."""
+    """Notify that there is no transaction between these two commit_ts, as `_tell_at_times`."""
     silent_s = (tso.physical(until) - tso.physical(since)) / 1000
     told = {"replication": replication, "what": "silence", "since": str(since), "silent_seconds": silent_s}
     return silent_s >= rule.seconds and _tell_at_times(rule, "silence-told", told, context)
@@ -115,5 +115,7 @@ def _resolved(value: Any) -> Any:
         return value
     name = value[4:]
     if name not in os.environ:
-        raise ConfigError("a notifier's argument names an environment variable that is not set", where={"name": name})
+        raise ConfigError(
+            "a notifier's argument refers to an environment variable that is not set", where={"name": name}
+        )
     return os.environ[name]

@@ -36,7 +36,7 @@ def audit_markdown(params: Mapping[str, Any], told: Mapping[str, Any] | None, *,
     """The answer to an audit: a headline, and a table of rows or changes."""
     title = _title(params)
     if not found or not told:
-        return f"### {title}: nothing is there\n"
+        return f"### {title}: nothing found\n"
     if "columns" in told:
         rows, columns = told["rows"], told["columns"]
         count = len(rows) + told.get("left_off", {}).get("rows", 0)

@@ -43,7 +43,7 @@ class Asked:
             return None
         db, _, table = text.partition(".")
         if not db or not table:
-            raise BadQuestion(f"{text[:80]!r} names no table: write it as db.table")
+            raise BadQuestion(f"{text[:80]!r} does not name a table: write it as db.table")
         return db, table
 
     def key(self) -> list[str | None] | None:
@@ -56,10 +56,10 @@ class Asked:
             except (ValueError, RecursionError):
                 raw = None
             if not isinstance(raw, list) or any(isinstance(value, (list, dict)) for value in raw):
-                raise BadQuestion('the key is no JSON array of values, such as ["4"]')
+                raise BadQuestion('the key is not a JSON array of values, such as ["4"]')
             found = [None if value is None else value if isinstance(value, str) else json.dumps(value) for value in raw]
         if not all(value is None or _is_text(value) for value in found):
-            raise BadQuestion("the key has a surrogate that stands alone, which no text has")
+            raise BadQuestion("the key contains a lone surrogate, which is not valid text")
         if len(found) > _MOST_KEYS:
             raise BadQuestion(f"a key has at most {_MOST_KEYS} values")
         return found or None
@@ -78,7 +78,7 @@ class Asked:
         if not text:
             return 0
         if not (text.isascii() and text.isdigit() and len(text) < 10):
-            raise BadQuestion(f"{name} is no number")
+            raise BadQuestion(f"{name} is not a number")
         return int(text)
 
 

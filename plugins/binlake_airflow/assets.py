@@ -1,4 +1,4 @@
-"""Assets that tell how far a replication is: others' DAGs are scheduled on them.
+"""Assets that show how far a replication is: other DAGs are scheduled on them.
 
 `binlake://<replication>` moves with every window, `binlake://<replication>/<db>/<table>` with the windows that change
 the table (names of the target). Events carry commit_ts as a decimal string (hazards R-46). The names of tables are

@@ -120,18 +120,18 @@ def row_view(lake: Lake, asked: Asked) -> dict[str, Any]:
 
 
 def transaction_view(lake: Lake, asked: Asked) -> dict[str, Any]:
-    """A transaction by commit_ts or start_ts, a page of its row changes, and who took it."""
+    """A transaction by commit_ts or start_ts, a page of its row changes, and the stages that processed it."""
     text = asked.text("ts")
     view: dict[str, Any] = {"ts": text, "transaction": None}
     if not text:
         return view
     if not (text.isascii() and text.isdigit()):
-        raise BadQuestion("a transaction is told by its commit_ts or start_ts in decimal")
+        raise BadQuestion("give the transaction's commit_ts or start_ts in decimal")
     ts, first = asked.moment("ts"), asked.number("first")
     found = lake.audit.transaction(ts or 0, first, VERSIONS, Budget(SEARCH_S))
     if found is None:
         lo, hi = lake.audit.landed()
-        raise LostRange(f"no transaction has commit_ts or start_ts {ts}; the lake holds ({lo}, {hi}]")
+        raise LostRange(f"there is no transaction with commit_ts or start_ts {ts}; the lake holds ({lo}, {hi}]")
     more = first + len(found.changes) < found.total
     view["transaction"] = {
         "commit": moment(found.commit_ts),

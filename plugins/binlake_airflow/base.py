@@ -1,6 +1,6 @@
 """What all operators of Binlake share: a child process that does the work, and waiting without a worker.
 
-A task is done again from its beginning when what it waited for is free: whoever is run again looks first (DESIGN 2).
+A task runs again from its start when what it waited for is free: it checks first what is done (DESIGN 2).
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _TRIGGER_GRACE_S = 600.0
 
 
 class BinlakeOperator(BaseOperator, SkipMixin):
-    """Does something for `replication`, described by `replication_file`; waits up to `wait_s` for who is in its way.
+    """Does something for `replication`, described by `replication_file`; waits up to `wait_s` for a process in its way.
 
-    `applies`: it writes to the target, so whoever holds the lease there is in its way, too.
+    `applies`: it writes to the target, so a holder of the lease there is in its way, too.
     """
 
     ui_color = "#e0f0f5"

@@ -1,7 +1,7 @@
 """The operators beside a window: each runs one `binlake` command by its name and keeps its answer.
 
 The command decides and guards (lease, locks, what it refuses); an operator puts its arguments together, finds Spark
-where one is needed, and waits without a worker for who is in the way.
+where one is needed, and waits without a worker for a process in the way.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class CommandOperator(BinlakeOperator):
         self._told: tuple[Context, Any] | None = None
 
     def uses_spark(self, context: Context) -> bool:
-        """Whether the command is told where Spark is."""
+        """Whether the command gets the address of Spark."""
         del context
         return False
 
@@ -67,7 +67,7 @@ class CommandOperator(BinlakeOperator):
         """What to keep of `told`, the JSON that it printed (None: nothing), and of its exit status."""
         del context
         if status not in (0, NOT_FOUND):
-            raise ConfigError(f"`binlake {self.command}` ended with status {status}", hint="read the lines above")
+            raise ConfigError(f"`binlake {self.command}` ended with status {status}", hint="see the lines above")
         return told
 
     def attempt(self, context: Context, until: float) -> Any:
@@ -160,7 +160,7 @@ class RecoverOperator(CommandOperator):
 class BackfillOperator(CommandOperator):
     """Rebuilds, repairs, replays or rolls back a range of commit_ts (DESIGN 4).
 
-    Its run id names its progress in the lake: a run that is cleared goes on where it stopped.
+    Its run id names its progress in the lake: a run that is cleared resumes where it stopped.
     """
 
     command = "backfill"
@@ -205,9 +205,9 @@ class BackfillOperator(CommandOperator):
             return shortened(super().answer(told, status, context))
         context["ti"].xcom_push(key="return_value", value=shortened(told))
         raise Permanent(
-            "what was derived again is not what was there",
+            "rows derived again differ from the rows that were there",
             where={"replication": self.replication, "range": f"{last['lo']}-{last['hi']}"},
-            hint="the XCom `return_value` says which windows; the configuration or the version may have changed since",
+            hint="the XCom `return_value` lists the windows; the configuration or the version may have changed since",
         )
 
 
@@ -218,7 +218,7 @@ class VerifyOperator(CommandOperator):
     applies = True
 
     def words(self, context: Context) -> Sequence[str]:
-        """What to compare with, how much of it, and whether to mend."""
+        """What to compare with, how much of it, and whether to repair."""
         params = context["params"]
         tables = [word for table in params.get("tables") or () for word in ("--table", table)]
         more = ["--wait", _CONSISTENT_S, *tables, *_flag("--fix", params.get("fix"))]
@@ -228,7 +228,7 @@ class VerifyOperator(CommandOperator):
         """The results, kept before a difference ends the task."""
         first = told[0]
         wrong = first["detail"]
-        mended = ", mended" if first["state"] == "different" and status == 0 else ""
+        mended = ", repaired" if first["state"] == "different" and status == 0 else ""
         text = f"verify: {first['state']}{mended} at {shown(first['hi'])}, {first['rows']:,} rows compared"
         context["ti"].xcom_push(key=KEY, value=text)
         if status != DIFFERENT:
@@ -283,7 +283,7 @@ class AuditOperator(CommandOperator):
         table = _needed(params, "table")
         if what == "table":
             if at is None:
-                raise ConfigError("the table as of which moment?", hint="fill in `at`: a commit_ts or a time")
+                raise ConfigError("`at` is missing: as of which moment?", hint="fill in `at`: a commit_ts or a time")
             return ["table", table, "--at", at]
         return ["row", table, json.dumps(list(_needed(params, "key"))), *(["--at", at] if at else [])]
 
@@ -312,14 +312,14 @@ def _file_of(name: str) -> str:
     """The file of another replication: a form names one that is configured, never a path."""
     found = next((path for path, one in find().good.items() if one.name == name), None)
     if found is None:
-        raise ConfigError(f"no replication is called {name!r}", hint="describe its target in a file of its own")
+        raise ConfigError(f"there is no replication named {name!r}", hint="describe the target in a file of its own")
     return str(found.resolve())
 
 
 def _require_single(mode: str, lo: str | None, hi: str | None) -> None:
     """A range that is named twice is none, as it is for the command. Raises ConfigError."""
     if lo is not None or hi is not None:
-        raise ConfigError("the range is said twice", hint="fill in `from` and `to`, or `commit_ts` alone")
+        raise ConfigError("the range is given twice", hint="fill in `from` and `to`, or `commit_ts` alone")
     if mode not in _OF_ONE:
         raise ConfigError(
             f"{mode} takes no `commit_ts`: only {' and '.join(_OF_ONE)} do", hint="fill in `from` and `to`"
@@ -350,7 +350,7 @@ def _driver(master: str) -> dict[str, str]:
 
 def _read(result: Path, how: str) -> tuple[Any, int]:
     if not result.exists():
-        raise Transient(f"the command ended without a result: {how}", hint="read the lines above")
+        raise Transient(f"the command ended without a result: {how}", hint="see the lines above")
     outcome = json.loads(result.read_text(encoding="utf-8"))
     if not outcome["ok"]:
         raise error_of(outcome["error"])

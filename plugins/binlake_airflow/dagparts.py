@@ -1,4 +1,4 @@
-"""What the DAGs of one replication share: names, defaults, params, docs, who is told."""
+"""What the DAGs of one replication share: names, defaults, params, docs, notifications."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def new_dag(place: Place, kind: str, *, summary: str, doc: str, params: Mapping[
 
 
 def deadline(place: Place) -> DeadlineAlert | None:
-    """Who is told of failures is told of a run that takes too long, too."""
+    """A run that takes too long is notified like a failure."""
     seconds = place.replication.airflow.deadline_s
     if seconds is None:
         return None
@@ -99,7 +99,7 @@ def text_param(title: str, description: str, pattern: str) -> Param:
     return Param(None, type=["null", "string"], pattern=pattern, title=title, description=description)
 
 
-_PAUSED = "While this DAG is paused, a run that is triggered waits, and does not say so: unpause it first."
+_PAUSED = "While this DAG is paused, a triggered run waits without saying so: unpause the DAG first."
 
 
 def _defaults(place: Place) -> dict[str, Any]:
@@ -111,10 +111,10 @@ def _defaults(place: Place) -> dict[str, Any]:
         "retry_delay": timedelta(seconds=airflow.retry_delay_s),
         "retry_policy": ExceptionRetryPolicy(
             rules=[
-                RetryRule(Permanent, RetryAction.FAIL, reason="the same call fails again until changed"),
+                RetryRule(Permanent, RetryAction.FAIL, reason="the same call fails again until something is changed"),
                 RetryRule(Transient, RetryAction.RETRY, reason="waiting helps"),
                 # A stage that is run again looks first: manifest, digest, ledger (DESIGN 2).
-                RetryRule(UnknownOutcome, RetryAction.RETRY, reason="the next try looks what was done"),
+                RetryRule(UnknownOutcome, RetryAction.RETRY, reason="the next try checks what was done"),
             ]
         ),
     }

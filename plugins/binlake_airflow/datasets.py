@@ -1,6 +1,6 @@
 """Datasets and facets as OpenLineage's specification has them, for the places of one replication.
 
-Names come from the configuration, columns from what a stage told: nothing is asked for them. Only `lineage` imports it,
+Names come from the configuration, columns from what a stage reported: no server is asked. Only `lineage` imports it,
 so OpenLineage's packages need not be there for anybody else.
 """
 

@@ -1,6 +1,6 @@
 """What a task that fails leaves: an XCom for the run's note, and an event in the lake for the page and for notifiers.
 
-A job records its own failure where it happens; here is what no job could tell: it was killed, it never began, its
+A job records its own failure where it happens; here is what no job could report: it was killed, it never began, its
 answer was one that fails the run.
 """
 

@@ -1,7 +1,7 @@
-"""How a replication stands, from what is: its DAGs, what failed last, who blocks, who answers, what verify found.
+"""The state of a replication: its DAGs, the last failures, what blocks, which servers answer, what verify found.
 
 `state` is one word for the list, `problems` what is wrong in words, the gravest first. An error's text is that of the
-event `failure` in the lake, with its run; what no event tells, Airflow's database does.
+event `failure` in the lake, with its run; what no event shows, Airflow's database does.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _LOOK = 25
 _LATE_MS = 120_000
 """A run that should have begun this long ago, and has not: the scheduler stands."""
 _DEAD = {
-    "target": "nobody listens at the target's address",
-    "spark": "nobody listens at the address of Spark",
+    "target": "nothing listens at the target's address",
+    "spark": "nothing listens at the address of Spark",
 }
 STATES = ("paused", "failing", "blocked", "unreachable", "standing", "attention")
 """What a replication may be beside `empty` and `running`; of several the first."""
@@ -48,7 +48,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What is around the lake: the DAGs by kind, who listens (as reach_view), the registry (as nodes_view)."""
+    """What is around the lake: the DAGs by kind, which servers listen (as reach_view), the registry (as nodes_view)."""
 
     dags: Mapping[str, DagFacts]
     reach: Mapping[str, bool | None]
@@ -89,12 +89,12 @@ def _of_dags(dags: Mapping[str, DagFacts], now_ms: int) -> list[Problem]:
     for kind, dag in dags.items():
         if dag.paused and kind == SYNC:
             waits = f"; run {dag.active[0]} waits until it is unpaused" if dag.active else ""
-            found.append(Problem("paused", f"its DAG is paused: no window is begun{waits}"))
+            found.append(Problem("paused", f"its DAG is paused: no window starts{waits}"))
         elif dag.paused and dag.active:
             text = f"run {dag.active[0]} of its DAG {kind} waits, which is paused: unpause it"
             found.append(Problem("attention", text, None, dag.active[0]))
         elif kind == SYNC and dag.due_ms is not None and not dag.active and now_ms - dag.due_ms > _LATE_MS:
-            text = "no run was begun though one is due: is the scheduler alive?"
+            text = "a run is due but none has started: is the scheduler alive?"
             found.append(Problem("standing", text, dag.due_ms))
     return found
 
@@ -120,7 +120,7 @@ def _failed_run(kind: str, dag: DagFacts) -> Problem:
     assert dag.last is not None
     which = "the last run" if kind == SYNC else f"the last run of its DAG {kind}"
     tasks = f" in {', '.join(dag.last.tasks)}" if dag.last.tasks else ""
-    text = f"{which} failed{tasks}: its log says why"
+    text = f"{which} failed{tasks}: see its log"
     return Problem("failing" if kind == SYNC else "attention", text, dag.last.ended_ms, dag.last.run_id)
 
 
@@ -187,8 +187,8 @@ def _open(
         return []
     window = f"({applying['lo']['commit_ts']}, {applying['hi']['commit_ts']}]"
     text = (
-        f"the window {window} was begun at the target {age_s:,.0f} s ago and has not ended: "
-        "the target may be no state of the source (consistent = false) until a run ends it"
+        f"the window {window} was started at the target {age_s:,.0f} s ago and has not ended: "
+        "the target may match no state of the source (consistent = false) until a run ends it"
     )
     return [Problem("attention", text, applying["at_ms"], applying["run_id"])]
 
@@ -211,18 +211,18 @@ def _differing(verified: Mapping[str, Any] | None, log: Events, status: Mapping[
     found = []
     if verified is not None and verified["state"] == "different" and not verified["repaired_since"]:
         text = (
-            f"verify found the target different at {verified['hi']['commit_ts']}: {verified['missing']} rows missing, "
+            f"verify found differences at {verified['hi']['commit_ts']}: {verified['missing']} rows missing, "
             f"{verified['extra']} only there, {verified['different']} different"
         )
         found.append(Problem("attention", text, verified["at_ms"], verified["run_id"]))
     aside: Sequence[Mapping[str, Any]] = status["set_aside"]
     if aside:
         names = ", ".join(str(one["table"]) for one in aside)
-        found.append(Problem("attention", f"set aside, so the target is not the source in: {names}"))
+        found.append(Problem("attention", f"set aside, so the target differs from the source in: {names}"))
     behind_ddl = log.recorded_last((rewrites.STAGE,), 1, rewrites.FOUND)
     if behind_ddl and behind_ddl[0]["state"] == "different":
         event = behind_ddl[0]
         if verified is None or verified["at_ms"] < event["at_ms"]:
-            text = "a table differs behind a DDL that changed its rows: see the notices"
+            text = "a table differs after a DDL that changed its rows: see the notices"
             found.append(Problem("attention", text, event["at_ms"], event["run_id"]))
     return found

@@ -1,6 +1,6 @@
-"""What the pages show of the table `window`: positions, lag, who blocks, windows with their stages, checkpoints.
+"""What the pages show of the table `window`: positions, lag, what blocks, windows with their stages, checkpoints.
 
-A commit_ts is a string with the UTC time it stands for (hazards R-46). Every read is by range or from the newest on.
+A commit_ts is a string with its UTC time (hazards R-46). Every read is by range or from the newest on.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Events(Protocol):
 
 
 def moment(commit_ts: int) -> dict[str, str]:
-    """A commit_ts for JSON: decimal text and the UTC time it stands for."""
+    """A commit_ts for JSON: decimal text and its UTC time."""
     return {"commit_ts": str(commit_ts), "time": tso.to_datetime(commit_ts).isoformat(timespec="milliseconds")}
 
 
@@ -58,7 +58,7 @@ def position(commit_ts: int | None, now_ms: int) -> dict[str, Any] | None:
 
 
 def stage_row(event: Event) -> dict[str, Any]:
-    """One event: stage, state, bounds, rows, seconds, who blocks and why, when it ended (Unix ms, and UTC text)."""
+    """One event: stage, state, bounds, rows, seconds, what blocks and why, when it ended (Unix ms, and UTC text)."""
     return {
         "stage": event["stage"],
         "sink": event["sink"] or "",
@@ -109,7 +109,7 @@ def run_view(events: Sequence[Event], run_id: str) -> dict[str, Any]:
 
 
 def status_view(replication: Replication, log: Events, now_ms: int | None = None) -> dict[str, Any]:
-    """How a replication stands: state, landed ts, each sink's position and lag (s), who blocks, its last rows."""
+    """State of a replication: landed ts, each sink's position and lag (s), what blocks, its last rows."""
     now = time.time_ns() // 1_000_000 if now_ms is None else now_ms
     names = stage_names(replication)
     landed = log.newest(("land",), PAGE)
@@ -131,7 +131,7 @@ def status_view(replication: Replication, log: Events, now_ms: int | None = None
 def windows_view(replication: Replication, log: Events, upto: int | None = None) -> dict[str, Any]:
     """The landed windows that end at or below `upto`, newest first, with the newest passage of each stage.
 
-    A sink's wider window stands at its own hi. `older`: the hi from which the next page starts, None at the end.
+    A sink's wider window is listed at its own hi. `older`: the hi from which the next page starts, None at the end.
     """
     found = log.newest(("land",), PAGE + 1, upto)
     shown = sorted({(e["lo"], e["hi"]) for e in found}, key=lambda window: -window[1])[:PAGE]
@@ -162,7 +162,7 @@ def checkpoints_view(log: Events, upto: int | None = None, count: int = PAGE) ->
 
 
 def notices_view(log: Events) -> list[dict[str, Any]]:
-    """What somebody must have seen, and what somebody did by hand; the last first."""
+    """What an operator must see, and what an operator did manually; the last first."""
     found = [*log.recorded_last(_NOTED, _NOTICES), *log.recorded_last(("backfill",), _NOTICES, ("finished",))]
     found += log.recorded_last((rewrites.STAGE,), _NOTICES, rewrites.FOUND)
     return [

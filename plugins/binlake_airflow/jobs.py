@@ -74,7 +74,7 @@ class Job:
 
 
 def locks_of(stage: str) -> tuple[str, ...]:
-    """Locks of the lake that `stage`, or the whole window, takes: whoever holds one is waited for without a worker."""
+    """Locks of the lake that `stage`, or the whole window, takes: its holder is waited for without a worker."""
     if stage == FUSED:
         return LOCKS
     own = BY_NAME[stage].lock
@@ -95,7 +95,7 @@ def is_idle(landed: Mapping[str, Any], idle_s: int, stops: Collection[int]) -> b
     """Whether a window that `land` brought needs no sink now: it is empty, and no stretch of `idle_s` ends in it.
 
     A sink takes an empty window along with the next one, and merge makes up for it; the stretches keep checkpoints
-    moving. `stops` are commit_ts at which somebody counts on the sinks.
+    moving. `stops` are commit_ts that the sinks must reach exactly.
     """
     if landed["state"] != "done" or landed["rows"] or not idle_s or int(landed["hi"]) in stops:
         return False
@@ -114,13 +114,13 @@ def needs_spark_after_all(result: Path) -> bool:
 def read_results(result: Path, how_it_ended: str) -> list[dict[str, Any]]:
     """The StageResult dicts of a job that wrote `result`.
 
-    Raises the job's own error by its class, and Transient when the job died before it could tell: every stage may be
+    Raises the job's own error by its class, and Transient when the job died before it could report: every stage may be
     run again (DESIGN 2).
     """
     if not result.exists():
         raise Transient(
             f"the job ended without a result: {how_it_ended}",
-            hint="read the lines above; a job in cluster deploy mode cannot write to this machine: use client mode",
+            hint="see the lines above; a job in cluster deploy mode cannot write to this machine: use client mode",
         )
     outcome = json.loads(result.read_text(encoding="utf-8"))
     if not outcome["ok"]:
@@ -135,7 +135,7 @@ def _small(result: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def kept(result: Mapping[str, Any]) -> dict[str, Any]:
-    """A result as XCom takes it: without its lineage, which goes to those who draw it only."""
+    """A result as XCom takes it: without its lineage, which only the lineage listener needs."""
     return {**result, "detail": without_lineage(result.get("detail") or {})}
 
 

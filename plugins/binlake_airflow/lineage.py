@@ -1,6 +1,6 @@
-"""What stages and commands read and wrote, as OpenLineage datasets: what really was, by what they told.
+"""What stages and commands read and wrote, as OpenLineage datasets: what really happened, as they reported it.
 
-Only OpenLineage's provider calls this module, in a process of its own; an error here is logged there and is nobody's
+Only OpenLineage's provider calls this module, in a process of its own; an error here is logged there and fails no
 else. So its packages need not be there for anybody else, and nothing of Spark or Arrow is loaded.
 """
 
@@ -51,7 +51,7 @@ def of_stages(
 ) -> Flow:
     """Of the StageResults of one task.
 
-    `changed`: the target's tables that the SQL sink's window changed, for a finalize that does not tell them;
+    `changed`: the target's tables that the SQL sink's window changed, for a finalize that does not report them;
     `from_relay`: it took its statements from relay files.
     """
     flow = _Flow(replication)

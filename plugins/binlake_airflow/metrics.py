@@ -46,7 +46,7 @@ def lag_s(commit_ts: str) -> float:
 def is_position(result: Result) -> bool:
     """Whether the bounds of `result` say where the replication is now.
 
-    Not where nothing was landed yet (a start at 0 is no moment), nor where a window was done before and is done again.
+    Not where nothing has landed yet (a start at 0 is not a moment), nor where a window is done again.
     """
     ts = result["lo"] if result["stage"] == "plan" else result["hi"]
     again = result["state"] == "already" or bool((result.get("detail") or {}).get("again"))
@@ -59,7 +59,7 @@ def send(replication: str, results: Sequence[Result]) -> None:
 
 
 def send_waiting(replication: str, plan: Result) -> None:
-    """Tell what holds back a plan that waits, and where it stands; its time and rows are told when it ends."""
+    """Report what holds back a plan that waits, and its position; its time and rows are reported when it ends."""
     _send(replication, _plan, [plan])
 
 
@@ -78,7 +78,7 @@ def emit(replication: str, result: Result) -> None:
 
 
 def flush() -> None:
-    """Wait until OpenTelemetry has sent what was told, if it is used: a task's process ends without its last turn.
+    """Wait until OpenTelemetry has sent what was recorded, if it is used: a task's process ends without its last turn.
 
     In a thread, FLUSH_S at most: an OTLP exporter takes no notice of the time it is given, and tries again and again.
     """

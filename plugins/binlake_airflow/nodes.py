@@ -50,7 +50,7 @@ def nodes_view(replication: Replication) -> dict[str, Any]:
         return _away(f"PD did not answer within {TIMEOUT_S:g} s")
     except BinlakeError as error:
         log.warning("registry_not_readable", replication=replication.name, error=str(error))
-        return _away("the registry cannot be read: the API server's log says why")
+        return _away("the registry cannot be read: see the API server's log")
 
 
 def _away(why: str) -> dict[str, Any]:

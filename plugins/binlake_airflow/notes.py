@@ -1,4 +1,4 @@
-"""A run's note in Airflow's pages: the window and its rows, who blocked, or what failed. What a person wrote stays.
+"""A run's note in Airflow's pages: the window and its rows, what blocked, or what failed. What a person wrote stays.
 
 A task may not write it: Airflow's task API has no call for that. The scheduler, which ends the run, may (a listener).
 """
@@ -64,7 +64,7 @@ def _what_failed(dag_run: Any, session: Any) -> str:
     query = select(TaskInstance.task_id).where(of_run, TaskInstance.state == TaskInstanceState.FAILED)
     told = dict(_left(dag_run, session, failures.KEY))
     names = session.scalars(query.order_by(TaskInstance.end_date)).all()
-    lines = [f"{name} failed: {told.get(name, 'it was ended from outside; its log may say why')}" for name in names]
+    lines = [f"{name} failed: {told.get(name, 'it was ended from outside; see its log')}" for name in names]
     return "\n".join(lines)[:_LETTERS]
 
 

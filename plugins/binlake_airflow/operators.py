@@ -103,7 +103,9 @@ class StageOperator(BinlakeOperator):
         params = context["params"]
         found = context["ti"].xcom_pull(task_ids=self.bounds_from) if self.bounds_from else {}
         if found is None:
-            raise ConfigError(f"task `{self.bounds_from}` left no bounds", hint="clear the run from that task on")
+            raise ConfigError(
+                f"task `{self.bounds_from}` returned no bounds", hint="clear the run from that task onwards"
+            )
         return Job(
             stage=self.stage,
             replication=self.replication_file,
@@ -154,7 +156,7 @@ class StageOperator(BinlakeOperator):
             raise IncompleteWindow(
                 f"stop_ts {asked} cannot be reached yet: {first['detail'].get('reason', first['state'])}",
                 where={"replication": self.replication, "landed_ts": first["lo"]},
-                hint="trigger again when the pumps have passed it",
+                hint="trigger again when the pumps are past it",
             )
         if missing:
             self.log.warning("run_ends_below_stop_ts", hi=first["hi"], stop_ts=asked, hint="trigger again for the rest")

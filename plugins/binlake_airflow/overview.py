@@ -1,4 +1,4 @@
-"""How all replications stand, side by side: a lake that fails or hangs hides no other, and rests for a while."""
+"""The state of all replications, side by side: a lake that fails or hangs hides no other, and rests for a while."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Overview:
         self._silent: dict[str, float] = {}
 
     async def of(self, found: Sequence[Replication], read: Callable[[Replication], dict[str, Any]]) -> dict[str, Any]:
-        """What `read` tells of each replication, in their order; `problem` where it told nothing."""
+        """What `read` returns for each replication, in their order; `problem` where it returned nothing."""
         rows = await asyncio.gather(*(self._row(one, read) for one in found))
         return {"replications": list(rows)}
 
@@ -47,7 +47,7 @@ class Overview:
             return _problem(one, error.message)
         except Exception:
             log.exception("lake_not_readable", replication=one.name)
-            return _problem(one, "its lake cannot be read: the API server's log says why")
+            return _problem(one, "its lake cannot be read: see the API server's log")
 
 
 def _problem(one: Replication, text: str) -> dict[str, Any]:

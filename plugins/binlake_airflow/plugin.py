@@ -1,4 +1,4 @@
-"""What Airflow learns at start: the app of pages and where its UI shows them, the timetable, who writes run notes."""
+"""What Airflow loads at start: the app of pages and where its UI shows them, the timetable, the run notes' listener."""
 
 from __future__ import annotations
 

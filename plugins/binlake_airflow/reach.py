@@ -29,7 +29,7 @@ _lock = threading.Lock()
 
 
 def reach_view(replication: Replication) -> dict[str, bool | None]:
-    """For target and Spark: whether anybody listens there; None where nothing is to be asked, or nobody says where."""
+    """For target and Spark: whether a server listens there; None where there is nothing to ask, or no address."""
     asked: dict[str, Callable[[], Address | None]] = {
         "target": lambda: _target(replication),
         "spark": lambda: _spark(replication),

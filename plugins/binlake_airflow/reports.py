@@ -18,7 +18,7 @@ BLOCKED_BY = "blocked_by"
 
 
 class StageTask(Protocol):
-    """What is told of: a task that runs one stage of a replication's window, or all of them (as StageOperator)."""
+    """What reports cover: a task that runs one stage of a replication's window, or all of them (as StageOperator)."""
 
     replication: str
     moves_assets: str
@@ -56,7 +56,7 @@ def report(
 def changed_tables(task: StageTask, results: Sequence[Result], context: Mapping[str, Any]) -> Sequence[Sequence[str]]:
     """(db, table) at the target that the window of `results` changed, as far as a stage named them.
 
-    The sink that the assets stand for knows: compact for the SQL sink, or the mirrors where there is none.
+    The sink that moves the assets knows: compact for the SQL sink, or the mirrors where there is none.
     """
     done = {result["stage"]: result for result in results if result["state"] == "done"}
     if task.moves_assets not in done:
@@ -75,7 +75,7 @@ def _names_tables(result: Result) -> bool:
 
 
 def tell_blocked(result: Result, context: Mapping[str, Any], log: Any) -> None:
-    """Put who blocks where the run's page shows it."""
+    """Put what blocks where the run's page shows it."""
     reason = result["detail"].get("reason", "")
     log.warning("window_not_planned", state=result["state"], blocked_by=result["blocked_by"], reason=reason)
     if result["blocked_by"]:

@@ -1,4 +1,4 @@
-"""What Airflow's database knows of a replication's DAGs: which are paused, how their last runs ended, who waits.
+"""What Airflow's database knows of a replication's DAGs: which are paused, how their last runs ended, which runs wait.
 
 Read by the API server, for the pages: a few rows by indexed columns. Nothing here raises for a DAG that is not there.
 """

@@ -17,7 +17,7 @@ Schedule = CronTriggerTimetable | DeltaTriggerTimetable | str | None
 def parse_schedule(text: str, key: str = "airflow.schedule") -> Schedule:
     """The timetable of `text`, in UTC; None for an empty text (triggered by hand only). Raises ConfigError.
 
-    `key` is where the text stands in the configuration.
+    `key` is the text's place in the configuration.
     """
     text = text.strip()
     if not text or text in PRESETS:

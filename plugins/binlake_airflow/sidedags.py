@@ -19,8 +19,8 @@ from binlake_airflow.schedule import parse_schedule
 from binlake_airflow.timetable import BackfillIntervals
 
 MODES = {
-    "rebuild": "derive its windows again and compare; the target stays untouched",
-    "repair": "bring every key that the range touched to its state at the checkpoint",
+    "rebuild": "derive its windows again and compare; the target is not written",
+    "repair": "set every key that the range touched to its state at the checkpoint",
     "replay": "apply the range to another target",
     "rollback": "undo the range by new changes; refused where later changes touched the same keys, unless forced",
 }
@@ -42,15 +42,15 @@ def _backfill(place: Place) -> DAG:
     with new_dag(
         place,
         "backfill",
-        summary=f"A range of commit_ts of {place.replication.name} again: {', '.join(MODES)}",
+        summary=f"Process a past range of commit_ts of {place.replication.name}: {', '.join(MODES)}",
         doc=f"The range is (from, to]. It is read from the lake, never from the pumps.\n\n| Mode | |\n|---|---|\n{rows}"
-        "\n\nAirflow's backfill of dates runs this DAG once for each interval [a, b): the commit_ts of that time. "
-        "It never runs by itself. To stop one: mark the run failed; to go on: clear it.",
+        "\n\nAirflow's backfill of dates runs this DAG once for each interval [a, b), by commit time. "
+        "It never runs by itself. To stop one, mark the run failed; to continue it, clear it.",
         params={
             "mode": Param("repair", type="string", enum=list(MODES), title="mode", description="what to do with it"),
             "from": moment_param("from", "Where the range starts, exclusive"),
             "to": moment_param("to", "Where the range ends, inclusive"),
-            "commit_ts": text_param("commit_ts", "repair, rollback: one transaction, in place of a range", TS_PATTERN),
+            "commit_ts": text_param("commit_ts", "repair, rollback: one transaction, instead of a range", TS_PATTERN),
             "through": Param(
                 "merge",
                 type="string",
@@ -67,7 +67,7 @@ def _backfill(place: Place) -> DAG:
                 description="rollback: where the undoing changes are written",
             ),
             "force": Param(
-                False, type="boolean", title="force", description="rollback: later changes of the same keys are lost"
+                False, type="boolean", title="force", description="rollback: overwrite later changes of the same keys"
             ),
         },
         schedule=_intervals(place),
@@ -80,9 +80,9 @@ def _recover(place: Place) -> DAG:
     with new_dag(
         place,
         "recover",
-        summary=f"Finish the window of {place.replication.name} that was cut short, without the source",
+        summary=f"Finish the interrupted window of {place.replication.name} without the source",
         doc="Writes only when PD does not answer and the target is not consistent; the schedule of "
-        f"`{place.replication.name}` does the same by itself.",
+        f"`{place.replication.name}` does the same automatically.",
         params={},
         schedule=None,
     ) as dag:
@@ -94,14 +94,14 @@ def _audit(place: Place) -> DAG:
     with new_dag(
         place,
         "audit",
-        summary=f"What did a row, a table, a transaction of {place.replication.name} look like",
+        summary=f"Show a row, a table or a transaction of {place.replication.name} as of a moment",
         doc="The answer is the XCom `return_value` (JSON) and `markdown` of the task.",
         params={
             "what": Param("row", type="string", enum=["row", "table", "transaction"], title="what"),
             "table": text_param("table", "row, table: as db.table", _TABLE),
             "key": Param(
                 None, type=["null", "array"], items={"type": "string"}, title="key",
-                description="row: the key's values in order, one a line",
+                description="row: the key's values in order, one per line",
             ),
             "at": moment_param("at", "table: as of this moment; row: only the last change up to it"),
             "commit_ts": text_param("commit_ts", "transaction: its commit_ts or start_ts", TS_PATTERN),
@@ -118,19 +118,19 @@ def _verify(place: Place) -> DAG:
         place,
         "verify",
         summary=f"Compare the target of {place.replication.name} with the lake or the source",
-        doc="Compares at the target's checkpoint; a difference fails the run, unless `fix` ended it.",
+        doc="Compares at the target's checkpoint; a difference fails the run, unless `fix` removed it.",
         params={
             "against": Param(rule.against, type="string", enum=["lake", "source"], title="against"),
             "sample": Param(
                 rule.sample, type="number", exclusiveMinimum=0, maximum=1, title="sample",
-                description="part of the rows to compare; another part the next time",
+                description="share of the rows to compare; the next run takes another share",
             ),
             "tables": Param(
                 None, type=["null", "array"], items={"type": "string", "pattern": _TABLE}, title="tables",
-                description="only these, as db.table, one a line; empty = all",
+                description="only these, as db.table, one per line; empty = all",
             ),
             "fix": Param(
-                False, type="boolean", title="fix", description="end the differences now, under the target's lease"
+                False, type="boolean", title="fix", description="remove the differences now, under the target's lease"
             ),
         },
         schedule=parse_schedule(rule.schedule, "airflow.verify.schedule"),
@@ -143,8 +143,8 @@ def _maintain(place: Place) -> DAG:
     with new_dag(
         place,
         "maintain",
-        summary=f"Upkeep of the lake of {place.replication.name}: join small files, drop what nobody needs",
-        doc="Safe beside windows: each table is locked for its own turn. It removes no history.",
+        summary=f"Maintain the lake of {place.replication.name}: join small files, delete what is no longer needed",
+        doc="Safe while windows run: tables are locked one at a time. History is not removed.",
         params={},
         schedule=parse_schedule(place.replication.airflow.maintain.schedule, "airflow.maintain.schedule"),
     ) as dag:

@@ -1,9 +1,9 @@
 """Sessions on a Spark Connect server that the tries of a stage share, and that their owner can find again.
 
-Spark keeps Python workers by session: a session for each task would start them anew each time, several seconds a
+Spark keeps Python workers by session: a session for each task would start them again each time, several seconds a
 window. So the tries of one stage of a replication share one for half an hour: within the server's idle limit of an
 hour, behind which an id is dead. A client that is killed leaves its job running on the server, where it holds the cores
-(stack facts, "Connect server"): who comes next computes the same ids and interrupts it. One try of a stage runs at a
+(stack facts, "Connect server"): the next try computes the same ids and interrupts it. One try of a stage runs at a
 time.
 """
 
@@ -40,9 +40,9 @@ def with_session(url: str, session: str) -> str:
 
 
 def interrupt(url: str, log: Callable[[str], None]) -> None:
-    """Interrupt what runs in the session of `url` (which carries its id); an unknown session is no error.
+    """Interrupt what runs in the session of `url` (which carries its id); an unknown session is not an error.
 
-    A server that cannot be reached is logged, not raised: whoever comes next meets it with a better message.
+    A server that cannot be reached is logged, not raised: the next call fails with a better message.
     """
     # At call time: a DAG file that is parsed must not load pyspark.
     from pyspark.errors import PySparkException
@@ -68,7 +68,7 @@ class ConnectSessions:
     def open(self, try_number: int, began_s: float) -> str:
         """The URL with the session of this try; a retry first ends what tries since `began_s` left running.
 
-        Raises Transient when nobody listens there: each thing asked of it would have to find that out again.
+        Raises Transient when no server listens there: otherwise each later call would fail by itself.
         """
         require_spark(self._url)
         now = time.time()

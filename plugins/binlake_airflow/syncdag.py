@@ -1,7 +1,7 @@
 """The DAG `<name>`: one run is one window; its tasks are the stages that `binlake.pipeline` lists, wired as it says.
 
 Runs never overlap, and the past is not caught up run by run: a late run takes a larger window, which plan decides.
-Where the source is gone, the task `recover` stands in for the window (S3-10).
+Where the source is gone, the task `recover` replaces the window (S3-10).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def sync_dag(place: Place) -> DAG:
 
 
 _RECOVER = (
-    "Only where PD does not answer: finishes the window that the target holds open (consistent = false), from the lake "
+    "Only when PD does not answer: finishes the window that is open at the target (consistent = false), from the lake "
     "or the relay files, and ends. Otherwise it is skipped, or writes nothing."
 )
 
@@ -91,7 +91,7 @@ def _assets(replication: str, name: str, mover: str) -> Mapping[str, Any]:
 def _params() -> dict[str, Param]:
     return {
         "start_ts": moment_param("start_ts", "Where a new replication starts, exclusive; empty = as configured"),
-        "stop_ts": moment_param("stop_ts", "Where this run stops, inclusive; empty = as far as the pumps are"),
+        "stop_ts": moment_param("stop_ts", "Where this run stops, inclusive; empty = at the pumps' watermark"),
     }
 
 
@@ -99,7 +99,7 @@ def _doc(stages: Sequence[Stage], *, recovers: bool) -> str:
     rows = "\n".join(f"| `{stage.name}` | {stage.summary} |" for stage in stages)
     more = f"\n| `{RECOVER}` | {_RECOVER} |" if recovers else ""
     return (
-        "One run is one window (lo, hi] of commit_ts; the next run goes on where it ended. A run that finds a pump or "
-        "another writer in its way waits without a worker.\n\n"
+        "One run is one window (lo, hi] of commit_ts; the next run continues where it ended. A run that a pump or "
+        "another writer blocks waits without occupying a worker.\n\n"
         f"| Task | What it does |\n|---|---|\n{rows}{more}"
     )

@@ -1,6 +1,6 @@
 """The timetable of `<name>.backfill`: intervals of time for Airflow's own backfill, and no run by itself.
 
-An interval [a, b) stands for the commit_ts of that time, so that the intervals of a backfill tile. A pure function of
+An interval [a, b) means the commit_ts of that time, so that the intervals of a backfill tile. A pure function of
 its arguments: it runs in the scheduler.
 """
 
@@ -17,7 +17,7 @@ from binlake import tso
 class BackfillIntervals(CronDataIntervalTimetable):
     """The intervals of a cron text between the dates that a backfill asks for."""
 
-    description = "By hand, or by Airflow's backfill of dates"
+    description = "Triggered by a user, or by Airflow's backfill of dates"
 
     def next_dagrun_info(
         self, *, last_automated_data_interval: DataInterval | None, restriction: TimeRestriction

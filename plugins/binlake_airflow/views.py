@@ -11,7 +11,7 @@ from binlake_airflow.asked import Asked
 
 View = Callable[[Replication, Asked], dict[str, Any]]
 _LINES = 5
-_NO_LAKE = "there is no lake at its place: nothing was landed yet, or the place is not mounted here"
+_NO_LAKE = "there is no lake at its path: nothing has landed yet, or the path is not mounted here"
 
 
 class Forbidden(Exception):
@@ -19,17 +19,17 @@ class Forbidden(Exception):
 
 
 class Unknown(Exception):
-    """There is no such thing."""
+    """What is asked for does not exist."""
 
 
 def state(found: Replication) -> dict[str, Any]:
-    """How a replication stands, for the list of all."""
+    """State of a replication, for the list of all."""
     lake = _lake(found)
     return {**_status(found, lake)[0], **({"problem": _NO_LAKE} if lake.missing else {})}
 
 
 def replication(found: Replication, asked: Asked) -> dict[str, Any]:
-    """Landed ts, lag, who blocks, nodes, a page of windows, the last DDL and checkpoints."""
+    """Landed ts, lag, what blocks, nodes, a page of windows, the last DDL and checkpoints."""
     from binlake_airflow.audits import ddls_view, in_part_view
     from binlake_airflow.history import checkpoints_view, notices_view, windows_view
 

@@ -1,6 +1,6 @@
 """Waiting without a worker: a task that finds a pump, a lease or a lock in its way sleeps in the triggerer.
 
-Only looks are taken here; the task that goes on decides, and may find somebody in its way again (hazards R-02, R-35).
+This only checks; the task that resumes decides, and may find another process in its way again (hazards R-02, R-35).
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class FreeTrigger(BaseTrigger):
         yield TriggerEvent({"until": self.until, "held_by": held})
 
     def held_by(self) -> str:
-        """Who is in the way; empty = nobody, or the task will meet the trouble itself and name it better."""
+        """What is in the way; empty = nothing, or the task itself will fail with a better message."""
         try:
             return self._look()
         except BinlakeError as error:

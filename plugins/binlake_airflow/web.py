@@ -111,13 +111,13 @@ async def _of_replication(request: Request, user: BaseUser, view: views.View) ->
     def find() -> Replication:
         name = _name(request)
         if name is None:
-            raise views.Unknown("this page belongs to no replication")
+            raise views.Unknown("this page does not belong to a replication")
         # A side DAG (`<name>.backfill`) shows the replication's pages to those who may read both.
         if name != request.path_params["dag_id"] and not may_read(user, name):
             raise views.Forbidden("you may not read the DAG of this replication")
         found = replications.named(name)
         if found is None:
-            raise views.Unknown("no replication has this name")
+            raise views.Unknown("there is no replication with this name")
         return found
 
     async def work() -> dict[str, Any]:
@@ -150,12 +150,12 @@ async def _answer(work: Awaitable[dict[str, Any]]) -> Answer:
         # Not its `where`: places and addresses of the deployment are no reader's business.
         return Answer({}, 404, error.message, error.hint)
     except TooBusy:
-        return Answer({}, 503, "too many questions at once", "try again in a moment")
+        return Answer({}, 503, "too many requests at once", "try again in a moment")
     except TimeoutError:
         return Answer({}, 504, f"no answer within {DEADLINE_S:g} s", "ask for less, or use the command `binlake audit`")
     except Exception:
         log.exception("page_failed")
-        return Answer({}, 500, "the page could not be made", "the API server's log says why")
+        return Answer({}, 500, "the page could not be built", "see the API server's log")
 
 
 def _json(answer: Answer) -> Response:

@@ -27,7 +27,7 @@ class AllowedCallers(grpc.ServerInterceptor):
         if handler.stream_stream is not None:
             return grpc.stream_stream_rpc_method_handler(self._guard_stream(handler.stream_stream), reads, writes)
         if handler.unary_unary is None:
-            raise AssertionError(f"a kind of method that PD has not: {handler_call_details.method}")
+            raise AssertionError(f"a kind of method that PD does not have: {handler_call_details.method}")
         return grpc.unary_unary_rpc_method_handler(self._guard(handler.unary_unary), reads, writes)
 
     def _guard(self, serve: Callable[..., Any]) -> Callable[..., Any]:
@@ -49,4 +49,4 @@ class AllowedCallers(grpc.ServerInterceptor):
         shown = [names] if isinstance(names, bytes) else names
         if not self._names.intersection(shown):
             name = b", ".join(shown).decode(errors="replace") or "none"
-            context.abort(grpc.StatusCode.PERMISSION_DENIED, f"the common name is not on the list: {name}")
+            context.abort(grpc.StatusCode.PERMISSION_DENIED, f"the common name is not on the allowed list: {name}")

@@ -19,13 +19,19 @@ class PdCommand:
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Address, data directory, cluster id, led clock."""
-        parser.add_argument("--addr", default="127.0.0.1:2379", metavar="HOST:PORT", help="port 0 takes a free one")
-        parser.add_argument("--advertise-addr", default="", metavar="HOST:PORT", help="what other machines reach it by")
+        parser.add_argument("--addr", default="127.0.0.1:2379", metavar="HOST:PORT", help="port 0 picks a free port")
+        parser.add_argument(
+            "--advertise-addr", default="", metavar="HOST:PORT", help="address by which other machines reach it"
+        )
         parser.add_argument("--data-dir", default="data.pd", metavar="DIR")
         parser.add_argument("--cluster-id", type=int, help="refuse a data directory of another cluster")
-        parser.add_argument("--led", action="store_true", help="the clock is led by `binlake capture replay`")
         parser.add_argument(
-            "--drop-damaged", action="store_true", help="go on without the damaged entries of the registry's journal"
+            "--led",
+            action="store_true",
+            help="the clock is set by `binlake capture replay` and does not follow the wall clock",
+        )
+        parser.add_argument(
+            "--drop-damaged", action="store_true", help="start without the damaged entries of the registry's journal"
         )
         for name, text in (
             ("ca", "authority of callers: they must show a certificate"),
@@ -36,7 +42,9 @@ class PdCommand:
         parser.add_argument(
             "--cert-allowed-cn", default="", metavar="NAMES", help="common names of callers, comma list; none = any"
         )
-        parser.add_argument("--start-ts", type=int, default=1, help="where a led clock starts")
+        parser.add_argument(
+            "--start-ts", type=int, default=1, help="timestamp at which a clock set by a capture starts"
+        )
 
     def run(self, args: argparse.Namespace) -> int:
         """Serve until a signal; the address is printed once it is known."""

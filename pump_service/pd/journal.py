@@ -2,8 +2,8 @@
 
 Record: kind (1 byte), length u32 LE, CRC-32C of kind and body (once: of the body) u32 LE, body (a protobuf message).
 A torn tail is cut off at open: it was never answered. All other damage is an error, also in the last record: what a
-torn write leaves is short, or has blocks of zeros, and nothing whole stands behind it. With `binlake pd --drop-damaged`
-it goes on without what is damaged.
+torn write leaves is short, or has blocks of zeros, and no whole record follows it. With `binlake pd --drop-damaged`
+it starts without the damaged entries.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class Journal:
             raise WireError(
                 "the registry's journal is damaged",
                 where={"file": self._path, "offset": at, "whole_records_follow_at": following or "none"},
-                hint="restore the data directory from a copy; or start once with --drop-damaged, which goes on without "
+                hint="restore the data directory from a copy; or start once with --drop-damaged, which drops "
                 "the damaged entries: pumps and replications write theirs again",
             )
         end = len(data) if following is None else following

@@ -164,7 +164,7 @@ class KvStore:
             self._changed.wait_for(lambda: self._closed or ready())
 
     def poke(self) -> None:
-        """Let everybody who waits look again."""
+        """Wake all waiting threads, so that they look again."""
         with self._changed:
             self._changed.notify_all()
 

@@ -6,7 +6,7 @@ A bound is saved and fsynced ahead of use; a restart begins above it.
 
 1. `binlake pd --led --start-ts N` begins held, in the millisecond after N. That and every later step is durable before
    it is answered, so a restart neither jumps to the wall clock nor repeats a timestamp.
-2. `Lead(ts, hold=true)` moves the bound: every timestamp given from now on is below `ts` and stands in the millisecond
+2. `Lead(ts, hold=true)` moves the bound: every timestamp given from now on is below `ts` and in the millisecond
    before it, so that a fake binlog moves a watermark up close to the bound. Bounds do not fall: a lower one changes
    nothing. A bound at or below a timestamp given already is refused (this driver is not fresh).
 3. A request that finds no room below the bound waits until the bound moves; it does not fail.
@@ -77,7 +77,7 @@ class Oracle:
             raise ValueError(f"cannot give {count} timestamps at once: 1 to {MAX_COUNT}")
         with self._moved:
             if not self._moved.wait_for(lambda: self._stopped or self._room(count), wait_s) or self._stopped:
-                raise TimeoutError("the led clock has no room below its bound")
+                raise TimeoutError("the clock set by the capture is at its bound and has no timestamp left")
             last = self._next(count)
             self._ahead(last)
             self._last = last
@@ -88,7 +88,7 @@ class Oracle:
         with self._moved:
             if bound <= self._last:
                 raise Permanent(
-                    f"timestamps up to {self._last} are given already: the clock cannot be led below {bound}",
+                    f"timestamps up to {self._last} were already given out: the clock cannot be set below {bound}",
                     hint="a capture is replayed into a fresh placement driver (`binlake pd --led`)",
                 )
             if not self._saved.held or bound > self._saved.lead_ts:
@@ -173,7 +173,7 @@ def _read(values: dict[str, Any]) -> _Saved:
     """Raises ValueError for damage; a file of an earlier version has no crc."""
     crc = values.pop("crc", None)
     if crc is not None and crc != _crc(values):
-        raise ValueError("its crc does not fit")
+        raise ValueError("its crc does not match")
     return _Saved(**values)
 
 

@@ -108,7 +108,7 @@ class PlacementDriver:
         except RuntimeError as error:
             self.stop()
             raise ConfigError(
-                f"cannot listen: {error}", where={"addr": f"{self._host}:{self._port}"}, hint="is the port taken?"
+                f"cannot listen: {error}", where={"addr": f"{self._host}:{self._port}"}, hint="is the port in use?"
             ) from None
         self._server.start()
         log.info("pd_serving", url=self.url, cluster_id=str(self.cluster_id), data_dir=str(self._data_dir))

@@ -26,7 +26,7 @@ class Streams:
 
         def answer(requests: Iterator[Any], context: grpc.ServicerContext) -> Iterator[Any]:
             if not self._free.acquire(blocking=False):
-                context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{self._limit} streams are open already")
+                context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{self._limit} streams are already open")
             try:
                 yield from serve(requests, context)
             finally:

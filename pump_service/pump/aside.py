@@ -86,7 +86,7 @@ def _find_above(values: Path, ts: int) -> list[Stored]:
             found += [stored] if stored.ts > ts else []
     if found and not below:
         raise Permanent(
-            "all binlogs here lie above PD's clock: it is not theirs",
+            "all binlogs in this data directory are above PD's clock: this PD did not give their timestamps",
             where={"data_dir": values.parent, "above": ts, "binlogs": len(found)},
             hint="the cluster was rebuilt or PD lost its state: start with an empty data directory",
         )

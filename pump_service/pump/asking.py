@@ -2,8 +2,8 @@
 
 TiKV first, where the cluster has one: a young P is looked for and nothing is changed; beyond the transaction timeout,
 or when a writer says that it is rolled back, TiKV is asked to end it. A lock whose time was over long ago is rolled
-back before that: who held it is gone, and any reader would do so. Whom TiKV does not answer for, the status port is
-asked.
+back before that: who held it is gone, and any reader would do so. For those that TiKV does not answer for, the status
+port is asked.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class StatusSource(Protocol):
 
 
 class NoStatusSource:
-    """Nobody to ask: every orphan P blocks until its C or R arrives."""
+    """No source to ask: every orphan prewrite blocks until its commit or rollback arrives."""
 
     def transaction_status(self, start_ts: int, key: bytes) -> Status:
         """Always Unknown."""

@@ -1,4 +1,4 @@
-"""No timestamp from the future is stored: nothing above PD's clock plus a little, whoever writes it (invariant 2).
+"""No timestamp from the future is stored: nothing above PD's clock plus a little, from any writer (invariant 2).
 
 A commit_ts above every timestamp that PD has given would lift the watermark over transactions that are still open, and
 PD's clock would seem to be behind the data at the next start. A writer has its timestamps from PD, so each is below
@@ -134,9 +134,9 @@ class Ceiling:
             self.refused += 1
         where = {"ts": ts, "pd_ts": known, "ahead_s": (tso.physical(ts) - tso.physical(known)) // 1000}
         if failure is not None:
-            return Transient(f"the timestamp lies above PD's clock as it was last seen: {failure.message}", where=where)
+            return Transient(f"the timestamp is above PD's clock as last read: {failure.message}", where=where)
         return Permanent(
-            "the timestamp lies in the future: PD has not given it",
+            "the timestamp is in the future: PD has not given it out",
             where=where,
-            hint="a commit_ts is copied whole, and comes from this cluster's PD",
+            hint="send the commit_ts unchanged, as this cluster's PD gave it",
         )

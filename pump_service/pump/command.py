@@ -58,15 +58,23 @@ class PumpCommand:
         add(
             "--processes", type=_count, default=1, metavar="N", help="run N pumps: N ports, data-dir/0..N-1, N node ids"
         )
-        add("--restart", action="store_true", help="with --processes: start a pump that died again")
+        add("--restart", action="store_true", help="with --processes: restart a pump that died")
         actions = parser.add_subparsers(dest="action", metavar="ACTION")
         actions.add_parser("config", help="print the effective settings as JSON, and start nothing")
-        gone = actions.add_parser("forget", help="let windows go on without a pump that is gone for ever")
+        gone = actions.add_parser("forget", help="let windows continue without a pump that is gone for good")
         gone.add_argument("node", help="its node id")
-        gone.add_argument("--replication", required=True, metavar="FILE", help="the replication that waits for it")
-        gone.add_argument("--accept-loss", action="store_true", help="its binlogs that are not landed are lost: yes")
-        aside = actions.add_parser("set-aside", help="take binlogs from the future out of a pump that does not run")
-        aside.add_argument("--accept-loss", action="store_true", help="do it; without this they are only listed")
+        gone.add_argument(
+            "--replication", required=True, metavar="FILE", help="the replication that waits for this pump"
+        )
+        gone.add_argument(
+            "--accept-loss", action="store_true", help="confirm that its binlogs which have not landed are lost"
+        )
+        aside = actions.add_parser(
+            "set-aside", help="move binlogs with timestamps from the future out of a stopped pump"
+        )
+        aside.add_argument(
+            "--accept-loss", action="store_true", help="move them; without this option they are only listed"
+        )
 
     def run(self, args: argparse.Namespace) -> int:
         """Serve until the end; 0 after a clean one. Raises BinlakeError when it cannot start or lost its place."""
@@ -108,13 +116,11 @@ def _set_aside(config: PumpConfig, *, accept_loss: bool) -> int:
         when = tso.to_datetime(one.ts).isoformat(timespec="seconds") if one.ts <= tso.LAST_TS else "after 2099"
         print(f"{one.kind} start_ts={one.start_ts} commit_ts={one.commit_ts} ({when}), {len(one.payload)} bytes")
     if not doomed:
-        print(f"nothing here lies above {line}")
+        print(f"no binlog is above {line}")
     elif accept_loss:
-        print(
-            f"{len(doomed)} taken out, copies are in {config.data_dir / 'aside'}; the next start builds the index anew"
-        )
+        print(f"{len(doomed)} moved out, copies are in {config.data_dir / 'aside'}; the next start rebuilds the index")
     else:
-        print(f"{len(doomed)} lie above {line}; --accept-loss takes them out: no window will have them")
+        print(f"{len(doomed)} are above {line}; --accept-loss moves them out: no window will contain them")
     return 0
 
 

@@ -53,9 +53,9 @@ class PumpConfig:
 
     An empty `node_id` means host:port of the advertised address, remembered in the data directory. `socket` is the path
     of a second, Unix listener. `gc_s` 0 = binlogs are never collected; `gc_force_after_s` 0 = never before every
-    registered consumer has them. `ask_tikv`: where PD keeps regions, TiKV tells what became of a P. `admin_token_file`:
-    empty = `admin-token` in the data directory; `protect_state`: see Gate. `rpc`: who serves, binlake.rpc or grpcio (a
-    tenth as quick, without pages, TLS and socket).
+    registered consumer has them. `ask_tikv`: where PD has regions, TiKV gives the outcome of a prewrite.
+    `admin_token_file`: empty = `admin-token` in the data directory; `protect_state`: see Gate. `rpc`: the server,
+    binlake.rpc or grpcio (a tenth as quick, without pages, TLS and socket).
     """
 
     pd_urls: tuple[str, ...] = ("http://127.0.0.1:2379",)
@@ -97,16 +97,18 @@ class PumpConfig:
             raise ConfigError("addr must be HOST:PORT", where={"addr": self.addr})
         if host in ("0.0.0.0", "[::]") and not self.advertise_addr:
             raise ConfigError(
-                "a pump that listens on every address must say which one to register",
+                "a pump that listens on all addresses needs advertise-addr, the address to register",
                 where={"addr": self.addr},
                 hint="set --advertise-addr",
             )
         if not self.pd_urls:
             raise ConfigError("no PD url", hint="set --pd-urls")
         if self.tls.wanted and not (self.tls.cert and self.tls.key):
-            raise ConfigError("TLS needs ssl-cert and ssl-key", hint="set both in [security], or none of its keys")
+            raise ConfigError("TLS needs ssl-cert and ssl-key", hint="set both in [security], or neither")
         if self.rpc == "grpcio" and (self.tls.wanted or self.socket):
-            raise ConfigError("grpcio serves neither TLS nor a Unix socket here", hint="leave rpc at lean")
+            raise ConfigError(
+                "grpcio (setting rpc) supports neither TLS nor a Unix socket here", hint="set rpc to lean"
+            )
         if min(self.gen_binlog_interval_s, self.heartbeat_interval_s, self.resolve_interval_s) <= 0:
             raise ConfigError("intervals must be above 0 seconds")
 
@@ -123,7 +125,7 @@ def parse_place(text: str) -> Pointer:
     """The place in the value log of "000012.vlog@4711". Raises ConfigError."""
     match = re.fullmatch(r"(\d+)\.vlog@(\d+)", text)
     if match is None:
-        raise ConfigError("no place of the value log", where={"accept-damage": text}, hint="write 000012.vlog@4711")
+        raise ConfigError("not a place in the value log", where={"accept-damage": text}, hint="write 000012.vlog@4711")
     return Pointer(int(match[1]), int(match[2]))
 
 
@@ -134,5 +136,7 @@ def parse_gc(value: str | float) -> float:
         return float(text) * DAY_S
     parts = re.findall(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)", text)
     if not parts or "".join(number + unit for number, unit in parts) != text:
-        raise ConfigError("gc is no time", where={"gc": value}, hint='days as a number, or a duration such as "8h"')
+        raise ConfigError(
+            "gc is not a duration", where={"gc": value}, hint='days as a number, or a duration such as "8h"'
+        )
     return sum(float(number) * _SECONDS[unit] for number, unit in parts)

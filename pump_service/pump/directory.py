@@ -1,6 +1,6 @@
 """The data directory of one pump: it belongs to one process, and its small files say whose it is.
 
-`.lock`: who holds it. `.uuid`: the store's own id (hazards R-06). `.node`, `.cluster`: its names (hazards R-09).
+`.lock`: its holder. `.uuid`: the store's own id (hazards R-06). `.node`, `.cluster`: its names (hazards R-09).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class DataDirectory:
         except OSError:
             os.close(self._lock)
             raise Permanent(
-                "another process holds the data directory", where={"data_dir": path}, hint="one pump per directory"
+                "another process holds the data directory", where={"data_dir": path}, hint="run one pump per directory"
             ) from None
         self.store_uuid = self.remember("uuid", str(uuid.uuid4()))
 

@@ -1,4 +1,4 @@
-"""Fake binlogs: they move the watermark of a pump that nobody writes to (hazards R-49, R-50)."""
+"""Fake binlogs: they move the watermark of a pump that gets no writes (hazards R-49, R-50)."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class FakeWriter:
             self._service.problems.set("fake", "")
 
     def write(self, ts: int = 0) -> int:
-        """Store one fake at `ts`, or a fresh timestamp, and tell it. Raises BinlakeError."""
+        """Store one fake at `ts`, or a fresh timestamp, and return it. Raises BinlakeError."""
         ts = ts or self._clock()
         self._storage.append(fake(ts).SerializeToString()).result()
         self._seen = max(self._seen, ts)

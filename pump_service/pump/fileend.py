@@ -3,7 +3,7 @@
 The rule: only what cannot have been acked is cut off. A write is acked after its sync, and the next one comes after
 that and says where it began. So damage is a torn write, and the end, as long as no record behind it belongs to a later
 write; otherwise the disk lost what it had, and that is named and never passed over. What is not known to be synced is
-only in the page cache, maybe: it is written and synced anew before anything is built on it.
+only in the page cache, maybe: it is written and synced again before anything is built on it.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ class End(NamedTuple):
 
 
 def damaged(frame: Frame, offset: int, reason: str) -> Permanent:
-    """The error for bytes of the value log that were there and are not any more."""
+    """The error for bytes of the value log that were stored and are damaged or gone."""
     name = f"{frame.fid:06d}.vlog"
     return Permanent(
         f"the value log is damaged: {reason}",
         where=frame.place(offset),
-        hint=f"restore value/{name} from a copy; or give these binlogs up with accept-damage = {name}@{offset}:"
-        " what follows is served, and whatever was there is missing downstream",
+        hint=f"restore value/{name} from a copy; or give up these binlogs with accept-damage = {name}@{offset}:"
+        " later binlogs are served, and the damaged ones are missing downstream",
     )
 
 
@@ -97,9 +97,9 @@ def settle(
 def lost_end(head: Pointer, end: Pointer) -> Permanent:
     """The error for a value log that lacks what the index knows."""
     return Permanent(
-        "the value log ends before what the index knows: stored binlogs are lost",
+        "the value log ends before the index does: stored binlogs are lost",
         where={"index_head": tuple(head), "value_log_end": tuple(end)},
-        hint="restore the files of value/; or remove kv/ to go on with what is left",
+        hint="restore the files of value/; or remove kv/ to start with the binlogs that are left",
     )
 
 
@@ -126,9 +126,9 @@ def _check_all_there(files: Files, found: Unsealed, walk: Walk, size: int, accep
     if Pointer(frame.fid, walk.at) in accepted:
         return
     if walk.at < found.until or (not found.last and size - walk.at > frame.footer_bytes):
-        raise damaged(frame, walk.at, "a file that was written to its end is not whole")
+        raise damaged(frame, walk.at, "a file that was written to its end is incomplete")
     if walk.at < size and _later_write(files, found, walk.at, size):
-        raise damaged(frame, walk.at, "a record is not whole, and later ones are")
+        raise damaged(frame, walk.at, "a record is incomplete, and later ones are complete")
 
 
 def _later_write(files: Files, found: Unsealed, damage: int, size: int) -> bool:

@@ -179,7 +179,8 @@ class Follower:
     def recover(self, stop: Asked = never) -> int:
         """Feed again what the last run may not have indexed, before `start`; how many records that were.
 
-        Raises Permanent when the index cannot be written, StartStopped once `stop` says so: the next one goes on here.
+        Raises Permanent when the index cannot be written, StartStopped once `stop` says so: the next start continues
+        here.
         """
         self._stop = stop
         count = self._read_back(self._values.end)
@@ -360,7 +361,7 @@ class Follower:
                 self.error = f"the index cannot be written: {error}"
                 log.error("index_write_failed", error=str(error))
                 if time.monotonic() > give_up_at:
-                    hint = "acked binlogs are safe in the value log; start the pump again when the disk of kv/ is well"
+                    hint = "acked binlogs are safe in the value log; start the pump again when the disk of kv/ works"
                     raise Permanent(self.error, hint=hint) from error
                 if self._stop() or self._stopping.wait(_RETRY_S):
                     return False

@@ -1,4 +1,4 @@
-"""An operator decides what became of a transaction that no source can tell (hazards R-07): logged, counted, durable.
+"""An operator decides the outcome of a transaction that no source knows (hazards R-07): logged, counted, durable.
 
 Only a P that blocks the watermark can be decided, and never against what the source knows.
 """
@@ -37,7 +37,7 @@ class Verdict:
             raise ConfigError(
                 "this cannot be the commit_ts: it is not above the start_ts and the watermark",
                 where={"start_ts": start_ts, "commit_ts": commit_ts, "watermark": self._storage.watermark},
-                hint="what is at or below the watermark may be landed already",
+                hint="binlogs at or below the watermark may have landed already",
             )
         said = self._check_source(prewrite, commit_ts)
         self._storage.end(start_ts, commit_ts or None)
@@ -47,15 +47,15 @@ class Verdict:
     def give_up(self, start_ts: int, commit_ts: int) -> None:
         """The C at `commit_ts`, of the transaction `start_ts`, has no P here: pulls pass over it from now on; durable.
 
-        Raises Permanent when there is no such C, or its P is here.
+        Raises Permanent when there is no such commit, or its prewrite is here.
         """
         where = {"start_ts": start_ts, "commit_ts": commit_ts}
         commit = self._head(commit_ts)
         if commit is None or (commit.kind, commit.start_ts) != (Kind.COMMIT, start_ts):
-            raise Permanent("no C of this transaction is stored at this commit_ts", where=where)
+            raise Permanent("this pump stores no commit of this transaction at this commit_ts", where=where)
         prewrite = self._head(start_ts)
         if prewrite is not None and prewrite.kind is Kind.PREWRITE:
-            raise Permanent("its P is here: the transaction is complete", where=where)
+            raise Permanent("its prewrite is stored here: the transaction is complete", where=where)
         self._storage.lost.add(start_ts, commit_ts)
         self._metrics.given_up.add()
         log.warning("commit_without_prewrite_given_up_by_command", **where)
@@ -69,9 +69,9 @@ class Verdict:
             if entry.start_ts == start_ts:
                 return entry
         raise Permanent(
-            "no P with this start_ts waits here",
+            "no prewrite with this start_ts waits in this pump",
             where={"start_ts": start_ts},
-            hint="its C or R came meanwhile, or another pump holds it",
+            hint="its commit or rollback has arrived since, or another pump has it",
         )
 
     def _check_source(self, prewrite: Entry, commit_ts: int) -> str:
@@ -86,13 +86,13 @@ class Verdict:
             case RolledBack() if commit_ts:
                 said = "it was rolled back"
             case Locked():
-                said = "its lock is still there, it may yet commit"
+                said = "its lock still exists, so it may still commit"
             case Unknown(reason):
                 return reason
             case _:
                 return "the same"
         raise Permanent(
-            f"the source says otherwise: {said}",
+            f"the source reports another outcome: {said}",
             where={"start_ts": prewrite.start_ts, "asked_for": commit_ts or "rolled back"},
-            hint="the pump resolves by itself what the source knows",
+            hint="the pump itself resolves transactions whose outcome the source knows",
         )

@@ -1,6 +1,6 @@
 """What a reading of the value log gave, in columns: complete transactions and fakes in ascending commit_ts.
 
-A payload stays in the two pieces that its C and its P hold, until somebody wants it whole.
+A payload stays in the two pieces of its commit and its prewrite, until a caller wants it whole.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Who may command a pump over its pages.
 
 What an original pump has too (pause, close, gc) stays open to binlogctl, which can show nothing, unless the operator
-says otherwise; never to the page of another site in somebody's browser. What only we have decides about data: it needs
+says otherwise; never to the page of another site in a user's browser. What only we have decides about data: it needs
 the token, or a client certificate.
 """
 
@@ -44,7 +44,7 @@ class Gate:
             self._token()
         except OSError as error:
             raise ConfigError(
-                f"the token of commands cannot be kept: {error.strerror}", where={"admin-token-file": token_file}
+                f"the token for commands cannot be saved: {error.strerror}", where={"admin-token-file": token_file}
             ) from None
 
     def refusal(self, request: HttpRequest, needs: Needs) -> str:
@@ -52,12 +52,12 @@ class Gate:
         if needs is Needs.NOTHING:
             return ""
         if not _same_site(request.headers):
-            return "refused: a page of another site asked for it"
+            return "refused: the request comes from a page of another site"
         if needs is Needs.OWN_SITE and not self._strict:
             return ""
         if request.certified or self._shown(request.headers.get("authorization", "")):
             return ""
-        return f"refused: it needs a client certificate, or the token that is in {self._file} (--token-file)"
+        return f"refused: pass a client certificate, or the token in {self._file} (--token-file)"
 
     def _shown(self, authorization: str) -> bool:
         if not authorization.startswith(_SCHEME):

@@ -62,7 +62,7 @@ class Clock(Protocol):
 
 
 class Decision(NamedTuple):
-    """Everything up to `gc_ts` may go. `held_by`: who keeps it from going further; `losing`: whose next window would
+    """Everything up to `gc_ts` may go. `held_by`: the consumers that hold it back; `losing`: whose next window would
     start in what goes. Both hold (node id, its position).
     """
 
@@ -96,7 +96,7 @@ def decide(rule: GcRule, now: int, gc_ts: int, watermark: int, consumers: Sequen
 
 
 class Collector:
-    """Decides and collects, one at a time; `problem` says who holds it back or loses data, empty = nobody."""
+    """Decides and collects, one at a time; `problem` says which consumer holds it back or loses data, empty = none."""
 
     def __init__(self, storage: Storage, registry: Registered, clock: Clock, rule: GcRule = GcRule()) -> None:
         self._storage = storage
@@ -109,7 +109,7 @@ class Collector:
     def run(self) -> Collected:
         """Collect now. Raises SourceUnavailable (then nothing goes), Transient while another one runs, OSError."""
         if not self._one.acquire(blocking=False):
-            raise Transient("a collection is running")
+            raise Transient("a garbage collection is already running")
         try:
             return self._run()
         finally:
@@ -133,8 +133,8 @@ class Collector:
 def _told(decision: Decision) -> str:
     if decision.losing:
         who = ", ".join(f"{name} (at {position})" for name, position in decision.losing)
-        return f"binlogs up to {decision.gc_ts} are collected and are needed by {who}"
+        return f"binlogs up to {decision.gc_ts} were collected although {who} still needs them"
     if decision.held_by:
         who = ", ".join(f"{name} (at {position})" for name, position in decision.held_by)
-        return f"held back at {decision.gc_ts} by {who}: set a consumer that is gone to offline"
+        return f"held back at {decision.gc_ts} by {who}: if that consumer is gone, set it to offline"
     return ""

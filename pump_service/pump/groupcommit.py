@@ -48,7 +48,7 @@ class Behind(Transient):
 
 
 class Budget:
-    """Bytes in flight, bounded: who wants more than is left waits, and is refused after `patience_s`."""
+    """Bytes in flight, bounded: a caller that wants more than is left waits, and is refused after `patience_s`."""
 
     def __init__(self, limit: int, patience_s: float) -> None:
         self._limit = limit
@@ -87,7 +87,7 @@ class GroupCommit:
     """One thread that writes items in batches.
 
     `durable(entries, end)` is called in log order before their writers are answered, so nothing acked can be missing
-    from what follows the log; `released(bytes)` tells how much is not in flight any more, written or not; `over()` is
+    from what follows the log; `released(bytes)` reports how much is no longer in flight, written or not; `over()` is
     called after each batch, when all of it were told.
     """
 
@@ -115,7 +115,7 @@ class GroupCommit:
         self._thread.start()
 
     def put(self, item: Item) -> None:
-        """Hand over an item; its `done` tells the outcome. Raises Transient after `close`."""
+        """Hand over an item; its `done` gets the outcome. Raises Transient after `close`."""
         with self._gate:
             if self._closed:
                 raise Transient("the pump is stopping")

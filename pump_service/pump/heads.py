@@ -57,7 +57,7 @@ def parse(payload: bytes) -> Binlog:
     try:
         return Binlog.FromString(payload)
     except DecodeError as error:
-        raise WireError("the payload is no binlog", where={"bytes": len(payload), "reason": error}) from None
+        raise WireError("the payload is not a binlog", where={"bytes": len(payload), "reason": error}) from None
 
 
 def head_of(payload: bytes) -> Head:

@@ -191,7 +191,7 @@ class Index:
         return self._pointer(_HEAD)
 
     def close(self) -> None:
-        """Close the database once nobody reads it any more; idempotent. Who reads for longer keeps it open."""
+        """Close the database once no thread reads it; idempotent. A thread that reads for longer keeps it open."""
         with self._unused:
             self._closing = True
             unused = self._unused.wait_for(lambda: not self._users, _CLOSE_S)

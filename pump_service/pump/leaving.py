@@ -1,7 +1,7 @@
 """When a closing pump may be offline: every consumer has taken all it holds (DESIGN 3.3, hazards R-05).
 
-Unlike the original, a pump without any registered consumer stays: nobody has taken its binlogs. And once no P waits, it
-writes one last fake and no more: a consumer in batches can reach a mark that stands still, not one that runs away.
+Unlike the original, a pump without any registered consumer stays: its binlogs have not been pulled. And once no P
+waits, it writes one last fake and no more: a consumer in batches can reach a fixed mark, not one that moves away.
 Where other pumps close as well it goes up to the last of their marks, once for each: one window takes them all.
 """
 
@@ -54,13 +54,13 @@ class Departure:
         if count:
             self._sealed = 0
             self._fakes.write()
-            return f"{count} P wait for their C or R, the oldest has start_ts {oldest}"
+            return f"{count} prewrites wait for their commit or rollback, the oldest has start_ts {oldest}"
         if not self._sealed:
             self._sealed = self._fakes.write()
             log.info("last_fake", ts=self._sealed)
         self._join_others()
         self._storage.wait_above(self._sealed - 1, _SETTLE_S, lambda: False)
-        return "" if self._storage.watermark >= self._sealed else "the last fake is not indexed yet"
+        return "" if self._storage.watermark >= self._sealed else "the last fake binlog is not indexed yet"
 
     def _join_others(self) -> None:
         """Go up to the mark of another pump that closes: no transaction can come to this one any more."""
@@ -86,6 +86,6 @@ class Departure:
         self.taken = watermark = self._storage.watermark
         consumers = [one for one in self._members.drainers() if one.state != "offline"]
         if not consumers:
-            return f"no consumer is registered: nobody has taken the binlogs up to {watermark}"
+            return f"no consumer is registered: the binlogs up to {watermark} have not been pulled"
         behind = [f"{one.node_id} at {one.max_commit_ts}" for one in consumers if one.max_commit_ts < watermark]
-        return f"consumers have not taken all up to {watermark}: {', '.join(behind)}" if behind else ""
+        return f"consumers have not pulled all binlogs up to {watermark}: {', '.join(behind)}" if behind else ""

@@ -34,7 +34,7 @@ class PullFault:
             self._after, self.text = after_ts, str(error)
 
     def passed(self, commit_ts: int) -> None:
-        """A pull told everything up to `commit_ts`."""
+        """A pull delivered everything up to `commit_ts`."""
         if self.text and commit_ts > self._after:
             self.text = ""
 

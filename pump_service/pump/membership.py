@@ -103,10 +103,10 @@ class Membership:
         self._lock = threading.Lock()
 
     def claim(self, node_at: Callable[[str], str]) -> str:
-        """The state the last run left, `offline` when there is no entry; from now on the entry is ours to write.
+        """The state the last run left, `offline` when there is no entry; from now on this process writes the entry.
 
-        `node_at(host)` asks who serves at an address, and raises SourceUnavailable when nobody does. Raises Permanent
-        when another live pump has this node id, or another node this address.
+        `node_at(host)` asks which node serves at an address, and raises SourceUnavailable when none does. Raises
+        Permanent when another live pump has this node id, or another node this address.
         """
         if self._claim is not None:
             self._claim.take()
@@ -121,7 +121,7 @@ class Membership:
         return found.status.state
 
     def publish(self, state: str, max_commit_ts: int) -> str:
-        """Write the entry, confirmed when it returns; the state that now stands there.
+        """Write the entry, confirmed when it returns; the state that is now in it.
 
         That is `state`, but a closing pump that was marked offline by command finds `offline`. Raises Fenced when
         another pump took the entry over.
@@ -164,7 +164,7 @@ class Membership:
                 return state
             if self._overruled(state):
                 return "offline"
-        raise Transient("others keep changing this pump's registry entry", where={"pump": self._node_id})
+        raise Transient("other processes keep changing this pump's registry entry", where={"pump": self._node_id})
 
     def _overruled(self, state: str) -> bool:
         """Look at what somebody else wrote; whether it is the command to be offline, for a pump that is leaving."""
@@ -176,7 +176,7 @@ class Membership:
             return False
         if found.status.host != self._host:
             self._lost = Fenced(
-                "another pump registered under this node id: this one must not serve any more",
+                "another pump registered under this node id: this process must stop serving",
                 where={"pump": self._node_id, "here": self._host, "there": found.status.host},
                 hint="two processes run with one node id; give each its own",
             )
@@ -196,9 +196,9 @@ class Membership:
     def _check_neighbour(self, other: NodeStatus) -> None:
         if other.state in _SERVING:
             raise Permanent(
-                "another node is registered at this address and not known to have left",
+                "another node is registered at this address and is not known to have left",
                 where={"addr": self._host, "node": other.node_id, "state": other.state},
-                hint=f"start this pump with that node id and data directory, or, when that node is gone: "
+                hint=f"start this pump with that node id and data directory, or, if that node is gone: "
                 f"binlake update-pump --node-id {other.node_id} --state paused",
             )
         if other.state != "offline":
@@ -243,9 +243,9 @@ def _notify(drainer: NodeStatus, deadline: float, tls: Tls | None) -> None:
             else:
                 return
     raise SourceUnavailable(
-        "an online consumer did not answer that it takes this pump",
+        "an online consumer did not confirm that it pulls from this pump",
         where={"drainer": drainer.node_id, "addr": drainer.host, "tries": _TRIES, "last": failure},
-        hint="bring it back, or set its state to paused or offline if it is gone",
+        hint="start it again, or set its state to paused or offline if it is gone",
     )
 
 

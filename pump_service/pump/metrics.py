@@ -36,7 +36,9 @@ class PumpMetrics:
         self._lost = Counter("binlog_pump_loss_binlog_count", "Writes that were refused or failed")
         self.errors = Counter(f"{_STORAGE}_error_count", "Failures of the storage", ("type",))
         self.forced = Counter("binlake_pump_forced_resolutions_total", "Prewrites whose outcome an operator decided")
-        self.given_up = Counter("binlake_pump_given_up_commits_total", "C without a P that an operator gave up")
+        self.given_up = Counter(
+            "binlake_pump_given_up_commits_total", "Commits without a prewrite that an operator gave up"
+        )
         # Each write passes here: what can be looked up before is.
         self._write_done = self._rpc.series("WriteBinlog", "succ")
         self._write_seconds = self._seconds.series("single").observe_all
@@ -90,37 +92,42 @@ def _readings(storage: Storage, queries: Callable[[], int], score: Callable[[], 
         Reading(f"{_STORAGE}_done_gc_ts", "gc ts of the last gc", lambda: tso.physical(counters.done_gc_ts)),
         Reading(f"{_STORAGE}_deleted_kv_total", "keys removed by gc", lambda: counters.collected_keys, kind="counter"),
         Reading(
-            f"{_STORAGE}_slow_chaser_count", "times the index fell behind", lambda: counters.slow_chases, kind="counter"
+            f"{_STORAGE}_slow_chaser_count",
+            "times the index fell behind the value log",
+            lambda: counters.slow_chases,
+            kind="counter",
         ),
         Reading(
             "binlake_pump_contradicted_rollbacks_total",
-            "R of a writer whose transaction was committed",
+            "Rollbacks from a writer whose transaction was committed",
             lambda: counters.contradicted,
             kind="counter",
         ),
-        Reading(f"{_STORAGE}_query_tikv_count", "Times the source was asked about a P", queries, kind="counter"),
+        Reading(f"{_STORAGE}_query_tikv_count", "Times the source was asked about a prewrite", queries, kind="counter"),
         Reading(
             "binlake_pump_future_timestamps_total",
-            "Binlogs that were refused: their timestamp lies above PD's clock",
+            "Binlogs that were refused because their timestamp is above PD's clock",
             lambda: storage.refused_future,
             kind="counter",
         ),
         Reading(
             "binlake_pump_set_aside_binlogs",
-            "Binlogs that were taken out by command",
+            "Binlogs that a command moved out of the value log",
             lambda: stored_aside(storage.directory.path),
         ),
-        Reading("binlake_pump_unmatched_prewrites", "P without their C or R", lambda: storage.unmatched()[0]),
-        Reading("binlake_pump_score", "0 to 100: how free this pump is", score),
+        Reading(
+            "binlake_pump_unmatched_prewrites", "prewrites without a commit or rollback", lambda: storage.unmatched()[0]
+        ),
+        Reading("binlake_pump_score", "Free capacity of this pump, 0 to 100", score),
         Reading(
             "binlake_pump_late_commits_total",
-            "C that came too late for their place",
+            "Commits that came too late for their place in commit order",
             lambda: counters.late_commits,
             kind="counter",
         ),
         Reading(
             "binlake_pump_early_commits_total",
-            "C whose commit_ts is older than their P",
+            "Commits whose commit_ts is older than their prewrite",
             lambda: counters.early_commits,
             kind="counter",
         ),

@@ -1,4 +1,4 @@
-"""The pump's pages: the original's paths and answers (tidb-binlog 2.13), and a few of ours.
+"""The pump's pages: the original's paths and answers (tidb-binlog 2.13), and a few of Binlake's.
 
 As the original does, errors of a page are HTTP 200 with their text, or with the envelope `{message, code, data}`.
 Only unknown paths (404), methods (405) and callers who may not command (403, see gate.py) use the status.
@@ -40,8 +40,8 @@ Page = Callable[..., HttpResponse]
 class Pages:
     """Answers HTTP requests about one pump.
 
-    `gate` says who may command; `ask(action)` starts the pump's leaving; `collect` collects and tells what stands in
-    its way; `waiting` describes the P that wait for their end.
+    `gate` says which callers may command; `ask(action)` starts the pump's leaving; `collect` collects and tells what
+    stands in its way; `waiting` describes the P that wait for their end.
     """
 
     def __init__(
@@ -157,13 +157,13 @@ class Pages:
         return _envelope("", _OK, self._waiting())
 
     def _commit(self, _: HttpRequest, start_ts: str, commit_ts: str) -> HttpResponse:
-        return _decided(self._verdict.decide, start_ts, commit_ts, f"counts as committed at {commit_ts}")
+        return _decided(self._verdict.decide, start_ts, commit_ts, f"is recorded as committed at {commit_ts}")
 
     def _rollback(self, _: HttpRequest, start_ts: str) -> HttpResponse:
-        return _decided(self._verdict.decide, start_ts, "0", "counts as rolled back")
+        return _decided(self._verdict.decide, start_ts, "0", "is recorded as rolled back")
 
     def _give_up(self, _: HttpRequest, start_ts: str, commit_ts: str) -> HttpResponse:
-        told = f"is given up: pulls pass over its C at {commit_ts}"
+        told = f"is given up: pulls skip its commit at {commit_ts}"
         return _decided(self._verdict.give_up, start_ts, commit_ts, told)
 
 
@@ -180,7 +180,7 @@ def _decided(decide: Callable[[int, int], None], start_ts: str, commit_ts: str, 
 def _ts(text: str) -> int:
     if re.fullmatch("[0-9]{1,19}", text) and int(text) <= MAX_TS:
         return int(text)
-    raise ConfigError("this is no timestamp", where={"ts": text[:_SHOWN]})
+    raise ConfigError("this is not a timestamp", where={"ts": text[:_SHOWN]})
 
 
 def _compact(value: Any) -> HttpResponse:

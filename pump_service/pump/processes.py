@@ -58,7 +58,7 @@ def _moved(addr: str, number: int) -> str:
 
 
 class Supervisor:
-    """Runs the commands until all have ended; a death is told, and with `restart` mended."""
+    """Runs the commands until all have ended; a death is logged, and with `restart` the pump starts again."""
 
     def __init__(self, commands: Sequence[Sequence[str]], *, restart: bool) -> None:
         self._commands = [list(command) for command in commands]

@@ -63,7 +63,7 @@ def pull_batches(storage: Storage, after_ts: int, give_up: Callable[[], bool]) -
 
 
 def catch_up(reader: Reader, after_ts: int, give_up: Callable[[], bool]) -> Iterator[tuple[int, Found]]:
-    """As `pull_batches`, up to the watermark of now; each batch with the commit_ts up to which it tells all."""
+    """As `pull_batches`, up to the present watermark; each batch with the commit_ts up to which it is complete."""
     storage, last = reader.storage, after_ts
     _check_not_collected(storage, last)
     watermark = storage.watermark
@@ -196,9 +196,9 @@ class Reader:
             if commit_ts in self.storage.lost:
                 return b""
             raise WireError(
-                "a C has no P in this pump: its rows are not here, and nothing behind it can be pulled",
+                "a commit has no prewrite in this pump: its rows are missing, and nothing after it can be pulled",
                 where={"start_ts": start_ts, "commit_ts": commit_ts},
-                hint="bring the disk back that holds its P; or, when it is gone or another pump has the transaction,"
+                hint="restore the disk that has its prewrite; or, if it is gone or another pump has the transaction,"
                 f" `binlake txn give-up {start_ts} --commit-ts {commit_ts} --pump NODE`",
             )
         return completed(commit, prewrite)

@@ -2,7 +2,7 @@
 
 At the tail a batch is read and framed once for all, so one more puller costs little more than its socket. A puller that
 does not take what it was sent holds no thread and little more than a MiB: it is parked, and read for again once it took
-that. What all of them have not taken is bounded: who has taken nothing for a while gives way.
+that. What all of them have not taken is bounded: a puller that has taken nothing for a while gives way.
 """
 
 from __future__ import annotations
@@ -62,7 +62,9 @@ class Pulls:
             self._fail(call, error)
             return
         if len(self._pullers) >= _PULLERS and not self._tail.drop_farthest() and not self._make_place(call):
-            call.fail(Status.UNAVAILABLE, f"{len(self._pullers)} streams run already, most of them from here")
+            call.fail(
+                Status.UNAVAILABLE, f"{len(self._pullers)} streams are open already, most of them from this address"
+            )
             return
         if not self.service.serving:
             call.fail(Status.UNAVAILABLE, _STOPPING)
@@ -85,7 +87,7 @@ class Pulls:
         self._rpc.later(self._end_all)
 
     def close(self) -> None:
-        """As stop(); when it returns nobody reads any more."""
+        """As stop(); when it returns no thread reads any more."""
         self.service.end_pulls()
         self._tail.close()
         self._readers.shutdown()
@@ -234,7 +236,7 @@ class Pulls:
         self._pullers.pop(puller, None)
         self._tail.forget(puller)
         self.service.metrics.pulled(time.perf_counter() - puller.began, well=puller.well)
-        puller.call.fail(Status.CANCELLED, "nobody takes it")
+        puller.call.fail(Status.CANCELLED, "the client does not read it")
 
     def _look(self) -> None:
         """Whoever has taken nothing for long gives way when much waits."""
@@ -258,7 +260,9 @@ class Pulls:
         if loser is not None and loser.unsent:
             loser.call.connection.reset(loser.call.id, Code.ENHANCE_YOUR_CALM)
         elif loser is not None:
-            loser.call.fail(Status.UNAVAILABLE, "others need the place of a stream of this address, which has the most")
+            loser.call.fail(
+                Status.UNAVAILABLE, "closed to make room for other addresses: this address has the most streams"
+            )
         return loser is not None
 
     def _end_all(self) -> None:

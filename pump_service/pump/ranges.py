@@ -1,7 +1,7 @@
 """Reads many records of the value log at once: whole stretches of the files, their heads as columns.
 
 Nothing is taken on trust: a row is `plain` only when marker, length and layout are those of `heads.layout_of`; every
-other row is left to the caller, who reads it by itself and gets the error, if there is one, from there.
+other row is left to the caller, which reads it by itself and gets the error, if there is one, from there.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ record: marker u64, payload length u32, crc u32, `back` u32, payload. `back` is 
 write came after a successful sync of all before it. The crc is that of the payload, seeded with the marker, the
 record's offset and `back`. Footer of a sealed file: the marker inverted, greatest ts in it i64, crc.
 
-Nobody outside knows the marker, so nothing in a payload passes for a record or a footer; and a record is one only at
+The marker is not known outside, so nothing in a payload passes for a record or a footer; and a record is one only at
 its own offset in its own file. In the original's format (tidb-binlog 2.2: no head; magic u32, length u64, crc u32;
 footer of greatest ts and end magic) neither holds: such files are read, and nothing is added to them but a footer.
 """
@@ -140,13 +140,13 @@ class Frame:
         """Raise WireError naming the place when magic, length or crc do not fit."""
         found = self.header_at(header, 0, offset)
         if len(header) < self.header_bytes:
-            raise self._damaged("record header is cut off", offset)
+            raise self._damaged("the record's header is cut off", offset)
         if not found.length:
             raise self._damaged(f"no record starts here ({header[:8].hex()})", offset)
         if len(payload) != found.length:
             raise self._damaged(f"record is cut off: {len(payload)} of {found.length} bytes", offset)
         if google_crc32c.extend(found.seed, payload) != found.crc:
-            raise self._damaged("crc of the record does not fit", offset)
+            raise self._damaged("the record's crc does not match", offset)
 
     def place(self, offset: int) -> dict[str, object]:
         """`offset` of this file, for the `where` of an error."""
@@ -164,7 +164,7 @@ def new_head(fid: int, previous_end: int) -> tuple[bytes, Frame]:
 
 
 def frame_of(fid: int, head: bytes) -> Frame | None:
-    """How file `fid`, which begins with `head`, is framed; None when that cannot be told."""
+    """How file `fid`, which begins with `head`, is framed; None when that is not known."""
     if len(head) >= HEAD.size and head.startswith(HEAD_MAGIC):
         _, said, marker, previous_end, crc = HEAD.unpack_from(head)
         whole = said == fid and crc == google_crc32c.value(head[: HEAD.size - 4])
@@ -275,7 +275,7 @@ def next_record(frame: Frame, read: Read, start: int, end: int) -> tuple[int, in
     `end`.
 
     Only with a marker is it a record for sure. In the original's format a payload may hold what looks like one, or so
-    many of them that all reading would be in vain: then WireError.
+    many of them that reading would not end: then WireError.
     """
     at, left = start, _LOOKS * (end - start) + _WINDOW
     while at < end:
@@ -287,7 +287,7 @@ def next_record(frame: Frame, read: Read, start: int, end: int) -> tuple[int, in
             if 0 < header.length <= end - offset - frame.header_bytes:
                 left -= header.length
                 if left < 0:
-                    raise WireError("too much looks like a record", where=frame.place(offset))
+                    raise WireError("too much of the file looks like a record", where=frame.place(offset))
                 payload = read(offset + frame.header_bytes, header.length)
                 if google_crc32c.extend(header.seed, payload) == header.crc:
                     return offset, offset - header.back

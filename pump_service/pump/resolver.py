@@ -2,8 +2,9 @@
 
 Asked about are a P that got neither C nor R, and a P that got an R: TiDB sends one after an undetermined commit, too.
 Committed and rolled back become a C or a proven R in the value log, so the proof outlives a restart and the source's
-own collection; everything else, and nobody to ask, blocks the watermark and is shown. Age discards nothing: beyond the
-transaction timeout TiKV is asked to end the transaction (see asking), and a P that still waits is told as a problem.
+own collection; everything else, and a source that cannot be asked, blocks the watermark and is shown. Age discards
+nothing: beyond the transaction timeout TiKV is asked to end the transaction (see asking), and a prewrite that still
+waits is reported as a problem.
 
 A rollback that TiKV does not protect leaves no record for long. So, where only a status port can be asked, there is a
 second proof, only for a P that got an R: the source says twice, a second apart, that there is neither lock nor write
@@ -40,7 +41,7 @@ _DOUBTS_AT_ONCE = 4096  # R are common: 1 to 15 % of transactions (tidb-binlog 1
 _ABSENT_S = 1.0  # between two answers that prove a rollback
 _VERSIONS_LIVE_S = 600.0  # tidb_gc_life_time is at least 10 minutes
 _FIRST_PAUSE_S, _LAST_PAUSE_S = 0.1, 5.0  # between two questions about one R; doubled each time
-_WAY_ON = "a read of its row in TiDB resolves a lock whose holder is gone; else `binlake txn resolve` decides"
+_WAY_ON = "reading its row in TiDB resolves a lock whose holder is gone; otherwise decide with `binlake txn resolve`"
 _DESCRIBED = 10_000  # P that a list shows
 _SHOWN_KEY = 64  # bytes of a key that are shown
 
@@ -214,10 +215,10 @@ class Resolver:
             late = f", beyond the transaction timeout of {self.timeout_s:g} s" if entry in old else ""
             way = f"; {_WAY_ON}" if entry in old else ""
             age = (now_ms - tso.physical(entry.start_ts)) / 1000
-            others = f", {len(waiting) - 1} more behind it" if len(waiting) > 1 else ""
+            others = f", {len(waiting) - 1} more after it" if len(waiting) > 1 else ""
             self.blocked = (
-                f"P start_ts={entry.start_ts} key={_key(entry.key)} waits for its C or R, {age:.0f} s old{late}"
-                f"{others}: {why}{way}"
+                f"prewrite start_ts={entry.start_ts} key={_key(entry.key)} waits for its commit or rollback,"
+                f" {age:.0f} s old{late}{others}: {why}{way}"
             )
 
 
@@ -237,7 +238,7 @@ def _why_not(status: Status) -> str:
     """Why there is no proof of an end; empty when there is."""
     match status:
         case Locked(ttl_ms):
-            return f"its lock is still there (ttl {ttl_ms} ms)" if ttl_ms else "its lock is still there"
+            return f"its lock still exists (ttl {ttl_ms} ms)" if ttl_ms else "its lock still exists"
         case Unknown(reason):
             return reason
         case _:

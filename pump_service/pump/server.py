@@ -128,7 +128,7 @@ class PumpServer:
             undo.pop_all()
 
     def ask(self, action: str) -> None:
-        """Ask `serve` to leave: "pause", "close", or "lost" (without a word to the registry).
+        """Ask `serve` to leave: "pause", "close", or "lost" (without a change of the registry).
 
         Safe from a signal handler and from any thread. A `start` that reads the log back ends early for it.
         """
@@ -139,19 +139,20 @@ class PumpServer:
         """Serve until asked to leave, and leave; the state that the registry then shows.
 
         Raises Fenced when another pump took this node id: nothing is written there any more; SourceUnavailable when it
-        left for good and the registry was not told: windows would wait for it for ever, so it has to be started again.
+        left for good and the registry was not updated: windows would wait for it for ever, so it has to be started
+        again.
         """
         action = next_of(self._asked)
         if action == "close":
             action = self._close()
         if action == "lost":
             self._leave(None)
-            raise Fenced("another pump took this node id over", where={"pump": self.node_id})
+            raise Fenced("another pump took over this node id", where={"pump": self.node_id})
         if action == "pause":
             self.stop()
         if self.service.state is State.OFFLINE and not self._registered:
             raise SourceUnavailable(
-                "the pump has left and the registry does not know",
+                "the pump has left, but the registry was not updated",
                 where={"pump": self.node_id},
                 hint="start it again, and close it once PD answers",
             )
@@ -233,9 +234,9 @@ class PumpServer:
             where = {"pd_ts": now, "max_ts": self._storage.max_ts, "data_dir": directory.path}
             log.error("binlogs_from_the_future", **where)
             raise Permanent(
-                "PD's clock is behind the binlogs stored here: new ones would be lost below the watermark",
+                "PD's clock is behind the binlogs stored here: new binlogs would be lost below the watermark",
                 where=where,
-                hint="`binlake pump set-aside` lists those from the future and takes them out; if the cluster was "
+                hint="`binlake pump set-aside` lists binlogs from the future and moves them out; if the cluster was "
                 "rebuilt or PD lost its state: start with an empty data directory",
             )
         return now

@@ -46,7 +46,7 @@ _ONLINE = State.ONLINE  # asked for each write, and a look-up in an Enum is a ca
 
 
 class Problems:
-    """What stands in the way now, by topic; thread-safe. `str()` is the line that Info shows, empty = nothing."""
+    """Present problems, by topic; thread-safe. `str()` is the line that Info shows, empty = nothing."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -99,7 +99,7 @@ class PumpService:
         """Store a binlog; wait for the future before the answer (None: there is nothing to wait for).
 
         Raises ConfigError for another cluster, Transient when the state, the disk or the load forbids it, WireError for
-        bytes that are no binlog.
+        bytes that are not a binlog.
         """
         stored: Future[None] = Future()
 
@@ -164,7 +164,7 @@ class PumpService:
 
     def _check_state(self, payload: bytes) -> None:
         if self.state is not _ONLINE and (not payload or parse(payload).tp == Prewrite):
-            raise Transient(f"the pump is {self.state}: it takes no prewrite", where={"pump": self.node_id})
+            raise Transient(f"the pump is {self.state}: it accepts no prewrites", where={"pump": self.node_id})
         if self.disk_full():
             raise Transient("no space left for binlogs (stop-write-at-available-space)", where={"pump": self.node_id})
 
@@ -184,7 +184,7 @@ class PumpService:
         return itertools.chain.from_iterable(self.pull_batches(cluster_id, after_ts, alive))
 
     def check_pull(self, cluster_id: int, after_ts: int) -> None:
-        """Raises ConfigError for what nobody can pull here, Transient while the index is being built."""
+        """Raises ConfigError for what cannot be pulled here, Transient while the index is being built."""
         self._check_cluster(cluster_id)
         if after_ts < 0:
             raise ConfigError("startFrom.offset is negative", where={"offset": after_ts})
@@ -234,12 +234,12 @@ class PumpService:
         self._storage.wake()
 
     def on_end_pulls(self, tell: Callable[[], None]) -> None:
-        """Call `tell` when pulls are to end, from whatever thread says so."""
+        """Call `tell` when pulls are to end, from any thread."""
         self._tell_end = tell
 
     @property
     def serving(self) -> bool:
-        """False once pulls were told to end."""
+        """False once pulls were asked to end."""
         return self._serving
 
     def disk_full(self) -> bool:
@@ -250,17 +250,19 @@ class PumpService:
             return full
         available = self._storage.directory.available_bytes()
         full = available <= self._free_bytes_needed
-        text = f"{available} bytes available, {self._free_bytes_needed} needed: no writes are taken" if full else ""
+        text = f"{available} bytes available, {self._free_bytes_needed} needed: writes are refused" if full else ""
         self.problems.set("disk", text)
         self._full = (now, full)
         return full
 
     def problem(self) -> str:
-        """What stands in the way now, one line; empty = nothing."""
+        """Present problems in one line; empty = none."""
         self.problems.set("storage", self._storage.error)
         self.problems.set("pull", self._storage.pull_fault.text)
         given_up = self._storage.given_up
-        self.problems.set("accept-damage", f"{given_up} damaged stretches were given up" if given_up else "")
+        self.problems.set(
+            "accept-damage", f"{given_up} damaged parts of the value log were given up" if given_up else ""
+        )
         return str(self.problems)
 
     def info(self) -> InfoResp:

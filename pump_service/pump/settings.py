@@ -84,17 +84,17 @@ class _Section(BaseModel):
 class Security(_Section):
     """TLS for everything the pump listens on."""
 
-    ssl_ca: str = Field("", description="PEM file of the authority that signs callers; set = callers must show one")
+    ssl_ca: str = Field("", description="PEM file of the authority that signs callers; if set, callers must show one")
     ssl_cert: str = Field("", description="PEM file of the pump's certificate")
     ssl_key: str = Field("", description="PEM file of its key")
-    cert_allowed_cn: Names = Field((), description="common names of callers that are let in, comma list; none = any")
+    cert_allowed_cn: Names = Field((), description="common names of callers that are allowed, comma list; none = any")
     admin_token_file: str = Field(
         "",
-        description="ours: file with the token that commands must show which the original has not; "
+        description="Binlake only: file with the token that Binlake's own commands must send; "
         "empty = `admin-token` in data-dir, made at the first start",
     )
     protect_state: bool = Field(
-        False, description="ours: pause, close and gc need the token, too; binlogctl cannot show it"
+        False, description="Binlake only: pause, close and gc also need the token; binlogctl cannot send it"
     )
 
 
@@ -121,7 +121,7 @@ class StorageKeys(_Section):
     slow_write_threshold: float = Field(
         1.0, ge=0, alias="slow_write_threshold", description="seconds; a longer write is logged"
     )
-    stop_write_at_available_space: str = Field("10 gib", description="no writes are taken below this free space")
+    stop_write_at_available_space: str = Field("10 gib", description="writes are refused below this free space")
     kv: Kv = Kv()
 
 
@@ -134,53 +134,58 @@ class ScoreKeys(_Section):
 
 
 class PumpFile(_Section):
-    """Keys of the original, and a few of ours at the end."""
+    """Keys of the original, and a few of Binlake's at the end."""
 
     addr: str = Field("127.0.0.1:8250", description="host:port to listen on")
-    advertise_addr: str = Field("", description="host:port to register, when it is another one")
+    advertise_addr: str = Field("", description="host:port to register, if it differs from addr")
     socket: str = Field("", description="path of a second, Unix listener")
     node_id: str = Field("", description="name in the registry; empty = host:port; the data directory remembers it")
     pd_urls: Names = Field(("http://127.0.0.1:2379",), description="PD addresses, comma list")
-    data_dir: Path = Field(Path("data.pump"), description="where binlogs are kept")
+    data_dir: Path = Field(Path("data.pump"), description="directory of the binlogs")
     heartbeat_interval: float = Field(2.0, gt=0, description="seconds between writes of the registry entry")
     gc: str | float = Field("7", description='days to keep binlogs, or a duration such as "8h"; 0 = for ever')
-    gen_binlog_interval: float = Field(3.0, gt=0, description="seconds without progress after which a fake is written")
-    log_level: str = Field(
-        "info", pattern="^(debug|info|warn|warning|error|fatal)$", description="least level of the log"
+    gen_binlog_interval: float = Field(
+        3.0, gt=0, description="seconds without progress after which a fake binlog is written"
     )
-    log_file: str = Field("", description="where the log goes; empty = stderr")
+    log_level: str = Field(
+        "info", pattern="^(debug|info|warn|warning|error|fatal)$", description="lowest level that is logged"
+    )
+    log_file: str = Field("", description="file of the log; empty = stderr")
     metrics_addr: str = Field("", description="ignored: let Prometheus read /metrics")
     metrics_interval: int = Field(15, description="ignored")
     max_message_size: int = Field((1 << 31) - 1, description="ignored: the limit is 2 GiB, protobuf's own")
     enable_debug: bool = Field(False, description="ignored")
     status_urls: Names = Field(
-        (), description="ours: status ports asked about a transaction, comma list; flag --status-url"
+        (), description="Binlake only: status ports that are asked about a transaction, comma list; flag --status-url"
     )
     gc_force_after: str | float = Field(
-        "0", description="ours: days after which binlogs go even if a registered consumer lacks them; 0 = never"
+        "0",
+        description="Binlake only: days after which binlogs are removed even if a consumer needs them; 0 = never",
     )
     txn_timeout: float = Field(
         TXN_TIMEOUT_S,
         gt=0,
-        description="ours: seconds after which TiKV is asked to end the transaction of a P that still waits, and it is "
-        "told as overdue; age discards nothing",
+        description="Binlake only: seconds after which TiKV is asked to end the transaction of a prewrite that still "
+        "waits, and the prewrite is reported as overdue; no binlog is discarded for its age",
     )
     ask_tikv: bool = Field(
         True,
-        description="ours: ask TiKV what became of a transaction, where PD knows one; false = `status-urls` alone",
+        description="Binlake only: ask TiKV for a transaction's outcome, if PD knows one; false = `status-urls` alone",
     )
     future_slack: float = Field(
-        SLACK_S, gt=0, description="ours: seconds by which a start_ts or commit_ts may lie above PD's clock"
+        SLACK_S, gt=0, description="Binlake only: seconds by which a start_ts or commit_ts may be above PD's clock"
     )
     rpc: Literal["lean", "grpcio"] = Field(
-        "lean", description="ours: who serves, the lean layer or grpcio (slower; no pages, TLS, socket)"
+        "lean", description="Binlake only: the server, lean or grpcio (slower; no pages, TLS, socket)"
     )
     accept_damage: Names = Field(
         (),
-        description="ours: damage of the value log that is given up, `FILE@OFFSET,...` as a refused start or read names"
-        " it; what was there is missing downstream",
+        description="Binlake only: damaged parts of the value log to skip, `FILE@OFFSET,...` as a refused start or read"
+        " reports them; what was there is missing downstream",
     )
-    label: Pairs = Field({}, description="ours: group of this pump, `zone=a,...` or a table; writers choose by it")
+    label: Pairs = Field(
+        {}, description="Binlake only: group of this pump, `zone=a,...` or a table; writers choose by it"
+    )
     security: Security = Security()
     storage: StorageKeys = StorageKeys()
     score: ScoreKeys = ScoreKeys()
@@ -263,7 +268,7 @@ def to_config(found: PumpFile) -> PumpConfig:
 
 
 def ignored(found: PumpFile) -> dict[str, str]:
-    """The keys that somebody set and that change nothing, with the reason."""
+    """The keys that are set but change nothing, with the reason."""
     return {key: IGNORED[key] for key in _set_keys(found, "") if key in IGNORED}
 
 

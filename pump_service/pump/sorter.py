@@ -2,7 +2,7 @@
 
 The rule: a P blocks everything behind it in the log until its C or R (same start_ts) has been seen anywhere later; the
 watermark is the greatest commit_ts before the first blocking P. Only blocking P are kept, each with the
-greatest commit_ts that stands between it and the next one, so memory is that of the open transactions, however
+greatest commit_ts between it and the next one, so memory is that of the open transactions, however
 long one blocks. Pure: no clock, no I/O, not thread-safe.
 """
 
@@ -49,7 +49,7 @@ class Entry(NamedTuple):
 class Outcome(Enum):
     """What became of an entry: UNMATCHED is a C or R whose P does not wait here (a double, or a late one).
 
-    DOUBTED: an R that proves nothing by itself (hazards R-07); its P goes on waiting, for the proof.
+    DOUBTED: an R that proves nothing by itself (hazards R-07); its prewrite continues to wait, for the proof.
     """
 
     TAKEN = "taken"

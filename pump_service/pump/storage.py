@@ -69,8 +69,8 @@ class Storage:
     """Open with the recovery done; see the module. All methods may be called from any thread.
 
     `recovered`: how many records the start had to read again. `files`, `open_index`: the disk below it. `ceiling`:
-    judges the timestamps of all that is stored (None: nobody does, as where no PD is). `recover` False: it is opened
-    only, and `recover` is called later. `stop`: whether to leave opening and recovery (StartStopped).
+    judges the timestamps of all that is stored (None: they are not judged, as without PD). `recover` False: it is
+    opened only, and `recover` is called later. `stop`: whether to leave opening and recovery (StartStopped).
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class Storage:
     def append(self, payload: bytes) -> Future[None]:
         """Store a serialised Binlog; the future is done after its fsync.
 
-        Raises WireError for bytes that are no binlog or a P, C without its ts; Transient when too much is in flight.
+        Raises WireError for bytes that are not a binlog or a P, C without its ts; Transient when too much is in flight.
         The future raises Transient (nothing was stored) or Permanent (the disk failed).
         """
         stored: Future[None] = Future()
@@ -237,7 +237,7 @@ class Storage:
         """Why nothing can be stored or shown at the moment; empty = all is well."""
         if self._commit is None:
             at, end = self._follower.indexed.fid, self._log.end.fid
-            return f"the index is being built from the value log: file {at:06d}.vlog of {end:06d}.vlog"
+            return f"the index is being rebuilt from the value log: file {at:06d}.vlog of {end:06d}.vlog"
         return self._log.failed or self._follower.error
 
     @property
@@ -280,7 +280,7 @@ class Storage:
 
         That is the oldest files as long as they end at or below `bound` and hold no P of a later C, and their keys.
 
-        `gc_ts` is durable before the first deletion. Raises OSError, plyvel.Error; then the next call goes on.
+        `gc_ts` is durable before the first deletion. Raises OSError, plyvel.Error; then the next call continues.
         """
         self.check_recovered()
         if gc_ts > self.index.gc_ts:
@@ -349,7 +349,7 @@ def _checked(payload: bytes) -> tuple[bytes, Head]:
     head, payload = normal(payload)
     kind, start_ts, commit_ts, _ = head
     if start_ts <= 0 and (kind is _PREWRITE or kind is _COMMIT):
-        raise WireError("a P or C needs its start_ts", where={"start_ts": start_ts})
+        raise WireError("a prewrite or commit needs a start_ts", where={"start_ts": start_ts})
     if commit_ts <= 0 and kind is _COMMIT:
-        raise WireError("a C needs its commit_ts", where={"start_ts": start_ts})
+        raise WireError("a commit needs a commit_ts", where={"start_ts": start_ts})
     return payload, head

@@ -1,4 +1,4 @@
-"""Those who pull at the tail: one thread reads and frames a batch once, and feeds it to all of them.
+"""Pulls at the tail: one thread reads and frames a batch once, and feeds it to all of them.
 
 One that is ahead of the others, maybe in a future that never comes, waits without being looked at.
 """
@@ -87,13 +87,13 @@ class Tail:
             self._thread.start()
 
     def close(self) -> None:
-        """As stop(); when it returns nobody reads any more."""
+        """As stop(); when it returns no thread reads any more."""
         self.stop()
         if self._thread.ident is not None:
             self._thread.join()
 
     def stop(self) -> None:
-        """Feed nobody any more."""
+        """Stop serving all of them."""
         self._stopped.set()
         with self._changed:
             self._changed.notify_all()
@@ -124,11 +124,11 @@ class Tail:
                     heapq.heapify(kept)
 
     def drop_farthest(self) -> bool:
-        """End the one that waits for the latest time; False when nobody waits so. On the loop."""
+        """End the one that waits for the latest time; False when none waits so. On the loop."""
         with self._changed:
             farthest = max(self._ahead, default=None)
         if farthest is not None:
-            farthest[2].call.fail(Status.UNAVAILABLE, "others need the place of a stream that waits for the future")
+            farthest[2].call.fail(Status.UNAVAILABLE, "closed to make room: this stream waits for the farthest future")
         return farthest is not None
 
     def _run(self) -> None:

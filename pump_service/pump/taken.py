@@ -44,7 +44,7 @@ class Taken:
     def claim(self, head: Head, payload: bytes) -> Claim:
         """Take the ts of a binlog that is about to be stored; what to `free` when it is not.
 
-        Raises Permanent where another one has it, Transient while that cannot be told, WireError where what has it is
+        Raises Permanent where another one has it, Transient while that is not known, WireError where what has it is
         damaged.
         """
         kind, start_ts, commit_ts, _ = head
@@ -63,7 +63,7 @@ class Taken:
             raise Permanent(
                 "another binlog with this timestamp is stored: this one would hide it",
                 where={"ts": key, "kind": kind.value, "start_ts": start_ts},
-                hint="timestamps come from one PD and are given once: find out who writes",
+                hint="one PD gives each timestamp once: find the process that writes this one",
             )
         self._young[key] = identity
         return key, holder
@@ -87,7 +87,7 @@ class Taken:
 
     def _look_up(self, key: int) -> int | None:
         if self._indexed() < self._floor_end:
-            raise Transient("the index is behind: it cannot be told whether this timestamp is free", where={"ts": key})
+            raise Transient("the index is behind: whether this timestamp is free is not known", where={"ts": key})
         pointer = self._index.pointer(key)
         if pointer is None:
             return None

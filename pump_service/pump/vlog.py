@@ -92,7 +92,7 @@ class ValueLog:
             self._open_files(known)
         except OSError as error:
             where = {"directory": directory, "reason": error}
-            raise Transient("the value log cannot be opened", where=where, hint="see the disk") from error
+            raise Transient("the value log cannot be opened", where=where, hint="check the disk") from error
 
     @property
     def end(self) -> Pointer:
@@ -197,7 +197,7 @@ class ValueLog:
         """Delete files, the oldest first; readers that hold one keep it until they are done. Raises OSError."""
         for fid in sorted(fids):
             if fid == self._fids[-1]:
-                raise ValueError("the current file of the value log is never removed")
+                raise ValueError("the current file of the value log cannot be removed")
             self._files.remove(self._path(fid))
             with self._handles_lock:
                 self._handles.pop(fid, None)
@@ -230,12 +230,12 @@ class ValueLog:
         except FileNotFoundError:
             raise self._gone(fid) from None
         except OSError as error:
-            hint = "raise the limit of open files (ulimit -n)" if error.errno in (EMFILE, ENFILE) else "see the disk"
+            hint = "raise the limit of open files (ulimit -n)" if error.errno in (EMFILE, ENFILE) else "check the disk"
             where = {"file": self._path(fid).name, "reason": error}
             raise Transient("a file of the value log cannot be opened", where=where, hint=hint) from error
 
     def _gone(self, fid: int) -> LostRange:
-        return LostRange("a file of the value log is gone", where={"file": self._path(fid).name})
+        return LostRange("a file of the value log is missing", where={"file": self._path(fid).name})
 
     def _keep(self, fid: int, file: io.FileIO) -> None:
         self._handles[fid] = file
@@ -251,7 +251,7 @@ class ValueLog:
             elif self._given_up(fid):
                 next_fid = fid + 1
             elif fid != self._fids[-1] or self._files.size(self._handle(fid)) > HEAD.size:
-                raise damaged(Frame(fid), 0, "the head of the file is not whole")
+                raise damaged(Frame(fid), 0, "the head of the file is incomplete")
         begun = [fid for fid in self._fids if fid in self._frames]
         self._fids = begun  # the last one was about to be begun when the last process ended
         sealed = [self._load(at, known) for at in range(len(begun))]
@@ -304,7 +304,7 @@ class ValueLog:
         self.given_up += tell_passed_over(frame, walk)
         rest = self._files.read(file, walk.at, frame.footer_bytes)
         if walk.at < end and not (frame.old and stop is None and frame.decode_footer(rest, size) is not None):
-            raise damaged(frame, walk.at, "a record is not whole")
+            raise damaged(frame, walk.at, "a record is incomplete")
 
     def _write(self, fid: int, pieces: Sequence[bytes], end: int) -> None:
         file = self._handle(fid)
@@ -323,7 +323,7 @@ class ValueLog:
         try:
             self._files.truncate(file, self._end)
         except OSError as second:
-            self._failed = f"write failed ({error}) and could not be taken back ({second})"
+            self._failed = f"write failed ({error}) and could not be undone ({second})"
             raise Permanent(self._failed) from second
         raise Transient("the value log could not be written", where={"reason": error}) from error
 
@@ -365,7 +365,7 @@ class ValueLog:
             self._files.truncate(file, 0)
         head, frame = new_head(fid, self._end)
         if self._files.append(file, head) != len(head):
-            raise OSError(ENOSPC, "the head of a file was written in part")
+            raise OSError(ENOSPC, "the head of a file was written only in part")
         self._files.sync(file)  # whether or not acks wait for it: without its head a file cannot be read
         self._files.sync_directory(self._directory)
         return frame, file

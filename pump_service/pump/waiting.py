@@ -25,7 +25,7 @@ Submit = Callable[[Call, int, bytes, float], bool]
 
 
 class Waiting:
-    """Belongs to the loop; `refuse(call, error, since)` answers who waited in vain.
+    """Belongs to the loop; `refuse(call, error, since)` answers a caller whose wait gave up.
 
     `limit`: bytes of all payloads together, one alone may be larger.
     """
@@ -51,7 +51,7 @@ class Waiting:
         return True
 
     def retry(self) -> None:
-        """There may be room: as many as fit go on, in the order they came."""
+        """There may be room: as many as fit continue, in the order they came."""
         while self._writes:
             call = next(iter(self._writes))
             write = self._writes[call]
@@ -78,4 +78,4 @@ class Waiting:
     def _leave(self, call: Call) -> None:
         # Its caller has given up, or the server stops: what nobody waits for is not stored.
         self._forget(call)
-        call.fail(Status.CANCELLED, "nobody waits for it")
+        call.fail(Status.CANCELLED, "its caller no longer waits")

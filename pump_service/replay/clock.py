@@ -17,7 +17,7 @@ class ClockLead(Protocol):
     """Who keeps PD's clock below a bound."""
 
     def lead(self, bound: int) -> int:
-        """From now on every timestamp is below `bound`, and the clock stands close below it; the last one given."""
+        """From now on every timestamp is below `bound`, and the clock is close below it; the last one given."""
 
     def release(self) -> int:
         """Let the clock run on at real pace from where it is; the last timestamp given."""
@@ -39,8 +39,8 @@ class ReplayClock:
                 last = self._pd.lead(bound)
                 if last >= bound:
                     raise ConfigError(
-                        f"PD has given the timestamp {last}, the replay needs it below {bound}",
-                        hint="this capture was replayed into this cluster already, or PD followed the wall clock: "
+                        f"PD has already given out the timestamp {last}, but the replay needs PD's clock below {bound}",
+                        hint="this capture was already replayed into this cluster, or PD followed the wall clock: "
                         "start a new `binlake pd` with its clock held, and pumps with fresh data directories",
                     )
                 self._bound = bound

@@ -1,4 +1,4 @@
-"""`binlake capture`: replays a recorded capture into the pumps, or tells what it holds."""
+"""`binlake capture`: replays a recorded capture into the pumps, or shows what it contains."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class CaptureCommand:
     """The command; `replay` needs a `binlake pd` whose clock is held, and at least one pump."""
 
     name = "capture"
-    help = "replay a recorded TiDB capture into the pumps, or tell what it holds"
+    help = "replay a recorded TiDB capture into the pumps, or show what it contains"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Declare the options."""
@@ -34,11 +34,11 @@ class CaptureCommand:
         replay = actions.add_parser("replay", help="write it to every registered pump and serve its status port")
         replay.add_argument("dir", help="folder of the capture")
         replay.add_argument("--pd-urls", default="http://127.0.0.1:2379", help="PD addresses, comma list")
-        replay.add_argument("--rate", type=float, help="binlogs a second (default: as fast as the pumps take them)")
+        replay.add_argument("--rate", type=float, help="binlogs per second (default: as fast as the pumps accept them)")
         replay.add_argument("--status-addr", default="127.0.0.1:10080", help="HOST:PORT of the capture's status port")
         replay.add_argument("--keep-serving", action="store_true", help="serve the status port until interrupted")
         replay.add_argument("--output", choices=("text", "json"), default="text")
-        info = actions.add_parser("info", help="tell what it holds")
+        info = actions.add_parser("info", help="show what it contains")
         info.add_argument("dir", help="folder of the capture")
         info.add_argument("--output", choices=("text", "json"), default="text")
 
@@ -99,7 +99,7 @@ def cluster_id(capture: Capture) -> int | None:
     """The cluster id in the capture's requests; None when it was not recorded. Raises ConfigError for several."""
     ids = sorted(int(text) for text in capture.meta.get("cluster_id_in_requests") or ())
     if len(ids) > 1:
-        raise ConfigError("the capture is of several clusters", where={"capture": capture.name, "ids": ids})
+        raise ConfigError("the capture contains several clusters", where={"capture": capture.name, "ids": ids})
     return ids[0] if ids else None
 
 

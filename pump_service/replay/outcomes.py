@@ -1,4 +1,4 @@
-"""What became of each transaction of a capture: its C or R tells, and for orphans what was recorded of the store.
+"""Outcome of each transaction of a capture: from its commit or rollback; of orphans, from the record of the store.
 
 Sources, in this order: a C in the capture; `outcomes.json`; `decoded.jsonl`, which holds every row change of every
 committed transaction, so that an orphan with rows in it is committed and one without is not.
@@ -61,7 +61,7 @@ def _binlogs(capture: Capture) -> tuple[dict[int, bytes], dict[int, int], set[in
             binlog = pb.Binlog.FromString(payload)
         except DecodeError as error:
             where = {"capture": capture.name, "binlog": index}
-            raise WireError(f"a payload is no binlog: {error}", where=where) from error
+            raise WireError(f"a payload is not a binlog: {error}", where=where) from error
         if binlog.tp == pb.Prewrite:
             keys[binlog.start_ts] = binlog.prewrite_key
             continue

@@ -120,5 +120,5 @@ def parse(capture: Capture, index: int, payload: bytes) -> pb.Binlog:
         binlog = pb.Binlog.FromString(payload)
     except DecodeError as error:
         where = {"capture": capture.name, "binlog": index}
-        raise WireError(f"a payload is no binlog: {error}", where=where) from error
+        raise WireError(f"a payload is not a binlog: {error}", where=where) from error
     return binlog

@@ -17,7 +17,7 @@ _EVERY_S = 5.0
 
 @contextmanager
 def shown(name: str) -> Iterator[replayer.Progress]:
-    """The function to tell (acked, total) to; on stderr."""
+    """The function that takes (acked, total); on stderr."""
     if not sys.stderr.isatty():
         yield _Lines(name)
         return

@@ -119,7 +119,7 @@ class StatusServer:
 def _number(query: dict[str, str], name: str) -> int:
     text = query.get(name, "0")
     if not text.isdecimal():
-        raise BadRequest(f'{name} "{text}" is no number')
+        raise BadRequest(f'{name} "{text}" is not a number')
     return int(text)
 
 

@@ -1,6 +1,6 @@
-"""The schema of a workload: its tables now, and the DDL that changes them, as TiDB's jobs tell it.
+"""The schema of a workload: its tables now, and the DDL that changes them, as TiDB's jobs have it.
 
-Only while every writer stands still: a real TiDB waits likewise, by its metadata lock.
+Only while every writer pauses: a real TiDB waits likewise, by its metadata lock.
 """
 
 from __future__ import annotations

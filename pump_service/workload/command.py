@@ -37,7 +37,7 @@ class WorkloadCommand:
     """The command; needs a `binlake pd` (or PD) and at least one pump."""
 
     name = "workload"
-    help = "write a load to the pumps as TiDB would, and serve its status port"
+    help = "write a generated load to the pumps as TiDB would, and serve its status port"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Declare the options with the defaults of Spec."""
@@ -45,17 +45,22 @@ class WorkloadCommand:
         add("--pd-urls", default="http://127.0.0.1:2379", help="PD addresses, comma list")
         add("--status-addr", default="127.0.0.1:10080", help="HOST:PORT of the status port it serves")
         add("--strategy", default="range", help="range, hash or score (docs/understand/pump-client.md)")
-        add("--label", type=_pairs, default={}, metavar="NAME=VALUE,...", help="write to pumps of this label only")
+        add("--label", type=_pairs, default={}, metavar="NAME=VALUE,...", help="write only to pumps with this label")
         add("--socket", default="", help="Unix socket of one local pump, instead of the registered ones")
         add("--seed", type=int, default=spec.seed, help="equal seeds write equal rows (default %(default)s)")
-        add("--transactions", type=int, default=0, help="how many, over all writers")
-        add("--seconds", type=float, default=0.0, help="how long, instead of --transactions")
-        add("--writers", type=int, default=spec.writers, help="transactions at once (default %(default)s)")
-        add("--rate", type=float, default=0.0, help="transactions a second (default: as the pumps take them)")
+        add("--transactions", type=int, default=0, help="number of transactions, over all writers")
+        add("--seconds", type=float, default=0.0, help="seconds to run, instead of --transactions")
+        add("--writers", type=int, default=spec.writers, help="concurrent transactions (default %(default)s)")
+        add(
+            "--rate",
+            type=float,
+            default=0.0,
+            help="transactions per second (default: as fast as the pumps accept them)",
+        )
         _add_shape(add, spec)
         _add_faults(add)
         add("--state", type=Path, help="write the expected end state to this file (lines of a capture's states.jsonl)")
-        add("--record", type=Path, metavar="DIR", help="keep all that was written as a capture")
+        add("--record", type=Path, metavar="DIR", help="save all that was written as a capture")
         add("--keep-serving", action="store_true", help="serve the status port until interrupted")
         add("--output", choices=("text", "json"), default="text")
 
@@ -128,24 +133,38 @@ def told(runner: Runner, pending: int, url: str) -> dict[str, Any]:
 
 def _add_shape(add: Callable[..., Any], spec: Spec) -> None:
     add("--db", default=spec.db, help="name of the database (default %(default)s)")
-    add("--tables", type=int, default=spec.tables, help="tables to begin with (default %(default)s)")
-    add("--keyless", type=int, default=spec.keyless, help="how many of them have no key (default %(default)s)")
+    add("--tables", type=int, default=spec.tables, help="tables at the start (default %(default)s)")
+    add("--keyless", type=int, default=spec.keyless, help="how many of them have no primary key (default %(default)s)")
     add("--columns", type=_words, default=spec.columns, help=f"kinds, comma list of {', '.join(KINDS)}")
-    add("--row-bytes", type=int, default=spec.row_bytes, help="width that varchar, text, blob, varbinary share")
+    add(
+        "--row-bytes",
+        type=int,
+        default=spec.row_bytes,
+        help="bytes of a row that its varchar, text, blob and varbinary columns share",
+    )
     add("--txn-rows", type=_numbers(":", 2), default=spec.txn_rows, metavar="LEAST:MOST", help="rows of a transaction")
     add("--mix", type=_numbers(",", 3), default=spec.mix, help="weights of insert, update, delete (default 50,40,10)")
     add("--hot-keys", type=int, default=0, help="rows of each table and writer that most updates go to")
-    add("--hot-share", type=float, default=spec.hot_share, help="share of updates they take (default %(default)s)")
+    add(
+        "--hot-share", type=float, default=spec.hot_share, help="share of updates that go to them (default %(default)s)"
+    )
     add("--ddl-every", type=int, default=0, help="transactions between two DDLs (default: no DDL)")
-    add("--ddl", type=_words, default=DDL_KINDS, help=f"kinds in turn, comma list of {', '.join(DDL_KINDS)}")
+    add("--ddl", type=_words, default=DDL_KINDS, help=f"kinds, used in turn, comma list of {', '.join(DDL_KINDS)}")
 
 
 def _add_faults(add: Callable[..., Any]) -> None:
     add("--rollback", type=float, default=0.0, help="share of transactions that are rolled back")
-    add("--lose-commit", type=float, default=0.0, help="share whose C is never sent: the pump has to ask")
-    add("--lose-rollback", type=float, default=0.0, help="share that is rolled back and whose R is never sent")
-    add("--hold", type=float, default=0.0, help="share that stays open over later ones")
-    add("--double", type=float, default=0.0, help="share whose P is written twice, to two pumps where there are two")
+    add(
+        "--lose-commit",
+        type=float,
+        default=0.0,
+        help="share whose commit is never sent: the pump has to ask the source",
+    )
+    add("--lose-rollback", type=float, default=0.0, help="share that is rolled back and whose rollback is never sent")
+    add("--hold", type=float, default=0.0, help="share that stays open while later ones commit")
+    add(
+        "--double", type=float, default=0.0, help="share whose prewrite is written twice, to two pumps if there are two"
+    )
 
 
 @contextmanager
@@ -201,7 +220,7 @@ def _numbers(separator: str, count: int) -> Callable[[str], tuple[int, ...]]:
 def _pairs(text: str) -> dict[str, str]:
     parts = [word.partition("=") for word in _words(text)]
     if not all(name and equals and value for name, equals, value in parts):
-        raise argparse.ArgumentTypeError(f"{text!r} is no list of NAME=VALUE")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of NAME=VALUE")
     return {name: value for name, _, value in parts}
 
 

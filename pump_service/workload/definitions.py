@@ -1,6 +1,6 @@
-"""Definitions as TiDB tells them: the JSON of columns, indexes, tables and DDL jobs, and the SQL text of a statement.
+"""Definitions as TiDB shows them: the JSON of columns, indexes, tables and DDL jobs, and the SQL text of a statement.
 
-What a real TiDB writes and nobody here reads is left out (tidb-binlog 1.13).
+What a real TiDB writes and nothing here reads is left out (tidb-binlog 1.13).
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def job_json(
     job_id: int, action: Action, query: str, *, schema: tuple[int, str], table: tuple[int, str], version: int,
     start_ts: int, finished_ts: int, db_info: Json | None = None, table_info: Json | None = None,
 ) -> Json:  # fmt: skip
-    """A finished job as `/ddl/history` tells it; `schema` and `table`: (id, name), which a job has in lower case."""
+    """A finished job as `/ddl/history` shows it; `schema` and `table`: (id, name), which a job has in lower case."""
     return {
         "id": job_id, "type": int(action), "schema_id": schema[0], "table_id": table[0],
         "schema_name": fold_name(schema[1]), "table_name": fold_name(table[1]), "state": 6, "err": None,

@@ -1,7 +1,7 @@
 """Writes a workload through the pump client as TiDB would: P, then a commit_ts fetched after its ack, then C.
 
 (Invariant 2; hazards R-09.) Every outcome is known to the status port before its binlog is sent. DDL runs while all
-writers stand still between two rounds.
+writers pause between two rounds.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Clock(Protocol):
 
 
 class Journal(Protocol):
-    """Who is told what was written: the recording, or a test's checker."""
+    """Receives what was written: the recording, or a test's checker."""
 
     def binlog(self, binlog: pb.Binlog) -> None:
         """Acked (P), or handed over (C, R)."""

@@ -1,6 +1,6 @@
 """What the workload's TiDB knows: timestamps, what became of each transaction, finished DDL jobs.
 
-The outcome is known here before any binlog of it is sent, so a pump that asks is never told less than is true.
+The outcome is known here before any binlog of it is sent, so a pump that asks never gets less than what is true.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Oracle(Protocol):
 
 
 class SharedClock:
-    """Timestamps for many threads: those who ask while a request is on its way share the next one.
+    """Timestamps for many threads: callers that ask while a request is on its way share the next one.
 
     None is fetched ahead: a request leaves PD after everybody it serves has asked (hazards R-09).
     """

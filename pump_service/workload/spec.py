@@ -31,7 +31,7 @@ class Faults:
     def __post_init__(self) -> None:
         shares = [getattr(self, field.name) for field in fields(self)]
         if min(shares) < 0 or sum(shares) > 1:
-            raise ConfigError("shares of faults are 0 to 1 and 1 in all", where={"faults": self})
+            raise ConfigError("shares of faults are 0 to 1, and at most 1 together", where={"faults": self})
 
     @property
     def orphans(self) -> bool:
@@ -71,16 +71,16 @@ class Spec:
         for word in self.columns:
             kind_of(word)
         wrong = {
-            "one of transactions and seconds must be given": (self.transactions > 0) == (self.seconds > 0),
+            "give either --transactions or --seconds": (self.transactions > 0) == (self.seconds > 0),
             "tables and writers must be above 0": min(self.tables, self.writers) < 1,
-            "keyless is a number of tables": not 0 <= self.keyless <= self.tables,
-            "a table needs columns": not self.columns,
+            "keyless must be a number of tables, 0 to all": not 0 <= self.keyless <= self.tables,
+            "a table needs at least one column": not self.columns,
             "row-bytes must be above 0": self.row_bytes < 1,
-            "txn-rows is LEAST:MOST, from 1": not 1 <= self.txn_rows[0] <= self.txn_rows[1],
-            "mix is three weights of insert, update, delete": min(self.mix) < 0 or self.mix[0] < 1,
-            "hot-share is 0 to 1": not 0 <= self.hot_share <= 1,
+            "txn-rows must be LEAST:MOST, with LEAST at least 1": not 1 <= self.txn_rows[0] <= self.txn_rows[1],
+            "mix must be three weights, of insert, update and delete": min(self.mix) < 0 or self.mix[0] < 1,
+            "hot-share must be 0 to 1": not 0 <= self.hot_share <= 1,
             "rate, hot-keys and ddl-every cannot be negative": min(self.rate, self.hot_keys, self.ddl_every) < 0,
-            f"ddl kinds are {', '.join(DDL_KINDS)}": not set(self.ddl) <= set(DDL_KINDS) or not self.ddl,
+            f"ddl kinds must be of {', '.join(DDL_KINDS)}": not set(self.ddl) <= set(DDL_KINDS) or not self.ddl,
         }
         for what, is_wrong in wrong.items():
             if is_wrong:

@@ -1,7 +1,7 @@
 """The tables of a workload and their rows: what a consumer must show in the end.
 
-The rows of a table are parted by writer: nobody else changes them, so that the end state depends on the seed alone,
-not on who is faster. Definitions change only while every writer stands still.
+The rows of a table are divided by writer: no other writer changes them, so that the end state depends on the seed
+alone, not on which writer is faster. Definitions change only while every writer pauses.
 """
 
 from __future__ import annotations

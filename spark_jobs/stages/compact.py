@@ -42,7 +42,7 @@ log = structlog.get_logger(__name__)
 def run(ctx: StageContext, bounds: Bounds) -> StageResult:
     """Derive `change` for the sink's window that ends at or before `bounds.hi`. Raises BinlakeError."""
     began = time.monotonic()
-    target = ctx.replication.sql_target(hint="add a section [target], or leave compact out")
+    target = ctx.replication.sql_target(hint="add a section [target], or do not run compact")
     position = target_position(ctx, bounds)
     wanted = _window(ctx, bounds, position, target)
     if wanted is None:
@@ -103,9 +103,9 @@ def _shapes_then(ctx: StageContext, bounds: Bounds, target: Target, earlier: Com
         return earlier.shapes
     if may_differ(target) and was_derived(ctx, bounds):
         raise DamagedManifest(
-            "how the target's tables differed when this window was derived cannot be read any more",
+            "the record of how the target's tables differed when this window was derived is no longer readable",
             where={"window": bounds.window},
-            hint="bring the lake's table `window` back by Delta time travel",
+            hint="restore the lake's table `window` by Delta time travel",
         )
     return Shapes()
 
@@ -114,9 +114,9 @@ def _as_pinned(pinned: ApplyManifest, sealed: CompactManifest) -> CompactManifes
     """`sealed`, if the statements that the target holds open rest on it. Raises ImmutableWindow."""
     if pinned.compact and pinned.compact != sealed.digest():
         raise ImmutableWindow(
-            "the target holds this window open, and compact would seal another manifest than the one it rests on",
+            "this window is open at the target, and compact would seal another manifest than the open one refers to",
             where={"window": pinned.window, "pinned": pinned.compact},
-            hint="bring the lake's table `window` back by Delta time travel, or run the version that sealed it",
+            hint="restore the lake's table `window` by Delta time travel, or run the version that sealed it",
         )
     return sealed
 

@@ -50,7 +50,7 @@ log = structlog.get_logger(__name__)
 def run(ctx: StageContext, bounds: Bounds) -> StageResult:
     """Derive `statement` of the sink's window and seal its manifest when it is next. Raises BinlakeError."""
     began = time.monotonic()
-    target = ctx.replication.sql_target(hint="add a section [target], or leave convert out")
+    target = ctx.replication.sql_target(hint="add a section [target], or do not run convert")
     position = target_position(ctx, bounds)
     with lake_lock(ctx.paths, BY_NAME["convert"].lock):
         pinned = open_manifest(ctx, bounds, position)
@@ -179,7 +179,7 @@ def _ddl_batches(window: SinkWindow, target: Target, aside: Collection[Name]) ->
             batch, reason = cut_batch(segment, ddl, target.db_type)
         except TargetRefused as error:
             if not _may_pass(ddl, target, aside):
-                error.hint += "; or let the other tables go on: `binlake table aside`, then convert again"
+                error.hint += "; or let the other tables continue: `binlake table aside`, then convert again"
                 raise
             log.warning("ddl_has_no_statement", commit_ts=str(ddl.commit_ts), error=str(error))
             batch, reason = refused_batch(segment, ddl, error.message), ""
@@ -208,7 +208,7 @@ def _seal(ctx: StageContext, given: _Given, derived: _Derived) -> ApplyManifest 
         raise CheckpointConflict(
             f"the window is not the next one: the target {state}",
             where={"window": bounds.window},
-            hint="run compact again: it takes the window from the checkpoint on",
+            hint="run compact again: it starts the window at the checkpoint",
         )
     if position.commit_ts is None:
         check_before_first(ctx, given.target, bounds, position.aside)
@@ -222,7 +222,7 @@ def _require_compacted(compacted: CompactManifest, window: SinkWindow, target: T
     # Else an empty `change` would pass for no change.
     is_mode, is_cut = compacted.ordered == (target.mode == "ordered"), compacted.cuts == window.segments.starts
     if not (is_mode and is_cut):
-        what = "for this target.mode" if not is_mode else "by the segments that the table `ddl` cuts it into now"
+        what = "for this target.mode" if not is_mode else "with the segments that `ddl` now gives it"
         raise CheckpointConflict(
             f"compact has not derived this window {what}",
             where={"window": compacted.window, "mode": target.mode},

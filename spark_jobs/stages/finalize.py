@@ -46,7 +46,7 @@ def run(ctx: StageContext, bounds: Bounds) -> StageResult:
     Raises what `apply_window` raises, LostRange, ImmutableWindow, DamagedManifest, CheckpointConflict.
     """
     began = time.monotonic()
-    target = ctx.replication.sql_target(hint="add a section [target], or leave finalize out")
+    target = ctx.replication.sql_target(hint="add a section [target], or do not run finalize")
     with _reading(ctx, bounds, "window"):
         manifest = _manifest(ctx, bounds)
     statements = _pinned(ctx, bounds, target, manifest)
@@ -97,10 +97,10 @@ def _reading(ctx: StageContext, bounds: Bounds, *tables: str) -> Iterator[None]:
     except (OSError, DeltaError, ArrowException) as error:
         named = " or ".join(f"`{table}`" for table in tables)
         raise LostRange(
-            f"the lake's table {named} cannot be read: {error}",
+            f"the lake's table {named} is not readable: {error}",
             where={"window": bounds.window, "lake": ctx.paths.root},
-            hint="bring its files back from a copy (those of `statement`: or run convert again); relay files, if any"
-            " are kept, finish an open window: `binlake recover --log-dir`",
+            hint="restore its files from a copy (for `statement`: or run convert again); relay files, if there are any,"
+            " finish an open window: `binlake recover --log-dir`",
         ) from error
 
 
@@ -115,7 +115,7 @@ def _pinned(ctx: StageContext, bounds: Bounds, target: Target, manifest: ApplyMa
         statements = pinned_statements(ctx, window, target, manifest)
     if statements.digest() != manifest.statement:
         raise ImmutableWindow(
-            "the statements in the lake are not those that the manifest pins",
+            "the statements in the lake differ from those that the manifest pins",
             where={"window": bounds.window},
             hint="run convert again, or restore `statement` by Delta time travel",
         )

@@ -142,7 +142,7 @@ def _lowered(
         raise IncompleteWindow(
             f"DDL job {job_id} is not in the source's history yet",
             where={"commit_ts": commit_ts, "window": bounds.window},
-            hint="it appears when the DDL is finished; ADMIN SHOW DDL JOBS tells its state",
+            hint="it appears when the DDL is finished; ADMIN SHOW DDL JOBS shows its state",
         )
     return hi
 
@@ -187,10 +187,10 @@ def _before_running(
         return bounds.hi
     if first <= bounds.lo + 1:
         raise IncompleteWindow(
-            "a DDL is running on the source that rows have seen: they wait for its end",
+            "a DDL is running on the source and rows were already written with its schema: they land when it ends",
             where={"commit_ts": first, "window": bounds.window},
-            hint="plan again when it is over; ADMIN SHOW DDL JOBS names it. Where it waits for a transaction"
-            " (metadata lock), end that one: mysql.tidb_mdl_view tells which",
+            hint="plan again when it has ended; ADMIN SHOW DDL JOBS lists it. Where it waits for a transaction"
+            " (metadata lock), end that transaction: mysql.tidb_mdl_view shows it",
         )
     log.info("hi_lowered", window=bounds.window, hi=str(first - 1), reason="a DDL is running")
     return first - 1
@@ -208,10 +208,15 @@ def _behind_ddl(pulled: Pulled, bounds: Bounds, jobs: Sequence[Placed]) -> int:
         first = pulled.first_row(min(places)) if places else None
         if first is None or first > hi:
             return hi
-        log.info("hi_lowered", window=bounds.window, hi=str(first - 1), reason="rows ran ahead of a DDL above hi")
+        log.info(
+            "hi_lowered",
+            window=bounds.window,
+            hi=str(first - 1),
+            reason="rows were written with the schema of a DDL above hi",
+        )
         if first <= lowest:
             raise IncompleteWindow(
-                "rows of the window ran ahead of a DDL that is not logged yet",
+                "rows of the window were written with the schema of a DDL whose binlog is not there yet",
                 where={"commit_ts": first, "window": bounds.window, "job_id": _job_ahead(jobs, hi, first)},
                 hint="plan again with a greater hi: a `stop-at` inside the DDL cannot be met, move it; where the DDL"
                 " takes longer than window.max-seconds, raise that",

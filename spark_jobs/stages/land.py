@@ -66,7 +66,7 @@ def _sealed(ctx: StageContext, bounds: Bounds) -> WindowManifest | None:
         raise ImmutableWindow(
             f"the window does not start at the landed ts {landed_ts}",
             where={"window": bounds.window},
-            hint="landed windows tile: let plan propose the window",
+            hint="landed windows follow each other without gaps: let plan propose the window",
         )
     return None
 
@@ -119,9 +119,9 @@ def _land(ctx: StageContext, bounds: Bounds, cluster: Cluster) -> tuple[WindowMa
     SchemaHistory(ctx.paths).append(bounds.hi, window.jobs.changes)
     if found.rows != written:
         raise IncompleteWindow(
-            f"{found.rows} rows were to be written to `binlog`, and {written} were",
+            f"{found.rows} rows had to be written to `binlog`, but {written} were",
             where={"window": bounds.window},
-            hint="the stage may run again; nothing but Binlake may commit to its tables",
+            hint="the stage can run again; only Binlake may commit to its tables",
         )
     return _manifest(ctx, cluster, found, window), members, window.is_cut
 
@@ -164,7 +164,7 @@ def _proof(cluster: Cluster, member: Member, part: PumpPart, bounds: Bounds) -> 
         raise IncompleteWindow(
             f"the pump ended its stream at {part.proof}, below hi",
             where=where,
-            hint="look at the pump's log; try again",
+            hint="check the pump's log, then try again",
         )
     after = cluster.probe(member.host)
     if after.gc_ts > 0 and after.gc_ts >= bounds.lo:
@@ -185,7 +185,7 @@ def _refuse_conflicts(pulled: Pulled, bounds: Bounds) -> None:
     found = pulled.conflict(bounds)
     if found is not None:
         raise ConflictingBinlogs(
-            "two pumps hold different content for one commit_ts",
+            "two pumps have different content for the same commit_ts",
             where={"window": bounds.window, "commit_ts": found},
             hint="one of the pumps is damaged or of another cluster: compare them with PullBinlogs; nothing was landed",
         )

@@ -51,7 +51,7 @@ def run(ctx: StageContext, bounds: Bounds) -> StageResult:
     """
     manifest = ctx.windows.manifest(bounds.lo, bounds.hi)
     if manifest is None:
-        raise ImmutableWindow("the window is not landed", where={"window": bounds.window}, hint="run land first")
+        raise ImmutableWindow("the window has not landed", where={"window": bounds.window}, hint="run land first")
     with lake_lock(ctx.paths, BY_NAME["merge"].lock):
         for earlier in ctx.windows.not_merged(bounds.lo):
             _merge(ctx, earlier)
@@ -136,15 +136,15 @@ def _alerts(planned: Sequence[PlannedDdl]) -> list[dict[str, str]]:
 
 
 _ABOUT_TABLES = {
-    LATIN1: ("texts_read_as_latin1", "invalid-text", "{count} texts of {table} are no UTF-8 and were read as latin1"),
+    LATIN1: ("texts_read_as_latin1", "invalid-text", "{count} texts of {table} are not UTF-8 and were read as latin1"),
     ONCE: (
         "second_writes_taken_once",
         "second-writes",
-        "{count} transactions of {table} were committed while its partitions were rearranged, and what they have twice"
-        " was taken once: compare it (binlake verify --fix), the source may hold such rows twice",
+        "{count} transactions of {table} were committed while its partitions were rearranged, and changes that they"
+        " have twice were applied once: compare the table (binlake verify --fix), the source may have such rows twice",
     ),
 }
-"""Log line, reason and text of what a window tells of a table, by how its count is named."""
+"""Log event, reason and text of an alert about a table, by the prefix of its count's name."""
 
 
 def _table_alerts(counted: Mapping[str, int], bounds: Bounds) -> list[dict[str, str]]:

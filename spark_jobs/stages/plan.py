@@ -1,4 +1,4 @@
-"""plan: propose the next window, or name who holds it back. Reads the registry and the lake; needs no Spark.
+"""plan: propose the next window, or name what holds it back. Reads the registry and the lake; needs no Spark.
 
 The TSO is fetched before the members are listed: a pump that joins after the listing holds nothing at or below hi
 (MISSION S0-58, hazards R-05).
@@ -66,11 +66,11 @@ def _landed_again(ctx: StageContext, start_ts: int | None) -> StageResult | None
     if start_ts is None or landed_ts is None or start_ts >= landed_ts:
         return None
     if stop_ts is not None and (start_ts, stop_ts) in ctx.windows.landed((start_ts, stop_ts)):
-        detail = {"reason": "landed before, derived again", "again": True}
+        detail = {"reason": "landed before; derived again", "again": True}
         return StageResult("plan", "ready", start_ts, stop_ts, detail=detail)
     raise CheckpointConflict(
-        f"start_ts {start_ts} lies below the landed ts {landed_ts} and is no landed window with that stop_ts",
-        hint="give the bounds of one landed window (see the DAG's page), or leave start_ts empty",
+        f"start_ts {start_ts} is below the landed ts {landed_ts} and no landed window has that start_ts and stop_ts",
+        hint="pass the bounds of one landed window (see the DAG's page), or leave start_ts empty",
     )
 
 
@@ -85,7 +85,7 @@ def _start(ctx: StageContext, cluster: Cluster, start_ts: int | None) -> int:
     started = ctx.windows.start_ts()
     if started is not None and start_ts is not None and start_ts not in (started, NOW):
         raise CheckpointConflict(
-            f"start_ts {start_ts} is asked for, and this lake starts after {started}",
+            f"start_ts {start_ts} is requested, but this lake starts after {started}",
             hint="leave start_ts empty; or give the replication a new lake folder to start it elsewhere",
         )
     if started is None:
@@ -97,7 +97,7 @@ def _start(ctx: StageContext, cluster: Cluster, start_ts: int | None) -> int:
 
 
 def require_same_start(ctx: StageContext) -> None:
-    """`initial-commit-ts` counts once: another one behind it means somebody expects what will not happen.
+    """`initial-commit-ts` counts once: another one later means that an operator expects what will not happen.
 
     Raises ConfigError; where the lake does not know the first one, a warning.
     """
@@ -110,7 +110,7 @@ def require_same_start(ctx: StageContext) -> None:
         log.warning("initial_commit_ts_not_in_force", reason=told)
         return
     raise ConfigError(
-        f"{told}, when it was {first}",
+        f"{told}, with initial-commit-ts {first}",
         where={"replication": ctx.replication.name, "in_force": started},
         hint=f'set it back to "{first}", or to "-1"; to start elsewhere, give the replication a new lake folder',
     )
@@ -121,7 +121,7 @@ def _first_start(ctx: StageContext, cluster: Cluster, start_ts: int | None) -> i
     if checkpoint is not None:
         if start_ts is not None and start_ts not in (checkpoint, NOW):
             raise CheckpointConflict(
-                f"start_ts {start_ts} is asked for, and the target's checkpoint is {checkpoint}",
+                f"start_ts {start_ts} is requested, but the target's checkpoint is {checkpoint}",
                 hint="leave start_ts empty: the lake then starts at the checkpoint",
             )
         log.info("initial_commit_ts_ignored", checkpoint=str(checkpoint))
@@ -171,5 +171,5 @@ def _alert(ctx: StageContext, plan: Plan, waited: float) -> None:
         raise IncompleteWindow(
             f"blocked for {waited:.0f} s by {plan.reason}",
             where={"lo": plan.lo, "limit_s": limit},
-            hint="start the pump named, or see the runbook: a pump that is gone",
+            hint="start this pump; if it is gone for good, see the runbook: a pump that is gone",
         )

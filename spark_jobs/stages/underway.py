@@ -1,4 +1,4 @@
-"""DDL that is running on the source: which rows may have seen it, before any history tells of it (invariant 5).
+"""DDL that is running on the source: which rows may have seen it, before it is in any history (invariant 5).
 
 Rule: a window ends before the first step of a running DDL that rows can have seen. What was asked was asked behind the
 pull and before the history, so a step that a row of the window saw had been made by then, and a job that was over by
@@ -23,7 +23,7 @@ from binlake.source import Step, TidbSource
 
 @dataclass(frozen=True)
 class Ended:
-    """What the history tells of DDL that began by hi: the schema behind it, and the last version of each table."""
+    """What the history contains of DDL that began by hi: the schema behind it, and the last version of each table."""
 
     schema: SchemaState
     versions: Mapping[int, int]
@@ -95,7 +95,7 @@ class ByVersions:
     def seen_from(self, ended: Ended, lo: int, hi: int) -> int | None:
         """As Underway: the first step of each running DDL whose table rows see otherwise than the history has it.
 
-        Which of its steps they see is not told, so that a long copy of which nothing showed counts from lo on.
+        Which of its steps they see is not known, so that a long copy of which nothing showed counts from lo on.
         """
         running: dict[int, list[Step]] = {}
         for step in self.steps:

@@ -281,13 +281,13 @@ def test_a_transaction_is_shown_and_decided_by_command(
     assert f"type: Prewrite\nstart_ts: {start}\n" in capsys.readouterr().out
     commit_ts = cluster.pd.tso()
     decision = ("resolve", str(start), "--commit-ts", str(commit_ts), "--pump", "pump1")
-    with pytest.raises(Permanent, match="it needs a client certificate, or the token"):
+    with pytest.raises(Permanent, match="pass a client certificate, or the token"):
         cluster.run(TxnCommand, *decision)
     token = str(pump._config.data_dir / "admin-token")
     assert cluster.run(TxnCommand, *decision, "--token-file", token) == 0
-    assert f"counts as committed at {commit_ts}" in capsys.readouterr().out
+    assert f"is recorded as committed at {commit_ts}" in capsys.readouterr().out
     awaited(lambda: pump.service.info().max_commit_ts >= commit_ts)
-    with pytest.raises(Permanent, match="no P with this start_ts waits here"):
+    with pytest.raises(Permanent, match="no prewrite with this start_ts waits in this pump"):
         cluster.run(TxnCommand, "resolve", str(start), "--rolled-back", "--pump", "pump1", "--token-file", token)
     with pytest.raises(ConfigError, match="the token cannot be read"):
         cluster.run(TxnCommand, *decision, "--token-file", token + "x")
@@ -339,7 +339,7 @@ def test_many_orphans_are_listed_and_decided_at_once_with_a_report(
     token = ("--pump", "pump1", "--token-file", str(pump._config.data_dir / "admin-token"))
     assert cluster.run(TxnCommand, "resolve", *words, "--rolled-back", *token) == 1
     report = capsys.readouterr().out
-    assert f"transaction {starts[0]} counts as rolled back" in report
+    assert f"transaction {starts[0]} is recorded as rolled back" in report
     assert "transaction 7 was not decided" in report
     assert report.endswith("2 decided, 1 refused\n")
     assert cluster.run(TxnCommand, "list", "--pump", "pump1") == 0
@@ -376,6 +376,6 @@ def test_pumps_names_the_prewrite_that_blocks(
     stored.result(60)
     awaited(lambda: f"start_ts={start}" in pump.service.info().last_error)
     assert cluster.run(control.PumpsCommand) == 0
-    assert f"pump1: blocked: P start_ts={start} key=6b" in capsys.readouterr().out
+    assert f"pump1: blocked: prewrite start_ts={start} key=6b" in capsys.readouterr().out
     assert cluster.run(control.PumpsCommand, "--json") == 0
     assert f"start_ts={start}" in json.loads(capsys.readouterr().out.splitlines()[-1])[0]["problem"]

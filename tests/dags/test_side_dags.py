@@ -63,7 +63,7 @@ def test_an_audit_of_a_table_takes_a_time_for_a_commit_ts(run: Runner) -> None:
 def test_an_audit_that_finds_nothing_is_an_answer(run: Runner) -> None:
     done = run({"audit": [printed(None, status=3)]}, {"what": "transaction", "commit_ts": LO}, ".audit")
     assert (done.state, options(done)) == ("success", {"0": "transaction", "1": LO})
-    assert done.note == f"transaction {LO}: nothing is there"
+    assert done.note == f"transaction {LO}: nothing found"
 
 
 @pytest.mark.parametrize("conf", [{"what": "row"}, {"what": "row", "table": "a.b"}, {"what": "table", "table": "a.b"},
@@ -89,7 +89,7 @@ def test_verify_fails_the_run_when_something_differs_and_says_what(run: Runner) 
     assert wrong.xcom("verify")["changes"][0]["detail"]["missing"] == 2
     fixed = run({"verify": [printed(verified("different", missing=2))]}, {"fix": True}, ".verify")
     assert (fixed.state, options(fixed)["--fix"]) == ("success", "true")
-    assert "different, mended" in str(fixed.note)
+    assert "different, repaired" in str(fixed.note)
 
 
 def test_the_schedule_of_verify_takes_its_sample_from_the_configuration(run: Runner) -> None:
@@ -176,9 +176,9 @@ def test_a_backfill_of_dates_gets_its_range_from_the_interval() -> None:  # C-05
 
 @pytest.mark.parametrize(
     ("params", "error"),
-    [({"mode": "repair", "from": LO, "to": HI}, "said twice"),
-     ({"mode": "rollback", "from": LO}, "said twice"),
-     ({"mode": "rollback", "to": HI}, "said twice"),
+    [({"mode": "repair", "from": LO, "to": HI}, "given twice"),
+     ({"mode": "rollback", "from": LO}, "given twice"),
+     ({"mode": "rollback", "to": HI}, "given twice"),
      ({"mode": "rebuild"}, "rebuild takes no `commit_ts`"),
      ({"mode": "replay", "into": "copy"}, "replay takes no `commit_ts`")],
 )  # fmt: skip

@@ -173,7 +173,7 @@ def test_the_note_says_the_window_in_both_forms(run: Runner) -> None:
 def test_a_run_that_failed_says_what_failed_and_not_what_another_sink_did(
     run: Runner, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    dead = failure("Transient", "TargetUnavailable", "nobody listens at the target")
+    dead = failure("Transient", "TargetUnavailable", "nothing listens at the target")
     own = (
         'retries = 0\nwait-s = 0\n[airflow.on-failure]\nnotifier = "support.notified.by_call"\nkwargs = {channel = "c"}'
     )
@@ -182,14 +182,14 @@ def test_a_run_that_failed_says_what_failed_and_not_what_another_sink_did(
     windows.record(WindowEvent("start", 0, 0, "done"))
     done = run({**good_window(), "finalize": [dead]}, airflow=own)
     assert (done.states["mirror"], done.states["finalize"]) == ("success", "failed")
-    assert done.note == "finalize failed: nobody listens at the target"
+    assert done.note == "finalize failed: nothing listens at the target"
     # It left an event, though the scripted job recorded none.
     (event,) = windows.recorded_last(("failure",), 5)
     assert (event["run_id"], Failure.of(event).stage, Failure.of(event).kind) == (done.run_id, "finalize", "Transient")
     # Whoever is told hears the text.
     told = notified.heard()[0]["binlake"]
     assert (told["what"], told["errors"][0]["error"]) == ("failure", "TargetUnavailable")
-    assert told["text"].endswith("finalize failed: nobody listens at the target")
+    assert told["text"].endswith("finalize failed: nothing listens at the target")
 
 
 _LAG = """wait-s = 0

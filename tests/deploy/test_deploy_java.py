@@ -38,7 +38,7 @@ def test_java_17_or_newer_is_taken(said: str, version: int, tmp_path: Path, monk
 
 
 @pytest.mark.parametrize(
-    ("said", "complaint"), [('java version "1.8.0_402"', "is Java 8, Spark needs 17"), ("whatever", "does not tell")]
+    ("said", "complaint"), [('java version "1.8.0_402"', "is Java 8, Spark needs 17"), ("whatever", "does not report")]
 )
 def test_an_older_java_is_refused(said: str, complaint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program(tmp_path / "bin/java", f"echo '{said}' >&2")
@@ -67,9 +67,9 @@ def test_a_missing_java_ends_make_setup_with_one_line(tmp_path: Path) -> None:
     assert done.returncode == 2
     told = [line for line in done.stderr.splitlines() if not line.startswith("make: ")]
     assert told == [
-        "error: java: no Java on this machine: install it (Debian: apt-get install openjdk-17-jre-headless)"
+        "error: java: Java is not installed: install it (Debian: apt-get install openjdk-17-jre-headless)"
         " or set JAVA_HOME",
-        "setup: not ready, java failed",
+        "setup: not ready: java failed",
     ]
     assert not (tmp_path / ".venv").exists()
 
@@ -117,7 +117,7 @@ def test_a_jar_that_is_another_one_is_refused(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(jars, "find_program", lambda _: None)
     with central(tmp_path / "central", monkeypatch), pytest.raises(SetupError) as told:
         jars.install(tmp_path / "jars")
-    assert str(told.value) == "maven: no mvn here; https: not the expected file: thing-1.0.jar"
+    assert str(told.value) == "maven: mvn is not installed; https: its checksum is not the expected one: thing-1.0.jar"
     assert not (tmp_path / "jars").exists()
 
 

@@ -234,7 +234,7 @@ def test_a_part_that_fails_stops_what_needs_it_and_nothing_else(
     monkeypatch.setattr(setup, "_BROWSER", ())
     assert setup.main([]) == 1
     said = capsys.readouterr()
-    assert said.err.splitlines() == ["error: uv: no network", "setup: not ready, uv failed"]
+    assert said.err.splitlines() == ["error: uv: no network", "setup: not ready: uv failed"]
     others = {"java", "jars", "etcd", "compose", "postgres", "mysql"}
     assert {line.split(":")[0] for line in said.out.splitlines()} == others
     monkeypatch.setattr(setup, "_CHAINS", ((parts["packages"],), (parts["jars"],)))

@@ -314,7 +314,7 @@ def test_a_window_whose_rows_belong_to_a_ddl_behind_its_bytes_takes_more(
     def fetch_jobs(ctx: StageContext, tidb: Any, pulled: Any, parts: Any, bounds: Bounds) -> WindowJobs:
         asked.append(bounds.hi)
         if len(asked) == 1:
-            raise IncompleteWindow("rows of the window ran ahead of a DDL that is not logged yet")
+            raise IncompleteWindow("rows were written with the schema of a DDL whose binlog is not there yet")
         return fetched(ctx, tidb, pulled, parts, bounds)
 
     monkeypatch.setattr(land_stage, "fetch_jobs", fetch_jobs)

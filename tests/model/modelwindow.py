@@ -56,7 +56,7 @@ class Statements:
     def checked(self, manifest: ApplyManifest) -> Statements:
         """As finalize does before it applies. Raises ImmutableWindow."""
         if self.digest() != manifest.statement:
-            raise ImmutableWindow("the statements in the lake are not those that the manifest pins")
+            raise ImmutableWindow("the statements in the lake differ from those that the manifest pins")
         return self
 
 

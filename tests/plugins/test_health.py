@@ -60,7 +60,7 @@ def test_all_well_is_running(log: WindowLog) -> None:
 
 
 def test_a_paused_dag_is_not_running_and_who_waits_there_is_named(log: WindowLog) -> None:
-    assert first(seen(log, dag(paused=True, active=()))) == ("paused", "its DAG is paused: no window is begun")
+    assert first(seen(log, dag(paused=True, active=()))) == ("paused", "its DAG is paused: no window starts")
     assert first(seen(log, dag(paused=True)))[1].endswith("run r10 waits until it is unpaused")
     side = DagFacts("backfill", paused=True, active=("mine",))
     view = seen(log, replace(AROUND, dags={"sync": SYNC, "backfill": side, "audit": DagFacts("audit", paused=True)}))
@@ -101,7 +101,7 @@ def test_a_sink_that_comes_down_again_was_derived_again(log: WindowLog) -> None:
 def test_a_run_that_was_killed_leaves_no_event_and_is_failing_all_the_same(log: WindowLog) -> None:
     killed = dag(last=LastRun("r10", "failed", 7, ("merge",)), active=())
     view = seen(log, killed)
-    assert first(view) == ("failing", "the last run failed in merge: its log says why")
+    assert first(view) == ("failing", "the last run failed in merge: see its log")
     assert view["problems"][0]["run_id"] == "r10"
     # Where the lake has the text, the run is told once.
     record_failure(log, "merge", Transient("why"), run_id="r10")
@@ -121,8 +121,8 @@ def test_a_dag_beside_the_windows_that_failed_asks_for_attention_until_it_ends_w
 @pytest.mark.parametrize(
     ("around", "text"),
     [
-        (replace(AROUND, reach={"target": False, "spark": None}), "nobody listens at the target's address"),
-        (replace(AROUND, reach={"target": True, "spark": False}), "nobody listens at the address of Spark"),
+        (replace(AROUND, reach={"target": False, "spark": None}), "nothing listens at the target's address"),
+        (replace(AROUND, reach={"target": True, "spark": False}), "nothing listens at the address of Spark"),
         (replace(AROUND, nodes={**UP, "reachable": False, "why": "PD did not answer within 1 s"}), "PD did not answer"),
         (replace(AROUND, nodes={**UP, "nodes": [{"id": "p1", "stale": True}]}), "without a heartbeat: p1"),
     ],
@@ -148,7 +148,7 @@ def test_what_verify_found_last_is_told_until_it_is_repaired_or_found_equal(log:
     assert seen(log)["verified"] is None
     detail = {"missing": 2, "extra": 0, "different": 1}
     log.record(WindowEvent("verify", T0 + 9, T0 + 9, "different", 50, run_id="v", sink="sql", detail=detail))
-    text = f"verify found the target different at {T0 + 9}: 2 rows missing, 0 only there, 1 different"
+    text = f"verify found differences at {T0 + 9}: 2 rows missing, 0 only there, 1 different"
     assert first(seen(log)) == ("attention", text)
     log.record(WindowEvent("repair", T0 + 9, T0 + 9, "done", 3))
     view = seen(log)

@@ -180,12 +180,12 @@ def test_a_wrong_question_says_what_is_wrong(
 ) -> None:
     assert shop.exists()
     wrong = {
-        "row?table=item": (400, "names no table"),
+        "row?table=item": (400, "does not name a table"),
         "row?table=shop.other": (404, "does not know this table"),
         "row?table=shop.pair&key=1": (400, "identified by (n, code)"),
         "row?table=shop.item&key=4&upto=soon": (400, "is neither a commit_ts nor a time"),
         f"row?table=shop.item&key=4&upto={END + 1}": (404, "the lake ends at"),
-        f"transaction?ts={BASE - 12}": (404, f"no transaction has commit_ts or start_ts {BASE - 12}"),
+        f"transaction?ts={BASE - 12}": (404, f"there is no transaction with commit_ts or start_ts {BASE - 12}"),
         "transaction?ts=12": (400, "would be the commit_ts of 1970"),
         "transaction?ts=x": (400, "in decimal"),
         f"table?table=shop.item&at={BASE - 1}": (404, "the lake starts at"),
@@ -253,7 +253,10 @@ def test_what_is_landed_and_not_merged_is_said_to_be_missing(
     WindowLog(lake).record(WindowEvent("land", END, END + S, "done", 1))
     write_replication(folder, "late", lake=f'path = "{tmp_path}"')
     page = server.get("/binlake/dags/late/row?table=shop.item&key=4", headers=bearer)
-    assert f"Landed and not merged yet, so not looked at: all behind it, up to <code>{END + S}</code>" in page.text
+    assert (
+        f"Not searched, because landed but not merged yet: everything after it, up to <code>{END + S}</code>"
+        in page.text
+    )
     assert f"read up to <code>{END}</code>" in page.text
 
 
@@ -298,5 +301,5 @@ def test_a_lake_that_cannot_be_read_hides_no_other(server: httpx.Client, shop: P
     write_replication(shop.parent, "away", lake=f'path = "{shop.parent}/not-mounted"')
     listed = server.get("/binlake/api", headers=bearer).json()["replications"]
     assert [(one["name"], "problem" in one) for one in listed] == [("away", True), ("broken", True), ("shop", False)]
-    assert "there is no lake at its place" in listed[0]["problem"]
+    assert "there is no lake at its path" in listed[0]["problem"]
     assert "Not readable" in server.get("/binlake/", headers=bearer).text

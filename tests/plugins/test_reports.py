@@ -182,7 +182,7 @@ def test_a_deadline_of_a_run_that_has_ended_is_not_told(
     alerts.tell_failure(str(file), {"dag_run": run, "deadline": {"id": "1", "deadline_time": "then"}})
     told = notified.heard()
     assert [one["binlake"]["what"] for one in told] == what
-    assert all(one["binlake"]["text"] == "orders: run r1 takes longer than 60 s" for one in told)
+    assert all(one["binlake"]["text"] == "orders: run r1 has taken longer than 60 s" for one in told)
 
 
 @pytest.mark.usefixtures("no_backend")

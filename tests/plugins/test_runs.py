@@ -44,8 +44,8 @@ def test_a_page_of_a_paused_dag_says_so(runs: str, server: httpx.Client, bearer:
     view = server.get(f"/binlake/api/dags/{runs}", headers=bearer).json()
     assert (view["state"], view["paused"]) == ("paused", ["sync"])
     texts = [one["text"] for one in view["problems"]]
-    assert texts[0] == "its DAG is paused: no window is begun; run r2 waits until it is unpaused"
-    assert "the last run failed: its log says why" in texts
+    assert texts[0] == "its DAG is paused: no window starts; run r2 waits until it is unpaused"
+    assert "the last run failed: see its log" in texts
     page = server.get(f"/binlake/dags/{runs}", headers=bearer).text
     assert "<strong>Paused:</strong> its DAG is paused" in page
     assert f'/binlake/dags/{runs}/runs/r1"' in page

@@ -172,4 +172,4 @@ def test_a_server_that_dies_under_a_query_is_an_error_soon(
     assert client.stdout is not None
     assert client.stdout.readline() == "up\n"
     os.killpg(process.pid, signal.SIGKILL)
-    assert "transient: the Spark Connect server does not answer any more" in _said_soon(client)
+    assert "transient: the Spark Connect server no longer answers" in _said_soon(client)

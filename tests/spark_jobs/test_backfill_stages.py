@@ -73,6 +73,6 @@ def test_a_range_is_verified_rebuilt_and_replayed_elsewhere(
     assert checkpoint_ts(into.replication, 7) == middle
     wanted = next(tables for ts, tables in states if ts == middle)
     assert shown(second_mariadb) == {name: plain(data) for name, data in wanted.items()}
-    with pytest.raises(CheckpointConflict, match="stands at"):
+    with pytest.raises(CheckpointConflict, match="the target is at"):
         replay(ctx.replication, into, 0, end)
     assert checkpoint_ts(ctx.replication, 7) == end

@@ -143,7 +143,7 @@ def test_a_manifest_that_is_not_what_compact_sealed_stops_both_stages_until_comp
     another_process(sink)
     convert.run(sink.ctx, bounds)
     rewrite(sink, "compact", bounds, change)
-    with pytest.raises(DamagedManifest, match="that the apply manifest rests on") as stopped:
+    with pytest.raises(DamagedManifest, match="that the apply manifest refers to") as stopped:
         finalize.run(sink.ctx, bounds)
     assert "run compact of this window again" in stopped.value.hint
     assert sink.target() == sink.model(bounds.lo)
@@ -169,11 +169,11 @@ def test_a_damaged_manifest_of_an_open_window_is_sealed_again_as_it_was(sink: Si
     opened(sink, bounds)
     rewrite(sink, "compact", bounds, damaged)
     for stage in (convert, finalize):
-        with pytest.raises(DamagedManifest, match="that the apply manifest rests on"):
+        with pytest.raises(DamagedManifest, match="that the apply manifest refers to"):
             stage.run(sink.ctx, bounds)
     sink.lakehouse.config["target"]["mode"] = "ordered"
     another_process(sink)
-    with pytest.raises(ImmutableWindow, match="would seal another manifest than the one it rests on"):
+    with pytest.raises(ImmutableWindow, match="would seal another manifest than the open one refers to"):
         compact.run(sink.ctx, bounds)
     del sink.lakehouse.config["target"]["mode"]
     another_process(sink)
@@ -260,7 +260,7 @@ def test_merge_that_came_to_something_else_asks_for_compact(sink: Sink) -> None:
     sink.lakehouse.config["filter"] = {"ignore-table": [{"db-name": "shop", "tbl-name": "log"}]}
     another_process(sink)
     merge.run(sink.ctx, bounds)
-    with pytest.raises(CheckpointConflict, match="merge came to something else") as stopped:
+    with pytest.raises(CheckpointConflict, match="merge has derived this window anew with another result") as stopped:
         convert.run(sink.ctx, bounds)
     assert "run compact again" in stopped.value.hint
     compact.run(sink.ctx, bounds)

@@ -56,6 +56,6 @@ def test_a_window_tells_each_table_with_texts_read_as_latin1(
     detail = json.loads(next(event["detail"] for event in events if event["state"] == "done"))
     assert "filtered" not in detail
     assert [(one["table"], one["reason"], one["alert"]) for one in detail["alerts"]] == [
-        ("s.a", "invalid-text", "2 texts of s.a are no UTF-8 and were read as latin1"),
-        ("s.b", "invalid-text", "1 texts of s.b are no UTF-8 and were read as latin1"),
+        ("s.a", "invalid-text", "2 texts of s.a are not UTF-8 and were read as latin1"),
+        ("s.b", "invalid-text", "1 texts of s.b are not UTF-8 and were read as latin1"),
     ]

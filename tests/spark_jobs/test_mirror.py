@@ -110,12 +110,12 @@ def test_the_command_answers_in_json(mirrored: Mirrored, tmp_path: Path, capsys:
     assert answer["as_of"] == ts
     assert ["4000", "item 4", "4.5", "1"] in answer["rows"]
     assert main(["audit", "row", "shop", "1", "--replication", str(file)]) == 1
-    assert "names no table" in capsys.readouterr().err
+    assert "does not name a table" in capsys.readouterr().err
 
 
 def test_a_window_that_is_not_merged_stops_the_sink(mirrored: Mirrored) -> None:
     end = mirrored.windows[-1].hi
-    with pytest.raises(IncompleteWindow, match="not landed and merged"):
+    with pytest.raises(IncompleteWindow, match="not completely landed and merged"):
         mirror.run(mirrored.ctx, Bounds(end, end + 10))
 
 

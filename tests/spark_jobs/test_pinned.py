@@ -40,12 +40,12 @@ def test_a_checkpoint_ahead_of_what_is_landed_is_refused() -> None:
 
 
 def test_a_checkpoint_from_before_the_lake_is_a_lost_range() -> None:
-    with pytest.raises(LostRange, match="the target is at 99, and the lake starts at 100"):
+    with pytest.raises(LostRange, match="the target is at 99, below the start of the lake, 100"):
         start(99, (100, 300))
 
 
 def test_before_anything_is_landed_there_is_no_start() -> None:
-    with pytest.raises(CheckpointConflict, match="nothing is landed yet"):
+    with pytest.raises(CheckpointConflict, match="nothing has landed yet"):
         start(100, None)
 
 

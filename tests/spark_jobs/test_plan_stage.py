@@ -43,7 +43,7 @@ def test_a_start_other_than_the_lakes_is_refused(tmp_path: Path) -> None:
     replication = Replication.model_validate({"name": "demo", "lake": {"path": str(tmp_path)}})
     ctx = StageContext(replication, "test", lambda: pytest.fail("plan needs no Spark"))
     ctx.windows.record(WindowEvent("start", 40, 40, "done"))
-    with pytest.raises(CheckpointConflict, match=r"start_ts 50 is asked for, and this lake starts after 40"):
+    with pytest.raises(CheckpointConflict, match=r"start_ts 50 is requested, but this lake starts after 40"):
         plan._start(ctx, None, 50)  # type: ignore[arg-type]
     for start_ts in (None, 40, plan.NOW):
         assert plan._start(ctx, None, start_ts) == 40  # type: ignore[arg-type]
@@ -78,7 +78,9 @@ def test_another_initial_commit_ts_than_the_lake_began_with_is_refused_by_name(t
 
     for same in ("5", "-1"):
         plan.require_same_start(asked(same))
-    with pytest.raises(ConfigError, match=r"initial-commit-ts is 6.*started after 5.*when it was 5.*set it back to"):
+    with pytest.raises(
+        ConfigError, match=r"initial-commit-ts is 6.*started after 5.*with initial-commit-ts 5.*set it back to"
+    ):
         plan.run(asked("6"))
     # A lake of an older version did not write it down.
     ctx = asked("6")
@@ -103,5 +105,5 @@ def test_a_checkpoint_at_the_target_wins_and_the_option_is_told_to_be_ignored(
     with capture_logs() as logs:
         assert first_start(tmp_path, 900, **{"initial-commit-ts": "5", "target": target}) == 8
     assert {"event": "initial_commit_ts_ignored", "checkpoint": "8", "log_level": "info"} in logs
-    with pytest.raises(CheckpointConflict, match="start_ts 5 is asked for, and the target's checkpoint is 8"):
+    with pytest.raises(CheckpointConflict, match="start_ts 5 is requested, but the target's checkpoint is 8"):
         first_start(tmp_path / "other", 900, 5, target=target)

@@ -52,8 +52,8 @@ def test_another_window_of_compact_is_not_this_one(ctx: Any) -> None:
         (True, "ordered", (12, 15), ""),
         (False, "ordered", (12, 15), "for this target.mode"),
         (True, "parallel", (12, 15), "for this target.mode"),
-        (False, "atomic", (12, 16), "by the segments"),
-        (False, "atomic", (12,), "by the segments"),
+        (False, "atomic", (12, 16), "with the segments"),
+        (False, "atomic", (12,), "with the segments"),
     ],
 )
 def test_convert_takes_only_what_compact_derived_for_its_mode_and_segments(

@@ -111,7 +111,7 @@ def test_a_ready_window_is_never_empty_and_never_passes_anything(
 
 
 def test_a_pump_that_stands_is_named_with_what_it_says_itself() -> None:
-    told = "blocked: P start_ts=7 key=74 (table 77) waits for its C or R, 900 s old: its lock is still there"
+    told = "blocked: prewrite start_ts=7 waits for its commit or rollback, 900 s old: its lock still exists"
     held = Member("p1", "h:1", "online", 90, begun=Begun(1, 7, told))
     found = propose(lo=90, tso=200, members=[held])
     assert found.state == "blocked"

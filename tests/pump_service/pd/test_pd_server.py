@@ -147,9 +147,12 @@ def test_only_the_names_on_the_list_may_call(tmp_path: Path) -> None:
             assert pd.tso() > 0
             etcd.put(b"k", b"1")
             etcd.watch(b"k").cancel()
-        with closing(PdClient([driver.url], tls=stranger)) as pd, pytest.raises(Permanent, match="not on the list"):
+        with (
+            closing(PdClient([driver.url], tls=stranger)) as pd,
+            pytest.raises(Permanent, match="not on the allowed list"),
+        ):
             pd.tso()
         with closing(EtcdClient([driver.url], tls=stranger)) as etcd:
             for call in (lambda: etcd.get(b"k"), lambda: etcd.watch(b"k"), lambda: etcd.lease_keep_alive(1)):
-                with pytest.raises(Permanent, match="not on the list: stranger"):
+                with pytest.raises(Permanent, match="not on the allowed list: stranger"):
                     call()

@@ -46,7 +46,7 @@ def test_a_binlog_from_the_future_is_refused_and_lifts_nothing(make_pump: MakePu
     for binlog in (
         commit(start, far), commit(start, hour), build.fake(hour), build.fake(far), prewrite(hour), rollback(hour),
     ):  # fmt: skip
-        assert "the timestamp lies in the future: PD has not given it" in outcome(pump, cluster, binlog)
+        assert "the timestamp is in the future: PD has not given it out" in outcome(pump, cluster, binlog)
     assert pump.service.info().max_commit_ts < start
     assert outcome(pump, cluster, commit(start, cluster.tso())) == "ok"
     until(lambda: pump.service.info().max_commit_ts > start, "the watermark goes on")
@@ -60,7 +60,7 @@ def test_a_commit_ts_one_digit_too_long_is_refused_by_txn_resolve(make_pump: Mak
     start = cluster.tso()
     assert outcome(pump, cluster, prewrite(start)) == "ok"
     until(lambda: bool(pump._storage.waiting()), "the P waits")
-    with pytest.raises(Permanent, match="lies in the future"):
+    with pytest.raises(Permanent, match="is in the future"):
         pump.pages._verdict.decide(start, cluster.tso() * 10)
     assert pump._storage.waiting(), "it waits still"
 
@@ -76,7 +76,7 @@ def test_a_source_that_tells_a_commit_from_the_future_is_not_believed(
     pump = make_pump(source=Wrong())
     start = cluster.tso()
     assert outcome(pump, cluster, prewrite(start)) == "ok"
-    until(lambda: "lies in the future" in str(pump.service.problems), "it says why the P still blocks")
+    until(lambda: "is in the future" in str(pump.service.problems), "it says why the P still blocks")
     assert pump.service.info().max_commit_ts < start
 
 

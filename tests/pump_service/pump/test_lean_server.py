@@ -300,13 +300,13 @@ def test_refusals_name_their_reason(pump: Pump) -> None:
     with Channel(pump.address) as channel:
         for message, text in [
             (WriteBinlogReq(clusterID=1, payload=b"x").SerializeToString(), "cluster id"),
-            (request(b"\xff"), "no binlog"),
+            (request(b"\xff"), "not a binlog"),
             (b"\xff\xff", "damaged WriteBinlogReq"),
         ]:
             with pytest.raises(RpcError, match=text):
                 channel.call(WRITE, message, 60)
         pump.service.state = State.PAUSING
-        with pytest.raises(RpcError, match="takes no prewrite") as caught:
+        with pytest.raises(RpcError, match="accepts no prewrites") as caught:
             channel.call(WRITE, request(prewrite(5).SerializeToString()), 60)
         assert caught.value.status is Status.UNKNOWN  # tidb-binlog 2.8
     with pytest.raises(ConfigError, match="cluster id"):

@@ -64,7 +64,7 @@ def test_the_port_is_open_while_a_lost_index_is_built(
         reader = PumpReader(again.addr, cluster.id)
         found = reader.info()
         assert found.state == "starting"
-        assert "the index is being built from the value log: file 000000.vlog of 000000.vlog" in found.last_error
+        assert "the index is being rebuilt from the value log: file 000000.vlog of 000000.vlog" in found.last_error
         with urllib.request.urlopen(f"http://{again.addr}/status", timeout=60) as answer:
             assert json.load(answer) is not None
         with pytest.raises(BinlakeError, match="the pump is starting"):

@@ -32,7 +32,11 @@ def test_pulls_pass_over_a_given_up_c_and_nothing_else(tmp_path: Path, *, few: b
     with pytest.raises(WireError, match="give-up 100 --commit-ts 150"):
         settled(storage)
     verdict = Verdict(storage, NoStatusSource(), PumpMetrics())
-    for start_ts, commit_ts, why in ((100, 250, "no C"), (100, 151, "no C"), (200, 250, "its P is here")):
+    for start_ts, commit_ts, why in (
+        (100, 250, "no commit of this transaction"),
+        (100, 151, "no commit of this transaction"),
+        (200, 250, "its prewrite is stored here"),
+    ):
         with pytest.raises(Permanent, match=why):
             verdict.give_up(start_ts, commit_ts)
     verdict.give_up(100, 150)
@@ -63,7 +67,7 @@ def test_the_pump_says_which_c_ends_its_pulls_until_it_is_given_up(make_pump: Ma
     start, commit_ts = cluster.tso(), cluster.tso()
     write(pump, cluster, commit(start, commit_ts))
     reader = PumpReader(pump.addr, CLUSTER_ID)
-    with pytest.raises(WireError, match="a C has no P"):
+    with pytest.raises(WireError, match="a commit has no prewrite"):
         list(reader.pull(0, cluster.tso()))
     told = reader.info().last_error
     assert f"start_ts={start}" in told

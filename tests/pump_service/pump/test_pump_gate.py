@@ -103,6 +103,6 @@ def test_a_client_certificate_is_proof_and_a_socket_without_one_is_not(
 
 
 def test_a_token_that_cannot_be_kept_stops_the_start(make_pump: MakePump, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="the token of commands cannot be kept") as caught:
+    with pytest.raises(ConfigError, match="the token for commands cannot be saved") as caught:
         make_pump(admin_token_file=str(tmp_path / "nosuch" / "token"))
     assert "admin-token-file" in json.dumps(str(caught.value))

@@ -254,13 +254,13 @@ def test_an_operator_decides_what_no_source_can_tell(make_pump: MakePump, cluste
     until(lambda: pump.service.info().unmatched_prewrites == 2, "both wait")
     commit_ts = cluster.tso()
     message, code = envelope(ask(pump, "PUT", f"/txn/{first}/commit/{commit_ts}"))
-    assert (message, code) == (f"transaction {first} counts as committed at {commit_ts}", 200)
+    assert (message, code) == (f"transaction {first} is recorded as committed at {commit_ts}", 200)
     assert envelope(ask(pump, "PUT", f"/txn/{second}/rollback"))[1] == 200
     until(lambda: pump.service.info().unmatched_prewrites == 0, "none waits")
     assert value(pump, "binlake_pump_forced_resolutions_total") == 2
     assert pump.service.info().late_commits == 0
     message, code = envelope(ask(pump, "PUT", f"/txn/{first}/rollback"))
-    assert "no P with this start_ts waits here" in message
+    assert "no prewrite with this start_ts waits in this pump" in message
     assert code == 3
 
 
@@ -273,7 +273,7 @@ def test_an_operator_cannot_decide_against_the_source(make_pump: MakePump, clust
     until(lambda: pump.service.info().unmatched_prewrites == 1, "it waits")
     commit_ts = cluster.tso()
     for answer, asked, reason in (
-        (Locked(), f"commit/{commit_ts}", "lock is still there"),
+        (Locked(), f"commit/{commit_ts}", "lock still exists"),
         (RolledBack(), f"commit/{commit_ts}", "rolled back"),
         (Committed(commit_ts), "rollback", f"committed at {commit_ts}"),
         (Committed(commit_ts), f"commit/{commit_ts + 1}", f"committed at {commit_ts}"),
@@ -296,7 +296,7 @@ def test_what_is_no_timestamp_is_told_in_a_short_answer(make_pump: MakePump, tex
     for path in (f"/txn/{text}/rollback", f"/txn/7/commit/{text}", f"/txn/7/give-up/{text}"):
         message, code = envelope(ask(pump, "PUT", path))
         assert code == 1
-        assert "no timestamp" in message
+        assert "not a timestamp" in message
     assert "not found" in ask(pump, "GET", "/debug/binlog/9223372036854775808").body.decode()
 
 
@@ -328,7 +328,7 @@ def test_the_status_page_says_what_stands_in_the_way(make_pump: MakePump, cluste
     def told() -> str:
         return str(json.loads(ask(pump, "GET", "/status").body)["ErrMsg"])
 
-    until(lambda: f"blocked: P start_ts={start} key=" in told(), "the prewrite that blocks is named")
+    until(lambda: f"blocked: prewrite start_ts={start} key=" in told(), "the prewrite that blocks is named")
     listed = json.loads(ask(pump, "GET", "/txn").body)["data"]
     assert [one["start_ts"] for one in listed] == [str(start)]
     write(pump, cluster, commit(start, cluster.tso()))

@@ -83,7 +83,7 @@ def test_orphans_end_by_the_answers_of_the_status_port(
 
     answers[asked[0]] = answer(lock={"start_ts": 100})
     resolver.round()
-    assert "lock is still there" in resolver.blocked
+    assert "lock still exists" in resolver.blocked
     answers[asked[0]] = answer()  # neither lock nor write: collected by TiKV, perhaps; no proof of anything
     resolver.round()
     assert "neither lock nor write" in resolver.blocked

@@ -129,7 +129,7 @@ def test_fakes_are_written_under_rejected_calls_and_probes(make_pump: MakePump) 
         return len(seen) > 3
 
     until(moves, "fakes come all the while")
-    assert "no writes are taken" in pump.service.info().last_error
+    assert "writes are refused" in pump.service.info().last_error
 
 
 def test_a_busy_pump_writes_no_fakes(make_pump: MakePump, cluster: MemoryCluster) -> None:
@@ -158,7 +158,7 @@ def test_no_prewrite_is_taken_before_the_registration_is_confirmed(make_pump: Ma
     client = pump_pb2_grpc.PumpStub(channel)
     try:
         for _ in range(20):
-            with pytest.raises(grpc.RpcError, match="takes no prewrite"):
+            with pytest.raises(grpc.RpcError, match="accepts no prewrites"):
                 client.WriteBinlog(request, timeout=60)
         assert cluster.history == []
     finally:

@@ -74,7 +74,7 @@ def test_a_commit_that_is_set_aside_leaves_its_transaction_open(tmp_path: Path) 
 
 def test_a_clock_that_is_not_theirs_takes_nothing_out(tmp_path: Path) -> None:
     filled(tmp_path, tso.compose(1_795_000_000_000))
-    with pytest.raises(Permanent, match="it is not theirs"):
+    with pytest.raises(Permanent, match="this PD did not give their timestamps"):
         set_aside(tmp_path, 5)
 
 
@@ -92,8 +92,8 @@ def test_a_start_names_the_way_on_and_the_command_goes_it(
         command.append("--accept-loss")
         done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True).stdout
     assert f"fake start_ts={FAR} commit_ts={FAR} (2096-10-02T07:06:40+00:00)" in listed
-    assert "--accept-loss takes them out" in listed
-    assert "1 taken out, copies are in" in done
+    assert "--accept-loss moves them out" in listed
+    assert "1 moved out, copies are in" in done
     pump = make_pump()
     assert kept[-1] <= pump.service.info().max_commit_ts < FAR
     page = pump.service.metrics.page(pump._storage, int, int).decode()

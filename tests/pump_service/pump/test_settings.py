@@ -105,11 +105,11 @@ def test_flags_are_written_as_the_original_or_with_two_dashes(words: tuple[str, 
         ("[storage]\nsync-lgo = true", "unknown key `storage.sync-lgo`.*did you mean `sync-log`"),
         ("[storage.kv]\nfoo = 1", r"unknown key `storage\.kv\.foo`"),
         ("heartbeat-interval = 0", "heartbeat-interval"),
-        ('gc = "soon"', "gc is no time"),
+        ('gc = "soon"', "gc is not a duration"),
         ('log-level = "loud"', "log-level"),
         ("addr = ", "not valid TOML"),
         ('[security]\nssl-cert = "c"', "TLS needs ssl-cert and ssl-key"),
-        ('addr = "0.0.0.0:8250"', "must say which one to register"),
+        ('addr = "0.0.0.0:8250"', "needs advertise-addr"),
     ],
 )
 def test_a_bad_file_is_one_clear_error(tmp_path: Path, text: str, message: str) -> None:

@@ -162,9 +162,9 @@ def test_a_commit_ts_fetched_too_early_is_counted(storage: Storage) -> None:
 @pytest.mark.parametrize(
     ("payload", "message"),
     [
-        (b"\xff\xff\xff", "no binlog"),
-        (pb.Binlog(tp=pb.Prewrite).SerializeToString(), "needs its start_ts"),
-        (pb.Binlog(tp=pb.Commit, start_ts=5).SerializeToString(), "needs its commit_ts"),
+        (b"\xff\xff\xff", "not a binlog"),
+        (pb.Binlog(tp=pb.Prewrite).SerializeToString(), "needs a start_ts"),
+        (pb.Binlog(tp=pb.Commit, start_ts=5).SerializeToString(), "needs a commit_ts"),
     ],
 )
 def test_what_cannot_be_sorted_is_refused(storage: Storage, payload: bytes, message: str) -> None:

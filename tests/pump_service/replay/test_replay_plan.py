@@ -125,7 +125,7 @@ def test_a_commit_without_its_prewrite_is_refused(tmp_path: Path) -> None:
 
 def test_damage_is_named(tmp_path: Path) -> None:
     capture = write_capture(tmp_path, [(P, 1, 0)], tail=b"\x02\x00\x00\x00\xff\xff")
-    with pytest.raises(WireError, match=r"no binlog.*binlog=1"):
+    with pytest.raises(WireError, match=r"not a binlog.*binlog=1"):
         Outcomes.of(capture)
 
 

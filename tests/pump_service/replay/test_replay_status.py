@@ -190,5 +190,5 @@ def test_the_replay_clock_never_goes_back_and_runs_on_once_released() -> None:
 
 def test_a_second_replay_into_the_same_cluster_is_refused() -> None:
     ReplayClock(Lead(last=49)).lead(50)
-    with pytest.raises(ConfigError, match="given the timestamp 50, the replay needs it below 50"):
+    with pytest.raises(ConfigError, match="given out the timestamp 50, but the replay needs PD's clock below 50"):
         ReplayClock(Lead(last=50)).lead(50)

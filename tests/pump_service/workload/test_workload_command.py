@@ -112,7 +112,7 @@ def test_what_a_crashing_writer_loses_is_settled_by_its_status_port(source: Sour
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ((), "one of transactions and seconds"),
+        ((), "either --transactions or --seconds"),
         (("--transactions", "1", "--columns", "nonsense"), "unknown kind of column"),
         (("--transactions", "1", "--rollback", "2"), "shares of faults"),
     ],
