@@ -104,8 +104,8 @@ class Client(threading.Thread):
 
 def test_every_puller_gets_all_once_and_in_order(pump: Pump, monkeypatch: pytest.MonkeyPatch) -> None:
     # So little may wait that pullers fall behind, park and come back all the time.
-    for module in (tail, pulls):
-        monkeypatch.setattr(module, "UNSENT_BYTES", 30_000)
+    monkeypatch.setattr(tail, "_UNSENT_BYTES", 30_000)
+    monkeypatch.setattr(tail, "_FIRST_BYTES", 3_000)
     monkeypatch.setattr(pulls, "_TURN_S", 0.01)
     monkeypatch.setattr(pulls, "_HURRIED_S", 0.001)
     monkeypatch.setattr(pulls, "_PATIENCE_S", 0.005)
