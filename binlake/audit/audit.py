@@ -272,9 +272,13 @@ class Audit:
         versions = [version for version in versions if version.hi >= base.hi]
         # Files go from the oldest version on, so a few looks find the first that is whole.
         first = bisect.bisect_left(versions, True, key=self._readable)
-        since = f"from {_moment(versions[first].hi)} on" if first < len(versions) else "no more"
+        readable = (
+            f"states of this table are available from {_moment(versions[first].hi)} on"
+            if first < len(versions)
+            else "no state of this table is available"
+        )
         return LostRange(
-            f"the state of that time is beyond the mirror's retention: states of this table are available {since}",
+            f"the state of that time is beyond the mirror's retention: {readable}",
             where={"table": f"{base.db}.{base.table}", "delta_version": base.delta_version},
             hint="`lake.retention-days` sets how long; the table's row changes are in `mutation` from the lake's start",
         )

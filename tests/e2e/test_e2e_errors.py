@@ -71,7 +71,7 @@ def test_a_corrupt_payload_and_an_unknown_table_are_named_with_their_commit_ts(
 ) -> None:  # S0-20 S0-72
     before = position(mariadb)
     for content, kind, text in (
-        (b"\xff", "WireError", "no binlog"),
+        (b"\xff", "WireError", "is not a binlog"),
         (pb.PrewriteValue(schema_version=1, mutations=[pb.TableMutation(table_id=4711, inserted_rows=[b"\x08\x02"],
                                                                         sequence=[0])]).SerializeToString(),
          "SchemaError", "4711"),

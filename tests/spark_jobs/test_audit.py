@@ -245,6 +245,6 @@ def test_below_the_retention_an_audit_says_from_when_on(mirrored: Mirrored, tmp_
     assert upkeep.dropped > 0
     assert ("shop", "item") in upkeep.mirrors
     versions = MirrorVersions(copy.ctx.paths).of("shop", "item")
-    with pytest.raises(LostRange, match=f"states of this table can be had from {versions[-1].hi} "):
+    with pytest.raises(LostRange, match=f"states of this table are available from {versions[-1].hi} "):
         Audit(copy.ctx.paths).table_as_of("shop", "item", mirrored.windows[0].hi)
     assert Audit(copy.ctx.paths).table_as_of("shop", "item", versions[-1].hi).rows
