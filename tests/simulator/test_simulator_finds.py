@@ -211,9 +211,9 @@ MUTANTS = {
     "acks": Mutant(acked_before_written, "full disks", r"consumer-\d: \d+ are missing up to", 11),
     "GC and consumers": Mutant(collected_for_nobody, "collection", "has lost the range after"),
     "GC and pullers": Mutant(
-        collected_in_silence, "collection", r"passed over \d+ of \d+ in a pull|a pull of .* ends: .* a C has no P"
+        collected_in_silence, "collection", r"passed over \d+ of \d+ in a pull|a pull of .* ends: .* a commit has no prewrite"
     ),
-    "GC and prewrites": Mutant(prewrites_collected, "collection", "a C has no P"),
+    "GC and prewrites": Mutant(prewrites_collected, "collection", "a commit has no prewrite"),
     "leaving": Mutant(left_too_early, "members", "offline with unread binlogs"),
     "joining": Mutant(members_before_clock, "members", "are missing up to", 2),
     "index": Mutant(holes_pass_for_durable, "full disks and power", r"acked [PC] \d+ is lost", 14),

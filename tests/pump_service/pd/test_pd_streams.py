@@ -196,7 +196,7 @@ def test_what_is_above_the_limit_of_streams_is_refused_and_calls_are_answered(
     with PlacementDriver(tmp_path) as driver:
         etcd = EtcdClient([driver.url])
         watches = [etcd.watch(b"k") for _ in range(3)]
-        with pytest.raises(SourceUnavailable, match="3 streams are open already"):
+        with pytest.raises(SourceUnavailable, match="3 streams are already open"):
             PdClient([driver.url]).tso()
         etcd.put(b"k", b"1")
         for watch in watches:
