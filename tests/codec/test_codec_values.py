@@ -162,7 +162,7 @@ def test_float_texts_keep_what_tidb_cuts(value: float, text: str) -> None:
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_what_no_column_holds_is_refused(value: float) -> None:
     for show in (double_text, float_text):
-        with pytest.raises(ValueError, match="not a (DOUBLE |FLOAT )?value"):
+        with pytest.raises(ValueError, match=r"not a (DOUBLE |FLOAT )?value"):
             show(value)
 
 

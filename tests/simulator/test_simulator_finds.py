@@ -211,7 +211,9 @@ MUTANTS = {
     "acks": Mutant(acked_before_written, "full disks", r"consumer-\d: \d+ are missing up to", 11),
     "GC and consumers": Mutant(collected_for_nobody, "collection", "has lost the range after"),
     "GC and pullers": Mutant(
-        collected_in_silence, "collection", r"passed over \d+ of \d+ in a pull|a pull of .* ends: .* a commit has no prewrite"
+        collected_in_silence,
+        "collection",
+        r"passed over \d+ of \d+ in a pull|a pull of .* ends: .* a commit has no prewrite",
     ),
     "GC and prewrites": Mutant(prewrites_collected, "collection", "a commit has no prewrite"),
     "leaving": Mutant(left_too_early, "members", "offline with unread binlogs"),

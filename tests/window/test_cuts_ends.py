@@ -21,7 +21,9 @@ def test_an_end_outside_a_ddl_is_taken(hi: int) -> None:
 
 @pytest.mark.parametrize("hi", [60, 99])
 def test_an_end_inside_a_ddl_is_refused_with_the_places_that_will_do(hi: int) -> None:  # issue 13 point 4
-    with pytest.raises(ConfigError, match=r"lies inside a DDL.*ddl_from=60 ddl_commit_ts=100.*take 100 .*below 60"):
+    with pytest.raises(
+        ConfigError, match=r"lies inside a DDL.*ddl_from=60 ddl_commit_ts=100.*use 100 as the end.*below 60"
+    ):
         require_outside_ddl([replace(DDL, commit_ts=40, since=40), DDL], 20, hi)
 
 

@@ -103,7 +103,7 @@ def test_a_restart_keeps_the_led_clock_led(tmp_path: Path) -> None:
 def test_the_clock_is_never_led_back(tmp_path: Path) -> None:
     oracle = Oracle(tmp_path, now_ms=lambda: NOW)
     oracle.take(1)
-    with pytest.raises(Permanent, match="given already"):
+    with pytest.raises(Permanent, match="already given out"):
         oracle.lead(tso.compose(NOW - 5))
 
 
