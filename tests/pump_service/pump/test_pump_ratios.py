@@ -20,7 +20,8 @@ from bench import pump_load
 from binlake import tso
 from binlake.rpc import Channel
 
-pytestmark = pytest.mark.long
+# Clocks decide here, so never in CI: `make soak` runs them.
+pytestmark = pytest.mark.soak
 
 
 @pytest.fixture
@@ -82,8 +83,7 @@ def best_of(rounds: int, ratio: Callable[[], float], enough: Callable[[float], b
     return found
 
 
-@pytest.mark.parametrize("limit", [0.6, pytest.param(0.25, marks=pytest.mark.soak)])
-def test_ten_pullers_at_the_tail_cost_a_writer_little(pump: AttackedPump, limit: float) -> None:
+def test_ten_pullers_at_the_tail_cost_a_writer_little(pump: AttackedPump) -> None:
     # When each puller read for itself it was five times the whole write; a quarter of it is 5 us.
     clock = Clock()
     clock.cost(pump)
@@ -96,21 +96,18 @@ def test_ten_pullers_at_the_tail_cost_a_writer_little(pump: AttackedPump, limit:
         print(json.dumps({"us a write": round(alone, 1), "beside ten pullers": round(fed, 1)}))
         return fed / alone - 1
 
-    assert min(best_of(6, ratio, lambda found: found <= limit)) <= limit
+    assert min(best_of(6, ratio, lambda found: found <= 0.25)) <= 0.25
 
 
-@pytest.mark.parametrize(("share", "limit"), [(0.5, 8), pytest.param(0.99, 3, marks=pytest.mark.soak)])
-def test_a_write_takes_a_small_multiple_of_a_bare_one(
-    pump: AttackedPump, tmp_path: Path, share: float, limit: float
-) -> None:
-    # S0-25: beside other tests the slowest of a hundred tells of the machine, so CI looks at the middle one
+def test_a_write_takes_a_small_multiple_of_a_bare_one(pump: AttackedPump, tmp_path: Path) -> None:
+    # S0-25
     clock = Clock()
 
     def ratio() -> float:
         bare = pump_load.apart(pump_load.append_times, tmp_path / "floor", 4096, 0.7)
-        return clock.load(pump, 8, 1024, 1.0).percentile(share) / bare.percentile(share)
+        return clock.load(pump, 8, 1024, 1.0).percentile(0.99) / bare.percentile(0.99)
 
-    assert min(best_of(8, ratio, lambda found: found <= limit)) <= limit
+    assert min(best_of(8, ratio, lambda found: found <= 3)) <= 3
 
 
 def pull_for_ever(address: str) -> None:
@@ -124,8 +121,7 @@ def pull_for_ever(address: str) -> None:
                     break
 
 
-@pytest.mark.parametrize("least", [0.5, pytest.param(0.7, marks=pytest.mark.soak)])
-def test_writers_keep_most_of_their_rate_beside_a_pull_at_full_speed(pump: AttackedPump, least: float) -> None:
+def test_writers_keep_most_of_their_rate_beside_a_pull_at_full_speed(pump: AttackedPump) -> None:
     # S0-52
     clock = Clock()
     clock.load(pump, 64, 200, 2.0)  # something to pull
@@ -142,4 +138,4 @@ def test_writers_keep_most_of_their_rate_beside_a_pull_at_full_speed(pump: Attac
             puller.join()
             until(lambda: pump.connections() == 0, "it is gone")
 
-    assert max(best_of(8, ratio, lambda found: found >= least)) >= least
+    assert max(best_of(8, ratio, lambda found: found >= 0.7)) >= 0.7

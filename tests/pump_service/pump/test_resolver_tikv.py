@@ -139,18 +139,25 @@ def test_an_r_is_proved_at_once_and_an_r_that_lies_loses_nothing(world: World) -
     assert world.tikv.writes[KEY] == [Write(START, START, ROLLBACK)]
 
 
-def test_a_backlog_older_than_ten_minutes_is_proved_while_gc_has_not_passed_it(world: World) -> None:
+def test_a_backlog_older_than_ten_minutes_is_proved_while_gc_has_not_passed_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     starts = [START + step for step in range(0, 3000, 3)]
     for start in starts:
         world.storage.append(prewrite(start).SerializeToString())
         world.storage.append(rollback(start).SerializeToString())
     until(lambda: len(world.storage.doubted()) == len(starts), "all want a proof")
     world.age_s = 4000
+    written, end_all = list[int](), world.storage.end_all
+    monkeypatch.setattr(world.storage, "end_all", lambda ends: written.append(len(ends)) or end_all(ends))
     world.resolver.verify()
     until(world.ended, "all are proved")
     assert world.resolver.counters.rolled_back == len(starts)
     assert world.tikv.services[b"p1"] == START - 1
+    # Of 5.6 ms of CPU each all but 0.1 went into asking PD for the region, and a wait for the disk, one by one.
     assert world.tikv.located == 1
+    assert len(world.tikv.asked) == len(starts)
+    assert written == [len(starts)]
 
 
 def test_what_gc_has_passed_blocks_and_says_so(world: World) -> None:
