@@ -43,6 +43,17 @@ def add_output(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", choices=("text", "json"), default="text")
 
 
+def add_wait(parser: argparse.ArgumentParser) -> None:
+    """Declare `--wait`, of a command that changes the target under its lease."""
+    parser.add_argument(
+        "--wait",
+        type=float,
+        default=60.0,
+        metavar="SECONDS",
+        help="seconds to wait for the lease while another process applies",
+    )
+
+
 def add_where(parser: argparse.ArgumentParser, *, master: str | None = None) -> None:
     """Declare `--remote` and `--master`, one of the two, for `session_factory`; `master` is the default."""
     where = parser.add_mutually_exclusive_group()

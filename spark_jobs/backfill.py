@@ -22,7 +22,7 @@ from binlake.lake.lock import lake_lock
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowLog
 from binlake.window.lineage import told
-from spark_jobs.arguments import add_job, add_output, add_where, moment
+from spark_jobs.arguments import add_job, add_output, add_wait, add_where, moment
 from spark_jobs.failures import as_ours
 from spark_jobs.jobcontext import context_of
 from spark_jobs.lineage import plain
@@ -54,13 +54,7 @@ class BackfillCommand:
             add_output(each)
             _add_range(each, required=each is not replay_, single=each in (repair_, rollback_))
         for each in (repair_, rollback_):
-            each.add_argument(
-                "--wait",
-                type=float,
-                default=60.0,
-                metavar="SECONDS",
-                help="seconds to wait for the lease while another process applies",
-            )
+            add_wait(each)
         for each in (rebuild_, replay_):
             add_where(each, master="local[*]")
 

@@ -11,15 +11,13 @@ from typing import Any
 import structlog
 
 from binlake.errors import CheckpointConflict, DamagedManifest
-from binlake.window.derived import CompactManifest, require_own
+from binlake.window.derived import CompactManifest, read_own
 from binlake.window.manifest import ApplyManifest
 from spark_jobs.context import Bounds, StageContext
 from spark_jobs.sinks import require_merged
-from spark_jobs.unsealed import compacted_of
+from spark_jobs.unsealed import COMPACT_AGAIN, compacted_of
 
 log = structlog.get_logger(__name__)
-
-_AGAIN = "run compact of this window again, then convert"
 
 
 def up_to_date(ctx: StageContext, bounds: Bounds) -> CompactManifest:
@@ -62,7 +60,7 @@ def pinned_by(ctx: StageContext, apply: ApplyManifest) -> CompactManifest:
         raise DamagedManifest(
             "the compact manifest that the apply manifest refers to is missing or damaged",
             where={"window": bounds.window, "digest": apply.compact},
-            hint=_AGAIN,
+            hint=COMPACT_AGAIN,
         )
     return found
 
@@ -99,10 +97,7 @@ def _readable(ctx: StageContext, bounds: Bounds, event: Mapping[str, Any]) -> Co
 
 
 def _read(ctx: StageContext, bounds: Bounds, event: Mapping[str, Any]) -> CompactManifest:
-    try:
-        if not event["manifest"]:
-            return compacted_of(ctx, event, require_merged(ctx, bounds.lo, bounds.hi))
-        return require_own(CompactManifest.from_json(event["manifest"]), ctx.replication.name, bounds.lo, bounds.hi)
-    except DamagedManifest as error:
-        error.where.setdefault("window", bounds.window)
-        raise DamagedManifest(error.message, where=error.where, hint=_AGAIN) from None
+    if not event["manifest"]:
+        return compacted_of(ctx, event, require_merged(ctx, bounds.lo, bounds.hi))
+    name, text = ctx.replication.name, event["manifest"]
+    return read_own(CompactManifest, text, name, bounds.lo, bounds.hi, hint=COMPACT_AGAIN)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from binlake.errors import BinlakeError, Permanent
-from binlake.window.manifest import window_name
+from binlake.window.manifest import OfWindow
 
 CUT = "cut_at_bytes"
 """In the detail of a landed window: it ends below the hi that was asked for, because it has `window.max-bytes`."""
@@ -26,16 +26,11 @@ class SparkNeeded(Permanent):
 
 
 @dataclass(frozen=True)
-class Bounds:
+class Bounds(OfWindow):
     """The window (lo, hi] a stage works on; both are commit_ts."""
 
     lo: int
     hi: int
-
-    @property
-    def window(self) -> str:
-        """`lo-hi`."""
-        return window_name(self.lo, self.hi)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow.dataset as ds
 
 from binlake.ddl import bytewise_table
-from binlake.errors import DamagedManifest, IncompleteWindow
+from binlake.errors import IncompleteWindow
 from binlake.lake.dataset import dataset
 from binlake.lake.ddls import landed_ddls
 from binlake.lake.opened import opened
@@ -18,7 +18,7 @@ from binlake.lake.schemas import SchemaHistory
 from binlake.lake.tables import LakeTable
 from binlake.schema import TableDef
 from binlake.window.definitions import LandedDdl, Segments, WindowDefinitions, bytewise
-from binlake.window.derived import Merged, MergeManifest, require_own
+from binlake.window.derived import Merged, MergeManifest, read_own
 from binlake.window.manifest import window_name
 from binlake.window.shapes import Shapes
 from binlake.window.targets import Naming, TargetTables
@@ -67,12 +67,8 @@ def _merged(ctx: StageContext, event: Mapping[str, Any]) -> Merged:
     """What merge sealed of its window. Raises DamagedManifest."""
     if not event["manifest"]:
         return merged_of(event)
-    lo, hi = event["lo"], event["hi"]
-    try:
-        return require_own(MergeManifest.from_json(event["manifest"]), ctx.replication.name, lo, hi).merged
-    except DamagedManifest as error:
-        where = {"window": window_name(lo, hi), **error.where}
-        raise DamagedManifest(error.message, where=where, hint="run merge of that window again") from None
+    name, lo, hi = ctx.replication.name, event["lo"], event["hi"]
+    return read_own(MergeManifest, event["manifest"], name, lo, hi, hint="run merge of that window again").merged
 
 
 def sink_window(ctx: StageContext, bounds: Bounds, merged: Merged, shapes: Shapes | None = None) -> SinkWindow:

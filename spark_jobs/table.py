@@ -24,7 +24,7 @@ from binlake.lake.schemas import SchemaHistory
 from binlake.lake.windowlog import WindowLog
 from binlake.verify.tables import Name, cluster_of
 from binlake.window.targets import Naming, TargetTables
-from spark_jobs.arguments import add_job, add_output
+from spark_jobs.arguments import add_job, add_output, add_wait
 from spark_jobs.outcomes import show_results, tell
 from spark_jobs.results import StageResult
 from spark_jobs.verify import mended
@@ -50,13 +50,7 @@ class TableCommand:
         aside.add_argument("--table", action="append", required=True, metavar="DB.TABLE", help=f"{help_} (repeatable)")
         aside.add_argument("--reason", default="", help="reason, shown in the list")
         back.add_argument("--table", required=True, metavar="DB.TABLE", help=help_)
-        back.add_argument(
-            "--wait",
-            type=float,
-            default=60.0,
-            metavar="SECONDS",
-            help="seconds to wait for the lease while another process applies",
-        )
+        add_wait(back)
         back.add_argument(
             "--rows-are-there",
             action="store_true",

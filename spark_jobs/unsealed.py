@@ -17,6 +17,8 @@ from binlake.window.manifest import window_name
 from binlake.window.shapes import Shapes
 from spark_jobs.context import StageContext
 
+COMPACT_AGAIN = "run compact of this window again, then convert"
+
 
 def merged_of(event: Mapping[str, Any]) -> Merged:
     """What an event of merge says of its window."""
@@ -29,9 +31,10 @@ def merged_of(event: Mapping[str, Any]) -> Merged:
 def compacted_of(ctx: StageContext, event: Mapping[str, Any], merged: Merged) -> CompactManifest:
     """What an event of compact says of its window, with what `merged` of it says. Raises DamagedManifest."""
     detail = json.loads(event["detail"] or "{}")
-    if "ordered" not in detail:
-        raise DamagedManifest("the event of compact has no manifest")
     lo, hi = event["lo"], event["hi"]
+    if "ordered" not in detail:
+        where = {"window": window_name(lo, hi)}
+        raise DamagedManifest("the event of compact has no manifest", where=where, hint=COMPACT_AGAIN)
     ddls = landed_ddls(ctx.paths, lo, hi) if merged.ddls else []
     return CompactManifest(
         replication=ctx.replication.name,

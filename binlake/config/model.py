@@ -183,14 +183,13 @@ class Target(Section):
     )
     multiple_rows: bool = Field(
         False,
-        description="`ordered`: consecutive changes of one kind become one statement (as in DM); other modes always "
-        "do this",
+        description="`ordered`: consecutive changes of one kind become one statement (as in DM); other modes always"
+        " do this",
     )
     conflict_strategy: Literal["causality", "flush"] = Field(
         "causality",
-        description="`ordered`: which change waits for all earlier ones: one that links two groups of keys (DM), or "
-        "one that"
-        " touches any key in flight (drainer)",
+        description="`ordered`: which change waits for all earlier ones: one that links two groups of keys (DM), or"
+        " one that touches any key in flight (drainer)",
     )
     max_segment_rows: int = Field(
         5_000_000, ge=1, description="rows one transaction may hold; above it `atomic` fails, `auto` goes parallel"
@@ -206,10 +205,9 @@ class Target(Section):
     )
     on_table_error: Literal["stop", "set-aside"] = Field(
         "stop",
-        description="a table that cannot be applied (missing, of another definition, a DDL or row refused, a "
-        "written key"
-        " absent): `stop`: all tables wait until it is fixed, or set aside by `binlake table aside`; `set-aside`: the"
-        " others continue, `consistent` is false until `binlake table back`",
+        description="a table that cannot be applied (missing, of another definition, a DDL or row refused, a"
+        " written key absent): `stop`: all tables wait until it is fixed, or set aside by `binlake table aside`;"
+        " `set-aside`: the others continue, `consistent` is false until `binlake table back`",
     )
     most_set_aside: int = Field(
         10,
@@ -219,9 +217,8 @@ class Target(Section):
     verify_after_ddl_rows: int = Field(
         200_000,
         ge=0,
-        description="a table of at most this many rows, as the target estimates them, is compared with the lake "
-        "(else the"
-        " source) after a DDL that converts, fills or removes its rows; 0 = none",
+        description="a table of at most this many rows, as the target estimates them, is compared with the lake"
+        " (else the source) after a DDL that converts, fills or removes its rows; 0 = none",
     )
     sync_mode: Literal[1, 2] = Field(
         1, description="1: every column of the source; 2 (drainer's partial): only those that the target's table has"

@@ -175,9 +175,8 @@ def drift(found: list[str], where: Mapping[str, object]) -> Drift:
         where={**where, "differences": len(found)},
         hint="`binlake preflight` shows all of them and the choices: alter the target to match, keep what is its own"
         " by preserve or leave columns out by sync-mode, or accept a difference in target.tables; then run the window"
-        " again, from compact on. `binlake table aside` lets the other tables continue without it, in an open "
-        "window too"
-        " (filter.ignore-table counts for windows that are not merged yet)",
+        " again, from compact on. `binlake table aside` lets the other tables continue without it, in an open"
+        " window too (filter.ignore-table counts for windows that are not merged yet)",
     )
 
 

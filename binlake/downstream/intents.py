@@ -28,9 +28,8 @@ log = structlog.get_logger()
 
 _WORDS = {REPLACED: "the replacement of a DDL", INJECTED: "an injected statement"}
 _ANOTHER_DDL = (
-    "fix the target and run finalize again; or name the commit_ts in ddl-replacement with a statement that the "
-    "target accepts, or in filter.ignore-txn-commit-ts once you have run it by hand; then `binlake ddl release`, "
-    "and merge,"
+    "fix the target and run finalize again; or name the commit_ts in ddl-replacement with a statement that the target"
+    " accepts, or in filter.ignore-txn-commit-ts once you have run it by hand; then `binlake ddl release`, and merge,"
     " compact and convert again; or let the other tables continue without it: `binlake table aside`, then finalize"
 )
 # Its commit_ts is that of a change of the source, which those two keys would replace or leave out.

@@ -21,13 +21,13 @@ from binlake.lake.control import ControlTable
 from binlake.lake.paths import LakePaths
 from binlake.lake.tables import WINDOW
 from binlake.pipeline import ENDED
-from binlake.window.manifest import ApplyManifest, WindowManifest, window_name
+from binlake.window.manifest import ApplyManifest, OfWindow, WindowManifest
 
 _TOLD = tuple(name for name in WINDOW.column_names() if name != "manifest")
 
 
 @dataclass(frozen=True)
-class WindowEvent:
+class WindowEvent(OfWindow):
     """One stage of one window came to an end: `state` done, already, blocked, waiting, skipped; `rows`; `seconds`.
 
     Two states are marks: `started` before the first write of a sink, `ready` where a plan ends a time of being blocked.
@@ -44,11 +44,6 @@ class WindowEvent:
     blocked_by: str = ""
     detail: Mapping[str, Any] = field(default_factory=dict)
     manifest: str = ""
-
-    @property
-    def window(self) -> str:
-        """`lo-hi`."""
-        return window_name(self.lo, self.hi)
 
 
 class WindowLog:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeVar
 
 from binlake.errors import DamagedManifest
-from binlake.window.manifest import window_name
+from binlake.window.manifest import OfWindow, window_name
 from binlake.window.sealing import canonical, digest_of, sealed, unsealed
 from binlake.window.shapes import Shapes
 
@@ -52,7 +52,7 @@ class Merged:
 
 
 @dataclass(frozen=True)
-class MergeManifest:
+class MergeManifest(OfWindow):
     """What merge sealed of one landed window (lo, hi] for compact and mirror."""
 
     VERSION: ClassVar[int] = 1
@@ -61,11 +61,6 @@ class MergeManifest:
     lo: int
     hi: int
     merged: Merged
-
-    @property
-    def window(self) -> str:
-        """`lo-hi`."""
-        return window_name(self.lo, self.hi)
 
     def to_json(self) -> str:
         """The sealed text."""
@@ -83,7 +78,7 @@ class MergeManifest:
 
 
 @dataclass(frozen=True)
-class CompactManifest:
+class CompactManifest(OfWindow):
     """What compact sealed of a sink's window (lo, hi] for convert and finalize.
 
     `ordered`: for a target of that mode, so that `change` has no row of it; `rows`: those of `change`; `merged`: what
@@ -102,11 +97,6 @@ class CompactManifest:
     merged: Merged
     cuts: tuple[int, ...] = ()
     shapes: Shapes = field(default_factory=Shapes)
-
-    @property
-    def window(self) -> str:
-        """`lo-hi`."""
-        return window_name(self.lo, self.hi)
 
     def to_json(self) -> str:
         """The sealed text."""
@@ -152,6 +142,15 @@ def require_own(manifest: Manifest, replication: str, lo: int, hi: int) -> Manif
             where={"sealed_for": f"{manifest.replication} {manifest.window}"},
         )
     return manifest
+
+
+def read_own(kind: type[Manifest], text: str, replication: str, lo: int, hi: int, *, hint: str) -> Manifest:
+    """The manifest `text` of this window of this replication. Raises DamagedManifest with the window and `hint`."""
+    try:
+        return require_own(kind.from_json(text), replication, lo, hi)
+    except DamagedManifest as error:
+        where = {"window": window_name(lo, hi), **error.where}
+        raise DamagedManifest(error.message, where=where, hint=hint) from None
 
 
 def _made(kind: str, body: Mapping[str, Any], make: Callable[[Mapping[str, Any]], Manifest]) -> Manifest:

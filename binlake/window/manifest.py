@@ -17,6 +17,18 @@ def window_name(lo: int, hi: int) -> str:
     return f"{lo}-{hi}"
 
 
+class OfWindow:
+    """What belongs to one window (lo, hi]; both are commit_ts."""
+
+    lo: int
+    hi: int
+
+    @property
+    def window(self) -> str:
+        """`lo-hi`."""
+        return window_name(self.lo, self.hi)
+
+
 @dataclass(frozen=True)
 class MemberProof:
     """One pump's part in a window and the proof that it was complete.
@@ -34,7 +46,7 @@ class MemberProof:
 
 
 @dataclass(frozen=True)
-class WindowManifest:
+class WindowManifest(OfWindow):
     """What land sealed: the window (lo, hi], its members, and the digest of its rows in `binlog`.
 
     `schema_version` is the schema history's version at hi; `dml` and `ddls` count transactions, `chunks` the rows
@@ -54,11 +66,6 @@ class WindowManifest:
     schema_version: int
     digest: str
 
-    @property
-    def window(self) -> str:
-        """`lo-hi`."""
-        return window_name(self.lo, self.hi)
-
     def to_json(self) -> str:
         """Canonical JSON, timestamps as strings."""
         return canonical(asdict(self))
@@ -71,7 +78,7 @@ class WindowManifest:
 
 
 @dataclass(frozen=True)
-class ApplyManifest:
+class ApplyManifest(OfWindow):
     """What convert pinned for one SQL sink before the first write: finalize executes this and nothing else.
 
     `start` is the checkpoint's commitTS it was made for (= lo); `definitions` the digest of the target's definitions
@@ -96,11 +103,6 @@ class ApplyManifest:
     windows: tuple[str, ...]
     cuts: tuple[int, ...] = ()
     compact: str = ""
-
-    @property
-    def window(self) -> str:
-        """`lo-hi`."""
-        return window_name(self.lo, self.hi)
 
     def to_json(self) -> str:
         """Canonical JSON, timestamps as strings."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 from typing import Any
 
 from binlake.schema import IndexInfo, TableDef
@@ -88,7 +89,7 @@ class Shapes:
 
     def to_list(self) -> list[Any]:
         """Plain values for JSON, by name."""
-        return [[db, table, shape.to_dict()] for (db, table), shape in sorted(self.at_lo.items(), key=_first)]
+        return [[db, table, shape.to_dict()] for (db, table), shape in sorted(self.at_lo.items(), key=itemgetter(0))]
 
     @classmethod
     def from_list(cls, raw: Iterable[Any]) -> Shapes:
@@ -115,10 +116,6 @@ def _definitions(of: Definitions, shapes: Mapping[Name, TableShape | None]) -> D
 
 def _shaped(table: TableDef, shape: TableShape | None) -> TableDef:
     return shape.of(table) if shape else table
-
-
-def _first(item: tuple[Name, TableShape]) -> Name:
-    return item[0]
 
 
 def _name(table: TableDef) -> Name:

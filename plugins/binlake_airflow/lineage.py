@@ -1,7 +1,7 @@
 """What stages and commands read and wrote, as OpenLineage datasets: what really happened, as they reported it.
 
-Only OpenLineage's provider calls this module, in a process of its own; an error here is logged there and fails no
-else. So its packages need not be there for anybody else, and nothing of Spark or Arrow is loaded.
+Only OpenLineage's provider calls this module, in a process of its own; an error here is logged there and fails
+nothing else. So its packages need not be there for anybody else, and nothing of Spark or Arrow is loaded.
 """
 
 from __future__ import annotations

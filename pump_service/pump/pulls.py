@@ -110,7 +110,7 @@ class Pulls:
     def behind(self, puller: Puller) -> None:
         """It is to be read for, as soon as it took what it was sent."""
         with self._changed:
-            puller.parked = puller.unsent >= puller.most_unsent >> 1
+            puller.parked = puller.has_enough
             if puller.parked:
                 return
         self._queue(puller)
@@ -204,7 +204,7 @@ class Pulls:
         return others <= _ALL_UNSENT_BYTES >> 3 or self._unsent + size <= _ALL_UNSENT_BYTES
 
     def _wait_for_room(self, puller: Puller) -> None:
-        if puller.unsent >= puller.most_unsent >> 1:
+        if puller.has_enough:
             self.behind(puller)
         else:
             # Others hold it: they take it, or are cut off soon.
@@ -218,7 +218,7 @@ class Pulls:
             puller.taken += size
             self._unsent -= size
             puller.moved_at = time.perf_counter()
-            again = puller.parked and puller.unsent < puller.most_unsent >> 1
+            again = puller.parked and not puller.has_enough
             if again:
                 puller.parked = False
             if self._waiting:

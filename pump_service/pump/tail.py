@@ -49,6 +49,11 @@ class Puller:
         """Bytes before it has to wait: few until it takes some, so that a call that takes nothing costs little."""
         return min(_UNSENT_BYTES, _FIRST_BYTES + 2 * self.taken)
 
+    @property
+    def has_enough(self) -> bool:
+        """Whether half of what it may have untaken is: it is read for again once it took some."""
+        return self.unsent >= self.most_unsent >> 1
+
 
 class Feeding(Protocol):
     """What carries frames to pullers; from any thread."""

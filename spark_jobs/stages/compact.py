@@ -67,17 +67,10 @@ def run(ctx: StageContext, bounds: Bounds) -> StageResult:
         if pinned is not None:
             require_pinned_cuts(pinned, window.segments.starts)
         strict = merged.whole and target.impossible_changes == "fail"
-        shared = shared_tables(ctx, window, {(db, table) for db, table, _ in derived})
         # What finalize passes over need not be possible: of a table that is set aside it writes nothing.
-        shared = {name for name in shared if not is_aside(position.aside, name)}
-        unknown = 0
-        if shared and mutated:
-            own = [place for place in derived if place[:2] in shared]
-            unknown = require_own_keys(
-                ctx, window, key_arrivals(mutated.rows, _cells(window, own), mutated.count), position, strict=strict
-            )
-        required = [place for place in derived if strict and not is_aside(position.aside, place[:2])]
-        rows = _write(ctx, window, _Places(mutated, derived, required), pinned)
+        applied = [place for place in derived if not is_aside(position.aside, place[:2])]
+        unknown = _require_own_keys(ctx, window, applied, mutated, position, strict=strict)
+        rows = _write(ctx, window, _Places(mutated, derived, applied if strict else []), pinned)
     cuts = window.segments.starts
     sealed = CompactManifest(ctx.replication.name, "sql", wanted.lo, wanted.hi, ordered, rows, merged, cuts, shapes)
     if pinned is not None:
@@ -86,10 +79,8 @@ def run(ctx: StageContext, bounds: Bounds) -> StageResult:
     changed = sorted({(db, table) for db, table, _ in places} | {name for ddl in window.cuts for name in ddl.tables})
     detail: dict[str, object] = {"segments": len(cuts) + 1, "tables": len(changed)}
     detail |= {"mutations": merged.rows, "mode": target.mode}
-    if unknown:
-        detail["keys_of_unknown_tables"] = unknown
-    if shapes:
-        detail["of_another_shape"] = [f"{db}.{table}" for db, table in sorted(shapes.at_lo)]
+    detail |= {"keys_of_unknown_tables": unknown} if unknown else {}
+    detail |= {"of_another_shape": [f"{db}.{table}" for db, table in sorted(shapes.at_lo)]} if shapes else {}
     event = WindowEvent("compact", wanted.lo, wanted.hi, "done", rows, seconds, ctx.run_id, "sql", detail=detail)
     ctx.windows.record(replace(event, manifest=sealed.to_json()))
     ctx.handover.put_compacted(sealed)
@@ -136,6 +127,24 @@ class _Places:
     mutated: _Mutated | None
     all: list[Touched]
     required: list[Touched]
+
+
+def _require_own_keys(
+    ctx: StageContext,
+    window: SinkWindow,
+    places: list[Touched],
+    mutated: _Mutated | None,
+    position: Position,
+    *,
+    strict: bool,
+) -> int:
+    """As `require_own_keys`, of those `places` whose table several of the source share."""
+    shared = shared_tables(ctx, window, {(db, table) for db, table, _ in places})
+    if not shared or mutated is None:
+        return 0
+    cells = _cells(window, [place for place in places if place[:2] in shared])
+    arrivals = key_arrivals(mutated.rows, cells, mutated.count)
+    return require_own_keys(ctx, window, arrivals, position, strict=strict)
 
 
 def _write(ctx: StageContext, window: SinkWindow, places: _Places, pinned: ApplyManifest | None) -> int:
