@@ -23,10 +23,11 @@ from binlake.lake.members import MemberTable
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowEvent, WindowLog
 from binlake.mirror import MirrorVersion, MirrorVersions
+from binlake.pipeline import stages_for
 from binlake.window.manifest import MemberProof, WindowManifest
 from binlake.window.remembered import RememberedMember
 
-STAGES = ("land", "merge", "compact", "convert", "finalize")
+STAGES = tuple(stage.name for stage in stages_for(sql=True, mirror=False) if stage.name != "plan")
 TABLES = 40
 BASE = 470614429184294912
 STEP = 10_000 << 18

@@ -28,6 +28,7 @@ from binlake import tso
 from binlake.config import load_replication
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowLog
+from binlake.pipeline import stages_for
 from deploy.local.airflow import Airflow
 from deploy.local.airflow_client import AirflowClient
 from deploy.local.mariadb import MariaDb
@@ -38,7 +39,7 @@ from deploy.local.spark_connect import SparkConnect
 ROOT = Path(__file__).resolve().parents[1]
 NAME = "lag"
 ROWS_PER_TRANSACTION = 3.0
-STAGES = ("land", "merge", "compact", "convert", "finalize")
+STAGES = tuple(stage.name for stage in stages_for(sql=True, mirror=False) if stage.name != "plan")
 IDLE_S = 30.0
 SETTLE_S = 20.0
 """Seconds behind a start of Airflow in which its parts still load what they need."""
