@@ -20,7 +20,7 @@ from binlake.schema.actions import UNSUPPORTED
 from binlake.window.ddls import DdlBinlog, PlannedDdl, plan_ddls
 from binlake.wire import binlog_pb2 as pb
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 T = table_info(10, "t", [column(1, "id"), column(2, "v")])
 
 

@@ -24,7 +24,7 @@ from binlake.source.tidb import PAGE, SPARE, StatusPort
 from pump_service.replay.outcomes import Outcomes
 from pump_service.replay.status_server import StatusServer
 
-CAPTURES = Path(__file__).parents[1] / "captures"
+CAPTURES = Path(__file__).parents[2] / "captures"
 FOREVER = 1 << 62
 
 

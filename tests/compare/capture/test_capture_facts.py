@@ -25,7 +25,7 @@ from binlake.window.ddls import PlannedDdl
 from binlake.wire import binlog_pb2 as pb
 from deploy.local.commitlog import CommitLog, planned, read_log
 
-CAPTURES = Path(__file__).parents[1] / "captures"
+CAPTURES = Path(__file__).parents[2] / "captures"
 DDL = ("ddl", "ddl_late")
 Json = dict[str, Any]
 

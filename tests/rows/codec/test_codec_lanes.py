@@ -21,7 +21,7 @@ from binlake.wire import binlog_pb2 as pb
 
 pytestmark = pytest.mark.long
 
-CAPTURES = Path(__file__).parents[1] / "captures"
+CAPTURES = Path(__file__).parents[2] / "captures"
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -16,7 +16,7 @@ from binlake.errors import SchemaError
 from binlake.schema import Action, DdlJob, JobState, SchemaState
 from binlake.schema.change import rename_pairs
 
-CAPTURES = Path(__file__).parents[1] / "captures"
+CAPTURES = Path(__file__).parents[2] / "captures"
 T = table_info(10, "t", [column(1, "id"), column(2, "v")])
 
 

@@ -11,7 +11,7 @@ from binlake.capture import Capture
 
 pytestmark = pytest.mark.long
 
-CAPTURES = Path(__file__).parents[1] / "captures"
+CAPTURES = Path(__file__).parents[2] / "captures"
 
 # name: (rows, exemptions); every transaction is compared, of sysbench_like every fourth: its rows are all alike
 CASES: dict[str, tuple[int, dict[str, int]]] = {

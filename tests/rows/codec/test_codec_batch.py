@@ -20,7 +20,7 @@ from binlake.schema import mysqltypes as t
 from binlake.tso import compose
 from binlake.wire import binlog_pb2 as pb
 
-CAPTURES = Path(__file__).parents[1] / "captures"
+CAPTURES = Path(__file__).parents[2] / "captures"
 COMMIT = compose(1_700_000_000_000, 3)
 
 

@@ -24,7 +24,7 @@ from binlake.errors import BinlakeError
 from binlake.schema import TableDef
 from binlake.wire import binlog_pb2 as pb
 
-CAPTURES = Path(__file__).parents[1] / "captures"
+CAPTURES = Path(__file__).parents[2] / "captures"
 seeds = st.integers(0, 2**48).map(Random)
 Payloads = list[tuple[int, bytes]]
 

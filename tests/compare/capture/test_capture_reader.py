@@ -13,7 +13,7 @@ from binlake.capture import Capture
 from binlake.errors import ConfigError, WireError
 from binlake.wire import binlog_pb2 as pb
 
-CAPTURES = Path(__file__).parents[1] / "captures"
+CAPTURES = Path(__file__).parents[2] / "captures"
 
 
 @pytest.mark.parametrize("name", ["bank", "keys", "shard"])

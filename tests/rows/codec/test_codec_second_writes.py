@@ -24,7 +24,7 @@ from deploy.local.commitlog import CommitLog, read_log
 Row = dict[str, Any]
 Change = tuple[str, str, str]
 """A change as logged: op, the value that was, the value that is."""
-CAPTURES = Path(__file__).parents[1] / "captures"
+CAPTURES = Path(__file__).parents[2] / "captures"
 VERSION = 20
 BEGAN, COPIED, COPY, LOGGED, DONE = 1000, 1400, 1500, 1700, 1800
 STEPS = {1100: -4, 1200: -3, 1300: -2, 1600: -1, LOGGED: 0}

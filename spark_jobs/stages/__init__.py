@@ -1,1 +1,0 @@
-"""The stages of a window, one module each; `binlake.pipeline` says which follow which."""
