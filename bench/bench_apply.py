@@ -28,16 +28,16 @@ import pyarrow.parquet as pq
 import structlog
 
 from binlake.config.model import Target
-from binlake.downstream import SegmentPlan, apply_window
-from binlake.schema import ColumnInfo, TableDef
-from binlake.schema import mysqltypes as t
-from binlake.schema.actions import PUBLIC
-from binlake.schema.info import IndexColumn, IndexInfo
-from binlake.statement import BatchLimits, Phase, StatementBatch, TableStatements
-from binlake.statement.sealed import checked_batch
+from binlake.rows.schema import ColumnInfo, TableDef
+from binlake.rows.schema import mysqltypes as t
+from binlake.rows.schema.actions import PUBLIC
+from binlake.rows.schema.info import IndexColumn, IndexInfo
+from binlake.statements import BatchLimits, Phase, StatementBatch, TableStatements
+from binlake.statements.sealed import checked_batch
+from binlake.target import SegmentPlan, apply_window
 from binlake.window.manifest import ApplyManifest
 from deploy.local.mariadb import MariaDb
-from spark_jobs.statements import statement_table
+from spark_jobs.tables.statements import statement_table
 
 SCALE = float(os.environ.get("SCALE", "1"))
 ROUNDS = int(os.environ.get("ROUNDS", "3"))

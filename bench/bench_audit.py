@@ -24,9 +24,9 @@ from binlake.lake.dataset import dataset
 from binlake.lake.paths import LakePaths
 from binlake.lake.rowhistory import between, changes, day, of_keys, of_table
 from binlake.lake.tables import MUTATION
-from spark_jobs.lake import ensure_tables
-from spark_jobs.maintain import days, lay_out
-from spark_jobs.session import classic_session
+from spark_jobs.commands.maintain import days, lay_out
+from spark_jobs.job.lake import ensure_tables
+from spark_jobs.job.session import classic_session
 
 WINDOWS = 200
 TABLES = 8

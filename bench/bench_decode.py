@@ -20,10 +20,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import pyarrow as pa
 from decode_load import SHAPES, OneTable, Transactions, table_of, transactions
 
-from binlake.codec import MutationBatch, walk
-from binlake.codec.splits import MOST_BYTES
-from binlake.codec.transaction import DecodeStats, mutations_of, split
-from spark_jobs.decode import PIECE_ROWS
+from binlake.rows.codec import MutationBatch, walk
+from binlake.rows.codec.splits import MOST_BYTES
+from binlake.rows.codec.transaction import DecodeStats, mutations_of, split
+from spark_jobs.merge.decode import PIECE_ROWS
 
 ROWS = {"narrow": 200_000, "wide": 40_000, "text-heavy": 60_000}
 BULK, SINGLE = 1000, 1

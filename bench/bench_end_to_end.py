@@ -2,7 +2,7 @@
 
 Loads of sysbench's shape (`--workload`): (a) 200k single-row inserts, (b) 200k single-row updates of 10k hot rows, (c)
 100k transactions of 5 rows over 4 tables; `--scale 10` takes ten times as many. They are written before what is
-measured: `spark_jobs.runner.run_window` in a process of its own (window_process.py): first a window of 4,000
+measured: `spark_jobs.job.runner.run_window` in a process of its own (window_process.py): first a window of 4,000
 transactions, the process's first ("cold": its start and imports count), then the load ("warm"). Behind it the floor, in
 the same run: the same final rows as ready multi-row REPLACE texts over 4 connections into the emptied tables. The run
 fails when the target does not show row by row what was written. See bench/README.md.
@@ -44,15 +44,15 @@ from target_floor import check, floor
 from window_process import Job, Run
 
 from binlake import tso
-from binlake.placement import PdClient
-from binlake.pumpclient import PumpReader
+from binlake.cluster.placement import PdClient
+from binlake.cluster.pumpclient import PumpReader
 from deploy.local.mariadb import MariaDb
 from deploy.local.ports import HOST, free_port
 from deploy.local.source import Source
 from deploy.local.spark_connect import SparkConnect
 from pump_service.replay.status_server import StatusServer
 from pump_service.workload.command import VERSION
-from spark_jobs.session import CONF, jar_paths
+from spark_jobs.job.session import CONF, jar_paths
 
 ROOT = Path(__file__).resolve().parents[1]
 WAYS = ("plain", "connect", "submit")

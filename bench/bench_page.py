@@ -32,14 +32,14 @@ from binlake.lake.windowlog import WindowEvent, WindowLog
 from binlake.mirror import MirrorVersion, MirrorVersions
 from binlake.mirror.replica import Replica
 from binlake.mirror.rows import typed_rows
-from binlake.schema import TableDef
-from binlake.schema import mysqltypes as t
+from binlake.rows.schema import TableDef
+from binlake.rows.schema import mysqltypes as t
 from deploy.local.airflow import Airflow
 from deploy.local.airflow_client import AirflowClient
 from deploy.local.sample_lake import SampleLake, table_of
-from spark_jobs.lake import ensure_tables
-from spark_jobs.maintain import days, lay_out
-from spark_jobs.session import classic_session
+from spark_jobs.commands.maintain import days, lay_out
+from spark_jobs.job.lake import ensure_tables
+from spark_jobs.job.session import classic_session
 
 WINDOWS = 10_000
 STEP = (SPAN_MS << 18) // WINDOWS

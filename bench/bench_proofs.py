@@ -21,8 +21,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from support.fake_tikv import FakeTikv
 
 from binlake import tso
-from binlake.source.regions import RegionClient
-from binlake.source.tikv import TikvStatus
+from binlake.cluster.source.regions import RegionClient
+from binlake.cluster.source.tikv import TikvStatus
 from binlake.wire import build
 from pump_service.pump.resolver import NoStatusSource, Resolver
 from pump_service.pump.storage import Storage, StorageOptions

@@ -23,7 +23,7 @@ import psutil
 import pump_load
 import structlog
 
-from binlake.pumpclient import PumpReader
+from binlake.cluster.pumpclient import PumpReader
 from binlake.rpc import Channel
 from binlake.wire import build
 from binlake.wire.pump_pb2 import Pos, PullBinlogReq

@@ -21,7 +21,7 @@ from pathlib import Path
 import psutil
 import structlog
 
-from binlake.varint import write_uvarint
+from binlake.base.varint import write_uvarint
 from binlake.wire import build
 from pump_service.pump.command import tune
 from pump_service.pump.index import Index

@@ -18,14 +18,14 @@ import pyarrow.dataset as ds
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from binlake.capture import Capture
+from binlake.compare.capture import Capture
 from binlake.config import Replication
 from binlake.window.manifest import window_name
 from deploy.local.cluster import CaptureCluster, capture_cluster
 from deploy.local.mariadb import MariaDb
-from spark_jobs.context import StageContext, StageResult
-from spark_jobs.runner import run_window
-from spark_jobs.session import classic_session
+from spark_jobs.job.context import StageContext, StageResult
+from spark_jobs.job.runner import run_window
+from spark_jobs.job.session import classic_session
 
 CAPTURE = Path(__file__).resolve().parents[1] / "tests" / "captures" / "sysbench_like"
 WARM_UP = CAPTURE.parent / "keys"

@@ -14,12 +14,12 @@ from typing import Protocol
 import numpy as np
 from sysbench_rows import C_BYTES, DB, FIRST_NUMBER, PAD_BYTES, Image, Load, Role, Writer
 
-from binlake.codec import MutationBuilder, prewrite_value
-from binlake.codec.datum import write_int
-from binlake.schema import Action, DbInfo
-from binlake.schema import mysqltypes as t
-from binlake.schema.actions import PUBLIC
-from binlake.varint import write_uvarint
+from binlake.base.varint import write_uvarint
+from binlake.rows.codec import MutationBuilder, prewrite_value
+from binlake.rows.codec.datum import write_int
+from binlake.rows.schema import Action, DbInfo
+from binlake.rows.schema import mysqltypes as t
+from binlake.rows.schema.actions import PUBLIC
 from binlake.wire import binlog_pb2 as pb
 from binlake.wire import build
 from binlake.wire.pump_pb2 import WriteBinlogReq

@@ -27,23 +27,23 @@ import pyarrow.compute as pc
 from bulk_load import BulkLoad
 from sysbench_rows import DB, LOADS, Load
 
-from binlake.filter import Rules
+from binlake.base.rowhash import row_hashes
+from binlake.changes.net.columns import net_changes
 from binlake.lake.parts import write_parts
 from binlake.lake.tables import BINLOG, CHANGE, MUTATION, arrow_schema
-from binlake.rowchange.columns import net_changes
-from binlake.rowhash import row_hashes
-from binlake.schema import DdlJob, SchemaState, TableDef, WindowSchemas
-from binlake.statement import BatchLimits, TableStatements, images_from_maps
-from binlake.statement.chunks import chunks_of, placed, total
+from binlake.rows.schema import DdlJob, SchemaState, TableDef, WindowSchemas
+from binlake.rules import Rules
+from binlake.statements import BatchLimits, TableStatements, images_from_maps
+from binlake.statements.chunks import chunks_of, placed, total
 from binlake.tso import to_datetime
 from binlake.window.definitions import Cell
 from binlake.wire.binlog_pb2 import Binlog
 from binlake.wire.pump_pb2 import WriteBinlogReq
 from pump_service.workload.tables import ID
-from spark_jobs.decode import Decoder
-from spark_jobs.landed import landed_of
-from spark_jobs.netstatements import counted_and_folded, rendered
-from spark_jobs.render import Renderer
+from spark_jobs.convert.netstatements import counted_and_folded, rendered
+from spark_jobs.convert.render import Renderer
+from spark_jobs.merge.decode import Decoder
+from spark_jobs.tables.landed import landed_of
 
 RECORDED = Path(__file__).with_name("cost_per_row.json")
 TRANSACTIONS, ROWS = 4_000, 20_000

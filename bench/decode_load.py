@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from binlake.codec import MutationBuilder, commit_binlog, prewrite_value
-from binlake.codec.lanes import Ints
-from binlake.schema import DbInfo, TableDef
-from binlake.schema import mysqltypes as t
+from binlake.rows.codec import MutationBuilder, commit_binlog, prewrite_value
+from binlake.rows.codec.lanes import Ints
+from binlake.rows.schema import DbInfo, TableDef
+from binlake.rows.schema import mysqltypes as t
 from binlake.tso import compose
 
 Row = Mapping[str, str | None]

@@ -16,19 +16,19 @@ from decode_load import SHAPES, OneTable, Transactions, table_of, transactions
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 
-from binlake.codec.lanes import Ints
-from binlake.codec.transaction import DecodeStats, mutations_of, split
 from binlake.config import Replication
-from binlake.filter import Rules
 from binlake.lake.paths import LakePaths
 from binlake.lake.payloads import PayloadRange
 from binlake.lake.tables import BINLOG, MUTATION
+from binlake.rows.codec.lanes import Ints
+from binlake.rows.codec.transaction import DecodeStats, mutations_of, split
+from binlake.rules import Rules
 from binlake.tso import to_datetime
-from spark_jobs.context import StageContext
-from spark_jobs.decode import Decoder, ShareRows
-from spark_jobs.direct import shares_of, write_rows
-from spark_jobs.lake import ensure_tables, overwrite
-from spark_jobs.session import classic_session
+from spark_jobs.job.context import StageContext
+from spark_jobs.job.lake import ensure_tables, overwrite
+from spark_jobs.job.session import classic_session
+from spark_jobs.merge.decode import Decoder, ShareRows
+from spark_jobs.merge.direct import shares_of, write_rows
 
 ROWS = {"narrow": 400_000, "wide": 40_000, "text-heavy": 60_000}
 FILES = 4

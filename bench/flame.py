@@ -24,7 +24,7 @@ from pathlib import Path
 SAMPLER = "py-spy"
 RATE = 200
 FIRST_FRAMES = 3
-_STAGE = re.compile(r"run \(.*?spark_jobs/stages/(\w+)\.py")
+_STAGE = re.compile(r"run \(.*?spark_jobs/(\w+)/stage\.py")
 _PLACE = re.compile(r" \((.*?)(:\d+)?\)$")
 # py-spy takes a thread for busy that has just begun to wait, or was woken and has no core yet.
 _WAITS = re.compile(

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from bench_pump import CLUSTER_ID, FIRST_TS, WRITE, _loaded, _Pump
 
-from binlake.pumpclient import PumpReader
+from binlake.cluster.pumpclient import PumpReader
 
 _WRITERS = 64
 _SIZE = 200

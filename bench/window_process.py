@@ -1,4 +1,4 @@
-"""The process that bench_end_to_end.py measures: windows through `spark_jobs.runner.run_window`, stage by stage.
+"""The process that bench_end_to_end.py measures: windows through `spark_jobs.job.runner.run_window`, stage by stage.
 
 It connects to the address of its first argument, reads a Job, and answers each `run` with what its windows cost. The
 product is not changed for it: the stages are timed by wrapping `run_stage`. CPU is that of whole processes, so the
@@ -201,8 +201,8 @@ def _prepare(job: Job, meter: Meter) -> tuple[Callable[..., Any], Callable[[], A
     import structlog
 
     from binlake.config import Replication
-    from spark_jobs import runner
-    from spark_jobs.context import StageContext
+    from spark_jobs.job import runner
+    from spark_jobs.job.context import StageContext
 
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     replication = Replication.model_validate(job.replication)
@@ -230,10 +230,10 @@ def _prepare(job: Job, meter: Meter) -> tuple[Callable[..., Any], Callable[[], A
 
 def _session(job: Job) -> Any:
     if job.remote:
-        from spark_jobs.connect import connect_session
+        from spark_jobs.job.connect import connect_session
 
         return connect_session(job.remote)
-    from spark_jobs.session import classic_session
+    from spark_jobs.job.session import classic_session
 
     return classic_session("bench", None if job.way == "submit" else "local[2]")
 

@@ -1,4 +1,4 @@
-"""The core of Binlake: codec, schema history, windows, net change, statements, downstream; no Spark, no Airflow."""
+"""The core of Binlake: from the bytes of a binlog to rows at a target; no Spark, no Airflow."""
 
 import os
 

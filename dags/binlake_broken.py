@@ -6,7 +6,7 @@ A file of its own, because Airflow drops all DAGs of a file that fails.
 from __future__ import annotations
 
 from binlake.errors import ConfigError
-from binlake_airflow.factory import build_all
+from binlake_airflow.dags.factory import build_all
 
 _broken = build_all().broken
 if _broken:

@@ -5,6 +5,6 @@ The files that do not are shown by `binlake_broken.py`.
 
 from __future__ import annotations
 
-from binlake_airflow.factory import build_all
+from binlake_airflow.dags.factory import build_all
 
 globals().update(build_all().dags)

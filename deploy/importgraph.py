@@ -21,18 +21,23 @@ def import_edges() -> dict[str, set[str]]:
 
 
 def package_edges(edges: Edges) -> dict[str, set[str]]:
-    """The same between the packages (and single files) right below each root."""
+    """The same between the packages (and single files) of each folder: what lies right below the same package."""
     found: dict[str, set[str]] = {}
     for module, imported in edges.items():
-        own = _package(module)
-        others = {_package(other) for other in imported} - {own, *ROOTS}
-        if own not in ROOTS:
-            found.setdefault(own, set()).update(others)
+        for other in imported:
+            own, its = _below_common(module.split("."), other.split("."))
+            if own and its:
+                found.setdefault(own, set()).add(its)
     return found
 
 
-def _package(module: str) -> str:
-    return ".".join(module.split(".")[:2])
+def _below_common(module: list[str], other: list[str]) -> tuple[str, str]:
+    """Where the ways to two modules part: the folders or files right below the last common package; else nothing.
+
+    A package's own `__init__` belongs to no folder below it: it may list what they offer.
+    """
+    common = next((n for n, (one, two) in enumerate(zip(module, other, strict=False)) if one != two), None)
+    return ("", "") if not common else (".".join(module[: common + 1]), ".".join(other[: common + 1]))
 
 
 def circles(edges: Edges) -> list[list[str]]:

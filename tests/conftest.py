@@ -117,7 +117,7 @@ def _exact_json() -> Iterator[None]:
     from support.exact import rounded
 
     from binlake.lake.windowlog import WindowEvent, WindowLog
-    from spark_jobs.results import StageResult
+    from spark_jobs.job.results import StageResult
 
     tell, record = StageResult.to_dict, WindowLog.record
 
@@ -205,7 +205,7 @@ def etcd_url() -> Iterator[str]:
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A warm classic session with Delta on two cores; tables are in the folders of each test."""
-    from spark_jobs.session import classic_session
+    from spark_jobs.job.session import classic_session
 
     warehouse = tmp_path_factory.mktemp("warehouse")
     session = classic_session(

@@ -19,8 +19,8 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from binlake import tso
+from binlake.changes.net import net_changes, row_key
 from binlake.errors import LostRange, SchemaError
-from binlake.filter import Rules
 from binlake.lake.dataset import dataset
 from binlake.lake.ddls import landed_ddls
 from binlake.lake.paths import LakePaths
@@ -31,9 +31,9 @@ from binlake.lake.transactions import Transaction, find_transaction
 from binlake.lake.windowlog import WindowLog
 from binlake.mirror.rows import mirror_texts
 from binlake.mirror.versions import IN_PART, MirrorVersion, MirrorVersions
-from binlake.rowchange import net_changes, row_key
-from binlake.schema import TableDef
-from binlake.schema.names import fold_pair
+from binlake.rows.schema import TableDef
+from binlake.rows.schema.names import fold_pair
+from binlake.rules import Rules
 from binlake.window.definitions import WindowDefinitions, filled_key
 from binlake.window.targets import Naming, TargetTables
 

@@ -14,6 +14,7 @@ import pyarrow.dataset as ds
 from deltalake.exceptions import DeltaError
 
 from binlake.audit.audit import Audit, sort_key
+from binlake.changes.net import NetChange, net_changes
 from binlake.errors import LostRange, OutOfTime, SchemaError
 from binlake.lake.columntypes import ROWKEY, TEXT
 from binlake.lake.rowhistory import Row, of_table
@@ -21,8 +22,7 @@ from binlake.lake.seek import Budget, at_most
 from binlake.lake.windowlog import WindowLog
 from binlake.mirror.rows import mirror_texts
 from binlake.mirror.versions import MirrorVersion
-from binlake.rowchange import NetChange, net_changes
-from binlake.schema import TableDef
+from binlake.rows.schema import TableDef
 from binlake.window.definitions import filled_key
 
 MOST_CHANGES = 5000

@@ -1,6 +1,6 @@
 """The digest of rows: equal for equal values in the same columns, wherever it is computed and however rows are ordered.
 
-The driver and Spark's workers (`spark_jobs.lake.fold_of`) call these same functions on Arrow. The hash is ours
+The driver and Spark's workers (`spark_jobs.job.lake.fold_of`) call these same functions on Arrow. The hash is ours
 and never changes: sealed manifests hold digests of it. Neither the width of a number nor how Arrow lays a column out
 (chunks, slices, dictionaries) changes it, nor does the order of a map's entries.
 """

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from binlake.capture import Capture, StateAt
-from binlake.capture.reader import Json
+from binlake.compare.capture import Capture, Json, StateAt
 
 
 def expected_states(capture: Capture) -> Iterator[StateAt]:

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from binlake.compare.shape import EXPRESSION, ColumnShape, KeyShape, TableShape, canonical_collation
-from binlake.ddl import bytewise_collation
-from binlake.ddl.collations import Dialect, target_collation
+from binlake.dialect import bytewise_collation
+from binlake.dialect.collations import Dialect, target_collation
 
 JSON_TYPE = "JSON column: LONGTEXT on the target"
 COLLATION = "collation mapped: {} is {} on the target"

@@ -13,13 +13,12 @@ from dataclasses import dataclass, field
 from pymysql.connections import Connection
 from pymysql.cursors import SSCursor
 
-from binlake.capture import StateAt
-from binlake.capture.reader import Json
+from binlake.compare.capture import Json, StateAt
 from binlake.compare.rules import Rules
 from binlake.compare.shape import parse_create
 from binlake.compare.target import TargetView
 from binlake.compare.values import as_latin1, canonical, exemptions, from_capture
-from binlake.ddl.collations import Dialect
+from binlake.dialect.collations import Dialect
 from binlake.errors import WireError
 
 _KEPT = 20

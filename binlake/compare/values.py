@@ -12,7 +12,7 @@ from collections.abc import Callable
 from decimal import Decimal, InvalidOperation
 
 from binlake.compare.shape import base_type
-from binlake.ddl.collations import Dialect
+from binlake.dialect.collations import Dialect
 from binlake.errors import WireError
 
 Raw = str | bytes | None

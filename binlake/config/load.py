@@ -11,10 +11,10 @@ from typing import Any
 import structlog
 from pydantic import BaseModel, ValidationError
 
+from binlake.base.redaction import show_row_values
 from binlake.config.model import Replication
 from binlake.config.sense import notifier_problems, problems
 from binlake.errors import ConfigError
-from binlake.redaction import show_row_values
 
 log = structlog.get_logger(__name__)
 
@@ -24,7 +24,7 @@ def load_replication(path: str | Path, *, secrets: bool = True) -> Replication:
 
     `secrets` False leaves `env:NAME` passwords unresolved: a caller that only reads names and places (a DAG file, a
     page) must not need, nor hold, the target's password. Patterns and expressions of filters are not read then either.
-    With secrets, it also decides whether errors of this process show values of rows (binlake.redaction).
+    With secrets, it also decides whether errors of this process show values of rows (binlake.base.redaction).
     """
     path = Path(path)
     replication = _read(path)
@@ -110,7 +110,7 @@ def _known_keys(root: type[BaseModel], place: tuple[int | str, ...]) -> list[str
 def _require_rules(replication: Replication, path: Path) -> None:
     """Patterns, events and expressions are read where they are written, not by the first window. Raises ConfigError."""
     # Their parsers are heavy, and a DAG file (`secrets` False) is parsed every few seconds.
-    from binlake.filter import Rules
+    from binlake.rules import Rules
 
     try:
         Rules.of(replication)

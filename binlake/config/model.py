@@ -11,10 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from binlake.config.airflow import Airflow
-from binlake.errors import ConfigError
-from binlake.schema.session import read_zone
-from binlake.sections.rules import (
+from binlake.base.sections.rules import (
     BlockAllowList,
     DdlInjection,
     DdlReplacement,
@@ -24,7 +21,10 @@ from binlake.sections.rules import (
     Loopback,
     RouteRule,
 )
-from binlake.sections.values import NameList, Section, TableName, TsText
+from binlake.base.sections.values import NameList, Section, TableName, TsText
+from binlake.config.airflow import Airflow
+from binlake.errors import ConfigError
+from binlake.rows.schema.session import read_zone
 
 
 def _safe_mode(value: object) -> object:

@@ -9,8 +9,8 @@ from typing import Any, Union, get_args, get_origin
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
+from binlake.base.sections.values import TableName
 from binlake.config.model import Replication
-from binlake.sections.values import TableName
 
 _HEAD = """# Configuration reference
 

@@ -1,11 +1,11 @@
 """DDL text of TiDB: tokens, what a statement does and to which tables, and its form in the target's dialect."""
 
-from binlake.ddl.bytewise import bytewise_collation, bytewise_definitions, bytewise_table, bytewise_text
-from binlake.ddl.classify import Classified, Kind, classify
-from binlake.ddl.collations import target_charset, target_collation
-from binlake.ddl.mapping import MappedDdl, SourceDdl, map_ddl, unsaid
-from binlake.ddl.names import Naming, restated, session_db
-from binlake.ddl.source import Known, needs_standard, standard_text, tokenize_restored
+from binlake.dialect.bytewise import bytewise_collation, bytewise_definitions, bytewise_table, bytewise_text
+from binlake.dialect.classify import Classified, Kind, classify
+from binlake.dialect.collations import target_charset, target_collation
+from binlake.dialect.mapping import MappedDdl, SourceDdl, map_ddl, unsaid
+from binlake.dialect.names import Naming, restated, session_db
+from binlake.dialect.source import Known, needs_standard, standard_text, tokenize_restored
 
 __all__ = [
     "Classified",

@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from binlake.ddl.tokens import Token, TokenKind, closing, tokenize
-from binlake.schema import TableDef
-from binlake.schema.names import fold_name
-from binlake.statement.literal import quote_name
+from binlake.dialect.tokens import Token, TokenKind, closing, tokenize
+from binlake.rows.schema import TableDef
+from binlake.rows.schema.names import fold_name
+from binlake.statements.literal import quote_name
 
 
 def own_bounds(tokens: Sequence[Token], table: TableDef | None) -> list[Token]:

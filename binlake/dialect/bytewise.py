@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from binlake.ddl.collations import Dialect, target_charset
-from binlake.ddl.tokens import Token, TokenKind, render, tokenize
-from binlake.schema import DbInfo, TableDef
-from binlake.schema.delta import Definitions
+from binlake.dialect.collations import Dialect, target_charset
+from binlake.dialect.tokens import Token, TokenKind, render, tokenize
+from binlake.rows.schema import DbInfo, TableDef
+from binlake.rows.schema.delta import Definitions
 
 _MYSQL = {"utf8mb4": "utf8mb4_0900_bin"}
 """MySQL has one collation by bytes that does not pad; of other character sets the padding one is its nearest."""

@@ -11,11 +11,11 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta, tzinfo
 from functools import lru_cache
 
-from binlake.ddl.collations import Dialect
-from binlake.ddl.errors import Unmappable
-from binlake.schema import ColumnInfo
-from binlake.schema import mysqltypes as t
-from binlake.schema.session import SourceSession
+from binlake.dialect.collations import Dialect
+from binlake.dialect.errors import Unmappable
+from binlake.rows.schema import ColumnInfo
+from binlake.rows.schema import mysqltypes as t
+from binlake.rows.schema.session import SourceSession
 
 _GROUPS = {
     **dict.fromkeys(t.INTEGERS, "integer"),

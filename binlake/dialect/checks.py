@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from binlake.ddl.clauses import without_introducers
-from binlake.ddl.collations import Dialect
-from binlake.ddl.tokens import Token, closing, tokenize
-from binlake.schema import TableDef
-from binlake.schema.names import fold_name
-from binlake.statement.literal import quote_name
+from binlake.dialect.clauses import without_introducers
+from binlake.dialect.collations import Dialect
+from binlake.dialect.tokens import Token, closing, tokenize
+from binlake.rows.schema import TableDef
+from binlake.rows.schema.names import fold_name
+from binlake.statements.literal import quote_name
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from binlake.ddl.tokens import Token, TokenKind, split_list, tokenize
+from binlake.dialect.tokens import Token, TokenKind, split_list, tokenize
 
 
 class Kind(Enum):

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from binlake.ddl.collations import DEFAULT_COLLATIONS, Dialect, target_charset, target_collation
-from binlake.ddl.defaults import own_default
-from binlake.ddl.errors import Unmappable
-from binlake.ddl.tokens import Token, TokenKind, closing, tokenize, words
-from binlake.schema import ColumnInfo, TableDef
-from binlake.statement.literal import quote
-from binlake.statement.written import is_computed
+from binlake.dialect.collations import DEFAULT_COLLATIONS, Dialect, target_charset, target_collation
+from binlake.dialect.defaults import own_default
+from binlake.dialect.errors import Unmappable
+from binlake.dialect.tokens import Token, TokenKind, closing, tokenize, words
+from binlake.rows.schema import ColumnInfo, TableDef
+from binlake.statements.literal import quote
+from binlake.statements.written import is_computed
 
 DROPPED_WORDS = frozenset({"CLUSTERED", "NONCLUSTERED"})
 """How TiDB stores a primary key: no other server has the word."""

@@ -10,17 +10,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from binlake.codec.casts import cast_form
-from binlake.ddl.casting import cast_expression, fixed_offset, group_of, needs_day, needs_zone
-from binlake.ddl.collations import Dialect, target_charset, target_collation
-from binlake.ddl.errors import Unmappable
-from binlake.ddl.tokens import Token, join_list, render, tokenize, words
-from binlake.schema import ColumnInfo, IndexInfo, TableDef
-from binlake.schema import mysqltypes as t
-from binlake.schema.actions import PUBLIC
-from binlake.schema.names import fold_name
-from binlake.schema.session import SourceSession
-from binlake.statement.literal import quote, quote_name
+from binlake.dialect.casting import cast_expression, fixed_offset, group_of, needs_day, needs_zone
+from binlake.dialect.collations import Dialect, target_charset, target_collation
+from binlake.dialect.errors import Unmappable
+from binlake.dialect.tokens import Token, join_list, render, tokenize, words
+from binlake.rows.codec.casts import cast_form
+from binlake.rows.schema import ColumnInfo, IndexInfo, TableDef
+from binlake.rows.schema import mysqltypes as t
+from binlake.rows.schema.actions import PUBLIC
+from binlake.rows.schema.names import fold_name
+from binlake.rows.schema.session import SourceSession
+from binlake.statements.literal import quote, quote_name
 
 SHADOW = "_binlake_cast_"
 """How the name of a column begins that holds converted values until they take the old ones' place."""

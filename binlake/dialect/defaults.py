@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from binlake.codec.writers import filled_text
-from binlake.ddl.collations import Dialect
-from binlake.ddl.errors import Unmappable
-from binlake.ddl.tokens import Token, TokenKind, closing, tokenize, words
-from binlake.schema import ColumnInfo
-from binlake.schema import mysqltypes as t
-from binlake.schema.names import fold_name
-from binlake.statement.literal import literal_kind, quote_name, value_literal
+from binlake.dialect.collations import Dialect
+from binlake.dialect.errors import Unmappable
+from binlake.dialect.tokens import Token, TokenKind, closing, tokenize, words
+from binlake.rows.codec.writers import filled_text
+from binlake.rows.schema import ColumnInfo
+from binlake.rows.schema import mysqltypes as t
+from binlake.rows.schema.names import fold_name
+from binlake.statements.literal import literal_kind, quote_name, value_literal
 
 _NARROW = frozenset(("latin1", "ascii", "gbk"))
 """Character sets that have no U+FFFD."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
-from binlake.ddl.tokens import Token, TokenKind, closing
-from binlake.schema import TableDef
-from binlake.schema.names import fold_name
+from binlake.dialect.tokens import Token, TokenKind, closing
+from binlake.rows.schema import TableDef
+from binlake.rows.schema.names import fold_name
 
 _KEY_WORDS = ("INDEX", "KEY", "UNIQUE", "FULLTEXT")
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from binlake.ddl.tokens import Token, tokenize
-from binlake.schema import IndexInfo, TableDef
-from binlake.schema.names import fold_name
-from binlake.statement.literal import quote_name
+from binlake.dialect.tokens import Token, tokenize
+from binlake.rows.schema import IndexInfo, TableDef
+from binlake.rows.schema.names import fold_name
+from binlake.statements.literal import quote_name
 
 
 def foreign_key_indexes(

@@ -10,24 +10,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from binlake.ddl.bounds import own_bounds, own_partition
-from binlake.ddl.checks import check_elements, check_specs, is_check_spec, without_checks
-from binlake.ddl.classify import Classified, Kind, classify_tokens
-from binlake.ddl.clauses import map_clauses, map_element, no_own_charset, plain_if_written
-from binlake.ddl.collations import Dialect, target_charset, target_collation
-from binlake.ddl.conversions import Alter
-from binlake.ddl.defaults import added_times, fill_specs, own_default, set_default
-from binlake.ddl.errors import Unmappable
-from binlake.ddl.expressions import makes_expression_index, names_expression_index
-from binlake.ddl.foreign import foreign_key_indexes, spelled_foreign_key
-from binlake.ddl.names import DATABASES, session_db, statements
-from binlake.ddl.tokens import Token, TokenKind, closing, join_list, render, split_list, tokenize, words
+from binlake.dialect.bounds import own_bounds, own_partition
+from binlake.dialect.checks import check_elements, check_specs, is_check_spec, without_checks
+from binlake.dialect.classify import Classified, Kind, classify_tokens
+from binlake.dialect.clauses import map_clauses, map_element, no_own_charset, plain_if_written
+from binlake.dialect.collations import Dialect, target_charset, target_collation
+from binlake.dialect.conversions import Alter
+from binlake.dialect.defaults import added_times, fill_specs, own_default, set_default
+from binlake.dialect.errors import Unmappable
+from binlake.dialect.expressions import makes_expression_index, names_expression_index
+from binlake.dialect.foreign import foreign_key_indexes, spelled_foreign_key
+from binlake.dialect.names import DATABASES, session_db, statements
+from binlake.dialect.tokens import Token, TokenKind, closing, join_list, render, split_list, tokenize, words
 from binlake.errors import SchemaError, TargetRefused
-from binlake.schema import ColumnInfo, DbInfo, TableDef
-from binlake.schema.delta import Definitions
-from binlake.schema.names import fold_name, fold_pair
-from binlake.statement.literal import qualified, quote, quote_name
-from binlake.statement.written import is_computed
+from binlake.rows.schema import ColumnInfo, DbInfo, TableDef
+from binlake.rows.schema.delta import Definitions
+from binlake.rows.schema.names import fold_name, fold_pair
+from binlake.statements.literal import qualified, quote, quote_name
+from binlake.statements.written import is_computed
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,12 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from binlake.ddl.classify import Classified, Kind, NameRef, classify_tokens, read_name
-from binlake.ddl.tokens import Token, TokenKind, join_list, render, split_list, tokenize, words
-from binlake.ddl.views import view_differs, view_names
-from binlake.schema import TableDef
-from binlake.schema.names import fold_name, fold_pair
-from binlake.statement.literal import qualified, quote_name
+from binlake.dialect.classify import Classified, Kind, NameRef, classify_tokens, read_name
+from binlake.dialect.tokens import Token, TokenKind, join_list, render, split_list, tokenize, words
+from binlake.dialect.views import view_differs, view_names
+from binlake.rows.schema import TableDef
+from binlake.rows.schema.names import fold_name, fold_pair
+from binlake.statements.literal import qualified, quote_name
 
 DATABASES = frozenset({Kind.CREATE_DATABASE, Kind.ALTER_DATABASE, Kind.DROP_DATABASE})
 _MAKES = frozenset({Kind.CREATE_TABLE, Kind.CREATE_TABLE_LIKE, Kind.CREATE_VIEW, Kind.CREATE_SEQUENCE})

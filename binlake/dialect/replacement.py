@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from binlake.ddl.classify import Classified, Kind, classify_tokens, is_headed_by_its_object
-from binlake.ddl.names import DATABASES, altered_too, restated, statements
-from binlake.ddl.tokens import Token, TokenKind, tokenize
+from binlake.base.sections.rules import DdlInjection, DdlReplacement
+from binlake.dialect.classify import Classified, Kind, classify_tokens, is_headed_by_its_object
+from binlake.dialect.names import DATABASES, altered_too, restated, statements
+from binlake.dialect.tokens import Token, TokenKind, tokenize
 from binlake.errors import ConfigError, SchemaError
-from binlake.sections.rules import DdlInjection, DdlReplacement
 
 Name = tuple[str, str]
 """(database, table); an empty table means the database."""

@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from binlake.ddl.classify import Kind, classify_tokens
-from binlake.ddl.tokens import Quoting, Token, TokenKind, render, tokenize
+from binlake.dialect.classify import Kind, classify_tokens
+from binlake.dialect.tokens import Quoting, Token, TokenKind, render, tokenize
 from binlake.errors import SchemaError
-from binlake.schema import TableDef
-from binlake.schema.names import fold_name
-from binlake.statement.literal import quote, quote_name
+from binlake.rows.schema import TableDef
+from binlake.rows.schema.names import fold_name
+from binlake.statements.literal import quote, quote_name
 
 _MODES = tuple(Quoting(ansi, backslashes) for ansi in (False, True) for backslashes in (True, False))
 

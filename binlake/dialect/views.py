@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from binlake.ddl.classify import NameRef, read_name
-from binlake.ddl.tokens import Token, TokenKind, words
-from binlake.schema.names import fold_name, fold_pair
-from binlake.statement.literal import qualified, quote_name
+from binlake.dialect.classify import NameRef, read_name
+from binlake.dialect.tokens import Token, TokenKind, words
+from binlake.rows.schema.names import fold_name, fold_pair
+from binlake.statements.literal import qualified, quote_name
 
 _ENDS_FROM = ("WHERE", "GROUP", "HAVING", "ORDER", "LIMIT", "UNION", "EXCEPT", "INTERSECT", "SELECT", "WINDOW", "FOR")
 _OPENS_QUERY = (

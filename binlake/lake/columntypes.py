@@ -18,10 +18,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import Schema
 
-from binlake.codec.floats import double_text, float_text
-from binlake.codec.writers import decimal_layout
-from binlake.schema import ColumnInfo, TableDef
-from binlake.schema import mysqltypes as t
+from binlake.rows.codec.floats import double_text, float_text
+from binlake.rows.codec.writers import decimal_layout
+from binlake.rows.schema import ColumnInfo, TableDef
+from binlake.rows.schema import mysqltypes as t
 
 COMMIT_TS, ROWKEY, COPY, TEXT = "_commit_ts", "_rowkey", "_copy", "_text"
 """Columns of Binlake's own, behind the source's: last commit_ts, key as JSON, number among equal rows, unfit texts."""

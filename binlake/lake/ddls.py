@@ -12,8 +12,8 @@ from deltalake.exceptions import TableNotFoundError
 from binlake import tso
 from binlake.lake.dataset import dataset
 from binlake.lake.paths import LakePaths
-from binlake.schema.delta import Definitions
-from binlake.schema.names import fold_name
+from binlake.rows.schema.delta import Definitions
+from binlake.rows.schema.names import fold_name
 from binlake.window.definitions import LandedDdl
 
 _PLAIN = (

@@ -18,7 +18,7 @@ log = structlog.get_logger(__name__)
 
 
 class RegistryStatus(Protocol):
-    """What the registry says of a pump (`binlake.placement.NodeStatus`)."""
+    """What the registry says of a pump (`binlake.cluster.placement.NodeStatus`)."""
 
     @property
     def state(self) -> str: ...

@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from binlake.cluster.placement import NodeStatus, open_placement
 from binlake.config import Replication
 from binlake.lake.members import MemberTable
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowLog
-from binlake.placement import NodeStatus, open_placement
 from binlake.window.manifest import WindowManifest
 from binlake.window.membership import Probe, doubt_future, gather
 from binlake.window.plan import Plan, propose, reach_after

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 import structlog
 
-from binlake.ddl.replacement import Injection
+from binlake.dialect.replacement import Injection
 from binlake.lake.ddls import injected_at
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowEvent, WindowLog

@@ -17,15 +17,15 @@ import pyarrow.dataset as ds
 from deltalake import DeltaTable
 
 from binlake import tso
-from binlake.codec import key_text
+from binlake.changes.net import RowEvent
 from binlake.errors import ConfigError
 from binlake.lake.columntypes import arrow_type
 from binlake.lake.dataset import dataset
 from binlake.lake.opened import opened
 from binlake.lake.paths import LakePaths
 from binlake.lake.tables import LakeTable
-from binlake.rowchange import RowEvent
-from binlake.schema import TableDef
+from binlake.rows.codec import key_text
+from binlake.rows.schema import TableDef
 from binlake.window.definitions import filled_key
 
 Row = dict[str, str | None]

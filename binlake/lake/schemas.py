@@ -18,8 +18,8 @@ import pyarrow.dataset as ds
 from binlake.lake.control import ControlTable
 from binlake.lake.paths import LakePaths
 from binlake.lake.tables import SCHEMA_CHANGE, SCHEMA_SNAPSHOT
-from binlake.schema import DdlJob, SchemaState
-from binlake.schema.spool import JobSpool
+from binlake.rows.schema import DdlJob, SchemaState
+from binlake.rows.schema.spool import JobSpool
 
 SNAPSHOT_EVERY = 512
 """Jobs after which a new snapshot is written: bounds what one read folds."""

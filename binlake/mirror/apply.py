@@ -18,7 +18,7 @@ from binlake.mirror.plan import ComponentPlan, Name
 from binlake.mirror.replica import Replica
 from binlake.mirror.rows import Reshaper
 from binlake.mirror.versions import IN_PART, MirrorVersion
-from binlake.schema import TableDef
+from binlake.rows.schema import TableDef
 
 CHUNK_BYTES = 64 << 20
 """Arrow bytes of keyed net changes that one MERGE takes; keyless ones go in a single commit."""
@@ -40,7 +40,7 @@ class Applied:
 def apply_component(
     plan: ComponentPlan, paths: LakePaths, retention_days: int, net: Iterable[pa.RecordBatch]
 ) -> Applied:
-    """Apply `net` (columns of spark_jobs.netchange, sorted by segment, db, table) and the plan's DDL."""
+    """Apply `net` (columns of spark_jobs.tables.netchange, sorted by segment, db, table) and the plan's DDL."""
     return _Run(plan, paths, retention_days).run(net)
 
 

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from binlake.codec.casts import Moment
-from binlake.ddl import tokenize_restored
-from binlake.ddl.tokens import tokenize
+from binlake.dialect import tokenize_restored
+from binlake.dialect.tokens import tokenize
 from binlake.errors import SchemaError
-from binlake.schema import Action, TableDef
-from binlake.schema.names import fold_name, fold_pair
+from binlake.rows.codec.casts import Moment
+from binlake.rows.schema import Action, TableDef
+from binlake.rows.schema.names import fold_name, fold_pair
 from binlake.window.definitions import LandedDdl
 
 Kind = Literal["create", "adopt", "recover", "truncate", "alter", "copy", "drop", "inexact"]

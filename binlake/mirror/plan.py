@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from binlake.mirror.versions import MirrorVersion
-from binlake.schema import TableDef
-from binlake.schema.names import fold_pair
+from binlake.rows.schema import TableDef
+from binlake.rows.schema.names import fold_pair
 from binlake.window.definitions import FILTERED, Cell, LandedDdl, Segments, WindowDefinitions, cell
 
 Name = tuple[str, str]

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from binlake.codec.casts import Moment, UnknownCast, cast_form, cast_text
-from binlake.schema import ColumnInfo
+from binlake.rows.codec.casts import Moment, UnknownCast, cast_form, cast_text
+from binlake.rows.schema import ColumnInfo
 
 
 def recast(

@@ -18,8 +18,8 @@ from deltalake.exceptions import TableNotFoundError
 from binlake.lake.columntypes import COMMIT_TS, COPY, ROWKEY, schema_of
 from binlake.lake.dataset import dataset
 from binlake.mirror.rows import Reshaper, image_texts, typed_rows
-from binlake.schema import TableDef
-from binlake.statement.literal import quote_name
+from binlake.rows.schema import TableDef
+from binlake.statements.literal import quote_name
 
 APP = "binlake-mirror"
 UPTO = "binlake.upto"

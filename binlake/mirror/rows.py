@@ -7,9 +7,6 @@ from types import MappingProxyType
 
 import pyarrow as pa
 
-from binlake.codec import key_text
-from binlake.codec.casts import Moment, cast_form
-from binlake.codec.writers import filled_text
 from binlake.lake.columntypes import (
     COMMIT_TS,
     TEXT,
@@ -21,8 +18,11 @@ from binlake.lake.columntypes import (
     texts_of,
 )
 from binlake.mirror.recast import recast
-from binlake.schema import ColumnInfo, TableDef
-from binlake.schema.names import fold_name
+from binlake.rows.codec import key_text
+from binlake.rows.codec.casts import Moment, cast_form
+from binlake.rows.codec.writers import filled_text
+from binlake.rows.schema import ColumnInfo, TableDef
+from binlake.rows.schema.names import fold_name
 
 Columns = dict[str, list[str | None]]
 """Canonical texts by column, rows in parallel."""

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from binlake.ddl.collations import DEFAULT_COLLATIONS
-from binlake.filter.evaluate import same, without_trailing_spaces
+from binlake.dialect.collations import DEFAULT_COLLATIONS
+from binlake.rules.evaluate import same, without_trailing_spaces
 
 # Each word: a character that stands for itself, and those that weigh the same in utf8mb4_general_ci. All others weigh
 # what their code point is, those beyond the first plane U+FFFD (a test asks a server for each).

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from binlake.codec.jsons import quote_json
+from binlake.rows.codec.jsons import quote_json
 
 
 class _Null:

@@ -16,7 +16,7 @@ from decimal import Context, Decimal
 from functools import partial
 from typing import Any
 
-from binlake.codec.temporal import parse_duration
+from binlake.rows.codec.temporal import parse_duration
 
 Row = Sequence[str | None]
 Program = Callable[[Row], Any]

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from binlake.base.sections.rules import EventRule
 from binlake.errors import ConfigError, Permanent
-from binlake.filter.patterns import Pattern, expression, wildcard
-from binlake.schema.actions import Action
-from binlake.sections.rules import EventRule
+from binlake.rows.schema.actions import Action
+from binlake.rules.patterns import Pattern, expression, wildcard
 
 DML = ("insert", "update", "delete")
 ALTER_TABLE = "alter table"

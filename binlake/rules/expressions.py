@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from binlake.base.sections.rules import ExpressionRule
 from binlake.errors import ConfigError
-from binlake.filter.rowfilter import Half
-from binlake.schema import TableDef
-from binlake.schema.names import fold_pair
-from binlake.sections.rules import ExpressionRule
+from binlake.rows.schema import TableDef
+from binlake.rows.schema.names import fold_pair
+from binlake.rules.rowfilter import Half
 
 
 @dataclass(frozen=True)
@@ -61,9 +61,9 @@ class ExpressionFilter:
         return [rule for rule in self._rules if fold_pair((rule.db, rule.table)) == wanted]
 
     def _half(self, table: TableDef, image: str, text: str) -> Half:
-        from binlake.filter.reader import Reader
-        from binlake.filter.sql import parse
-        from binlake.filter.terms import Unsupported
+        from binlake.rules.reader import Reader
+        from binlake.rules.sql import parse
+        from binlake.rules.terms import Unsupported
 
         reader = Reader(table, bytewise=self._bytewise)
         try:
@@ -90,8 +90,8 @@ def _rule(rule: ExpressionRule) -> _Rule:
 
 
 def _require_expression(rule: ExpressionRule, text: str) -> None:
-    from binlake.filter.sql import parse
-    from binlake.filter.terms import Unsupported
+    from binlake.rules.sql import parse
+    from binlake.rules.terms import Unsupported
 
     try:
         parse(text)

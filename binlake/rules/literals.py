@@ -7,7 +7,7 @@ from decimal import Decimal
 
 from sqlglot import exp
 
-from binlake.filter.terms import Term, Unsupported, constant
+from binlake.rules.terms import Term, Unsupported, constant
 
 MOST_SCALE = 30
 """Digits behind the point of a DECIMAL."""

@@ -5,9 +5,9 @@ It is left out whole, before anything of it is compacted (hazards R-47); the mar
 
 from __future__ import annotations
 
-from binlake.codec.transaction import TableLookup, raw_changes
-from binlake.schema import TableDef
-from binlake.sections.rules import Loopback
+from binlake.base.sections.rules import Loopback
+from binlake.rows.codec.transaction import TableLookup, raw_changes
+from binlake.rows.schema import TableDef
 
 
 class MarkReader:

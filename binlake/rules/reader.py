@@ -15,11 +15,13 @@ from typing import Any
 
 from sqlglot import exp
 
-from binlake.filter import documents as doc
-from binlake.filter import evaluate as ev
-from binlake.filter.collations import general_ci, letter_weigher
-from binlake.filter.literals import MOST_SCALE, number_literal, path_legs
-from binlake.filter.terms import (
+from binlake.rows.schema import TableDef
+from binlake.rows.schema.names import fold_name
+from binlake.rules import documents as doc
+from binlake.rules import evaluate as ev
+from binlake.rules.collations import general_ci, letter_weigher
+from binlake.rules.literals import MOST_SCALE, number_literal, path_legs
+from binlake.rules.terms import (
     NUMBERS,
     UTF8,
     Term,
@@ -36,9 +38,7 @@ from binlake.filter.terms import (
     require_one_collation,
     weigh_of,
 )
-from binlake.filter.textpatterns import like_pattern, regexp_pattern
-from binlake.schema import TableDef
-from binlake.schema.names import fold_name
+from binlake.rules.textpatterns import like_pattern, regexp_pattern
 
 _COMPARISONS: Mapping[type[exp.Expr], Callable[[Any, Any], bool]] = {
     exp.EQ: operator.eq, exp.NEQ: operator.ne, exp.GT: operator.gt, exp.GTE: operator.ge, exp.LT: operator.lt,

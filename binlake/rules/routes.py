@@ -10,9 +10,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from binlake.base.sections.rules import RouteRule
 from binlake.errors import ConfigError
-from binlake.filter.patterns import Pattern, expression, wildcard
-from binlake.sections.rules import RouteRule
+from binlake.rules.patterns import Pattern, expression, wildcard
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from binlake.errors import SchemaError
-from binlake.filter.evaluate import Program
+from binlake.rules.evaluate import Program
 
 _UNREADABLE = (ValueError, ArithmeticError, LookupError, RecursionError)
 

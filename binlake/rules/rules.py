@@ -10,16 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from binlake.ddl.replacement import Injection, injections_of, replacements_of
-from binlake.errors import ConfigError
-from binlake.filter.events import DML, EventFilter
-from binlake.filter.expressions import ExpressionFilter
-from binlake.filter.loopback import MarkReader
-from binlake.filter.routes import Routes
-from binlake.filter.tables import BlockAllow, TableChoice, TableFilter
-from binlake.schema import TableDef
-from binlake.schema.names import fold_name
-from binlake.sections.rules import (
+from binlake.base.sections.rules import (
     BlockAllowList,
     DdlInjection,
     DdlReplacement,
@@ -29,6 +20,15 @@ from binlake.sections.rules import (
     Loopback,
     RouteRule,
 )
+from binlake.dialect.replacement import Injection, injections_of, replacements_of
+from binlake.errors import ConfigError
+from binlake.rows.schema import TableDef
+from binlake.rows.schema.names import fold_name
+from binlake.rules.events import DML, EventFilter
+from binlake.rules.expressions import ExpressionFilter
+from binlake.rules.loopback import MarkReader
+from binlake.rules.routes import Routes
+from binlake.rules.tables import BlockAllow, TableChoice, TableFilter
 
 
 class ConfiguredSource(Protocol):

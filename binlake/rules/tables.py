@@ -9,9 +9,9 @@ from __future__ import annotations
 import abc
 from collections.abc import Callable, Iterable
 
-from binlake.filter.patterns import Pattern, drainer_pattern, wildcard
-from binlake.sections.rules import BlockAllowList, Filter
-from binlake.sections.values import TableName
+from binlake.base.sections.rules import BlockAllowList, Filter
+from binlake.base.sections.values import TableName
+from binlake.rules.patterns import Pattern, drainer_pattern, wildcard
 
 
 class TableChoice(abc.ABC):

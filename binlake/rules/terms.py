@@ -13,12 +13,12 @@ from decimal import Decimal
 from functools import partial
 from typing import Literal
 
-from binlake.codec.temporal import parse_duration
-from binlake.codec.writers import decimal_layout
-from binlake.filter import evaluate as ev
-from binlake.filter.collations import collation_of, has_order, weigher
-from binlake.schema import ColumnInfo
-from binlake.schema import mysqltypes as t
+from binlake.rows.codec.temporal import parse_duration
+from binlake.rows.codec.writers import decimal_layout
+from binlake.rows.schema import ColumnInfo
+from binlake.rows.schema import mysqltypes as t
+from binlake.rules import evaluate as ev
+from binlake.rules.collations import collation_of, has_order, weigher
 
 Kind = Literal[
     "int",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from binlake.filter.terms import Unsupported
+from binlake.rules.terms import Unsupported
 
 _LIKE_PARTS = re.compile(r"(%)|(_)|\\([%_\\])|([^\\])", re.DOTALL)
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from binlake.filter.rowfilter import PlaceFilter, RowFilter
-from binlake.filter.rules import Rules
-from binlake.schema import WindowSchemas
+from binlake.rows.schema import WindowSchemas
+from binlake.rules.rowfilter import PlaceFilter, RowFilter
+from binlake.rules.rules import Rules
 
 
 def row_filter(schemas: WindowSchemas, rules: Rules) -> RowFilter:

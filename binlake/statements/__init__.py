@@ -3,12 +3,12 @@
 Text goes in and out in columns (Arrow); the plain functions in `literal` are the reference that tests compare with.
 """
 
-from binlake.statement.batch import PHASES, UNCHECKED, Phase, StatementBatch, statement_digest
-from binlake.statement.columns import images_from_rows
-from binlake.statement.kept import KeptStatements, kept_prefix, kept_table
-from binlake.statement.limits import MAX_STATEMENT_BYTES, BatchLimits
-from binlake.statement.maps import images_from_maps
-from binlake.statement.render import TableStatements
+from binlake.statements.batch import PHASES, UNCHECKED, Phase, StatementBatch, statement_digest
+from binlake.statements.columns import images_from_rows
+from binlake.statements.kept import KeptStatements, kept_prefix, kept_table
+from binlake.statements.limits import MAX_STATEMENT_BYTES, BatchLimits
+from binlake.statements.maps import images_from_maps
+from binlake.statements.render import TableStatements
 
 __all__ = [
     "MAX_STATEMENT_BYTES",

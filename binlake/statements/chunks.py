@@ -17,9 +17,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from binlake.rowhash import row_hashes
-from binlake.statement.batch import Phase
-from binlake.statement.limits import BatchLimits
+from binlake.base.rowhash import row_hashes
+from binlake.statements.batch import Phase
+from binlake.statements.limits import BatchLimits
 
 BUCKETS = 64
 CHUNK_ROWS = 50_000

@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from binlake.schema import ColumnInfo
-from binlake.statement.literal import FLOAT_MAX, FLOAT_MAX_LITERAL, LiteralKind, literal_kind
+from binlake.rows.schema import ColumnInfo
+from binlake.statements.literal import FLOAT_MAX, FLOAT_MAX_LITERAL, LiteralKind, literal_kind
 
 Array = Any
 """A pyarrow Array of strings (pyarrow has no stubs)."""

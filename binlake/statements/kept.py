@@ -13,14 +13,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from binlake.schema import TableDef
-from binlake.statement.batch import UNCHECKED, Phase, StatementBatch, statement_digest
-from binlake.statement.columns import match_column, tuples
-from binlake.statement.keyless import Dialect
-from binlake.statement.limits import BatchLimits
-from binlake.statement.literal import qualified, quote_name
-from binlake.statement.render import Images
-from binlake.statement.written import key_columns, written_columns
+from binlake.rows.schema import TableDef
+from binlake.statements.batch import UNCHECKED, Phase, StatementBatch, statement_digest
+from binlake.statements.columns import match_column, tuples
+from binlake.statements.keyless import Dialect
+from binlake.statements.limits import BatchLimits
+from binlake.statements.literal import qualified, quote_name
+from binlake.statements.render import Images
+from binlake.statements.written import key_columns, written_columns
 
 
 def kept_prefix(replication: str) -> str:

@@ -12,10 +12,10 @@ from typing import Any, Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from binlake.schema import ColumnInfo
-from binlake.schema import mysqltypes as t
-from binlake.statement.columns import match_column
-from binlake.statement.literal import LiteralKind, literal_kind, match_literal, quote_name
+from binlake.rows.schema import ColumnInfo
+from binlake.rows.schema import mysqltypes as t
+from binlake.statements.columns import match_column
+from binlake.statements.literal import LiteralKind, literal_kind, match_literal, quote_name
 
 Dialect = Literal["mariadb", "mysql", "tidb"]
 

@@ -1,7 +1,7 @@
 """One SQL literal per canonical text: what a server reads back is the value that the source held.
 
 Sources: MISSION S0-22; hazards R-12, R-44. The session has no NO_BACKSLASH_ESCAPES and speaks utf8mb4
-(`binlake.downstream.session`). These functions are the reference; `columns` does the same for whole columns.
+(`binlake.target.session.session`). These functions are the reference; `columns` does the same for whole columns.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import struct
 from enum import Enum
 
-from binlake.schema import ColumnInfo
-from binlake.schema import mysqltypes as t
+from binlake.rows.schema import ColumnInfo
+from binlake.rows.schema import mysqltypes as t
 
 
 class LiteralKind(Enum):

@@ -13,18 +13,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from binlake.codec import key_text
+from binlake.base.redaction import key_in_log
 from binlake.errors import Permanent, SchemaError
-from binlake.redaction import key_in_log
-from binlake.schema import ColumnInfo, TableDef
-from binlake.statement.batch import UNCHECKED, Phase, StatementBatch, statement_digest
-from binlake.statement.columns import match_column, tuples, value_tuples, with_commas
-from binlake.statement.keyless import Dialect, exact_name, image_conditions
-from binlake.statement.lenient import leniently, rows_with_error_values
-from binlake.statement.limits import BatchLimits
-from binlake.statement.literal import qualified, quote_name
-from binlake.statement.texts import Texts
-from binlake.statement.written import key_columns, written_columns
+from binlake.rows.codec import key_text
+from binlake.rows.schema import ColumnInfo, TableDef
+from binlake.statements.batch import UNCHECKED, Phase, StatementBatch, statement_digest
+from binlake.statements.columns import match_column, tuples, value_tuples, with_commas
+from binlake.statements.keyless import Dialect, exact_name, image_conditions
+from binlake.statements.lenient import leniently, rows_with_error_values
+from binlake.statements.limits import BatchLimits
+from binlake.statements.literal import qualified, quote_name
+from binlake.statements.texts import Texts
+from binlake.statements.written import key_columns, written_columns
 
 Images = Mapping[str, Any]
 """Column name -> Arrow array of canonical text, all of one length."""

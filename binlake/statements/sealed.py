@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any, cast
 
 from binlake.errors import ImmutableWindow
-from binlake.statement.batch import Phase, StatementBatch, statement_digest
+from binlake.statements.batch import Phase, StatementBatch, statement_digest
 
 INDEX = ("segment", "phase", "batch", "db", "table", "rows", "digest", "round", "queue", "whole_ts")
 """The columns of a batch that the digest of a window covers."""

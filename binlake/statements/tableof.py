@@ -1,4 +1,4 @@
-"""Which table one of Binlake's row statements writes: read from its beginning (`binlake.ordered.forms`, `lenient`)."""
+"""Which table one of Binlake's row statements writes: read from its beginning (`changes.ordered.forms`, `lenient`)."""
 
 from __future__ import annotations
 

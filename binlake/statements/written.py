@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 
 from binlake.errors import SchemaError
-from binlake.schema import ColumnInfo, TableDef
-from binlake.schema import mysqltypes as t
-from binlake.statement.keyless import Dialect
+from binlake.rows.schema import ColumnInfo, TableDef
+from binlake.rows.schema import mysqltypes as t
+from binlake.statements.keyless import Dialect
 
 _NAMES = re.compile(r"`((?:[^`]|``)+)`")
 _ZONED = re.compile(r"\b(?:from_unixtime|unix_timestamp)\s*\(", re.IGNORECASE)

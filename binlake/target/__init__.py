@@ -3,13 +3,13 @@
 Every write goes through `apply_window`; everything else here reads, or is a part of it.
 """
 
-from binlake.downstream.apply import apply_window
-from binlake.downstream.checkpoint import Checkpoint
-from binlake.downstream.definitions import Expected, expected_after, expected_of
-from binlake.downstream.position import Position, checkpoint_of, checkpoint_ts, position_of, progress_of
-from binlake.downstream.segments import ApplyResult, Hook, SegmentPlan, StatementSource, WriteAhead, too_many_rows
-from binlake.downstream.session import Session
-from binlake.downstream.stopping import StopFlag
+from binlake.target.apply.apply import apply_window
+from binlake.target.apply.position import Position, checkpoint_of, checkpoint_ts, position_of, progress_of
+from binlake.target.claim.checkpoint import Checkpoint
+from binlake.target.claim.segments import ApplyResult, Hook, SegmentPlan, StatementSource, WriteAhead, too_many_rows
+from binlake.target.definitions.definitions import Expected, expected_after, expected_of
+from binlake.target.session.session import Session
+from binlake.target.session.stopping import StopFlag
 
 __all__ = [
     "ApplyResult",

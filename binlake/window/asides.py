@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from binlake.schema.names import fold_name
+from binlake.rows.schema.names import fold_name
 
 STAGE = "aside"
 """Events of this stage in the table `window`: `set-aside` and `back`, each of one table."""

@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
-from binlake.ddl import SourceDdl, map_ddl, unsaid
-from binlake.ddl.collations import Dialect
-from binlake.ddl.replacement import needs_database
+from binlake.dialect import SourceDdl, map_ddl, unsaid
+from binlake.dialect.collations import Dialect
+from binlake.dialect.replacement import needs_database
 from binlake.errors import CheckpointConflict, ConfigError
-from binlake.statement.batch import INJECTED, REPLACED, UNCHECKED, Phase, StatementBatch, statement_digest
-from binlake.statement.literal import quote, quote_name
+from binlake.statements.batch import INJECTED, REPLACED, UNCHECKED, Phase, StatementBatch, statement_digest
+from binlake.statements.literal import quote, quote_name
 from binlake.window.definitions import IGNORED, LandedDdl
 from binlake.window.manifest import ApplyManifest
 

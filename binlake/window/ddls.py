@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from binlake.ddl.replacement import replaced_names
+from binlake.dialect.replacement import replaced_names
 from binlake.errors import ConfigError, SchemaError
-from binlake.filter import Rules
-from binlake.schema import Action, DdlJob, SchemaState, WindowDdl, WindowSchemas, place_ddls
-from binlake.schema.delta import Definitions, touched
-from binlake.schema.session import SourceSession
+from binlake.rows.schema import Action, DdlJob, SchemaState, WindowDdl, WindowSchemas, place_ddls
+from binlake.rows.schema.delta import Definitions, touched
+from binlake.rows.schema.session import SourceSession
+from binlake.rules import Rules
 from binlake.window.definitions import FILTERED, by_hand
 from binlake.window.judging import NO_CHANGE, Ddl, Judge, Judged
 from binlake.window.spelling import Spelling

@@ -12,14 +12,14 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Protocol
 
-from binlake.codec.writers import filled_text
-from binlake.ddl import bytewise_definitions, bytewise_text
-from binlake.ddl.collations import Dialect
-from binlake.ddl.replacement import replaced_names
+from binlake.dialect import bytewise_definitions, bytewise_text
+from binlake.dialect.collations import Dialect
+from binlake.dialect.replacement import replaced_names
 from binlake.errors import SchemaError
-from binlake.schema import TableDef
-from binlake.schema.delta import Definitions
-from binlake.schema.names import fold_pair
+from binlake.rows.codec.writers import filled_text
+from binlake.rows.schema import TableDef
+from binlake.rows.schema.delta import Definitions
+from binlake.rows.schema.names import fold_pair
 
 IGNORED = "ignore-txn-commit-ts"
 """The rule that skips what an operator does on the target: it applies the change of schema, without a statement."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from binlake.codec.writers import filled_text
-from binlake.schema import SchemaState, TableDef, WindowSchemas
+from binlake.rows.codec.writers import filled_text
+from binlake.rows.schema import SchemaState, TableDef, WindowSchemas
 from binlake.window.targets import Naming, TargetTables, merged
 
 _Values = dict[str, str]

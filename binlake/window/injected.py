@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from binlake.ddl.replacement import Injection
+from binlake.dialect.replacement import Injection
 from binlake.window.ddls import PlannedDdl
 from binlake.window.judging import NOTHING
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from binlake.ddl import Known, needs_standard, restated, session_db, standard_text
-from binlake.ddl.classify import classify
+from binlake.dialect import Known, needs_standard, restated, session_db, standard_text
+from binlake.dialect.classify import classify
 from binlake.errors import SchemaError
-from binlake.schema import Action, DdlJob, TableDef
-from binlake.schema.delta import Definitions
-from binlake.schema.names import fold_name, fold_pair
-from binlake.statement.literal import qualified
+from binlake.rows.schema import Action, DdlJob, TableDef
+from binlake.rows.schema.delta import Definitions
+from binlake.rows.schema.names import fold_name, fold_pair
+from binlake.statements.literal import qualified
 from binlake.window.definitions import EVENTS, EXTRACT, FILTERED, IGNORED, RENAMED_IN, SYNC_DDL
 from binlake.window.spelling import Spelling
 from binlake.window.targets import Naming, Shape, TargetTables, merged, renamed_database, widest

@@ -16,7 +16,7 @@ from binlake.window.remembered import FORGOTTEN, RememberedMember
 
 
 class PumpStatus(Protocol):
-    """What the registry says of a pump (`binlake.placement.NodeStatus`)."""
+    """What the registry says of a pump (`binlake.cluster.placement.NodeStatus`)."""
 
     @property
     def node_id(self) -> str: ...

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from binlake.cluster.pumpclient import PumpReader
 from binlake.errors import WireError
-from binlake.pumpclient import PumpReader
 from binlake.rpc import Tls
 from binlake.window.membership import Probe
 

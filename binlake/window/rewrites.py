@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from binlake.schema import ColumnInfo, TableDef
-from binlake.schema.names import fold_name, fold_pair
+from binlake.rows.schema import ColumnInfo, TableDef
+from binlake.rows.schema.names import fold_name, fold_pair
 from binlake.window.definitions import LandedDdl
 
 Name = tuple[str, str]

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from typing import Any
 
-from binlake.schema import IndexInfo, TableDef
-from binlake.schema.actions import PUBLIC
-from binlake.schema.delta import Definitions
-from binlake.schema.names import fold_name, fold_pair
+from binlake.rows.schema import IndexInfo, TableDef
+from binlake.rows.schema.actions import PUBLIC
+from binlake.rows.schema.delta import Definitions
+from binlake.rows.schema.names import fold_name, fold_pair
 from binlake.window.definitions import LandedDdl
 
 Name = tuple[str, str]

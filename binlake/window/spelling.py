@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from binlake.ddl import Known
-from binlake.schema import SchemaState, TableDef
-from binlake.schema.names import fold_name, fold_pair
+from binlake.dialect import Known
+from binlake.rows.schema import SchemaState, TableDef
+from binlake.rows.schema.names import fold_name, fold_pair
 from binlake.window.targets import Name, Naming
 
 
@@ -17,7 +17,7 @@ from binlake.window.targets import Name, Naming
 class Spelling:
     """The names that a DDL may say: those of the schema `before` it and `after` it. `naming` gives those at the target.
 
-    As `binlake.ddl.names.Naming`.
+    As `binlake.dialect.names.Naming`.
     """
 
     before: SchemaState

@@ -13,12 +13,12 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from binlake.errors import ConfigError, SchemaError
-from binlake.filter import Rules
-from binlake.schema import DbInfo, SchemaState, TableDef
-from binlake.schema import mysqltypes as t
-from binlake.schema.actions import PUBLIC
-from binlake.schema.delta import Definitions
-from binlake.schema.names import fold_name, fold_pair
+from binlake.rows.schema import DbInfo, SchemaState, TableDef
+from binlake.rows.schema import mysqltypes as t
+from binlake.rows.schema.actions import PUBLIC
+from binlake.rows.schema.delta import Definitions
+from binlake.rows.schema.names import fold_name, fold_pair
+from binlake.rules import Rules
 
 Name = tuple[str, str]
 EXTRACT_LENGTH = 255

@@ -24,23 +24,23 @@ from typing import Any
 import structlog
 from pyspark.sql import SparkSession
 
-from binlake.capture import Capture, StateAt
-from binlake.codec.latin1 import InvalidText
 from binlake.compare import compare_state, connect, expected_states
+from binlake.compare.capture import Capture, StateAt
 from binlake.config import Replication
 from binlake.config.model import Target
-from binlake.downstream import Session
 from binlake.errors import BinlakeError, ConfigError, IncompleteWindow
-from binlake.filter import Rules
+from binlake.rows.codec.latin1 import InvalidText
+from binlake.rules import Rules
+from binlake.target import Session
 from deploy.local.cluster import CaptureCluster, capture_cluster
 from deploy.local.commitlog import planned, read_log, tables_in_doubt
 from deploy.local.direct import DirectReplay
 from deploy.local.handwork import Handworks, handworks
 from deploy.local.mariadb import MariaDb
 from deploy.local.process import ProcessError
-from spark_jobs.context import StageContext, StageResult
-from spark_jobs.runner import run_window
-from spark_jobs.session import classic_session
+from spark_jobs.job.context import StageContext, StageResult
+from spark_jobs.job.runner import run_window
+from spark_jobs.job.session import classic_session
 
 DEFAULT = Path(__file__).resolve().parents[2] / "tests" / "captures"
 STATES = 12

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from binlake.capture import Capture
+from binlake.compare.capture import Capture
 from deploy.local.ports import HOST, free_ports
 from deploy.local.process import Child
 from pump_service.replay.command import cluster_id

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from binlake.capture import Capture
-from binlake.codec import MutationBatch
-from binlake.codec.secondwrites import may_be_twice
-from binlake.filter import Rules
-from binlake.schema import DdlJob, SchemaState
+from binlake.compare.capture import Capture
+from binlake.rows.codec import MutationBatch
+from binlake.rows.codec.secondwrites import may_be_twice
+from binlake.rows.schema import DdlJob, SchemaState
+from binlake.rules import Rules
 from binlake.window.ddls import DdlBinlog, PlannedDdl, plan_ddls, window_schemas
 from binlake.wire import binlog_pb2 as pb
 from pump_service.replay.outcomes import Outcomes

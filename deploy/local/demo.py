@@ -19,8 +19,8 @@ from pathlib import Path
 
 import structlog
 
-from binlake.capture import Capture
 from binlake.compare import expected_states
+from binlake.compare.capture import Capture
 from binlake.config import Replication, load_replication
 from binlake.errors import BinlakeError
 from deploy.local.airflow import Airflow

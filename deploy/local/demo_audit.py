@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from binlake.audit.audit import Audit
-from binlake.capture import StateAt
+from binlake.compare.capture import StateAt
 from binlake.compare.values import canonical, from_capture
 from binlake.config import Replication
 from binlake.errors import IncompleteWindow

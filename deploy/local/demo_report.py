@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from binlake import tso
-from binlake.capture import StateAt
 from binlake.compare import Comparison
+from binlake.compare.capture import StateAt
 
 
 @dataclass(frozen=True)

@@ -10,19 +10,19 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from binlake.codec import MutationBatch
+from binlake.changes.net import NetChange, RowEvent, net_changes
+from binlake.changes.net.event import Row
 from binlake.config.model import Target
-from binlake.ddl import bytewise_table
-from binlake.downstream.definitions import compare, expected_after, read, require_definitions
-from binlake.downstream.rowsleft import rows_left
-from binlake.downstream.session import Session
+from binlake.dialect import bytewise_table
 from binlake.errors import Drift, TargetRefused
-from binlake.filter import Rules
-from binlake.rowchange import NetChange, RowEvent, net_changes
-from binlake.rowchange.event import Row
-from binlake.schema import SchemaState, TableDef, WindowSchemas
-from binlake.statement import StatementBatch, TableStatements, images_from_rows
-from binlake.statement.batch import UNCHECKED
+from binlake.rows.codec import MutationBatch
+from binlake.rows.schema import SchemaState, TableDef, WindowSchemas
+from binlake.rules import Rules
+from binlake.statements import StatementBatch, TableStatements, images_from_rows
+from binlake.statements.batch import UNCHECKED
+from binlake.target.definitions.definitions import compare, expected_after, read, require_definitions
+from binlake.target.definitions.rowsleft import rows_left
+from binlake.target.session.session import Session
 from binlake.window.cuts import cut_batch
 from binlake.window.ddls import PlannedDdl, plan_ddls, window_schemas
 from binlake.window.definitions import LandedDdl, Segments, WindowDefinitions, bytewise, filled_key

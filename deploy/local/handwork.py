@@ -16,15 +16,15 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from binlake.capture import StateAt
-from binlake.ddl import MappedDdl, SourceDdl, map_ddl
-from binlake.ddl.collations import target_collation
-from binlake.ddl.defaults import is_lost_default
+from binlake.compare.capture import StateAt
+from binlake.dialect import MappedDdl, SourceDdl, map_ddl
+from binlake.dialect.collations import target_collation
+from binlake.dialect.defaults import is_lost_default
 from binlake.errors import TargetRefused
-from binlake.schema import TableDef
-from binlake.schema.delta import Definitions
-from binlake.statement.literal import qualified, quote, quote_name
-from binlake.statement.written import written_columns
+from binlake.rows.schema import TableDef
+from binlake.rows.schema.delta import Definitions
+from binlake.statements.literal import qualified, quote, quote_name
+from binlake.statements.written import written_columns
 from binlake.window.ddls import PlannedDdl
 
 KEPT_IN = "tidb_binlog"

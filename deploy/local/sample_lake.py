@@ -16,7 +16,8 @@ import pyarrow as pa
 from deltalake import write_deltalake
 
 from binlake import tso
-from binlake.codec import key_text
+from binlake.changes.net import RowEvent, net_changes
+from binlake.cluster.placement import EtcdClient, NodeStatus, Registry
 from binlake.lake.ddls import landed_ddls
 from binlake.lake.paths import LakePaths
 from binlake.lake.schemas import SchemaHistory
@@ -24,11 +25,10 @@ from binlake.lake.tables import BINLOG, DDL, MUTATION, LakeTable
 from binlake.lake.windowlog import WindowEvent, WindowLog
 from binlake.mirror import MirrorVersions, apply_component, mirror_plan
 from binlake.pipeline import stages_for
-from binlake.placement import EtcdClient, NodeStatus, Registry
-from binlake.rowchange import RowEvent, net_changes
-from binlake.schema import DbInfo, DdlJob, SchemaState, TableDef
-from binlake.schema import mysqltypes as t
-from binlake.schema.delta import Definitions
+from binlake.rows.codec import key_text
+from binlake.rows.schema import DbInfo, DdlJob, SchemaState, TableDef
+from binlake.rows.schema import mysqltypes as t
+from binlake.rows.schema.delta import Definitions
 from binlake.window.definitions import Cell, WindowDefinitions
 from binlake.window.manifest import window_name
 

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
-from binlake.capture import Capture
+from binlake.compare.capture import Capture
 from deploy.local.ports import HOST, free_ports, is_open
 from deploy.local.process import Child
 from pump_service.replay.command import cluster_id

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from deploy.local.ports import HOST, free_port, is_open
 from deploy.local.process import Child, ProcessError
-from spark_jobs.session import CONF, jar_paths
+from spark_jobs.job.session import CONF, jar_paths
 
 START_S = 300.0
 _CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"

@@ -16,7 +16,7 @@ from binlake.errors import BinlakeError, ConfigError, Permanent, Transient, Unkn
 from binlake.pipeline import BY_NAME, LOCKS
 from binlake.window.lineage import without_lineage
 
-MODULE = "spark_jobs.main"
+MODULE = "spark_jobs.commands.main"
 FUSED = "window"
 
 CHANGED = "changed"
@@ -49,7 +49,7 @@ class Job:
     stop_ts: str | None = None
 
     def arguments(self, result: Path, remote: str | None = None, *, without_spark: bool = False) -> list[str]:
-        """Arguments of `python -m spark_jobs.main`; the outcome goes to `result`, `remote` is a Connect URL.
+        """Arguments of `python -m spark_jobs.commands.main`; the outcome goes to `result`, `remote` is a Connect URL.
 
         `without_spark`: it starts none, and says so where it needs it (`needs_spark_after_all`).
         """

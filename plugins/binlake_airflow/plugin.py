@@ -8,7 +8,7 @@ from urllib.parse import urlparse
 from airflow.configuration import conf
 from airflow.plugins_manager import AirflowPlugin
 
-from binlake_airflow.notes import RunNotes
+from binlake_airflow.telemetry.notes import RunNotes
 from binlake_airflow.timetable import BackfillIntervals
 
 if TYPE_CHECKING:
@@ -18,13 +18,13 @@ PREFIX = "/binlake"
 
 
 class _Pages:
-    """The app of `binlake_airflow.web`, imported with the first request.
+    """The app of `binlake_airflow.pages.web`, imported with the first request.
 
     The scheduler and every task load this plugin too: the web server's modules would cost each of them seconds.
     """
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        from binlake_airflow.web import app
+        from binlake_airflow.pages.web import app
 
         await app(scope, receive, send)
 

@@ -15,9 +15,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
 from binlake import tso
+from binlake.cluster.source import Status, Unknown, Unreachable
+from binlake.cluster.source.tikv import How, Question, TikvStatus, is_expired
 from binlake.errors import SourceUnavailable
-from binlake.source import Status, Unknown, Unreachable
-from binlake.source.tikv import How, Question, TikvStatus, is_expired
 from pump_service.pump.sorter import Entry
 
 _THREADS = 8
@@ -26,7 +26,7 @@ _HOLD_S = 60.0  # between two words to PD about GC
 
 
 class StatusSource(Protocol):
-    """Who knows what became of a transaction: the part of binlake.source.Source that a pump needs."""
+    """Who knows what became of a transaction: the part of binlake.cluster.source.Source that a pump needs."""
 
     def transaction_status(self, start_ts: int, key: bytes) -> Status:
         """The status of transaction `start_ts` with primary key `key`. Raises SourceUnavailable."""

@@ -5,10 +5,10 @@ Each is what the config describes, unless one was given: then nothing else of th
 
 from __future__ import annotations
 
-from binlake.placement import EtcdClaim, EtcdClient, PdClient, Registry
-from binlake.source import TidbSource
-from binlake.source.regions import RegionClient
-from binlake.source.tikv import TikvStatus
+from binlake.cluster.placement import EtcdClaim, EtcdClient, PdClient, Registry
+from binlake.cluster.source import TidbSource
+from binlake.cluster.source.regions import RegionClient
+from binlake.cluster.source.tikv import TikvStatus
 from pump_service.pump.config import PumpConfig
 from pump_service.pump.membership import Claim, Members, Oracle
 from pump_service.pump.resolver import NoStatusSource, StatusSource

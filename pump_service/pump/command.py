@@ -18,9 +18,9 @@ from typing import TextIO
 import structlog
 
 from binlake import tso
+from binlake.cluster.placement import PdClient, open_placement
 from binlake.config import load_replication
 from binlake.errors import ConfigError
-from binlake.placement import PdClient, open_placement
 from pump_service.pump.aside import find_above, set_aside
 from pump_service.pump.config import PumpConfig
 from pump_service.pump.processes import Supervisor, commands

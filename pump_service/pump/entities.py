@@ -13,7 +13,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from binlake.varint import write_uvarint
+from binlake.base.varint import write_uvarint
 from binlake.wire.pump_pb2 import PullBinlogResp
 
 _PREFIX = struct.Struct(">BI")

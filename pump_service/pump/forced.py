@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import structlog
 
+from binlake.cluster.source import Committed, Locked, RolledBack, Unknown
 from binlake.errors import ConfigError, Permanent, SourceUnavailable
-from binlake.source import Committed, Locked, RolledBack, Unknown
 from pump_service.pump.heads import Head, head_of
 from pump_service.pump.metrics import PumpMetrics
 from pump_service.pump.resolver import StatusSource

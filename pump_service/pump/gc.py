@@ -37,7 +37,7 @@ class GcRule:
 
 
 class Consumer(Protocol):
-    """A registered consumer (`binlake.placement.NodeStatus`)."""
+    """A registered consumer (`binlake.cluster.placement.NodeStatus`)."""
 
     @property
     def node_id(self) -> str: ...

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
 
+from binlake.base.varint import read_uvarint
 from binlake.errors import WireError
-from binlake.varint import read_uvarint
 from binlake.wire.binlog_pb2 import Binlog, Commit, Prewrite, Rollback
 from binlake.wire.build import emit_always
 from pump_service.pump.sorter import Kind

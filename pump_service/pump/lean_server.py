@@ -12,10 +12,10 @@ from pathlib import Path
 
 from google.protobuf.message import DecodeError
 
+from binlake.base.varint import read_uvarint
 from binlake.errors import BinlakeError
 from binlake.rpc import Call, HttpHandler, Limits, RpcServer, Status, Tls
 from binlake.rpc.sparinglog import SparingLog
-from binlake.varint import read_uvarint
 from binlake.wire.pump_pb2 import PullBinlogReq, WriteBinlogReq
 from pump_service.pump.groupcommit import Behind
 from pump_service.pump.pulls import Pulls

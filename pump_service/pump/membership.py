@@ -15,9 +15,9 @@ import grpc
 import structlog
 
 from binlake import tso
+from binlake.cluster.placement import Entry, NodeStatus
+from binlake.cluster.placement.channel import open_channel
 from binlake.errors import Fenced, Permanent, SourceUnavailable, Transient, WireError
-from binlake.placement import Entry, NodeStatus
-from binlake.placement.channel import open_channel
 from binlake.rpc import Tls
 from binlake.wire.cistern_pb2 import NotifyReq, NotifyResp
 
@@ -60,7 +60,7 @@ class Members(Protocol):
 
 
 class Claim(Protocol):
-    """Who has this node id (binlake.placement.EtcdClaim). Raises SourceUnavailable."""
+    """Who has this node id (binlake.cluster.placement.EtcdClaim). Raises SourceUnavailable."""
 
     def take(self) -> None:
         """Have it. Raises Permanent when another process lives under it."""

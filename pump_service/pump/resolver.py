@@ -24,9 +24,9 @@ from typing import Any
 import structlog
 
 from binlake import tso
+from binlake.cluster.source import Absent, Committed, Locked, RolledBack, Status, Unknown
+from binlake.cluster.source.tikv import TikvStatus
 from binlake.errors import SourceUnavailable
-from binlake.source import Absent, Committed, Locked, RolledBack, Status, Unknown
-from binlake.source.tikv import TikvStatus
 from pump_service.pump.asking import Asking, NoStatusSource, StatusSource
 from pump_service.pump.sorter import Entry
 from pump_service.pump.storage import Storage

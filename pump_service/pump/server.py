@@ -18,8 +18,8 @@ from typing import Literal
 import plyvel
 import structlog
 
+from binlake.cluster.pumpclient import PumpReader
 from binlake.errors import BinlakeError, ConfigError, Fenced, Permanent, SourceUnavailable, WireError
-from binlake.pumpclient import PumpReader
 from pump_service.pump.asking import Asking
 from pump_service.pump.ceiling import Ceiling
 from pump_service.pump.clients import Clients

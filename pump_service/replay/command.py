@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from binlake.capture import Capture
+from binlake.cluster.placement import ClockClient, EtcdClient, PdClient, Registry
+from binlake.cluster.pumpclient import PumpClient
+from binlake.compare.capture import Capture
 from binlake.errors import ConfigError
-from binlake.placement import ClockClient, EtcdClient, PdClient, Registry
-from binlake.pumpclient import PumpClient
 from pump_service.replay.clock import ReplayClock
 from pump_service.replay.outcomes import Outcomes
 from pump_service.replay.plan import ReplayPlan

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from google.protobuf.message import DecodeError
 
 from binlake import tso
-from binlake.capture import Capture
+from binlake.compare.capture import Capture
 from binlake.errors import WireError
 from binlake.wire import binlog_pb2 as pb
 from pump_service.replay.outcomes import Outcomes

@@ -18,7 +18,7 @@ from typing import Protocol
 import structlog
 
 from binlake import tso
-from binlake.capture import Capture
+from binlake.compare.capture import Capture
 from binlake.wire import binlog_pb2 as pb
 from pump_service.replay.clock import ReplayClock
 from pump_service.replay.outcomes import Outcomes

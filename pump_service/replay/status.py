@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from binlake.capture import Capture
+from binlake.compare.capture import Capture
 from pump_service.replay.outcomes import Outcomes, Transaction
 
 Json = dict[str, Any]

@@ -14,7 +14,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import structlog
 
-from binlake.capture import Capture
+from binlake.compare.capture import Capture
 from binlake.errors import ConfigError
 from pump_service.replay import status
 from pump_service.replay.outcomes import Outcomes

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from random import Random
 
-from binlake.schema import Action, DbInfo
-from binlake.schema import mysqltypes as t
-from binlake.schema.actions import DELETE_ONLY, PUBLIC
+from binlake.rows.schema import Action, DbInfo
+from binlake.rows.schema import mysqltypes as t
+from binlake.rows.schema.actions import DELETE_ONLY, PUBLIC
 from pump_service.workload.definitions import Json, create_sql, database_json, job_json
 from pump_service.workload.kinds import kind_of
 from pump_service.workload.spec import Spec

@@ -15,8 +15,8 @@ from typing import Any
 import structlog
 
 from binlake import tso
-from binlake.placement import EtcdClient, PdClient, Registry
-from binlake.pumpclient import ClientOptions, PumpClient
+from binlake.cluster.placement import EtcdClient, PdClient, Registry
+from binlake.cluster.pumpclient import ClientOptions, PumpClient
 from pump_service.replay.status import History
 from pump_service.replay.status_server import StatusServer
 from pump_service.slices import wait_set

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from binlake.schema import Action
-from binlake.schema import mysqltypes as t
-from binlake.schema.names import fold_name
+from binlake.rows.schema import Action
+from binlake.rows.schema import mysqltypes as t
+from binlake.rows.schema.names import fold_name
 
 Json = dict[str, Any]
 CHARSET, COLLATE = "utf8mb4", "utf8mb4_bin"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Literal
 
-from binlake.codec import MutationBuilder, prewrite_value
+from binlake.rows.codec import MutationBuilder, prewrite_value
 from pump_service.workload.spec import Faults, Spec
 from pump_service.workload.tables import Row, Table
 

@@ -1,6 +1,6 @@
 """Column kinds a workload can have, by name, each with values it makes from a random source.
 
-Values are canonical texts (see binlake.codec.values); the same seed gives the same values.
+Values are canonical texts (see binlake.rows.codec.values); the same seed gives the same values.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from binlake.codec.floats import double_text
 from binlake.errors import ConfigError
-from binlake.schema import mysqltypes as t
+from binlake.rows.codec.floats import double_text
+from binlake.rows.schema import mysqltypes as t
 from pump_service.workload.definitions import CHARSET, COLLATE, Col
 
 Value = Callable[[Random], str]

@@ -1,4 +1,4 @@
-"""What a workload leaves: its end state, and if wished all it wrote, in the format of captures (binlake.capture)."""
+"""What a workload leaves: its end state, and if wished all it wrote, in the format of captures."""
 
 from __future__ import annotations
 

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from random import Random
 
-from binlake.codec import MutationBuilder
-from binlake.schema import DbInfo, TableDef
-from binlake.schema import mysqltypes as t
+from binlake.rows.codec import MutationBuilder
+from binlake.rows.schema import DbInfo, TableDef
+from binlake.rows.schema import mysqltypes as t
 from pump_service.workload.definitions import Col, Json, column_json, index_json, table_json
 from pump_service.workload.kinds import SIZED, Value, kind_of
 from pump_service.workload.spec import Spec

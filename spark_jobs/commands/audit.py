@@ -14,16 +14,16 @@ from typing import Any
 
 from binlake import tso
 from binlake.audit.audit import Audit, TableAsOf
+from binlake.base.terminal import print_table, shown_value, visible
 from binlake.config import load_replication
 from binlake.errors import ConfigError
-from binlake.filter import Rules
 from binlake.lake.paths import LakePaths
 from binlake.lake.rowhistory import RowVersion
 from binlake.lake.transactions import Passages, Transaction
 from binlake.lake.windowlog import WindowLog
-from binlake.terminal import print_table, shown_value, visible
-from spark_jobs.arguments import commit_ts, moment
-from spark_jobs.views import create_views, table_sql
+from binlake.rules import Rules
+from spark_jobs.commands.views import create_views, table_sql
+from spark_jobs.job.arguments import commit_ts, moment
 
 NOT_FOUND = 3
 

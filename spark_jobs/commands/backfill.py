@@ -12,24 +12,24 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from binlake.backfill.progress import BackfillProgress
-from binlake.backfill.repair import held, repair_range
-from binlake.backfill.rollback import Rollback
-from binlake.backfill.undoing import rollback_file, rollback_source, rollback_target
 from binlake.config import Replication, load_replication
 from binlake.errors import ConfigError
 from binlake.lake.lock import lake_lock
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowLog
+from binlake.repair.backfill.progress import BackfillProgress
+from binlake.repair.backfill.repair import held, repair_range
+from binlake.repair.backfill.rollback import Rollback
+from binlake.repair.backfill.undoing import rollback_file, rollback_source, rollback_target
 from binlake.window.lineage import told
-from spark_jobs.arguments import add_job, add_output, add_wait, add_where, moment
-from spark_jobs.failures import as_ours
-from spark_jobs.jobcontext import context_of
-from spark_jobs.lineage import plain
-from spark_jobs.outcomes import DIFFERENT, show_results, tell
-from spark_jobs.rebuild import rebuild, replay
-from spark_jobs.results import StageResult
-from spark_jobs.verify import mended, record
+from spark_jobs.commands.rebuild import rebuild, replay
+from spark_jobs.commands.verify import mended, record
+from spark_jobs.job.arguments import add_job, add_output, add_wait, add_where, moment
+from spark_jobs.job.failures import as_ours
+from spark_jobs.job.lineage import plain
+from spark_jobs.job.opening import context_of
+from spark_jobs.job.outcomes import DIFFERENT, show_results, tell
+from spark_jobs.job.results import StageResult
 
 
 class BackfillCommand:

@@ -15,12 +15,12 @@ from typing import Any
 from binlake.config import load_replication
 from binlake.errors import BinlakeError, Permanent
 from binlake.pipeline import BY_NAME
-from spark_jobs.arguments import add_job, add_where, commit_ts, start_ts
-from spark_jobs.context import Bounds, StageContext, StageResult
-from spark_jobs.jobcontext import session_factory
-from spark_jobs.recover import recover
-from spark_jobs.results import outcome_of, outcome_of_error, write_outcome
-from spark_jobs.runner import run_stage, run_window
+from spark_jobs.commands.recover import recover
+from spark_jobs.job.arguments import add_job, add_where, commit_ts, start_ts
+from spark_jobs.job.context import Bounds, StageContext, StageResult
+from spark_jobs.job.opening import session_factory
+from spark_jobs.job.results import outcome_of, outcome_of_error, write_outcome
+from spark_jobs.job.runner import run_stage, run_window
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -65,7 +65,7 @@ def execute(stage: str, args: argparse.Namespace) -> list[StageResult]:
 
 
 def _parse(argv: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="spark_jobs.main")
+    parser = argparse.ArgumentParser(prog="spark_jobs.commands.main")
     parser.add_argument("stage", choices=[*BY_NAME, "window", "recover"])
     add_arguments(parser)
     return parser.parse_args(argv)

@@ -21,6 +21,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from binlake import tso
+from binlake.base.terminal import print_table
 from binlake.config import load_replication
 from binlake.lake.lock import lake_lock
 from binlake.lake.members import MemberTable
@@ -30,12 +31,11 @@ from binlake.lake.tables import BINLOG, CHANGE, DDL, MUTATION, STATEMENT, WORKIN
 from binlake.mirror import MirrorVersions
 from binlake.mirror.replica import Replica
 from binlake.pipeline import BY_NAME, lock_of_table
-from binlake.terminal import print_table
-from spark_jobs.arguments import add_output, add_where
-from spark_jobs.context import Bounds, StageContext
-from spark_jobs.failures import as_ours
-from spark_jobs.jobcontext import context_of
-from spark_jobs.pinned import target_position
+from spark_jobs.job.arguments import add_output, add_where
+from spark_jobs.job.context import Bounds, StageContext
+from spark_jobs.job.failures import as_ours
+from spark_jobs.job.opening import context_of
+from spark_jobs.tables.pinned import target_position
 
 log = structlog.get_logger(__name__)
 

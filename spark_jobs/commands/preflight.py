@@ -15,22 +15,22 @@ from contextlib import closing
 
 import structlog
 
+from binlake.base.terminal import print_table
 from binlake.config import load_replication
 from binlake.config.model import Replication, Target
-from binlake.ddl import bytewise_table
-from binlake.downstream import Session, checkpoint_ts
-from binlake.downstream.definitions import Name
-from binlake.downstream.preflight import TableReport, preflight, require_fit, stopping
-from binlake.filter import Rules
+from binlake.dialect import bytewise_table
 from binlake.lake.paths import LakePaths
 from binlake.lake.schemas import SchemaHistory
 from binlake.lake.windowlog import WindowLog
-from binlake.schema import SchemaState, TableDef
-from binlake.terminal import print_table
+from binlake.rows.schema import SchemaState, TableDef
+from binlake.rules import Rules
+from binlake.target import Session, checkpoint_ts
+from binlake.target.apply.preflight import TableReport, preflight, require_fit, stopping
+from binlake.target.definitions.definitions import Name
 from binlake.window.targets import Naming, TargetTables
-from spark_jobs.arguments import add_output
-from spark_jobs.cluster import open_cluster
-from spark_jobs.context import Bounds, StageContext
+from spark_jobs.job.arguments import add_output
+from spark_jobs.job.cluster import open_cluster
+from spark_jobs.job.context import Bounds, StageContext
 
 log = structlog.get_logger(__name__)
 

@@ -14,19 +14,19 @@ import structlog
 from deltalake import DeltaTable
 from pyspark.sql import functions as F
 
-from binlake.backfill.progress import BackfillProgress
 from binlake.config import Replication
 from binlake.config.model import Target
 from binlake.errors import CheckpointConflict, ConfigError
 from binlake.lake.tables import CHANGE, DDL, MUTATION, STATEMENT, LakeTable
 from binlake.pipeline import STOPPED
-from spark_jobs.context import StageContext
-from spark_jobs.lake import read
-from spark_jobs.lineage import Gathered
-from spark_jobs.pinned import digest_of, target_position
-from spark_jobs.restore import SINK_STAGES, restore
-from spark_jobs.results import Bounds, StageResult
-from spark_jobs.runner import run_stage
+from binlake.repair.backfill.progress import BackfillProgress
+from spark_jobs.commands.restore import SINK_STAGES, restore
+from spark_jobs.job.context import StageContext
+from spark_jobs.job.lake import read
+from spark_jobs.job.lineage import Gathered
+from spark_jobs.job.results import Bounds, StageResult
+from spark_jobs.job.runner import run_stage
+from spark_jobs.tables.pinned import digest_of, target_position
 
 log = structlog.get_logger(__name__)
 

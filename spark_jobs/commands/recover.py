@@ -17,15 +17,15 @@ from binlake.config import Replication, load_replication
 from binlake.config.model import Relay
 from binlake.errors import CheckpointConflict, ConfigError, LostRange
 from binlake.lake.paths import LakePaths
-from binlake.recover import Verdict, but, finish_from_relay, is_consistent, judge, require_consistent
+from binlake.target.recover import Verdict, but, finish_from_relay, is_consistent, judge, require_consistent
 from binlake.window.lineage import Table, Told, told
 from binlake.window.manifest import window_name
-from spark_jobs.arguments import add_job, add_output, add_where
-from spark_jobs.outcomes import tell
-from spark_jobs.results import Bounds, StageResult
+from spark_jobs.job.arguments import add_job, add_output, add_where
+from spark_jobs.job.outcomes import tell
+from spark_jobs.job.results import Bounds, StageResult
 
 if TYPE_CHECKING:
-    from spark_jobs.context import StageContext
+    from spark_jobs.job.context import StageContext
 
 MakeContext = Callable[[Replication], "StageContext"]
 
@@ -99,7 +99,7 @@ def recover(
 def _from_lake(
     replication: Replication, verdict: Verdict, make_context: MakeContext, *, roll_forward: bool
 ) -> list[StageResult]:
-    from spark_jobs.runner import run_stage
+    from spark_jobs.job.runner import run_stage
 
     # The lake is the copy: for a window that is open already relay files, whose folder may be gone, add nothing.
     ctx = make_context(replication.model_copy(update={"relay": Relay()}))
@@ -127,8 +127,8 @@ def _ran(results: list[StageResult], roll_forward: bool) -> str:
 
 def _roll_forward(ctx: StageContext, reached: int) -> list[StageResult]:
     """All that is landed above `reached` (the checkpoint), merged first where that was not done."""
-    from spark_jobs.restore import SINK_STAGES
-    from spark_jobs.runner import run_sink, run_stage
+    from spark_jobs.commands.restore import SINK_STAGES
+    from spark_jobs.job.runner import run_sink, run_stage
 
     landed = ctx.windows.landed_ts()
     if landed is None or landed <= reached:
@@ -183,7 +183,7 @@ def _result(state: str, began: float, lo: int, hi: int, rows: int, **detail: obj
 
 
 def _context(replication: Replication, args: argparse.Namespace) -> StageContext:
-    from spark_jobs.jobcontext import context_of
+    from spark_jobs.job.opening import context_of
 
     return context_of(replication, "recover", args, args.run_id)
 

@@ -16,13 +16,13 @@ from binlake.config.model import Relay
 from binlake.errors import CheckpointConflict, ConfigError
 from binlake.pipeline import names_of_sink
 from binlake.window.manifest import window_name
-from spark_jobs.arguments import add_output, add_where, commit_ts
-from spark_jobs.context import Bounds, StageContext, StageResult
-from spark_jobs.jobcontext import context_of
-from spark_jobs.lineage import Gathered
-from spark_jobs.outcomes import show_results
-from spark_jobs.pinned import target_position
-from spark_jobs.runner import run_sink
+from spark_jobs.job.arguments import add_output, add_where, commit_ts
+from spark_jobs.job.context import Bounds, StageContext, StageResult
+from spark_jobs.job.lineage import Gathered
+from spark_jobs.job.opening import context_of
+from spark_jobs.job.outcomes import show_results
+from spark_jobs.job.runner import run_sink
+from spark_jobs.tables.pinned import target_position
 
 SINK_STAGES = names_of_sink("sql")
 

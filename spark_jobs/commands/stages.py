@@ -6,15 +6,15 @@ import argparse
 import json
 
 from binlake import tso
+from binlake.base.terminal import print_table
 from binlake.config import load_replication
 from binlake.lake.failures import FAILURE, Failure
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowLog
 from binlake.pipeline import BY_NAME
-from binlake.terminal import print_table
-from spark_jobs.arguments import add_output
-from spark_jobs.main import add_arguments, execute
-from spark_jobs.outcomes import show
+from spark_jobs.commands.main import add_arguments, execute
+from spark_jobs.job.arguments import add_output
+from spark_jobs.job.outcomes import show
 
 
 class StageCommand:

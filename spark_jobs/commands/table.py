@@ -11,23 +11,23 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import replace
 
-from binlake.backfill.bringback import bring_back
 from binlake.config import Replication, load_replication
-from binlake.downstream.aside import AsideTable
-from binlake.downstream.position import aside_of, checkpoint_ts
-from binlake.downstream.setaside import set_aside
 from binlake.errors import ConfigError
-from binlake.filter import Rules
 from binlake.lake.aside import tell_back, tell_set_aside
 from binlake.lake.paths import LakePaths
 from binlake.lake.schemas import SchemaHistory
 from binlake.lake.windowlog import WindowLog
-from binlake.verify.tables import Name, cluster_of
+from binlake.repair.backfill.bringback import bring_back
+from binlake.repair.verify.tables import Name, cluster_of
+from binlake.rules import Rules
+from binlake.target.apply.position import aside_of, checkpoint_ts
+from binlake.target.claim.aside import AsideTable
+from binlake.target.commands.setaside import set_aside
 from binlake.window.targets import Naming, TargetTables
-from spark_jobs.arguments import add_job, add_output, add_wait
-from spark_jobs.outcomes import show_results, tell
-from spark_jobs.results import StageResult
-from spark_jobs.verify import mended
+from spark_jobs.commands.verify import mended
+from spark_jobs.job.arguments import add_job, add_output, add_wait
+from spark_jobs.job.outcomes import show_results, tell
+from spark_jobs.job.results import StageResult
 
 
 class TableCommand:

@@ -14,23 +14,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from binlake.backfill.repair import held
+from binlake.base.redaction import are_row_values_shown
 from binlake.config import Replication, load_replication
-from binlake.downstream.session import Session
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowEvent, WindowLog
-from binlake.redaction import are_row_values_shown
-from binlake.statement import BatchLimits
-from binlake.verify import Verification, VerifyOptions, verify
-from binlake.verify.fixes import fix_batches
-from binlake.verify.fixfile import FixFile
-from binlake.verify.repairing import Repaired, apply_file, hold, keys_of, repair_keys
-from binlake.verify.tables import VerifiedTable, tables_at
+from binlake.repair.backfill.repair import held
+from binlake.repair.verify import Verification, VerifyOptions, verify
+from binlake.repair.verify.fixes import fix_batches
+from binlake.repair.verify.fixfile import FixFile
+from binlake.repair.verify.repairing import Repaired, apply_file, hold, keys_of, repair_keys
+from binlake.repair.verify.tables import VerifiedTable, tables_at
+from binlake.statements import BatchLimits
+from binlake.target.session.session import Session
 from binlake.window.lineage import Table, Told, told
-from spark_jobs.arguments import add_job, add_output
-from spark_jobs.lineage import plain
-from spark_jobs.outcomes import DIFFERENT, PARTIAL, show_results, tell
-from spark_jobs.results import StageResult
+from spark_jobs.job.arguments import add_job, add_output
+from spark_jobs.job.lineage import plain
+from spark_jobs.job.outcomes import DIFFERENT, PARTIAL, show_results, tell
+from spark_jobs.job.results import StageResult
 
 _SHOWN = 20
 _SUMS = ("chunks", "compared", "missing", "extra", "different", "unlisted")

@@ -13,10 +13,10 @@ import pyarrow as pa
 import sql
 from binlake.audit.audit import Audit
 from binlake.errors import ConfigError, SchemaError
-from binlake.filter import Rules
 from binlake.lake.columntypes import ROWKEY, arrow_type
 from binlake.lake.paths import LakePaths
-from binlake.schema import TableDef
+from binlake.rows.schema import TableDef
+from binlake.rules import Rules
 
 if TYPE_CHECKING:
     # The command line prints these texts without Spark.

@@ -10,12 +10,12 @@ from collections.abc import Iterable
 from contextlib import closing
 
 from binlake.config.model import Target
-from binlake.downstream import Session
-from binlake.downstream.definitions import expected_of, read
-from binlake.downstream.shape import Name, option_of, shape_of
-from binlake.schema import TableDef
+from binlake.rows.schema import TableDef
+from binlake.target import Session
+from binlake.target.definitions.definitions import expected_of, read
+from binlake.target.definitions.shape import Name, option_of, shape_of
 from binlake.window.shapes import Shapes, TableShape
-from spark_jobs.sinks import SinkWindow
+from spark_jobs.tables.sinks import SinkWindow
 
 
 def read_shapes(target: Target, window: SinkWindow, touched: Iterable[Name]) -> Shapes:

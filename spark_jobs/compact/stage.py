@@ -14,27 +14,27 @@ import structlog
 from pyspark.sql import functions as F
 
 from binlake.config.model import Target
-from binlake.downstream import Position
-from binlake.downstream.aside import is_aside
 from binlake.errors import DamagedManifest, ImmutableWindow
 from binlake.lake.ddls import landed_ddls
 from binlake.lake.lock import lake_lock
 from binlake.lake.tables import CHANGE
 from binlake.lake.windowlog import WindowEvent
 from binlake.pipeline import BY_NAME
+from binlake.target import Position
+from binlake.target.claim.aside import is_aside
 from binlake.window.cuts import require_outside_ddl, require_pinned_cuts
 from binlake.window.definitions import Cell, cell
 from binlake.window.derived import CompactManifest
 from binlake.window.manifest import ApplyManifest
 from binlake.window.shapes import Shapes
-from spark_jobs.compacted import sealed_before, was_derived
-from spark_jobs.context import Bounds, StageContext, StageResult
-from spark_jobs.lake import Rows, clear, overwrite
-from spark_jobs.netchange import Touched, key_arrivals, net_changes, touched, window_rows
-from spark_jobs.pinned import NO_ROWS, digest_of, open_manifest, require_pinned, start_of, target_position
-from spark_jobs.shaping import may_differ, read_shapes
-from spark_jobs.sharedkeys import require_own_keys, shared_tables
-from spark_jobs.sinks import SinkWindow, merged_rows, note, own_rows, require_merged, rows_of_window, sink_window
+from spark_jobs.compact.shaping import may_differ, read_shapes
+from spark_jobs.job.context import Bounds, StageContext, StageResult
+from spark_jobs.job.lake import Rows, clear, overwrite
+from spark_jobs.tables.compacted import sealed_before, was_derived
+from spark_jobs.tables.netchange import Touched, key_arrivals, net_changes, touched, window_rows
+from spark_jobs.tables.pinned import NO_ROWS, digest_of, open_manifest, require_pinned, start_of, target_position
+from spark_jobs.tables.sharedkeys import require_own_keys, shared_tables
+from spark_jobs.tables.sinks import SinkWindow, merged_rows, note, own_rows, require_merged, rows_of_window, sink_window
 
 log = structlog.get_logger(__name__)
 

@@ -16,14 +16,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import functions as F
 
-from binlake.schema import TableDef
-from binlake.statement import KeptStatements, Phase, StatementBatch, TableStatements, images_from_maps, images_from_rows
-from binlake.statement.chunks import numbered_places
+from binlake.rows.schema import TableDef
+from binlake.statements import (
+    KeptStatements,
+    Phase,
+    StatementBatch,
+    TableStatements,
+    images_from_maps,
+    images_from_rows,
+)
+from binlake.statements.chunks import numbered_places
 from binlake.window.definitions import cell
-from spark_jobs.context import StageContext
-from spark_jobs.lake import Rows, stepped
-from spark_jobs.netchange import row_origins, window_rows
-from spark_jobs.sinks import SinkWindow
+from spark_jobs.job.context import StageContext
+from spark_jobs.job.lake import Rows, stepped
+from spark_jobs.tables.netchange import row_origins, window_rows
+from spark_jobs.tables.sinks import SinkWindow
 
 Place = tuple[int, str, str]
 """Segment, database, table."""

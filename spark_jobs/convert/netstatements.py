@@ -13,19 +13,19 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from binlake import rowhash
+from binlake.base import rowhash
 from binlake.config.model import Target
-from binlake.downstream import too_many_rows
 from binlake.lake.tables import CHANGE, STATEMENT
-from binlake.schema import TableDef
-from binlake.statement import BatchLimits
-from binlake.statement.chunks import chunk_numbers, chunks_of, parted, placed, sizes, total
-from spark_jobs.context import Bounds, StageContext
-from spark_jobs.keeping import with_origins
-from spark_jobs.lake import FOLD_COLUMNS, Rows, fold_row, folds_in, here, may_have, stepped
-from spark_jobs.render import RENDERED, Renderer
-from spark_jobs.sinks import SinkWindow, own_rows, rows_of_window
-from spark_jobs.statements import STATEMENT_ARROW, kept_copy
+from binlake.rows.schema import TableDef
+from binlake.statements import BatchLimits
+from binlake.statements.chunks import chunk_numbers, chunks_of, parted, placed, sizes, total
+from binlake.target import too_many_rows
+from spark_jobs.convert.keeping import with_origins
+from spark_jobs.convert.render import RENDERED, Renderer
+from spark_jobs.job.context import Bounds, StageContext
+from spark_jobs.job.lake import FOLD_COLUMNS, Rows, fold_row, folds_in, here, may_have, stepped
+from spark_jobs.tables.sinks import SinkWindow, own_rows, rows_of_window
+from spark_jobs.tables.statements import STATEMENT_ARROW, kept_copy
 
 Tables = Mapping[tuple[int, str, str], TableDef]
 """Definitions by segment, database, table."""

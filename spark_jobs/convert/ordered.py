@@ -14,21 +14,21 @@ from itertools import islice
 
 import pyarrow as pa
 
+from binlake.changes.net import RowEvent
+from binlake.changes.ordered import Change, ChangeKeys, OrderedPlan, PlanOptions, RowForms
 from binlake.config.model import Target
-from binlake.ddl.collations import Dialect
+from binlake.dialect.collations import Dialect
 from binlake.errors import ConfigError
 from binlake.lake.mutations import touched_cells
 from binlake.lake.rowhistory import rows_between
 from binlake.lake.tables import MUTATION, STATEMENT
-from binlake.ordered import Change, ChangeKeys, OrderedPlan, PlanOptions, RowForms
-from binlake.rowchange import RowEvent
-from binlake.schema import TableDef
-from binlake.statement import BatchLimits, StatementBatch
-from spark_jobs.context import StageContext
-from spark_jobs.lake import Rows
-from spark_jobs.netchange import mutations
-from spark_jobs.sinks import SinkWindow
-from spark_jobs.statements import STATEMENT_ARROW, statement_table
+from binlake.rows.schema import TableDef
+from binlake.statements import BatchLimits, StatementBatch
+from spark_jobs.job.context import StageContext
+from spark_jobs.job.lake import Rows
+from spark_jobs.tables.netchange import mutations
+from spark_jobs.tables.sinks import SinkWindow
+from spark_jobs.tables.statements import STATEMENT_ARROW, statement_table
 
 Place = tuple[int, str, str]
 """Segment, database, table."""

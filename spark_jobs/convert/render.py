@@ -14,11 +14,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from binlake.errors import Permanent
-from binlake.schema import TableDef
-from binlake.statement import BatchLimits, KeptStatements, Phase, StatementBatch, TableStatements, images_from_maps
-from binlake.statement.chunks import Chunk
-from spark_jobs.keeping import kept, written
-from spark_jobs.statements import statement_table
+from binlake.rows.schema import TableDef
+from binlake.statements import BatchLimits, KeptStatements, Phase, StatementBatch, TableStatements, images_from_maps
+from binlake.statements.chunks import Chunk
+from spark_jobs.convert.keeping import kept, written
+from spark_jobs.tables.statements import statement_table
 
 RENDERED = ("key", "before", "after", "copies", "anew", "origin")
 """What is read of a row beside its place; the last two where a table has columns of the target's own."""

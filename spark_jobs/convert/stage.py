@@ -17,32 +17,32 @@ import pyarrow as pa
 import structlog
 from pyspark.sql import DataFrame
 
-from binlake import rowhash
+from binlake.base import rowhash
 from binlake.config.model import Target
-from binlake.downstream import Position, Session
-from binlake.downstream.aside import is_aside
-from binlake.downstream.definitions import Name, fingerprint, require_definitions
 from binlake.errors import CheckpointConflict, ImmutableWindow, TargetRefused
 from binlake.lake.lock import lake_lock
 from binlake.lake.schemas import SchemaHistory
 from binlake.lake.tables import STATEMENT
 from binlake.lake.windowlog import WindowEvent
 from binlake.pipeline import BY_NAME
-from binlake.statement import BatchLimits, StatementBatch
-from binlake.statement.sealed import INDEX, index_digest
+from binlake.statements import BatchLimits, StatementBatch
+from binlake.statements.sealed import INDEX, index_digest
+from binlake.target import Position, Session
+from binlake.target.claim.aside import is_aside
+from binlake.target.definitions.definitions import Name, fingerprint, require_definitions
 from binlake.window.cuts import cut_batch, refused_batch, require_pinned_cuts, require_pinned_texts
 from binlake.window.definitions import LandedDdl
 from binlake.window.derived import CompactManifest
 from binlake.window.manifest import ApplyManifest, window_name
-from spark_jobs.compacted import pinned_by, up_to_date
-from spark_jobs.context import Bounds, StageContext, StageResult
-from spark_jobs.lake import Rows, clear, overwrite
-from spark_jobs.netstatements import net_statements
-from spark_jobs.ordered import ordered_statements
-from spark_jobs.pinned import NO_ROWS, cluster_id, open_manifest, require_pinned, start_of, target_position
-from spark_jobs.preflight import check_before_first
-from spark_jobs.sinks import SinkWindow, note, own_rows, sink_window
-from spark_jobs.statements import LakeStatements, statement_table
+from spark_jobs.commands.preflight import check_before_first
+from spark_jobs.convert.netstatements import net_statements
+from spark_jobs.convert.ordered import ordered_statements
+from spark_jobs.job.context import Bounds, StageContext, StageResult
+from spark_jobs.job.lake import Rows, clear, overwrite
+from spark_jobs.tables.compacted import pinned_by, up_to_date
+from spark_jobs.tables.pinned import NO_ROWS, cluster_id, open_manifest, require_pinned, start_of, target_position
+from spark_jobs.tables.sinks import SinkWindow, note, own_rows, sink_window
+from spark_jobs.tables.statements import LakeStatements, statement_table
 
 log = structlog.get_logger(__name__)
 

@@ -1,6 +1,6 @@
 """finalize: apply the sealed window to the target; needs no Spark. What it executes is in `statement`, nothing else.
 
-Guarded by the target (binlake.downstream): a window that was applied is passed over, an old one never comes back.
+Guarded by the target (binlake.target): a window that was applied is passed over, an old one never comes back.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from deltalake.exceptions import DeltaError
 from pyarrow.lib import ArrowException
 
 from binlake.config.model import Target
-from binlake.downstream import apply_window
-from binlake.downstream.marks import marks_of
 from binlake.errors import CheckpointConflict, ImmutableWindow, LostRange
 from binlake.lake.aside import tell_set_aside
 from binlake.lake.tables import STATEMENT
 from binlake.lake.windowlog import WindowEvent
-from binlake.relay import RelayLog
-from binlake.verify.afterddl import check_due, note_due
+from binlake.repair.verify.afterddl import check_due, note_due
+from binlake.target import apply_window
+from binlake.target.claim.marks import marks_of
+from binlake.target.relay import RelayLog
 from binlake.window.cuts import require_pinned_cuts
 from binlake.window.manifest import ApplyManifest
 from binlake.window.targets import Naming
-from spark_jobs.compacted import pinned_by
-from spark_jobs.context import Bounds, StageContext, StageResult
-from spark_jobs.lineage import Sources, Written, at_target
-from spark_jobs.pinned import target_position
-from spark_jobs.sinks import SinkWindow, sink_window, tables_at_end
-from spark_jobs.stages.convert import statements_of
-from spark_jobs.statements import LakeStatements
+from spark_jobs.convert.stage import statements_of
+from spark_jobs.job.context import Bounds, StageContext, StageResult
+from spark_jobs.job.lineage import Sources, Written, at_target
+from spark_jobs.tables.compacted import pinned_by
+from spark_jobs.tables.pinned import target_position
+from spark_jobs.tables.sinks import SinkWindow, sink_window, tables_at_end
+from spark_jobs.tables.statements import LakeStatements
 
 log = structlog.get_logger(__name__)
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 
+from binlake.cluster.placement import PdClient, Registry, open_placement
+from binlake.cluster.source import SqlHistory, TidbSource
 from binlake.config import Replication
-from binlake.placement import PdClient, Registry, open_placement
 from binlake.rpc import Tls
-from binlake.source import SqlHistory, TidbSource
 from binlake.window.membership import Probe
 from binlake.window.probing import ask_pump
 

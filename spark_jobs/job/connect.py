@@ -17,8 +17,8 @@ from pyspark.sql.connect.client import DefaultChannelBuilder
 from pyspark.sql.connect.client.retries import DefaultPolicy
 from pyspark.sql.connect.session import SparkSession as ConnectSession
 
+from binlake.base.reachability import require_spark, spark_unavailable
 from binlake.errors import ConfigError
-from binlake.reachability import require_spark, spark_unavailable
 
 ANSWER_S = 15.0
 """Seconds in which a server must answer the first question of a session; a warm one needs 0.1."""

@@ -1,4 +1,4 @@
-"""What a stage gets and what it gives back; a stage is `run(context, bounds) -> StageResult` in `spark_jobs.stages`."""
+"""What a stage gets and gives back; a stage is `run(context, bounds) -> StageResult` in `spark_jobs.STAGE.stage`."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from binlake.config import Replication
-from binlake.filter import Rules
 from binlake.lake.features import delta_rs_commits
 from binlake.lake.members import MemberTable
 from binlake.lake.paths import LakePaths
 from binlake.lake.tables import SPARK_TABLES
 from binlake.lake.windowlog import WindowLog
-from spark_jobs.handover import Handover
-from spark_jobs.lake import Rows
-from spark_jobs.results import Bounds, StageResult
+from binlake.rules import Rules
+from spark_jobs.job.handover import Handover
+from spark_jobs.job.lake import Rows
+from spark_jobs.job.results import Bounds, StageResult
 
 __all__ = ["Bounds", "StageContext", "StageResult"]
 

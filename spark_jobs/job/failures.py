@@ -1,7 +1,7 @@
 """Errors of Spark as ours: those of its Python workers come back as Java text; a conflict of Delta's passes by waiting.
 
 So does a Connect server that is away, or was restarted and does not know the session. delta-spark makes Python
-exceptions of Delta's conflicts (with a Connect server: `spark_jobs.connect`).
+exceptions of Delta's conflicts (with a Connect server: `spark_jobs.job.connect`).
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from delta.exceptions import (
 )
 
 from binlake import errors
+from binlake.base.reachability import spark_unavailable
 from binlake.errors import BinlakeError, Transient
-from binlake.reachability import spark_unavailable
 
 _OURS = re.compile(r"binlake\.errors\.(\w+): (?P<text>[^\n]*)")
 _CONFLICTS = (

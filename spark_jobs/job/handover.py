@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from binlake.lake.tables import LakeTable
 from binlake.window.derived import CompactManifest
-from spark_jobs.results import Bounds
+from spark_jobs.job.results import Bounds
 
 MOST_BYTES = 256 << 20
 """Bytes of Arrow that wait for their takers: the row changes, net changes and statements of a small window."""

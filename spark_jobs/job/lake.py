@@ -16,13 +16,13 @@ from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 from pyspark.sql import DataFrame, SparkSession
 
-from binlake import rowhash
+from binlake.base import rowhash
+from binlake.base.rowhash import Fold
 from binlake.errors import Transient
 from binlake.lake.opened import opened
 from binlake.lake.parts import Part, write_parts
 from binlake.lake.paths import LakePaths
 from binlake.lake.tables import SPARK_TABLES, LakeTable, arrow_schema
-from binlake.rowhash import Fold
 
 AGAIN = "the stage can run again; let only Binlake maintain these tables"
 """What to do where a commit was refused."""
@@ -178,7 +178,7 @@ FOLD_COLUMNS = "count BIGINT, total BIGINT, xor BIGINT"
 
 
 def fold_of(rows: Rows, columns: Sequence[str]) -> Fold:
-    """The fold of all rows, the same of the same rows wherever they are (binlake.rowhash)."""
+    """The fold of all rows, the same of the same rows wherever they are (binlake.base.rowhash)."""
 
     def part(some: pa.Table) -> pa.Table:
         return local_table([fold_row(rowhash.fold(rowhash.row_hashes(some, columns)))], FOLD_COLUMNS)

@@ -10,13 +10,13 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from binlake.ddl.collations import Dialect
-from binlake.schema import DbInfo, TableDef
-from binlake.statement.written import written_columns
+from binlake.dialect.collations import Dialect
+from binlake.rows.schema import DbInfo, TableDef
+from binlake.statements.written import written_columns
 from binlake.window.definitions import WindowDefinitions
 from binlake.window.lineage import LINEAGE, MOST_TABLES, Columns, Room, Table, Told, bounded, detail_of, without_lineage
 from binlake.window.targets import Naming, TargetTables
-from spark_jobs.results import StageResult
+from spark_jobs.job.results import StageResult
 
 Name = tuple[str, str]
 Shown = Callable[[TableDef], tuple[Columns, Sequence[str]]]

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from pyspark.sql import SparkSession
 
 from binlake.config import Replication
-from spark_jobs.context import StageContext
-from spark_jobs.results import SparkNeeded
-from spark_jobs.session import classic_session
+from spark_jobs.job.context import StageContext
+from spark_jobs.job.results import SparkNeeded
+from spark_jobs.job.session import classic_session
 
 
 def context_of(replication: Replication, job: str, args: argparse.Namespace, run_id: str = "") -> StageContext:
@@ -35,6 +35,6 @@ def _refuse_session() -> SparkSession:
 
 def _connected(remote: str) -> SparkSession:
     # At first use: its client loads gRPC, of which a session in this process has no use.
-    from spark_jobs.connect import connect_session
+    from spark_jobs.job.connect import connect_session
 
     return connect_session(remote)

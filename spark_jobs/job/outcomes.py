@@ -6,9 +6,9 @@ import argparse
 import json
 from collections.abc import Callable, Sequence
 
+from binlake.base.terminal import print_table
 from binlake.errors import BinlakeError
-from binlake.terminal import print_table
-from spark_jobs.results import StageResult, outcome_of, outcome_of_error, write_outcome
+from spark_jobs.job.results import StageResult, outcome_of, outcome_of_error, write_outcome
 
 PARTIAL = 3
 """Exit status where all that could be compared is equal, and something could not."""

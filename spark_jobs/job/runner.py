@@ -11,10 +11,10 @@ import structlog
 from binlake.errors import LeaseHeld
 from binlake.lake.failures import record_failure
 from binlake.pipeline import STOPPED, Stage, stages_for
-from spark_jobs.context import Bounds, StageContext, StageResult
-from spark_jobs.failures import as_ours
-from spark_jobs.lineage import Gathered
-from spark_jobs.results import CUT, SparkNeeded
+from spark_jobs.job.context import Bounds, StageContext, StageResult
+from spark_jobs.job.failures import as_ours
+from spark_jobs.job.lineage import Gathered
+from spark_jobs.job.results import CUT, SparkNeeded
 
 log = structlog.get_logger(__name__)
 
@@ -25,7 +25,7 @@ def run_stage(name: str, ctx: StageContext, bounds: Bounds | None = None, start_
     A failure leaves an event in the lake, but for LeaseHeld: a job that finds another at work waits. Nor does
     SparkNeeded, which is not a failure.
     """
-    module = importlib.import_module(f"spark_jobs.stages.{name}")
+    module = importlib.import_module(f"spark_jobs.{name}.stage")
     try:
         with as_ours():
             result: StageResult = module.run(ctx, start_ts) if name == "plan" else module.run(ctx, bounds)

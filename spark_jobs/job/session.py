@@ -12,7 +12,7 @@ from binlake.errors import ConfigError
 
 # The project's own jar folder: Spark's resolver would fetch 33 artifacts and trips over half-filled caches.
 JARS_ENV = "BINLAKE_JARS"
-DEFAULT_JARS = Path(__file__).resolve().parent.parent / ".local" / "jars"
+DEFAULT_JARS = Path(__file__).resolve().parents[2] / ".local" / "jars"
 
 CONF = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",

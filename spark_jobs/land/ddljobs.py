@@ -10,14 +10,14 @@ from dataclasses import dataclass, field, replace
 
 import structlog
 
+from binlake.cluster.source import TidbSource
 from binlake.errors import IncompleteWindow
 from binlake.lake.schemas import SchemaHistory
-from binlake.schema import DdlJob, SchemaState, ddl_kind
-from binlake.schema.ahead import place_of
-from binlake.source import TidbSource
-from spark_jobs.context import Bounds, StageContext
-from spark_jobs.pulled import Pulled, PulledDdl, PumpPart
-from spark_jobs.stages.underway import Ended, Underway, ask_underway
+from binlake.rows.schema import DdlJob, SchemaState, ddl_kind
+from binlake.rows.schema.ahead import place_of
+from spark_jobs.job.context import Bounds, StageContext
+from spark_jobs.land.pulled import Pulled, PulledDdl, PumpPart
+from spark_jobs.land.underway import Ended, Underway, ask_underway
 
 log = structlog.get_logger(__name__)
 
@@ -200,7 +200,7 @@ def _behind_ddl(pulled: Pulled, bounds: Bounds, jobs: Sequence[Placed]) -> int:
     """hi, lowered to before the first row that comes behind one of `jobs` which ends above hi.
 
     Such a row must land together with the DDL: alone it would be decoded and applied as if before it
-    (`binlake.schema.ahead`). Raises IncompleteWindow.
+    (`binlake.rows.schema.ahead`). Raises IncompleteWindow.
     """
     hi, lowest = bounds.hi, bounds.lo + 1
     while True:

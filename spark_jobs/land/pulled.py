@@ -17,9 +17,9 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from binlake.lake.tables import BINLOG
-from spark_jobs.lake import Rows, local_table
-from spark_jobs.pump_source import content_of
-from spark_jobs.results import Bounds
+from spark_jobs.job.lake import Rows, local_table
+from spark_jobs.job.results import Bounds
+from spark_jobs.land.pump_source import content_of
 
 _DAY_MS = 86_400_000
 

@@ -15,10 +15,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import structlog
 
-from spark_jobs.context import StageContext
-from spark_jobs.pulled import InMemory, Pulled
-from spark_jobs.pump_source import ARROW_SCHEMA, BATCH_BYTES, PumpPull, proof
-from spark_jobs.staging import Staged
+from spark_jobs.job.context import StageContext
+from spark_jobs.land.pulled import InMemory, Pulled
+from spark_jobs.land.pump_source import ARROW_SCHEMA, BATCH_BYTES, PumpPull, proof
+from spark_jobs.land.staging import Staged
 
 log = structlog.get_logger(__name__)
 

@@ -16,10 +16,10 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from binlake.codec.envelopes import Envelopes, parsed, read_envelopes
-from binlake.codec.lanes import PAD
+from binlake.cluster.pumpclient import PumpReader
 from binlake.lake.tables import arrow_schema
-from binlake.pumpclient import PumpReader
+from binlake.rows.codec.envelopes import Envelopes, parsed, read_envelopes
+from binlake.rows.codec.lanes import PAD
 from binlake.rpc import Tls
 from binlake.wire.blocks import Block, Ints
 

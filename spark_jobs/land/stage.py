@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from binlake import rowhash
+from binlake.base import rowhash
 from binlake.errors import ConflictingBinlogs, ImmutableWindow, IncompleteWindow, LostRange
 from binlake.lake.lock import lake_lock
 from binlake.lake.schemas import SchemaHistory
@@ -24,15 +24,15 @@ from binlake.window.manifest import MemberProof, WindowManifest
 from binlake.window.membership import gather
 from binlake.window.plan import Member, propose
 from binlake.window.remembered import RememberedMember
-from spark_jobs.cluster import Cluster, open_cluster
-from spark_jobs.context import Bounds, StageContext, StageResult
-from spark_jobs.lake import ensure_tables, may_have, overwrite
-from spark_jobs.landed import NONE, Landed, landed_of, stored
-from spark_jobs.pulled import NOTHING, Pulled, PumpPart
-from spark_jobs.pulling import pull_window
-from spark_jobs.pump_source import PumpPull
-from spark_jobs.results import CUT
-from spark_jobs.stages.jobs import WindowJobs, fetch_jobs
+from spark_jobs.job.cluster import Cluster, open_cluster
+from spark_jobs.job.context import Bounds, StageContext, StageResult
+from spark_jobs.job.lake import ensure_tables, may_have, overwrite
+from spark_jobs.job.results import CUT
+from spark_jobs.land.ddljobs import WindowJobs, fetch_jobs
+from spark_jobs.land.pulled import NOTHING, Pulled, PumpPart
+from spark_jobs.land.pulling import pull_window
+from spark_jobs.land.pump_source import PumpPull
+from spark_jobs.tables.landed import NONE, Landed, landed_of, stored
 
 log = structlog.get_logger(__name__)
 

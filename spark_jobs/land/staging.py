@@ -10,10 +10,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 
-from spark_jobs.context import StageContext
-from spark_jobs.lake import Rows, here, stepped
-from spark_jobs.pulled import Question
-from spark_jobs.pump_source import SCHEMA_DDL, PumpPull
+from spark_jobs.job.context import StageContext
+from spark_jobs.job.lake import Rows, here, stepped
+from spark_jobs.land.pulled import Question
+from spark_jobs.land.pump_source import SCHEMA_DDL, PumpPull
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Staged:
     @classmethod
     def by(cls, ctx: StageContext, pull: PumpPull, lo: int, before: pa.Table | None = None) -> Staged:
         """Pull in the workers, for the window behind `lo`; `before`: what lies before their range. What they raise
-        comes as Spark's error (spark_jobs.failures)."""
+        comes as Spark's error (spark_jobs.job.failures)."""
         folder = ctx.paths.staging(str(lo))
         # What a dead attempt left is worthless: its pull has no proof.
         shutil.rmtree(folder, ignore_errors=True)

@@ -2,7 +2,7 @@
 
 Rule: a window ends before the first step of a running DDL that rows can have seen. What was asked was asked behind the
 pull and before the history, so a step that a row of the window saw had been made by then, and a job that was over by
-then is in the history, where `binlake.schema.ahead` places it. No time is waited for.
+then is in the history, where `binlake.rows.schema.ahead` places it. No time is waited for.
 
 By the status port (`ByVersions`) each schema version is a step with a table and a commit_ts. It belongs to the first
 job of its table that ends with that version or a later one; where there is none the DDL is running, and rows have seen
@@ -16,9 +16,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from binlake.schema import DdlJob, SchemaState
-from binlake.schema.ahead import logs_twice, may_run_ahead, running_place, shown_to_rows
-from binlake.source import Step, TidbSource
+from binlake.cluster.source import Step, TidbSource
+from binlake.rows.schema import DdlJob, SchemaState
+from binlake.rows.schema.ahead import logs_twice, may_run_ahead, running_place, shown_to_rows
 
 
 @dataclass(frozen=True)

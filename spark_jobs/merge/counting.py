@@ -8,7 +8,7 @@ from functools import reduce
 from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F
 
-from spark_jobs.decode import BY_TABLE, TALLIES
+from spark_jobs.merge.decode import BY_TABLE, TALLIES
 
 _TABLES, _ROWS = "of tables", "rows"
 

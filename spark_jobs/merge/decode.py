@@ -12,14 +12,14 @@ from dataclasses import asdict, dataclass, field
 
 import pyarrow as pa
 
-from binlake.codec import MUTATION_SCHEMA, DecodeStats, MutationBatch
-from binlake.codec.splits import MOST_BYTES
-from binlake.filter import Rules
-from binlake.filter.rowfilter import RowFilter
 from binlake.lake.parts import Part, write_parts
 from binlake.lake.payloads import PayloadRange, Share
 from binlake.lake.tables import MUTATION
-from binlake.schema import WindowSchemas
+from binlake.rows.codec import MUTATION_SCHEMA, DecodeStats, MutationBatch
+from binlake.rows.codec.splits import MOST_BYTES
+from binlake.rows.schema import WindowSchemas
+from binlake.rules import Rules
+from binlake.rules.rowfilter import RowFilter
 from binlake.window.added import with_added
 from binlake.window.extras import Extra
 

@@ -17,17 +17,17 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.transaction import RemoveAction
 
-from binlake.codec import MUTATION_SCHEMA
 from binlake.lake.features import delta_rs_commits
 from binlake.lake.parts import DAY
 from binlake.lake.paths import LakePaths
 from binlake.lake.payloads import PayloadRange
 from binlake.lake.tables import BINLOG, MUTATION
-from spark_jobs.context import Bounds, StageContext
-from spark_jobs.counting import count_of, counted, losses
-from spark_jobs.decode import Decoder, Held, ShareRows, Shares, ShareWriter, Written
-from spark_jobs.handover import MOST_BYTES
-from spark_jobs.lake import commit_parts, may_have, overwrite, within
+from binlake.rows.codec import MUTATION_SCHEMA
+from spark_jobs.job.context import Bounds, StageContext
+from spark_jobs.job.handover import MOST_BYTES
+from spark_jobs.job.lake import commit_parts, may_have, overwrite, within
+from spark_jobs.merge.counting import count_of, counted, losses
+from spark_jobs.merge.decode import Decoder, Held, ShareRows, Shares, ShareWriter, Written
 
 
 def replaceable(paths: LakePaths, lo: int, hi: int) -> list[RemoveAction] | None:

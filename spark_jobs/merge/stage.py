@@ -17,7 +17,6 @@ import pyarrow.dataset as ds
 import structlog
 
 from binlake.errors import ImmutableWindow
-from binlake.filter.windowrows import row_filter
 from binlake.lake.injections import record_late
 from binlake.lake.lock import lake_lock
 from binlake.lake.payloads import PayloadRange
@@ -27,7 +26,8 @@ from binlake.lake.skips import record_skips
 from binlake.lake.tables import BINLOG, DDL, arrow_schema
 from binlake.lake.windowlog import WindowEvent
 from binlake.pipeline import BY_NAME
-from binlake.schema import WindowSchemas
+from binlake.rows.schema import WindowSchemas
+from binlake.rules.windowrows import row_filter
 from binlake.window.ddls import DdlBinlog, PlannedDdl, plan_ddls, require_met, window_schemas
 from binlake.window.derived import Merged, MergeManifest
 from binlake.window.extras import extras
@@ -35,11 +35,11 @@ from binlake.window.injected import with_injections
 from binlake.window.manifest import WindowManifest
 from binlake.window.targets import Naming
 from binlake.wire import binlog_pb2
-from spark_jobs.context import Bounds, StageContext, StageResult
-from spark_jobs.decode import BY_TABLE, LATIN1, ONCE, Decoder
-from spark_jobs.direct import write_rows
-from spark_jobs.lake import clear, overwrite
-from spark_jobs.sinks import own_rows
+from spark_jobs.job.context import Bounds, StageContext, StageResult
+from spark_jobs.job.lake import clear, overwrite
+from spark_jobs.merge.decode import BY_TABLE, LATIN1, ONCE, Decoder
+from spark_jobs.merge.direct import write_rows
+from spark_jobs.tables.sinks import own_rows
 
 log = structlog.get_logger(__name__)
 

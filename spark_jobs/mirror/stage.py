@@ -19,6 +19,8 @@ import pyarrow as pa
 import structlog
 from pyspark.sql import functions as F
 
+from binlake.changes.net.columns import whole_batch
+from binlake.changes.net.events import rows_by_table
 from binlake.lake.columntypes import delta_columns
 from binlake.lake.ddls import landed_ddls
 from binlake.lake.lock import lake_lock
@@ -34,20 +36,18 @@ from binlake.mirror import (
     mirror_plan,
 )
 from binlake.pipeline import BY_NAME
-from binlake.rowchange.columns import whole_batch
-from binlake.rowchange.events import rows_by_table
-from binlake.schema import TableDef
-from binlake.schema.names import fold_pair
+from binlake.rows.schema import TableDef
+from binlake.rows.schema.names import fold_pair
 from binlake.window.definitions import Cell, Segments, WindowDefinitions
 from binlake.window.derived import Merged
 from binlake.window.lineage import Columns
 from binlake.window.targets import Naming
-from spark_jobs.context import Bounds, StageContext, StageResult
-from spark_jobs.lake import Rows, local_frame
-from spark_jobs.lineage import Gathered, Sources, Written
-from spark_jobs.netchange import key_arrivals, net_changes, touched, window_rows
-from spark_jobs.sharedkeys import require_own_mirror_keys, shared_tables
-from spark_jobs.sinks import SinkWindow, require_merged, tables_at_end, target_tables
+from spark_jobs.job.context import Bounds, StageContext, StageResult
+from spark_jobs.job.lake import Rows, local_frame
+from spark_jobs.job.lineage import Gathered, Sources, Written
+from spark_jobs.tables.netchange import key_arrivals, net_changes, touched, window_rows
+from spark_jobs.tables.sharedkeys import require_own_mirror_keys, shared_tables
+from spark_jobs.tables.sinks import SinkWindow, require_merged, tables_at_end, target_tables
 
 log = structlog.get_logger(__name__)
 

@@ -13,16 +13,16 @@ from typing import Any
 import structlog
 
 from binlake import tso
-from binlake.downstream import checkpoint_ts
+from binlake.cluster.placement import Registry
 from binlake.errors import CheckpointConflict, ConfigError, IncompleteWindow
 from binlake.lake.holdups import Known, next_plan
 from binlake.lake.windowlog import WindowEvent
-from binlake.placement import Registry
+from binlake.target import checkpoint_ts
 from binlake.window.incidents import STAGE, new_incidents, words
 from binlake.window.manifest import WindowManifest
 from binlake.window.plan import Plan
-from spark_jobs.cluster import Cluster, open_cluster
-from spark_jobs.context import StageContext, StageResult
+from spark_jobs.job.cluster import Cluster, open_cluster
+from spark_jobs.job.context import StageContext, StageResult
 
 log = structlog.get_logger(__name__)
 

@@ -13,9 +13,9 @@ import structlog
 from binlake.errors import CheckpointConflict, DamagedManifest
 from binlake.window.derived import CompactManifest, read_own
 from binlake.window.manifest import ApplyManifest
-from spark_jobs.context import Bounds, StageContext
-from spark_jobs.sinks import require_merged
-from spark_jobs.unsealed import COMPACT_AGAIN, compacted_of
+from spark_jobs.job.context import Bounds, StageContext
+from spark_jobs.tables.sinks import require_merged
+from spark_jobs.tables.unsealed import COMPACT_AGAIN, compacted_of
 
 log = structlog.get_logger(__name__)
 

@@ -10,12 +10,23 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from binlake import rowhash
+from binlake.base import rowhash
+from binlake.base.rowhash import Fold
 from binlake.lake.rowhistory import rows_between
 from binlake.lake.tables import BINLOG
-from binlake.rowhash import Fold
-from spark_jobs.context import Bounds, StageContext
-from spark_jobs.lake import FOLD_COLUMNS, Rows, fold_row, folds_in, here, local_table, may_have, read, stepped, within
+from spark_jobs.job.context import Bounds, StageContext
+from spark_jobs.job.lake import (
+    FOLD_COLUMNS,
+    Rows,
+    fold_row,
+    folds_in,
+    here,
+    local_table,
+    may_have,
+    read,
+    stepped,
+    within,
+)
 
 DIGEST_COLUMNS = ["commit_ts", "start_ts", "chunk", "kind", "schema_version", "job_id", "schema_state", "payload"]
 _PART = f"dml BIGINT, ddls BIGINT, chunks BIGINT, bytes BIGINT, {FOLD_COLUMNS}"

@@ -1,6 +1,6 @@
 """The net change of each key in each segment: in the driver for a small window, by Spark's workers for a large one.
 
-Both call the same functions on Arrow columns (`binlake.rowchange.columns`; DESIGN 3.6, hazards R-17, R-18). A worker
+Both call the same functions on Arrow columns (`binlake.changes.net.columns`; DESIGN 3.6, hazards R-17, R-18). A worker
 reduces each batch that it reads to a run a key before it sends it on, so a key that is changed a million times costs
 what a million rows cost; then each share of the keys is reduced to the end in one task.
 """
@@ -15,20 +15,20 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from binlake.base.rowhash import row_hashes
+from binlake.changes.net import columns
+from binlake.changes.net.arrivals import ARRIVALS, STEPS, History, arrivals, histories, key_steps
+from binlake.changes.net.columns import NET, net_of, whole_batch
+from binlake.changes.net.events import COLUMNS, SOURCE, cell_rows, events_of
+from binlake.changes.net.moves import MOVES, ORIGINS, moves, origins_of
+from binlake.changes.net.runs import FIELDS, from_table, reduced, runs_of, table_of
 from binlake.lake.mutations import cells_in, touched_cells
 from binlake.lake.paths import LakePaths
 from binlake.lake.rowhistory import rows_between
 from binlake.lake.tables import MUTATION, schema_text
-from binlake.rowchange import columns
-from binlake.rowchange.arrivals import ARRIVALS, STEPS, History, arrivals, histories, key_steps
-from binlake.rowchange.columns import NET, net_of, whole_batch
-from binlake.rowchange.events import COLUMNS, SOURCE, cell_rows, events_of
-from binlake.rowchange.moves import MOVES, ORIGINS, moves, origins_of
-from binlake.rowchange.runs import FIELDS, from_table, reduced, runs_of, table_of
-from binlake.rowhash import row_hashes
 from binlake.window.definitions import Cell
-from spark_jobs.context import Bounds, StageContext
-from spark_jobs.lake import Rows, read
+from spark_jobs.job.context import Bounds, StageContext
+from spark_jobs.job.lake import Rows, read
 
 DRIVER_ROWS = 500_000
 """Row changes of which the driver itself reads three narrow columns, batch by batch (measured: 0.1 s)."""
@@ -86,7 +86,7 @@ def net_changes(
 ) -> Rows:
     """NET of the `count` rows (of `mutation`; those of no cell are left out), as `rowchange.columns.net_changes`.
 
-    A SchemaError is raised here for rows in memory, and by Spark's action for others (`spark_jobs.failures`).
+    A SchemaError is raised here for rows in memory, and by Spark's action for others (`spark_jobs.job.failures`).
     """
     if isinstance(rows, pa.Table):
         return columns.net_changes(rows, cells, routed=routed, strict=frozenset(strict))

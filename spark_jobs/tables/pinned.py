@@ -5,12 +5,12 @@ A window that was sealed and never opened pins nothing: another target or config
 
 from __future__ import annotations
 
-from binlake import rowhash
-from binlake.downstream import Position, position_of
+from binlake.base import rowhash
 from binlake.errors import CheckpointConflict, ImmutableWindow, LostRange
+from binlake.target import Position, position_of
 from binlake.window.manifest import ApplyManifest
-from spark_jobs.context import Bounds, StageContext
-from spark_jobs.lake import Rows, fold_of
+from spark_jobs.job.context import Bounds, StageContext
+from spark_jobs.job.lake import Rows, fold_of
 
 
 def target_position(ctx: StageContext, bounds: Bounds) -> Position:

@@ -16,20 +16,20 @@ from dataclasses import dataclass
 import pyarrow as pa
 import structlog
 
+from binlake.base.redaction import key_in_log
+from binlake.changes.net.arrivals import History
 from binlake.config.model import Target
-from binlake.downstream import Position, Session
-from binlake.downstream.definitions import Name
-from binlake.downstream.presentkeys import present_keys
-from binlake.downstream.rowsleft import moves_rows
 from binlake.errors import SchemaError
 from binlake.lake.keyowners import KeyOwner, key_owners
 from binlake.mirror.replica import Replica
-from binlake.redaction import key_in_log
-from binlake.rowchange.arrivals import History
-from binlake.schema import TableDef
-from spark_jobs.context import StageContext
-from spark_jobs.pinned import start_of
-from spark_jobs.sinks import SinkWindow, target_tables
+from binlake.rows.schema import TableDef
+from binlake.target import Position, Session
+from binlake.target.apply.presentkeys import present_keys
+from binlake.target.definitions.definitions import Name
+from binlake.target.definitions.rowsleft import moves_rows
+from spark_jobs.job.context import StageContext
+from spark_jobs.tables.pinned import start_of
+from spark_jobs.tables.sinks import SinkWindow, target_tables
 
 log = structlog.get_logger(__name__)
 

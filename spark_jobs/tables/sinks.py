@@ -9,22 +9,22 @@ from typing import Any
 
 import pyarrow.dataset as ds
 
-from binlake.ddl import bytewise_table
+from binlake.dialect import bytewise_table
 from binlake.errors import IncompleteWindow
 from binlake.lake.dataset import dataset
 from binlake.lake.ddls import landed_ddls
 from binlake.lake.opened import opened
 from binlake.lake.schemas import SchemaHistory
 from binlake.lake.tables import LakeTable
-from binlake.schema import TableDef
+from binlake.rows.schema import TableDef
 from binlake.window.definitions import LandedDdl, Segments, WindowDefinitions, bytewise
 from binlake.window.derived import Merged, MergeManifest, read_own
 from binlake.window.manifest import window_name
 from binlake.window.shapes import Shapes
 from binlake.window.targets import Naming, TargetTables
-from spark_jobs.context import Bounds, StageContext
-from spark_jobs.lake import Rows, read
-from spark_jobs.unsealed import merged_of
+from spark_jobs.job.context import Bounds, StageContext
+from spark_jobs.job.lake import Rows, read
+from spark_jobs.tables.unsealed import merged_of
 
 
 @dataclass(frozen=True)

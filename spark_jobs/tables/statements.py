@@ -17,15 +17,15 @@ import pyarrow.dataset as ds
 from deltalake import DeltaTable
 
 from binlake.config.model import Target
-from binlake.downstream import SegmentPlan
-from binlake.downstream.plans import Content, WindowPlans
 from binlake.lake.dataset import dataset
 from binlake.lake.mutations import touched_cells
 from binlake.lake.paths import LakePaths
-from binlake.statement import Phase, StatementBatch, kept_table
-from binlake.statement.literal import qualified
-from binlake.statement.sealed import INDEX, batch_of, checked_batch, index_digest
-from spark_jobs.sinks import SinkWindow
+from binlake.statements import Phase, StatementBatch, kept_table
+from binlake.statements.literal import qualified
+from binlake.statements.sealed import INDEX, batch_of, checked_batch, index_digest
+from binlake.target import SegmentPlan
+from binlake.target.apply.plans import Content, WindowPlans
+from spark_jobs.tables.sinks import SinkWindow
 
 _BATCH = ("segment", "phase", "batch", "db", "table", "kind", "sql", "expect", "verify_sql", "verify_rows", "rows",
           "digest", "round", "queue", "whole_ts")  # fmt: skip

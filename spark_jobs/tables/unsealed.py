@@ -15,7 +15,7 @@ from binlake.lake.ddls import landed_ddls
 from binlake.window.derived import CompactManifest, Merged
 from binlake.window.manifest import window_name
 from binlake.window.shapes import Shapes
-from spark_jobs.context import StageContext
+from spark_jobs.job.context import StageContext
 
 COMPACT_AGAIN = "run compact of this window again, then convert"
 

@@ -14,10 +14,10 @@ import cost_per_row
 from bulk_load import Known
 from sysbench_rows import LOADS
 
-from binlake.filter import Rules
-from binlake.schema import SchemaState, WindowSchemas
+from binlake.rows.schema import SchemaState, WindowSchemas
+from binlake.rules import Rules
 from pump_service.workload.source import LiveTransactions
-from spark_jobs.decode import Decoder
+from spark_jobs.merge.decode import Decoder
 
 pytestmark = pytest.mark.long
 

@@ -10,17 +10,17 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
 
 import flame
 
-LAND = "run (spark_jobs/stages/land.py:%d)"
+LAND = "run (spark_jobs/land/stage.py:%d)"
 RAW = "\n".join(
     (
-        f"thread (7): land_0;run_stage (spark_jobs/runner.py:30);{LAND % 40};digest (binlake/lake/rowhash.py:9);"
+        f"thread (7): land_0;run_stage (spark_jobs/job/runner.py:30);{LAND % 40};digest (binlake/lake/rowhash.py:9);"
         "arrow::Take (/x/site-packages/pyarrow/libarrow.so.2100);0x7f00 (libc.so.6) 5",
-        f"thread (8): land_1;run_stage (spark_jobs/runner.py:30);{LAND % 41};digest (binlake/lake/rowhash.py:11);"
+        f"thread (8): land_1;run_stage (spark_jobs/job/runner.py:30);{LAND % 41};digest (binlake/lake/rowhash.py:11);"
         "arrow::Take (/x/site-packages/pyarrow/libarrow.so.2100) 3",
         f"thread (7): land_0;{LAND % 40};read (binlake/lake/parts.py:2);syscall (libc.so.6) 50",
         "thread (7): land_0;measured (bench/x.py:9);Meter.cpu (bench/x.py:7);open64 (libc.so.6) 9",
         "thread (9): pull-1;run (threading.py:980);recv (binlake/rpc/client.py:4) 2",
-        "thread (3): MainThread;run (spark_jobs/stages/plan.py:3);asked (binlake/tso.py:3) 1",
+        "thread (3): MainThread;run (spark_jobs/plan/stage.py:3);asked (binlake/tso.py:3) 1",
     )
 )
 
@@ -28,7 +28,7 @@ RAW = "\n".join(
 def test_a_stack_goes_to_its_stage_from_the_stage_up() -> None:
     stages = flame.by_stage(RAW)
     assert set(stages) == {"land", "plan", "threads"}
-    top = ("run (spark_jobs/stages/land.py)", "digest (binlake/lake/rowhash.py)", "arrow::Take (pyarrow/libarrow)")
+    top = ("run (spark_jobs/land/stage.py)", "digest (binlake/lake/rowhash.py)", "arrow::Take (pyarrow/libarrow)")
     assert stages["land"] == {top: 8}
     assert next(iter(stages["threads"]))[0] == "thread pull"
 
@@ -48,7 +48,7 @@ def test_a_name_of_templates_is_told_by_its_end() -> None:
 
 def test_the_picture_shows_each_frame_as_wide_as_its_samples() -> None:
     stacks = flame.by_stage(RAW)["land"]
-    stacks[("run (spark_jobs/stages/land.py)", "<lambda> (binlake/tso.py)")] = 8
+    stacks[("run (spark_jobs/land/stage.py)", "<lambda> (binlake/tso.py)")] = 8
     found = ET.fromstring(flame.picture("land", stacks))
     space = "{http://www.w3.org/2000/svg}"
     widths = {group.find(f"{space}title").text: float(group.find(f"{space}rect").get("width")) for group in found}  # type: ignore[union-attr,arg-type]

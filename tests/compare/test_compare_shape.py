@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from binlake.capture import Capture
 from binlake.compare import expected_states
+from binlake.compare.capture import Capture
 from binlake.compare.rules import LOST_DEFAULT, Rules
 from binlake.compare.shape import EXPRESSION, KeyShape, TableShape, canonical_type, parse_create
 from binlake.compare.values import JSON_DEEP, LATIN1_TEXT, as_latin1, canonical, exemptions, from_capture

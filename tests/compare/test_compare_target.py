@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from support.mariadb import MariaDb, execute
 
-from binlake.capture import StateAt
 from binlake.compare import Comparison, compare_state, connect
+from binlake.compare.capture import StateAt
 from binlake.errors import TargetUnavailable
 
 CREATE = """CREATE TABLE `t` (

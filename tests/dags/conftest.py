@@ -41,8 +41,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def run(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Runner:
     """Run a DAG of a replication once with scripted jobs."""
-    from binlake_airflow import base, sparkconnect, waiting
-    from binlake_airflow.factory import build_dags
+    from binlake_airflow.dags.factory import build_dags
+    from binlake_airflow.operators import base, sparkconnect, waiting
 
     for name, value in scripted_spark(tmp_path).items():
         monkeypatch.setenv(name, value)

@@ -17,9 +17,9 @@ from support.replication_files import write_replication
 from binlake import tso
 from binlake.errors import IncompleteWindow, Permanent, TargetRefused, UnknownOutcome
 from binlake.pipeline import BY_NAME, stages_for
-from binlake_airflow.dagparts import KINDS, MOMENT_PATTERN
-from binlake_airflow.factory import build_all, build_dag, build_dags
-from binlake_airflow.operators import RECOVER, ConnectStageOperator, StageOperator, SubmitStageOperator
+from binlake_airflow.dags.dagparts import KINDS, MOMENT_PATTERN
+from binlake_airflow.dags.factory import build_all, build_dag, build_dags
+from binlake_airflow.operators.stages import RECOVER, ConnectStageOperator, StageOperator, SubmitStageOperator
 from binlake_airflow.timetable import range_of
 
 DAGS = Path(__file__).resolve().parents[2] / "dags"
@@ -247,7 +247,7 @@ _PARSE = """
 import sys, time
 import airflow.sdk, airflow.providers.apache.spark.hooks.spark_submit
 began = time.process_time()
-from binlake_airflow.factory import build_all
+from binlake_airflow.dags.factory import build_all
 import binlake_airflow.plugin
 built = build_all()
 print(time.process_time() - began, len(built.dags))

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from support.dag_runs import BEHIND, HI, LO, LOWERED, Runner, answer, failure, good_window
 
-from binlake_airflow import sparkconnect
+from binlake_airflow.operators import sparkconnect
 
 pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("airflow_db")]
 
@@ -48,7 +48,7 @@ def test_spark_stages_are_submitted_with_what_must_be_known_before_the_driver(ru
     assert pairs["--master"] == "local[1]"
     assert pairs["--jars"] == str(tmp_path / "jars" / "delta.jar")
     assert pairs["--name"] == "binlake-orders-land"
-    assert Path(arguments[-1]).parts[-2:] == ("spark_jobs", "main.py")
+    assert Path(arguments[-1]).parts[-3:] == ("spark_jobs", "commands", "main.py")
 
 
 def test_stages_run_as_plain_processes_as_long_as_none_asks_for_spark(run: Runner) -> None:

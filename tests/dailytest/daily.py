@@ -17,13 +17,13 @@ from typing import Any
 from support.mariadb import MariaDb
 from support.tableinfo import table_info_of
 
-from binlake.codec import MutationBuilder, prewrite_value
-from binlake.codec.writers import filled_text
 from binlake.config.model import Target
-from binlake.downstream.session import Session
-from binlake.schema import Action, ColumnInfo, DbInfo, DdlJob, TableDef
-from binlake.schema import mysqltypes as t
-from binlake.statement.literal import qualified, quote_name
+from binlake.rows.codec import MutationBuilder, prewrite_value
+from binlake.rows.codec.writers import filled_text
+from binlake.rows.schema import Action, ColumnInfo, DbInfo, DdlJob, TableDef
+from binlake.rows.schema import mysqltypes as t
+from binlake.statements.literal import qualified, quote_name
+from binlake.target.session.session import Session
 from binlake.window.ddls import DdlBinlog
 from binlake.wire import build
 from deploy.local.commitlog import CommitLog

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from daily import DB, Daily
 
-from binlake.ddl import SourceDdl, map_ddl
+from binlake.dialect import SourceDdl, map_ddl
 from binlake.errors import TargetRefused
-from binlake.schema import Action
-from binlake.schema.delta import Definitions
+from binlake.rows.schema import Action
+from binlake.rows.schema.delta import Definitions
 
 pytestmark = pytest.mark.mariadb
 

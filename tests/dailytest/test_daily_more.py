@@ -8,7 +8,7 @@ import pytest
 from daily import DB, Daily
 
 from binlake.errors import Drift, SchemaError
-from binlake.schema import Action, TableDef
+from binlake.rows.schema import Action, TableDef
 
 pytestmark = pytest.mark.mariadb
 

@@ -11,7 +11,7 @@ import random
 import pytest
 from daily import Daily
 
-from binlake.schema import Action, TableDef
+from binlake.rows.schema import Action, TableDef
 
 pytestmark = pytest.mark.mariadb
 

@@ -7,7 +7,7 @@ import random
 import pytest
 from daily import Daily
 
-from binlake.schema import Action
+from binlake.rows.schema import Action
 
 pytestmark = pytest.mark.mariadb
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from binlake.capture import StateAt
+from binlake.compare.capture import StateAt
 from binlake.errors import ConfigError
 from deploy.local.captures import Outcome, captures_in, sample
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from support.mariadb import MariaDb
 
-from binlake.capture import Capture
 from binlake.compare import values
+from binlake.compare.capture import Capture
 from deploy.local.captures import run_direct
 
 pytestmark = pytest.mark.mariadb

@@ -9,9 +9,9 @@ from support.mariadb import MariaDb, rows
 from support.windows import target_of
 from support.workload import Workload, integer, text
 
-from binlake.downstream.session import Session
 from binlake.errors import TargetRefused
-from binlake.schema import DdlJob
+from binlake.rows.schema import DdlJob
+from binlake.target.session.session import Session
 from binlake.window.ddls import DdlBinlog
 from binlake.wire import binlog_pb2 as pb
 from deploy.local.commitlog import CommitLog

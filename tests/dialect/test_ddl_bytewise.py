@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from support.tabledefs import col, key, table
 
-from binlake.ddl import bytewise_collation, bytewise_definitions, bytewise_text
-from binlake.ddl.collations import Dialect
-from binlake.downstream.forms import expected_form
-from binlake.schema import DbInfo, SchemaState
-from binlake.schema import mysqltypes as t
-from binlake.schema.delta import Definitions
+from binlake.dialect import bytewise_collation, bytewise_definitions, bytewise_text
+from binlake.dialect.collations import Dialect
+from binlake.rows.schema import DbInfo, SchemaState
+from binlake.rows.schema import mysqltypes as t
+from binlake.rows.schema.delta import Definitions
+from binlake.target.definitions.forms import expected_form
 from binlake.window.definitions import LandedDdl, WindowDefinitions, bytewise
 
 

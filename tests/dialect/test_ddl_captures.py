@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 from support.mariadb import MariaDb
 
-from binlake.capture import Capture
+from binlake.compare.capture import Capture
 from binlake.config.model import Target
-from binlake.ddl import SourceDdl, map_ddl
-from binlake.downstream.ddlproof import judge, read_evidence
-from binlake.downstream.definitions import compare, expected_after, read
-from binlake.downstream.session import Session
-from binlake.filter import Rules
-from binlake.schema import DdlJob, SchemaState
+from binlake.dialect import SourceDdl, map_ddl
+from binlake.rows.schema import DdlJob, SchemaState
+from binlake.rules import Rules
+from binlake.target.ddl.proof import judge, read_evidence
+from binlake.target.definitions.definitions import compare, expected_after, read
+from binlake.target.session.session import Session
 from binlake.window.ddls import DdlBinlog, PlannedDdl, plan_ddls
 from binlake.wire import binlog_pb2 as pb
 

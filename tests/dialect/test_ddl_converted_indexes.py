@@ -10,11 +10,11 @@ from support.mariadb import MariaDb, rows
 from support.tabledefs import col, key, primary, table
 from support.windows import target_of
 
-from binlake.ddl import SourceDdl, map_ddl
-from binlake.downstream.session import Session
-from binlake.schema import TableDef
-from binlake.schema import mysqltypes as t
-from binlake.schema.delta import Definitions
+from binlake.dialect import SourceDdl, map_ddl
+from binlake.rows.schema import TableDef
+from binlake.rows.schema import mysqltypes as t
+from binlake.rows.schema.delta import Definitions
+from binlake.target.session.session import Session
 
 pytestmark = pytest.mark.mariadb
 

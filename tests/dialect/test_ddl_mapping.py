@@ -9,16 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.tabledefs import col, key, primary, table
 
-from binlake.ddl import Kind, SourceDdl, classify, map_ddl, target_collation
-from binlake.ddl.clauses import DROPPED_OPTIONS, DROPPED_WORDS
-from binlake.ddl.collations import DEFAULT_COLLATIONS, MARIADB_COLLATIONS, Dialect
-from binlake.ddl.tokens import TokenKind, render, tokenize
+from binlake.dialect import Kind, SourceDdl, classify, map_ddl, target_collation
+from binlake.dialect.clauses import DROPPED_OPTIONS, DROPPED_WORDS
+from binlake.dialect.collations import DEFAULT_COLLATIONS, MARIADB_COLLATIONS, Dialect
+from binlake.dialect.tokens import TokenKind, render, tokenize
 from binlake.errors import SchemaError, TargetRefused
-from binlake.schema import DbInfo, TableDef
-from binlake.schema import mysqltypes as t
-from binlake.schema.delta import Definitions
-from binlake.statement.literal import quote, quote_name
-from binlake.statement.written import written_columns
+from binlake.rows.schema import DbInfo, TableDef
+from binlake.rows.schema import mysqltypes as t
+from binlake.rows.schema.delta import Definitions
+from binlake.statements.literal import quote, quote_name
+from binlake.statements.written import written_columns
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "understand" / "target-mapping.md"
 NONE = Definitions((), ())

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from binlake.ddl import restated
-from binlake.ddl.replacement import injections_of, replaced_names
+from binlake.base.sections.rules import DdlInjection
+from binlake.dialect import restated
+from binlake.dialect.replacement import injections_of, replaced_names
 from binlake.errors import ConfigError
-from binlake.sections.rules import DdlInjection
 
 
 class Renaming:

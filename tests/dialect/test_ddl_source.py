@@ -9,16 +9,16 @@ from support.mariadb import MariaDb, execute, rows
 from support.tabledefs import col, key, primary, table
 from support.workload import Workload, integer, text
 
-from binlake.capture import Capture
+from binlake.compare.capture import Capture
 from binlake.config.model import Target
-from binlake.ddl import Known, SourceDdl, map_ddl, standard_text, tokenize_restored
-from binlake.ddl.tokens import TokenKind
-from binlake.downstream.session import Session
+from binlake.dialect import Known, SourceDdl, map_ddl, standard_text, tokenize_restored
+from binlake.dialect.tokens import TokenKind
 from binlake.errors import SchemaError, TargetRefused
 from binlake.mirror.effects import effects
-from binlake.schema import Action, TableDef
-from binlake.schema import mysqltypes as t
-from binlake.schema.delta import Definitions
+from binlake.rows.schema import Action, TableDef
+from binlake.rows.schema import mysqltypes as t
+from binlake.rows.schema.delta import Definitions
+from binlake.target.session.session import Session
 from binlake.window.cuts import cut_batch
 from deploy.local.commitlog import planned as plan_all
 from deploy.local.commitlog import read_log

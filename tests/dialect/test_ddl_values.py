@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 from support.tabledefs import col, primary, table
 
-from binlake.codec.writers import filled_text
-from binlake.ddl import SourceDdl, map_ddl
-from binlake.ddl.collations import Dialect
+from binlake.dialect import SourceDdl, map_ddl
+from binlake.dialect.collations import Dialect
 from binlake.errors import TargetRefused
-from binlake.schema import DdlJob, SchemaState, TableDef
-from binlake.schema import mysqltypes as t
-from binlake.schema.delta import Definitions
-from binlake.schema.session import SourceSession
-from binlake.statement.written import written_columns
+from binlake.rows.codec.writers import filled_text
+from binlake.rows.schema import DdlJob, SchemaState, TableDef
+from binlake.rows.schema import mysqltypes as t
+from binlake.rows.schema.delta import Definitions
+from binlake.rows.schema.session import SourceSession
+from binlake.statements.written import written_columns
 
 NOTHING = SourceSession()
 NEW_YORK = SourceSession("America/New_York", "2024-05-06")

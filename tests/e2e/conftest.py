@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from support.live import LiveSource
 from support.mariadb import MariaDb
 
-from spark_jobs.context import StageContext
+from spark_jobs.job.context import StageContext
 
 
 @pytest.fixture

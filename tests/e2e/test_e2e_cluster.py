@@ -23,11 +23,11 @@ from support.workload import Workload, integer, text
 from test_e2e_window import Make, expected, lake_rows, set_up, some_changes, tables_of, texts, toml
 
 from binlake.lake import payloads
-from spark_jobs.context import Bounds, StageContext
-from spark_jobs.pulled import InMemory, Pulled
-from spark_jobs.pulling import pull_here
-from spark_jobs.pump_source import PumpPull
-from spark_jobs.runner import run_stage, run_window
+from spark_jobs.job.context import Bounds, StageContext
+from spark_jobs.job.runner import run_stage, run_window
+from spark_jobs.land.pulled import InMemory, Pulled
+from spark_jobs.land.pulling import pull_here
+from spark_jobs.land.pump_source import PumpPull
 
 pytestmark = [pytest.mark.spark, pytest.mark.mariadb, pytest.mark.e2e]
 ROOT = Path(__file__).resolve().parents[2]
@@ -127,7 +127,7 @@ def on_two_executors(ctx: StageContext, folder: Path) -> dict[str, Counter[str]]
     config.write_text(toml(ctx.replication.model_dump(mode="json", by_alias=True, exclude_none=True)))
     own = {"SPARK_HOME": str(home), "SPARK_LOCAL_DIRS": str(folder / "scratch"), "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
-        [sys.executable, "-m", "spark_jobs.main", "window", "--replication", str(config),
+        [sys.executable, "-m", "spark_jobs.commands.main", "window", "--replication", str(config),
          "--master", "local-cluster[2,1,1024]"],
         cwd=folder, env={**os.environ, **own}, capture_output=True, text=True, timeout=RUN_S, check=False,
     )  # fmt: skip

@@ -33,7 +33,7 @@ def dag(
     airflow_db: None,
 ) -> Any:  # fmt: skip
     """The DAG of a replication, a task for each stage."""
-    from binlake_airflow.factory import build_dag
+    from binlake_airflow.dags.factory import build_dag
 
     del airflow_db
     layout = {"layout": "stages", "engine": "submit", "schedule": "", "retries": 0, "wait-s": 0}

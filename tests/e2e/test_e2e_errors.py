@@ -15,7 +15,7 @@ from test_e2e_window import Make, run, set_up, some_changes, toml
 
 from binlake.wire import binlog_pb2 as pb
 from binlake.wire import build
-from spark_jobs.main import run_job
+from spark_jobs.commands.main import run_job
 
 pytestmark = [pytest.mark.spark, pytest.mark.mariadb, pytest.mark.e2e]
 

@@ -20,12 +20,12 @@ from support.workload import integer, text
 from binlake.audit.audit import Audit
 from binlake.errors import CheckpointConflict, ImmutableWindow, IncompleteWindow
 from binlake.window.manifest import WindowManifest
-from spark_jobs.context import Bounds, StageContext, StageResult
-from spark_jobs.lake import ensure_tables
-from spark_jobs.results import CUT
-from spark_jobs.runner import run_stage
-from spark_jobs.stages import land as land_stage
-from spark_jobs.stages.jobs import WindowJobs
+from spark_jobs.job.context import Bounds, StageContext, StageResult
+from spark_jobs.job.lake import ensure_tables
+from spark_jobs.job.results import CUT
+from spark_jobs.job.runner import run_stage
+from spark_jobs.land import stage as land_stage
+from spark_jobs.land.ddljobs import WindowJobs
 
 pytestmark = pytest.mark.spark
 

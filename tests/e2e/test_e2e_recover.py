@@ -19,11 +19,11 @@ from support.workload import Workload, integer, text
 from test_e2e_window import Make, expected, set_up, some_changes, tables_of, toml
 
 from binlake.config import Replication
-from binlake.downstream import checkpoint_of
 from binlake.errors import LostRange
-from spark_jobs.context import Bounds, StageContext, StageResult
-from spark_jobs.recover import recover
-from spark_jobs.runner import run_stage
+from binlake.target import checkpoint_of
+from spark_jobs.commands.recover import recover
+from spark_jobs.job.context import Bounds, StageContext, StageResult
+from spark_jobs.job.runner import run_stage
 
 pytestmark = [pytest.mark.spark, pytest.mark.mariadb, pytest.mark.e2e]
 
@@ -186,7 +186,7 @@ POSITIONS = [
 ]
 """Where finalize is killed; a negative number counts from the last transaction, which moves the checkpoint.
 
-Twenty positions of one window are in `tests/downstream/test_downstream_relay.py`: the same code behind the reader."""
+Twenty positions of one window are in `tests/target/test_downstream_relay.py`: the same code behind the reader."""
 
 
 def test_the_source_is_gone_and_finalize_was_killed(

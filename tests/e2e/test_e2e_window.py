@@ -16,11 +16,11 @@ from support.live import LiveSource
 from support.mariadb import MariaDb, execute, rows
 from support.workload import Workload, integer, text
 
-from binlake.downstream import checkpoint_of
 from binlake.errors import BinlakeError
-from spark_jobs.context import Bounds, StageContext
-from spark_jobs.restore import restore
-from spark_jobs.runner import run_stage, run_window
+from binlake.target import checkpoint_of
+from spark_jobs.commands.restore import restore
+from spark_jobs.job.context import Bounds, StageContext
+from spark_jobs.job.runner import run_stage, run_window
 
 pytestmark = [pytest.mark.spark, pytest.mark.mariadb, pytest.mark.e2e]
 Make = Callable[..., StageContext]

@@ -60,7 +60,7 @@ def test_each_named_package_is_required_installed_and_imported(module: str, pack
 def test_delta_spark_is_used_by_its_jars_and_their_version_is_the_packages() -> None:  # C-02
     version = importlib.metadata.version("delta-spark")
     assert [jar for jar in (ROOT / ".local" / "jars").glob("delta-spark_*.jar") if jar.stem.endswith(version)]
-    session = (ROOT / "spark_jobs" / "session.py").read_text(encoding="utf-8")
+    session = (ROOT / "spark_jobs" / "job" / "session.py").read_text(encoding="utf-8")
     assert "io.delta.sql.DeltaSparkSessionExtension" in session
 
 

@@ -9,12 +9,12 @@ import pytest
 from pymysql import err
 from support.replication_files import write_replication
 
-from binlake.codec.decimals import write_decimal
-from binlake.codec.temporal import pack_moment
+from binlake.base.redaction import are_row_values_shown, key_in_log, server_text_in_log, show_row_values, sql_in_log
 from binlake.config.load import load_replication
-from binlake.downstream.failures import failure
-from binlake.redaction import are_row_values_shown, key_in_log, server_text_in_log, show_row_values, sql_in_log
-from binlake.verify.differences import Difference
+from binlake.repair.verify.differences import Difference
+from binlake.rows.codec.decimals import write_decimal
+from binlake.rows.codec.temporal import pack_moment
+from binlake.target.session.failures import failure
 
 SECRETS = ("Müller", "4711", "0AFF", "12.5", "a'b", "O''Neil", "-1e-5")
 WRITES = (

@@ -42,7 +42,7 @@ def test_a_test_costs_what_it_asks_for(pytester: pytest.Pytester, order: str, ex
         ("import pytest\npytestmark = pytest.mark.spark\n", True),
         ("import pytest\npytestmark = [pytest.mark.timeout(9), pytest.mark.process]\n", True),
         ("import pytest\npytestmark = pytest.mark.timeout(9)\n", False),
-        ("import os\nfrom binlake_airflow.factory import build_dag\n", True),
+        ("import os\nfrom binlake_airflow.dags.factory import build_dag\n", True),
         ("def test_one():\n    from airflow.sdk import DAG\n", False),
         ("import pytest\n@pytest.mark.spark\ndef test_one(): ...\n", False),
     ],

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from binlake.terminal import print_table, shown_value, visible
-from spark_jobs import audit
+from binlake.base.terminal import print_table, shown_value, visible
+from spark_jobs.commands import audit
 
 TS = "470548480035651584"
 STRANGE = ["[red]x", "x[/]y", "[link=file:///etc]z[/link]", ":smile:", "\\[b]", "a" * 300, "中文" * 60]

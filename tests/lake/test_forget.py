@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from binlake.cluster.placement import NodeStatus
 from binlake.errors import BinlakeError, ConfigError, Permanent
 from binlake.lake.forget import forget
 from binlake.lake.members import MemberTable
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowLog
-from binlake.placement import NodeStatus
 from binlake.window.membership import Probe, gather
 from binlake.window.plan import propose
 from binlake.window.remembered import RememberedMember

@@ -12,12 +12,12 @@ from support.workload import Workload, integer
 from binlake.audit.audit import Audit
 from binlake.audit.preview import preview
 from binlake.cli import run as main
-from binlake.filter import Rules
 from binlake.lake.seek import Budget
 from binlake.lake.windowlog import WindowLog
 from binlake.mirror.versions import IN_PART
-from spark_jobs.context import StageContext, StageResult
-from spark_jobs.restore import in_part
+from binlake.rules import Rules
+from spark_jobs.commands.restore import in_part
+from spark_jobs.job.context import StageContext, StageResult
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from deltalake import write_deltalake
 from pydantic import ValidationError
 
 from binlake.config import Replication
-from binlake.ddl.replacement import Injection
+from binlake.dialect.replacement import Injection
 from binlake.lake.injections import record_late
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowLog

@@ -11,11 +11,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from binlake import tso
-from binlake.codec import MUTATION_SCHEMA
 from binlake.lake import payloads
 from binlake.lake.parts import write_parts
 from binlake.lake.payloads import PayloadRange
 from binlake.lake.tables import BINLOG, MUTATION
+from binlake.rows.codec import MUTATION_SCHEMA
 
 MIDNIGHT_MS = 1_795_305_600_000
 

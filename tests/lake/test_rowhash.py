@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from binlake import rowhash
+from binlake.base import rowhash
 from binlake.lake.tables import arrow_schema
-from spark_jobs.lake import fold_of
+from spark_jobs.job.lake import fold_of
 
 SCHEMA = arrow_schema(
     "big BIGINT, small INT, text STRING, bytes BINARY, day DATE, flag BOOLEAN, names ARRAY<STRING>, "

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from support.jobhistory import in_version_order
 
-from binlake.capture import Capture
+from binlake.compare.capture import Capture
 from binlake.lake import schemas
 from binlake.lake.paths import LakePaths
 from binlake.lake.schemas import KnownStates, SchemaHistory
-from binlake.schema import DdlJob, SchemaState
-from binlake.schema.spool import JobSpool
+from binlake.rows.schema import DdlJob, SchemaState
+from binlake.rows.schema.spool import JobSpool
 
 BANK = Path(__file__).parent.parent / "captures" / "bank"
 

@@ -14,7 +14,7 @@ from binlake.errors import OutOfTime
 from binlake.lake.paths import LakePaths
 from binlake.lake.rowhistory import RowVersion, changes, of_keys, of_table
 from binlake.lake.seek import Budget, Slice, at_most, newest, of_transaction
-from binlake.schema import mysqltypes as t
+from binlake.rows.schema import mysqltypes as t
 from deploy.local.sample_lake import BASE, Change, S, SampleLake, sample, table_of
 
 WINDOWS = 12

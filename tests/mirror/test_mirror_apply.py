@@ -17,10 +17,10 @@ from binlake.mirror import ComponentPlan, MirrorVersion, apply_component, mirror
 from binlake.mirror.replica import Replica
 from binlake.mirror.rows import mirror_texts
 from binlake.mirror.versions import IN_PART
-from binlake.schema import Action, SchemaState, TableDef
-from binlake.schema import mysqltypes as t
-from binlake.schema.delta import Definitions
-from binlake.schema.session import SourceSession
+from binlake.rows.schema import Action, SchemaState, TableDef
+from binlake.rows.schema import mysqltypes as t
+from binlake.rows.schema.delta import Definitions
+from binlake.rows.schema.session import SourceSession
 from binlake.window.definitions import LandedDdl, Segments, WindowDefinitions
 
 MAP = pa.map_(pa.string(), pa.string())

@@ -14,13 +14,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from binlake.capture import Capture
+from binlake.changes.net import RowEvent, net_changes, row_key
 from binlake.compare import expected_states
+from binlake.compare.capture import Capture
 from binlake.compare.values import canonical, from_capture
 from binlake.mirror.effects import effects
 from binlake.mirror.rows import Reshaper, mirror_texts, typed_rows
-from binlake.rowchange import RowEvent, net_changes, row_key
-from binlake.schema import SchemaState, TableDef
+from binlake.rows.schema import SchemaState, TableDef
 from binlake.window.ddls import plan_ddls, window_schemas
 from binlake.window.definitions import LandedDdl, Segments, WindowDefinitions, filled_key
 from deploy.local.commitlog import RULES, CommitLog, read_log

@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tidb_json import column
 
-from binlake.codec.casts import Moment
 from binlake.lake.columntypes import arrow_type, parse, texts_of
 from binlake.mirror.recast import recast
 from binlake.mirror.rows import mirror_texts, typed_rows
-from binlake.schema import ColumnInfo, TableDef
-from binlake.schema import mysqltypes as t
+from binlake.rows.codec.casts import Moment
+from binlake.rows.schema import ColumnInfo, TableDef
+from binlake.rows.schema import mysqltypes as t
 
 
 def info(tp: int, **more: object) -> ColumnInfo:
@@ -63,7 +63,7 @@ def test_a_timestamp_is_utc() -> None:
 @given(st.floats(width=32, allow_nan=False, allow_infinity=False))
 def test_a_float_comes_back_as_its_own_text(value: float) -> None:
     #
-    from binlake.codec.floats import float_text
+    from binlake.rows.codec.floats import float_text
 
     of = info(t.FLOAT)
     typed, _ = parse(of, pa.array([float_text(value)]))

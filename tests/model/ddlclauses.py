@@ -11,7 +11,7 @@ from ddltables import Column, Key, Live, View
 from ddltypes import Convert, Type
 from ddlworld import ZONES, Ddl, World, values_of
 
-from binlake.schema import Action, DbInfo
+from binlake.rows.schema import Action, DbInfo
 
 TABLES = ("Users", "orders", "LOG", "Half_Done")
 COLUMNS = ("Note", "v", "AMOUNT", "at", "x y")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ddltables import Key, Line, Live, View
 from ddlworld import Ddl
 
-from binlake.schema import Action
+from binlake.rows.schema import Action
 
 if TYPE_CHECKING:
     from ddlkinds import Draw

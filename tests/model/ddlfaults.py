@@ -11,7 +11,7 @@ from modelerrors import SCHEMA, Crash
 from support.failover import TargetCopy, fail_over, take_copy
 from support.mariadb import MariaDb, execute, rows
 
-from binlake.schema import Action
+from binlake.rows.schema import Action
 
 _QUIET = {"after_commit", "intent", "ddl_executed", "ddl_done"}
 """Steps at which the process holds no locks on rows."""

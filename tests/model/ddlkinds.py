@@ -19,7 +19,7 @@ from ddlreorganize import reorganize
 from ddltables import Column, Key, Live, Part, View, part_sql
 from ddlworld import FILTERED, ZONES, Ddl, Renames, Step, World, seconds_of
 
-from binlake.schema import Action, DbInfo
+from binlake.rows.schema import Action, DbInfo
 
 _BOUNDS = (2, 4, 8)
 _DAYS = ("2021-01-01 00:00:00", "2021-03-01 00:00:00", "2021-07-16 00:00:00")

@@ -20,11 +20,11 @@ from deltalake import DeltaTable
 from modelerrors import Crash, Wrong
 from modelwindow import Converter
 
+from binlake.changes.net import RowEvent, net_changes
 from binlake.lake.paths import LakePaths
 from binlake.mirror import ComponentPlan, MirrorVersion, apply_component, mirror_plan
 from binlake.mirror.rows import mirror_texts
-from binlake.rowchange import RowEvent, net_changes
-from binlake.schema import Action, TableDef
+from binlake.rows.schema import Action, TableDef
 from binlake.window.definitions import filled_key
 
 _MAP = pa.map_(pa.string(), pa.string())

@@ -14,7 +14,7 @@ from ddltables import Live, Part, View, part_sql
 from ddltypes import utc
 from ddlworld import ZONES, seconds_of
 
-from binlake.schema import Action
+from binlake.rows.schema import Action
 
 if TYPE_CHECKING:
     from ddlkinds import Draw

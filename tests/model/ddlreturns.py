@@ -14,12 +14,12 @@ from modelerrors import Wrong
 from modelrun import Model
 from modelwindow import Converter
 
-from binlake.ddl import SourceDdl, map_ddl
-from binlake.downstream.session import Session
+from binlake.dialect import SourceDdl, map_ddl
 from binlake.errors import TargetRefused
-from binlake.schema.delta import Definitions
-from binlake.schema.session import SourceSession
-from binlake.statement.literal import qualified, quote
+from binlake.rows.schema.delta import Definitions
+from binlake.rows.schema.session import SourceSession
+from binlake.statements.literal import qualified, quote
+from binlake.target.session.session import Session
 from binlake.window.definitions import IGNORED, RENAMED_IN
 from binlake.window.manifest import ApplyManifest
 

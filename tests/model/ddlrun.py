@@ -26,13 +26,13 @@ from simulator.faults.kinds import Kind
 from support.mariadb import execute
 
 import sql
+from binlake.base.sections.rules import RouteRule
 from binlake.config import Replication
 from binlake.config.model import Target
 from binlake.errors import BinlakeError, Fenced, Permanent, TargetBusy, TargetRefused, TargetUnavailable
-from binlake.filter import Rules
-from binlake.filter.routes import Routes
-from binlake.sections.rules import RouteRule
-from binlake.statement import Phase
+from binlake.rules import Rules
+from binlake.rules.routes import Routes
+from binlake.statements import Phase
 
 _RULES = Rules.of(Replication.model_validate(
     {"name": NAME, "lake": {"path": "x"}, "filter": {

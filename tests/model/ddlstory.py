@@ -10,7 +10,7 @@ from modelwindow import NAME, Converter
 from support.workload import Workload, integer, text
 
 from binlake.config import Replication
-from binlake.filter import Rules
+from binlake.rules import Rules
 
 
 class Story:

@@ -8,8 +8,8 @@ from typing import Any
 
 from ddltypes import TIMESTAMP, TIMESTAMP6, Type
 
-from binlake.schema import DbInfo, TableDef
-from binlake.schema import mysqltypes as t
+from binlake.rows.schema import DbInfo, TableDef
+from binlake.rows.schema import mysqltypes as t
 from pump_service.workload.definitions import Col, column_json, index_json, name_json, table_json
 
 Stored = dict[int, str | None]

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from decimal import ROUND_HALF_UP, Decimal
 from zoneinfo import ZoneInfo
 
-from binlake.schema import mysqltypes as t
+from binlake.rows.schema import mysqltypes as t
 
 
 @dataclass(frozen=True)

@@ -19,9 +19,9 @@ from zoneinfo import ZoneInfo
 from ddltables import Column, Key, Line, Live, Stored, View
 from modelends import window_ends
 
-from binlake.codec import MutationBuilder, prewrite_value
-from binlake.codec.encode import RowEncoder
-from binlake.schema import Action, DbInfo, DdlJob
+from binlake.rows.codec import MutationBuilder, prewrite_value
+from binlake.rows.codec.encode import RowEncoder
+from binlake.rows.schema import Action, DbInfo, DdlJob
 from binlake.window.ddls import DdlBinlog
 from binlake.wire import binlog_pb2 as pb
 from binlake.wire import build

@@ -9,9 +9,9 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from binlake.schema import DdlJob
-from spark_jobs.context import Bounds
-from spark_jobs.stages import jobs as landing
+from binlake.rows.schema import DdlJob
+from spark_jobs.job.context import Bounds
+from spark_jobs.land import ddljobs as landing
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from support.workload import Workload
 
-from binlake.schema import DdlJob
+from binlake.rows.schema import DdlJob
 from binlake.window.ddls import DdlBinlog
 from binlake.wire import binlog_pb2 as pb
 from deploy.local.commitlog import CommitLog

@@ -13,12 +13,12 @@ from modelerrors import SCHEMA, Wrong
 from modelwindow import CLUSTER, NAME, Statements
 from simulator.faults.kinds import Kind
 
-from binlake.downstream import position_of
-from binlake.downstream.checkpoint import Checkpoint
 from binlake.errors import TargetRefused
-from binlake.schema import TableDef
-from binlake.statement import Phase
-from binlake.statement.literal import qualified
+from binlake.rows.schema import TableDef
+from binlake.statements import Phase
+from binlake.statements.literal import qualified
+from binlake.target import position_of
+from binlake.target.claim.checkpoint import Checkpoint
 
 if TYPE_CHECKING:
     from modelrun import Scenario

@@ -27,12 +27,7 @@ from support.mariadb import MariaDb
 
 import sql
 from binlake.config.model import Target
-from binlake.ddl.collations import Dialect
-from binlake.downstream import apply_window, position_of
-from binlake.downstream.checkpoint import Checkpoint
-from binlake.downstream.progress import Progress, read_progress
-from binlake.downstream.session import Session
-from binlake.downstream.tables import create_tables
+from binlake.dialect.collations import Dialect
 from binlake.errors import (
     CheckpointConflict,
     Drift,
@@ -43,6 +38,11 @@ from binlake.errors import (
     TargetRefused,
     TargetUnavailable,
 )
+from binlake.target import apply_window, position_of
+from binlake.target.claim.checkpoint import Checkpoint
+from binlake.target.claim.progress import Progress, read_progress
+from binlake.target.session.session import Session
+from binlake.target.session.tables import create_tables
 
 _MODES = ("atomic", "atomic", "parallel", "parallel", "ordered", "auto")
 _ATTEMPTS = 60

@@ -38,10 +38,10 @@ from modeltable import (
 )
 from pymysql.connections import Connection
 
-from binlake.codec import MutationBuilder, prewrite_value
-from binlake.codec.encode import RowEncoder
-from binlake.ddl.collations import Dialect
-from binlake.schema import Action, DbInfo, DdlJob
+from binlake.dialect.collations import Dialect
+from binlake.rows.codec import MutationBuilder, prewrite_value
+from binlake.rows.codec.encode import RowEncoder
+from binlake.rows.schema import Action, DbInfo, DdlJob
 from binlake.window.ddls import DdlBinlog
 from binlake.wire import binlog_pb2 as pb
 from binlake.wire import build

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from binlake.ddl.collations import MARIADB_COLLATIONS, Dialect
-from binlake.schema import DbInfo, TableDef
-from binlake.schema import mysqltypes as t
+from binlake.dialect.collations import MARIADB_COLLATIONS, Dialect
+from binlake.rows.schema import DbInfo, TableDef
+from binlake.rows.schema import mysqltypes as t
 from pump_service.workload.definitions import Col, column_json, index_json, table_json
 
 DB, SRC = "app", "src"

@@ -10,15 +10,15 @@ from random import Random
 from ddlworld import World
 from modelsource import Source
 
+from binlake.changes.net import RowEvent, net_changes
+from binlake.changes.ordered import Change, ChangeKeys, OrderedPlan, PlanOptions, RowForms
 from binlake.config.model import Target
-from binlake.downstream import SegmentPlan
-from binlake.downstream.plans import Content, WindowPlans
 from binlake.errors import ImmutableWindow
-from binlake.filter import Rules
-from binlake.ordered import Change, ChangeKeys, OrderedPlan, PlanOptions, RowForms
-from binlake.rowchange import RowEvent, net_changes
-from binlake.schema import SchemaState, TableDef
-from binlake.statement import BatchLimits, Phase, StatementBatch, TableStatements, images_from_rows, statement_digest
+from binlake.rows.schema import SchemaState, TableDef
+from binlake.rules import Rules
+from binlake.statements import BatchLimits, Phase, StatementBatch, TableStatements, images_from_rows, statement_digest
+from binlake.target import SegmentPlan
+from binlake.target.apply.plans import Content, WindowPlans
 from binlake.window.cuts import cut_batch
 from binlake.window.ddls import plan_ddls, window_schemas
 from binlake.window.definitions import LandedDdl, Segments, WindowDefinitions, filled_key

@@ -16,17 +16,19 @@ from modelrun import Model, Shape
 from modelshards import failures_of, replay_line, simplest
 from simulator.faults.kinds import Kind
 
-from binlake.downstream import atomic, delivery, fence, intents, ledger, parallel
-from binlake.downstream.checkpoint import Checkpoint
-from binlake.downstream.progress import Progress
-from binlake.downstream.segments import SegmentPlan
-from binlake.downstream.session import Session
+from binlake.changes.net import RowEvent
+from binlake.changes.ordered import causality, forms
 from binlake.errors import BinlakeError
-from binlake.ordered import causality, forms
-from binlake.rowchange import RowEvent
-from binlake.statement import Phase
-from binlake.statement.batch import UNCHECKED
-from binlake.statement.literal import qualified
+from binlake.statements import Phase
+from binlake.statements.batch import UNCHECKED
+from binlake.statements.literal import qualified
+from binlake.target.apply import atomic, delivery, parallel
+from binlake.target.claim import fence, ledger
+from binlake.target.claim.checkpoint import Checkpoint
+from binlake.target.claim.progress import Progress
+from binlake.target.claim.segments import SegmentPlan
+from binlake.target.ddl import intents
+from binlake.target.session.session import Session
 
 pytestmark = [pytest.mark.mariadb, pytest.mark.timeout(600)]
 

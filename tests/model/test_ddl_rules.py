@@ -11,17 +11,21 @@ import pytest
 from ddlrun import SHAPE, DdlModel, DdlShape
 from modelerrors import Wrong
 
-from binlake.codec import batch
-from binlake.ddl import clauses, mapping
-from binlake.ddl.conversions import Alter
-from binlake.downstream import apply, confirmed, definitions, intents, tables
-from binlake.downstream.ddlproof import Evidence, Verdict
+from binlake.dialect import clauses, mapping
+from binlake.dialect.conversions import Alter
 from binlake.errors import BinlakeError
-from binlake.schema.emptied import Emptied
-from binlake.schema.session import SourceSession
+from binlake.rows.codec import batch
+from binlake.rows.schema.emptied import Emptied
+from binlake.rows.schema.session import SourceSession
+from binlake.target.apply import apply
+from binlake.target.claim import confirmed
+from binlake.target.ddl import intents
+from binlake.target.ddl.proof import Evidence, Verdict
+from binlake.target.definitions import definitions
+from binlake.target.session import tables
 from binlake.window import judging
 from binlake.window.definitions import RENAMED_IN
-from spark_jobs.stages import jobs
+from spark_jobs.land import ddljobs as jobs
 
 pytestmark = [pytest.mark.mariadb, pytest.mark.timeout(600)]
 
@@ -39,7 +43,7 @@ def rows_unseen(patch: pytest.MonkeyPatch) -> None:
     names_as_written(patch)
     patch.setattr(definitions, "moves_rows", lambda _: False)
     patch.setattr(definitions, "rows_left", lambda *_: [])
-    patch.setattr("binlake.downstream.ddlproof.rows_left", lambda *_: [])
+    patch.setattr("binlake.target.ddl.proof.rows_left", lambda *_: [])
 
 
 def renamed_out_kept(patch: pytest.MonkeyPatch) -> None:
@@ -77,7 +81,7 @@ def bounds_as_written(patch: pytest.MonkeyPatch) -> None:
 
 def behind_its_binlog(patch: pytest.MonkeyPatch) -> None:
     """A DDL stands where its binlog stands, whatever its rows had seen before."""
-    patch.setattr("binlake.schema.window._since", lambda ddl: ddl.commit_ts)
+    patch.setattr("binlake.rows.schema.window._since", lambda ddl: ddl.commit_ts)
 
 
 def late_rows_as_logged(patch: pytest.MonkeyPatch) -> None:

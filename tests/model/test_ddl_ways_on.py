@@ -18,14 +18,14 @@ from support.mariadb import MariaDb, execute, rows
 from support.windows import target_of
 
 from binlake.config.model import Target
-from binlake.downstream import apply_window, position_of
-from binlake.downstream.ddlcommand import DdlCommand
 from binlake.errors import CheckpointConflict, ConfigError, Drift, Permanent, TargetRefused
-from binlake.filter import Rules
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowLog
-from binlake.schema import SchemaState
-from binlake.statement import Phase
+from binlake.rows.schema import SchemaState
+from binlake.rules import Rules
+from binlake.statements import Phase
+from binlake.target import apply_window, position_of
+from binlake.target.commands.ddl import DdlCommand
 from binlake.window.cuts import require_pinned_cuts, require_pinned_texts
 from binlake.window.ddls import plan_ddls, require_met
 from binlake.window.definitions import LandedDdl

@@ -23,18 +23,18 @@ from support.mariadb import MariaDb, rows
 from support.windows import target_of
 from support.workload import Workload, integer, text
 
-from binlake.codec import MutationBatch
 from binlake.config import Replication
-from binlake.downstream import apply_window
 from binlake.errors import BinlakeError, SchemaError
-from binlake.filter import Rules
 from binlake.lake.paths import LakePaths
+from binlake.rows.codec import MutationBatch
+from binlake.rules import Rules
+from binlake.target import apply_window
 from binlake.window.ddls import window_schemas
 from binlake.window.definitions import Segments
-from spark_jobs import sharedkeys
-from spark_jobs.context import Bounds
-from spark_jobs.sharedkeys import Arrival
-from spark_jobs.sinks import SinkWindow
+from spark_jobs.job.context import Bounds
+from spark_jobs.tables import sharedkeys
+from spark_jobs.tables.sharedkeys import Arrival
+from spark_jobs.tables.sinks import SinkWindow
 
 pytestmark = [pytest.mark.mariadb, pytest.mark.timeout(600)]
 

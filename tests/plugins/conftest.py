@@ -85,7 +85,7 @@ def known_dag(folder: Path) -> str:
     from airflow.utils.session import create_session
     from support.replication_files import write_replication
 
-    from binlake_airflow.factory import build_dag
+    from binlake_airflow.dags.factory import build_dag
 
     dag = build_dag(write_replication(folder, "asked"))
     dag.relative_fileloc = "binlake_replications.py"

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from binlake.config import Replication
-from binlake_airflow.dagparts import Place, new_dag
+from binlake_airflow.dags.dagparts import Place, new_dag
 
 
 @pytest.mark.parametrize(

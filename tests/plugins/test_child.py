@@ -9,8 +9,8 @@ import pytest
 from support.replication_files import write_replication
 
 from binlake import errors
-from binlake_airflow import child
 from binlake_airflow.jobs import error_of
+from binlake_airflow.operators import child
 
 
 def test_the_answer_goes_to_the_file_and_not_to_the_log(folder: Path, tmp_path: Path) -> None:

@@ -15,10 +15,10 @@ from binlake.errors import SourceUnavailable, TargetUnavailable, Transient
 from binlake.lake.failures import record_failure
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowEvent, WindowLog
-from binlake_airflow import reach
-from binlake_airflow.health import Surroundings, health_view
-from binlake_airflow.history import run_view, status_view
-from binlake_airflow.runs import DagFacts, LastRun
+from binlake_airflow.pages import reach
+from binlake_airflow.pages.health import Surroundings, health_view
+from binlake_airflow.pages.history import run_view, status_view
+from binlake_airflow.pages.runs import DagFacts, LastRun
 from deploy.local.ports import free_port
 
 T0 = 449_000_000_000_000_001

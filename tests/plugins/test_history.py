@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from binlake.config import Replication
-from binlake_airflow.history import (
+from binlake_airflow.pages.history import (
     PAGE,
     checkpoints_view,
     notices_view,

@@ -14,7 +14,7 @@ from openlineage.client.serde import Serde
 
 from binlake.config import Replication
 from binlake.window.lineage import MOST_COLUMNS
-from binlake_airflow import lineage
+from binlake_airflow.telemetry import lineage
 
 TABLES = [["shop", "item"], ["shop", "line"]]
 LAKE = "/lake/orders"
@@ -185,7 +185,7 @@ def test_the_search_for_secrets_passes_over_columns(monkeypatch: pytest.MonkeyPa
 
 def test_the_task_loads_neither_spark_nor_arrow_for_it() -> None:
     heavy = "('pyspark', 'pyarrow', 'deltalake')"
-    program = f"import sys, binlake_airflow.lineage; print([name for name in {heavy} if name in sys.modules])"
+    program = f"import sys, binlake_airflow.telemetry.lineage; print([name for name in {heavy} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
 

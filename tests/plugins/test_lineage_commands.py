@@ -13,8 +13,9 @@ from support.replication_files import write_replication
 from test_lineage import LAKE, copied, datasets, lake, replication, result, sent, source
 
 from binlake.errors import Permanent
-from binlake_airflow import commands, lineage
-from binlake_airflow.commands import BackfillOperator, MaintainOperator, RecoverOperator, VerifyOperator
+from binlake_airflow.operators import commands
+from binlake_airflow.operators.commands import BackfillOperator, MaintainOperator, RecoverOperator, VerifyOperator
+from binlake_airflow.telemetry import lineage
 
 TARGET = "mysql://db:3307"
 

@@ -12,10 +12,10 @@ import pytest
 from airflow.sdk.exceptions import TaskDeferred
 
 from binlake.errors import ConfigError, Transient
-from binlake_airflow import base, sparkconnect
 from binlake_airflow.jobs import Job
-from binlake_airflow.operators import ConnectStageOperator, SubmitStageOperator
-from binlake_airflow.sparkplace import application_file, jars
+from binlake_airflow.operators import base, sparkconnect
+from binlake_airflow.operators.sparkplace import application_file, jars
+from binlake_airflow.operators.stages import ConnectStageOperator, SubmitStageOperator
 from deploy.local.ports import free_port
 
 _SLEEPS = (sys.executable, "-c", "import time; print('up', flush=True); time.sleep(600)")
@@ -143,5 +143,5 @@ def test_missing_jars_are_one_clear_error(monkeypatch: pytest.MonkeyPatch, tmp_p
 
 def test_the_job_is_found_without_importing_it() -> None:
     before = set(sys.modules)
-    assert Path(application_file()).parts[-2:] == ("spark_jobs", "main.py")
-    assert {"spark_jobs.main", "pyspark"}.isdisjoint(set(sys.modules) - before)
+    assert Path(application_file()).parts[-3:] == ("spark_jobs", "commands", "main.py")
+    assert {"spark_jobs.commands.main", "pyspark"}.isdisjoint(set(sys.modules) - before)

@@ -13,14 +13,14 @@ import pytest
 from support.exact import rounded
 from support.replication_files import write_replication
 
-from binlake.codec import key_text
+from binlake.cluster.placement import EtcdClient
 from binlake.lake.ddls import DdlLine
 from binlake.lake.paths import LakePaths
 from binlake.lake.rowhistory import RowVersion
 from binlake.lake.windowlog import WindowEvent, WindowLog
-from binlake.placement import EtcdClient
-from binlake_airflow import audits, views
-from binlake_airflow.audits import _change
+from binlake.rows.codec import key_text
+from binlake_airflow.pages import audits, views
+from binlake_airflow.pages.audits import _change
 from deploy.local.sample_lake import BASE, S, cluster, sample
 
 pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("airflow_db")]

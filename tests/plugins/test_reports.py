@@ -16,7 +16,7 @@ from airflow.sdk._shared.observability.metrics.base_stats_logger import NoStatsL
 from structlog.testing import capture_logs
 from support import alert_rules, notified
 
-from binlake_airflow import alerts, metrics, reports
+from binlake_airflow.telemetry import alerts, metrics, reports
 
 DONE = {"stage": "finalize", "state": "done", "lo": "1", "hi": "9", "rows": 3, "seconds": 0.5, "blocked_by": "",
         "detail": {}}  # fmt: skip

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import httpx
 import pytest
 
-from binlake_airflow.runs import DagFacts, LastRun, facts_of
+from binlake_airflow.pages.runs import DagFacts, LastRun, facts_of
 
 pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("airflow_db")]
 

@@ -2,7 +2,7 @@
 
 import uuid
 
-from binlake_airflow.sparkconnect import SPAN_S, session_id, sessions_between, with_session
+from binlake_airflow.operators.sparkconnect import SPAN_S, session_id, sessions_between, with_session
 
 
 def test_a_session_belongs_to_one_stage_and_one_span_of_time() -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from binlake_airflow.sparkconnect import interrupt, session_id, with_session
+from binlake_airflow.operators.sparkconnect import interrupt, session_id, with_session
 from deploy.local.ports import free_port, is_open
 
 pytestmark = pytest.mark.spark
@@ -34,7 +34,7 @@ spark.range(10**12).selectExpr("sum(id * id % 7)").collect()
 _OURS = """
 import sys
 from spark_jobs import connect
-from spark_jobs.failures import as_ours
+from spark_jobs.job.failures import as_ours
 from binlake.errors import Transient
 connect.ANSWER_S = float(sys.argv[2])
 try:

@@ -12,8 +12,8 @@ from binlake.config import load_replication
 from binlake.errors import TargetUnavailable
 from binlake.lake.lock import lake_lock
 from binlake.lake.paths import LakePaths
-from binlake_airflow import waiting
-from binlake_airflow.waiting import FreeTrigger
+from binlake_airflow.operators import waiting
+from binlake_airflow.operators.waiting import FreeTrigger
 
 
 def fired(trigger: FreeTrigger) -> dict[str, Any]:
@@ -31,7 +31,7 @@ def test_it_travels_whole_and_carries_no_secret(folder: Path, monkeypatch: pytes
     given = {"replication_file": path, "until": 5.0, "locks": ["sql"], "lease": True, "lo": "470583292723200001",
              "stop_ts": None}  # fmt: skip
     name, kwargs = FreeTrigger(**given).serialize()
-    assert (name, kwargs) == ("binlake_airflow.waiting.FreeTrigger", given)
+    assert (name, kwargs) == ("binlake_airflow.operators.waiting.FreeTrigger", given)
     assert FreeTrigger(**kwargs).serialize() == (name, kwargs)
     assert "s3cret" not in str(kwargs)
 
@@ -55,7 +55,7 @@ def test_trouble_with_looking_is_left_to_the_task(folder: Path, monkeypatch: pyt
     def nobody_there(*_: object) -> str:
         raise TargetUnavailable("no server")
 
-    monkeypatch.setattr("binlake.downstream.holder.who_applies", nobody_there)
+    monkeypatch.setattr("binlake.target.claim.holder.who_applies", nobody_there)
     monkeypatch.setenv("BINLAKE_TEST_UNSET_PASSWORD", "x")
     trigger = FreeTrigger(replication_file=str(path), until=time.time() + 600, lease=True)
     assert trigger.held_by() == ""

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from pymysql.connections import Connection
 from support.tabledefs import Json, col, table
 
-from binlake.codec.floats import double_text, float_text
-from binlake.codec.jsons import json_text, write_json
-from binlake.filter.evaluate import Program
-from binlake.filter.reader import Reader
-from binlake.filter.sql import parse
-from binlake.filter.terms import Unsupported
-from binlake.schema import mysqltypes as t
+from binlake.rows.codec.floats import double_text, float_text
+from binlake.rows.codec.jsons import json_text, write_json
+from binlake.rows.schema import mysqltypes as t
+from binlake.rules.evaluate import Program
+from binlake.rules.reader import Reader
+from binlake.rules.sql import parse
+from binlake.rules.terms import Unsupported
 
 Draw = random.Random
 UNICODE = "aAbBzZ09 _%\\'\"-.éÉßsSſçÇæÆøØıiIſΣσςαΆжЖёЁцשא中文ｱア😀🎉ǅ"

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from binlake.base.sections.rules import BlockAllowList
 from binlake.config import load_replication
 from binlake.errors import ConfigError
-from binlake.filter.tables import BlockAllow
-from binlake.sections.rules import BlockAllowList
+from binlake.rules.tables import BlockAllow
 
 
 def lists(**values: Any) -> BlockAllow:

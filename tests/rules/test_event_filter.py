@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from binlake.base.sections.rules import EventRule
 from binlake.errors import ConfigError, Permanent
-from binlake.filter.events import EventFilter
-from binlake.schema.actions import Action
-from binlake.sections.rules import EventRule
+from binlake.rows.schema.actions import Action
+from binlake.rules.events import EventFilter
 
 
 def rule(schema: str, table: str, events: list[str], action: str, sql: tuple[str, ...] = ()) -> EventRule:

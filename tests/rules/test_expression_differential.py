@@ -15,8 +15,8 @@ from expression_rows import Grammar, Rows, at_server, draw_rows, fill, ours
 from pymysql.connections import Connection
 from support.mariadb import MariaDb
 
-from binlake.filter.collations import general_ci
-from binlake.filter.evaluate import lower, upper
+from binlake.rules.collations import general_ci
+from binlake.rules.evaluate import lower, upper
 
 pytestmark = pytest.mark.mariadb
 

@@ -11,15 +11,15 @@ import pytest
 from sqlglot import exp
 from tidb_json import column, table_def, table_info
 
+from binlake.base.sections.rules import ExpressionRule
 from binlake.errors import ConfigError, SchemaError
-from binlake.filter.expressions import ExpressionFilter
-from binlake.filter.reader import FORMS, Reader
-from binlake.filter.rowfilter import Half, PlaceFilter, RowFilter
-from binlake.filter.sql import parse
-from binlake.filter.terms import Unsupported
-from binlake.schema import TableDef
-from binlake.schema import mysqltypes as t
-from binlake.sections.rules import ExpressionRule
+from binlake.rows.schema import TableDef
+from binlake.rows.schema import mysqltypes as t
+from binlake.rules.expressions import ExpressionFilter
+from binlake.rules.reader import FORMS, Reader
+from binlake.rules.rowfilter import Half, PlaceFilter, RowFilter
+from binlake.rules.sql import parse
+from binlake.rules.terms import Unsupported
 
 TEXT = {"charset": "utf8mb4"}
 BINARY = {"charset": "binary"}

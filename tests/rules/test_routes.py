@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from binlake.base.sections.rules import RouteRule
 from binlake.errors import ConfigError
-from binlake.filter.routes import Routes
-from binlake.sections.rules import RouteRule
+from binlake.rules.routes import Routes
 
 
 def routes(*rules: dict[str, Any], source: str = "") -> Routes:

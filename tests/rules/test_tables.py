@@ -6,7 +6,7 @@ import pytest
 
 from binlake.config.model import Filter
 from binlake.errors import ConfigError
-from binlake.filter import TableFilter
+from binlake.rules import TableFilter
 
 
 def rule(**lists: object) -> TableFilter:

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from binlake.cluster.placement import EtcdClient
+from binlake.cluster.placement.etcd import prefix_end
+from binlake.cluster.pumpclient import reader
 from binlake.errors import BinlakeError, LostRange, Permanent, SourceUnavailable
-from binlake.placement import EtcdClient
-from binlake.placement.etcd import prefix_end
-from binlake.pumpclient import reader
 from binlake.rpc import RpcError, Status
 from binlake.wire import etcd_pb2 as pb
 from binlake.wire import etcd_rpc

@@ -26,8 +26,8 @@ from typing import Any
 import plyvel
 import structlog
 
-import binlake.placement
-import binlake.pumpclient
+import binlake.cluster.placement
+import binlake.cluster.pumpclient
 import binlake.rpc
 from simulator.disk import Disk, DiskOs, FileLocks
 from simulator.ends import Channel, Server
@@ -42,10 +42,10 @@ _ROOMS = (
     "pump_service.pd.",
     "pump_service.durable",
     "pump_service.slices",
-    "binlake.pumpclient.",
-    "binlake.placement.claim",
-    "binlake.source.tikv",
-    "binlake.source.regions",
+    "binlake.cluster.pumpclient.",
+    "binlake.cluster.placement.claim",
+    "binlake.cluster.source.tikv",
+    "binlake.cluster.source.regions",
 )
 _NOT = ("pump_service.pump.command", "pump_service.pd.command", "pump_service.pump.processes")
 
@@ -90,8 +90,8 @@ def simulated(scheduler: Scheduler, world: Threading, network: Network, disk_of:
             (concurrent.futures.ThreadPoolExecutor, world.ThreadPoolExecutor),
             (binlake.rpc.Channel, channel),
             (binlake.rpc.RpcServer, server),
-            (binlake.placement.EtcdClient, SimulatedEtcd),
-            (binlake.placement.PdClient, SimulatedPd),
+            (binlake.cluster.placement.EtcdClient, SimulatedEtcd),
+            (binlake.cluster.placement.PdClient, SimulatedPd),
         )
     }
     undo: list[tuple[Any, str, Any]] = []

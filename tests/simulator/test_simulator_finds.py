@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
+from binlake.cluster.placement.claim import EtcdClaim
+from binlake.cluster.source.tikv import TikvStatus
 from binlake.lake import holdups
-from binlake.placement.claim import EtcdClaim
-from binlake.source.tikv import TikvStatus
 from pump_service.pd import oracle
 from pump_service.pd.journal import Journal, Record, _body
 from pump_service.pump import fileend, gc, groupcommit, pull, vlog

@@ -9,8 +9,8 @@ import zlib
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from binlake.cluster.source import Absent, Committed, Locked, RolledBack, Status
 from binlake.errors import BinlakeError, SourceUnavailable
-from binlake.source import Absent, Committed, Locked, RolledBack, Status
 from binlake.wire import binlog_pb2 as pb
 from binlake.wire.pump_pb2 import WriteBinlogReq
 from simulator.scheduler import Scheduler

@@ -8,11 +8,11 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+from binlake.cluster.placement import Registry
+from binlake.cluster.pumpclient import PumpReader
+from binlake.cluster.pumpclient.reader import Pulled
 from binlake.errors import BinlakeError
 from binlake.lake.holdups import Known, next_plan
-from binlake.placement import Registry
-from binlake.pumpclient import PumpReader
-from binlake.pumpclient.reader import Pulled
 from binlake.window.plan import Member, Plan
 from binlake.window.probing import ask_pump
 from binlake.window.remembered import FORGOTTEN, RememberedMember

@@ -13,8 +13,8 @@ from random import Random
 
 import structlog
 
+from binlake.cluster.placement import Registry
 from binlake.errors import BinlakeError, Permanent
-from binlake.placement import Registry
 from pump_service.pump.config import PumpConfig
 from pump_service.pump.gc import INTERVAL_S
 from pump_service.pump.resolver import TXN_TIMEOUT_S

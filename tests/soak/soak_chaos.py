@@ -15,9 +15,9 @@ from simulator.faults.kinds import Kind
 from simulator.faults.tails import TAILS, leave_behind
 from soak_cluster import Cluster, Later, Pump
 
-from binlake.control.http import ask
+from binlake.cluster.control.http import ask
+from binlake.cluster.placement import PdClient, Registry
 from binlake.errors import SourceUnavailable
-from binlake.placement import PdClient, Registry
 from binlake.wire import build
 from pump_service.workload.source import LiveTransactions
 

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from binlake.cluster.placement import PdClient, Registry
+from binlake.cluster.pumpclient import PumpInfo, PumpReader
 from binlake.errors import SourceUnavailable
-from binlake.placement import PdClient, Registry
-from binlake.pumpclient import PumpInfo, PumpReader
 from binlake.window.membership import Probe, gather
 from binlake.window.plan import Member, Plan, propose
 from binlake.window.remembered import RememberedMember

@@ -11,9 +11,9 @@ from soak_checker import Checker, Ledger, until, verify
 from soak_cluster import Cluster
 
 from binlake import tso
+from binlake.cluster.placement import EtcdClient, PdClient, Registry
+from binlake.cluster.pumpclient import PumpClient
 from binlake.errors import WireError
-from binlake.placement import EtcdClient, PdClient, Registry
-from binlake.pumpclient import PumpClient
 from pump_service.replay.status import History
 from pump_service.replay.status_server import StatusServer
 from pump_service.workload.runner import Runner

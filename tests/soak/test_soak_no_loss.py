@@ -20,8 +20,8 @@ from soak_checker import Checker, Ledger, until, verify
 from soak_cluster import Cluster
 
 from binlake import tso
-from binlake.placement import EtcdClient, PdClient, Registry
-from binlake.pumpclient import ClientOptions, PumpClient, WriteTimes
+from binlake.cluster.placement import EtcdClient, PdClient, Registry
+from binlake.cluster.pumpclient import ClientOptions, PumpClient, WriteTimes
 from pump_service.replay.status import History
 from pump_service.replay.status_server import StatusServer
 from pump_service.workload.runner import Runner

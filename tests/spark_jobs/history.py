@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from support.workload import Col, Row, Workload, integer, text
 
-from binlake.schema import mysqltypes as t
+from binlake.rows.schema import mysqltypes as t
 
 Tables = dict[tuple[str, str], list[Row]]
 

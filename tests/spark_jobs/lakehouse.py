@@ -11,17 +11,17 @@ from pyspark.sql import SparkSession
 from support.jobhistory import in_version_order
 
 from binlake import tso
-from binlake.capture import Capture
+from binlake.compare.capture import Capture
 from binlake.config import Replication
 from binlake.lake.schemas import SchemaHistory
 from binlake.lake.tables import BINLOG
 from binlake.lake.windowlog import WindowEvent
-from binlake.schema import DdlJob, SchemaState, ddl_kind
+from binlake.rows.schema import DdlJob, SchemaState, ddl_kind
 from binlake.window.manifest import WindowManifest
 from binlake.wire import binlog_pb2 as pb
-from spark_jobs.context import Bounds, StageContext
-from spark_jobs.lake import ensure_tables, local_table, overwrite
-from spark_jobs.stages import merge
+from spark_jobs.job.context import Bounds, StageContext
+from spark_jobs.job.lake import ensure_tables, local_table, overwrite
+from spark_jobs.merge import stage as merge
 
 CLUSTER_ID = 7
 

@@ -10,8 +10,10 @@ from lakehouse import Lakehouse, Source
 from pyspark.sql import SparkSession
 from support.mariadb import MariaDb, execute, rows
 
-from spark_jobs.context import Bounds, StageContext, StageResult
-from spark_jobs.stages import compact, convert, finalize
+from spark_jobs.compact import stage as compact
+from spark_jobs.convert import stage as convert
+from spark_jobs.finalize import stage as finalize
+from spark_jobs.job.context import Bounds, StageContext, StageResult
 
 
 class Sink:

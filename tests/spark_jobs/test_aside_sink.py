@@ -11,9 +11,9 @@ from pyspark.sql import SparkSession
 from support.mariadb import MariaDb, execute, rows
 from test_sql_sink import Sink
 
-from binlake.backfill.bringback import bring_back
+from binlake.repair.backfill.bringback import bring_back
 from binlake.window.asides import STAGE
-from spark_jobs.stages import mirror
+from spark_jobs.mirror import stage as mirror
 
 pytestmark = [pytest.mark.spark, pytest.mark.mariadb]
 

@@ -26,10 +26,10 @@ from binlake.errors import ConfigError, LostRange
 from binlake.lake.paths import LakePaths
 from binlake.lake.tables import CONTROL_TABLES, SPARK_TABLES
 from binlake.mirror import MirrorVersions
-from spark_jobs import maintain
-from spark_jobs.context import StageContext
-from spark_jobs.netchange import touched, window_rows
-from spark_jobs.views import register, table_sql
+from spark_jobs.commands import maintain
+from spark_jobs.commands.views import register, table_sql
+from spark_jobs.job.context import StageContext
+from spark_jobs.tables.netchange import touched, window_rows
 
 pytestmark = pytest.mark.spark
 
@@ -186,7 +186,7 @@ def test_what_a_window_touches_is_the_same_read_here_or_by_workers(
     window, starts = mirrored.windows[1], [mirrored.history.states[n][0] for n in (44, 48)]
     here = touched(mirrored.ctx, window, starts, 1)
     assert touched(mirrored.ctx, window, starts, 1, window_rows(mirrored.ctx, window)) == here
-    monkeypatch.setattr("spark_jobs.netchange.DRIVER_ROWS", 0)
+    monkeypatch.setattr("spark_jobs.tables.netchange.DRIVER_ROWS", 0)
     assert touched(mirrored.ctx, window, starts, 1) == here
     assert len({segment for _, _, segment in here}) == 3
 

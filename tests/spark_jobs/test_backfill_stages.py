@@ -12,14 +12,14 @@ from history import plain
 from mirrored import Mirrored
 from support.mariadb import MariaDb, rows
 
-from binlake.backfill.progress import BackfillProgress
-from binlake.downstream import checkpoint_ts
 from binlake.errors import CheckpointConflict, ConfigError
-from binlake.verify import VerifyOptions, verify
-from spark_jobs.context import Bounds
-from spark_jobs.rebuild import rebuild, replay
-from spark_jobs.restore import SINK_STAGES
-from spark_jobs.runner import run_sink
+from binlake.repair.backfill.progress import BackfillProgress
+from binlake.repair.verify import VerifyOptions, verify
+from binlake.target import checkpoint_ts
+from spark_jobs.commands.rebuild import rebuild, replay
+from spark_jobs.commands.restore import SINK_STAGES
+from spark_jobs.job.context import Bounds
+from spark_jobs.job.runner import run_sink
 
 pytestmark = [pytest.mark.spark, pytest.mark.mariadb]
 

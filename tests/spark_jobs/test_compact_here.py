@@ -14,12 +14,13 @@ from lakehouse import Lakehouse, Source, rows_of
 from pyspark.sql import SparkSession
 from support.mariadb import MariaDb, execute
 
-from binlake.downstream import apply_window
 from binlake.lake.rowhistory import rows_between
 from binlake.lake.tables import CHANGE, MUTATION
-from spark_jobs.context import Bounds, StageContext
-from spark_jobs.sinks import require_merged, sink_window
-from spark_jobs.stages import compact, convert
+from binlake.target import apply_window
+from spark_jobs.compact import stage as compact
+from spark_jobs.convert import stage as convert
+from spark_jobs.job.context import Bounds, StageContext
+from spark_jobs.tables.sinks import require_merged, sink_window
 
 pytestmark = [pytest.mark.spark, pytest.mark.mariadb]
 
@@ -85,7 +86,7 @@ def test_rows_that_merge_handed_over_are_not_read_and_the_changes_are_handed_on(
     read = _changes(first)
     rows = rows_between(first.paths, MUTATION, bounds.lo, bounds.hi, MUTATION.column_names())
     second.handover.put(MUTATION, bounds, rows)
-    monkeypatch.setattr("spark_jobs.netchange.rows_between", lambda *_: pytest.fail("they are here"))
+    monkeypatch.setattr("spark_jobs.tables.netchange.rows_between", lambda *_: pytest.fail("they are here"))
     compact.run(second, bounds)
     assert _changes(second) == read
     handed = second.handover.take(CHANGE, bounds)

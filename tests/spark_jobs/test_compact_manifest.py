@@ -12,18 +12,21 @@ import pytest
 from sqlsink import Sink
 from support.mariadb import MariaDb
 
-from binlake.downstream import apply_window
 from binlake.errors import BinlakeError, CheckpointConflict, DamagedManifest, ImmutableWindow
 from binlake.lake.tables import CHANGE
 from binlake.lake.windowlog import WindowEvent
+from binlake.target import apply_window
 from binlake.window.derived import CompactManifest
 from binlake.window.manifest import ApplyManifest
 from binlake.window.shapes import Shapes, TableShape
-from spark_jobs.compacted import newest, pinned_by, up_to_date
-from spark_jobs.context import Bounds
-from spark_jobs.lake import clear
-from spark_jobs.sinks import own_rows, require_merged, sink_window
-from spark_jobs.stages import compact, convert, finalize, merge
+from spark_jobs.compact import stage as compact
+from spark_jobs.convert import stage as convert
+from spark_jobs.finalize import stage as finalize
+from spark_jobs.job.context import Bounds
+from spark_jobs.job.lake import clear
+from spark_jobs.merge import stage as merge
+from spark_jobs.tables.compacted import newest, pinned_by, up_to_date
+from spark_jobs.tables.sinks import own_rows, require_merged, sink_window
 
 pytestmark = [pytest.mark.mariadb]
 

@@ -15,13 +15,13 @@ from pyspark.sql import SparkSession
 from support.mariadb import MariaDb, execute
 from support.workload import Workload, integer, text
 
+from binlake.base.redaction import key_in_log
 from binlake.config import Replication
-from binlake.downstream.setaside import set_aside
 from binlake.errors import SchemaError
-from binlake.redaction import key_in_log
-from spark_jobs.context import StageContext
-from spark_jobs.failures import translate
-from spark_jobs.stages import compact
+from binlake.target.commands.setaside import set_aside
+from spark_jobs.compact import stage as compact
+from spark_jobs.job.context import StageContext
+from spark_jobs.job.failures import translate
 
 pytestmark = [pytest.mark.spark, pytest.mark.mariadb]
 

@@ -18,9 +18,9 @@ from support.workload import Workload, integer, text
 from binlake.errors import WireError
 from binlake.lake import payloads
 from binlake.lake.tables import MUTATION
-from spark_jobs import decode
-from spark_jobs.context import Bounds, StageContext
-from spark_jobs.stages import merge
+from spark_jobs.job.context import Bounds, StageContext
+from spark_jobs.merge import decode
+from spark_jobs.merge import stage as merge
 
 pytestmark = pytest.mark.spark
 

@@ -8,8 +8,8 @@ from delta.exceptions import ConcurrentAppendException, ConcurrentDeleteReadExce
 from pyspark.errors.exceptions.connect import SparkConnectGrpcException
 
 from binlake.errors import SchemaError, Transient
-from spark_jobs import connect
-from spark_jobs.failures import translate
+from spark_jobs.job import connect
+from spark_jobs.job.failures import translate
 
 
 @pytest.mark.parametrize(

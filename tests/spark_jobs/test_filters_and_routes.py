@@ -14,11 +14,14 @@ from support.mariadb import MariaDb, execute, rows
 from support.workload import Col, Workload, integer, text
 
 from binlake.errors import ConfigError, SchemaError
-from binlake.schema import mysqltypes as t
-from binlake.statement.literal import quote_name
-from spark_jobs.context import Bounds
-from spark_jobs.runner import run_stage
-from spark_jobs.stages import compact, convert, finalize, mirror
+from binlake.rows.schema import mysqltypes as t
+from binlake.statements.literal import quote_name
+from spark_jobs.compact import stage as compact
+from spark_jobs.convert import stage as convert
+from spark_jobs.finalize import stage as finalize
+from spark_jobs.job.context import Bounds
+from spark_jobs.job.runner import run_stage
+from spark_jobs.mirror import stage as mirror
 
 pytestmark = [pytest.mark.spark, pytest.mark.mariadb]
 

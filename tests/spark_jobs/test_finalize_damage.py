@@ -20,8 +20,8 @@ from binlake.lake.windowlog import WindowEvent, WindowLog
 from binlake.window.definitions import Segments
 from binlake.window.derived import CompactManifest, Merged
 from binlake.window.manifest import ApplyManifest
-from spark_jobs.context import Bounds, StageContext
-from spark_jobs.stages import finalize
+from spark_jobs.finalize import stage as finalize
+from spark_jobs.job.context import Bounds, StageContext
 
 BOUNDS = Bounds(10, 20)
 COMPACTED = CompactManifest("demo", "sql", 10, 20, False, 4, Merged(4, 1, True, ("10-20",)))

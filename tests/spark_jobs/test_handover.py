@@ -7,8 +7,8 @@ import threading
 import pyarrow as pa
 
 from binlake.lake.tables import CHANGE, MUTATION
-from spark_jobs.handover import Handover
-from spark_jobs.results import Bounds
+from spark_jobs.job.handover import Handover
+from spark_jobs.job.results import Bounds
 
 FIRST, SECOND = Bounds(0, 10), Bounds(10, 20)
 ROWS = pa.table({"n": pa.array(range(100), pa.int64())})

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import pytest
 
 from binlake.errors import IncompleteWindow
-from binlake.schema import Action, DdlJob
-from spark_jobs.results import Bounds
-from spark_jobs.stages.jobs import Placed, _behind_ddl, _lowered
+from binlake.rows.schema import Action, DdlJob
+from spark_jobs.job.results import Bounds
+from spark_jobs.land.ddljobs import Placed, _behind_ddl, _lowered
 
 
 @dataclass

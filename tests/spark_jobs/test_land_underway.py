@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
+from binlake.cluster.source import StatusPort, TidbSource
+from binlake.cluster.source.steps import VERSION_KEY, meta_key, newest_version, step_key, step_of
 from binlake.errors import IncompleteWindow, SourceUnavailable, WireError
-from binlake.schema import Action, DdlJob, SchemaState
-from binlake.schema.ahead import running_place
-from binlake.source import StatusPort, TidbSource
-from binlake.source.steps import VERSION_KEY, meta_key, newest_version, step_key, step_of
-from spark_jobs.results import Bounds
-from spark_jobs.stages.jobs import _before_running, _newer
-from spark_jobs.stages.underway import ask_underway
+from binlake.rows.schema import Action, DdlJob, SchemaState
+from binlake.rows.schema.ahead import running_place
+from spark_jobs.job.results import Bounds
+from spark_jobs.land.ddljobs import _before_running, _newer
+from spark_jobs.land.underway import ask_underway
 
 Json = dict[str, Any]
 PUBLIC, WRITE_ONLY, WRITE_REORG = 5, 2, 3

@@ -9,16 +9,16 @@ from support.tabledefs import col, primary, table
 from support.workload import Workload, integer, text
 
 from binlake.config import Replication
-from binlake.filter import Rules
 from binlake.lake.columntypes import delta_columns
-from binlake.schema import DdlJob, SchemaState, TableDef
-from binlake.schema import mysqltypes as t
+from binlake.rows.schema import DdlJob, SchemaState, TableDef
+from binlake.rows.schema import mysqltypes as t
+from binlake.rules import Rules
 from binlake.window.definitions import WindowDefinitions
 from binlake.window.lineage import LINEAGE, MOST_COLUMNS
 from binlake.window.shapes import TableShape
 from binlake.window.targets import Naming, TargetTables
-from spark_jobs.lineage import Gathered, Sources, Written, at_target
-from spark_jobs.results import StageResult
+from spark_jobs.job.lineage import Gathered, Sources, Written, at_target
+from spark_jobs.job.results import StageResult
 
 
 class One:

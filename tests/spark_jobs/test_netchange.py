@@ -12,11 +12,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from support.changerows import Drawn, compared, mutation_rows
 
+from binlake.changes.net import RowEvent
 from binlake.errors import SchemaError
-from binlake.rowchange import RowEvent
 from binlake.window.definitions import Cell
-from spark_jobs import netchange
-from spark_jobs.failures import as_ours
+from spark_jobs.job.failures import as_ours
+from spark_jobs.tables import netchange
 
 pytestmark = pytest.mark.spark
 

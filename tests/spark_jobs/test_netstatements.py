@@ -12,12 +12,12 @@ from support.netchanges import WINDOW, changes, definitions
 
 from binlake.lake.paths import LakePaths
 from binlake.lake.tables import CHANGE
-from binlake.statement import BatchLimits, Phase, chunks
-from spark_jobs import keeping, netstatements
-from spark_jobs.lake import Rows, ensure_tables, here, overwrite, read, stepped
-from spark_jobs.netstatements import PLACED, SIZES
-from spark_jobs.pinned import digest_of
-from spark_jobs.render import Renderer
+from binlake.statements import BatchLimits, Phase, chunks
+from spark_jobs.convert import keeping, netstatements
+from spark_jobs.convert.netstatements import PLACED, SIZES
+from spark_jobs.convert.render import Renderer
+from spark_jobs.job.lake import Rows, ensure_tables, here, overwrite, read, stepped
+from spark_jobs.tables.pinned import digest_of
 
 pytestmark = pytest.mark.spark
 

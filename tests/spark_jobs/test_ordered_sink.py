@@ -12,11 +12,12 @@ from support.mariadb import MariaDb, rows
 from support.windows import at
 from test_sql_sink import Sink
 
-from binlake.downstream import apply_window, checkpoint_ts
-from binlake.downstream import ordered as ordered_mode
-from spark_jobs.context import Bounds
-from spark_jobs.sinks import require_merged, sink_window
-from spark_jobs.stages import convert, finalize
+from binlake.target import apply_window, checkpoint_ts
+from binlake.target.apply import ordered as ordered_mode
+from spark_jobs.convert import stage as convert
+from spark_jobs.finalize import stage as finalize
+from spark_jobs.job.context import Bounds
+from spark_jobs.tables.sinks import require_merged, sink_window
 
 pytestmark = [pytest.mark.spark, pytest.mark.mariadb]
 

@@ -8,11 +8,11 @@ from typing import Any, cast
 
 import pytest
 
-from binlake.downstream import Position
 from binlake.errors import CheckpointConflict, ImmutableWindow, LostRange
+from binlake.target import Position
 from binlake.window.manifest import ApplyManifest
-from spark_jobs.context import Bounds, StageContext
-from spark_jobs.pinned import NO_ROWS, open_manifest, start_of
+from spark_jobs.job.context import Bounds, StageContext
+from spark_jobs.tables.pinned import NO_ROWS, open_manifest, start_of
 
 
 def context(landed: tuple[int, int] | None) -> StageContext:

@@ -17,8 +17,8 @@ from binlake.config.load import load_replication
 from binlake.errors import Drift
 from binlake.lake.paths import LakePaths
 from binlake.lake.schemas import SchemaHistory
-from spark_jobs import preflight
-from spark_jobs.context import Bounds, StageContext
+from spark_jobs.commands import preflight
+from spark_jobs.job.context import Bounds, StageContext
 
 pytestmark = pytest.mark.mariadb
 

@@ -12,16 +12,16 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from binlake.cluster.pumpclient import PumpReader
 from binlake.errors import SourceUnavailable
-from binlake.pumpclient import PumpReader
 from binlake.wire import build
 from binlake.wire.blocks import Block, block_of
-from spark_jobs import pump_source
-from spark_jobs.context import StageContext
-from spark_jobs.pulled import InMemory, Pulled
-from spark_jobs.pulling import Part, pull_here, pull_window
-from spark_jobs.pump_source import ARROW_SCHEMA, PumpPull, content_of, proof, pull_batches
-from spark_jobs.results import Bounds
+from spark_jobs.job.context import StageContext
+from spark_jobs.job.results import Bounds
+from spark_jobs.land import pump_source
+from spark_jobs.land.pulled import InMemory, Pulled
+from spark_jobs.land.pulling import Part, pull_here, pull_window
+from spark_jobs.land.pump_source import ARROW_SCHEMA, PumpPull, content_of, proof, pull_batches
 
 HI = 1000
 

@@ -14,10 +14,10 @@ from binlake import tso
 from binlake.errors import Transient
 from binlake.lake.paths import LakePaths
 from binlake.lake.tables import BINLOG, CHANGE, STATEMENT
-from spark_jobs import lake
-from spark_jobs.context import Bounds
-from spark_jobs.lake import ensure_tables, may_have, overwrite
-from spark_jobs.sinks import own_rows
+from spark_jobs.job import lake
+from spark_jobs.job.context import Bounds
+from spark_jobs.job.lake import ensure_tables, may_have, overwrite
+from spark_jobs.tables.sinks import own_rows
 
 NOTE = {"run": "r", "window": "1-2", "stage": "convert"}
 

@@ -13,11 +13,11 @@ import pytest
 
 from binlake.config import Replication
 from binlake.errors import BinlakeError, Permanent, Transient
-from spark_jobs import runner
-from spark_jobs.context import PIECE_BYTES, StageContext
-from spark_jobs.handover import Handover
-from spark_jobs.jobcontext import session_factory
-from spark_jobs.results import CUT, Bounds, SparkNeeded, StageResult
+from spark_jobs.job import runner
+from spark_jobs.job.context import PIECE_BYTES, StageContext
+from spark_jobs.job.handover import Handover
+from spark_jobs.job.opening import session_factory
+from spark_jobs.job.results import CUT, Bounds, SparkNeeded, StageResult
 
 PLANNED = 30
 WAIT_S = 60.0

@@ -16,10 +16,11 @@ from binlake.lake.windowlog import WindowEvent, WindowLog
 from binlake.window.definitions import Segments
 from binlake.window.derived import CompactManifest, Merged
 from binlake.window.manifest import ApplyManifest
-from spark_jobs.compacted import up_to_date
-from spark_jobs.context import Bounds
-from spark_jobs.handover import Handover
-from spark_jobs.stages import convert, finalize
+from spark_jobs.convert import stage as convert
+from spark_jobs.finalize import stage as finalize
+from spark_jobs.job.context import Bounds
+from spark_jobs.job.handover import Handover
+from spark_jobs.tables.compacted import up_to_date
 
 BOUNDS = Bounds(10, 20)
 

@@ -10,8 +10,8 @@ from lakehouse import Lakehouse, Source, rows_of
 from pyspark.sql import SparkSession
 
 from binlake.errors import SchemaError
-from spark_jobs import direct
-from spark_jobs.stages import merge
+from spark_jobs.merge import direct
+from spark_jobs.merge import stage as merge
 
 pytestmark = pytest.mark.spark
 

@@ -14,13 +14,15 @@ from support.tabledefs import col, primary, table
 from support.workload import Workload, integer, text
 
 from binlake.cli import run as main
-from binlake.downstream.forms import expected_form
 from binlake.errors import ConfigError
+from binlake.target.definitions.forms import expected_form
 from binlake.window.shapes import TableShape
-from spark_jobs.compacted import newest
-from spark_jobs.context import Bounds, StageContext
-from spark_jobs.ordered import require_nothing_kept
-from spark_jobs.stages import compact, convert, finalize
+from spark_jobs.compact import stage as compact
+from spark_jobs.convert import stage as convert
+from spark_jobs.convert.ordered import require_nothing_kept
+from spark_jobs.finalize import stage as finalize
+from spark_jobs.job.context import Bounds, StageContext
+from spark_jobs.tables.compacted import newest
 
 pytestmark = [pytest.mark.spark, pytest.mark.mariadb]
 

@@ -13,11 +13,13 @@ from pyspark.sql import SparkSession
 from support.mariadb import MariaDb, execute, rows
 from support.workload import Workload, integer, text
 
+from binlake.base.redaction import key_in_log
 from binlake.errors import SchemaError
-from binlake.redaction import key_in_log
-from spark_jobs.context import Bounds, StageContext
-from spark_jobs.runner import run_stage
-from spark_jobs.stages import compact, convert, finalize
+from spark_jobs.compact import stage as compact
+from spark_jobs.convert import stage as convert
+from spark_jobs.finalize import stage as finalize
+from spark_jobs.job.context import Bounds, StageContext
+from spark_jobs.job.runner import run_stage
 
 pytestmark = [pytest.mark.spark, pytest.mark.mariadb]
 

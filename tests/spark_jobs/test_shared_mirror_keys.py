@@ -10,11 +10,11 @@ from lakehouse import Lakehouse, Source
 from pyspark.sql import SparkSession
 from support.workload import Workload, integer, text
 
+from binlake.base.redaction import key_in_log
 from binlake.errors import SchemaError
 from binlake.mirror.replica import Replica
-from binlake.redaction import key_in_log
-from spark_jobs.context import Bounds
-from spark_jobs.stages import mirror
+from spark_jobs.job.context import Bounds
+from spark_jobs.mirror import stage as mirror
 
 pytestmark = pytest.mark.spark
 

@@ -8,8 +8,8 @@ import pytest
 
 from binlake.config import Replication
 from binlake.lake.windowlog import WindowEvent
-from spark_jobs.context import StageContext
-from spark_jobs.stages import compact
+from spark_jobs.compact import stage as compact
+from spark_jobs.job.context import StageContext
 
 
 @pytest.fixture

@@ -13,13 +13,15 @@ from pyspark.sql import SparkSession
 from sqlsink import Sink
 from support.mariadb import MariaDb, execute, rows
 
-from binlake.downstream import apply_window, checkpoint_ts
 from binlake.errors import CheckpointConflict, ConfigError, Drift, ImmutableWindow, Permanent
 from binlake.lake.windowlog import WindowEvent
-from spark_jobs.context import Bounds
-from spark_jobs.runner import run_stage
-from spark_jobs.sinks import require_merged, sink_window
-from spark_jobs.stages import convert, finalize, merge
+from binlake.target import apply_window, checkpoint_ts
+from spark_jobs.convert import stage as convert
+from spark_jobs.finalize import stage as finalize
+from spark_jobs.job.context import Bounds
+from spark_jobs.job.runner import run_stage
+from spark_jobs.merge import stage as merge
+from spark_jobs.tables.sinks import require_merged, sink_window
 
 pytestmark = [pytest.mark.spark, pytest.mark.mariadb]
 

@@ -10,12 +10,12 @@ from pyspark.sql import DataFrame, SparkSession
 
 from binlake.errors import ConflictingBinlogs
 from binlake.wire import build
-from spark_jobs.context import Bounds
-from spark_jobs.landed import landed_of
-from spark_jobs.pulled import NOTHING, InMemory, Pulled, PulledDdl, PumpPart
-from spark_jobs.pump_source import ARROW_SCHEMA
-from spark_jobs.stages.land import _refuse_conflicts
-from spark_jobs.staging import Staged
+from spark_jobs.job.context import Bounds
+from spark_jobs.land.pulled import NOTHING, InMemory, Pulled, PulledDdl, PumpPart
+from spark_jobs.land.pump_source import ARROW_SCHEMA
+from spark_jobs.land.stage import _refuse_conflicts
+from spark_jobs.land.staging import Staged
+from spark_jobs.tables.landed import landed_of
 
 pytestmark = pytest.mark.spark
 

@@ -16,14 +16,14 @@ from binlake.config import Replication
 from binlake.errors import ImmutableWindow
 from binlake.lake.paths import LakePaths
 from binlake.lake.tables import STATEMENT
-from binlake.statement import BatchLimits, Phase, chunks
+from binlake.statements import BatchLimits, Phase, chunks
 from binlake.window.manifest import ApplyManifest
-from spark_jobs.context import Bounds, StageContext
-from spark_jobs.netstatements import rendered
-from spark_jobs.render import Renderer
-from spark_jobs.sinks import SinkWindow
-from spark_jobs.stages import finalize
-from spark_jobs.statements import LakeStatements
+from spark_jobs.convert.netstatements import rendered
+from spark_jobs.convert.render import Renderer
+from spark_jobs.finalize import stage as finalize
+from spark_jobs.job.context import Bounds, StageContext
+from spark_jobs.tables.sinks import SinkWindow
+from spark_jobs.tables.statements import LakeStatements
 
 BOUNDS = Bounds(1, 9)
 LIMITS = BatchLimits(rows=5)

@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 from support.mariadb import MariaDb
 
-from binlake.capture import Capture
+from binlake.compare.capture import Capture
 from binlake.config.model import Target
-from binlake.ddl import SourceDdl, map_ddl
-from binlake.downstream.definitions import require_definitions
-from binlake.downstream.session import Session
-from binlake.filter import Rules
-from binlake.schema import ColumnInfo, DdlJob, SchemaState, TableDef
-from binlake.schema import mysqltypes as t
-from binlake.statement import BatchLimits, TableStatements, images_from_rows
-from binlake.statement.literal import qualified, quote_name
+from binlake.dialect import SourceDdl, map_ddl
+from binlake.rows.schema import ColumnInfo, DdlJob, SchemaState, TableDef
+from binlake.rows.schema import mysqltypes as t
+from binlake.rules import Rules
+from binlake.statements import BatchLimits, TableStatements, images_from_rows
+from binlake.statements.literal import qualified, quote_name
+from binlake.target.definitions.definitions import require_definitions
+from binlake.target.session.session import Session
 from binlake.window.ddls import DdlBinlog, plan_ddls
 
 KEYS = Path(__file__).resolve().parents[1] / "captures" / "keys"

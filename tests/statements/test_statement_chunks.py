@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 from support.netchanges import changes
 
-from binlake.rowhash import row_hashes
-from binlake.statement import BatchLimits, chunks
-from binlake.statement.chunks import BUCKETS, ENTRY_BYTES, TEXT_FACTOR, chunk_numbers, chunks_of, parted, placed, sizes
+from binlake.base.rowhash import row_hashes
+from binlake.statements import BatchLimits, chunks
+from binlake.statements.chunks import BUCKETS, ENTRY_BYTES, TEXT_FACTOR, chunk_numbers, chunks_of, parted, placed, sizes
 
 LIMITS = BatchLimits(rows=7)
 

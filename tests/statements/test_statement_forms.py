@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from support.mariadb import MariaDb, execute
 from support.tabledefs import col, primary, table
 
-from binlake.downstream.session import SQL_MODE
-from binlake.schema import TableDef
-from binlake.schema import mysqltypes as t
-from binlake.statement import BatchLimits, TableStatements, images_from_rows
+from binlake.rows.schema import TableDef
+from binlake.rows.schema import mysqltypes as t
+from binlake.statements import BatchLimits, TableStatements, images_from_rows
+from binlake.target.session.session import SQL_MODE
 
 pytestmark = pytest.mark.mariadb
 

@@ -9,16 +9,16 @@ from support.mariadb import MariaDb, execute
 from support.tabledefs import col, primary, table
 from support.windows import target_of
 
-from binlake.downstream import Session
+from binlake.changes.net import RowEvent
+from binlake.changes.ordered import Change, ChangeKeys, Merger
+from binlake.changes.ordered.forms import RowForms
 from binlake.errors import TargetRefused
-from binlake.ordered import Change, ChangeKeys, Merger
-from binlake.ordered.forms import RowForms
-from binlake.rowchange import RowEvent
-from binlake.schema import TableDef
-from binlake.schema import mysqltypes as t
-from binlake.statement import BatchLimits, TableStatements, images_from_rows
-from binlake.statement.lenient import leniently
-from binlake.statement.tableof import table_of
+from binlake.rows.schema import TableDef
+from binlake.rows.schema import mysqltypes as t
+from binlake.statements import BatchLimits, TableStatements, images_from_rows
+from binlake.statements.lenient import leniently
+from binlake.statements.tableof import table_of
+from binlake.target import Session
 
 pytestmark = pytest.mark.mariadb
 

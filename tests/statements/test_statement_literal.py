@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from support.mariadb import MariaDb, execute, rows
 from support.tabledefs import col, table
 
-from binlake.codec.floats import float_text
-from binlake.schema import ColumnInfo
-from binlake.schema import mysqltypes as t
-from binlake.statement.columns import match_column, tuples, value_column, value_tuples
-from binlake.statement.keyless import image_condition, image_conditions
-from binlake.statement.literal import LiteralKind, literal_kind, match_literal, quote, value_literal, widened
+from binlake.rows.codec.floats import float_text
+from binlake.rows.schema import ColumnInfo
+from binlake.rows.schema import mysqltypes as t
+from binlake.statements.columns import match_column, tuples, value_column, value_tuples
+from binlake.statements.keyless import image_condition, image_conditions
+from binlake.statements.literal import LiteralKind, literal_kind, match_literal, quote, value_literal, widened
 
 COLUMNS = {
     c.name: c

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from binlake.statement import images_from_maps
+from binlake.statements import images_from_maps
 
 MAPS = pa.map_(pa.string(), pa.string())
 NAMES = ("id", "no", "a", "b", "名", "", "long name of a column")

@@ -11,11 +11,11 @@ from support.mariadb import MariaDb, execute, rows
 from support.tabledefs import col, key, primary, table
 
 from binlake.config.model import Target
-from binlake.downstream import Session
 from binlake.errors import Permanent, SchemaError
-from binlake.schema import TableDef
-from binlake.schema import mysqltypes as t
-from binlake.statement import BatchLimits, Phase, StatementBatch, TableStatements, images_from_rows, statement_digest
+from binlake.rows.schema import TableDef
+from binlake.rows.schema import mysqltypes as t
+from binlake.statements import BatchLimits, Phase, StatementBatch, TableStatements, images_from_rows, statement_digest
+from binlake.target import Session
 
 GOLDEN = Path(__file__).parent / "golden"
 

@@ -26,7 +26,7 @@ from support.workload import Workload, counter, integer, text
 
 from binlake.config import load_replication
 from binlake.lake.paths import LakePaths
-from binlake.relay import RelayLog
+from binlake.target.relay import RelayLog
 from binlake.window.lineage import LINEAGE
 from deploy.local.airflow import Airflow
 from deploy.local.airflow_client import AirflowClient

@@ -14,9 +14,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from binlake.codec import MUTATION_SCHEMA
-from binlake.rowchange import RowEvent, net_changes
-from binlake.schema import Identity
+from binlake.changes.net import RowEvent, net_changes
+from binlake.rows.codec import MUTATION_SCHEMA
+from binlake.rows.schema import Identity
 from binlake.window.definitions import Cell
 
 ODD = ["", "a", "A", '"', "\\", "\n", "\x1f", "\x7f", "é", "日", "😀", "null", ",", "0", '","', "\u2028", "a" * 60]

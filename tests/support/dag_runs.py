@@ -61,7 +61,7 @@ class Run:
         from airflow.utils.session import create_session
         from sqlalchemy import select
 
-        from binlake_airflow import notes
+        from binlake_airflow.telemetry import notes
 
         with create_session() as session:
             found = session.scalars(select(DagRun).where(DagRun.run_id == self.run_id)).one()

@@ -15,8 +15,8 @@ from functools import partial
 import grpc
 
 from binlake import tso
+from binlake.cluster.source.regions import encode_key
 from binlake.rpc import Call, RpcServer, Tls
-from binlake.source.regions import encode_key
 from binlake.wire import pd_pb2 as pd
 from binlake.wire import tikv_pb2 as pb
 

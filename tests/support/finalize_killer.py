@@ -16,9 +16,9 @@ from pyspark.sql import SparkSession
 from support.windows import at, signal_me
 
 from binlake.config import load_replication
-from binlake.downstream import apply_window
-from spark_jobs.context import Bounds, StageContext
-from spark_jobs.stages import finalize
+from binlake.target import apply_window
+from spark_jobs.finalize import stage as finalize
+from spark_jobs.job.context import Bounds, StageContext
 
 
 def main(config: str, lo: str, hi: str) -> None:

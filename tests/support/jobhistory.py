@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from binlake.schema import Action, DdlJob
+from binlake.rows.schema import Action, DdlJob
 from pump_service.workload.definitions import Col, column_json, database_json, job_json, table_json
 
 TABLES = 500

@@ -9,12 +9,12 @@ from random import Random
 
 from support.windows import NAME, Window
 
-from binlake.rowchange import RowEvent, net_changes, row_key
-from binlake.rowchange.event import Op
-from binlake.rowchange.lineage import origins
-from binlake.schema import TableDef
-from binlake.statement import BatchLimits, KeptStatements, TableStatements, images_from_rows, kept_table
-from binlake.statement.literal import qualified
+from binlake.changes.net import RowEvent, net_changes, row_key
+from binlake.changes.net.event import Op
+from binlake.changes.net.lineage import origins
+from binlake.rows.schema import TableDef
+from binlake.statements import BatchLimits, KeptStatements, TableStatements, images_from_rows, kept_table
+from binlake.statements.literal import qualified
 
 Row = dict[str, str | None]
 

@@ -12,9 +12,9 @@ from urllib.parse import parse_qs, urlsplit
 
 from support.workload import Workload
 
+from binlake.cluster.placement import EtcdClient, PdClient, Registry
+from binlake.cluster.pumpclient import PumpClient
 from binlake.config.model import Replication
-from binlake.placement import EtcdClient, PdClient, Registry
-from binlake.pumpclient import PumpClient
 from binlake.wire import binlog_pb2 as pb
 from pump_service.pd import PlacementDriver
 from pump_service.pump.config import PumpConfig

@@ -10,8 +10,8 @@ import pyarrow as pa
 from support.tabledefs import col, primary, table
 
 from binlake.lake.tables import CHANGE
-from binlake.schema import TableDef
-from binlake.schema import mysqltypes as t
+from binlake.rows.schema import TableDef
+from binlake.rows.schema import mysqltypes as t
 
 KEYED = table("a", col("id", t.LONGLONG, not_null=True), col("text", t.VARCHAR, flen=90), keys=(primary("id"),))
 NAMED = table("ü", col("id", t.VARCHAR, not_null=True, flen=20), col("text", t.VARCHAR, flen=90), keys=(primary("id"),))

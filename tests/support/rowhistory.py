@@ -7,12 +7,12 @@ from collections.abc import Sequence
 
 from support.tabledefs import col, key, primary, table
 
-from binlake.ordered import Change, ChangeKeys, OrderedPlan, PlanOptions
-from binlake.ordered.forms import RowForms
-from binlake.rowchange import RowEvent
-from binlake.rowchange.event import Op
-from binlake.schema import TableDef
-from binlake.statement import StatementBatch
+from binlake.changes.net import RowEvent
+from binlake.changes.net.event import Op
+from binlake.changes.ordered import Change, ChangeKeys, OrderedPlan, PlanOptions
+from binlake.changes.ordered.forms import RowForms
+from binlake.rows.schema import TableDef
+from binlake.statements import StatementBatch
 
 KEYED = table("t", col("id"), col("u"), col("v"), keys=(primary("id"), key("u", "u"), key("uv", "v", "u")))
 KEYLESS = table("log", col("line"), col("n"))

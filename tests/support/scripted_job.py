@@ -1,7 +1,7 @@
 """A job that answers as its script says, to show what an operator does with any answer; it does no work.
 
-Takes the arguments of `spark_jobs.main` (after spark-submit's own, when it stands in for that), or those of
-`binlake_airflow.child`: the result file, a command, its arguments. The script is JSON in the folder
+Takes the arguments of `spark_jobs.commands.main` (after spark-submit's own, when it stands in for that), or those of
+`binlake_airflow.operators.child`: the result file, a command, its arguments. The script is JSON in the folder
 `BINLAKE_TEST_SCRIPT`: for each stage a list of answers, one a try; the last one repeats. An answer is an outcome, or
 {"exit": N}: end so, without a result. Calls are kept there as lines of JSON.
 """

@@ -11,10 +11,10 @@ from support.mariadb import MariaDb, execute, rows
 from support.tinylake import TinyLake, fill, put, set_checkpoint, target_config
 from support.workload import Row, Workload, integer, text
 
+from binlake.changes.net import row_key
 from binlake.lake.rowhistory import RowVersion, changes
-from binlake.rowchange import row_key
-from binlake.schema import mysqltypes as t
-from binlake.verify import Verification
+from binlake.repair.verify import Verification
+from binlake.rows.schema import mysqltypes as t
 from pump_service.workload.definitions import Col
 
 HOSTILE = ["it's", 'a "b"', "back\\slash", "line\nend; -- x", "100 %s", "tab\t", "Straße 😀", "`t`", "x\0y", "a"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from binlake.schema import DbInfo, TableDef
-from binlake.schema import mysqltypes as t
+from binlake.rows.schema import DbInfo, TableDef
+from binlake.rows.schema import mysqltypes as t
 
 Json = dict[str, Any]
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from binlake.ddl.collations import Dialect
-from binlake.downstream.definitions import Name
-from binlake.downstream.session import Session
+from binlake.dialect.collations import Dialect
 from binlake.errors import SchemaError
-from binlake.schema import mysqltypes as t
+from binlake.rows.schema import mysqltypes as t
+from binlake.target.definitions.definitions import Name
+from binlake.target.session.session import Session
 
 Json = dict[str, Any]
 

@@ -18,20 +18,20 @@ from support.mariadb import MariaDb, execute
 from support.windows import target_of
 from support.workload import Row, Workload
 
-from binlake.codec import MutationBatch
+from binlake.changes.net import RowEvent, net_changes
 from binlake.config import Replication
-from binlake.ddl.replacement import Injection
-from binlake.downstream.session import Session
-from binlake.downstream.tables import create_tables
-from binlake.filter import Rules
+from binlake.dialect.replacement import Injection
 from binlake.lake.paths import LakePaths
 from binlake.lake.schemas import SchemaHistory
 from binlake.lake.tables import DDL
 from binlake.lake.windowlog import WindowEvent, WindowLog
 from binlake.mirror import MirrorVersions, apply_component, mirror_plan
-from binlake.rowchange import RowEvent, net_changes
-from binlake.schema import DdlJob, SchemaState, TableDef
-from binlake.schema import mysqltypes as t
+from binlake.rows.codec import MutationBatch
+from binlake.rows.schema import DdlJob, SchemaState, TableDef
+from binlake.rows.schema import mysqltypes as t
+from binlake.rules import Rules
+from binlake.target.session.session import Session
+from binlake.target.session.tables import create_tables
 from binlake.window.ddls import DdlBinlog, PlannedDdl, plan_ddls, window_schemas
 from binlake.window.definitions import LandedDdl, WindowDefinitions, filled_key
 from binlake.window.derived import Merged, MergeManifest

@@ -18,11 +18,11 @@ from typing import Literal
 from support.mariadb import MariaDb
 
 from binlake.config.model import Target
-from binlake.downstream import ApplyResult, Expected, SegmentPlan, Session, WriteAhead, apply_window
-from binlake.downstream.definitions import read
 from binlake.errors import BinlakeError, TargetUnavailable
-from binlake.statement.batch import UNCHECKED, Phase, StatementBatch, statement_digest
-from binlake.statement.sealed import batch_values, index_digest
+from binlake.statements.batch import UNCHECKED, Phase, StatementBatch, statement_digest
+from binlake.statements.sealed import batch_values, index_digest
+from binlake.target import ApplyResult, Expected, SegmentPlan, Session, WriteAhead, apply_window
+from binlake.target.definitions.definitions import read
 from binlake.window.manifest import ApplyManifest
 
 CLUSTER = 6791641053252586769

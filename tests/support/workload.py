@@ -15,9 +15,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from binlake.codec import MutationBuilder, prewrite_value
-from binlake.schema import Action, DbInfo, TableDef
-from binlake.schema import mysqltypes as t
+from binlake.rows.codec import MutationBuilder, prewrite_value
+from binlake.rows.schema import Action, DbInfo, TableDef
+from binlake.rows.schema import mysqltypes as t
 from binlake.wire import binlog_pb2 as pb
 from binlake.wire import build
 from pump_service.workload.definitions import (

@@ -11,9 +11,9 @@ from support.mariadb import MariaDb, execute, rows
 from support.windows import CLUSTER, NAME, Window, apply, target_of
 
 from binlake.config.model import Target
-from binlake.downstream import Session, apply_window, expected_of
 from binlake.errors import CheckpointConflict, Drift, Permanent, TargetRefused, TargetUnavailable
-from binlake.statement.batch import Phase
+from binlake.statements.batch import Phase
+from binlake.target import Session, apply_window, expected_of
 
 pytestmark = pytest.mark.mariadb
 

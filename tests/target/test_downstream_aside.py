@@ -13,18 +13,18 @@ from support.mariadb import MariaDb, execute, rows
 from support.rowhistory import KEYED, KEYLESS, plan
 from support.windows import CLUSTER, NAME, Crash, Window, apply, at, crashing
 
+from binlake.changes.net import RowEvent
+from binlake.changes.ordered import PlanOptions
 from binlake.config.model import Target
-from binlake.downstream import Expected, SegmentPlan, Session
-from binlake.downstream.aside import read_aside
-from binlake.downstream.definitions import read
-from binlake.downstream.holding import TargetHold
-from binlake.downstream.position import position_of
-from binlake.downstream.setaside import set_aside
 from binlake.errors import CheckpointConflict, Drift, TargetRefused, Transient
-from binlake.ordered import PlanOptions
-from binlake.rowchange import RowEvent
-from binlake.schema.delta import Definitions
-from binlake.statement.tableof import table_of
+from binlake.rows.schema.delta import Definitions
+from binlake.statements.tableof import table_of
+from binlake.target import Expected, SegmentPlan, Session
+from binlake.target.apply.holding import TargetHold
+from binlake.target.apply.position import position_of
+from binlake.target.claim.aside import read_aside
+from binlake.target.commands.setaside import set_aside
+from binlake.target.definitions.definitions import read
 from binlake.window.cuts import refused_batch
 from binlake.window.definitions import LandedDdl
 

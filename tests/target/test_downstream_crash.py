@@ -15,9 +15,9 @@ from support.mariadb import MariaDb, execute, rows
 from support.windows import Crash, Window, apply, apply_in_child, apply_in_runs, at, crashing, ended, signal_me
 
 from binlake.config.model import Target
-from binlake.downstream import position_of
-from binlake.downstream.writer import TRIES
 from binlake.errors import TargetBusy, TargetUnavailable
+from binlake.target import position_of
+from binlake.target.claim.writer import TRIES
 
 pytestmark = pytest.mark.mariadb
 

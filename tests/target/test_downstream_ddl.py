@@ -11,10 +11,10 @@ from support.mariadb import MariaDb, execute, rows
 from support.windows import CLUSTER, NAME, Window, apply, apply_in_child, at, ended, signal_me
 
 from binlake.config.model import Target
-from binlake.downstream import Expected, Session
-from binlake.downstream.command import _close_window
-from binlake.downstream.definitions import read
 from binlake.errors import CheckpointConflict, Permanent, TargetRefused
+from binlake.target import Expected, Session
+from binlake.target.commands.checkpoint import _close_window
+from binlake.target.definitions.definitions import read
 
 pytestmark = pytest.mark.mariadb
 

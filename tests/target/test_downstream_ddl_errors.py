@@ -11,11 +11,11 @@ from support.mariadb import MariaDb, execute, rows
 from support.windows import Window, apply
 
 from binlake.config.model import Target
-from binlake.downstream import Expected, Session
-from binlake.downstream.ddlerrors import IGNORABLE
-from binlake.downstream.definitions import read
-from binlake.downstream.rowsleft import rows_left
 from binlake.errors import TargetRefused
+from binlake.target import Expected, Session
+from binlake.target.ddl.errors import IGNORABLE
+from binlake.target.definitions.definitions import read
+from binlake.target.definitions.rowsleft import rows_left
 
 pytestmark = pytest.mark.mariadb
 

@@ -10,7 +10,11 @@ from support.mariadb import MariaDb, execute
 from support.tabledefs import col, key, primary, table
 
 from binlake.config.model import Target
-from binlake.downstream.definitions import (
+from binlake.errors import Drift
+from binlake.rows.schema import Action, DbInfo, TableDef
+from binlake.rows.schema import mysqltypes as t
+from binlake.rows.schema.delta import Definitions
+from binlake.target.definitions.definitions import (
     Expected,
     compare,
     expected_after,
@@ -20,12 +24,8 @@ from binlake.downstream.definitions import (
     require_definitions,
     table_numbers,
 )
-from binlake.downstream.forms import normal_type
-from binlake.downstream.session import Session
-from binlake.errors import Drift
-from binlake.schema import Action, DbInfo, TableDef
-from binlake.schema import mysqltypes as t
-from binlake.schema.delta import Definitions
+from binlake.target.definitions.forms import normal_type
+from binlake.target.session.session import Session
 
 pytestmark = pytest.mark.mariadb
 

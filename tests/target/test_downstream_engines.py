@@ -10,14 +10,14 @@ from support.mariadb import MariaDb, execute, rows
 from support.tabledefs import col, primary, table
 from support.windows import Window, apply
 
+from binlake.base.sections.rules import Loopback
 from binlake.config.model import Target
-from binlake.downstream.definitions import expected_of
-from binlake.downstream.marks import Marks
-from binlake.downstream.preflight import preflight
-from binlake.downstream.session import Session
 from binlake.errors import Drift, TargetRefused
-from binlake.schema import mysqltypes as t
-from binlake.sections.rules import Loopback
+from binlake.rows.schema import mysqltypes as t
+from binlake.target.apply.preflight import preflight
+from binlake.target.claim.marks import Marks
+from binlake.target.definitions.definitions import expected_of
+from binlake.target.session.session import Session
 
 pytestmark = pytest.mark.mariadb
 

@@ -11,11 +11,11 @@ from support.mariadb import MariaDb, execute, rows
 from support.windows import Window, apply, at
 
 from binlake.config.model import Target
-from binlake.downstream.confirmed import Confirmed
-from binlake.downstream.fence import claim
-from binlake.downstream.session import Session
 from binlake.errors import CheckpointConflict, TargetUnavailable
-from binlake.statement.batch import Phase
+from binlake.statements.batch import Phase
+from binlake.target.claim.confirmed import Confirmed
+from binlake.target.claim.fence import claim
+from binlake.target.session.session import Session
 
 pytestmark = pytest.mark.mariadb
 

@@ -12,10 +12,10 @@ from support.mariadb import MariaDb, execute, rows
 from support.windows import NAME, Window, apply, apply_in_child, at, ended, is_stopped, signal_me, wait_until
 
 from binlake.config.model import Target
-from binlake.downstream import Session
-from binlake.downstream.fence import Fence, LeaseKeeper, _lock_name, claim
-from binlake.downstream.tables import create_tables
 from binlake.errors import Fenced, LeaseHeld, TargetUnavailable
+from binlake.target import Session
+from binlake.target.claim.fence import Fence, LeaseKeeper, _lock_name, claim
+from binlake.target.session.tables import create_tables
 
 pytestmark = pytest.mark.mariadb
 

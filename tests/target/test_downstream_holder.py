@@ -5,10 +5,10 @@ from support.mariadb import MariaDb, execute
 from support.windows import NAME
 
 from binlake.config.model import Target
-from binlake.downstream import Session
-from binlake.downstream.fence import claim
-from binlake.downstream.holder import who_applies
-from binlake.downstream.tables import create_tables
+from binlake.target import Session
+from binlake.target.claim.fence import claim
+from binlake.target.claim.holder import who_applies
+from binlake.target.session.tables import create_tables
 
 pytestmark = pytest.mark.mariadb
 

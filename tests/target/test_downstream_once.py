@@ -10,7 +10,7 @@ from support.mariadb import MariaDb, rows
 from support.windows import Crash, Window, apply, at, wait_until
 
 from binlake.config.model import Target
-from binlake.downstream import position_of
+from binlake.target import position_of
 
 pytestmark = pytest.mark.mariadb
 

@@ -18,14 +18,14 @@ from support.rowhistory import KEYED, History, plan
 from support.tabledefs import col, primary, table
 from support.windows import Crash, Window, apply, apply_in_child, at, crashing, ended, signal_me
 
+from binlake.base.redaction import show_row_values
+from binlake.changes.net import RowEvent
+from binlake.changes.ordered import PlanOptions
 from binlake.config.model import Target
-from binlake.downstream import ordered as ordered_mode
 from binlake.errors import CheckpointConflict, TargetRefused
-from binlake.ordered import PlanOptions
-from binlake.redaction import show_row_values
-from binlake.rowchange import RowEvent
-from binlake.statement import BatchLimits, StatementBatch
-from binlake.statement.batch import statement_digest
+from binlake.statements import BatchLimits, StatementBatch
+from binlake.statements.batch import statement_digest
+from binlake.target.apply import ordered as ordered_mode
 
 pytestmark = pytest.mark.mariadb
 

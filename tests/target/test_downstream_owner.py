@@ -10,9 +10,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from binlake import processes
-from binlake.downstream.owner import Owner
-from binlake.processes import start_of
+from binlake.base import processes
+from binlake.base.processes import start_of
+from binlake.target.claim.owner import Owner
 
 
 def test_a_clock_that_is_set_makes_nobody_another(monkeypatch: pytest.MonkeyPatch) -> None:

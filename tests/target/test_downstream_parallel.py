@@ -31,11 +31,11 @@ from support.windows import (
 )
 
 from binlake.config.model import Target
-from binlake.downstream import Session, apply_window
-from binlake.downstream.fence import claim
-from binlake.downstream.tables import create_tables
 from binlake.errors import ConfigError, Drift, Fenced, TargetBusy, TargetRefused, TargetUnavailable, Transient
-from binlake.statement.batch import Phase, StatementBatch
+from binlake.statements.batch import Phase, StatementBatch
+from binlake.target import Session, apply_window
+from binlake.target.claim.fence import claim
+from binlake.target.session.tables import create_tables
 
 pytestmark = pytest.mark.mariadb
 

@@ -15,8 +15,8 @@ from support.windows import CLUSTER, NAME, Window, apply
 
 from binlake.cli import run as main
 from binlake.config.model import Lake, Replication, Target
-from binlake.downstream import Checkpoint, checkpoint_of, checkpoint_ts, position_of
 from binlake.errors import CheckpointConflict, TargetUnavailable
+from binlake.target import Checkpoint, checkpoint_of, checkpoint_ts, position_of
 
 pytestmark = pytest.mark.mariadb
 

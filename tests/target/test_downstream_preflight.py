@@ -11,14 +11,14 @@ from support.tabledefs import col, key, primary, table
 from support.windows import Window, apply, target_of
 
 from binlake.config.model import Target, TargetTable
-from binlake.downstream import expected_of
-from binlake.downstream.definitions import expected_after
-from binlake.downstream.preflight import TableReport, preflight, require_fit
-from binlake.downstream.session import Session
 from binlake.errors import Drift
-from binlake.schema import TableDef
-from binlake.schema import mysqltypes as t
-from binlake.schema.delta import Definitions
+from binlake.rows.schema import TableDef
+from binlake.rows.schema import mysqltypes as t
+from binlake.rows.schema.delta import Definitions
+from binlake.target import expected_of
+from binlake.target.apply.preflight import TableReport, preflight, require_fit
+from binlake.target.definitions.definitions import expected_after
+from binlake.target.session.session import Session
 
 pytestmark = pytest.mark.mariadb
 

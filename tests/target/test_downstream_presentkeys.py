@@ -9,9 +9,9 @@ from support.mariadb import MariaDb, execute
 from support.tabledefs import col, primary, table
 
 from binlake.config.model import Target
-from binlake.downstream.presentkeys import present_keys
-from binlake.downstream.session import Session
-from binlake.schema import mysqltypes as t
+from binlake.rows.schema import mysqltypes as t
+from binlake.target.apply.presentkeys import present_keys
+from binlake.target.session.session import Session
 
 pytestmark = pytest.mark.mariadb
 

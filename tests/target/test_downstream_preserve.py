@@ -12,17 +12,17 @@ from support.mariadb import MariaDb, execute, rows
 from support.tabledefs import col, key, primary, table
 from support.windows import Crash, Window, apply, apply_in_child, at, crashing, ended, signal_me
 
+from binlake.changes.ordered import RowForms
 from binlake.config.model import Target, TargetTable
-from binlake.downstream import apply_window
-from binlake.downstream.definitions import read
-from binlake.downstream.forms import expected_form
-from binlake.downstream.session import Session
-from binlake.downstream.shape import shape_of
 from binlake.errors import TargetRefused
-from binlake.ordered import RowForms
-from binlake.relay import RelayLog
-from binlake.schema import TableDef
-from binlake.schema import mysqltypes as t
+from binlake.rows.schema import TableDef
+from binlake.rows.schema import mysqltypes as t
+from binlake.target import apply_window
+from binlake.target.definitions.definitions import read
+from binlake.target.definitions.forms import expected_form
+from binlake.target.definitions.shape import shape_of
+from binlake.target.relay import RelayLog
+from binlake.target.session.session import Session
 
 pytestmark = pytest.mark.mariadb
 

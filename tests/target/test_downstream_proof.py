@@ -14,10 +14,10 @@ from support.mariadb import MariaDb, execute, rows
 from support.windows import NAME, Window, apply, apply_in_child, at, ended, signal_me
 
 from binlake.config.model import Target
-from binlake.downstream import Expected, Session
-from binlake.downstream.definitions import read
-from binlake.downstream.release import release_ddl
 from binlake.errors import CheckpointConflict, Permanent, TargetRefused
+from binlake.target import Expected, Session
+from binlake.target.commands.release import release_ddl
+from binlake.target.definitions.definitions import read
 
 pytestmark = pytest.mark.mariadb
 

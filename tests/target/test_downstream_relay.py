@@ -13,9 +13,9 @@ from support.windows import NAME, Window, apply, apply_in_child, at, ended, sign
 from binlake.config import Replication
 from binlake.config.model import Target
 from binlake.errors import LostRange, Transient
-from binlake.recover import finish_from_relay, judge, require_consistent
-from binlake.relay import RelayLog
-from binlake.relay.files import listed
+from binlake.target.recover import finish_from_relay, judge, require_consistent
+from binlake.target.relay import RelayLog
+from binlake.target.relay.files import listed
 
 pytestmark = pytest.mark.mariadb
 

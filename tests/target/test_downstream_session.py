@@ -10,9 +10,9 @@ import pytest
 from support.mariadb import MariaDb, execute, rows
 
 from binlake.config.model import Target
-from binlake.downstream import Session
-from binlake.downstream.session import _Link
 from binlake.errors import TargetRefused
+from binlake.target import Session
+from binlake.target.session.session import _Link
 
 pytestmark = pytest.mark.mariadb
 

@@ -12,11 +12,11 @@ from support.mariadb import MariaDb, execute, rows
 from support.tabledefs import col, primary, table
 from support.windows import CLUSTER, NAME, Window, apply, apply_in_child, at, ended, signal_me, target_of, wait_until
 
+from binlake.changes.ordered.forms import RowForms
 from binlake.config.model import Target
-from binlake.downstream import position_of
 from binlake.errors import TargetRefused
-from binlake.ordered.forms import RowForms
-from binlake.statement.batch import Phase
+from binlake.statements.batch import Phase
+from binlake.target import position_of
 
 pytestmark = pytest.mark.mariadb
 

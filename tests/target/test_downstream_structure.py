@@ -12,14 +12,14 @@ from support.tabledefs import col, key, primary, table
 from support.tableinfo import table_info_of
 
 from binlake.config.model import Target, TargetTable
-from binlake.downstream.definitions import compare, expected_of, read
-from binlake.downstream.forms import TableForm, expected_form
-from binlake.downstream.session import Session
-from binlake.downstream.shape import refused, shape_of
-from binlake.downstream.structure import StructureDifference, shared_identity, structure_differences
-from binlake.schema import DbInfo, Identity, TableDef
-from binlake.schema import mysqltypes as t
-from binlake.schema.delta import Definitions
+from binlake.rows.schema import DbInfo, Identity, TableDef
+from binlake.rows.schema import mysqltypes as t
+from binlake.rows.schema.delta import Definitions
+from binlake.target.definitions.definitions import compare, expected_of, read
+from binlake.target.definitions.forms import TableForm, expected_form
+from binlake.target.definitions.shape import refused, shape_of
+from binlake.target.definitions.structure import StructureDifference, shared_identity, structure_differences
+from binlake.target.session.session import Session
 from binlake.window.definitions import LandedDdl
 from binlake.window.shapes import Shapes, TableShape
 

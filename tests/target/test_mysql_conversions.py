@@ -14,17 +14,17 @@ from support.mysql import MySql
 from support.tabledefs import col, primary, table
 from support.windows import target_of
 
-from binlake.codec.casts import Moment, UnknownCast, cast_text
-from binlake.codec.floats import as_float32
-from binlake.ddl import SourceDdl, map_ddl, target_collation
-from binlake.downstream import Session
-from binlake.downstream.ddlerrors import execute_ddl
+from binlake.dialect import SourceDdl, map_ddl, target_collation
 from binlake.errors import TargetRefused
-from binlake.schema import ColumnInfo, TableDef
-from binlake.schema import mysqltypes as t
-from binlake.schema.delta import Definitions
-from binlake.schema.session import SourceSession
-from binlake.statement.literal import literal_kind, value_literal
+from binlake.rows.codec.casts import Moment, UnknownCast, cast_text
+from binlake.rows.codec.floats import as_float32
+from binlake.rows.schema import ColumnInfo, TableDef
+from binlake.rows.schema import mysqltypes as t
+from binlake.rows.schema.delta import Definitions
+from binlake.rows.schema.session import SourceSession
+from binlake.statements.literal import literal_kind, value_literal
+from binlake.target import Session
+from binlake.target.ddl.errors import execute_ddl
 
 pytestmark = pytest.mark.mariadb
 

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from binlake.capture import Capture
+from binlake.compare.capture import Capture
 from binlake.config import Replication
-from binlake.ddl.bytewise import bytewise_definitions
-from binlake.ddl.replacement import Injection
-from binlake.filter import Rules
-from binlake.schema import DdlJob, SchemaState
-from binlake.schema.delta import Definitions
+from binlake.dialect.bytewise import bytewise_definitions
+from binlake.dialect.replacement import Injection
+from binlake.rows.schema import DdlJob, SchemaState
+from binlake.rows.schema.delta import Definitions
+from binlake.rules import Rules
 from binlake.window.ddls import DdlBinlog, plan_ddls, window_schemas
 from binlake.window.definitions import LandedDdl
 from binlake.window.injected import with_injections

@@ -6,9 +6,9 @@ import pytest
 from support.live import LiveSource
 from support.workload import integer
 
+from binlake.cluster.placement import pd_answers
 from binlake.errors import SourceUnavailable
 from binlake.lake.holdups import who_blocks
-from binlake.placement import pd_answers
 from binlake.tso import to_datetime
 
 

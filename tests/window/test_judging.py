@@ -9,8 +9,8 @@ from support.workload import Workload, integer, text
 
 from binlake.config import Replication
 from binlake.errors import ConfigError, SchemaError, TargetRefused
-from binlake.filter import Rules
-from binlake.schema import Action, DdlJob, SchemaState
+from binlake.rows.schema import Action, DdlJob, SchemaState
+from binlake.rules import Rules
 from binlake.window.cuts import cut_batch
 from binlake.window.ddls import DdlBinlog, PlannedDdl, plan_ddls, window_schemas
 from binlake.window.extras import extras

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from binlake.placement.registry import NodeStatus
-from binlake.pumpclient.pumps import Pumps
+from binlake.cluster.placement.registry import NodeStatus
+from binlake.cluster.pumpclient.pumps import Pumps
 from binlake.window.membership import Probe, gather
 from binlake.window.plan import propose
 

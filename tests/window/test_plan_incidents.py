@@ -8,8 +8,8 @@ from pathlib import Path
 from support.live import LiveSource
 
 from binlake.wire import build
-from spark_jobs.context import StageContext
-from spark_jobs.stages import plan
+from spark_jobs.job.context import StageContext
+from spark_jobs.plan import stage as plan
 
 
 def no_spark() -> None:

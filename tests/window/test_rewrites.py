@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from support.tabledefs import col, primary, table
 
-from binlake.schema import TableDef
-from binlake.schema import mysqltypes as t
-from binlake.schema.delta import Definitions
+from binlake.rows.schema import TableDef
+from binlake.rows.schema import mysqltypes as t
+from binlake.rows.schema.delta import Definitions
 from binlake.window.definitions import LandedDdl
 from binlake.window.rewrites import rewritten
 

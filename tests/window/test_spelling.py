@@ -9,13 +9,13 @@ from support.tabledefs import col, table
 from support.workload import Workload, integer, text
 
 from binlake.config import Replication
-from binlake.ddl import SourceDdl, map_ddl
-from binlake.ddl.bounds import own_bounds
-from binlake.ddl.tokens import render, tokenize
-from binlake.filter import Rules
+from binlake.dialect import SourceDdl, map_ddl
+from binlake.dialect.bounds import own_bounds
+from binlake.dialect.tokens import render, tokenize
 from binlake.lake.rowhistory import of_definitions
-from binlake.schema import Action, DdlJob, SchemaState
-from binlake.schema.names import fold_name
+from binlake.rows.schema import Action, DdlJob, SchemaState
+from binlake.rows.schema.names import fold_name
+from binlake.rules import Rules
 from binlake.window.cuts import cut_batch
 from binlake.window.ddls import DdlBinlog, PlannedDdl, plan_ddls
 from binlake.wire import binlog_pb2 as pb

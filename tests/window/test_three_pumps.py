@@ -13,15 +13,15 @@ from types import SimpleNamespace
 import pytest
 
 from binlake import tso
-from binlake.placement import ClockClient, EtcdClient, NodeStatus, PdClient, Registry
-from binlake.pumpclient import PumpClient, PumpReader
+from binlake.cluster.placement import ClockClient, EtcdClient, NodeStatus, PdClient, Registry
+from binlake.cluster.pumpclient import PumpClient, PumpReader
 from binlake.window.membership import Probe, gather
 from binlake.window.plan import Plan, propose
 from binlake.wire import build
 from pump_service.pd import PlacementDriver
 from pump_service.pump.config import PumpConfig
 from pump_service.pump.server import PumpServer
-from spark_jobs.stages.plan import _propose
+from spark_jobs.plan.stage import _propose
 
 
 def ts(position: float) -> int:

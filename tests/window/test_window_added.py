@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from binlake.codec import MUTATION_SCHEMA
+from binlake.rows.codec import MUTATION_SCHEMA
 from binlake.window.added import with_added
 from binlake.window.extras import Extra
 

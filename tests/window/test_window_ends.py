@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from binlake.capture import Capture
-from binlake.codec.writers import filled_text
-from binlake.rowchange import RowEvent, net_changes
-from binlake.schema import SchemaState, TableDef
-from binlake.schema.ahead import place_of
+from binlake.changes.net import RowEvent, net_changes
+from binlake.compare.capture import Capture
+from binlake.rows.codec.writers import filled_text
+from binlake.rows.schema import SchemaState, TableDef
+from binlake.rows.schema.ahead import place_of
 from binlake.window.ddls import PlannedDdl, plan_ddls, window_schemas
 from binlake.window.definitions import Segments, WindowDefinitions, filled_key
 from deploy.local.commitlog import RULES, CommitLog, read_log

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from binlake.sections.values import NameList, PlaceText, Section, TableName, TsText
+from binlake.base.sections.values import NameList, PlaceText, Section, TableName, TsText
 
 
 class Filter(Section):

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
-from binlake.rowchange.events import cell_rows, events_of
-from binlake.rowchange.images import Ints
-from binlake.rowchange.runs import runs_of
+from binlake.changes.net.events import cell_rows, events_of
+from binlake.changes.net.images import Ints
+from binlake.changes.net.runs import runs_of
 from binlake.window.definitions import Cell
 
 History = tuple[str, str, tuple[str, ...]]

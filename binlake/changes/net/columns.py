@@ -1,8 +1,8 @@
 """The net change of many rows as operations on Arrow columns: the rules and the proof are those of `rowchange.net`.
 
 One function for all sizes: the driver calls it for a small window; Spark's tasks reduce what each of them has to a run
-a key, and reduce the runs of a share of the keys again (`spark_jobs.netchange`). Which way was used does not show in
-the result, but for the order of its rows.
+a key, and reduce the runs of a share of the keys again (`spark_jobs.tables.netchange`). Which way was used does not
+show in the result, but for the order of its rows.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from binlake.base.redaction import key_in_log
+from binlake.changes.net.events import cell_rows, events_of
+from binlake.changes.net.images import ABSENT, MAP, Bools, Ints, completed, whole
+from binlake.changes.net.net import CONTRADICTION, CONTRADICTION_HINT
+from binlake.changes.net.runs import Runs, Shown, reduced, runs_of
 from binlake.errors import Permanent, SchemaError
-from binlake.redaction import key_in_log
-from binlake.rowchange.events import cell_rows, events_of
-from binlake.rowchange.images import ABSENT, MAP, Bools, Ints, completed, whole
-from binlake.rowchange.net import CONTRADICTION, CONTRADICTION_HINT
-from binlake.rowchange.runs import Runs, Shown, reduced, runs_of
 from binlake.window.definitions import Cell
 
 NET = pa.schema(

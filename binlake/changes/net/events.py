@@ -14,10 +14,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from binlake.codec.assemble import key_texts
+from binlake.changes.net.images import ABSENT, Bools, Images, Ints
+from binlake.changes.net.places import PLACE, Places
 from binlake.errors import SchemaError
-from binlake.rowchange.images import ABSENT, Bools, Images, Ints
-from binlake.rowchange.places import PLACE, Places
+from binlake.rows.codec.assemble import key_texts
 from binlake.window.definitions import Cell
 
 COLUMNS = (*PLACE, "db", "table", "before", "after")

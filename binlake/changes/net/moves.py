@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
-from binlake.rowchange.events import cell_rows, events_of
-from binlake.rowchange.lineage import origins
-from binlake.rowchange.places import PLACE
+from binlake.changes.net.events import cell_rows, events_of
+from binlake.changes.net.lineage import origins
+from binlake.changes.net.places import PLACE
 from binlake.window.definitions import Cell
 
 _CELL = [("segment", pa.int32()), ("db", pa.string()), ("table", pa.string())]

@@ -13,7 +13,7 @@ only rows that share a unique value with a row of F without being that row: such
 in T, and it is present in F (else phase 1 took it), so its own REPLACE writes its final image, before or after. A
 later REPLACE cannot remove a final image: it shares no unique value with another row of F. So after phase 2 the
 table is F, whatever the order inside a phase and whatever earlier prefix of these statements had already run.
-The premise is that the target's unique keys are the source's (checked by `binlake.downstream.definitions`).
+The premise is that the target's unique keys are the source's (checked by `binlake.target.definitions.definitions`).
 
 Two changes of one key that no table can go through (S4-09: INSERT of a row that is there, DELETE of one that is not)
 are found by a sum: each change of a key adds what it changes of its rows (+1, 0, -1), and the sum must be what the
@@ -31,10 +31,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from binlake.base.redaction import key_in_log
+from binlake.changes.net.event import Row, RowEvent, row_key
 from binlake.errors import SchemaError
-from binlake.redaction import key_in_log
-from binlake.rowchange.event import Row, RowEvent, row_key
-from binlake.schema import Identity
+from binlake.rows.schema import Identity
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ def _last_images(events: list[RowEvent], identity: Identity) -> dict[str, _Seen]
 
 
 CONTRADICTION = "changes of one key contradict each other"
-"""What S4-09 calls impossible; in Spark's words in `spark_jobs.netchange`."""
+"""What S4-09 calls impossible; in Spark's words in `spark_jobs.tables.netchange`."""
 CONTRADICTION_HINT = (
     "the source logged changes that no table can go through (UPDATE IGNORE can cause this), or a transaction "
     "between them is missing: "

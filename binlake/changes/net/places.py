@@ -7,7 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
-from binlake.rowchange.images import ABSENT, Bools, Ints
+from binlake.changes.net.images import ABSENT, Bools, Ints
 
 PLACE = ("commit_ts", "start_ts", "seq")
 

@@ -14,9 +14,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from binlake.rowchange.events import CellRows, Events
-from binlake.rowchange.images import ABSENT, MAP, Bools, Images, Ints
-from binlake.rowchange.places import PLACE, Groups, Places
+from binlake.changes.net.events import CellRows, Events
+from binlake.changes.net.images import ABSENT, MAP, Bools, Images, Ints
+from binlake.changes.net.places import PLACE, Groups, Places
 
 FIELDS: tuple[tuple[str, Any], ...] = (
     ("key", pa.string()),

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from binlake.rowchange.event import Row, RowEvent
-from binlake.rowchange.net import by_key, completed, net_changes
-from binlake.schema import Identity
+from binlake.changes.net.event import Row, RowEvent
+from binlake.changes.net.net import by_key, completed, net_changes
+from binlake.rows.schema import Identity
 
 
 @dataclass(frozen=True)

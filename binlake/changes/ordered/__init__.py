@@ -4,11 +4,11 @@
 it, `forms` and `merger` the SQL.
 """
 
-from binlake.ordered.causality import Detector, Strategy, detector
-from binlake.ordered.forms import RowForms, Statement
-from binlake.ordered.keys import ChangeKeys, ConflictKey
-from binlake.ordered.merger import Change, Merger
-from binlake.ordered.plan import OrderedPlan, PlanOptions
+from binlake.changes.ordered.causality import Detector, Strategy, detector
+from binlake.changes.ordered.forms import RowForms, Statement
+from binlake.changes.ordered.keys import ChangeKeys, ConflictKey
+from binlake.changes.ordered.merger import Change, Merger
+from binlake.changes.ordered.plan import OrderedPlan, PlanOptions
 
 __all__ = [
     "Change",

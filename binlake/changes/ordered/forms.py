@@ -10,18 +10,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from binlake.ddl.collations import Dialect
+from binlake.changes.net.event import Row
+from binlake.changes.ordered.keys import image_text
+from binlake.dialect.collations import Dialect
 from binlake.errors import SchemaError
-from binlake.ordered.keys import image_text
-from binlake.rowchange.event import Row
-from binlake.schema import ColumnInfo, IndexInfo, TableDef
-from binlake.schema import mysqltypes as t
-from binlake.schema.names import fold_name
-from binlake.statement.batch import UNCHECKED
-from binlake.statement.keyless import image_condition
-from binlake.statement.lenient import has_error_value, leniently
-from binlake.statement.literal import LiteralKind, literal_kind, match_literal, qualified, quote_name, value_literal
-from binlake.statement.written import written_columns
+from binlake.rows.schema import ColumnInfo, IndexInfo, TableDef
+from binlake.rows.schema import mysqltypes as t
+from binlake.rows.schema.names import fold_name
+from binlake.statements.batch import UNCHECKED
+from binlake.statements.keyless import image_condition
+from binlake.statements.lenient import has_error_value, leniently
+from binlake.statements.literal import LiteralKind, literal_kind, match_literal, qualified, quote_name, value_literal
+from binlake.statements.written import written_columns
 
 
 @dataclass(frozen=True)

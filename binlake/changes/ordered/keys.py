@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import NamedTuple
 
-from binlake.codec.writers import filled_text
-from binlake.ddl.collations import Dialect
-from binlake.ordered.collation import fold
-from binlake.rowchange import RowEvent
-from binlake.rowchange.event import Row
-from binlake.schema import ColumnInfo, IndexInfo, TableDef
-from binlake.schema import mysqltypes as t
-from binlake.schema.names import fold_name
+from binlake.changes.net import RowEvent
+from binlake.changes.net.event import Row
+from binlake.changes.ordered.collation import fold
+from binlake.dialect.collations import Dialect
+from binlake.rows.codec.writers import filled_text
+from binlake.rows.schema import ColumnInfo, IndexInfo, TableDef
+from binlake.rows.schema import mysqltypes as t
+from binlake.rows.schema.names import fold_name
 
 UNKNOWN = "\0unknown"
 """In place of a value whose equals are not known (`collation`): such a change runs alone."""

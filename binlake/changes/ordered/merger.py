@@ -13,14 +13,14 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Literal
 
+from binlake.changes.net import RowEvent
+from binlake.changes.net.event import Row
+from binlake.changes.ordered.forms import RowForms, Statement
+from binlake.changes.ordered.keys import UNKNOWN, ConflictKey
 from binlake.errors import Permanent, SchemaError
-from binlake.ordered.forms import RowForms, Statement
-from binlake.ordered.keys import UNKNOWN, ConflictKey
-from binlake.rowchange import RowEvent
-from binlake.rowchange.event import Row
-from binlake.statement.batch import UNCHECKED
-from binlake.statement.limits import BatchLimits
-from binlake.statement.literal import quote_name
+from binlake.statements.batch import UNCHECKED
+from binlake.statements.limits import BatchLimits
+from binlake.statements.literal import quote_name
 
 Kind = Literal["insert", "replace", "upsert", "case", "delete", "single"]
 

@@ -14,11 +14,11 @@ import zlib
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 
+from binlake.changes.ordered.causality import Decision, Detector, Strategy, detector
+from binlake.changes.ordered.merger import Change, Merger
 from binlake.errors import Permanent
-from binlake.ordered.causality import Decision, Detector, Strategy, detector
-from binlake.ordered.merger import Change, Merger
-from binlake.statement.batch import Phase, StatementBatch, statement_digest
-from binlake.statement.limits import BatchLimits
+from binlake.statements.batch import Phase, StatementBatch, statement_digest
+from binlake.statements.limits import BatchLimits
 
 ROUND_ROWS = 20_000
 """Changes after which a round ends with the transaction: the checkpoint can move there (DM flushes every 30 s)."""

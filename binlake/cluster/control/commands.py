@@ -15,12 +15,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
-from binlake.control.http import ask
-from binlake.control.nodes import is_ahead, is_stale, not_taken, shown, table, time_of
+from binlake.cluster.control.http import ask
+from binlake.cluster.control.nodes import is_ahead, is_stale, not_taken, shown, table, time_of
+from binlake.cluster.placement import EtcdClient, NodeStatus, PdClient, Registry
+from binlake.cluster.placement.registry import DRAINERS, PUMPS, unknown_node
+from binlake.cluster.pumpclient import PumpReader
 from binlake.errors import BinlakeError, ConfigError, Permanent, SourceUnavailable, WireError
-from binlake.placement import EtcdClient, NodeStatus, PdClient, Registry
-from binlake.placement.registry import DRAINERS, PUMPS, unknown_node
-from binlake.pumpclient import PumpReader
 from binlake.rpc import Tls
 
 _HEARTBEAT_S = 2.0

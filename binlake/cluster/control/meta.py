@@ -7,7 +7,7 @@ from pathlib import Path
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from binlake import tso
-from binlake.control.commands import add_cluster, add_option, open_pd
+from binlake.cluster.control.commands import add_cluster, add_option, open_pd
 from binlake.errors import ConfigError
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from binlake import tso
-from binlake.placement import NodeStatus
+from binlake.cluster.placement import NodeStatus
 
 MISSED_BEATS = 3
 _BEATING = frozenset({"online", "pausing", "closing"})

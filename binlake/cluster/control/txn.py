@@ -6,10 +6,10 @@ import argparse
 import json
 from typing import Any
 
-from binlake.control.commands import add_cluster, add_option, add_token, open_registry, tls_of, token_of
-from binlake.control.http import ask
+from binlake.cluster.control.commands import add_cluster, add_option, add_token, open_registry, tls_of, token_of
+from binlake.cluster.control.http import ask
+from binlake.cluster.placement.registry import PUMPS, unknown_node
 from binlake.errors import BinlakeError, ConfigError, Permanent
-from binlake.placement.registry import PUMPS, unknown_node
 
 
 class TxnCommand:

@@ -1,13 +1,13 @@
 """Clients of the placement driver: timestamps, the registry of pumps and consumers in its etcd, locks."""
 
-from binlake.placement.answering import pd_answers
-from binlake.placement.claim import EtcdClaim
-from binlake.placement.clock import ClockClient
-from binlake.placement.etcd import EtcdClient
-from binlake.placement.lock import EtcdLock
-from binlake.placement.opening import Placement, open_placement
-from binlake.placement.pd import PdClient
-from binlake.placement.registry import Entry, NodeStatus, Registry
+from binlake.cluster.placement.answering import pd_answers
+from binlake.cluster.placement.claim import EtcdClaim
+from binlake.cluster.placement.clock import ClockClient
+from binlake.cluster.placement.etcd import EtcdClient
+from binlake.cluster.placement.lock import EtcdLock
+from binlake.cluster.placement.opening import Placement, open_placement
+from binlake.cluster.placement.pd import PdClient
+from binlake.cluster.placement.registry import Entry, NodeStatus, Registry
 
 __all__ = [
     "ClockClient",

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import structlog
 
+from binlake.cluster.placement.opening import open_placement
 from binlake.config.model import Source
 from binlake.errors import SourceUnavailable
-from binlake.placement.opening import open_placement
 
 log = structlog.get_logger(__name__)
 

@@ -11,8 +11,8 @@ import uuid
 
 import structlog
 
+from binlake.cluster.placement.etcd import EtcdClient, KeyValue
 from binlake.errors import BinlakeError, Fenced, Permanent
-from binlake.placement.etcd import EtcdClient, KeyValue
 
 log = structlog.get_logger(__name__)
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import grpc
 
+from binlake.cluster.placement.channel import connect, failure
 from binlake.errors import ConfigError
-from binlake.placement.channel import connect, failure
 from binlake.wire.clock_pb2 import LeadReq, LeadResp
 from binlake.wire.clock_pb2_grpc import ClockStub
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import grpc
 
+from binlake.cluster.placement.channel import connect_serving, failure, unavailable
 from binlake.errors import BinlakeError, LostRange, SourceUnavailable
-from binlake.placement.channel import connect_serving, failure, unavailable
 from binlake.rpc import Tls
 from binlake.wire import etcd_pb2 as pb
 from binlake.wire import etcd_rpc as rpc

@@ -8,8 +8,8 @@ from types import TracebackType
 
 import structlog
 
+from binlake.cluster.placement.etcd import EtcdClient
 from binlake.errors import BinlakeError, Fenced, LeaseHeld
-from binlake.placement.etcd import EtcdClient
 
 log = structlog.get_logger(__name__)
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 
+from binlake.cluster.placement.etcd import EtcdClient
+from binlake.cluster.placement.pd import PdClient
+from binlake.cluster.placement.registry import Registry
 from binlake.config.model import Source
-from binlake.placement.etcd import EtcdClient
-from binlake.placement.pd import PdClient
-from binlake.placement.registry import Registry
 from binlake.rpc import Tls
 
 

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import grpc
 
 from binlake import tso as oracle
+from binlake.cluster.placement.channel import connect, connect_serving, failure, unavailable
 from binlake.errors import Permanent, SourceUnavailable
-from binlake.placement.channel import connect, connect_serving, failure, unavailable
 from binlake.rpc import Tls
 from binlake.wire import pd_pb2 as pb
 from binlake.wire.pd_pb2_grpc import PDStub

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from binlake.cluster.placement.etcd import EtcdClient, Watch
 from binlake.errors import ConfigError, Permanent, Transient, WireError
-from binlake.placement.etcd import EtcdClient, Watch
 from binlake.wire import etcd_pb2 as pb
 
 ROOT = "/tidb-binlog/v1"

@@ -3,10 +3,10 @@
 Both speak to a Binlake pump and to an original one; nothing is connected before the first call.
 """
 
-from binlake.pumpclient.follow import PumpList, PumpWatch
-from binlake.pumpclient.pumps import PumpStatus
-from binlake.pumpclient.reader import Pulled, PumpInfo, PumpReader
-from binlake.pumpclient.writer import ClientOptions, ClientStats, PumpClient, WriteTimes
+from binlake.cluster.pumpclient.follow import PumpList, PumpWatch
+from binlake.cluster.pumpclient.pumps import PumpStatus
+from binlake.cluster.pumpclient.reader import Pulled, PumpInfo, PumpReader
+from binlake.cluster.pumpclient.writer import ClientOptions, ClientStats, PumpClient, WriteTimes
 
 __all__ = [
     "ClientOptions",

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from binlake.pumpclient.pumps import Pumps
-from binlake.pumpclient.transport import Refused
+from binlake.cluster.pumpclient.pumps import Pumps
+from binlake.cluster.pumpclient.transport import Refused
 from binlake.wire.pump_pb2 import WriteBinlogReq
 
 log = structlog.get_logger()

@@ -12,8 +12,8 @@ from typing import Protocol
 
 import structlog
 
+from binlake.cluster.pumpclient.pumps import Pumps, PumpStatus
 from binlake.errors import BinlakeError
-from binlake.pumpclient.pumps import Pumps, PumpStatus
 
 log = structlog.get_logger()
 

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from binlake.pumpclient.strategy import labelled
-from binlake.pumpclient.transport import Connect, Connection
+from binlake.cluster.pumpclient.strategy import labelled
+from binlake.cluster.pumpclient.transport import Connect, Connection
 
 MAX_ERRORS = 10
 ONLINE = "online"

@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 import structlog
 from google.protobuf.message import EncodeError
 
+from binlake.cluster.pumpclient.ends import End, Ends
+from binlake.cluster.pumpclient.follow import Follower, PumpList
+from binlake.cluster.pumpclient.pumps import ONLINE, Pump, Pumps
+from binlake.cluster.pumpclient.strategy import strategy_of
+from binlake.cluster.pumpclient.transport import Connect, Refused, rpc_connect
 from binlake.errors import ConfigError, Permanent, SourceUnavailable
-from binlake.pumpclient.ends import End, Ends
-from binlake.pumpclient.follow import Follower, PumpList
-from binlake.pumpclient.pumps import ONLINE, Pump, Pumps
-from binlake.pumpclient.strategy import strategy_of
-from binlake.pumpclient.transport import Connect, Refused, rpc_connect
 from binlake.rpc import Tls
 from binlake.wire.binlog_pb2 import Binlog
 from binlake.wire.pump_pb2 import WriteBinlogReq

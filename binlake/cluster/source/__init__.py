@@ -3,11 +3,20 @@
 TiDB answers them by PD and its status port; a capture, a feeder and a workload serve the same protocol.
 """
 
-from binlake.source.protocol import Clock, JobHistory, Source
-from binlake.source.sqlhistory import SqlHistory
-from binlake.source.status import Absent, Committed, Locked, RolledBack, Status, Unknown, Unreachable, read_status
-from binlake.source.steps import Shown, Step
-from binlake.source.tidb import StatusPort, TidbSource
+from binlake.cluster.source.protocol import Clock, JobHistory, Source
+from binlake.cluster.source.sqlhistory import SqlHistory
+from binlake.cluster.source.status import (
+    Absent,
+    Committed,
+    Locked,
+    RolledBack,
+    Status,
+    Unknown,
+    Unreachable,
+    read_status,
+)
+from binlake.cluster.source.steps import Shown, Step
+from binlake.cluster.source.tidb import StatusPort, TidbSource
 
 __all__ = [
     "Absent",

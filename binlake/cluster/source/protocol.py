@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Protocol
 
-from binlake.source.status import Status
+from binlake.cluster.source.status import Status
 
 Job = Mapping[str, Any]
 """A DDL job as TiDB's JSON has it (tidb-binlog 1.13)."""

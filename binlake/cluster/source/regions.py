@@ -13,8 +13,8 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
+from binlake.cluster.placement.channel import targets, unavailable
 from binlake.errors import SourceUnavailable
-from binlake.placement.channel import targets, unavailable
 from binlake.rpc import Channel, RpcError, Status, Tls
 from binlake.wire import pd_pb2 as pd
 from binlake.wire import tikv_pb2 as pb

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from binlake.cluster.source.status import mvcc_info
 from binlake.errors import SourceUnavailable, WireError
-from binlake.source.status import mvcc_info
 
 _GROUP = 8
 _STRING = ord("s").to_bytes(8, "big")

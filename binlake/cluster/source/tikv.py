@@ -20,10 +20,10 @@ from enum import Enum
 from google.protobuf.message import DecodeError
 
 from binlake import tso
+from binlake.cluster.source.regions import Place, RegionClient
+from binlake.cluster.source.status import Absent, Committed, Locked, RolledBack, Status, Unknown, Unreachable
 from binlake.errors import SourceUnavailable
 from binlake.rpc import Channel, PendingCall, RpcError, Tls
-from binlake.source.regions import Place, RegionClient
-from binlake.source.status import Absent, Committed, Locked, RolledBack, Status, Unknown, Unreachable
 from binlake.wire import tikv_pb2 as pb
 
 HOLD_S = 86400

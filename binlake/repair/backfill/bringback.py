@@ -12,21 +12,21 @@ from dataclasses import replace
 import structlog
 
 from binlake.audit.audit import Audit
-from binlake.backfill.repair import MOST_DIFFERENCES, held
-from binlake.backfill.touched import touched
 from binlake.config import Replication
-from binlake.ddl import bytewise_table
-from binlake.downstream.aside import AsideTable, folded
-from binlake.downstream.definitions import Expected, compare, drift, expected_of, read
-from binlake.downstream.holding import TargetHold
+from binlake.dialect import bytewise_table
 from binlake.errors import ConfigError, Drift, IncompleteWindow
-from binlake.filter import Rules
 from binlake.lake.paths import LakePaths
 from binlake.lake.schemas import SchemaHistory
-from binlake.schema import TableDef
-from binlake.verify.repairing import Repaired, keys_of, repair_keys
-from binlake.verify.run import VerifyOptions, verify
-from binlake.verify.tables import Name, tables_at
+from binlake.repair.backfill.repair import MOST_DIFFERENCES, held
+from binlake.repair.backfill.touched import touched
+from binlake.repair.verify.repairing import Repaired, keys_of, repair_keys
+from binlake.repair.verify.run import VerifyOptions, verify
+from binlake.repair.verify.tables import Name, tables_at
+from binlake.rows.schema import TableDef
+from binlake.rules import Rules
+from binlake.target.apply.holding import TargetHold
+from binlake.target.claim.aside import AsideTable, folded
+from binlake.target.definitions.definitions import Expected, compare, drift, expected_of, read
 from binlake.window.targets import Naming, TargetTables
 
 log = structlog.get_logger(__name__)

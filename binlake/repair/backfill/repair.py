@@ -14,16 +14,16 @@ from dataclasses import replace
 import structlog
 
 from binlake.audit.audit import Audit
-from binlake.backfill.progress import BackfillProgress, Bounds
-from binlake.backfill.touched import Touched, touched
 from binlake.config import Replication
-from binlake.downstream.holding import TargetHold
 from binlake.errors import IncompleteWindow, Transient
-from binlake.filter import Rules
 from binlake.lake.paths import LakePaths
-from binlake.verify.repairing import Repaired, hold, keys_of, repair_keys
-from binlake.verify.run import VerifyOptions, verify
-from binlake.verify.tables import tables_at
+from binlake.repair.backfill.progress import BackfillProgress, Bounds
+from binlake.repair.backfill.touched import Touched, touched
+from binlake.repair.verify.repairing import Repaired, hold, keys_of, repair_keys
+from binlake.repair.verify.run import VerifyOptions, verify
+from binlake.repair.verify.tables import tables_at
+from binlake.rules import Rules
+from binlake.target.apply.holding import TargetHold
 
 log = structlog.get_logger(__name__)
 

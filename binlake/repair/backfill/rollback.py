@@ -11,20 +11,20 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from binlake.audit.audit import Audit
+from binlake.base.redaction import key_in_log
+from binlake.changes.net.undo import Undo, undo_changes
 from binlake.config import Replication
 from binlake.errors import ConfigError, Permanent
-from binlake.filter import Rules
 from binlake.lake.ddls import landed_ddls
 from binlake.lake.paths import LakePaths
 from binlake.lake.rowhistory import RowVersion, changes
 from binlake.lake.schemas import SchemaHistory
-from binlake.redaction import key_in_log
-from binlake.rowchange.undo import Undo, undo_changes
-from binlake.schema import TableDef
-from binlake.schema.names import fold_pair
-from binlake.verify.differences import Difference, Row, RowsOfTable
-from binlake.verify.order import AnyKey
-from binlake.verify.sqlside import SqlTable
+from binlake.repair.verify.differences import Difference, Row, RowsOfTable
+from binlake.repair.verify.order import AnyKey
+from binlake.repair.verify.sqlside import SqlTable
+from binlake.rows.schema import TableDef
+from binlake.rows.schema.names import fold_pair
+from binlake.rules import Rules
 from binlake.window.definitions import Base, filled_key
 from binlake.window.targets import Naming, TargetTables
 

@@ -15,18 +15,18 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from binlake.audit.audit import Audit
-from binlake.codec.casts import cast_form
 from binlake.config import Replication
-from binlake.downstream.aside import is_aside
-from binlake.filter import Rules
 from binlake.lake.dataset import dataset
 from binlake.lake.paths import LakePaths
 from binlake.lake.rowhistory import between
 from binlake.lake.schemas import SchemaHistory
-from binlake.schema import TableDef
-from binlake.schema.names import fold_name, fold_pair
-from binlake.verify.order import AnyKey
-from binlake.verify.tables import Name, VerifiedTable
+from binlake.repair.verify.order import AnyKey
+from binlake.repair.verify.tables import Name, VerifiedTable
+from binlake.rows.codec.casts import cast_form
+from binlake.rows.schema import TableDef
+from binlake.rows.schema.names import fold_name, fold_pair
+from binlake.rules import Rules
+from binlake.target.claim.aside import is_aside
 from binlake.window.targets import Naming
 
 _COLUMNS = ("db", "table", "table_id", "key", "new_key")

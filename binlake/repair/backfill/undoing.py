@@ -11,23 +11,23 @@ from contextlib import closing
 from pathlib import Path
 
 from binlake.audit.audit import Audit
-from binlake.backfill.rollback import Rollback, TableUndo, differences, plan_rollback, require_not_built_upon
 from binlake.config import Replication
-from binlake.ddl.collations import Dialect
-from binlake.downstream.holding import TargetHold
-from binlake.downstream.presence import Presence, verify
-from binlake.downstream.rows import run_batch
-from binlake.downstream.session import Session
-from binlake.filter import Rules
+from binlake.dialect.collations import Dialect
 from binlake.lake.paths import LakePaths
-from binlake.statement import BatchLimits, StatementBatch
-from binlake.verify.chunks import ChunkPlan, Cuts
-from binlake.verify.differences import Difference
-from binlake.verify.fixes import fix_batches
-from binlake.verify.fixfile import FixFile
-from binlake.verify.run import source_of
-from binlake.verify.sqlside import SqlTable
-from binlake.verify.whole import require_no_own_columns
+from binlake.repair.backfill.rollback import Rollback, TableUndo, differences, plan_rollback, require_not_built_upon
+from binlake.repair.verify.chunks import ChunkPlan, Cuts
+from binlake.repair.verify.differences import Difference
+from binlake.repair.verify.fixes import fix_batches
+from binlake.repair.verify.fixfile import FixFile
+from binlake.repair.verify.run import source_of
+from binlake.repair.verify.sqlside import SqlTable
+from binlake.repair.verify.whole import require_no_own_columns
+from binlake.rules import Rules
+from binlake.statements import BatchLimits, StatementBatch
+from binlake.target.apply.holding import TargetHold
+from binlake.target.apply.presence import Presence, verify
+from binlake.target.apply.rows import run_batch
+from binlake.target.session.session import Session
 
 
 def rollback_target(

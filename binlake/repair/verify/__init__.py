@@ -4,8 +4,8 @@ Checksums of ranges of keys on both sides; what is unequal is narrowed to rows, 
 (docs/operate/verify.md).
 """
 
-from binlake.verify.comparing import TableResult
-from binlake.verify.differences import Difference
-from binlake.verify.run import Verification, VerifyOptions, verify
+from binlake.repair.verify.comparing import TableResult
+from binlake.repair.verify.differences import Difference
+from binlake.repair.verify.run import Verification, VerifyOptions, verify
 
 __all__ = ["Difference", "TableResult", "Verification", "VerifyOptions", "verify"]

@@ -18,15 +18,15 @@ import structlog
 
 from binlake.config import Replication
 from binlake.config.model import Target
-from binlake.downstream.aside import read_aside
-from binlake.downstream.session import Session
 from binlake.errors import BinlakeError, Permanent
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowEvent, WindowLog
-from binlake.schema.names import fold_name
-from binlake.verify.differences import Difference
-from binlake.verify.run import Against, VerifyOptions, verify
-from binlake.verify.tables import cluster_of, tables_at
+from binlake.repair.verify.differences import Difference
+from binlake.repair.verify.run import Against, VerifyOptions, verify
+from binlake.repair.verify.tables import cluster_of, tables_at
+from binlake.rows.schema.names import fold_name
+from binlake.target.claim.aside import read_aside
+from binlake.target.session.session import Session
 from binlake.window.definitions import LandedDdl
 from binlake.window.rewrites import STAGE, rewritten
 

@@ -15,11 +15,11 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from binlake.ddl.collations import Dialect
-from binlake.schema import ColumnInfo, TableDef
-from binlake.statement.literal import literal_kind, quote_name, value_literal
-from binlake.verify.order import Key, KeyOrder
-from binlake.verify.texts import Hashes, Texts, hash_sql, hashes
+from binlake.dialect.collations import Dialect
+from binlake.repair.verify.order import Key, KeyOrder
+from binlake.repair.verify.texts import Hashes, Texts, hash_sql, hashes
+from binlake.rows.schema import ColumnInfo, TableDef
+from binlake.statements.literal import literal_kind, quote_name, value_literal
 
 Numbers = npt.NDArray[np.int64]
 

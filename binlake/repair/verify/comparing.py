@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from binlake.verify.differences import Difference, Row, RowsOfTable
-from binlake.verify.sqlside import Digest, SqlTable
-from binlake.verify.state import VerifyState
+from binlake.repair.verify.differences import Difference, Row, RowsOfTable
+from binlake.repair.verify.sqlside import Digest, SqlTable
+from binlake.repair.verify.state import VerifyState
 
 NARROWED = 1000
 """Unequal chunks that are narrowed at a time."""

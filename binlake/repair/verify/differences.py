@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
-from binlake.redaction import key_in_log
-from binlake.rowchange import row_key
-from binlake.schema import TableDef
-from binlake.verify.texts import by_value
+from binlake.base.redaction import key_in_log
+from binlake.changes.net import row_key
+from binlake.repair.verify.texts import by_value
+from binlake.rows.schema import TableDef
 
 Row = Mapping[str, str | None]
 """Column name -> canonical text."""

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from binlake.ddl.collations import Dialect
-from binlake.schema import TableDef
-from binlake.statement import BatchLimits, StatementBatch, TableStatements, images_from_rows
-from binlake.verify.differences import Difference, Row
+from binlake.dialect.collations import Dialect
+from binlake.repair.verify.differences import Difference, Row
+from binlake.rows.schema import TableDef
+from binlake.statements import BatchLimits, StatementBatch, TableStatements, images_from_rows
 
 
 def fix_batches(

@@ -13,9 +13,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from binlake.downstream.session import SQL_MODE
 from binlake.errors import ConfigError
-from binlake.statement import Phase, StatementBatch, statement_digest
+from binlake.statements import Phase, StatementBatch, statement_digest
+from binlake.target.session.session import SQL_MODE
 
 _HEAD, _BATCH, _END = "-- binlake fix ", "-- batch ", "-- end "
 _SETTINGS = (

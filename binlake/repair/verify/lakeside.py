@@ -16,19 +16,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from binlake.audit.audit import Audit
-from binlake.codec import key_text
+from binlake.changes.net import NetChange, net_changes
 from binlake.lake.columntypes import ROWKEY
 from binlake.lake.paths import LakePaths
 from binlake.lake.rowhistory import changes, of_table
 from binlake.mirror.rows import mirror_texts
-from binlake.rowchange import NetChange, net_changes
-from binlake.schema import TableDef
-from binlake.statement.columns import images_from_rows
-from binlake.verify.chunks import ChunkPlan, Numbers
-from binlake.verify.differences import Row
-from binlake.verify.order import AnyKey
-from binlake.verify.sqlside import Digest
-from binlake.verify.texts import Hashes, Texts
+from binlake.repair.verify.chunks import ChunkPlan, Numbers
+from binlake.repair.verify.differences import Row
+from binlake.repair.verify.order import AnyKey
+from binlake.repair.verify.sqlside import Digest
+from binlake.repair.verify.texts import Hashes, Texts
+from binlake.rows.codec import key_text
+from binlake.rows.schema import TableDef
+from binlake.statements.columns import images_from_rows
 from binlake.window.definitions import filled_key
 
 _MODULUS = 1 << 64

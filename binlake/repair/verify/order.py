@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from decimal import Decimal
 from typing import Any
 
-from binlake.ddl.collations import Dialect, target_collation
-from binlake.schema import ColumnInfo, TableDef
-from binlake.schema import mysqltypes as t
+from binlake.dialect.collations import Dialect, target_collation
+from binlake.rows.schema import ColumnInfo, TableDef
+from binlake.rows.schema import mysqltypes as t
 
 Key = tuple[str, ...]
 """Canonical texts of the columns of a key, none of them NULL."""

@@ -12,25 +12,25 @@ from pathlib import Path
 
 from binlake.audit.audit import Audit
 from binlake.config import Replication
-from binlake.downstream.definitions import compare, drift, expected_of, read
-from binlake.downstream.holding import TargetHold
-from binlake.downstream.marks import marks_of
 from binlake.errors import CheckpointConflict
-from binlake.filter import Rules
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowLog
 from binlake.mirror.versions import IN_PART
-from binlake.schema import TableDef
-from binlake.statement import BatchLimits
-from binlake.verify.chunks import ChunkPlan, Cuts
-from binlake.verify.differences import Difference, RowsOfTable
-from binlake.verify.fixes import fix_batches
-from binlake.verify.fixfile import FixFile
-from binlake.verify.lakeside import LakeTable
-from binlake.verify.order import AnyKey
-from binlake.verify.sqlside import SqlTable
-from binlake.verify.tables import Name, VerifiedTable, cluster_of, tables_at
-from binlake.verify.whole import require_no_own_columns
+from binlake.repair.verify.chunks import ChunkPlan, Cuts
+from binlake.repair.verify.differences import Difference, RowsOfTable
+from binlake.repair.verify.fixes import fix_batches
+from binlake.repair.verify.fixfile import FixFile
+from binlake.repair.verify.lakeside import LakeTable
+from binlake.repair.verify.order import AnyKey
+from binlake.repair.verify.sqlside import SqlTable
+from binlake.repair.verify.tables import Name, VerifiedTable, cluster_of, tables_at
+from binlake.repair.verify.whole import require_no_own_columns
+from binlake.rows.schema import TableDef
+from binlake.rules import Rules
+from binlake.statements import BatchLimits
+from binlake.target.apply.holding import TargetHold
+from binlake.target.claim.marks import marks_of
+from binlake.target.definitions.definitions import compare, drift, expected_of, read
 
 KEYS_AT_ONCE = 5_000
 

@@ -20,24 +20,24 @@ import structlog
 from binlake.audit.audit import Audit
 from binlake.config import Replication
 from binlake.config.model import Target
-from binlake.downstream.aside import folded, is_aside
-from binlake.downstream.definitions import compare, expected_of
-from binlake.downstream.definitions import read as read_definitions
-from binlake.downstream.session import Session
 from binlake.errors import ConfigError
-from binlake.filter import Rules
 from binlake.lake.lock import lake_lock
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowLog
 from binlake.mirror.versions import IN_PART
-from binlake.verify.chunks import ChunkPlan, Cuts
-from binlake.verify.comparing import Pace, TableResult, Truth, compare_table
-from binlake.verify.differences import Difference, Row
-from binlake.verify.lakeside import LakeTable
-from binlake.verify.snapshot import Snapshot, source_snapshot, target_snapshot
-from binlake.verify.sqlside import MOST_BUCKETS, Digest, SqlTable
-from binlake.verify.state import VerifyState
-from binlake.verify.tables import VerifiedTable, cluster_of, tables_at
+from binlake.repair.verify.chunks import ChunkPlan, Cuts
+from binlake.repair.verify.comparing import Pace, TableResult, Truth, compare_table
+from binlake.repair.verify.differences import Difference, Row
+from binlake.repair.verify.lakeside import LakeTable
+from binlake.repair.verify.snapshot import Snapshot, source_snapshot, target_snapshot
+from binlake.repair.verify.sqlside import MOST_BUCKETS, Digest, SqlTable
+from binlake.repair.verify.state import VerifyState
+from binlake.repair.verify.tables import VerifiedTable, cluster_of, tables_at
+from binlake.rules import Rules
+from binlake.target.claim.aside import folded, is_aside
+from binlake.target.definitions.definitions import compare, expected_of
+from binlake.target.definitions.definitions import read as read_definitions
+from binlake.target.session.session import Session
 
 log = structlog.get_logger(__name__)
 

@@ -12,11 +12,11 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 
 from binlake.config.model import Target
-from binlake.downstream.aside import AsideTables, is_settled, read_aside
-from binlake.downstream.checkpoint import Checkpoint, CheckpointTable
-from binlake.downstream.progress import read_progress
-from binlake.downstream.session import Session
 from binlake.errors import ConfigError, Transient
+from binlake.target.claim.aside import AsideTables, is_settled, read_aside
+from binlake.target.claim.checkpoint import Checkpoint, CheckpointTable
+from binlake.target.claim.progress import read_progress
+from binlake.target.session.session import Session
 
 _ASK_EVERY_S = 0.5
 _SNAPSHOT = "START TRANSACTION WITH CONSISTENT SNAPSHOT"

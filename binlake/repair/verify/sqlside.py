@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from binlake.downstream.session import Session
-from binlake.schema import ColumnInfo
-from binlake.statement.keyless import image_condition
-from binlake.statement.literal import literal_kind, match_literal, qualified, quote_name
-from binlake.verify.chunks import ChunkPlan, Cuts, beyond
-from binlake.verify.differences import Row
-from binlake.verify.order import AnyKey, Key, KeyOrder
-from binlake.verify.texts import read_text, shown_sql
+from binlake.repair.verify.chunks import ChunkPlan, Cuts, beyond
+from binlake.repair.verify.differences import Row
+from binlake.repair.verify.order import AnyKey, Key, KeyOrder
+from binlake.repair.verify.texts import read_text, shown_sql
+from binlake.rows.schema import ColumnInfo
+from binlake.statements.keyless import image_condition
+from binlake.statements.literal import literal_kind, match_literal, qualified, quote_name
+from binlake.target.session.session import Session
 
 MOST_BUCKETS = 16
 """A table whose key has no known order is read once for each of its chunks."""

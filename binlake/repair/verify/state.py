@@ -12,7 +12,7 @@ import pyarrow.dataset as ds
 from binlake.lake.control import ControlTable
 from binlake.lake.paths import LakePaths
 from binlake.lake.tables import VERIFY
-from binlake.verify.chunks import Cuts
+from binlake.repair.verify.chunks import Cuts
 
 FLUSH_CHUNKS = 64
 """Chunks that a killed run may have compared without recording them."""

@@ -6,15 +6,15 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from binlake.config import Replication
-from binlake.ddl import bytewise_table
+from binlake.dialect import bytewise_table
 from binlake.errors import ConfigError
-from binlake.filter import Rules
 from binlake.lake.paths import LakePaths
 from binlake.lake.schemas import SchemaHistory
 from binlake.lake.windowlog import WindowLog
 from binlake.mirror.versions import MirrorVersions
-from binlake.schema import SchemaState, TableDef
-from binlake.schema.names import fold_name, fold_pair
+from binlake.rows.schema import SchemaState, TableDef
+from binlake.rows.schema.names import fold_name, fold_pair
+from binlake.rules import Rules
 from binlake.window.targets import Naming, TargetTables
 
 Name = tuple[str, str]

@@ -16,11 +16,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from binlake.codec.floats import as_float32, double_text, float_text
 from binlake.compare.values import canonical
-from binlake.schema import ColumnInfo
-from binlake.schema import mysqltypes as t
-from binlake.statement.literal import quote_name
+from binlake.rows.codec.floats import as_float32, double_text, float_text
+from binlake.rows.schema import ColumnInfo
+from binlake.rows.schema import mysqltypes as t
+from binlake.statements.literal import quote_name
 
 Hashes = npt.NDArray[np.uint64]
 Texts = Mapping[str, Sequence[str | None]]

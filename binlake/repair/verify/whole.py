@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from binlake.ddl.collations import Dialect
-from binlake.downstream.definitions import read
-from binlake.downstream.session import Session
+from binlake.dialect.collations import Dialect
 from binlake.errors import Drift
-from binlake.schema import TableDef
-from binlake.schema.names import fold_name
+from binlake.rows.schema import TableDef
+from binlake.rows.schema.names import fold_name
+from binlake.target.definitions.definitions import read
+from binlake.target.session.session import Session
 
 
 def require_no_own_columns(session: Session, tables: Iterable[TableDef], dialect: Dialect) -> None:

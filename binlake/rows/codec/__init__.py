@@ -3,10 +3,10 @@
 `decode_transaction` is for people and tests, `MutationBatch` for Arrow; `MutationBuilder` writes what they read.
 """
 
-from binlake.codec.assemble import key_text
-from binlake.codec.batch import BATCH_BYTES, BATCH_ROWS, MUTATION_SCHEMA, MutationBatch
-from binlake.codec.encode import MutationBuilder, RowEncoder, commit_binlog, prewrite_value
-from binlake.codec.transaction import DecodeStats, RowChange, TableLookup, decode_transaction
+from binlake.rows.codec.assemble import key_text
+from binlake.rows.codec.batch import BATCH_BYTES, BATCH_ROWS, MUTATION_SCHEMA, MutationBatch
+from binlake.rows.codec.encode import MutationBuilder, RowEncoder, commit_binlog, prewrite_value
+from binlake.rows.codec.transaction import DecodeStats, RowChange, TableLookup, decode_transaction
 
 __all__ = [
     "BATCH_BYTES",

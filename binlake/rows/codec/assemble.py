@@ -14,10 +14,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from binlake.codec.lanes import Bools, Ints
-from binlake.codec.plan import Image, Names, Values
-from binlake.codec.texts import even_names, text_array, text_bytes
-from binlake.codec.walk import ABSENT, FILLED, NULL, Slot
+from binlake.rows.codec.lanes import Bools, Ints
+from binlake.rows.codec.plan import Image, Names, Values
+from binlake.rows.codec.texts import even_names, text_array, text_bytes
+from binlake.rows.codec.walk import ABSENT, FILLED, NULL, Slot
 
 _NONE = pa.scalar("", pa.string())
 

@@ -10,8 +10,8 @@ Use in `mapInArrow`:
     yield from batch.batches()
 
 Rule: adding splits a payload and checks its lists; rows are decoded when they are read, those of one definition and
-kind together (binlake.codec.walk), and what that leaves one by one, in their order. Columns and types are those of the
-lake's table `mutation`, in its order (`MUTATION_SCHEMA`).
+kind together (binlake.rows.codec.walk), and what that leaves one by one, in their order. Columns and types are those of
+the lake's table `mutation`, in its order (`MUTATION_SCHEMA`).
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from typing import Any, cast
 import numpy as np
 import pyarrow as pa
 
-from binlake.codec.assemble import keys_of, maps_of
-from binlake.codec.echoes import without_echoes
-from binlake.codec.emptied import Known, is_late, require_both, without_lost_rows
-from binlake.codec.emptied import settled as settled_side
-from binlake.codec.groups import Group, Waiting, cut, cuts
-from binlake.codec.kept import KeptRows
-from binlake.codec.lanes import Bytes, Ints, Lanes
-from binlake.codec.latin1 import InvalidText, plans_for
-from binlake.codec.parts import FIELDS, FIRST, ROWS, TABLE, columns_of
-from binlake.codec.secondwrites import Moment, SecondWrites, may_be_twice, without_second_writes
-from binlake.codec.splits import Run, Splits, parted, split_all
-from binlake.codec.transaction import (
+from binlake.rows.codec.assemble import keys_of, maps_of
+from binlake.rows.codec.echoes import without_echoes
+from binlake.rows.codec.emptied import Known, is_late, require_both, without_lost_rows
+from binlake.rows.codec.emptied import settled as settled_side
+from binlake.rows.codec.groups import Group, Waiting, cut, cuts
+from binlake.rows.codec.kept import KeptRows
+from binlake.rows.codec.lanes import Bytes, Ints, Lanes
+from binlake.rows.codec.latin1 import InvalidText, plans_for
+from binlake.rows.codec.parts import FIELDS, FIRST, ROWS, TABLE, columns_of
+from binlake.rows.codec.secondwrites import Moment, SecondWrites, may_be_twice, without_second_writes
+from binlake.rows.codec.splits import Run, Splits, parted, split_all
+from binlake.rows.codec.transaction import (
     ALL_KINDS,
     DecodeStats,
     RowLists,
@@ -44,7 +44,7 @@ from binlake.codec.transaction import (
     split,
     wanted_rows,
 )
-from binlake.schema.info import TableDef
+from binlake.rows.schema.info import TableDef
 from binlake.tso import LOGICAL_BITS
 from binlake.wire import binlog_pb2 as pb
 
@@ -166,7 +166,7 @@ class MutationBatch:
     def add_all(
         self, payloads: Sequence[bytes] | pa.BinaryArray, commit_ts: Ints, start_ts: Ints, places: Places
     ) -> None:
-        """`add` of each, by the definitions of its place; small binlogs are split together (binlake.codec.splits)."""
+        """`add` of each, by the definitions of its place; small binlogs are split together (`splits`)."""
         lanes = Lanes.of(payloads)
         found, (lookups, where) = split_all(lanes), places(commit_ts)
         groups, odd = self._table_groups(found, lookups, where)

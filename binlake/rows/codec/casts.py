@@ -16,13 +16,13 @@ from math import isfinite
 
 import numpy as np
 
-from binlake.codec import casttimes as times
-from binlake.codec.floats import FLOAT_MAX, as_float32, double_text, float_text
-from binlake.codec.jsons import json_text, write_json
-from binlake.codec.values import bit_text, set_text
-from binlake.redaction import value_in_log
-from binlake.schema import mysqltypes as t
-from binlake.schema.info import ColumnInfo
+from binlake.base.redaction import value_in_log
+from binlake.rows.codec import casttimes as times
+from binlake.rows.codec.floats import FLOAT_MAX, as_float32, double_text, float_text
+from binlake.rows.codec.jsons import json_text, write_json
+from binlake.rows.codec.values import bit_text, set_text
+from binlake.rows.schema import mysqltypes as t
+from binlake.rows.schema.info import ColumnInfo
 
 _BITS = {t.TINY: 8, t.SHORT: 16, t.INT24: 24, t.LONG: 32, t.LONGLONG: 64}
 _NUMBER = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)")

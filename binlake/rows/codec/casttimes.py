@@ -9,8 +9,8 @@ import re
 from datetime import UTC, date, datetime, timedelta, tzinfo
 from decimal import ROUND_FLOOR, Decimal
 
-from binlake.codec.temporal import moment_parts, parse_duration
-from binlake.redaction import value_in_log
+from binlake.base.redaction import value_in_log
+from binlake.rows.codec.temporal import moment_parts, parse_duration
 
 _DIGITS = re.compile(r"(\d{14}|\d{12}|\d{8}|\d{6})(?:\.(\d*))?")
 _PARTS = re.compile(r"(\d{4})\D(\d{1,2})\D(\d{1,2})(?:[ T]+(\d{1,2}):(\d{1,2})(?::(\d{1,2}))?(?:\.(\d*))?)?")

@@ -1,4 +1,4 @@
-"""One reader per column for many rows at once: the columns' counterpart of `binlake.codec.readers`.
+"""One reader per column for many rows at once: the columns' counterpart of `binlake.rows.codec.readers`.
 
 A reader's texts are those of the plain reader, or the place is marked as not good and the row goes to the plain one.
 `lane_reader_of` is the only entry.
@@ -13,14 +13,14 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from binlake.codec import datum as d
-from binlake.codec import texts as x
-from binlake.codec.floats import FLOAT_MAX, double_text, float_text
-from binlake.codec.lanes import Bools, Ints, Spots, Uints, zigzag
-from binlake.codec.readers import Reader, reader_of
-from binlake.codec.values import set_text
-from binlake.schema import mysqltypes as t
-from binlake.schema.info import ColumnInfo
+from binlake.rows.codec import datum as d
+from binlake.rows.codec import texts as x
+from binlake.rows.codec.floats import FLOAT_MAX, double_text, float_text
+from binlake.rows.codec.lanes import Bools, Ints, Spots, Uints, zigzag
+from binlake.rows.codec.readers import Reader, reader_of
+from binlake.rows.codec.values import set_text
+from binlake.rows.schema import mysqltypes as t
+from binlake.rows.schema.info import ColumnInfo
 
 
 class Cells(NamedTuple):

@@ -1,7 +1,7 @@
 """Datums of TiDB's codec: one flag byte and a body (tidb-binlog 1.12). Reading checks every length before it trusts it.
 
 Functions take (buffer, position) and return (value, next position). Truncated input raises IndexError, odd input
-ValueError: the walk over a transaction turns both into a WireError that says where (binlake.codec.transaction).
+ValueError: the walk over a transaction turns both into a WireError that says where (binlake.rows.codec.transaction).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from functools import lru_cache
 
-from binlake.varint import read_uvarint, write_uvarint
+from binlake.base.varint import read_uvarint, write_uvarint
 
 NIL, BYTES, COMPACT, INT, UINT, FLOAT, DECIMAL, DURATION, VARINT, UVARINT, JSON = range(11)
 

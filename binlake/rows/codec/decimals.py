@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from binlake.codec.datum import decimal_groups, decimal_size
-from binlake.redaction import value_in_log
+from binlake.base.redaction import value_in_log
+from binlake.rows.codec.datum import decimal_groups, decimal_size
 
 _TEXT = re.compile(r"([+-]?)(\d*)(?:\.(\d*))?")
 

@@ -4,8 +4,8 @@ Rule (TiDB v7.5, capture `zones`, table `Teile`): while REORGANIZE PARTITION run
 to the new one too, and both writes are in the binlog side by side, for the logical table: an insert, update or delete
 twice the same; in the delete-only step an update and behind it a delete of what the row was before. None of it can be
 the history of one key: the second has no row to change, or another one than it names. Without a key two equal inserts
-may be two rows: `binlake.codec.secondwrites` reads tables without one. PARTITION BY goes the same steps, and the table
-has no partitions before it: what no key can go through is looked for in every table.
+may be two rows: `binlake.rows.codec.secondwrites` reads tables without one. PARTITION BY goes the same steps, and the
+table has no partitions before it: what no key can go through is looked for in every table.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from binlake.codec.lanes import Ints
-from binlake.schema.info import TableDef
+from binlake.rows.codec.lanes import Ints
+from binlake.rows.schema.info import TableDef
 
 _NAMES = ("op", "before", "after")
 

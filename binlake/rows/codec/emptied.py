@@ -1,4 +1,4 @@
-"""Rows that went with a dropped or truncated partition are removed from a batch (`binlake.schema.emptied`).
+"""Rows that went with a dropped or truncated partition are removed from a batch (`binlake.rows.schema.emptied`).
 
 Those that went with an exchanged one become rows of the table that it is now. A row that an update moved between such a
 partition and another is an insert or a delete on either side.
@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from binlake.codec.lanes import Ints
-from binlake.codec.transaction import TableLookup
 from binlake.errors import SchemaError
-from binlake.schema.emptied import HINT, Side, partition_of
-from binlake.schema.info import TableDef
+from binlake.rows.codec.lanes import Ints
+from binlake.rows.codec.transaction import TableLookup
+from binlake.rows.schema.emptied import HINT, Side, partition_of
+from binlake.rows.schema.info import TableDef
 from binlake.wire import binlog_pb2 as pb
 
 Row = dict[str, Any]

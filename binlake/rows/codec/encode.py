@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from binlake.codec.datum import write_duration, write_int
-from binlake.codec.writers import flat_number, write_text
 from binlake.errors import SchemaError
-from binlake.schema import mysqltypes as t
-from binlake.schema.actions import PUBLIC, WRITE_ONLY, WRITE_REORG
-from binlake.schema.info import ColumnInfo, TableDef
+from binlake.rows.codec.datum import write_duration, write_int
+from binlake.rows.codec.writers import flat_number, write_text
+from binlake.rows.schema import mysqltypes as t
+from binlake.rows.schema.actions import PUBLIC, WRITE_ONLY, WRITE_REORG
+from binlake.rows.schema.info import ColumnInfo, TableDef
 from binlake.wire import binlog_pb2 as pb
 
 Row = Mapping[str, str | None]

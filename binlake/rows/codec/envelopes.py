@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 from google.protobuf.message import DecodeError
 
-from binlake.codec.lanes import Bools, Ints, Lanes
+from binlake.rows.codec.lanes import Bools, Ints, Lanes
 from binlake.wire import binlog_pb2
 
 _MOST_TABLES = 16

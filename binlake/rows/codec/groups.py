@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from binlake.codec.kept import Rows
-from binlake.codec.lanes import Ints, Lanes
-from binlake.codec.plan import TablePlan
+from binlake.rows.codec.kept import Rows
+from binlake.rows.codec.lanes import Ints, Lanes
+from binlake.rows.codec.plan import TablePlan
 
 
 @dataclass(frozen=True)

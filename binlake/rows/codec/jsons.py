@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
-from binlake.codec.floats import json_double_text
-from binlake.codec.temporal import duration_text, moment_parts, parse_duration
-from binlake.varint import read_uvarint, write_uvarint
+from binlake.base.varint import read_uvarint, write_uvarint
+from binlake.rows.codec.floats import json_double_text
+from binlake.rows.codec.temporal import duration_text, moment_parts, parse_duration
 
 OBJECT, ARRAY, LITERAL, INT64, UINT64, DOUBLE, STRING, OPAQUE = 0x01, 0x03, 0x04, 0x09, 0x0A, 0x0B, 0x0C, 0x0D
 DATE, DATETIME, TIMESTAMP, TIME = 0x0E, 0x0F, 0x10, 0x11

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from binlake.codec.lanes import PAD, Bytes, Ints, Lanes
-from binlake.codec.texts import cut_texts
+from binlake.rows.codec.lanes import PAD, Bytes, Ints, Lanes
+from binlake.rows.codec.texts import cut_texts
 
 Spans = Mapping[int, tuple[Ints, Ints]]
 """Starts and ends of rows, by group."""

@@ -1,4 +1,4 @@
-"""The bytes of many rows end to end, read at many places at once: what `binlake.codec.datum` does one by one.
+"""The bytes of many rows end to end, read at many places at once: what `binlake.rows.codec.datum` does one by one.
 
 Nothing here raises for odd bytes. Each answer says for which places it holds (`good`); the others are left to the plain
 reference, which alone reports what is wrong with a row. Answers may come from bytes behind a row's end: callers compare
@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from binlake.codec import datum as d
-from binlake.codec.values import skip
+from binlake.rows.codec import datum as d
+from binlake.rows.codec.values import skip
 
 Ints = NDArray[np.int64]
 Uints = NDArray[np.uint64]

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from functools import cache
 from typing import Literal
 
-from binlake.codec.plan import TablePlan, plan_of
-from binlake.codec.values import NoText, ReadInvalid, shown_bytes
-from binlake.schema.info import ColumnInfo, TableDef
+from binlake.rows.codec.plan import TablePlan, plan_of
+from binlake.rows.codec.values import NoText, ReadInvalid, shown_bytes
+from binlake.rows.schema.info import ColumnInfo, TableDef
 
 InvalidText = Literal["refuse", "latin1"]
 """The handling of texts that are not UTF-8 (`source.invalid-text`)."""

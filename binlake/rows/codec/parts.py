@@ -1,6 +1,6 @@
 """The columns of a batch before they are Arrow's: images and keys of all its rows, of both ways of decoding.
 
-Rows that go together are walked column by column (binlake.codec.walk), what that leaves is decoded one by one.
+Rows that go together are walked column by column (binlake.rows.codec.walk), what that leaves is decoded one by one.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from typing import cast
 import numpy as np
 import pyarrow as pa
 
-from binlake.codec.assemble import (
+from binlake.errors import WireError
+from binlake.rows.codec.assemble import (
     Keys,
     Maps,
     column_of,
@@ -21,13 +22,12 @@ from binlake.codec.assemble import (
     moved_rows,
     plain_maps_part,
 )
-from binlake.codec.columns import has_plain_texts
-from binlake.codec.groups import Group
-from binlake.codec.lanes import Ints
-from binlake.codec.plan import Image
-from binlake.codec.transaction import ROW_ERRORS, row_error
-from binlake.codec.walk import Walked, walk
-from binlake.errors import WireError
+from binlake.rows.codec.columns import has_plain_texts
+from binlake.rows.codec.groups import Group
+from binlake.rows.codec.lanes import Ints
+from binlake.rows.codec.plan import Image
+from binlake.rows.codec.transaction import ROW_ERRORS, row_error
+from binlake.rows.codec.walk import Walked, walk
 
 FIELDS = 7
 """Numbers of each mutation of a batch: commit_ts, start_ts, schema version, and those named here."""

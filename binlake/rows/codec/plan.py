@@ -10,12 +10,12 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import cast
 
-from binlake.codec.datum import VARINT, read_varint
-from binlake.codec.readers import Reader, reader_of
-from binlake.codec.values import ReadInvalid, integer_text, read_text, refuse_invalid, skip
-from binlake.codec.writers import filled_text
-from binlake.schema import mysqltypes as t
-from binlake.schema.info import ColumnInfo, TableDef
+from binlake.rows.codec.datum import VARINT, read_varint
+from binlake.rows.codec.readers import Reader, reader_of
+from binlake.rows.codec.values import ReadInvalid, integer_text, read_text, refuse_invalid, skip
+from binlake.rows.codec.writers import filled_text
+from binlake.rows.schema import mysqltypes as t
+from binlake.rows.schema.info import ColumnInfo, TableDef
 
 Names = tuple[str, ...]
 Values = list[str | None]

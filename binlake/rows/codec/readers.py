@@ -1,6 +1,6 @@
 """One small function per column that reads a datum as canonical text: what the row loop calls for every value.
 
-A reader knows the flag its column type has in rows and falls back to the general path (binlake.codec.values) for
+A reader knows the flag its column type has in rows and falls back to the general path (binlake.rows.codec.values) for
 any other, so it is never more than a short cut. `reader_of` is the only entry.
 """
 
@@ -10,11 +10,11 @@ from collections.abc import Callable
 from functools import lru_cache
 from struct import Struct
 
-from binlake.codec.decimals import read_decimal
-from binlake.codec.values import ReadInvalid, enum_text, read_text, refuse_invalid, set_text, text_of
-from binlake.schema import mysqltypes as t
-from binlake.schema.info import ColumnInfo
-from binlake.varint import read_uvarint
+from binlake.base.varint import read_uvarint
+from binlake.rows.codec.decimals import read_decimal
+from binlake.rows.codec.values import ReadInvalid, enum_text, read_text, refuse_invalid, set_text, text_of
+from binlake.rows.schema import mysqltypes as t
+from binlake.rows.schema.info import ColumnInfo
 
 Reader = Callable[[bytes, int], tuple[str | None, int]]
 """(row, position of the datum's flag) -> (canonical text or None, next position)."""

@@ -1,10 +1,10 @@
 """Second writes of row changes, which TiDB logs while partitions of a table without a key are rearranged.
 
-Rule (`binlake.schema.reorganized`; TiDB v7.5, `table/tables/partition.go`): behind each change of a row that lies in a
-rearranged partition stands what it did to the other set of partitions: the same insert, update or delete; an insert and
-a delete for an update that moves the row there, and the other way round. Two equal changes may as well be two rows. So
-the changes of a transaction are read at every step at which it may have written. What all the steps that can have
-logged them agree on is taken; what they do not agree on is refused, or each pair taken once.
+Rule (`binlake.rows.schema.reorganized`; TiDB v7.5, `table/tables/partition.go`): behind each change of a row that lies
+in a rearranged partition stands what it did to the other set of partitions: the same insert, update or delete; an
+insert and a delete for an update that moves the row there, and the other way round. Two equal changes may as well be
+two rows. So the changes of a transaction are read at every step at which it may have written. What all the steps that
+can have logged them agree on is taken; what they do not agree on is refused, or each pair taken once.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
-from binlake.codec.plan import Image, TablePlan
-from binlake.codec.transaction import RowLists, changes_of
 from binlake.errors import SchemaError
-from binlake.schema.emptied import physical_id
-from binlake.schema.info import TableDef
-from binlake.schema.reorganized import AFTER, BEFORE, COPYING, DELETE_ONLY, SWITCHED, Reorganized
+from binlake.rows.codec.plan import Image, TablePlan
+from binlake.rows.codec.transaction import RowLists, changes_of
+from binlake.rows.schema.emptied import physical_id
+from binlake.rows.schema.info import TableDef
+from binlake.rows.schema.reorganized import AFTER, BEFORE, COPYING, DELETE_ONLY, SWITCHED, Reorganized
 from binlake.wire import binlog_pb2 as pb
 
 SecondWrites: TypeAlias = Literal["refuse", "once"]

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from binlake.codec.lanes import Bools, Bytes, Ints, Lanes
+from binlake.rows.codec.lanes import Bools, Bytes, Ints, Lanes
 from binlake.wire import binlog_pb2 as pb
 
 MOST_BYTES = 4096

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from binlake.redaction import value_in_log
+from binlake.base.redaction import value_in_log
 
 _DATETIME = re.compile(r"(\d{1,4})-(\d{1,2})-(\d{1,2})(?:[ T](\d{1,2}):(\d{1,2}):(\d{1,2})(?:\.(\d{1,6}))?)?")
 _DURATION = re.compile(r"(-?)(\d{1,3}):(\d{1,2}):(\d{1,2})(?:\.(\d{1,6}))?")

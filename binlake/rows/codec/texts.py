@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from binlake.codec.lanes import Bools, Bytes, Ints, Uints
+from binlake.rows.codec.lanes import Bools, Bytes, Ints, Uints
 
 _ZERO, _MINUS = ord("0"), ord("-")
 _HEX: NDArray[np.uint16] = np.frombuffer("".join(f"{n:02X}" for n in range(256)).encode(), np.uint16)

@@ -14,11 +14,11 @@ from typing import Literal, NamedTuple, Protocol
 
 from google.protobuf.message import DecodeError
 
-from binlake.codec.plan import Image, TablePlan, plan_of
-from binlake.codec.values import NoText
 from binlake.errors import WireError
-from binlake.schema.info import TableDef
-from binlake.schema.window import unknown_table
+from binlake.rows.codec.plan import Image, TablePlan, plan_of
+from binlake.rows.codec.values import NoText
+from binlake.rows.schema.info import TableDef
+from binlake.rows.schema.window import unknown_table
 from binlake.wire import binlog_pb2 as pb
 
 MAX_BYTES = (1 << 31) - 1

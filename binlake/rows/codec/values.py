@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from binlake.codec import datum as d
-from binlake.codec.decimals import read_decimal
-from binlake.codec.floats import double_text, float_text
-from binlake.codec.jsons import json_end, json_text
-from binlake.codec.temporal import date_text, duration_text, moment_text
-from binlake.redaction import value_in_log
-from binlake.schema import mysqltypes as t
-from binlake.schema.info import ColumnInfo
-from binlake.varint import read_uvarint
+from binlake.base.redaction import value_in_log
+from binlake.base.varint import read_uvarint
+from binlake.rows.codec import datum as d
+from binlake.rows.codec.decimals import read_decimal
+from binlake.rows.codec.floats import double_text, float_text
+from binlake.rows.codec.jsons import json_end, json_text
+from binlake.rows.codec.temporal import date_text, duration_text, moment_text
+from binlake.rows.schema import mysqltypes as t
+from binlake.rows.schema.info import ColumnInfo
 
 ReadInvalid = Callable[[ColumnInfo, bytes], str]
 """Gives the text of bytes that are not UTF-8, or raises."""

@@ -14,11 +14,11 @@ from functools import lru_cache
 import numpy as np
 import pyarrow as pa
 
-from binlake.codec.columns import LaneReader, handle_reader_of, lane_reader_of
-from binlake.codec.datum import NIL, VARINT, read_varint, write_int
-from binlake.codec.lanes import Bools, Ints, Lanes, Spots
-from binlake.codec.plan import KNOWN_PLANS, TablePlan
-from binlake.codec.values import skip
+from binlake.rows.codec.columns import LaneReader, handle_reader_of, lane_reader_of
+from binlake.rows.codec.datum import NIL, VARINT, read_varint, write_int
+from binlake.rows.codec.lanes import Bools, Ints, Lanes, Spots
+from binlake.rows.codec.plan import KNOWN_PLANS, TablePlan
+from binlake.rows.codec.values import skip
 
 NULL, FILLED, ABSENT = -1, -2, -3
 """In `Slot.index`: NULL in the row; not in the row, so the filled text; not in the row and not in the image."""

@@ -5,18 +5,18 @@ from __future__ import annotations
 from functools import lru_cache
 from math import isfinite
 
-from binlake.codec import datum as d
-from binlake.codec.casts import Moment, cast_text
-from binlake.codec.casttimes import rounded_moment
-from binlake.codec.decimals import write_decimal
-from binlake.codec.floats import as_float32
-from binlake.codec.jsons import write_json
-from binlake.codec.temporal import pack_moment, parse_duration
-from binlake.codec.values import bit_text, read_text
+from binlake.base.redaction import value_in_log
 from binlake.errors import SchemaError
-from binlake.redaction import value_in_log
-from binlake.schema import mysqltypes as t
-from binlake.schema.info import ColumnInfo
+from binlake.rows.codec import datum as d
+from binlake.rows.codec.casts import Moment, cast_text
+from binlake.rows.codec.casttimes import rounded_moment
+from binlake.rows.codec.decimals import write_decimal
+from binlake.rows.codec.floats import as_float32
+from binlake.rows.codec.jsons import write_json
+from binlake.rows.codec.temporal import pack_moment, parse_duration
+from binlake.rows.codec.values import bit_text, read_text
+from binlake.rows.schema import mysqltypes as t
+from binlake.rows.schema.info import ColumnInfo
 
 _NUMERIC = t.INTEGERS | {t.NEWDECIMAL, t.FLOAT, t.DOUBLE, t.YEAR}
 _WHOLE_SECONDS = 19

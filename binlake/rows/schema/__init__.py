@@ -3,11 +3,11 @@
 `SchemaState` answers "which definition at this place"; `WindowSchemas` cuts a window into segments at its DDLs.
 """
 
-from binlake.schema.actions import Action, JobState
-from binlake.schema.info import ColumnInfo, DbInfo, Identity, IndexColumn, IndexInfo, TableDef
-from binlake.schema.job import DdlJob
-from binlake.schema.state import SchemaState
-from binlake.schema.window import PlacedDdl, WindowDdl, WindowSchemas, ddl_kind, place_ddls
+from binlake.rows.schema.actions import Action, JobState
+from binlake.rows.schema.info import ColumnInfo, DbInfo, Identity, IndexColumn, IndexInfo, TableDef
+from binlake.rows.schema.job import DdlJob
+from binlake.rows.schema.state import SchemaState
+from binlake.rows.schema.window import PlacedDdl, WindowDdl, WindowSchemas, ddl_kind, place_ddls
 
 __all__ = [
     "Action",

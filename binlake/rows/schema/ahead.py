@@ -10,13 +10,13 @@ placed at a moment that no such row can precede, and at which it is right to run
   committed) and rows lack the column. None of these jobs can be taken back once begun, and no row needs the key or the
   column: rows are found by the identity of their segment, which is what the table has without them.
 - DROP PARTITION: when its first step ran; from then on TiDB puts rows of the range elsewhere. What is written into the
-  partition nevertheless is decided by `binlake.schema.emptied`.
+  partition nevertheless is decided by `binlake.rows.schema.emptied`.
 - several clauses in one ALTER: when the last of them had begun, and had read the table if it copies values or builds an
   index. Behind that moment all become public or leave in one step, and each clause that drops takes three more. Rows
   from there on hold the new columns' values: the real ones, or what the ALTER gives to old rows.
 - REORGANIZE PARTITION: when it had begun to copy; rows that only the new partitions take come later. Of a table without
   a key, as PARTITION BY and REMOVE PARTITIONING of one: when its first step ran, even if it was taken back, for from
-  then on changes are logged twice (`binlake.schema.reorganized`).
+  then on changes are logged twice (`binlake.rows.schema.reorganized`).
 - anything else shows itself with its last step, at its binlog.
 """
 
@@ -25,10 +25,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from binlake.schema.actions import DELETE_REORG, PUBLIC, Action
-from binlake.schema.info import DbInfo, TableDef
-from binlake.schema.job import DdlJob
-from binlake.schema.reorganized import REARRANGING
+from binlake.rows.schema.actions import DELETE_REORG, PUBLIC, Action
+from binlake.rows.schema.info import DbInfo, TableDef
+from binlake.rows.schema.job import DdlJob
+from binlake.rows.schema.reorganized import REARRANGING
 
 _AT_FIRST_STEP = frozenset({Action.DROP_COLUMN, Action.DROP_INDEX, Action.DROP_PRIMARY_KEY, Action.DROP_PARTITION})
 _WHEN_READY = frozenset({Action.MULTI_SCHEMA_CHANGE, Action.REORGANIZE_PARTITION})

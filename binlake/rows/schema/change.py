@@ -8,13 +8,13 @@ from typing import Any
 
 from binlake import tso
 from binlake.errors import SchemaError
-from binlake.schema.actions import Action
-from binlake.schema.emptied import Emptied
-from binlake.schema.info import DbInfo, TableDef
-from binlake.schema.job import DdlJob
-from binlake.schema.names import fold_name
-from binlake.schema.reorganized import REARRANGING, reorganized_by
-from binlake.schema.tables import SchemaTables
+from binlake.rows.schema.actions import Action
+from binlake.rows.schema.emptied import Emptied
+from binlake.rows.schema.info import DbInfo, TableDef
+from binlake.rows.schema.job import DdlJob
+from binlake.rows.schema.names import fold_name
+from binlake.rows.schema.reorganized import REARRANGING, reorganized_by
+from binlake.rows.schema.tables import SchemaTables
 
 
 def apply_job(tables: SchemaTables, job: DdlJob, commit_ts: int = 0) -> None:

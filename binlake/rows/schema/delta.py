@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from binlake.errors import SchemaError
-from binlake.schema.info import DbInfo, TableDef
-from binlake.schema.session import SourceSession
-from binlake.schema.state import SchemaState
+from binlake.rows.schema.info import DbInfo, TableDef
+from binlake.rows.schema.session import SourceSession
+from binlake.rows.schema.state import SchemaState
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from datetime import UTC, date, datetime
 from typing import Any, Literal, TypeAlias
 
 from binlake.errors import SchemaError
-from binlake.schema import mysqltypes as t
+from binlake.rows.schema import mysqltypes as t
 
 Values = Mapping[str, str | None]
 

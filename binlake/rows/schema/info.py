@@ -9,11 +9,11 @@ from functools import cached_property
 from typing import Any, Literal
 
 from binlake.errors import SchemaError
-from binlake.schema import mysqltypes as t
-from binlake.schema.actions import PUBLIC
-from binlake.schema.emptied import Emptied
-from binlake.schema.names import fold_name
-from binlake.schema.reorganized import Reorganized
+from binlake.rows.schema import mysqltypes as t
+from binlake.rows.schema.actions import PUBLIC
+from binlake.rows.schema.emptied import Emptied
+from binlake.rows.schema.names import fold_name
+from binlake.rows.schema.reorganized import Reorganized
 
 Json = Mapping[str, Any]
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from binlake.errors import SchemaError
-from binlake.schema.actions import UNSUPPORTED, Action, JobState
+from binlake.rows.schema.actions import UNSUPPORTED, Action, JobState
 
 Json = Mapping[str, Any]
 

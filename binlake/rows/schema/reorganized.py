@@ -19,9 +19,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from binlake.errors import SchemaError
-from binlake.schema.actions import Action
-from binlake.schema.emptied import Values, partition_of
-from binlake.schema.job import DdlJob
+from binlake.rows.schema.actions import Action
+from binlake.rows.schema.emptied import Values, partition_of
+from binlake.rows.schema.job import DdlJob
 
 Json = Mapping[str, Any]
 

@@ -12,7 +12,7 @@ from datetime import UTC, date, timedelta, timezone, tzinfo
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from binlake import tso
-from binlake.schema.job import DdlJob, Json
+from binlake.rows.schema.job import DdlJob, Json
 
 _SYSTEM = frozenset({"", "local", "system"})
 _MINUTE = 60

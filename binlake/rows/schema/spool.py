@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Any
 
 from binlake.errors import Transient
-from binlake.schema.job import DdlJob, job_place
+from binlake.rows.schema.job import DdlJob, job_place
 
 _CACHE_KIB = 16 * 1024
 

@@ -1,7 +1,7 @@
 """The schema at one place of the log: a fold of DDL jobs in SchemaVersion order that holds live objects only.
 
 Rules: tidb-binlog 5.4 and 1.14; MISSION S0-60, S0-61, S0-64. `SchemaState` values never change: `apply` and `fold`
-return new ones; the changes themselves are in `binlake.schema.change`.
+return new ones; the changes themselves are in `binlake.rows.schema.change`.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from binlake.errors import SchemaError
-from binlake.schema.change import apply_job, note_taken_back
-from binlake.schema.emptied import Emptied
-from binlake.schema.info import DbInfo, TableDef
-from binlake.schema.job import DdlJob
-from binlake.schema.names import fold_name
-from binlake.schema.reorganized import Reorganized
-from binlake.schema.tables import SchemaTables
+from binlake.rows.schema.change import apply_job, note_taken_back
+from binlake.rows.schema.emptied import Emptied
+from binlake.rows.schema.info import DbInfo, TableDef
+from binlake.rows.schema.job import DdlJob
+from binlake.rows.schema.names import fold_name
+from binlake.rows.schema.reorganized import Reorganized
+from binlake.rows.schema.tables import SchemaTables
 
 RowKind = Literal["state", "schema", "table", "gone", "alias", "dropped"]
 

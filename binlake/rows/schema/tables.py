@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from binlake.errors import SchemaError
-from binlake.schema.actions import MAX_USER_ID
-from binlake.schema.emptied import Emptied
-from binlake.schema.info import DbInfo, TableDef
-from binlake.schema.names import fold_pair
-from binlake.schema.reorganized import Reorganized
+from binlake.rows.schema.actions import MAX_USER_ID
+from binlake.rows.schema.emptied import Emptied
+from binlake.rows.schema.info import DbInfo, TableDef
+from binlake.rows.schema.names import fold_pair
+from binlake.rows.schema.reorganized import Reorganized
 
 KEPT_TOMBSTONES = 4096
 """Dropped ids remembered. A change on one can only commit within the lease of its schema version, so few suffice."""

@@ -1,6 +1,6 @@
 """Schemas inside a window: each DDL opens a segment, and a row is decoded by the segment of its commit_ts (R-19).
 
-The position of a DDL is defined in `binlake.schema.ahead`.
+The position of a DDL is defined in `binlake.rows.schema.ahead`.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from binlake.errors import SchemaError
-from binlake.schema.actions import DELETE_ONLY
-from binlake.schema.ahead import place_of
-from binlake.schema.job import DdlJob
-from binlake.schema.state import SchemaState
+from binlake.rows.schema.actions import DELETE_ONLY
+from binlake.rows.schema.ahead import place_of
+from binlake.rows.schema.job import DdlJob
+from binlake.rows.schema.state import SchemaState
 
 _END = (1 << 63) - 1
 _SETVAL = "select setval("

@@ -13,21 +13,21 @@ from dataclasses import replace
 import structlog
 
 from binlake.config.model import Target
-from binlake.downstream.aside import is_aside
-from binlake.downstream.copies import drop_copies, make_copies
-from binlake.downstream.definitions import Expected, drift, losing_tables, losses, read
-from binlake.downstream.intents import apply_ddl
-from binlake.downstream.marks import Marks
-from binlake.downstream.modes import mode_of, rows_applier
-from binlake.downstream.opening import is_applied, open_or_resume, require_complete
-from binlake.downstream.passing import put_aside_for
-from binlake.downstream.progress import Progress
-from binlake.downstream.run import ApplyRun
-from binlake.downstream.segments import ApplyResult, Hook, SegmentPlan, StatementSource, WriteAhead
-from binlake.downstream.session import Session
-from binlake.downstream.stopping import StopFlag
 from binlake.errors import BinlakeError, CheckpointConflict
-from binlake.statement.batch import INJECTED, REPLACED
+from binlake.statements.batch import INJECTED, REPLACED
+from binlake.target.apply.copies import drop_copies, make_copies
+from binlake.target.apply.modes import mode_of, rows_applier
+from binlake.target.apply.opening import is_applied, open_or_resume, require_complete
+from binlake.target.claim.aside import is_aside
+from binlake.target.claim.marks import Marks
+from binlake.target.claim.passing import put_aside_for
+from binlake.target.claim.progress import Progress
+from binlake.target.claim.run import ApplyRun
+from binlake.target.claim.segments import ApplyResult, Hook, SegmentPlan, StatementSource, WriteAhead
+from binlake.target.ddl.intents import apply_ddl
+from binlake.target.definitions.definitions import Expected, drift, losing_tables, losses, read
+from binlake.target.session.session import Session
+from binlake.target.session.stopping import StopFlag
 from binlake.window.manifest import ApplyManifest
 
 log = structlog.get_logger()

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from binlake.downstream.ledger import Ledger, Stored, is_done
-from binlake.downstream.passing import part_to_run
-from binlake.downstream.presence import Presence, verify
-from binlake.downstream.progress import Progress
-from binlake.downstream.rows import SegmentCounts, finish_segment, run_batch
-from binlake.downstream.run import ApplyRun
-from binlake.downstream.segments import SegmentPlan, StatementSource, require_within
-from binlake.downstream.session import Session
-from binlake.statement.batch import StatementBatch
+from binlake.statements.batch import StatementBatch
+from binlake.target.apply.presence import Presence, verify
+from binlake.target.apply.rows import SegmentCounts, finish_segment, run_batch
+from binlake.target.claim.ledger import Ledger, Stored, is_done
+from binlake.target.claim.passing import part_to_run
+from binlake.target.claim.progress import Progress
+from binlake.target.claim.run import ApplyRun
+from binlake.target.claim.segments import SegmentPlan, StatementSource, require_within
+from binlake.target.session.session import Session
 
 
 def apply_rows(run: ApplyRun, source: StatementSource, plan: SegmentPlan, *, last: bool) -> SegmentCounts:

@@ -6,11 +6,11 @@ outside a transaction, and either may be done twice.
 
 from __future__ import annotations
 
-from binlake.downstream.aside import is_aside
-from binlake.downstream.run import ApplyRun
-from binlake.downstream.segments import SegmentPlan
-from binlake.statement.kept import kept_prefix
-from binlake.statement.literal import qualified
+from binlake.statements.kept import kept_prefix
+from binlake.statements.literal import qualified
+from binlake.target.claim.aside import is_aside
+from binlake.target.claim.run import ApplyRun
+from binlake.target.claim.segments import SegmentPlan
 
 
 def make_copies(run: ApplyRun, plan: SegmentPlan) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from functools import partial
 
-from binlake.downstream.ledger import Ledger, Stored, is_done
-from binlake.downstream.passing import part_to_run
-from binlake.downstream.rows import SegmentCounts, run_batch
-from binlake.downstream.run import ApplyRun
-from binlake.downstream.session import Session
-from binlake.downstream.writer import FencedWriter
-from binlake.statement.batch import StatementBatch
+from binlake.statements.batch import StatementBatch
+from binlake.target.apply.rows import SegmentCounts, run_batch
+from binlake.target.claim.ledger import Ledger, Stored, is_done
+from binlake.target.claim.passing import part_to_run
+from binlake.target.claim.run import ApplyRun
+from binlake.target.claim.writer import FencedWriter
+from binlake.target.session.session import Session
 
 
 class Delivery:

@@ -14,23 +14,23 @@ from dataclasses import dataclass, replace
 import structlog
 
 from binlake.config.model import Target
-from binlake.downstream.aside import AsideTable, is_settled, read_aside, remove_aside
-from binlake.downstream.checkpoint import Checkpoint, CheckpointTable
-from binlake.downstream.confirmed import Confirmed
-from binlake.downstream.definitions import Name
-from binlake.downstream.fence import LeaseKeeper, claim
-from binlake.downstream.ledger import Ledger, Stored
-from binlake.downstream.marks import Marks
-from binlake.downstream.presence import Presence, verify
-from binlake.downstream.progress import open_progress, owner_of, read_progress
-from binlake.downstream.rows import run_batch
-from binlake.downstream.session import Session
-from binlake.downstream.stopping import StopFlag
-from binlake.downstream.tables import create_tables
-from binlake.downstream.writer import FencedWriter
 from binlake.errors import BinlakeError, CheckpointConflict, ConfigError, Fenced, Transient
-from binlake.statement.batch import StatementBatch
-from binlake.statement.literal import qualified
+from binlake.statements.batch import StatementBatch
+from binlake.statements.literal import qualified
+from binlake.target.apply.presence import Presence, verify
+from binlake.target.apply.rows import run_batch
+from binlake.target.claim.aside import AsideTable, is_settled, read_aside, remove_aside
+from binlake.target.claim.checkpoint import Checkpoint, CheckpointTable
+from binlake.target.claim.confirmed import Confirmed
+from binlake.target.claim.fence import LeaseKeeper, claim
+from binlake.target.claim.ledger import Ledger, Stored
+from binlake.target.claim.marks import Marks
+from binlake.target.claim.progress import open_progress, owner_of, read_progress
+from binlake.target.claim.writer import FencedWriter
+from binlake.target.definitions.definitions import Name
+from binlake.target.session.session import Session
+from binlake.target.session.stopping import StopFlag
+from binlake.target.session.tables import create_tables
 
 log = structlog.get_logger()
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Protocol
 
 from binlake.config.model import Target
-from binlake.downstream import atomic, ordered, parallel
-from binlake.downstream.rows import SegmentCounts
-from binlake.downstream.run import ApplyRun
-from binlake.downstream.segments import SegmentPlan, StatementSource, is_within
 from binlake.errors import ConfigError
+from binlake.target.apply import atomic, ordered, parallel
+from binlake.target.apply.rows import SegmentCounts
+from binlake.target.claim.run import ApplyRun
+from binlake.target.claim.segments import SegmentPlan, StatementSource, is_within
 
 
 class RowsApplier(Protocol):

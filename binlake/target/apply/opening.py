@@ -8,16 +8,23 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-from binlake.downstream.checkpoint import Checkpoint
-from binlake.downstream.ledger import Ledger, is_done
-from binlake.downstream.presence import place_of
-from binlake.downstream.progress import Progress, owner_of, read_progress, require_owner, take_ownership, write_progress
-from binlake.downstream.run import ApplyRun
-from binlake.downstream.safemode import exit_point
-from binlake.downstream.segments import SegmentPlan, StatementSource
-from binlake.downstream.session import Session
 from binlake.errors import CheckpointConflict
-from binlake.statement.batch import Phase
+from binlake.statements.batch import Phase
+from binlake.target.apply.presence import place_of
+from binlake.target.apply.safemode import exit_point
+from binlake.target.claim.checkpoint import Checkpoint
+from binlake.target.claim.ledger import Ledger, is_done
+from binlake.target.claim.progress import (
+    Progress,
+    owner_of,
+    read_progress,
+    require_owner,
+    take_ownership,
+    write_progress,
+)
+from binlake.target.claim.run import ApplyRun
+from binlake.target.claim.segments import SegmentPlan, StatementSource
+from binlake.target.session.session import Session
 from binlake.window.manifest import ApplyManifest
 
 

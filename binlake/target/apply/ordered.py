@@ -1,8 +1,9 @@
 """One segment's changes in commit order: rounds one after the other, the queues of a round over many connections.
 
-What may run side by side was decided when the statements were derived (`binlake.ordered`), so any timing gives the rows
-of serial execution. Each batch is stored together with its ledger row (invariant 9): what broke off is continued
-exactly. Between two rounds the checkpoint may move to the last transaction that is downstream as a whole (invariant 8).
+What may run side by side was decided when the statements were derived (`binlake.changes.ordered`), so any timing
+gives the rows of serial execution. Each batch is stored together with its ledger row (invariant 9): what broke off is
+continued exactly. Between two rounds the checkpoint may move to the last transaction that is downstream as a whole
+(invariant 8).
 """
 
 from __future__ import annotations
@@ -11,14 +12,14 @@ import time
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 
-from binlake.downstream.delivery import Delivery
-from binlake.downstream.rows import SegmentCounts, finish_segment
-from binlake.downstream.run import ApplyRun
-from binlake.downstream.segments import SegmentPlan, StatementSource
-from binlake.downstream.session import Session
-from binlake.downstream.writer import FencedWriter
 from binlake.errors import CheckpointConflict
-from binlake.statement.batch import Phase, StatementBatch
+from binlake.statements.batch import Phase, StatementBatch
+from binlake.target.apply.delivery import Delivery
+from binlake.target.apply.rows import SegmentCounts, finish_segment
+from binlake.target.claim.run import ApplyRun
+from binlake.target.claim.segments import SegmentPlan, StatementSource
+from binlake.target.claim.writer import FencedWriter
+from binlake.target.session.session import Session
 
 CHECKPOINT_S = 3.0
 """Least seconds between two moves of the checkpoint inside a segment, as the drainer has it."""

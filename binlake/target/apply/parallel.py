@@ -7,13 +7,13 @@ segment grow, and moved rows missing for a while (hazards R-37): `consistent` is
 
 from __future__ import annotations
 
-from binlake.downstream.delivery import Delivery
-from binlake.downstream.presence import Check, Presence, verify
-from binlake.downstream.rows import SegmentCounts, finish_segment
-from binlake.downstream.run import ApplyRun
-from binlake.downstream.segments import SegmentPlan, StatementSource
-from binlake.downstream.writer import FencedWriter
-from binlake.statement.batch import StatementBatch
+from binlake.statements.batch import StatementBatch
+from binlake.target.apply.delivery import Delivery
+from binlake.target.apply.presence import Check, Presence, verify
+from binlake.target.apply.rows import SegmentCounts, finish_segment
+from binlake.target.claim.run import ApplyRun
+from binlake.target.claim.segments import SegmentPlan, StatementSource
+from binlake.target.claim.writer import FencedWriter
 
 _BATCHES_A_CONNECTION = 4
 

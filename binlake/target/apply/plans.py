@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from binlake.ddl.collations import Dialect
-from binlake.ddl.replacement import empties_table, replaced_names
-from binlake.downstream.definitions import Name, expected_after, expected_of
-from binlake.downstream.segments import SegmentPlan
-from binlake.schema import Action
-from binlake.statement.batch import INJECTED, REPLACED, StatementBatch
+from binlake.dialect.collations import Dialect
+from binlake.dialect.replacement import empties_table, replaced_names
+from binlake.rows.schema import Action
+from binlake.statements.batch import INJECTED, REPLACED, StatementBatch
+from binlake.target.claim.segments import SegmentPlan
+from binlake.target.definitions.definitions import Name, expected_after, expected_of
 from binlake.window.definitions import LandedDdl, Segments, WindowDefinitions
 
 # What these did cannot be told from running them again: they swap or move whole tables.

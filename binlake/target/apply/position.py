@@ -6,15 +6,15 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from binlake.config.model import Replication, Target
-from binlake.downstream.aside import AsideTable, read_aside
-from binlake.downstream.checkpoint import Checkpoint, CheckpointTable
-from binlake.downstream.definitions import Name
-from binlake.downstream.failures import MISSING, code_of
-from binlake.downstream.progress import Progress, open_progress
-from binlake.downstream.safemode import Forms, exit_after, exit_point, forms_of
-from binlake.downstream.session import Session
-from binlake.downstream.tables import tables_exist
 from binlake.errors import CheckpointConflict, TargetRefused
+from binlake.target.apply.safemode import Forms, exit_after, exit_point, forms_of
+from binlake.target.claim.aside import AsideTable, read_aside
+from binlake.target.claim.checkpoint import Checkpoint, CheckpointTable
+from binlake.target.claim.progress import Progress, open_progress
+from binlake.target.definitions.definitions import Name
+from binlake.target.session.failures import MISSING, code_of
+from binlake.target.session.session import Session
+from binlake.target.session.tables import tables_exist
 
 
 def checkpoint_of(replication: Replication, cluster_id: int) -> Checkpoint | None:

@@ -10,14 +10,14 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from binlake.config.model import Target, TargetTable
-from binlake.downstream.aside import is_aside
-from binlake.downstream.definitions import Name, drift, expected_of, read
-from binlake.downstream.forms import TableForm, expected_form
-from binlake.downstream.session import Session
-from binlake.downstream.shape import option_of, refused, shape_of
-from binlake.downstream.structure import StructureDifference, structure_differences
-from binlake.schema import TableDef
-from binlake.schema.names import fold_pair
+from binlake.rows.schema import TableDef
+from binlake.rows.schema.names import fold_pair
+from binlake.target.claim.aside import is_aside
+from binlake.target.definitions.definitions import Name, drift, expected_of, read
+from binlake.target.definitions.forms import TableForm, expected_form
+from binlake.target.definitions.shape import option_of, refused, shape_of
+from binlake.target.definitions.structure import StructureDifference, structure_differences
+from binlake.target.session.session import Session
 from binlake.window.shapes import TableShape
 
 Verdict = Literal["alike", "preserve", "partial", "accepted", "refused", "missing"]

@@ -11,10 +11,10 @@ import threading
 from collections.abc import Iterator
 from typing import IO, NamedTuple
 
-from binlake.downstream.session import Session
+from binlake.base.redaction import sql_in_log
 from binlake.errors import Drift
-from binlake.redaction import sql_in_log
-from binlake.statement.batch import StatementBatch
+from binlake.statements.batch import StatementBatch
+from binlake.target.session.session import Session
 
 _SPOOLED_BYTES = 16 << 20
 _CHECKS_A_QUERY = 50

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from binlake.downstream.failures import MISSING, code_of
-from binlake.downstream.session import Session
 from binlake.errors import TargetRefused
-from binlake.schema import TableDef
-from binlake.statement.literal import literal_kind, match_literal, qualified, quote_name
+from binlake.rows.schema import TableDef
+from binlake.statements.literal import literal_kind, match_literal, qualified, quote_name
+from binlake.target.session.failures import MISSING, code_of
+from binlake.target.session.session import Session
 
 _KEYS_A_QUERY = 200
 _UNKNOWN_COLUMN = 1054

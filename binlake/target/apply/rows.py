@@ -6,15 +6,15 @@ import re
 import threading
 from dataclasses import dataclass, field
 
-from binlake.downstream.presence import place_of
-from binlake.downstream.progress import Progress, write_progress
-from binlake.downstream.run import ApplyRun
-from binlake.downstream.segments import SegmentPlan
-from binlake.downstream.session import Session
+from binlake.base.redaction import condition_in_log, sql_in_log
 from binlake.errors import TargetRefused
-from binlake.redaction import condition_in_log, sql_in_log
-from binlake.statement.batch import UNCHECKED, StatementBatch
-from binlake.statement.tableof import table_of
+from binlake.statements.batch import UNCHECKED, StatementBatch
+from binlake.statements.tableof import table_of
+from binlake.target.apply.presence import place_of
+from binlake.target.claim.progress import Progress, write_progress
+from binlake.target.claim.run import ApplyRun
+from binlake.target.claim.segments import SegmentPlan
+from binlake.target.session.session import Session
 
 
 @dataclass

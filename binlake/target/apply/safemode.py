@@ -11,11 +11,11 @@ from typing import Literal
 
 from binlake import tso
 from binlake.config.model import Target
-from binlake.downstream.aside import read_aside
-from binlake.downstream.checkpoint import Checkpoint
-from binlake.downstream.session import Session
 from binlake.errors import CheckpointConflict
-from binlake.statement.literal import qualified
+from binlake.statements.literal import qualified
+from binlake.target.claim.aside import read_aside
+from binlake.target.claim.checkpoint import Checkpoint
+from binlake.target.session.session import Session
 
 Forms = Literal["safe", "plain"]
 

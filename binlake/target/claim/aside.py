@@ -10,14 +10,14 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from binlake.downstream.checkpoint import Checkpoint
-from binlake.downstream.definitions import Name
-from binlake.downstream.failures import MISSING, code_of
-from binlake.downstream.progress import Progress
-from binlake.downstream.session import Session
 from binlake.errors import TargetRefused
-from binlake.schema.names import fold_pair
-from binlake.statement.literal import qualified
+from binlake.rows.schema.names import fold_pair
+from binlake.statements.literal import qualified
+from binlake.target.claim.checkpoint import Checkpoint
+from binlake.target.claim.progress import Progress
+from binlake.target.definitions.definitions import Name
+from binlake.target.session.failures import MISSING, code_of
+from binlake.target.session.session import Session
 
 _REASON = 4000
 """Characters of a reason that are kept."""

@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from binlake.downstream.failures import MISSING, code_of
-from binlake.downstream.session import Session
 from binlake.errors import CheckpointConflict, TargetRefused
-from binlake.statement.literal import qualified
+from binlake.statements.literal import qualified
+from binlake.target.session.failures import MISSING, code_of
+from binlake.target.session.session import Session
 
 
 @dataclass(frozen=True)

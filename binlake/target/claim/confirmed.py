@@ -10,10 +10,10 @@ from __future__ import annotations
 import threading
 
 from binlake.config.model import Target
-from binlake.downstream.fence import Fence
-from binlake.downstream.session import Session
 from binlake.errors import TargetUnavailable
-from binlake.statement.literal import qualified
+from binlake.statements.literal import qualified
+from binlake.target.claim.fence import Fence
+from binlake.target.session.session import Session
 
 _NEXT = (
     "the next run starts from what this server holds and applies the rest again; a copy without gaps in its"

@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 import structlog
 
 from binlake.config.model import Target
-from binlake.downstream.failures import code_of
-from binlake.downstream.owner import Owner
-from binlake.downstream.session import Session
 from binlake.errors import BinlakeError, Fenced, LeaseHeld, TargetRefused, TargetUnavailable
-from binlake.statement.literal import qualified
+from binlake.statements.literal import qualified
+from binlake.target.claim.owner import Owner
+from binlake.target.session.failures import code_of
+from binlake.target.session.session import Session
 
 log = structlog.get_logger()
 

@@ -13,10 +13,10 @@ from contextlib import closing
 import structlog
 
 from binlake.config.model import Target
-from binlake.downstream.fence import kill_session
-from binlake.downstream.session import Session
-from binlake.downstream.stopping import StopFlag
 from binlake.errors import BinlakeError
+from binlake.target.claim.fence import kill_session
+from binlake.target.session.session import Session
+from binlake.target.session.stopping import StopFlag
 
 log = structlog.get_logger()
 

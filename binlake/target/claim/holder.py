@@ -5,11 +5,11 @@ from __future__ import annotations
 from contextlib import closing
 
 from binlake.config.model import Target
-from binlake.downstream.failures import MISSING, code_of
-from binlake.downstream.owner import Owner
-from binlake.downstream.session import Session
 from binlake.errors import TargetRefused
-from binlake.statement.literal import qualified
+from binlake.statements.literal import qualified
+from binlake.target.claim.owner import Owner
+from binlake.target.session.failures import MISSING, code_of
+from binlake.target.session.session import Session
 
 
 def who_applies(target: Target, task: str) -> str:

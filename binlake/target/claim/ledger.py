@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import IntEnum
 
-from binlake.downstream.session import Session
 from binlake.errors import CheckpointConflict
-from binlake.statement.batch import StatementBatch
-from binlake.statement.literal import qualified
+from binlake.statements.batch import StatementBatch
+from binlake.statements.literal import qualified
+from binlake.target.session.session import Session
 from binlake.window.manifest import ApplyManifest
 
 _ROWS_A_STATEMENT = 500

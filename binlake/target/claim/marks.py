@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import sql
-from binlake.downstream.engines import require_transactions
-from binlake.downstream.session import Session
-from binlake.sections.rules import Loopback
-from binlake.statement.literal import qualified, quote_name
+from binlake.base.sections.rules import Loopback
+from binlake.statements.literal import qualified, quote_name
+from binlake.target.session.engines import require_transactions
+from binlake.target.session.session import Session
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import os
 import socket
 from dataclasses import dataclass
 
-from binlake.processes import start_of
+from binlake.base.processes import start_of
 
 
 @dataclass(frozen=True)

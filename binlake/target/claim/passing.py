@@ -11,15 +11,15 @@ from dataclasses import replace
 
 import structlog
 
-from binlake.downstream.aside import AsideTable, folded, is_aside, read_aside, write_aside
-from binlake.downstream.definitions import Name
-from binlake.downstream.failures import is_of_the_server
-from binlake.downstream.run import ApplyRun
-from binlake.downstream.segments import SegmentPlan
-from binlake.downstream.session import Session
 from binlake.errors import BinlakeError
-from binlake.statement.batch import StatementBatch
-from binlake.statement.tableof import table_of
+from binlake.statements.batch import StatementBatch
+from binlake.statements.tableof import table_of
+from binlake.target.claim.aside import AsideTable, folded, is_aside, read_aside, write_aside
+from binlake.target.claim.run import ApplyRun
+from binlake.target.claim.segments import SegmentPlan
+from binlake.target.definitions.definitions import Name
+from binlake.target.session.failures import is_of_the_server
+from binlake.target.session.session import Session
 
 log = structlog.get_logger()
 

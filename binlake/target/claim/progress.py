@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from binlake.downstream.session import Session
 from binlake.errors import CheckpointConflict
-from binlake.statement.literal import qualified
+from binlake.statements.literal import qualified
+from binlake.target.session.session import Session
 from binlake.window.manifest import ApplyManifest
 
 DdlState = Literal["", "intent", "done"]

@@ -8,21 +8,21 @@ from collections.abc import Callable
 import structlog
 
 from binlake.config.model import Target
-from binlake.downstream.aside import AsideTable, read_aside
-from binlake.downstream.checkpoint import Checkpoint, CheckpointTable
-from binlake.downstream.confirmed import Confirmed
-from binlake.downstream.definitions import Name
-from binlake.downstream.fence import Fence, LeaseKeeper, claim
-from binlake.downstream.grace import Grace
-from binlake.downstream.marks import Marks
-from binlake.downstream.progress import Progress, read_progress
-from binlake.downstream.segments import Hook
-from binlake.downstream.session import Session
-from binlake.downstream.stopping import StopFlag
-from binlake.downstream.tables import create_tables
-from binlake.downstream.workers import Workers
-from binlake.downstream.writer import FencedWriter
 from binlake.errors import BinlakeError, CheckpointConflict, Fenced
+from binlake.target.claim.aside import AsideTable, read_aside
+from binlake.target.claim.checkpoint import Checkpoint, CheckpointTable
+from binlake.target.claim.confirmed import Confirmed
+from binlake.target.claim.fence import Fence, LeaseKeeper, claim
+from binlake.target.claim.grace import Grace
+from binlake.target.claim.marks import Marks
+from binlake.target.claim.progress import Progress, read_progress
+from binlake.target.claim.segments import Hook
+from binlake.target.claim.workers import Workers
+from binlake.target.claim.writer import FencedWriter
+from binlake.target.definitions.definitions import Name
+from binlake.target.session.session import Session
+from binlake.target.session.stopping import StopFlag
+from binlake.target.session.tables import create_tables
 from binlake.window.manifest import ApplyManifest
 
 log = structlog.get_logger()

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from binlake.config.model import Target
-from binlake.downstream.definitions import Expected
 from binlake.errors import Permanent
-from binlake.statement.batch import PHASES, Phase, StatementBatch
+from binlake.statements.batch import PHASES, Phase, StatementBatch
+from binlake.target.definitions.definitions import Expected
 from binlake.window.manifest import ApplyManifest
 
 Hook = Callable[[str], None]
@@ -101,7 +101,7 @@ class StatementSource(Protocol):
 
 
 class WriteAhead(Protocol):
-    """Keeps a window's statements outside source and lake while it is applied (DESIGN 3.10): `binlake.relay`."""
+    """Keeps a window's statements outside source and lake while it is applied (DESIGN 3.10): `binlake.target.relay`."""
 
     def write_ahead(self, manifest: ApplyManifest, source: StatementSource, check: Callable[[], None]) -> None:
         """Make all of it durable; `check` is asked between batches and may raise. Nothing is applied when it fails."""

@@ -11,8 +11,8 @@ from typing import Generic, TypeVar
 
 import structlog
 
-from binlake.downstream.writer import FencedWriter
 from binlake.errors import BinlakeError
+from binlake.target.claim.writer import FencedWriter
 
 log = structlog.get_logger()
 

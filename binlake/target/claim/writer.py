@@ -15,12 +15,12 @@ from typing import Generic, TypeVar
 import structlog
 
 from binlake.config.model import Target
-from binlake.downstream.confirmed import Confirmed
-from binlake.downstream.fence import Fence
-from binlake.downstream.marks import Marks
-from binlake.downstream.segments import Hook
-from binlake.downstream.session import Session
 from binlake.errors import BinlakeError, TargetBusy, TargetUnavailable, UnknownOutcome
+from binlake.target.claim.confirmed import Confirmed
+from binlake.target.claim.fence import Fence
+from binlake.target.claim.marks import Marks
+from binlake.target.claim.segments import Hook
+from binlake.target.session.session import Session
 
 log = structlog.get_logger()
 

@@ -10,15 +10,15 @@ from typing import Any
 
 from binlake import tso
 from binlake.config.model import Replication, Target
-from binlake.downstream.arguments import add_arguments, row_of
-from binlake.downstream.checkpoint import Checkpoint, CheckpointTable
-from binlake.downstream.fence import Fence, claim
-from binlake.downstream.ledger import Ledger
-from binlake.downstream.position import aside_of, checkpoint_of, progress_of
-from binlake.downstream.progress import Progress, open_progress, read_progress, take_ownership, write_progress
-from binlake.downstream.session import Session
-from binlake.downstream.tables import create_tables
 from binlake.errors import CheckpointConflict, ConfigError
+from binlake.target.apply.position import aside_of, checkpoint_of, progress_of
+from binlake.target.claim.checkpoint import Checkpoint, CheckpointTable
+from binlake.target.claim.fence import Fence, claim
+from binlake.target.claim.ledger import Ledger
+from binlake.target.claim.progress import Progress, open_progress, read_progress, take_ownership, write_progress
+from binlake.target.commands.arguments import add_arguments, row_of
+from binlake.target.session.session import Session
+from binlake.target.session.tables import create_tables
 
 
 class CheckpointCommand:

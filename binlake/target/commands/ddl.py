@@ -8,14 +8,14 @@ import json
 import structlog
 
 from binlake.config.model import Replication, Target
-from binlake.downstream.arguments import add_arguments, row_of
-from binlake.downstream.position import progress_of
-from binlake.downstream.release import release_ddl
 from binlake.errors import ConfigError
-from binlake.filter import Rules
 from binlake.lake.ddls import kind_of_statement
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowEvent, WindowLog
+from binlake.rules import Rules
+from binlake.target.apply.position import progress_of
+from binlake.target.commands.arguments import add_arguments, row_of
+from binlake.target.commands.release import release_ddl
 
 log = structlog.get_logger()
 

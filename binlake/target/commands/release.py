@@ -10,14 +10,14 @@ import json
 from contextlib import closing
 
 from binlake.config.model import Target
-from binlake.downstream.checkpoint import CheckpointTable
-from binlake.downstream.command import claimed
-from binlake.downstream.ddlproof import RenameMarker, judge, read_evidence
-from binlake.downstream.intended import Intended
-from binlake.downstream.progress import Progress, read_progress, write_progress
-from binlake.downstream.session import Session
-from binlake.downstream.tables import tables_exist
 from binlake.errors import CheckpointConflict
+from binlake.target.claim.checkpoint import CheckpointTable
+from binlake.target.claim.progress import Progress, read_progress, write_progress
+from binlake.target.commands.checkpoint import claimed
+from binlake.target.ddl.intended import Intended
+from binlake.target.ddl.proof import RenameMarker, judge, read_evidence
+from binlake.target.session.session import Session
+from binlake.target.session.tables import tables_exist
 
 
 def release_ddl(target: Target, cluster_id: int, task: str, commit_ts: int) -> tuple[Progress, int]:

@@ -9,14 +9,14 @@ from collections.abc import Sequence
 from contextlib import closing
 
 from binlake.config.model import Target
-from binlake.downstream.aside import AsideTable, folded, is_settled, read_aside, write_aside
-from binlake.downstream.checkpoint import Checkpoint, CheckpointTable
-from binlake.downstream.command import claimed
-from binlake.downstream.definitions import Name
-from binlake.downstream.progress import Progress, owner_of, read_progress, write_progress
-from binlake.downstream.session import Session
-from binlake.downstream.tables import create_tables
 from binlake.errors import CheckpointConflict
+from binlake.target.claim.aside import AsideTable, folded, is_settled, read_aside, write_aside
+from binlake.target.claim.checkpoint import Checkpoint, CheckpointTable
+from binlake.target.claim.progress import Progress, owner_of, read_progress, write_progress
+from binlake.target.commands.checkpoint import claimed
+from binlake.target.definitions.definitions import Name
+from binlake.target.session.session import Session
+from binlake.target.session.tables import create_tables
 
 
 def set_aside(

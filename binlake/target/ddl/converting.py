@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from binlake.ddl.conversions import SHADOW
-from binlake.downstream.session import Session
+from binlake.dialect.conversions import SHADOW
+from binlake.target.session.session import Session
 
 
 def is_half_converted(session: Session, touched: Sequence[tuple[str, str]], statements: Sequence[str]) -> bool:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from binlake.ddl.conversions import RESTORES
-from binlake.downstream.failures import code_of
-from binlake.downstream.session import Session
+from binlake.dialect.conversions import RESTORES
 from binlake.errors import TargetRefused
+from binlake.target.session.failures import code_of
+from binlake.target.session.session import Session
 
 IGNORABLE = {
     1007: "database exists",

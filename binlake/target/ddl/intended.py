@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
-from binlake.downstream.ddlproof import Evidence
-from binlake.downstream.definitions import Expected, Name
+from binlake.target.ddl.proof import Evidence
+from binlake.target.definitions.definitions import Expected, Name
 
 
 @dataclass(frozen=True)

@@ -6,23 +6,23 @@ from dataclasses import dataclass
 
 import structlog
 
-from binlake.downstream.converting import is_half_converted
-from binlake.downstream.ddlerrors import execute_ddl
-from binlake.downstream.ddlproof import Evidence, RenameMarker, Verdict, differences, judge, read_evidence
-from binlake.downstream.definitions import left_behind
-from binlake.downstream.engines import make_tables_with_transactions
-from binlake.downstream.failures import code_of
-from binlake.downstream.intended import Intended
-from binlake.downstream.ledger import Ledger, Stored
-from binlake.downstream.ownproof import OwnProof
-from binlake.downstream.passing import is_passed_over
-from binlake.downstream.progress import Progress, write_progress
-from binlake.downstream.run import ApplyRun
-from binlake.downstream.segments import SegmentPlan
-from binlake.downstream.session import Session
 from binlake.errors import Permanent, TargetRefused
-from binlake.statement.batch import INJECTED, REPLACED, StatementBatch
-from binlake.statement.literal import quote_name
+from binlake.statements.batch import INJECTED, REPLACED, StatementBatch
+from binlake.statements.literal import quote_name
+from binlake.target.claim.ledger import Ledger, Stored
+from binlake.target.claim.passing import is_passed_over
+from binlake.target.claim.progress import Progress, write_progress
+from binlake.target.claim.run import ApplyRun
+from binlake.target.claim.segments import SegmentPlan
+from binlake.target.ddl.converting import is_half_converted
+from binlake.target.ddl.errors import execute_ddl
+from binlake.target.ddl.intended import Intended
+from binlake.target.ddl.ownproof import OwnProof
+from binlake.target.ddl.proof import Evidence, RenameMarker, Verdict, differences, judge, read_evidence
+from binlake.target.definitions.definitions import left_behind
+from binlake.target.session.engines import make_tables_with_transactions
+from binlake.target.session.failures import code_of
+from binlake.target.session.session import Session
 
 log = structlog.get_logger()
 

@@ -11,15 +11,15 @@ from dataclasses import dataclass
 
 import structlog
 
-from binlake.ddl.replacement import altered_table, makes_or_drops_table, restated_for
-from binlake.ddl.tokens import tokenize
-from binlake.downstream.ddlproof import Evidence, Verdict, judge
-from binlake.downstream.definitions import Name, definition_text
-from binlake.downstream.session import Session
+from binlake.dialect.replacement import altered_table, makes_or_drops_table, restated_for
+from binlake.dialect.tokens import tokenize
 from binlake.errors import TargetRefused
-from binlake.statement.batch import INJECTED, REPLACED, StatementBatch
-from binlake.statement.kept import kept_prefix
-from binlake.statement.literal import qualified
+from binlake.statements.batch import INJECTED, REPLACED, StatementBatch
+from binlake.statements.kept import kept_prefix
+from binlake.statements.literal import qualified
+from binlake.target.ddl.proof import Evidence, Verdict, judge
+from binlake.target.definitions.definitions import Name, definition_text
+from binlake.target.session.session import Session
 
 log = structlog.get_logger()
 

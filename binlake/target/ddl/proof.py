@@ -17,11 +17,11 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from binlake.config.model import Target
-from binlake.downstream.definitions import Expected, Name, compare, fingerprint, read, table_numbers
-from binlake.downstream.rowsleft import rows_left
-from binlake.downstream.session import Session
-from binlake.statement.kept import kept_prefix
-from binlake.statement.literal import qualified
+from binlake.statements.kept import kept_prefix
+from binlake.statements.literal import qualified
+from binlake.target.definitions.definitions import Expected, Name, compare, fingerprint, read, table_numbers
+from binlake.target.definitions.rowsleft import rows_left
+from binlake.target.session.session import Session
 
 Verdict = Literal["before", "after", "unknown"]
 """Of a DDL that was begun: nothing of it is there, all of it is there, or nothing tells."""

@@ -14,10 +14,13 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from binlake.config.model import Target
-from binlake.ddl.collations import Dialect
-from binlake.downstream.engines import engine_without_transactions
-from binlake.downstream.failures import MISSING, code_of
-from binlake.downstream.forms import (
+from binlake.dialect.collations import Dialect
+from binlake.errors import Drift, TargetRefused
+from binlake.rows.schema import TableDef
+from binlake.rows.schema.delta import Definitions
+from binlake.rows.schema.names import fold_name, fold_pair
+from binlake.statements.literal import qualified
+from binlake.target.definitions.forms import (
     ColumnForm,
     IndexForm,
     TableForm,
@@ -25,15 +28,12 @@ from binlake.downstream.forms import (
     missing_indexes,
     normal_type,
 )
-from binlake.downstream.rowsleft import Emptied, emptied_by, moves_rows, rows_left
-from binlake.downstream.session import Session
-from binlake.downstream.shape import option_of, refused
-from binlake.downstream.structure import structure_differences
-from binlake.errors import Drift, TargetRefused
-from binlake.schema import TableDef
-from binlake.schema.delta import Definitions
-from binlake.schema.names import fold_name, fold_pair
-from binlake.statement.literal import qualified
+from binlake.target.definitions.rowsleft import Emptied, emptied_by, moves_rows, rows_left
+from binlake.target.definitions.shape import option_of, refused
+from binlake.target.definitions.structure import structure_differences
+from binlake.target.session.engines import engine_without_transactions
+from binlake.target.session.failures import MISSING, code_of
+from binlake.target.session.session import Session
 
 Name = tuple[str, str]
 """(database, table); an empty table means the database."""

@@ -12,13 +12,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from binlake.ddl import target_collation
-from binlake.ddl.collations import Dialect
-from binlake.schema import ColumnInfo, IndexInfo, TableDef
-from binlake.schema import mysqltypes as t
-from binlake.schema.actions import PUBLIC
-from binlake.schema.names import fold_name
-from binlake.statement.written import is_computed
+from binlake.dialect import target_collation
+from binlake.dialect.collations import Dialect
+from binlake.rows.schema import ColumnInfo, IndexInfo, TableDef
+from binlake.rows.schema import mysqltypes as t
+from binlake.rows.schema.actions import PUBLIC
+from binlake.rows.schema.names import fold_name
+from binlake.statements.written import is_computed
 
 
 @dataclass(frozen=True)

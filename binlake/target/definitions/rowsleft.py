@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from binlake.downstream.failures import MISSING, code_of
-from binlake.downstream.session import Session
 from binlake.errors import TargetRefused
-from binlake.schema import Action, TableDef
-from binlake.schema.delta import Definitions
-from binlake.statement.literal import qualified, quote_name
+from binlake.rows.schema import Action, TableDef
+from binlake.rows.schema.delta import Definitions
+from binlake.statements.literal import qualified, quote_name
+from binlake.target.session.failures import MISSING, code_of
+from binlake.target.session.session import Session
 
 Name = tuple[str, str]
 Emptied = Mapping[Name, tuple[str, ...]]

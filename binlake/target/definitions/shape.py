@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 
 from binlake.config.model import Target, TargetTable
-from binlake.downstream.forms import TableForm
-from binlake.downstream.structure import StructureDifference, shared_identity, structure_differences
-from binlake.filter.patterns import drainer_pattern
+from binlake.rules.patterns import drainer_pattern
+from binlake.target.definitions.forms import TableForm
+from binlake.target.definitions.structure import StructureDifference, shared_identity, structure_differences
 from binlake.window.shapes import TableShape
 
 Name = tuple[str, str]

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from binlake.downstream.forms import ColumnForm, TableForm, keeps_apart
+from binlake.target.definitions.forms import ColumnForm, TableForm, keeps_apart
 
 Weight = Literal["harmless", "partial", "preserve", "fatal"]
 Key = frozenset[tuple[str, int]]

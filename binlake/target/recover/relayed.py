@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from binlake.config.model import Replication
-from binlake.downstream import ApplyResult, apply_window
-from binlake.downstream.marks import marks_of
 from binlake.errors import CheckpointConflict, ConfigError
-from binlake.recover.trigger import Verdict
-from binlake.relay import RelayLog
+from binlake.target import ApplyResult, apply_window
+from binlake.target.claim.marks import marks_of
+from binlake.target.recover.trigger import Verdict
+from binlake.target.relay import RelayLog
 
 
 def finish_from_relay(replication: Replication, verdict: Verdict, log_dir: str = "") -> ApplyResult:

@@ -9,14 +9,14 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Literal
 
+from binlake.cluster.placement import pd_answers
 from binlake.config.model import Replication
-from binlake.downstream.aside import AsideTables, is_settled, read_aside
-from binlake.downstream.checkpoint import Checkpoint, CheckpointTable
-from binlake.downstream.progress import Progress, read_progress
-from binlake.downstream.session import Session
-from binlake.downstream.tables import tables_exist
 from binlake.errors import CheckpointConflict
-from binlake.placement import pd_answers
+from binlake.target.claim.aside import AsideTables, is_settled, read_aside
+from binlake.target.claim.checkpoint import Checkpoint, CheckpointTable
+from binlake.target.claim.progress import Progress, read_progress
+from binlake.target.session.session import Session
+from binlake.target.session.tables import tables_exist
 
 State = Literal["pd-answers", "nothing-to-do", "recover"]
 

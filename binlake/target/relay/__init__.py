@@ -4,7 +4,7 @@ What the drainer's relay log was for (tidb-binlog 5.9): source and lake may both
 suffice. The format is described in docs/reference/formats.md.
 """
 
-from binlake.relay.log import RelayLog
-from binlake.relay.reader import RelayWindow
+from binlake.target.relay.log import RelayLog
+from binlake.target.relay.reader import RelayWindow
 
 __all__ = ["RelayLog", "RelayWindow"]

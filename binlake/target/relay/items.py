@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from binlake.downstream.definitions import Expected
-from binlake.downstream.segments import SegmentPlan
-from binlake.statement.batch import StatementBatch
-from binlake.statement.sealed import batch_values, checked_batch
+from binlake.statements.batch import StatementBatch
+from binlake.statements.sealed import batch_values, checked_batch
+from binlake.target.claim.segments import SegmentPlan
+from binlake.target.definitions.definitions import Expected
 from binlake.window.manifest import ApplyManifest
 
 FORMAT = 1

@@ -16,9 +16,10 @@ from urllib.parse import quote
 import structlog
 
 from binlake.config.model import Replication, Target
-from binlake.downstream.segments import SegmentPlan, StatementSource
 from binlake.errors import ConfigError, LostRange
-from binlake.relay.files import (
+from binlake.statements.batch import Phase
+from binlake.target.claim.segments import SegmentPlan, StatementSource
+from binlake.target.relay.files import (
     RelayFile,
     folder_lock,
     listed,
@@ -28,10 +29,9 @@ from binlake.relay.files import (
     sync_names,
     writing,
 )
-from binlake.relay.items import Item, batch_item, end, head
-from binlake.relay.reader import RelayWindow, written_with
-from binlake.relay.records import packed
-from binlake.statement.batch import Phase
+from binlake.target.relay.items import Item, batch_item, end, head
+from binlake.target.relay.reader import RelayWindow, written_with
+from binlake.target.relay.records import packed
 from binlake.window.manifest import ApplyManifest
 
 log = structlog.get_logger(__name__)

@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 
 import structlog
 
-from binlake.downstream.segments import SegmentPlan
 from binlake.errors import ImmutableWindow, LostRange, WireError
-from binlake.relay.files import RelayFile, listed
-from binlake.relay.items import FORMAT, Item, batch_of, segment_of
-from binlake.relay.records import Damaged, record_at, records
-from binlake.statement.batch import StatementBatch
-from binlake.statement.sealed import INDEX, index_digest
+from binlake.statements.batch import StatementBatch
+from binlake.statements.sealed import INDEX, index_digest
+from binlake.target.claim.segments import SegmentPlan
+from binlake.target.relay.files import RelayFile, listed
+from binlake.target.relay.items import FORMAT, Item, batch_of, segment_of
+from binlake.target.relay.records import Damaged, record_at, records
 from binlake.window.manifest import ApplyManifest, window_name
 
 log = structlog.get_logger(__name__)

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from binlake.downstream.session import Session
 from binlake.errors import TargetRefused
-from binlake.statement.literal import qualified
+from binlake.statements.literal import qualified
+from binlake.target.session.session import Session
 
 _ENGINE = "InnoDB"
 

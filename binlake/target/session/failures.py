@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pymysql import err
 
+from binlake.base.redaction import SEE_VALUES, are_row_values_shown, is_about_rows, server_text_in_log, sql_in_log
 from binlake.errors import BinlakeError, TargetBusy, TargetRefused, TargetUnavailable
-from binlake.redaction import SEE_VALUES, are_row_values_shown, is_about_rows, server_text_in_log, sql_in_log
 
 _ACCESS = frozenset({1044, 1045, 1130, 1698, 1820, 1862})
 _PRIVILEGE = frozenset({1142, 1143, 1227, 1370, 1419})

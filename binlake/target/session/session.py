@@ -12,8 +12,8 @@ from pymysql import err
 from pymysql.constants import CLIENT
 
 from binlake.config.model import Target
-from binlake.downstream.failures import code_of, failure
 from binlake.errors import TargetRefused, TargetUnavailable, UnknownOutcome
+from binlake.target.session.failures import code_of, failure
 
 log = structlog.get_logger()
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sql
-from binlake.downstream.engines import require_transactions
-from binlake.downstream.session import Session
-from binlake.statement.literal import quote_name
+from binlake.statements.literal import quote_name
+from binlake.target.session.engines import require_transactions
+from binlake.target.session.session import Session
 
 
 def create_tables(session: Session, schema: str) -> None:

@@ -16,8 +16,8 @@ from airflow.sdk.definitions.deadline import DeadlineAlert, DeadlineReference
 
 from binlake.config import Replication
 from binlake.errors import Permanent, Transient, UnknownOutcome
-from binlake_airflow import addresses
-from binlake_airflow.alerts import OnFailure, tell_failure
+from binlake_airflow.telemetry import addresses
+from binlake_airflow.telemetry.alerts import OnFailure, tell_failure
 
 SYNC = "sync"
 KINDS = (SYNC, "backfill", "recover", "audit", "verify", "maintain")

@@ -10,10 +10,10 @@ from airflow.sdk import DAG
 
 from binlake.config import load_replication
 from binlake.errors import ConfigError
-from binlake_airflow.dagparts import Place
+from binlake_airflow.dags.dagparts import Place
+from binlake_airflow.dags.sidedags import side_dags
+from binlake_airflow.dags.syncdag import sync_dag
 from binlake_airflow.replications import find
-from binlake_airflow.sidedags import side_dags
-from binlake_airflow.syncdag import sync_dag
 
 
 @dataclass(frozen=True)

@@ -7,15 +7,15 @@ from collections.abc import Callable
 from airflow.sdk import DAG, Param
 
 from binlake.errors import ConfigError
-from binlake_airflow.commands import (
+from binlake_airflow.dags.dagparts import TS_PATTERN, Place, moment_param, new_dag, text_param
+from binlake_airflow.dags.schedule import parse_schedule
+from binlake_airflow.operators.commands import (
     AuditOperator,
     BackfillOperator,
     MaintainOperator,
     RecoverOperator,
     VerifyOperator,
 )
-from binlake_airflow.dagparts import TS_PATTERN, Place, moment_param, new_dag, text_param
-from binlake_airflow.schedule import parse_schedule
 from binlake_airflow.timetable import BackfillIntervals
 
 MODES = {

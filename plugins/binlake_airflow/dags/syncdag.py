@@ -12,12 +12,12 @@ from typing import Any
 from airflow.sdk import DAG, Param, TaskGroup
 
 from binlake.pipeline import Stage, stages_for
-from binlake_airflow import assets
-from binlake_airflow.commands import RecoverOperator
-from binlake_airflow.dagparts import SYNC, Place, deadline, moment_param, new_dag
+from binlake_airflow.dags.dagparts import SYNC, Place, deadline, moment_param, new_dag
+from binlake_airflow.dags.schedule import parse_schedule
 from binlake_airflow.jobs import FUSED
-from binlake_airflow.operators import RECOVER, RUNTIMES, StageOperator
-from binlake_airflow.schedule import parse_schedule
+from binlake_airflow.operators.commands import RecoverOperator
+from binlake_airflow.operators.stages import RECOVER, RUNTIMES, StageOperator
+from binlake_airflow.telemetry import assets
 
 # Airflow's backfill of dates belongs to `<name>.backfill`: here the checkpoint says what is next, not a date.
 _RUN_TYPES = ("scheduled", "manual", "operator_triggered", "asset_triggered", "asset_materialization")

@@ -19,9 +19,9 @@ from airflow.sdk.exceptions import AirflowException
 
 from binlake.config import Replication, load_replication
 from binlake.errors import LeaseHeld
-from binlake_airflow import failures
 from binlake_airflow.jobs import MODULE
-from binlake_airflow.process import JobProcess
+from binlake_airflow.operators.process import JobProcess
+from binlake_airflow.telemetry import failures
 
 # The trigger ends by itself at its time; Airflow's own limit stands behind it for a triggerer that was down meanwhile.
 _TRIGGER_GRACE_S = 600.0
@@ -68,7 +68,7 @@ class BinlakeOperator(BaseOperator, SkipMixin):
         if time.time() >= until:
             return
         # Imported late: triggers are not needed for DAG parsing.
-        from binlake_airflow.waiting import FreeTrigger
+        from binlake_airflow.operators.waiting import FreeTrigger
 
         trigger = FreeTrigger(replication_file=self.replication_file, until=until, **asked)
         left = timedelta(seconds=until - time.time() + _TRIGGER_GRACE_S)

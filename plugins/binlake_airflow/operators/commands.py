@@ -16,16 +16,16 @@ from typing import Any, Literal
 
 from binlake.config import Replication, load_replication
 from binlake.errors import ConfigError, Permanent, SourceUnavailable, Transient
-from binlake_airflow import child
-from binlake_airflow.answers import audit_markdown, shortened, summary
-from binlake_airflow.base import BinlakeOperator
 from binlake_airflow.jobs import error_of, kept, moment
-from binlake_airflow.metrics import lag_s
-from binlake_airflow.notes import KEY
+from binlake_airflow.operators import child
+from binlake_airflow.operators.answers import audit_markdown, shortened, summary
+from binlake_airflow.operators.base import BinlakeOperator
+from binlake_airflow.operators.sparkconnect import ConnectSessions
+from binlake_airflow.operators.sparkplace import DRIVER_MEMORY_ENV, LOCAL_DRIVER, connect_url, driver_env, spark_master
 from binlake_airflow.replications import find
-from binlake_airflow.reports import shown
-from binlake_airflow.sparkconnect import ConnectSessions
-from binlake_airflow.sparkplace import DRIVER_MEMORY_ENV, LOCAL_DRIVER, connect_url, driver_env, spark_master
+from binlake_airflow.telemetry.metrics import lag_s
+from binlake_airflow.telemetry.notes import KEY
+from binlake_airflow.telemetry.reports import shown
 from binlake_airflow.timetable import range_of
 
 Context = Mapping[str, Any]
@@ -90,7 +90,7 @@ class CommandOperator(BinlakeOperator):
         del task_instance
         if self._told is None:
             return None
-        from binlake_airflow import lineage
+        from binlake_airflow.telemetry import lineage
 
         asked, told = self._told
         return lineage.of_command(self.command, self.settings(), asked, told, self.into(asked))

@@ -14,7 +14,7 @@ import time
 import uuid
 from collections.abc import Callable
 
-from binlake.reachability import require_spark
+from binlake.base.reachability import require_spark
 
 SPAN_S = 1800
 _GONE = ("INVALID_HANDLE.SESSION_NOT_FOUND", "INVALID_HANDLE.SESSION_CLOSED")

@@ -17,7 +17,7 @@ from binlake_airflow.jobs import MODULE
 
 JARS_ENV = "BINLAKE_JARS"
 DRIVER_MEMORY_ENV = "BINLAKE_DRIVER_MEMORY"
-_DEFAULT_JARS = Path(__file__).resolve().parents[2] / ".local" / "jars"
+_DEFAULT_JARS = Path(__file__).resolve().parents[3] / ".local" / "jars"
 # A driver lives for one stage: without the optimising compiler it costs half the CPU (stack facts, "Spark and Delta").
 LOCAL_DRIVER = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 
@@ -34,7 +34,7 @@ def connect_url(conn_id: str) -> str:
 
 
 def application_file() -> str:
-    """The file of `spark_jobs.main`, found without importing it. Raises ConfigError."""
+    """The file of `spark_jobs.commands.main`, found without importing it. Raises ConfigError."""
     spec = find_spec(MODULE)
     if spec is None or spec.origin is None:
         raise ConfigError(f"module {MODULE} is not installed", hint="install binlake where the tasks run")

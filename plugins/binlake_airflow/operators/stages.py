@@ -18,12 +18,10 @@ from airflow.sdk.exceptions import AirflowException
 
 from binlake.errors import ConfigError, IncompleteWindow, SourceUnavailable
 from binlake.pipeline import STOPPED
-from binlake_airflow import metrics
-from binlake_airflow.base import BinlakeOperator
 from binlake_airflow.jobs import FUSED, Job, is_idle, kept, locks_of, moment, needs_spark_after_all, read_results
-from binlake_airflow.reports import changed_tables, report, tell_blocked, tell_gone
-from binlake_airflow.sparkconnect import ConnectSessions
-from binlake_airflow.sparkplace import (
+from binlake_airflow.operators.base import BinlakeOperator
+from binlake_airflow.operators.sparkconnect import ConnectSessions
+from binlake_airflow.operators.sparkplace import (
     DRIVER_MEMORY_ENV,
     LOCAL_DRIVER,
     application_file,
@@ -32,6 +30,8 @@ from binlake_airflow.sparkplace import (
     jars,
     spark_master,
 )
+from binlake_airflow.telemetry import metrics
+from binlake_airflow.telemetry.reports import changed_tables, report, tell_blocked, tell_gone
 
 Results = list[dict[str, Any]]
 Tables = Sequence[Sequence[str]]
@@ -94,7 +94,7 @@ class StageOperator(BinlakeOperator):
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
         """What it read and wrote, for the OpenLineage provider, which alone calls this."""
         del task_instance
-        from binlake_airflow import lineage
+        from binlake_airflow.telemetry import lineage
 
         return lineage.of_stages(self.settings(), self._told, self._changed)
 
@@ -167,7 +167,7 @@ class StageOperator(BinlakeOperator):
         None when that is not what the error is about, or nobody can recover.
         """
         # Imported late: not needed for DAG parsing.
-        from binlake.placement import pd_answers
+        from binlake.cluster.placement import pd_answers
 
         after = list(self.get_flat_relatives(upstream=False))
         others = [task for task in after if task.task_id != RECOVER]

@@ -68,10 +68,10 @@ class FreeTrigger(BaseTrigger):
 
     def _look(self) -> str:
         # Imported late: grpc and delta-rs must not be loaded by a process that only parses DAG files or forks.
-        from binlake.downstream.holder import who_applies
         from binlake.lake.holdups import who_blocks
         from binlake.lake.lock import who_writes
         from binlake.lake.paths import LakePaths
+        from binlake.target.claim.holder import who_applies
 
         replication = load_replication(self.replication_file, secrets=self.lease)
         held = who_writes(LakePaths.of(replication), self.locks)

@@ -11,10 +11,8 @@ from typing import Any
 
 from binlake.audit.audit import Audit
 from binlake.audit.preview import preview
-from binlake.codec import key_text
 from binlake.config import Replication
 from binlake.errors import LostRange
-from binlake.filter import Rules
 from binlake.lake.ddls import newest_ddls
 from binlake.lake.paths import LakePaths
 from binlake.lake.rowhistory import Row, RowVersion
@@ -22,11 +20,13 @@ from binlake.lake.schemas import KnownStates
 from binlake.lake.seek import Budget
 from binlake.lake.transactions import Passages
 from binlake.lake.windowlog import WindowLog
-from binlake.schema import TableDef
+from binlake.rows.codec import key_text
+from binlake.rows.schema import TableDef
+from binlake.rules import Rules
 from binlake.window.targets import TargetTables
-from binlake_airflow.asked import LONGEST, Asked, BadQuestion
-from binlake_airflow.bounded import SEARCH_S
-from binlake_airflow.history import PAGE, moment
+from binlake_airflow.pages.asked import LONGEST, Asked, BadQuestion
+from binlake_airflow.pages.bounded import SEARCH_S
+from binlake_airflow.pages.history import PAGE, moment
 
 VERSIONS = 20
 """Versions of a row, and row changes of a transaction, on one page."""

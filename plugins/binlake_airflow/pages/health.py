@@ -15,9 +15,9 @@ from binlake.config import Replication
 from binlake.lake.failures import FAILURE, Failure
 from binlake.pipeline import BY_NAME, ENDED
 from binlake.window import rewrites
-from binlake_airflow.dagparts import SYNC
-from binlake_airflow.history import Events, moment, utc
-from binlake_airflow.runs import DagFacts
+from binlake_airflow.dags.dagparts import SYNC
+from binlake_airflow.pages.history import Events, moment, utc
+from binlake_airflow.pages.runs import DagFacts
 
 _LOOK = 25
 """Newest failures that are looked through: a stage that fails each few seconds has them all, and that is told."""

@@ -11,12 +11,12 @@ from typing import Any
 import structlog
 
 from binlake import tso
+from binlake.cluster.control.nodes import is_stale
+from binlake.cluster.placement import EtcdClient, NodeStatus, Registry
 from binlake.config import Replication
-from binlake.control.nodes import is_stale
 from binlake.errors import BinlakeError, SourceUnavailable
-from binlake.placement import EtcdClient, NodeStatus, Registry
 from binlake.rpc import Tls
-from binlake_airflow.history import position
+from binlake_airflow.pages.history import position
 
 log = structlog.get_logger(__name__)
 

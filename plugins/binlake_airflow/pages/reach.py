@@ -1,7 +1,7 @@
 """Whether anybody listens where a replication's target and Spark are: a TCP connection each, side by side, 1 s.
 
 No password is asked for: pages have none. What was found is kept for some seconds, so that a page does not wait for a
-dead address each time. PD and pumps are asked for on their own (`binlake_airflow.nodes`).
+dead address each time. PD and pumps are asked for on their own (`binlake_airflow.pages.nodes`).
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import structlog
 
+from binlake.base.reachability import CONNECT_PORT, address_of, listens
 from binlake.config import Replication
-from binlake.reachability import CONNECT_PORT, address_of, listens
 
 log = structlog.get_logger(__name__)
 

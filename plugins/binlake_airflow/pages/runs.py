@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from binlake_airflow.dagparts import KINDS, SYNC
+from binlake_airflow.dags.dagparts import KINDS, SYNC
 
 _ENDED, _ACTIVE = ("success", "failed"), ("running", "queued")
 _WAITING = 5

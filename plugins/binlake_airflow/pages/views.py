@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from binlake.config import Replication
-from binlake_airflow.asked import Asked
+from binlake_airflow.pages.asked import Asked
 
 View = Callable[[Replication, Asked], dict[str, Any]]
 _LINES = 5
@@ -30,8 +30,8 @@ def state(found: Replication) -> dict[str, Any]:
 
 def replication(found: Replication, asked: Asked) -> dict[str, Any]:
     """Landed ts, lag, what blocks, nodes, a page of windows, the last DDL and checkpoints."""
-    from binlake_airflow.audits import ddls_view, in_part_view
-    from binlake_airflow.history import checkpoints_view, notices_view, windows_view
+    from binlake_airflow.pages.audits import ddls_view, in_part_view
+    from binlake_airflow.pages.history import checkpoints_view, notices_view, windows_view
 
     lake, upto = _lake(found), asked.moment("upto")
     status, nodes = _status(found, lake)
@@ -51,7 +51,7 @@ def replication(found: Replication, asked: Asked) -> dict[str, Any]:
 
 def run(found: Replication, asked: Asked) -> dict[str, Any]:
     """Window, rows and seconds of each stage of one run."""
-    from binlake_airflow.history import run_view
+    from binlake_airflow.pages.history import run_view
 
     run_id = asked.path["run_id"]
     return run_view(_lake(found).log.events(run_id, limit=1000), run_id)
@@ -59,46 +59,46 @@ def run(found: Replication, asked: Asked) -> dict[str, Any]:
 
 def ddls(found: Replication, asked: Asked) -> dict[str, Any]:
     """A page of the DDL timeline."""
-    from binlake_airflow.audits import ddls_view
+    from binlake_airflow.pages.audits import ddls_view
 
     return ddls_view(_lake(found), asked.moment("upto"))
 
 
 def checkpoints(found: Replication, asked: Asked) -> dict[str, Any]:
     """A page of the checkpoint's history."""
-    from binlake_airflow.history import checkpoints_view
+    from binlake_airflow.pages.history import checkpoints_view
 
     return checkpoints_view(_lake(found).log, asked.moment("upto"))
 
 
 def row(found: Replication, asked: Asked) -> dict[str, Any]:
     """The versions of one row."""
-    from binlake_airflow.audits import row_view
+    from binlake_airflow.pages.audits import row_view
 
     return row_view(_lake(found), asked)
 
 
 def transaction(found: Replication, asked: Asked) -> dict[str, Any]:
     """All changes of one transaction."""
-    from binlake_airflow.audits import transaction_view
+    from binlake_airflow.pages.audits import transaction_view
 
     return transaction_view(_lake(found), asked)
 
 
 def table(found: Replication, asked: Asked) -> dict[str, Any]:
     """Some rows of a table at a moment."""
-    from binlake_airflow.audits import table_view
+    from binlake_airflow.pages.audits import table_view
 
     return table_view(_lake(found), asked)
 
 
 def _status(found: Replication, lake: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     """How it stands, by the lake and by what is around it; and the registry's nodes."""
-    from binlake_airflow.health import Surroundings, health_view
-    from binlake_airflow.history import status_view
-    from binlake_airflow.nodes import nodes_view
-    from binlake_airflow.reach import reach_view
-    from binlake_airflow.runs import facts_of
+    from binlake_airflow.pages.health import Surroundings, health_view
+    from binlake_airflow.pages.history import status_view
+    from binlake_airflow.pages.nodes import nodes_view
+    from binlake_airflow.pages.reach import reach_view
+    from binlake_airflow.pages.runs import facts_of
 
     now_ms = time.time_ns() // 1_000_000
     status = status_view(found, lake.log, now_ms)
@@ -108,7 +108,7 @@ def _status(found: Replication, lake: Any) -> tuple[dict[str, Any], dict[str, An
 
 def _lake(found: Replication) -> Any:
     # At call time: the scheduler loads this plugin too, and forks tasks; delta-rs' threads must not be there then.
-    from binlake_airflow.audits import Lake
+    from binlake_airflow.pages.audits import Lake
 
     return Lake(found)
 

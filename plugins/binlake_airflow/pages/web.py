@@ -21,12 +21,13 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from binlake.config import Replication
 from binlake.errors import BinlakeError, ConfigError, Transient
-from binlake_airflow import replications, views
-from binlake_airflow.access import may_read, readable
-from binlake_airflow.asked import Asked, BadQuestion
-from binlake_airflow.bounded import DEADLINE_S, Bounded, TooBusy
-from binlake_airflow.dagparts import KINDS
-from binlake_airflow.overview import Overview
+from binlake_airflow import replications
+from binlake_airflow.dags.dagparts import KINDS
+from binlake_airflow.pages import views
+from binlake_airflow.pages.access import may_read, readable
+from binlake_airflow.pages.asked import Asked, BadQuestion
+from binlake_airflow.pages.bounded import DEADLINE_S, Bounded, TooBusy
+from binlake_airflow.pages.overview import Overview
 
 log = structlog.get_logger(__name__)
 

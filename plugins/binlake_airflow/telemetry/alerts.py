@@ -18,7 +18,7 @@ from binlake import tso
 from binlake.config import load_replication
 from binlake.config.airflow import Notify, NotifyOnLag, NotifyOnSilence
 from binlake.errors import ConfigError
-from binlake_airflow import assets, failures
+from binlake_airflow.telemetry import assets, failures
 
 _ENDED = ("success", "failed")
 

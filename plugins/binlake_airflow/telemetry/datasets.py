@@ -22,7 +22,7 @@ from openlineage.client.facet_v2 import (
 from binlake.config import Replication
 from binlake.lake.paths import LakePaths
 from binlake.window.lineage import Table, Told
-from binlake_airflow import addresses
+from binlake_airflow.telemetry import addresses
 
 _SCHEMES = {"s3a": "s3", "s3n": "s3", "abfs": "abfss"}
 """As storages are called in names of datasets, where Spark calls them otherwise."""

@@ -16,8 +16,8 @@ from openlineage.client.facet_v2 import BaseFacet
 from binlake.config import Replication
 from binlake.pipeline import BY_NAME, STAGES
 from binlake.window.lineage import LINEAGE, MOST_TABLES, Table, Told, bounded
-from binlake_airflow.datasets import Datasets
 from binlake_airflow.jobs import CHANGED
+from binlake_airflow.telemetry.datasets import Datasets
 
 Names = Iterable[Sequence[str]]
 """(db, table) each."""

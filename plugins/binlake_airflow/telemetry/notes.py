@@ -9,7 +9,7 @@ from typing import Any
 
 from airflow.listeners import hookimpl
 
-from binlake_airflow import failures
+from binlake_airflow.telemetry import failures
 
 KEY = "note"
 """XCom of the tasks that have something to say; the last one counts."""

@@ -9,9 +9,9 @@ from typing import Any, Protocol
 from binlake import tso
 from binlake.config import Replication
 from binlake.pipeline import STOPPED
-from binlake_airflow import alerts, assets, metrics
 from binlake_airflow.jobs import CHANGED
-from binlake_airflow.notes import KEY
+from binlake_airflow.telemetry import alerts, assets, metrics
+from binlake_airflow.telemetry.notes import KEY
 
 Result = Mapping[str, Any]
 BLOCKED_BY = "blocked_by"

@@ -12,12 +12,12 @@ import pyarrow as pa
 import pytest
 from support.changerows import ODD, Comparable, Drawn, compared, mutation_rows
 
-from binlake.codec.assemble import key_texts
+from binlake.changes.net import RowEvent, row_key
+from binlake.changes.net.columns import NET, net_changes, net_of, whole_batch
+from binlake.changes.net.events import cell_rows, events_of
+from binlake.changes.net.runs import from_table, reduced, runs_of, table_of
 from binlake.errors import Permanent, SchemaError
-from binlake.rowchange import RowEvent, row_key
-from binlake.rowchange.columns import NET, net_changes, net_of, whole_batch
-from binlake.rowchange.events import cell_rows, events_of
-from binlake.rowchange.runs import from_table, reduced, runs_of, table_of
+from binlake.rows.codec.assemble import key_texts
 from binlake.window.definitions import Cell
 
 DRAWS = 90

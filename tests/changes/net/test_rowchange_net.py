@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from binlake.changes.net import NetChange, RowEvent, net_changes, row_key
 from binlake.errors import SchemaError
-from binlake.rowchange import NetChange, RowEvent, net_changes, row_key
-from binlake.schema import Identity
+from binlake.rows.schema import Identity
 
 KEY = Identity("primary", ("id",))
 WHOLE = Identity("row", ("id", "u", "w"))

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.tabledefs import col, key, primary, table
 
-from binlake.ordered import ChangeKeys, detector
-from binlake.ordered.causality import Causality, FlushAll
-from binlake.rowchange import RowEvent
+from binlake.changes.net import RowEvent
+from binlake.changes.ordered import ChangeKeys, detector
+from binlake.changes.ordered.causality import Causality, FlushAll
 
 T = table("t", col("a"), col("b"), keys=(primary("a"), key("b", "b")))
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from support.tabledefs import col, key, primary, table
 
-from binlake.ddl.collations import Dialect
+from binlake.changes.net import RowEvent
+from binlake.changes.ordered import Change, ChangeKeys, Merger
+from binlake.changes.ordered.forms import RowForms
+from binlake.dialect.collations import Dialect
 from binlake.errors import Permanent
-from binlake.ordered import Change, ChangeKeys, Merger
-from binlake.ordered.forms import RowForms
-from binlake.rowchange import RowEvent
-from binlake.schema import TableDef
-from binlake.statement import BatchLimits
+from binlake.rows.schema import TableDef
+from binlake.statements import BatchLimits
 
 Values = tuple[int | str | None, ...]
 

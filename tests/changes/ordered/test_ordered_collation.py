@@ -7,12 +7,12 @@ from collections import defaultdict
 import pytest
 from support.mariadb import MariaDb, execute, rows
 
-from binlake.ordered.collation import fold
+from binlake.changes.ordered.collation import fold
 
 COLLATIONS = {
     "utf8mb4_general_ci": "utf8mb4_general_ci",
     "utf8mb4_unicode_ci": "utf8mb4_unicode_ci",
-    # What stands for TiDB's collation on MariaDB (binlake.ddl.collations).
+    # What stands for TiDB's collation on MariaDB (binlake.dialect.collations).
     "utf8mb4_0900_ai_ci": "utf8mb4_uca1400_nopad_ai_ci",
 }
 

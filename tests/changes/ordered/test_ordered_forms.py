@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from support.tabledefs import col, key, primary, table
 
-from binlake.ordered.forms import RowForms, Statement
-from binlake.schema import TableDef
-from binlake.schema import mysqltypes as t
+from binlake.changes.ordered.forms import RowForms, Statement
+from binlake.rows.schema import TableDef
+from binlake.rows.schema import mysqltypes as t
 
 Row = dict[str, str | None]
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from support.tabledefs import col, key, primary, table
 
-from binlake.ddl.collations import Dialect
-from binlake.ordered import ChangeKeys
-from binlake.rowchange import RowEvent
-from binlake.schema import TableDef
-from binlake.schema import mysqltypes as t
+from binlake.changes.net import RowEvent
+from binlake.changes.ordered import ChangeKeys
+from binlake.dialect.collations import Dialect
+from binlake.rows.schema import TableDef
+from binlake.rows.schema import mysqltypes as t
 
 Row = dict[str, str | None]
 

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from support.rowhistory import KEYED, History, Row, plan
 from support.tabledefs import col, key, primary, table
 
+from binlake.changes.net import RowEvent
+from binlake.changes.ordered import PlanOptions
 from binlake.errors import Permanent
-from binlake.ordered import PlanOptions
-from binlake.rowchange import RowEvent
-from binlake.schema import TableDef
-from binlake.schema import mysqltypes as t
-from binlake.statement import BatchLimits, StatementBatch
+from binlake.rows.schema import TableDef
+from binlake.rows.schema import mysqltypes as t
+from binlake.statements import BatchLimits, StatementBatch
 
 SCHEMA = (
     "CREATE TABLE d.t (id INTEGER PRIMARY KEY, u INT UNIQUE, v INT, UNIQUE (v, u))",

@@ -15,14 +15,14 @@ import pytest
 
 from binlake import tso
 from binlake.cli import Command
-from binlake.control import commands as control
-from binlake.control.meta import GenerateMetaCommand
-from binlake.control.nodes import is_stale, not_taken, table
-from binlake.control.txn import TxnCommand
+from binlake.cluster.control import commands as control
+from binlake.cluster.control.meta import GenerateMetaCommand
+from binlake.cluster.control.nodes import is_stale, not_taken, table
+from binlake.cluster.control.txn import TxnCommand
+from binlake.cluster.placement import EtcdClient, NodeStatus, PdClient, Registry
+from binlake.cluster.pumpclient import PumpReader
+from binlake.cluster.source import Unknown
 from binlake.errors import BinlakeError, ConfigError, Permanent, SourceUnavailable, WireError
-from binlake.placement import EtcdClient, NodeStatus, PdClient, Registry
-from binlake.pumpclient import PumpReader
-from binlake.source import Unknown
 from binlake.wire import build
 from binlake.wire.binlog_pb2 import PrewriteValue
 from pump_service.pd import PlacementDriver

@@ -12,8 +12,8 @@ import httpx
 import pytest
 from support.certificates import certificate
 
-from binlake.placement import EtcdClient, Registry
-from binlake.pumpclient import PumpReader
+from binlake.cluster.placement import EtcdClient, Registry
+from binlake.cluster.pumpclient import PumpReader
 from pump_service.pd import PlacementDriver
 
 pytestmark = pytest.mark.process

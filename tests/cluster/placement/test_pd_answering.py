@@ -8,9 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 import grpc
 import pytest
 
+from binlake.cluster.placement import PdClient, pd_answers
 from binlake.config.model import Source
 from binlake.errors import SourceUnavailable
-from binlake.placement import PdClient, pd_answers
 from binlake.wire import pd_pb2 as pb
 from binlake.wire.pd_pb2_grpc import PDServicer, add_PDServicer_to_server
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from support.certificates import certificate
 
+from binlake.cluster.placement import EtcdClient, EtcdLock, NodeStatus, Registry
 from binlake.errors import Fenced, LeaseHeld, Permanent, SourceUnavailable, WireError
-from binlake.placement import EtcdClient, EtcdLock, NodeStatus, Registry
 from binlake.rpc import Tls
 from binlake.wire import etcd_pb2 as pb
 from deploy.local.etcd import Etcd

@@ -11,5 +11,7 @@ pytestmark = pytest.mark.process
 
 
 def test_importing_it_brings_neither_airflow_nor_spark() -> None:
-    program = "import binlake.pumpclient, sys; sys.exit(bool({'airflow', 'pyspark', 'grpc'} & set(sys.modules)))"
+    program = (
+        "import binlake.cluster.pumpclient, sys; sys.exit(bool({'airflow', 'pyspark', 'grpc'} & set(sys.modules)))"
+    )
     assert subprocess.run([sys.executable, "-c", program], timeout=300, check=False).returncode == 0

@@ -15,8 +15,8 @@ import grpc
 import numpy as np
 import pytest
 
+from binlake.cluster.pumpclient import PumpReader
 from binlake.errors import BinlakeError, ConfigError, LostRange, SourceUnavailable, WireError
-from binlake.pumpclient import PumpReader
 from binlake.rpc.client import MessageStream
 from binlake.wire import blocks, pump_pb2, pump_pb2_grpc
 from binlake.wire.blocks import Block
@@ -179,7 +179,7 @@ def test_an_original_pump_has_no_info(pump: StubPump) -> None:
 
 FORKED = """
 import multiprocessing, sys
-from binlake.pumpclient import PumpReader
+from binlake.cluster.pumpclient import PumpReader
 reader = PumpReader(sys.argv[1], 7)
 def work(after):
     return [ts for ts, _, _ in reader.pull(after, after + 50)]

@@ -13,9 +13,9 @@ import grpc
 import pytest
 from support.certificates import certificate
 
+from binlake.cluster.pumpclient import ClientOptions, PumpClient, WriteTimes
+from binlake.cluster.pumpclient.transport import Refused, rpc_connect
 from binlake.errors import ConfigError, SourceUnavailable
-from binlake.pumpclient import ClientOptions, PumpClient, WriteTimes
-from binlake.pumpclient.transport import Refused, rpc_connect
 from binlake.rpc import Channel, PendingCall, Tls
 from binlake.wire import build, pump_pb2, pump_pb2_grpc
 

@@ -16,11 +16,11 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from support.mariadb import MariaDb, execute
 
-from binlake.capture import Capture
+from binlake.cluster.source import Committed, Locked, RolledBack, SqlHistory, TidbSource, Unknown, read_status
+from binlake.cluster.source.tidb import PAGE, SPARE, StatusPort
+from binlake.compare.capture import Capture
 from binlake.config.model import SourceSql
 from binlake.errors import ConfigError, SourceUnavailable, WireError
-from binlake.source import Committed, Locked, RolledBack, SqlHistory, TidbSource, Unknown, read_status
-from binlake.source.tidb import PAGE, SPARE, StatusPort
 from pump_service.replay.outcomes import Outcomes
 from pump_service.replay.status_server import StatusServer
 

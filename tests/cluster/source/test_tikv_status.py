@@ -10,10 +10,10 @@ from support.certificates import Authority
 from support.fake_tikv import CLUSTER_ID, ROLLBACK, FakeTikv, Lock, Write
 
 from binlake import tso
-from binlake.placement.channel import targets
-from binlake.source import Absent, Committed, Locked, RolledBack, Status, Unknown
-from binlake.source.regions import RegionClient, encode_key
-from binlake.source.tikv import How, Question, TikvStatus, is_expired
+from binlake.cluster.placement.channel import targets
+from binlake.cluster.source import Absent, Committed, Locked, RolledBack, Status, Unknown
+from binlake.cluster.source.regions import RegionClient, encode_key
+from binlake.cluster.source.tikv import How, Question, TikvStatus, is_expired
 from binlake.wire import pd_pb2 as pd
 from binlake.wire import tikv_pb2 as pb
 
@@ -228,7 +228,7 @@ def test_region_errors_are_followed(tikv: FakeTikv, connect: Callable[[], TikvSt
 def test_a_tikv_that_is_away_is_told_and_found_again(
     tikv: FakeTikv, connect: Callable[[], TikvStatus], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("binlake.source.tikv._PAUSES_S", (0.01,) * 3)
+    monkeypatch.setattr("binlake.cluster.source.tikv._PAUSES_S", (0.01,) * 3)
     status = connect()
     tikv.writes[KEY] = [Write(START, START + 7)]
     right, tikv.addresses[1] = tikv.addresses[1], "127.0.0.1:1"

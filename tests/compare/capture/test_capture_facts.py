@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 
-from binlake.capture import Capture
+from binlake.changes.net import RowEvent, net_changes
+from binlake.cluster.source.status import Absent, RolledBack, read_status
 from binlake.compare import expected_states
-from binlake.ddl import SourceDdl, map_ddl
-from binlake.rowchange import RowEvent, net_changes
-from binlake.schema import Action, DdlJob, SchemaState, WindowDdl
-from binlake.source.status import Absent, RolledBack, read_status
+from binlake.compare.capture import Capture
+from binlake.dialect import SourceDdl, map_ddl
+from binlake.rows.schema import Action, DdlJob, SchemaState, WindowDdl
 from binlake.window.ddls import PlannedDdl
 from binlake.wire import binlog_pb2 as pb
 from deploy.local.commitlog import CommitLog, planned, read_log

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from binlake.capture import Capture
+from binlake.compare.capture import Capture
 from binlake.errors import ConfigError, WireError
 from binlake.wire import binlog_pb2 as pb
 

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 from support.certificates import Authority
 
+from binlake.cluster.placement import EtcdClient, NodeStatus, PdClient, Registry
 from binlake.errors import ConfigError, Permanent, SourceUnavailable
-from binlake.placement import EtcdClient, NodeStatus, PdClient, Registry
 from pump_service.pd import PlacementDriver
 
 

@@ -14,8 +14,8 @@ import grpc
 import pytest
 
 from binlake import tso
+from binlake.cluster.placement import ClockClient, EtcdClient, PdClient
 from binlake.errors import Permanent, SourceUnavailable
-from binlake.placement import ClockClient, EtcdClient, PdClient
 from binlake.wire import etcd_pb2 as etcd_pb
 from binlake.wire import etcd_rpc as rpc
 from binlake.wire import pd_pb2 as pb

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pump_cluster import MemoryCluster
 
-from binlake.placement import EtcdClient
+from binlake.cluster.placement import EtcdClient
 from pump_service.pd import PlacementDriver
 from pump_service.pump.config import PumpConfig
 from pump_service.pump.server import PumpServer

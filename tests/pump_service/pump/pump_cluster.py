@@ -7,8 +7,8 @@ import time
 from dataclasses import dataclass, field
 
 from binlake import tso
+from binlake.cluster.placement import Entry, NodeStatus
 from binlake.errors import SourceUnavailable
-from binlake.placement import Entry, NodeStatus
 
 CLUSTER_ID = 7710533641674055416
 

@@ -10,8 +10,8 @@ from pump_cluster import MemoryCluster
 from pump_helpers import commit, prewrite, rollback, until
 
 from binlake import tso
+from binlake.cluster.source import Committed, Status
 from binlake.errors import BinlakeError, Permanent, SourceUnavailable, Transient
-from binlake.source import Committed, Status
 from binlake.wire import build
 from binlake.wire.binlog_pb2 import Binlog
 from pump_service.pump.ceiling import Ceiling

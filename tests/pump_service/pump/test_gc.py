@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from pump_helpers import commit, prewrite, pulled, reach, settled, store, until
 
 from binlake import tso
+from binlake.cluster.placement import NodeStatus
 from binlake.errors import LostRange, SourceUnavailable, Transient
-from binlake.placement import NodeStatus
 from binlake.window.membership import Probe, gather
 from binlake.wire import build
 from pump_service.pump.gc import Collector, GcRule, decide

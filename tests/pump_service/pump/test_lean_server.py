@@ -15,8 +15,8 @@ import httpx
 import pytest
 from pump_helpers import commit, prewrite, until
 
+from binlake.cluster.pumpclient import PumpReader
 from binlake.errors import ConfigError, SourceUnavailable
-from binlake.pumpclient import PumpReader
 from binlake.rpc import Channel, HttpResponse, PendingCall, RpcError, Status
 from binlake.wire import blocks, build
 from binlake.wire.binlog_pb2 import Binlog, Commit, Prewrite

@@ -16,8 +16,8 @@ from conftest import MakePump
 from pump_cluster import MemoryCluster
 from pump_helpers import commit, prewrite, pulled, store, until
 
+from binlake.cluster.pumpclient import PumpReader
 from binlake.errors import BinlakeError
-from binlake.pumpclient import PumpReader
 from binlake.wire import build
 from pump_service.pump import follower
 from pump_service.pump.files import Files

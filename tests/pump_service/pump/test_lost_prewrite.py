@@ -11,8 +11,8 @@ from pump_cluster import CLUSTER_ID, MemoryCluster
 from pump_helpers import commit, prewrite, reach, settled, store, until
 from test_pump_pages import ask, envelope, value, write
 
+from binlake.cluster.pumpclient import PumpReader
 from binlake.errors import Permanent, WireError
-from binlake.pumpclient import PumpReader
 from binlake.wire import build
 from pump_service.pump.forced import Verdict
 from pump_service.pump.metrics import PumpMetrics

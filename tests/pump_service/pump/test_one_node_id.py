@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from pump_helpers import until
 
+from binlake.cluster.placement import EtcdClaim, EtcdClient
 from binlake.errors import Fenced, Permanent
-from binlake.placement import EtcdClaim, EtcdClient
 from pump_service.pd import PlacementDriver
 from pump_service.pump.config import PumpConfig
 from pump_service.pump.server import PumpServer

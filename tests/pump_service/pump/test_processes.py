@@ -15,7 +15,7 @@ import psutil
 import pytest
 from pump_helpers import until
 
-from binlake.placement import EtcdClient, Registry
+from binlake.cluster.placement import EtcdClient, Registry
 from pump_service.pd import PlacementDriver
 from pump_service.pump.command import PumpCommand
 from pump_service.pump.processes import Supervisor, commands

@@ -14,9 +14,9 @@ from pump_cluster import MemoryCluster
 from pump_helpers import commit, prewrite, until
 from support import alert_rules
 
-from binlake.placement import NodeStatus
+from binlake.cluster.placement import NodeStatus
+from binlake.cluster.source import Committed, Locked, RolledBack, Status, Unknown
 from binlake.rpc.http import HttpRequest, HttpResponse
-from binlake.source import Committed, Locked, RolledBack, Status, Unknown
 from binlake.wire import pump_pb2, pump_pb2_grpc
 from binlake.wire.binlog_pb2 import Binlog, PrewriteValue, Rollback, TableMutation
 from pump_service.pump.dump import as_text

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from pump_helpers import VALUE, prewrite, until
 
-from binlake.placement import EtcdClient, PdClient, Registry
-from binlake.pumpclient import PumpClient, PumpReader
+from binlake.cluster.placement import EtcdClient, PdClient, Registry
+from binlake.cluster.pumpclient import PumpClient, PumpReader
 from binlake.wire import build
 from binlake.wire.binlog_pb2 import Binlog
 from pump_service.pd import PlacementDriver

@@ -16,8 +16,8 @@ from pump_cluster import MemoryCluster
 from pump_helpers import VALUE, commit, prewrite, reach, rollback, settled, store, until
 
 from binlake import tso
+from binlake.cluster.source import Absent, Committed, Locked, RolledBack, Status, TidbSource, Unknown, read_status
 from binlake.errors import SourceUnavailable
-from binlake.source import Absent, Committed, Locked, RolledBack, Status, TidbSource, Unknown, read_status
 from binlake.wire import build
 from binlake.wire.binlog_pb2 import Binlog
 from pump_service.pump.forced import Verdict

@@ -11,12 +11,12 @@ from pump_helpers import commit, prewrite, rollback, settled, store, until
 from support.fake_tikv import ROLLBACK, FakeTikv, Lock, Write
 
 from binlake import tso
+from binlake.cluster.placement import PdClient
+from binlake.cluster.pumpclient import PumpReader
+from binlake.cluster.source import Absent, RolledBack, Status
+from binlake.cluster.source.regions import RegionClient
+from binlake.cluster.source.tikv import TikvStatus
 from binlake.errors import SourceUnavailable
-from binlake.placement import PdClient
-from binlake.pumpclient import PumpReader
-from binlake.source import Absent, RolledBack, Status
-from binlake.source.regions import RegionClient
-from binlake.source.tikv import TikvStatus
 from binlake.wire import build
 from pump_service.pd import PlacementDriver
 from pump_service.pump.config import PumpConfig
@@ -186,7 +186,7 @@ def test_gc_is_held_at_the_oldest_that_waits_and_let_go(world: World, monkeypatc
 
 
 def test_the_status_port_is_asked_where_tikv_does_not_answer(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("binlake.source.tikv._PAUSES_S", (0.01,))
+    monkeypatch.setattr("binlake.cluster.source.tikv._PAUSES_S", (0.01,))
 
     class Port:
         asked = 0

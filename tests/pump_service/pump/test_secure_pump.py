@@ -12,13 +12,13 @@ import pytest
 from pump_cluster import CLUSTER_ID, MemoryCluster
 from support.certificates import Authority
 
+from binlake.cluster.placement import NodeStatus
+from binlake.cluster.pumpclient import PumpReader
 from binlake.errors import ConfigError, SourceUnavailable
-from binlake.placement import NodeStatus
-from binlake.pumpclient import PumpReader
 from binlake.rpc import Channel
 from pump_service.pump.config import PumpConfig, TlsFiles
 from pump_service.pump.server import PumpServer
-from spark_jobs.pump_source import pull_batches
+from spark_jobs.land.pump_source import pull_batches
 
 MakePump = Callable[..., PumpServer]
 

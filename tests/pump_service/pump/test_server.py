@@ -15,10 +15,10 @@ from pump_cluster import CLUSTER_ID, MemoryCluster
 from pump_helpers import VALUE, commit, prewrite, rollback, until
 
 from binlake import tso
+from binlake.cluster.placement import NodeStatus
+from binlake.cluster.pumpclient import PumpReader
+from binlake.cluster.source import Committed, RolledBack, Status, Unknown
 from binlake.errors import BinlakeError, ConfigError, Permanent, SourceUnavailable, Transient
-from binlake.placement import NodeStatus
-from binlake.pumpclient import PumpReader
-from binlake.source import Committed, RolledBack, Status, Unknown
 from binlake.wire import build, cistern_pb2, cistern_pb2_grpc, pump_pb2, pump_pb2_grpc
 from binlake.wire.binlog_pb2 import Binlog, Commit
 from deploy.local.ports import free_port

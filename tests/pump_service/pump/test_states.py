@@ -11,8 +11,8 @@ import pytest
 from pump_cluster import MemoryCluster
 from pump_helpers import commit, prewrite, until
 
+from binlake.cluster.placement import NodeStatus
 from binlake.errors import Fenced, Permanent
-from binlake.placement import NodeStatus
 from binlake.wire.binlog_pb2 import Binlog
 from pump_service.pump.score import Usage
 from pump_service.pump.server import PumpServer

@@ -11,8 +11,8 @@ import pytest
 from pump_cluster import MemoryCluster
 from pump_helpers import until
 
+from binlake.cluster.placement import EtcdClient, NodeStatus, Registry
 from binlake.errors import Fenced, Permanent, WireError
-from binlake.placement import EtcdClient, NodeStatus, Registry
 from pump_service.pump.config import PumpConfig
 from pump_service.pump.server import PumpServer
 

@@ -7,7 +7,7 @@ import struct
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from binlake.capture import Capture
+from binlake.compare.capture import Capture
 from binlake.wire import binlog_pb2 as pb
 
 

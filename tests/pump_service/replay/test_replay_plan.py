@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from small_capture import write_capture
 
 from binlake import tso
-from binlake.capture import Capture
+from binlake.compare.capture import Capture
 from binlake.errors import WireError
 from binlake.wire import binlog_pb2 as pb
 from pump_service.replay.outcomes import Outcomes, Transaction

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 from small_capture import write_capture
 
-from binlake.capture import Capture
+from binlake.cluster.placement import ClockClient, EtcdClient, PdClient, Registry
+from binlake.cluster.pumpclient import PumpClient, PumpReader
+from binlake.cluster.source import TidbSource
+from binlake.compare.capture import Capture
 from binlake.errors import BinlakeError, ConfigError
-from binlake.placement import ClockClient, EtcdClient, PdClient, Registry
-from binlake.pumpclient import PumpClient, PumpReader
-from binlake.source import TidbSource
 from binlake.wire import binlog_pb2 as pb
 from pump_service.pd import PlacementDriver
 from pump_service.pump.config import PumpConfig

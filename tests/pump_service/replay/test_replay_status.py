@@ -11,9 +11,9 @@ import httpx
 import pytest
 from small_capture import write_capture
 
-from binlake.capture import Capture
+from binlake.cluster.source import Absent, Committed, Locked, RolledBack, TidbSource
+from binlake.compare.capture import Capture
 from binlake.errors import ConfigError
-from binlake.source import Absent, Committed, Locked, RolledBack, TidbSource
 from binlake.wire import binlog_pb2 as pb
 from pump_service.replay import status
 from pump_service.replay.clock import ReplayClock

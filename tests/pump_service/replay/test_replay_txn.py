@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from binlake.capture import Capture
-from binlake.placement import ClockClient, EtcdClient, PdClient, Registry
-from binlake.pumpclient import PumpClient, PumpReader
+from binlake.cluster.placement import ClockClient, EtcdClient, PdClient, Registry
+from binlake.cluster.pumpclient import PumpClient, PumpReader
+from binlake.compare.capture import Capture
 from binlake.wire import binlog_pb2 as pb
 from pump_service.pd import PlacementDriver
 from pump_service.pump.config import PumpConfig

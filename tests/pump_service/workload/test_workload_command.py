@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from binlake.capture import Capture
-from binlake.pumpclient import PumpReader
+from binlake.cluster.pumpclient import PumpReader
+from binlake.compare.capture import Capture
 from binlake.wire import binlog_pb2 as pb
 from deploy.local.ports import free_port
 from pump_service.pd import PlacementDriver

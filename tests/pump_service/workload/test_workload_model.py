@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from workload_helpers import MemoryClient, committed, replayed, run
 
-from binlake.codec.values import read_text
-from binlake.codec.writers import write_text
+from binlake.cluster.source.status import Committed, Locked, RolledBack, Unknown, read_status
 from binlake.errors import ConfigError
-from binlake.schema import ColumnInfo
-from binlake.source.status import Committed, Locked, RolledBack, Unknown, read_status
+from binlake.rows.codec.values import read_text
+from binlake.rows.codec.writers import write_text
+from binlake.rows.schema import ColumnInfo
 from binlake.wire import binlog_pb2 as pb
 from pump_service.replay.status import go_json
 from pump_service.workload.definitions import column_json

@@ -8,10 +8,10 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
-from binlake.codec import decode_transaction
+from binlake.cluster.source.status import Committed, read_status
 from binlake.errors import SourceUnavailable
-from binlake.schema import DdlJob, SchemaState
-from binlake.source.status import Committed, read_status
+from binlake.rows.codec import decode_transaction
+from binlake.rows.schema import DdlJob, SchemaState
 from binlake.wire import binlog_pb2 as pb
 from pump_service.replay.status import History, go_json
 from pump_service.workload.output import state_lines

@@ -12,15 +12,15 @@ from support.shop import Shop
 from support.tinylake import TinyLake, fill, replication_toml, set_checkpoint, target_config
 from support.workload import Workload, integer
 
-from binlake.backfill.progress import BackfillProgress
-from binlake.backfill.repair import held, repair_range
-from binlake.backfill.rollback import plan_rollback
-from binlake.backfill.undoing import rollback_source, rollback_target
 from binlake.cli import run as main
-from binlake.ddl.replacement import Injection
+from binlake.dialect.replacement import Injection
 from binlake.errors import ConfigError, Drift, LeaseHeld, Permanent, TargetRefused
 from binlake.lake.windowlog import WindowLog
-from binlake.verify import VerifyOptions, verify
+from binlake.repair.backfill.progress import BackfillProgress
+from binlake.repair.backfill.repair import held, repair_range
+from binlake.repair.backfill.rollback import plan_rollback
+from binlake.repair.backfill.undoing import rollback_source, rollback_target
+from binlake.repair.verify import VerifyOptions, verify
 
 pytestmark = pytest.mark.mariadb
 Shown = dict[str, Counter[str]]

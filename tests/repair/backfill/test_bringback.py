@@ -12,14 +12,14 @@ from support.shop import Shop
 from support.tinylake import TinyLake, fill, replication_toml, set_checkpoint, target_config
 from support.workload import Workload, integer, text
 
-from binlake.backfill.bringback import bring_back
-from binlake.backfill.progress import BackfillProgress
-from binlake.backfill.repair import repair_range
 from binlake.cli import run as main
 from binlake.errors import ConfigError, Drift
 from binlake.lake.windowlog import WindowLog
-from binlake.verify import VerifyOptions, verify
-from spark_jobs.table import TableCommand
+from binlake.repair.backfill.bringback import bring_back
+from binlake.repair.backfill.progress import BackfillProgress
+from binlake.repair.backfill.repair import repair_range
+from binlake.repair.verify import VerifyOptions, verify
+from spark_jobs.commands.table import TableCommand
 
 pytestmark = pytest.mark.mariadb
 

@@ -14,7 +14,7 @@ from test_backfill import wrong
 
 from binlake.cli import run as main
 from binlake.lake.windowlog import WindowLog
-from binlake_airflow.history import notices_view
+from binlake_airflow.pages.history import notices_view
 
 pytestmark = pytest.mark.mariadb
 

@@ -15,8 +15,8 @@ from support.workload import Workload, integer, text
 from binlake.lake.ddls import landed_ddls
 from binlake.lake.lock import lake_lock
 from binlake.lake.windowlog import WindowLog
-from binlake.verify import afterddl
-from binlake.verify.afterddl import check_due, due, note_due
+from binlake.repair.verify import afterddl
+from binlake.repair.verify.afterddl import check_due, due, note_due
 from binlake.window.definitions import LandedDdl
 from binlake.window.rewrites import STAGE
 

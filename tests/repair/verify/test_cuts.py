@@ -11,13 +11,13 @@ from support.tabledefs import col, primary, table
 from support.tinylake import put
 from support.windows import target_of
 
-from binlake.downstream.session import Session
-from binlake.schema import TableDef
-from binlake.schema import mysqltypes as t
-from binlake.verify.chunks import ChunkPlan, Cuts
-from binlake.verify.order import KeyOrder
-from binlake.verify.sqlside import Digest, SqlTable
-from binlake.verify.texts import hashes
+from binlake.repair.verify.chunks import ChunkPlan, Cuts
+from binlake.repair.verify.order import KeyOrder
+from binlake.repair.verify.sqlside import Digest, SqlTable
+from binlake.repair.verify.texts import hashes
+from binlake.rows.schema import TableDef
+from binlake.rows.schema import mysqltypes as t
+from binlake.target.session.session import Session
 
 pytestmark = pytest.mark.mariadb
 

@@ -14,18 +14,18 @@ from support.shop import Shop
 from support.tinylake import replication_toml, set_checkpoint
 from support.windows import wait_until
 
+from binlake.changes.net import row_key
 from binlake.cli import run as main
-from binlake.codec.floats import double_text
 from binlake.errors import CheckpointConflict, ConfigError, Drift, LeaseHeld, Transient
 from binlake.lake.windowlog import WindowLog
-from binlake.rowchange import row_key
-from binlake.verify import VerifyOptions, comparing, state, verify
-from binlake.verify.fixfile import FixFile
-from binlake.verify.repairing import apply_file, hold, keys_of, repair_keys
-from binlake.verify.sqlside import SqlTable
-from binlake.verify.tables import tables_at
-from spark_jobs.outcomes import DIFFERENT
-from spark_jobs.verify import run_verify, write_fixes
+from binlake.repair.verify import VerifyOptions, comparing, state, verify
+from binlake.repair.verify.fixfile import FixFile
+from binlake.repair.verify.repairing import apply_file, hold, keys_of, repair_keys
+from binlake.repair.verify.sqlside import SqlTable
+from binlake.repair.verify.tables import tables_at
+from binlake.rows.codec.floats import double_text
+from spark_jobs.commands.verify import run_verify, write_fixes
+from spark_jobs.job.outcomes import DIFFERENT
 
 pytestmark = pytest.mark.mariadb
 SMALL = VerifyOptions(chunk_rows=7)

@@ -27,11 +27,11 @@ from typing import Any
 
 import numpy as np
 
-from binlake.capture import Capture
-from binlake.codec import DecodeStats, MutationBatch, RowChange, decode_transaction
-from binlake.codec.writers import filled_text
-from binlake.schema import ColumnInfo, SchemaState, TableDef, WindowDdl, WindowSchemas
-from binlake.schema import mysqltypes as t
+from binlake.compare.capture import Capture
+from binlake.rows.codec import DecodeStats, MutationBatch, RowChange, decode_transaction
+from binlake.rows.codec.writers import filled_text
+from binlake.rows.schema import ColumnInfo, SchemaState, TableDef, WindowDdl, WindowSchemas
+from binlake.rows.schema import mysqltypes as t
 from deploy.local.commitlog import read_log as commit_log
 
 OPS = {"I": "insert", "U": "update", "D": "delete"}

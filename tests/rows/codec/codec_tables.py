@@ -14,17 +14,17 @@ from typing import Any
 import numpy as np
 from tidb_json import Json, Tables, column, index, table_def, table_info
 
-from binlake.codec import MutationBatch, commit_binlog, prewrite_value
-from binlake.codec.assemble import key_text
-from binlake.codec.batch import Places
-from binlake.codec.encode import RowEncoder
-from binlake.codec.floats import double_text, float_text
-from binlake.codec.lanes import Ints
-from binlake.codec.temporal import duration_text
-from binlake.codec.transaction import TableLookup, raw_changes
 from binlake.errors import BinlakeError
-from binlake.schema import ColumnInfo, TableDef
-from binlake.schema import mysqltypes as t
+from binlake.rows.codec import MutationBatch, commit_binlog, prewrite_value
+from binlake.rows.codec.assemble import key_text
+from binlake.rows.codec.batch import Places
+from binlake.rows.codec.encode import RowEncoder
+from binlake.rows.codec.floats import double_text, float_text
+from binlake.rows.codec.lanes import Ints
+from binlake.rows.codec.temporal import duration_text
+from binlake.rows.codec.transaction import TableLookup, raw_changes
+from binlake.rows.schema import ColumnInfo, TableDef
+from binlake.rows.schema import mysqltypes as t
 from binlake.wire import binlog_pb2 as pb
 
 Row = dict[str, str | None]
@@ -109,7 +109,7 @@ def _document(draw: Random, depth: int = 0) -> Any:
 
 
 def _json(draw: Random, _: Json) -> str:
-    from binlake.codec.jsons import json_text, write_json
+    from binlake.rows.codec.jsons import json_text, write_json
 
     return json_text(write_json(json.dumps(_document(draw))), 0)[0]
 

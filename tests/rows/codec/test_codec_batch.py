@@ -10,13 +10,13 @@ import pytest
 from codec_golden import read_log
 from tidb_json import INT_PK, Tables, article_table, column, table_def, table_info
 
-from binlake.capture import Capture
-from binlake.codec import MutationBatch, MutationBuilder, commit_binlog, decode_transaction, prewrite_value, walk
-from binlake.codec.assemble import key_text
-from binlake.codec.batch import MUTATION_SCHEMA
+from binlake.compare.capture import Capture
 from binlake.errors import WireError
 from binlake.lake.tables import MUTATION
-from binlake.schema import mysqltypes as t
+from binlake.rows.codec import MutationBatch, MutationBuilder, commit_binlog, decode_transaction, prewrite_value, walk
+from binlake.rows.codec.assemble import key_text
+from binlake.rows.codec.batch import MUTATION_SCHEMA
+from binlake.rows.schema import mysqltypes as t
 from binlake.tso import compose
 from binlake.wire import binlog_pb2 as pb
 

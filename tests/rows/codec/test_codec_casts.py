@@ -12,10 +12,10 @@ from zoneinfo import ZoneInfo
 import pytest
 from tidb_json import column
 
-from binlake.codec.casts import Moment, UnknownCast, cast_text
-from binlake.schema import ColumnInfo
-from binlake.schema import mysqltypes as t
-from binlake.schema.session import SourceSession, read_zone
+from binlake.rows.codec.casts import Moment, UnknownCast, cast_text
+from binlake.rows.schema import ColumnInfo
+from binlake.rows.schema import mysqltypes as t
+from binlake.rows.schema.session import SourceSession, read_zone
 
 RECORDED = [json.loads(line) for line in (Path(__file__).parent / "casts.jsonl").read_text().splitlines()]
 IN_UTC = Moment(UTC)
@@ -108,7 +108,7 @@ LOCATIONS = [
 @pytest.mark.parametrize(("location", "zone"), LOCATIONS)
 def test_the_job_tells_the_zone_and_else_the_configuration(location: dict[str, Any] | None, zone: str) -> None:
     from binlake import tso
-    from binlake.schema import DdlJob
+    from binlake.rows.schema import DdlJob
 
     at = tso.parse("2024-05-06T12:00:00")
     raw = {"id": 1, "type": 12, "state": 6, "schema_id": 1, "table_id": 2, "start_ts": at}

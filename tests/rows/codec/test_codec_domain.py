@@ -14,12 +14,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tidb_json import Tables, column, index, table_def, table_info
 
-from binlake.codec import MutationBuilder, walk
-from binlake.codec.floats import double_text, float_text
-from binlake.codec.jsons import DATE, DATETIME, TIME, TIMESTAMP, Opaque, Temporal, json_bytes, json_text
-from binlake.codec.writers import write_text
-from binlake.schema import ColumnInfo, TableDef
-from binlake.schema import mysqltypes as t
+from binlake.rows.codec import MutationBuilder, walk
+from binlake.rows.codec.floats import double_text, float_text
+from binlake.rows.codec.jsons import DATE, DATETIME, TIME, TIMESTAMP, Opaque, Temporal, json_bytes, json_text
+from binlake.rows.codec.writers import write_text
+from binlake.rows.schema import ColumnInfo, TableDef
+from binlake.rows.schema import mysqltypes as t
 
 ANY_TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 

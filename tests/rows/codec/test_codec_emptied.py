@@ -9,11 +9,11 @@ import pytest
 from codec_tables import each, ints
 from tidb_json import column, db_info, index, job, name, table_info
 
-from binlake.codec import MutationBatch, MutationBuilder, prewrite_value
 from binlake.errors import SchemaError
-from binlake.schema import Action, SchemaState, WindowDdl, WindowSchemas
-from binlake.schema import mysqltypes as t
-from binlake.schema.emptied import partition_of
+from binlake.rows.codec import MutationBatch, MutationBuilder, prewrite_value
+from binlake.rows.schema import Action, SchemaState, WindowDdl, WindowSchemas
+from binlake.rows.schema import mysqltypes as t
+from binlake.rows.schema.emptied import partition_of
 from binlake.wire import binlog_pb2 as pb
 from binlake.wire import build
 

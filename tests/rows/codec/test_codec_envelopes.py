@@ -7,8 +7,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from binlake.codec import envelopes
-from binlake.codec.envelopes import parsed, read_envelopes
+from binlake.rows.codec import envelopes
+from binlake.rows.codec.envelopes import parsed, read_envelopes
 from binlake.wire import binlog_pb2 as pb
 from binlake.wire import build
 

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from test_codec_values import ALL_TYPES, SAMPLES
 from tidb_json import Tables, article_table
 
-from binlake.codec import MutationBuilder, commit_binlog, decode_transaction, prewrite_value
-from binlake.codec.jsons import json_text
 from binlake.errors import WireError
+from binlake.rows.codec import MutationBuilder, commit_binlog, decode_transaction, prewrite_value
+from binlake.rows.codec.jsons import json_text
 from binlake.wire import binlog_pb2 as pb
 
 TABLES = Tables(article_table(), ALL_TYPES)

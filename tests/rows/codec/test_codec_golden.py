@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from codec_golden import compare
 
-from binlake.capture import Capture
+from binlake.compare.capture import Capture
 
 pytestmark = pytest.mark.long
 
@@ -16,7 +16,7 @@ CAPTURES = Path(__file__).parents[2] / "captures"
 # name: (rows, exemptions); every transaction is compared, of sysbench_like every fourth: its rows are all alike
 CASES: dict[str, tuple[int, dict[str, int]]] = {
     "anomaly": (37, {}),
-    # Rows that are committed while a DDL runs have the definition behind it (binlake.schema.ahead).
+    # Rows that are committed while a DDL runs have the definition behind it (binlake.rows.schema.ahead).
     "bank": (35372, {"place-added": 18, "place-removed": 86}),
     "ddl": (1861, {"gone": 1, "hidden-in-delete": 32, "virtual-in-delete": 6, "place-added": 98, "place-removed": 219}),
     "ddl_late": (

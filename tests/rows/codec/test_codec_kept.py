@@ -14,10 +14,10 @@ import pytest
 from codec_tables import as_payload, each, ints
 from tidb_json import Tables, article_table
 
-from binlake.codec import MutationBatch, MutationBuilder
-from binlake.codec import lanes as lanes_of_rows
-from binlake.codec.kept import KeptRows
-from binlake.codec.lanes import PAD, Lanes
+from binlake.rows.codec import MutationBatch, MutationBuilder
+from binlake.rows.codec import lanes as lanes_of_rows
+from binlake.rows.codec.kept import KeptRows
+from binlake.rows.codec.lanes import PAD, Lanes
 
 NUMBERS = 5_000
 

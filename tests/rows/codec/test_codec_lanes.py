@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tidb_json import Tables, column, index, table_def, table_info
 
-from binlake.capture import Capture
-from binlake.codec import batch, walk
-from binlake.schema import mysqltypes as t
+from binlake.compare.capture import Capture
+from binlake.rows.codec import batch, walk
+from binlake.rows.schema import mysqltypes as t
 from binlake.wire import binlog_pb2 as pb
 
 pytestmark = pytest.mark.long

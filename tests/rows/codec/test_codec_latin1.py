@@ -9,11 +9,11 @@ import pytest
 from support.mariadb import MariaDb
 from tidb_json import Tables, column, index, table_def, table_info
 
-from binlake.codec import MutationBatch, MutationBuilder, prewrite_value, walk
-from binlake.codec.latin1 import InvalidText, latin1_text
 from binlake.errors import WireError
-from binlake.schema import TableDef
-from binlake.schema import mysqltypes as t
+from binlake.rows.codec import MutationBatch, MutationBuilder, prewrite_value, walk
+from binlake.rows.codec.latin1 import InvalidText, latin1_text
+from binlake.rows.schema import TableDef
+from binlake.rows.schema import mysqltypes as t
 from binlake.wire import binlog_pb2 as pb
 from binlake.wire import build
 

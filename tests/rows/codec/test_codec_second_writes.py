@@ -12,11 +12,11 @@ import pytest
 from codec_tables import each, ints
 from tidb_json import column, db_info, index, job, name, table_info
 
-from binlake.capture import Capture
-from binlake.codec import MutationBatch, MutationBuilder, prewrite_value
-from binlake.codec.secondwrites import SecondWrites
+from binlake.compare.capture import Capture
 from binlake.errors import SchemaError
-from binlake.schema import Action, SchemaState, WindowDdl, WindowSchemas
+from binlake.rows.codec import MutationBatch, MutationBuilder, prewrite_value
+from binlake.rows.codec.secondwrites import SecondWrites
+from binlake.rows.schema import Action, SchemaState, WindowDdl, WindowSchemas
 from binlake.window.ddls import window_schemas
 from binlake.wire import build
 from deploy.local.commitlog import CommitLog, read_log

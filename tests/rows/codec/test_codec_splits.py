@@ -15,13 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tidb_json import Tables
 
-from binlake.capture import Capture
-from binlake.codec import MutationBatch, batch
-from binlake.codec.lanes import Lanes
-from binlake.codec.splits import split_all
-from binlake.codec.transaction import ALL_KINDS
+from binlake.compare.capture import Capture
 from binlake.errors import BinlakeError
-from binlake.schema import TableDef
+from binlake.rows.codec import MutationBatch, batch
+from binlake.rows.codec.lanes import Lanes
+from binlake.rows.codec.splits import split_all
+from binlake.rows.codec.transaction import ALL_KINDS
+from binlake.rows.schema import TableDef
 from binlake.wire import binlog_pb2 as pb
 
 CAPTURES = Path(__file__).parents[2] / "captures"

@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tidb_json import INT_PK, Tables, article_table, column, db_info, index, job, table_def, table_info
 
-from binlake.codec import (
+from binlake.errors import SchemaError, WireError
+from binlake.rows.codec import (
     DecodeStats,
     MutationBuilder,
     RowChange,
@@ -16,10 +17,9 @@ from binlake.codec import (
     decode_transaction,
     prewrite_value,
 )
-from binlake.codec.datum import write_int
-from binlake.errors import SchemaError, WireError
-from binlake.schema import SchemaState, TableDef, WindowDdl, WindowSchemas
-from binlake.schema import mysqltypes as t
+from binlake.rows.codec.datum import write_int
+from binlake.rows.schema import SchemaState, TableDef, WindowDdl, WindowSchemas
+from binlake.rows.schema import mysqltypes as t
 from binlake.wire import binlog_pb2 as pb
 from binlake.wire.build import prewrite as prewrite_of
 

@@ -13,17 +13,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tidb_json import column, table_def, table_info
 
-from binlake.codec import datum
-from binlake.codec.decimals import read_decimal, write_decimal
-from binlake.codec.floats import double_text, float_text
-from binlake.codec.jsons import json_text, write_json
-from binlake.codec.readers import reader_of
-from binlake.codec.temporal import duration_text, moment_text, pack_moment
-from binlake.codec.values import NoText, read_text, skip
-from binlake.codec.writers import filled_text, write_text
 from binlake.errors import SchemaError
-from binlake.schema import ColumnInfo
-from binlake.schema import mysqltypes as t
+from binlake.rows.codec import datum
+from binlake.rows.codec.decimals import read_decimal, write_decimal
+from binlake.rows.codec.floats import double_text, float_text
+from binlake.rows.codec.jsons import json_text, write_json
+from binlake.rows.codec.readers import reader_of
+from binlake.rows.codec.temporal import duration_text, moment_text, pack_moment
+from binlake.rows.codec.values import NoText, read_text, skip
+from binlake.rows.codec.writers import filled_text, write_text
+from binlake.rows.schema import ColumnInfo
+from binlake.rows.schema import mysqltypes as t
 
 UNSIGNED = t.FLAG_UNSIGNED
 
@@ -323,7 +323,7 @@ def test_an_origin_default_of_another_type_is_an_error() -> None:
 
 def test_bytes_of_a_latin1_column_that_are_no_utf8_are_told_with_column_and_ways_on() -> None:
     # TiDB takes any bytes into a latin1 column; recorded in the capture `zones`
-    from binlake.codec.transaction import row_error
+    from binlake.rows.codec.transaction import row_error
 
     of = ColumnInfo.from_json(column(1, "v", t.VARCHAR, flen=9, charset="latin1"))
     assert reader_of(of)(b"\x02\x04\xc3\xb6", 0) == ("ö", 4)

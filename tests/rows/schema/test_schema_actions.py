@@ -11,12 +11,11 @@ from pathlib import Path
 import pytest
 from tidb_json import column, db_info, index, job, table_info
 
-from binlake.capture import Capture
-from binlake.capture.reader import StateAt
+from binlake.compare.capture import Capture, StateAt
 from binlake.errors import SchemaError
-from binlake.filter import Rules
-from binlake.schema import Action, DdlJob, JobState, SchemaState, WindowDdl, WindowSchemas
-from binlake.schema.actions import UNSUPPORTED
+from binlake.rows.schema import Action, DdlJob, JobState, SchemaState, WindowDdl, WindowSchemas
+from binlake.rows.schema.actions import UNSUPPORTED
+from binlake.rules import Rules
 from binlake.window.ddls import DdlBinlog, PlannedDdl, plan_ddls
 from binlake.wire import binlog_pb2 as pb
 

@@ -6,8 +6,8 @@ import pytest
 from tidb_json import INT_PK, article_table, column, index, table_def, table_info
 
 from binlake.errors import SchemaError
-from binlake.schema import ColumnInfo, DbInfo, Identity, TableDef
-from binlake.schema import mysqltypes as t
+from binlake.rows.schema import ColumnInfo, DbInfo, Identity, TableDef
+from binlake.rows.schema import mysqltypes as t
 
 NOT_NULL = t.FLAG_NOT_NULL
 

@@ -8,10 +8,10 @@ import pytest
 from tidb_json import column, db_info, job, table_info
 
 from binlake.errors import SchemaError
-from binlake.schema import Action, DdlJob, SchemaState, WindowDdl, WindowSchemas, ddl_kind, place_ddls
-from binlake.schema import mysqltypes as t
-from binlake.schema.ahead import place_of
-from binlake.schema.window import unknown_table
+from binlake.rows.schema import Action, DdlJob, SchemaState, WindowDdl, WindowSchemas, ddl_kind, place_ddls
+from binlake.rows.schema import mysqltypes as t
+from binlake.rows.schema.ahead import place_of
+from binlake.rows.schema.window import unknown_table
 
 NARROW = table_info(10, "t", [column(1, "id")])
 KEYED = table_info(10, "t", [column(1, "id", flag=t.FLAG_NOT_NULL | t.FLAG_PRIMARY)], pk_is_handle=True)

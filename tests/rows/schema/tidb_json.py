@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from binlake.schema import DbInfo, DdlJob, TableDef
-from binlake.schema import mysqltypes as t
+from binlake.rows.schema import DbInfo, DdlJob, TableDef
+from binlake.rows.schema import mysqltypes as t
 
 Json = dict[str, Any]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from binlake.cluster.pumpclient import PumpReader
 from binlake.errors import BinlakeError, LostRange, WireError
-from binlake.pumpclient import PumpReader
 from simulator.placement import CLUSTER
 from simulator.truth import Wrong
 

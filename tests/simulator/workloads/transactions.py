@@ -6,9 +6,9 @@ from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING
 
+from binlake.cluster.placement import Registry
+from binlake.cluster.pumpclient import ClientOptions, PumpClient, WriteTimes
 from binlake.errors import BinlakeError
-from binlake.placement import Registry
-from binlake.pumpclient import ClientOptions, PumpClient, WriteTimes
 from binlake.wire import build
 from binlake.wire.binlog_pb2 import Binlog
 from simulator.placement import CLUSTER, SimulatedEtcd, SimulatedPd

@@ -18,18 +18,19 @@ from support.windows import CLUSTER, NAME, Window, apply_in_child, at, end_child
 
 from binlake.config import Replication
 from binlake.config.model import Lake, Target
-from binlake.downstream import apply_window
-from binlake.downstream.setaside import set_aside
 from binlake.errors import CheckpointConflict, ConfigError, LostRange, Permanent
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowEvent, WindowLog
-from binlake.recover import judge, trigger
-from binlake.relay import RelayLog
+from binlake.target import apply_window
+from binlake.target.commands.setaside import set_aside
+from binlake.target.recover import judge, trigger
+from binlake.target.relay import RelayLog
 from pump_service.pd import PlacementDriver
-from spark_jobs import restore, runner
-from spark_jobs.context import Bounds, StageContext, StageResult
-from spark_jobs.main import run_job
-from spark_jobs.recover import recover
+from spark_jobs.commands import restore
+from spark_jobs.commands.main import run_job
+from spark_jobs.commands.recover import recover
+from spark_jobs.job import runner
+from spark_jobs.job.context import Bounds, StageContext, StageResult
 
 pytestmark = pytest.mark.mariadb
 

@@ -17,10 +17,10 @@ from support.tabledefs import col, primary, table
 from support.windows import NAME, Window
 
 from binlake.config import Replication, load_replication
-from binlake.downstream import expected_of
 from binlake.errors import ConfigError, LeaseHeld, LostRange, Transient
-from binlake.relay import RelayLog, files
-from binlake.relay.files import folder_lock, listed
+from binlake.target import expected_of
+from binlake.target.relay import RelayLog, files
+from binlake.target.relay.files import folder_lock, listed
 
 MIB = 1 << 20
 

@@ -1,0 +1,1 @@
+"""One pinned window on the target, exactly once: its segments in one of three modes."""

@@ -1,0 +1,1 @@
+"""The one writer of a target: its lease and fence, its checkpoint and ledger, its connections."""

@@ -1,0 +1,1 @@
+"""One DDL on the target, exactly once: intent, execution, proof."""

@@ -1,0 +1,1 @@
+"""A connection to the target, and what its errors mean."""

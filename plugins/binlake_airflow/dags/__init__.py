@@ -1,0 +1,1 @@
+"""The DAGs of each replication file."""

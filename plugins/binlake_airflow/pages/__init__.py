@@ -1,0 +1,1 @@
+"""The pages inside Airflow's UI, and the same as JSON."""

@@ -1,0 +1,1 @@
+"""What a run tells others: metrics, notes, assets, alerts, OpenLineage."""

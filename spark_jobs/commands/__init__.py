@@ -1,0 +1,1 @@
+"""Commands of `binlake` that read or write the lake, and the entry of a Spark job."""

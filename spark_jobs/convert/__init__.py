@@ -1,0 +1,1 @@
+"""The stage convert: SQL of the target."""

@@ -1,0 +1,1 @@
+"""The stage finalize: the window on the target."""

@@ -1,0 +1,1 @@
+"""The stage land: windows pulled from the pumps."""

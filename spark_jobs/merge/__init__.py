@@ -1,0 +1,1 @@
+"""The stage merge: payloads decoded, filtered and routed."""
