@@ -6,7 +6,6 @@ import faulthandler
 import gc
 import os
 import signal
-import sys
 import tempfile
 import time
 from collections.abc import Generator, Iterator
@@ -16,10 +15,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import structlog
 from hypothesis import HealthCheck, settings
-
-# `deploy` is not an installed package: tests and demo run it from the checkout.
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
 from support import selection
 from support.leftovers import leftovers, mark_session
 from support.mariadb import MariaDb

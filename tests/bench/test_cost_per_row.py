@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
-
-import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
 
 import cost_per_row
+import pytest
 from cost_per_row import Step, most_of, recorded
 
 pytestmark = pytest.mark.long

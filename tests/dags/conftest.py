@@ -8,9 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
 from support import scripted_job
 from support.airflow_home import private_home
 from support.dag_runs import Run, Runner

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from support.mariadb import MariaDb
-
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
 from daily import Daily, daily_source
+from support.mariadb import MariaDb
 
 
 @pytest.fixture

@@ -186,7 +186,7 @@ POSITIONS = [
 ]
 """Where finalize is killed; a negative number counts from the last transaction, which moves the checkpoint.
 
-Twenty positions of one window are in `tests/target/test_downstream_relay.py`: the same code behind the reader."""
+Twenty positions of one window are in `tests/target/relay/test_target_relay.py`: the same code behind the reader."""
 
 
 def test_the_source_is_gone_and_finalize_was_killed(

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
-from tidb_json import INT_PK, column, index, table_def, table_info
+from support.tidb_json import INT_PK, column, index, table_def, table_info
 
 from binlake.lake.paths import LakePaths
 from binlake.mirror import ComponentPlan, MirrorVersion, apply_component, mirror_plan

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tidb_json import column
+from support.tidb_json import column
 
 from binlake.lake.columntypes import arrow_type, parse, texts_of
 from binlake.mirror.recast import recast
@@ -88,7 +88,7 @@ def test_rows_with_unfit_values_come_back_whole(keyed: TableDef) -> None:
 
 @pytest.fixture
 def keyed() -> TableDef:
-    from tidb_json import INT_PK, table_def, table_info
+    from support.tidb_json import INT_PK, table_def, table_info
 
     columns = [column(1, "id", flag=INT_PK), column(2, "day", t.DATE)]
     return table_def(table_info(45, "t", columns, pk_is_handle=True))

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from support.mariadb import MariaDb, execute
-
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
 from ddlrun import DdlModel
 from modelrun import Model
+from support.mariadb import MariaDb, execute
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from sqlglot import exp
-from tidb_json import column, table_def, table_info
+from support.tidb_json import column, table_def, table_info
 
 from binlake.base.sections.rules import ExpressionRule
 from binlake.errors import ConfigError, SchemaError

@@ -18,7 +18,7 @@ from binlake.wire import etcd_pb2 as pb
 from deploy.local.etcd import Etcd
 from pump_service.pd import PlacementDriver
 
-RECORDED = Path(__file__).parent.parent / "fixtures" / "wire" / "etcd-registry.txt"
+RECORDED = Path(__file__).parents[2] / "fixtures" / "wire" / "etcd-registry.txt"
 
 
 @pytest.fixture(params=["embedded", pytest.param("etcd", marks=pytest.mark.process)])

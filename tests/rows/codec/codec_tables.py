@@ -12,7 +12,7 @@ from random import Random
 from typing import Any
 
 import numpy as np
-from tidb_json import Json, Tables, column, index, table_def, table_info
+from support.tidb_json import Json, Tables, column, index, table_def, table_info
 
 from binlake.errors import BinlakeError
 from binlake.rows.codec import MutationBatch, commit_binlog, prewrite_value

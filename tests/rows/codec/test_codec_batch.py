@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from codec_golden import read_log
-from tidb_json import INT_PK, Tables, article_table, column, table_def, table_info
+from support.tidb_json import INT_PK, Tables, article_table, column, table_def, table_info
 
 from binlake.compare.capture import Capture
 from binlake.errors import WireError

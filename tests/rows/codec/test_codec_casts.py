@@ -10,14 +10,16 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
-from tidb_json import column
+from support.tidb_json import column
 
 from binlake.rows.codec.casts import Moment, UnknownCast, cast_text
 from binlake.rows.schema import ColumnInfo
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.session import SourceSession, read_zone
 
-RECORDED = [json.loads(line) for line in (Path(__file__).parent / "casts.jsonl").read_text().splitlines()]
+RECORDED = [
+    json.loads(line) for line in (Path(__file__).parents[2] / "fixtures" / "casts.jsonl").read_text().splitlines()
+]
 IN_UTC = Moment(UTC)
 
 

@@ -12,7 +12,7 @@ import pytest
 from codec_tables import INTEGERS, KINDS, Kind, Row, as_payload, in_lanes, plainly
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from tidb_json import Tables, column, index, table_def, table_info
+from support.tidb_json import Tables, column, index, table_def, table_info
 
 from binlake.rows.codec import MutationBuilder, walk
 from binlake.rows.codec.floats import double_text, float_text

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from codec_tables import each, ints
-from tidb_json import column, db_info, index, job, name, table_info
+from support.tidb_json import column, db_info, index, job, name, table_info
 
 from binlake.errors import SchemaError
 from binlake.rows.codec import MutationBatch, MutationBuilder, prewrite_value

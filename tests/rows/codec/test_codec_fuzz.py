@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.tidb_json import Tables, article_table
 from test_codec_values import ALL_TYPES, SAMPLES
-from tidb_json import Tables, article_table
 
 from binlake.errors import WireError
 from binlake.rows.codec import MutationBuilder, commit_binlog, decode_transaction, prewrite_value

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from codec_tables import as_payload, each, ints
-from tidb_json import Tables, article_table
+from support.tidb_json import Tables, article_table
 
 from binlake.rows.codec import MutationBatch, MutationBuilder
 from binlake.rows.codec import lanes as lanes_of_rows

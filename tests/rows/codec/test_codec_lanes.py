@@ -12,7 +12,7 @@ from codec_golden import read_log
 from codec_tables import KINDS, as_payload, changed, damaged, in_lanes, plainly, random_mutation, random_table
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tidb_json import Tables, column, index, table_def, table_info
+from support.tidb_json import Tables, column, index, table_def, table_info
 
 from binlake.compare.capture import Capture
 from binlake.rows.codec import batch, walk

@@ -7,7 +7,7 @@ from typing import Any
 import pymysql
 import pytest
 from support.mariadb import MariaDb
-from tidb_json import Tables, column, index, table_def, table_info
+from support.tidb_json import Tables, column, index, table_def, table_info
 
 from binlake.errors import WireError
 from binlake.rows.codec import MutationBatch, MutationBuilder, prewrite_value, walk

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from codec_tables import each, ints
-from tidb_json import column, db_info, index, job, name, table_info
+from support.tidb_json import column, db_info, index, job, name, table_info
 
 from binlake.compare.capture import Capture
 from binlake.errors import SchemaError

@@ -13,7 +13,7 @@ from codec_golden import read_log
 from codec_tables import as_payload, damaged, each, random_mutation, random_table
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tidb_json import Tables
+from support.tidb_json import Tables
 
 from binlake.compare.capture import Capture
 from binlake.errors import BinlakeError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tidb_json import INT_PK, Tables, article_table, column, db_info, index, job, table_def, table_info
+from support.tidb_json import INT_PK, Tables, article_table, column, db_info, index, job, table_def, table_info
 
 from binlake.errors import SchemaError, WireError
 from binlake.rows.codec import (

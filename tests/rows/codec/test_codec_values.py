@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tidb_json import column, table_def, table_info
+from support.tidb_json import column, table_def, table_info
 
 from binlake.errors import SchemaError
 from binlake.rows.codec import datum

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tidb_json import column, db_info, index, job, table_info
+from support.tidb_json import column, db_info, index, job, table_info
 
 from binlake.compare.capture import Capture, StateAt
 from binlake.errors import SchemaError

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tidb_json import INT_PK, article_table, column, index, table_def, table_info
+from support.tidb_json import INT_PK, article_table, column, index, table_def, table_info
 
 from binlake.errors import SchemaError
 from binlake.rows.schema import ColumnInfo, DbInfo, Identity, TableDef

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from support.jobhistory import in_version_order
-from tidb_json import column, db_info, job, table_info
+from support.tidb_json import column, db_info, job, table_info
 
 from binlake.compare.capture import Capture
 from binlake.errors import SchemaError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tidb_json import column, db_info, job, table_info
+from support.tidb_json import column, db_info, job, table_info
 
 from binlake.errors import SchemaError
 from binlake.rows.schema import Action, DdlJob, SchemaState, WindowDdl, WindowSchemas, ddl_kind, place_ddls

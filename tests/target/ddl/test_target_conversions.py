@@ -30,7 +30,7 @@ pytestmark = pytest.mark.mariadb
 
 RECORDED = [
     json.loads(line)
-    for line in (Path(__file__).resolve().parents[1] / "codec" / "casts.jsonl").read_text().splitlines()
+    for line in (Path(__file__).resolve().parents[2] / "fixtures" / "casts.jsonl").read_text().splitlines()
 ]
 
 

@@ -28,7 +28,7 @@ from binlake.target.ddl.errors import execute_ddl
 
 pytestmark = pytest.mark.mariadb
 
-CASTS = Path(__file__).resolve().parents[1] / "codec" / "casts.jsonl"
+CASTS = Path(__file__).resolve().parents[2] / "fixtures" / "casts.jsonl"
 RECORDED = [json.loads(line) for line in CASTS.read_text().splitlines()]
 Kind = dict[str, Any]
 LENIENT = "NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES,NO_ENGINE_SUBSTITUTION"

@@ -1,8 +1,0 @@
-"""TableInfo builders are shared with the tests of the schema history."""
-
-from __future__ import annotations
-
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "schema"))
