@@ -4,7 +4,7 @@ Everything here works through delta-rs on one table at a time, so it runs in any
 """
 
 from binlake.mirror.apply import Applied, apply_component
-from binlake.mirror.plan import ComponentPlan, MirrorPlan, mirror_plan
+from binlake.mirror.components import ComponentPlan, MirrorPlan, mirror_plan
 from binlake.mirror.versions import MirrorVersion, MirrorVersions
 
 __all__ = [

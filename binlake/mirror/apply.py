@@ -13,8 +13,8 @@ from itertools import groupby
 import pyarrow as pa
 
 from binlake.lake.paths import LakePaths
+from binlake.mirror.components import ComponentPlan, Name
 from binlake.mirror.effects import Effect, effects
-from binlake.mirror.plan import ComponentPlan, Name
 from binlake.mirror.replica import Replica
 from binlake.mirror.rows import Reshaper
 from binlake.mirror.versions import IN_PART, MirrorVersion

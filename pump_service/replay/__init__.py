@@ -1,12 +1,12 @@
 """Replays a recorded TiDB capture into real pumps and answers for its TiDB meanwhile.
 
-`plan` knows what the capture holds, `replayer` writes it and leads PD's clock, `status` and `status_server` are the
+`schedule` knows what the capture holds, `replayer` writes it and leads PD's clock, `status` and `status_server` are the
 capture's status port, `command` is `binlake capture`.
 """
 
 from pump_service.replay.clock import ReplayClock
-from pump_service.replay.plan import ReplayPlan, Step
 from pump_service.replay.replayer import Replayer, ReplayResult
+from pump_service.replay.schedule import ReplaySchedule, Step
 from pump_service.replay.status_server import StatusServer
 
-__all__ = ["ReplayClock", "ReplayPlan", "ReplayResult", "Replayer", "StatusServer", "Step"]
+__all__ = ["ReplayClock", "ReplayResult", "ReplaySchedule", "Replayer", "StatusServer", "Step"]

@@ -15,9 +15,9 @@ from binlake.compare.capture import Capture
 from binlake.errors import ConfigError
 from pump_service.replay.clock import ReplayClock
 from pump_service.replay.outcomes import Outcomes
-from pump_service.replay.plan import ReplayPlan
 from pump_service.replay.progress import shown
 from pump_service.replay.replayer import Replayer, ReplayResult
+from pump_service.replay.schedule import ReplaySchedule
 from pump_service.replay.status_server import StatusServer
 from pump_service.slices import wait_set
 
@@ -116,18 +116,18 @@ def _told(capture: Capture, result: ReplayResult, url: str) -> dict[str, Any]:
 
 def _info(capture: Capture) -> dict[str, Any]:
     outcomes = Outcomes.of(capture)
-    plan = ReplayPlan.of(capture, outcomes)
+    schedule = ReplaySchedule.of(capture, outcomes)
     states = [state.commit_ts for state in capture.states()]
     return {
         "capture": capture.name,
         "version": capture.meta.get("version", ""),
         "cluster_id": str(cluster_id(capture) or ""),
-        "binlogs": len(plan.steps),
-        "transactions": plan.transactions,
+        "binlogs": len(schedule.steps),
+        "transactions": schedule.transactions,
         "orphans": sum(transaction.orphan for transaction in outcomes.by_start.values()),
         "ddl_jobs": sum(1 for _ in capture.jobs()),
-        "first_commit_ts": str(plan.first_bound),
-        "last_commit_ts": str(max((step.holds for step in plan.steps), default=0)),
+        "first_commit_ts": str(schedule.first_bound),
+        "last_commit_ts": str(max((step.holds for step in schedule.steps), default=0)),
         "states": len(states),
         "state_commit_ts": [str(ts) for ts in states],
     }

@@ -1,7 +1,7 @@
 """Writes a capture to the pumps in order of arrival, as TiDB's pump client would, and leads PD's clock meanwhile.
 
 Payloads go out as they were recorded: no timestamp is changed. A binlog waits for what must be durable before it
-(`ReplayPlan.may_write`), later ones do not wait for it: many are on their way at a time, and a group commit serves
+(`ReplaySchedule.may_write`), later ones do not wait for it: many are on their way at a time, and a group commit serves
 many.
 """
 
@@ -22,7 +22,7 @@ from binlake.compare.capture import Capture
 from binlake.wire import binlog_pb2 as pb
 from pump_service.replay.clock import ReplayClock
 from pump_service.replay.outcomes import Outcomes
-from pump_service.replay.plan import ReplayPlan, Step, parse
+from pump_service.replay.schedule import ReplaySchedule, Step, parse
 
 log = structlog.get_logger()
 
@@ -68,7 +68,7 @@ class Replayer:
     def __init__(
         self, capture: Capture, outcomes: Outcomes, client: Writer, clock: ReplayClock, *, rate: float | None = None
     ) -> None:
-        self.plan = ReplayPlan.of(capture, outcomes)
+        self.schedule = ReplaySchedule.of(capture, outcomes)
         self._capture = capture
         self._client = client
         self._clock = clock
@@ -91,7 +91,7 @@ class Replayer:
         would be lost in silence.
         """
         began = time.monotonic()
-        self._clock.lead(self.plan.first_bound)
+        self._clock.lead(self.schedule.first_bound)
         threads = [threading.Thread(target=self._work, name=f"replay-{n}", daemon=True) for n in range(WRITERS)]
         threads.append(threading.Thread(target=self._lead, args=(progress,), name="replay-clock", daemon=True))
         for thread in threads:
@@ -107,7 +107,7 @@ class Replayer:
                 thread.join()
         if self._failure is not None:
             raise self._failure
-        self._clock.lead(self.plan.end)
+        self._clock.lead(self.schedule.end)
         self._clock.release()
         result = self._result(time.monotonic() - began)
         log.info(
@@ -116,12 +116,12 @@ class Replayer:
         return result
 
     def _result(self, seconds: float) -> ReplayResult:
-        last = max((step.holds for step in self.plan.steps), default=0)
-        return ReplayResult(len(self.plan.steps), self.plan.transactions, last, seconds)
+        last = max((step.holds for step in self.schedule.steps), default=0)
+        return ReplayResult(len(self.schedule.steps), self.schedule.transactions, last, seconds)
 
     def _feed(self) -> None:
         began = time.monotonic()
-        for step, payload in zip(self.plan.steps, self._capture.binlogs(), strict=True):
+        for step, payload in zip(self.schedule.steps, self._capture.binlogs(), strict=True):
             if self._rate:
                 time.sleep(max(0.0, began + step.index / self._rate - time.monotonic()))
             binlog = parse(self._capture, step.index, payload)
@@ -140,7 +140,7 @@ class Replayer:
     def _room(self, step: Step) -> bool:
         if self._in_flight >= 4 * WRITERS or self._bytes >= MAX_BYTES:
             return False
-        return not self._in_flight or max(step.start_ts, step.commit_ts) <= self.plan.bound() + _AHEAD
+        return not self._in_flight or max(step.start_ts, step.commit_ts) <= self.schedule.bound() + _AHEAD
 
     def _drain(self) -> None:
         with self._state:
@@ -148,7 +148,7 @@ class Replayer:
 
     def _unpark(self) -> None:
         # First come, first served: `needs` never falls along the capture.
-        while self._parked and self.plan.may_write(self._parked[0][0]):
+        while self._parked and self.schedule.may_write(self._parked[0][0]):
             self._ready.put(self._parked.popleft())
 
     def _work(self) -> None:
@@ -170,7 +170,7 @@ class Replayer:
             self._client.write_commit(binlog, self._placed[step.start_ts])
         else:
             self._client.write_rollback(binlog, self._placed[step.start_ts])
-        self.plan.ack(step)
+        self.schedule.ack(step)
         with self._state:
             self._in_flight -= 1
             self._acked += 1
@@ -179,12 +179,12 @@ class Replayer:
             self._state.notify_all()
 
     def _lead_clock(self) -> None:
-        bound = self.plan.bound()
+        bound = self.schedule.bound()
         if bound < tso.MAX_TS:
             self._clock.lead(bound)
 
     def _lead(self, progress: Progress | None) -> None:
-        """Keep the clock close below the plan's bound; one RPC for many acks."""
+        """Keep the clock close below the schedule's bound; one RPC for many acks."""
         told = 0.0
         try:
             while True:
@@ -192,7 +192,7 @@ class Replayer:
                 self._lead_clock()
                 if progress and (ended or time.monotonic() - told > 0.1):
                     told = time.monotonic()
-                    progress(self._acked, len(self.plan.steps))
+                    progress(self._acked, len(self.schedule.steps))
                 if ended:
                     return
         except BaseException as error:  # noqa: BLE001 - carried to run(), which raises it

@@ -8,7 +8,7 @@ from binlake.changes.ordered.causality import Detector, Strategy, detector
 from binlake.changes.ordered.forms import RowForms, Statement
 from binlake.changes.ordered.keys import ChangeKeys, ConflictKey
 from binlake.changes.ordered.merger import Change, Merger
-from binlake.changes.ordered.plan import OrderedPlan, PlanOptions
+from binlake.changes.ordered.rounds import OrderedPlan, PlanOptions
 
 __all__ = [
     "Change",

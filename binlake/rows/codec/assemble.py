@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from binlake.rows.codec.lanes import Bools, Ints
-from binlake.rows.codec.plan import Image, Names, Values
+from binlake.rows.codec.tabledecoder import Image, Names, Values
 from binlake.rows.codec.texts import even_names, text_array, text_bytes
 from binlake.rows.codec.walk import ABSENT, FILLED, NULL, Slot
 

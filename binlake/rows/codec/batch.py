@@ -29,7 +29,7 @@ from binlake.rows.codec.emptied import settled as settled_side
 from binlake.rows.codec.groups import Group, Waiting, cut, cuts
 from binlake.rows.codec.kept import KeptRows
 from binlake.rows.codec.lanes import Bytes, Ints, Lanes
-from binlake.rows.codec.latin1 import InvalidText, plans_for
+from binlake.rows.codec.latin1 import InvalidText, decoders_for
 from binlake.rows.codec.parts import FIELDS, FIRST, ROWS, TABLE, columns_of
 from binlake.rows.codec.secondwrites import Moment, SecondWrites, may_be_twice, without_second_writes
 from binlake.rows.codec.splits import Run, Splits, parted, split_all
@@ -111,7 +111,7 @@ class MutationBatch:
         self.stats = DecodeStats()
         self._route = route
         self._kinds_of = kinds
-        self._plan_of = plans_for(invalid_text, self.stats.latin1_texts)
+        self._decoder_of = decoders_for(invalid_text, self.stats.latin1_texts)
         self._second_writes = second_writes
         self._known: dict[TableDef, Collection[str]] = {}
         self._routed: dict[TableDef, _Names4 | None] = {}
@@ -158,8 +158,8 @@ class MutationBatch:
     ) -> Iterator[tuple[int, RowLists]]:
         wanted, runs = self._wanted(table), iter([(0, rows)])
         if wanted and may_be_twice(table, moment.version):
-            plan, counted = self._plan_of(table), self.stats.taken_once
-            runs = without_second_writes(plan, rows, payload, moment, self._second_writes, counted)
+            decoder, counted = self._decoder_of(table), self.stats.taken_once
+            runs = without_second_writes(decoder, rows, payload, moment, self._second_writes, counted)
         for at, part in runs:
             yield from ((at + first, run) for first, run in wanted_rows(part, wanted, self.stats))
 
@@ -257,7 +257,7 @@ class MutationBatch:
         rows, groups = self._rows.rows(), []
         for code, which in parted(codes):
             places = np.arange(len(codes))[which]
-            groups.append(Waiting(self._plan_of(tables[code // _KINDS]), _OPS[code % _KINDS], rows[code], places))
+            groups.append(Waiting(self._decoder_of(tables[code // _KINDS]), _OPS[code % _KINDS], rows[code], places))
         return groups
 
     def _record_batch(

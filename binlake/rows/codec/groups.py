@@ -9,14 +9,14 @@ import numpy as np
 
 from binlake.rows.codec.kept import Rows
 from binlake.rows.codec.lanes import Ints, Lanes
-from binlake.rows.codec.plan import TablePlan
+from binlake.rows.codec.tabledecoder import TableDecoder
 
 
 @dataclass(frozen=True)
 class Waiting:
     """Rows of one definition and kind; `places` are their numbers in the batch."""
 
-    plan: TablePlan
+    decoder: TableDecoder
     op: str
     rows: Rows
     places: Ints
@@ -26,7 +26,7 @@ class Waiting:
 class Group:
     """Such rows in a record batch, and their numbers in it."""
 
-    plan: TablePlan
+    decoder: TableDecoder
     op: str
     rows: Lanes
     places: Ints
@@ -50,4 +50,4 @@ def cuts(groups: list[Waiting], count: int, most_rows: int, most_bytes: int | No
 def cut(group: Waiting, low: int, high: int) -> Group:
     """The rows of `group` between two places, each of which is taken once."""
     first, last = np.searchsorted(group.places, [low, high]).tolist()
-    return Group(group.plan, group.op, group.rows.taken(first, last), group.places[first:last] - low)
+    return Group(group.decoder, group.op, group.rows.taken(first, last), group.places[first:last] - low)

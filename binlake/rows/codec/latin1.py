@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Literal
 
-from binlake.rows.codec.plan import TablePlan, plan_of
+from binlake.rows.codec.tabledecoder import TableDecoder, decoder_of
 from binlake.rows.codec.values import NoText, ReadInvalid, shown_bytes
 from binlake.rows.schema.info import ColumnInfo, TableDef
 
@@ -59,11 +59,11 @@ def latin1_reader(table: TableDef, counted: Counter[str]) -> ReadInvalid:
     return read
 
 
-def plans_for(invalid_text: InvalidText, counted: Counter[str]) -> Callable[[TableDef], TablePlan]:
-    """Definition -> its plan; `counted` gets the values that are read as latin1 (`latin1_reader`)."""
+def decoders_for(invalid_text: InvalidText, counted: Counter[str]) -> Callable[[TableDef], TableDecoder]:
+    """Definition -> its decoder; `counted` gets the values that are read as latin1 (`latin1_reader`)."""
     if invalid_text == "refuse":
-        return plan_of
-    return cache(lambda table: TablePlan(table, latin1_reader(table, counted)))
+        return decoder_of
+    return cache(lambda table: TableDecoder(table, latin1_reader(table, counted)))
 
 
 def _key_columns(table: TableDef) -> frozenset[str]:

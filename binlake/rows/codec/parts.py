@@ -25,7 +25,7 @@ from binlake.rows.codec.assemble import (
 from binlake.rows.codec.columns import has_plain_texts
 from binlake.rows.codec.groups import Group
 from binlake.rows.codec.lanes import Ints
-from binlake.rows.codec.plan import Image
+from binlake.rows.codec.tabledecoder import Image
 from binlake.rows.codec.transaction import ROW_ERRORS, row_error
 from binlake.rows.codec.walk import Walked, walk
 
@@ -53,7 +53,7 @@ def columns_of(groups: list[Group], mutations: Ints) -> Columns:
     columns, left = Columns(), []
     for group in groups:
         plain = np.ones(len(group.rows), np.bool_)
-        for walked in walk(group.plan, group.op, group.rows):
+        for walked in walk(group.decoder, group.op, group.rows):
             plain[walked.rows] = False
             _add_walked(columns, group, walked)
         left += [(int(group.places[n]), group, group.rows.row(n)) for n in np.flatnonzero(plain).tolist()]
@@ -62,14 +62,14 @@ def columns_of(groups: list[Group], mutations: Ints) -> Columns:
 
 
 def _add_walked(columns: Columns, group: Group, walked: Walked) -> None:
-    plan, rows = group.plan, group.places[walked.rows]
+    decoder, rows = group.decoder, group.places[walked.rows]
     images = []
     for slots, parts in ((walked.before, columns.before), (walked.after, columns.after)):
         if slots is not None:
-            image = [column_of(slot, text) for slot, text in zip(slots, plan.filled, strict=True)]
-            parts.append(maps_part(rows, plan.names, image))
-            images.append([image[slot].texts for slot in plan.key_slots])
-    plain = [has_plain_texts(plan.table.row_columns[slot]) for slot in plan.key_slots]
+            image = [column_of(slot, text) for slot, text in zip(slots, decoder.filled, strict=True)]
+            parts.append(maps_part(rows, decoder.names, image))
+            images.append([image[slot].texts for slot in decoder.key_slots])
+    plain = [has_plain_texts(decoder.table.row_columns[slot]) for slot in decoder.key_slots]
     columns.keys.append(Keys(rows, key_texts(images[0], plain)))
     moved = moved_rows(*images) if len(images) > 1 else rows[:0]
     if moved.size:
@@ -90,8 +90,8 @@ def _add_plain(columns: Columns, left: list[tuple[int, Group, bytes]], mutations
             if image is not None:
                 places.append(place)
                 found.append(image)
-        keys.append(key_text(group.plan.key(cast(Image, images[0] or images[1]))))
-        new = key_text(group.plan.key(images[1])) if images[0] and images[1] else keys[-1]
+        keys.append(key_text(group.decoder.key(cast(Image, images[0] or images[1]))))
+        new = key_text(group.decoder.key(images[1])) if images[0] and images[1] else keys[-1]
         if new != keys[-1]:
             moved.append((place, new))
     if left:
@@ -116,7 +116,7 @@ def _row_error(error: Exception, op: str, place: int, mutations: Ints) -> WireEr
 
 def _images(group: Group, row: bytes) -> tuple[Image | None, Image | None]:
     if group.op == "insert":
-        return None, group.plan.insert(row)
+        return None, group.decoder.insert(row)
     if group.op == "update":
-        return group.plan.update(row)
-    return group.plan.delete(row), None
+        return group.decoder.update(row)
+    return group.decoder.delete(row), None

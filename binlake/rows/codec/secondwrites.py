@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
 from binlake.errors import SchemaError
-from binlake.rows.codec.plan import Image, TablePlan
+from binlake.rows.codec.tabledecoder import Image, TableDecoder
 from binlake.rows.codec.transaction import RowLists, changes_of
 from binlake.rows.schema.emptied import physical_id
 from binlake.rows.schema.info import TableDef
@@ -60,15 +60,15 @@ def may_be_twice(table: TableDef, version: int) -> bool:
 
 
 def without_second_writes(
-    plan: TablePlan, rows: RowLists, payload: bytes, moment: Moment, policy: SecondWrites, counted: Counter[str]
+    decoder: TableDecoder, rows: RowLists, payload: bytes, moment: Moment, policy: SecondWrites, counted: Counter[str]
 ) -> Iterator[tuple[int, RowLists]]:
     """(number of its first row, rows) of each run of neighbours among a mutation's `rows` that are not second writes.
 
-    `rows`: of the table of `plan`, one of `may_be_twice`, in the transaction `payload`. `counted` gets one more for its
-    `db.table` where `policy` takes what is not certain. Raises SchemaError where it does not, WireError.
+    `rows`: of the table of `decoder`, one of `may_be_twice`, in the transaction `payload`. `counted` gets one more for
+    its `db.table` where `policy` takes what is not certain. Raises SchemaError where it does not, WireError.
     """
-    table = plan.table
-    changes = [Change(*change[2:]) for change in changes_of(rows, plan, 0, table.id, moment.commit_ts)]
+    table = decoder.table
+    changes = [Change(*change[2:]) for change in changes_of(rows, decoder, 0, table.id, moment.commit_ts)]
     read = _read(table, changes, moment, physical_id(pb.Binlog.FromString(payload).prewrite_key))
     if not read.certain:
         if policy == "refuse":

@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple, Protocol
 from google.protobuf.message import DecodeError
 
 from binlake.errors import WireError
-from binlake.rows.codec.plan import Image, TablePlan, plan_of
+from binlake.rows.codec.tabledecoder import Image, TableDecoder, decoder_of
 from binlake.rows.codec.values import NoText
 from binlake.rows.schema.info import TableDef
 from binlake.rows.schema.window import unknown_table
@@ -27,8 +27,8 @@ ROW_ERRORS = (IndexError, ValueError, KeyError, OverflowError, struct.error)
 """What the reading of a damaged row raises."""
 
 Op = Literal["insert", "update", "delete"]
-RawChange = tuple[int, TablePlan, Op, Image | None, Image | None]
-"""seq, plan of the table, op, image before, image after: what `raw_changes` gives and batches keep."""
+RawChange = tuple[int, TableDecoder, Op, Image | None, Image | None]
+"""seq, decoder of the table, op, image before, image after: what `raw_changes` gives and batches keep."""
 
 
 class TableLookup(Protocol):
@@ -82,8 +82,8 @@ def decode_transaction(
     and passed over (tidb-binlog 1.14). Raises WireError for damaged payloads, SchemaError for unknown table ids.
     """
     _, changes = raw_changes(payload, commit_ts, start_ts, tables, stats)
-    for seq, plan, op, before, after in changes:
-        yield RowChange(seq, plan.table.id, op, _mapping(before), _mapping(after))
+    for seq, decoder, op, before, after in changes:
+        yield RowChange(seq, decoder.table.id, op, _mapping(before), _mapping(after))
 
 
 def every_kind(_table: TableDef) -> Collection[str]:
@@ -117,7 +117,7 @@ def raw_changes(
     changes = (
         change
         for seq, table_id, table, rows in found
-        for change in changes_of(rows, plan_of(table), seq, table_id, commit_ts)
+        for change in changes_of(rows, decoder_of(table), seq, table_id, commit_ts)
     )
     return value.schema_version, changes
 
@@ -216,7 +216,7 @@ def _deprecated(mutation: pb.TableMutation, commit_ts: int) -> WireError:
     return _error(f"the deprecated field {name} of TableMutation holds {count} entries", mutation, commit_ts)
 
 
-def changes_of(rows: RowLists, plan: TablePlan, seq: int, table_id: int, commit_ts: int) -> Iterator[RawChange]:
+def changes_of(rows: RowLists, decoder: TableDecoder, seq: int, table_id: int, commit_ts: int) -> Iterator[RawChange]:
     """The changes of a mutation's `rows`, the first of which is `seq`, in their order. Raises WireError."""
     inserts, updates, deletes = iter(rows.inserts), iter(rows.updates), iter(rows.deletes)
     op = ""
@@ -224,14 +224,14 @@ def changes_of(rows: RowLists, plan: TablePlan, seq: int, table_id: int, commit_
         for kind in rows.kinds:
             if kind == pb.Insert:
                 op = "insert"
-                yield seq, plan, "insert", None, plan.insert(next(inserts))
+                yield seq, decoder, "insert", None, decoder.insert(next(inserts))
             elif kind == pb.Update:
                 op = "update"
-                before, after = plan.update(next(updates))
-                yield seq, plan, "update", before, after
+                before, after = decoder.update(next(updates))
+                yield seq, decoder, "update", before, after
             else:
                 op = "delete"
-                yield seq, plan, "delete", plan.delete(next(deletes)), None
+                yield seq, decoder, "delete", decoder.delete(next(deletes)), None
             seq += 1
     except ROW_ERRORS as error:
         raise row_error(error, op, table_id, commit_ts, seq) from error

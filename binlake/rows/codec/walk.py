@@ -1,7 +1,7 @@
 """Many rows of one definition and kind at once: the columns in lockstep, one column of all rows after the other.
 
-Rule: a row that this walk accepts has the texts that TablePlan gives it; every other row (odd column ids, another
-order, unexpected datums, damage) is left to TablePlan, which decodes it or says what is wrong. A column that a row
+Rule: a row that this walk accepts has the texts that TableDecoder gives it; every other row (odd column ids, another
+order, unexpected datums, damage) is left to TableDecoder, which decodes it or says what is wrong. A column that a row
 lacks is no oddity: TiDB leaves NULLs out of inserts (tidb-binlog 1.11).
 """
 
@@ -17,7 +17,7 @@ import pyarrow as pa
 from binlake.rows.codec.columns import LaneReader, handle_reader_of, lane_reader_of
 from binlake.rows.codec.datum import NIL, VARINT, read_varint, write_int
 from binlake.rows.codec.lanes import Bools, Ints, Lanes, Spots
-from binlake.rows.codec.plan import KNOWN_PLANS, TablePlan
+from binlake.rows.codec.tabledecoder import KNOWN_DECODERS, TableDecoder
 from binlake.rows.codec.values import skip
 
 NULL, FILLED, ABSENT = -1, -2, -3
@@ -62,18 +62,18 @@ class _Step:
 class LanePlan:
     """What `walk` needs of a definition, built once."""
 
-    def __init__(self, plan: TablePlan) -> None:
-        table = plan.table
-        self.plan = plan
+    def __init__(self, decoder: TableDecoder) -> None:
+        table = decoder.table
+        self.decoder = decoder
         self._slots = {c.id: slot for slot, c in enumerate(table.row_columns)}
         self._readers = {c.id: lane_reader_of(c) for c in table.row_columns}
         ids = [c.id for c in table.all_columns]
         clustered = table.pk_is_handle or table.is_common_handle
         self.steps = self.steps_of(ids if clustered else [*ids, _ROWID])
-        # A delete that lacks one of these has another key than the identity's (TablePlan.key).
-        whole_key = len(plan.key_slots) == len(table.identity().columns)
-        self.needed = plan.key_slots if whole_key else list(range(len(plan.names)))
-        self.handle = [(slot, handle_reader_of(column)) for slot, column in plan.handle]
+        # A delete that lacks one of these has another key than the identity's (TableDecoder.key).
+        whole_key = len(decoder.key_slots) == len(table.identity().columns)
+        self.needed = decoder.key_slots if whole_key else list(range(len(decoder.names)))
+        self.handle = [(slot, handle_reader_of(column)) for slot, column in decoder.handle]
 
     def steps_of(self, ids: Sequence[int]) -> list[_Step]:
         """Steps over columns in the order of `ids`; those that the definition lacks are passed over."""
@@ -86,17 +86,17 @@ def _step(column_id: int, slot: int, reader: LaneReader | None) -> _Step:
     return _Step(np.uint64(int.from_bytes(code, "little")), np.uint64(mask), len(code), slot, reader)
 
 
-@lru_cache(KNOWN_PLANS)
-def lane_plan_of(plan: TablePlan) -> LanePlan:
+@lru_cache(KNOWN_DECODERS)
+def lane_plan_of(decoder: TableDecoder) -> LanePlan:
     """The plan of a definition, kept while it is among those used last."""
-    return LanePlan(plan)
+    return LanePlan(decoder)
 
 
-def walk(plan: TablePlan, op: str, lanes: Lanes) -> Iterator[Walked]:
-    """What of the rows (of kind `op`: insert, update, delete) can be read at once; the others are for TablePlan."""
-    if len(lanes) < FEWEST or not plan.key_slots:
+def walk(decoder: TableDecoder, op: str, lanes: Lanes) -> Iterator[Walked]:
+    """What of the rows (of kind `op`: insert, update, delete) can be read at once; the others are for TableDecoder."""
+    if len(lanes) < FEWEST or not decoder.key_slots:
         return
-    lane_plan = lane_plan_of(plan)
+    lane_plan = lane_plan_of(decoder)
     left, steps = np.arange(len(lanes)), lane_plan.steps
     for _ in range(_MOST_PASSES):
         found = _Walk(lane_plan, lanes, left, steps)
@@ -106,7 +106,7 @@ def walk(plan: TablePlan, op: str, lanes: Lanes) -> Iterator[Walked]:
         left = left[~found.good]
         if left.size < FEWEST:
             return
-        ids = _ids_of(op, lanes.row(int(left[0])), len(plan.handle))
+        ids = _ids_of(op, lanes.row(int(left[0])), len(decoder.handle))
         if not ids:
             return
         steps = lane_plan.steps_of(ids)
@@ -172,7 +172,7 @@ class _Walk:
         """A slot per column, and for each step which rows hold it."""
         lacking = Slot(_NO_TEXTS, np.full(len(self.at), FILLED))
         held = np.zeros((len(self.steps), len(self.at)), np.bool_)
-        slots = [lacking] * len(self.plan.plan.names)
+        slots = [lacking] * len(self.plan.decoder.names)
         for n, step in enumerate(self.steps):
             word = self.lanes.words(self.at)
             has = held[n] = (word & step.mask == step.code) & (self.at + step.width < self.ends)

@@ -135,10 +135,10 @@ def test_the_clock_never_passes_the_least_commit_that_is_not_acked(parts: Parts)
     assert len(hammer.stamps) > 100
     assert result.binlogs == capture.meta["binlogs"]
     # Everything is there, in order, each commit_ts once, and complete by the pumps' own watermarks.
-    assert parts.oracle().tso() > max(max(s.start_ts, s.commit_ts) for s in replayer.plan.steps)
+    assert parts.oracle().tso() > max(max(s.start_ts, s.commit_ts) for s in replayer.schedule.steps)
     found = [parts.pulled(pump, result.last_ts) for pump in pumps]
     assert all(commits == sorted(set(commits)) for commits in found)
-    assert sorted(found[0] + found[1]) == sorted({s.commit_ts for s in replayer.plan.steps if s.commit_ts})
+    assert sorted(found[0] + found[1]) == sorted({s.commit_ts for s in replayer.schedule.steps if s.commit_ts})
     assert min(len(commits) for commits in found) > result.transactions // 4, "round robin"
     infos = [PumpReader(pump.addr, 1).info() for pump in pumps]
     assert [info.early_commits for info in infos] == [0, 0]
@@ -230,7 +230,7 @@ def test_a_failure_ends_the_replay_with_its_error_and_leaves_the_clock_held(part
     replayer = Replayer(capture, Outcomes.of(capture), Failing(300), parts.clock)
     with pytest.raises(BinlakeError, match="the pump is gone"):
         replayer.run()
-    assert parts.oracle().tso() < replayer.plan.bound()
+    assert parts.oracle().tso() < replayer.schedule.bound()
 
 
 def test_the_rate_limits_the_binlogs_a_second(parts: Parts) -> None:

@@ -21,7 +21,7 @@ from pump_service.pd import PlacementDriver
 from pump_service.pump.config import PumpConfig
 from pump_service.pump.server import PumpServer
 from pump_service.replay.outcomes import Outcomes
-from pump_service.replay.plan import ReplayPlan
+from pump_service.replay.schedule import ReplaySchedule
 
 pytestmark = pytest.mark.process
 
@@ -91,7 +91,7 @@ def test_a_run_is_told_kept_and_pulled(source: Source, tmp_path: Path) -> None:
     assert set(taken) == committed
     assert all(len({one.prewrite_value for one in twins}) == 1 for twins in taken.values())
     assert {job["binlog"]["SchemaVersion"] for job in capture.jobs()} == set(range(1, told["ddl"] + 1))
-    assert ReplayPlan.of(capture, Outcomes.of(capture)).transactions == len(committed)
+    assert ReplaySchedule.of(capture, Outcomes.of(capture)).transactions == len(committed)
     (end,) = capture.states()
     assert end.commit_ts == last_ts
     assert state.read_text() == (record / "states.jsonl").read_text()

@@ -14,7 +14,7 @@ from binlake.compare.capture import Capture
 from binlake.errors import WireError
 from binlake.wire import binlog_pb2 as pb
 from pump_service.replay.outcomes import Outcomes, Transaction
-from pump_service.replay.plan import ReplayPlan, Step
+from pump_service.replay.schedule import ReplaySchedule, Step
 
 CAPTURES = Path(__file__).parents[2] / "captures"
 
@@ -53,54 +53,54 @@ def _late(draw: st.DrawFn, steps: list[tuple[int, int, int]]) -> list[Step]:
 def test_bound_is_the_least_commit_ts_not_acked_whatever_the_order_of_acks(
     steps: list[Step], data: st.DataObject
 ) -> None:
-    plan = ReplayPlan(steps)
+    schedule = ReplaySchedule(steps)
     waiting, last = list(steps), 0
     while waiting:
-        assert plan.bound() == min((step.commit_ts for step in waiting if step.commit_ts), default=tso.MAX_TS)
-        assert plan.bound() >= last, "a clock cannot go back"
-        last = plan.bound()
-        allowed = [step for step in waiting if plan.may_write(step)]
+        assert schedule.bound() == min((step.commit_ts for step in waiting if step.commit_ts), default=tso.MAX_TS)
+        assert schedule.bound() >= last, "a clock cannot go back"
+        last = schedule.bound()
+        allowed = [step for step in waiting if schedule.may_write(step)]
         assert allowed, "something can always go on"
         done = data.draw(st.sampled_from(allowed))
         waiting.remove(done)
-        plan.ack(done)
+        schedule.ack(done)
 
 
 @given(steps=arrivals(), data=st.data())
 def test_no_commit_is_written_before_a_prewrite_that_commits_below_it(steps: list[Step], data: st.DataObject) -> None:
     # else a commit_ts stands in the log before a P whose own commit_ts is smaller.
-    plan = ReplayPlan(steps)
+    schedule = ReplaySchedule(steps)
     commits = {step.start_ts: step.commit_ts for step in steps if step.commit_ts}
     waiting = list(steps)
     while waiting:
-        done = data.draw(st.sampled_from([step for step in waiting if plan.may_write(step)]))
+        done = data.draw(st.sampled_from([step for step in waiting if schedule.may_write(step)]))
         if done.commit_ts:
             late = [s for s in waiting if s.is_prewrite and commits.get(s.start_ts, tso.MAX_TS) <= done.commit_ts]
             assert not late
         waiting.remove(done)
-        plan.ack(done)
+        schedule.ack(done)
 
 
 @pytest.mark.parametrize("name", ["bank", "keys", "shard"])
 def test_the_plan_of_a_capture(name: str) -> None:
     capture = Capture(CAPTURES / name)
-    plan = ReplayPlan.of(capture, Outcomes.of(capture))
+    schedule = ReplaySchedule.of(capture, Outcomes.of(capture))
     counts = capture.meta["counts"]
-    assert len(plan.steps) == capture.meta["binlogs"]
-    assert plan.transactions == counts["C"] + counts["DDL_C"]
-    assert plan.first_bound == min(step.commit_ts for step in plan.steps if step.commit_ts)
+    assert len(schedule.steps) == capture.meta["binlogs"]
+    assert schedule.transactions == counts["C"] + counts["DDL_C"]
+    assert schedule.first_bound == min(step.commit_ts for step in schedule.steps if step.commit_ts)
 
 
 def test_an_orphan_holds_the_clock_until_its_prewrite_is_acked() -> None:
     capture_steps = [Step(0, pb.Prewrite, 3, 0, 0, 7), Step(1, pb.Prewrite, 4, 0, 0, 0), Step(2, pb.Commit, 4, 9, 2, 9)]
-    plan = ReplayPlan(capture_steps)
-    assert plan.bound() == 7
-    plan.ack(capture_steps[1])
-    assert plan.bound() == 7
-    assert not plan.may_write(capture_steps[2])
-    plan.ack(capture_steps[0])
-    assert plan.bound() == 9
-    assert plan.may_write(capture_steps[2])
+    schedule = ReplaySchedule(capture_steps)
+    assert schedule.bound() == 7
+    schedule.ack(capture_steps[1])
+    assert schedule.bound() == 7
+    assert not schedule.may_write(capture_steps[2])
+    schedule.ack(capture_steps[0])
+    assert schedule.bound() == 9
+    assert schedule.may_write(capture_steps[2])
 
 
 P, C, R = pb.Prewrite, pb.Commit, pb.Rollback
@@ -114,13 +114,13 @@ def test_orphans_are_explained_by_outcomes_then_by_decoded_rows(tmp_path: Path) 
     found = Outcomes.of(capture)
     assert [found.by_start[n].commit_ts for n in (1, 2, 3, 4)] == [11, 12, 0, 20]
     assert [found.orphan_commit_ts(n) for n in (1, 2, 3, 4)] == [11, 12, 0, 0]
-    assert [step.holds for step in ReplayPlan.of(capture, found).steps] == [11, 12, 0, 0, 20]
+    assert [step.holds for step in ReplaySchedule.of(capture, found).steps] == [11, 12, 0, 0, 20]
 
 
 def test_a_commit_without_its_prewrite_is_refused(tmp_path: Path) -> None:
     capture = write_capture(tmp_path, [(C, 1, 5), (P, 1, 0)])
     with pytest.raises(WireError, match=r"before its prewrite.*binlog=0"):
-        ReplayPlan.of(capture, Outcomes([]))
+        ReplaySchedule.of(capture, Outcomes([]))
 
 
 def test_damage_is_named(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ class Step:
         return self.kind == pb.Prewrite
 
 
-class ReplayPlan:
+class ReplaySchedule:
     """The steps of a capture; thread-safe. Memory: some 100 bytes a binlog, no payloads.
 
     A C or R waits for every P that arrived before it: its own among them, and each whose commit_ts may be below its own
@@ -56,7 +56,7 @@ class ReplayPlan:
         self._prefix = 0
 
     @classmethod
-    def of(cls, capture: Capture, outcomes: Outcomes) -> ReplayPlan:
+    def of(cls, capture: Capture, outcomes: Outcomes) -> ReplaySchedule:
         """Read the capture once. Raises WireError for damage and for a C or R without its P."""
         return cls(_steps(capture, outcomes))
 

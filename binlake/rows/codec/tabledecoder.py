@@ -23,15 +23,15 @@ Image = tuple[Names, Values]
 """Column names (one shared tuple per shape) and their canonical texts, in the same order."""
 
 _EMPTY_ROW = b"\x00"
-KNOWN_PLANS = 1024
-"""Definitions whose plans are kept; a worker lives for many windows, and each brings definitions of its own."""
+KNOWN_DECODERS = 1024
+"""Definitions whose decoders are kept; a worker lives for many windows, and each brings definitions of its own."""
 _MISSING = cast("str | None", object())
 """Marks a slot whose column the row does not hold."""
 
 _Entry = tuple[int, Reader]
 
 
-class TablePlan:
+class TableDecoder:
     """Decodes insert, update and delete rows of `table`. Raises ValueError or IndexError for damaged rows.
 
     `invalid` gives the text of bytes that are not UTF-8.
@@ -178,10 +178,10 @@ class TablePlan:
         return (self.names, before), (self.names, after)
 
 
-@lru_cache(KNOWN_PLANS)
-def plan_of(table: TableDef) -> TablePlan:
-    """The plan of a definition, kept while it is among those used last."""
-    return TablePlan(table)
+@lru_cache(KNOWN_DECODERS)
+def decoder_of(table: TableDef) -> TableDecoder:
+    """The decoder of a definition, kept while it is among those used last."""
+    return TableDecoder(table)
 
 
 def _handle_columns(table: TableDef, columns: tuple[ColumnInfo, ...]) -> list[tuple[int, ColumnInfo]]:
