@@ -34,7 +34,15 @@ from spark_jobs.tables.compacted import sealed_before, was_derived
 from spark_jobs.tables.netchange import Touched, key_arrivals, net_changes, touched, window_rows
 from spark_jobs.tables.pinned import NO_ROWS, digest_of, open_manifest, require_pinned, start_of, target_position
 from spark_jobs.tables.sharedkeys import require_own_keys, shared_tables
-from spark_jobs.tables.sinks import SinkWindow, merged_rows, note, own_rows, require_merged, rows_of_window, sink_window
+from spark_jobs.tables.sinks import (
+    SinkWindow,
+    merged_rows,
+    note,
+    own_rows,
+    read_sql_window,
+    require_merged,
+    rows_of_window,
+)
 
 log = structlog.get_logger(__name__)
 
@@ -49,7 +57,7 @@ def run(ctx: StageContext, bounds: Bounds) -> StageResult:
         return StageResult("compact", "skipped", bounds.lo, bounds.hi, detail={"reason": "the target is past it"})
     merged = require_merged(ctx, wanted.lo, wanted.hi)
     with lake_lock(ctx.paths, BY_NAME["compact"].lock):
-        window = sink_window(ctx, wanted, merged)
+        window = read_sql_window(ctx, wanted, merged)
         pinned = open_manifest(ctx, wanted, position)
         is_next = position.window is None and start_of(ctx, position) == wanted.lo
         earlier = None if is_next else sealed_before(ctx, wanted, pinned)
@@ -61,8 +69,7 @@ def run(ctx: StageContext, bounds: Bounds) -> StageResult:
         named = {(db, table) for db, table, _ in places}
         # Whatever the configuration says by now: a window that is open or passed was sealed with its shapes.
         shapes = read_shapes(target, window, named) if is_next else _shapes_then(ctx, wanted, target, earlier)
-        if shapes:
-            window = sink_window(ctx, wanted, merged, shapes)
+        window = window.with_shapes(shapes)
         derived = places if is_net else []
         if pinned is not None:
             require_pinned_cuts(pinned, window.segments.starts)

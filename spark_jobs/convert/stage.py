@@ -21,7 +21,6 @@ from binlake.base import rowhash
 from binlake.config.model import Target
 from binlake.errors import CheckpointConflict, ImmutableWindow, TargetRefused
 from binlake.lake.lock import lake_lock
-from binlake.lake.schemas import SchemaHistory
 from binlake.lake.tables import STATEMENT
 from binlake.lake.windowlog import WindowEvent
 from binlake.pipeline import BY_NAME
@@ -41,8 +40,8 @@ from spark_jobs.job.context import Bounds, StageContext, StageResult
 from spark_jobs.job.lake import Rows, clear, overwrite
 from spark_jobs.tables.compacted import pinned_by, up_to_date
 from spark_jobs.tables.pinned import NO_ROWS, cluster_id, open_manifest, require_pinned, start_of, target_position
-from spark_jobs.tables.sinks import SinkWindow, note, own_rows, sink_window
-from spark_jobs.tables.statements import LakeStatements, statement_table
+from spark_jobs.tables.sinks import SinkWindow, note, own_rows, read_sql_window
+from spark_jobs.tables.statements import LakeStatements, read_statements, statement_table
 
 log = structlog.get_logger(__name__)
 
@@ -55,7 +54,7 @@ def run(ctx: StageContext, bounds: Bounds) -> StageResult:
     with lake_lock(ctx.paths, BY_NAME["convert"].lock):
         pinned = open_manifest(ctx, bounds, position)
         compacted = up_to_date(ctx, bounds) if pinned is None else pinned_by(ctx, pinned)
-        window = sink_window(ctx, bounds, compacted.merged, compacted.shapes)
+        window = read_sql_window(ctx, bounds, compacted.merged).with_shapes(compacted.shapes)
         if pinned is None:
             _require_compacted(compacted, window, target)
         else:
@@ -96,13 +95,13 @@ def _statements(
     """The statements in the lake, and their manifest when there is one to write."""
     window, target, pinned = given.window, given.target, given.pinned
     if pinned is not None:
-        statements = statements_of(ctx, window, target)
+        statements = read_statements(ctx, window, target)
         if statements.digest() == pinned.statement:
             require_pinned_texts(window.cuts, ddls, statements.ddls())
             return statements, None
     forms = _forms(ctx, window, given.position, pinned)
     change, rows = _write(ctx, given, ddls, plain=forms == "plain")
-    statements = statements_of(ctx, window, target, rows)
+    statements = read_statements(ctx, window, target, rows)
     return statements, _seal(ctx, given, _Derived(change, statements, forms)) if pinned is None else None
 
 
@@ -114,15 +113,6 @@ def _forms(ctx: StageContext, window: SinkWindow, position: Position, pinned: Ap
     written = ctx.windows.apply_manifests(bounds.lo, bounds.hi)
     passed = position.commit_ts is not None and bounds.hi <= position.commit_ts
     return written[-1].safe_mode if passed and written else position.forms
-
-
-def statements_of(
-    ctx: StageContext, window: SinkWindow, target: Target, rows: pa.Table | None = None
-) -> LakeStatements:
-    """The statements of `window` as they are in the lake; `rows`: the same, still in memory."""
-    history = SchemaHistory(ctx.paths)
-    versions = (history.state_at(window.bounds.lo).version, history.state_at(window.bounds.hi).version)
-    return LakeStatements(ctx.paths, window, target, versions, ctx.replication.name, rows)
 
 
 def _write(ctx: StageContext, given: _Given, ddls: list[StatementBatch], *, plain: bool) -> tuple[str, pa.Table | None]:

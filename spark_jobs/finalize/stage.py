@@ -26,13 +26,12 @@ from binlake.target.relay import RelayLog
 from binlake.window.cuts import require_pinned_cuts
 from binlake.window.manifest import ApplyManifest
 from binlake.window.targets import Naming
-from spark_jobs.convert.stage import statements_of
 from spark_jobs.job.context import Bounds, StageContext, StageResult
 from spark_jobs.job.lineage import Sources, Written, at_target
 from spark_jobs.tables.compacted import pinned_by
 from spark_jobs.tables.pinned import target_position
-from spark_jobs.tables.sinks import SinkWindow, sink_window, tables_at_end
-from spark_jobs.tables.statements import LakeStatements
+from spark_jobs.tables.sinks import SinkWindow, read_sql_window, tables_at_end
+from spark_jobs.tables.statements import LakeStatements, read_statements
 
 log = structlog.get_logger(__name__)
 
@@ -109,7 +108,7 @@ def _pinned(ctx: StageContext, bounds: Bounds, target: Target, manifest: ApplyMa
     with _reading(ctx, bounds, "window"):
         compacted = pinned_by(ctx, manifest)
     with _reading(ctx, bounds, "ddl", *_SCHEMA):
-        window = sink_window(ctx, bounds, compacted.merged, compacted.shapes)
+        window = read_sql_window(ctx, bounds, compacted.merged).with_shapes(compacted.shapes)
     require_pinned_cuts(manifest, window.segments.starts)
     with _reading(ctx, bounds, "statement", *_SCHEMA):
         statements = pinned_statements(ctx, window, target, manifest)
@@ -129,10 +128,10 @@ def pinned_statements(ctx: StageContext, window: SinkWindow, target: Target, man
     """Those that convert handed over in this process if the manifest pins them, else what the lake has."""
     handed = ctx.handover.take(STATEMENT, Bounds(manifest.lo, manifest.hi))
     if handed is not None:
-        statements = statements_of(ctx, window, target, handed)
+        statements = read_statements(ctx, window, target, handed)
         if statements.digest() == manifest.statement:
             return statements
-    return statements_of(ctx, window, target)
+    return read_statements(ctx, window, target)
 
 
 def _manifest(ctx: StageContext, bounds: Bounds) -> ApplyManifest:

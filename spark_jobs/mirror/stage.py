@@ -22,7 +22,6 @@ from pyspark.sql import functions as F
 from binlake.changes.net.columns import whole_batch
 from binlake.changes.net.events import rows_by_table
 from binlake.lake.columntypes import delta_columns
-from binlake.lake.ddls import landed_ddls
 from binlake.lake.lock import lake_lock
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowEvent
@@ -38,7 +37,7 @@ from binlake.mirror import (
 from binlake.pipeline import BY_NAME
 from binlake.rows.schema import TableDef
 from binlake.rows.schema.names import fold_pair
-from binlake.window.definitions import Cell, Segments, WindowDefinitions
+from binlake.window.definitions import Cell
 from binlake.window.derived import Merged
 from binlake.window.lineage import Columns
 from binlake.window.targets import Naming
@@ -47,7 +46,7 @@ from spark_jobs.job.lake import Rows, local_frame
 from spark_jobs.job.lineage import Gathered, Sources, Written
 from spark_jobs.tables.netchange import key_arrivals, net_changes, touched, window_rows
 from spark_jobs.tables.sharedkeys import require_own_mirror_keys, shared_tables
-from spark_jobs.tables.sinks import SinkWindow, require_merged, tables_at_end, target_tables
+from spark_jobs.tables.sinks import SinkWindow, read_mirror_window, require_merged, tables_at_end
 
 log = structlog.get_logger(__name__)
 
@@ -106,18 +105,15 @@ def _bring(ctx: StageContext, window: Bounds) -> StageResult:
 
 
 def _apply(ctx: StageContext, window: Bounds, merged: Merged) -> tuple[Applied, Written]:
-    ddls = landed_ddls(ctx.paths, window.lo, window.hi) if merged.ddls else []
-    base = target_tables(ctx, window.lo)
-    definitions = WindowDefinitions(base, ddls)
+    sink = read_mirror_window(ctx, window, merged)
     rows = window_rows(ctx, window) if merged.rows else None
     cells = touched(ctx, window, (), merged.rows, rows)
     names = {(db, table) for db, table, _ in cells}
     # As of lo: a run that died behind its record must not take what the window did for what it found.
     known = MirrorVersions(ctx.paths).latest(window.lo)
-    plan = mirror_plan(window.lo, window.hi, definitions, ddls, names, known)
+    plan = mirror_plan(window.lo, window.hi, sink.definitions, sink.ddls, names, known)
     if rows is not None:
-        sinks = SinkWindow(window, tuple(ddls), Segments(window.lo, window.hi, ()), definitions, base)
-        _require_own_keys(ctx, sinks, rows, merged.rows, plan.cells)
+        _require_own_keys(ctx, sink, rows, merged.rows, plan.cells)
     done = _apply_ddl_only(ctx, plan)
     if plan.cells and rows is not None:
         done.append(_apply_rows(ctx, net_changes(rows, plan.cells, merged.rows, routed=bool(ctx.rules.routes)), plan))
@@ -126,8 +122,8 @@ def _apply(ctx: StageContext, window: Bounds, merged: Merged) -> tuple[Applied, 
         sum(part.rows for part in done),
         sum(part.unfit for part in done),
     )
-    sources = Sources(Naming(ctx.rules), lambda: tables_at_end(ctx, base, window.hi, ddls))
-    return applied, Written(definitions, window.hi, sources, _shown)
+    sources = Sources(Naming(ctx.rules), lambda: tables_at_end(ctx, sink.base, window.hi, sink.ddls))
+    return applied, Written(sink.definitions, window.hi, sources, _shown)
 
 
 def _require_own_keys(ctx: StageContext, window: SinkWindow, rows: Rows, count: int, cells: Sequence[Cell]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -31,7 +31,8 @@ from spark_jobs.tables.unsealed import merged_of
 class SinkWindow:
     """A sink's window (lo, hi]: its DDL in commit order, its segments, and the definitions by place.
 
-    `base`: the source's tables at lo, by the target's names.
+    `base`: the source's tables at lo, by the target's names; `shown`: each of them as both sides have it, where they
+    differ.
     """
 
     bounds: Bounds
@@ -39,6 +40,14 @@ class SinkWindow:
     segments: Segments
     definitions: WindowDefinitions
     base: TargetTables
+    shown: Callable[[TableDef], TableDef] | None = None
+
+    def with_shapes(self, shapes: Shapes) -> SinkWindow:
+        """The window where tables of the target differ so from the source's: in what both sides share."""
+        if not shapes:
+            return self
+        ddls, shown = shapes.follow(self.ddls), partial(_shaped, shapes, self.shown)
+        return replace(self, ddls=ddls, definitions=WindowDefinitions(self.base, ddls, shown), shown=shown)
 
     @property
     def cuts(self) -> tuple[LandedDdl, ...]:
@@ -71,21 +80,22 @@ def _merged(ctx: StageContext, event: Mapping[str, Any]) -> Merged:
     return read_own(MergeManifest, event["manifest"], name, lo, hi, hint="run merge of that window again").merged
 
 
-def sink_window(ctx: StageContext, bounds: Bounds, merged: Merged, shapes: Shapes | None = None) -> SinkWindow:
-    """The window as the SQL sink sees it: its DDL open segments over all its landed windows.
-
-    `shapes`: how tables of the target differ from the source's; with them the definitions are those both sides share.
-    """
-    ddls = tuple(landed_ddls(ctx.paths, bounds.lo, bounds.hi)) if merged.ddls else ()
-    starts = tuple(ddl.since for ddl in ddls if ddl.opens_segment)
-    base, target, shown = target_tables(ctx, bounds.lo), ctx.replication.target, None
+def read_sql_window(ctx: StageContext, bounds: Bounds, merged: Merged) -> SinkWindow:
+    """The window as the SQL sink sees it: its DDL open segments over all its landed windows."""
+    window, target = read_mirror_window(ctx, bounds, merged), ctx.replication.target
+    ddls, shown = window.ddls, None
     if target is not None and not ctx.replication.source.new_collation:
         ddls = tuple(bytewise(ddl, target.db_type) for ddl in ddls)
         shown = partial(bytewise_table, dialect=target.db_type)
-    if shapes:
-        ddls, shown = shapes.follow(ddls), partial(_shaped, shapes, shown)
-    definitions = WindowDefinitions(base, ddls, shown)
-    return SinkWindow(bounds, ddls, Segments(bounds.lo, bounds.hi, starts), definitions, base)
+    segments = Segments(bounds.lo, bounds.hi, tuple(ddl.since for ddl in ddls if ddl.opens_segment))
+    return SinkWindow(bounds, ddls, segments, WindowDefinitions(window.base, ddls, shown), window.base, shown)
+
+
+def read_mirror_window(ctx: StageContext, bounds: Bounds, merged: Merged) -> SinkWindow:
+    """The window as the mirrors see it: with the source's definitions, in one segment."""
+    ddls = tuple(landed_ddls(ctx.paths, bounds.lo, bounds.hi)) if merged.ddls else ()
+    base = target_tables(ctx, bounds.lo)
+    return SinkWindow(bounds, ddls, Segments(bounds.lo, bounds.hi, ()), WindowDefinitions(base, ddls), base)
 
 
 def _shaped(shapes: Shapes, shown: Callable[[TableDef], TableDef] | None, table: TableDef) -> TableDef:

@@ -20,11 +20,13 @@ from binlake.config.model import Target
 from binlake.lake.dataset import dataset
 from binlake.lake.mutations import touched_cells
 from binlake.lake.paths import LakePaths
+from binlake.lake.schemas import SchemaHistory
 from binlake.statements import Phase, StatementBatch, kept_table
 from binlake.statements.literal import qualified
 from binlake.statements.sealed import INDEX, batch_of, checked_batch, index_digest
 from binlake.target import SegmentPlan
 from binlake.target.apply.plans import Content, WindowPlans
+from spark_jobs.job.context import StageContext
 from spark_jobs.tables.sinks import SinkWindow
 
 _BATCH = ("segment", "phase", "batch", "db", "table", "kind", "sql", "expect", "verify_sql", "verify_rows", "rows",
@@ -153,6 +155,15 @@ class LakeStatements:
             for segment, texts in zip(part["segment"].to_pylist(), part["sql"], strict=True):
                 found[segment] = found.get(segment, 0) + pc.sum(pc.binary_length(texts.values)).as_py()
         return found
+
+
+def read_statements(
+    ctx: StageContext, window: SinkWindow, target: Target, rows: pa.Table | None = None
+) -> LakeStatements:
+    """The statements of `window` as they are in the lake; `rows`: the same, still in memory."""
+    history = SchemaHistory(ctx.paths)
+    versions = (history.state_at(window.bounds.lo).version, history.state_at(window.bounds.hi).version)
+    return LakeStatements(ctx.paths, window, target, versions, ctx.replication.name, rows)
 
 
 def _stretches(index: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:

@@ -46,6 +46,10 @@ FORBIDDEN = {
     "binlake.rows.schema.info -> pandas": ("import pandas", "The core imports no shell"),
     "binlake.window.plan -> airflow": ("from airflow.sdk import DAG", "The core imports no shell"),
     "binlake_airflow.dags.dagparts -> delta": ("import delta", "Only the Spark shell knows Spark"),
+    "spark_jobs.finalize.stage -> spark_jobs.convert.stage": (
+        "import spark_jobs.convert.stage",
+        "Stages do not import",
+    ),
     "binlake.rows.schema.job -> binlake.window.plan": ("import binlake.window.plan", "Rooms of the core"),
 }
 """A line put into the module, and the contract that it breaks."""

@@ -20,7 +20,8 @@ from binlake.target import apply_window
 from spark_jobs.compact import stage as compact
 from spark_jobs.convert import stage as convert
 from spark_jobs.job.context import Bounds, StageContext
-from spark_jobs.tables.sinks import require_merged, sink_window
+from spark_jobs.tables.sinks import read_sql_window, require_merged
+from spark_jobs.tables.statements import read_statements
 
 pytestmark = [pytest.mark.spark, pytest.mark.mariadb]
 
@@ -108,10 +109,10 @@ def test_a_window_that_the_target_holds_open_is_compared_without_spark(
     compact.run(ctx, bounds)
     convert.run(ctx, bounds)
     [sealed] = ctx.windows.apply_manifests(bounds.lo, bounds.hi)
-    window = sink_window(ctx, bounds, require_merged(ctx, bounds.lo, bounds.hi))
+    window = read_sql_window(ctx, bounds, require_merged(ctx, bounds.lo, bounds.hi))
     target = ctx.replication.sql_target()
     with pytest.raises(ConnectionAbortedError):
-        apply_window(target, sealed, convert.statements_of(ctx, window, target), hook=_die)
+        apply_window(target, sealed, read_statements(ctx, window, target), hook=_die)
     before = _changes(ctx)
     again = compact.run(_without_spark(lakehouse), bounds)
     assert again.rows == len(before)

@@ -26,7 +26,8 @@ from spark_jobs.job.context import Bounds
 from spark_jobs.job.lake import clear
 from spark_jobs.merge import stage as merge
 from spark_jobs.tables.compacted import newest, pinned_by, up_to_date
-from spark_jobs.tables.sinks import own_rows, require_merged, sink_window
+from spark_jobs.tables.sinks import own_rows, read_sql_window, require_merged
+from spark_jobs.tables.statements import read_statements
 
 pytestmark = [pytest.mark.mariadb]
 
@@ -84,10 +85,10 @@ def opened(sink: Sink, bounds: Bounds) -> None:
     """The target holds the window open, and its finalize is dead."""
     manifest = sink.ctx.windows.apply_manifests(bounds.lo, bounds.hi)[-1]
     sealed = pinned_by(sink.ctx, manifest)
-    window = sink_window(sink.ctx, bounds, sealed.merged, sealed.shapes)
+    window = read_sql_window(sink.ctx, bounds, sealed.merged).with_shapes(sealed.shapes)
     target = sink.ctx.replication.sql_target()
     with pytest.raises(ConnectionAbortedError):
-        apply_window(target, manifest, convert.statements_of(sink.ctx, window, target), hook=_die)
+        apply_window(target, manifest, read_statements(sink.ctx, window, target), hook=_die)
     another_process(sink)
 
 

@@ -66,7 +66,7 @@ def test_a_file_that_is_gone_or_torn_is_told_with_its_table(ctx: StageContext, t
     assert caught.value.where["window"] == "10-20"
 
 
-@pytest.mark.parametrize("step", ["statements_of", "segments"])
+@pytest.mark.parametrize("step", ["read_statements", "segments"])
 def test_a_torn_file_of_the_statements_is_told_so(
     ctx: StageContext, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, step: str
 ) -> None:
@@ -78,8 +78,8 @@ def test_a_torn_file_of_the_statements_is_told_so(
         return pq.read_table(torn)
 
     statements = SimpleNamespace(digest=lambda: MANIFEST.statement, segments=read)
-    window = SimpleNamespace(segments=Segments(10, 20, ()))
-    monkeypatch.setattr(finalize, "sink_window", lambda *_: window)
-    monkeypatch.setattr(finalize, "statements_of", read if step == "statements_of" else lambda *_: statements)
+    window = SimpleNamespace(segments=Segments(10, 20, ()), with_shapes=lambda _: window)
+    monkeypatch.setattr(finalize, "read_sql_window", lambda *_: window)
+    monkeypatch.setattr(finalize, "read_statements", read if step == "read_statements" else lambda *_: statements)
     with pytest.raises(LostRange, match="table `statement`"):
         finalize.run(ctx, BOUNDS)

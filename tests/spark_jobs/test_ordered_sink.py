@@ -14,10 +14,10 @@ from test_sql_sink import Sink
 
 from binlake.target import apply_window, checkpoint_ts
 from binlake.target.apply import ordered as ordered_mode
-from spark_jobs.convert import stage as convert
 from spark_jobs.finalize import stage as finalize
 from spark_jobs.job.context import Bounds
-from spark_jobs.tables.sinks import require_merged, sink_window
+from spark_jobs.tables.sinks import read_sql_window, require_merged
+from spark_jobs.tables.statements import read_statements
 
 pytestmark = [pytest.mark.spark, pytest.mark.mariadb]
 
@@ -87,12 +87,12 @@ def _words(sink: Sink, bounds: Bounds) -> set[str]:
 
 def _break_off(sink: Sink, bounds: Bounds) -> None:
     """Half of the window is downstream; the configuration says another mode by then."""
-    window = sink_window(sink.ctx, bounds, require_merged(sink.ctx, bounds.lo, bounds.hi))
+    window = read_sql_window(sink.ctx, bounds, require_merged(sink.ctx, bounds.lo, bounds.hi))
     target = sink.ctx.replication.target
     assert target is not None
     manifest = sink.ctx.windows.apply_manifests(bounds.lo, bounds.hi)[-1]
     with pytest.raises(Crash):
-        apply_window(target, manifest, convert.statements_of(sink.ctx, window, target), hook=at("batch", 3, crash))
+        apply_window(target, manifest, read_statements(sink.ctx, window, target), hook=at("batch", 3, crash))
     assert rows(sink.server, "SELECT checkPoint LIKE '%%true%%' FROM tidb_binlog.checkpoint") == [(0,)]
 
 

@@ -21,7 +21,8 @@ from spark_jobs.finalize import stage as finalize
 from spark_jobs.job.context import Bounds
 from spark_jobs.job.runner import run_stage
 from spark_jobs.merge import stage as merge
-from spark_jobs.tables.sinks import require_merged, sink_window
+from spark_jobs.tables.sinks import read_sql_window, require_merged
+from spark_jobs.tables.statements import read_statements
 
 pytestmark = [pytest.mark.spark, pytest.mark.mariadb]
 
@@ -208,9 +209,9 @@ def test_a_window_that_the_target_holds_open_is_kept_as_it_was_sealed(
     target = sink.ctx.replication.target
     assert target is not None
     [opened] = sink.ctx.windows.apply_manifests(first.lo, first.hi)
-    window = sink_window(sink.ctx, first, require_merged(sink.ctx, first.lo, first.hi))
+    window = read_sql_window(sink.ctx, first, require_merged(sink.ctx, first.lo, first.hi))
     with pytest.raises(ConnectionAbortedError):
-        apply_window(target, opened, convert.statements_of(sink.ctx, window, target), hook=_die)
+        apply_window(target, opened, read_statements(sink.ctx, window, target), hook=_die)
     sink.lakehouse.land(second.lo, second.hi)
     before = _versions(sink)
 

@@ -79,13 +79,13 @@ def test_what_is_handed_over_counts_only_if_it_is_what_is_pinned(
     ctx.handover.put(STATEMENT, BOUNDS, rows if pinned else rows.slice(1))
     asked: list[Any] = []
 
-    def statements_of(
+    def read_statements(
         ctx: StageContext, _window: object, _target: object, rows: pa.Table | None = None
     ) -> LakeStatements:
         asked.append(rows)
         return statements(ctx, rows)
 
-    monkeypatch.setattr(finalize, "statements_of", statements_of)
+    monkeypatch.setattr(finalize, "read_statements", read_statements)
     window = cast(SinkWindow, SimpleNamespace(bounds=BOUNDS))
     found = finalize.pinned_statements(ctx, window, ctx.replication.sql_target(), manifest)
     assert found.digest() == manifest.statement
