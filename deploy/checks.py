@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 import sysconfig
@@ -16,7 +15,7 @@ from pathlib import Path
 
 from binlake.config.reference import reference_text
 from binlake.lake.reference import with_tables
-from deploy import citations, docslinks
+from deploy import citations, docslinks, promises
 from deploy.importgraph import circles, import_edges, package_edges
 from pump_service.pump.settings import settings_text
 
@@ -25,8 +24,7 @@ PROTO = Path("binlake/wire")
 REFERENCE = ROOT / "docs" / "reference" / "configuration.md"
 TABLES = ROOT / "docs" / "reference" / "lake-tables.md"
 PAPERS = ROOT.parent / "shared"
-PROMISES = ROOT / "docs" / "reference" / "promises.md"
-_ID = re.compile(r"\b(?:S[0-9]|R|C|U)-[0-9]{2}\b")
+PROMISES = ROOT / promises.PAGE
 _CITING = (
     "binlake",
     "pump_service",
@@ -153,18 +151,21 @@ def check_circles() -> None:
 
 
 def check_ids() -> None:
-    """Every id that code, tests or docs cite is on docs/reference/promises.md."""
-    known = set(_ID.findall(PROMISES.read_text(encoding="utf-8")))
-    unknown = [f"{where}: {cited}" for where, cited in _citations() if cited not in known]
-    if unknown:
-        raise CheckError("not on docs/reference/promises.md:\n  " + "\n  ".join(unknown))
+    """Every id that code, tests or docs cite is on docs/reference/promises.md, and that page is complete."""
+    page = promises.read_page(PROMISES.read_text(encoding="utf-8"))
+    known = {*page.kept, *page.untested}
+    unknown = [f"{where}: {cited}: not on the page" for where, cited in _citations() if cited not in known]
+    tests = (path for path in _cited_in() if path.is_relative_to(ROOT / "tests"))
+    found = [*unknown, *promises.problems(page, promises.cited_by(tests))]
+    if found:
+        raise CheckError(f"{promises.PAGE}:\n  " + "\n  ".join(found))
 
 
 def _citations() -> Iterator[tuple[str, str]]:
     for path in _cited_in():
         if path != PROMISES:
             for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-                yield from ((f"{path.relative_to(ROOT)}:{number}", cited) for cited in _ID.findall(line))
+                yield from ((f"{path.relative_to(ROOT)}:{number}", cited) for cited in promises.ID.findall(line))
 
 
 def _cited_in() -> list[Path]:
@@ -184,6 +185,10 @@ def check_citations() -> None:
     found = [*citations.missing(ROOT, PAPERS), *citations.missing_ids(PROMISES, PAPERS)]
     if found:
         raise CheckError(f"not in the papers of {PAPERS}: {', '.join(found)}")
+    mission = (PAPERS / "MISSION.md").read_text(encoding="utf-8")
+    left_out = promises.missing_of(mission, promises.read_page(PROMISES.read_text(encoding="utf-8")))
+    if left_out:
+        raise CheckError(f"in the mission and not on {promises.PAGE}: {', '.join(left_out)}")
 
 
 def check_links() -> None:

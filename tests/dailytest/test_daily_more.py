@@ -137,7 +137,7 @@ def test_more_7_timestamps_across_a_clock_change(daily: Daily) -> None:  # tidb-
     assert [at for at, _ in daily.shown("t")] == sorted(moments)
 
 
-def test_more_8_drop_of_two_tables_in_one_statement(daily: Daily) -> None:
+def test_more_8_drop_of_two_tables_in_one_statement(daily: Daily) -> None:  # R-28, U-17
     for name in ("a", "b"):
         daily.create(name, "id INT PRIMARY KEY")
         daily.begin().insert(name, id=1).commit()

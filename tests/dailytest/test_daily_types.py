@@ -166,7 +166,7 @@ def eastern(mariadb: MariaDb) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("eastern")
-def test_case_21_time_zones(mariadb: MariaDb) -> None:  # tidb-binlog 5.5 (#839)
+def test_case_21_time_zones(mariadb: MariaDb) -> None:  # tidb-binlog 5.5 (#839), U-09
     # Its sessions are opened in that zone, and the instants are the source's (UTC).
     with daily_source(mariadb) as daily:
         for kind, (first, second) in MOMENTS.items():

@@ -15,8 +15,10 @@ def test_an_unknown_id_is_named_with_its_place(tmp_path: Path, monkeypatch: pyte
     promises = tmp_path / "docs" / "reference" / "promises.md"
     # Put together here, or the check would read these lines as citations.
     known, unknown = "R-" + "01", "R-" + "99"
-    promises.write_text(f"| {known} | a hazard |\n")
+    promises.write_text(f"## Hazards\n\n| {known} | a hazard |\n")
     (tmp_path / "binlake" / "a.py").write_text(f"# {known}\n\n# {unknown}\n")
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "test_a.py").write_text(f"# {known}\n")
     monkeypatch.setattr(checks, "ROOT", tmp_path)
     monkeypatch.setattr(checks, "PROMISES", promises)
     with pytest.raises(checks.CheckError, match=f"binlake/a.py:3: {unknown}") as found:

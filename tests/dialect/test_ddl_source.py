@@ -108,7 +108,7 @@ def test_a_text_that_fits_no_sql_mode_is_not_guessed(raw: str) -> None:
         standard_text(raw, raw, Known.of(["d"], [ANSI, PLAIN]))
 
 
-def test_one_ddl_that_cannot_be_read_stops_no_plan_and_is_named_where_it_would_run(tmp_path: Path) -> None:
+def test_one_ddl_that_cannot_be_read_stops_no_plan_and_is_named_where_it_would_run(tmp_path: Path) -> None:  # U-20
     # issue 13.13: a bare IndexError stopped the window, whatever table it was
     w = Workload()
     w.create_database("shop")

@@ -272,7 +272,7 @@ def _content(path: Path) -> bytes:
         return b""
 
 
-def test_no_secret_is_anywhere_in_airflow(world: World, database: Postgres) -> None:
+def test_no_secret_is_anywhere_in_airflow(world: World, database: Postgres) -> None:  # U-31
     """Logs, lineage, XCom, rendered templates, serialised DAGs: the last three are in the metadata database."""
     # What failed was told to others, too.
     assert '"eventType": "FAIL"' in (world.folder / "home" / "lineage.jsonl").read_text()

@@ -49,7 +49,7 @@ def position(server: MariaDb) -> list[tuple[Any, ...]]:
 
 def test_each_fault_is_one_clear_error_and_moves_nothing(
     good: dict[str, Any], tmp_path: Path, mariadb: MariaDb
-) -> None:  # S0-72
+) -> None:  # S0-72, U-07
     before = position(mariadb)
     assert len(before) == 1
     faults: list[tuple[str, str, object, str, str]] = [

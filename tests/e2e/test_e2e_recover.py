@@ -192,7 +192,7 @@ Twenty positions of one window are in `tests/target/relay/test_target_relay.py`:
 def test_the_source_is_gone_and_finalize_was_killed(
     source: LiveSource, left: Left, mariadb: MariaDb, tmp_path: Path
 ) -> None:
-    # S3-02 S3-03 S3-04 S3-09 S3-11 S3-13 S3-20 S3-21
+    # R-21, S3-02 S3-03 S3-04 S3-09 S3-11 S3-13 S3-20 S3-21
     config = tmp_path / "live.toml"
     config.write_text(toml(left.ctx.replication.model_dump(mode="json", by_alias=True, exclude_none=True)))
     workload, whole, hi = source.workload, left.states[-1], left.bounds.hi

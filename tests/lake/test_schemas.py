@@ -96,6 +96,7 @@ def test_a_bootstrap_that_died_half_way_is_done_again_from_the_start(tmp_path: P
 
 
 def test_jobs_that_finish_in_another_order_than_they_committed_are_placed_by_version() -> None:  # tidb-binlog 5.4, 1.14
+    # U-11
     raw = [dict(one, binlog=dict(one["binlog"])) for one in list(Capture(BANK).jobs())[:4]]
     for number, (version, finished) in enumerate([(1, 10), (2, 90), (3, 40), (4, 50)]):
         raw[number]["binlog"] |= {"SchemaVersion": version, "FinishedTS": finished}
@@ -147,5 +148,5 @@ def bootstrap_peak_mib(folder: Path, count: int) -> int:
 
 
 @pytest.mark.long
-def test_a_history_of_100000_jobs_costs_little_memory(tmp_path: Path) -> None:  # S0-60, S0-61
+def test_a_history_of_100000_jobs_costs_little_memory(tmp_path: Path) -> None:  # S0-60, S0-61, U-04
     assert bootstrap_peak_mib(tmp_path, 100_000) < 400

@@ -19,7 +19,7 @@ PARTS, SEEDS = 4, 100
 
 @pytest.mark.parametrize("part", range(PARTS))
 def test_whole_databases_are_the_sources_behind_any_ddl(ddl_model: DdlModel, part: int) -> None:
-    # S0-60 to S0-64, S4-46
+    # U-10, R-04, R-18, R-19, R-28, R-29, S0-60 to S0-64, S4-46
     if "BINLAKE_DDL_SEED" in os.environ:
         ddl_brought_down(ddl_model, [int(os.environ["BINLAKE_DDL_SEED"])] if part == 0 else [])
         return

@@ -221,7 +221,7 @@ def _answers(paths: LakePaths, history: Any, names: Sequence[tuple[str, str]]) -
 def test_upkeep_days_later_takes_nothing_from_an_audit(
     mirrored: Mirrored, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # C-07, R-33: eight days passed, every file that may go goes.
+    # U-21, C-07, R-33: eight days passed, every file that may go goes.
     copy = Copy(mirrored, tmp_path / "lake", days=400, age=8)
     names, paths = [("shop", "item"), ("shop", "log")], copy.ctx.paths
     before = _answers(paths, mirrored.history, names)

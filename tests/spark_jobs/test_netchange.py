@@ -74,7 +74,7 @@ def test_arrivals_by_workers_are_those_of_the_driver(spark: SparkSession, drawn:
     assert sorted(str(row) for batch in found for row in batch.to_pylist()) == sorted(map(str, wanted))
 
 
-def test_one_key_changed_a_million_times_is_one_change(spark: SparkSession) -> None:
+def test_one_key_changed_a_million_times_is_one_change(spark: SparkSession) -> None:  # U-22
     many = spark.range(1_000_000).select(
         F.lit(5).cast("bigint").alias("commit_ts"), F.lit(4).cast("bigint").alias("start_ts"),
         F.col("id").cast("int").alias("seq"), F.lit("d").alias("db"), F.lit("t").alias("table"),

@@ -41,6 +41,7 @@ def pulled_rows(*rows: tuple[str, str, int, int, str, int]) -> pa.Table:
 
 @pytest.mark.parametrize("place", PLACES)
 def test_a_transaction_of_two_pumps_is_one_and_other_content_is_refused(spark: SparkSession, place: str) -> None:
+    # U-22
     # S0-17, DESIGN 3.4: equal commit_ts with equal content is one transaction; what lies outside the window is nobody's
     pulled = PLACES[place](
         spark,

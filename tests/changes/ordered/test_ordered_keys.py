@@ -38,7 +38,7 @@ def test_an_update_has_the_keys_of_both_images() -> None:
 
 
 def test_prefix_indexes_take_the_start_of_the_value() -> None:
-    # hazards R-36
+    # U-29, hazards R-36
     short = table("tb1", int_key("c"), text("c3"), keys=(key("c3", ("c3", 1)),), db="db", pk_is_handle=True)
     found = keys(short, {"c": "1", "c3": "abc"}, {"c": "3", "c3": "adef"})
     assert found == ["a.c3.db.tb1", "1.c.db.tb1", "a.c3.db.tb1", "3.c.db.tb1"]
@@ -133,7 +133,7 @@ def test_equal_numbers_of_different_text_are_one_key() -> None:
     assert keys(real, {"a": "1e3"}) == ["1000.a.db.tbl"]
 
 
-def test_a_key_that_no_image_shows_makes_its_table_serial() -> None:
+def test_a_key_that_no_image_shows_makes_its_table_serial() -> None:  # U-29
     # DM skips such an index, and two changes that collide on it may swap
     hidden = col("_v$_e_0", t.VARCHAR, hidden=True, generated_expr_string="lower(`b`)", generated_stored=False)
     expression = table("tbl", int_key(), text("b"), hidden, keys=(key("e", "_v$_e_0"),), db="db", pk_is_handle=True)

@@ -129,7 +129,7 @@ def verify(data_dir: Path, ledger: Ledger) -> int:
 
 
 def test_no_acked_binlog_is_lost_over_many_kills(tmp_path: Path) -> None:
-    # S0-48; replay with BINLAKE_CRASH_SEED
+    # U-32, S0-48; replay with BINLAKE_CRASH_SEED
     print(f"BINLAKE_CRASH_SEED={SEED}")
     chance, clock, ledger = random.Random(SEED), Clock(), Ledger()
     for life in range(KILLS):

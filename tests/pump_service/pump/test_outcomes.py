@@ -65,7 +65,7 @@ def test_errors_have_their_kind(make_pump: MakePump, cluster: MemoryCluster) -> 
         pump.service.write(cluster.id, Binlog(tp=1, start_ts=5).SerializeToString())
 
 
-def test_below_the_free_space_nothing_but_fakes_is_stored(make_pump: MakePump, cluster: MemoryCluster) -> None:
+def test_below_the_free_space_nothing_but_fakes_is_stored(make_pump: MakePump, cluster: MemoryCluster) -> None:  # U-30
     pump = make_pump(stop_write_at_available_space=1 << 60)
     for binlog in (prewrite(cluster.tso()), commit(5, 6), rollback(7)):
         with pytest.raises(Transient, match="stop-write-at-available-space"):

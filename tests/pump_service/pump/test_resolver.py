@@ -294,7 +294,7 @@ def test_a_commit_ends_a_doubt(doubting: Storage) -> None:
 
 
 def test_age_is_measured_on_timestamps_and_discards_nothing(storage: Storage) -> None:
-    # S0-51: beyond the timeout a P is told to be overdue; only a proof ends it.
+    # S0-51, U-08: beyond the timeout a prewrite is called overdue; only a proof ends it.
     assert TXN_TIMEOUT_S == 600
     begin = tso.compose(1_000_000)
     source = Answers({begin: Unknown("neither lock nor write record")})

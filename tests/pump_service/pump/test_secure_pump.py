@@ -54,7 +54,7 @@ def test_what_grpcio_cannot_serve_is_one_clear_error(tmp_path: Path) -> None:
 
 def test_an_online_drainer_of_a_tls_cluster_is_notified_by_tls(
     make_pump: MakePump, cluster: MemoryCluster, tmp_path: Path
-) -> None:  # S0-57
+) -> None:  # S0-57, U-31
     authority = Authority(tmp_path)
     own, drainer = authority.tls("pump"), authority.tls("drainer")
     notified: list[str] = []

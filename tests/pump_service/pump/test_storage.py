@@ -124,7 +124,7 @@ def test_a_collected_range_is_an_error_that_names_it(storage: Storage) -> None:
 
 
 def test_a_collection_that_overtakes_a_running_pull_ends_it(storage: Storage) -> None:
-    # the race between the check and the pull.
+    # U-03, R-26: the race between the check and the pull.
     store(storage, build.fake(10))
     reach(storage, 10)
     running = pull(storage, 0, lambda: False)

@@ -31,7 +31,7 @@ class GatedFiles(Files):
         super().sync(file)
 
 
-def test_bytes_in_flight_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bytes_in_flight_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # U-06
     monkeypatch.setattr("pump_service.pump.storage._PATIENCE_S", 0.05)
     files = GatedFiles()
     storage = Storage(tmp_path, StorageOptions(memory_bytes=200), files=files)

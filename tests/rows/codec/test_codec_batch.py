@@ -73,7 +73,7 @@ def test_filters_leave_the_numbers_of_the_rest() -> None:
     assert [(r["seq"], r["table"]) for r in batch.take().to_pylist()] == [(1, "u")]
 
 
-def test_what_a_filter_drops_is_counted_and_never_decoded() -> None:  # S4-07
+def test_what_a_filter_drops_is_counted_and_never_decoded() -> None:  # S4-07, U-05
     build = MutationBuilder(article_table()).insert({"id": "1"}).update({"id": "1"}, {"id": "2"}).delete({"id": "2"})
     broken = build.message
     broken.updated_rows[0] = broken.deleted_rows[0] = b"\xff no row at all"
@@ -138,7 +138,7 @@ def test_an_error_names_its_row_wherever_the_batch_is_cut(few: int, monkeypatch:
         list(batch.batches(rows=3))
 
 
-def test_a_large_transaction_comes_in_bounded_batches() -> None:  # S0-07
+def test_a_large_transaction_comes_in_bounded_batches() -> None:  # S0-07, U-06
     table = table_def(
         table_info(45, "k", [column(1, "id", flag=INT_PK), column(2, "b", t.LONGBLOB)], pk_is_handle=True)
     )

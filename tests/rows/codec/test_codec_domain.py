@@ -199,7 +199,7 @@ KEYS = [kind for kind in KINDS if kind.tp not in (t.JSON, *t.BLOBS)]
 @pytest.mark.parametrize("new_collation", [True, False])
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 2**32))
-def test_common_handles_of_every_type(new_collation: bool, seed: int) -> None:  # tidb-binlog 1.11, 1.14 point 17
+def test_common_handles_of_every_type(new_collation: bool, seed: int) -> None:  # tidb-binlog 1.11, 1.14 point 17, U-13
     draw = Random(seed)
     kinds = draw.sample(KEYS, 4)
     cols = [column(n + 1, f"k{n}", k.tp, **{**k.more, "flag": k.more.get("flag", 0) | t.FLAG_NOT_NULL}) for n, k in enumerate(kinds)]  # fmt: skip  # noqa: E501

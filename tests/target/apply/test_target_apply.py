@@ -42,7 +42,7 @@ def test_a_window_brings_its_rows_and_its_checkpoint(mariadb: MariaDb, target: T
 
 
 def test_an_empty_window_moves_the_checkpoint(mariadb: MariaDb, target: Target) -> None:
-    # DESIGN 4: an empty window still moves commitTS and consistent
+    # U-05, DESIGN 4: an empty window still moves commitTS and consistent
     assert apply(target, Window(0, 50)).rows == 0
     assert (checkpoint(mariadb)["commitTS"], checkpoint(mariadb)["consistent"]) == (50, True)
 

@@ -70,7 +70,7 @@ STEPS = [
 
 @pytest.mark.parametrize(("step", "number"), STEPS)
 def test_a_killed_process_is_continued_exactly(mariadb: MariaDb, target: Target, step: str, number: int) -> None:
-    # R-17, invariant 9: kill -9 before, inside and after each transaction; the keyless table is exact
+    # U-32, R-17, invariant 9: kill -9 before, inside and after each transaction; the keyless table is exact
     pid = apply_in_child(target, window(), at(step, number, signal_me(signal.SIGKILL)))
     assert ended(pid) == -signal.SIGKILL
     if step != "closed" and (step, number) != ("after_commit", 5):

@@ -142,7 +142,7 @@ class Watching(Window):
 
 
 def test_deletes_are_stored_before_the_first_write(mariadb: MariaDb, parallel: Target) -> None:
-    # S0-67, S0-71, invariant 6. Mutants: the phases swapped; both phases in one call of `each`
+    # U-14, S0-67, S0-71, invariant 6. Mutants: the phases swapped; both phases in one call of `each`
     execute(mariadb, "ALTER TABLE app.t ADD UNIQUE (v)")
     apply(parallel, Window(0, 1).put(*((key, f"old{key}") for key in range(1, 6))))
     moves = Window(1, 2)

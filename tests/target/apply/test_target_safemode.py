@@ -53,7 +53,7 @@ def test_the_configured_mode_and_the_three_cases() -> None:
 
 @pytest.mark.mariadb
 def test_safe_mode_ends_by_itself_after_a_clean_window(auto: Target) -> None:
-    # S4-37, S4-42
+    # U-26, S4-37, S4-42
     assert forms(auto) == "safe"
     apply(auto, Window(0, 100).put((1, "a")))
     assert forms(auto) == "plain"
