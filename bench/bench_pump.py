@@ -1,4 +1,4 @@
-"""The pump against its floors: `python bench/bench_pump.py [SECONDS] [lean|grpcio]`; server and load in own processes.
+"""The pump against its floors: `python bench/bench_pump.py [SECONDS]`; server and load in own processes.
 
 Writes (P and C in turn, each answered after its fsync) by 1, 8, 64 and 256 writers over one connection, payloads of
 200 B and 2 KiB; beside each what an empty call over the same layer costs, and before all what the disk itself does.
@@ -28,7 +28,6 @@ from binlake.rpc import Channel
 from binlake.wire import build
 from binlake.wire.pump_pb2 import Pos, PullBinlogReq
 from pump_service.pump.command import tune
-from pump_service.pump.grpc_server import GrpcServer
 from pump_service.pump.lean_server import LeanServer
 from pump_service.pump.service import PumpService, State
 from pump_service.pump.storage import Storage
@@ -43,24 +42,24 @@ Pull = Callable[[str, bytes, int], tuple[int, int, float]]
 WRITE, EMPTY, PULL = "/binlog.Pump/WriteBinlog", "/bench.Bench/Empty", "/binlog.Pump/PullBinlogs"
 
 
-def main(seconds: float, kind: str) -> None:
+def main(seconds: float) -> None:
     with tempfile.TemporaryDirectory(dir=os.environ.get("BINLAKE_BENCH_DIR")) as name:
         folder = Path(name)
-        print(f"pump on {kind}; {os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}, {seconds:g} s a figure")
+        print(f"{os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}, {seconds:g} s a figure")
         for size in SIZES:
             floor = pump_load.apart(pump_load.append_times, folder / "floor", size, seconds / 2)
             print(f"append + fdatasync of {size:>4} B {floor.rate:>34,.0f} /s")
         print(f"{'payload':>8} {'writers':>8} {'writes/s':>10} {'p50 ms':>8} {'p99 ms':>8} {'CPU us':>8}", end="")
         print(f" {'empty/s':>10} {'p50 ms':>8} {'CPU us':>8}")
         for size in SIZES:
-            _one_size(folder / str(size), kind, size, seconds)
-        _latency_guard(folder, kind, seconds)
+            _one_size(folder / str(size), size, seconds)
+        _latency_guard(folder, seconds)
         for count in PROCESSES:
-            _side_by_side(folder / f"of-{count}", kind, count, seconds)
+            _side_by_side(folder / f"of-{count}", count, seconds)
 
 
-def _one_size(folder: Path, kind: str, size: int, seconds: float) -> None:
-    with _Pump(folder, kind) as pump:
+def _one_size(folder: Path, size: int, seconds: float) -> None:
+    with _Pump(folder) as pump:
         start = FIRST_TS
         for writers in WRITERS:
             before = pump.cpu()
@@ -70,21 +69,20 @@ def _one_size(folder: Path, kind: str, size: int, seconds: float) -> None:
             cost = (after - before) / load.calls * 1e6
             line = f"{size:>6} B {writers:>8} {load.rate:>10,.0f} {load.percentile(0.5):>8.2f}"
             line += f" {load.percentile(0.99):>8.2f} {cost:>8.1f}"
-            if kind == "lean":
-                before = pump.cpu()
-                floor = _loaded(pump.address, EMPTY, writers, size, start, seconds / 2)
-                cost = (pump.cpu() - before) / floor.calls * 1e6
-                line += f" {floor.rate:>10,.0f} {floor.percentile(0.5):>8.2f} {cost:>8.1f}"
+            before = pump.cpu()
+            floor = _loaded(pump.address, EMPTY, writers, size, start, seconds / 2)
+            cost = (pump.cpu() - before) / floor.calls * 1e6
+            line += f" {floor.rate:>10,.0f} {floor.percentile(0.5):>8.2f} {cost:>8.1f}"
             print(line, flush=True)
         print(f"RSS {pump.rss() / 2**20:.0f} MiB")
         _pulls(pump, start)
         _beside(pump, size, start, seconds)
 
 
-def _latency_guard(folder: Path, kind: str, seconds: float) -> None:
+def _latency_guard(folder: Path, seconds: float) -> None:
     """S0-25: p99 of a 1 KiB P or C at 8 writers is to be at most 3 times that of a bare 4 KiB write + fdatasync."""
     bare = pump_load.apart(pump_load.append_times, folder / "floor", 4096, seconds / 2)
-    with _Pump(folder / "guard", kind) as pump:
+    with _Pump(folder / "guard") as pump:
         start = FIRST_TS
         for writers in (1, 8, 64):
             load = _loaded(pump.address, WRITE, writers, 1024, start, seconds)
@@ -96,10 +94,10 @@ def _latency_guard(folder: Path, kind: str, seconds: float) -> None:
             )
 
 
-def _side_by_side(folder: Path, kind: str, count: int, seconds: float) -> None:
+def _side_by_side(folder: Path, count: int, seconds: float) -> None:
     """Writes of 200 B by 64 writers shared among `count` pump processes, as `--processes` starts them."""
     with contextlib.ExitStack() as stack, ThreadPoolExecutor(count) as pool:
-        pumps = [stack.enter_context(_Pump(folder / str(number), kind)) for number in range(count)]
+        pumps = [stack.enter_context(_Pump(folder / str(number))) for number in range(count)]
         loads = pool.map(lambda pump: _loaded(pump.address, WRITE, 64 // count, SIZES[0], FIRST_TS, seconds), pumps)
         rate = sum(load.rate for load in loads)
     print(f"{count} pump processes, 64 writers {rate:>10,.0f} writes/s")
@@ -182,10 +180,10 @@ def _by_stream(address: str, request: bytes, until: int) -> tuple[int, int, floa
 class _Pump:
     """A pump in a process of its own, without PD and registry: storage, service and transport."""
 
-    def __init__(self, folder: Path, kind: str) -> None:
+    def __init__(self, folder: Path) -> None:
         parent, child = SPAWN.Pipe()
         self._pipe = parent
-        self._process = SPAWN.Process(target=_serve, args=(folder, kind, child))
+        self._process = SPAWN.Process(target=_serve, args=(folder, child))
         self._process.start()
         self.address: str = parent.recv()
         self._seen = psutil.Process(self._process.pid)
@@ -205,15 +203,14 @@ class _Pump:
         self._process.join()
 
 
-def _serve(folder: Path, kind: str, pipe: multiprocessing.connection.Connection) -> None:
+def _serve(folder: Path, pipe: multiprocessing.connection.Connection) -> None:
     structlog.configure(processors=[lambda *_: (_ for _ in ()).throw(structlog.DropEvent)])
     tune()
     storage = Storage(folder)
     service = PumpService(storage, CLUSTER_ID, free_bytes_needed=0)
     service.state = State.ONLINE
-    server = (LeanServer if kind == "lean" else GrpcServer)(service, "127.0.0.1:0")
-    if isinstance(server, LeanServer):
-        server.rpc.add(EMPTY, lambda call, message: call.reply(b"") if message else None)
+    server = LeanServer(service, "127.0.0.1:0")
+    server.rpc.add(EMPTY, lambda call, message: call.reply(b"") if message else None)
     server.start()
     pipe.send(server.address)
     pipe.recv()
@@ -223,5 +220,4 @@ def _serve(folder: Path, kind: str, pipe: multiprocessing.connection.Connection)
 
 
 if __name__ == "__main__":
-    given = sys.argv[1:]
-    main(float(given[0]) if given else 3.0, given[1] if len(given) > 1 else "lean")
+    main(float(sys.argv[1]) if len(sys.argv) > 1 else 3.0)

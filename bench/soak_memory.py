@@ -24,7 +24,7 @@ _SIZE = 200
 def main(seconds: float, round_s: float) -> None:
     with (
         tempfile.TemporaryDirectory(dir=os.environ.get("BINLAKE_BENCH_DIR")) as name,
-        _Pump(Path(name), "lean") as pump,
+        _Pump(Path(name)) as pump,
     ):
         began, start, pulled, written = time.monotonic(), FIRST_TS, 0, 0
         rss, told = list[int](), 0.0

@@ -17,8 +17,12 @@ from pathlib import Path
 
 import structlog
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from support.pump_calls import pull_batches
+
 from binlake.wire import build
-from pump_service.pump.pull import pull_batches
 from pump_service.pump.storage import Storage
 
 VALUE = os.urandom(150)

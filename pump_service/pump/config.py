@@ -9,7 +9,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
 from binlake.errors import ConfigError
 from binlake.rpc import Tls
@@ -54,8 +53,7 @@ class PumpConfig:
     An empty `node_id` means host:port of the advertised address, remembered in the data directory. `socket` is the path
     of a second, Unix listener. `gc_s` 0 = binlogs are never collected; `gc_force_after_s` 0 = never before every
     registered consumer has them. `ask_tikv`: where PD has regions, TiKV gives the outcome of a prewrite.
-    `admin_token_file`: empty = `admin-token` in the data directory; `protect_state`: see Gate. `rpc`: the server,
-    binlake.rpc or grpcio (a tenth as quick, without pages, TLS and socket).
+    `admin_token_file`: empty = `admin-token` in the data directory; `protect_state`: see Gate.
     """
 
     pd_urls: tuple[str, ...] = ("http://127.0.0.1:2379",)
@@ -71,7 +69,6 @@ class PumpConfig:
     sync_log: bool = True
     segment_bytes: int = SEGMENT_BYTES
     socket: str = ""
-    rpc: Literal["lean", "grpcio"] = "lean"
     tls: TlsFiles = TlsFiles()
     admin_token_file: str = ""
     protect_state: bool = False
@@ -105,10 +102,6 @@ class PumpConfig:
             raise ConfigError("no PD url", hint="set --pd-urls")
         if self.tls.wanted and not (self.tls.cert and self.tls.key):
             raise ConfigError("TLS needs ssl-cert and ssl-key", hint="set both in [security], or neither")
-        if self.rpc == "grpcio" and (self.tls.wanted or self.socket):
-            raise ConfigError(
-                "grpcio (setting rpc) supports neither TLS nor a Unix socket here", hint="set rpc to lean"
-            )
         if min(self.gen_binlog_interval_s, self.heartbeat_interval_s, self.resolve_interval_s) <= 0:
             raise ConfigError("intervals must be above 0 seconds")
 

@@ -1,6 +1,6 @@
 """The pump on binlake.rpc: the loop answers WriteBinlog from the group commit, PullBinlogs is pulls.py's.
 
-The statuses are those of grpc_server.py, the pump on grpcio: tests hold the two against each other.
+Tests hold its statuses against those of a pump on grpcio.
 """
 
 from __future__ import annotations

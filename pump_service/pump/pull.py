@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from binlake.errors import LostRange, WireError
 from binlake.wire.binlog_pb2 import Commit, Prewrite
-from pump_service.pump.found import Found, Transaction
+from pump_service.pump.found import Found
 from pump_service.pump.heads import completed, head_of, layout_of
 from pump_service.pump.index import ts_of
 from pump_service.pump.ranges import Block, Ints, read_block
@@ -37,33 +37,13 @@ Keyed = Sequence[tuple[bytes, bytes]]
 """Raw (key, pointer) of the index."""
 
 
-def pull(storage: Storage, after_ts: int, give_up: Callable[[], bool]) -> Iterator[Transaction]:
-    """Endless: every transaction and fake with commit_ts > `after_ts`, as soon as the watermark covers it.
-
-    Ends when `give_up()` (ask Storage.wake to make it look at once). Raises LostRange when `after_ts` is below the
-    collected ts, now or later; WireError when a record is damaged or a C has no P.
-    """
-    for batch in pull_batches(storage, after_ts, give_up):
-        for found in batch:
-            yield found
-            if give_up():
-                return
-        del batch, found  # they may be large, and the next ones far
-
-
-def pull_batches(storage: Storage, after_ts: int, give_up: Callable[[], bool]) -> Iterator[list[Transaction]]:
-    """As `pull`, some MiB at once; what precedes an error is yielded before it is raised."""
-    reader, last = Reader(storage), after_ts
-    while not give_up():
-        for taken, found in catch_up(reader, last, give_up):
-            last = taken
-            if found:
-                yield found.transactions()
-        storage.wait_above(last, _LOOK_S, give_up)
-
-
 def catch_up(reader: Reader, after_ts: int, give_up: Callable[[], bool]) -> Iterator[tuple[int, Found]]:
-    """As `pull_batches`, up to the present watermark; each batch with the commit_ts up to which it is complete."""
+    """Every transaction and fake above `after_ts` up to the present watermark, in batches of some MiB.
+
+    Each batch comes with the commit_ts up to which it is complete; `give_up()` ends it early. Raises LostRange when
+    `after_ts` is below the collected ts, now or later; WireError when a record is damaged or a commit has no prewrite;
+    what precedes the error is yielded before.
+    """
     storage, last = reader.storage, after_ts
     _check_not_collected(storage, last)
     watermark = storage.watermark

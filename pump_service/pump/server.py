@@ -28,7 +28,6 @@ from pump_service.pump.fakes import FakeWriter
 from pump_service.pump.forced import Verdict
 from pump_service.pump.gate import Gate
 from pump_service.pump.gc import Collector, GcRule
-from pump_service.pump.grpc_server import GrpcServer
 from pump_service.pump.lean_server import LeanServer
 from pump_service.pump.leaving import Departure
 from pump_service.pump.membership import Members, Membership, Oracle, Ticker
@@ -275,10 +274,8 @@ class PumpServer:
         config = self._config
         return Asking(self._source, self._clients.tikv, clock=self._oracle.tso, timeout_s=config.txn_timeout_s)
 
-    def _transport(self) -> LeanServer | GrpcServer:
+    def _transport(self) -> LeanServer:
         config = self._config
-        if config.rpc == "grpcio":
-            return GrpcServer(self.service, config.addr)
         socket = Path(config.socket) if config.socket else None
         return LeanServer(self.service, config.addr, http=self.pages, tls=config.tls.rpc(), socket=socket)
 

@@ -7,12 +7,10 @@ are accepted in any state. Nothing but fakes is stored when the disk is nearly f
 from __future__ import annotations
 
 import functools
-import itertools
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from collections.abc import Callable
 from enum import StrEnum
 
 import structlog
@@ -20,10 +18,9 @@ import structlog
 from binlake.errors import BinlakeError, ConfigError, Transient
 from binlake.wire.admin_pb2 import InfoResp
 from binlake.wire.binlog_pb2 import Prewrite
-from pump_service.pump.found import Transaction
 from pump_service.pump.groupcommit import Behind, Done
 from pump_service.pump.metrics import PumpMetrics
-from pump_service.pump.pull import Reader, pull_batches
+from pump_service.pump.pull import Reader
 from pump_service.pump.storage import Storage, parse
 
 log = structlog.get_logger()
@@ -95,30 +92,12 @@ class PumpService:
         self._tell_batch: Callable[[], None] = lambda: None
         storage.on_batch(self._on_batch)
 
-    def write(self, cluster_id: int, payload: bytes) -> Future[None] | None:
-        """Store a binlog; wait for the future before the answer (None: there is nothing to wait for).
+    def submit(self, cluster_id: int, payload: bytes, done: Done, *, since: float | None = None) -> None:
+        """Store a binlog without blocking: `done` gets the outcome, maybe on the log's thread.
 
-        Raises ConfigError for another cluster, Transient when the state, the disk or the load forbids it, WireError for
-        bytes that are not a binlog.
-        """
-        stored: Future[None] = Future()
-
-        def done(error: BinlakeError | None) -> None:
-            if error is None:
-                stored.set_result(None)
-            else:
-                stored.set_exception(error)
-
-        self.submit(cluster_id, payload, done, wait=True)
-        return stored if payload else None
-
-    def submit(
-        self, cluster_id: int, payload: bytes, done: Done, *, wait: bool = False, since: float | None = None
-    ) -> None:
-        """As `write`, for a caller that must not block: `done` is told the outcome, maybe on the log's thread.
-
-        `wait`: block for a while when too much is in flight. Without it Behind comes at once and is not counted: the
-        caller asks again, when `on_batch` told. `since`: time.perf_counter() when the call came. Raises as `write`.
+        `since`: time.perf_counter() when the call came. Raises ConfigError for another cluster, Transient when the
+        state or the disk forbids it, WireError for bytes that are not a binlog, and Behind (which is not counted) when
+        too much is in flight: the caller asks again after `on_batch`.
         """
         self._check_cluster(cluster_id)
         began = time.perf_counter() if since is None else since
@@ -126,9 +105,9 @@ class PumpService:
             self._check_state(payload)
             if payload:
                 answered = functools.partial(self._answered, began, len(payload), done)
-                self._storage.submit(payload, answered, wait=wait)
+                self._storage.submit(payload, answered)
         except BinlakeError as error:
-            if wait or not isinstance(error, Behind):
+            if not isinstance(error, Behind):
                 self.metrics.refused(time.perf_counter() - began)
             raise
         if not payload:
@@ -179,10 +158,6 @@ class PumpService:
                 self._warn_of_slow(seconds, size)
         done(error)
 
-    def pull(self, cluster_id: int, after_ts: int, alive: Callable[[], bool]) -> Iterator[Transaction]:
-        """Transactions after `after_ts`, until not `alive()` or the pump stops. Raises as pull(), and ConfigError."""
-        return itertools.chain.from_iterable(self.pull_batches(cluster_id, after_ts, alive))
-
     def check_pull(self, cluster_id: int, after_ts: int) -> None:
         """Raises ConfigError for what cannot be pulled here, Transient while the index is being built."""
         self._check_cluster(cluster_id)
@@ -203,29 +178,10 @@ class PumpService:
         """Wait until the watermark is above `ts`, `give_up()` says so after a wake, or the time is over."""
         self._storage.wait_above(ts, timeout_s, give_up)
 
-    def pull_batches(self, cluster_id: int, after_ts: int, alive: Callable[[], bool]) -> Iterator[list[Transaction]]:
-        """As `pull`, many at once."""
-        self.check_pull(cluster_id, after_ts)
-        return self._counted(pull_batches(self._storage, after_ts, lambda: not (self._serving and alive())))
-
-    def _counted(self, found: Iterator[list[Transaction]]) -> Iterator[list[Transaction]]:
-        began, well = time.perf_counter(), True
-        try:
-            yield from found
-        except BinlakeError:
-            well = False
-            raise
-        finally:
-            self.metrics.pulled(time.perf_counter() - began, well=well)
-
     @property
     def writing(self) -> bool:
         """Whether writers wait for their fsync at this moment."""
         return self._storage.in_flight_bytes > 0
-
-    def wake(self) -> None:
-        """Let the pull streams look whether their caller is still there."""
-        self._storage.wake()
 
     def end_pulls(self) -> None:
         """End every pull stream."""

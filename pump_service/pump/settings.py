@@ -10,7 +10,7 @@ import argparse
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import structlog
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
@@ -175,9 +175,6 @@ class PumpFile(_Section):
     future_slack: float = Field(
         SLACK_S, gt=0, description="Binlake only: seconds by which a start_ts or commit_ts may be above PD's clock"
     )
-    rpc: Literal["lean", "grpcio"] = Field(
-        "lean", description="Binlake only: the server, lean or grpcio (slower; no pages, TLS, socket)"
-    )
     accept_damage: Names = Field(
         (),
         description="Binlake only: damaged parts of the value log to skip, `FILE@OFFSET,...` as a refused start or read"
@@ -244,7 +241,6 @@ def to_config(found: PumpFile) -> PumpConfig:
         addr=found.addr,
         advertise_addr=found.advertise_addr,
         socket=found.socket,
-        rpc=found.rpc,
         data_dir=found.data_dir,
         node_id=found.node_id,
         status_urls=found.status_urls,

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 from support.live import LiveSource
+from support.pump_calls import write_binlog
 
 from binlake.wire import build
 from spark_jobs.job.context import StageContext
@@ -26,7 +27,7 @@ def test_new_late_commits_are_told_once_with_the_pumps_name(tmp_path: Path) -> N
         live.settle()
         service = live.pumps["pump2"].service
         late = build.commit(build.prewrite(start, b"k", b"v"), commit_ts)
-        stored = service.write(live.driver.cluster_id, late.SerializeToString())
+        stored = write_binlog(service, live.driver.cluster_id, late.SerializeToString())
         assert stored is not None
         stored.result(10)
         live.settle()

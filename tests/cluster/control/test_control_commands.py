@@ -12,6 +12,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from support.pump_calls import write_binlog
 
 from binlake import tso
 from binlake.cli import Command
@@ -273,7 +274,7 @@ def test_a_transaction_is_shown_and_decided_by_command(
     pump = make_pump("pump1")
     start = cluster.pd.tso()
     payload = build.prewrite(start, b"k", VALUE).SerializeToString()
-    stored = pump.service.write(cluster.pd.cluster_id(), payload)
+    stored = write_binlog(pump.service, cluster.pd.cluster_id(), payload)
     assert stored is not None
     stored.result(10)
     awaited(lambda: pump.service.info().unmatched_prewrites == 1)
@@ -327,7 +328,9 @@ def test_many_orphans_are_listed_and_decided_at_once_with_a_report(
     pump = make_pump("pump1")
     starts = [cluster.pd.tso() for _ in range(3)]
     for start in starts:
-        stored = pump.service.write(cluster.pd.cluster_id(), build.prewrite(start, b"k", VALUE).SerializeToString())
+        stored = write_binlog(
+            pump.service, cluster.pd.cluster_id(), build.prewrite(start, b"k", VALUE).SerializeToString()
+        )
         assert stored is not None
         stored.result(60)
     awaited(lambda: pump.service.info().unmatched_prewrites == 3)
@@ -354,7 +357,7 @@ def test_a_lost_transaction_is_given_up_only_when_its_loss_is_accepted(
     pump = make_pump("pump1")
     start, commit_ts = cluster.pd.tso(), cluster.pd.tso()
     lonely = build.commit(build.prewrite(start, b"k", VALUE), commit_ts)
-    stored = pump.service.write(cluster.pd.cluster_id(), lonely.SerializeToString())
+    stored = write_binlog(pump.service, cluster.pd.cluster_id(), lonely.SerializeToString())
     assert stored is not None
     stored.result(60)
     awaited(lambda: pump.service.info().max_commit_ts >= commit_ts)
@@ -371,7 +374,7 @@ def test_pumps_names_the_prewrite_that_blocks(
 ) -> None:
     pump = make_pump("pump1")
     start = cluster.pd.tso()
-    stored = pump.service.write(cluster.pd.cluster_id(), build.prewrite(start, b"k", VALUE).SerializeToString())
+    stored = write_binlog(pump.service, cluster.pd.cluster_id(), build.prewrite(start, b"k", VALUE).SerializeToString())
     assert stored is not None
     stored.result(60)
     awaited(lambda: f"start_ts={start}" in pump.service.info().last_error)

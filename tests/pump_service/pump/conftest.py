@@ -24,9 +24,9 @@ def cluster() -> MemoryCluster:
 
 
 @pytest.fixture
-def rpc() -> str:
-    """Who serves the pumps of a test."""
-    return "lean"
+def rpc() -> type[PumpServer]:
+    """The server that the pumps of a test have."""
+    return PumpServer
 
 
 @pytest.fixture(params=["embedded", pytest.param("etcd", marks=pytest.mark.process)])
@@ -43,7 +43,7 @@ def etcd(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[EtcdClient]
 
 
 @pytest.fixture
-def make_pump(rpc: str, tmp_path: Path, cluster: MemoryCluster) -> Iterator[MakePump]:
+def make_pump(rpc: type[PumpServer], tmp_path: Path, cluster: MemoryCluster) -> Iterator[MakePump]:
     """Starts pumps on the in-memory cluster; stops those that still run."""
     running: list[PumpServer] = []
 
@@ -56,9 +56,8 @@ def make_pump(rpc: str, tmp_path: Path, cluster: MemoryCluster) -> Iterator[Make
             heartbeat_interval_s=0.05,
             resolve_interval_s=0.05,
             stop_write_at_available_space=0,
-            rpc=rpc,
         )
-        pump = PumpServer(replace(config, **changes), oracle=cluster, members=cluster, source=source)
+        pump = rpc(replace(config, **changes), oracle=cluster, members=cluster, source=source)
         pump.start()
         running.append(pump)
         return pump

@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 from pathlib import Path
 
+from support.pump_calls import Transaction, pull
+
 from binlake.wire import build
 from binlake.wire.binlog_pb2 import Binlog, PrewriteValue
-from pump_service.pump.pull import Transaction, pull
 from pump_service.pump.sorter import Entry, Kind
 from pump_service.pump.storage import Storage
 

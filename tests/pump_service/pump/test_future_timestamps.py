@@ -8,6 +8,8 @@ from collections.abc import Callable
 import pytest
 from pump_cluster import MemoryCluster
 from pump_helpers import commit, prewrite, rollback, until
+from support.grpcio_pump import GrpcioPumpServer
+from support.pump_calls import write_binlog
 
 from binlake import tso
 from binlake.cluster.source import Committed, Status
@@ -24,7 +26,7 @@ SECOND = tso.compose(1000)
 def outcome(pump: PumpServer, cluster: MemoryCluster, binlog: Binlog) -> str:
     """ok, or the error's text."""
     try:
-        stored = pump.service.write(cluster.id, binlog.SerializeToString())
+        stored = write_binlog(pump.service, cluster.id, binlog.SerializeToString())
         assert stored is not None
         stored.result(60)
     except BinlakeError as error:
@@ -32,8 +34,8 @@ def outcome(pump: PumpServer, cluster: MemoryCluster, binlog: Binlog) -> str:
     return "ok"
 
 
-@pytest.fixture(params=["lean", "grpcio"])
-def rpc(request: pytest.FixtureRequest) -> str:
+@pytest.fixture(params=[PumpServer, GrpcioPumpServer], ids=["lean", "grpcio"])
+def rpc(request: pytest.FixtureRequest) -> type[PumpServer]:
     return request.param
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 from pump_cluster import MemoryCluster
 from pump_helpers import commit, prewrite, rollback, until
+from support.pump_calls import write_binlog
 
 from binlake.errors import BinlakeError, ConfigError, Transient, WireError
 from binlake.wire.binlog_pb2 import Binlog
@@ -20,7 +21,7 @@ NOT_ONLINE = [State.STARTING, State.PAUSING, State.CLOSING, State.PAUSED, State.
 def outcome(pump: PumpServer, cluster_id: int, payload: bytes) -> str:
     """ok, ignored, or the error's text."""
     try:
-        stored = pump.service.write(cluster_id, payload)
+        stored = write_binlog(pump.service, cluster_id, payload)
         if stored is None:
             return "ignored"
         stored.result(60)
@@ -58,18 +59,18 @@ def test_a_probe_is_accepted_and_leaves_nothing(make_pump: MakePump, cluster: Me
 def test_errors_have_their_kind(make_pump: MakePump, cluster: MemoryCluster) -> None:
     pump = make_pump()
     with pytest.raises(ConfigError, match="mismatched cluster id"):
-        pump.service.write(cluster.id + 1, prewrite(1).SerializeToString())
+        write_binlog(pump.service, cluster.id + 1, prewrite(1).SerializeToString())
     with pytest.raises(WireError):
-        pump.service.write(cluster.id, b"\xff\xff")
+        write_binlog(pump.service, cluster.id, b"\xff\xff")
     with pytest.raises(WireError, match="commit_ts"):
-        pump.service.write(cluster.id, Binlog(tp=1, start_ts=5).SerializeToString())
+        write_binlog(pump.service, cluster.id, Binlog(tp=1, start_ts=5).SerializeToString())
 
 
 def test_below_the_free_space_nothing_but_fakes_is_stored(make_pump: MakePump, cluster: MemoryCluster) -> None:  # U-30
     pump = make_pump(stop_write_at_available_space=1 << 60)
     for binlog in (prewrite(cluster.tso()), commit(5, 6), rollback(7)):
         with pytest.raises(Transient, match="stop-write-at-available-space"):
-            pump.service.write(cluster.id, binlog.SerializeToString())
+            write_binlog(pump.service, cluster.id, binlog.SerializeToString())
     until(lambda: pump.service.info().max_commit_ts > 0, "a fake")
 
 
@@ -83,6 +84,6 @@ def test_a_pull_refuses_what_cannot_be(make_pump: MakePump, cluster: MemoryClust
     # tidb-binlog 2.9
     pump = make_pump()
     with pytest.raises(ConfigError, match="mismatched cluster id"):
-        pump.service.pull(cluster.id + 1, 0, lambda: True)
+        pump.service.check_pull(cluster.id + 1, 0)
     with pytest.raises(ConfigError, match="negative"):
-        pump.service.pull(cluster.id, -1, lambda: True)
+        pump.service.check_pull(cluster.id, -1)

@@ -12,6 +12,7 @@ import pytest
 from pump_cluster import MemoryCluster
 from pump_helpers import prewrite, until
 from support.certificates import Authority
+from support.pump_calls import write_binlog
 
 from binlake.errors import ConfigError
 from pump_service.pump.config import TlsFiles
@@ -30,7 +31,7 @@ def put(pump: PumpServer, path: str, **headers: str) -> httpx.Response:
 
 def waiting_prewrite(pump: PumpServer, cluster: MemoryCluster) -> int:
     start_ts = cluster.tso()
-    stored = pump.service.write(cluster.id, prewrite(start_ts).SerializeToString())
+    stored = write_binlog(pump.service, cluster.id, prewrite(start_ts).SerializeToString())
     assert stored is not None
     stored.result(60)
     until(lambda: pump.service.info().unmatched_prewrites == 1, "it waits")

@@ -13,6 +13,7 @@ import pytest
 from pump_cluster import MemoryCluster
 from pump_helpers import commit, prewrite, until
 from support import alert_rules
+from support.pump_calls import write_binlog
 
 from binlake.cluster.placement import NodeStatus
 from binlake.cluster.source import Committed, Locked, RolledBack, Status, Unknown
@@ -54,7 +55,7 @@ def envelope(answer: HttpResponse) -> tuple[str, int]:
 
 def write(pump: PumpServer, cluster: MemoryCluster, *binlogs: Binlog) -> None:
     for binlog in binlogs:
-        stored = pump.service.write(cluster.id, binlog.SerializeToString())
+        stored = write_binlog(pump.service, cluster.id, binlog.SerializeToString())
         assert stored is not None
         stored.result(60)
 
@@ -199,10 +200,10 @@ def test_failures_after_the_cluster_check_count_as_lost(make_pump: MakePump, clu
     write(pump, cluster, prewrite(cluster.tso()))
     for cluster_id, payload in ((cluster.id, b"\xff"), (cluster.id, Binlog(tp=1).SerializeToString())):
         with pytest.raises(Exception, match=r"binlog|start_ts"):
-            pump.service.write(cluster_id, payload)
+            write_binlog(pump.service, cluster_id, payload)
     with pytest.raises(Exception, match="cluster id"):
-        pump.service.write(cluster.id + 1, b"")
-    pump.service.write(cluster.id, b"")
+        write_binlog(pump.service, cluster.id + 1, b"")
+    write_binlog(pump.service, cluster.id, b"")
     # An answer is given before it is counted.
     until(
         lambda: value(pump, 'binlog_pump_storage_write_binlog_size_count{type="single"}') == 1, "the write is counted"

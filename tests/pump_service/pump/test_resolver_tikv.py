@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from pump_helpers import commit, prewrite, rollback, settled, store, until
 from support.fake_tikv import ROLLBACK, FakeTikv, Lock, Write
+from support.pump_calls import write_binlog
 
 from binlake import tso
 from binlake.cluster.placement import PdClient
@@ -271,7 +272,7 @@ def test_a_pump_asks_the_tikv_of_its_cluster_by_itself(
         with contextlib.closing(PdClient([driver.url])) as pd:
             begin = pd.tso()
             cluster = pd.cluster_id()
-        write = pump.service.write(cluster, prewrite(begin).SerializeToString())
+        write = write_binlog(pump.service, cluster, prewrite(begin).SerializeToString())
         assert write is not None
         write.result(20)
         if asks:

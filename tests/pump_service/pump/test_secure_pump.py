@@ -14,9 +14,9 @@ from support.certificates import Authority
 
 from binlake.cluster.placement import NodeStatus
 from binlake.cluster.pumpclient import PumpReader
-from binlake.errors import ConfigError, SourceUnavailable
+from binlake.errors import SourceUnavailable
 from binlake.rpc import Channel
-from pump_service.pump.config import PumpConfig, TlsFiles
+from pump_service.pump.config import TlsFiles
 from pump_service.pump.server import PumpServer
 from spark_jobs.land.pump_source import pull_batches
 
@@ -45,11 +45,6 @@ def test_a_secure_pump_serves_the_names_on_its_list(
     pump.stop()
     again = make_pump(addr="localhost:0", tls=tls)  # finds its own entry, and nobody at the old address
     assert again.node_id == "pump1"
-
-
-def test_what_grpcio_cannot_serve_is_one_clear_error(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="neither TLS nor a Unix socket"):
-        PumpConfig(rpc="grpcio", socket=str(tmp_path / "pump.sock"))
 
 
 def test_an_online_drainer_of_a_tls_cluster_is_notified_by_tls(

@@ -13,6 +13,7 @@ import grpc
 import pytest
 from pump_cluster import CLUSTER_ID, MemoryCluster
 from pump_helpers import VALUE, commit, prewrite, rollback, until
+from support.grpcio_pump import GrpcioPumpServer
 
 from binlake import tso
 from binlake.cluster.placement import NodeStatus
@@ -28,8 +29,8 @@ from pump_service.pump.service import State
 MakePump = Callable[..., PumpServer]
 
 
-@pytest.fixture(params=["lean", "grpcio"])
-def rpc(request: pytest.FixtureRequest) -> str:
+@pytest.fixture(params=[PumpServer, GrpcioPumpServer], ids=["lean", "grpcio"])
+def rpc(request: pytest.FixtureRequest) -> type[PumpServer]:
     """Each test runs on both layers: nobody can tell them apart."""
     return request.param
 

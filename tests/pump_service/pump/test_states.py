@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from pump_cluster import MemoryCluster
 from pump_helpers import commit, prewrite, until
+from support.pump_calls import write_binlog
 
 from binlake.cluster.placement import NodeStatus
 from binlake.errors import Fenced, Permanent
@@ -43,7 +44,7 @@ class Serving:
 
 def write(pump: PumpServer, cluster: MemoryCluster, *binlogs: Binlog) -> None:
     for binlog in binlogs:
-        stored = pump.service.write(cluster.id, binlog.SerializeToString())
+        stored = write_binlog(pump.service, cluster.id, binlog.SerializeToString())
         assert stored is not None
         stored.result(60)
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import plyvel
 import pytest
 from pump_helpers import VALUE, commit, prewrite, pulled, reach, rollback, settled, store, until
+from support.pump_calls import pull
 
 from binlake.errors import LostRange, Transient, WireError
 from binlake.wire import binlog_pb2 as pb
 from binlake.wire import build
-from pump_service.pump.pull import pull
 from pump_service.pump.record import RECORD, Pointer
 from pump_service.pump.storage import Storage, StorageOptions
 

@@ -11,12 +11,12 @@ from pathlib import Path
 import plyvel
 import pytest
 from pump_helpers import commit, prewrite, reach, settled, store, until
+from support.pump_calls import pull
 
 from binlake.errors import Permanent, WireError
 from binlake.wire import binlog_pb2 as pb
 from binlake.wire import build
 from pump_service.pump.directory import DataDirectory
-from pump_service.pump.pull import pull
 from pump_service.pump.record import Pointer
 from pump_service.pump.storage import Storage, StorageOptions
 

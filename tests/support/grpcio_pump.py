@@ -1,4 +1,4 @@
-"""The pump on grpcio: turns calls into PumpService calls and errors into statuses, nothing else.
+"""The pump on grpcio's server, which no production pump uses: tests hold LeanServer's answers against it.
 
 WriteBinlog fails with UNKNOWN and the text, as the original does (tidb-binlog 2.8); PullBinlogs with OUT_OF_RANGE for a
 collected range, DATA_LOSS for damage, FAILED_PRECONDITION for another cluster, UNAVAILABLE when the pump stops.
@@ -11,11 +11,14 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import grpc
+from support.pump_calls import pull, write_binlog
 
 from binlake.errors import BinlakeError, ConfigError, LostRange, Permanent, Transient
 from binlake.rpc.sparinglog import SparingLog
 from binlake.wire import admin_pb2, pump_pb2
 from pump_service.pump.entities import message
+from pump_service.pump.found import Transaction
+from pump_service.pump.server import PumpServer
 from pump_service.pump.service import PumpService
 
 log = SparingLog()
@@ -23,6 +26,13 @@ log = SparingLog()
 UNLIMITED = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1), ("grpc.so_reuseport", 0))
 _THREADS = 128  # writers in flight and pull streams: each holds one thread
 _OK = pump_pb2.WriteBinlogResp().SerializeToString()
+
+
+class GrpcioPumpServer(PumpServer):
+    """A pump whose port is served by grpcio, without pages, TLS and Unix socket."""
+
+    def _transport(self) -> GrpcServer:  # type: ignore[override]  # what PumpServer uses of it is the same
+        return GrpcServer(self.service, self._config.addr)
 
 
 class GrpcServer:
@@ -52,7 +62,7 @@ class GrpcServer:
     def write_binlog(self, request: pump_pb2.WriteBinlogReq, context: grpc.ServicerContext) -> bytes:
         """WriteBinlog: answered after the fsync."""
         try:
-            stored = self._service.write(request.clusterID, request.payload)
+            stored = write_binlog(self._service, request.clusterID, request.payload)
             if stored is not None:
                 stored.result()
         except BinlakeError as error:
@@ -66,17 +76,22 @@ class GrpcServer:
 
         def leave() -> None:
             gone.set()
-            self._service.wake()
+            self._service.reader().storage.wake()
 
         context.add_callback(leave)
         try:
-            for found in self._service.pull(request.clusterID, request.startFrom.offset, lambda: not gone.is_set()):
-                yield message(*found)
+            for transaction in self._transactions(request.clusterID, request.startFrom.offset, gone):
+                yield message(*transaction)
         except BinlakeError as error:
             log.error("pull_failed", error=str(error))
             context.abort(_pull_status(error), str(error))
         if not self._service.serving:
             context.abort(grpc.StatusCode.UNAVAILABLE, "the pump is stopping")
+
+    def _transactions(self, cluster_id: int, after_ts: int, gone: threading.Event) -> Iterator[Transaction]:
+        service = self._service
+        service.check_pull(cluster_id, after_ts)
+        return pull(service.reader().storage, after_ts, lambda: gone.is_set() or not service.serving)
 
     def info(self, request: admin_pb2.InfoReq, context: grpc.ServicerContext) -> admin_pb2.InfoResp:
         """PumpAdmin/Info."""
