@@ -20,6 +20,7 @@ from binlake.rows.codec.datum import write_int
 from binlake.rows.schema import Action, DbInfo
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.actions import PUBLIC
+from binlake.tso import Clock
 from binlake.wire import binlog_pb2 as pb
 from binlake.wire import build
 from binlake.wire.pump_pb2 import WriteBinlogReq
@@ -41,13 +42,6 @@ _COLUMNS = [
     (4, Col("pad", t.VARCHAR, PAD_BYTES, -1, charset=CHARSET, collate=COLLATE)),
 ]
 _DATABASE_ID = 100
-
-
-class Oracle(Protocol):
-    """PD."""
-
-    def tso(self, count: int = 1) -> int:
-        """The last of `count` fresh timestamps."""
 
 
 class Wire(Protocol):
@@ -101,7 +95,7 @@ class Written:
 class BulkLoad:
     """One load over `wires`, one a pump; `history` and `known` are what the source's status port serves."""
 
-    def __init__(self, load: Load, pd: Oracle, cluster_id: int, wires: Sequence[Wire]) -> None:
+    def __init__(self, load: Load, pd: Clock, cluster_id: int, wires: Sequence[Wire]) -> None:
         self.writer = Writer(load)
         self.history, self.known = History(), Known()
         self._load, self._pd, self._cluster_id = load, pd, cluster_id

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import Protocol
 
 LOGICAL_BITS = 18
 MAX_LOGICAL = (1 << LOGICAL_BITS) - 1
 MAX_TS = (1 << 63) - 1
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Clock(Protocol):
+    """PD's clock, or what stands in for it."""
+
+    def tso(self, count: int = 1) -> int:
+        """The last of `count` fresh timestamps. Raises SourceUnavailable."""
 
 
 def compose(physical_ms: int, logical: int = 0) -> int:

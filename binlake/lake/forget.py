@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import structlog
 
+from binlake.cluster.node import NodeStatus
 from binlake.errors import ConfigError, Permanent
 from binlake.lake.lock import lake_lock
 from binlake.lake.members import MemberTable
@@ -17,16 +16,7 @@ from binlake.window.remembered import FORGOTTEN, RememberedMember
 log = structlog.get_logger(__name__)
 
 
-class RegistryStatus(Protocol):
-    """What the registry says of a pump (`binlake.cluster.placement.NodeStatus`)."""
-
-    @property
-    def state(self) -> str: ...
-    @property
-    def max_commit_ts(self) -> int: ...
-
-
-def forget(paths: LakePaths, node_id: str, status: RegistryStatus | None, *, accept_loss: bool) -> str:
+def forget(paths: LakePaths, node_id: str, status: NodeStatus | None, *, accept_loss: bool) -> str:
     """Leave the pump `node_id` out of coming windows; what was done, in words. `status`: its registry entry, if any.
 
     Raises Permanent for a pump that is unknown or not offline, ConfigError without `accept_loss`; that names
@@ -36,7 +26,7 @@ def forget(paths: LakePaths, node_id: str, status: RegistryStatus | None, *, acc
         return _forget(paths, node_id, status, accept_loss)
 
 
-def _forget(paths: LakePaths, node_id: str, status: RegistryStatus | None, accept_loss: bool) -> str:
+def _forget(paths: LakePaths, node_id: str, status: NodeStatus | None, accept_loss: bool) -> str:
     members, windows = MemberTable(paths), WindowLog(paths)
     known = members.known().get(node_id)
     _check(node_id, known, status)
@@ -57,7 +47,7 @@ def _forget(paths: LakePaths, node_id: str, status: RegistryStatus | None, accep
     return f"{node_id} is forgotten; lost are its binlogs with commit_ts {reach}"
 
 
-def _check(node_id: str, known: RememberedMember | None, status: RegistryStatus | None) -> None:
+def _check(node_id: str, known: RememberedMember | None, status: NodeStatus | None) -> None:
     if status is None and (known is None or known.state == FORGOTTEN):
         raise Permanent("neither the registry nor this lake knows such a pump", where={"pump": node_id})
     if status is not None and status.state != "offline":

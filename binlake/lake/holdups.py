@@ -7,32 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
-from binlake.cluster.placement import NodeStatus, open_placement
+from binlake.cluster.placement import Registry, open_placement
 from binlake.config import Replication
 from binlake.lake.members import MemberTable
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowLog
+from binlake.tso import Clock
 from binlake.window.manifest import WindowManifest
 from binlake.window.membership import Probe, doubt_future, gather
 from binlake.window.plan import Plan, propose, reach_after
 from binlake.window.probing import ask_pump
 from binlake.window.remembered import RememberedMember
-
-
-class Clock(Protocol):
-    """PD's clock."""
-
-    def tso(self, count: int = 1) -> int:
-        """A fresh timestamp."""
-
-
-class Pumps(Protocol):
-    """The registry's pumps."""
-
-    def pumps(self) -> list[NodeStatus]:
-        """All of them, offline ones too."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +34,7 @@ def next_plan(
     replication: Replication,
     known: Known,
     clock: Clock,
-    registry: Pumps,
+    registry: Registry,
     probe: Callable[[str], Probe],
     *,
     stop_ts: int | None,

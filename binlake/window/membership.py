@@ -7,25 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 from binlake import tso as oracle
+from binlake.cluster.node import NodeStatus
 from binlake.errors import BinlakeError, SourceUnavailable
 from binlake.window.plan import Begun, Counters, Member
 from binlake.window.remembered import FORGOTTEN, RememberedMember
-
-
-class PumpStatus(Protocol):
-    """What the registry says of a pump (`binlake.cluster.placement.NodeStatus`)."""
-
-    @property
-    def node_id(self) -> str: ...
-    @property
-    def host(self) -> str: ...
-    @property
-    def state(self) -> str: ...
-    @property
-    def max_commit_ts(self) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -46,7 +33,7 @@ class Probe:
 
 
 def gather(
-    pumps: Sequence[PumpStatus],
+    pumps: Sequence[NodeStatus],
     remembered: Mapping[str, RememberedMember],
     lo: int,
     probe: Callable[[str], Probe],
@@ -84,14 +71,14 @@ def _from_future(watermark: int, now: int) -> str:
     )
 
 
-def _given_up(pump: PumpStatus, remembered: Mapping[str, RememberedMember]) -> bool:
+def _given_up(pump: NodeStatus, remembered: Mapping[str, RememberedMember]) -> bool:
     known = remembered.get(pump.node_id)
     gone = known is not None and known.state == FORGOTTEN and pump.state == "offline"
     # A watermark above the one it was given up with: it has served since.
     return gone and known is not None and pump.max_commit_ts <= known.watermark
 
 
-def _member(pump: PumpStatus, known: RememberedMember | None, lo: int, probe: Callable[[str], Probe]) -> Member:
+def _member(pump: NodeStatus, known: RememberedMember | None, lo: int, probe: Callable[[str], Probe]) -> Member:
     uuid = known.store_uuid if known else ""
     if pump.state == "offline":
         # A forced offline keeps the last heartbeat's watermark: what a probe saw later is not forgotten.
@@ -110,7 +97,7 @@ def _member(pump: PumpStatus, known: RememberedMember | None, lo: int, probe: Ca
     return Member(pump.node_id, pump.host, pump.state, watermark, found.store_uuid or uuid, problem, counters, begun)
 
 
-def _another(pump: PumpStatus, found: Probe) -> str:
+def _another(pump: NodeStatus, found: Probe) -> str:
     if found.node_id and found.node_id != pump.node_id:
         return f"its address {pump.host} is served by {found.node_id}"
     return ""

@@ -100,7 +100,7 @@ class PlacementDriver:
         """Serve. Raises ConfigError when the address cannot be bound; nothing is left running then."""
         add_PDServicer_to_server(_Pd(self), self._server)
         if self._led:  # one call moves the clock for good: nobody may lead one that was not meant to be led
-            add_ClockServicer_to_server(_Clock(self._oracle), self._server)
+            add_ClockServicer_to_server(_ClockService(self._oracle), self._server)
         self._server.add_generic_rpc_handlers(tuple(self._etcd.handlers()))
         self._leases.start()
         try:
@@ -187,7 +187,7 @@ class _Pd(PDServicer):
         return pb.ResponseHeader(cluster_id=self._driver.cluster_id)
 
 
-class _Clock(ClockServicer):
+class _ClockService(ClockServicer):
     def __init__(self, oracle: Oracle) -> None:
         self._oracle = oracle
 

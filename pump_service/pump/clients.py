@@ -10,7 +10,7 @@ from binlake.cluster.source import TidbSource
 from binlake.cluster.source.regions import RegionClient
 from binlake.cluster.source.tikv import TikvStatus
 from pump_service.pump.config import PumpConfig
-from pump_service.pump.membership import Claim, Members, Oracle
+from pump_service.pump.membership import Claim, ClusterClock, Members
 from pump_service.pump.resolver import NoStatusSource, StatusSource
 
 _CLAIM_S = 10  # a node id is free again so long after its holder was last heard of,
@@ -24,13 +24,13 @@ class Clients:
         self,
         config: PumpConfig,
         *,
-        oracle: Oracle | None,
+        oracle: ClusterClock | None,
         members: Members | None,
         source: StatusSource | None,
     ) -> None:
         self._config = config
         tls, urls = config.tls.rpc(), config.status_urls
-        self.oracle: Oracle = oracle or PdClient(config.pd_urls, tls=tls)
+        self.oracle: ClusterClock = oracle or PdClient(config.pd_urls, tls=tls)
         self._etcd = EtcdClient(config.pd_urls, tls=tls)
         self.members: Members = members or Registry(self._etcd)
         self._claims = members is None

@@ -10,12 +10,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import structlog
 
 from binlake import tso
+from binlake.cluster.node import NodeStatus
 from binlake.errors import Transient
+from pump_service.pump.membership import Members
 from pump_service.pump.storage import Removed, Storage
 
 log = structlog.get_logger()
@@ -36,31 +38,6 @@ class GcRule:
     force_after_s: float = 0.0
 
 
-class Consumer(Protocol):
-    """A registered consumer (`binlake.cluster.placement.NodeStatus`)."""
-
-    @property
-    def node_id(self) -> str: ...
-    @property
-    def state(self) -> str: ...
-    @property
-    def max_commit_ts(self) -> int: ...
-
-
-class Registered(Protocol):
-    """The registry. Raises SourceUnavailable."""
-
-    def drainers(self) -> Sequence[Consumer]:
-        """Every registered consumer."""
-
-
-class Clock(Protocol):
-    """PD. Raises SourceUnavailable."""
-
-    def tso(self, count: int = 1) -> int:
-        """A fresh timestamp."""
-
-
 class Decision(NamedTuple):
     """Everything up to `gc_ts` may go. `held_by`: the consumers that hold it back; `losing`: whose next window would
     start in what goes. Both hold (node id, its position).
@@ -79,7 +56,7 @@ class Collected(NamedTuple):
     problem: str
 
 
-def decide(rule: GcRule, now: int, gc_ts: int, watermark: int, consumers: Sequence[Consumer]) -> Decision:
+def decide(rule: GcRule, now: int, gc_ts: int, watermark: int, consumers: Sequence[NodeStatus]) -> Decision:
     """How far to collect at TSO `now`; never below `gc_ts`, where it is, and never to the watermark. Pure."""
     if rule.keep_s <= 0:
         return Decision(gc_ts)
@@ -98,7 +75,7 @@ def decide(rule: GcRule, now: int, gc_ts: int, watermark: int, consumers: Sequen
 class Collector:
     """Decides and collects, one at a time; `problem` says which consumer holds it back or loses data, empty = none."""
 
-    def __init__(self, storage: Storage, registry: Registered, clock: Clock, rule: GcRule = GcRule()) -> None:
+    def __init__(self, storage: Storage, registry: Members, clock: tso.Clock, rule: GcRule = GcRule()) -> None:
         self._storage = storage
         self._registry = registry
         self._clock = clock

@@ -30,14 +30,11 @@ _RACES = 5
 _SERVING = frozenset({"online", "pausing", "closing"})
 
 
-class Oracle(Protocol):
-    """PD: the cluster's id and its timestamps. Raises SourceUnavailable."""
+class ClusterClock(tso.Clock, Protocol):
+    """PD as a pump needs it: its clock, and which cluster it is."""
 
     def cluster_id(self) -> int:
-        """The id of the cluster."""
-
-    def tso(self, count: int = 1) -> int:
-        """A fresh timestamp."""
+        """The id of the cluster. Raises SourceUnavailable."""
 
     def close(self) -> None:
         """Close the connections."""

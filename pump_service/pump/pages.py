@@ -21,7 +21,7 @@ from pump_service.prometheus import CONTENT_TYPE
 from pump_service.pump.dump import as_json, as_text
 from pump_service.pump.forced import Verdict
 from pump_service.pump.gate import Gate, Needs
-from pump_service.pump.membership import Members, Oracle
+from pump_service.pump.membership import ClusterClock, Members
 from pump_service.pump.service import PumpService, State
 from pump_service.pump.storage import Storage
 
@@ -49,7 +49,7 @@ class Pages:
         service: PumpService,
         storage: Storage,
         members: Members,
-        oracle: Oracle,
+        oracle: ClusterClock,
         *,
         ask: Callable[[str], None],
         verdict: Verdict,

@@ -30,7 +30,7 @@ from pump_service.pump.gate import Gate
 from pump_service.pump.gc import Collector, GcRule
 from pump_service.pump.lean_server import LeanServer
 from pump_service.pump.leaving import Departure
-from pump_service.pump.membership import Members, Membership, Oracle, Ticker
+from pump_service.pump.membership import ClusterClock, Members, Membership, Ticker
 from pump_service.pump.metrics import PumpMetrics
 from pump_service.pump.pages import Pages
 from pump_service.pump.resolver import NoStatusSource, Resolver, StatusSource
@@ -57,7 +57,7 @@ class PumpServer:
         self,
         config: PumpConfig,
         *,
-        oracle: Oracle | None = None,
+        oracle: ClusterClock | None = None,
         members: Members | None = None,
         source: StatusSource | None = None,
     ) -> None:

@@ -7,26 +7,16 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import Protocol
 
 from binlake import tso
+from binlake.cluster.placement import ClockClient
 from binlake.errors import ConfigError
-
-
-class ClockLead(Protocol):
-    """Who keeps PD's clock below a bound."""
-
-    def lead(self, bound: int) -> int:
-        """From now on every timestamp is below `bound`, and the clock is close below it; the last one given."""
-
-    def release(self) -> int:
-        """Let the clock run on at real pace from where it is; the last timestamp given."""
 
 
 class ReplayClock:
     """Leads PD's clock; thread-safe. Bounds never fall."""
 
-    def __init__(self, pd: ClockLead) -> None:
+    def __init__(self, pd: ClockClient) -> None:
         self._pd = pd
         self._lock = threading.Lock()
         self._bound = 0

@@ -75,7 +75,7 @@ class WorkloadCommand:
             status = StatusServer(meta, history, transactions, lambda: tso.MAX_TS, args.status_addr)
             stack.enter_context(status)
             recording = Recording(args.record, pd.cluster_id(), spec.seed) if args.record else None
-            runner = Runner(spec, client, clock, transactions, history, recording)
+            runner = Runner(spec, client, clock.tso, transactions, history, recording)
             _on_signal(runner.stop)
             print(f"workload: status port {status.url}", flush=True)
             runner.run()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -43,13 +44,6 @@ class Client(Protocol):
 
     def forget(self, start_ts: int) -> None:
         """No C or R will come for this P."""
-
-
-class Clock(Protocol):
-    """Timestamps."""
-
-    def tso(self) -> int:
-        """A fresh one. Raises SourceUnavailable."""
 
 
 class Journal(Protocol):
@@ -110,14 +104,14 @@ class Runner:
         self,
         spec: Spec,
         client: Client,
-        clock: Clock,
+        fetch_ts: Callable[[], int],
         transactions: LiveTransactions,
         history: History,
         journal: Journal | None = None,
     ) -> None:
         self._spec = spec
         self._client = client
-        self._clock = clock
+        self._fetch_ts = fetch_ts
         self._transactions = transactions
         self._history = history
         self._journal = journal or NoJournal()
@@ -224,7 +218,7 @@ class Runner:
     def _prewrite(self, draft: Draft) -> pb.Binlog | None:
         """The P once a pump has it; None when none took it: the transaction fails, and is known as rolled back."""
         try:
-            start_ts = self._clock.tso()
+            start_ts = self._fetch_ts()
         except SourceUnavailable as error:
             log.warning("transaction_failed", error=str(error))
             return None
@@ -245,7 +239,7 @@ class Runner:
 
     def _commit(self, generator: Generator, draft: Draft, prewrite: pb.Binlog) -> None:
         try:
-            commit_ts = self._clock.tso()
+            commit_ts = self._fetch_ts()
         except SourceUnavailable as error:
             log.warning("commit_failed", start_ts=prewrite.start_ts, error=str(error))
             self._roll_back(generator, draft, prewrite)
@@ -303,7 +297,7 @@ class Runner:
         """A fresh one, as soon as PD answers."""
         while True:
             try:
-                return self._clock.tso()
+                return self._fetch_ts()
             except SourceUnavailable as error:
                 self._wait_again("timestamp_tried_again", error)
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import struct
 import threading
 from concurrent.futures import Future
-from typing import Protocol
 
+from binlake.tso import Clock
 from pump_service.replay.outcomes import Transaction
 from pump_service.replay.status import Json, lock_record, mvcc_body, write_record
 
@@ -18,20 +18,13 @@ _START = struct.Struct(">Q")
 _KEY = b"t" + bytes(8) + b"_r"
 
 
-class Oracle(Protocol):
-    """PD."""
-
-    def tso(self, count: int = 1) -> int:
-        """The last of `count` fresh timestamps. Raises SourceUnavailable."""
-
-
 class SharedClock:
     """Timestamps for many threads: callers that ask while a request is on its way share the next one.
 
     None is fetched ahead: a request leaves PD after everybody it serves has asked (hazards R-09).
     """
 
-    def __init__(self, oracle: Oracle) -> None:
+    def __init__(self, oracle: Clock) -> None:
         self._oracle = oracle
         self._changed = threading.Condition()
         self._asking: list[Future[int]] = []

@@ -55,7 +55,7 @@ def run(folder: Path, seed: int, seconds: float, strategy: str) -> None:
         client = stack.enter_context(PumpClient(registry, cluster.driver.cluster_id, options))
         writer_pd = stack.enter_context(closing(PdClient([cluster.url], timeout_s=3)))
         clock = stack.enter_context(closing(SharedClock(writer_pd)))
-        runner = Runner(spec, client, clock, transactions, history, ledger)
+        runner = Runner(spec, client, clock.tso, transactions, history, ledger)
         checker = Checker(stack.enter_context(closing(PdClient([cluster.url], timeout_s=3))), registry)
 
         def say(text: str) -> None:

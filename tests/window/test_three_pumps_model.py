@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from binlake.cluster.node import NodeStatus
 from binlake.window.membership import Probe, gather
 from binlake.window.plan import Plan, propose
 from pump_service.pump.record import Pointer
@@ -21,16 +22,6 @@ pytestmark = pytest.mark.long
 
 AT = Pointer(0, 0)
 LANDED = 70  # the position up to which pumps 1 and 2 are landed already; 1 to 7 of the article
-
-
-@dataclass(frozen=True)
-class NodeStatus:
-    """A registry entry: the watermark is what the pump's last heartbeat told."""
-
-    node_id: str
-    host: str
-    state: str
-    max_commit_ts: int
 
 
 @dataclass(frozen=True)
@@ -127,7 +118,7 @@ def probe(nth: int) -> Step:
 def plan(world: World) -> Plan:
     """The real planning functions on what was fetched, listed and probed."""
     seen = dict(world.probed)
-    pumps = [NodeStatus(f"pump{pump}", str(pump), "online", 0) for pump in world.listed]
+    pumps = [NodeStatus(f"pump{pump}", str(pump), "online") for pump in world.listed]
     members = gather(pumps, {}, world.lo, lambda host: Probe(max_commit_ts=seen[int(host)]))
     return propose(lo=world.lo, tso=world.tso, members=members)
 

@@ -1,5 +1,6 @@
 """Clients of the placement driver: timestamps, the registry of pumps and consumers in its etcd, locks."""
 
+from binlake.cluster.node import NodeStatus
 from binlake.cluster.placement.answering import pd_answers
 from binlake.cluster.placement.claim import EtcdClaim
 from binlake.cluster.placement.clock import ClockClient
@@ -7,7 +8,7 @@ from binlake.cluster.placement.etcd import EtcdClient
 from binlake.cluster.placement.lock import EtcdLock
 from binlake.cluster.placement.opening import Placement, open_placement
 from binlake.cluster.placement.pd import PdClient
-from binlake.cluster.placement.registry import Entry, NodeStatus, Registry
+from binlake.cluster.placement.registry import Entry, Registry
 
 __all__ = [
     "ClockClient",

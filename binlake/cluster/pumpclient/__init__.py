@@ -4,7 +4,6 @@ Both speak to a Binlake pump and to an original one; nothing is connected before
 """
 
 from binlake.cluster.pumpclient.follow import PumpList, PumpWatch
-from binlake.cluster.pumpclient.pumps import PumpStatus
 from binlake.cluster.pumpclient.reader import Pulled, PumpInfo, PumpReader
 from binlake.cluster.pumpclient.writer import ClientOptions, ClientStats, PumpClient, WriteTimes
 
@@ -16,7 +15,6 @@ __all__ = [
     "PumpInfo",
     "PumpList",
     "PumpReader",
-    "PumpStatus",
     "PumpWatch",
     "WriteTimes",
 ]

@@ -12,7 +12,8 @@ from typing import Protocol
 
 import structlog
 
-from binlake.cluster.pumpclient.pumps import Pumps, PumpStatus
+from binlake.cluster.node import NodeStatus
+from binlake.cluster.pumpclient.pumps import Pumps
 from binlake.errors import BinlakeError
 
 log = structlog.get_logger()
@@ -24,10 +25,10 @@ class PumpWatch(Protocol):
     """A listing and the changes after it."""
 
     @property
-    def pumps(self) -> Sequence[PumpStatus]:
+    def pumps(self) -> Sequence[NodeStatus]:
         """Every pump at the time of the listing."""
 
-    def __iter__(self) -> Iterator[tuple[str, PumpStatus | None]]:
+    def __iter__(self) -> Iterator[tuple[str, NodeStatus | None]]:
         """(node id, its entry or None when it was deleted), until `close`. Raises BinlakeError."""
 
     def close(self) -> None:

@@ -10,37 +10,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
+from binlake.cluster.node import NodeStatus
 from binlake.cluster.pumpclient.strategy import labelled
 from binlake.cluster.pumpclient.transport import Connect, Connection
 
 MAX_ERRORS = 10
 ONLINE = "online"
-
-
-class PumpStatus(Protocol):
-    """What the client needs of a registry entry."""
-
-    @property
-    def node_id(self) -> str:
-        """Name of the pump."""
-
-    @property
-    def host(self) -> str:
-        """HOST:PORT of the pump."""
-
-    @property
-    def state(self) -> str:
-        """State in the registry; only `online` accepts prewrites."""
-
-    @property
-    def score(self) -> int:
-        """What the pump says it can take; 0 = it does not say."""
-
-    @property
-    def label(self) -> Mapping[str, Any] | None:
-        """The group it belongs to."""
 
 
 @dataclass
@@ -77,7 +54,7 @@ class Pumps:
         self._known: dict[str, Pump] = {}
         self._stale: list[Connection] = []
 
-    def replace(self, listed: Iterable[PumpStatus]) -> None:
+    def replace(self, listed: Iterable[NodeStatus]) -> None:
         """Take over a whole listing: a pump that is not in it is gone."""
         statuses = {status.node_id: status for status in listed}
         for node_id in self.node_ids() - statuses.keys():
@@ -85,7 +62,7 @@ class Pumps:
         for node_id, status in statuses.items():
             self.put(node_id, status)
 
-    def put(self, node_id: str, status: PumpStatus | None) -> None:
+    def put(self, node_id: str, status: NodeStatus | None) -> None:
         """Take over one entry of the registry; None = it was deleted."""
         with self._lock:
             known = self._known.get(node_id)

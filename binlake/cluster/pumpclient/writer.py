@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import structlog
 from google.protobuf.message import EncodeError
 
+from binlake.cluster.node import NodeStatus
 from binlake.cluster.pumpclient.ends import End, Ends
 from binlake.cluster.pumpclient.follow import Follower, PumpList
 from binlake.cluster.pumpclient.pumps import ONLINE, Pump, Pumps
@@ -88,7 +89,7 @@ class PumpClient:
         self._pumps = Pumps(connect or rpc_connect(options.tls), options.label, options.label_fallback)
         self._follower = None if registry is None else Follower(registry, self._pumps)
         if options.socket:
-            self._pumps.put(_SOCKET_NODE, _Local(options.socket))
+            self._pumps.put(_SOCKET_NODE, NodeStatus(_SOCKET_NODE, f"unix:{options.socket}", ONLINE))
         self._lock = threading.Lock()
         self._placed: dict[int, str] = {}
         self._ends = Ends(
@@ -288,18 +289,3 @@ class PumpClient:
                 if refused is None:
                     self._pumps.succeeded(pump)
                     log.info("pump_used_again", pump=pump.node_id)
-
-
-@dataclass(frozen=True)
-class _Local:
-    """The one pump behind a Unix socket."""
-
-    path: str
-    node_id: str = _SOCKET_NODE
-    state: str = ONLINE
-    score: int = 0
-    label: Mapping[str, str] | None = None
-
-    @property
-    def host(self) -> str:
-        return f"unix:{self.path}"

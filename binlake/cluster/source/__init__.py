@@ -3,7 +3,7 @@
 TiDB answers them by PD and its status port; a capture, a feeder and a workload serve the same protocol.
 """
 
-from binlake.cluster.source.protocol import Clock, JobHistory, Source
+from binlake.cluster.source.protocol import JobHistory, Source
 from binlake.cluster.source.sqlhistory import SqlHistory
 from binlake.cluster.source.status import (
     Absent,
@@ -20,7 +20,6 @@ from binlake.cluster.source.tidb import StatusPort, TidbSource
 
 __all__ = [
     "Absent",
-    "Clock",
     "Committed",
     "JobHistory",
     "Locked",

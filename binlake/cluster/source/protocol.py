@@ -11,13 +11,6 @@ Job = Mapping[str, Any]
 """A DDL job as TiDB's JSON has it (tidb-binlog 1.13)."""
 
 
-class Clock(Protocol):
-    """The timestamp oracle."""
-
-    def tso(self, count: int = 1) -> int:
-        """The last of `count` fresh timestamps. Raises SourceUnavailable."""
-
-
 class JobHistory(Protocol):
     """A place that keeps finished DDL jobs. Methods raise SourceUnavailable, WireError."""
 

@@ -16,11 +16,12 @@ from typing import Any
 
 import httpx
 
-from binlake.cluster.source.protocol import Clock, JobHistory
+from binlake.cluster.source.protocol import JobHistory
 from binlake.cluster.source.status import Status, Unknown, read_status
 from binlake.cluster.source.steps import VERSION_KEY, Shown, Step, newest_version, shown_table, step_key, step_of
 from binlake.errors import SourceUnavailable, WireError
 from binlake.rpc import Tls
+from binlake.tso import Clock
 
 SPARE = 256
 """Ids read beyond a start: an id is taken a moment before its job's start_ts, so neighbours may be the other way."""

@@ -23,11 +23,8 @@ from pump_service.pump.storage import Storage, StorageOptions
 DAY = 86400
 
 
-@dataclass(frozen=True)
-class Node:
-    node_id: str
-    state: str
-    max_commit_ts: int
+def consumer(node_id: str, state: str, max_commit_ts: int) -> NodeStatus:
+    return NodeStatus(node_id, "", state, max_commit_ts=max_commit_ts)
 
 
 def at(days: float) -> int:
@@ -53,14 +50,14 @@ def test_it_never_goes_back_and_never_reaches_the_watermark() -> None:
 @pytest.mark.parametrize("state", ["online", "paused", "pausing", "closing"])
 def test_a_consumer_that_is_behind_holds_it_back_and_is_named(state: str) -> None:
     # R-26: paused for eight days with gc = 7.
-    nodes = [Node("sync", state, at(92)), Node("audit", "online", at(99)), Node("gone", "offline", at(1))]
+    nodes = [consumer("sync", state, at(92)), consumer("audit", "online", at(99)), consumer("gone", "offline", at(1))]
     found = decide(WEEK, at(100), 0, at(100), nodes)
     assert (found.gc_ts, found.held_by, found.losing) == (at(92) - 1, (("sync", at(92)),), ())
 
 
 def test_the_override_is_as_loud() -> None:
     # R-26: the hard cap.
-    nodes = [Node("sync", "paused", at(60)), Node("audit", "paused", at(88))]
+    nodes = [consumer("sync", "paused", at(60)), consumer("audit", "paused", at(88))]
     rule = GcRule(force_after_s=30 * DAY)
     assert decide(rule, at(100), 0, at(100), nodes)[:1] == (at(70),)
     assert decide(rule, at(100), 0, at(100), nodes).losing == (("sync", at(60)),)
@@ -71,7 +68,7 @@ def test_the_override_is_as_loud() -> None:
 def test_a_consumer_that_was_held_for_can_plan_its_next_window(tmp_path: Path, position: int) -> None:
     # R-26: the collector and the planner's look at the pump are held against each other.
     storage = filled(tmp_path, range(90, 100))
-    cluster = Cluster(at(100), [Node("sync", "paused", position)])
+    cluster = Cluster(at(100), [consumer("sync", "paused", position)])
     found = Collector(storage, cluster, cluster).run()
     assert found.gc_ts == min(position - 1, at(93))
     assert ("held back" in found.problem) is (position <= at(93))
@@ -83,7 +80,9 @@ def test_a_consumer_that_was_held_for_can_plan_its_next_window(tmp_path: Path, p
 
 
 nodes = st.lists(
-    st.builds(Node, st.sampled_from("abc"), st.sampled_from(["online", "paused", "offline"]), st.integers(0, at(120))),
+    st.builds(
+        consumer, st.sampled_from("abc"), st.sampled_from(["online", "paused", "offline"]), st.integers(0, at(120))
+    ),
     max_size=4,
 )
 
@@ -91,7 +90,7 @@ nodes = st.lists(
 @given(st.integers(0, at(120)), st.integers(0, at(110)), st.integers(0, at(120)), nodes)
 @settings(deadline=None)
 def test_no_consumer_that_counts_ever_loses_without_the_override(
-    now: int, gc_ts: int, watermark: int, consumers: list[Node]
+    now: int, gc_ts: int, watermark: int, consumers: list[NodeStatus]
 ) -> None:
     # R-26
     found = decide(WEEK, now, gc_ts, watermark, consumers)
@@ -108,10 +107,10 @@ class Cluster:
     """Registry and clock."""
 
     now: int
-    consumers: list[Node] = field(default_factory=list)
+    consumers: list[NodeStatus] = field(default_factory=list)
     down: bool = False
 
-    def drainers(self) -> Sequence[Node]:
+    def drainers(self) -> Sequence[NodeStatus]:
         if self.down:
             raise SourceUnavailable("PD does not answer")
         return self.consumers
@@ -158,14 +157,14 @@ def test_files_and_keys_go_and_the_range_is_an_error_that_names_it(tmp_path: Pat
 def test_a_consumer_holds_files_back_until_it_moves_or_is_offline(tmp_path: Path) -> None:
     # R-26
     storage = filled(tmp_path, range(90, 100))
-    cluster = Cluster(at(100), [Node("sync", "paused", at(90) - 1)])
+    cluster = Cluster(at(100), [consumer("sync", "paused", at(90) - 1)])
     collector = Collector(storage, cluster, cluster)
     held = collector.run()
     assert (held.gc_ts, held.removed.files) == (at(90) - 2, 0)
     assert "held back" in collector.problem
     assert "sync" in collector.problem
     assert len(settled(storage, at(90) - 1)) == 11
-    cluster.consumers = [Node("sync", "offline", at(90) - 1)]
+    cluster.consumers = [consumer("sync", "offline", at(90) - 1)]
     assert collector.run().removed.files >= 3
     assert collector.problem == ""
     storage.close()
@@ -240,7 +239,7 @@ def test_one_collection_at_a_time(tmp_path: Path) -> None:
     storage = filled(tmp_path, range(90, 95))
 
     class Reentrant(Cluster):
-        def drainers(self) -> Sequence[Node]:
+        def drainers(self) -> Sequence[NodeStatus]:
             with pytest.raises(Transient, match="running"):
                 collector.run()
             return []

@@ -81,7 +81,7 @@ class Run:
 
 def run(spec: Spec, client: MemoryClient | None = None) -> Run:
     client, transactions, history = client or MemoryClient(), LiveTransactions(), History()
-    runner = Runner(spec, client, CountingClock(), transactions, history)
+    runner = Runner(spec, client, CountingClock().tso, transactions, history)
     runner._stopped.wait = lambda _=None: runner._stopped.is_set()  # type: ignore[method-assign, assignment]
     runner.run()
     return Run(spec, client, runner, transactions, history.finished(1 << 63))

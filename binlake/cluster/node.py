@@ -1,0 +1,68 @@
+"""What the registry says of a pump or a consumer, in the original's JSON (docs/reference/formats.md 3.1)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from binlake.errors import WireError
+
+STATES = frozenset({"online", "pausing", "paused", "closing", "offline"})
+# Go's encoder writes these so that JSON can stand in HTML and JavaScript.
+_GO_ESCAPES = {ord(char): f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"}
+
+
+@dataclass(frozen=True)
+class NodeStatus:
+    """One entry. `max_commit_ts`: watermark of a pump, position of a consumer; `update_ts`: TSO of the last write."""
+
+    node_id: str
+    host: str
+    state: str
+    is_alive: bool = False
+    score: int = 0
+    label: Mapping[str, Any] | None = None
+    max_commit_ts: int = 0
+    update_ts: int = 0
+
+    def to_json(self) -> bytes:
+        """The value as the original writes it, byte for byte."""
+        value = {
+            "nodeId": self.node_id,
+            "host": self.host,
+            "state": self.state,
+            "isAlive": self.is_alive,
+            "score": self.score,
+            "label": self.label if self.label is None else dict(sorted(self.label.items())),
+            "maxCommitTS": self.max_commit_ts,
+            "updateTS": self.update_ts,
+        }
+        text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+        return text.translate(_GO_ESCAPES).encode()
+
+    @classmethod
+    def from_json(cls, data: bytes, key: str) -> NodeStatus:
+        """The entry of `key`. Raises WireError that names the key: one bad value breaks everybody's listing."""
+        try:
+            raw = json.loads(data)
+            status = cls(
+                node_id=str(raw["nodeId"]),
+                host=str(raw["host"]),
+                state=str(raw["state"]),
+                is_alive=bool(raw.get("isAlive", False)),
+                score=int(raw.get("score") or 0),
+                label=raw.get("label"),
+                max_commit_ts=int(raw.get("maxCommitTS") or 0),
+                update_ts=int(raw.get("updateTS") or 0),
+            )
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise WireError(
+                f"a registry entry cannot be read: {error!r}",
+                where={"key": key},
+                hint="TiDB and the original tools fail on it as well: correct or delete the key in etcd",
+            ) from None
+        if status.state not in STATES:
+            raise WireError(f"unknown state {status.state!r} in the registry", where={"key": key})
+        return status
