@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from binlake.base.arguments import add_output
 from binlake.cluster.placement import ClockClient, EtcdClient, PdClient, Registry
 from binlake.cluster.pumpclient import PumpClient
 from binlake.compare.capture import Capture
@@ -37,10 +38,10 @@ class CaptureCommand:
         replay.add_argument("--rate", type=float, help="binlogs per second (default: as fast as the pumps accept them)")
         replay.add_argument("--status-addr", default="127.0.0.1:10080", help="HOST:PORT of the capture's status port")
         replay.add_argument("--keep-serving", action="store_true", help="serve the status port until interrupted")
-        replay.add_argument("--output", choices=("text", "json"), default="text")
+        add_output(replay)
         info = actions.add_parser("info", help="show what it contains")
         info.add_argument("dir", help="folder of the capture")
-        info.add_argument("--output", choices=("text", "json"), default="text")
+        add_output(info)
 
     def run(self, args: argparse.Namespace) -> int:
         """Do it. Raises BinlakeError."""

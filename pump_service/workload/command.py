@@ -15,6 +15,7 @@ from typing import Any
 import structlog
 
 from binlake import tso
+from binlake.base.arguments import add_output
 from binlake.cluster.placement import EtcdClient, PdClient, Registry
 from binlake.cluster.pumpclient import ClientOptions, PumpClient
 from pump_service.replay.status import History
@@ -62,7 +63,7 @@ class WorkloadCommand:
         add("--state", type=Path, help="write the expected end state to this file (lines of a capture's states.jsonl)")
         add("--record", type=Path, metavar="DIR", help="save all that was written as a capture")
         add("--keep-serving", action="store_true", help="serve the status port until interrupted")
-        add("--output", choices=("text", "json"), default="text")
+        add_output(parser)
 
     def run(self, args: argparse.Namespace) -> int:
         """Do it. Raises BinlakeError."""

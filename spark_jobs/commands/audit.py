@@ -14,6 +14,7 @@ from typing import Any
 
 from binlake import tso
 from binlake.audit.audit import Audit, TableAsOf
+from binlake.base.arguments import add_output
 from binlake.base.terminal import print_table, shown_value, visible
 from binlake.config import load_replication
 from binlake.errors import ConfigError
@@ -59,7 +60,7 @@ class AuditCommand:
         sql.add_argument("--at", type=moment, metavar="TS", help="commit_ts or time (default: the end of the lake)")
         for each in (row, table, transaction, sql):
             each.add_argument("--replication", required=True, type=Path, metavar="FILE", help="the replication's TOML")
-            each.add_argument("--output", choices=("text", "json"), default="text")
+            add_output(each)
 
     def run(self, args: argparse.Namespace) -> int:
         """Print the answer. Raises LostRange, SchemaError, ConfigError."""

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from binlake.base.arguments import add_output
 from binlake.config import Replication, load_replication
 from binlake.errors import ConfigError
 from binlake.lake.lock import lake_lock
@@ -24,7 +25,7 @@ from binlake.repair.backfill.undoing import rollback_file, rollback_source, roll
 from binlake.window.lineage import told
 from spark_jobs.commands.rebuild import rebuild, replay
 from spark_jobs.commands.verify import mended, record
-from spark_jobs.job.arguments import add_job, add_output, add_wait, add_where, moment
+from spark_jobs.job.arguments import add_job, add_wait, add_where, moment
 from spark_jobs.job.failures import as_ours
 from spark_jobs.job.lineage import plain
 from spark_jobs.job.opening import context_of

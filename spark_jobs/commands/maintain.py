@@ -21,6 +21,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from binlake import tso
+from binlake.base.arguments import add_output
 from binlake.base.terminal import print_table
 from binlake.config import load_replication
 from binlake.lake.lock import lake_lock
@@ -31,7 +32,7 @@ from binlake.lake.tables import BINLOG, CHANGE, DDL, MUTATION, STATEMENT, WORKIN
 from binlake.mirror import MirrorVersions
 from binlake.mirror.replica import Replica
 from binlake.pipeline import BY_NAME, lock_of_table
-from spark_jobs.job.arguments import add_output, add_where
+from spark_jobs.job.arguments import add_where
 from spark_jobs.job.context import Bounds, StageContext
 from spark_jobs.job.failures import as_ours
 from spark_jobs.job.opening import context_of

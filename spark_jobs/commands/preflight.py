@@ -15,6 +15,7 @@ from contextlib import closing
 
 import structlog
 
+from binlake.base.arguments import add_output
 from binlake.base.terminal import print_table
 from binlake.config import load_replication
 from binlake.config.model import Replication, Target
@@ -28,7 +29,6 @@ from binlake.target import Session, checkpoint_ts
 from binlake.target.apply.preflight import TableReport, preflight, require_fit, stopping
 from binlake.target.definitions.definitions import Name
 from binlake.window.targets import Naming, TargetTables
-from spark_jobs.job.arguments import add_output
 from spark_jobs.job.cluster import open_cluster
 from spark_jobs.job.context import Bounds, StageContext
 

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from binlake.base.arguments import add_output
 from binlake.config import Replication, load_replication
 from binlake.config.model import Relay
 from binlake.errors import CheckpointConflict, ConfigError, LostRange
@@ -20,7 +21,7 @@ from binlake.lake.paths import LakePaths
 from binlake.target.recover import Verdict, but, finish_from_relay, is_consistent, judge, require_consistent
 from binlake.window.lineage import Table, Told, told
 from binlake.window.manifest import window_name
-from spark_jobs.job.arguments import add_job, add_output, add_where
+from spark_jobs.job.arguments import add_job, add_where
 from spark_jobs.job.outcomes import tell
 from spark_jobs.job.results import Bounds, StageResult
 

@@ -11,12 +11,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from binlake.audit.audit import Audit
+from binlake.base.arguments import add_output
 from binlake.config import load_replication
 from binlake.config.model import Relay
 from binlake.errors import CheckpointConflict, ConfigError
 from binlake.pipeline import names_of_sink
 from binlake.window.manifest import window_name
-from spark_jobs.job.arguments import add_output, add_where, commit_ts
+from spark_jobs.job.arguments import add_where, commit_ts
 from spark_jobs.job.context import Bounds, StageContext, StageResult
 from spark_jobs.job.lineage import Gathered
 from spark_jobs.job.opening import context_of

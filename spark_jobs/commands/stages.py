@@ -6,6 +6,7 @@ import argparse
 import json
 
 from binlake import tso
+from binlake.base.arguments import add_output
 from binlake.base.terminal import print_table
 from binlake.config import load_replication
 from binlake.lake.failures import FAILURE, Failure
@@ -13,7 +14,6 @@ from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowLog
 from binlake.pipeline import BY_NAME
 from spark_jobs.commands.main import add_arguments, execute
-from spark_jobs.job.arguments import add_output
 from spark_jobs.job.outcomes import show
 
 

@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import replace
 
+from binlake.base.arguments import add_output
 from binlake.config import Replication, load_replication
 from binlake.errors import ConfigError
 from binlake.lake.aside import tell_back, tell_set_aside
@@ -25,7 +26,7 @@ from binlake.target.claim.aside import AsideTable
 from binlake.target.commands.setaside import set_aside
 from binlake.window.targets import Naming, TargetTables
 from spark_jobs.commands.verify import mended
-from spark_jobs.job.arguments import add_job, add_output, add_wait
+from spark_jobs.job.arguments import add_job, add_wait
 from spark_jobs.job.outcomes import show_results, tell
 from spark_jobs.job.results import StageResult
 

@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from binlake.base.arguments import add_output
 from binlake.base.redaction import are_row_values_shown
 from binlake.config import Replication, load_replication
 from binlake.lake.paths import LakePaths
@@ -27,7 +28,7 @@ from binlake.repair.verify.tables import VerifiedTable, tables_at
 from binlake.statements import BatchLimits
 from binlake.target.session.session import Session
 from binlake.window.lineage import Table, Told, told
-from spark_jobs.job.arguments import add_job, add_output
+from spark_jobs.job.arguments import add_job
 from spark_jobs.job.lineage import plain
 from spark_jobs.job.outcomes import DIFFERENT, PARTIAL, show_results, tell
 from spark_jobs.job.results import StageResult

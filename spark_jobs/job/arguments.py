@@ -38,11 +38,6 @@ def _checked(read: Callable[[str], int], text: str) -> int:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 
-def add_output(parser: argparse.ArgumentParser) -> None:
-    """Declare `--output`, text or json."""
-    parser.add_argument("--output", choices=("text", "json"), default="text")
-
-
 def add_wait(parser: argparse.ArgumentParser) -> None:
     """Declare `--wait`, of a command that changes the target under its lease."""
     parser.add_argument(

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
+from binlake.base.arguments import add_output
 from binlake.cluster.control.http import ask
 from binlake.cluster.control.nodes import is_ahead, is_stale, not_taken, shown, table, time_of
 from binlake.cluster.placement import EtcdClient, NodeStatus, PdClient, Registry
@@ -104,7 +105,7 @@ class _Listing(abc.ABC):
             metavar="SECONDS",
             help="the interval that the nodes use: a node that missed three is shown as stale (default %(default)s)",
         )
-        parser.add_argument("--json", action="store_true", help="print JSON; timestamps are strings")
+        add_output(parser)
 
     def run(self, args: argparse.Namespace) -> int:
         """Print them."""
@@ -114,7 +115,7 @@ class _Listing(abc.ABC):
         nodes = [node for node in nodes if args.show_offline_nodes or node.state != "offline"]
         stale = [is_stale(node, now, args.heartbeat_interval) for node in nodes]
         problems = self._problems(nodes, cluster, tls_of(args))
-        if args.json:
+        if args.output == "json":
             found = [shown(node, now, stale=old) for node, old in zip(nodes, stale, strict=True)]
             print(json.dumps([{**one, "problem": problems.get(one["nodeId"], "")} for one in found]))
             return 0

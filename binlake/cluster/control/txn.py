@@ -6,6 +6,7 @@ import argparse
 import json
 from typing import Any
 
+from binlake.base.arguments import add_output
 from binlake.cluster.control.commands import add_cluster, add_option, add_token, open_registry, tls_of, token_of
 from binlake.cluster.control.http import ask
 from binlake.cluster.placement.registry import PUMPS, unknown_node
@@ -22,11 +23,11 @@ class TxnCommand:
         actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
         show = actions.add_parser("show", help="print a binlog: a prewrite by its start_ts, a commit by its commit_ts")
         show.add_argument("ts", type=_ts, help="its key")
-        show.add_argument("--json", action="store_true", help="print JSON; timestamps are strings")
         waiting = actions.add_parser(
             "list", help="list the prewrites without a commit or rollback, the blocking one first"
         )
-        waiting.add_argument("--json", action="store_true", help="print JSON; timestamps are strings")
+        for one in (show, waiting):
+            add_output(one)
         resolve = actions.add_parser("resolve", help="decide the outcome of transactions; this cannot be undone")
         resolve.add_argument(
             "ts", type=_ts, nargs="+", metavar="START_TS", help="start_ts of prewrites without a commit or rollback"
@@ -58,13 +59,13 @@ class TxnCommand:
 
 def _show(args: argparse.Namespace, host: str) -> int:
     found = ask("GET", host, f"/debug/binlog/{args.ts}?format=json", tls_of(args))["data"]
-    print(json.dumps(found) if args.json else _words(found))
+    print(json.dumps(found) if args.output == "json" else _words(found))
     return 0
 
 
 def _list(args: argparse.Namespace, host: str) -> int:
     found = ask("GET", host, "/txn", tls_of(args))["data"]
-    if args.json:
+    if args.output == "json":
         print(json.dumps(found))
         return 0
     for one in found:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import NamedTuple
 
+from binlake.base.arguments import add_output
 from binlake.config.load import load_replication
 from binlake.config.model import Replication, Target
 
@@ -22,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser, actions: tuple[str, ...]) -> 
     parser.add_argument("action", choices=actions)
     parser.add_argument("--replication", required=True, metavar="FILE", help="the replication's TOML")
     parser.add_argument("--cluster-id", type=int, help="default: source.cluster-id, else the only row there is")
-    parser.add_argument("--output", choices=("text", "json"), default="text")
+    add_output(parser)
 
 
 def row_of(args: argparse.Namespace) -> Row:

@@ -120,7 +120,7 @@ def test_pumps_are_listed_as_binlogctl_and_show_pump_status_name_it(
     assert [line.split()[0] for line in lines[1:]] == ["pump1", "pump2"]
     # S0-34: a heartbeat of long ago is no heartbeat.
     assert ["stale" in line for line in lines[1:]] == [False, True]
-    assert cluster.run(control.PumpsCommand, "-show-offline-nodes", "--json") == 0
+    assert cluster.run(control.PumpsCommand, "-show-offline-nodes", "--output", "json") == 0
     shown = json.loads(capsys.readouterr().out)
     assert [one["nodeId"] for one in shown] == ["gone", "pump1", "pump2"]
     assert shown[2]["maxCommitTS"] == "470614495969148933"
@@ -334,7 +334,7 @@ def test_many_orphans_are_listed_and_decided_at_once_with_a_report(
         assert stored is not None
         stored.result(60)
     awaited(lambda: pump.service.info().unmatched_prewrites == 3)
-    assert cluster.run(TxnCommand, "list", "--json", "--pump", "pump1") == 0
+    assert cluster.run(TxnCommand, "list", "--output", "json", "--pump", "pump1") == 0
     listed = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert [one["start_ts"] for one in listed] == [str(start) for start in starts]
     assert listed[0]["key"] == b"k".hex()
@@ -380,5 +380,5 @@ def test_pumps_names_the_prewrite_that_blocks(
     awaited(lambda: f"start_ts={start}" in pump.service.info().last_error)
     assert cluster.run(control.PumpsCommand) == 0
     assert f"pump1: blocked: prewrite start_ts={start} key=6b" in capsys.readouterr().out
-    assert cluster.run(control.PumpsCommand, "--json") == 0
+    assert cluster.run(control.PumpsCommand, "--output", "json") == 0
     assert f"start_ts={start}" in json.loads(capsys.readouterr().out.splitlines()[-1])[0]["problem"]
