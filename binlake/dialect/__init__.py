@@ -3,7 +3,7 @@
 from binlake.dialect.bytewise import bytewise_collation, bytewise_definitions, bytewise_table, bytewise_text
 from binlake.dialect.classify import Classified, Kind, classify
 from binlake.dialect.collations import target_charset, target_collation
-from binlake.dialect.mapping import MappedDdl, SourceDdl, map_ddl, unsaid
+from binlake.dialect.mapping import MappedDdl, RoutedDdl, map_ddl, unsaid
 from binlake.dialect.names import Naming, restated, session_db
 from binlake.dialect.source import Known, needs_standard, standard_text, tokenize_restored
 
@@ -13,7 +13,7 @@ __all__ = [
     "Known",
     "MappedDdl",
     "Naming",
-    "SourceDdl",
+    "RoutedDdl",
     "bytewise_collation",
     "bytewise_definitions",
     "bytewise_table",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Protocol
 
 from binlake.dialect.bounds import own_bounds, own_partition
 from binlake.dialect.checks import check_elements, check_specs, is_check_spec, without_checks
@@ -30,69 +30,76 @@ from binlake.statements.literal import qualified, quote, quote_name
 from binlake.statements.written import is_computed
 
 
-@dataclass(frozen=True)
-class SourceDdl:
-    """A DDL as the lake's table `ddl` has it: `db` and `table` of its job, `query` the text of its binlog."""
+class RoutedDdl(Protocol):
+    """What a statement is made of: `sql`, the DDL's text with the target's names; `db` and `table` of its job."""
 
-    commit_ts: int
-    db: str
-    table: str
-    query: str
-    before: Definitions
-    after: Definitions
+    @property
+    def commit_ts(self) -> int:
+        """Its place."""
+
+    @property
+    def db(self) -> str:
+        """The database of its job."""
+
+    @property
+    def table(self) -> str:
+        """The table of its job."""
+
+    @property
+    def sql(self) -> str:
+        """Its text."""
+
+    @property
+    def before(self) -> Definitions:
+        """What it touches, before it."""
+
+    @property
+    def after(self) -> Definitions:
+        """What it touches, after it."""
 
 
 @dataclass(frozen=True)
 class MappedDdl:
-    """What the target runs: `sql` in order (a USE first), or nothing with the `reason` when `decision` is skip.
-
-    `tables` are `db.table` (or `db` for a database) that the statement names.
-    """
+    """What the target runs: `sql` in order (a USE first), or nothing and the `reason` why."""
 
     sql: tuple[str, ...]
-    decision: Literal["apply", "skip"]
-    reason: str
-    tables: tuple[str, ...]
-    kind: Kind
+    reason: str = ""
 
 
-def map_ddl(ddl: SourceDdl, dialect: Dialect) -> MappedDdl:
+def map_ddl(ddl: RoutedDdl, dialect: Dialect) -> MappedDdl:
     """The statements for `dialect`. Raises TargetRefused naming commit_ts, the clause and what to do.
 
     A batch CREATE (job type 60: a restore makes many tables in one job) has a text of several statements.
     """
     try:
-        parts = statements(_plain(ddl.query, dialect))
+        parts = statements(_plain(ddl.sql, dialect))
     except SchemaError as error:
         raise unsaid(ddl, dialect, error.message) from error
     mapped = [_map_one(tokens, ddl, dialect) for tokens in parts]
-    applied = [one for one in mapped if one.decision == "apply"]
+    applied = [one for one in mapped if one.sql]
     if len(mapped) == 1 or not applied:
         return mapped[0]
-    texts = dict.fromkeys(text for one in applied for text in one.sql)
-    tables = dict.fromkeys(name for one in applied for name in one.tables)
-    return MappedDdl(tuple(texts), "apply", "", tuple(tables), applied[0].kind)
+    return MappedDdl(tuple(dict.fromkeys(text for one in applied for text in one.sql)))
 
 
-def _map_one(tokens: list[Token], ddl: SourceDdl, dialect: Dialect) -> MappedDdl:
+def _map_one(tokens: list[Token], ddl: RoutedDdl, dialect: Dialect) -> MappedDdl:
     found = classify_tokens(tokens)
     tokens = own_bounds(tokens, _altered(found, ddl))
-    tables = tuple(f"{db or ddl.db}.{name}" if not _on_database(found.kind) else name for db, name in found.tables)
     reason = _skip_reason(tokens, found, ddl, dialect)
     if reason:
-        return MappedDdl((), "skip", reason, tables, found.kind)
+        return MappedDdl((), reason)
     try:
         mapped = _with_own_defaults(tokens, found, ddl) if dialect == "tidb" else _mapped(tokens, found, ddl, dialect)
         if found.kind is Kind.ALTER_TABLE and not mapped[found.rest :]:
-            return MappedDdl((), "skip", _nothing_left(tokens[found.rest :], ddl, dialect), tables, found.kind)
+            return MappedDdl((), _nothing_left(tokens[found.rest :], ddl, dialect))
         text = _texts(mapped, found, ddl, dialect)
     except Unmappable as error:
         raise unsaid(ddl, dialect, error.clause) from None
     use = () if _on_database(found.kind) or not ddl.db else (f"USE {quote_name(_home(found, ddl))}",)
-    return MappedDdl((*use, *text), "apply", "", tables, found.kind)
+    return MappedDdl((*use, *text))
 
 
-def _texts(mapped: list[Token], found: Classified, ddl: SourceDdl, dialect: Dialect) -> tuple[str, ...]:
+def _texts(mapped: list[Token], found: Classified, ddl: RoutedDdl, dialect: Dialect) -> tuple[str, ...]:
     """The statements of one DDL: what values it fills in or converts is what the source's session made of them."""
     if found.kind is not Kind.ALTER_TABLE:
         return (render(mapped),)
@@ -120,20 +127,20 @@ def _texts(mapped: list[Token], found: Classified, ddl: SourceDdl, dialect: Dial
     return (*texts, *(render([*head, *spec]) for spec in later))
 
 
-def _added(ddl: SourceDdl) -> list[ColumnInfo]:
+def _added(ddl: RoutedDdl) -> list[ColumnInfo]:
     """The columns that an ALTER adds to a table."""
     had = {column.id for table in ddl.before.tables for column in table.columns}
     return [c for table in ddl.after.tables for c in table.columns if ddl.before.tables and c.id not in had]
 
 
-def _altered(found: Classified, ddl: SourceDdl) -> TableDef | None:
+def _altered(found: Classified, ddl: RoutedDdl) -> TableDef | None:
     """The definition behind the DDL of the table that its text names."""
     if not found.tables:
         return None
     return _table(ddl.after, found, ddl) or (ddl.after.tables[0] if len(ddl.after.tables) == 1 else None)
 
 
-def _with_own_defaults(tokens: list[Token], found: Classified, ddl: SourceDdl) -> list[Token]:
+def _with_own_defaults(tokens: list[Token], found: Classified, ddl: RoutedDdl) -> list[Token]:
     """For a target that speaks TiDB's SQL: its session has another zone than the source's."""
     table = _altered(found, ddl)
     if table is None or found.kind not in (Kind.CREATE_TABLE, Kind.ALTER_TABLE):
@@ -165,7 +172,7 @@ def _set_default(part: list[Token], table: TableDef) -> list[Token]:
     return set_default(part, table.column(part[1 + part[1].is_word("COLUMN")].value))
 
 
-def _home(found: Classified, ddl: SourceDdl) -> str:
+def _home(found: Classified, ddl: RoutedDdl) -> str:
     return session_db(found, ddl.before.tables, ddl.db)
 
 
@@ -189,7 +196,7 @@ _SKIPPED_SPECS = {
 }
 
 
-def _skip_reason(tokens: Sequence[Token], found: Classified, ddl: SourceDdl, dialect: Dialect) -> str:
+def _skip_reason(tokens: Sequence[Token], found: Classified, ddl: RoutedDdl, dialect: Dialect) -> str:
     if not tokens or all(token.kind is TokenKind.FEATURE for token in tokens):
         return "placement, resource group or another statement of TiDB's own"
     if _is_temporary(tokens, ddl):
@@ -206,13 +213,13 @@ def _skip_reason(tokens: Sequence[Token], found: Classified, ddl: SourceDdl, dia
     return ""
 
 
-def _is_temporary(tokens: Sequence[Token], ddl: SourceDdl) -> bool:
+def _is_temporary(tokens: Sequence[Token], ddl: RoutedDdl) -> bool:
     touched = (*ddl.before.tables, *ddl.after.tables)
     defined = bool(touched) and all(table.raw.get("temp_table_type") for table in touched)
     return defined or (tokens[0].is_word("CREATE") and len(tokens) > 1 and tokens[1].is_word("GLOBAL"))
 
 
-def _mapped(tokens: list[Token], found: Classified, ddl: SourceDdl, dialect: Dialect) -> list[Token]:
+def _mapped(tokens: list[Token], found: Classified, ddl: RoutedDdl, dialect: Dialect) -> list[Token]:
     kind = found.kind
     if kind is Kind.OTHER or not (found.tables or kind is Kind.ALTER_DATABASE):
         raise Unmappable(render(tokens[:3]))
@@ -233,7 +240,7 @@ def _mapped(tokens: list[Token], found: Classified, ddl: SourceDdl, dialect: Dia
     return tokens
 
 
-def _create_table(tokens: list[Token], found: Classified, ddl: SourceDdl, dialect: Dialect) -> list[Token]:
+def _create_table(tokens: list[Token], found: Classified, ddl: RoutedDdl, dialect: Dialect) -> list[Token]:
     table = _table(ddl.after, found, ddl)
     start = found.rest
     end = closing(tokens, start)
@@ -250,7 +257,7 @@ def _create_table(tokens: list[Token], found: Classified, ddl: SourceDdl, dialec
     return [*tokens[: start + 1], *join_list(elements), tokens[end], *options, *tokens[partition:]]
 
 
-def _alter_table(tokens: list[Token], found: Classified, ddl: SourceDdl, dialect: Dialect) -> list[Token]:
+def _alter_table(tokens: list[Token], found: Classified, ddl: RoutedDdl, dialect: Dialect) -> list[Token]:
     table = _altered(found, ddl)
     _require_same_key(ddl, table, dialect)
     before = _table(ddl.before, found, ddl)
@@ -274,19 +281,19 @@ def _apart(spec: list[Token]) -> list[list[Token]]:
     return [[*head, replace(part[0], space=True), *part[1:]] for head, part in zip(words_of, inside, strict=True)]
 
 
-def _nothing_left(specs: Sequence[Token], ddl: SourceDdl, dialect: Dialect) -> str:
+def _nothing_left(specs: Sequence[Token], ddl: RoutedDdl, dialect: Dialect) -> str:
     if any(_on_expression_index(part, ddl, dialect) for part in split_list(specs)):
         return _NO_EXPRESSION_INDEX
     return "only options of TiDB remain, nothing for the target"
 
 
-def _on_expression_index(tokens: Sequence[Token], ddl: SourceDdl, dialect: Dialect) -> bool:
+def _on_expression_index(tokens: Sequence[Token], ddl: RoutedDdl, dialect: Dialect) -> bool:
     return dialect == "mariadb" and (
         makes_expression_index(tokens) or names_expression_index(tokens, ddl.before.tables)
     )
 
 
-def _require_same_key(ddl: SourceDdl, table: TableDef | None, dialect: Dialect) -> None:
+def _require_same_key(ddl: RoutedDdl, table: TableDef | None, dialect: Dialect) -> None:
     """A generated column that enters or leaves the primary key would have to change its nature (`is_computed`)."""
     for former in ddl.before.tables:
         for column in former.columns:
@@ -322,7 +329,7 @@ def _column_part(part: list[Token]) -> list[Token] | None:
     return part[at:] if at < len(part) and part[at].kind in kinds else None
 
 
-def _database(tokens: list[Token], found: Classified, ddl: SourceDdl, dialect: Dialect) -> list[Token]:
+def _database(tokens: list[Token], found: Classified, ddl: RoutedDdl, dialect: Dialect) -> list[Token]:
     options = map_clauses(tokens[found.rest :], dialect)
     named = found.tables[0][1] if found.tables else ddl.db
     database = next((db for db in ddl.after.databases if fold_name(db.name) == fold_name(named)), None)
@@ -333,7 +340,7 @@ def _database(tokens: list[Token], found: Classified, ddl: SourceDdl, dialect: D
     return [*tokens[: found.rest], *name, *options]
 
 
-def _drop(tokens: list[Token], found: Classified, ddl: SourceDdl) -> list[Token]:
+def _drop(tokens: list[Token], found: Classified, ddl: RoutedDdl) -> list[Token]:
     """`DROP TABLE a, b` gives a job per table, each with the whole text: only the job's own are dropped (R-28)."""
     own = {fold_pair((table.db, table.name)) for table in ddl.before.tables} or {fold_pair((ddl.db, ddl.table))}
     named = [(db or ddl.db, name) for db, name in found.tables]
@@ -363,7 +370,7 @@ def _without_online(tokens: list[Token]) -> list[Token]:
     return kept
 
 
-def _table(side: Definitions, found: Classified, ddl: SourceDdl) -> TableDef | None:
+def _table(side: Definitions, found: Classified, ddl: RoutedDdl) -> TableDef | None:
     db, name = found.tables[0]
     wanted = fold_pair((db or ddl.db, name))
     return next((table for table in side.tables if fold_pair((table.db, table.name)) == wanted), None)
@@ -376,11 +383,11 @@ def _charset_words(of: TableDef | DbInfo, dialect: Dialect) -> list[Token]:
     )
 
 
-def unsaid(ddl: SourceDdl, dialect: Dialect, clause: str) -> TargetRefused:
+def unsaid(ddl: RoutedDdl, dialect: Dialect, clause: str) -> TargetRefused:
     """The error for a DDL that no statement of `dialect` expresses, with its place and what to do."""
     return TargetRefused(
         f"a DDL cannot be expressed in {dialect}: {clause}",
-        where={"commit_ts": ddl.commit_ts, "db": ddl.db, "table": ddl.table, "query": ddl.query[:200]},
+        where={"commit_ts": ddl.commit_ts, "db": ddl.db, "table": ddl.table, "query": ddl.sql[:200]},
         hint="replace it by a statement that the target accepts (ddl-replacement); or make the same change at the "
         "target by hand and name its commit_ts in filter.ignore-txn-commit-ts; or leave the table out by"
         " filter.ignore-table; then run merge again",

@@ -18,7 +18,7 @@ from binlake.window.definitions import LandedDdl
 
 _PLAIN = (
     "commit_ts", "since", "start_ts", "schema_version", "job_id", "action", "db", "table", "query", "sql", "decision",
-    "reason",
+    "reason", "segment",
 )  # fmt: skip
 
 
@@ -38,7 +38,7 @@ def landed_ddls(paths: LakePaths, lo: int, hi: int, touching: tuple[str, str] | 
     where = (ds.field("commit_ts") > lo) & (ds.field("commit_ts") <= hi)
     if touching is not None:
         where &= ds.field("commit_ts").isin(_touching(data, where, fold_name(".".join(touching))))
-    columns = [*_PLAIN, "segment", "before", "after"]
+    columns = [*_PLAIN, "before", "after"]
     rows = data.to_table(columns=columns, filter=where).to_pylist()
     # Rows of one commit_ts keep the order that merge gave them; a window's segments only grow.
     rows.sort(key=lambda row: (row["since"], row["commit_ts"], row["segment"], row["schema_version"]))

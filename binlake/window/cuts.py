@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
-from binlake.dialect import SourceDdl, map_ddl, unsaid
+from binlake.dialect import map_ddl, unsaid
 from binlake.dialect.collations import Dialect
 from binlake.dialect.replacement import needs_database
 from binlake.errors import CheckpointConflict, ConfigError
@@ -29,13 +29,10 @@ def cut_batch(segment: int, ddl: LandedDdl, dialect: Dialect) -> tuple[Statement
     if kind := _OWN.get(ddl.decision):
         use = (f"USE {quote_name(ddl.db)}",) if ddl.db and needs_database(ddl.sql) else ()
         return _batch(segment, ddl, (*use, ddl.sql), kind), ""
-    source = SourceDdl(ddl.commit_ts, ddl.db, ddl.table, ddl.sql, ddl.before, ddl.after)
     if ddl.decision == "refused":
-        raise unsaid(source, dialect, ddl.reason)
-    mapped = map_ddl(source, dialect)
-    if mapped.decision == "skip":
-        return None, mapped.reason
-    return _batch(segment, ddl, mapped.sql, "ddl"), ""
+        raise unsaid(ddl, dialect, ddl.reason)
+    mapped = map_ddl(ddl, dialect)
+    return (_batch(segment, ddl, mapped.sql, "ddl"), "") if mapped.sql else (None, mapped.reason)
 
 
 def refused_batch(segment: int, ddl: LandedDdl, why: str) -> StatementBatch:

@@ -48,9 +48,12 @@ class Base(Protocol):
 @dataclass(frozen=True)
 class LandedDdl:
     """A row of the lake table `ddl`; `decision`: `apply`, `skip` (by the rule `reason`), `refused` (no target can run
-    it: `reason`), or an operator's `sql`: `replaced`, `injected`.
+    it: `reason`), or an operator's `sql`: `replaced`, `injected`. The last one is no DDL of the source: it runs before
+    what `commit_ts` has.
 
-    `since` is where the window is cut: at or below its commit_ts.
+    `query` is the source's text, `sql` the routed one; `db`, `table`, `before`, `after` are the target's. `since` is
+    where the window is cut: at or below its commit_ts, since rows may have run ahead of it. `segment`: the one of its
+    landed window that it opens or lies in. `alert`: what an operator must know of it when it is merged; not stored.
     """
 
     commit_ts: int
@@ -67,6 +70,8 @@ class LandedDdl:
     reason: str
     before: Definitions
     after: Definitions
+    segment: int = 0
+    alert: str = ""
 
     @property
     def opens_segment(self) -> bool:
@@ -77,8 +82,17 @@ class LandedDdl:
     def tables(self) -> set[tuple[str, str]]:
         """(db, table) of the tables that it makes, changes or removes at the target."""
         sides = (*self.before.tables, *self.after.tables)
+        return {(table.db, table.name) for table in sides if table.kind == "table"} | self._named_by_operator()
+
+    @property
+    def touched(self) -> list[str]:
+        """`db.table` of everything touched, views and sequences too, sorted: the column `tables`."""
+        own = {(table.db, table.name) for table in (*self.before.tables, *self.after.tables)}
+        return sorted(f"{db}.{table}" for db, table in own | self._named_by_operator())
+
+    def _named_by_operator(self) -> set[tuple[str, str]]:
         own = replaced_names(self.sql, self.db) if self.decision in ("replaced", "injected") else ()
-        return {(table.db, table.name) for table in sides if table.kind == "table"} | {name for name in own if name[1]}
+        return {name for name in own if name[1]}
 
 
 @dataclass(frozen=True)

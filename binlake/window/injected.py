@@ -9,36 +9,33 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from binlake.dialect.replacement import Injection
-from binlake.window.ddls import PlannedDdl
+from binlake.window.definitions import LandedDdl
 from binlake.window.judging import NOTHING
 
 _ALERT = "the target runs a statement of ddl-injection before what was committed then"
 
 
 def with_injections(
-    planned: Sequence[PlannedDdl], injections: Iterable[Injection], lo: int, hi: int, version: int
-) -> list[PlannedDdl]:
+    planned: Sequence[LandedDdl], injections: Iterable[Injection], lo: int, hi: int, version: int
+) -> list[LandedDdl]:
     """`planned` of the window (lo, hi] with those of `injections` that fall into it; `version`: schema's at lo."""
     due = [injection for injection in injections if lo < injection.commit_ts <= hi]
-    found: list[PlannedDdl] = []
+    found: list[LandedDdl] = []
     for ddl in planned:
         # What cuts the window may stand before its commit_ts; what does not is no bound for what is behind it.
         while due and due[0].commit_ts <= (ddl.commit_ts if ddl.opens_segment else ddl.since):
             found.append(_before(found, planned, due.pop(0), version))
-        made = sum(other.injected for other in found)
+        made = sum(other.decision == "injected" for other in found)
         found.append(replace(ddl, segment=ddl.segment + made))
     for injection in due:
         found.append(_before(found, planned, injection, version))
     return found
 
 
-def _before(
-    found: Sequence[PlannedDdl], planned: Sequence[PlannedDdl], injection: Injection, version: int
-) -> PlannedDdl:
+def _before(found: Sequence[LandedDdl], planned: Sequence[LandedDdl], injection: Injection, version: int) -> LandedDdl:
     """The row of `injection` behind all `found`. Rows that ran ahead of a later DDL are behind it too."""
     behind = [ddl.since for ddl in planned if ddl.opens_segment and ddl.commit_ts >= injection.commit_ts]
-    return PlannedDdl(
-        segment=found[-1].segment + 1 if found else 1,
+    return LandedDdl(
         commit_ts=injection.commit_ts,
         since=min([injection.commit_ts, *behind]),
         start_ts=0,
@@ -49,9 +46,10 @@ def _before(
         table="",
         query="",
         sql=injection.sql,
+        decision="injected",
         reason="",
-        alert=_ALERT,
         before=NOTHING,
         after=NOTHING,
-        injected=True,
+        segment=found[-1].segment + 1 if found else 1,
+        alert=_ALERT,
     )

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from binlake.compare.capture import Capture
 from binlake.rows.codec import MutationBatch
 from binlake.rows.codec.secondwrites import may_be_twice
-from binlake.rows.schema import DdlJob, SchemaState
+from binlake.rows.schema import DdlJob, SchemaState, WindowDdl
 from binlake.rules import Rules
-from binlake.window.ddls import DdlBinlog, PlannedDdl, plan_ddls, window_schemas
+from binlake.window.ddls import plan_ddls, window_schemas
+from binlake.window.definitions import LandedDdl
 from binlake.wire import binlog_pb2 as pb
 from pump_service.replay.outcomes import Outcomes
 
@@ -22,7 +23,7 @@ class CommitLog:
     `jobs` (commit_ts, job) by schema version."""
 
     rows: list[tuple[int, int, bytes, int]]
-    ddls: list[DdlBinlog]
+    ddls: list[WindowDdl]
     jobs: list[tuple[int, DdlJob]]
 
     @property
@@ -49,7 +50,7 @@ def read_log(capture: Capture) -> CommitLog:
         commit_ts = commits.get(start_ts) or outcomes.orphan_commit_ts(start_ts)
         if commit_ts and message.ddl_job_id:
             query = message.ddl_query.decode()
-            ddls.append(DdlBinlog(commit_ts, start_ts, message.ddl_job_id, schema_state[start_ts], query))
+            ddls.append(WindowDdl(commit_ts, start_ts, message.ddl_job_id, schema_state[start_ts], query))
         elif commit_ts:
             version = pb.PrewriteValue.FromString(message.prewrite_value).schema_version
             rows.append((commit_ts, start_ts, message.SerializeToString(), version))
@@ -71,6 +72,6 @@ def tables_in_doubt(log: CommitLog) -> set[str]:
     return set(batch.stats.taken_once)
 
 
-def planned(log: CommitLog) -> list[PlannedDdl]:
+def planned(log: CommitLog) -> list[LandedDdl]:
     """All DDL of a capture, as one window plans them."""
     return plan_ddls(SchemaState(), log.ddls, log.jobs, RULES)

@@ -24,7 +24,7 @@ from binlake.target.definitions.definitions import compare, expected_after, read
 from binlake.target.definitions.rowsleft import rows_left
 from binlake.target.session.session import Session
 from binlake.window.cuts import cut_batch
-from binlake.window.ddls import PlannedDdl, plan_ddls, window_schemas
+from binlake.window.ddls import plan_ddls, window_schemas
 from binlake.window.definitions import LandedDdl, Segments, WindowDefinitions, bytewise, filled_key
 from deploy.local.commitlog import RULES, CommitLog, planned
 from deploy.local.handwork import Handworks, handworks
@@ -76,7 +76,7 @@ class DirectReplay:
         ddls = [ddl for ddl in self._log.ddls if lo < ddl.commit_ts <= hi]
         jobs = [(ts, job) for ts, job in self._log.jobs if lo < ts <= hi]
         schemas = window_schemas(self._schema, ddls, jobs, lo)
-        ddl_rows = [landed(ddl) for ddl in plan_ddls(self._schema, ddls, jobs, self._rules, self.hands.ignored, lo)]
+        ddl_rows = plan_ddls(self._schema, ddls, jobs, self._rules, self.hands.ignored, lo)
         shown = None
         if not self._new_collation:
             ddl_rows, shown = [bytewise(ddl, "mariadb") for ddl in ddl_rows], partial(bytewise_table, dialect="mariadb")
@@ -182,11 +182,3 @@ def _images(rows: Iterable[Row | None]) -> list[Row]:
 
 def _starts(landed: list[LandedDdl]) -> tuple[int, ...]:
     return tuple(ddl.since for ddl in landed if ddl.opens_segment)
-
-
-def landed(ddl: PlannedDdl) -> LandedDdl:
-    """The row of the lake that `ddl` becomes."""
-    return LandedDdl(
-        ddl.commit_ts, ddl.since, ddl.start_ts, ddl.schema_version, ddl.job_id, ddl.action, ddl.db, ddl.table,
-        ddl.query, ddl.sql, ddl.decision, ddl.refusal or ddl.reason, ddl.before, ddl.after,
-    )  # fmt: skip

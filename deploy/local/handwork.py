@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from binlake.compare.capture import StateAt
-from binlake.dialect import MappedDdl, SourceDdl, map_ddl
+from binlake.dialect import MappedDdl, map_ddl
 from binlake.dialect.collations import target_collation
 from binlake.dialect.defaults import is_lost_default
 from binlake.errors import TargetRefused
@@ -25,7 +25,7 @@ from binlake.rows.schema import TableDef
 from binlake.rows.schema.delta import Definitions
 from binlake.statements.literal import qualified, quote, quote_name
 from binlake.statements.written import written_columns
-from binlake.window.ddls import PlannedDdl
+from binlake.window.definitions import LandedDdl
 
 KEPT_IN = "tidb_binlog"
 """The database of the copies: it is the target's own, and no source has it."""
@@ -66,9 +66,7 @@ class Handworks:
         return [work.about for work in due if work.about]
 
 
-def handworks(
-    planned: Iterable[PlannedDdl], states: Iterable[StateAt] = (), doubted: Collection[str] = ()
-) -> Handworks:
+def handworks(planned: Iterable[LandedDdl], states: Iterable[StateAt] = (), doubted: Collection[str] = ()) -> Handworks:
     """The handwork that the DDL of a capture need, in commit order, on MariaDB.
 
     `states`: what the source recorded, `doubted`: the tables of which the binlogs do not tell all.
@@ -95,7 +93,7 @@ def handworks(
     return Handworks(tuple(ignored), tuple(works), replaced, tuple(accepted))
 
 
-def _lost_defaults(ddl: PlannedDdl) -> list[dict[str, Any]]:
+def _lost_defaults(ddl: LandedDdl) -> list[dict[str, Any]]:
     """What must be accepted of the target's tables where `ddl` stops as a column cannot hold its default."""
     found = []
     for table in ddl.after.tables:
@@ -108,7 +106,7 @@ def _lost_defaults(ddl: PlannedDdl) -> list[dict[str, Any]]:
     return found if ddl.decision == "apply" and found and _is_refused(ddl, ddl.sql, ddl.after) else []
 
 
-def _in_utf8mb4(ddl: PlannedDdl) -> str:
+def _in_utf8mb4(ddl: LandedDdl) -> str:
     """`ddl` for MariaDB with utf8mb4 as the character set of those columns."""
     lost = {column for table in ddl.after.tables for column in table.columns if is_lost_default(column)}
     text = ddl.sql
@@ -127,11 +125,11 @@ def _in_utf8mb4(ddl: PlannedDdl) -> str:
     return _mapped(ddl, text, replace(ddl.after, tables=tables)).sql[-1]
 
 
-def _mapped(ddl: PlannedDdl, text: str, after: Definitions) -> MappedDdl:
-    return map_ddl(SourceDdl(ddl.commit_ts, ddl.db, ddl.table, text, ddl.before, after), "mariadb")
+def _mapped(ddl: LandedDdl, text: str, after: Definitions) -> MappedDdl:
+    return map_ddl(replace(ddl, sql=text, after=after), "mariadb")
 
 
-def _is_refused(ddl: PlannedDdl, text: str, after: Definitions) -> bool:
+def _is_refused(ddl: LandedDdl, text: str, after: Definitions) -> bool:
     try:
         _mapped(ddl, text, after)
     except TargetRefused:
@@ -139,13 +137,13 @@ def _is_refused(ddl: PlannedDdl, text: str, after: Definitions) -> bool:
     return False
 
 
-def _is_brought_back(ddl: PlannedDdl) -> bool:
+def _is_brought_back(ddl: LandedDdl) -> bool:
     if not ddl.query.lstrip().upper().startswith(("RECOVER", "FLASHBACK")):
         return False
     return _is_refused(ddl, ddl.sql, ddl.after)
 
 
-def _works(ddl: PlannedDdl, dropped: dict[int, tuple[int, TableDef]]) -> Iterable[Handwork]:
+def _works(ddl: LandedDdl, dropped: dict[int, tuple[int, TableDef]]) -> Iterable[Handwork]:
     made = [f"CREATE DATABASE IF NOT EXISTS {quote_name(db.name)}" for db in ddl.after.databases]
     back: list[str] = []
     for table in ddl.after.tables:
@@ -165,7 +163,7 @@ def _copied(source: tuple[str, str], to: tuple[str, str], table: TableDef) -> tu
     )
 
 
-def _copied_anew(ddl: PlannedDdl, states: Iterable[StateAt], doubted: Collection[str]) -> Iterable[Handwork]:
+def _copied_anew(ddl: LandedDdl, states: Iterable[StateAt], doubted: Collection[str]) -> Iterable[Handwork]:
     """What `ddl` leaves in doubt, from the first state behind it that has the rows."""
     marked = [f"{table.db}.{table.name}" for table in ddl.after.tables if table.reorganized is not None]
     for name in doubted if ddl.decision == "apply" else ():

@@ -5,7 +5,7 @@ A job appears in the source's history only after its DDL is finished; until then
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 import structlog
@@ -13,10 +13,9 @@ import structlog
 from binlake.cluster.source import TidbSource
 from binlake.errors import IncompleteWindow
 from binlake.lake.schemas import SchemaHistory
-from binlake.rows.schema import DdlJob, SchemaState, ddl_kind
-from binlake.rows.schema.ahead import place_of
+from binlake.rows.schema import DdlJob, SchemaState, WindowDdl
 from spark_jobs.job.context import Bounds, StageContext
-from spark_jobs.land.pulled import Pulled, PulledDdl, PumpPart
+from spark_jobs.land.pulled import Pulled, PumpPart
 from spark_jobs.land.underway import Ended, Underway, ask_underway
 
 log = structlog.get_logger(__name__)
@@ -45,48 +44,37 @@ def fetch_jobs(
     history = SchemaHistory(ctx.paths)
     known = history.exists()
     state = history.state_at(bounds.lo) if known else history.bootstrap(bounds.lo, source.ddl_jobs(0))
-    ddls = _changing(pulled.ddls(bounds)) if any(part.ddls for part in parts) else []
+    binlogs = pulled.ddls(bounds) if any(part.ddls for part in parts) else []
     # Asked before the history: what had ended by then is in it.
     underway = ask_underway(source, state.version, bounds.hi)
     seen = max((part.schema_version for part in parts), default=0)
-    if not ddls and seen <= state.version and (underway is None or underway.idle(state.version)):
+    if (
+        not any(ddl.kind == "ddl" for ddl in binlogs)
+        and seen <= state.version
+        and (underway is None or underway.idle(state.version))
+    ):
         return WindowJobs(bounds.hi, (), state.version)
-    jobs = {job_id: DdlJob.from_dict(raw) for job_id, raw in source.ddl_jobs_by_id({i for _, i in ddls}).items()}
+    ddls = _changing(binlogs, source)
     newer = _newer(source, state, bounds.hi)
-    hi = _lowered(pulled, bounds, ddls, jobs, newer.version_before(state))
+    hi = _lowered(pulled, bounds, ddls, newer.version_before(state))
     hi = _before_running(pulled, replace(bounds, hi=hi), state, newer, underway)
-    placed = [Placed.of(jobs[job_id], commit_ts) for commit_ts, job_id in ddls if job_id in jobs]
-    hi = _behind_ddl(pulled, replace(bounds, hi=hi), [*placed, *newer.unlogged({job_id for _, job_id in ddls})])
-    changes = [(commit_ts, jobs[job_id]) for commit_ts, job_id in ddls if commit_ts <= hi]
-    changes += _without_binlog(newer.effective(source, hi, changes), bounds, changes)
+    known_ddls = [ddl for ddl in ddls if ddl.job is not None]
+    hi = _behind_ddl(pulled, replace(bounds, hi=hi), [*known_ddls, *newer.unlogged({ddl.job_id for ddl in ddls})])
+    changes = [(ddl.commit_ts, ddl.job) for ddl in ddls if ddl.job is not None and ddl.commit_ts <= hi]
+    changes += _without_binlog(newer.effective(hi, changes), bounds, changes)
     changes.sort(key=lambda change: (change[0], change[1].schema_version))
     return WindowJobs(hi, tuple(changes), max([state.version, *(job.schema_version for _, job in changes)]))
 
 
-@dataclass(frozen=True)
-class Placed:
-    """A job by what bounds a window: rows from `since` on come behind it, and it ends at `end` (commit_ts)."""
-
-    id: int
-    version: int
-    since: int
-    end: int
-
-    @classmethod
-    def of(cls, job: DdlJob, end: int) -> Placed:
-        """`end`: the commit_ts of its binlog, or what bounds it from above."""
-        return cls(job.id, job.schema_version, place_of(job, end), end)
-
-
 @dataclass
 class _Newer:
-    """Jobs that took effect since lo: those finished by hi, and places of those that finished above it.
+    """Jobs that took effect since lo: those finished by hi, and those begun by then that finished above it.
 
     `versions`: the greatest version by table id of all that are over, those that changed nothing among them.
     """
 
     finished: list[DdlJob]
-    above: list[Placed]
+    above: list[DdlJob]
     versions: dict[int, int] = field(default_factory=dict)
 
     @property
@@ -99,17 +87,16 @@ class _Newer:
         jobs = sorted(self.finished, key=lambda job: job.schema_version)
         return Ended(state.fold((job.finished_ts, job) for job in jobs), self.versions)
 
-    def unlogged(self, logged: Collection[int]) -> list[Placed]:
-        """The jobs that no binlog of the pull names."""
-        places = [*(Placed.of(job, job.finished_ts) for job in self.finished), *self.above]
-        return [place for place in places if place.id not in logged]
+    def unlogged(self, logged: Collection[int]) -> list[WindowDdl]:
+        """The jobs that no binlog of the pull names, at the ts that bounds them from above."""
+        jobs = (job for job in (*self.finished, *self.above) if job.id not in logged)
+        return [WindowDdl.without_binlog(job, job.finished_ts) for job in jobs]
 
     def version_before(self, state: SchemaState) -> int:
         """The newest schema version whose job is known; `state`: the schema at lo."""
-        versions = [*(job.schema_version for job in self.finished), *(place.version for place in self.above)]
-        return max([state.version, *versions])
+        return max([state.version, *(job.schema_version for job in (*self.finished, *self.above))])
 
-    def effective(self, source: TidbSource, hi: int, changes: Sequence[tuple[int, DdlJob]]) -> list[DdlJob]:
+    def effective(self, hi: int, changes: Sequence[tuple[int, DdlJob]]) -> list[DdlJob]:
         """The jobs that committed by `hi`: finished by then, or of a lesser version than one that did.
 
         Versions are given out in commit order; two jobs may finish in the other order.
@@ -117,24 +104,23 @@ class _Newer:
         done = [job for job in self.finished if job.finished_ts <= hi]
         newest = max([job.schema_version for job in done] + [job.schema_version for _, job in changes], default=0)
         overtaken = [job for job in self.finished if job.finished_ts > hi and job.schema_version < newest]
-        ids = {place.id for place in self.above if place.version < newest}
-        return [*done, *overtaken, *(DdlJob.from_dict(raw) for raw in source.ddl_jobs_by_id(ids).values())]
+        return [*done, *overtaken, *(job for job in self.above if job.schema_version < newest)]
 
 
-def _changing(ddls: Sequence[PulledDdl]) -> list[tuple[int, int]]:
-    """(commit_ts, job id) of the DDL binlogs that change the schema, in commit order."""
-    return [(ddl.commit_ts, ddl.job_id) for ddl in ddls if ddl_kind(ddl.query, ddl.state) == "ddl"]
+def _changing(binlogs: Sequence[WindowDdl], source: TidbSource) -> list[WindowDdl]:
+    """Those of `binlogs` that change the schema, with the jobs that the history has by now."""
+    ddls = [ddl for ddl in binlogs if ddl.kind == "ddl"]
+    jobs = source.ddl_jobs_by_id({ddl.job_id for ddl in ddls})
+    return [replace(ddl, job=DdlJob.from_dict(jobs[ddl.job_id])) if ddl.job_id in jobs else ddl for ddl in ddls]
 
 
-def _lowered(
-    pulled: Pulled, bounds: Bounds, ddls: list[tuple[int, int]], jobs: Mapping[int, DdlJob], version: int
-) -> int:
+def _lowered(pulled: Pulled, bounds: Bounds, ddls: Sequence[WindowDdl], version: int) -> int:
     """hi, lowered to before the first DDL whose job is not in the history yet, and before the rows that may have seen
     it: all of a version above `version`, for nothing tells when it began. Raises IncompleteWindow."""
-    missing = next(((commit_ts, job_id) for commit_ts, job_id in ddls if job_id not in jobs), None)
+    missing = next((ddl for ddl in ddls if ddl.job is None), None)
     if missing is None:
         return bounds.hi
-    commit_ts, job_id = missing
+    commit_ts, job_id = missing.commit_ts, missing.job_id
     first = pulled.first_row(bounds.lo + 1, version + 1)
     hi = min(commit_ts, commit_ts if first is None else first) - 1
     log.info("hi_lowered", window=bounds.window, hi=str(hi), job_id=job_id, reason="job not in history yet")
@@ -165,8 +151,8 @@ def _newer(source: TidbSource, state: SchemaState, hi: int) -> _Newer:
             continue
         if job.finished_ts <= hi:
             found.finished.append(job)
-        else:
-            found.above.append(Placed.of(job, job.finished_ts))
+        elif job.start_ts <= hi:
+            found.above.append(job)
     return found
 
 
@@ -196,15 +182,15 @@ def _before_running(
     return first - 1
 
 
-def _behind_ddl(pulled: Pulled, bounds: Bounds, jobs: Sequence[Placed]) -> int:
-    """hi, lowered to before the first row that comes behind one of `jobs` which ends above hi.
+def _behind_ddl(pulled: Pulled, bounds: Bounds, ddls: Sequence[WindowDdl]) -> int:
+    """hi, lowered to before the first row that comes behind one of `ddls` which ends above hi.
 
     Such a row must land together with the DDL: alone it would be decoded and applied as if before it
     (`binlake.rows.schema.ahead`). Raises IncompleteWindow.
     """
     hi, lowest = bounds.hi, bounds.lo + 1
     while True:
-        places = [max(job.since, lowest) for job in jobs if job.end > hi and max(job.since, lowest) <= hi]
+        places = [since for ddl in ddls if ddl.commit_ts > hi and (since := ddl.since_above(bounds.lo)) <= hi]
         first = pulled.first_row(min(places)) if places else None
         if first is None or first > hi:
             return hi
@@ -217,15 +203,15 @@ def _behind_ddl(pulled: Pulled, bounds: Bounds, jobs: Sequence[Placed]) -> int:
         if first <= lowest:
             raise IncompleteWindow(
                 "rows of the window were written with the schema of a DDL whose binlog is not there yet",
-                where={"commit_ts": first, "window": bounds.window, "job_id": _job_ahead(jobs, hi, first)},
+                where={"commit_ts": first, "window": bounds.window, "job_id": _job_ahead(ddls, hi, first)},
                 hint="plan again with a greater hi: a `stop-at` inside the DDL cannot be met, move it; where the DDL"
                 " takes longer than window.max-seconds, raise that",
             )
         hi = first - 1
 
 
-def _job_ahead(jobs: Sequence[Placed], hi: int, first: int) -> int:
-    return next(job.id for job in jobs if job.end > hi and job.since <= first)
+def _job_ahead(ddls: Sequence[WindowDdl], hi: int, first: int) -> int:
+    return next(ddl.job_id for ddl in ddls if ddl.commit_ts > hi and ddl.since <= first)
 
 
 def _without_binlog(

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from binlake.lake.tables import BINLOG
+from binlake.rows.schema import WindowDdl
 from spark_jobs.job.lake import Rows, local_table
 from spark_jobs.job.results import Bounds
 from spark_jobs.land.pump_source import content_of
@@ -35,16 +36,6 @@ class PumpPart:
 
 
 NOTHING = PumpPart(0, 0, 0, 0)
-
-
-@dataclass(frozen=True)
-class PulledDdl:
-    """A DDL binlog as a pump gave it: `state` is TiDB's schema state."""
-
-    commit_ts: int
-    job_id: int
-    query: str
-    state: int
 
 
 class Question(Protocol):
@@ -115,11 +106,11 @@ class Pulled:
             contents[row["commit_ts"]].add(row["content"])
         return min((ts for ts, found in contents.items() if len(found) > 1), default=None)
 
-    def ddls(self, bounds: Bounds) -> list[PulledDdl]:
-        """The DDL binlogs of `bounds`, each once, in commit order."""
-        found = self._place.ask(_Ddls(bounds))
-        rows = zip(*(column.to_pylist() for column in found.columns), strict=True)
-        return [PulledDdl(*row) for row in sorted(set(rows))]
+    def ddls(self, bounds: Bounds) -> list[WindowDdl]:
+        """The DDL binlogs of `bounds`, each once, in commit order, still without their jobs."""
+        answer = self._place.ask(_Ddls(bounds))
+        rows = zip(*(column.to_pylist() for column in answer.columns), strict=True)
+        return [WindowDdl(*row) for row in sorted(set(rows))]
 
     def first_row(self, since: int, version: int = 0) -> int | None:
         """Least commit_ts >= `since` of a transaction with row changes, of schema `version` or a later one."""
@@ -224,12 +215,12 @@ class _Ddls:
     """The DDL binlogs."""
 
     bounds: Bounds
-    columns: ClassVar = ("commit_ts", "kind", "chunk", "job_id", "query", "schema_state")
-    answer: ClassVar = "commit_ts BIGINT, job_id BIGINT, query STRING, schema_state INT"
+    columns: ClassVar = ("commit_ts", "start_ts", "kind", "chunk", "job_id", "schema_state", "query")
+    answer: ClassVar = "commit_ts BIGINT, start_ts BIGINT, job_id BIGINT, schema_state INT, query STRING"
 
     def __call__(self, rows: pa.Table) -> pa.Table:
-        found = rows.filter(pc.equal(rows["kind"], "ddl"))
-        return _transactions(found, self.bounds, first=True).select(["commit_ts", "job_id", "query", "schema_state"])
+        ddls = _transactions(rows.filter(pc.equal(rows["kind"], "ddl")), self.bounds, first=True)
+        return ddls.select(["commit_ts", "start_ts", "job_id", "schema_state", "query"])
 
 
 @dataclass(frozen=True)

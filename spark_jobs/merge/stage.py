@@ -26,9 +26,10 @@ from binlake.lake.skips import record_skips
 from binlake.lake.tables import BINLOG, DDL, arrow_schema
 from binlake.lake.windowlog import WindowEvent
 from binlake.pipeline import BY_NAME
-from binlake.rows.schema import WindowSchemas
+from binlake.rows.schema import WindowDdl, WindowSchemas
 from binlake.rules.windowrows import row_filter
-from binlake.window.ddls import DdlBinlog, PlannedDdl, plan_ddls, require_met, window_schemas
+from binlake.window.ddls import plan_ddls, require_met, window_schemas
+from binlake.window.definitions import LandedDdl
 from binlake.window.derived import Merged, MergeManifest
 from binlake.window.extras import extras
 from binlake.window.injected import with_injections
@@ -91,7 +92,7 @@ def _merge(ctx: StageContext, manifest: WindowManifest) -> StageResult:
 
 def _ddls(
     ctx: StageContext, manifest: WindowManifest, ignored: Collection[int]
-) -> tuple[list[PlannedDdl], WindowSchemas]:
+) -> tuple[list[LandedDdl], WindowSchemas]:
     history = SchemaHistory(ctx.paths)
     base, jobs = history.state_at(manifest.lo), history.changes(manifest.lo, manifest.hi)
     binlogs = _ddl_binlogs(ctx, manifest) if manifest.ddls else []
@@ -101,7 +102,7 @@ def _ddls(
     return planned, window_schemas(base, binlogs, jobs, manifest.lo)
 
 
-def _ddl_binlogs(ctx: StageContext, manifest: WindowManifest) -> list[DdlBinlog]:
+def _ddl_binlogs(ctx: StageContext, manifest: WindowManifest) -> list[WindowDdl]:
     # Groups of rows without a DDL are passed over by their statistics.
     names = ("commit_ts", "start_ts", "chunk", "job_id", "schema_state", "payload")
     rows = rows_between(ctx.paths, BINLOG, manifest.lo, manifest.hi, names, ds.field("kind") == "ddl").to_pylist()
@@ -111,22 +112,27 @@ def _ddl_binlogs(ctx: StageContext, manifest: WindowManifest) -> list[DdlBinlog]
     ]
 
 
-def _ddl_binlog(chunks: list[dict[str, Any]]) -> DdlBinlog:
+def _ddl_binlog(chunks: list[dict[str, Any]]) -> WindowDdl:
     query = binlog_pb2.Binlog.FromString(b"".join(chunk["payload"] for chunk in chunks)).ddl_query
     places = {name: chunks[0][name] for name in ("commit_ts", "start_ts", "job_id", "schema_state")}
-    return DdlBinlog(query=query.decode("utf-8", "replace"), **places)
+    return WindowDdl(query=query.decode("utf-8", "replace"), **places)
 
 
-def _ddl_row(bounds: Bounds, ddl: PlannedDdl) -> dict[str, object]:
+def _ddl_row(bounds: Bounds, ddl: LandedDdl) -> dict[str, object]:
     definitions = {"before": ddl.before.to_json(), "after": ddl.after.to_json()}
-    others = {"window": bounds.window, "reason": ddl.refusal or ddl.reason, **definitions}
+    others = {"window": bounds.window, "tables": ddl.touched, **definitions}
     return {name: others[name] if name in others else getattr(ddl, name) for name in DDL.column_names()}
 
 
-def _alerts(planned: Sequence[PlannedDdl]) -> list[dict[str, str]]:
+def _alerts(planned: Sequence[LandedDdl]) -> list[dict[str, str]]:
     """What an operator must know of the window's DDL; logged, and kept with the window."""
     found = [
-        {"commit_ts": str(ddl.commit_ts), "reason": ddl.reason, "alert": ddl.alert, "query": ddl.query[:200]}
+        {
+            "commit_ts": str(ddl.commit_ts),
+            "reason": ddl.reason if ddl.decision == "skip" else "",
+            "alert": ddl.alert,
+            "query": ddl.query[:200],
+        }
         for ddl in planned
         if ddl.alert
     ]

@@ -20,11 +20,10 @@ from support.tableinfo import table_info_of
 from binlake.config.model import Target
 from binlake.rows.codec import MutationBuilder, prewrite_value
 from binlake.rows.codec.writers import filled_text
-from binlake.rows.schema import Action, ColumnInfo, DbInfo, DdlJob, TableDef
+from binlake.rows.schema import Action, ColumnInfo, DbInfo, DdlJob, TableDef, WindowDdl
 from binlake.rows.schema import mysqltypes as t
 from binlake.statements.literal import qualified, quote_name
 from binlake.target.session.session import Session
-from binlake.window.ddls import DdlBinlog
 from binlake.wire import build
 from deploy.local.commitlog import CommitLog
 from deploy.local.direct import DirectReplay
@@ -219,7 +218,7 @@ class Daily:
     def half_step(self, pending: Pending) -> int:
         """The extra delete-only binlog that DROP COLUMN sends before its last (tidb-binlog 1.11)."""
         commit_ts = self.clock()
-        self.log.ddls.append(DdlBinlog(commit_ts, commit_ts - 1, 1 << 40, 1, pending.query))
+        self.log.ddls.append(WindowDdl(commit_ts, commit_ts - 1, 1 << 40, 1, pending.query))
         return commit_ts
 
     def log_ddl(self, ddl: Pending, state: int = 6) -> int:
@@ -235,7 +234,7 @@ class Daily:
         if ddl.began:
             raw["real_start_ts"] = ddl.began
         raw["binlog"]["MultipleTableInfos"] = list(ddl.many) or None
-        self.log.ddls.append(DdlBinlog(commit_ts, start_ts, job_id, 5 if state == 6 else 0, f"{ddl.query};"))
+        self.log.ddls.append(WindowDdl(commit_ts, start_ts, job_id, 5 if state == 6 else 0, f"{ddl.query};"))
         self.log.jobs.append((commit_ts, DdlJob.from_dict(raw)))
         if state == 6:
             ddl.effect()

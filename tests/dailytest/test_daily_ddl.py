@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 from daily import DB, Daily
+from support.ddltext import DdlText
 
-from binlake.dialect import SourceDdl, map_ddl
+from binlake.dialect import map_ddl
 from binlake.errors import TargetRefused
 from binlake.rows.schema import Action
 from binlake.rows.schema.delta import Definitions
@@ -45,7 +46,7 @@ def test_case_15_drop_recover_insert(daily: Daily) -> None:
     with pytest.raises(TargetRefused, match=rf"commit_ts={recovered} .*RECOVER TABLE.*ignore-txn-commit-ts"):
         daily.advance()
     after = Definitions((), (table,))
-    text = SourceDdl(recovered, DB, "t", "RECOVER TABLE `t`;", Definitions((), ()), after)
+    text = DdlText(recovered, DB, "t", "RECOVER TABLE `t`;", Definitions((), ()), after)
     assert map_ddl(text, "tidb").sql == (f"USE `{DB}`", "RECOVER TABLE `t`")
 
 

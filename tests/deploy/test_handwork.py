@@ -10,9 +10,8 @@ from support.windows import target_of
 from support.workload import Workload, integer, text
 
 from binlake.errors import TargetRefused
-from binlake.rows.schema import DdlJob
+from binlake.rows.schema import DdlJob, WindowDdl
 from binlake.target.session.session import Session
-from binlake.window.ddls import DdlBinlog
 from binlake.wire import binlog_pb2 as pb
 from deploy.local.commitlog import CommitLog
 from deploy.local.direct import DirectReplay
@@ -39,7 +38,7 @@ def log_with_a_lost_default() -> CommitLog:
     for commit in (b for b in w.logged if b.tp == pb.Commit):
         first, ts = prewrites[commit.start_ts], commit.commit_ts
         if first.ddl_job_id:
-            log.ddls.append(DdlBinlog(ts, commit.start_ts, first.ddl_job_id, 5, first.ddl_query.decode()))
+            log.ddls.append(WindowDdl(ts, commit.start_ts, first.ddl_job_id, 5, first.ddl_query.decode()))
             log.jobs.append((ts, jobs[first.ddl_job_id]))
         else:
             version = pb.PrewriteValue.FromString(first.prewrite_value).schema_version

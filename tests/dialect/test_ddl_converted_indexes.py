@@ -6,11 +6,12 @@ from contextlib import closing
 from typing import Any
 
 import pytest
+from support.ddltext import DdlText
 from support.mariadb import MariaDb, rows
 from support.tabledefs import col, key, primary, table
 from support.windows import target_of
 
-from binlake.dialect import SourceDdl, map_ddl
+from binlake.dialect import map_ddl
 from binlake.rows.schema import TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.delta import Definitions
@@ -52,7 +53,7 @@ def test_what_an_alter_does_to_indexes_of_a_converted_column_goes_through(
     former, now = sides(before, after)
     keys = "".join(f", {'UNIQUE ' if k.startswith('u') else ''}KEY `{k}` (`{v}`)" for k, v in before.items())
     query = f"ALTER TABLE `t` MODIFY `v` INT, {clauses}"
-    said = map_ddl(SourceDdl(7, "d", "t", query, Definitions((), (former,)), Definitions((), (now,))), "mariadb").sql
+    said = map_ddl(DdlText(7, "d", "t", query, Definitions((), (former,)), Definitions((), (now,))), "mariadb").sql
     assert any("_binlake_cast_" in sql for sql in said)
     with closing(Session(target_of(mariadb))) as session:
         session.execute("CREATE DATABASE d")

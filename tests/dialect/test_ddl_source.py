@@ -5,13 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from support.ddltext import DdlText
 from support.mariadb import MariaDb, execute, rows
 from support.tabledefs import col, key, primary, table
 from support.workload import Workload, integer, text
 
 from binlake.compare.capture import Capture
 from binlake.config.model import Target
-from binlake.dialect import Known, SourceDdl, map_ddl, standard_text, tokenize_restored
+from binlake.dialect import Known, map_ddl, standard_text, tokenize_restored
 from binlake.dialect.tokens import TokenKind
 from binlake.errors import SchemaError, TargetRefused
 from binlake.mirror.effects import effects
@@ -22,7 +23,6 @@ from binlake.target.session.session import Session
 from binlake.window.cuts import cut_batch
 from deploy.local.commitlog import planned as plan_all
 from deploy.local.commitlog import read_log
-from deploy.local.direct import landed
 
 NOTHING = Known(frozenset(), frozenset())
 ANSI = table(
@@ -123,22 +123,22 @@ def test_one_ddl_that_cannot_be_read_stops_no_plan_and_is_named_where_it_would_r
     assert [ddl.decision for ddl in found] == ["apply", "apply", "refused", "apply"]
     assert found[2].alert == "a DDL's text fits no sql_mode"
     with pytest.raises(TargetRefused, match=rf"commit_ts={at}.*unheard of") as stop:
-        cut_batch(3, landed(found[2]), "mariadb")
+        cut_batch(3, found[2], "mariadb")
     assert all(way in stop.value.hint for way in ("ddl-replacement", "ignore-txn-commit-ts", "filter.ignore-table"))
-    assert "inexact" in [effect.kind for effect in effects(landed(found[2]))]
+    assert "inexact" in [effect.kind for effect in effects(found[2])]
 
 
 def test_a_statement_that_names_no_table_is_refused_with_its_place() -> None:
-    ddl = SourceDdl(7, "d", "t", "ALTER TABLE 'x' ADD COLUMN n INT", Definitions((), ()), Definitions((), ()))
+    ddl = DdlText(7, "d", "t", "ALTER TABLE 'x' ADD COLUMN n INT", Definitions((), ()), Definitions((), ()))
     with pytest.raises(TargetRefused, match="commit_ts=7"):
         map_ddl(ddl, "mariadb")
     with pytest.raises(TargetRefused, match=r"is not closed.*commit_ts=7"):
-        map_ddl(SourceDdl(7, "d", "t", "ALTER TABLE `t` COMMENT = 'x\\'", *[Definitions((), ())] * 2), "mariadb")
+        map_ddl(DdlText(7, "d", "t", "ALTER TABLE `t` COMMENT = 'x\\'", *[Definitions((), ())] * 2), "mariadb")
 
 
 def mapped(query: str, after: TableDef, before: TableDef | None = None) -> tuple[str, ...]:
     sides = Definitions((), (before,) if before else ()), Definitions((), (after,))
-    return map_ddl(SourceDdl(7, "d", after.name, query, *sides), "mariadb").sql
+    return map_ddl(DdlText(7, "d", after.name, query, *sides), "mariadb").sql
 
 
 def test_columns_in_one_parenthesis_become_specs_of_their_own() -> None:  # issue 13.13
@@ -213,4 +213,4 @@ def test_renames_of_a_session_with_ansi_quotes_are_followed(tmp_path: Path) -> N
         binlog.ddl_query = query.encode()
     found = plan_all(read_log(Capture(w.write(tmp_path))))[-1]
     assert found.sql == 'RENAME TABLE `a b` TO `c"d`'
-    assert found.tables == ["Shop.a b", 'Shop.c"d']
+    assert found.touched == ["Shop.a b", 'Shop.c"d']

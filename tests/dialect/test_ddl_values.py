@@ -6,9 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from support.ddltext import DdlText
 from support.tabledefs import col, primary, table
 
-from binlake.dialect import SourceDdl, map_ddl
+from binlake.dialect import map_ddl
 from binlake.dialect.collations import Dialect
 from binlake.errors import TargetRefused
 from binlake.rows.codec.writers import filled_text
@@ -28,7 +29,7 @@ def mapped(
     session: SourceSession = NOTHING,
 ) -> tuple[str, ...]:  # fmt: skip
     sides = Definitions((), (before,) if before is not None else ()), Definitions((), (after,), session)
-    return map_ddl(SourceDdl(7, "d", "t", query, *sides), dialect).sql[1:]
+    return map_ddl(DdlText(7, "d", "t", query, *sides), dialect).sql[1:]
 
 
 @pytest.mark.parametrize("dialect", ["mariadb", "mysql", "tidb"])

@@ -24,7 +24,7 @@ from binlake.rows.schema import SchemaState, TableDef
 from binlake.window.ddls import plan_ddls, window_schemas
 from binlake.window.definitions import LandedDdl, Segments, WindowDefinitions, filled_key
 from deploy.local.commitlog import RULES, CommitLog, read_log
-from deploy.local.direct import decoded, landed
+from deploy.local.direct import decoded
 
 pytestmark = pytest.mark.long
 
@@ -47,7 +47,7 @@ class Mirrors:
         rows = [row for row in self._log.rows if lo < row[0] <= hi]
         logged = [ddl for ddl in self._log.ddls if lo < ddl.commit_ts <= hi]
         jobs = [(ts, job) for ts, job in self._log.jobs if lo < ts <= hi]
-        ddls = [landed(ddl) for ddl in plan_ddls(self._schema, logged, jobs, RULES, lo=lo)]
+        ddls = plan_ddls(self._schema, logged, jobs, RULES, lo=lo)
         cuts = [ddl for ddl in ddls if ddl.opens_segment]
         segments = Segments(lo, hi, tuple(ddl.since for ddl in cuts))
         definitions = WindowDefinitions(self._schema, ddls)

@@ -13,8 +13,9 @@ from ddlworld import State, World
 from modelerrors import Wrong
 from modelrun import Model
 from modelwindow import Converter
+from support.ddltext import DdlText
 
-from binlake.dialect import SourceDdl, map_ddl
+from binlake.dialect import map_ddl
 from binlake.errors import TargetRefused
 from binlake.rows.schema.delta import Definitions
 from binlake.rows.schema.session import SourceSession
@@ -68,7 +69,7 @@ class Returns:
         table = next(one for one in self._converter.tables(at) if (one.db, one.name) == (db, name))
         after = Definitions((), (table,), SourceSession(self._world.told_zone))
         text = f"CREATE TABLE {qualified(db, name)} {view.create_sql()}"
-        made = map_ddl(SourceDdl(at, db, name, text, Definitions((), ()), after), self._model.dialect)
+        made = map_ddl(DdlText(at, db, name, text, Definitions((), ()), after), self._model.dialect)
         with closing(Session(self._model.target)) as session:
             session.execute("SET SESSION default_storage_engine = InnoDB")
             session.execute(f"DROP TABLE IF EXISTS {qualified(db, name)}")

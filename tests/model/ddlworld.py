@@ -21,8 +21,7 @@ from modelends import window_ends
 
 from binlake.rows.codec import MutationBuilder, prewrite_value
 from binlake.rows.codec.encode import RowEncoder
-from binlake.rows.schema import Action, DbInfo, DdlJob
-from binlake.window.ddls import DdlBinlog
+from binlake.rows.schema import Action, DbInfo, DdlJob, WindowDdl
 from binlake.wire import binlog_pb2 as pb
 from binlake.wire import build
 from pump_service.workload.definitions import database_json, job_json
@@ -90,7 +89,7 @@ class World:
     def __init__(self, random: Random) -> None:
         self.random = random
         self.rows: list[tuple[int, int, bytes, int]] = []
-        self.ddls: list[DdlBinlog] = []
+        self.ddls: list[WindowDdl] = []
         self.jobs: list[tuple[int, DdlJob]] = []
         self.states: list[tuple[int, State]] = [(0, {})]
         self.drawn: list[str] = []
@@ -177,7 +176,7 @@ class World:
         if ddl.action in _REORGANISES:
             raw["reorg_meta"] = {"sql_mode": STRICT, "warnings": {}, "location": ZONES[ddl.zone][1],
                                  "reorg_tp": 0}  # fmt: skip
-        self.ddls.append(DdlBinlog(commit_ts, start_ts, job_id, 5 if state == 6 else 0, f"{ddl.text};"))
+        self.ddls.append(WindowDdl(commit_ts, start_ts, job_id, 5 if state == 6 else 0, f"{ddl.text};"))
         self.jobs.append((commit_ts, DdlJob.from_dict(raw)))
         self.drawn.append(f"{commit_ts} v{self.version} [{ddl.db.name}, {ddl.zone}] {ddl.text}")
         self._keep(commit_ts)

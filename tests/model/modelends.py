@@ -9,7 +9,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from binlake.rows.schema import DdlJob
+from binlake.rows.schema import DdlJob, WindowDdl
 from spark_jobs.job.context import Bounds
 from spark_jobs.land import ddljobs as landing
 
@@ -29,6 +29,6 @@ class Rows:
 def window_ends(rows: Iterable[int], jobs: Iterable[tuple[int, DdlJob]], commits: Iterable[int]) -> list[int]:
     """The ends, ascending; `rows`: commit_ts of transactions, `commits`: of all there is."""
     pulled = Rows(sorted(rows))
-    placed = [landing.Placed.of(job, ts) for ts, job in jobs if job.took_effect]
+    placed = [WindowDdl.without_binlog(job, ts) for ts, job in jobs if job.took_effect]
     wanted = sorted({ts + more for ts in commits for more in (0, 1)})
     return [ts for ts in wanted if landing._behind_ddl(pulled, Bounds(0, ts), placed) == ts]  # type: ignore[arg-type]

@@ -6,8 +6,7 @@ from collections.abc import Callable
 
 from support.workload import Workload
 
-from binlake.rows.schema import DdlJob
-from binlake.window.ddls import DdlBinlog
+from binlake.rows.schema import DdlJob, WindowDdl
 from binlake.wire import binlog_pb2 as pb
 from deploy.local.commitlog import CommitLog
 
@@ -21,7 +20,7 @@ def log_of(w: Workload, text: Callable[[int, str], str] = lambda _, query: query
         first = prewrites[commit.start_ts]
         if first.ddl_job_id:
             query = text(commit.commit_ts, first.ddl_query.decode().rstrip(";"))
-            log.ddls.append(DdlBinlog(commit.commit_ts, commit.start_ts, first.ddl_job_id, 5, query))
+            log.ddls.append(WindowDdl(commit.commit_ts, commit.start_ts, first.ddl_job_id, 5, query))
             log.jobs.append((commit.commit_ts, jobs[first.ddl_job_id]))
         else:
             version = pb.PrewriteValue.FromString(first.prewrite_value).schema_version

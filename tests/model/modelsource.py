@@ -41,8 +41,7 @@ from pymysql.connections import Connection
 from binlake.dialect.collations import Dialect
 from binlake.rows.codec import MutationBuilder, prewrite_value
 from binlake.rows.codec.encode import RowEncoder
-from binlake.rows.schema import Action, DbInfo, DdlJob
-from binlake.window.ddls import DdlBinlog
+from binlake.rows.schema import Action, DbInfo, DdlJob, WindowDdl
 from binlake.wire import binlog_pb2 as pb
 from binlake.wire import build
 from pump_service.workload.definitions import database_json, job_json
@@ -58,7 +57,7 @@ class Source:
     ) -> None:
         self.random = random
         self.rows: list[tuple[int, int, bytes, int]] = []
-        self.ddls: list[DdlBinlog] = []
+        self.ddls: list[WindowDdl] = []
         self.jobs: list[tuple[int, DdlJob]] = []
         self.states: list[tuple[int, State]] = [(0, {})]
         self.connection_id = int(connection.thread_id())
@@ -353,7 +352,7 @@ class Source:
             finished_ts=commit_ts + 1, db_info=db_info, table_info=info,
         )  # fmt: skip
         raw["real_start_ts"] = ready
-        self.ddls.append(DdlBinlog(commit_ts, start_ts, job_id, 5, f"{query};"))
+        self.ddls.append(WindowDdl(commit_ts, start_ts, job_id, 5, f"{query};"))
         self.jobs.append((commit_ts, DdlJob.from_dict(raw)))
         self._keep(commit_ts)
         return commit_ts

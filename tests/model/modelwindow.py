@@ -26,7 +26,7 @@ from binlake.window.injected import with_injections
 from binlake.window.manifest import ApplyManifest
 from binlake.window.targets import Naming, TargetTables
 from deploy.local.commitlog import RULES, CommitLog
-from deploy.local.direct import decoded, landed
+from deploy.local.direct import decoded
 
 NAME, CLUSTER = "model", 6791641053252586769
 Events = dict[tuple[str, str], list[RowEvent]]
@@ -95,7 +95,7 @@ class Converter:
         jobs = [(ts, job) for ts, job in source.jobs if lo < ts <= hi]
         schemas = window_schemas(base, ddls, jobs, lo)
         planned = plan_ddls(base, ddls, jobs, self.rules, self.ignored, lo)
-        lines = [landed(ddl) for ddl in with_injections(planned, self.rules.injections, lo, hi, base.version)]
+        lines = with_injections(planned, self.rules.injections, lo, hi, base.version)
         events = decoded(rows, schemas, self.rules)
         for changes in events.values():
             self.random.shuffle(changes)

@@ -24,7 +24,7 @@ from binlake.target.ddl.proof import Evidence, Verdict
 from binlake.target.definitions import definitions
 from binlake.target.session import tables
 from binlake.window import judging
-from binlake.window.definitions import RENAMED_IN
+from binlake.window.definitions import RENAMED_IN, LandedDdl
 from spark_jobs.land import ddljobs as jobs
 
 pytestmark = [pytest.mark.mariadb, pytest.mark.timeout(600)]
@@ -53,13 +53,14 @@ def renamed_out_kept(patch: pytest.MonkeyPatch) -> None:
 
 def renamed_in_unseen(patch: pytest.MonkeyPatch) -> None:
     """A RENAME takes a table into the filter whose rows the target has not, and nobody is asked."""
-    found = judging.Judge._renamed_across
+    found = judging.Judge._judge_rename_across_filter
 
-    def passed(*given: Any) -> judging.Judged | None:
+    def passed(*given: Any) -> LandedDdl | None:
         judged = found(*given)
-        return replace(judged, reason=RENAMED_IN, refusal="") if judged is not None and judged.refusal else judged
+        refused = judged is not None and judged.decision == "refused"
+        return replace(judged, decision="skip", reason=RENAMED_IN) if judged is not None and refused else judged
 
-    patch.setattr(judging.Judge, "_renamed_across", passed)
+    patch.setattr(judging.Judge, "_judge_rename_across_filter", passed)
 
 
 def always_utc(patch: pytest.MonkeyPatch) -> None:
@@ -81,7 +82,7 @@ def bounds_as_written(patch: pytest.MonkeyPatch) -> None:
 
 def behind_its_binlog(patch: pytest.MonkeyPatch) -> None:
     """A DDL stands where its binlog stands, whatever its rows had seen before."""
-    patch.setattr("binlake.rows.schema.window._since", lambda ddl: ddl.commit_ts)
+    patch.setattr("binlake.rows.schema.window.place_of", lambda _, commit_ts: commit_ts)
 
 
 def late_rows_as_logged(patch: pytest.MonkeyPatch) -> None:

@@ -31,7 +31,6 @@ from binlake.window.ddls import plan_ddls, require_met
 from binlake.window.definitions import LandedDdl
 from binlake.window.injected import with_injections
 from binlake.window.manifest import ApplyManifest
-from deploy.local.direct import landed
 
 pytestmark = pytest.mark.mariadb
 
@@ -145,7 +144,7 @@ def test_a_statement_of_the_targets_own_runs_before_what_its_commit_ts_has(maria
                               converter.rules.injections, 0, LAST, 0)  # fmt: skip
     assert [ddl.decision for ddl in planned] == ["apply", "apply", "injected", "apply", "injected", "injected"]
     assert [ddl.segment for ddl in planned] == [1, 2, 3, 4, 5, 6]
-    assert planned[2].tables == ["d.t"]
+    assert planned[2].touched == ["d.t"]
     assert "ddl-injection" in planned[2].alert
     found = converter.convert(0, LAST, target, "safe")
     seen: list[tuple[str, str]] = []
@@ -225,7 +224,7 @@ def test_an_injection_that_was_moved_is_another_window(target: Target) -> None:
 
 def _cuts(story: Story, own: Rules) -> list[LandedDdl]:
     planned = plan_ddls(SchemaState(), story.log.ddls, story.log.jobs, own)
-    return [landed(ddl) for ddl in with_injections(planned, own.injections, 0, LAST, 0)]
+    return with_injections(planned, own.injections, 0, LAST, 0)
 
 
 def test_an_error_of_the_operators_own_statement_is_never_passed_over(mariadb: MariaDb, target: Target) -> None:
@@ -252,7 +251,7 @@ def test_a_window_that_stands_at_a_refused_ddl_is_released_and_goes_on_with_the_
     assert "SPARSELY" in stands["pinned"]
     assert stands["what"].startswith("not known")
     second = story.converter(**replaced(story.ddl_ts, "ALTER TABLE t ADD COLUMN w INT(11) NULL COMMENT 'own'"))
-    cuts = [landed(d) for d in plan_ddls(SchemaState(), story.log.ddls, story.log.jobs, second.rules)]
+    cuts = plan_ddls(SchemaState(), story.log.ddls, story.log.jobs, second.rules)
     anew = second.convert(0, LAST, target, "safe")
     with pytest.raises(CheckpointConflict, match="another statement for a DDL.*commit_ts=" + str(story.ddl_ts)):
         require_pinned_texts(cuts, ddls(anew), ddls(first))

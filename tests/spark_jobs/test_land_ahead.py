@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import pytest
 
 from binlake.errors import IncompleteWindow
-from binlake.rows.schema import Action, DdlJob
+from binlake.rows.schema import Action, DdlJob, WindowDdl
 from spark_jobs.job.results import Bounds
-from spark_jobs.land.ddljobs import Placed, _behind_ddl, _lowered
+from spark_jobs.land.ddljobs import _behind_ddl, _lowered
 
 
 @dataclass
@@ -22,12 +22,12 @@ class Rows:
         return min((ts for ts, own in self.found if ts >= since and own >= version), default=None)
 
 
-def dropped(version: int = 8, *, began: int, end: int, action: Action = Action.DROP_INDEX) -> Placed:
+def dropped(version: int = 8, *, began: int, end: int, action: Action = Action.DROP_INDEX) -> WindowDdl:
     job = DdlJob.from_dict(
         {"id": 70 + version, "type": int(action), "state": 6, "schema_id": 2, "table_id": 10, "start_ts": began - 5,
          "real_start_ts": began, "binlog": {"SchemaVersion": version, "FinishedTS": end}}
     )  # fmt: skip
-    return Placed.of(job, end)
+    return WindowDdl.without_binlog(job, end)
 
 
 @pytest.mark.parametrize(
@@ -62,8 +62,8 @@ def test_a_ddl_that_shows_itself_at_its_binlog_lowers_nothing() -> None:
 
 def test_of_a_job_that_is_not_in_the_history_yet_every_row_of_a_later_version_may_have_seen_it() -> None:
     rows = Rows(((30, 5), (70, 6), (110, 8)))
-    ddls = [(100, 78)]
-    assert _lowered(rows, Bounds(20, 120), ddls, {}, 5) == 69  # type: ignore[arg-type]
-    assert _lowered(rows, Bounds(20, 120), ddls, {}, 6) == 99  # type: ignore[arg-type]
+    ddls = [WindowDdl(100, 99, 78, 5, "ALTER TABLE t")]
+    assert _lowered(rows, Bounds(20, 120), ddls, 5) == 69  # type: ignore[arg-type]
+    assert _lowered(rows, Bounds(20, 120), ddls, 6) == 99  # type: ignore[arg-type]
     with pytest.raises(IncompleteWindow, match="job 78 is not in the source's history yet"):
-        _lowered(rows, Bounds(69, 120), ddls, {}, 5)  # type: ignore[arg-type]
+        _lowered(rows, Bounds(69, 120), ddls, 5)  # type: ignore[arg-type]

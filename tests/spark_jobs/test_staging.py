@@ -9,9 +9,10 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from binlake.errors import ConflictingBinlogs
+from binlake.rows.schema import WindowDdl
 from binlake.wire import build
 from spark_jobs.job.context import Bounds
-from spark_jobs.land.pulled import NOTHING, InMemory, Pulled, PulledDdl, PumpPart
+from spark_jobs.land.pulled import NOTHING, InMemory, Pulled, PumpPart
 from spark_jobs.land.pump_source import ARROW_SCHEMA
 from spark_jobs.land.stage import _refuse_conflicts
 from spark_jobs.land.staging import Staged
@@ -101,8 +102,8 @@ def test_each_pump_is_counted_within_the_window_and_ddl_is_told_once(spark: Spar
     assert parts.get("b", NOTHING).proof == 0
     assert parts["c"] == PumpPart(21, 0, 0, 0)
     text = "create table t (a int)"
-    assert pulled.ddls(Bounds(5, 20)) == [PulledDdl(8, 41, text, 6), PulledDdl(9, 42, text, 6)]
-    assert pulled.ddls(Bounds(8, 20)) == [PulledDdl(9, 42, text, 6)]
+    assert pulled.ddls(Bounds(5, 20)) == [WindowDdl(8, 7, 41, 6, text), WindowDdl(9, 8, 42, 6, text)]
+    assert pulled.ddls(Bounds(8, 20)) == [WindowDdl(9, 8, 42, 6, text)]
     assert pulled.first_row(6, 8) == 12
     assert pulled.first_row(13, 8) == 25
     assert pulled.first_row(6, 10) is None

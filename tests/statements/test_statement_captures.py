@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +11,15 @@ from support.mariadb import MariaDb
 
 from binlake.compare.capture import Capture
 from binlake.config.model import Target
-from binlake.dialect import SourceDdl, map_ddl
-from binlake.rows.schema import ColumnInfo, DdlJob, SchemaState, TableDef
+from binlake.dialect import map_ddl
+from binlake.rows.schema import ColumnInfo, DdlJob, SchemaState, TableDef, WindowDdl
 from binlake.rows.schema import mysqltypes as t
 from binlake.rules import Rules
 from binlake.statements import BatchLimits, TableStatements, images_from_rows
 from binlake.statements.literal import qualified, quote_name
 from binlake.target.definitions.definitions import require_definitions
 from binlake.target.session.session import Session
-from binlake.window.ddls import DdlBinlog, plan_ddls
+from binlake.window.ddls import plan_ddls
 
 KEYS = Path(__file__).resolve().parents[1] / "captures" / "keys"
 
@@ -30,11 +31,11 @@ def canonical(value: Any) -> str | None:
 
 def create_tables(session: Session, jobs: list[DdlJob]) -> SchemaState:
     """Run the history's own DDL texts; the schema at the end."""
-    logged = [DdlBinlog(job.finished_ts, job.start_ts, job.id, 5, job.query) for job in jobs]
+    logged = [WindowDdl(job.finished_ts, job.start_ts, job.id, 5, job.query) for job in jobs]
     placed = [(job.finished_ts, job) for job in jobs]
     for row in plan_ddls(SchemaState(), logged, placed, Rules()):
         if not row.reason:
-            source = SourceDdl(row.commit_ts, row.db, row.table, row.query, row.before, row.after)
+            source = replace(row, sql=row.query)
             for statement in map_ddl(source, "mariadb").sql:
                 session.execute(statement)
     return SchemaState().fold(placed)

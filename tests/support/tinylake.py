@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +26,12 @@ from binlake.lake.tables import DDL
 from binlake.lake.windowlog import WindowEvent, WindowLog
 from binlake.mirror import MirrorVersions, apply_component, mirror_plan
 from binlake.rows.codec import MutationBatch
-from binlake.rows.schema import DdlJob, SchemaState, TableDef
+from binlake.rows.schema import DdlJob, SchemaState, TableDef, WindowDdl
 from binlake.rows.schema import mysqltypes as t
 from binlake.rules import Rules
 from binlake.target.session.session import Session
 from binlake.target.session.tables import create_tables
-from binlake.window.ddls import DdlBinlog, PlannedDdl, plan_ddls, window_schemas
+from binlake.window.ddls import plan_ddls, window_schemas
 from binlake.window.definitions import LandedDdl, WindowDefinitions, filled_key
 from binlake.window.derived import Merged, MergeManifest
 from binlake.window.injected import with_injections
@@ -74,11 +73,12 @@ class TinyLake:
         self._history.append(self.hi, jobs)
         planned = plan_ddls(base, binlogs, jobs, self._rules)
         schemas = window_schemas(base, binlogs, jobs)
-        ddls = [_landed(ddl) for ddl in planned]
         mutations = self._mutations(rows, schemas)
         self._write(mutations, planned, lo)
         if mirrored:
-            self._mirror(lo, self.hi, WindowDefinitions(TargetTables(base, Naming(self._rules)), ddls), ddls, mutations)
+            self._mirror(
+                lo, self.hi, WindowDefinitions(TargetTables(base, Naming(self._rules)), planned), planned, mutations
+            )
         return self.hi
 
     def inject(self, lo: int, injection: Injection) -> None:
@@ -86,11 +86,11 @@ class TinyLake:
         rows = [_ddl_row(f"{lo}-{self.hi}", ddl) for ddl in with_injections([], [injection], lo, self.hi, 0)]
         write_deltalake(self.paths.table("ddl"), pa.Table.from_pylist(rows, DDL.arrow_schema()), mode="append")
 
-    def _logged(self, lo: int, hi: int) -> tuple[list[Any], list[DdlBinlog], list[tuple[int, DdlJob]]]:
+    def _logged(self, lo: int, hi: int) -> tuple[list[Any], list[WindowDdl], list[tuple[int, DdlJob]]]:
         prewrites = {b.start_ts: b for b in self.workload.logged if b.tp == pb.Prewrite}
         commits = {b.commit_ts: prewrites[b.start_ts] for b in self.workload.logged if b.tp == pb.Commit}
         inside = sorted((ts, prewrite) for ts, prewrite in commits.items() if lo < ts <= hi) if commits else []
-        ddls = [DdlBinlog(ts, p.start_ts, p.ddl_job_id, 5, p.ddl_query.decode()) for ts, p in inside if p.ddl_job_id]
+        ddls = [WindowDdl(ts, p.start_ts, p.ddl_job_id, 5, p.ddl_query.decode()) for ts, p in inside if p.ddl_job_id]
         places = {ddl.job_id: ddl.commit_ts for ddl in ddls}
         jobs = [(places[job["id"]], DdlJob.from_dict(job)) for job in self.workload.jobs if job["id"] in places]
         rows = [(ts, p.start_ts, p.SerializeToString()) for ts, p in inside if not p.ddl_job_id]
@@ -102,7 +102,7 @@ class TinyLake:
             batch.add(payload, commit_ts, start_ts, schemas.place(commit_ts))
         return pa.Table.from_batches([batch.take()])
 
-    def _write(self, mutations: pa.Table, planned: Sequence[PlannedDdl], lo: int) -> None:
+    def _write(self, mutations: pa.Table, planned: Sequence[LandedDdl], lo: int) -> None:
         write_deltalake(self.paths.table("mutation"), mutations, mode="append", partition_by=["commit_date"])
         rows = [_ddl_row(f"{lo}-{self.hi}", ddl) for ddl in planned]
         write_deltalake(self.paths.table("ddl"), pa.Table.from_pylist(rows, DDL.arrow_schema()), mode="append")
@@ -146,15 +146,15 @@ def _net_row(segment: int, table: TableDef, net: Any) -> dict[str, Any]:
     return {**place, **images, "copies": net.copies, "last_commit_ts": net.last_commit_ts}
 
 
-def _landed(ddl: PlannedDdl) -> LandedDdl:
-    from deploy.local.direct import landed
-
-    return replace(landed(ddl), sql=ddl.sql)
-
-
-def _ddl_row(window: str, ddl: PlannedDdl) -> dict[str, Any]:
+def _ddl_row(window: str, ddl: LandedDdl) -> dict[str, Any]:
     row = {name: getattr(ddl, name, None) for name in DDL.column_names()}
-    return {**row, "window": window, "before": ddl.before.to_json(), "after": ddl.after.to_json()}
+    return {
+        **row,
+        "window": window,
+        "tables": ddl.touched,
+        "before": ddl.before.to_json(),
+        "after": ddl.after.to_json(),
+    }
 
 
 def fill(server: MariaDb, workload: Workload, tables: Sequence[Name] | None = None) -> None:

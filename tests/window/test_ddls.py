@@ -13,23 +13,22 @@ from binlake.compare.capture import Capture
 from binlake.config import Replication
 from binlake.dialect.bytewise import bytewise_definitions
 from binlake.dialect.replacement import Injection
-from binlake.rows.schema import DdlJob, SchemaState
+from binlake.rows.schema import DdlJob, SchemaState, WindowDdl
 from binlake.rows.schema.delta import Definitions
 from binlake.rules import Rules
-from binlake.window.ddls import DdlBinlog, plan_ddls, window_schemas
-from binlake.window.definitions import LandedDdl
+from binlake.window.ddls import plan_ddls, window_schemas
 from binlake.window.injected import with_injections
 from binlake.wire import binlog_pb2
 
 CAPTURES = Path(__file__).parent.parent / "captures"
 
 
-def load(name: str) -> tuple[list[DdlBinlog], list[tuple[int, DdlJob]]]:
+def load(name: str) -> tuple[list[WindowDdl], list[tuple[int, DdlJob]]]:
     capture = Capture(CAPTURES / name)
     jobs = {job.id: job for job in (DdlJob.from_dict(raw) for raw in capture.jobs())}
     found = [binlog_pb2.Binlog.FromString(payload) for payload in capture.binlogs()]
     logged = [
-        DdlBinlog(b.commit_ts, b.start_ts, b.ddl_job_id, b.ddl_schema_state, b.ddl_query.decode())
+        WindowDdl(b.commit_ts, b.start_ts, b.ddl_job_id, b.ddl_schema_state, b.ddl_query.decode())
         for b in found
         if b.tp == binlog_pb2.Commit and b.ddl_job_id > 0
     ]
@@ -57,7 +56,7 @@ def test_each_ddl_tells_the_definitions_before_and_after() -> None:  # S0-64 R-1
     (before,), (after,) = added.before.tables, added.after.tables
     assert set(after.columns) - set(before.columns) != set()
     assert [c.name for c in after.columns if c.name not in {b.name for b in before.columns}] == ["note"]
-    assert added.tables == ["shard_2.t_1"]
+    assert added.touched == ["shard_2.t_1"]
 
 
 def test_a_commit_ts_of_the_ignore_list_is_skipped_and_still_changes_the_schema() -> None:
@@ -79,12 +78,7 @@ def test_a_ddl_left_to_the_operator_opens_a_segment_and_one_that_a_filter_skips_
     filtered = next(d for d in plain if d.reason == "filtered")
     planned = plan_ddls(SchemaState(), binlogs, jobs, tables, {named.commit_ts, filtered.commit_ts})
     assert [d.segment for d in planned] == [d.segment for d in plain]
-    landed = {
-        d.commit_ts: LandedDdl(
-            d.commit_ts, d.since, 0, 0, 0, 0, "", "", "", "", d.decision, d.reason, d.before, d.after
-        )
-        for d in planned
-    }
+    landed = {ddl.commit_ts: ddl for ddl in planned}
     assert landed[named.commit_ts].decision == "skip"
     assert landed[named.commit_ts].opens_segment
     assert not landed[filtered.commit_ts].opens_segment
@@ -120,11 +114,12 @@ def test_a_ddl_that_rows_run_ahead_of_cuts_the_window_before_them() -> None:  # 
 def test_only_rows_ahead_of_a_ddl_that_cuts_the_window_bring_an_injection_forward(reason: str, ahead: int) -> None:
     # U-15: where nothing is cut, the injection stays behind all that was committed before its commit_ts
     binlogs, jobs = load("shard")
-    ddl = replace(plan_ddls(SchemaState(), binlogs, jobs, Rules())[-1], reason=reason)
+    last = plan_ddls(SchemaState(), binlogs, jobs, Rules())[-1]
+    ddl = replace(last, decision="skip" if reason else "apply", reason=reason)
     early = replace(ddl, since=ddl.commit_ts - 9)
     own = Injection(ddl.commit_ts - 2, "DROP TABLE x", "d")
-    put = next(one for one in with_injections([early], [own], 0, ddl.commit_ts, 0) if one.injected)
-    assert (put.injected, put.since) == (True, early.since if ahead else own.commit_ts)
+    put = next(one for one in with_injections([early], [own], 0, ddl.commit_ts, 0) if one.decision == "injected")
+    assert put.since == (early.since if ahead else own.commit_ts)
 
 
 def test_a_ddl_carries_the_zone_of_its_session_into_the_lake_and_through_routes() -> None:

@@ -9,33 +9,33 @@ from support.tabledefs import col, table
 from support.workload import Workload, integer, text
 
 from binlake.config import Replication
-from binlake.dialect import SourceDdl, map_ddl
+from binlake.dialect import map_ddl
 from binlake.dialect.bounds import own_bounds
 from binlake.dialect.tokens import render, tokenize
 from binlake.lake.rowhistory import of_definitions
-from binlake.rows.schema import Action, DdlJob, SchemaState
+from binlake.rows.schema import Action, DdlJob, SchemaState, WindowDdl
 from binlake.rows.schema.names import fold_name
 from binlake.rules import Rules
 from binlake.window.cuts import cut_batch
-from binlake.window.ddls import DdlBinlog, PlannedDdl, plan_ddls
+from binlake.window.ddls import plan_ddls
+from binlake.window.definitions import LandedDdl
 from binlake.wire import binlog_pb2 as pb
-from deploy.local.direct import landed
 
 
-def plan(w: Workload, **config: Any) -> list[PlannedDdl]:
+def plan(w: Workload, **config: Any) -> list[LandedDdl]:
     jobs = {job.id: job for job in (DdlJob.from_dict(raw) for raw in w.jobs)}
     found = [b for b in w.logged if b.tp == pb.Commit and b.ddl_job_id]
     binlogs = [
-        DdlBinlog(b.commit_ts, b.start_ts, b.ddl_job_id, b.ddl_schema_state, b.ddl_query.decode()) for b in found
+        WindowDdl(b.commit_ts, b.start_ts, b.ddl_job_id, b.ddl_schema_state, b.ddl_query.decode()) for b in found
     ]
     raw = {key.replace("_", "-"): value for key, value in config.items()}
     rules = Rules.of(Replication.model_validate({"name": "demo", "lake": {"path": "x"}, **raw}))
     return plan_ddls(SchemaState(), binlogs, [(b.commit_ts, jobs[b.job_id]) for b in binlogs], rules)
 
 
-def run(ddl: PlannedDdl) -> tuple[str, ...]:
+def run(ddl: LandedDdl) -> tuple[str, ...]:
     """What the target runs."""
-    return map_ddl(SourceDdl(ddl.commit_ts, ddl.db, ddl.table, ddl.sql, ddl.before, ddl.after), "mariadb").sql
+    return map_ddl(ddl, "mariadb").sql
 
 
 def shop() -> Workload:
@@ -102,7 +102,7 @@ def test_a_rename_takes_the_old_name_as_it_is_and_gives_the_new_one_as_it_says()
     w._ddl(Action.RENAME_TABLE, "Shop_A", "Users", "RENAME TABLE `SHOP_a`.`USERS` TO `shop_A`.`USERS_2`", info)
     found = plan(w)[-1]
     assert found.sql == "RENAME TABLE `Shop_A`.`Users` TO `Shop_A`.`USERS_2`"
-    assert found.tables == ["Shop_A.USERS_2", "Shop_A.Users"]
+    assert found.touched == ["Shop_A.USERS_2", "Shop_A.Users"]
     w = shop()
     w._ddl(Action.RENAME_TABLE, "Shop_A", "Users", "ALTER TABLE `users` RENAME AS `USERS_2`", info)
     assert plan(w)[-1].sql == "ALTER TABLE `Shop_A`.`Users` RENAME AS `Shop_A`.`USERS_2`"
@@ -187,7 +187,7 @@ def test_routes_filters_and_replacements_see_the_definitions_names() -> None:
     assert (routed.db, routed.table, routed.sql) == ("All", "Users", "ALTER TABLE `All`.`Users` ADD INDEX `i`(`name`)")
     assert plan(w, filter={"ignore-table": [{"db-name": "SHOP_A", "tbl-name": "uSERS"}]})[-1].reason == "filtered"
     own = plan(w, ddl_replacement=[{"commit-ts": str(index), "sql": "CREATE INDEX i ON Users (Name)"}])[-1]
-    batch, _ = cut_batch(1, landed(own), "mariadb")
+    batch, _ = cut_batch(1, own, "mariadb")
     assert batch is not None
     assert batch.sql == ("USE `Shop_A`", "CREATE INDEX i ON Users (Name)")
 

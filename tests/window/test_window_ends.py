@@ -18,10 +18,10 @@ from binlake.compare.capture import Capture
 from binlake.rows.codec.writers import filled_text
 from binlake.rows.schema import SchemaState, TableDef
 from binlake.rows.schema.ahead import place_of
-from binlake.window.ddls import PlannedDdl, plan_ddls, window_schemas
-from binlake.window.definitions import Segments, WindowDefinitions, filled_key
+from binlake.window.ddls import plan_ddls, window_schemas
+from binlake.window.definitions import LandedDdl, Segments, WindowDefinitions, filled_key
 from deploy.local.commitlog import RULES, CommitLog, read_log
-from deploy.local.direct import decoded, landed
+from deploy.local.direct import decoded
 
 CAPTURES = Path(__file__).parents[1] / "captures"
 TABLE = ("Betrieb", "Eindeutig")
@@ -39,7 +39,7 @@ class Target:
 
     rows: dict[str | None, Row] = field(default_factory=dict)
 
-    def alter(self, ddl: PlannedDdl) -> None:
+    def alter(self, ddl: LandedDdl) -> None:
         """Columns come with the default of old rows; a unique key may come only where no two rows share it."""
         if not ddl.after.tables:
             return
@@ -92,7 +92,7 @@ class Replay:
         ddls = [ddl for ddl in log().ddls if lo < ddl.commit_ts <= hi]
         jobs = [(ts, job) for ts, job in log().jobs if lo < ts <= hi]
         planned = plan_ddls(state, ddls, jobs, RULES, lo=lo)
-        lines = [landed(ddl) for ddl in planned]
+        lines = planned
         cuts = [ddl for ddl in planned if ddl.opens_segment]
         segments = Segments(lo, hi, tuple(ddl.since for ddl in cuts))
         definitions = WindowDefinitions(state, lines)

@@ -7,7 +7,7 @@ from binlake.rows.schema.actions import Action, JobState
 from binlake.rows.schema.info import ColumnInfo, DbInfo, Identity, IndexColumn, IndexInfo, TableDef
 from binlake.rows.schema.job import DdlJob
 from binlake.rows.schema.state import SchemaState
-from binlake.rows.schema.window import PlacedDdl, WindowDdl, WindowSchemas, ddl_kind, place_ddls
+from binlake.rows.schema.window import WindowDdl, WindowSchemas, ddl_kind, sort_ddls
 
 __all__ = [
     "Action",
@@ -18,11 +18,10 @@ __all__ = [
     "IndexColumn",
     "IndexInfo",
     "JobState",
-    "PlacedDdl",
     "SchemaState",
     "TableDef",
     "WindowDdl",
     "WindowSchemas",
     "ddl_kind",
-    "place_ddls",
+    "sort_ddls",
 ]

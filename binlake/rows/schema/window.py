@@ -25,22 +25,39 @@ _SETVAL = "select setval("
 
 @dataclass(frozen=True)
 class WindowDdl:
-    """A DDL binlog: `commit_ts`, `query`, `job_id`, `schema_state` as in the binlog; `job` is None where not needed.
+    """A DDL of a window: its binlog as pulled and landed, and its `job` where the source's history has it.
 
-    Only a `ddl` needs its job: the extra delete-only binlog of DROP COLUMN shares the id of a job that ends later,
-    and a pseudo DDL of a sequence has an id that never exists (tidb-binlog 1.11, 1.14).
+    `schema_state` is the binlog's: 1 marks the delete-only step of DROP COLUMN. Only a `ddl` needs its job: that
+    delete-only binlog shares the id of a job that ends later, and a pseudo DDL of a sequence has an id that never
+    exists (tidb-binlog 1.11, 1.14). `logged` is False for a job without a binlog, whose `commit_ts` land gave it.
     """
 
     commit_ts: int
-    query: str
+    start_ts: int
     job_id: int
     schema_state: int
+    query: str
     job: DdlJob | None = None
+    logged: bool = True
+
+    @classmethod
+    def without_binlog(cls, job: DdlJob, commit_ts: int) -> WindowDdl:
+        """That of a job that no binlog names, at `commit_ts`, or what bounds it from above."""
+        return cls(commit_ts, 0, job.id, 0, job.query, job, logged=False)
 
     @property
     def kind(self) -> Literal["ddl", "delete-only", "setval"]:
         """`ddl` opens a segment; the other two never do."""
         return ddl_kind(self.query, self.schema_state)
+
+    @property
+    def since(self) -> int:
+        """The commit_ts from which on rows come behind it (`binlake.rows.schema.ahead`)."""
+        return place_of(self.job, self.commit_ts) if self.kind == "ddl" and self.job is not None else self.commit_ts
+
+    def since_above(self, lo: int) -> int:
+        """`since` in a window above `lo`."""
+        return max(self.since, lo + 1)
 
 
 def ddl_kind(query: str, schema_state: int) -> Literal["ddl", "delete-only", "setval"]:
@@ -50,40 +67,25 @@ def ddl_kind(query: str, schema_state: int) -> Literal["ddl", "delete-only", "se
     return "delete-only" if schema_state == DELETE_ONLY else "ddl"
 
 
-@dataclass(frozen=True)
-class PlacedDdl:
-    """A DDL and the commit_ts from which on rows come behind it. `number`: from 0, which it is of those given."""
-
-    since: int
-    number: int
-    ddl: WindowDdl
-
-
-def place_ddls(lo: int, ddls: Sequence[WindowDdl]) -> list[PlacedDdl]:
+def sort_ddls(lo: int, ddls: Sequence[WindowDdl]) -> list[WindowDdl]:
     """The DDL of a window above `lo` in the order in which its rows see them: by `since`, then as given.
 
     A DDL that rows may run ahead of may pass others by this; those are of other tables, for TiDB runs the jobs of one
     table one after the other.
     """
-    placed = [PlacedDdl(max(_since(ddl), lo + 1), number, ddl) for number, ddl in enumerate(ddls)]
-    return sorted(placed, key=lambda one: (one.since, one.ddl.commit_ts))
-
-
-def _since(ddl: WindowDdl) -> int:
-    return place_of(ddl.job, ddl.commit_ts) if ddl.kind == "ddl" and ddl.job is not None else ddl.commit_ts
+    return sorted(ddls, key=lambda ddl: (ddl.since_above(lo), ddl.commit_ts))
 
 
 class WindowSchemas:
-    """Schema states of one window: segment 0 is `base`, the k-th real DDL as placed (from 1) opens segment k.
+    """Schema states of one window: segment 0 is `base`, the k-th real DDL (from 1) as sorted opens segment k.
 
     A DDL that changes nothing (rolled back, not supported) opens a segment with the same definitions. `lo`: the
     window's start. Raises SchemaError when a real DDL has no job.
     """
 
     def __init__(self, base: SchemaState, ddls: Sequence[WindowDdl], lo: int = 0) -> None:
-        real = place_ddls(lo, [ddl for ddl in ddls if ddl.kind == "ddl"])
-        self.ddls: tuple[WindowDdl, ...] = tuple(placed.ddl for placed in real)
-        self._starts = [placed.since for placed in real]
+        self.ddls = tuple(sort_ddls(lo, [ddl for ddl in ddls if ddl.kind == "ddl"]))
+        self._starts = [ddl.since_above(lo) for ddl in self.ddls]
         states = [base]
         for ddl in self.ddls:
             states.append(states[-1].follow(_job_of(ddl), ddl.commit_ts, base.version))

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -30,7 +30,7 @@ import numpy as np
 from binlake.compare.capture import Capture
 from binlake.rows.codec import DecodeStats, MutationBatch, RowChange, decode_transaction
 from binlake.rows.codec.writers import filled_text
-from binlake.rows.schema import ColumnInfo, SchemaState, TableDef, WindowDdl, WindowSchemas
+from binlake.rows.schema import ColumnInfo, SchemaState, TableDef, WindowSchemas
 from binlake.rows.schema import mysqltypes as t
 from deploy.local.commitlog import read_log as commit_log
 
@@ -65,7 +65,7 @@ def read_log(capture: Capture) -> Log:
     """The log as one window from an empty schema."""
     log = commit_log(capture)
     by_id = {job.id: job for _, job in log.jobs}
-    ddls = [WindowDdl(d.commit_ts, d.query, d.job_id, d.schema_state, by_id.get(d.job_id)) for d in log.ddls]
+    ddls = [replace(d, job=by_id.get(d.job_id)) for d in log.ddls]
     schemas = WindowSchemas(SchemaState(), ddls)
     states = {schemas.at(i).version: schemas.at(i) for i in range(schemas.segments)}
     return Log([row[:3] for row in log.rows], schemas, states)

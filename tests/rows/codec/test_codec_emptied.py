@@ -48,7 +48,7 @@ def schemas(action: Action, partition: Row) -> WindowSchemas:
         job(Action.CREATE_TABLE, 4, info=info(BEFORE)),
     ]
     base = SchemaState().fold((0, one) for one in made)
-    ddl = WindowDdl(100, "ALTER TABLE t", 1008, 5, job(action, 8, info=info(partition), real_start_ts=60))
+    ddl = WindowDdl(100, 90, 1008, 5, "ALTER TABLE t", job(action, 8, info=info(partition), real_start_ts=60))
     return WindowSchemas(base, [ddl])
 
 

@@ -59,7 +59,7 @@ def schemas(
     times = {"start_ts": 990, "real_start_ts": BEGAN, "snapshot_ver": COPIED, "table_id": 10}
     found = job(action, VERSION, info=info_after, binlog=binlog, **{**times, **more})
     base = SchemaState().fold((0, one) for one in made)
-    return WindowSchemas(base, [WindowDdl(LOGGED, "ALTER TABLE t", found.id, 5, found)])
+    return WindowSchemas(base, [WindowDdl(LOGGED, LOGGED - 1, found.id, 5, "ALTER TABLE t", found)])
 
 
 def read(

@@ -150,7 +150,8 @@ def test_rows_around_a_ddl_have_the_columns_of_their_place() -> None:  # S0-60, 
     cols = [column(1, "id", flag=INT_PK), column(2, "c", default="7", origin_default="7")]
     wide = table_info(45, "t", cols, pk_is_handle=True)
     base = SchemaState().fold([(1, job(1, 1, db=db_info(2, "test"))), (2, job(3, 2, info=narrow))])
-    schemas = WindowSchemas(base, [WindowDdl(100, "ALTER TABLE t ADD c INT DEFAULT 7", 1003, 5, job(5, 3, info=wide))])
+    added = WindowDdl(100, 90, 1003, 5, "ALTER TABLE t ADD c INT DEFAULT 7", job(5, 3, info=wide))
+    schemas = WindowSchemas(base, [added])
     old, new = MutationBuilder(table_def(narrow)), MutationBuilder(table_def(wide))
     log = [
         (90, payload(old.insert({"id": "1"}).message)),

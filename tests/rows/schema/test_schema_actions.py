@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +16,8 @@ from binlake.errors import SchemaError
 from binlake.rows.schema import Action, DdlJob, JobState, SchemaState, WindowDdl, WindowSchemas
 from binlake.rows.schema.actions import UNSUPPORTED
 from binlake.rules import Rules
-from binlake.window.ddls import DdlBinlog, PlannedDdl, plan_ddls
+from binlake.window.ddls import plan_ddls
+from binlake.window.definitions import LandedDdl
 from binlake.wire import binlog_pb2 as pb
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -27,14 +28,14 @@ T = table_info(10, "t", [column(1, "id"), column(2, "v")])
 class Recorded:
     """A capture's DDL binlogs, its (commit_ts, job) by version, and what upstream showed by commit_ts."""
 
-    logged: list[DdlBinlog]
+    logged: list[WindowDdl]
     placed: list[tuple[int, DdlJob]]
     states: list[StateAt]
 
-    def planned(self) -> list[PlannedDdl]:
+    def planned(self) -> list[LandedDdl]:
         return plan_ddls(SchemaState(), self.logged, self.placed, Rules())
 
-    def of(self, action: Action) -> list[PlannedDdl]:
+    def of(self, action: Action) -> list[LandedDdl]:
         return [ddl for ddl in self.planned() if ddl.action == action]
 
     def walk(self) -> Iterator[tuple[StateAt, SchemaState]]:
@@ -51,7 +52,7 @@ def ddl() -> Recorded:
     """The capture with 58 of the 71 kinds of jobs."""
     capture = Capture(ROOT / "tests" / "captures" / "ddl")
     found = [b for b in map(pb.Binlog.FromString, capture.binlogs()) if b.tp == pb.Commit and b.ddl_job_id]
-    logged = [DdlBinlog(b.commit_ts, b.start_ts, b.ddl_job_id, b.ddl_schema_state, b.ddl_query.decode()) for b in found]
+    logged = [WindowDdl(b.commit_ts, b.start_ts, b.ddl_job_id, b.ddl_schema_state, b.ddl_query.decode()) for b in found]
     places = {b.job_id: b.commit_ts for b in logged if b.schema_state != 1}
     jobs = [DdlJob.parse(text) for text in capture.job_texts()]
     return Recorded(logged, [(places.get(j.id, j.finished_ts), j) for j in jobs], list(capture.states()))
@@ -86,7 +87,7 @@ def test_rows_of_every_moment_name_a_table_that_the_schema_knows(ddl: Recorded) 
     dml = [m for m in map(pb.Binlog.FromString, capture.binlogs()) if m.prewrite_value and m.start_ts in places]
     versions = [(places[m.start_ts], pb.PrewriteValue.FromString(m.prewrite_value)) for m in dml]
     jobs = {job.id: job for _, job in ddl.placed}
-    logged = [WindowDdl(b.commit_ts, b.query, b.job_id, b.schema_state, jobs.get(b.job_id)) for b in ddl.logged]
+    logged = [replace(b, job=jobs.get(b.job_id)) for b in ddl.logged]
     schemas = WindowSchemas(SchemaState(), logged)
     late = 0
     for commit_ts, value in versions:
@@ -152,10 +153,10 @@ def test_a_future_action_without_a_definition_stops() -> None:
         base().apply(job(99, 4))
 
 
-def window(*jobs: DdlJob) -> list[PlannedDdl]:
+def window(*jobs: DdlJob) -> list[LandedDdl]:
     """The window behind `base` whose DDL are `jobs`, each logged at ten times its version."""
     placed = [(j.schema_version * 10, j) for j in jobs]
-    logged = [DdlBinlog(ts, ts - 1, j.id, 5, j.query) for ts, j in placed]
+    logged = [WindowDdl(ts, ts - 1, j.id, 5, j.query) for ts, j in placed]
     return plan_ddls(base(), logged, placed, Rules())
 
 
@@ -171,7 +172,7 @@ def test_a_flashed_back_cluster_stops_a_window_and_not_a_start_behind_it() -> No
 def test_a_batch_of_tables_is_one_ddl_that_makes_each() -> None:
     infos = [table_info(20, "a", T["cols"]), table_info(21, "b", T["cols"])]
     (made,) = window(job(Action.CREATE_TABLES, 4, many=infos, query="CREATE TABLE `a`(x INT);CREATE TABLE `b`(x INT);"))
-    assert (made.decision, made.tables) == ("apply", ["test.a", "test.b"])
+    assert (made.decision, made.touched) == ("apply", ["test.a", "test.b"])
 
 
 def test_the_page_names_every_action_and_tests_that_exist() -> None:

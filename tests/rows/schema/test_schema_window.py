@@ -8,7 +8,7 @@ import pytest
 from support.tidb_json import column, db_info, job, table_info
 
 from binlake.errors import SchemaError
-from binlake.rows.schema import Action, DdlJob, SchemaState, WindowDdl, WindowSchemas, ddl_kind, place_ddls
+from binlake.rows.schema import Action, DdlJob, SchemaState, WindowDdl, WindowSchemas, ddl_kind, sort_ddls
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.ahead import place_of
 from binlake.rows.schema.window import unknown_table
@@ -24,7 +24,7 @@ def base() -> SchemaState:
 
 
 def ddl(commit_ts: int, what: DdlJob | None, query: str = "ALTER TABLE t", schema_state: int = 5) -> WindowDdl:
-    return WindowDdl(commit_ts, query, what.id if what else 999, schema_state, what)
+    return WindowDdl(commit_ts, commit_ts - 1, what.id if what else 999, schema_state, query, what)
 
 
 def columns(state: SchemaState) -> list[str]:
@@ -117,7 +117,7 @@ def test_a_row_that_may_have_seen_a_ddl_is_in_its_segment() -> None:  # multi-sc
 def test_a_ddl_stands_where_rows_may_have_seen_it_first(action: Action, more: dict[str, object], since: int) -> None:
     found = job(action, 8, info=KEYED, start_ts=100, real_start_ts=110, **more)
     assert place_of(found, 200) == since
-    assert [placed.since for placed in place_ddls(120, [ddl(200, found)])] == [max(since, 121)]
+    assert [one.since_above(120) for one in sort_ddls(120, [ddl(200, found)])] == [max(since, 121)]
     assert place_of(replace(found, state=3), 200) == 200
 
 

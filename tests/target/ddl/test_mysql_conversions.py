@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.ddltext import DdlText
 from support.mariadb import execute
 from support.mysql import MySql
 from support.tabledefs import col, primary, table
 from support.windows import target_of
 
-from binlake.dialect import SourceDdl, map_ddl, target_collation
+from binlake.dialect import map_ddl, target_collation
 from binlake.errors import TargetRefused
 from binlake.rows.codec.casts import Moment, UnknownCast, cast_text
 from binlake.rows.codec.floats import as_float32
@@ -62,7 +63,7 @@ def type_sql(column: ColumnInfo) -> str:
 def statements(before: TableDef, after: TableDef, source: SourceSession) -> tuple[str, ...]:
     sides = Definitions((), (before,)), Definitions((), (after,), source)
     query = f"ALTER TABLE `q` MODIFY COLUMN `v` {type_sql(after.columns[1])}"
-    return map_ddl(SourceDdl(7, "app", "q", query, *sides), "mysql").sql
+    return map_ddl(DdlText(7, "app", "q", query, *sides), "mysql").sql
 
 
 def as_text(column: ColumnInfo) -> str:

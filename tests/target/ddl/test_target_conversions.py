@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.ddltext import DdlText
 from support.mariadb import MariaDb, execute, rows
 from support.tabledefs import col, primary, table
 from support.windows import Window, apply, apply_in_child, at, ended, signal_me
 
 from binlake.config.model import Target
-from binlake.dialect import SourceDdl, map_ddl, target_collation
+from binlake.dialect import map_ddl, target_collation
 from binlake.errors import TargetRefused
 from binlake.rows.codec.floats import as_float32
 from binlake.rows.schema import ColumnInfo, TableDef
@@ -52,7 +53,7 @@ def type_sql(column: ColumnInfo) -> str:
 
 def altered(specs: str, before: TableDef, after: TableDef, session: SourceSession) -> tuple[str, ...]:
     sides = Definitions((), (before,)), Definitions((), (after,), session)
-    return map_ddl(SourceDdl(7, "app", "q", f"ALTER TABLE `q` {specs}", *sides), "mariadb").sql
+    return map_ddl(DdlText(7, "app", "q", f"ALTER TABLE `q` {specs}", *sides), "mariadb").sql
 
 
 @pytest.fixture
