@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 
 from binlake.base.redaction import show_row_values
 from binlake.config.model import Replication
-from binlake.config.sense import notifier_problems, problems
+from binlake.config.problems import notifier_problems, problems
 from binlake.errors import ConfigError
 
 log = structlog.get_logger(__name__)

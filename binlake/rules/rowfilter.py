@@ -27,7 +27,7 @@ class Half:
 
 
 @dataclass(frozen=True)
-class PlaceFilter:
+class TableFilter:
     """What is dropped of one kind `op` of changes of a table of the source, since <= commit_ts < until.
 
     A row is dropped when one of `choices` is TRUE in all its halves.
@@ -56,7 +56,7 @@ class PlaceFilter:
 class RowFilter:
     """The rules of a window; picklable."""
 
-    places: tuple[PlaceFilter, ...] = ()
+    places: tuple[TableFilter, ...] = ()
 
     def kept(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The rows of `batch` that no expression drops. Raises SchemaError where a value does not fit its column."""
@@ -66,12 +66,12 @@ class RowFilter:
             for choice in place.choices if len(rows) else ():
                 true = np.ones(len(rows), bool)
                 for half in choice:
-                    true &= _true(half, batch, rows, place)
+                    true &= _is_true(half, batch, rows, place)
                 dropped[rows] |= true
         return batch.filter(pa.array(~dropped)) if dropped.any() else batch
 
 
-def _true(half: Half, batch: pa.RecordBatch, rows: NDArray[np.int64], place: PlaceFilter) -> NDArray[np.bool_]:
+def _is_true(half: Half, batch: pa.RecordBatch, rows: NDArray[np.int64], place: TableFilter) -> NDArray[np.bool_]:
     found = np.zeros(len(rows), bool)
     at = 0
     try:

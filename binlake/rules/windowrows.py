@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from binlake.rows.schema import WindowSchemas
-from binlake.rules.rowfilter import PlaceFilter, RowFilter
+from binlake.rules.rowfilter import RowFilter, TableFilter
 from binlake.rules.rules import Rules
 
 
@@ -16,7 +16,7 @@ def row_filter(schemas: WindowSchemas, rules: Rules) -> RowFilter:
             if definition is None or not rules.keeps(definition.db, definition.name):
                 continue
             places += [
-                PlaceFilter(definition.db, definition.name, op, since, until, choices)
+                TableFilter(definition.db, definition.name, op, since, until, choices)
                 for op, choices in rules.expressions.conditions(definition).items()
             ]
     return RowFilter(tuple(places))

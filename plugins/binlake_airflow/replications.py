@@ -15,7 +15,7 @@ DEFAULT_FOLDER = Path(__file__).resolve().parents[2] / "replications"
 
 
 @dataclass(frozen=True)
-class Found:
+class ReplicationFolder:
     """The replications of a folder: `good` by file, and what is wrong with the others."""
 
     good: Mapping[Path, Replication]
@@ -27,7 +27,7 @@ def folder() -> Path:
     return Path(os.environ.get(FOLDER_ENV) or DEFAULT_FOLDER)
 
 
-def find(place: Path | None = None) -> Found:
+def find(place: Path | None = None) -> ReplicationFolder:
     """Read every `*.toml` of `place` (default: `folder()`), without its secrets. Two files of one name: both broken."""
     good: dict[Path, Replication] = {}
     broken: dict[Path, ConfigError] = {}
@@ -40,10 +40,10 @@ def find(place: Path | None = None) -> Found:
         broken[path] = ConfigError(
             "another file has the same replication name", where={"file": path, "name": good[path].name}
         )
-    return Found({path: item for path, item in good.items() if path not in broken}, broken)
+    return ReplicationFolder({path: item for path, item in good.items() if path not in broken}, broken)
 
 
-def named(name: str) -> Replication | None:
+def find_replication(name: str) -> Replication | None:
     """The replication called `name`; None when no good file describes it."""
     return next((item for item in find().good.values() if item.name == name), None)
 

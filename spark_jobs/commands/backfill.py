@@ -21,7 +21,7 @@ from binlake.lake.windowlog import WindowLog
 from binlake.repair.backfill.progress import BackfillProgress
 from binlake.repair.backfill.repair import held, repair_range
 from binlake.repair.backfill.rollback import Rollback
-from binlake.repair.backfill.undoing import rollback_file, rollback_source, rollback_target
+from binlake.repair.backfill.rollbackrun import rollback_file, rollback_source, rollback_target
 from binlake.window.lineage import told
 from spark_jobs.commands.rebuild import rebuild, replay
 from spark_jobs.commands.verify import mended, record

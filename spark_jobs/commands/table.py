@@ -18,7 +18,7 @@ from binlake.lake.aside import tell_back, tell_set_aside
 from binlake.lake.paths import LakePaths
 from binlake.lake.schemas import SchemaHistory
 from binlake.lake.windowlog import WindowLog
-from binlake.repair.backfill.bringback import bring_back
+from binlake.repair.backfill.tableback import bring_back
 from binlake.repair.verify.tables import Name, cluster_of
 from binlake.rules import Rules
 from binlake.target.apply.position import aside_of, checkpoint_ts

@@ -15,7 +15,7 @@ from binlake import tso
 from binlake.cli import run
 from binlake.config.load import check_replication, load_replication
 from binlake.config.model import Replication, Target
-from binlake.config.sense import notifier_problems, problems
+from binlake.config.problems import notifier_problems, problems
 from binlake.errors import ConfigError
 
 TS = "470583292723200001"

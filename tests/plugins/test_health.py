@@ -15,7 +15,7 @@ from binlake.errors import SourceUnavailable, TargetUnavailable, Transient
 from binlake.lake.failures import record_failure
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowEvent, WindowLog
-from binlake_airflow.pages import reach
+from binlake_airflow.pages import reachability
 from binlake_airflow.pages.health import Surroundings, health_view
 from binlake_airflow.pages.history import run_view, status_view
 from binlake_airflow.pages.runs import DagFacts, LastRun
@@ -180,12 +180,12 @@ def test_who_listens_is_asked_side_by_side_and_kept_for_a_while(monkeypatch: pyt
     connection = {"conn_type": "spark_connect", "host": "127.0.0.1", "port": spark}
     monkeypatch.setenv("AIRFLOW_CONN_HERE", json.dumps(connection))
     asked: list[int] = []
-    monkeypatch.setattr(reach, "listens", lambda _host, port, _s: asked.append(port) or port == target)
+    monkeypatch.setattr(reachability, "listens", lambda _host, port, _s: asked.append(port) or port == target)
     raw: dict[str, Any] = {"name": "orders", "lake": {"path": "/l"}, "target": {"host": "127.0.0.1", "port": target},
                            "airflow": {"engine": "connect", "spark-conn-id": "here"}}  # fmt: skip
     for _ in range(2):
-        assert reach.reach_view(Replication.model_validate(raw)) == {"target": True, "spark": False}
+        assert reachability.reach_view(Replication.model_validate(raw)) == {"target": True, "spark": False}
     assert sorted(asked) == sorted([target, spark])
     # In this process, or on a cluster manager: nobody is asked.
     raw = {**raw, "target": None, "airflow": {"spark-conn-id": "nowhere"}}
-    assert reach.reach_view(Replication.model_validate(raw)) == {"target": None, "spark": None}
+    assert reachability.reach_view(Replication.model_validate(raw)) == {"target": None, "spark": None}

@@ -14,7 +14,7 @@ from airflow.sdk.exceptions import TaskDeferred
 from binlake.errors import ConfigError, Transient
 from binlake_airflow.jobs import Job
 from binlake_airflow.operators import base, sparkconnect
-from binlake_airflow.operators.sparkplace import application_file, jars
+from binlake_airflow.operators.sparkaddress import application_file, jars
 from binlake_airflow.operators.stages import ConnectStageOperator, SubmitStageOperator
 from deploy.local.ports import free_port
 

@@ -155,7 +155,7 @@ def test_hostile_questions_get_an_answer_or_a_refusal_and_never_a_failure(
     server: httpx.Client, shop: Path, bearer: dict[str, str]
 ) -> None:
     assert shop.exists()
-    # Each text in two forms, each form with several texts; tests/plugins/test_asked.py has them all.
+    # Each text in two forms, each form with several texts; tests/plugins/test_request.py has them all.
     both = [*zip(HOSTILE, itertools.cycle(FORMS)), *zip(reversed(HOSTILE), itertools.cycle(FORMS))]
     for text, (page, form) in both:
         query = {name: text if value == "*" else value for name, value in form.items()}

@@ -17,7 +17,7 @@ from binlake.rows.schema import TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.rules.expressions import ExpressionFilter
 from binlake.rules.reader import FORMS, Reader
-from binlake.rules.rowfilter import Half, PlaceFilter, RowFilter
+from binlake.rules.rowfilter import Half, RowFilter, TableFilter
 from binlake.rules.sql import parse
 from binlake.rules.terms import Unsupported
 
@@ -140,7 +140,7 @@ def batch(rows: list[tuple[int, str, str, Row | None, Row | None]]) -> pa.Record
 
 def test_a_batch_loses_what_is_true_at_its_place_of_its_kind_and_table() -> None:  # S4-06 R-19
     choices = conditions(insert_value_expr="a = 1 OR NOT name LIKE '2%'")["insert"]
-    found = RowFilter((PlaceFilter("test", "t", "insert", 10, 20, choices),))
+    found = RowFilter((TableFilter("test", "t", "insert", 10, 20, choices),))
     row: Row = {"Name": "1", "a": "1", "b": None}
     rows = [
         (9, "t", "insert", None, row), (10, "t", "insert", None, row), (19, "other", "insert", None, row),
@@ -157,7 +157,7 @@ def test_both_halves_of_an_update_must_be_true_and_a_batch_may_have_no_such_row(
         {"schema": "test", "table": "t", "update-old-value-expr": "a = 1", "update-new-value-expr": "a = 2"}
     )
     choices = ExpressionFilter([rule]).conditions(TABLE)
-    found = RowFilter((PlaceFilter("test", "t", "update", 0, 99, choices["update"]),))
+    found = RowFilter((TableFilter("test", "t", "update", 0, 99, choices["update"]),))
     one, two = {"a": "1"}, {"a": "2"}
     rows = [(1, "t", "update", one, two), (2, "t", "update", two, two), (3, "t", "update", one, one)]
     assert found.kept(batch(rows))["commit_ts"].to_pylist() == [2, 3]
@@ -165,7 +165,7 @@ def test_both_halves_of_an_update_must_be_true_and_a_batch_may_have_no_such_row(
 
 
 def test_a_value_that_does_not_fit_its_column_names_table_expression_and_commit_ts() -> None:
-    found = RowFilter((PlaceFilter("test", "t", "insert", 0, 99, conditions(insert_value_expr="a > 1")["insert"]),))
+    found = RowFilter((TableFilter("test", "t", "insert", 0, 99, conditions(insert_value_expr="a > 1")["insert"]),))
     with pytest.raises(SchemaError, match="cannot read a row") as error:
         found.kept(batch([(7, "t", "insert", None, {"a": "1"}), (8, "t", "insert", None, {"a": "secret"})]))
     assert error.value.where == {"table": "test.t", "expression": "a > 1", "commit_ts": "8"}

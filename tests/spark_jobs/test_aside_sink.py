@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from support.mariadb import MariaDb, execute, rows
 from test_sql_sink import Sink
 
-from binlake.repair.backfill.bringback import bring_back
+from binlake.repair.backfill.tableback import bring_back
 from binlake.window.asides import STAGE
 from spark_jobs.mirror import stage as mirror
 

@@ -20,8 +20,8 @@ from binlake.lake.paths import LakePaths
 from binlake.lake.rowhistory import RowVersion, changes
 from binlake.lake.schemas import SchemaHistory
 from binlake.repair.verify.differences import Difference, Row, RowsOfTable
-from binlake.repair.verify.order import AnyKey
-from binlake.repair.verify.sqlside import SqlTable
+from binlake.repair.verify.keyorder import AnyKey
+from binlake.repair.verify.sqltable import SqlTable
 from binlake.rows.schema import TableDef
 from binlake.rows.schema.names import fold_pair
 from binlake.rules import Rules

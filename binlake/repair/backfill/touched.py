@@ -20,7 +20,7 @@ from binlake.lake.dataset import dataset
 from binlake.lake.paths import LakePaths
 from binlake.lake.rowhistory import between
 from binlake.lake.schemas import SchemaHistory
-from binlake.repair.verify.order import AnyKey
+from binlake.repair.verify.keyorder import AnyKey
 from binlake.repair.verify.tables import Name, VerifiedTable
 from binlake.rows.codec.casts import cast_form
 from binlake.rows.schema import TableDef

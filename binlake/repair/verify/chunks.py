@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from binlake.dialect.collations import Dialect
-from binlake.repair.verify.order import Key, KeyOrder
+from binlake.repair.verify.keyorder import Key, KeyOrder
 from binlake.repair.verify.texts import Hashes, Texts, hash_sql, hashes
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.statements.literal import literal_kind, quote_name, value_literal

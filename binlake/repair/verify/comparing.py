@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from binlake.repair.verify.differences import Difference, Row, RowsOfTable
-from binlake.repair.verify.sqlside import Digest, SqlTable
+from binlake.repair.verify.sqltable import Digest, SqlTable
 from binlake.repair.verify.state import VerifyState
 
 NARROWED = 1000

@@ -20,11 +20,11 @@ from binlake.repair.verify.chunks import ChunkPlan, Cuts
 from binlake.repair.verify.differences import Difference, RowsOfTable
 from binlake.repair.verify.fixes import fix_batches
 from binlake.repair.verify.fixfile import FixFile
-from binlake.repair.verify.lakeside import LakeTable
-from binlake.repair.verify.order import AnyKey
-from binlake.repair.verify.sqlside import SqlTable
+from binlake.repair.verify.keyorder import AnyKey
+from binlake.repair.verify.laketable import LakeTable
+from binlake.repair.verify.owncolumns import require_no_own_columns
+from binlake.repair.verify.sqltable import SqlTable
 from binlake.repair.verify.tables import Name, VerifiedTable, cluster_of, tables_at
-from binlake.repair.verify.whole import require_no_own_columns
 from binlake.rows.schema import TableDef
 from binlake.rules import Rules
 from binlake.statements import BatchLimits

@@ -28,9 +28,9 @@ from binlake.mirror.versions import IN_PART
 from binlake.repair.verify.chunks import ChunkPlan, Cuts
 from binlake.repair.verify.comparing import Pace, TableResult, Truth, compare_table
 from binlake.repair.verify.differences import Difference, Row
-from binlake.repair.verify.lakeside import LakeTable
+from binlake.repair.verify.laketable import LakeTable
 from binlake.repair.verify.snapshot import Snapshot, source_snapshot, target_snapshot
-from binlake.repair.verify.sqlside import MOST_BUCKETS, Digest, SqlTable
+from binlake.repair.verify.sqltable import MOST_BUCKETS, Digest, SqlTable
 from binlake.repair.verify.state import VerifyState
 from binlake.repair.verify.tables import VerifiedTable, cluster_of, tables_at
 from binlake.rules import Rules

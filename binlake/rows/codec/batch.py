@@ -27,10 +27,10 @@ from binlake.rows.codec.echoes import without_echoes
 from binlake.rows.codec.emptied import Known, is_late, require_both, without_lost_rows
 from binlake.rows.codec.emptied import settled as settled_side
 from binlake.rows.codec.groups import Group, Waiting, cut, cuts
-from binlake.rows.codec.kept import KeptRows
 from binlake.rows.codec.lanes import Bytes, Ints, Lanes
 from binlake.rows.codec.latin1 import InvalidText, decoders_for
 from binlake.rows.codec.parts import FIELDS, FIRST, ROWS, TABLE, columns_of
+from binlake.rows.codec.pendingrows import KeptRows
 from binlake.rows.codec.secondwrites import Moment, SecondWrites, may_be_twice, without_second_writes
 from binlake.rows.codec.splits import Run, Splits, parted, split_all
 from binlake.rows.codec.transaction import (

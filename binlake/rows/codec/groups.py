@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from binlake.rows.codec.kept import Rows
 from binlake.rows.codec.lanes import Ints, Lanes
+from binlake.rows.codec.pendingrows import Rows
 from binlake.rows.codec.tabledecoder import TableDecoder
 
 

@@ -30,7 +30,7 @@ MOMENT_PATTERN = f"^([0-9]{{1,20}}|{_TIME})$"
 
 
 @dataclass(frozen=True)
-class Place:
+class ReplicationFile:
     """One replication file and what it says."""
 
     path: Path
@@ -56,7 +56,9 @@ class Place:
         return {**self.task(), "engine": airflow.engine, "spark_conn_id": airflow.spark_conn_id}
 
 
-def new_dag(place: Place, kind: str, *, summary: str, doc: str, params: Mapping[str, Param], **more: Any) -> DAG:
+def new_dag(
+    place: ReplicationFile, kind: str, *, summary: str, doc: str, params: Mapping[str, Param], **more: Any
+) -> DAG:
     """An empty DAG of `kind`; one run at a time."""
     airflow = place.replication.airflow
     return DAG(
@@ -79,7 +81,7 @@ def new_dag(place: Place, kind: str, *, summary: str, doc: str, params: Mapping[
     )
 
 
-def deadline(place: Place) -> DeadlineAlert | None:
+def deadline(place: ReplicationFile) -> DeadlineAlert | None:
     """A run that takes too long is notified like a failure."""
     seconds = place.replication.airflow.deadline_s
     if seconds is None:
@@ -102,7 +104,7 @@ def text_param(title: str, description: str, pattern: str) -> Param:
 _PAUSED = "While this DAG is paused, a triggered run waits without saying so: unpause the DAG first."
 
 
-def _defaults(place: Place) -> dict[str, Any]:
+def _defaults(place: ReplicationFile) -> dict[str, Any]:
     airflow = place.replication.airflow
     return {
         "owner": airflow.owner,
@@ -120,7 +122,7 @@ def _defaults(place: Place) -> dict[str, Any]:
     }
 
 
-def _source(place: Place) -> str:
+def _source(place: ReplicationFile) -> str:
     replication, target = place.replication, place.replication.target
     sink = f"{target.db_type} at {target.host}:{target.port}" if target else "none"
     # Others read it, too: OpenLineage's provider sends it along.

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from airflow.sdk import CronTriggerTimetable, DeltaTriggerTimetable
 
-from binlake.config.sense import EVERY, PRESETS, is_cron
+from binlake.config.problems import EVERY, PRESETS, is_cron
 from binlake.errors import ConfigError
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600}

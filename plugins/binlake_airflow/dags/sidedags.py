@@ -7,7 +7,7 @@ from collections.abc import Callable
 from airflow.sdk import DAG, Param
 
 from binlake.errors import ConfigError
-from binlake_airflow.dags.dagparts import TS_PATTERN, Place, moment_param, new_dag, text_param
+from binlake_airflow.dags.dagparts import TS_PATTERN, ReplicationFile, moment_param, new_dag, text_param
 from binlake_airflow.dags.schedule import parse_schedule
 from binlake_airflow.operators.commands import (
     AuditOperator,
@@ -29,15 +29,15 @@ _TABLE = r"^[^-.\s][^\n]*\.[^\n]+$"
 _NAME = r"^[a-z][a-z0-9_-]{0,62}$"
 
 
-def side_dags(place: Place) -> list[DAG]:
+def side_dags(place: ReplicationFile) -> list[DAG]:
     """All of them; those that write to the target only where there is one. Raises ConfigError."""
-    makers: list[Callable[[Place], DAG]] = [_backfill, _audit, _maintain]
+    makers: list[Callable[[ReplicationFile], DAG]] = [_backfill, _audit, _maintain]
     if place.replication.target is not None:
         makers += [_recover, _verify]
     return [make(place) for make in makers]
 
 
-def _backfill(place: Place) -> DAG:
+def _backfill(place: ReplicationFile) -> DAG:
     rows = "\n".join(f"| `{mode}` | {text} |" for mode, text in MODES.items())
     with new_dag(
         place,
@@ -76,7 +76,7 @@ def _backfill(place: Place) -> DAG:
     return dag
 
 
-def _recover(place: Place) -> DAG:
+def _recover(place: ReplicationFile) -> DAG:
     with new_dag(
         place,
         "recover",
@@ -90,7 +90,7 @@ def _recover(place: Place) -> DAG:
     return dag
 
 
-def _audit(place: Place) -> DAG:
+def _audit(place: ReplicationFile) -> DAG:
     with new_dag(
         place,
         "audit",
@@ -112,7 +112,7 @@ def _audit(place: Place) -> DAG:
     return dag
 
 
-def _verify(place: Place) -> DAG:
+def _verify(place: ReplicationFile) -> DAG:
     rule = place.replication.airflow.verify
     with new_dag(
         place,
@@ -139,7 +139,7 @@ def _verify(place: Place) -> DAG:
     return dag
 
 
-def _maintain(place: Place) -> DAG:
+def _maintain(place: ReplicationFile) -> DAG:
     with new_dag(
         place,
         "maintain",
@@ -152,7 +152,7 @@ def _maintain(place: Place) -> DAG:
     return dag
 
 
-def _intervals(place: Place) -> BackfillIntervals:
+def _intervals(place: ReplicationFile) -> BackfillIntervals:
     text = place.replication.airflow.backfill.interval
     try:
         table = BackfillIntervals(text, timezone="UTC")

@@ -12,7 +12,7 @@ from typing import Any
 from airflow.sdk import DAG, Param, TaskGroup
 
 from binlake.pipeline import Stage, stages_for
-from binlake_airflow.dags.dagparts import SYNC, Place, deadline, moment_param, new_dag
+from binlake_airflow.dags.dagparts import SYNC, ReplicationFile, deadline, moment_param, new_dag
 from binlake_airflow.dags.schedule import parse_schedule
 from binlake_airflow.jobs import FUSED
 from binlake_airflow.operators.commands import RecoverOperator
@@ -24,7 +24,7 @@ _RUN_TYPES = ("scheduled", "manual", "operator_triggered", "asset_triggered", "a
 _GROUPS = {None: "lake", "sql": "sql_sink", "mirror": "mirrors"}
 
 
-def sync_dag(place: Place) -> DAG:
+def sync_dag(place: ReplicationFile) -> DAG:
     """The DAG of windows. Raises ConfigError for a schedule that is not understood."""
     replication = place.replication
     stages = stages_for(sql=replication.target is not None, mirror=replication.mirror.enabled)
@@ -53,7 +53,7 @@ _RECOVER = (
 )
 
 
-def _tasks(place: Place, stages: Sequence[Stage]) -> StageOperator:
+def _tasks(place: ReplicationFile, stages: Sequence[Stage]) -> StageOperator:
     tasks: dict[str, StageOperator] = {}
     groups = {sink: TaskGroup(_GROUPS[sink], prefix_group_id=False) for sink in {stage.sink for stage in stages}}
     for stage in stages:
@@ -65,7 +65,9 @@ def _tasks(place: Place, stages: Sequence[Stage]) -> StageOperator:
     return tasks[stages[0].name]
 
 
-def _task(place: Place, name: str, summary: str, bounds_from: str | None, stages: Sequence[Stage]) -> StageOperator:
+def _task(
+    place: ReplicationFile, name: str, summary: str, bounds_from: str | None, stages: Sequence[Stage]
+) -> StageOperator:
     names = {stage.name for stage in stages}
     # The asset stands for what readers see: the target, or the mirrors where there is none.
     mover = "finalize" if "finalize" in names else "mirror" if "mirror" in names else ""

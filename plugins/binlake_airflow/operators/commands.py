@@ -18,10 +18,16 @@ from binlake.config import Replication, load_replication
 from binlake.errors import ConfigError, Permanent, SourceUnavailable, Transient
 from binlake_airflow.jobs import error_of, kept, moment
 from binlake_airflow.operators import child
-from binlake_airflow.operators.answers import audit_markdown, shortened, summary
 from binlake_airflow.operators.base import BinlakeOperator
+from binlake_airflow.operators.sparkaddress import (
+    DRIVER_MEMORY_ENV,
+    LOCAL_DRIVER,
+    connect_url,
+    driver_env,
+    spark_master,
+)
 from binlake_airflow.operators.sparkconnect import ConnectSessions
-from binlake_airflow.operators.sparkplace import DRIVER_MEMORY_ENV, LOCAL_DRIVER, connect_url, driver_env, spark_master
+from binlake_airflow.operators.xcomvalues import audit_markdown, shortened, summary
 from binlake_airflow.replications import find
 from binlake_airflow.telemetry.metrics import lag_s
 from binlake_airflow.telemetry.notes import KEY

@@ -20,8 +20,7 @@ from binlake.errors import ConfigError, IncompleteWindow, SourceUnavailable
 from binlake.pipeline import STOPPED
 from binlake_airflow.jobs import FUSED, Job, is_idle, kept, locks_of, moment, needs_spark_after_all, read_results
 from binlake_airflow.operators.base import BinlakeOperator
-from binlake_airflow.operators.sparkconnect import ConnectSessions
-from binlake_airflow.operators.sparkplace import (
+from binlake_airflow.operators.sparkaddress import (
     DRIVER_MEMORY_ENV,
     LOCAL_DRIVER,
     application_file,
@@ -30,6 +29,7 @@ from binlake_airflow.operators.sparkplace import (
     jars,
     spark_master,
 )
+from binlake_airflow.operators.sparkconnect import ConnectSessions
 from binlake_airflow.telemetry import metrics
 from binlake_airflow.telemetry.reports import changed_tables, report, tell_blocked, tell_gone
 

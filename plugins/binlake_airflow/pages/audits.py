@@ -24,9 +24,9 @@ from binlake.rows.codec import key_text
 from binlake.rows.schema import TableDef
 from binlake.rules import Rules
 from binlake.window.targets import TargetTables
-from binlake_airflow.pages.asked import LONGEST, Asked, BadQuestion
-from binlake_airflow.pages.bounded import SEARCH_S
 from binlake_airflow.pages.history import PAGE, moment
+from binlake_airflow.pages.request import LONGEST, Asked, BadQuestion
+from binlake_airflow.pages.workers import SEARCH_S
 
 VERSIONS = 20
 """Versions of a row, and row changes of a transaction, on one page."""

@@ -11,7 +11,7 @@ import structlog
 
 from binlake.config import Replication
 from binlake.errors import BinlakeError
-from binlake_airflow.pages.bounded import Bounded, TooBusy
+from binlake_airflow.pages.workers import Bounded, TooBusy
 
 log = structlog.get_logger(__name__)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from binlake.config import Replication
-from binlake_airflow.pages.asked import Asked
+from binlake_airflow.pages.request import Asked
 
 View = Callable[[Replication, Asked], dict[str, Any]]
 _LINES = 5
@@ -97,7 +97,7 @@ def _status(found: Replication, lake: Any) -> tuple[dict[str, Any], dict[str, An
     from binlake_airflow.pages.health import Surroundings, health_view
     from binlake_airflow.pages.history import status_view
     from binlake_airflow.pages.nodes import nodes_view
-    from binlake_airflow.pages.reach import reach_view
+    from binlake_airflow.pages.reachability import reach_view
     from binlake_airflow.pages.runs import facts_of
 
     now_ms = time.time_ns() // 1_000_000

@@ -25,9 +25,9 @@ from binlake_airflow import replications
 from binlake_airflow.dags.dagparts import KINDS
 from binlake_airflow.pages import views
 from binlake_airflow.pages.access import may_read, readable
-from binlake_airflow.pages.asked import Asked, BadQuestion
-from binlake_airflow.pages.bounded import DEADLINE_S, Bounded, TooBusy
 from binlake_airflow.pages.overview import Overview
+from binlake_airflow.pages.request import Asked, BadQuestion
+from binlake_airflow.pages.workers import DEADLINE_S, Bounded, TooBusy
 
 log = structlog.get_logger(__name__)
 
@@ -116,7 +116,7 @@ async def _of_replication(request: Request, user: BaseUser, view: views.View) ->
         # A side DAG (`<name>.backfill`) shows the replication's pages to those who may read both.
         if name != request.path_params["dag_id"] and not may_read(user, name):
             raise views.Forbidden("you may not read the DAG of this replication")
-        found = replications.named(name)
+        found = replications.find_replication(name)
         if found is None:
             raise views.Unknown("there is no replication with this name")
         return found

@@ -19,7 +19,7 @@ from binlake.lake.windowlog import WindowLog
 from binlake.repair.backfill.progress import BackfillProgress
 from binlake.repair.backfill.repair import held, repair_range
 from binlake.repair.backfill.rollback import plan_rollback
-from binlake.repair.backfill.undoing import rollback_source, rollback_target
+from binlake.repair.backfill.rollbackrun import rollback_source, rollback_target
 from binlake.repair.verify import VerifyOptions, verify
 
 pytestmark = pytest.mark.mariadb

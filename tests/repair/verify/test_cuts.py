@@ -12,8 +12,8 @@ from support.tinylake import put
 from support.windows import target_of
 
 from binlake.repair.verify.chunks import ChunkPlan, Cuts
-from binlake.repair.verify.order import KeyOrder
-from binlake.repair.verify.sqlside import Digest, SqlTable
+from binlake.repair.verify.keyorder import KeyOrder
+from binlake.repair.verify.sqltable import Digest, SqlTable
 from binlake.repair.verify.texts import hashes
 from binlake.rows.schema import TableDef
 from binlake.rows.schema import mysqltypes as t

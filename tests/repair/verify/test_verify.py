@@ -21,7 +21,7 @@ from binlake.lake.windowlog import WindowLog
 from binlake.repair.verify import VerifyOptions, comparing, state, verify
 from binlake.repair.verify.fixfile import FixFile
 from binlake.repair.verify.repairing import apply_file, hold, keys_of, repair_keys
-from binlake.repair.verify.sqlside import SqlTable
+from binlake.repair.verify.sqltable import SqlTable
 from binlake.repair.verify.tables import tables_at
 from binlake.rows.codec.floats import double_text
 from spark_jobs.commands.verify import run_verify, write_fixes

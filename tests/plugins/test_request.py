@@ -7,7 +7,7 @@ from starlette.datastructures import QueryParams
 from test_pages import HOSTILE
 
 from binlake.tso import FIRST_TS, LAST_TS, MAX_TS, parse
-from binlake_airflow.pages.asked import Asked, BadQuestion
+from binlake_airflow.pages.request import Asked, BadQuestion
 
 
 def asked(**query: str) -> Asked:

@@ -19,9 +19,9 @@ from binlake.repair.verify.chunks import ChunkPlan, Cuts
 from binlake.repair.verify.differences import Difference
 from binlake.repair.verify.fixes import fix_batches
 from binlake.repair.verify.fixfile import FixFile
+from binlake.repair.verify.owncolumns import require_no_own_columns
 from binlake.repair.verify.run import source_of
-from binlake.repair.verify.sqlside import SqlTable
-from binlake.repair.verify.whole import require_no_own_columns
+from binlake.repair.verify.sqltable import SqlTable
 from binlake.rules import Rules
 from binlake.statements import BatchLimits, StatementBatch
 from binlake.target.apply.holding import TargetHold

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from binlake.config import Replication
-from binlake_airflow.pages.bounded import Bounded, TooBusy
 from binlake_airflow.pages.overview import Overview
+from binlake_airflow.pages.workers import Bounded, TooBusy
 
 
 def test_work_gives_its_result_or_its_error() -> None:
@@ -85,7 +85,7 @@ def test_a_thread_that_cannot_start_costs_its_own_request_alone(monkeypatch: pyt
 # A read of a pipe that nobody writes to hangs as a read of a lost file system does: in the system, beyond any signal.
 _HUNG = """
 import asyncio, os
-from binlake_airflow.pages.bounded import Bounded
+from binlake_airflow.pages.workers import Bounded
 
 async def ask():
     try:

@@ -16,8 +16,8 @@ from support.tidb_json import Tables, article_table
 
 from binlake.rows.codec import MutationBatch, MutationBuilder
 from binlake.rows.codec import lanes as lanes_of_rows
-from binlake.rows.codec.kept import KeptRows
 from binlake.rows.codec.lanes import PAD, Lanes
+from binlake.rows.codec.pendingrows import KeptRows
 
 NUMBERS = 5_000
 

@@ -23,8 +23,8 @@ from binlake.lake.rowhistory import changes, of_table
 from binlake.mirror.rows import mirror_texts
 from binlake.repair.verify.chunks import ChunkPlan, Numbers
 from binlake.repair.verify.differences import Row
-from binlake.repair.verify.order import AnyKey
-from binlake.repair.verify.sqlside import Digest
+from binlake.repair.verify.keyorder import AnyKey
+from binlake.repair.verify.sqltable import Digest
 from binlake.repair.verify.texts import Hashes, Texts
 from binlake.rows.codec import key_text
 from binlake.rows.schema import TableDef

@@ -1,6 +1,6 @@
 """What a task of an audit shows people."""
 
-from binlake_airflow.operators.answers import MOST_ROWS, audit_markdown, shortened
+from binlake_airflow.operators.xcomvalues import MOST_ROWS, audit_markdown, shortened
 
 _TABLE = {"as_of": "9", "time": "then", "columns": ["id"], "mirror": {}}
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from binlake.repair.verify.chunks import ChunkPlan, Cuts, beyond
 from binlake.repair.verify.differences import Row
-from binlake.repair.verify.order import AnyKey, Key, KeyOrder
+from binlake.repair.verify.keyorder import AnyKey, Key, KeyOrder
 from binlake.repair.verify.texts import read_text, shown_sql
 from binlake.rows.schema import ColumnInfo
 from binlake.statements.keyless import image_condition
