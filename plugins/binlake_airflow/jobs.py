@@ -1,4 +1,4 @@
-"""What an operator says to a Spark job and what the job says back: arguments, the result file, errors by name.
+"""The interface between an operator and a Spark job: arguments, the result file, errors by name.
 
 A job is started by module name; this room never imports `spark_jobs` (DESIGN 1). commit_ts stay decimal strings here.
 """
@@ -51,7 +51,7 @@ class Job:
     def arguments(self, result: Path, remote: str | None = None, *, without_spark: bool = False) -> list[str]:
         """Arguments of `python -m spark_jobs.commands.main`; the outcome goes to `result`, `remote` is a Connect URL.
 
-        `without_spark`: it starts none, and says so where it needs it (`needs_spark_after_all`).
+        `without_spark`: it starts none, and reports when it needs one (`needs_spark_after_all`).
         """
         pairs = {
             "--replication": self.replication,
@@ -64,8 +64,8 @@ class Job:
             "--result": str(result),
         }
         alone = ["--without-spark"] if without_spark else []
-        told = (text for key, value in pairs.items() if value is not None for text in (key, value))
-        return [self.stage, *told, *alone]
+        options = (text for key, value in pairs.items() if value is not None for text in (key, value))
+        return [self.stage, *options, *alone]
 
     @property
     def needs_spark(self) -> bool:
@@ -81,7 +81,7 @@ def locks_of(stage: str) -> tuple[str, ...]:
     return (own,) if own else ()
 
 
-def moment(text: str | None) -> str | None:
+def parse_moment(text: str | None) -> str | None:
     """A param as decimal commit_ts: it may be one, or a time (ISO 8601, UTC). Raises ConfigError."""
     if not text:
         return None
@@ -125,24 +125,24 @@ def read_results(result: Path, how_it_ended: str) -> list[dict[str, Any]]:
     outcome = json.loads(result.read_text(encoding="utf-8"))
     if not outcome["ok"]:
         raise error_of(outcome["error"])
-    return [_small(item) for item in outcome["results"]]
+    return [_without_many_tables(item) for item in outcome["results"]]
 
 
-def _small(result: Mapping[str, Any]) -> dict[str, Any]:
+def _without_many_tables(result: Mapping[str, Any]) -> dict[str, Any]:
     detail = result.get("detail") or {}
     few = len(detail.get(CHANGED, ())) <= MOST_TABLES
     return dict(result) if few else {**result, "detail": {**detail, CHANGED: []}}
 
 
-def kept(result: Mapping[str, Any]) -> dict[str, Any]:
+def result_for_xcom(result: Mapping[str, Any]) -> dict[str, Any]:
     """A result as XCom takes it: without its lineage, which only the lineage listener needs."""
     return {**result, "detail": without_lineage(result.get("detail") or {})}
 
 
-def error_of(told: Mapping[str, Any]) -> BinlakeError:
+def error_of(outcome: Mapping[str, Any]) -> BinlakeError:
     """The error that a job wrote as `kind`, `class`, `message`; an unknown class falls back to its kind."""
-    named = getattr(errors, str(told.get("class", "")), None)
-    cls = _KINDS.get(str(told.get("kind")), Transient)
+    named = getattr(errors, str(outcome.get("class", "")), None)
+    cls = _KINDS.get(str(outcome.get("kind")), Transient)
     if isinstance(named, type) and issubclass(named, BinlakeError):
         cls = named
-    return cls(str(told["message"]), hint=str(told.get("hint", "")), where=told.get("where"))
+    return cls(str(outcome["message"]), hint=str(outcome.get("hint", "")), where=outcome.get("where"))

@@ -22,21 +22,21 @@ class ReplicationFolder:
     broken: Mapping[Path, ConfigError]
 
 
-def folder() -> Path:
+def replications_folder() -> Path:
     """The folder of `BINLAKE_REPLICATIONS`, or the repository's own."""
     return Path(os.environ.get(FOLDER_ENV) or DEFAULT_FOLDER)
 
 
-def find(place: Path | None = None) -> ReplicationFolder:
-    """Read every `*.toml` of `place` (default: `folder()`), without its secrets. Two files of one name: both broken."""
+def find_replications(folder: Path | None = None) -> ReplicationFolder:
+    """Read every `*.toml` of `folder`, without its secrets. Two files of one name: both broken."""
     good: dict[Path, Replication] = {}
     broken: dict[Path, ConfigError] = {}
-    for path in sorted((place or folder()).glob("*.toml")):
+    for path in sorted((folder or replications_folder()).glob("*.toml")):
         try:
             good[path] = load_replication(path, secrets=False)
         except ConfigError as error:
             broken[path] = error
-    for path in _twins(good):
+    for path in _duplicate_names(good):
         broken[path] = ConfigError(
             "another file has the same replication name", where={"file": path, "name": good[path].name}
         )
@@ -45,9 +45,9 @@ def find(place: Path | None = None) -> ReplicationFolder:
 
 def find_replication(name: str) -> Replication | None:
     """The replication called `name`; None when no good file describes it."""
-    return next((item for item in find().good.values() if item.name == name), None)
+    return next((item for item in find_replications().good.values() if item.name == name), None)
 
 
-def _twins(good: Mapping[Path, Replication]) -> list[Path]:
+def _duplicate_names(good: Mapping[Path, Replication]) -> list[Path]:
     names = [item.name for item in good.values()]
     return [path for path, item in good.items() if names.count(item.name) > 1]

@@ -20,7 +20,7 @@ from binlake.pipeline import BY_NAME, stages_for
 from binlake_airflow.dags.dagparts import KINDS, MOMENT_PATTERN
 from binlake_airflow.dags.factory import build_all, build_dag, build_dags
 from binlake_airflow.operators.stages import RECOVER, ConnectStageOperator, StageOperator, SubmitStageOperator
-from binlake_airflow.timetable import range_of
+from binlake_airflow.timetable import range_of_times
 
 DAGS = Path(__file__).resolve().parents[2] / "dags"
 
@@ -197,7 +197,7 @@ def test_dates_are_backfilled_beside_the_windows_never_among_them(folder: Path) 
     copy = DagSerialization.from_dict(DagSerialization.to_dict(dags["orders.backfill"]))
     first = datetime(2026, 11, 20, tzinfo=UTC)
     found = list(copy.iter_dagrun_infos_between(first, first + timedelta(days=2)))
-    ranges = [range_of(info.data_interval.start, info.data_interval.end) for info in found]
+    ranges = [range_of_times(info.data_interval.start, info.data_interval.end) for info in found]
     assert len(ranges) == 3
     assert [hi for _, hi in ranges[:-1]] == [lo for lo, _ in ranges[1:]]
     assert ranges[0][0] == tso.from_datetime(first) - 1

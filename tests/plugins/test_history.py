@@ -11,7 +11,7 @@ from binlake_airflow.pages.history import (
     notices_view,
     run_view,
     status_view,
-    utc,
+    utc_text,
     windows_view,
 )
 
@@ -180,4 +180,4 @@ def test_a_table_that_is_set_aside_is_named_until_it_is_back() -> None:  # U-16
 
 def test_what_was_found_behind_a_ddl_is_a_notice_and_what_is_due_is_not() -> None:
     found = Log(event("verify-ddl", T0, T0, "due", 1), event("verify-ddl", T0, T0, "different", 2))
-    assert [notice["at"] for notice in notices_view(found)] == [utc(2)]
+    assert [notice["at"] for notice in notices_view(found)] == [utc_text(2)]

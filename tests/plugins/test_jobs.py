@@ -17,7 +17,7 @@ from binlake.errors import (
 )
 from binlake.lake.tables import SPARK_TABLES
 from binlake.pipeline import BY_NAME, LOCKS, STAGES, lock_of_table, stages_for
-from binlake_airflow.jobs import Job, error_of, is_idle, locks_of, moment, read_results
+from binlake_airflow.jobs import Job, error_of, is_idle, locks_of, parse_moment, read_results
 
 BIG = "449000000000000001"
 
@@ -121,12 +121,17 @@ def test_an_empty_window_is_idle_until_a_stretch_of_commit_time_ends_in_it(
 
 
 def test_a_param_is_a_commit_ts_or_a_time_or_nothing() -> None:
-    assert (moment(None), moment(""), moment(BIG)) == (None, None, BIG)
+    assert (parse_moment(None), parse_moment(""), parse_moment(BIG)) == (None, None, BIG)
     last = str(tso.compose(1795132800000, tso.MAX_LOGICAL))
-    assert moment("2026-11-20T00:00:00Z") == moment("2026-11-20") == moment("2026-11-20T02:00:00+02:00") == last
+    assert (
+        parse_moment("2026-11-20T00:00:00Z")
+        == parse_moment("2026-11-20")
+        == parse_moment("2026-11-20T02:00:00+02:00")
+        == last
+    )
     for wrong in ("2026-13-01", "20261121"):
         with pytest.raises(ConfigError, match="neither a commit_ts nor a time"):
-            moment(wrong)
+            parse_moment(wrong)
 
 
 @pytest.mark.parametrize(("tables", "kept"), [(200, 200), (201, 0)])

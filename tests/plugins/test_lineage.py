@@ -57,12 +57,12 @@ def test_each_stage_reads_what_the_one_before_it_wrote() -> None:
     }
     for stage, way in ways.items():
         detail = {"changed": TABLES} if stage == "mirror" else {}
-        assert datasets(lineage.of_stages(replication(), [result(stage, **detail)], TABLES)) == way, stage
+        assert datasets(lineage.lineage_of_stages(replication(), [result(stage, **detail)], TABLES)) == way, stage
 
 
 def test_a_fused_window_shows_its_ends_and_says_where_they_stand() -> None:
     stages = [result(name) for name in ("plan", "land", "merge", "compact", "convert", "finalize")]
-    found = lineage.of_stages(replication(), [*stages, result("mirror", changed=TABLES[:1])], TABLES)
+    found = lineage.lineage_of_stages(replication(), [*stages, result("mirror", changed=TABLES[:1])], TABLES)
     inputs, outputs = datasets(found)
     assert inputs == source("binlog", "shop.item", "shop.line")
     assert ("mysql://db:3307", "shop.line") in outputs
@@ -77,12 +77,12 @@ def test_a_fused_window_shows_its_ends_and_says_where_they_stand() -> None:
 
 def test_what_wrote_nothing_has_no_datasets() -> None:
     for state in ("blocked", "waiting", "skipped", "already"):
-        assert datasets(lineage.of_stages(replication(), [result("finalize", state)], TABLES)) == ([], [])
+        assert datasets(lineage.lineage_of_stages(replication(), [result("finalize", state)], TABLES)) == ([], [])
 
 
 def test_the_source_is_named_as_it_can_be_met_elsewhere() -> None:
     def named(**sections: Any) -> list[tuple[str, str]]:
-        inputs, _ = datasets(lineage.of_stages(replication(**sections), [result("finalize")], TABLES[:1]))
+        inputs, _ = datasets(lineage.lineage_of_stages(replication(**sections), [result("finalize")], TABLES[:1]))
         return inputs[1:]
 
     sql = {"sql": {"host": "tidb", "port": 4001, "password": "s3cret"}}
@@ -120,7 +120,7 @@ def test_columns_are_told_with_where_they_come_from() -> None:
     told = copied("item", "id", "password", own=("mine",))
     for stage, name in (("finalize", "shop.item"), ("mirror", f"{LAKE}/mirror/shop/item")):
         results = [result(stage, lineage={"wrote": [told]})]
-        found = lineage.of_stages(replication(), results, TABLES)
+        found = lineage.lineage_of_stages(replication(), results, TABLES)
         facets = sent(found)
         assert facets[name]["schema"]["fields"] == [
             {"name": "id", "type": "int unsigned", "fields": []},
@@ -145,7 +145,7 @@ def test_shards_of_one_table_are_its_sources_each_with_the_columns_that_it_has()
     told = copied("all", "id", "more", sources=("t_1", "t_2"))
     told["sources"][0]["columns"] = [["id", "int"]]
     routed = replication(routes=[{"schema-pattern": "shop*", "target-schema": "shop"}])
-    found = lineage.of_stages(routed, [result("finalize", lineage={"wrote": [told]})], TABLES)
+    found = lineage.lineage_of_stages(routed, [result("finalize", lineage={"wrote": [told]})], TABLES)
     assert datasets(found)[0] == [*lake("statement"), *source("shop.t_1", "shop.t_2")]
     # What the stage told stands for the names that the window before it had.
     assert datasets(found)[1] == [("mysql://db:3307", "shop.all")]
@@ -159,7 +159,7 @@ def test_a_run_of_many_windows_tells_columns_within_its_bound_and_the_version_of
     columns = [f"c{n}" for n in range(MOST_COLUMNS)]
     first = {**result("finalize", lineage={"wrote": [copied("item", "old"), copied("line", "id")]}), "hi": "5"}
     second = result("finalize", lineage={"wrote": [copied("item", *columns)]})
-    facets = sent(lineage.of_stages(replication(), [first, second]))
+    facets = sent(lineage.lineage_of_stages(replication(), [first, second]))
     assert len(facets["shop.item"]["columnLineage"]["fields"]) == MOST_COLUMNS
     assert facets["shop.item"]["version"]["datasetVersion"] == "9"
     # There was no room for the other: it is named.
@@ -178,7 +178,7 @@ def test_the_search_for_secrets_passes_over_columns(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(OpenLineageRedactor, "_redact", counting)
     told = copied("item", *(f"c{n}" for n in range(MOST_COLUMNS)))
-    facets = sent(lineage.of_stages(replication(), [result("finalize", lineage={"wrote": [told]})]))
+    facets = sent(lineage.lineage_of_stages(replication(), [result("finalize", lineage={"wrote": [told]})]))
     assert len(facets["shop.item"]["columnLineage"]["fields"]) == MOST_COLUMNS
     assert 0 < len(looked) < 100
 
@@ -207,5 +207,5 @@ def test_the_task_loads_neither_spark_nor_arrow_for_it() -> None:
     ],
 )
 def test_a_lake_is_named_by_its_storage(path: str, namespace: str, name: str) -> None:
-    _, outputs = datasets(lineage.of_stages(replication(lake={"path": path}), [result("land")], ()))
+    _, outputs = datasets(lineage.lineage_of_stages(replication(lake={"path": path}), [result("land")], ()))
     assert outputs[0] == (namespace, name)

@@ -21,7 +21,7 @@ TARGET = "mysql://db:3307"
 
 
 def of(command: str, told: Any, asked: dict[str, Any] | None = None, **sections: Any) -> Any:
-    return lineage.of_command(command, replication(**sections), asked or {}, told)
+    return lineage.lineage_of_command(command, replication(**sections), asked or {}, told)
 
 
 def target(*names: str) -> list[tuple[str, str]]:
@@ -93,7 +93,7 @@ def test_a_replay_writes_to_the_target_of_the_other_replication() -> None:
     elsewhere = {"db-type": "tidb", "host": "copy", "port": 4000}
     results = [result("compact", changed=[["shop", "item"]]), result("convert"), result("finalize", "already"),
                result("finalize", lineage={"wrote": [copied("item", "id")]})]  # fmt: skip
-    found = lineage.of_command(
+    found = lineage.lineage_of_command(
         "backfill", replication(), {"mode": "replay"}, results, into=replication(target=elsewhere)
     )
     inputs, outputs = datasets(found)
@@ -148,7 +148,7 @@ def context(**params: Any) -> dict[str, Any]:
 def answers(task: Any, monkeypatch: pytest.MonkeyPatch, told: Any, status: int = 0) -> None:
     monkeypatch.setattr(task, "run_child", lambda *_: "exit status 0")
     monkeypatch.setattr(task, "_spark", lambda _: ([], {}))
-    monkeypatch.setattr(commands, "_read", lambda *_: (json.loads(json.dumps(told)), status))
+    monkeypatch.setattr(commands, "_read_outcome", lambda *_: (json.loads(json.dumps(told)), status))
 
 
 def test_a_task_that_fails_over_a_difference_tells_what_it_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,7 +192,7 @@ def test_an_error_in_it_is_logged_and_is_nobody_elses(
     folder: Path, told: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     task = operator(RecoverOperator, folder)
-    task._told = told
+    task._printed = told
     assert DefaultExtractor(task).extract_on_complete(None) is None
     # A task that ended without an answer has nothing to tell.
     assert ("failed to extract data" in capsys.readouterr().out) == (told is not None)

@@ -14,7 +14,7 @@ from airflow.sdk.exceptions import TaskDeferred
 from binlake.errors import ConfigError, Transient
 from binlake_airflow.jobs import Job
 from binlake_airflow.operators import base, sparkconnect
-from binlake_airflow.operators.sparkaddress import application_file, jars
+from binlake_airflow.operators.sparkaddress import application_file, delta_jars
 from binlake_airflow.operators.stages import ConnectStageOperator, SubmitStageOperator
 from deploy.local.ports import free_port
 
@@ -138,7 +138,7 @@ def test_a_dead_connect_server_is_told_before_anything_starts(monkeypatch: pytes
 def test_missing_jars_are_one_clear_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("BINLAKE_JARS", str(tmp_path))
     with pytest.raises(ConfigError, match="no Delta jars found"):
-        jars()
+        delta_jars()
 
 
 def test_the_job_is_found_without_importing_it() -> None:

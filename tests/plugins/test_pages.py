@@ -20,7 +20,7 @@ from binlake.lake.rowhistory import RowVersion
 from binlake.lake.windowlog import WindowEvent, WindowLog
 from binlake.rows.codec import key_text
 from binlake_airflow.pages import audits, views
-from binlake_airflow.pages.audits import _change
+from binlake_airflow.pages.audits import _change_view
 from deploy.local.sample_lake import BASE, S, cluster, sample
 
 pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("airflow_db")]
@@ -225,7 +225,7 @@ def test_a_row_leads_to_its_transaction_and_its_run_and_timestamps_stay_text(
 
 def test_a_key_too_long_to_be_asked_for_is_cut_and_has_no_link() -> None:
     long, short = key_text(["k" * 5000]), key_text(["k" * 400])
-    shown = [_change(RowVersion(1, 1, 0, 1, "d", "t", "update", one, None, {}, {})) for one in (long, short)]
+    shown = [_change_view(RowVersion(1, 1, 0, 1, "d", "t", "update", one, None, {}, {})) for one in (long, short)]
     assert [len(one["key"]) < 400 for one in shown] == [True, True]
     assert [one["key_asked"] for one in shown] == [None, short]
 

@@ -75,7 +75,7 @@ def test_an_asset_moves_though_its_metrics_cannot_be_sent(
     stats.initialize(factory=backend, export_legacy_names=False)
     monkeypatch.setattr("opentelemetry.metrics.get_meter_provider", Provider)
     with capture_logs() as logs:
-        reports.report(task, [DONE], [("shop", "item")], context)
+        reports.report_stages(task, [DONE], [("shop", "item")], context)
     (events,) = context["outlet_events"].values()
     assert [uri for uri, _ in events] == ["binlake://orders/", "binlake://orders/shop/item"]
     assert "metrics_not_sent" in [line["event"] for line in logs]
@@ -124,18 +124,18 @@ def test_a_green_run_tells_of_tables_that_are_not_the_sources(
 ) -> None:  # U-16
     told: list[Any] = []
     monkeypatch.setattr(metrics, "send", lambda *_: None)
-    monkeypatch.setattr(reports.alerts, "tell", lambda rule, given: told.append((rule, given["binlake"])))
+    monkeypatch.setattr(reports.alerts, "notify", lambda rule, given: told.append((rule, given["binlake"])))
     detail = {
         "put_aside": ["d.a"],
         "verified_after_ddl": [{"table": "d.b", "state": "different"}, {"table": "d.c", "state": "equal"}],
     }
     task.settings().airflow.on_failure = "somebody"
-    reports.report(task, [DONE | {"detail": detail}], [], context)
+    reports.report_stages(task, [DONE | {"detail": detail}], [], context)
     assert told == [
         ("somebody", {"replication": "orders", "what": "set-aside", "tables": ["d.a"]}),
         ("somebody", {"replication": "orders", "what": "different", "tables": ["d.b"]}),
     ]
-    reports.report(task, [DONE], [], context)
+    reports.report_stages(task, [DONE], [], context)
     assert len(told) == 2
 
 
@@ -156,7 +156,7 @@ def test_a_window_that_says_nothing_of_now_tells_no_lag(
     task: Any, context: dict[str, Any], result: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:  # U-02
     told: list[Any] = []
-    monkeypatch.setattr(reports.alerts, "tell_lag", lambda *asked: told.append(asked))
+    monkeypatch.setattr(reports.alerts, "notify_lag", lambda *asked: told.append(asked))
     monkeypatch.setattr("airflow.sdk.observability.stats.gauge", lambda name, *_, **__: told.append(name))
     task.settings().airflow.on_lag = SimpleNamespace(seconds=1)
     whole = {"rows": 0, "seconds": 0.1, "blocked_by": "", "detail": {}, **result}
@@ -179,7 +179,7 @@ def test_a_deadline_of_a_run_that_has_ended_is_not_told(
     file.write_text(f'name = "orders"\n[lake]\npath = "{tmp_path}/lake"\n{own}kwargs = {{ channel = "c" }}\n')
     monkeypatch.setenv("BINLAKE_TEST_TOLD", str(tmp_path / "told"))
     run = {"dag_run_id": "r1", "dag_id": "orders", "state": state}
-    alerts.tell_failure(str(file), {"dag_run": run, "deadline": {"id": "1", "deadline_time": "then"}})
+    alerts.notify_failure(str(file), {"dag_run": run, "deadline": {"id": "1", "deadline_time": "then"}})
     told = notified.heard()
     assert [one["binlake"]["what"] for one in told] == what
     assert all(one["binlake"]["text"] == "orders: run r1 has taken longer than 60 s" for one in told)
@@ -196,7 +196,7 @@ def test_several_windows_of_a_run_are_told_as_one(task: Any, context: dict[str, 
     ]
     changed = reports.changed_tables(task, pieces, context)
     assert changed == [("shop", "item"), ("shop", "orders")]
-    reports.report(task, pieces, changed, context)
+    reports.report_stages(task, pieces, changed, context)
     assert pushed["window"] == "1-9"
     assert "finalize 3,000 rows" in pushed[reports.KEY]
     assert pushed[reports.KEY].startswith("window (1 = ")

@@ -7,33 +7,33 @@ from starlette.datastructures import QueryParams
 from test_pages import HOSTILE
 
 from binlake.tso import FIRST_TS, LAST_TS, MAX_TS, parse
-from binlake_airflow.pages.request import Asked, BadQuestion
+from binlake_airflow.pages.request import BadRequest, PageRequest
 
 
-def asked(**query: str) -> Asked:
-    return Asked({}, QueryParams(query))
+def asked(**query: str) -> PageRequest:
+    return PageRequest({}, QueryParams(query))
 
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_any_text_is_understood_or_refused(text: str) -> None:
-    for read in (Asked.table, Asked.key, lambda one: one.moment("at"), lambda one: one.number("first")):
+    for read in (PageRequest.table, PageRequest.key, lambda one: one.moment("at"), lambda one: one.number("first")):
         try:
             found = read(asked(table=text, json=text, at=text, first=text))
-        except BadQuestion:
+        except BadRequest:
             continue
         else:
             assert found is None or isinstance(found, (int, tuple, list))
 
 
 def test_a_key_is_texts_in_order_or_a_json_array() -> None:
-    assert Asked({}, QueryParams([("key", "1"), ("key", " a ")])).key() == ["1", " a "]
+    assert PageRequest({}, QueryParams([("key", "1"), ("key", " a ")])).key() == ["1", " a "]
     assert asked(json='["1", null, 2, true]').key() == ["1", None, "2", "true"]
     assert asked().key() is None
 
 
 @pytest.mark.parametrize("text", [r'["\ud800"]', r'[1, "a\udfffb"]'])
 def test_half_a_sign_is_no_text(text: str) -> None:
-    with pytest.raises(BadQuestion, match="key"):
+    with pytest.raises(BadRequest, match="key"):
         asked(json=text).key()
 
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import httpx
 import pytest
 
-from binlake_airflow.pages.runs import DagFacts, LastRun, facts_of
+from binlake_airflow.pages.runs import DagFacts, LastRun, read_dag_facts
 
 pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("airflow_db")]
 
@@ -34,10 +34,10 @@ def runs(known_dag: str) -> str:
 
 
 def test_the_last_run_that_ended_and_who_waits(runs: str) -> None:
-    (facts,) = facts_of(runs).values()
+    (facts,) = read_dag_facts(runs).values()
     ended = int((BEGAN + timedelta(minutes=1)).timestamp() * 1000)
     assert facts == DagFacts("sync", True, facts.due_ms, LastRun("r1", "failed", ended), ("r2",))
-    assert facts_of("nobody") == {}
+    assert read_dag_facts("nobody") == {}
 
 
 def test_a_page_of_a_paused_dag_says_so(runs: str, server: httpx.Client, bearer: dict[str, str]) -> None:

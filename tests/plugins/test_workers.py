@@ -14,12 +14,12 @@ import pytest
 
 from binlake.config import Replication
 from binlake_airflow.pages.overview import Overview
-from binlake_airflow.pages.workers import Bounded, TooBusy
+from binlake_airflow.pages.workers import BoundedWorkers, TooBusy
 
 
 def test_work_gives_its_result_or_its_error() -> None:
     async def ask() -> tuple[int, str]:
-        bounded = Bounded(1, 1, 30)
+        bounded = BoundedWorkers(1, 1, 30)
         found = await bounded.run(lambda: 7)
         with pytest.raises(ZeroDivisionError) as raised:
             await bounded.run(lambda: 1 // 0)
@@ -32,7 +32,7 @@ def test_what_hangs_stops_its_own_subject_alone_and_what_waits_behind_it_is_neve
     release, done = threading.Event(), threading.Event()
 
     async def ask() -> tuple[int, int]:
-        bounded = Bounded(1, 1, 0.05)
+        bounded = BoundedWorkers(1, 1, 0.05)
         with pytest.raises(TimeoutError):
             await bounded.run(release.wait, "hangs")
         for _ in range(3):
@@ -67,7 +67,7 @@ def test_a_thread_that_cannot_start_costs_its_own_request_alone(monkeypatch: pyt
         raise RuntimeError("can't start new thread")
 
     async def ask() -> int:
-        bounded = Bounded(1, 1, 30)
+        bounded = BoundedWorkers(1, 1, 30)
         monkeypatch.setattr(threading.Thread, "start", refused)
         for _ in range(3):
             # Neither its place in the queue nor its worker's is lost.
@@ -85,11 +85,11 @@ def test_a_thread_that_cannot_start_costs_its_own_request_alone(monkeypatch: pyt
 # A read of a pipe that nobody writes to hangs as a read of a lost file system does: in the system, beyond any signal.
 _HUNG = """
 import asyncio, os
-from binlake_airflow.pages.workers import Bounded
+from binlake_airflow.pages.workers import BoundedWorkers
 
 async def ask():
     try:
-        await Bounded(deadline_s=0.1).run(lambda: os.read(os.pipe()[0], 1), "hangs")
+        await BoundedWorkers(deadline_s=0.1).run(lambda: os.read(os.pipe()[0], 1), "hangs")
     except TimeoutError:
         print("given up")
 
@@ -115,9 +115,9 @@ def test_a_lake_that_hangs_or_fails_hides_no_other_and_is_left_alone_for_a_while
         return {"name": one.name}
 
     async def ask() -> list[dict[str, Any]]:
-        overview = Overview(Bounded(), lake_s=2)
+        overview = Overview(BoundedWorkers(), lake_s=2)
         for _ in range(2):
-            view = await overview.of(found, read)
+            view = await overview.read_all(found, read)
         return list(view["replications"])
 
     try:

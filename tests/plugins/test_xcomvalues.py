@@ -1,6 +1,6 @@
 """What a task of an audit shows people."""
 
-from binlake_airflow.operators.xcomvalues import MOST_ROWS, audit_markdown, shortened
+from binlake_airflow.operators.xcomvalues import MOST_ROWS, audit_markdown, shorten_lists
 
 _TABLE = {"as_of": "9", "time": "then", "columns": ["id"], "mirror": {}}
 
@@ -13,5 +13,5 @@ def test_a_table_that_is_known_in_part_is_shown_as_such() -> None:
 
 
 def test_the_headline_counts_the_rows_that_are_left_off() -> None:
-    told = shortened({**_TABLE, "rows": [["1"]] * (MOST_ROWS + 5), "inexact": ""})
+    told = shorten_lists({**_TABLE, "rows": [["1"]] * (MOST_ROWS + 5), "inexact": ""})
     assert f"{MOST_ROWS + 5} rows as of" in audit_markdown({"what": "table", "table": "shop.t"}, told, found=True)

@@ -65,7 +65,7 @@ class Run:
 
         with create_session() as session:
             found = session.scalars(select(DagRun).where(DagRun.run_id == self.run_id)).one()
-            notes.write(found, failed=found.state == "failed")
+            notes.write_note(found, failed=found.state == "failed")
             return None if found.note is None else str(found.note)
 
 

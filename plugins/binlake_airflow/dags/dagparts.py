@@ -17,11 +17,11 @@ from airflow.sdk.definitions.deadline import DeadlineAlert, DeadlineReference
 from binlake.config import Replication
 from binlake.errors import Permanent, Transient, UnknownOutcome
 from binlake_airflow.telemetry import addresses
-from binlake_airflow.telemetry.alerts import OnFailure, tell_failure
+from binlake_airflow.telemetry.alerts import OnFailure, notify_failure
 
 SYNC = "sync"
 KINDS = (SYNC, "backfill", "recover", "audit", "verify", "maintain")
-"""Kinds of DAGs of a replication; `bootstrap` has its place among them."""
+"""Kinds of DAGs of a replication; `bootstrap` is reserved."""
 START = datetime(2024, 1, 1, tzinfo=UTC)
 TS_PATTERN = "^[0-9]{1,20}$"
 _TIME = r"[0-9]{4}-[0-9]{2}-[0-9]{2}([T ][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,6})?)?(Z|[+-][0-9]{2}:[0-9]{2})?)?"
@@ -31,7 +31,7 @@ MOMENT_PATTERN = f"^([0-9]{{1,20}}|{_TIME})$"
 
 @dataclass(frozen=True)
 class ReplicationFile:
-    """One replication file and what it says."""
+    """One replication file and the replication that it describes."""
 
     path: Path
     replication: Replication
@@ -41,7 +41,7 @@ class ReplicationFile:
         name = self.replication.name
         return name if kind == SYNC else f"{name}.{kind}"
 
-    def task(self) -> dict[str, Any]:
+    def task_arguments(self) -> dict[str, Any]:
         """Arguments that every operator takes."""
         airflow = self.replication.airflow
         return {
@@ -50,50 +50,54 @@ class ReplicationFile:
             "wait_s": airflow.wait_s,
         }
 
-    def command(self) -> dict[str, Any]:
+    def command_arguments(self) -> dict[str, Any]:
         """Arguments that every operator of a command takes."""
         airflow = self.replication.airflow
-        return {**self.task(), "engine": airflow.engine, "spark_conn_id": airflow.spark_conn_id}
+        return {**self.task_arguments(), "engine": airflow.engine, "spark_conn_id": airflow.spark_conn_id}
 
 
 def new_dag(
-    place: ReplicationFile, kind: str, *, summary: str, doc: str, params: Mapping[str, Param], **more: Any
+    file: ReplicationFile, kind: str, *, summary: str, doc: str, params: Mapping[str, Param], **more: Any
 ) -> DAG:
     """An empty DAG of `kind`; one run at a time."""
-    airflow = place.replication.airflow
+    airflow = file.replication.airflow
     return DAG(
-        dag_id=place.dag_id(kind),
+        dag_id=file.dag_id(kind),
         start_date=START,
         catchup=False,
         max_active_runs=1,
-        # The windows begin when somebody unpauses them, as Airflow is set up. What stands beside them runs when it is
-        # asked to, or by a schedule of the configuration: a run that is triggered while its DAG is paused waits on.
+        # The windows begin when somebody unpauses them, as Airflow is set up. The other DAGs run when they are
+        # triggered, or by a schedule of the configuration: a run that is triggered while its DAG is paused waits.
         is_paused_upon_creation=None if kind == SYNC else False,
         params=dict(params),
-        default_args=_defaults(place),
-        tags=["binlake", kind, place.replication.name, airflow.engine, *airflow.tags],
+        default_args=_task_defaults(file),
+        tags=["binlake", kind, file.replication.name, airflow.engine, *airflow.tags],
         description=summary,
-        doc_md=f"### {kind} of replication `{place.replication.name}`\n\n{doc}\n\n{_PAUSED}\n\n{_source(place)}",
-        on_failure_callback=OnFailure(str(place.path)) if airflow.on_failure is not None else None,
+        doc_md=_dag_doc(file, kind, doc),
+        on_failure_callback=OnFailure(str(file.path)) if airflow.on_failure is not None else None,
         # The DAG file that wants it names it; whoever only checks the files must not show a second one.
         auto_register=False,
         **more,
     )
 
 
-def deadline(place: ReplicationFile) -> DeadlineAlert | None:
+def _dag_doc(file: ReplicationFile, kind: str, doc: str) -> str:
+    return f"### {kind} of replication `{file.replication.name}`\n\n{doc}\n\n{_PAUSED}\n\n{_describe_source(file)}"
+
+
+def deadline_alert(file: ReplicationFile) -> DeadlineAlert | None:
     """A run that takes too long is notified like a failure."""
-    seconds = place.replication.airflow.deadline_s
+    seconds = file.replication.airflow.deadline_s
     if seconds is None:
         return None
-    callback = SyncCallback(tell_failure, kwargs={"replication_file": str(place.path)})
+    callback = SyncCallback(notify_failure, kwargs={"replication_file": str(file.path)})
     return DeadlineAlert(DeadlineReference.DAGRUN_QUEUED_AT, timedelta(seconds=seconds), callback)
 
 
 def moment_param(title: str, description: str) -> Param:
     """A point in commit time, empty by default."""
-    told = f"{description}. A commit_ts in decimal, or a time: 2026-11-21T12:00:00Z (UTC when it names no zone)."
-    return Param(None, type=["null", "string"], pattern=MOMENT_PATTERN, title=title, description=told)
+    text = f"{description}. A commit_ts in decimal, or a time: 2026-11-21T12:00:00Z (UTC when it names no zone)."
+    return Param(None, type=["null", "string"], pattern=MOMENT_PATTERN, title=title, description=text)
 
 
 def text_param(title: str, description: str, pattern: str) -> Param:
@@ -104,8 +108,8 @@ def text_param(title: str, description: str, pattern: str) -> Param:
 _PAUSED = "While this DAG is paused, a triggered run waits without saying so: unpause the DAG first."
 
 
-def _defaults(place: ReplicationFile) -> dict[str, Any]:
-    airflow = place.replication.airflow
+def _task_defaults(file: ReplicationFile) -> dict[str, Any]:
+    airflow = file.replication.airflow
     return {
         "owner": airflow.owner,
         "pool": airflow.pool,
@@ -122,12 +126,12 @@ def _defaults(place: ReplicationFile) -> dict[str, Any]:
     }
 
 
-def _source(place: ReplicationFile) -> str:
-    replication, target = place.replication, place.replication.target
+def _describe_source(file: ReplicationFile) -> str:
+    replication, target = file.replication, file.replication.target
     sink = f"{target.db_type} at {target.host}:{target.port}" if target else "none"
     # Others read it, too: OpenLineage's provider sends it along.
     pds = ", ".join(addresses.server(url) for url in replication.source.pd_urls)
     return (
-        f"Configured by `{place.path.name}`.\n\n- source: PD at {pds}\n"
-        f"- SQL sink: {sink}\n- lake: `{addresses.place(replication.lake.path)}`\n"
+        f"Configured by `{file.path.name}`.\n\n- source: PD at {pds}\n"
+        f"- SQL sink: {sink}\n- lake: `{addresses.path_without_secrets(replication.lake.path)}`\n"
     )

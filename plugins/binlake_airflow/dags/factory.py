@@ -11,43 +11,43 @@ from airflow.sdk import DAG
 from binlake.config import load_replication
 from binlake.errors import ConfigError
 from binlake_airflow.dags.dagparts import ReplicationFile
-from binlake_airflow.dags.sidedags import side_dags
-from binlake_airflow.dags.syncdag import sync_dag
-from binlake_airflow.replications import find
+from binlake_airflow.dags.sidedags import build_side_dags
+from binlake_airflow.dags.syncdag import build_sync_dag
+from binlake_airflow.replications import find_replications
 
 
 @dataclass(frozen=True)
-class Built:
-    """The DAGs of a folder by id, and what is wrong with the files that give none."""
+class BuiltDags:
+    """The DAGs of a folder by id, and what is wrong with the files that have none."""
 
     dags: Mapping[str, DAG]
     broken: Mapping[Path, ConfigError]
 
 
-def build_all(place: Path | None = None) -> Built:
-    """The DAGs of all replication files in `place` (default: the configured folder); of a file all or none."""
-    found = find(place)
+def build_all(folder: Path | None = None) -> BuiltDags:
+    """The DAGs of all replication files in `folder` (default: the configured folder); of a file all or none."""
+    replications = find_replications(folder)
     dags: dict[str, DAG] = {}
-    broken = dict(found.broken)
-    for path, replication in found.good.items():
+    broken = dict(replications.broken)
+    for path, replication in replications.good.items():
         try:
-            dags.update(_built(ReplicationFile(path.resolve(), replication)))
+            dags.update(_build_file(ReplicationFile(path.resolve(), replication)))
         except ConfigError as error:
             broken[path] = ConfigError(error.message, hint=error.hint, where={"file": path, **error.where})
-    return Built(dags, broken)
+    return BuiltDags(dags, broken)
 
 
 def build_dags(replication_file: str | Path) -> dict[str, DAG]:
     """The DAGs by id of the replication described by the TOML file `replication_file`. Raises ConfigError."""
     path = Path(replication_file).resolve()
-    return _built(ReplicationFile(path, load_replication(path, secrets=False)))
+    return _build_file(ReplicationFile(path, load_replication(path, secrets=False)))
 
 
 def build_dag(replication_file: str | Path) -> DAG:
     """The DAG of its windows alone; its id is the replication's name. Raises ConfigError."""
     path = Path(replication_file).resolve()
-    return sync_dag(ReplicationFile(path, load_replication(path, secrets=False)))
+    return build_sync_dag(ReplicationFile(path, load_replication(path, secrets=False)))
 
 
-def _built(place: ReplicationFile) -> dict[str, DAG]:
-    return {dag.dag_id: dag for dag in (sync_dag(place), *side_dags(place))}
+def _build_file(file: ReplicationFile) -> dict[str, DAG]:
+    return {dag.dag_id: dag for dag in (build_sync_dag(file), *build_side_dags(file))}

@@ -29,20 +29,20 @@ _TABLE = r"^[^-.\s][^\n]*\.[^\n]+$"
 _NAME = r"^[a-z][a-z0-9_-]{0,62}$"
 
 
-def side_dags(place: ReplicationFile) -> list[DAG]:
+def build_side_dags(file: ReplicationFile) -> list[DAG]:
     """All of them; those that write to the target only where there is one. Raises ConfigError."""
-    makers: list[Callable[[ReplicationFile], DAG]] = [_backfill, _audit, _maintain]
-    if place.replication.target is not None:
-        makers += [_recover, _verify]
-    return [make(place) for make in makers]
+    makers: list[Callable[[ReplicationFile], DAG]] = [_backfill_dag, _audit_dag, _maintain_dag]
+    if file.replication.target is not None:
+        makers += [_recover_dag, _verify_dag]
+    return [make(file) for make in makers]
 
 
-def _backfill(place: ReplicationFile) -> DAG:
+def _backfill_dag(file: ReplicationFile) -> DAG:
     rows = "\n".join(f"| `{mode}` | {text} |" for mode, text in MODES.items())
     with new_dag(
-        place,
+        file,
         "backfill",
-        summary=f"Process a past range of commit_ts of {place.replication.name}: {', '.join(MODES)}",
+        summary=f"Process a past range of commit_ts of {file.replication.name}: {', '.join(MODES)}",
         doc=f"The range is (from, to]. It is read from the lake, never from the pumps.\n\n| Mode | |\n|---|---|\n{rows}"
         "\n\nAirflow's backfill of dates runs this DAG once for each interval [a, b), by commit time. "
         "It never runs by itself. To stop one, mark the run failed; to continue it, clear it.",
@@ -70,31 +70,31 @@ def _backfill(place: ReplicationFile) -> DAG:
                 False, type="boolean", title="force", description="rollback: overwrite later changes of the same keys"
             ),
         },
-        schedule=_intervals(place),
+        schedule=_backfill_intervals(file),
     ) as dag:
-        BackfillOperator(task_id="backfill", **place.command(), doc_md="`binlake backfill`")
+        BackfillOperator(task_id="backfill", **file.command_arguments(), doc_md="`binlake backfill`")
     return dag
 
 
-def _recover(place: ReplicationFile) -> DAG:
+def _recover_dag(file: ReplicationFile) -> DAG:
     with new_dag(
-        place,
+        file,
         "recover",
-        summary=f"Finish the interrupted window of {place.replication.name} without the source",
+        summary=f"Finish the interrupted window of {file.replication.name} without the source",
         doc="Writes only when PD does not answer and the target is not consistent; the schedule of "
-        f"`{place.replication.name}` does the same automatically.",
+        f"`{file.replication.name}` does the same automatically.",
         params={},
         schedule=None,
     ) as dag:
-        RecoverOperator(task_id="recover", **place.command(), doc_md="`binlake recover`")
+        RecoverOperator(task_id="recover", **file.command_arguments(), doc_md="`binlake recover`")
     return dag
 
 
-def _audit(place: ReplicationFile) -> DAG:
+def _audit_dag(file: ReplicationFile) -> DAG:
     with new_dag(
-        place,
+        file,
         "audit",
-        summary=f"Show a row, a table or a transaction of {place.replication.name} as of a moment",
+        summary=f"Show a row, a table or a transaction of {file.replication.name} as of a moment",
         doc="The answer is the XCom `return_value` (JSON) and `markdown` of the task.",
         params={
             "what": Param("row", type="string", enum=["row", "table", "transaction"], title="what"),
@@ -108,16 +108,16 @@ def _audit(place: ReplicationFile) -> DAG:
         },
         schedule=None,
     ) as dag:  # fmt: skip
-        AuditOperator(task_id="audit", **place.command(), doc_md="`binlake audit`")
+        AuditOperator(task_id="audit", **file.command_arguments(), doc_md="`binlake audit`")
     return dag
 
 
-def _verify(place: ReplicationFile) -> DAG:
-    rule = place.replication.airflow.verify
+def _verify_dag(file: ReplicationFile) -> DAG:
+    rule = file.replication.airflow.verify
     with new_dag(
-        place,
+        file,
         "verify",
-        summary=f"Compare the target of {place.replication.name} with the lake or the source",
+        summary=f"Compare the target of {file.replication.name} with the lake or the source",
         doc="Compares at the target's checkpoint; a difference fails the run, unless `fix` removed it.",
         params={
             "against": Param(rule.against, type="string", enum=["lake", "source"], title="against"),
@@ -135,30 +135,30 @@ def _verify(place: ReplicationFile) -> DAG:
         },
         schedule=parse_schedule(rule.schedule, "airflow.verify.schedule"),
     ) as dag:  # fmt: skip
-        VerifyOperator(task_id="verify", **place.command(), doc_md="`binlake verify`")
+        VerifyOperator(task_id="verify", **file.command_arguments(), doc_md="`binlake verify`")
     return dag
 
 
-def _maintain(place: ReplicationFile) -> DAG:
+def _maintain_dag(file: ReplicationFile) -> DAG:
     with new_dag(
-        place,
+        file,
         "maintain",
-        summary=f"Maintain the lake of {place.replication.name}: join small files, delete what is no longer needed",
+        summary=f"Maintain the lake of {file.replication.name}: join small files, delete what is no longer needed",
         doc="Safe while windows run: tables are locked one at a time. History is not removed.",
         params={},
-        schedule=parse_schedule(place.replication.airflow.maintain.schedule, "airflow.maintain.schedule"),
+        schedule=parse_schedule(file.replication.airflow.maintain.schedule, "airflow.maintain.schedule"),
     ) as dag:
-        MaintainOperator(task_id="maintain", **place.command(), doc_md="`binlake maintain`")
+        MaintainOperator(task_id="maintain", **file.command_arguments(), doc_md="`binlake maintain`")
     return dag
 
 
-def _intervals(place: ReplicationFile) -> BackfillIntervals:
-    text = place.replication.airflow.backfill.interval
+def _backfill_intervals(file: ReplicationFile) -> BackfillIntervals:
+    text = file.replication.airflow.backfill.interval
     try:
         table = BackfillIntervals(text, timezone="UTC")
         table.validate()
     except Exception as error:
-        # croniter's and Airflow's own classes, told in one way.
+        # croniter's and Airflow's own classes, reported alike.
         raise ConfigError(
             f"`airflow.backfill.interval` is not understood: {text!r}", hint="cron text, or @hourly, @daily, @weekly"
         ) from error

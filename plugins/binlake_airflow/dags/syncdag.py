@@ -12,7 +12,7 @@ from typing import Any
 from airflow.sdk import DAG, Param, TaskGroup
 
 from binlake.pipeline import Stage, stages_for
-from binlake_airflow.dags.dagparts import SYNC, ReplicationFile, deadline, moment_param, new_dag
+from binlake_airflow.dags.dagparts import SYNC, ReplicationFile, deadline_alert, moment_param, new_dag
 from binlake_airflow.dags.schedule import parse_schedule
 from binlake_airflow.jobs import FUSED
 from binlake_airflow.operators.commands import RecoverOperator
@@ -24,26 +24,26 @@ _RUN_TYPES = ("scheduled", "manual", "operator_triggered", "asset_triggered", "a
 _GROUPS = {None: "lake", "sql": "sql_sink", "mirror": "mirrors"}
 
 
-def sync_dag(place: ReplicationFile) -> DAG:
+def build_sync_dag(file: ReplicationFile) -> DAG:
     """The DAG of windows. Raises ConfigError for a schedule that is not understood."""
-    replication = place.replication
+    replication = file.replication
     stages = stages_for(sql=replication.target is not None, mirror=replication.mirror.enabled)
     with new_dag(
-        place,
+        file,
         SYNC,
         summary=f"Windows of {replication.name}: {' -> '.join(stage.name for stage in stages)}",
-        doc=_doc(stages, recovers=replication.target is not None),
+        doc=_describe_run(stages, recovers=replication.target is not None),
         params=_params(),
         schedule=parse_schedule(replication.airflow.schedule),
-        deadline=deadline(place),
+        deadline=deadline_alert(file),
         allowed_run_types=_RUN_TYPES,
     ) as dag:
         if replication.airflow.layout == "fused":
-            first = _task(place, FUSED, "all stages of one window in one Spark session", None, stages)
+            first = _add_task(file, FUSED, "all stages of one window in one Spark session", None, stages)
         else:
-            first = _tasks(place, stages)
+            first = _add_tasks(file, stages)
         if replication.target is not None:
-            first >> RecoverOperator(task_id=RECOVER, beside_window=True, **place.command(), doc_md=_RECOVER)
+            first >> RecoverOperator(task_id=RECOVER, beside_window=True, **file.command_arguments(), doc_md=_RECOVER)
     return dag
 
 
@@ -53,40 +53,40 @@ _RECOVER = (
 )
 
 
-def _tasks(place: ReplicationFile, stages: Sequence[Stage]) -> StageOperator:
+def _add_tasks(file: ReplicationFile, stages: Sequence[Stage]) -> StageOperator:
     tasks: dict[str, StageOperator] = {}
     groups = {sink: TaskGroup(_GROUPS[sink], prefix_group_id=False) for sink in {stage.sink for stage in stages}}
     for stage in stages:
         with groups[stage.sink]:
-            task = _task(place, stage.name, stage.summary, stage.bounds_from, stages)
+            task = _add_task(file, stage.name, stage.summary, stage.bounds_from, stages)
         tasks[stage.name] = task
         for before in stage.after:
             tasks[before] >> task
     return tasks[stages[0].name]
 
 
-def _task(
-    place: ReplicationFile, name: str, summary: str, bounds_from: str | None, stages: Sequence[Stage]
+def _add_task(
+    file: ReplicationFile, name: str, summary: str, bounds_from: str | None, stages: Sequence[Stage]
 ) -> StageOperator:
     names = {stage.name for stage in stages}
     # The asset stands for what readers see: the target, or the mirrors where there is none.
     mover = "finalize" if "finalize" in names else "mirror" if "mirror" in names else ""
-    return RUNTIMES[place.replication.airflow.engine](
+    return RUNTIMES[file.replication.airflow.engine](
         task_id=name,
         stage=name,
-        spark_conn_id=place.replication.airflow.spark_conn_id,
+        spark_conn_id=file.replication.airflow.spark_conn_id,
         bounds_from=bounds_from,
         moves_assets=mover if name in (mover, FUSED) else "",
         doc_md=summary,
-        **place.task(),
-        **_assets(place.replication.name, name, mover),
+        **file.task_arguments(),
+        **_asset_arguments(file.replication.name, name, mover),
     )
 
 
-def _assets(replication: str, name: str, mover: str) -> Mapping[str, Any]:
-    # As an inlet, the asset keeps in Airflow when a lag or silence was told last.
-    inlets = [assets.of_replication(replication)] if name in ("plan", "land", "finalize", FUSED) else []
-    outlets = [assets.alias(replication)] if name in (mover, FUSED) and mover else []
+def _asset_arguments(replication: str, name: str, mover: str) -> Mapping[str, Any]:
+    # As an inlet, the asset keeps in Airflow when a lag or silence was last notified.
+    inlets = [assets.replication_asset(replication)] if name in ("plan", "land", "finalize", FUSED) else []
+    outlets = [assets.replication_alias(replication)] if name in (mover, FUSED) and mover else []
     return {"inlets": inlets, "outlets": outlets}
 
 
@@ -97,7 +97,7 @@ def _params() -> dict[str, Param]:
     }
 
 
-def _doc(stages: Sequence[Stage], *, recovers: bool) -> str:
+def _describe_run(stages: Sequence[Stage], *, recovers: bool) -> str:
     rows = "\n".join(f"| `{stage.name}` | {stage.summary} |" for stage in stages)
     more = f"\n| `{RECOVER}` | {_RECOVER} |" if recovers else ""
     return (

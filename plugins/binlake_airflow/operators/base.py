@@ -95,10 +95,10 @@ class BinlakeOperator(BaseOperator, SkipMixin):
         try:
             return self._guarded(context, until)
         except AirflowException:
-            # How Airflow is told to skip.
+            # This is how a task says to Airflow that it skips.
             raise
         except Exception as error:
-            failures.tell(error, settings=self.settings, task_id=self.task_id, context=context, since_s=began,
+            failures.record_failure(error, settings=self.settings, task_id=self.task_id, context=context, since_s=began,
                           records=self.records_failures)  # fmt: skip
             raise
 

@@ -30,7 +30,7 @@ def run(arguments: Sequence[str]) -> dict[str, Any]:
         with contextlib.redirect_stdout(printed):
             status = command.run(args)
     except BinlakeError as error:
-        return {"ok": False, "error": _described(error)}
+        return {"ok": False, "error": _describe_error(error)}
     return {"ok": True, "status": status, "printed": printed.getvalue()}
 
 
@@ -45,9 +45,9 @@ def main(arguments: Sequence[str]) -> int:
     return 0 if outcome["ok"] else 1
 
 
-def _described(error: BinlakeError) -> dict[str, Any]:
-    told = {"message": error.message, "hint": error.hint, "where": error.where}
-    return {"kind": error.kind, "class": type(error).__name__, **told}
+def _describe_error(error: BinlakeError) -> dict[str, Any]:
+    fields = {"message": error.message, "hint": error.hint, "where": error.where}
+    return {"kind": error.kind, "class": type(error).__name__, **fields}
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from binlake.config import Replication, load_replication
 from binlake.errors import ConfigError, Permanent, SourceUnavailable, Transient
-from binlake_airflow.jobs import error_of, kept, moment
+from binlake_airflow.jobs import error_of, parse_moment, result_for_xcom
 from binlake_airflow.operators import child
 from binlake_airflow.operators.base import BinlakeOperator
 from binlake_airflow.operators.sparkaddress import (
@@ -27,20 +27,20 @@ from binlake_airflow.operators.sparkaddress import (
     spark_master,
 )
 from binlake_airflow.operators.sparkconnect import ConnectSessions
-from binlake_airflow.operators.xcomvalues import audit_markdown, shortened, summary
-from binlake_airflow.replications import find
+from binlake_airflow.operators.xcomvalues import audit_markdown, shorten_lists, summarize_values
+from binlake_airflow.replications import find_replications
 from binlake_airflow.telemetry.metrics import lag_s
 from binlake_airflow.telemetry.notes import KEY
-from binlake_airflow.telemetry.reports import shown
-from binlake_airflow.timetable import range_of
+from binlake_airflow.telemetry.reports import ts_with_time
+from binlake_airflow.timetable import range_of_times
 
 Context = Mapping[str, Any]
 NOT_FOUND = 3
-"""Exit status of a command that looked for something which is not there: an answer, too."""
+"""Exit status of a command that found nothing, which is an answer too."""
 DIFFERENT = 4
-"""Exit status where what was compared is not equal."""
+"""Exit status when the comparison found differences."""
 _SHORT_WAIT = ["--wait", "1"]
-# A window that is being applied is soon done; who takes longer is waited for without a worker, or tried again.
+# A window that is being applied is soon done; for what takes longer the task waits without a worker, or is tried again.
 _CONSISTENT_S = "30"
 _OF_ONE = ("repair", "rollback")
 """Modes of backfill that take one transaction for a range."""
@@ -58,7 +58,7 @@ class CommandOperator(BinlakeOperator):
         self.engine = engine
         self.spark_conn_id = spark_conn_id
         self._sessions: ConnectSessions | None = None
-        self._told: tuple[Context, Any] | None = None
+        self._printed: tuple[Context, Any] | None = None
 
     def uses_spark(self, context: Context) -> bool:
         """Whether the command gets the address of Spark."""
@@ -69,12 +69,12 @@ class CommandOperator(BinlakeOperator):
     def words(self, context: Context) -> Sequence[str]:
         """The command's arguments but for the replication, where Spark is, and how to print. Raises ConfigError."""
 
-    def answer(self, told: Any, status: int, context: Context) -> Any:
-        """What to keep of `told`, the JSON that it printed (None: nothing), and of its exit status."""
+    def answer(self, printed: Any, status: int, context: Context) -> Any:
+        """What to keep of `printed`, the JSON that it printed (None: nothing), and of its exit status."""
         del context
         if status not in (0, NOT_FOUND):
             raise ConfigError(f"`binlake {self.command}` ended with status {status}", hint="see the lines above")
-        return told
+        return printed
 
     def attempt(self, context: Context, until: float) -> Any:
         """Run it. Raises the command's error by its class."""
@@ -87,19 +87,19 @@ class CommandOperator(BinlakeOperator):
         with tempfile.TemporaryDirectory(prefix="binlake-") as folder:
             result = Path(folder) / "result.json"
             how = self.run_child([str(result), *words], env, child.MODULE)
-            told, status = _read(result, how)
-        self._told = dict(context["params"]), told
-        return self.answer(_kept(told), status, context)
+            printed, status = _read_outcome(result, how)
+        self._printed = dict(context["params"]), printed
+        return self.answer(_without_lineage(printed), status, context)
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
         """What it read and wrote, for the OpenLineage provider, which alone calls this; of a failed task, too."""
         del task_instance
-        if self._told is None:
+        if self._printed is None:
             return None
         from binlake_airflow.telemetry import lineage
 
-        asked, told = self._told
-        return lineage.of_command(self.command, self.settings(), asked, told, self.into(asked))
+        asked, printed = self._printed
+        return lineage.lineage_of_command(self.command, self.settings(), asked, printed, self.into(asked))
 
     def into(self, asked: Context) -> Replication | None:
         """The replication to whose target it wrote, where that is not its own."""
@@ -116,7 +116,7 @@ class CommandOperator(BinlakeOperator):
         """Arguments and environment that say where Spark is."""
         if self.engine == "submit":
             master = spark_master(self.spark_conn_id)
-            return ["--master", master], {**driver_env(master.startswith("local")), **_driver(master)}
+            return ["--master", master], {**driver_env(master.startswith("local")), **_driver_arguments(master)}
         url, began = connect_url(self.spark_conn_id), context["dag_run"].start_date.timestamp()
         self._sessions = ConnectSessions(url, self.replication, self.command, self.log.warning)
         return ["--remote", self._sessions.open(context["ti"].try_number, began)], {}
@@ -139,10 +139,10 @@ class RecoverOperator(CommandOperator):
         """The command looks for itself whether PD answers and whether the target is consistent (S3-10)."""
         return ["--run-id", str(context["run_id"])]
 
-    def answer(self, told: Any, status: int, context: Context) -> Any:
-        """Tell which of the cases it was; a source that is gone for too long fails the run (hazards R-35)."""
-        last = super().answer(told, status, context)[-1]
-        text = f"recover: {last['state']} at {shown(last['hi'])}: {last['detail'].get('reason', '')}"
+    def answer(self, printed: Any, status: int, context: Context) -> Any:
+        """Leave a note of the case; a source that is gone for too long fails the run (hazards R-35)."""
+        last = super().answer(printed, status, context)[-1]
+        text = f"recover: {last['state']} at {ts_with_time(last['hi'])}: {last['detail'].get('reason', '')}"
         context["ti"].xcom_push(key=KEY, value=text[:1000])
         if self.beside_window and last["state"] != RECOVERED:
             self._require_short_outage()
@@ -180,36 +180,43 @@ class BackfillOperator(CommandOperator):
     def words(self, context: Context) -> Sequence[str]:
         """The mode, and the range of the params; of the run's data interval where Airflow's backfill made the run."""
         params, mode = context["params"], context["params"]["mode"]
-        lo, hi = moment(params.get("from")), moment(params.get("to"))
+        lo, hi = parse_moment(params.get("from")), parse_moment(params.get("to"))
         if one := params.get("commit_ts"):
-            _require_single(mode, lo, hi)
+            _require_one_range(mode, lo, hi)
             lo, hi = str(int(one) - 1), str(int(one))
         elif lo is None and hi is None:
-            lo, hi = _interval(context)
+            lo, hi = _range_of_interval(context)
         if lo is None or hi is None:
             raise ConfigError("a backfill needs `from` and `to`", hint="commit_ts as text, or times (ISO 8601, UTC)")
         context["ti"].xcom_push(key="range", value=f"{lo}-{hi}")
         more: Mapping[str, Callable[[], list[str]]] = {
             "rebuild": lambda: ["--through", params["through"]],
             "repair": lambda: _SHORT_WAIT,
-            "replay": lambda: ["--into", _file_of(_needed(params, "into"))],
-            "rollback": lambda: ["--write-to", params["write_to"], *_SHORT_WAIT, *_flag("--force", params["force"])],
+            "replay": lambda: ["--into", _replication_file(_required_param(params, "into"))],
+            "rollback": lambda: [
+                "--write-to",
+                params["write_to"],
+                *_SHORT_WAIT,
+                *_optional_argument("--force", params["force"]),
+            ],
         }
         return [mode, "--from", lo, "--to", hi, "--run-id", context["run_id"], *more[mode]()]
 
     def into(self, asked: Context) -> Replication | None:
         """Of a replay: that of the form."""
         replayed = asked["mode"] == "replay"
-        return load_replication(_file_of(_needed(asked, "into")), secrets=False) if replayed else None
+        return load_replication(_replication_file(_required_param(asked, "into")), secrets=False) if replayed else None
 
-    def answer(self, told: Any, status: int, context: Context) -> Any:
+    def answer(self, printed: Any, status: int, context: Context) -> Any:
         """The results, with a note; a range that does not come out as it was fails the run."""
-        last = told[-1]
-        text = f"{context['params']['mode']} ({shown(last['lo'])}, {shown(last['hi'])}]: {last['state']}"
-        context["ti"].xcom_push(key=KEY, value=f"{text}, {last['rows']:,} rows {summary(last['detail'])}"[:1000])
+        last = printed[-1]
+        text = f"{context['params']['mode']} ({ts_with_time(last['lo'])}, {ts_with_time(last['hi'])}]: {last['state']}"
+        context["ti"].xcom_push(
+            key=KEY, value=f"{text}, {last['rows']:,} rows {summarize_values(last['detail'])}"[:1000]
+        )
         if status != DIFFERENT:
-            return shortened(super().answer(told, status, context))
-        context["ti"].xcom_push(key="return_value", value=shortened(told))
+            return shorten_lists(super().answer(printed, status, context))
+        context["ti"].xcom_push(key="return_value", value=shorten_lists(printed))
         raise Permanent(
             "rows derived again differ from the rows that were there",
             where={"replication": self.replication, "range": f"{last['lo']}-{last['hi']}"},
@@ -227,19 +234,19 @@ class VerifyOperator(CommandOperator):
         """What to compare with, how much of it, and whether to repair."""
         params = context["params"]
         tables = [word for table in params.get("tables") or () for word in ("--table", table)]
-        more = ["--wait", _CONSISTENT_S, *tables, *_flag("--fix", params.get("fix"))]
+        more = ["--wait", _CONSISTENT_S, *tables, *_optional_argument("--fix", params.get("fix"))]
         return ["--against", params["against"], "--sample", str(params["sample"]), "--run-id", context["run_id"], *more]
 
-    def answer(self, told: Any, status: int, context: Context) -> Any:
+    def answer(self, printed: Any, status: int, context: Context) -> Any:
         """The results, kept before a difference ends the task."""
-        first = told[0]
+        first = printed[0]
         wrong = first["detail"]
         mended = ", repaired" if first["state"] == "different" and status == 0 else ""
-        text = f"verify: {first['state']}{mended} at {shown(first['hi'])}, {first['rows']:,} rows compared"
+        text = f"verify: {first['state']}{mended} at {ts_with_time(first['hi'])}, {first['rows']:,} rows compared"
         context["ti"].xcom_push(key=KEY, value=text)
         if status != DIFFERENT:
-            return shortened(super().answer(told, status, context))
-        context["ti"].xcom_push(key="return_value", value=shortened(told))
+            return shorten_lists(super().answer(printed, status, context))
+        context["ti"].xcom_push(key="return_value", value=shorten_lists(printed))
         raise Permanent(
             f"the target differs: {wrong['missing']} rows missing, {wrong['extra']} only there, "
             f"{wrong['different']} different",
@@ -264,10 +271,10 @@ class MaintainOperator(CommandOperator):
         del context
         return ()
 
-    def answer(self, told: Any, status: int, context: Context) -> Any:
+    def answer(self, printed: Any, status: int, context: Context) -> Any:
         """The same, with a note."""
         # Their names may be thousands.
-        tables = [{key: value for key, value in one.items() if key != "mirrors"} for one in told or []]
+        tables = [{key: value for key, value in one.items() if key != "mirrors"} for one in printed or []]
         joined, dropped = (sum(one[key] for one in tables) for key in ("joined", "dropped"))
         context["ti"].xcom_push(key=KEY, value=f"maintain: {joined:,} files joined, {dropped:,} dropped")
         return super().answer(tables, status, context)
@@ -277,25 +284,25 @@ class AuditOperator(CommandOperator):
     """Asks the lake about the past; the answer is kept as JSON, and as Markdown for people."""
 
     command = "audit"
-    # A question that cannot be answered is no trouble of the replication.
+    # A question that cannot be answered is not a failure of the replication.
     records_failures = False
 
     def words(self, context: Context) -> Sequence[str]:
         """The question of the params. Raises ConfigError when it is not one."""
         params = context["params"]
-        what, at = params["what"], moment(params.get("at"))
+        what, at = params["what"], parse_moment(params.get("at"))
         if what == "transaction":
-            return ["transaction", _needed(params, "commit_ts")]
-        table = _needed(params, "table")
+            return ["transaction", _required_param(params, "commit_ts")]
+        table = _required_param(params, "table")
         if what == "table":
             if at is None:
                 raise ConfigError("`at` is missing: as of which moment?", hint="fill in `at`: a commit_ts or a time")
             return ["table", table, "--at", at]
-        return ["row", table, json.dumps(list(_needed(params, "key"))), *(["--at", at] if at else [])]
+        return ["row", table, json.dumps(list(_required_param(params, "key"))), *(["--at", at] if at else [])]
 
-    def answer(self, told: Any, status: int, context: Context) -> Any:
+    def answer(self, printed: Any, status: int, context: Context) -> Any:
         """A short answer whole, a long one shortened; `markdown` for people."""
-        kept = shortened(super().answer(told, status, context))
+        kept = shorten_lists(super().answer(printed, status, context))
         text = audit_markdown(context["params"], kept, found=status == 0)
         context["ti"].xcom_push(key="markdown", value=text)
         context["ti"].xcom_push(key=KEY, value=text.splitlines()[0].strip("# ")[:1000])
@@ -303,27 +310,27 @@ class AuditOperator(CommandOperator):
         return kept
 
 
-def _kept(told: Any) -> Any:
+def _without_lineage(printed: Any) -> Any:
     """An answer without what only lineage needs."""
-    if not isinstance(told, list):
-        return told
-    return [kept(one) if isinstance(one.get("detail"), dict) else one for one in told]
+    if not isinstance(printed, list):
+        return printed
+    return [result_for_xcom(one) if isinstance(one.get("detail"), dict) else one for one in printed]
 
 
-def _flag(word: str, given: Any) -> list[str]:
+def _optional_argument(word: str, given: Any) -> list[str]:
     return [word] if given else []
 
 
-def _file_of(name: str) -> str:
+def _replication_file(name: str) -> str:
     """The file of another replication: a form names one that is configured, never a path."""
-    found = next((path for path, one in find().good.items() if one.name == name), None)
-    if found is None:
+    file = next((path for path, one in find_replications().good.items() if one.name == name), None)
+    if file is None:
         raise ConfigError(f"there is no replication named {name!r}", hint="describe the target in a file of its own")
-    return str(found.resolve())
+    return str(file.resolve())
 
 
-def _require_single(mode: str, lo: str | None, hi: str | None) -> None:
-    """A range that is named twice is none, as it is for the command. Raises ConfigError."""
+def _require_one_range(mode: str, lo: str | None, hi: str | None) -> None:
+    """The range is given once: by `from` and `to`, or by `commit_ts`. Raises ConfigError."""
     if lo is not None or hi is not None:
         raise ConfigError("the range is given twice", hint="fill in `from` and `to`, or `commit_ts` alone")
     if mode not in _OF_ONE:
@@ -332,21 +339,21 @@ def _require_single(mode: str, lo: str | None, hi: str | None) -> None:
         )
 
 
-def _interval(context: Context) -> tuple[str | None, str | None]:
+def _range_of_interval(context: Context) -> tuple[str | None, str | None]:
     start, end = context.get("data_interval_start"), context.get("data_interval_end")
     if start is None or end is None or start >= end:
         return None, None
-    lo, hi = range_of(start, end)
+    lo, hi = range_of_times(start, end)
     return str(lo), str(hi)
 
 
-def _needed(params: Mapping[str, Any], name: str) -> Any:
+def _required_param(params: Mapping[str, Any], name: str) -> Any:
     if not params.get(name):
         raise ConfigError(f"`{name}` is missing for this question", hint="fill it in where the run is triggered")
     return params[name]
 
 
-def _driver(master: str) -> dict[str, str]:
+def _driver_arguments(master: str) -> dict[str, str]:
     """PySpark starts the driver's JVM itself: what must be known before goes by its own variable."""
     words = ["--driver-java-options", f'"{LOCAL_DRIVER}"'] if master.startswith("local") else []
     memory = os.environ.get(DRIVER_MEMORY_ENV)
@@ -354,7 +361,7 @@ def _driver(master: str) -> dict[str, str]:
     return {"PYSPARK_SUBMIT_ARGS": " ".join([*words, "pyspark-shell"])}
 
 
-def _read(result: Path, how: str) -> tuple[Any, int]:
+def _read_outcome(result: Path, how: str) -> tuple[Any, int]:
     if not result.exists():
         raise Transient(f"the command ended without a result: {how}", hint="see the lines above")
     outcome = json.loads(result.read_text(encoding="utf-8"))

@@ -24,12 +24,12 @@ LOCAL_DRIVER = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 
 def spark_master(conn_id: str) -> str:
     """The master of a connection of type `spark`. Raises ConfigError."""
-    return str(connection(conn_id, "a Spark master").host or "")
+    return str(get_connection(conn_id, "a Spark master").host or "")
 
 
 def connect_url(conn_id: str) -> str:
     """The URL of a connection of type `spark_connect`. Raises ConfigError."""
-    connection(conn_id, "a Spark Connect server")
+    get_connection(conn_id, "a Spark Connect server")
     return str(SparkConnectHook(conn_id).get_connection_url())
 
 
@@ -41,16 +41,16 @@ def application_file() -> str:
     return spec.origin
 
 
-def jars() -> list[str]:
+def delta_jars() -> list[str]:
     """The Delta jars of `BINLAKE_JARS` or the project's `.local/jars`. Raises ConfigError."""
     folder = Path(os.environ.get(JARS_ENV) or _DEFAULT_JARS)
-    found = sorted(str(jar) for jar in folder.glob("*.jar"))
-    if not found:
+    jars = sorted(str(jar) for jar in folder.glob("*.jar"))
+    if not jars:
         raise ConfigError("no Delta jars found", where={"folder": folder}, hint=f"run `make setup`, or set {JARS_ENV}")
-    return found
+    return jars
 
 
-def connection(conn_id: str, what: str) -> Any:
+def get_connection(conn_id: str, what: str) -> Any:
     """The Airflow connection `conn_id`. Raises ConfigError."""
     # The provider's hook takes a missing connection for `yarn` in silence.
     try:

@@ -18,25 +18,34 @@ from airflow.sdk.exceptions import AirflowException
 
 from binlake.errors import ConfigError, IncompleteWindow, SourceUnavailable
 from binlake.pipeline import STOPPED
-from binlake_airflow.jobs import FUSED, Job, is_idle, kept, locks_of, moment, needs_spark_after_all, read_results
+from binlake_airflow.jobs import (
+    FUSED,
+    Job,
+    is_idle,
+    locks_of,
+    needs_spark_after_all,
+    parse_moment,
+    read_results,
+    result_for_xcom,
+)
 from binlake_airflow.operators.base import BinlakeOperator
 from binlake_airflow.operators.sparkaddress import (
     DRIVER_MEMORY_ENV,
     LOCAL_DRIVER,
     application_file,
     connect_url,
+    delta_jars,
     driver_env,
-    jars,
     spark_master,
 )
 from binlake_airflow.operators.sparkconnect import ConnectSessions
 from binlake_airflow.telemetry import metrics
-from binlake_airflow.telemetry.reports import changed_tables, report, tell_blocked, tell_gone
+from binlake_airflow.telemetry.reports import changed_tables, report_blocked, report_source_gone, report_stages
 
 Results = list[dict[str, Any]]
 Tables = Sequence[Sequence[str]]
 RECOVER = "recover"
-"""The task that stands beside a window where its source is gone."""
+"""The task that replaces a window whose source is gone."""
 
 
 class StageOperator(BinlakeOperator):
@@ -63,7 +72,7 @@ class StageOperator(BinlakeOperator):
         self.bounds_from = bounds_from
         self.locks = locks_of(stage)
         self.applies = stage in ("finalize", FUSED)
-        self._told: Results = []
+        self._results: Results = []
         self._changed: Tables = ()
 
     @abstractmethod
@@ -73,16 +82,16 @@ class StageOperator(BinlakeOperator):
     def attempt(self, context: Mapping[str, Any], until: float) -> dict[str, Any]:
         """Run the stage. Raises the job's error by its class; a stage that stopped (blocked, …) skips what follows."""
         try:
-            told = self._run(self.job(context))
+            whole = self._run(self.job(context))
         except SourceUnavailable as error:
             gone = self._source_gone(context, error)
             if gone is None:
                 raise
             return gone
-        results = [kept(result) for result in told]
+        results = [result_for_xcom(result) for result in whole]
         self._wait_for_pumps(results[0], context, until)
-        self._told, self._changed = told, changed_tables(self, results, context)
-        report(self, results, self._changed, context)
+        self._results, self._changed = whole, changed_tables(self, results, context)
+        report_stages(self, results, self._changed, context)
         value = {"results": results} if self.stage == FUSED else results[0]
         skipped = self._skipped(results[0], context)
         if skipped:
@@ -96,13 +105,13 @@ class StageOperator(BinlakeOperator):
         del task_instance
         from binlake_airflow.telemetry import lineage
 
-        return lineage.of_stages(self.settings(), self._told, self._changed)
+        return lineage.lineage_of_stages(self.settings(), self._results, self._changed)
 
     def job(self, context: Mapping[str, Any]) -> Job:
         """The job of this task instance."""
         params = context["params"]
-        found = context["ti"].xcom_pull(task_ids=self.bounds_from) if self.bounds_from else {}
-        if found is None:
+        bounds = context["ti"].xcom_pull(task_ids=self.bounds_from) if self.bounds_from else {}
+        if bounds is None:
             raise ConfigError(
                 f"task `{self.bounds_from}` returned no bounds", hint="clear the run from that task onwards"
             )
@@ -112,10 +121,10 @@ class StageOperator(BinlakeOperator):
             run_id=context["run_id"],
             try_number=context["ti"].try_number,
             began_s=context["dag_run"].start_date.timestamp(),
-            lo=found.get("lo"),
-            hi=found.get("hi"),
-            start_ts=moment(params.get("start_ts")),
-            stop_ts=moment(params.get("stop_ts")),
+            lo=bounds.get("lo"),
+            hi=bounds.get("hi"),
+            start_ts=parse_moment(params.get("start_ts")),
+            stop_ts=parse_moment(params.get("stop_ts")),
         )
 
     def _run(self, job: Job) -> Results:
@@ -138,18 +147,18 @@ class StageOperator(BinlakeOperator):
         return [task for task in after if task.task_id == RECOVER]
 
     def _is_idle(self, landed: Mapping[str, Any], context: Mapping[str, Any]) -> bool:
-        settings, asked = self.settings(), moment(context["params"].get("stop_ts"))
+        settings, asked = self.settings(), parse_moment(context["params"].get("stop_ts"))
         return asked is None and is_idle(landed, settings.airflow.idle_s, settings.stop_points())
 
     def _wait_for_pumps(self, first: Mapping[str, Any], context: Mapping[str, Any], until: float) -> None:
-        """Who is blocked, or was asked for more than the pumps have, waits; then one clear end (hazards R-35)."""
+        """Wait while the plan is blocked or `stop_ts` is beyond the pumps; then end clearly (hazards R-35)."""
         if first["stage"] != "plan":
             return
-        asked = moment(context["params"].get("stop_ts"))
+        asked = parse_moment(context["params"].get("stop_ts"))
         missing = asked is not None and int(first["hi"] if first["state"] == "ready" else first["lo"]) < int(asked)
         if first["state"] == "blocked" or (missing and first["state"] == "waiting"):
-            tell_blocked(first, context, self.log)
-            # The wait ends this process: who is told of metrics is told that it stands now, not when the wait is over.
+            report_blocked(first, context, self.log)
+            # The wait ends this process, so metrics report now that the plan waits.
             metrics.send_waiting(self.replication, first)
             self.wait_for(until, lo=first["lo"], stop_ts=asked)
         if missing and first["state"] in STOPPED:
@@ -175,7 +184,7 @@ class StageOperator(BinlakeOperator):
             return None
         self.log.warning("source_gone", error=str(error))
         value = {"stage": self.stage, "state": "unavailable", "blocked_by": "pd", "reason": error.message}
-        tell_gone(value, context)
+        report_source_gone(value, context)
         context["ti"].xcom_push(key="return_value", value=value)
         # Ends the task here, unless `recover` is all that follows.
         self.skip(context["ti"], others)
@@ -215,7 +224,7 @@ class SubmitStageOperator(StageOperator):
             conn_id=self.spark_conn_id,
             name=f"binlake-{self.replication}-{job.stage}",
             conf=conf,
-            jars=",".join(jars()),
+            jars=",".join(delta_jars()),
             driver_memory=os.environ.get(DRIVER_MEMORY_ENV),
             application_args=job.arguments(result),
             env_vars=driver_env(local),

@@ -12,46 +12,50 @@ _SHOWN_ROWS = 20
 _CELL = 120
 
 
-def shortened(told: Any) -> Any:
+def shorten_lists(answer: Any) -> Any:
     """The answer with its lists cut to MOST_ROWS; `left_off` says how many are missing of which."""
-    if isinstance(told, list):
-        told = {"changes": told}
-    if not isinstance(told, dict):
-        return told
+    if isinstance(answer, list):
+        answer = {"changes": answer}
+    if not isinstance(answer, dict):
+        return answer
     long = {
-        key: len(value) - MOST_ROWS for key, value in told.items() if isinstance(value, list) and len(value) > MOST_ROWS
+        key: len(value) - MOST_ROWS
+        for key, value in answer.items()
+        if isinstance(value, list) and len(value) > MOST_ROWS
     }
-    cut = {key: value[:MOST_ROWS] if key in long else value for key, value in told.items()}
+    cut = {key: value[:MOST_ROWS] if key in long else value for key, value in answer.items()}
     return {**cut, "left_off": long} if long else cut
 
 
-def summary(told: Any) -> str:
+def summarize_values(answer: Any) -> str:
     """One line of the plain values of an answer."""
-    if not isinstance(told, Mapping):
-        return json.dumps(told, ensure_ascii=False)[:500]
-    return ", ".join(f"{key} {value}" for key, value in told.items() if isinstance(value, str | int | float))
+    if not isinstance(answer, Mapping):
+        return json.dumps(answer, ensure_ascii=False)[:500]
+    return ", ".join(f"{key} {value}" for key, value in answer.items() if isinstance(value, str | int | float))
 
 
-def audit_markdown(params: Mapping[str, Any], told: Mapping[str, Any] | None, *, found: bool) -> str:
+def audit_markdown(params: Mapping[str, Any], answer: Mapping[str, Any] | None, *, found: bool) -> str:
     """The answer to an audit: a headline, and a table of rows or changes."""
     title = _title(params)
-    if not found or not told:
+    if not found or not answer:
         return f"### {title}: nothing found\n"
-    if "columns" in told:
-        rows, columns = told["rows"], told["columns"]
-        count = len(rows) + told.get("left_off", {}).get("rows", 0)
-        head = f"### {title}: {count} rows as of {told['as_of']} ({told['time']})"
-        head += f"\n\n**Inexact:** {told['inexact']}" if told.get("inexact") else ""
-        return _page(head, columns, rows, told)
-    changes = told.get("changes", [])
+    if "columns" in answer:
+        rows, columns = answer["rows"], answer["columns"]
+        count = len(rows) + answer.get("left_off", {}).get("rows", 0)
+        head = f"### {title}: {count} rows as of {answer['as_of']} ({answer['time']})"
+        head += f"\n\n**Inexact:** {answer['inexact']}" if answer.get("inexact") else ""
+        return _markdown_page(head, columns, rows, answer)
+    changes = answer.get("changes", [])
     columns = ("commit_ts", "commit_time", "op", "table", "before", "after")
-    return _page(f"### {title}: {len(changes)} changes", columns, [_change(one) for one in changes], told)
+    return _markdown_page(
+        f"### {title}: {len(changes)} changes", columns, [_change_cells(one) for one in changes], answer
+    )
 
 
-def _change(told: Mapping[str, Any]) -> list[Any]:
-    table = f"{told.get('db')}.{told.get('table')}"
-    images = [_image(told.get(side)) for side in ("before", "after")]
-    return [told.get("commit_ts"), told.get("commit_time"), told.get("op"), table, *images]
+def _change_cells(answer: Mapping[str, Any]) -> list[Any]:
+    table = f"{answer.get('db')}.{answer.get('table')}"
+    images = [_image_cell(answer.get(side)) for side in ("before", "after")]
+    return [answer.get("commit_ts"), answer.get("commit_time"), answer.get("op"), table, *images]
 
 
 def _title(params: Mapping[str, Any]) -> str:
@@ -62,20 +66,20 @@ def _title(params: Mapping[str, Any]) -> str:
     )
 
 
-def _page(head: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], told: Mapping[str, Any]) -> str:
-    shown = [f"| {' | '.join(map(_cell, row))} |" for row in rows[:_SHOWN_ROWS]]
-    more = sum(told.get("left_off", {}).values()) + max(len(rows) - _SHOWN_ROWS, 0)
+def _markdown_page(head: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], answer: Mapping[str, Any]) -> str:
+    shown = [f"| {' | '.join(map(_escape_cell, row))} |" for row in rows[:_SHOWN_ROWS]]
+    more = sum(answer.get("left_off", {}).values()) + max(len(rows) - _SHOWN_ROWS, 0)
     tail = [f"\n{more} more: see the XCom `return_value`, or `binlake audit`"] if more else []
     return "\n".join(
-        [head, "", f"| {' | '.join(map(_cell, columns))} |", "|---" * len(columns) + "|", *shown, *tail, ""]
+        [head, "", f"| {' | '.join(map(_escape_cell, columns))} |", "|---" * len(columns) + "|", *shown, *tail, ""]
     )
 
 
-def _image(image: Mapping[str, Any] | None) -> str:
+def _image_cell(image: Mapping[str, Any] | None) -> str:
     return "" if image is None else json.dumps(image, ensure_ascii=False)
 
 
-def _cell(value: object) -> str:
+def _escape_cell(value: object) -> str:
     text = "NULL" if value is None else str(value)
     cut = text if len(text) <= _CELL else text[: _CELL - 1] + "…"
     # What is in a row must not become markup or end the cell.

@@ -13,8 +13,8 @@ from binlake_airflow import replications
 
 def readable(user: BaseUser) -> list[Replication]:
     """The replications whose DAG `user` may read, by name."""
-    found = replications.find().good.values()
-    return sorted((one for one in found if may_read(user, one.name)), key=lambda one: one.name)
+    good = replications.find_replications().good.values()
+    return sorted((one for one in good if may_read(user, one.name)), key=lambda one: one.name)
 
 
 def may_read(user: BaseUser, dag_id: str) -> bool:

@@ -24,8 +24,8 @@ from binlake.rows.codec import key_text
 from binlake.rows.schema import TableDef
 from binlake.rules import Rules
 from binlake.window.targets import TargetTables
-from binlake_airflow.pages.history import PAGE, moment
-from binlake_airflow.pages.request import LONGEST, Asked, BadQuestion
+from binlake_airflow.pages.history import PAGE, ts_view
+from binlake_airflow.pages.request import LONGEST, BadRequest, PageRequest
 from binlake_airflow.pages.workers import SEARCH_S
 
 VERSIONS = 20
@@ -48,7 +48,7 @@ class Lake:
     def __init__(self, replication: Replication) -> None:
         self.paths = LakePaths.of(replication)
         self.log = WindowLog(self.paths)
-        self.audit = _OneLook(self.paths, Rules.of(replication), self.log)
+        self.audit = _CachedAudit(self.paths, Rules.of(replication), self.log)
 
     @property
     def missing(self) -> bool:
@@ -56,8 +56,8 @@ class Lake:
         return self.paths.local is not None and not self.paths.local.is_dir()
 
 
-class _OneLook(Audit):
-    """An Audit of one request: what it looked up it need not look up again, and it means one state of the lake."""
+class _CachedAudit(Audit):
+    """An Audit of one request: it looks everything up once, so all answers are of one state of the lake."""
 
     def __init__(self, paths: LakePaths, rules: Rules, log: WindowLog) -> None:
         super().__init__(paths, rules, log)
@@ -84,95 +84,96 @@ class _OneLook(Audit):
         return self._tables[ts]
 
     def definitions(self, db: str, table: str, after: int, upto: int) -> list[TableDef]:
-        asked = (db, table, after, upto)
-        if asked not in self._had:
-            self._had[asked] = super().definitions(*asked)
-        return self._had[asked]
+        wanted = (db, table, after, upto)
+        if wanted not in self._had:
+            self._had[wanted] = super().definitions(*wanted)
+        return self._had[wanted]
 
 
-def row_view(lake: Lake, asked: Asked) -> dict[str, Any]:
-    """The newest versions of one row, up to a moment: by table and key. Raises BadQuestion, BinlakeError."""
-    view = _form(lake, asked)
+def row_view(lake: Lake, query: PageRequest) -> dict[str, Any]:
+    """The newest versions of one row, up to a moment: by table and key. Raises BadRequest, BinlakeError."""
+    view = _table_form(lake, query)
     if view["table"] is None:
         return view
-    key = asked.key()
-    view |= {"key": key, "upto": asked.text("upto")}
+    key = query.key()
+    view |= {"key": key, "upto": query.text("upto")}
     if key is None:
         return view
-    db, table = asked.table() or ("", "")
-    upto = asked.moment("upto")
-    found = lake.audit.newest_of_row(
+    db, table = query.table() or ("", "")
+    upto = query.moment("upto")
+    history = lake.audit.newest_of_row(
         db, table, key, upto=upto, count=VERSIONS, budget=Budget(SEARCH_S), most=2 * VERSIONS
     )
-    passages = Passages(lake.log.covering((change.commit_ts for change in found.changes), _TOOK))
+    passages = Passages(lake.log.covering((change.commit_ts for change in history.changes), _TOOK))
     view["versions"] = [
-        {**_change(change), "passages": _passages(passages, change.commit_ts)} for change in reversed(found.changes)
+        {**_change_view(change), "passages": _passages_view(passages, change.commit_ts)}
+        for change in reversed(history.changes)
     ]
     # `since` of a whole answer is where the lake starts.
-    view |= {"since": moment(max(found.since, 0)), "whole": found.whole}
-    view["older"] = None if found.whole else str(found.since)
+    view |= {"since": ts_view(max(history.since, 0)), "whole": history.whole}
+    view["older"] = None if history.whole else str(history.since)
     # Of the oldest commit_ts, when it alone has too many for a page.
-    view["left"] = found.left
+    view["left"] = history.left
     merged, landed = lake.audit.range()[1], lake.audit.landed()[1]
-    view["read_upto"] = moment(merged if upto is None else min(upto, merged))
-    view["not_merged"] = moment(landed) if landed > merged else None
+    view["read_upto"] = ts_view(merged if upto is None else min(upto, merged))
+    view["not_merged"] = ts_view(landed) if landed > merged else None
     return view
 
 
-def transaction_view(lake: Lake, asked: Asked) -> dict[str, Any]:
+def transaction_view(lake: Lake, query: PageRequest) -> dict[str, Any]:
     """A transaction by commit_ts or start_ts, a page of its row changes, and the stages that processed it."""
-    text = asked.text("ts")
+    text = query.text("ts")
     view: dict[str, Any] = {"ts": text, "transaction": None}
     if not text:
         return view
     if not (text.isascii() and text.isdigit()):
-        raise BadQuestion("give the transaction's commit_ts or start_ts in decimal")
-    ts, first = asked.moment("ts"), asked.number("first")
-    found = lake.audit.transaction(ts or 0, first, VERSIONS, Budget(SEARCH_S))
-    if found is None:
+        raise BadRequest("give the transaction's commit_ts or start_ts in decimal")
+    ts, first = query.moment("ts"), query.number("first")
+    transaction = lake.audit.transaction(ts or 0, first, VERSIONS, Budget(SEARCH_S))
+    if transaction is None:
         lo, hi = lake.audit.landed()
         raise LostRange(f"there is no transaction with commit_ts or start_ts {ts}; the lake holds ({lo}, {hi}]")
-    more = first + len(found.changes) < found.total
+    more = first + len(transaction.changes) < transaction.total
     view["transaction"] = {
-        "commit": moment(found.commit_ts),
-        "start": moment(found.start_ts),
-        "kind": found.kind,
-        "schema_version": found.schema_version,
-        "pumps": list(found.pumps),
-        "bytes": found.bytes,
-        "remark": found.remark,
+        "commit": ts_view(transaction.commit_ts),
+        "start": ts_view(transaction.start_ts),
+        "kind": transaction.kind,
+        "schema_version": transaction.schema_version,
+        "pumps": list(transaction.pumps),
+        "bytes": transaction.bytes,
+        "remark": transaction.remark,
         "ddl": [{"sql": ddl.sql, "query": ddl.query, "decision": ddl.decision, "reason": ddl.reason}
-                for ddl in found.ddls],
-        "passages": [passage.to_dict() for passage in found.passages],
-        "total": found.total,
+                for ddl in transaction.ddls],
+        "passages": [passage.to_dict() for passage in transaction.passages],
+        "total": transaction.total,
         "first": first,
-        "changes": [_change(change) for change in found.changes],
-        "next": first + len(found.changes) if more else None,
+        "changes": [_change_view(change) for change in transaction.changes],
+        "next": first + len(transaction.changes) if more else None,
     }  # fmt: skip
     return view
 
 
-def table_view(lake: Lake, asked: Asked) -> dict[str, Any]:
+def table_view(lake: Lake, query: PageRequest) -> dict[str, Any]:
     """Some rows of a table as of a commit_ts or time."""
-    view = _form(lake, asked)
-    view["at"] = asked.text("at")
+    view = _table_form(lake, query)
+    view["at"] = query.text("at")
     if view["table"] is None:
         return view
     last = lake.audit.range()[1]
-    at = asked.moment("at")
+    at = query.moment("at")
     at = last if at is None else at
-    db, table = asked.table() or ("", "")
-    found = preview(lake.audit, lake.log, (db, table), at, ROWS, Budget(SEARCH_S))
+    db, table = query.table() or ("", "")
+    shown = preview(lake.audit, lake.log, (db, table), at, ROWS, Budget(SEARCH_S))
     view["preview"] = {
-        "as_of": moment(found.ts),
-        "columns": list(found.columns),
-        "rows": [[_cut(row.get(name)) for name in found.columns] for row in found.rows],
+        "as_of": ts_view(shown.ts),
+        "columns": list(shown.columns),
+        "rows": [[_cut_text(row.get(name)) for name in shown.columns] for row in shown.rows],
         # By the key of that time: the table may have another today.
-        "keys": [_askable(key_text([row.get(name) for name in found.key_columns])) for row in found.rows],
-        "more": found.more,
-        "changes": found.changes,
-        "inexact": found.inexact,
-        "mirror": {"delta_version": found.base.delta_version, **moment(found.base.hi)},
+        "keys": [_key_for_link(key_text([row.get(name) for name in shown.key_columns])) for row in shown.rows],
+        "more": shown.more,
+        "changes": shown.changes,
+        "inexact": shown.inexact,
+        "mirror": {"delta_version": shown.base.delta_version, **ts_view(shown.base.hi)},
     }
     return view
 
@@ -180,35 +181,35 @@ def table_view(lake: Lake, asked: Asked) -> dict[str, Any]:
 def in_part_view(lake: Lake) -> dict[str, Any]:
     """The tables whose rows the lake may not know whole, by name, and why; of many the first, and how many more."""
     try:
-        found = sorted(lake.audit.in_part(lake.audit.range()[1]).items())
+        tables = sorted(lake.audit.in_part(lake.audit.range()[1]).items())
     except LostRange:
         # An empty lake knows no table at all.
-        found = []
-    shown = [{"table": ".".join(name), "why": why} for name, why in found[:_IN_PART]]
-    return {"tables": shown, "more": len(found) - len(shown)}
+        tables = []
+    shown = [{"table": ".".join(name), "why": why} for name, why in tables[:_IN_PART]]
+    return {"tables": shown, "more": len(tables) - len(shown)}
 
 
 def ddls_view(lake: Lake, upto: int | None = None, count: int = PAGE) -> dict[str, Any]:
     """The DDL that landed at or below `upto`, newest first; those of one commit_ts are on one page."""
-    found = newest_ddls(lake.paths, count + 1, upto)
-    last = found[:count][-1].commit_ts if found else 0
-    shown = [line for line in found if line.commit_ts >= last]
+    newest = newest_ddls(lake.paths, count + 1, upto)
+    last = newest[:count][-1].commit_ts if newest else 0
+    shown = [line for line in newest if line.commit_ts >= last]
     # Those of one commit_ts may be more than were asked for: then what is below them was not seen.
-    more = len(found) > len(shown) or (len(found) > count and bool(newest_ddls(lake.paths, 1, last - 1)))
+    more = len(newest) > len(shown) or (len(newest) > count and bool(newest_ddls(lake.paths, 1, last - 1)))
     rows = [
-        {**vars(line), "commit": moment(line.commit_ts), "commit_ts": str(line.commit_ts),
-         "query": _cut(line.query), "sql": _cut(line.sql)}
+        {**vars(line), "commit": ts_view(line.commit_ts), "commit_ts": str(line.commit_ts),
+         "query": _cut_text(line.query), "sql": _cut_text(line.sql)}
         for line in shown
     ]  # fmt: skip
     return {"ddls": rows, "older": str(last - 1) if more else None}
 
 
-def _form(lake: Lake, asked: Asked) -> dict[str, Any]:
+def _table_form(lake: Lake, query: PageRequest) -> dict[str, Any]:
     """The tables there are now, and the one asked for with the columns of its key."""
-    name = asked.table()
+    name = query.table()
     tables = lake.audit.tables_at(lake.audit.range()[1])
     view: dict[str, Any] = {
-        "tables": [".".join(found) for found in tables.names()[:_TABLES]],
+        "tables": [".".join(each) for each in tables.names()[:_TABLES]],
         "table": None if name is None else ".".join(name),
         "key_columns": [],
         "key": None,
@@ -219,49 +220,49 @@ def _form(lake: Lake, asked: Asked) -> dict[str, Any]:
     return view
 
 
-def _change(change: RowVersion) -> dict[str, Any]:
+def _change_view(change: RowVersion) -> dict[str, Any]:
     before, after = change.before or {}, change.after or {}
     names = list(dict.fromkeys([*before, *after]))
     return {
-        "commit": moment(change.commit_ts),
+        "commit": ts_view(change.commit_ts),
         "start_ts": str(change.start_ts),
         "seq": change.seq,
         "table": f"{change.db}.{change.table}",
         "op": change.op,
-        "key": _cut(change.key),
-        "new_key": _cut(change.new_key),
+        "key": _cut_text(change.key),
+        "new_key": _cut_text(change.new_key),
         # What a link to a history asks for.
-        "key_asked": _askable(change.key),
-        "new_key_asked": _askable(change.new_key),
-        "columns": [_column(name, change.before, change.after) for name in names[:_COLUMNS]],
+        "key_asked": _key_for_link(change.key),
+        "new_key_asked": _key_for_link(change.new_key),
+        "columns": [_column_view(name, change.before, change.after) for name in names[:_COLUMNS]],
         "hidden": max(len(names) - _COLUMNS, 0),
     }
 
 
-def _column(name: str, before: Row | None, after: Row | None) -> dict[str, Any]:
+def _column_view(name: str, before: Row | None, after: Row | None) -> dict[str, Any]:
     old, new = (None if image is None else image.get(name) for image in (before, after))
     return {
         "name": name,
-        "before": _cut(old),
-        "after": _cut(new),
+        "before": _cut_text(old),
+        "after": _cut_text(new),
         "had": before is not None and name in before,
         "has": after is not None and name in after,
         "changed": before is not None and after is not None and old != new,
     }
 
 
-def _cut(text: str | None) -> str | None:
+def _cut_text(text: str | None) -> str | None:
     return text if text is None or len(text) <= _LETTERS else f"{text[:_LETTERS]}… ({len(text):,} characters)"
 
 
-def _askable(key: str | None) -> str | None:
+def _key_for_link(key: str | None) -> str | None:
     """A key that a request may have; None for one that is too long."""
     return key if key is not None and len(key) <= LONGEST else None
 
 
-def _passages(passages: Passages, commit_ts: int) -> list[dict[str, str]]:
-    return _by_stage(passage.to_dict() for passage in passages.of(commit_ts))
+def _passages_view(passages: Passages, commit_ts: int) -> list[dict[str, str]]:
+    return _newest_by_stage(passage.to_dict() for passage in passages.of(commit_ts))
 
 
-def _by_stage(passages: Iterable[dict[str, str]]) -> list[dict[str, str]]:
+def _newest_by_stage(passages: Iterable[dict[str, str]]) -> list[dict[str, str]]:
     return sorted(passages, key=lambda passage: passage["at"])

@@ -16,13 +16,13 @@ from binlake.lake.failures import FAILURE, Failure
 from binlake.pipeline import BY_NAME, ENDED
 from binlake.window import rewrites
 from binlake_airflow.dags.dagparts import SYNC
-from binlake_airflow.pages.history import Events, moment, utc
+from binlake_airflow.pages.history import Events, ts_view, utc_text
 from binlake_airflow.pages.runs import DagFacts
 
 _LOOK = 25
-"""Newest failures that are looked through: a stage that fails each few seconds has them all, and that is told."""
+"""Newest failures that are looked through: a stage that fails each few seconds has them all, and the page says so."""
 _LATE_MS = 120_000
-"""A run that should have begun this long ago, and has not: the scheduler stands."""
+"""A run that should have begun this long ago and has not: the scheduler is not working."""
 _DEAD = {
     "target": "nothing listens at the target's address",
     "spark": "nothing listens at the address of Spark",
@@ -42,7 +42,7 @@ class Problem:
 
     def to_dict(self) -> dict[str, Any]:
         """For pages and JSON."""
-        since = None if self.since_ms is None else utc(self.since_ms)
+        since = None if self.since_ms is None else utc_text(self.since_ms)
         return {"state": self.state, "text": self.text, "since": since, "run_id": self.run_id}
 
 
@@ -62,61 +62,61 @@ def health_view(
 
     `status` is that of status_view.
     """
-    applying, verified = _applying(log), _verified(log)
+    applying, verified = _window_being_applied(log), _last_verify(log)
     problems = [
-        *_of_dags(around.dags, now_ms),
-        *_failing(log, around.dags),
-        *_blocked(status),
-        *_unreachable(around),
-        *_open(applying, around.dags, now_ms, replication.window.blocked_alert_s),
-        *_differing(verified, log, status),
+        *_dag_problems(around.dags, now_ms),
+        *_failures(log, around.dags),
+        *_blocking_problems(status),
+        *_unreachable_servers(around),
+        *_open_window_problems(applying, around.dags, now_ms, replication.window.blocked_alert_s),
+        *_difference_problems(verified, log, status),
     ]
     problems.sort(key=lambda problem: STATES.index(problem.state))
     usual = "empty" if status["landed"] is None else "running"
     return {
         "state": problems[0].state if problems else usual,
         "problems": [problem.to_dict() for problem in problems],
-        "applying": applying and {**applying, "since": utc(applying["at_ms"])},
+        "applying": applying and {**applying, "since": utc_text(applying["at_ms"])},
         "verified": verified,
         "reach": {**around.reach, "pd": around.nodes["reachable"]},
         "paused": sorted(kind for kind, dag in around.dags.items() if dag.paused),
     }
 
 
-def _of_dags(dags: Mapping[str, DagFacts], now_ms: int) -> list[Problem]:
-    """What stands because Airflow does not run it: only the windows' DAG makes the replication stand."""
-    found = []
+def _dag_problems(dags: Mapping[str, DagFacts], now_ms: int) -> list[Problem]:
+    """What Airflow does not run; of DAGs beside the windows' it is only worth attention."""
+    problems = []
     for kind, dag in dags.items():
         if dag.paused and kind == SYNC:
             waits = f"; run {dag.active[0]} waits until it is unpaused" if dag.active else ""
-            found.append(Problem("paused", f"its DAG is paused: no window starts{waits}"))
+            problems.append(Problem("paused", f"its DAG is paused: no window starts{waits}"))
         elif dag.paused and dag.active:
             text = f"run {dag.active[0]} of its DAG {kind} waits, which is paused: unpause it"
-            found.append(Problem("attention", text, None, dag.active[0]))
+            problems.append(Problem("attention", text, None, dag.active[0]))
         elif kind == SYNC and dag.due_ms is not None and not dag.active and now_ms - dag.due_ms > _LATE_MS:
             text = "a run is due but none has started: is the scheduler alive?"
-            found.append(Problem("standing", text, dag.due_ms))
-    return found
+            problems.append(Problem("standing", text, dag.due_ms))
+    return problems
 
 
-def _failing(log: Events, dags: Mapping[str, DagFacts]) -> list[Problem]:
+def _failures(log: Events, dags: Mapping[str, DagFacts]) -> list[Problem]:
     """The last failure of each stage that has not ended well since; of DAGs beside the windows, of their last run."""
     failures = [Failure.of(event) for event in log.recorded_last((FAILURE,), _LOOK)]
     last_of = {one.stage: one for one in reversed(failures)}
     ended = {dag.last.run_id: kind for kind, dag in dags.items() if dag.last is not None}
-    current = [one for one in last_of.values() if _is_current(one, log, ended, dags)]
-    told = {one.run_id for one in current}
-    found = [
-        Problem(_weight(one.stage), str(one), one.at_ms, one.run_id)
+    current = [one for one in last_of.values() if _is_unresolved(one, log, ended, dags)]
+    current_runs = {one.run_id for one in current}
+    problems = [
+        Problem(_order_of_stage(one.stage), str(one), one.at_ms, one.run_id)
         for one in sorted(current, key=lambda one: -one.at_ms)
     ]
     for kind, dag in dags.items():
-        if dag.last is not None and dag.last.state == "failed" and dag.last.run_id not in told:
-            found.append(_failed_run(kind, dag))
-    return found
+        if dag.last is not None and dag.last.state == "failed" and dag.last.run_id not in current_runs:
+            problems.append(_run_failure(kind, dag))
+    return problems
 
 
-def _failed_run(kind: str, dag: DagFacts) -> Problem:
+def _run_failure(kind: str, dag: DagFacts) -> Problem:
     assert dag.last is not None
     which = "the last run" if kind == SYNC else f"the last run of its DAG {kind}"
     tasks = f" in {', '.join(dag.last.tasks)}" if dag.last.tasks else ""
@@ -124,10 +124,10 @@ def _failed_run(kind: str, dag: DagFacts) -> Problem:
     return Problem("failing" if kind == SYNC else "attention", text, dag.last.ended_ms, dag.last.run_id)
 
 
-def _is_current(one: Failure, log: Events, ended: Mapping[str, str], dags: Mapping[str, DagFacts]) -> bool:
-    if _weight(one.stage) == "failing":
+def _is_unresolved(one: Failure, log: Events, ended: Mapping[str, str], dags: Mapping[str, DagFacts]) -> bool:
+    if _order_of_stage(one.stage) == "failing":
         # A plan that is ready leaves no event of its own: what lands behind it does.
-        stages, states = (("plan", "land"), None) if one.stage == "plan" else (_witnesses(one.stage), ENDED)
+        stages, states = (("plan", "land"), None) if one.stage == "plan" else (_stages_that_clear(one.stage), ENDED)
         newer = log.recorded_last(stages, 1, states)
         return not newer or newer[0]["at_ms"] < one.at_ms
     kind = ended.get(one.run_id)
@@ -135,14 +135,14 @@ def _is_current(one: Failure, log: Events, ended: Mapping[str, str], dags: Mappi
     return last is not None and last.state == "failed"
 
 
-def _weight(stage: str) -> str:
+def _order_of_stage(stage: str) -> str:
     return "failing" if stage in BY_NAME or stage == _FUSED else "attention"
 
 
 _FUSED = "window"
 
 
-def _witnesses(stage: str) -> tuple[str, ...]:
+def _stages_that_clear(stage: str) -> tuple[str, ...]:
     """The stages whose end shows that `stage` works again: itself, and of a sink those behind it, which need it."""
     if stage == _FUSED:
         return ("land",)
@@ -150,34 +150,34 @@ def _witnesses(stage: str) -> tuple[str, ...]:
     return (stage, *(n for n in names[names.index(stage) + 1 :] if sink is not None and BY_NAME[n].sink == sink))
 
 
-def _blocked(status: Mapping[str, Any]) -> list[Problem]:
+def _blocking_problems(status: Mapping[str, Any]) -> list[Problem]:
     blocked = status["blocked"]
     return [Problem("blocked", f"blocked by {blocked['by']}: {blocked['reason']}")] if blocked else []
 
 
-def _unreachable(around: Surroundings) -> list[Problem]:
-    found = [Problem("unreachable", text) for name, text in _DEAD.items() if around.reach.get(name) is False]
+def _unreachable_servers(around: Surroundings) -> list[Problem]:
+    problems = [Problem("unreachable", text) for name, text in _DEAD.items() if around.reach.get(name) is False]
     if not around.nodes["reachable"]:
-        found.append(Problem("unreachable", str(around.nodes["why"])))
+        problems.append(Problem("unreachable", str(around.nodes["why"])))
     silent = [str(node["id"]) for node in around.nodes["nodes"] if node["stale"]]
     if silent:
-        found.append(Problem("unreachable", f"without a heartbeat: {', '.join(silent)}"))
-    return found
+        problems.append(Problem("unreachable", f"without a heartbeat: {', '.join(silent)}"))
+    return problems
 
 
-def _applying(log: Events) -> dict[str, Any] | None:
+def _window_being_applied(log: Events) -> dict[str, Any] | None:
     """The window that finalize began and has not ended: the target may hold it open (`consistent` = false)."""
     last = log.recorded_last(("finalize", "release"), 1, ("started", "released", *ENDED))
     if not last or last[0]["state"] != "started":
         return None
     event = last[0]
-    return {"lo": moment(event["lo"]), "hi": moment(event["hi"]), "run_id": event["run_id"], "at_ms": event["at_ms"]}
+    return {"lo": ts_view(event["lo"]), "hi": ts_view(event["hi"]), "run_id": event["run_id"], "at_ms": event["at_ms"]}
 
 
-def _open(
+def _open_window_problems(
     applying: Mapping[str, Any] | None, dags: Mapping[str, DagFacts], now_ms: int, limit_s: float
 ) -> list[Problem]:
-    """A window that is being applied is no trouble; one that nobody applies any more, or for long, is."""
+    """A window that nobody applies any more, or that has been applied for too long."""
     if applying is None:
         return []
     sync = dags.get(SYNC)
@@ -193,7 +193,7 @@ def _open(
     return [Problem("attention", text, applying["at_ms"], applying["run_id"])]
 
 
-def _verified(log: Events) -> dict[str, Any] | None:
+def _last_verify(log: Events) -> dict[str, Any] | None:
     """What the last verify of the target found, and whether rows were repaired since."""
     last = log.recorded_last(("verify",), 1)
     if not last:
@@ -202,27 +202,32 @@ def _verified(log: Events) -> dict[str, Any] | None:
     detail = json.loads(event["detail"] or "{}")
     since = bool(repaired) and repaired[0]["at_ms"] > event["at_ms"]
     wrong = {name: detail.get(name, 0) for name in ("missing", "extra", "different")}
-    return {"state": event["state"], "at": utc(event["at_ms"]), "at_ms": event["at_ms"], "hi": moment(event["hi"]),
-            "rows": event["rows"], "run_id": event["run_id"], "repaired_since": since, **wrong}  # fmt: skip
+    return {
+        **{name: event[name] for name in ("state", "at_ms", "rows", "run_id")},
+        "at": utc_text(event["at_ms"]),
+        "hi": ts_view(event["hi"]),
+        "repaired_since": since,
+        **wrong,
+    }
 
 
-def _differing(verified: Mapping[str, Any] | None, log: Events, status: Mapping[str, Any]) -> list[Problem]:
-    """What was found to differ and not mended since, tables that are set aside among it."""
-    found = []
+def _difference_problems(verified: Mapping[str, Any] | None, log: Events, status: Mapping[str, Any]) -> list[Problem]:
+    """Differences that were found and not repaired since, and tables that are set aside."""
+    problems = []
     if verified is not None and verified["state"] == "different" and not verified["repaired_since"]:
         text = (
             f"verify found differences at {verified['hi']['commit_ts']}: {verified['missing']} rows missing, "
             f"{verified['extra']} only there, {verified['different']} different"
         )
-        found.append(Problem("attention", text, verified["at_ms"], verified["run_id"]))
+        problems.append(Problem("attention", text, verified["at_ms"], verified["run_id"]))
     aside: Sequence[Mapping[str, Any]] = status["set_aside"]
     if aside:
         names = ", ".join(str(one["table"]) for one in aside)
-        found.append(Problem("attention", f"set aside, so the target differs from the source in: {names}"))
+        problems.append(Problem("attention", f"set aside, so the target differs from the source in: {names}"))
     behind_ddl = log.recorded_last((rewrites.STAGE,), 1, rewrites.FOUND)
     if behind_ddl and behind_ddl[0]["state"] == "different":
         event = behind_ddl[0]
         if verified is None or verified["at_ms"] < event["at_ms"]:
             text = "a table differs after a DDL that changed its rows: see the notices"
-            found.append(Problem("attention", text, event["at_ms"], event["run_id"]))
-    return found
+            problems.append(Problem("attention", text, event["at_ms"], event["run_id"]))
+    return problems

@@ -25,7 +25,7 @@ _ASIDE_EVENTS = 200
 _NOTED = ("incident", "forget", "release", "skip", "injection", "repair", "rollback", asides.STAGE)
 PAGE = 25
 """Rows of a list; older ones are on the next page."""
-# The stage whose end tells how far a sink is.
+# The stage whose end shows how far a sink is.
 _LAST_OF_SINK = {"sql": "finalize", "mirror": "mirror"}
 
 
@@ -45,16 +45,16 @@ class Events(Protocol):
     ) -> list[dict[str, Any]]: ...
 
 
-def moment(commit_ts: int) -> dict[str, str]:
+def ts_view(commit_ts: int) -> dict[str, str]:
     """A commit_ts for JSON: decimal text and its UTC time."""
     return {"commit_ts": str(commit_ts), "time": tso.to_datetime(commit_ts).isoformat(timespec="milliseconds")}
 
 
-def position(commit_ts: int | None, now_ms: int) -> dict[str, Any] | None:
+def position_view(commit_ts: int | None, now_ms: int) -> dict[str, Any] | None:
     """`moment` with the seconds it is behind `now_ms` (Unix ms); None for None."""
     if commit_ts is None:
         return None
-    return {**moment(commit_ts), "lag_seconds": round(max(now_ms - tso.physical(commit_ts), 0) / 1000, 1)}
+    return {**ts_view(commit_ts), "lag_seconds": round(max(now_ms - tso.physical(commit_ts), 0) / 1000, 1)}
 
 
 def stage_row(event: Event) -> dict[str, Any]:
@@ -63,19 +63,19 @@ def stage_row(event: Event) -> dict[str, Any]:
         "stage": event["stage"],
         "sink": event["sink"] or "",
         "state": event["state"],
-        "lo": moment(event["lo"]),
-        "hi": moment(event["hi"]),
+        "lo": ts_view(event["lo"]),
+        "hi": ts_view(event["hi"]),
         "rows": event["rows"],
         "seconds": round(event["seconds"], 2),
         "blocked_by": event["blocked_by"] or "",
         "reason": str(_detail(event).get("reason", "")),
         "run_id": event["run_id"],
         "at_ms": event["at_ms"],
-        "at": utc(event["at_ms"]),
+        "at": utc_text(event["at_ms"]),
     }
 
 
-def _failed_row(event: Event) -> dict[str, Any]:
+def _failure_row(event: Event) -> dict[str, Any]:
     """A failure as a row of the stage that failed."""
     failure = Failure.of(event)
     return {
@@ -85,7 +85,7 @@ def _failed_row(event: Event) -> dict[str, Any]:
     }
 
 
-def utc(ms: int) -> str:
+def utc_text(ms: int) -> str:
     """Unix ms as ISO 8601 in UTC, to the second."""
     return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="seconds")
 
@@ -94,7 +94,7 @@ def run_view(events: Sequence[Event], run_id: str) -> dict[str, Any]:
     """One run: its window (of the landing; of the plan when nothing landed), totals, and each stage."""
     # `started` is a mark of a mirror at work: its passage has a row of its own.
     rows = [
-        _failed_row(event) if event["stage"] == FAILURE else stage_row(event)
+        _failure_row(event) if event["stage"] == FAILURE else stage_row(event)
         for event in events
         if (event["stage"] in BY_NAME or event["stage"] == FAILURE) and event["state"] != "started"
     ]
@@ -102,7 +102,7 @@ def run_view(events: Sequence[Event], run_id: str) -> dict[str, Any]:
     return {
         "run_id": run_id,
         "window": {"lo": landing["lo"], "hi": landing["hi"]} if landing else None,
-        "blocked": next((_who(row) for row in rows if row["blocked_by"]), None),
+        "blocked": next((_blocking_pump(row) for row in rows if row["blocked_by"]), None),
         "seconds": round(sum(row["seconds"] for row in rows), 2),
         "stages": rows,
     }
@@ -114,17 +114,19 @@ def status_view(replication: Replication, log: Events, now_ms: int | None = None
     names = stage_names(replication)
     landed = log.newest(("land",), PAGE)
     said = log.last_said(("plan", "land"))
-    blocked = _who(stage_row(said)) if said is not None and said["state"] == "blocked" else None
+    blocked = _blocking_pump(stage_row(said)) if said is not None and said["state"] == "blocked" else None
     return {
         "name": replication.name,
         "state": "blocked" if blocked else "empty" if not landed else "running",
-        "landed": position(_hi(landed), now),
+        "landed": position_view(_highest_hi(landed), now),
         "sinks": {
-            sink: position(_hi(log.newest((stage,), 1)), now) for sink, stage in _LAST_OF_SINK.items() if stage in names
+            sink: position_view(_highest_hi(log.newest((stage,), 1)), now)
+            for sink, stage in _LAST_OF_SINK.items()
+            if stage in names
         },
-        "blocked": {**blocked, "since": utc(_blocked_since(log, said))} if blocked and said else None,
-        "set_aside": _set_aside(log),
-        "rows": _last_rows(landed),
+        "blocked": {**blocked, "since": utc_text(_blocked_since(log, said))} if blocked and said else None,
+        "set_aside": _tables_set_aside(log),
+        "rows": _last_window_with_rows(landed),
     }
 
 
@@ -133,8 +135,8 @@ def windows_view(replication: Replication, log: Events, upto: int | None = None)
 
     A sink's wider window is listed at its own hi. `older`: the hi from which the next page starts, None at the end.
     """
-    found = log.newest(("land",), PAGE + 1, upto)
-    shown = sorted({(e["lo"], e["hi"]) for e in found}, key=lambda window: -window[1])[:PAGE]
+    landings = log.newest(("land",), PAGE + 1, upto)
+    shown = sorted({(e["lo"], e["hi"]) for e in landings}, key=lambda window: -window[1])[:PAGE]
     stages: dict[int, dict[str, dict[str, Any]]] = {hi: {} for _, hi in shown}
     events = log.events(within=(shown[-1][0], shown[0][1])) if shown else []
     for event in sorted(events, key=lambda e: e["at_ms"]):
@@ -142,33 +144,33 @@ def windows_view(replication: Replication, log: Events, upto: int | None = None)
             stages[event["hi"]][event["stage"]] = stage_row(event)
     return {
         "stages": stage_names(replication),
-        "windows": [{"lo": moment(lo), "hi": moment(hi), "stages": stages[hi]} for lo, hi in shown],
+        "windows": [{"lo": ts_view(lo), "hi": ts_view(hi), "stages": stages[hi]} for lo, hi in shown],
         # A window that was landed again has several events: fewer windows than events are no end.
-        "older": str(shown[-1][1] - 1) if len(found) > PAGE else None,
+        "older": str(shown[-1][1] - 1) if len(landings) > PAGE else None,
     }
 
 
 def checkpoints_view(log: Events, upto: int | None = None, count: int = PAGE) -> dict[str, Any]:
     """The checkpoints that the SQL sink reached at or below `upto`, newest first: what finalize recorded of each."""
-    found = log.newest(("finalize",), count + 1, upto)
-    shown = found[:count]
-    if len(found) > count:
+    events = log.newest(("finalize",), count + 1, upto)
+    shown = events[:count]
+    if len(events) > count:
         # All of the last one's commit_ts, so that the next page starts below it.
         last = shown[-1]["hi"]
         again = [e for e in log.events(stage="finalize", within=(last - 1, last)) if e["hi"] == last]
         shown = [e for e in shown if e["hi"] > last] + [e for e in reversed(again) if e["state"] in ENDED]
     rows = [{**stage_row(event), "detail": _checkpoint_detail(event)} for event in shown]
-    return {"checkpoints": rows, "older": str(shown[-1]["hi"] - 1) if len(found) > count else None}
+    return {"checkpoints": rows, "older": str(shown[-1]["hi"] - 1) if len(events) > count else None}
 
 
 def notices_view(log: Events) -> list[dict[str, Any]]:
     """What an operator must see, and what an operator did manually; the last first."""
-    found = [*log.recorded_last(_NOTED, _NOTICES), *log.recorded_last(("backfill",), _NOTICES, ("finished",))]
-    found += log.recorded_last((rewrites.STAGE,), _NOTICES, rewrites.FOUND)
+    events = [*log.recorded_last(_NOTED, _NOTICES), *log.recorded_last(("backfill",), _NOTICES, ("finished",))]
+    events += log.recorded_last((rewrites.STAGE,), _NOTICES, rewrites.FOUND)
     return [
-        {"at": utc(event["at_ms"]), "what": event["stage"], "window": f"{event['lo']}-{event['hi']}",
+        {"at": utc_text(event["at_ms"]), "what": event["stage"], "window": f"{event['lo']}-{event['hi']}",
          "text": json.dumps(_detail(event), sort_keys=True)}
-        for event in sorted(found, key=lambda event: -event["at_ms"])[:_NOTICES]
+        for event in sorted(events, key=lambda event: -event["at_ms"])[:_NOTICES]
     ]  # fmt: skip
 
 
@@ -178,10 +180,10 @@ def stage_names(replication: Replication) -> list[str]:
     return [stage.name for stage in stages]
 
 
-def _set_aside(log: Events) -> list[dict[str, Any]]:
-    """The tables that the target's checkpoint does not count, by what was told last of each."""
+def _tables_set_aside(log: Events) -> list[dict[str, Any]]:
+    """The tables that the target's checkpoint does not count, by the last event of each."""
     events = log.recorded_last((asides.STAGE,), _ASIDE_EVENTS)[::-1]
-    return [{**table, "since": moment(int(table["since"]))} for table in asides.set_aside_now(events)]
+    return [{**table, "since": ts_view(int(table["since"]))} for table in asides.set_aside_now(events)]
 
 
 def _blocked_since(log: Events, said: Event) -> int:
@@ -201,19 +203,19 @@ def _checkpoint_detail(event: Event) -> str:
 
 
 def _detail(event: Event) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(event["detail"] or "{}")
-    return found
+    detail: dict[str, Any] = json.loads(event["detail"] or "{}")
+    return detail
 
 
-def _hi(events: Sequence[Event]) -> int | None:
+def _highest_hi(events: Sequence[Event]) -> int | None:
     return events[0]["hi"] if events else None
 
 
-def _last_rows(landed: Sequence[Event]) -> dict[str, Any]:
+def _last_window_with_rows(landed: Sequence[Event]) -> dict[str, Any]:
     """The newest window that had a transaction: time may go on while nothing arrives any more."""
-    found = next((event for event in landed if event["rows"]), None)
-    return {"window": moment(found["hi"]) if found else None, "looked_at": len(landed)}
+    newest = next((event for event in landed if event["rows"]), None)
+    return {"window": ts_view(newest["hi"]) if newest else None, "looked_at": len(landed)}
 
 
-def _who(row: Mapping[str, Any]) -> dict[str, str]:
+def _blocking_pump(row: Mapping[str, Any]) -> dict[str, str]:
     return {"by": row["blocked_by"], "reason": row["reason"]}

@@ -1,4 +1,4 @@
-"""The registry's pumps and drainers for a page: a short question; a PD that is away is said to be, not waited for."""
+"""The registry's pumps and drainers for a page: one short question; a PD that is away is reported, not waited for."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from binlake.cluster.placement import EtcdClient, NodeStatus, Registry
 from binlake.config import Replication
 from binlake.errors import BinlakeError, SourceUnavailable
 from binlake.rpc import Tls
-from binlake_airflow.pages.history import position
+from binlake_airflow.pages.history import position_view
 
 log = structlog.get_logger(__name__)
 
@@ -38,26 +38,26 @@ def nodes_view(replication: Replication) -> dict[str, Any]:
     with _lock:
         rests = time.monotonic() < _silent.get(asked, 0.0)
     if rests:
-        return _away("PD did not answer a moment ago")
-    # Fixed texts: URLs and files of the configuration are no reader's business.
+        return _unreachable_view("PD did not answer a moment ago")
+    # Fixed texts: readers must not see URLs and files of the configuration.
     try:
         with contextlib.closing(EtcdClient(urls, timeout_s=TIMEOUT_S, tls=Tls.of(*files))) as etcd:
             registry = Registry(etcd)
-            return {"reachable": True, "why": "", "nodes": _rows(registry.pumps(), registry.drainers())}
+            return {"reachable": True, "why": "", "nodes": _node_rows(registry.pumps(), registry.drainers())}
     except SourceUnavailable:
         with _lock:
             _silent[asked] = time.monotonic() + _REST_S
-        return _away(f"PD did not answer within {TIMEOUT_S:g} s")
+        return _unreachable_view(f"PD did not answer within {TIMEOUT_S:g} s")
     except BinlakeError as error:
         log.warning("registry_not_readable", replication=replication.name, error=str(error))
-        return _away("the registry cannot be read: see the API server's log")
+        return _unreachable_view("the registry cannot be read: see the API server's log")
 
 
-def _away(why: str) -> dict[str, Any]:
+def _unreachable_view(why: str) -> dict[str, Any]:
     return {"reachable": False, "why": why, "nodes": []}
 
 
-def _rows(pumps: Sequence[NodeStatus], drainers: Sequence[NodeStatus]) -> list[dict[str, Any]]:
+def _node_rows(pumps: Sequence[NodeStatus], drainers: Sequence[NodeStatus]) -> list[dict[str, Any]]:
     now = time.time_ns() // 1_000_000
     kinds = [*(("pump", node) for node in pumps), *(("drainer", node) for node in drainers)]
     return [
@@ -66,10 +66,10 @@ def _rows(pumps: Sequence[NodeStatus], drainers: Sequence[NodeStatus]) -> list[d
             "id": node.node_id,
             "host": node.host,
             "state": node.state,
-            # Beside the clock of this machine: PD's is not asked for a page.
+            # By the clock of this machine: PD's is not asked for a page.
             "stale": kind == "pump" and is_stale(node, tso.compose(now), _HEARTBEAT_S),
-            "position": position(node.max_commit_ts or None, now),
-            "heartbeat": position(node.update_ts or None, now),
+            "position": position_view(node.max_commit_ts or None, now),
+            "heartbeat": position_view(node.update_ts or None, now),
         }
         for kind, node in kinds
     ]

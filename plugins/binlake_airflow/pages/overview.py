@@ -11,7 +11,7 @@ import structlog
 
 from binlake.config import Replication
 from binlake.errors import BinlakeError
-from binlake_airflow.pages.workers import Bounded, TooBusy
+from binlake_airflow.pages.workers import BoundedWorkers, TooBusy
 
 log = structlog.get_logger(__name__)
 
@@ -25,30 +25,32 @@ _NO_ANSWER = f"its lake did not answer within {LAKE_S:g} s"
 class Overview:
     """The list of replications; remembers which lakes did not answer."""
 
-    def __init__(self, bounded: Bounded, lake_s: float = LAKE_S, rest_s: float = REST_S) -> None:
+    def __init__(self, bounded: BoundedWorkers, lake_s: float = LAKE_S, rest_s: float = REST_S) -> None:
         self._bounded = bounded
         self._lake_s, self._rest_s = lake_s, rest_s
         self._silent: dict[str, float] = {}
 
-    async def of(self, found: Sequence[Replication], read: Callable[[Replication], dict[str, Any]]) -> dict[str, Any]:
+    async def read_all(
+        self, replications: Sequence[Replication], read: Callable[[Replication], dict[str, Any]]
+    ) -> dict[str, Any]:
         """What `read` returns for each replication, in their order; `problem` where it returned nothing."""
-        rows = await asyncio.gather(*(self._row(one, read) for one in found))
+        rows = await asyncio.gather(*(self._row(one, read) for one in replications))
         return {"replications": list(rows)}
 
     async def _row(self, one: Replication, read: Callable[[Replication], dict[str, Any]]) -> dict[str, Any]:
         if time.monotonic() < self._silent.get(one.name, 0.0):
-            return _problem(one, _NO_ANSWER)
+            return _problem_row(one, _NO_ANSWER)
         try:
             return await self._bounded.run(lambda: read(one), one.name, self._lake_s)
         except (TimeoutError, TooBusy):
             self._silent[one.name] = time.monotonic() + self._rest_s
-            return _problem(one, _NO_ANSWER)
+            return _problem_row(one, _NO_ANSWER)
         except BinlakeError as error:
-            return _problem(one, error.message)
+            return _problem_row(one, error.message)
         except Exception:
             log.exception("lake_not_readable", replication=one.name)
-            return _problem(one, "its lake cannot be read: see the API server's log")
+            return _problem_row(one, "its lake cannot be read: see the API server's log")
 
 
-def _problem(one: Replication, text: str) -> dict[str, Any]:
+def _problem_row(one: Replication, text: str) -> dict[str, Any]:
     return {"name": one.name, "problem": text}

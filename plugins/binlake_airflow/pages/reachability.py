@@ -31,34 +31,34 @@ _lock = threading.Lock()
 def reach_view(replication: Replication) -> dict[str, bool | None]:
     """For target and Spark: whether a server listens there; None where there is nothing to ask, or no address."""
     asked: dict[str, Callable[[], Address | None]] = {
-        "target": lambda: _target(replication),
-        "spark": lambda: _spark(replication),
+        "target": lambda: _target_address(replication),
+        "spark": lambda: _spark_address(replication),
     }
     with ThreadPoolExecutor(len(asked), "binlake-reach") as pool:
-        found = {name: pool.submit(_answer, address) for name, address in asked.items()}
+        found = {name: pool.submit(_check_address, address) for name, address in asked.items()}
     return {name: answer.result() for name, answer in found.items()}
 
 
-def _answer(address: Callable[[], Address | None]) -> bool | None:
-    place = address()
-    if place is None:
+def _check_address(address: Callable[[], Address | None]) -> bool | None:
+    server = address()
+    if server is None:
         return None
     with _lock:
-        until, answer = _known.get(place, (0.0, False))
+        until, answer = _known.get(server, (0.0, False))
     if time.monotonic() < until:
         return answer
-    answer = listens(*place, TIMEOUT_S)
+    answer = listens(*server, TIMEOUT_S)
     with _lock:
-        _known[place] = (time.monotonic() + _KEEP_S[answer], answer)
+        _known[server] = (time.monotonic() + _KEEP_S[answer], answer)
     return answer
 
 
-def _target(replication: Replication) -> Address | None:
+def _target_address(replication: Replication) -> Address | None:
     target = replication.target
     return None if target is None else (target.host, target.port)
 
 
-def _spark(replication: Replication) -> Address | None:
+def _spark_address(replication: Replication) -> Address | None:
     """The Connect server or the standalone master of the replication's connection, where this process knows it."""
     from airflow.sdk import BaseHook
 

@@ -15,12 +15,12 @@ LONGEST = 4096
 _MOST_KEYS = 64
 
 
-class BadQuestion(Exception):
+class BadRequest(Exception):
     """The request cannot be meant; the text says what is wrong with it."""
 
 
 @dataclass(frozen=True)
-class Asked:
+class PageRequest:
     """The parts of one request: `path` names what it is about, `query` the rest; `framed`: inside Airflow's page."""
 
     path: Mapping[str, str]
@@ -30,7 +30,7 @@ class Asked:
     def __post_init__(self) -> None:
         values = [*self.path.values(), *(value for _, value in self.query.multi_items())]
         if any(len(value) > LONGEST for value in values):
-            raise BadQuestion(f"a value is longer than {LONGEST} characters")
+            raise BadRequest(f"a value is longer than {LONGEST} characters")
 
     def text(self, name: str) -> str:
         """A value without blanks around it; empty when it is not given."""
@@ -43,7 +43,7 @@ class Asked:
             return None
         db, _, table = text.partition(".")
         if not db or not table:
-            raise BadQuestion(f"{text[:80]!r} does not name a table: write it as db.table")
+            raise BadRequest(f"{text[:80]!r} does not name a table: write it as db.table")
         return db, table
 
     def key(self) -> list[str | None] | None:
@@ -56,12 +56,12 @@ class Asked:
             except (ValueError, RecursionError):
                 raw = None
             if not isinstance(raw, list) or any(isinstance(value, (list, dict)) for value in raw):
-                raise BadQuestion('the key is not a JSON array of values, such as ["4"]')
+                raise BadRequest('the key is not a JSON array of values, such as ["4"]')
             found = [None if value is None else value if isinstance(value, str) else json.dumps(value) for value in raw]
         if not all(value is None or _is_text(value) for value in found):
-            raise BadQuestion("the key contains a lone surrogate, which is not valid text")
+            raise BadRequest("the key contains a lone surrogate, which is not valid text")
         if len(found) > _MOST_KEYS:
-            raise BadQuestion(f"a key has at most {_MOST_KEYS} values")
+            raise BadRequest(f"a key has at most {_MOST_KEYS} values")
         return found or None
 
     def moment(self, name: str) -> int | None:
@@ -70,7 +70,7 @@ class Asked:
         try:
             return tso.parse(text) if text else None
         except (ValueError, OverflowError) as error:
-            raise BadQuestion(str(error)) from error
+            raise BadRequest(str(error)) from error
 
     def number(self, name: str) -> int:
         """A whole number from 0 on; 0 when it is not given."""
@@ -78,7 +78,7 @@ class Asked:
         if not text:
             return 0
         if not (text.isascii() and text.isdigit() and len(text) < 10):
-            raise BadQuestion(f"{name} is not a number")
+            raise BadRequest(f"{name} is not a number")
         return int(text)
 
 

@@ -37,7 +37,7 @@ class DagFacts:
     active: tuple[str, ...] = field(default=())
 
 
-def facts_of(name: str) -> dict[str, DagFacts]:
+def read_dag_facts(name: str) -> dict[str, DagFacts]:
     """The DAGs of the replication `name` that Airflow knows, by kind."""
     from airflow.models.dag import DagModel
     from airflow.utils.session import create_session

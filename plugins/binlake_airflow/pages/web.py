@@ -26,8 +26,8 @@ from binlake_airflow.dags.dagparts import KINDS
 from binlake_airflow.pages import views
 from binlake_airflow.pages.access import may_read, readable
 from binlake_airflow.pages.overview import Overview
-from binlake_airflow.pages.request import Asked, BadQuestion
-from binlake_airflow.pages.workers import DEADLINE_S, Bounded, TooBusy
+from binlake_airflow.pages.request import BadRequest, PageRequest
+from binlake_airflow.pages.workers import DEADLINE_S, BoundedWorkers, TooBusy
 
 log = structlog.get_logger(__name__)
 
@@ -41,7 +41,7 @@ _HEADERS = {
 }
 _TEMPLATES = Path(__file__).resolve().parent / "templates"
 _pages = Environment(loader=FileSystemLoader(_TEMPLATES), autoescape=True, trim_blocks=True, lstrip_blocks=True)
-_bounded = Bounded()
+_bounded = BoundedWorkers()
 _overview = Overview(_bounded)
 
 app = FastAPI(title="Binlake", docs_url=None, redoc_url=None, openapi_url=None, dependencies=[Depends(get_user)])
@@ -62,14 +62,14 @@ class Answer:
 
 
 @app.middleware("http")
-async def _harden(request: Request, call_next: RequestResponseEndpoint) -> Response:
+async def _add_security_headers(request: Request, call_next: RequestResponseEndpoint) -> Response:
     response = await call_next(request)
     response.headers.update(_HEADERS)
     return response
 
 
 @app.get("/style.css")
-def style() -> Response:
+def style_sheet() -> Response:
     """The one style sheet."""
     return Response((_TEMPLATES / "style.css").read_text(encoding="utf-8"), media_type="text/css")
 
@@ -77,27 +77,27 @@ def style() -> Response:
 @app.get("/")
 async def overview_page(request: Request, user: GetUserDep) -> Response:
     """All replications that the user may read."""
-    return _html("overview.html", request, await _answer(_list(user)))
+    return _html_response("overview.html", request, await _run_view(_read_list(user)))
 
 
 @app.get("/api")
 async def overview_json(user: GetUserDep) -> Response:
     """`overview_page` for programs."""
-    return _json(await _answer(_list(user)))
+    return _json_response(await _run_view(_read_list(user)))
 
 
-async def _list(user: BaseUser) -> dict[str, Any]:
-    return await _overview.of(await _bounded.run(lambda: readable(user)), views.state)
+async def _read_list(user: BaseUser) -> dict[str, Any]:
+    return await _overview.read_all(await _bounded.run(lambda: readable(user)), views.replication_state)
 
 
-def _add(path: str, template: str, view: views.View) -> None:
+def _add_page(path: str, template: str, view: views.View) -> None:
     """The page of one replication at `path`, and its JSON at `/api` before it."""
 
     async def page(request: Request, user: GetUserDep) -> Response:
-        return _html(template, request, await _of_replication(request, user, view))
+        return _html_response(template, request, await _answer_replication(request, user, view))
 
     async def data(request: Request, user: GetUserDep) -> Response:
-        return _json(await _of_replication(request, user, view))
+        return _json_response(await _answer_replication(request, user, view))
 
     guarded = [Depends(requires_access_dag(method="GET"))]
     app.add_api_route(path, page, dependencies=guarded)
@@ -105,50 +105,50 @@ def _add(path: str, template: str, view: views.View) -> None:
 
 
 for _path, (_template, _view) in views.PAGES.items():
-    _add(_path, _template, _view)
+    _add_page(_path, _template, _view)
 
 
-async def _of_replication(request: Request, user: BaseUser, view: views.View) -> Answer:
-    def find() -> Replication:
-        name = _name(request)
+async def _answer_replication(request: Request, user: BaseUser, view: views.View) -> Answer:
+    def find_replication() -> Replication:
+        name = _replication_name(request)
         if name is None:
-            raise views.Unknown("this page does not belong to a replication")
+            raise views.NotFound("this page does not belong to a replication")
         # A side DAG (`<name>.backfill`) shows the replication's pages to those who may read both.
         if name != request.path_params["dag_id"] and not may_read(user, name):
-            raise views.Forbidden("you may not read the DAG of this replication")
-        found = replications.find_replication(name)
-        if found is None:
-            raise views.Unknown("there is no replication with this name")
-        return found
+            raise views.NotAllowed("you may not read the DAG of this replication")
+        replication = replications.find_replication(name)
+        if replication is None:
+            raise views.NotFound("there is no replication with this name")
+        return replication
 
-    async def work() -> dict[str, Any]:
-        found = await _bounded.run(find)
-        asked = Asked(request.path_params, request.query_params)
-        return await _bounded.run(lambda: view(found, asked), found.name)
+    async def read_view() -> dict[str, Any]:
+        replication = await _bounded.run(find_replication)
+        query = PageRequest(request.path_params, request.query_params)
+        return await _bounded.run(lambda: view(replication, query), replication.name)
 
-    return await _answer(work())
+    return await _run_view(read_view())
 
 
-def _name(request: Request) -> str | None:
+def _replication_name(request: Request) -> str | None:
     """The replication that a DAG belongs to; None on a page of none."""
     dag_id: str | None = request.path_params.get("dag_id")
     name, _, kind = (dag_id or "").partition(".")
     return name if kind in KINDS else dag_id
 
 
-async def _answer(work: Awaitable[dict[str, Any]]) -> Answer:
+async def _run_view(work: Awaitable[dict[str, Any]]) -> Answer:
     try:
         return Answer(await work)
-    except (BadQuestion, ConfigError) as error:
+    except (BadRequest, ConfigError) as error:
         return Answer({}, 400, getattr(error, "message", str(error)), getattr(error, "hint", ""))
-    except views.Forbidden as error:
+    except views.NotAllowed as error:
         return Answer({}, 403, str(error))
-    except views.Unknown as error:
+    except views.NotFound as error:
         return Answer({}, 404, str(error))
     except Transient as error:
         return Answer({}, 503, error.message, error.hint)
     except BinlakeError as error:
-        # Not its `where`: places and addresses of the deployment are no reader's business.
+        # Not its `where`: places and addresses of the deployment are not for readers.
         return Answer({}, 404, error.message, error.hint)
     except TooBusy:
         return Answer({}, 503, "too many requests at once", "try again in a moment")
@@ -159,23 +159,23 @@ async def _answer(work: Awaitable[dict[str, Any]]) -> Answer:
         return Answer({}, 500, "the page could not be built", "see the API server's log")
 
 
-def _json(answer: Answer) -> Response:
+def _json_response(answer: Answer) -> Response:
     return JSONResponse(answer.body(), answer.status)
 
 
-def _html(template: str, request: Request, answer: Answer) -> Response:
+def _html_response(template: str, request: Request, answer: Answer) -> Response:
     # The path that Airflow mounted the app at, below whatever prefix a proxy adds.
     root = request.scope.get("root_path", "").rstrip("/") + "/"
     text = _pages.get_template("error.html" if answer.error else template).render(
         root=root,
         airflow=root.removesuffix("binlake/"),
-        dag_id=_name(request),
+        dag_id=_replication_name(request),
         airflow_dag=request.path_params.get("dag_id"),
         # A page in Airflow's frame cannot lead the frame's owner anywhere.
         framed=request.headers.get("sec-fetch-dest") == "iframe",
         view=answer.view,
         answer=answer,
-        asked=request.query_params,
+        query=request.query_params,
         path=request.url.path,
     )
     return HTMLResponse(text, answer.status)

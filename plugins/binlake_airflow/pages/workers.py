@@ -33,7 +33,7 @@ class TooBusy(Exception):
     """All workers of the subject are taken and its queue is full."""
 
 
-class Bounded:
+class BoundedWorkers:
     """A few threads, a short queue and a deadline for each subject. Subjects are a fixed, small set of names."""
 
     def __init__(self, workers: int = WORKERS, waiting: int = WAITING, deadline_s: float = DEADLINE_S) -> None:
@@ -49,7 +49,7 @@ class Bounded:
     async def run(self, work: Callable[[], Result], subject: str = "", deadline_s: float | None = None) -> Result:
         """What `work` returns or raises. Raises TooBusy, and TimeoutError when it took too long.
 
-        Work that waits for a worker then is never done; work that has begun ends unheard.
+        Work that still waits for a worker then is dropped; the result of work that has begun is ignored.
         """
         job = self._submit(work, subject)
         try:

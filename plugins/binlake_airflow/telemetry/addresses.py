@@ -18,19 +18,19 @@ _BOXES = frozenset({"abfs", "abfss", "wasb", "wasbs"})
 
 def server(address: str) -> str:
     """host:port of a server's address, with a scheme or without."""
-    return _cut(address.rpartition("://")[2].rpartition("@")[2], "/?#")
+    return _cut_at(address.rpartition("://")[2].rpartition("@")[2], "/?#")
 
 
 def split(uri: str) -> tuple[str, str, str]:
     """Scheme, authority and path of a URI of a storage."""
     written, _, rest = uri.partition("://")
     scheme = written.lower()
-    rest = _cut(rest[_user_ends(scheme, rest) :], "?#")
+    rest = _cut_at(rest[_user_ends(scheme, rest) :], "?#")
     authority, slash, path = rest.partition("/")
     return scheme, authority, slash + path
 
 
-def place(path: str) -> str:
+def path_without_secrets(path: str) -> str:
     """A folder as it is, or a URI."""
     if "://" not in path:
         return path
@@ -46,9 +46,9 @@ def _user_ends(scheme: str, rest: str) -> int:
     if first[0] == ":" and (scheme in _BUCKETS or not _PORT.match(rest, first.start())):
         return rest.rfind("@") + 1
     if first[0] == "@" and scheme not in _BOXES:
-        return _cut(rest, "/?#").rfind("@") + 1
+        return _cut_at(rest, "/?#").rfind("@") + 1
     return 0
 
 
-def _cut(text: str, ends: str) -> str:
+def _cut_at(text: str, ends: str) -> str:
     return re.split(f"[{re.escape(ends)}]", text, maxsplit=1)[0]

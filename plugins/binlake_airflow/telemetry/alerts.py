@@ -30,11 +30,11 @@ class OnFailure:
         self.replication_file = replication_file
 
     def __call__(self, context: Mapping[str, Any]) -> None:
-        """Tell who `airflow.on-failure` names."""
-        tell_failure(self.replication_file, context)
+        """Notify whom `airflow.on-failure` names."""
+        notify_failure(self.replication_file, context)
 
 
-def tell_failure(replication_file: str, context: Mapping[str, Any]) -> None:
+def notify_failure(replication_file: str, context: Mapping[str, Any]) -> None:
     """Notify by `airflow.on-failure`, if it is set; also the callback of a missed deadline.
 
     The context gets `binlake`: `what` (failure, deadline), `run_id`, `errors` (stage, kind, error, text, hint), and
@@ -43,63 +43,63 @@ def tell_failure(replication_file: str, context: Mapping[str, Any]) -> None:
     settings = load_replication(replication_file, secrets=False)
     rule = settings.airflow.on_failure
     late = "deadline" in context
-    if rule is None or (late and _field(context, "state") in _ENDED):
+    if rule is None or (late and _run_field(context, "state") in _ENDED):
         return
-    run_id = str(context.get("run_id") or _field(context, "run_id") or _field(context, "dag_run_id") or "")
-    errors = failures.of_run(settings, run_id)
+    run_id = str(context.get("run_id") or _run_field(context, "run_id") or _run_field(context, "dag_run_id") or "")
+    errors = failures.failures_of_run(settings, run_id)
     lines = [
         f"{one['stage']} failed: {one['text']}" + (f" Hint: {one['hint']}" if one["hint"] else "") for one in errors
     ]
     first = f"run {run_id} has taken longer than {settings.airflow.deadline_s} s" if late else f"run {run_id} failed"
-    told = {"replication": settings.name, "what": "deadline" if late else "failure", "run_id": run_id,
+    details = {"replication": settings.name, "what": "deadline" if late else "failure", "run_id": run_id,
             "errors": errors, "text": "\n".join([f"{settings.name}: {first}", *lines])}  # fmt: skip
-    tell(rule, {"exception": lines[-1] if lines else None, **context, "binlake": told})
+    notify(rule, {"exception": lines[-1] if lines else None, **context, "binlake": details})
 
 
-def _field(context: Mapping[str, Any], name: str) -> Any:
+def _run_field(context: Mapping[str, Any], name: str) -> Any:
     """Of the context's run: Airflow's scheduler gives a mapping, its DAG processor an object."""
     run = context.get("dag_run")
     return run.get(name) if isinstance(run, Mapping) else getattr(run, name, None)
 
 
-def tell_lag(rule: NotifyOnLag, replication: str, what: str, lag_s: float, context: Mapping[str, Any]) -> bool:
+def notify_lag(rule: NotifyOnLag, replication: str, what: str, lag_s: float, context: Mapping[str, Any]) -> bool:
     """Tell that `what` (landing, sql) lags by `lag_s`, as `_tell_at_times`."""
-    told = {"replication": replication, "what": what, "lag_seconds": lag_s}
-    return lag_s >= rule.seconds and _tell_at_times(rule, f"lag-told-{what}", told, context)
+    details = {"replication": replication, "what": what, "lag_seconds": lag_s}
+    return lag_s >= rule.seconds and _notify_unless_recent(rule, f"lag-told-{what}", details, context)
 
 
-def tell_silence(rule: NotifyOnSilence, replication: str, since: int, until: int, context: Mapping[str, Any]) -> bool:
+def notify_silence(rule: NotifyOnSilence, replication: str, since: int, until: int, context: Mapping[str, Any]) -> bool:
     """Notify that there is no transaction between these two commit_ts, as `_tell_at_times`."""
     silent_s = (tso.physical(until) - tso.physical(since)) / 1000
-    told = {"replication": replication, "what": "silence", "since": str(since), "silent_seconds": silent_s}
-    return silent_s >= rule.seconds and _tell_at_times(rule, "silence-told", told, context)
+    details = {"replication": replication, "what": "silence", "since": str(since), "silent_seconds": silent_s}
+    return silent_s >= rule.seconds and _notify_unless_recent(rule, "silence-told", details, context)
 
 
-def _tell_at_times(rule: NotifyOnLag, key: str, told: Mapping[str, Any], context: Mapping[str, Any]) -> bool:
-    """Tell it, unless that was done within `repeat-s`; whether it was told.
+def _notify_unless_recent(rule: NotifyOnLag, key: str, details: Mapping[str, Any], context: Mapping[str, Any]) -> bool:
+    """Notify, unless that was done within `repeat-s`; whether it was done.
 
     When that was last is kept in Airflow's state store of the replication's asset.
     """
-    store = context["asset_state_store"][assets.of_replication(told["replication"])]
+    store = context["asset_state_store"][assets.replication_asset(details["replication"])]
     last = store.get(key)
     if last is not None and time.time() - float(str(last)) < rule.repeat_s:
         return False
-    tell(rule, {**context, "binlake": told})
+    notify(rule, {**context, "binlake": details})
     store.set(key, str(time.time()))
     return True
 
 
-def tell(rule: Notify, context: Mapping[str, Any]) -> None:
+def notify(rule: Notify, context: Mapping[str, Any]) -> None:
     """Call what `rule` names. Raises ConfigError when it is not there, and whatever it raises."""
-    named = _imported(rule.notifier)
-    kwargs = {name: _resolved(value) for name, value in rule.kwargs.items()}
+    named = _import_notifier(rule.notifier)
+    kwargs = {name: _resolve_variables(value) for name, value in rule.kwargs.items()}
     if isinstance(named, type) and issubclass(named, BaseNotifier):
         named(**kwargs)(dict(context))
     else:
         named(context, **kwargs)
 
 
-def _imported(path: str) -> Any:
+def _import_notifier(path: str) -> Any:
     try:
         return resolve_name(path)
     except (ImportError, AttributeError) as error:
@@ -110,7 +110,7 @@ def _imported(path: str) -> Any:
         ) from error
 
 
-def _resolved(value: Any) -> Any:
+def _resolve_variables(value: Any) -> Any:
     if not (isinstance(value, str) and value.startswith("env:")):
         return value
     name = value[4:]

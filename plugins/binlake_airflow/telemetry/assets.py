@@ -18,34 +18,34 @@ from binlake import tso
 SCHEME = "binlake"
 
 
-def of_replication(replication: str) -> Asset:
+def replication_asset(replication: str) -> Asset:
     """The asset of the whole replication."""
     uri = f"{SCHEME}://{replication}"
     return Asset(name=uri, uri=uri)
 
 
-def of_table(replication: str, db: str, table: str) -> Asset:
+def table_asset(replication: str, db: str, table: str) -> Asset:
     """The asset of one table, named as at the target."""
     uri = f"{SCHEME}://{replication}/{quote(db, safe='')}/{quote(table, safe='')}"
     return Asset(name=uri, uri=uri)
 
 
-def alias(replication: str) -> AssetAlias:
+def replication_alias(replication: str) -> AssetAlias:
     """What the task that moves the assets declares as its outlet."""
     return AssetAlias(name=f"{SCHEME}-{replication}")
 
 
-def moved(
+def emit_events(
     replication: str, result: Mapping[str, Any], tables: Iterable[Sequence[str]], context: Mapping[str, Any]
 ) -> None:
-    """Tell that `result` brought the replication to its hi; `tables` (db, table) are those it changed."""
+    """Emit that `result` brought the replication to its hi; `tables` (db, table) are those it changed."""
     extra = {
         "commit_ts": result["hi"],
         "time": tso.to_datetime(int(result["hi"])).isoformat(timespec="milliseconds"),
         "window": f"{result['lo']}-{result['hi']}",
         "run_id": context["run_id"],
     }
-    events = context["outlet_events"][alias(replication)]
-    events.add(of_replication(replication), extra={**extra, "rows": result["rows"]})
+    events = context["outlet_events"][replication_alias(replication)]
+    events.add(replication_asset(replication), extra={**extra, "rows": result["rows"]})
     for db, table in tables:
-        events.add(of_table(replication, db, table), extra=extra)
+        events.add(table_asset(replication, db, table), extra=extra)

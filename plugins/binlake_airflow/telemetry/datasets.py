@@ -25,7 +25,7 @@ from binlake.window.lineage import Table, Told
 from binlake_airflow.telemetry import addresses
 
 _SCHEMES = {"s3a": "s3", "s3n": "s3", "abfs": "abfss"}
-"""As storages are called in names of datasets, where Spark calls them otherwise."""
+"""Schemes of storages in names of datasets, where Spark's differ."""
 
 
 class Datasets:
@@ -35,7 +35,7 @@ class Datasets:
         self._paths = LakePaths.of(replication)
         self._source = _source_of(replication)
         target = replication.target
-        # TiDB and MariaDB are named as what they are spoken to as.
+        # TiDB and MariaDB are named by the protocol they speak.
         self._target = f"mysql://{target.host}:{target.port}" if target is not None else ""
         self._relay = replication.relay.log_dir and str(Path(replication.relay.log_dir).expanduser().absolute())
 
@@ -51,19 +51,19 @@ class Datasets:
         """A table of the source."""
         return self._table(self._source, table, commit_ts)
 
-    def target(self, told: Told, commit_ts: str = "") -> Dataset:
+    def target(self, copy: Told, commit_ts: str = "") -> Dataset:
         """A table of the SQL target."""
-        return self._copy(self._table(self._target, told.table, commit_ts), told)
+        return self._copy(self._table(self._target, copy.table, commit_ts), copy)
 
-    def mirror(self, told: Told, commit_ts: str = "") -> Dataset:
+    def mirror(self, copy: Told, commit_ts: str = "") -> Dataset:
         """The mirror of a table."""
-        place = _place(self._paths.mirror(told.table.db, told.table.table))
-        made = Dataset(*place, facets={**_version(commit_ts), **_schema(told.table), **_delta()})
-        return self._copy(made, told)
+        place = _storage_name(self._paths.mirror(copy.table.db, copy.table.table))
+        made = Dataset(*place, facets={**_version(commit_ts), **_schema(copy.table), **_delta()})
+        return self._copy(made, copy)
 
     def lake(self, table: str, rows: int | None = None) -> Dataset:
         """A table of the lake; `rows`: written to it."""
-        place = _place(self._paths.table(table))
+        place = _storage_name(self._paths.table(table))
         if rows is None:
             return Dataset(*place, facets=_delta())
         counted = output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet(rows)
@@ -73,8 +73,8 @@ class Datasets:
         facets = {**_version(commit_ts), **_schema(table)}
         return Dataset(namespace, f"{table.db}.{table.table}", facets=facets)
 
-    def _copy(self, made: Dataset, told: Told) -> Dataset:
-        inputs = ((name, self._inputs(name, told.sources)) for name in told.copied)
+    def _copy(self, made: Dataset, copy: Told) -> Dataset:
+        inputs = ((name, self._inputs(name, copy.sources)) for name in copy.copied)
         fields = {name: column_lineage_dataset.Fields(found) for name, found in inputs if found}
         if fields and made.facets is not None:
             made.facets["columnLineage"] = _ColumnLineage(fields)
@@ -118,14 +118,14 @@ def _delta() -> dict[str, Any]:
 
 
 def _source_of(replication: Replication) -> str:
-    """The specification knows no TiDB: as MySQL where we speak SQL with it, else by cluster, else by its PD."""
+    """The specification has no name for TiDB: MySQL where it is asked by SQL, else the cluster, else its PD."""
     source = replication.source
     if source.sql is not None:
         return f"mysql://{source.sql.host}:{source.sql.port}"
     return f"tidb://{source.cluster_id or addresses.server(source.pd_urls[0])}"
 
 
-def _place(path: str) -> tuple[str, str]:
+def _storage_name(path: str) -> tuple[str, str]:
     """Namespace and name of a folder or URI; without the password that a URI may hold."""
     if "://" not in path:
         return "file", path

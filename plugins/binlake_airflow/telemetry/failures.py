@@ -1,4 +1,4 @@
-"""What a task that fails leaves: an XCom for the run's note, and an event in the lake for the page and for notifiers.
+"""What a failed task leaves: an XCom for the run's note, and an event in the lake for the page and for notifiers.
 
 A job records its own failure where it happens; here is what no job could report: it was killed, it never began, its
 answer was one that fails the run.
@@ -20,7 +20,7 @@ log = structlog.get_logger(__name__)
 KEY = "failed"
 """XCom of a try that failed; Airflow clears it when the task is tried again."""
 LOOK_S = 30.0
-"""Seconds that the lake has to tell what failed: who is told of a failure is told, whatever the lake does."""
+"""Seconds that the lake has to say what failed: a failure is notified, whatever the lake does."""
 
 
 def words(error: BaseException) -> str:
@@ -31,18 +31,18 @@ def words(error: BaseException) -> str:
     return f"{type(error).__name__}: {lines[0] if lines else 'it says nothing'}"
 
 
-def tell(error: Exception, *, settings: Callable[[], Replication], task_id: str, context: Mapping[str, Any],
+def record_failure(error: Exception, *, settings: Callable[[], Replication], task_id: str, context: Mapping[str, Any],
          since_s: float, records: bool) -> None:  # fmt: skip
     """Leave what is known of `error`, which ended a try that began at `since_s` (Unix seconds). It never raises."""
     try:
         context["ti"].xcom_push(key=KEY, value=words(error)[:1000])
         if records:
-            _record(settings(), task_id, error, str(context["run_id"]), since_s)
+            _record_event(settings(), task_id, error, str(context["run_id"]), since_s)
     except Exception:
         log.warning("failure_not_recorded", task=task_id, exc_info=True)
 
 
-def of_run(settings: Replication, run_id: str) -> list[dict[str, str]]:
+def failures_of_run(settings: Replication, run_id: str) -> list[dict[str, str]]:
     """What the lake says failed in a run, the first first: stage, kind, error, text, hint. Empty when it cannot."""
     found: list[dict[str, str]] = []
 
@@ -53,25 +53,25 @@ def of_run(settings: Replication, run_id: str) -> list[dict[str, str]]:
         from binlake.lake.windowlog import WindowLog
 
         names = ("stage", "kind", "error", "text", "hint")
-        told = reversed(failures(WindowLog(LakePaths.of(settings)), run_id))
+        events = reversed(failures(WindowLog(LakePaths.of(settings)), run_id))
         # Of a stage that was tried again, the last.
-        last = {one.stage: one for one in told}
+        last = {one.stage: one for one in events}
         found.extend({name: getattr(one, name) for name in names} for one in last.values())
 
-    looking = threading.Thread(target=_logged, args=(look,), name="binlake-failures", daemon=True)
+    looking = threading.Thread(target=_read_or_log, args=(look,), name="binlake-failures", daemon=True)
     looking.start()
     looking.join(LOOK_S)
     return list(found)
 
 
-def _logged(look: Callable[[], None]) -> None:
+def _read_or_log(look: Callable[[], None]) -> None:
     try:
         look()
     except Exception:
         log.warning("failures_not_readable", exc_info=True)
 
 
-def _record(settings: Replication, stage: str, error: Exception, run_id: str, since_s: float) -> None:
+def _record_event(settings: Replication, stage: str, error: Exception, run_id: str, since_s: float) -> None:
     from binlake.lake.failures import failures, record_failure
     from binlake.lake.paths import LakePaths
     from binlake.lake.windowlog import WindowLog

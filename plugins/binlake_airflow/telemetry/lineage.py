@@ -41,12 +41,12 @@ class _Flow:
 
     def all(self) -> Flow:
         """Each dataset once; what was read on the way and written, too, is written."""
-        outputs = _once(self.written)
-        inputs = {name: one for name, one in _once(self.read).items() if name not in outputs}
+        outputs = _without_duplicates(self.written)
+        inputs = {name: one for name, one in _without_duplicates(self.read).items() if name not in outputs}
         return OperatorLineage(inputs=list(inputs.values()), outputs=list(outputs.values()))
 
 
-def of_stages(
+def lineage_of_stages(
     replication: Replication, results: Sequence[Result], changed: Names = (), *, from_relay: bool = False
 ) -> Flow:
     """Of the StageResults of one task.
@@ -65,63 +65,70 @@ def of_stages(
     if from_relay and done:
         flow.read.append(flow.names.relay())
     names = list(changed)
-    _copies(flow, flow.names.target, _of(done, "finalize"), lambda _: _by_name(replication, names))
-    _copies(flow, flow.names.mirror, _of(done, "mirror"), lambda r: _by_name(replication, r["detail"].get(CHANGED, ())))
+    _add_copies(
+        flow, flow.names.target, _results_of_stage(done, "finalize"), lambda _: _add_by_name(replication, names)
+    )
+    _add_copies(
+        flow,
+        flow.names.mirror,
+        _results_of_stage(done, "mirror"),
+        lambda r: _add_by_name(replication, r["detail"].get(CHANGED, ())),
+    )
     return flow.all()
 
 
-def _of(results: Sequence[Result], stage: str) -> list[Result]:
+def _results_of_stage(results: Sequence[Result], stage: str) -> list[Result]:
     return [result for result in results if result["stage"] == stage]
 
 
-def _copies(
+def _add_copies(
     flow: _Flow, place: Callable[[Told, str], Dataset], results: Sequence[Result], named: Callable[[Result], list[Told]]
 ) -> None:
     """The tables that a sink wrote, each as its last window left it, and the source's tables behind them.
 
-    `named`: those of a result, where none tells them.
+    `named`: those of a result that has names only.
     """
-    told = [(one, result) for result in results for one in _told(result, "wrote")]
-    told = told or [(one, result) for result in results for one in named(result)]
-    newest = {(one.table.db, one.table.table): (one, str(result["hi"])) for one, result in told}
+    copies = [(one, result) for result in results for one in _tables_of_side(result, "wrote")]
+    copies = copies or [(one, result) for result in results for one in named(result)]
+    newest = {(one.table.db, one.table.table): (one, str(result["hi"])) for one, result in copies}
     for one in bounded([one for one, _ in newest.values()]):
         commit_ts = newest[one.table.db, one.table.table][1]
         flow.read += [flow.names.source(source, commit_ts) for source in one.sources]
         flow.written.append(place(one, commit_ts))
 
 
-def _by_name(replication: Replication, names: Names) -> list[Told]:
+def _add_by_name(replication: Replication, names: Names) -> list[Told]:
     """Tables of which nothing but names is known; where there are routes, not even where they come from."""
     tables = [Table(db, table) for db, table in names]
     return [Told(table, (), () if replication.routes else (table,)) for table in tables]
 
 
-def of_command(
-    command: str, replication: Replication, asked: Mapping[str, Any], told: Any, into: Replication | None = None
+def lineage_of_command(
+    command: str, replication: Replication, asked: Mapping[str, Any], printed: Any, into: Replication | None = None
 ) -> Flow:
-    """Of a command that answered `told` to the params `asked`; `into`: whose target a replay wrote to."""
+    """Of a command that answered `printed` to the params `asked`; `into`: whose target a replay wrote to."""
     flow = _Flow(replication)
     if command == "recover":
-        relayed = told[-1]["detail"].get("source") == "relay"
-        return of_stages(replication, told[:-1], from_relay=relayed)
+        relayed = printed[-1]["detail"].get("source") == "relay"
+        return lineage_of_stages(replication, printed[:-1], from_relay=relayed)
     if command == "backfill" and into is not None:
-        return of_stages(replication.model_copy(update={"target": into.target}), told)
+        return lineage_of_stages(replication.model_copy(update={"target": into.target}), printed)
     if command == "audit":
-        _audit(flow, asked, told)
+        _audit(flow, asked, printed)
     elif command == "maintain":
-        _maintain(flow, told or ())
+        _maintain(flow, printed or ())
     else:
-        for result in told:
+        for result in printed:
             _OF[result["stage"]](flow, result)
     return flow.all()
 
 
-def _audit(flow: _Flow, asked: Mapping[str, Any], told: Any) -> None:
+def _audit(flow: _Flow, asked: Mapping[str, Any], printed: Any) -> None:
     if asked["what"] == "transaction":
         flow.lake(("binlog", "mutation", "ddl"))
         return
     flow.lake(("mutation",))
-    mirror = told.get("mirror", {}) if asked["what"] == "table" and told else {}
+    mirror = printed.get("mirror", {}) if asked["what"] == "table" and printed else {}
     # Below 0: the table has no mirror yet.
     if mirror.get("delta_version", -1) >= 0:
         flow.read.append(flow.names.mirror(Told(Table(mirror["db"], mirror["table"])), str(mirror["hi"])))
@@ -132,7 +139,7 @@ def _maintain(flow: _Flow, tables: Sequence[Mapping[str, Any]]) -> None:
     for one in tables:
         if one["table"] == "mirror":
             mirrors = [Told(Table(db, table)) for db, table in one.get("mirrors", ())]
-            flow.written += [flow.names.mirror(told) for told in mirrors if len(mirrors) <= MOST_TABLES]
+            flow.written += [flow.names.mirror(one) for one in mirrors if len(mirrors) <= MOST_TABLES]
         elif one["joined"] or one["dropped"] or one["windows"]:
             flow.lake((), (one["table"],))
 
@@ -146,7 +153,7 @@ def _rebuild(flow: _Flow, result: Result) -> None:
 
 def _verify(flow: _Flow, result: Result) -> None:
     at = str(result["hi"])
-    for one in _told(result, "read"):
+    for one in _tables_of_side(result, "read"):
         flow.read.append(flow.names.target(one, at))
         if result["detail"]["against"] == "source":
             flow.read += [flow.names.source(source, at) for source in one.sources]
@@ -157,16 +164,16 @@ def _verify(flow: _Flow, result: Result) -> None:
 
 def _repair(flow: _Flow, result: Result) -> None:
     at = str(result["detail"].get("checkpoint", result["hi"]))
-    for one in _told(result, "read"):
+    for one in _tables_of_side(result, "read"):
         flow.lake(("mutation",))
         flow.read += [flow.names.mirror(one, at), flow.names.target(one, at)]
-    flow.written += [flow.names.target(one, at) for one in _told(result, "wrote")]
+    flow.written += [flow.names.target(one, at) for one in _tables_of_side(result, "wrote")]
 
 
 def _rollback(flow: _Flow, result: Result) -> None:
     """Its tables are those of the side it is written to; what they hold is the state of no commit_ts."""
     flow.lake(("mutation",))
-    for one in _told(result, "wrote"):
+    for one in _tables_of_side(result, "wrote"):
         at_source = result["detail"]["write_to"] == "source"
         flow.written.append(flow.names.source(one.table) if at_source else flow.names.target(one))
 
@@ -175,11 +182,11 @@ _OF = {"rebuild": _rebuild, "verify": _verify, "repair": _repair, "backfill": _r
 """By the stage that a command's result names."""
 
 
-def _told(result: Result, side: str) -> list[Told]:
+def _tables_of_side(result: Result, side: str) -> list[Told]:
     return [Told.from_dict(raw) for raw in result["detail"].get(LINEAGE, {}).get(side, ())]
 
 
-def _once(datasets: Iterable[Dataset]) -> dict[tuple[str, str], Dataset]:
+def _without_duplicates(datasets: Iterable[Dataset]) -> dict[tuple[str, str], Dataset]:
     """By name; of a dataset that is there with columns and without, the one with them."""
     found: dict[tuple[str, str], Dataset] = {}
     for one in datasets:

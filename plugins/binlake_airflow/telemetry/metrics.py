@@ -29,7 +29,7 @@ POSITIONS = {
     "finalize": ("lag_seconds", "checkpoint_timestamp_seconds"),
     "mirror": ("mirror_lag_seconds", "mirror_timestamp_seconds"),
 }
-"""The stage whose end tells a position, and the names of its lag and its commit time."""
+"""The stage whose end shows a position, and the names of its lag and its commit time."""
 
 FLUSH_S = 5.0
 """Seconds that a task waits for its metrics to be sent."""
@@ -54,13 +54,13 @@ def is_position(result: Result) -> bool:
 
 
 def send(replication: str, results: Sequence[Result]) -> None:
-    """Tell the figures of StageResults; what cannot be sent is a warning."""
+    """Send the figures of StageResults; what cannot be sent is a warning."""
     _send(replication, emit, results)
 
 
 def send_waiting(replication: str, plan: Result) -> None:
     """Report what holds back a plan that waits, and its position; its time and rows are reported when it ends."""
-    _send(replication, _plan, [plan])
+    _send(replication, _emit_plan, [plan])
 
 
 def emit(replication: str, result: Result) -> None:
@@ -70,9 +70,9 @@ def emit(replication: str, result: Result) -> None:
     stats.timing(f"{name}.{stage}.seconds", timedelta(seconds=result["seconds"]), tags=tags)
     stats.incr(f"{name}.{stage}.rows", int(result["rows"]), tags=tags)
     if stage == "plan":
-        _plan(replication, result)
+        _emit_plan(replication, result)
     elif stage in POSITIONS and result["state"] in ENDED and is_position(result):
-        _position(name, stage, result["hi"], tags)
+        _emit_position(name, stage, result["hi"], tags)
         if stage == "finalize":
             stats.gauge(f"{name}.set_aside", len((result.get("detail") or {}).get("set_aside", ())), tags=tags)
 
@@ -110,14 +110,14 @@ def _flush(force_flush: Callable[[float], object]) -> None:
         log.warning("metrics_not_sent", exc_info=True)
 
 
-def _plan(replication: str, result: Result) -> None:
+def _emit_plan(replication: str, result: Result) -> None:
     name, tags = f"binlake.{replication}", {"replication": replication}
     stats.gauge(f"{name}.blocked", int(bool(result["blocked_by"])), tags=tags)
     if is_position(result):
-        _position(name, "land", result["lo"], tags)
+        _emit_position(name, "land", result["lo"], tags)
 
 
-def _position(name: str, stage: str, commit_ts: str, tags: dict[str, Any]) -> None:
+def _emit_position(name: str, stage: str, commit_ts: str, tags: dict[str, Any]) -> None:
     lag, moment = POSITIONS[stage]
     stats.gauge(f"{name}.{lag}", lag_s(commit_ts), tags=tags)
     stats.gauge(f"{name}.{moment}", tso.physical(int(commit_ts)) / 1000, tags=tags)

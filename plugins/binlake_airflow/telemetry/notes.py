@@ -12,7 +12,7 @@ from airflow.listeners import hookimpl
 from binlake_airflow.telemetry import failures
 
 KEY = "note"
-"""XCom of the tasks that have something to say; the last one counts."""
+"""XCom of the tasks that leave a note; the last one counts."""
 _LETTERS = 1000
 
 
@@ -23,16 +23,16 @@ class RunNotes:
     def on_dag_run_success(self, dag_run: Any, msg: str) -> None:
         """A run ended well."""
         del msg
-        write(dag_run)
+        write_note(dag_run)
 
     @hookimpl
     def on_dag_run_failed(self, dag_run: Any, msg: str) -> None:
         """A run failed."""
         del msg
-        write(dag_run, failed=True)
+        write_note(dag_run, failed=True)
 
 
-def write(dag_run: Any, *, failed: bool = False) -> None:
+def write_note(dag_run: Any, *, failed: bool = False) -> None:
     """Put what the run's tasks left under KEY into its note; of a run that `failed`, what failed and why."""
     # The scheduler alone comes here; tasks load this module, too, with the plugin.
     from airflow.models.dagrun import DagRunNote
@@ -41,7 +41,7 @@ def write(dag_run: Any, *, failed: bool = False) -> None:
     session = object_session(dag_run)
     if session is None or not _is_ours(dag_run):
         return
-    text = _what_failed(dag_run, session) if failed else _said_last(dag_run, session)
+    text = _failed_tasks_text(dag_run, session) if failed else _last_note(dag_run, session)
     if not text:
         return
     if dag_run.dag_run_note is None:
@@ -50,25 +50,25 @@ def write(dag_run: Any, *, failed: bool = False) -> None:
         dag_run.dag_run_note.content = text
 
 
-def _said_last(dag_run: Any, session: Any) -> str:
-    return next((text for _, text in _left(dag_run, session, KEY)), "")
+def _last_note(dag_run: Any, session: Any) -> str:
+    return next((text for _, text in _read_xcoms(dag_run, session, KEY)), "")
 
 
-def _what_failed(dag_run: Any, session: Any) -> str:
-    """A line for each task that failed: another sink's success is not what the run came to."""
+def _failed_tasks_text(dag_run: Any, session: Any) -> str:
+    """A line for each task that failed; the notes of other sinks do not count then."""
     from airflow.models.taskinstance import TaskInstance
     from airflow.utils.state import TaskInstanceState
     from sqlalchemy import select
 
     of_run = (TaskInstance.dag_id == dag_run.dag_id) & (TaskInstance.run_id == dag_run.run_id)
     query = select(TaskInstance.task_id).where(of_run, TaskInstance.state == TaskInstanceState.FAILED)
-    told = dict(_left(dag_run, session, failures.KEY))
+    errors = dict(_read_xcoms(dag_run, session, failures.KEY))
     names = session.scalars(query.order_by(TaskInstance.end_date)).all()
-    lines = [f"{name} failed: {told.get(name, 'it was ended from outside; see its log')}" for name in names]
+    lines = [f"{name} failed: {errors.get(name, 'it was ended from outside; see its log')}" for name in names]
     return "\n".join(lines)[:_LETTERS]
 
 
-def _left(dag_run: Any, session: Any, key: str) -> list[tuple[str, str]]:
+def _read_xcoms(dag_run: Any, session: Any, key: str) -> list[tuple[str, str]]:
     """Task and text of what tasks left under `key`, the last first."""
     from airflow.models.xcom import XComModel
 

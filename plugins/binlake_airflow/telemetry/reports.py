@@ -35,20 +35,20 @@ class StageTask(Protocol):
 _LAG_OF = {"plan": ("landing", "lo"), "finalize": ("sql", "hi")}
 
 
-def report(
+def report_stages(
     task: StageTask, results: Sequence[Result], changed: Sequence[Sequence[str]], context: Mapping[str, Any]
 ) -> None:
-    """Tell of the stages that `task` has run, all of them or one; `changed`: tables of the target, as (db, table)."""
+    """Report the stages that `task` has run, all of them or one; `changed`: tables of the target, as (db, table)."""
     first, last, ti = results[0], results[-1], context["ti"]
     done = {result["stage"]: result for result in results if result["state"] == "done"}
     if task.moves_assets in done:
         # First: a later try finds the window applied already, and moves nothing.
-        assets.moved(task.replication, done[task.moves_assets], changed, context)
+        assets.emit_events(task.replication, done[task.moves_assets], changed, context)
     ti.xcom_push(key="window", value=f"{first['lo']}-{max(first['hi'], last['hi'], key=int)}")
     if first["blocked_by"]:
-        tell_blocked(first, context, task.log)
+        report_blocked(first, context, task.log)
     elif last["state"] not in STOPPED:
-        ti.xcom_push(key=KEY, value=note(results))
+        ti.xcom_push(key=KEY, value=note_of_results(results))
     metrics.send(task.replication, results)
     _warn(task, results, context)
 
@@ -74,22 +74,22 @@ def _names_tables(result: Result) -> bool:
     return result["state"] == "done" and CHANGED in result["detail"]
 
 
-def tell_blocked(result: Result, context: Mapping[str, Any], log: Any) -> None:
+def report_blocked(result: Result, context: Mapping[str, Any], log: Any) -> None:
     """Put what blocks where the run's page shows it."""
     reason = result["detail"].get("reason", "")
     log.warning("window_not_planned", state=result["state"], blocked_by=result["blocked_by"], reason=reason)
     if result["blocked_by"]:
         context["ti"].xcom_push(key=BLOCKED_BY, value=result["blocked_by"])
-    context["ti"].xcom_push(key=KEY, value=f"{result['state']} at {shown(result['lo'])}: {reason}"[:1000])
+    context["ti"].xcom_push(key=KEY, value=f"{result['state']} at {ts_with_time(result['lo'])}: {reason}"[:1000])
 
 
-def tell_gone(value: Result, context: Mapping[str, Any]) -> None:
+def report_source_gone(value: Result, context: Mapping[str, Any]) -> None:
     """The same when PD does not answer."""
     context["ti"].xcom_push(key=BLOCKED_BY, value=value["blocked_by"])
     context["ti"].xcom_push(key=KEY, value=f"upstream unavailable: {value['reason']}"[:1000])
 
 
-def note(results: Sequence[Result]) -> str:
+def note_of_results(results: Sequence[Result]) -> str:
     """One line: the range of the last stage as commit_ts and as time, and what each stage counted in all windows."""
     last, rows = results[-1], Counter[str]()
     for result in results:
@@ -97,10 +97,10 @@ def note(results: Sequence[Result]) -> str:
             rows[result["stage"]] += result["rows"]
     first = next(result for result in results if result["stage"] == last["stage"])
     counts = ", ".join(f"{stage} {count:,} rows" for stage, count in rows.items())
-    return f"window ({shown(first['lo'])}, {shown(last['hi'])}]" + (f": {counts}" if counts else "")
+    return f"window ({ts_with_time(first['lo'])}, {ts_with_time(last['hi'])}]" + (f": {counts}" if counts else "")
 
 
-def shown(commit_ts: str) -> str:
+def ts_with_time(commit_ts: str) -> str:
     """A commit_ts with its UTC time."""
     time = tso.to_datetime(int(commit_ts)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     return f"{commit_ts} = {time}"
@@ -114,26 +114,26 @@ def _warn(task: StageTask, results: Sequence[Result], context: Mapping[str, Any]
             _warn_of_silence(settings, result, context)
             _warn_of_tables(settings, result, context)
         except Exception:
-            # The window is done; whoever cannot be told of its lag must not make it be done again.
+            # The window is done; a lag that cannot be notified must not make it run again.
             task.log.exception("alert_failed", stage=result["stage"])
 
 
 def _warn_of_lag(settings: Replication, result: Result, context: Mapping[str, Any]) -> None:
     rule, (what, side) = settings.airflow.on_lag, _LAG_OF.get(result["stage"], ("", ""))
     if rule is not None and what and metrics.is_position(result):
-        alerts.tell_lag(rule, settings.name, what, metrics.lag_s(result[side]), context)
+        alerts.notify_lag(rule, settings.name, what, metrics.lag_s(result[side]), context)
 
 
 def _warn_of_tables(settings: Replication, result: Result, context: Mapping[str, Any]) -> None:
-    """The run is green, and a table of the target is not the source's: set aside by the policy, or found by a look."""
+    """The run is green, but a table of the target differs: set aside by the policy, or found by a comparison."""
     rule, detail = settings.airflow.on_failure, result["detail"]
     if rule is None or result["stage"] != "finalize":
         return
     different = [one["table"] for one in detail.get("verified_after_ddl", ()) if one["state"] == "different"]
     for what, tables in (("set-aside", detail.get("put_aside", ())), ("different", different)):
         if tables:
-            told = {"replication": settings.name, "what": what, "tables": list(tables)}
-            alerts.tell(rule, {**context, "binlake": told})
+            details = {"replication": settings.name, "what": what, "tables": list(tables)}
+            alerts.notify(rule, {**context, "binlake": details})
 
 
 def _warn_of_silence(settings: Replication, result: Result, context: Mapping[str, Any]) -> None:
@@ -147,4 +147,4 @@ def _warn_of_silence(settings: Replication, result: Result, context: Mapping[str
 
     since = WindowLog(LakePaths.of(settings)).silent_since()
     if since is not None:
-        alerts.tell_silence(rule, settings.name, since, int(result["hi"]), context)
+        alerts.notify_silence(rule, settings.name, since, int(result["hi"]), context)
