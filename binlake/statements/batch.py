@@ -63,6 +63,16 @@ class StatementBatch:
     queue: int = 0
     whole_ts: int = 0
 
+    @property
+    def where(self) -> dict[str, object]:
+        """Which batch, for an error's `where`."""
+        return {
+            "table": f"{self.db}.{self.table}",
+            "segment": self.segment,
+            "phase": self.phase,
+            "batch": self.batch,
+        }
+
 
 def statement_digest(sql: Sequence[str | bytes]) -> str:
     """SHA-256 (hex) of statements (text, or its UTF-8) in order; a NUL byte parts them."""

@@ -5,9 +5,9 @@ Every write goes through `apply_window`; everything else here reads, or is a par
 
 from binlake.target.apply.apply import apply_window
 from binlake.target.apply.position import Position, checkpoint_of, checkpoint_ts, position_of, progress_of
-from binlake.target.claim.checkpoint import Checkpoint
-from binlake.target.claim.segments import ApplyResult, Hook, SegmentPlan, StatementSource, WriteAhead, too_many_rows
+from binlake.target.claim.progress import Checkpoint
 from binlake.target.definitions.definitions import Expected, expected_after, expected_of
+from binlake.target.segments import ApplyResult, Hook, SegmentPlan, StatementSource, WriteAhead, too_many_rows
 from binlake.target.session.session import Session
 from binlake.target.session.stopping import StopFlag
 

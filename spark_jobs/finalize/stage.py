@@ -21,7 +21,7 @@ from binlake.lake.tables import STATEMENT
 from binlake.lake.windowlog import WindowEvent
 from binlake.repair.verify.afterddl import check_due, note_due
 from binlake.target import apply_window
-from binlake.target.claim.marks import marks_of
+from binlake.target.claim.loopback import LoopbackMarks
 from binlake.target.relay import RelayLog
 from binlake.window.cuts import require_pinned_cuts
 from binlake.window.manifest import ApplyManifest
@@ -49,7 +49,7 @@ def run(ctx: StageContext, bounds: Bounds) -> StageResult:
     with _reading(ctx, bounds, "window"):
         manifest = _manifest(ctx, bounds)
     statements = _pinned(ctx, bounds, target, manifest)
-    marks = marks_of(ctx.replication.loopback, ctx.replication.name)
+    marks = LoopbackMarks.of(ctx.replication.loopback, ctx.replication.name)
     note_due(target, ctx.windows, statements.window.cuts, bounds.hi, ctx.run_id, partial(_is_passed, ctx, bounds))
     # A mark: who looks at the lake sees that the target may hold the window open, from here to the end or a failure.
     ctx.windows.record(WindowEvent("finalize", bounds.lo, bounds.hi, "started", run_id=ctx.run_id, sink="sql"))
@@ -63,7 +63,7 @@ def run(ctx: StageContext, bounds: Bounds) -> StageResult:
     detail["modes"] = applied.modes
     detail["forms"] = manifest.safe_mode
     detail |= {"set_aside": applied.aside, "passed_over": applied.passed_over} if applied.aside else {}
-    detail |= {"put_aside": [one["table"] for one in applied.put_aside]} if applied.put_aside else {}
+    detail |= {"put_aside": [one["table"] for one in applied.newly_aside]} if applied.newly_aside else {}
     state = "done" if applied.state == "applied" else applied.state
     verified = check_due(ctx.replication, ctx.windows, bounds.hi, ctx.run_id) if state == "done" else []
     detail |= {"verified_after_ddl": [one.to_dict() for one in verified]} if verified else {}

@@ -24,7 +24,7 @@ from binlake.lake.keyowners import KeyOwner, key_owners
 from binlake.mirror.replica import Replica
 from binlake.rows.schema import TableDef
 from binlake.target import Position, Session
-from binlake.target.apply.presentkeys import present_keys
+from binlake.target.apply.presence import find_present_keys
 from binlake.target.definitions.definitions import Name
 from binlake.target.definitions.rowsleft import moves_rows
 from spark_jobs.job.context import StageContext
@@ -154,7 +154,7 @@ def _meets_old_rows(window: SinkWindow, table: TableDef, arrival: Arrival) -> bo
 
 def _taken(session: Session, table: TableDef, arrivals: Sequence[Arrival]) -> list[Arrival]:
     keys = [json.loads(one.key) for one in arrivals]
-    return [arrivals[number] for number in present_keys(session, table, keys)]
+    return [arrivals[number] for number in find_present_keys(session, table, keys)]
 
 
 def _require_owner(arrival: Arrival, owner: KeyOwner | None) -> None:

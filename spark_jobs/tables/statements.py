@@ -25,7 +25,7 @@ from binlake.statements import Phase, StatementBatch, kept_table
 from binlake.statements.literal import qualified
 from binlake.statements.sealed import INDEX, batch_of, checked_batch, index_digest
 from binlake.target import SegmentPlan
-from binlake.target.apply.plans import Content, WindowPlans
+from binlake.target.segments import SegmentContent, WindowPlans
 from spark_jobs.job.context import StageContext
 from spark_jobs.tables.sinks import SinkWindow
 
@@ -123,7 +123,7 @@ class LakeStatements:
         names = self._touched(number) if ordered else sorted({(row["db"], row["table"]) for row in own})
         size = self._bytes.get(number, 0) if self._target.mode == "auto" else None
         ddl = next(self.batches(number, Phase.DDL), None) if number else None
-        plan = self._plans.plan(number, Content(names, sum(row["rows"] for row in own), size, ordered, ddl))
+        plan = self._plans.plan(number, SegmentContent(names, sum(row["rows"] for row in own), size, ordered, ddl))
         return replace(plan, copies=self._copies(number, own))
 
     def _copies(self, segment: int, own: list[dict[str, Any]]) -> tuple[tuple[str, str], ...]:

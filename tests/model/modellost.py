@@ -18,7 +18,7 @@ from binlake.rows.schema import TableDef
 from binlake.statements import Phase
 from binlake.statements.literal import qualified
 from binlake.target import position_of
-from binlake.target.claim.checkpoint import Checkpoint
+from binlake.target.claim.progress import Checkpoint
 
 if TYPE_CHECKING:
     from modelrun import Scenario

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from random import Random
@@ -39,8 +39,7 @@ from binlake.errors import (
     TargetUnavailable,
 )
 from binlake.target import apply_window, position_of
-from binlake.target.claim.checkpoint import Checkpoint
-from binlake.target.claim.progress import Progress, read_progress
+from binlake.target.claim.progress import Checkpoint, Progress, read_progress
 from binlake.target.session.session import Session
 from binlake.target.session.tables import create_tables
 
@@ -235,8 +234,7 @@ class Scenario:
             cursor.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT")
             cursor.execute(f"SELECT checkPoint FROM {SCHEMA}.checkpoint")
             found: Any = cursor.fetchone()
-            session: Any = _Reader(cursor)
-            progress = read_progress(session, SCHEMA, NAME)
+            progress = read_progress(_Reader(cursor), SCHEMA, NAME)
             cursor.execute("COMMIT")
         return Checkpoint.from_json(found[0]) if found else None, progress
 
@@ -349,14 +347,14 @@ class Scenario:
             return {(int(segment), int(phase)) for segment, phase in cursor.fetchall()}
 
 
-class _Reader:
-    """`rows` of a Session on an open cursor: one snapshot for all that is read."""
+class _Reader(Session):
+    """A Session that reads on an open cursor: one snapshot for all that is read."""
 
     def __init__(self, cursor: Any) -> None:
         self._cursor = cursor
 
-    def rows(self, query: str, arguments: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
-        self._cursor.execute(query, arguments)
+    def rows(self, sql: str, arguments: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        self._cursor.execute(sql, arguments)
         return list(self._cursor.fetchall())
 
 

@@ -18,7 +18,7 @@ from binlake.rows.schema import SchemaState, TableDef
 from binlake.rules import Rules
 from binlake.statements import BatchLimits, Phase, StatementBatch, TableStatements, images_from_rows, statement_digest
 from binlake.target import SegmentPlan
-from binlake.target.apply.plans import Content, WindowPlans
+from binlake.target.segments import SegmentContent, WindowPlans
 from binlake.window.cuts import cut_batch
 from binlake.window.ddls import plan_ddls, window_schemas
 from binlake.window.definitions import LandedDdl, Segments, WindowDefinitions, filled_key
@@ -177,14 +177,14 @@ def _touched(events: Events, bounds: tuple[int, int]) -> list[tuple[str, str]]:
     return sorted(name for name, own in events.items() if any(since <= event.commit_ts < until for event in own))
 
 
-def _content(found: Statements, number: int, target: Target, touched: list[tuple[str, str]]) -> Content:
+def _content(found: Statements, number: int, target: Target, touched: list[tuple[str, str]]) -> SegmentContent:
     own = [b for b in found.written if b.segment == number]
     ddl = next((b for b in own if b.phase == Phase.DDL), None)
     rows = [b for b in own if b.phase != Phase.DDL]
     ordered = any(b.phase == Phase.ORDERED for b in rows)
     tables = touched if ordered else sorted({(b.db, b.table) for b in rows})
     size = sum(len(text) for b in rows for text in b.sql) if target.mode == "auto" else None
-    return Content(tables, sum(b.rows for b in rows), size, ordered, ddl)
+    return SegmentContent(tables, sum(b.rows for b in rows), size, ordered, ddl)
 
 
 def _sealed(found: Statements, segments: Segments, forms: str) -> Statements:

@@ -22,12 +22,11 @@ from binlake.errors import BinlakeError
 from binlake.statements import Phase
 from binlake.statements.batch import UNCHECKED
 from binlake.statements.literal import qualified
-from binlake.target.apply import atomic, delivery, parallel
-from binlake.target.claim import fence, ledger
-from binlake.target.claim.checkpoint import Checkpoint
-from binlake.target.claim.progress import Progress
-from binlake.target.claim.segments import SegmentPlan
+from binlake.target.apply import atomic, batches, parallel
+from binlake.target.claim import fence, progress
+from binlake.target.claim.progress import Checkpoint, Progress
 from binlake.target.ddl import intents
+from binlake.target.segments import SegmentPlan
 from binlake.target.session.session import Session
 
 pytestmark = [pytest.mark.mariadb, pytest.mark.timeout(600)]
@@ -86,8 +85,8 @@ def fence_unproved(patch: pytest.MonkeyPatch) -> None:
 
 def digest_unchecked(patch: pytest.MonkeyPatch) -> None:
     """A batch of that number is in the ledger, whatever its text was."""
-    for module in (atomic, delivery):
-        patch.setattr(module, "is_done", lambda batch, done: (batch.phase, batch.batch) in done)
+    for module in (atomic, batches):
+        patch.setattr(module, "is_recorded", lambda batch, digests: (batch.phase, batch.batch) in digests)
 
 
 def manifest_unchecked(patch: pytest.MonkeyPatch) -> None:
@@ -98,7 +97,7 @@ def manifest_unchecked(patch: pytest.MonkeyPatch) -> None:
 def presence_unchecked(patch: pytest.MonkeyPatch) -> None:
     """What was written is there."""
     for module in (atomic, parallel):
-        patch.setattr(module, "verify", lambda *_: None)
+        patch.setattr(module, "require_present", lambda *_: None)
 
 
 def phases_swapped(patch: pytest.MonkeyPatch) -> None:
@@ -108,8 +107,8 @@ def phases_swapped(patch: pytest.MonkeyPatch) -> None:
 
 def ledger_unread(patch: pytest.MonkeyPatch) -> None:
     """A retry does everything again."""
-    patch.setattr(ledger.Ledger, "done", lambda *_, **__: {})
-    patch.setattr(ledger.Ledger, "write", lambda *_, **__: None)
+    patch.setattr(progress.Ledger, "read_digests", lambda *_, **__: {})
+    patch.setattr(progress.Ledger, "write", lambda *_, **__: None)
 
 
 def intent_ignored(patch: pytest.MonkeyPatch) -> None:
@@ -119,8 +118,8 @@ def intent_ignored(patch: pytest.MonkeyPatch) -> None:
 
 def always_consistent(patch: pytest.MonkeyPatch) -> None:
     """The checkpoint says what people like to hear."""
-    moved = Checkpoint.moved
-    patch.setattr(Checkpoint, "moved", lambda self, *a, **_: moved(self, *a, consistent=True))
+    moved_to = Checkpoint.moved_to
+    patch.setattr(Checkpoint, "moved_to", lambda self, *a, **_: moved_to(self, *a, consistent=True))
 
 
 def conflicts_unseen(patch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from binlake.rows.codec import batch
 from binlake.rows.schema.emptied import Emptied
 from binlake.rows.schema.session import SourceSession
 from binlake.target.apply import apply
-from binlake.target.claim import confirmed
+from binlake.target.claim import writers
 from binlake.target.ddl import intents
 from binlake.target.ddl.proof import Evidence, Verdict
 from binlake.target.definitions import definitions
@@ -121,8 +121,8 @@ def other_numbers_are_proof(patch: pytest.MonkeyPatch) -> None:
 
 def copies_unnoticed(patch: pytest.MonkeyPatch) -> None:
     """Whoever connects again goes on with what is there, whatever is missing."""
-    patch.setattr(confirmed.Confirmed, "require_held", lambda *_: None)
-    patch.setattr(apply, "require_complete", lambda *_: None)
+    patch.setattr(writers.ConfirmedTransactions, "require_all", lambda *_: None)
+    patch.setattr(apply, "require_complete_ledger", lambda *_: None)
 
 
 def any_engine_is_written(patch: pytest.MonkeyPatch) -> None:
@@ -132,7 +132,7 @@ def any_engine_is_written(patch: pytest.MonkeyPatch) -> None:
 
 def engine_by_default(patch: pytest.MonkeyPatch) -> None:
     """A CREATE TABLE makes what the server's default is."""
-    patch.setattr(intents, "make_tables_with_transactions", lambda _: None)
+    patch.setattr(intents, "default_to_transactions", lambda _: None)
 
 
 def any_ledger_is_trusted(patch: pytest.MonkeyPatch) -> None:

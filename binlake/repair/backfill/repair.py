@@ -23,7 +23,7 @@ from binlake.repair.verify.repairing import Repaired, hold, keys_of, repair_keys
 from binlake.repair.verify.run import VerifyOptions, verify
 from binlake.repair.verify.tables import tables_at
 from binlake.rules import Rules
-from binlake.target.apply.holding import TargetHold
+from binlake.target.apply.settled import SettledTarget
 
 log = structlog.get_logger(__name__)
 
@@ -54,7 +54,9 @@ def repair_range(
 
 
 @contextmanager
-def held(replication: Replication, wait_s: float, *, hook: Callable[[str], None] | None = None) -> Iterator[TargetHold]:
+def held(
+    replication: Replication, wait_s: float, *, hook: Callable[[str], None] | None = None
+) -> Iterator[SettledTarget]:
     """The target, waited for up to `wait_s` seconds while another process applies. Raises LeaseHeld, Transient then."""
     deadline = time.monotonic() + wait_s
     while True:
@@ -71,7 +73,7 @@ def held(replication: Replication, wait_s: float, *, hook: Callable[[str], None]
         target.__exit__()
 
 
-def _window(replication: Replication, bounds: Bounds, target: TargetHold) -> Repaired:
+def _window(replication: Replication, bounds: Bounds, target: SettledTarget) -> Repaired:
     ts = target.checkpoint().commit_ts
     paths = LakePaths.of(replication)
     merged = Audit(paths, Rules.of(replication)).range()[1]
@@ -87,7 +89,7 @@ def _window(replication: Replication, bounds: Bounds, target: TargetHold) -> Rep
     return done
 
 
-def _whole(replication: Replication, found: Touched, target: TargetHold) -> Repaired:
+def _whole(replication: Replication, found: Touched, target: SettledTarget) -> Repaired:
     """Tables whose keys of the range say nothing today: every row is compared."""
     names = tuple(".".join(name) for name in sorted(found.whole))
     compared = verify(replication, VerifyOptions(tables=names, max_differences=MOST_DIFFERENCES, fresh=True))

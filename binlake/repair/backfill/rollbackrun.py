@@ -24,14 +24,14 @@ from binlake.repair.verify.run import source_of
 from binlake.repair.verify.sqltable import SqlTable
 from binlake.rules import Rules
 from binlake.statements import BatchLimits, StatementBatch
-from binlake.target.apply.holding import TargetHold
-from binlake.target.apply.presence import Presence, verify
-from binlake.target.apply.rows import run_batch
+from binlake.target.apply.batches import run_batch
+from binlake.target.apply.presence import PresenceChecks, require_present
+from binlake.target.apply.settled import SettledTarget
 from binlake.target.session.session import Session
 
 
 def rollback_target(
-    replication: Replication, lo: int, hi: int, held: TargetHold, *, force: bool
+    replication: Replication, lo: int, hi: int, held: SettledTarget, *, force: bool
 ) -> tuple[Rollback, int]:
     """Undo (lo, hi] on the target that is `held`; the plan and the rows changed."""
     target = replication.sql_target()
@@ -51,12 +51,12 @@ def rollback_source(replication: Replication, lo: int, hi: int, *, force: bool) 
     with closing(Session(source.model_copy(update={"db_type": dialect}))) as session:
         session.begin()
         batches = _batches(plan.tables, session, dialect, source.batch_rows, force=force, lock=True)
-        with Presence() as presence:
+        with PresenceChecks() as presence:
             for batch in batches:
                 run_batch(session, batch)
                 presence.expect(batch)
             for checks in presence.groups(session.max_packet()):
-                verify(session, checks)
+                require_present(session, checks)
         # A lost answer is not repeated: the rows are looked at again by whoever runs this again.
         session.commit()
     return plan, sum(batch.rows for batch in batches)

@@ -23,9 +23,10 @@ from binlake.repair.verify.repairing import Repaired, keys_of, repair_keys
 from binlake.repair.verify.run import VerifyOptions, verify
 from binlake.repair.verify.tables import Name, tables_at
 from binlake.rows.schema import TableDef
+from binlake.rows.schema.names import fold_pair
 from binlake.rules import Rules
-from binlake.target.apply.holding import TargetHold
-from binlake.target.claim.aside import AsideTable, folded
+from binlake.target.apply.settled import SettledTarget
+from binlake.target.claim.aside import AsideTable
 from binlake.target.definitions.definitions import Expected, compare, drift, expected_of, read
 from binlake.window.targets import Naming, TargetTables
 
@@ -45,7 +46,7 @@ def bring_back(
     `repair_keys` raise.
     """
     with held(replication, wait_s) as target:
-        found = target.aside().get(folded(name))
+        found = target.aside().get(fold_pair(name))
         if found is None:
             raise ConfigError(
                 f"the table {'.'.join(name)} is not set aside", hint="`binlake table list` lists the tables that are"
@@ -61,7 +62,7 @@ def bring_back(
     return found, done
 
 
-def _require_definition(replication: Replication, found: AsideTable, ts: int, target: TargetHold) -> None:
+def _require_definition(replication: Replication, found: AsideTable, ts: int, target: SettledTarget) -> None:
     """The target has the table, or the view, as the source has it at `ts`, or neither has it. Raises Drift."""
     config = replication.sql_target()
     definition = _definition(replication, found, ts)
@@ -87,9 +88,9 @@ def _definition(replication: Replication, found: AsideTable, ts: int) -> TableDe
 
 
 def _mended(
-    replication: Replication, found: AsideTable, ts: int, target: TargetHold, *, rows_are_there: bool
+    replication: Replication, found: AsideTable, ts: int, target: SettledTarget, *, rows_are_there: bool
 ) -> Repaired:
-    tables = {folded(one.name): one for one in tables_at(replication, LakePaths.of(replication), ts)}
+    tables = {fold_pair(one.name): one for one in tables_at(replication, LakePaths.of(replication), ts)}
     one = tables.get(found.name)
     if one is None:
         # A view, or gone at the source: there are no rows.
@@ -99,7 +100,7 @@ def _mended(
     return _whole(replication, one.name, found, ts, target)
 
 
-def _whole(replication: Replication, name: Name, found: AsideTable, ts: int, target: TargetHold) -> Repaired:
+def _whole(replication: Replication, name: Name, found: AsideTable, ts: int, target: SettledTarget) -> Repaired:
     """Every row is compared with the lake and mended, until nothing differs."""
     total = Repaired(ts)
     options = VerifyOptions(tables=(".".join(name),), max_differences=MOST_DIFFERENCES, fresh=True)
@@ -124,7 +125,7 @@ def _whole(replication: Replication, name: Name, found: AsideTable, ts: int, tar
     )
 
 
-def _changed_since(replication: Replication, name: Name, found: AsideTable, ts: int, target: TargetHold) -> Repaired:
+def _changed_since(replication: Replication, name: Name, found: AsideTable, ts: int, target: SettledTarget) -> Repaired:
     """The rows that changed since the table was set aside are mended; the others are somebody's word."""
     tables = tables_at(replication, LakePaths.of(replication), ts)
     keys = touched(replication, found.since, ts, ts, tables)

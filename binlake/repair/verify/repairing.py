@@ -28,8 +28,8 @@ from binlake.repair.verify.tables import Name, VerifiedTable, cluster_of, tables
 from binlake.rows.schema import TableDef
 from binlake.rules import Rules
 from binlake.statements import BatchLimits
-from binlake.target.apply.holding import TargetHold
-from binlake.target.claim.marks import marks_of
+from binlake.target.apply.settled import SettledTarget
+from binlake.target.claim.loopback import LoopbackMarks
 from binlake.target.definitions.definitions import compare, drift, expected_of, read
 
 KEYS_AT_ONCE = 5_000
@@ -58,18 +58,18 @@ class Repaired:
     aside: list[str] = field(default_factory=list)
 
 
-def hold(replication: Replication, *, hook: Callable[[str], None] | None = None) -> TargetHold:
+def hold(replication: Replication, *, hook: Callable[[str], None] | None = None) -> SettledTarget:
     """The replication's target, to be held. Raises ConfigError without a target or with an empty lake."""
     target = replication.sql_target()
     cluster_id = cluster_of(WindowLog(LakePaths.of(replication)))
-    marks = marks_of(replication.loopback, replication.name)
-    return TargetHold(target, replication.name, cluster_id, marks=marks, hook=hook)
+    marks = LoopbackMarks.of(replication.loopback, replication.name)
+    return SettledTarget(target, replication.name, cluster_id, marks=marks, hook=hook)
 
 
-def repair_keys(replication: Replication, keys: Keys, held: TargetHold) -> Repaired:
+def repair_keys(replication: Replication, keys: Keys, held: SettledTarget) -> Repaired:
     """Make the rows with `keys`, which changed in the lake, those of the checkpoint.
 
-    Raises what TargetHold raises, LostRange, Drift.
+    Raises what SettledTarget raises, LostRange, Drift.
     """
     ts, paths = held.checkpoint().commit_ts, LakePaths.of(replication)
     done = Repaired(ts)
@@ -85,7 +85,12 @@ def repair_keys(replication: Replication, keys: Keys, held: TargetHold) -> Repai
 
 
 def _table(
-    replication: Replication, audit: Audit, one: VerifiedTable, keys: Sequence[AnyKey], held: TargetHold, done: Repaired
+    replication: Replication,
+    audit: Audit,
+    one: VerifiedTable,
+    keys: Sequence[AnyKey],
+    held: SettledTarget,
+    done: Repaired,
 ) -> None:
     target, paths = replication.sql_target(), LakePaths.of(replication)
     expected = expected_of([one.expected], target.db_type)
@@ -113,7 +118,7 @@ def _table(
             done.written.add(one.name)
 
 
-def apply_file(replication: Replication, path: Path, held: TargetHold) -> Repaired:
+def apply_file(replication: Replication, path: Path, held: SettledTarget) -> Repaired:
     """Run the statements of a fix file, once. Raises CheckpointConflict unless the target is at its checkpoint."""
     fixes = FixFile.read(path)
     if (fixes.replication, fixes.purpose) != (replication.name, "fix"):

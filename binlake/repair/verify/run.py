@@ -33,8 +33,9 @@ from binlake.repair.verify.snapshot import Snapshot, source_snapshot, target_sna
 from binlake.repair.verify.sqltable import MOST_BUCKETS, Digest, SqlTable
 from binlake.repair.verify.state import VerifyState
 from binlake.repair.verify.tables import VerifiedTable, cluster_of, tables_at
+from binlake.rows.schema.names import fold_pair
 from binlake.rules import Rules
-from binlake.target.claim.aside import folded, is_aside
+from binlake.target.claim.aside import is_aside
 from binlake.target.definitions.definitions import compare, expected_of
 from binlake.target.definitions.definitions import read as read_definitions
 from binlake.target.session.session import Session
@@ -152,7 +153,7 @@ class _Run:
         result = TableResult(*one.name)
         self._done.tables.append(result)
         if not self._options.tables and is_aside(self._snapshot.aside, one.name):
-            since = self._snapshot.aside[folded(one.name)].since
+            since = self._snapshot.aside[fold_pair(one.name)].since
             result.inexact = f"it is set aside since {since}: `binlake table back` compares and repairs it"
             return
         result.structure = self._structure(one)

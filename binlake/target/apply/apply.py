@@ -8,29 +8,47 @@ from __future__ import annotations
 
 import itertools
 import time
+from contextlib import closing
 from dataclasses import replace
+from typing import Protocol
 
 import structlog
 
 from binlake.config.model import Target
-from binlake.errors import BinlakeError, CheckpointConflict
+from binlake.errors import BinlakeError, CheckpointConflict, ConfigError
 from binlake.statements.batch import INJECTED, REPLACED
+from binlake.target.apply import atomic, ordered, parallel
+from binlake.target.apply.batches import SegmentCounts
 from binlake.target.apply.copies import drop_copies, make_copies
-from binlake.target.apply.modes import mode_of, rows_applier
-from binlake.target.apply.opening import is_applied, open_or_resume, require_complete
+from binlake.target.apply.opening import is_window_applied, open_or_resume, require_complete_ledger
 from binlake.target.claim.aside import is_aside
-from binlake.target.claim.marks import Marks
-from binlake.target.claim.passing import put_aside_for
+from binlake.target.claim.claim import TargetClaim
+from binlake.target.claim.loopback import LoopbackMarks
 from binlake.target.claim.progress import Progress
 from binlake.target.claim.run import ApplyRun
-from binlake.target.claim.segments import ApplyResult, Hook, SegmentPlan, StatementSource, WriteAhead
 from binlake.target.ddl.intents import apply_ddl
 from binlake.target.definitions.definitions import Expected, drift, losing_tables, losses, read
+from binlake.target.segments import ApplyResult, Hook, SegmentPlan, StatementSource, WriteAhead, is_within
 from binlake.target.session.session import Session
-from binlake.target.session.stopping import StopFlag
+from binlake.target.session.stopping import StatementKiller, StopFlag
+from binlake.target.session.tables import create_tables
 from binlake.window.manifest import ApplyManifest
 
 log = structlog.get_logger()
+
+
+class _RowsApplier(Protocol):
+    """Brings a segment's rows downstream and the checkpoint to its end; `last` closes the window."""
+
+    def __call__(self, run: ApplyRun, source: StatementSource, plan: SegmentPlan, *, last: bool) -> SegmentCounts:
+        """Rows and batches of this call."""
+
+
+_APPLIERS: dict[str, _RowsApplier] = {
+    "atomic": atomic.apply_rows,
+    "parallel": parallel.apply_rows,
+    "ordered": ordered.apply_rows,
+}
 
 
 def apply_window(
@@ -40,7 +58,7 @@ def apply_window(
     *,
     hook: Hook | None = None,
     stop: StopFlag | None = None,
-    marks: Marks | None = None,
+    marks: LoopbackMarks | None = None,
     relay: WriteAhead | None = None,
 ) -> ApplyResult:
     """Bring the window of `manifest` downstream; call it again until it returns. `marks`: with loopback control.
@@ -53,12 +71,17 @@ def apply_window(
     started = time.monotonic()
     plans = source.segments()
     _require_tiled(plans, manifest)
-    with stop or StopFlag() as flag:
-        run = ApplyRun(target, manifest, flag, hook, marks)
-        try:
-            result = _apply(run, source, plans, relay)
-        finally:
-            run.end()
+    result = ApplyResult("already", manifest.lo, manifest.hi)
+    with stop or StopFlag() as flag, closing(Session(target)) as session:
+        create_tables(session, target.checkpoint_schema)
+        if marks is not None:
+            marks.create_table(session)
+        if not is_window_applied(session, target.checkpoint_schema, manifest):
+            claim = TargetClaim(session, target, manifest.replication, stop=flag, hook=hook, marks=marks)
+            with claim, StatementKiller(target, flag, claim.connections):
+                # Again behind the claim: another process may have finished the window in between.
+                if not is_window_applied(claim.session, target.checkpoint_schema, manifest):
+                    result = _apply(ApplyRun(claim, manifest), source, plans, relay)
     result.seconds = time.monotonic() - started
     log.info("window_applied", window=manifest.window, state=result.state, rows=result.rows, seconds=result.seconds)
     return result
@@ -66,16 +89,10 @@ def apply_window(
 
 def _apply(run: ApplyRun, source: StatementSource, plans: list[SegmentPlan], relay: WriteAhead | None) -> ApplyResult:
     manifest = run.manifest
-    run.prepare()
-    if not is_applied(run):
-        run.claim()
-    # Again behind the claim: another process may have finished the window in between.
-    if is_applied(run):
-        return ApplyResult("already", manifest.lo, manifest.hi)
     if relay is not None:
-        relay.write_ahead(manifest, source, run.check)
+        relay.write_ahead(manifest, source, run.claim.check)
     if open_or_resume(run):
-        require_complete(run, source, plans)
+        require_complete_ledger(run, source, plans)
     else:
         # What a window before left when its end was cut off; of an open window they are needed.
         drop_copies(run)
@@ -84,12 +101,12 @@ def _apply(run: ApplyRun, source: StatementSource, plans: list[SegmentPlan], rel
         while not _try_segment(run, source, plan, result, last=plan is plans[-1]):
             log.warning("segment_repeated", window=manifest.window, segment=plan.number, aside=len(run.aside))
     result.aside = [table.to_dict() for table in run.aside.values()]
-    result.put_aside = [table.to_dict() for table in run.put_aside]
+    result.newly_aside = [table.to_dict() for table in run.newly_aside]
     if any(plan.copies for plan in plans):
         drop_copies(run)
     if run.target.db_type == "tidb":
         _note_secondary_ts(run)
-    run.passed("closed")
+    run.claim.notify("closed")
     if relay is not None:
         relay.applied(manifest.hi)
     return result
@@ -100,7 +117,7 @@ def _try_segment(run: ApplyRun, source: StatementSource, plan: SegmentPlan, resu
     try:
         _apply_segment(run, source, plan, result, last=last)
     except BinlakeError as error:
-        if not put_aside_for(run, error):
+        if not run.set_aside_after(error):
             raise
         return False
     return True
@@ -118,14 +135,34 @@ def _apply_segment(
         result.passed_over += outcome.passed_over
     _require_expected(run, plan)
     make_copies(run, plan)
-    mode = mode_of(run.target, plan)
-    counts = rows_applier(mode)(run, source, plan, last=last)
+    mode = choose_mode(run.target, plan)
+    counts = _rows_applier(mode)(run, source, plan, last=last)
     result.modes[mode] = result.modes.get(mode, 0) + 1
     result.segments += 1
     result.tables |= {name for name in plan.tables if not is_aside(run.aside, name)}
     result.passed_over += counts.passed_over
     result.rows += counts.rows
     result.batches += counts.batches
+
+
+def choose_mode(target: Target, plan: SegmentPlan) -> str:
+    """The mode for the rows of `plan`: `auto` is atomic within the limits and parallel above them (hazards R-30).
+
+    Statements derived for mode ordered are applied so, and no others are, whatever the configuration says by now.
+    """
+    if plan.ordered:
+        return "ordered"
+    if target.mode not in ("auto", "ordered"):
+        return target.mode
+    return "atomic" if is_within(target, plan.rows or 0, plan.bytes or 0) else "parallel"
+
+
+def _rows_applier(mode: str) -> _RowsApplier:
+    """What applies rows in `mode`. Raises ConfigError for a mode that this build does not have."""
+    applier = _APPLIERS.get(mode)
+    if applier is None:
+        raise ConfigError(f'target.mode = "{mode}" is not in this build', hint=f"one of: {', '.join(_APPLIERS)}, auto")
+    return applier
 
 
 def _require_expected(run: ApplyRun, plan: SegmentPlan) -> None:
@@ -135,9 +172,9 @@ def _require_expected(run: ApplyRun, plan: SegmentPlan) -> None:
     tables = {name: form for name, form in after.items() if form is not None} | {**getting}
     expected = Expected(tables={name: form for name, form in tables.items() if not is_aside(run.aside, name)})
     actual = read(run.session, expected.names, run.target.db_type)
-    found = losses(run.target, expected, actual)
-    if found:
-        error = drift(found, {"window": run.manifest.window, "segment": plan.number})
+    lost = losses(run.target, expected, actual)
+    if lost:
+        error = drift(lost, {"window": run.manifest.window, "segment": plan.number})
         error.tables = tuple(losing_tables(run.target, expected, actual))
         raise error
 
@@ -157,13 +194,14 @@ def _require_tiled(plans: list[SegmentPlan], manifest: ApplyManifest) -> None:
 
 def _note_secondary_ts(run: ApplyRun) -> None:
     """ts-map: the target's own timestamp once the last row of the window is committed (MISSION S3-07)."""
-    position = run.session.rows("SHOW MASTER STATUS")
-    if not position:
+    # Its columns are File, Position and more.
+    status = next(iter(run.session.rows("SHOW MASTER STATUS")), None)
+    if status is None:
         return
-    ts_map = {"primary-ts": run.manifest.hi, "secondary-ts": int(position[0][1])}
+    ts_map = {"primary-ts": run.manifest.hi, "secondary-ts": int(status[1])}
 
     def body(session: Session) -> Progress:
-        run.checkpoints.write(session, replace(run.require_unmoved(session), ts_map=ts_map))
+        run.checkpoints.write(session, replace(run.lock_unmoved_checkpoint(session), ts_map=ts_map))
         return run.progress
 
     run.transact(body)

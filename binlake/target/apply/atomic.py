@@ -8,13 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from binlake.statements.batch import StatementBatch
-from binlake.target.apply.presence import Presence, verify
-from binlake.target.apply.rows import SegmentCounts, finish_segment, run_batch
-from binlake.target.claim.ledger import Ledger, Stored, is_done
-from binlake.target.claim.passing import part_to_run
-from binlake.target.claim.progress import Progress
+from binlake.target.apply.batches import SegmentCounts, finish_segment, run_batch
+from binlake.target.apply.presence import PresenceChecks, require_present
+from binlake.target.claim.aside import part_to_run
+from binlake.target.claim.progress import AppliedAs, Ledger, Progress, is_recorded
 from binlake.target.claim.run import ApplyRun
-from binlake.target.claim.segments import SegmentPlan, StatementSource, require_within
+from binlake.target.segments import SegmentPlan, StatementSource, require_within
 from binlake.target.session.session import Session
 
 
@@ -39,27 +38,27 @@ def apply_rows(run: ApplyRun, source: StatementSource, plan: SegmentPlan, *, las
 def _execute(run: ApplyRun, session: Session, source: StatementSource, plan: SegmentPlan) -> SegmentCounts:
     counts = SegmentCounts()
     ledger = Ledger.of(run.schema, run.manifest)
-    done = ledger.done(session, plan.number)
+    recorded = ledger.read_digests(session, plan.number)
     require_within(run.target, run.manifest.window, plan.number, plan.rows or 0, plan.bytes or 0)
-    with Presence() as presence:
+    with PresenceChecks() as presence:
         for batch in _batches(source, plan):
-            run.check()
+            run.claim.check()
             part = part_to_run(batch, run.aside)
-            if not is_done(batch, done):
+            if not is_recorded(batch, recorded):
                 if part is not None:
                     run_batch(session, part)
                     counts.add(part)
                 # Some of it may be there from a try in another mode: then it does not appear at once.
-                whole = Stored.ALONE if done else Stored.WHOLE_SEGMENT
-                ledger.add(session, batch, whole if part is batch else Stored.ASIDE)
+                applied_as = AppliedAs.ALONE if recorded else AppliedAs.WHOLE_SEGMENT
+                ledger.add(session, batch, applied_as if part is batch else AppliedAs.ASIDE)
                 require_within(run.target, run.manifest.window, plan.number, counts.rows, counts.bytes)
-                run.passed("batch")
+                run.claim.notify("batch")
             if part is batch:
                 presence.expect(batch)
             else:
                 counts.pass_over()
         for group in presence.groups(session.max_packet()):
-            verify(session, group)
+            require_present(session, group)
     ledger.flush(session)
     return counts
 

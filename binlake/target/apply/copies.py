@@ -10,15 +10,15 @@ from binlake.statements.kept import kept_prefix
 from binlake.statements.literal import qualified
 from binlake.target.claim.aside import is_aside
 from binlake.target.claim.run import ApplyRun
-from binlake.target.claim.segments import SegmentPlan
+from binlake.target.segments import SegmentPlan
 
 
 def make_copies(run: ApplyRun, plan: SegmentPlan) -> None:
     """An empty table like each one of which `plan` keeps rows, unless a try before made it or it is set aside."""
-    passed = {qualified(db, table) for db, table in plan.tables if is_aside(run.aside, (db, table))}
+    without = {qualified(db, table) for db, table in plan.tables if is_aside(run.aside, (db, table))}
     for copy, table in plan.copies:
-        if table not in passed:
-            run.prove()
+        if table not in without:
+            run.claim.prove()
             run.session.execute(f"CREATE TABLE IF NOT EXISTS {copy} LIKE {table}")
 
 
@@ -26,6 +26,6 @@ def drop_copies(run: ApplyRun) -> None:
     """Remove every copy of this replication: nothing of it is open."""
     prefix = kept_prefix(run.manifest.replication)
     sql = "SELECT TABLE_NAME FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND LEFT(TABLE_NAME, %s) = %s"
-    for (name,) in run.session.rows(sql, (run.schema, len(prefix), prefix)):
-        run.prove()
-        run.session.execute(f"DROP TABLE IF EXISTS {qualified(run.schema, str(name))}")
+    for name in run.session.column(sql, (run.schema, len(prefix), prefix)):
+        run.claim.prove()
+        run.session.execute(f"DROP TABLE IF EXISTS {qualified(run.schema, name)}")

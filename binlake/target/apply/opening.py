@@ -10,34 +10,37 @@ from collections.abc import Sequence
 
 from binlake.errors import CheckpointConflict
 from binlake.statements.batch import Phase
-from binlake.target.apply.presence import place_of
-from binlake.target.apply.safemode import exit_point
-from binlake.target.claim.checkpoint import Checkpoint
-from binlake.target.claim.ledger import Ledger, is_done
+from binlake.target.apply.position import exit_point
 from binlake.target.claim.progress import (
+    Checkpoint,
+    CheckpointTable,
+    Ledger,
     Progress,
-    owner_of,
+    is_recorded,
+    read_owner,
     read_progress,
     require_owner,
     take_ownership,
     write_progress,
 )
 from binlake.target.claim.run import ApplyRun
-from binlake.target.claim.segments import SegmentPlan, StatementSource
+from binlake.target.segments import SegmentPlan, StatementSource
 from binlake.target.session.session import Session
 from binlake.window.manifest import ApplyManifest
 
+_OTHER_SCHEMA = "give this replication a target.checkpoint-schema of its own, or `binlake checkpoint adopt`"
 
-def is_applied(run: ApplyRun) -> bool:
+
+def is_window_applied(session: Session, schema: str, manifest: ApplyManifest) -> bool:
     """True when the checkpoint is at or behind the window's hi and nothing is left open (hazards R-01). Reads only.
 
     A DDL at hi itself moves the checkpoint there before its segment is applied: that window is still open.
     """
-    found = run.checkpoints.read(run.session)
-    if found is None or found.commit_ts < run.manifest.hi:
+    checkpoint = CheckpointTable(schema, manifest.cluster_id).read(session)
+    if checkpoint is None or checkpoint.commit_ts < manifest.hi:
         return False
-    progress = read_progress(run.session, run.schema, run.manifest.replication)
-    return not (progress is not None and progress.is_open and progress.open_hi == run.manifest.hi)
+    progress = read_progress(session, schema, manifest.replication)
+    return not (progress is not None and progress.is_open and progress.open_hi == manifest.hi)
 
 
 def open_or_resume(run: ApplyRun) -> bool:
@@ -45,36 +48,43 @@ def open_or_resume(run: ApplyRun) -> bool:
 
     True when it was open. Raises CheckpointConflict when the window is neither.
     """
-    place: list[tuple[int, bool]] = []
-    run.transact(lambda session: _open(run, session, place))
-    run.commit_ts, resumed = place[-1]
-    run.passed("opened")
+    start, resumed = run.commit_ts, False
+
+    def body(session: Session) -> Progress:
+        nonlocal start, resumed
+        progress, start, resumed = _open(run, session)
+        return progress
+
+    run.transact(body)
+    run.commit_ts = start
+    run.claim.notify("opened")
     return resumed
 
 
-def require_complete(run: ApplyRun, source: StatementSource, plans: Sequence[SegmentPlan]) -> None:
+def require_complete_ledger(run: ApplyRun, source: StatementSource, plans: Sequence[SegmentPlan]) -> None:
     """Of an open window the ledger has every batch of the segments that are passed (hazards R-61).
 
     Raises CheckpointConflict: the target is a copy that lacks single transactions before others that it has.
     """
     ledger = Ledger.of(run.schema, run.manifest)
     for plan in plans[: run.progress.segment]:
-        done = ledger.done(run.session, plan.number)
+        recorded = ledger.read_digests(run.session, plan.number)
         phases = (Phase.ORDERED,) if plan.ordered else plan.phases
         batches = itertools.chain.from_iterable(source.batches(plan.number, phase) for phase in phases)
-        lacking = next((batch for batch in batches if not is_done(batch, done)), None)
+        lacking = next((batch for batch in batches if not is_recorded(batch, recorded)), None)
         if lacking is not None:
             raise CheckpointConflict(
                 "the target is past a segment of which its ledger lacks a batch: it is a copy with gaps",
-                where={"window": run.manifest.window, **place_of(lacking)},
-                hint="restore the target from a consistent copy: what else this one lacks is not known",
+                where={"window": run.manifest.window, **lacking.where},
+                hint="restore the target from a consistent copy: what else this copy lacks is not known",
             )
 
 
-def _open(run: ApplyRun, session: Session, place: list[tuple[int, bool]]) -> Progress:
+def _open(run: ApplyRun, session: Session) -> tuple[Progress, int, bool]:
+    """The window's progress, the checkpoint that it continues from, whether it was open."""
     manifest = run.manifest
-    require_owner(session, run.schema, manifest)
-    checkpoint = run.locked_checkpoint(session)
+    require_owner(session, run.schema, manifest.cluster_id, manifest.replication, hint=_OTHER_SCHEMA)
+    checkpoint = run.lock_checkpoint(session)
     progress = read_progress(session, run.schema, manifest.replication)
     resumed = progress is not None and progress.is_open
     if progress is not None and progress.is_open:
@@ -83,16 +93,15 @@ def _open(run: ApplyRun, session: Session, place: list[tuple[int, bool]]) -> Pro
         _require_start(checkpoint, manifest)
         progress = _begin(run, session, checkpoint)
     current = checkpoint or Checkpoint(manifest.lo, False)
-    run.checkpoints.write(session, current.marked(consistent=False))
-    place.append((current.commit_ts, resumed))
-    return progress
+    run.checkpoints.write(session, current.with_consistent(consistent=False))
+    return progress, current.commit_ts, resumed
 
 
 def _begin(run: ApplyRun, session: Session, checkpoint: Checkpoint | None) -> Progress:
     manifest = run.manifest
-    opened = Progress.opened(manifest, exit_point(session, run.target, manifest.cluster_id, checkpoint))
+    opened = Progress.of_window(manifest, exit_point(session, run.target, manifest.cluster_id, checkpoint))
     Ledger.of(run.schema, manifest).prune(session)
-    if owner_of(session, run.schema, manifest.cluster_id) is None:
+    if read_owner(session, run.schema, manifest.cluster_id) is None:
         take_ownership(session, run.schema, manifest.cluster_id, manifest.replication, manifest.config_hash)
     write_progress(session, run.schema, opened)
     return opened

@@ -14,11 +14,10 @@ from itertools import groupby
 
 from binlake.errors import CheckpointConflict
 from binlake.statements.batch import Phase, StatementBatch
-from binlake.target.apply.delivery import Delivery
-from binlake.target.apply.rows import SegmentCounts, finish_segment
+from binlake.target.apply.batches import BatchApplier, SegmentCounts, finish_segment
 from binlake.target.claim.run import ApplyRun
-from binlake.target.claim.segments import SegmentPlan, StatementSource
-from binlake.target.claim.writer import FencedWriter
+from binlake.target.claim.writers import FencedWriter
+from binlake.target.segments import SegmentPlan, StatementSource
 from binlake.target.session.session import Session
 
 CHECKPOINT_S = 3.0
@@ -32,9 +31,9 @@ def apply_rows(run: ApplyRun, source: StatementSource, plan: SegmentPlan, *, las
     TargetUnavailable, Fenced; CheckpointConflict when the batches are not in order.
     """
     segment = _Segment(run, plan)
-    batches = _ascending(source.batches(plan.number, Phase.ORDERED))
-    for _, found in groupby(batches, key=lambda batch: batch.round):
-        segment.deliver(list(found))
+    batches = _require_ascending(source.batches(plan.number, Phase.ORDERED))
+    for _, one_round in groupby(batches, key=lambda batch: batch.round):
+        segment.apply_round(list(one_round))
     run.transact(lambda session: finish_segment(run, session, plan, last=last))
     run.commit_ts = plan.end_ts
     return segment.counts
@@ -46,54 +45,54 @@ class _Segment:
     def __init__(self, run: ApplyRun, plan: SegmentPlan) -> None:
         self._run = run
         self._plan = plan
-        self._delivery = Delivery(run, plan.number)
+        self._batches = BatchApplier(run, plan.number)
         self._moved_at = time.monotonic()
 
     @property
     def counts(self) -> SegmentCounts:
         """What was executed and stored."""
-        return self._delivery.counts
+        return self._batches.counts
 
-    def deliver(self, batches: list[StatementBatch]) -> None:
+    def apply_round(self, batches: list[StatementBatch]) -> None:
         """One round: all that is not downstream yet. Everything before it is."""
         self._move_checkpoint(batches[0].whole_ts)
         queues: dict[int, list[StatementBatch]] = {}
         for batch in batches:
-            if not self._delivery.is_done(batch):
+            if not self._batches.is_recorded(batch):
                 queues.setdefault(batch.queue, []).append(batch)
         if len(queues) == 1:
             # A round between two conflicts is often one change: not worth a thread.
-            self._deliver_queue(self._run.writer, next(iter(queues.values())))
+            self._apply_queue(self._run.claim.writer, next(iter(queues.values())))
         elif queues:
-            self._run.workers.each(iter(queues.values()), self._deliver_queue)
+            self._run.claim.workers.run(iter(queues.values()), self._apply_queue)
 
-    def _deliver_queue(self, writer: FencedWriter, queue: list[StatementBatch]) -> None:
+    def _apply_queue(self, writer: FencedWriter, queue: list[StatementBatch]) -> None:
         for batch in queue:
-            self._run.check()
-            self._delivery.deliver(writer, batch)
+            self._run.claim.check()
+            self._batches.apply(writer, batch)
 
     def _move_checkpoint(self, whole_ts: int) -> None:
-        """Tell how far the target is, now and then; `consistent` stays false, as rows behind it are there too."""
+        """Record how far the target is, now and then; `consistent` stays false, as rows behind it are there too."""
         if whole_ts <= self._run.commit_ts or time.monotonic() - self._moved_at < CHECKPOINT_S:
             return
 
         def body(session: Session) -> int:
-            found = self._run.require_unmoved(session)
+            checkpoint = self._run.lock_unmoved_checkpoint(session)
             version = self._plan.schema_version
-            self._run.checkpoints.write(session, found.moved(whole_ts, version, consistent=False))
+            self._run.checkpoints.write(session, checkpoint.moved_to(whole_ts, version, consistent=False))
             return whole_ts
 
-        self._run.writer.transact(body, self._is_moved)
+        self._run.claim.transact(body, self._is_moved)
         self._run.commit_ts = whole_ts
         self._moved_at = time.monotonic()
-        self._run.passed("checkpoint")
+        self._run.claim.notify("checkpoint")
 
     def _is_moved(self, session: Session, whole_ts: int) -> bool:
-        found = self._run.checkpoints.read(session)
-        return found is not None and found.commit_ts == whole_ts
+        checkpoint = self._run.checkpoints.read(session)
+        return checkpoint is not None and checkpoint.commit_ts == whole_ts
 
 
-def _ascending(batches: Iterable[StatementBatch]) -> Iterator[StatementBatch]:
+def _require_ascending(batches: Iterable[StatementBatch]) -> Iterator[StatementBatch]:
     last = -1
     for batch in batches:
         if batch.batch <= last:

@@ -8,12 +8,11 @@ segment grow, and moved rows missing for a while (hazards R-37): `consistent` is
 from __future__ import annotations
 
 from binlake.statements.batch import StatementBatch
-from binlake.target.apply.delivery import Delivery
-from binlake.target.apply.presence import Check, Presence, verify
-from binlake.target.apply.rows import SegmentCounts, finish_segment
+from binlake.target.apply.batches import BatchApplier, SegmentCounts, finish_segment
+from binlake.target.apply.presence import PresenceCheck, PresenceChecks, require_present
 from binlake.target.claim.run import ApplyRun
-from binlake.target.claim.segments import SegmentPlan, StatementSource
-from binlake.target.claim.writer import FencedWriter
+from binlake.target.claim.writers import FencedWriter
+from binlake.target.segments import SegmentPlan, StatementSource
 
 _BATCHES_A_CONNECTION = 4
 
@@ -24,12 +23,12 @@ def apply_rows(run: ApplyRun, source: StatementSource, plan: SegmentPlan, *, las
     Raises what the first connection that failed raised, once all have stopped: TargetRefused, TargetBusy,
     TargetUnavailable, Fenced; Drift when a written key is missing in the end.
     """
-    with Presence() as presence:
+    with PresenceChecks() as presence:
         segment = _Segment(run, plan, presence)
         most = _connections(run, plan)
         for phase in plan.phases:
-            run.workers.each(source.batches(plan.number, phase), segment.deliver, most=most)
-        run.workers.each(presence.groups(run.session.max_packet()), _verify, most=most)
+            run.claim.workers.run(source.batches(plan.number, phase), segment.apply, most=most)
+        run.claim.workers.run(presence.groups(run.session.max_packet()), _require_present, most=most)
     run.transact(lambda session: finish_segment(run, session, plan, last=last))
     run.commit_ts = plan.end_ts
     return segment.counts
@@ -38,22 +37,22 @@ def apply_rows(run: ApplyRun, source: StatementSource, plan: SegmentPlan, *, las
 class _Segment:
     """What the connections share while they apply one segment."""
 
-    def __init__(self, run: ApplyRun, plan: SegmentPlan, presence: Presence) -> None:
+    def __init__(self, run: ApplyRun, plan: SegmentPlan, presence: PresenceChecks) -> None:
         self._run = run
         self._presence = presence
-        self._delivery = Delivery(run, plan.number)
+        self._batches = BatchApplier(run, plan.number)
 
     @property
     def counts(self) -> SegmentCounts:
         """What was executed and stored."""
-        return self._delivery.counts
+        return self._batches.counts
 
-    def deliver(self, writer: FencedWriter, batch: StatementBatch) -> None:
+    def apply(self, writer: FencedWriter, batch: StatementBatch) -> None:
         """One batch, unless it is there; its keys are to be there in the end either way."""
-        self._run.check()
-        if not self._delivery.is_done(batch):
-            self._delivery.deliver(writer, batch)
-        if self._delivery.part_of(batch) is batch:
+        self._run.claim.check()
+        if not self._batches.is_recorded(batch):
+            self._batches.apply(writer, batch)
+        if self._batches.part_of(batch) is batch:
             self._presence.expect(batch)
 
 
@@ -62,5 +61,5 @@ def _connections(run: ApplyRun, plan: SegmentPlan) -> int | None:
     return None if plan.rows is None else 1 + plan.rows // (_BATCHES_A_CONNECTION * run.target.batch_rows)
 
 
-def _verify(writer: FencedWriter, group: list[Check]) -> None:
-    verify(writer.session, group)
+def _require_present(writer: FencedWriter, group: list[PresenceCheck]) -> None:
+    require_present(writer.session, group)

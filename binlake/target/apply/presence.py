@@ -1,6 +1,8 @@
-"""After all writes of a segment every key that must exist does: a REPLACE may have removed an earlier row.
+"""Whether rows with given keys are on the target.
 
-Sources: invariant 6, hazards R-13. A collation or a unique key that only the target has makes two rows one, silently.
+After all writes of a segment every key that must exist does: a REPLACE may have removed an earlier row, since a
+collation or a unique key that only the target has makes two rows one, silently (invariant 6, hazards R-13). And a few
+keys are looked up by the key, so that it costs what as many rows cost, however large the table is.
 """
 
 from __future__ import annotations
@@ -8,29 +10,38 @@ from __future__ import annotations
 import json
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import IO, NamedTuple
 
 from binlake.base.redaction import sql_in_log
-from binlake.errors import Drift
+from binlake.errors import Drift, TargetRefused
+from binlake.rows.schema import TableDef
 from binlake.statements.batch import StatementBatch
+from binlake.statements.literal import literal_kind, match_literal, qualified, quote_name
+from binlake.target.session.failures import MISSING, code_of
 from binlake.target.session.session import Session
 
 _SPOOLED_BYTES = 16 << 20
 _CHECKS_A_QUERY = 50
 _QUERY_BYTES = 256 << 10
 
+_KEYS_A_QUERY = 200
+_UNKNOWN_COLUMN = 1054
 
-class Check(NamedTuple):
-    """`sql` counts keys of one batch of the table `name` and must give `rows`; `place` says which batch."""
+Key = Sequence[str | None]
+"""The canonical texts of an identity's columns."""
+
+
+class PresenceCheck(NamedTuple):
+    """`sql` counts keys of one batch of the table `name` and must give `rows`; `where` says which batch."""
 
     sql: str
     rows: int
-    place: dict[str, object]
+    where: dict[str, object]
     name: tuple[str, str]
 
 
-class Presence:
+class PresenceChecks:
     """The checks of a segment, gathered while its batches run, from any thread; on disk when there are many."""
 
     def __init__(self) -> None:
@@ -39,7 +50,7 @@ class Presence:
             _SPOOLED_BYTES, "w+", encoding="utf-8"
         )
 
-    def __enter__(self) -> Presence:
+    def __enter__(self) -> PresenceChecks:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -48,34 +59,34 @@ class Presence:
     def expect(self, batch: StatementBatch) -> None:
         """Remember what must be there once the segment's rows are written, done now or before."""
         if batch.verify_sql:
-            text = json.dumps([batch.verify_sql, batch.verify_rows, place_of(batch), (batch.db, batch.table)])
+            text = json.dumps([batch.verify_sql, batch.verify_rows, batch.where, (batch.db, batch.table)])
             with self._lock:
                 self._file.write(text + "\n")
 
-    def groups(self, max_packet: int) -> Iterator[list[Check]]:
-        """The checks in groups for `verify`, well below `max_packet` bytes of text, unless one alone has more."""
+    def groups(self, max_packet: int) -> Iterator[list[PresenceCheck]]:
+        """The checks in groups for `require_present`, below `max_packet` bytes of text unless one alone has more."""
         self._file.seek(0)
-        group: list[Check] = []
+        group: list[PresenceCheck] = []
         size, most = 0, min(_QUERY_BYTES, max_packet // 2)
         for line in self._file:
             added = len(line.encode())
             if group and (len(group) >= _CHECKS_A_QUERY or size + added > most):
                 yield group
                 group, size = [], 0
-            group.append(Check(*json.loads(line)))
+            group.append(PresenceCheck(*json.loads(line)))
             size += added
         if group:
             yield group
 
 
-def verify(session: Session, group: list[Check]) -> None:
+def require_present(session: Session, group: list[PresenceCheck]) -> None:
     """One round trip for many checks: each is a query of one number. Raises Drift."""
-    found = session.rows("SELECT " + ", ".join(f"({check.sql})" for check in group))[0]
-    for check, there in zip(group, found, strict=True):
+    (counts,) = session.rows("SELECT " + ", ".join(f"({check.sql})" for check in group))
+    for check, there in zip(group, counts, strict=True):
         if int(there) != check.rows:
             error = Drift(
                 f"{there} of {check.rows} written rows are on the target: two rows of the source have become one",
-                where={**check.place, "check": sql_in_log(check.sql)[:200]},
+                where={**check.where, "check": sql_in_log(check.sql)[:200]},
                 hint="compare unique keys and collations of the table with the source's; `binlake table aside` lets "
                 "the other tables continue without it",
             )
@@ -83,11 +94,34 @@ def verify(session: Session, group: list[Check]) -> None:
             raise error
 
 
-def place_of(batch: StatementBatch) -> dict[str, object]:
-    """Which batch, for an error's `where`."""
-    return {
-        "table": f"{batch.db}.{batch.table}",
-        "segment": batch.segment,
-        "phase": batch.phase,
-        "batch": batch.batch,
-    }
+def find_present_keys(session: Session, table: TableDef, keys: Sequence[Key]) -> list[int]:
+    """The numbers of those `keys` of the target's `table` that have a row; none where it lacks these columns.
+
+    Raises TargetRefused, TargetUnavailable.
+    """
+    starts = range(0, len(keys), _KEYS_A_QUERY)
+    return [number for start in starts for number in _find_from(session, table, keys, start)]
+
+
+def _find_from(session: Session, table: TableDef, keys: Sequence[Key], start: int) -> Iterator[int]:
+    name = qualified(table.db, table.name)
+    asked = (
+        f"SELECT {number} FROM {name} WHERE {_condition(table, keys[number])}"
+        for number in range(start, min(start + _KEYS_A_QUERY, len(keys)))
+    )
+    try:
+        yield from map(int, session.column(" UNION ALL ".join(asked)))
+    except TargetRefused as error:
+        # A DDL of the window makes the table, or the column that identifies its rows.
+        if code_of(error) not in (*MISSING, _UNKNOWN_COLUMN):
+            raise
+
+
+def _condition(table: TableDef, key: Key) -> str:
+    columns = [table.column(name) for name in table.identity().columns]
+    parts = [
+        f"{quote_name(column.name)} = {match_literal(text, literal_kind(column))}"
+        for column, text in zip(columns, key, strict=True)
+        if column is not None
+    ]
+    return " AND ".join(parts)

@@ -7,14 +7,15 @@ checkpoint says `consistent=false`, until `binlake table back` has made the tabl
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from binlake.errors import TargetRefused
 from binlake.rows.schema.names import fold_pair
+from binlake.statements.batch import StatementBatch
 from binlake.statements.literal import qualified
-from binlake.target.claim.checkpoint import Checkpoint
-from binlake.target.claim.progress import Progress
+from binlake.statements.tableof import table_of
+from binlake.target.claim.progress import Checkpoint, Progress
 from binlake.target.definitions.definitions import Name
 from binlake.target.session.failures import MISSING, code_of
 from binlake.target.session.session import Session
@@ -40,7 +41,7 @@ class AsideTable:
     @property
     def name(self) -> Name:
         """(database, table), in lower case: how names are compared."""
-        return folded((self.db, self.table))
+        return fold_pair((self.db, self.table))
 
     def to_dict(self) -> dict[str, str]:
         """For JSON; the commit_ts as text."""
@@ -52,14 +53,9 @@ AsideTables = Mapping[Name, AsideTable]
 """By `AsideTable.name`."""
 
 
-def folded(name: Name) -> Name:
-    """`name` as it is looked up."""
-    return fold_pair(name)
-
-
 def is_aside(aside: Collection[Name], name: Name) -> bool:
     """True when the table is set aside."""
-    return folded(name) in aside
+    return fold_pair(name) in aside
 
 
 def read_aside(session: Session, schema: str, cluster_id: int) -> dict[Name, AsideTable]:
@@ -67,13 +63,12 @@ def read_aside(session: Session, schema: str, cluster_id: int) -> dict[Name, Asi
     where, arguments = (" WHERE clusterID = %s", (cluster_id,)) if cluster_id else ("", ())
     sql = f"SELECT db, tbl, since, by_whom, reason, CONCAT(at) FROM {qualified(schema, 'binlake_aside')}{where}"
     try:
-        rows = session.rows(f"{sql} ORDER BY db, tbl", arguments)
+        tables = session.records(AsideTable, f"{sql} ORDER BY db, tbl", arguments)
     except TargetRefused as error:
         if code_of(error) in MISSING:
             return {}
         raise
-    found = [AsideTable(db, table, int(since), by, reason, at) for db, table, since, by, reason, at in rows]
-    return {table.name: table for table in found}
+    return {table.name: table for table in tables}
 
 
 def write_aside(session: Session, schema: str, cluster_id: int, task: str, tables: Iterable[AsideTable]) -> None:
@@ -107,3 +102,18 @@ def is_settled(checkpoint: Checkpoint, progress: Progress | None, aside: Collect
     if not aside or progress is None:
         return False
     return not progress.is_open and progress.exit_ts <= checkpoint.commit_ts
+
+
+def part_to_run(batch: StatementBatch, aside: Collection[Name]) -> StatementBatch | None:
+    """What of `batch` is run: itself, its statements on other tables (mode ordered), or None for nothing."""
+    if not aside:
+        return batch
+    if batch.table:
+        return None if is_aside(aside, (batch.db, batch.table)) else batch
+    kept = [n for n, sql in enumerate(batch.sql) if not is_aside(aside, table_of(sql))]
+    if len(kept) == len(batch.sql):
+        return batch
+    if not kept:
+        return None
+    # Rows are not counted by statement: what was passed over is counted with the rest of its batch.
+    return replace(batch, sql=tuple(batch.sql[n] for n in kept), expect=tuple(batch.expect[n] for n in kept))

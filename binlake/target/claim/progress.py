@@ -1,20 +1,33 @@
-"""The open window on the target: its bounds and manifest, the next segment, and the DDL in flight.
+"""How progress is recorded on the target: the checkpoint, the open window, its ledger, the owner; in what order.
 
-Sources: hazards R-04 (intents), R-16 (pinned bounds), R-22 (exit_ts), R-23 (whose checkpoint row).
+- `checkpoint` is the original's row: everything at or below commitTS is downstream, and `consistent` true = the target
+  equals the source at exactly commitTS (invariant 8). Byte for byte its JSON: numbers stay numbers, unknown keys stay
+  (S3-05, S3-06).
+- `binlake_progress` is the window that is open: its bounds and manifest, the next segment, and the DDL in flight
+  (hazards R-04 intents, R-16 pinned bounds, R-22 exit_ts).
+- `binlake_ledger` has a row of each batch, written in the transaction that it records (invariant 9, hazards R-17).
+- `binlake_owner` says which replication writes the checkpoint row (R-23).
+
+All of it is written in transactions of a `TargetClaim`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Literal
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, dataclass, field, replace
+from enum import IntEnum
+from typing import Any, Literal, NamedTuple
 
-from binlake.errors import CheckpointConflict
+from binlake.errors import CheckpointConflict, TargetRefused
+from binlake.statements.batch import StatementBatch
 from binlake.statements.literal import qualified
+from binlake.target.session.failures import MISSING, code_of
 from binlake.target.session.session import Session
 from binlake.window.manifest import ApplyManifest
 
 DdlState = Literal["", "intent", "done"]
-_COLUMNS = (
+_PROGRESS_COLUMNS = (
     "task",
     "clusterID",
     "open_lo",
@@ -28,6 +41,86 @@ _COLUMNS = (
     "ddl_before",
     "ddl_expected",
 )
+_LEDGER_ROWS_A_STATEMENT = 500
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint: `commit_ts` an integer, `ts_map` as the original has it, `raw` the JSON it was read from."""
+
+    commit_ts: int
+    consistent: bool
+    ts_map: Mapping[str, int] = field(default_factory=dict)
+    schema_version: int = 0
+    raw: Mapping[str, Any] = field(default_factory=dict, compare=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> Checkpoint:
+        """Read the column checkPoint; raises CheckpointConflict when it is not the original's JSON."""
+        try:
+            raw = json.loads(text)
+            return cls(
+                int(raw["commitTS"]),
+                bool(raw.get("consistent", False)),
+                dict(raw.get("ts-map") or {}),
+                int(raw.get("schema-version") or 0),
+                raw,
+            )
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise CheckpointConflict(
+                f"the checkpoint row cannot be read: {error!r}",
+                where={"checkPoint": text[:200]},
+                hint='correct it by hand: {"consistent":false,"commitTS":…,"ts-map":{}}',
+            ) from error
+
+    def to_json(self) -> str:
+        """JSON for the column: the keys it was read with in their order, changed values in place."""
+        value: dict[str, Any] = {"consistent": False, "commitTS": 0, "ts-map": {}, **self.raw}
+        value |= {"consistent": self.consistent, "commitTS": self.commit_ts, "ts-map": dict(self.ts_map)}
+        if self.schema_version or "schema-version" in value:
+            value["schema-version"] = self.schema_version
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+    def moved_to(self, commit_ts: int, schema_version: int, *, consistent: bool) -> Checkpoint:
+        """The checkpoint at `commit_ts`; the schema version never goes back (tidb-binlog 5.8)."""
+        version = max(self.schema_version, schema_version)
+        return Checkpoint(commit_ts, consistent, self.ts_map, version, self.raw)
+
+    def with_consistent(self, *, consistent: bool) -> Checkpoint:
+        """The same place with another `consistent`."""
+        return Checkpoint(self.commit_ts, consistent, self.ts_map, self.schema_version, self.raw)
+
+
+class CheckpointTable:
+    """`schema`.checkpoint for one cluster."""
+
+    def __init__(self, schema: str, cluster_id: int) -> None:
+        self._name = qualified(schema, "checkpoint")
+        self._cluster_id = cluster_id
+
+    def read(self, session: Session, *, lock: bool = False) -> Checkpoint | None:
+        """The cluster's checkpoint, or None when table or row are missing; cluster 0 reads the only row.
+
+        Raises CheckpointConflict for an unreadable row, or several rows for cluster 0.
+        """
+        sql = f"SELECT checkPoint FROM {self._name}"
+        sql += f" WHERE clusterID = {self._cluster_id}" if self._cluster_id else ""
+        try:
+            rows = session.column(sql + (" FOR UPDATE" if lock else ""))
+        except TargetRefused as error:
+            if code_of(error) in MISSING:
+                return None
+            raise
+        if len(rows) > 1:
+            raise CheckpointConflict("the checkpoint table has rows of several clusters", hint="name the cluster id")
+        return Checkpoint.from_json(rows[0]) if rows else None
+
+    def write(self, session: Session, checkpoint: Checkpoint) -> None:
+        """Put the row, as the original does."""
+        session.write(
+            f"REPLACE INTO {self._name} (clusterID, checkPoint) VALUES (%s, %s)",
+            (self._cluster_id, checkpoint.to_json()),
+        )
 
 
 @dataclass(frozen=True)
@@ -52,7 +145,7 @@ class Progress:
     ddl_expected: str | None = None
 
     @classmethod
-    def opened(cls, manifest: ApplyManifest, exit_ts: int = 0) -> Progress:
+    def of_window(cls, manifest: ApplyManifest, exit_ts: int = 0) -> Progress:
         """The window of `manifest`, nothing applied; `exit_ts` of the row before it, which never decreases."""
         return cls(
             manifest.replication,
@@ -77,11 +170,11 @@ class Progress:
         """True when the open window is exactly that of `manifest`."""
         return (self.open_lo, self.open_hi, self.manifest) == (manifest.lo, manifest.hi, manifest.digest())
 
-    def next_segment(self) -> Progress:
+    def with_segment_applied(self) -> Progress:
         """The segment is complete."""
         return replace(self._without_ddl(), segment=self.segment + 1)
 
-    def closed(self) -> Progress:
+    def with_window_closed(self) -> Progress:
         """The window is complete."""
         return replace(self._without_ddl(), open_lo=None, open_hi=None, manifest=None, segment=0)
 
@@ -91,7 +184,7 @@ class Progress:
             self, ddl_state="intent", ddl_commit_ts=commit_ts, ddl_sql=sql, ddl_before=before, ddl_expected=expected
         )
 
-    def ddl_done(self) -> Progress:
+    def with_ddl_done(self) -> Progress:
         """The DDL of the segment is executed."""
         return replace(self, ddl_state="done")
 
@@ -101,57 +194,48 @@ class Progress:
 
 def read_progress(session: Session, schema: str, task: str) -> Progress | None:
     """The row of `task`; None when it never opened a window here."""
-    rows = session.rows(
-        f"SELECT {', '.join(_COLUMNS)} FROM {qualified(schema, 'binlake_progress')} WHERE task = %s", (task,)
-    )
-    return Progress(*rows[0]) if rows else None
+    rows = session.records(Progress, f"{_select_progress(schema)} WHERE task = %s", (task,))
+    return rows[0] if rows else None
 
 
-def open_progress(session: Session, schema: str, cluster_id: int, task: str = "") -> Progress | None:
+def read_open_progress(session: Session, schema: str, cluster_id: int, task: str = "") -> Progress | None:
     """The row of the window that is open for `cluster_id` (0: for any): that of `task`, else of another, else None."""
     condition, arguments = (" AND clusterID = %s", (cluster_id, task)) if cluster_id else ("", (task,))
-    sql = f"SELECT {', '.join(_COLUMNS)} FROM {qualified(schema, 'binlake_progress')} WHERE open_lo IS NOT NULL"
-    rows = session.rows(f"{sql}{condition} ORDER BY task = %s DESC LIMIT 1", arguments)
-    return Progress(*rows[0]) if rows else None
+    sql = f"{_select_progress(schema)} WHERE open_lo IS NOT NULL{condition} ORDER BY task = %s DESC LIMIT 1"
+    rows = session.records(Progress, sql, arguments)
+    return rows[0] if rows else None
 
 
 def write_progress(session: Session, schema: str, progress: Progress) -> None:
     """REPLACE the row. The caller's transaction proved the fence."""
-    values = (
-        progress.task,
-        progress.cluster_id,
-        progress.open_lo,
-        progress.open_hi,
-        progress.manifest,
-        progress.exit_ts,
-        progress.segment,
-        progress.ddl_state,
-        progress.ddl_commit_ts,
-        progress.ddl_sql,
-        progress.ddl_before,
-        progress.ddl_expected,
-    )
-    places = ", ".join(["%s"] * len(values))
+    places = ", ".join(["%s"] * len(_PROGRESS_COLUMNS))
     session.write(
-        f"REPLACE INTO {qualified(schema, 'binlake_progress')} ({', '.join(_COLUMNS)}) VALUES ({places})",
-        values,
+        f"REPLACE INTO {qualified(schema, 'binlake_progress')} ({', '.join(_PROGRESS_COLUMNS)}) VALUES ({places})",
+        astuple(progress),
     )
 
 
-def owner_of(session: Session, schema: str, cluster_id: int) -> str | None:
+def _select_progress(schema: str) -> str:
+    return f"SELECT {', '.join(_PROGRESS_COLUMNS)} FROM {qualified(schema, 'binlake_progress')}"
+
+
+def read_owner(session: Session, schema: str, cluster_id: int) -> str | None:
     """The task that writes the checkpoint row of `cluster_id`; None when no replication of Binlake does."""
-    rows = session.rows(f"SELECT task FROM {qualified(schema, 'binlake_owner')} WHERE clusterID = %s", (cluster_id,))
-    return str(rows[0][0]) if rows else None
+    sql = f"SELECT task FROM {qualified(schema, 'binlake_owner')} WHERE clusterID = %s"
+    owner: str | None = session.value(sql, (cluster_id,))
+    return owner
 
 
-def require_owner(session: Session, schema: str, manifest: ApplyManifest) -> None:
-    """The checkpoint row is ours or free. Raises CheckpointConflict when another replication owns it (R-23)."""
-    owner = owner_of(session, schema, manifest.cluster_id)
-    if owner not in (None, manifest.replication):
+def require_owner(
+    session: Session, schema: str, cluster_id: int, task: str, hint: str = "run it for that replication"
+) -> None:
+    """The checkpoint row is that of `task`, or free. Raises CheckpointConflict when another replication owns it."""
+    owner = read_owner(session, schema, cluster_id)
+    if owner not in (None, task):
         raise CheckpointConflict(
             f"the checkpoint row belongs to the replication {owner}",
-            where={"cluster": manifest.cluster_id, "schema": schema, "task": manifest.replication},
-            hint="give this replication a target.checkpoint-schema of its own, or `binlake checkpoint adopt`",
+            where={"cluster": cluster_id, "schema": schema, "task": task},
+            hint=hint,
         )
 
 
@@ -161,3 +245,91 @@ def take_ownership(session: Session, schema: str, cluster_id: int, task: str, co
         f"REPLACE INTO {qualified(schema, 'binlake_owner')} (clusterID, task, config_hash) VALUES (%s, %s, %s)",
         (cluster_id, task, config_hash),
     )
+
+
+class AppliedAs(IntEnum):
+    """How a batch got its row, the column `atomic`; ASIDE: it was passed over, since its table is set aside."""
+
+    ALONE = 0
+    WHOLE_SEGMENT = 1
+    ASIDE = 2
+
+
+class _LedgerRow(NamedTuple):
+    phase: int
+    batch: int
+    digest: str
+
+
+class Ledger:
+    """The ledger of the window (lo, hi] of `task`: `write` puts rows at once; `add` gathers them for `flush`."""
+
+    def __init__(self, schema: str, task: str, lo: int, hi: int) -> None:
+        self._schema = schema
+        self._key = (task, lo, hi)
+        self._pending: list[tuple[StatementBatch, AppliedAs]] = []
+
+    @classmethod
+    def of(cls, schema: str, manifest: ApplyManifest) -> Ledger:
+        """The ledger of the manifest's window."""
+        return cls(schema, manifest.replication, manifest.lo, manifest.hi)
+
+    def read_digests(
+        self, session: Session, segment: int, one: tuple[int, int] | None = None
+    ) -> dict[tuple[int, int], str]:
+        """(phase, batch) -> digest of the segment's batches of rows that have a row here; of `one` only, if given."""
+        sql = (
+            f"SELECT phase, batch, digest FROM {qualified(self._schema, 'binlake_ledger')}"
+            " WHERE task = %s AND lo = %s AND hi = %s AND segment = %s AND phase <> 0"
+        )
+        sql += " AND phase = %s AND batch = %s" if one else ""
+        rows = session.records(_LedgerRow, sql, (*self._key, segment, *(one or ())))
+        return {(row.phase, row.batch): row.digest for row in rows}
+
+    def add(self, session: Session, batch: StatementBatch, applied_as: AppliedAs) -> None:
+        """Remember a batch executed, or passed over, in the open transaction."""
+        self._pending.append((batch, applied_as))
+        if len(self._pending) >= _LEDGER_ROWS_A_STATEMENT:
+            self.flush(session)
+
+    def flush(self, session: Session) -> None:
+        """Write what was added. In the same transaction, so a few statements serve all its batches."""
+        if self._pending:
+            self.write(session, self._pending)
+            self._pending.clear()
+
+    def write(self, session: Session, batches: Sequence[tuple[StatementBatch, AppliedAs]]) -> None:
+        """Rows of `batches`, executed or passed over in the open transaction."""
+        values = ", ".join(["(%s, %s, %s, %s, %s, %s, %s, %s, %s)"] * len(batches))
+        arguments = [
+            part
+            for b, applied_as in batches
+            for part in (*self._key, b.segment, int(b.phase), b.batch, b.digest, b.rows, int(applied_as))
+        ]
+        session.write(
+            f"INSERT INTO {qualified(self._schema, 'binlake_ledger')}"
+            f" (task, lo, hi, segment, phase, batch, digest, row_count, atomic) VALUES {values}",
+            arguments,
+        )
+
+    def prune(self, session: Session) -> None:
+        """Remove rows of the windows before the one that ended at our lo, and of any above it.
+
+        A window that is opened, not resumed, starts at the checkpoint: nothing above lo is downstream, whatever a
+        ledger says that was not restored together with the data.
+        """
+        task, lo, _ = self._key
+        table = qualified(self._schema, "binlake_ledger")
+        session.write(f"DELETE FROM {table} WHERE task = %s AND (hi < %s OR hi > %s)", (task, lo, lo))
+
+
+def is_recorded(batch: StatementBatch, digests: dict[tuple[int, int], str]) -> bool:
+    """True when `digests` of the ledger has the batch. Raises CheckpointConflict when another one is in its place."""
+    digest = digests.get((batch.phase, batch.batch))
+    if digest is not None and digest != batch.digest:
+        raise CheckpointConflict(
+            "the ledger has another batch in this place: the statements changed after they were applied",
+            where={"table": f"{batch.db}.{batch.table}", "segment": batch.segment, "batch": batch.batch},
+            hint="restore the lake's statement table; a window is applied as it was pinned",
+        )
+    return digest is not None

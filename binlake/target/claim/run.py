@@ -1,28 +1,25 @@
-"""One apply in progress: its connections, its claim and its stored progress, which only its transactions change."""
+"""One window that is being applied: its claim, and its stored progress, which only the claim's transactions change.
+
+Tables that stop the run are set aside by it where the policy says so (U-16). Nothing is skipped silently (invariant
+11): every batch and DDL that is passed over has a row of the ledger in its place, is counted in the window's result and
+logged.
+"""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import structlog
 
-from binlake.config.model import Target
-from binlake.errors import BinlakeError, CheckpointConflict, Fenced
-from binlake.target.claim.aside import AsideTable, read_aside
-from binlake.target.claim.checkpoint import Checkpoint, CheckpointTable
-from binlake.target.claim.confirmed import Confirmed
-from binlake.target.claim.fence import Fence, LeaseKeeper, claim
-from binlake.target.claim.grace import Grace
-from binlake.target.claim.marks import Marks
-from binlake.target.claim.progress import Progress, read_progress
-from binlake.target.claim.segments import Hook
-from binlake.target.claim.workers import Workers
-from binlake.target.claim.writer import FencedWriter
+from binlake.errors import BinlakeError, CheckpointConflict
+from binlake.rows.schema.names import fold_pair
+from binlake.target.claim.aside import AsideTable, is_aside, read_aside, write_aside
+from binlake.target.claim.claim import TargetClaim
+from binlake.target.claim.progress import Checkpoint, CheckpointTable, Progress, read_progress
 from binlake.target.definitions.definitions import Name
+from binlake.target.segments import SegmentPlan
+from binlake.target.session.failures import is_of_the_server
 from binlake.target.session.session import Session
-from binlake.target.session.stopping import StopFlag
-from binlake.target.session.tables import create_tables
 from binlake.window.manifest import ApplyManifest
 
 log = structlog.get_logger()
@@ -32,32 +29,23 @@ Body = Callable[[Session], Progress]
 
 
 class ApplyRun:
-    """The window of `manifest` on `target`, from claim to release. `progress` and `commit_ts` are as stored.
+    """The window of `manifest` behind `claim`. `progress` and `commit_ts` are as stored.
 
-    `aside`: the tables that are set aside, as stored; `put_aside`: those of them that this run set aside. They change
+    `aside`: the tables that are set aside, as stored; `newly_aside`: those of them that this run set aside. They change
     between two tries of a segment only, never while connections are at work.
     """
 
-    def __init__(
-        self, target: Target, manifest: ApplyManifest, stop: StopFlag, hook: Hook | None, marks: Marks | None = None
-    ) -> None:
-        self.target = target
+    def __init__(self, claim: TargetClaim, manifest: ApplyManifest) -> None:
+        self.claim = claim
+        self.target = claim.target
         self.manifest = manifest
-        self.schema = target.checkpoint_schema
+        self.schema = self.target.checkpoint_schema
         self.checkpoints = CheckpointTable(self.schema, manifest.cluster_id)
         self.commit_ts = manifest.lo
-        self.workers = Workers(target.worker_count, self._connect)
-        self.aside: dict[Name, AsideTable] = {}
-        self.put_aside: list[AsideTable] = []
-        self._stop = stop
-        self._hook = hook
-        self._marks = marks
-        self._alone = threading.Lock()
-        self._session = Session(target)
-        self._writer: FencedWriter | None = None
+        # Behind the claim nobody else sets tables aside or brings them back.
+        self.aside = read_aside(claim.session, self.schema, manifest.cluster_id)
+        self.newly_aside: list[AsideTable] = []
         self._progress: Progress | None = None
-        self._keeper: LeaseKeeper | None = None
-        self._grace: Grace | None = None
 
     @property
     def progress(self) -> Progress:
@@ -69,115 +57,87 @@ class ApplyRun:
     @property
     def session(self) -> Session:
         """The connection that moves the checkpoint; another one after a COMMIT that was lost."""
-        return self._session if self._writer is None else self._writer.session
-
-    @property
-    def writer(self) -> FencedWriter:
-        """The same connection behind our claim. Raises Fenced without one."""
-        if self._writer is None:
-            raise Fenced("nothing was claimed", where={"window": self.manifest.window})
-        return self._writer
-
-    @property
-    def fence(self) -> Fence:
-        """Our claim. Raises Fenced without one."""
-        return self.writer.fence
-
-    def prepare(self) -> None:
-        """Create missing Binlake tables. Raises TargetRefused."""
-        create_tables(self.session, self.schema)
-        if self._marks is not None:
-            self._marks.prepare(self.session)
-
-    def claim(self) -> None:
-        """Take lease and epoch, and keep the lease. Raises LeaseHeld."""
-        fence = claim(self._session, self.target, self.manifest.replication)
-        self._writer = self._writer_of(self._session, fence, Confirmed(self._session, self.target))
-        self._keeper = LeaseKeeper(self.target, fence)
-        self._keeper.__enter__()
-        self._grace = Grace(self.target, self._stop, self._connections).__enter__()
-        # Behind the claim nobody else sets tables aside or brings them back.
-        self.aside = read_aside(self._session, self.schema, self.manifest.cluster_id)
-
-    def end(self) -> None:
-        """Roll back what is open, give the lease up, close. Never raises: the error before it is what matters."""
-        for watcher in (self._grace, self._keeper):
-            if watcher is not None:
-                watcher.__exit__()
-        self.workers.close()
-        try:
-            self.session.rollback()
-            if self._writer is not None:
-                self.fence.release(self.session)
-        except BinlakeError as error:
-            log.warning("lease_not_released", window=self.manifest.window, error=str(error))
-        finally:
-            if self._writer is not None:
-                self.fence.abandon()
-            self.session.close()
-
-    def passed(self, step: str) -> None:
-        """Notify the hook."""
-        if self._hook is not None:
-            self._hook(step)
-
-    def check(self) -> None:
-        """Between two pieces of work. Raises Transient (asked to stop), and what `LeaseKeeper.require_kept` does."""
-        self._stop.check()
-        if self._keeper is not None:
-            self._keeper.require_kept()
-
-    def prove(self) -> None:
-        """Prove the fence in a transaction of its own, before a statement that commits by itself."""
-        self.writer.prove()
+        return self.claim.session
 
     def transact(self, body: Body) -> Progress:
         """Run `body` in one transaction behind the fence until it is known to be stored.
 
         Raises what `body` raises, TargetBusy after TRIES, TargetUnavailable when the server does not come back.
         """
-        self._progress = self.writer.transact(body, self._is_stored)
+        self._progress = self.claim.transact(body, self._is_stored)
         return self._progress
 
-    def locked_checkpoint(self, session: Session) -> Checkpoint | None:
+    def lock_checkpoint(self, session: Session) -> Checkpoint | None:
         """The checkpoint row, locked until the transaction ends."""
         return self.checkpoints.read(session, lock=True)
 
-    def require_unmoved(self, session: Session) -> Checkpoint:
+    def lock_unmoved_checkpoint(self, session: Session) -> Checkpoint:
         """The checkpoint, locked, still where this run left it. Raises CheckpointConflict if another one moved it."""
-        found = self.locked_checkpoint(session)
-        if found is None or found.commit_ts != self.commit_ts:
+        checkpoint = self.lock_checkpoint(session)
+        if checkpoint is None or checkpoint.commit_ts != self.commit_ts:
             raise CheckpointConflict(
                 "another process moved the checkpoint",
-                where={"expected": self.commit_ts, "found": found.commit_ts if found else "no row"},
+                where={"expected": self.commit_ts, "found": checkpoint.commit_ts if checkpoint else "no row"},
                 hint="a drainer or another tool writes this row: stop it, or use another target.checkpoint-schema",
             )
-        return found
+        return checkpoint
+
+    def passes_over_ddl(self, plan: SegmentPlan) -> bool:
+        """True when the DDL of `plan` is about a table that is set aside; all others it is about are set aside then.
+
+        A statement on a database is run: it takes its tables along, whether they are set aside or not.
+        """
+        if not self.aside or any(not table for _, table in plan.touched):
+            return False
+        known = [self.aside[fold_pair(name)] for name in plan.touched if is_aside(self.aside, name)]
+        if not known:
+            return False
+        others = [name for name in plan.touched if not is_aside(self.aside, name)]
+        if others:
+            named = ", ".join(".".join(name) for name in plan.touched)
+            reason = f"the DDL {plan.ddl_commit_ts} changes {named} together, and one of them is set aside"
+            # Behind a rename the rows of one name are those of another, which lacks them since it was set aside.
+            self._set_aside(others, reason, min(one.since for one in known))
+        return True
+
+    def set_aside_after(self, error: BinlakeError) -> bool:
+        """Set aside the tables that `error` names, when the policy is so; True: the segment can be tried without them.
+
+        Not when the server as a whole refuses, or more than `target.most-set-aside` tables would be set aside.
+        """
+        names = [name for name in error.tables if not is_aside(self.aside, name)]
+        if not names or is_of_the_server(error):
+            return False
+        if self.target.on_table_error != "set-aside":
+            tables = " ".join(f"--table {'.'.join(name)}" for name in names)
+            error.hint += (
+                f"; let the other tables continue without it: `binlake table aside {tables}` and finalize again"
+            )
+            return False
+        if len(self.aside) + len(names) > self.target.most_set_aside:
+            error.hint += f"; the limit of target.most-set-aside = {self.target.most_set_aside} is reached"
+            return False
+        self._set_aside(names, str(error), self.commit_ts)
+        return True
+
+    def _set_aside(self, names: Iterable[Name], reason: str, since: int) -> None:
+        """By the policy, durably; `consistent` is false already, as the window is open."""
+        tables = [AsideTable(db, table, since, "policy", reason) for db, table in names]
+        cluster_id = self.manifest.cluster_id
+
+        def body(session: Session) -> list[AsideTable]:
+            write_aside(session, self.schema, cluster_id, self.manifest.replication, tables)
+            return tables
+
+        def is_stored(session: Session, written: list[AsideTable]) -> bool:
+            return {one.name for one in written} <= read_aside(session, self.schema, cluster_id).keys()
+
+        self.claim.transact(body, is_stored)
+        self.aside = read_aside(self.session, self.schema, cluster_id)
+        for one in tables:
+            self.newly_aside.append(self.aside[one.name])
+            log.error("table_set_aside", table=f"{one.db}.{one.table}", since=str(one.since), reason=reason[:1000])
+        self.claim.notify("aside")
 
     def _is_stored(self, session: Session, moved: Progress) -> bool:
         return read_progress(session, self.schema, self.manifest.replication) == moved
-
-    def _connections(self) -> list[int]:
-        return [self.session.connection_id, *self.workers.connections()]
-
-    def _connect(self, worker: int) -> FencedWriter:
-        session, fence = Session(self.target), self.fence.of_worker(worker)
-        confirmed = self.writer.confirmed
-        confirmed.require_held(session, fence)
-        session.begin()
-        fence.prove(session)
-        session.rollback()
-        fence.hold(session)
-        return self._writer_of(session, fence, confirmed)
-
-    def _writer_of(self, session: Session, fence: Fence, confirmed: Confirmed) -> FencedWriter:
-        return FencedWriter(
-            self.target,
-            session,
-            fence,
-            check=self.check,
-            passed=self.passed,
-            alone=self._alone,
-            confirmed=confirmed,
-            marks=self._marks,
-        )

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from typing import Any
 
 from binlake import tso
 from binlake.config.model import Replication, Target
 from binlake.errors import CheckpointConflict, ConfigError
 from binlake.target.apply.position import aside_of, checkpoint_of, progress_of
-from binlake.target.claim.checkpoint import Checkpoint, CheckpointTable
-from binlake.target.claim.fence import Fence, claim
-from binlake.target.claim.ledger import Ledger
-from binlake.target.claim.progress import Progress, open_progress, read_progress, take_ownership, write_progress
+from binlake.target.claim.claim import claimed_transaction
+from binlake.target.claim.progress import (
+    Checkpoint,
+    CheckpointTable,
+    Ledger,
+    Progress,
+    read_open_progress,
+    read_progress,
+    take_ownership,
+    write_progress,
+)
 from binlake.target.commands.arguments import add_arguments, row_of
 from binlake.target.session.session import Session
 from binlake.target.session.tables import create_tables
@@ -33,7 +39,7 @@ class CheckpointCommand:
         parser.add_argument(
             "--close-window",
             action="store_true",
-            help="adopt: give up the window that another replication left open; this one continues from the checkpoint",
+            help="adopt: give up the window that another replication left open and continue from the checkpoint",
         )
 
     def run(self, args: argparse.Namespace) -> int:
@@ -53,66 +59,48 @@ def _adopt(replication: Replication, target: Target, cluster_id: int, *, close: 
     schema = target.checkpoint_schema
     with closing(Session(target)) as session:
         create_tables(session, schema)
-        opened = open_progress(session, schema, cluster_id)
+        opened = read_open_progress(session, schema, cluster_id)
         other = opened.task if opened is not None and opened.task != replication.name else None
         # A claim: nobody of either replication may be writing meanwhile.
-        with claimed(session, target, [replication.name, *([] if other is None else [other])]):
+        with claimed_transaction(session, target, [replication.name, *([] if other is None else [other])]):
             if other is not None:
                 _close_window(session, schema, cluster_id, other, close=close)
             take_ownership(session, schema, cluster_id, replication.name, replication.data_hash())
 
 
-@contextmanager
-def claimed(session: Session, target: Target, tasks: Sequence[str]) -> Iterator[None]:
-    """One transaction behind the fences of `tasks`."""
-    fences: list[Fence] = []
-    try:
-        for task in tasks:
-            fences.append(claim(session, target, task))
-        session.begin()
-        for fence in fences:
-            fence.prove(session)
-        yield
-        session.commit()
-    finally:
-        session.rollback()
-        for fence in fences:
-            fence.release(session)
-
-
 def _close_window(session: Session, schema: str, cluster_id: int, task: str, *, close: bool) -> None:
     """Between two whole segments the target is the source at the checkpoint, DDL included; else it is refused."""
-    found = read_progress(session, schema, task)
-    if found is None or not found.is_open:
+    progress = read_progress(session, schema, task)
+    if progress is None or not progress.is_open:
         return
-    window = f"{found.open_lo}-{found.open_hi}"
-    if found.ddl_state == "intent":
+    window = f"{progress.open_lo}-{progress.open_hi}"
+    if progress.ddl_state == "intent":
         raise CheckpointConflict(
             f"the replication {task} began a DDL of its window {window}, and only that replication can determine "
             "whether it ran",
-            where={"ddl": (found.ddl_sql or "")[:300], "commit_ts": found.ddl_commit_ts},
+            where={"ddl": (progress.ddl_sql or "")[:300], "commit_ts": progress.ddl_commit_ts},
             hint=f"let {task} finish its window (`binlake stage finalize`), then adopt",
         )
     checkpoint = CheckpointTable(schema, cluster_id).read(session)
-    if found.ddl_state == "done" and checkpoint is not None and checkpoint.commit_ts < (found.ddl_commit_ts or 0):
+    if progress.ddl_state == "done" and checkpoint is not None and checkpoint.commit_ts < (progress.ddl_commit_ts or 0):
         raise CheckpointConflict(
             f"a DDL of the window {window} ran, and rows of {task} from before it are not applied yet",
-            where={"ddl": (found.ddl_sql or "")[:300], "commit_ts": found.ddl_commit_ts},
+            where={"ddl": (progress.ddl_sql or "")[:300], "commit_ts": progress.ddl_commit_ts},
             hint=f"let {task} finish its window (`binlake stage finalize`), then adopt",
         )
-    if Ledger(schema, task, found.open_lo or 0, found.open_hi or 0).done(session, found.segment):
+    if Ledger(schema, task, progress.open_lo or 0, progress.open_hi or 0).read_digests(session, progress.segment):
         raise CheckpointConflict(
-            f"the replication {task} is in the middle of segment {found.segment} of its window {window}",
+            f"the replication {task} is in the middle of segment {progress.segment} of its window {window}",
             where={"schema": schema},
             hint=f"let {task} finish it (`binlake stage finalize`): only its ledger shows which rows are applied",
         )
     if not close:
         raise CheckpointConflict(
             f"the replication {task} holds the window {window} open",
-            where={"schema": schema, "segment": found.segment},
+            where={"schema": schema, "segment": progress.segment},
             hint=f"let {task} finish it (`binlake stage finalize`), or give it up with --close-window",
         )
-    write_progress(session, schema, found.closed())
+    write_progress(session, schema, progress.with_window_closed())
 
 
 def _shown(cluster_id: int, checkpoint: Checkpoint | None, progress: Progress | None) -> dict[str, Any]:

@@ -11,9 +11,8 @@ from contextlib import closing
 
 from binlake.config.model import Target
 from binlake.errors import CheckpointConflict
-from binlake.target.claim.checkpoint import CheckpointTable
-from binlake.target.claim.progress import Progress, read_progress, write_progress
-from binlake.target.commands.checkpoint import claimed
+from binlake.target.claim.claim import claimed_transaction
+from binlake.target.claim.progress import CheckpointTable, Progress, read_progress, write_progress
 from binlake.target.ddl.intended import Intended
 from binlake.target.ddl.proof import RenameMarker, judge, read_evidence
 from binlake.target.session.session import Session
@@ -29,44 +28,44 @@ def release_ddl(target: Target, cluster_id: int, task: str, commit_ts: int) -> t
     with closing(Session(target)) as session:
         if not tables_exist(session, target.checkpoint_schema):
             raise CheckpointConflict("no window was ever opened on this target", where={"target": session.place})
-        with claimed(session, target, [task]):
-            found = _standing(session, target, task, commit_ts)
-            _require_untouched(session, target, found)
+        with claimed_transaction(session, target, [task]):
+            progress = _read_refused_ddl(session, target, task, commit_ts)
+            _require_untouched(session, target, progress)
             checkpoint = CheckpointTable(target.checkpoint_schema, cluster_id).read(session, lock=True)
-            if checkpoint is None or not (found.open_lo or 0) <= checkpoint.commit_ts < commit_ts:
+            if checkpoint is None or not (progress.open_lo or 0) <= checkpoint.commit_ts < commit_ts:
                 raise CheckpointConflict(
                     "the checkpoint is not before the DDL", where={"commit_ts": commit_ts, "checkpoint": checkpoint}
                 )
-            write_progress(session, target.checkpoint_schema, found.closed())
-        return found, checkpoint.commit_ts
+            write_progress(session, target.checkpoint_schema, progress.with_window_closed())
+        return progress, checkpoint.commit_ts
 
 
-def _standing(session: Session, target: Target, task: str, commit_ts: int) -> Progress:
+def _read_refused_ddl(session: Session, target: Target, task: str, commit_ts: int) -> Progress:
     """The open window, at the intent of that DDL."""
-    found = read_progress(session, target.checkpoint_schema, task)
-    if found is None or not found.is_open:
+    progress = read_progress(session, target.checkpoint_schema, task)
+    if progress is None or not progress.is_open:
         raise CheckpointConflict(
             "no window is open: nothing is pinned", where={"task": task}, hint="run merge, compact and convert again"
         )
-    if found.ddl_state != "intent" or found.ddl_commit_ts != commit_ts:
+    if progress.ddl_state != "intent" or progress.ddl_commit_ts != commit_ts:
         at = (
-            f"at the DDL {found.ddl_commit_ts} ({found.ddl_state})"
-            if found.ddl_state
-            else f"in segment {found.segment}"
+            f"at the DDL {progress.ddl_commit_ts} ({progress.ddl_state})"
+            if progress.ddl_state
+            else f"in segment {progress.segment}"
         )
         raise CheckpointConflict(
             f"the open window is not stopped before that DDL, but {at}",
-            where={"commit_ts": commit_ts, "window": f"{found.open_lo}-{found.open_hi}"},
+            where={"commit_ts": commit_ts, "window": f"{progress.open_lo}-{progress.open_hi}"},
             hint="run finalize: it continues until a DDL is refused; `binlake ddl show` shows which",
         )
-    return found
+    return progress
 
 
-def _require_untouched(session: Session, target: Target, found: Progress) -> None:
+def _require_untouched(session: Session, target: Target, progress: Progress) -> None:
     """Nothing of the DDL is at the target, and it would show if it were."""
-    intended = _intended(found)
-    last = (found.ddl_sql or "").rsplit(";\n", 1)[-1]
-    marker = RenameMarker.of(target.checkpoint_schema, found.task, found.ddl_commit_ts or 0, last)
+    intended = _intended(progress)
+    last = (progress.ddl_sql or "").rsplit(";\n", 1)[-1]
+    marker = RenameMarker.of(target.checkpoint_schema, progress.task, progress.ddl_commit_ts or 0, last)
     if marker is not None and marker.verdict(session) == "before":
         return
     now = read_evidence(session, target, intended.touched, intended.after)
@@ -75,19 +74,19 @@ def _require_untouched(session: Session, target: Target, found: Progress) -> Non
         return
     raise CheckpointConflict(
         "the target is not as it was before the DDL, or cannot show it",
-        where={"ddl": (found.ddl_sql or "")[:300], "commit_ts": found.ddl_commit_ts,
+        where={"ddl": (progress.ddl_sql or "")[:300], "commit_ts": progress.ddl_commit_ts,
                "tables": ", ".join(".".join(name).rstrip(".") for name in intended.touched)},
         hint="undo its effects by hand, or run finalize, which counts it as done where the target shows its "
         "result",
     )  # fmt: skip
 
 
-def _intended(found: Progress) -> Intended:
+def _intended(progress: Progress) -> Intended:
     try:
-        return Intended.from_json(found.ddl_expected or "")
+        return Intended.from_json(progress.ddl_expected or "")
     except (json.JSONDecodeError, KeyError, TypeError) as error:
         raise CheckpointConflict(
             "the record of the DDL does not name its tables",
-            where={"ddl": (found.ddl_sql or "")[:300]},
+            where={"ddl": (progress.ddl_sql or "")[:300]},
             hint="let the version of Binlake that began it finish the window",
         ) from error

@@ -10,10 +10,17 @@ from contextlib import closing
 
 from binlake.config.model import Target
 from binlake.errors import CheckpointConflict
-from binlake.target.claim.aside import AsideTable, folded, is_settled, read_aside, write_aside
-from binlake.target.claim.checkpoint import Checkpoint, CheckpointTable
-from binlake.target.claim.progress import Progress, owner_of, read_progress, write_progress
-from binlake.target.commands.checkpoint import claimed
+from binlake.rows.schema.names import fold_pair
+from binlake.target.claim.aside import AsideTable, is_settled, read_aside, write_aside
+from binlake.target.claim.claim import claimed_transaction
+from binlake.target.claim.progress import (
+    Checkpoint,
+    CheckpointTable,
+    Progress,
+    read_progress,
+    require_owner,
+    write_progress,
+)
 from binlake.target.definitions.definitions import Name
 from binlake.target.session.session import Session
 from binlake.target.session.tables import create_tables
@@ -30,25 +37,19 @@ def set_aside(
     schema = target.checkpoint_schema
     with closing(Session(target)) as session:
         create_tables(session, schema)
-        with claimed(session, target, [task]):
+        with claimed_transaction(session, target, [task]):
             table = CheckpointTable(schema, cluster_id)
             checkpoint = table.read(session, lock=True)
-            owner = owner_of(session, schema, cluster_id)
-            if owner not in (None, task):
-                raise CheckpointConflict(
-                    f"the checkpoint row belongs to the replication {owner}",
-                    where={"cluster": cluster_id, "schema": schema, "task": task},
-                    hint="run it for that replication",
-                )
+            require_owner(session, schema, cluster_id, task)
             if checkpoint is not None:
                 _require_state(session, schema, cluster_id, task, checkpoint)
             since = start if checkpoint is None else checkpoint.commit_ts
             new = [AsideTable(db, name, since, "command", reason) for db, name in names]
             write_aside(session, schema, cluster_id, task, new)
             if checkpoint is not None:
-                table.write(session, checkpoint.marked(consistent=False))
-        found = read_aside(session, schema, cluster_id)
-    return [found[folded(name)] for name in names]
+                table.write(session, checkpoint.with_consistent(consistent=False))
+        aside = read_aside(session, schema, cluster_id)
+    return [aside[fold_pair(name)] for name in names]
 
 
 def _require_state(session: Session, schema: str, cluster_id: int, task: str, checkpoint: Checkpoint) -> None:

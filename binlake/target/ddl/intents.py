@@ -9,20 +9,18 @@ import structlog
 from binlake.errors import Permanent, TargetRefused
 from binlake.statements.batch import INJECTED, REPLACED, StatementBatch
 from binlake.statements.literal import quote_name
-from binlake.target.claim.ledger import Ledger, Stored
-from binlake.target.claim.passing import is_passed_over
-from binlake.target.claim.progress import Progress, write_progress
+from binlake.target.claim.progress import AppliedAs, Ledger, Progress, write_progress
 from binlake.target.claim.run import ApplyRun
-from binlake.target.claim.segments import SegmentPlan
 from binlake.target.ddl.converting import is_half_converted
 from binlake.target.ddl.errors import execute_ddl
 from binlake.target.ddl.intended import Intended
 from binlake.target.ddl.ownproof import OwnProof
 from binlake.target.ddl.proof import Evidence, RenameMarker, Verdict, differences, judge, read_evidence
 from binlake.target.definitions.definitions import left_behind
-from binlake.target.session.engines import make_tables_with_transactions
+from binlake.target.segments import SegmentPlan
 from binlake.target.session.failures import code_of
 from binlake.target.session.session import Session
+from binlake.target.session.tables import default_to_transactions
 
 log = structlog.get_logger()
 
@@ -59,7 +57,7 @@ def apply_ddl(run: ApplyRun, plan: SegmentPlan, ddl: StatementBatch) -> DdlOutco
     """
     if run.progress.ddl_state == "done":
         return DdlOutcome(False)
-    if is_passed_over(run, plan):
+    if run.passes_over_ddl(plan):
         _write_done(run, plan, passed_over=ddl)
         log.warning("ddl_passed_over", ddl_commit_ts=str(plan.ddl_commit_ts), ddl=ddl.sql[-1][:200])
         return DdlOutcome(False, passed_over=True)
@@ -97,7 +95,7 @@ def _write_intent(
     own = OwnProof.of(run.schema, run.manifest.replication, plan.ddl_commit_ts, ddl)
     for proof in (marker, own):
         if proof is not None:
-            run.prove()
+            run.claim.prove()
             proof.make(run.session)
     before = _look(run, plan)
     expected = Intended(plan.touched, plan.expected_after, refused, before).to_json()
@@ -108,20 +106,20 @@ def _write_intent(
         return moved
 
     run.transact(body)
-    run.passed("intent")
+    run.claim.notify("intent")
 
 
 def _execute(run: ApplyRun, plan: SegmentPlan, ddl: StatementBatch, marker: RenameMarker | None) -> tuple[str, ...]:
     """Run the statements; the errors that say that the target has it already."""
-    run.check()
+    run.claim.check()
     # Right before: a DDL cannot be part of the transaction that proves the fence.
-    run.prove()
+    run.claim.prove()
     if ddl.db and (ddl.db, "") not in plan.touched:
         run.session.execute(f"USE {quote_name(ddl.db)}")
-    make_tables_with_transactions(run.session)
+    default_to_transactions(run.session)
     try:
         ignored = execute_ddl(run.session, ddl.sql if marker is None else (*ddl.sql[:-1], marker.added_to(ddl.sql[-1])))
-        run.passed("ddl_executed")
+        run.claim.notify("ddl_executed")
         _require_there(run, plan, ignored)
     except TargetRefused as error:
         verdict = _verdict(run, plan, ddl, marker)
@@ -180,18 +178,17 @@ def _write_done(run: ApplyRun, plan: SegmentPlan, passed_over: StatementBatch | 
     reached = run.commit_ts if plan.rows_ahead else plan.ddl_commit_ts
 
     def body(session: Session) -> Progress:
-        moved = run.progress.ddl_done()
+        moved = run.progress.with_ddl_done()
         if passed_over is not None:
-            Ledger.of(run.schema, run.manifest).write(session, [(passed_over, Stored.ASIDE)])
+            Ledger.of(run.schema, run.manifest).write(session, [(passed_over, AppliedAs.ASIDE)])
         write_progress(session, run.schema, moved)
-        checkpoint = run.require_unmoved(session)
-        moved_to = checkpoint.moved(reached, plan.schema_version, consistent=False)
-        run.checkpoints.write(session, moved_to)
+        checkpoint = run.lock_unmoved_checkpoint(session)
+        run.checkpoints.write(session, checkpoint.moved_to(reached, plan.schema_version, consistent=False))
         return moved
 
     run.transact(body)
     run.commit_ts = reached
-    run.passed("ddl_done")
+    run.claim.notify("ddl_done")
 
 
 def _is_to_be_executed(run: ApplyRun, plan: SegmentPlan, ddl: StatementBatch, marker: RenameMarker | None) -> bool:

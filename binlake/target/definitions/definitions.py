@@ -1,7 +1,7 @@
 """The target's definitions: read, compared with what the schema history expects, and digested.
 
 Sources: hazards R-04, R-13, R-18; DESIGN 3.6, 3.9. A name is (database, table), or (database, "") for the database
-itself. The digest covers all that SHOW CREATE shows. What these prove of a DDL is decided in `downstream.ddlproof`.
+itself. The digest covers all that SHOW CREATE shows. What they prove of a DDL: `binlake.target.ddl.proof`.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from binlake.target.definitions.forms import (
 from binlake.target.definitions.rowsleft import Emptied, emptied_by, moves_rows, rows_left
 from binlake.target.definitions.shape import option_of, refused
 from binlake.target.definitions.structure import structure_differences
-from binlake.target.session.engines import engine_without_transactions
 from binlake.target.session.failures import MISSING, code_of
 from binlake.target.session.session import Session
+from binlake.target.session.tables import engine_without_transactions
 
 Name = tuple[str, str]
 """(database, table); an empty table means the database."""

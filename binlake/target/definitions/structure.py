@@ -1,7 +1,7 @@
 """Both sides' structures beside each other: what differs, and what that costs.
 
 Rules: data-migration (structures of upstream and downstream), MISSION S4-22, S4-26, S4-27; hazards R-12, R-13. Pure:
-the target's side is read by `downstream.definitions`. What is made of a difference is decided in `downstream.shape`.
+the target's side is read by `definitions`. What is made of a difference is decided in `shape`.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 from binlake.config.model import Replication
 from binlake.errors import CheckpointConflict, ConfigError
 from binlake.target import ApplyResult, apply_window
-from binlake.target.claim.marks import marks_of
+from binlake.target.claim.loopback import LoopbackMarks
 from binlake.target.recover.trigger import Verdict
 from binlake.target.relay import RelayLog
 
@@ -22,7 +22,7 @@ def finish_from_relay(replication: Replication, verdict: Verdict, log_dir: str =
     if opened is None or opened.window is None or opened.manifest is None:
         raise CheckpointConflict("no window is open", where={"task": replication.name})
     window = relay.window(opened.window, opened.manifest)
-    marks = marks_of(replication.loopback, replication.name)
+    marks = LoopbackMarks.of(replication.loopback, replication.name)
     result = apply_window(target, window.manifest, window, marks=marks)
     relay.applied(result.hi)
     return result

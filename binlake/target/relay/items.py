@@ -7,8 +7,8 @@ from typing import Any
 
 from binlake.statements.batch import StatementBatch
 from binlake.statements.sealed import batch_values, checked_batch
-from binlake.target.claim.segments import SegmentPlan
 from binlake.target.definitions.definitions import Expected
+from binlake.target.segments import SegmentPlan
 from binlake.window.manifest import ApplyManifest
 
 FORMAT = 1

@@ -18,7 +18,6 @@ import structlog
 from binlake.config.model import Replication, Target
 from binlake.errors import ConfigError, LostRange
 from binlake.statements.batch import Phase
-from binlake.target.claim.segments import SegmentPlan, StatementSource
 from binlake.target.relay.files import (
     RelayFile,
     folder_lock,
@@ -32,6 +31,7 @@ from binlake.target.relay.files import (
 from binlake.target.relay.items import Item, batch_item, end, head
 from binlake.target.relay.reader import RelayWindow, written_with
 from binlake.target.relay.records import packed
+from binlake.target.segments import SegmentPlan, StatementSource
 from binlake.window.manifest import ApplyManifest
 
 log = structlog.get_logger(__name__)

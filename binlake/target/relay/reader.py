@@ -15,10 +15,10 @@ import structlog
 from binlake.errors import ImmutableWindow, LostRange, WireError
 from binlake.statements.batch import StatementBatch
 from binlake.statements.sealed import INDEX, index_digest
-from binlake.target.claim.segments import SegmentPlan
 from binlake.target.relay.files import RelayFile, listed
 from binlake.target.relay.items import FORMAT, Item, batch_of, segment_of
 from binlake.target.relay.records import Damaged, record_at, records
+from binlake.target.segments import SegmentPlan
 from binlake.window.manifest import ApplyManifest, window_name
 
 log = structlog.get_logger(__name__)

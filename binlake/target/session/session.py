@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Sequence
-from typing import Any, ClassVar
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, TypeVar
 
 import pymysql
 import structlog
@@ -49,6 +49,9 @@ _OPTIONAL_TIDB = (
 _OWN_OPTIONAL = {"mariadb": _OPTIONAL_MARIADB, "tidb": _OPTIONAL_TIDB}
 
 _UNKNOWN_SETTING = frozenset({1193, 1227, 1229, 1231, 1238})
+_NO_SUCH_SESSION = 1094
+
+Record = TypeVar("Record")
 
 
 class Session:
@@ -73,7 +76,7 @@ class Session:
 
     def max_packet(self) -> int:
         """Bytes that the server takes in one packet (max_allowed_packet)."""
-        return int(self.rows("SELECT @@max_allowed_packet")[0][0])
+        return int(self.value("SELECT @@max_allowed_packet"))
 
     def begin(self) -> None:
         """Start a transaction."""
@@ -124,6 +127,18 @@ class Session:
             except (err.MySQLError, OSError) as error:
                 raise failure(_as_mysql(error), self.place, sql) from error
 
+    def records(self, kind: Callable[..., Record], sql: str, arguments: Sequence[object] = ()) -> list[Record]:
+        """All rows of a query, each as `kind` called with its columns in their order; for small answers."""
+        return [kind(*row) for row in self.rows(sql, arguments)]
+
+    def column(self, sql: str, arguments: Sequence[object] = ()) -> list[Any]:
+        """The only column of a query; for small answers."""
+        return [value for (value,) in self.rows(sql, arguments)]
+
+    def value(self, sql: str, arguments: Sequence[object] = ()) -> Any:
+        """The first value of a query of one column; None where it has no rows."""
+        return next(iter(self.column(sql, arguments)), None)
+
     def last_insert_id(self) -> int:
         """LAST_INSERT_ID of the last statement, as its answer reported it."""
         return int(self._link.insert_id())  # type: ignore[no-untyped-call]
@@ -133,6 +148,15 @@ class Session:
         self._open = False
         if self._link.open:
             self._link.close()
+
+    def kill(self, connection: int) -> None:
+        """End another session of the server, whatever it is doing; nothing when there is none. Raises TargetRefused."""
+        try:
+            self.execute(f"KILL {connection}")
+        except TargetRefused as error:
+            # It may have ended by itself in between.
+            if code_of(error) != _NO_SUCH_SESSION:
+                raise
 
     def _connect(self, target: Target) -> pymysql.Connection[Any]:
         try:

@@ -1,12 +1,27 @@
-"""SIGTERM asks, it does not tear: between two batches the transaction is rolled back, the lease given up (R-60)."""
+"""How a process ends its work on a target: SIGTERM asks, and what does not end in time is killed (S4-35, R-60).
+
+Between two batches the transaction is rolled back and the lease given up. A statement may wait for a lock, or alter a
+table, for longer than the requester waits: killed, its transaction rolls back at the server at once, and no session
+with an open transaction outlives the process.
+"""
 
 from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Callable
+from contextlib import closing
 from types import FrameType
 
-from binlake.errors import Transient
+import structlog
+
+from binlake.config.model import Target
+from binlake.errors import BinlakeError, Transient
+from binlake.target.session.session import Session
+
+log = structlog.get_logger()
+
+_LOOK_S = 0.2
 
 
 class StopFlag:
@@ -47,3 +62,39 @@ class StopFlag:
 
     def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
         self._asked.set()
+
+
+class StatementKiller:
+    """Watches `stop` while the context is open; kills the sessions of `connections` (ids) when their time is over."""
+
+    def __init__(self, target: Target, stop: StopFlag, connections: Callable[[], list[int]]) -> None:
+        self._target = target
+        self._stop = stop
+        self._connections = connections
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="statement-killer", daemon=True)
+
+    def __enter__(self) -> StatementKiller:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join(timeout=self._target.connect_timeout_s)
+
+    def _run(self) -> None:
+        # Polls instead of being notified: a signal handler must not touch the locks that a start of threads takes.
+        while not self._ended.wait(_LOOK_S):
+            if self._stop.is_set():
+                if not self._ended.wait(self._target.graceful_stop_timeout_s):
+                    self._kill()
+                return
+
+    def _kill(self) -> None:
+        log.warning("statements_killed", after_s=self._target.graceful_stop_timeout_s)
+        try:
+            with closing(Session(self._target)) as session:
+                for connection in self._connections():
+                    session.kill(connection)
+        except BinlakeError as error:
+            log.warning("statements_not_killed", error=str(error))

@@ -1,11 +1,26 @@
-"""Binlake's own tables on the target: created when a window first needs them, never read before they exist."""
+"""Binlake's own tables on the target, and the storage engine that they and every replicated table need (invariant 9).
+
+Rows, ledger and checkpoint are one transaction only where the engine has transactions. In MyISAM, Aria and MEMORY what
+a transaction wrote stays when it rolls back: a retry doubles rows without a key. The tables are created when a window
+first needs them and never read before they exist.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 import sql
-from binlake.statements.literal import quote_name
-from binlake.target.session.engines import require_transactions
+from binlake.errors import TargetRefused
+from binlake.statements.literal import qualified, quote_name
 from binlake.target.session.session import Session
+
+_ENGINE = "InnoDB"
+
+
+class _TableEngine(NamedTuple):
+    table: str
+    engine: str
 
 
 def create_tables(session: Session, schema: str) -> None:
@@ -14,7 +29,7 @@ def create_tables(session: Session, schema: str) -> None:
     Raises TargetRefused, also where they are of an engine without transactions.
     """
     wanted = (*sql.TABLES, *sql.LATER)
-    if not _those_there(session, schema).issuperset(wanted):
+    if not _tables_in(session, schema).issuperset(wanted):
         session.execute(f"CREATE DATABASE IF NOT EXISTS {quote_name(schema)}")
         for table in wanted:
             session.execute(sql.statement(table).replace("{schema}", quote_name(schema)))
@@ -23,9 +38,44 @@ def create_tables(session: Session, schema: str) -> None:
 
 def tables_exist(session: Session, schema: str) -> bool:
     """True when Binlake has been at work there, in whatever version."""
-    return _those_there(session, schema).issuperset(sql.TABLES)
+    return _tables_in(session, schema).issuperset(sql.TABLES)
 
 
-def _those_there(session: Session, schema: str) -> set[str]:
-    rows = session.rows("SELECT table_name FROM information_schema.tables WHERE table_schema = %s", (schema,))
-    return {str(name) for (name,) in rows}
+def require_transactions(session: Session, schema: str, tables: Sequence[str]) -> None:
+    """Raises TargetRefused when one of `tables` is of an engine without transactions."""
+    unsafe = _without_transactions(session, schema, tables)
+    if unsafe:
+        changes = "; ".join(f"ALTER TABLE {qualified(schema, one.table)} ENGINE={_ENGINE}" for one in unsafe)
+        raise TargetRefused(
+            f"Binlake's own tables use {unsafe[0].engine}, which has no transactions: no retry would be exact",
+            where={"target": session.place, "schema": schema, "tables": ", ".join(one.table for one in unsafe)},
+            hint=f"while nothing is applied: {changes}",
+        )
+
+
+def engine_without_transactions(session: Session, db: str, table: str) -> str:
+    """The engine of a table that has no transactions; empty for others, for views, and where there is no table."""
+    unsafe = _without_transactions(session, db, [table])
+    return unsafe[0].engine if unsafe else ""
+
+
+def default_to_transactions(session: Session) -> None:
+    """Let a CREATE TABLE that names no engine make one with transactions, whatever the server's default is."""
+    default = "SELECT TRANSACTIONS FROM information_schema.ENGINES WHERE ENGINE = @@default_storage_engine"
+    if session.value(default) == "NO":
+        session.execute(f"SET SESSION default_storage_engine = {_ENGINE}")
+
+
+def _tables_in(session: Session, schema: str) -> set[str]:
+    return set(session.column("SELECT table_name FROM information_schema.tables WHERE table_schema = %s", (schema,)))
+
+
+def _without_transactions(session: Session, schema: str, tables: Sequence[str]) -> list[_TableEngine]:
+    return session.records(
+        _TableEngine,
+        "SELECT t.TABLE_NAME, t.ENGINE FROM information_schema.TABLES t"
+        " JOIN information_schema.ENGINES e ON e.ENGINE = t.ENGINE"
+        f" WHERE t.TABLE_SCHEMA = %s AND t.TABLE_NAME IN ({', '.join(['%s'] * len(tables))})"
+        " AND e.TRANSACTIONS = 'NO' ORDER BY 1",
+        (schema, *tables),
+    )

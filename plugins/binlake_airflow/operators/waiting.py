@@ -71,12 +71,12 @@ class FreeTrigger(BaseTrigger):
         from binlake.lake.holdups import who_blocks
         from binlake.lake.lock import who_writes
         from binlake.lake.paths import LakePaths
-        from binlake.target.claim.holder import who_applies
+        from binlake.target.claim.fence import describe_holder
 
         replication = load_replication(self.replication_file, secrets=self.lease)
         held = who_writes(LakePaths.of(replication), self.locks)
         if not held and self.lease and replication.target is not None:
-            held = who_applies(replication.target, replication.name)
+            held = describe_holder(replication.target, replication.name)
         if not held and self.lo is not None:
             held = who_blocks(replication, int(self.lo), None if self.stop_ts is None else int(self.stop_ts))
         return held

@@ -17,7 +17,7 @@ from support.windows import Crash, Window, apply, apply_in_child, apply_in_runs,
 from binlake.config.model import Target
 from binlake.errors import TargetBusy, TargetUnavailable
 from binlake.target import position_of
-from binlake.target.claim.writer import TRIES
+from binlake.target.claim.writers import TRIES
 
 pytestmark = pytest.mark.mariadb
 

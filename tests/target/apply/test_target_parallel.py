@@ -34,7 +34,7 @@ from binlake.config.model import Target
 from binlake.errors import ConfigError, Drift, Fenced, TargetBusy, TargetRefused, TargetUnavailable, Transient
 from binlake.statements.batch import Phase, StatementBatch
 from binlake.target import Session, apply_window
-from binlake.target.claim.fence import claim
+from binlake.target.claim.fence import take_fence
 from binlake.target.session.tables import create_tables
 
 pytestmark = pytest.mark.mariadb
@@ -170,7 +170,7 @@ def test_a_written_key_that_is_gone_fails_the_segment(mariadb: MariaDb, parallel
 
 
 def test_statements_that_changed_after_they_were_applied_are_refused(mariadb: MariaDb, parallel: Target) -> None:
-    # Mutant: the comparison of digests removed from ledger.is_done
+    # Mutant: the comparison of digests removed from progress.is_recorded
     found = Window(0, 10).put((1, "a")).statement("REPLACE INTO app.nowhere VALUES (1)")
     single = parallel.model_copy(update={"worker_count": 1})
     with pytest.raises(TargetRefused):
@@ -258,7 +258,7 @@ def test_a_take_over_waits_for_every_connections_transaction(mariadb: MariaDb, p
     # the claim raises the epoch in the rows of all workers, so each of them must be free
     one, two, three = Session(parallel), Session(parallel), Session(parallel)
     create_tables(one, "tidb_binlog")
-    fence = claim(one, parallel, NAME)
+    fence = take_fence(one, parallel, NAME)
     worker = fence.of_worker(3)
     two.begin()
     worker.prove(two)
@@ -266,10 +266,10 @@ def test_a_take_over_waits_for_every_connections_transaction(mariadb: MariaDb, p
     execute(mariadb, "UPDATE tidb_binlog.binlake_lease SET lease_until = UTC_TIMESTAMP(6) - INTERVAL 1 SECOND")
     three.execute("SET SESSION innodb_lock_wait_timeout = 1")
     with pytest.raises(TargetBusy):
-        claim(three, parallel, NAME)
+        take_fence(three, parallel, NAME)
     three.rollback()
     two.commit()
-    newer = claim(three, parallel.model_copy(update={"worker_count": 1}), NAME)
+    newer = take_fence(three, parallel.model_copy(update={"worker_count": 1}), NAME)
     two.begin()
     with pytest.raises(Fenced):
         worker.prove(two)

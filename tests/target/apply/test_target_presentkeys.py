@@ -10,7 +10,7 @@ from support.tabledefs import col, primary, table
 
 from binlake.config.model import Target
 from binlake.rows.schema import mysqltypes as t
-from binlake.target.apply.presentkeys import present_keys
+from binlake.target.apply.presence import find_present_keys
 from binlake.target.session.session import Session
 
 pytestmark = pytest.mark.mariadb
@@ -42,17 +42,17 @@ def session(mariadb: MariaDb, target: Target) -> Iterator[Session]:
 
 def test_the_numbers_of_the_keys_that_are_there(session: Session) -> None:
     asked = [("1", "a"), ("1", "b"), ("2", "it's"), ("3", "ö"), ("3", "Ö")]
-    assert present_keys(session, PAIR, asked) == [0, 2, 3]
-    assert present_keys(session, RAW, [("00FF",), ("00FE",)]) == [0]
-    assert present_keys(session, PAIR, []) == []
+    assert find_present_keys(session, PAIR, asked) == [0, 2, 3]
+    assert find_present_keys(session, RAW, [("00FF",), ("00FE",)]) == [0]
+    assert find_present_keys(session, PAIR, []) == []
 
 
 def test_more_keys_than_a_query_has(session: Session) -> None:
     asked = [(str(number), "a") for number in range(1000, 2, -1)] + [("1", "a")]
-    assert present_keys(session, PAIR, asked) == [len(asked) - 1]
+    assert find_present_keys(session, PAIR, asked) == [len(asked) - 1]
 
 
 @pytest.mark.parametrize("gone", ["DROP TABLE app.pair", "ALTER TABLE app.pair CHANGE name other VARCHAR(20)"])
 def test_a_table_or_key_column_that_is_still_to_come_has_no_row(session: Session, gone: str) -> None:
     session.execute(gone)
-    assert present_keys(session, PAIR, [("1", "a")]) == []
+    assert find_present_keys(session, PAIR, [("1", "a")]) == []

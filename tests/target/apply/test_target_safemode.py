@@ -9,7 +9,7 @@ from support.windows import CLUSTER, NAME, Window, apply, at, target_of
 from binlake.config.model import Target
 from binlake.errors import CheckpointConflict
 from binlake.target import Checkpoint, position_of
-from binlake.target.apply.safemode import forms_of
+from binlake.target.apply.position import forms_of
 
 SECOND = 1000 << 18
 START = 414529105591271429

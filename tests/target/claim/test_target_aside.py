@@ -20,8 +20,8 @@ from binlake.errors import CheckpointConflict, Drift, TargetRefused, Transient
 from binlake.rows.schema.delta import Definitions
 from binlake.statements.tableof import table_of
 from binlake.target import Expected, SegmentPlan, Session
-from binlake.target.apply.holding import TargetHold
 from binlake.target.apply.position import position_of
+from binlake.target.apply.settled import SettledTarget
 from binlake.target.claim.aside import read_aside
 from binlake.target.commands.setaside import set_aside
 from binlake.target.definitions.definitions import read
@@ -94,11 +94,11 @@ def test_by_the_policy_the_others_go_on_window_after_window(
     first, second = both(policy), both(policy, 200, 300, key=2)
     broken(mariadb)
     result = apply(policy, first)
-    assert [one["table"] for one in result.put_aside] == ["app.t"]
+    assert [one["table"] for one in result.newly_aside] == ["app.t"]
     assert result.tables == {LOG}
     # Not set aside a second time, and from where it was first.
     again = apply(policy, second)
-    assert (again.put_aside, [one["table"] for one in again.aside]) == ([], ["app.t"])
+    assert (again.newly_aside, [one["table"] for one in again.aside]) == ([], ["app.t"])
     assert aside(policy) == {T: (100, "policy")}
     assert rows(mariadb, "SELECT line FROM app.log ORDER BY 1") == [("line 1",), ("line 2",)]
     assert checkpoint(mariadb) == (300, False)
@@ -111,7 +111,7 @@ def test_a_row_that_is_refused_sets_its_table_aside_and_what_the_segment_has_sto
     policy = policy.model_copy(update={"mode": mode})
     window = Window(100, 200).log("a", "a").put((1, "x" * 30)).log("b").into(policy, T, LOG)
     result = apply(policy, window)
-    assert "Data too long" in result.put_aside[0]["reason"]
+    assert "Data too long" in result.newly_aside[0]["reason"]
     # The keyless table has each row once, though the segment was tried twice.
     assert rows(mariadb, "SELECT line FROM app.log ORDER BY 1") == [("a",), ("a",), ("b",)]
     assert rows(mariadb, "SELECT * FROM app.t") == []
@@ -122,7 +122,7 @@ def test_a_key_that_is_not_there_sets_its_table_aside(mariadb: MariaDb, policy: 
     policy = policy.model_copy(update={"mode": mode})
     execute(mariadb, "ALTER TABLE app.t MODIFY v VARCHAR(20) COLLATE utf8mb4_general_ci, ADD UNIQUE KEY (v)")
     window = Window(100, 200).put((1, "a"), verify=True).put((2, "A"), verify=True).log("x").into(policy, T, LOG)
-    assert "two rows of the source have become one" in apply(policy, window).put_aside[0]["reason"]
+    assert "two rows of the source have become one" in apply(policy, window).newly_aside[0]["reason"]
     assert rows(mariadb, "SELECT line FROM app.log") == [("x",)]
     assert checkpoint(mariadb) == (200, False)
 
@@ -141,7 +141,7 @@ def test_a_ddl_that_is_refused_sets_its_table_aside_and_no_other(mariadb: MariaD
     window = altered(policy, "ALTER TABLE t ADD UNIQUE KEY (v)", [T]).put((3, "c"))
     result = apply(policy, window)
     assert (result.ddls, result.passed_over) == (0, 2)
-    assert "Duplicate entry" in result.put_aside[0]["reason"]
+    assert "Duplicate entry" in result.newly_aside[0]["reason"]
     assert rows(mariadb, "SELECT line FROM app.log ORDER BY 1") == [("before",), ("behind",)]
     assert rows(mariadb, "SELECT id FROM app.t ORDER BY 1") == [(1,), (2,)]
     # The DDL has its row as well (phase 0), at the place where it was not run.
@@ -156,7 +156,7 @@ def test_what_stands_for_a_ddl_that_cannot_be_said_is_refused_and_sets_its_table
     ddl = LandedDdl(200, 200, 199, 1, 1, 34, "app", "t", "q", "q", "apply", "", nothing, nothing)
     stands = refused_batch(1, ddl, "it cannot be said: it's a 'sequence'" + "!" * 200)
     result = apply(policy, altered(policy, stands.sql[-1], [T]).put((1, "a")))
-    assert "200: it cannot be said: it's a 'sequence'!" in result.put_aside[0]["reason"]
+    assert "200: it cannot be said: it's a 'sequence'!" in result.newly_aside[0]["reason"]
     assert rows(mariadb, "SELECT line FROM app.log ORDER BY 1") == [("before",), ("behind",)]
 
 
@@ -198,7 +198,7 @@ def test_of_a_batch_in_commit_order_the_statements_of_other_tables_run(mariadb: 
     window.plans = [SegmentPlan(0, 200, 1, ordered=True)]
     execute(mariadb, "DROP TABLE d.t")
     result = apply(policy, window)
-    assert [one["table"] for one in result.put_aside] == ["d.t"]
+    assert [one["table"] for one in result.newly_aside] == ["d.t"]
     assert rows(mariadb, "SELECT line FROM d.log ORDER BY 1") == [(0,), (2,), (4,)]
     execute(mariadb, "DROP DATABASE d")
 
@@ -254,7 +254,7 @@ def test_between_windows_the_target_can_be_held_and_is_consistent_with_the_last_
     set_aside(target, CLUSTER, NAME, [T, LOG], "by hand", 0)
     apply(target, both(target, 200, 300, key=2))
     assert position_of(target, NAME, CLUSTER).aside == {T, LOG}
-    with TargetHold(target, NAME, CLUSTER) as held:
+    with SettledTarget(target, NAME, CLUSTER) as held:
         assert held.checkpoint().commit_ts == 300
         found = held.aside()
         held.bring_back(found[T], 300)
@@ -277,13 +277,13 @@ def test_a_table_that_is_aside_needs_no_safe_mode_for_the_others(mariadb: MariaD
 def test_what_would_hide_why_the_checkpoint_is_not_consistent_is_refused(target: Target) -> None:
     target = target.model_copy(update={"safe_mode_duration_s": 0.0})
     apply(target, both(target))
-    with TargetHold(target, NAME, CLUSTER) as held:
+    with SettledTarget(target, NAME, CLUSTER) as held:
         held.apply(list(both(target).batches(0, 2))[:1], 200, consistent=False)
     with pytest.raises(CheckpointConflict, match="not match any state of the source"):
         set_aside(target, CLUSTER, NAME, [T], "by hand", 0)
     apply(target, both(target, 200, 300, key=2))
     set_aside(target, CLUSTER, NAME, [T], "by hand", 0)
-    with TargetHold(target, NAME, CLUSTER) as held, pytest.raises(CheckpointConflict, match="table back"):
+    with SettledTarget(target, NAME, CLUSTER) as held, pytest.raises(CheckpointConflict, match="table back"):
         held.apply(list(both(target).batches(0, 2))[:1], 300, consistent=False)
 
 
@@ -294,7 +294,7 @@ def test_inside_an_open_window_the_target_is_not_held(mariadb: MariaDb, target: 
         apply(target, window)
     set_aside(target, CLUSTER, NAME, [T], "found broken", 0)
     with pytest.raises(Transient):
-        TargetHold(target, NAME, CLUSTER).__enter__()
+        SettledTarget(target, NAME, CLUSTER).__enter__()
 
 
 def test_a_target_of_an_older_version_gets_the_table_with_its_next_window(mariadb: MariaDb, target: Target) -> None:

@@ -14,7 +14,8 @@ from support.windows import NAME, Window, apply, apply_in_child, at, ended, is_s
 from binlake.config.model import Target
 from binlake.errors import Fenced, LeaseHeld, TargetUnavailable
 from binlake.target import Session
-from binlake.target.claim.fence import Fence, LeaseKeeper, _lock_name, claim
+from binlake.target.claim.claim import LeaseKeeper
+from binlake.target.claim.fence import Fence, _lock_name, take_fence
 from binlake.target.session.tables import create_tables
 
 pytestmark = pytest.mark.mariadb
@@ -44,9 +45,9 @@ def run_out(server: MariaDb) -> None:
 def test_epochs_rise_and_the_newest_proves(target: Target, sessions: Callable[[], Session]) -> None:
     #
     one, two = sessions(), sessions()
-    old = claim(one, target, NAME)
+    old = take_fence(one, target, NAME)
     old.release(one)
-    new = claim(two, target, NAME)
+    new = take_fence(two, target, NAME)
     assert new.epoch == old.epoch + 1
     two.begin()
     new.prove(two)
@@ -62,27 +63,27 @@ def test_a_holder_elsewhere_is_waited_for_by_its_lease(
     mariadb: MariaDb, target: Target, sessions: Callable[[], Session]
 ) -> None:
     one, two = sessions(), sessions()
-    claim(one, target, NAME)
+    take_fence(one, target, NAME)
     pretend_elsewhere(mariadb)
     with pytest.raises(LeaseHeld, match=r"elsewhere:1:1 applies this replication until \d{4}-"):
-        claim(two, target, NAME)
+        take_fence(two, target, NAME)
     run_out(mariadb)
-    claim(two, target, NAME).release(two)
+    take_fence(two, target, NAME).release(two)
 
 
 def test_this_process_does_not_take_over_itself(target: Target, sessions: Callable[[], Session]) -> None:
     one, two = sessions(), sessions()
-    fence = claim(one, target, NAME)
+    fence = take_fence(one, target, NAME)
     with pytest.raises(LeaseHeld):
-        claim(two, target, NAME)
+        take_fence(two, target, NAME)
     # A run that broke off gives its claim up, reachable server or not.
     fence.abandon()
-    claim(two, target, NAME).release(two)
+    take_fence(two, target, NAME).release(two)
 
 
 def test_another_replication_does_not_wait(target: Target, sessions: Callable[[], Session]) -> None:
     one, two = sessions(), sessions()
-    first, second = claim(one, target, NAME), claim(two, target, "other")
+    first, second = take_fence(one, target, NAME), take_fence(two, target, "other")
     first.release(one)
     second.release(two)
 
@@ -132,18 +133,18 @@ def test_a_take_over_waits_for_the_transaction_that_proved(
 ) -> None:
     # a session that does not hold the lock (a proxy hides it) still fences by its row lock
     one, two = sessions(), sessions()
-    fence = claim(one, target, NAME)
+    fence = take_fence(one, target, NAME)
     one.rows("SELECT RELEASE_ALL_LOCKS()")
     one.begin()
     fence.prove(one)
     run_out(mariadb)
     two.execute("SET SESSION innodb_lock_wait_timeout = 1")
     with pytest.raises(Exception, match="Lock wait timeout"):
-        claim(two, target, NAME)
+        take_fence(two, target, NAME)
     one.commit()
     fence.abandon()
     two.rollback()
-    claim(two, target, NAME).release(two)
+    take_fence(two, target, NAME).release(two)
 
 
 def test_the_keeper_renews_and_learns_of_a_take_over(
@@ -152,7 +153,7 @@ def test_the_keeper_renews_and_learns_of_a_take_over(
     # a long statement does not let the lease run out
     short = target.model_copy(update={"lease_s": 1})
     one = sessions()
-    fence = claim(one, short, NAME)
+    fence = take_fence(one, short, NAME)
 
     def until() -> object:
         return rows(mariadb, f"SELECT lease_until FROM {SCHEMA}.binlake_lease")[0][0]
@@ -173,7 +174,7 @@ def test_the_keeper_survives_a_server_that_is_gone_for_a_while(
     mariadb: MariaDb, target: Target, sessions: Callable[[], Session]
 ) -> None:
     short = target.model_copy(update={"lease_s": 1})
-    fence = claim(sessions(), short, NAME)
+    fence = take_fence(sessions(), short, NAME)
     with LeaseKeeper(short, fence) as keeper:
         mariadb.kill9()
         mariadb.restart()
@@ -196,8 +197,8 @@ def test_a_session_that_was_lost_gives_its_name_to_the_next_one_of_the_holder(
 ) -> None:
     # the server may keep a lost connection; a take-over must find the session that writes now
     lost, again = sessions(), sessions()
-    fence = claim(lost, target, NAME)
-    fence.hold(again)
+    fence = take_fence(lost, target, NAME)
+    fence.register(again)
     name = _lock_name(target.checkpoint_schema, NAME)
     assert again.rows("SELECT IS_USED_LOCK(%s)", (name,)) == [(again.connection_id,)]
     with pytest.raises(TargetUnavailable):

@@ -12,7 +12,7 @@ import pytest
 
 from binlake.base import processes
 from binlake.base.processes import start_of
-from binlake.target.claim.owner import Owner
+from binlake.target.claim.fence import LeaseHolder
 
 
 def test_a_clock_that_is_set_makes_nobody_another(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -20,15 +20,15 @@ def test_a_clock_that_is_set_makes_nobody_another(monkeypatch: pytest.MonkeyPatc
     times = iter(range(1_000_000))
     monkeypatch.setattr("psutil._pslinux.boot_time", lambda: float(next(times)))
     assert psutil.Process().create_time() != psutil.Process().create_time()
-    me = Owner.me()
-    assert me == Owner.me()
+    me = LeaseHolder.this_process()
+    assert me == LeaseHolder.this_process()
     assert not me.is_dead()
-    assert Owner.parse(str(me)) == me
+    assert LeaseHolder.parse(str(me)) == me
 
 
 def test_who_has_ended_is_dead_reaped_or_not() -> None:
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    owner = Owner(Owner.me().host, child.pid, start_of(child.pid) or 0)
+    owner = LeaseHolder(LeaseHolder.this_process().host, child.pid, start_of(child.pid) or 0)
     assert not owner.is_dead()
     assert child.stdin is not None
     child.stdin.close()
@@ -39,9 +39,9 @@ def test_who_has_ended_is_dead_reaped_or_not() -> None:
 
 
 def test_another_with_the_same_pid_is_not_the_owner() -> None:
-    me = Owner.me()
-    assert Owner(me.host, me.pid, me.started + 1).is_dead()
-    assert not Owner("elsewhere", me.pid, me.started + 1).is_dead()
+    me = LeaseHolder.this_process()
+    assert LeaseHolder(me.host, me.pid, me.started + 1).is_dead()
+    assert not LeaseHolder("elsewhere", me.pid, me.started + 1).is_dead()
 
 
 def test_a_command_with_brackets_and_blanks_is_read_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

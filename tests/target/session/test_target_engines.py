@@ -15,7 +15,7 @@ from binlake.config.model import Target
 from binlake.errors import Drift, TargetRefused
 from binlake.rows.schema import mysqltypes as t
 from binlake.target.apply.preflight import preflight
-from binlake.target.claim.marks import Marks
+from binlake.target.claim.loopback import LoopbackMarks
 from binlake.target.definitions.definitions import expected_of
 from binlake.target.session.session import Session
 
@@ -41,7 +41,7 @@ def engines(server: MariaDb, schema: str) -> set[str]:
 def test_our_own_tables_have_transactions_whatever_the_servers_default(myisam_server: MariaDb, target: Target) -> None:
     apply(target, Window(0, 100).log("once"))
     with closing(Session(target)) as session:
-        Marks(Loopback.model_validate({"channel-id": 1}), "shop").prepare(session)
+        LoopbackMarks(Loopback.model_validate({"channel-id": 1}), "shop").create_table(session)
     assert engines(myisam_server, "tidb_binlog") == {"InnoDB"}
     assert engines(myisam_server, "retl") == {"InnoDB"}
 

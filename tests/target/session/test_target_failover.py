@@ -13,8 +13,8 @@ from support.windows import Window, apply, at
 from binlake.config.model import Target
 from binlake.errors import CheckpointConflict, TargetUnavailable
 from binlake.statements.batch import Phase
-from binlake.target.claim.confirmed import Confirmed
-from binlake.target.claim.fence import claim
+from binlake.target.claim.fence import take_fence
+from binlake.target.claim.writers import ConfirmedTransactions
 from binlake.target.session.session import Session
 
 pytestmark = pytest.mark.mariadb
@@ -113,10 +113,10 @@ def test_another_server_at_the_targets_address_ends_the_run(target: Target, monk
         second, "rows", lambda sql, *given: [("db2", 3306, 2)] if "@@hostname" in sql else shown(sql, *given)
     )
     apply(target, Window(0, 100))
-    fence = claim(first, target, "shop")
-    confirmed = Confirmed(first, target)
+    fence = take_fence(first, target, "shop")
+    confirmed = ConfirmedTransactions(first, target)
     with pytest.raises(TargetUnavailable, match="another server answers") as stopped:
-        confirmed.require_held(second, fence)
+        confirmed.require_all(second, fence)
     assert stopped.value.where["answers"] == "db2:3306:2"
     fence.release(first)
     for session in (first, second):

@@ -1,4 +1,4 @@
-"""Marks our transactions as ours on the target, for the opposite replication to leave out (tidb-binlog 5.11, R-47)."""
+"""Marks our transactions on the target, so that the opposite replication leaves them out (tidb-binlog 5.11, R-47)."""
 
 from __future__ import annotations
 
@@ -7,18 +7,23 @@ from dataclasses import dataclass
 import sql
 from binlake.base.sections.rules import Loopback
 from binlake.statements.literal import qualified, quote_name
-from binlake.target.session.engines import require_transactions
 from binlake.target.session.session import Session
+from binlake.target.session.tables import require_transactions
 
 
 @dataclass(frozen=True)
-class Marks:
+class LoopbackMarks:
     """The mark table of a channel; `info` names the writer for people (at most 64 characters)."""
 
     config: Loopback
     info: str
 
-    def prepare(self, session: Session) -> None:
+    @classmethod
+    def of(cls, config: Loopback, replication: str) -> LoopbackMarks | None:
+        """The marks of a replication; None without loopback control."""
+        return cls(config, replication) if config.loopback_control else None
+
+    def create_table(self, session: Session) -> None:
         """Make the mark table where it is missing. Raises TargetRefused."""
         names = (self.config.mark_schema, self.config.mark_table)
         sought = "SELECT 1 FROM information_schema.tables WHERE table_schema = %s AND table_name = %s"
@@ -39,8 +44,3 @@ class Marks:
     @property
     def _table(self) -> str:
         return qualified(self.config.mark_schema, self.config.mark_table)
-
-
-def marks_of(config: Loopback, replication: str) -> Marks | None:
-    """The marks of a replication; None without loopback control."""
-    return Marks(config, replication) if config.loopback_control else None

@@ -1,19 +1,24 @@
-"""What every mode does with a segment's rows: run a batch, count, and move the checkpoint when all are applied."""
+"""What every mode does with a segment's rows: run a batch, record and count it, and move the checkpoint at the end.
+
+A batch and its ledger row are one transaction of whichever connection has it (invariant 9).
+"""
 
 from __future__ import annotations
 
 import re
 import threading
 from dataclasses import dataclass, field
+from functools import partial
 
 from binlake.base.redaction import condition_in_log, sql_in_log
 from binlake.errors import TargetRefused
 from binlake.statements.batch import UNCHECKED, StatementBatch
 from binlake.statements.tableof import table_of
-from binlake.target.apply.presence import place_of
-from binlake.target.claim.progress import Progress, write_progress
+from binlake.target.claim.aside import part_to_run
+from binlake.target.claim.progress import AppliedAs, Ledger, Progress, is_recorded, write_progress
 from binlake.target.claim.run import ApplyRun
-from binlake.target.claim.segments import SegmentPlan
+from binlake.target.claim.writers import FencedWriter
+from binlake.target.segments import SegmentPlan
 from binlake.target.session.session import Session
 
 
@@ -56,23 +61,63 @@ def _run_statement(session: Session, batch: StatementBatch, sql: str, expected: 
     if expected not in (UNCHECKED, touched):
         raise TargetRefused(
             f"a statement touched {touched} rows instead of {expected}",
-            where={**place_of(batch), **_told_by(sql), "statement": sql_in_log(sql)[:200]},
+            where={**batch.where, **_row_in_statement(sql), "statement": sql_in_log(sql)[:200]},
             hint="the target's rows differ from what the source had: compare the table (`binlake verify`); put the row"
             " there as it was before that commit_ts and run finalize again, or rebuild the table",
         )
 
 
-_TOLD = re.compile(
+_ROW = re.compile(
     r" WHERE (?P<row>(?:(?! WHERE ).)*?)(?: LIMIT 1)?(?: /\* commit_ts (?P<ts>[0-9to ]+) \*/)?$", re.DOTALL
 )
 
 
-def _told_by(sql: str) -> dict[str, object]:
+def _row_in_statement(sql: str) -> dict[str, object]:
     """Which table, row and commit_ts a statement of mode ordered is about; its batch may hold several."""
-    found = _TOLD.search(sql)
-    if found is None or found["ts"] is None:
+    match = _ROW.search(sql)
+    if match is None or match["ts"] is None:
         return {}
-    return {"table": ".".join(table_of(sql)), "row": condition_in_log(found["row"])[:300], "commit_ts": found["ts"]}
+    return {"table": ".".join(table_of(sql)), "row": condition_in_log(match["row"])[:300], "commit_ts": match["ts"]}
+
+
+class BatchApplier:
+    """The batches of one segment; shared by all connections. `counts`: what this run executed and stored."""
+
+    def __init__(self, run: ApplyRun, segment: int) -> None:
+        self.counts = SegmentCounts()
+        self._run = run
+        self._ledger = Ledger.of(run.schema, run.manifest)
+        # Behind the claim: no transaction of an earlier holder is open any more.
+        self._recorded = self._ledger.read_digests(run.session, segment)
+
+    def is_recorded(self, batch: StatementBatch) -> bool:
+        """Whether an earlier run stored it. Raises CheckpointConflict for another text in its place."""
+        return is_recorded(batch, self._recorded)
+
+    def apply(self, writer: FencedWriter, batch: StatementBatch) -> None:
+        """Execute and store it. Raises what `FencedWriter.transact` and `run_batch` raise."""
+        writer.transact(partial(self._body, batch), self._is_stored)
+        part = self.part_of(batch)
+        if part is not None:
+            self.counts.add(part)
+        if part is not batch:
+            self.counts.pass_over()
+
+    def part_of(self, batch: StatementBatch) -> StatementBatch | None:
+        """What of `batch` is run; None when its table is set aside."""
+        return part_to_run(batch, self._run.aside)
+
+    def _body(self, batch: StatementBatch, session: Session) -> StatementBatch:
+        part = self.part_of(batch)
+        if part is not None:
+            run_batch(session, part)
+        self._ledger.write(session, [(batch, AppliedAs.ALONE if part is batch else AppliedAs.ASIDE)])
+        self._run.claim.notify("batch")
+        return batch
+
+    def _is_stored(self, session: Session, batch: StatementBatch) -> bool:
+        digests = self._ledger.read_digests(session, batch.segment, (batch.phase, batch.batch))
+        return is_recorded(batch, digests)
 
 
 def finish_segment(run: ApplyRun, session: Session, plan: SegmentPlan, *, last: bool) -> Progress:
@@ -81,10 +126,9 @@ def finish_segment(run: ApplyRun, session: Session, plan: SegmentPlan, *, last: 
     `consistent` stays false below exit_ts, as rows up to there may be on the target already, and while a table is set
     aside: the target then equals the source at no commit_ts (invariant 8).
     """
-    moved = run.progress.closed() if last else run.progress.next_segment()
+    moved = run.progress.with_window_closed() if last else run.progress.with_segment_applied()
     write_progress(session, run.schema, moved)
     consistent = last and moved.exit_ts <= plan.end_ts and not run.aside
-    run.checkpoints.write(
-        session, run.require_unmoved(session).moved(plan.end_ts, plan.schema_version, consistent=consistent)
-    )
+    checkpoint = run.lock_unmoved_checkpoint(session)
+    run.checkpoints.write(session, checkpoint.moved_to(plan.end_ts, plan.schema_version, consistent=consistent))
     return moved

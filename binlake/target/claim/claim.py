@@ -1,0 +1,194 @@
+"""How one process owns a target: every write to it goes through a `TargetClaim`, from taking the lease to its release.
+
+- `take_fence` takes the lease and raises the fence's epoch: transactions of an older holder have ended then, and it can
+  store nothing more (`fence`).
+- `LeaseKeeper` renews the lease from a thread; `check`, asked between two pieces of work, raises when it is lost.
+- `transact` runs a transaction behind the fence until it is known to be stored (`writers`); `workers` are more
+  connections of the same claim.
+- Leaving the context rolls back what is open and gives the lease up, whatever happened inside.
+
+What a claim writes of its progress is in `progress`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import TypeVar
+
+import structlog
+
+from binlake.config.model import Target
+from binlake.errors import BinlakeError, Fenced, TargetUnavailable
+from binlake.target.claim.fence import Fence, take_fence
+from binlake.target.claim.loopback import LoopbackMarks
+from binlake.target.claim.writers import ConfirmedTransactions, FencedWriter, SharedByWriters, Workers
+from binlake.target.segments import Hook
+from binlake.target.session.session import Session
+from binlake.target.session.stopping import StopFlag
+
+log = structlog.get_logger()
+
+T = TypeVar("T")
+
+
+class TargetClaim:
+    """The right to write to `target` for the replication `task`, as a context; its tables exist.
+
+    `session` is the caller's: it becomes the first connection and is not closed here. `stop` is looked at by `check`.
+    Raises LeaseHeld on entering while another process has the right.
+    """
+
+    writer: FencedWriter
+    """The connection that moves the checkpoint."""
+
+    def __init__(
+        self,
+        session: Session,
+        target: Target,
+        task: str,
+        *,
+        stop: StopFlag | None = None,
+        hook: Hook | None = None,
+        marks: LoopbackMarks | None = None,
+    ) -> None:
+        self.target = target
+        self.task = task
+        self.workers = Workers(target.worker_count, self._connect)
+        self._first = session
+        self._stop = stop
+        self._hook = hook
+        self._marks = marks
+
+    def __enter__(self) -> TargetClaim:
+        fence = take_fence(self._first, self.target, self.task)
+        self._keeper = LeaseKeeper(self.target, fence)
+        try:
+            confirmed = ConfirmedTransactions(self._first, self.target)
+            self._shared = SharedByWriters(self.target, self.check, self.notify, confirmed, self._marks)
+            self.writer = FencedWriter(self._first, fence, self._shared)
+            self._keeper.__enter__()
+        except BaseException:
+            self._release(fence, self._first)
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Never raises: the error that led here is what matters."""
+        self._keeper.__exit__()
+        self.workers.close()
+        self._release(self.writer.fence, self.session)
+        if self.session is not self._first:
+            self.session.close()
+
+    @property
+    def session(self) -> Session:
+        """The connection of `writer`; another one after a COMMIT that was lost."""
+        return self.writer.session
+
+    def transact(self, body: Callable[[Session], T], is_stored: Callable[[Session, T], bool]) -> T:
+        """`FencedWriter.transact` of the connection that moves the checkpoint."""
+        return self.writer.transact(body, is_stored)
+
+    def prove(self) -> None:
+        """Prove the fence in a transaction of its own, before a statement that commits by itself."""
+        self.writer.prove()
+
+    def check(self) -> None:
+        """Between two pieces of work. Raises Transient (asked to stop), and what `LeaseKeeper.require_lease` does."""
+        if self._stop is not None:
+            self._stop.check()
+        self._keeper.require_lease()
+
+    def notify(self, step: str) -> None:
+        """Call the hook."""
+        if self._hook is not None:
+            self._hook(step)
+
+    def connections(self) -> list[int]:
+        """The server's numbers of all connections that are open."""
+        return [self.session.connection_id, *self.workers.connections()]
+
+    def _connect(self, worker: int) -> FencedWriter:
+        session, fence = Session(self.target), self.writer.fence.of_worker(worker)
+        self._shared.confirmed.require_all(session, fence)
+        session.begin()
+        fence.prove(session)
+        session.rollback()
+        fence.register(session)
+        return FencedWriter(session, fence, self._shared)
+
+    def _release(self, fence: Fence, session: Session) -> None:
+        try:
+            session.rollback()
+            fence.release(session)
+        except BinlakeError as error:
+            log.warning("lease_not_released", task=self.task, error=str(error))
+        finally:
+            fence.abandon()
+
+
+@contextmanager
+def claimed_transaction(session: Session, target: Target, tasks: Sequence[str]) -> Iterator[None]:
+    """One transaction on `session` behind the claims of all `tasks`: for a command, which is not repeated."""
+    with ExitStack() as claims:
+        fences = [claims.enter_context(TargetClaim(session, target, task)).writer.fence for task in tasks]
+        session.begin()
+        for fence in fences:
+            fence.prove(session)
+        yield
+        session.commit()
+
+
+class LeaseKeeper:
+    """Renews every third of the lease from a thread with a session of its own: a DDL may run for hours (R-29).
+
+    `lost` is set when another process has the lease, `forgotten` when an older copy took the server's place. A renewal
+    that fails is tried again with a new session: the fence, not the lease, keeps writers apart.
+    """
+
+    def __init__(self, target: Target, fence: Fence) -> None:
+        self._target = target
+        self._fence = fence
+        self._ended = threading.Event()
+        self.lost = threading.Event()
+        self.forgotten = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"lease-{fence.task}", daemon=True)
+
+    def __enter__(self) -> LeaseKeeper:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join(timeout=self._target.connect_timeout_s)
+
+    def require_lease(self) -> None:
+        """Raises Fenced when another process has the lease, TargetUnavailable when the server knows nothing of it."""
+        if self.lost.is_set():
+            raise Fenced("another process has the lease", where={"task": self._fence.task})
+        if self.forgotten.is_set():
+            raise TargetUnavailable(
+                "the target no longer knows this run: an older copy replaced it",
+                where={"target": f"{self._target.host}:{self._target.port}", "task": self._fence.task},
+                hint="the next run starts from what the target holds",
+            )
+
+    def _is_over(self) -> bool:
+        return self.lost.is_set() or self.forgotten.is_set()
+
+    def _run(self) -> None:
+        session: Session | None = None
+        while not self._ended.wait(self._fence.lease_s / 3) and not self._is_over():
+            try:
+                session = session or Session(self._target)
+                if not self._fence.renew(session):
+                    (self.forgotten if self._fence.is_forgotten(session) else self.lost).set()
+            except BinlakeError as error:
+                log.warning("lease_not_renewed", task=self._fence.task, error=str(error))
+                if session is not None:
+                    session.close()
+                session = None
+        if session is not None:
+            session.close()

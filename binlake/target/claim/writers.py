@@ -1,0 +1,281 @@
+"""The connections of a claim: each transaction proves the fence first, and counts only once it is known to be stored.
+
+Sources: hazards R-02 (proof first), R-38 (deadlocks), R-61 (a connection lost at COMMIT, a copy in the target's place).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Generic, NamedTuple, TypeVar
+
+import structlog
+
+from binlake.config.model import Target
+from binlake.errors import BinlakeError, TargetBusy, TargetUnavailable, UnknownOutcome
+from binlake.statements.literal import qualified
+from binlake.target.claim.fence import Fence
+from binlake.target.claim.loopback import LoopbackMarks
+from binlake.target.segments import Hook
+from binlake.target.session.session import Session
+
+log = structlog.get_logger()
+
+TRIES = 5
+"""Times a transaction is run when the server rolls it back or its COMMIT is lost."""
+
+T = TypeVar("T")
+
+_NEXT_RUN = (
+    "the next run starts from what this server holds and applies the rest again; a copy without gaps in its"
+    " transactions is enough for that"
+)
+
+
+class _FenceRow(NamedTuple):
+    worker: int
+    epoch: int
+    transactions: int
+
+
+class ConfirmedTransactions:
+    """What the connections of one claim know to be stored; shared by them. `session`: the claim's first connection.
+
+    Each transaction adds 1 to its connection's row of the fence, so that row counts what a server holds of the
+    connection. A connection, a first or a renewed one, writes only where nothing confirmed is missing. A server that
+    took the target's place with less ends the run, and the next one begins with what that server holds.
+    """
+
+    def __init__(self, session: Session, target: Target) -> None:
+        self._target = target
+        self._server = self._identity(session)
+        self._counts: dict[int, int] = {}
+        self._lock = threading.Lock()
+
+    def record(self, worker: int, count: int) -> None:
+        """Transaction number `count` of a connection is known to be stored."""
+        with self._lock:
+            self._counts[worker] = max(count, self._counts.get(worker, 0))
+
+    def require_all(self, session: Session, fence: Fence) -> None:
+        """The server of a new connection is the claim's, with all of it. Raises TargetUnavailable."""
+        server = self._identity(session)
+        if server != self._server:
+            raise TargetUnavailable(
+                "another server answers at the target's address than when this run began",
+                where={"target": session.place, "began_on": self._server, "answers": server},
+                hint=_NEXT_RUN,
+            )
+        with self._lock:
+            confirmed = dict(self._counts)
+        table = qualified(fence.schema, "binlake_fence")
+        rows = session.records(_FenceRow, f"SELECT worker, epoch, val FROM {table} WHERE task = %s", (fence.task,))
+        stored = {int(row.worker): int(row.transactions) for row in rows if int(row.epoch) >= fence.epoch}
+        lacking = sum(max(count - stored.get(worker, 0), 0) for worker, count in confirmed.items())
+        if 0 not in stored or lacking:
+            raise TargetUnavailable(
+                "the target lacks transactions that it had confirmed: an older copy replaced it",
+                where={"target": session.place, "task": fence.task, "transactions": lacking},
+                hint=_NEXT_RUN,
+            )
+
+    def _identity(self, session: Session) -> str:
+        # The servers of a TiDB cluster hold the same rows.
+        if self._target.db_type == "tidb":
+            return ""
+        (server,) = session.rows("SELECT @@hostname, @@port, @@server_id")
+        return ":".join(map(str, server))
+
+
+@dataclass(frozen=True)
+class SharedByWriters:
+    """What the writers of one claim have in common.
+
+    `check` is asked before a repetition and may raise; `notify` is the hook; `marks`: with loopback control, what each
+    transaction says of its origin; `one_at_a_time`: what was rolled back for a deadlock is repeated behind it.
+    """
+
+    target: Target
+    check: Callable[[], None]
+    notify: Hook
+    confirmed: ConfirmedTransactions
+    marks: LoopbackMarks | None = None
+    one_at_a_time: threading.Lock = field(default_factory=threading.Lock)
+
+
+@dataclass(frozen=True)
+class _Written(Generic[T]):
+    value: T
+
+
+class FencedWriter:
+    """A session and its row of the fence; the session is another one after a COMMIT that was lost."""
+
+    def __init__(self, session: Session, fence: Fence, shared: SharedByWriters) -> None:
+        self.session = session
+        self.fence = fence
+        self._shared = shared
+
+    def transact(self, body: Callable[[Session], T], is_stored: Callable[[Session, T], bool]) -> T:
+        """Run `body` in one transaction behind the fence until it is known to be stored; what `body` returned.
+
+        `is_stored` looks, after a COMMIT whose answer was lost, whether what `body` returned is there. Raises what
+        `body` raises, TargetBusy after TRIES, TargetUnavailable when the server does not come back.
+        """
+        for attempt in range(1, TRIES + 1):
+            turn: AbstractContextManager[object] = self._shared.one_at_a_time if attempt > 1 else nullcontext()
+            with turn:
+                written = self._attempt(body, is_stored, last=attempt == TRIES)
+            if written is not None:
+                return written.value
+            self._shared.check()
+            time.sleep(min(0.05 * 2**attempt, 1.0))
+        raise TargetUnavailable("every COMMIT was lost", where={"task": self.fence.task, "tries": TRIES})
+
+    def prove(self) -> None:
+        """Prove the fence in a transaction of its own, before a statement that commits by itself."""
+        self.session.begin()
+        count = self.fence.prove(self.session)
+        self.session.commit_repeatable()
+        self._shared.confirmed.record(self.fence.worker, count)
+
+    def _attempt(
+        self, body: Callable[[Session], T], is_stored: Callable[[Session, T], bool], *, last: bool
+    ) -> _Written[T] | None:
+        """None when the transaction is known not to be stored and may run again."""
+        written: _Written[T] | None = None
+        count = 0
+        try:
+            self.session.begin()
+            count = self.fence.prove(self.session)
+            if self._shared.marks is not None:
+                self._shared.marks.mark(self.session, self.fence.worker)
+            written = _Written(body(self.session))
+            self._shared.notify("before_commit")
+            self.session.commit()
+        except TargetBusy as error:
+            self.session.rollback()
+            log.warning("transaction_repeated", task=self.fence.task, worker=self.fence.worker, error=str(error))
+            if last:
+                raise
+            return None
+        except UnknownOutcome as error:
+            log.warning("commit_outcome_unknown", task=self.fence.task, worker=self.fence.worker, error=str(error))
+            return written if written is not None and self._is_stored_after_all(written, is_stored) else None
+        except BaseException:
+            self._roll_back()
+            raise
+        self._shared.confirmed.record(self.fence.worker, count)
+        self._shared.notify("after_commit")
+        return written
+
+    def _roll_back(self) -> None:
+        """Roll back at once: others of the run may wait for these locks until the server's timeout."""
+        try:
+            self.session.rollback()
+        except BinlakeError as error:
+            # The server rolls back what its connection lost; the error that led here is what matters.
+            log.warning("not_rolled_back", task=self.fence.task, worker=self.fence.worker, error=str(error))
+
+    def _is_stored_after_all(self, written: _Written[T], is_stored: Callable[[Session, T], bool]) -> bool:
+        """What the server holds. The proof waits until the lost session's transaction is over, so it is final.
+
+        Raises TargetUnavailable where the server lacks what was confirmed before: then that comes first.
+        """
+        self.session.close()
+        self.session = Session(self._shared.target)
+        self._shared.confirmed.require_all(self.session, self.fence)
+        self.session.begin()
+        count = self.fence.prove(self.session)
+        stored = is_stored(self.session, written.value)
+        self.session.rollback()
+        if stored:
+            self._shared.confirmed.record(self.fence.worker, count - 1)
+        # The server may still keep the lost session, and with it the name that a take-over looks for.
+        self.fence.register(self.session)
+        return stored
+
+
+class _SharedItems(Generic[T]):
+    """An iterator that threads share. It ends for all of them after the first error."""
+
+    def __init__(self, items: Iterator[T]) -> None:
+        self._items = items
+        self._lock = threading.Lock()
+        self.error: BaseException | None = None
+
+    def __iter__(self) -> Iterator[T]:
+        return self
+
+    def __next__(self) -> T:
+        with self._lock:
+            if self.error is not None:
+                raise StopIteration
+            return next(self._items)
+
+    def fail(self, error: BaseException) -> None:
+        """Remember the first error."""
+        with self._lock:
+            self.error = self.error or error
+
+
+class Workers:
+    """At most `count` writers, numbered from 1; `connect` opens one when it gets its first work.
+
+    The caller's thread waits, so a call of `run` is a barrier: what it returns from is done by all (invariant 6).
+    """
+
+    def __init__(self, count: int, connect: Callable[[int], FencedWriter]) -> None:
+        self._count = count
+        self._connect = connect
+        self._writers: dict[int, FencedWriter] = {}
+
+    def run(self, items: Iterator[T], act: Callable[[FencedWriter, T], None], *, most: int | None = None) -> None:
+        """`act` on every item, in any order, by any of the writers (`most` of them). Returns when all have stopped.
+
+        Raises the first error, of `items` too. `items` is read by one thread at a time.
+        """
+        shared = _SharedItems(items)
+        threads = [
+            threading.Thread(target=self._work, args=(number, shared, act), name=f"apply-{number}", daemon=True)
+            for number in range(1, min(self._count, most or self._count) + 1)
+        ]
+        try:
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        except BaseException as error:
+            # Ctrl-C: no thread may write once the caller has continued.
+            shared.fail(error)
+            for thread in threads:
+                if thread.ident is not None:
+                    thread.join()
+            raise
+        if shared.error is not None:
+            raise shared.error
+
+    def connections(self) -> list[int]:
+        """The server's numbers of the connections that are open."""
+        return [writer.session.connection_id for writer in list(self._writers.values())]
+
+    def close(self) -> None:
+        """Close the connections; what is open rolls back at the server."""
+        for writer in self._writers.values():
+            try:
+                writer.session.close()
+            except BinlakeError as error:
+                log.warning("worker_not_closed", worker=writer.fence.worker, error=str(error))
+        self._writers.clear()
+
+    def _work(self, number: int, items: _SharedItems[T], act: Callable[[FencedWriter, T], None]) -> None:
+        try:
+            for item in items:
+                if number not in self._writers:
+                    self._writers[number] = self._connect(number)
+                act(self._writers[number], item)
+        except BaseException as error:  # noqa: BLE001 - carried to the caller's thread, which raises it
+            items.fail(error)
