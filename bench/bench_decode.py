@@ -109,7 +109,9 @@ def decode(pieces: list[pa.RecordBatch], tables: OneTable) -> int:
         if piece["payload"].nbytes > MOST_BYTES * piece.num_rows:
             rows += _added_alone(batch, zip(*(column.to_pylist() for column in piece.columns), strict=True), tables)
         else:
-            batch.add_all(piece["payload"], piece["commit_ts"].to_numpy(), piece["start_ts"].to_numpy(), tables.places)
+            batch.add_all(
+                piece["payload"], piece["commit_ts"].to_numpy(), piece["start_ts"].to_numpy(), tables.schemas_at
+            )
         if batch.is_full:
             rows += _drain(batch)
     return rows + _drain(batch)

@@ -32,7 +32,7 @@ class OneTable:
         """The definition, by its id."""
         return self.definition if table_id == self.definition.id else None
 
-    def places(self, commit_ts: Ints) -> tuple[list[OneTable], Ints]:
+    def schemas_at(self, commit_ts: Ints) -> tuple[list[OneTable], Ints]:
         """The schema at many commit_ts."""
         return [self], np.zeros(len(commit_ts), np.int64)
 

@@ -38,18 +38,18 @@ _BARE = "commit_ts bigint, seq int, body binary"
 
 
 @dataclass
-class AnyPlace:
+class OneSchema:
     """One schema for every commit_ts."""
 
     schema: OneTable
 
-    def place(self, _commit_ts: int) -> OneTable:
+    def schema_at(self, _commit_ts: int) -> OneTable:
         """The schema at a commit_ts."""
         return self.schema
 
-    def places(self, commit_ts: Ints) -> tuple[list[OneTable], Ints]:
+    def schemas_at(self, commit_ts: Ints) -> tuple[list[OneTable], Ints]:
         """The schema at many."""
-        return self.schema.places(commit_ts)
+        return self.schema.schemas_at(commit_ts)
 
 
 def through_spark() -> None:
@@ -76,7 +76,7 @@ def _measure(spark: SparkSession, folder: str, name: str, in_each: int, rows: in
     for ctx in lakes.values():
         ensure_tables(ctx.paths)
         overwrite(spark.read.parquet(source), ctx.paths, BINLOG, "commit_ts > 0", _NOTE)
-    decoder = Decoder(AnyPlace(schema), Rules())  # type: ignore[arg-type]
+    decoder = Decoder(OneSchema(schema), Rules())  # type: ignore[arg-type]
     bare = _timed(lambda: _bare(spark.read.parquet(source), schema, f"{folder}/bare"))
     payloads = PayloadRange(0, load[-1][0])
     full = _timed(lambda: _through_the_jvm(lakes["spark"], payloads, decoder))

@@ -10,9 +10,10 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from binlake.compare.shape import EXPRESSION, ColumnShape, KeyShape, TableShape, canonical_collation
+from binlake.base.dialects import Dialect
+from binlake.compare.structure import EXPRESSION, ColumnStructure, KeyStructure, TableStructure, canonical_collation
 from binlake.dialect import bytewise_collation
-from binlake.dialect.collations import Dialect, target_collation
+from binlake.dialect.collations import target_collation
 
 JSON_TYPE = "JSON column: LONGTEXT on the target"
 COLLATION = "collation mapped: {} is {} on the target"
@@ -29,19 +30,19 @@ class Rules:
     dialect: Dialect
     new_collation: bool = True
 
-    def differences(self, expected: TableShape, found: TableShape, exempted: Counter[str]) -> Iterator[str]:
+    def differences(self, expected: TableStructure, found: TableStructure, exempted: Counter[str]) -> Iterator[str]:
         """What differs, as text; exemptions used are added to `exempted`."""
         names = [column.name for column in expected.columns]
         there = [column.name for column in found.columns]
         if names != there:
             yield f"columns {', '.join(there)} instead of {', '.join(names)}"
-        shapes = {column.name: column for column in found.columns}
+        columns = {column.name: column for column in found.columns}
         for column in expected.columns:
-            if column.name in shapes:
-                yield from self._column(column, shapes[column.name], exempted)
+            if column.name in columns:
+                yield from self._column(column, columns[column.name], exempted)
         yield from self._keys(expected.keys, found.keys, exempted)
 
-    def _column(self, expected: ColumnShape, found: ColumnShape, exempted: Counter[str]) -> Iterator[str]:
+    def _column(self, expected: ColumnStructure, found: ColumnStructure, exempted: Counter[str]) -> Iterator[str]:
         if self.dialect == "mariadb" and expected.type == "json" and found.type == "longtext":
             exempted[JSON_TYPE] += 1
         elif expected.type != found.type and _beyond_bmp(expected.type) == found.type:
@@ -56,7 +57,7 @@ class Rules:
             else:
                 yield f"column {expected.name} is {_null(found)} instead of {_null(expected)}"
 
-    def _collation(self, expected: ColumnShape, found: ColumnShape, exempted: Counter[str]) -> Iterator[str]:
+    def _collation(self, expected: ColumnStructure, found: ColumnStructure, exempted: Counter[str]) -> Iterator[str]:
         name = expected.collation if self.new_collation else bytewise_collation(expected.collation, self.dialect)
         mapped = canonical_collation(target_collation(name, self.dialect))
         if expected.lost_default and name.startswith("latin1_") and found.collation == "utf8mb4_bin":
@@ -66,7 +67,9 @@ class Rules:
         else:
             yield f"column {expected.name} has collation {found.collation} instead of {mapped}"
 
-    def _keys(self, expected: frozenset[KeyShape], found: frozenset[KeyShape], exempted: Counter[str]) -> Iterator[str]:
+    def _keys(
+        self, expected: frozenset[KeyStructure], found: frozenset[KeyStructure], exempted: Counter[str]
+    ) -> Iterator[str]:
         names = {key.name for key in found}
         for key in sorted(expected - found, key=str):
             if any(column == EXPRESSION for column, _ in key.columns) and key.name not in names:
@@ -81,5 +84,5 @@ def _beyond_bmp(kind: str) -> str:
     return re.sub("[^\u0000-\uffff]", "?", kind) if kind.startswith(("enum[", "set[")) else kind
 
 
-def _null(column: ColumnShape) -> str:
+def _null(column: ColumnStructure) -> str:
     return "nullable" if column.nullable else "NOT NULL"

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from pymysql.connections import Connection
 from pymysql.cursors import SSCursor
 
+from binlake.base.dialects import Dialect
 from binlake.compare.capture import Json, StateAt
 from binlake.compare.rules import Rules
-from binlake.compare.shape import parse_create
+from binlake.compare.structure import parse_create
 from binlake.compare.target import TargetView
 from binlake.compare.values import as_latin1, canonical, exemptions, from_capture
-from binlake.dialect.collations import Dialect
 from binlake.errors import WireError
 
 _KEPT = 20
@@ -108,7 +108,7 @@ def _lists(state: StateAt, target: TargetView, present: set[tuple[str, str, str]
 
 def _table(table: Json, target: TargetView, rules: Rules, result: Comparison) -> Iterator[str]:
     expected = parse_create(table["create"], table["types"])
-    found = target.shape(table["schema"], table["name"])
+    found = target.structure(table["schema"], table["name"])
     shape_differences = list(rules.differences(expected, found, result.exemptions))
     yield from (f"{table['table']}: {text}" for text in shape_differences)
     names = [column.name for column in expected.columns]

@@ -1,4 +1,4 @@
-"""What a target shows, by plain SQL: its tables, their shapes, their rows."""
+"""What a target shows, by plain SQL: its tables, their structure, their rows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,14 @@ from pymysql.connections import Connection
 from pymysql.converters import conversions
 from pymysql.cursors import SSCursor
 
-from binlake.compare.shape import ColumnShape, KeyShape, TableShape, base_type, canonical_collation, canonical_type
+from binlake.compare.structure import (
+    ColumnStructure,
+    KeyStructure,
+    TableStructure,
+    base_type,
+    canonical_collation,
+    canonical_type,
+)
 from binlake.compare.values import Raw
 from binlake.errors import TargetUnavailable
 
@@ -72,10 +79,10 @@ class TargetView:
         rows = self._rows("SELECT table_schema, table_name, table_type FROM information_schema.tables")
         return {(str(db), str(name), str(kind)) for db, name, kind in rows if str(db).lower() not in self._ignored}
 
-    def shape(self, db: str, name: str) -> TableShape:
+    def structure(self, db: str, name: str) -> TableStructure:
         """Columns and keys of a table."""
         columns = tuple(
-            ColumnShape(
+            ColumnStructure(
                 str(column),
                 canonical_type(str(kind), backslash_escapes=self._dialect != "tidb"),
                 nullable == "YES",
@@ -84,19 +91,19 @@ class TargetView:
             )
             for column, kind, nullable, collation, extra in self._rows(_COLUMNS, (db, name))
         )
-        return TableShape(columns, frozenset(self._keys(db, name)))
+        return TableStructure(columns, frozenset(self._keys(db, name)))
 
     def rows(self, db: str, name: str, columns: Sequence[str], types: Sequence[str]) -> Iterator[tuple[Raw, ...]]:
         """Every row: `columns` in that order, each as the text of the wire."""
         shown = ", ".join(_shown(column, kind) for column, kind in zip(columns, types, strict=True))
         return self._rows(f"SELECT {shown} FROM {_quoted(db)}.{_quoted(name)}")
 
-    def _keys(self, db: str, name: str) -> Iterator[KeyShape]:
+    def _keys(self, db: str, name: str) -> Iterator[KeyStructure]:
         found: dict[str, tuple[bool, list[tuple[str, int]]]] = {}
         for key, non_unique, column, prefix in self._rows(_KEYS, (db, name)):
             found.setdefault(str(key), (non_unique == "0", []))[1].append((str(column), int(prefix or 0)))
         for key, (unique, columns) in found.items():
-            yield KeyShape(key.lower(), unique, tuple(columns))
+            yield KeyStructure(key.lower(), unique, tuple(columns))
 
     def _rows(self, sql: str, args: tuple[str, ...] = ()) -> Iterator[tuple[Any, ...]]:
         with self._connection.cursor() as cursor:

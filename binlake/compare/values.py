@@ -11,8 +11,8 @@ import struct
 from collections.abc import Callable
 from decimal import Decimal, InvalidOperation
 
-from binlake.compare.shape import base_type
-from binlake.dialect.collations import Dialect
+from binlake.base.dialects import Dialect
+from binlake.compare.structure import base_type
 from binlake.errors import WireError
 
 Raw = str | bytes | None

@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
+from binlake.base.dialects import Dialect
 from binlake.base.sections.rules import (
     BlockAllowList,
     DdlInjection,
@@ -154,7 +155,7 @@ _BATCH, _ORDERED_BATCH = 1000, 100
 class Target(Section):
     """The SQL sink."""
 
-    db_type: Literal["mysql", "mariadb", "tidb"] = Field("mysql", description="dialect of the target")
+    db_type: Dialect = Field("mysql", description="dialect of the target")
     host: str = Field("127.0.0.1", description="host name or address")
     port: int = Field(3306, ge=1, le=65535, description="TCP port")
     user: str = Field("root", description="user; see the runbook for the privileges")

@@ -4,7 +4,7 @@ from binlake.dialect.bytewise import bytewise_collation, bytewise_definitions, b
 from binlake.dialect.classify import Classified, Kind, classify
 from binlake.dialect.collations import target_charset, target_collation
 from binlake.dialect.mapping import MappedDdl, RoutedDdl, map_ddl, unsaid
-from binlake.dialect.names import Naming, restated, session_db
+from binlake.dialect.names import StatementNames, restated, session_db
 from binlake.dialect.source import Known, needs_standard, standard_text, tokenize_restored
 
 __all__ = [
@@ -12,8 +12,8 @@ __all__ = [
     "Kind",
     "Known",
     "MappedDdl",
-    "Naming",
     "RoutedDdl",
+    "StatementNames",
     "bytewise_collation",
     "bytewise_definitions",
     "bytewise_table",

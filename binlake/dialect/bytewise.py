@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from binlake.dialect.collations import Dialect, target_charset
+from binlake.base.dialects import Dialect
+from binlake.dialect.collations import target_charset
 from binlake.dialect.tokens import Token, TokenKind, render, tokenize
 from binlake.rows.schema import DbInfo, TableDef
 from binlake.rows.schema.delta import Definitions

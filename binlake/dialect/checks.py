@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from binlake.base.dialects import Dialect
 from binlake.dialect.clauses import without_introducers
-from binlake.dialect.collations import Dialect
 from binlake.dialect.tokens import Token, closing, tokenize
 from binlake.rows.schema import TableDef
 from binlake.rows.schema.names import fold_name

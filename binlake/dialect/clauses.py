@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from binlake.dialect.collations import DEFAULT_COLLATIONS, Dialect, target_charset, target_collation
+from binlake.base.dialects import Dialect
+from binlake.dialect.collations import DEFAULT_COLLATIONS, target_charset, target_collation
 from binlake.dialect.defaults import own_default
 from binlake.dialect.errors import Unmappable
 from binlake.dialect.tokens import Token, TokenKind, closing, tokenize, words

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
-Dialect = Literal["mariadb", "mysql", "tidb"]
+from binlake.base.dialects import Dialect
 
 MARIADB_COLLATIONS = {
     # MariaDB 10.11 has no UCA 9.0.0; UCA 14.0.0 without padding is its nearest, and the presence check of finalize

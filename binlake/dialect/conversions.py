@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from binlake.base.dialects import Dialect
 from binlake.dialect.casting import cast_expression, fixed_offset, group_of, needs_day, needs_zone
-from binlake.dialect.collations import Dialect, target_charset, target_collation
+from binlake.dialect.collations import target_charset, target_collation
 from binlake.dialect.errors import Unmappable
 from binlake.dialect.tokens import Token, join_list, render, tokenize, words
 from binlake.rows.codec.casts import cast_form

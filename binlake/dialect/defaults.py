@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from binlake.dialect.collations import Dialect
+from binlake.base.dialects import Dialect
 from binlake.dialect.errors import Unmappable
 from binlake.dialect.tokens import Token, TokenKind, closing, tokenize, words
 from binlake.rows.codec.writers import filled_text

@@ -10,11 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from binlake.base.dialects import Dialect
 from binlake.dialect.bounds import own_bounds, own_partition
 from binlake.dialect.checks import check_elements, check_specs, is_check_spec, without_checks
 from binlake.dialect.classify import Classified, Kind, classify_tokens
 from binlake.dialect.clauses import map_clauses, map_element, no_own_charset, plain_if_written
-from binlake.dialect.collations import Dialect, target_charset, target_collation
+from binlake.dialect.collations import target_charset, target_collation
 from binlake.dialect.conversions import Alter
 from binlake.dialect.defaults import added_times, fill_specs, own_default, set_default
 from binlake.dialect.errors import Unmappable

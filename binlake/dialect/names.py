@@ -22,7 +22,7 @@ _MAKES = frozenset({Kind.CREATE_TABLE, Kind.CREATE_TABLE_LIKE, Kind.CREATE_VIEW,
 _DROPS = frozenset({Kind.DROP_TABLE, Kind.DROP_VIEW, Kind.DROP_SEQUENCE})
 
 
-class Naming(Protocol):
+class StatementNames(Protocol):
     """Names at the target, by those that a statement at the source says."""
 
     def table(self, db: str, table: str, *, new: bool = False) -> tuple[str, str]:
@@ -33,7 +33,7 @@ class Naming(Protocol):
 
 
 @dataclass(frozen=True)
-class Place:
+class NameSpan:
     """Tokens start to end (exclusive) that name a table or database; `named` has an empty db where none is written.
 
     `new`: the statement gives a table this name.
@@ -64,7 +64,7 @@ def statements(tokens: list[Token]) -> list[list[Token]]:
     return [part for part in parts if part] or [[]]
 
 
-def restated(query: str, default_db: str, naming: Naming, own: Collection[NameRef] = ()) -> str:
+def restated(query: str, default_db: str, names: StatementNames, own: Collection[NameRef] = ()) -> str:
     """`query` with the target's names. `own`: (db, table) of what the statement may still name in a list, empty = all.
 
     Text that has the target's names already is unchanged. Raises SchemaError for text that cannot be tokenized.
@@ -72,82 +72,82 @@ def restated(query: str, default_db: str, naming: Naming, own: Collection[NameRe
     tokens = [token for token in tokenize(query) if token.kind is not TokenKind.COMMENT]
     wanted = {fold_pair(name) for name in own}
     parts = [part for part in statements(tokens) if part]
-    put = [_restated(part, default_db, naming, wanted) for part in parts]
+    put = [_restated(part, default_db, names, wanted) for part in parts]
     return query if put == parts else "; ".join(map(render, put))
 
 
-def _restated(tokens: list[Token], default_db: str, naming: Naming, own: set[NameRef]) -> list[Token]:
+def _restated(tokens: list[Token], default_db: str, names: StatementNames, own: set[NameRef]) -> list[Token]:
     """The same tokens where every name is the target's."""
     found = classify_tokens(tokens)
     put = _own_parts(tokens, found, default_db, own)
-    places = name_places(put)
-    named = _named_in_order(places, default_db, naming)
+    spans = find_names(put)
+    named = _named_in_order(spans, default_db, names)
     view = found.kind is Kind.CREATE_VIEW
-    said = all(_full_as_written(place, default_db) == name for place, name in zip(places, named, strict=True))
-    if said and put is tokens and not (view and view_differs(put[found.rest :], default_db, naming.table)):
+    said = all(_full_as_written(span, default_db) == name for span, name in zip(spans, named, strict=True))
+    if said and put is tokens and not (view and view_differs(put[found.rest :], default_db, names.table)):
         return tokens
     if view:
-        put = [*put[: found.rest], *view_names(put[found.rest :], default_db, naming.table)]
+        put = [*put[: found.rest], *view_names(put[found.rest :], default_db, names.table)]
     put = list(put)
-    for place, name in zip(reversed(places), reversed(named), strict=True):
-        put[place.start : place.end] = _renamed(put, place, name)
+    for span, name in zip(reversed(spans), reversed(named), strict=True):
+        put[span.start : span.end] = _renamed(put, span, name)
     return put
 
 
-def _named_in_order(places: Sequence[Place], default_db: str, naming: Naming) -> list[NameRef]:
-    """What each place is called at the target; a RENAME may take a table further that it has just named itself."""
+def _named_in_order(spans: Sequence[NameSpan], default_db: str, names: StatementNames) -> list[NameRef]:
+    """What each span is called at the target; a RENAME may take a table further that it has just named itself."""
     given: dict[NameRef, NameRef] = {}
     named: list[NameRef] = []
-    for place in places:
-        if place.role == "database":
-            named.append((naming.database(place.named[1]), ""))
+    for span in spans:
+        if span.role == "database":
+            named.append((names.database(span.named[1]), ""))
             continue
-        full = _full(place.named, default_db)
-        name = naming.table(place.named[0] or default_db, place.named[1], new=place.new)
-        named.append(name if place.new else given.pop(full, name))
-        if place.new:
+        full = _full(span.named, default_db)
+        name = names.table(span.named[0] or default_db, span.named[1], new=span.new)
+        named.append(name if span.new else given.pop(full, name))
+        if span.new:
             given[full] = name
     return named
 
 
-def _full_as_written(place: Place, default_db: str) -> NameRef:
-    db, name = place.named
-    return (name, "") if place.role == "database" else (db or default_db, name)
+def _full_as_written(span: NameSpan, default_db: str) -> NameRef:
+    db, name = span.named
+    return (name, "") if span.role == "database" else (db or default_db, name)
 
 
-def name_places(tokens: Sequence[Token]) -> list[Place]:
+def find_names(tokens: Sequence[Token]) -> list[NameSpan]:
     """Where a statement (tokens without comments) names tables and databases; a view's SELECT left out."""
     found = classify_tokens(tokens)
     if found.kind is Kind.OTHER:
         return []
     if found.kind in DATABASES:
-        return [Place(found.rest - 1, found.rest, found.tables[0], "database")] if found.tables else []
+        return [NameSpan(found.rest - 1, found.rest, found.tables[0], "database")] if found.tables else []
     if found.kind in _DROPS or found.kind is Kind.RENAME_TABLE:
         return list(_listed(tokens, found.rest))
     makes = found.kind in _MAKES
-    main = [Place(found.rest - (3 if name[0] else 1), found.rest, name, new=makes) for name in found.tables]
+    main = [NameSpan(found.rest - (3 if name[0] else 1), found.rest, name, new=makes) for name in found.tables]
     return [*main, *_inside(tokens, found)]
 
 
-def _renamed(tokens: Sequence[Token], place: Place, name: NameRef) -> list[Token]:
-    put = words(quote_name(name[0]) if place.role == "database" else qualified(*name))
+def _renamed(tokens: Sequence[Token], span: NameSpan, name: NameRef) -> list[Token]:
+    put = words(quote_name(name[0]) if span.role == "database" else qualified(*name))
     # `.` and what follows it stand close; the first keeps the space that was there.
-    return [Token(token.kind, token.text, tokens[place.start].space and not n) for n, token in enumerate(put)]
+    return [Token(token.kind, token.text, tokens[span.start].space and not n) for n, token in enumerate(put)]
 
 
-def _listed(tokens: Sequence[Token], at: int) -> Iterator[Place]:
+def _listed(tokens: Sequence[Token], at: int) -> Iterator[NameSpan]:
     """`a, b` and `a TO b, c TO d`."""
     while at < len(tokens):
         name, after = read_name(tokens, at)
         if name is None:
             return
-        yield Place(at, after, name, new=at > 0 and tokens[at - 1].is_word("TO"))
+        yield NameSpan(at, after, name, new=at > 0 and tokens[at - 1].is_word("TO"))
         if after >= len(tokens) or not (tokens[after].is_mark(",") or tokens[after].is_word("TO")):
             return
         at = after + 1
 
 
-def _inside(tokens: Sequence[Token], found: Classified) -> Iterator[Place]:
+def _inside(tokens: Sequence[Token], found: Classified) -> Iterator[NameSpan]:
     """Names behind the main one: LIKE, REFERENCES, RENAME TO, EXCHANGE PARTITION … WITH TABLE."""
     rest = found.rest
     if found.kind is Kind.CREATE_TABLE_LIKE:
@@ -161,7 +161,7 @@ def _inside(tokens: Sequence[Token], found: Classified) -> Iterator[Place]:
         yield from _in_specs(tokens, rest)
 
 
-def _in_specs(tokens: Sequence[Token], rest: int) -> Iterator[Place]:
+def _in_specs(tokens: Sequence[Token], rest: int) -> Iterator[NameSpan]:
     start = rest
     for spec in split_list(tokens[rest:]):
         at = start
@@ -179,13 +179,13 @@ def _in_specs(tokens: Sequence[Token], rest: int) -> Iterator[Place]:
 
 def altered_too(tokens: Sequence[Token], found: Classified) -> list[NameRef]:
     """The tables that an ALTER TABLE has beside its own: its new name, and that of which it takes a partition."""
-    return [place.named for place in _in_specs(tokens, found.rest)] if found.kind is Kind.ALTER_TABLE else []
+    return [span.named for span in _in_specs(tokens, found.rest)] if found.kind is Kind.ALTER_TABLE else []
 
 
-def _name_at(tokens: Sequence[Token], at: int, *, new: bool = False) -> Iterator[Place]:
+def _name_at(tokens: Sequence[Token], at: int, *, new: bool = False) -> Iterator[NameSpan]:
     name, after = read_name(tokens, at)
     if name is not None:
-        yield Place(at, after, name, new=new)
+        yield NameSpan(at, after, name, new=new)
 
 
 def _own_parts(tokens: list[Token], found: Classified, default_db: str, own: set[NameRef]) -> list[Token]:
@@ -198,7 +198,7 @@ def _own_parts(tokens: list[Token], found: Classified, default_db: str, own: set
 
 
 def _names_of(part: Sequence[Token]) -> list[NameRef]:
-    return [place.named for place in _listed(part, 0)]
+    return [span.named for span in _listed(part, 0)]
 
 
 def _full(name: NameRef, default_db: str) -> NameRef:

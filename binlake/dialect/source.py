@@ -65,7 +65,7 @@ def needs_standard(query: str, job_query: str) -> bool:
 
 def tokenize_restored(query: str) -> list[Token]:
     """The tokens of text that TiDB restored; strings that do not escape are `plain`. Raises SchemaError."""
-    return tokenize(query, plain_strings=_Places())
+    return tokenize(query, plain_strings=_RestoredStrings())
 
 
 def _read(query: str, quoting: Quoting, known: Known) -> Iterator[str]:
@@ -115,7 +115,7 @@ class _Level:
     words: list[Token] = field(default_factory=list)
 
 
-class _Places:
+class _RestoredStrings:
     """Whether a string at a place of restored text keeps its backslashes as they are."""
 
     def __init__(self) -> None:

@@ -34,7 +34,7 @@ class Quoting:
 DEFAULT_QUOTING = Quoting()
 
 
-class StringPlaces(Protocol):
+class PlainStrings(Protocol):
     """Follows a text token by token and knows where a string does not escape backslashes."""
 
     def __call__(self, before: Token | None) -> bool:
@@ -101,7 +101,7 @@ _STRINGS = {
 
 
 def tokenize(
-    text: str, quoting: Quoting = DEFAULT_QUOTING, *, plain_strings: StringPlaces | None = None
+    text: str, quoting: Quoting = DEFAULT_QUOTING, *, plain_strings: PlainStrings | None = None
 ) -> list[Token]:
     """The tokens of `text` without white space. Raises SchemaError for a quote that does not end."""
     found: list[Token] = []

@@ -21,11 +21,11 @@ _OPENS_QUERY = (
 )  # fmt: skip
 
 
-Naming = Callable[[str, str], NameRef]
+TargetOf = Callable[[str, str], NameRef]
 """(db, table) at the target, by what the SELECT says."""
 
 
-def view_differs(tokens: Sequence[Token], default_db: str, table: Naming) -> bool:
+def view_differs(tokens: Sequence[Token], default_db: str, table: TargetOf) -> bool:
     """True when a table that the SELECT reads, or what qualifies a column, is said otherwise at the target."""
     sources = _sources(tokens)
     if any(table(name[0] or default_db, name[1]) != (name[0] or default_db, name[1]) for _, _, name in sources):
@@ -34,12 +34,12 @@ def view_differs(tokens: Sequence[Token], default_db: str, table: Naming) -> boo
     return any(_qualifier(tokens, at, exposed) not in ("", tokens[at].value) for at in range(len(tokens)))
 
 
-def view_names(tokens: Sequence[Token], default_db: str, table: Naming) -> list[Token]:
+def view_names(tokens: Sequence[Token], default_db: str, table: TargetOf) -> list[Token]:
     """`tokens` behind the view's name, with `table` of each table that the SELECT reads."""
-    places = _sources(tokens)
-    named = {(_full(name, default_db)) for _, _, name in places}
-    starts = {start: (end, name) for start, end, name in places}
-    exposed = _exposed(tokens, places, default_db, table)
+    sources = _sources(tokens)
+    named = {(_full(name, default_db)) for _, _, name in sources}
+    starts = {start: (end, name) for start, end, name in sources}
+    exposed = _exposed(tokens, sources, default_db, table)
     found: list[Token] = []
     at = 0
     while at < len(tokens):
@@ -60,7 +60,7 @@ def view_names(tokens: Sequence[Token], default_db: str, table: Naming) -> list[
 
 
 def _exposed(
-    tokens: Sequence[Token], sources: Sequence[tuple[int, int, NameRef]], default_db: str, table: Naming
+    tokens: Sequence[Token], sources: Sequence[tuple[int, int, NameRef]], default_db: str, table: TargetOf
 ) -> dict[str, str]:
     """By what columns are qualified, as the FROM at the target spells it: an alias, or the name of a table."""
     found: dict[str, str] = {}
@@ -85,7 +85,7 @@ def _qualifier(tokens: Sequence[Token], at: int, exposed: Mapping[str, str]) -> 
     return "" if following else exposed.get(fold_name(tokens[at].value), "")
 
 
-def _source(tokens: Sequence[Token], end: int, name: NameRef, table: Naming) -> list[Token]:
+def _source(tokens: Sequence[Token], end: int, name: NameRef, table: TargetOf) -> list[Token]:
     target = table(*name)
     put = [Token(t.kind, t.text, not n) for n, t in enumerate(words(qualified(*target)))]
     if fold_name(target[1]) == fold_name(name[1]) or _alias(tokens, end):

@@ -13,10 +13,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from binlake.base.dialects import Dialect
 from binlake.rows.schema import TableDef
 from binlake.statements.batch import UNCHECKED, Phase, StatementBatch, statement_digest
 from binlake.statements.columns import match_column, tuples
-from binlake.statements.keyless import Dialect
 from binlake.statements.limits import BatchLimits
 from binlake.statements.literal import qualified, quote_name
 from binlake.statements.render import Images

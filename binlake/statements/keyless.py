@@ -7,17 +7,16 @@ take `A` for `a` and `a ` for `a`.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from binlake.base.dialects import Dialect
 from binlake.rows.schema import ColumnInfo
 from binlake.rows.schema import mysqltypes as t
 from binlake.statements.columns import match_column
 from binlake.statements.literal import LiteralKind, literal_kind, match_literal, quote_name
-
-Dialect = Literal["mariadb", "mysql", "tidb"]
 
 _CHARACTERS = t.STRINGS
 

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pyarrow.compute as pc
 
+from binlake.base.dialects import Dialect
 from binlake.rows.schema import ColumnInfo
 from binlake.rows.schema import mysqltypes as t
-from binlake.statements.keyless import Dialect
 
 _MODE = "NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES,NO_ENGINE_SUBSTITUTION"
 

@@ -13,13 +13,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from binlake.base.dialects import Dialect
 from binlake.base.redaction import key_in_log
 from binlake.errors import Permanent, SchemaError
 from binlake.rows.codec import key_text
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.statements.batch import UNCHECKED, Phase, StatementBatch, statement_digest
 from binlake.statements.columns import match_column, tuples, value_tuples, with_commas
-from binlake.statements.keyless import Dialect, exact_name, image_conditions
+from binlake.statements.keyless import exact_name, image_conditions
 from binlake.statements.lenient import leniently, rows_with_error_values
 from binlake.statements.limits import BatchLimits
 from binlake.statements.literal import qualified, quote_name

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
+from binlake.base.dialects import Dialect
 from binlake.errors import SchemaError
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
-from binlake.statements.keyless import Dialect
 
 _NAMES = re.compile(r"`((?:[^`]|``)+)`")
 _ZONED = re.compile(r"\b(?:from_unixtime|unix_timestamp)\s*\(", re.IGNORECASE)

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from binlake.base.dialects import Dialect
 from binlake.config.model import Target
-from binlake.dialect.collations import Dialect
 from binlake.dialect.replacement import empties_table, replaced_names
 from binlake.errors import Permanent
 from binlake.rows.schema import Action

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
+from binlake.base.dialects import Dialect
 from binlake.dialect import map_ddl, unsaid
-from binlake.dialect.collations import Dialect
 from binlake.dialect.replacement import needs_database
 from binlake.errors import CheckpointConflict, ConfigError
 from binlake.statements.batch import INJECTED, REPLACED, UNCHECKED, Phase, StatementBatch, statement_digest

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Protocol
 
+from binlake.base.dialects import Dialect
 from binlake.dialect import bytewise_definitions, bytewise_text
-from binlake.dialect.collations import Dialect
 from binlake.dialect.replacement import replaced_names
 from binlake.errors import SchemaError
 from binlake.rows.codec.writers import filled_text

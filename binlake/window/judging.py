@@ -18,7 +18,7 @@ from binlake.rows.schema.names import fold_name, fold_pair
 from binlake.statements.literal import qualified
 from binlake.window.definitions import EVENTS, EXTRACT, FILTERED, IGNORED, RENAMED_IN, SYNC_DDL, LandedDdl
 from binlake.window.spelling import Spelling
-from binlake.window.targets import Naming, Shape, TargetTables, merged, renamed_database, widest
+from binlake.window.targets import Naming, RowLayout, TargetTables, merged, renamed_database, widest
 
 _Sides = tuple[Definitions, Definitions]
 NOTHING = Definitions((), ())
@@ -211,7 +211,7 @@ class Judge:
     def _judge_creation(self, case: Case, table: TableDef) -> LandedDdl:
         others = [other for other in self._tables.sources(table) if other.id != table.id]
         known = widest(others)
-        if known is None or not Shape(known).holds(Shape(table)):
+        if known is None or not RowLayout(known).holds(RowLayout(table)):
             raise self._unmergeable(case, "a table joins others at the target and has another shape")
         return self._skip(case, f"shared table: {_name(others[0])} made it already", NO_CHANGE)
 
@@ -223,9 +223,9 @@ class Judge:
         was, now = widest(held.get(key, [])), widest(sources)
         if was is None or now is None:
             raise self._unmergeable(case, "the tables that share a target differ in more than added columns")
-        if Shape(was) == Shape(now):
+        if RowLayout(was) == RowLayout(now):
             return self._skip(case, "shared table: the target has the shape that all its tables need", NO_CHANGE)
-        if Shape(was) == Shape(old[key]) and Shape(now) == Shape(new[key]):
+        if RowLayout(was) == RowLayout(old[key]) and RowLayout(now) == RowLayout(new[key]):
             return None
         raise self._unmergeable(case, "the DDL of one table does not bring the target from its shape to the next")
 

@@ -17,7 +17,7 @@ from binlake.window.targets import Name, Naming
 class Spelling:
     """The names that a DDL may say: those of the schema `before` it and `after` it. `naming` gives those at the target.
 
-    As `binlake.dialect.names.Naming`.
+    As `binlake.dialect.StatementNames`.
     """
 
     before: SchemaState

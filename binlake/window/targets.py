@@ -164,11 +164,13 @@ def _require_one_spelling(tables: Sequence[TableDef]) -> None:
 
 def widest(tables: Sequence[TableDef]) -> TableDef | None:
     """The table that holds the rows of all `tables`; None when no one does."""
-    shapes = [Shape(table) for table in tables]
-    return next((table for table, mine in zip(tables, shapes, strict=True) if all(mine.holds(s) for s in shapes)), None)
+    layouts = [RowLayout(table) for table in tables]
+    return next(
+        (table for table, mine in zip(tables, layouts, strict=True) if all(mine.holds(one) for one in layouts)), None
+    )
 
 
-class Shape:
+class RowLayout:
     """What of a definition decides rows: columns, unique keys and indexes, without names of indexes."""
 
     def __init__(self, table: TableDef) -> None:
@@ -183,12 +185,12 @@ class Shape:
             if not index.unique and index.state == PUBLIC
         }
 
-    def holds(self, other: Shape) -> bool:
+    def holds(self, other: RowLayout) -> bool:
         """True when every row that fits `other` fits here."""
         return self.columns >= other.columns and self.plain >= other.plain and self.unique <= other.unique
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Shape) and self.holds(other) and other.holds(self)
+        return isinstance(other, RowLayout) and self.holds(other) and other.holds(self)
 
     __hash__ = None  # type: ignore[assignment]
 

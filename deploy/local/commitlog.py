@@ -66,9 +66,9 @@ def tables_in_doubt(log: CommitLog) -> set[str]:
     batch = MutationBatch(second_writes="once")
     for commit_ts, start_ts, payload, version in log.rows:
         value = pb.PrewriteValue.FromString(pb.Binlog.FromString(payload).prewrite_value)
-        tables = [schemas.place(commit_ts).table(mutation.table_id) for mutation in value.mutations]
+        tables = [schemas.schema_at(commit_ts).table(mutation.table_id) for mutation in value.mutations]
         if any(table is not None and may_be_twice(table, version) for table in tables):
-            batch.add(payload, commit_ts, start_ts, schemas.place(commit_ts))
+            batch.add(payload, commit_ts, start_ts, schemas.schema_at(commit_ts))
     return set(batch.stats.taken_once)
 
 

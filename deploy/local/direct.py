@@ -153,7 +153,7 @@ def decoded(
     """The row changes of transactions by (db, table), as `merge` decodes them."""
     batch = MutationBatch(rules.route, invalid_text=rules.invalid_text, second_writes=rules.second_writes)
     for commit_ts, start_ts, payload, _ in rows:
-        batch.add(payload, commit_ts, start_ts, schemas.place(commit_ts))
+        batch.add(payload, commit_ts, start_ts, schemas.schema_at(commit_ts))
     found: dict[tuple[str, str], list[RowEvent]] = {}
     for row in batch.take().to_pylist(maps_as_pydicts="strict"):
         event = RowEvent(*(row[name] for name in ("commit_ts", "start_ts", "seq", "op", "before", "after")))

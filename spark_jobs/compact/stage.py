@@ -77,7 +77,7 @@ def run(ctx: StageContext, bounds: Bounds) -> StageResult:
         # What finalize passes over need not be possible: of a table that is set aside it writes nothing.
         applied = [place for place in derived if not is_aside(position.aside, place[:2])]
         unknown = _require_own_keys(ctx, window, applied, mutated, position, strict=strict)
-        rows = _write(ctx, window, _Places(mutated, derived, applied if strict else []), pinned)
+        rows = _write(ctx, window, _TouchedTables(mutated, derived, applied if strict else []), pinned)
     cuts = window.segments.starts
     sealed = CompactManifest(ctx.replication.name, "sql", wanted.lo, wanted.hi, ordered, rows, merged, cuts, shapes)
     if pinned is not None:
@@ -128,7 +128,7 @@ class _Mutated:
 
 
 @dataclass(frozen=True)
-class _Places:
+class _TouchedTables:
     """Where rows change, and those of it (`required`) where changes that contradict each other stop the window."""
 
     mutated: _Mutated | None
@@ -154,19 +154,19 @@ def _require_own_keys(
     return require_own_keys(ctx, window, arrivals, position, strict=strict)
 
 
-def _write(ctx: StageContext, window: SinkWindow, places: _Places, pinned: ApplyManifest | None) -> int:
+def _write(ctx: StageContext, window: SinkWindow, tables: _TouchedTables, pinned: ApplyManifest | None) -> int:
     """The rows of `change` in the lake; what is pinned is there already, or comes out the same."""
     bounds, names = window.bounds, CHANGE.column_names()
     if pinned is not None:
         digest, rows = digest_of(rows_of_window(ctx, CHANGE, bounds), names)
         if digest == pinned.change:
             return rows
-    if places.mutated is None or not places.all:
+    if tables.mutated is None or not tables.all:
         if pinned is not None:
             require_pinned(CHANGE.name, bounds, pinned.change, NO_ROWS)
         clear(ctx.few, ctx.paths, CHANGE, own_rows(bounds), note(ctx, "compact", bounds))
         return 0
-    found = _derived(ctx, window, places, places.mutated)
+    found = _derived(ctx, window, tables, tables.mutated)
     if pinned is not None:
         require_pinned(CHANGE.name, bounds, pinned.change, digest_of(found, names)[0])
     rows = overwrite(found, ctx.paths, CHANGE, own_rows(bounds), note(ctx, "compact", bounds))
@@ -175,9 +175,9 @@ def _write(ctx: StageContext, window: SinkWindow, places: _Places, pinned: Apply
     return rows
 
 
-def _derived(ctx: StageContext, window: SinkWindow, places: _Places, mutated: _Mutated) -> Rows:
+def _derived(ctx: StageContext, window: SinkWindow, tables: _TouchedTables, mutated: _Mutated) -> Rows:
     """Rows of `change`."""
-    cells, strict = (_cells(window, part) for part in (places.all, places.required))
+    cells, strict = (_cells(window, part) for part in (tables.all, tables.required))
     found = net_changes(mutated.rows, cells, mutated.count, routed=bool(ctx.rules.routes), strict=strict)
     if isinstance(found, pa.Table):
         own = pa.repeat(window.bounds.window, found.num_rows)

@@ -14,10 +14,10 @@ from itertools import islice
 
 import pyarrow as pa
 
+from binlake.base.dialects import Dialect
 from binlake.changes.net import RowEvent
 from binlake.changes.ordered import Change, ChangeKeys, OrderedPlan, PlanOptions, RowForms
 from binlake.config.model import Target
-from binlake.dialect.collations import Dialect
 from binlake.errors import ConfigError
 from binlake.lake.mutations import touched_cells
 from binlake.lake.rowhistory import rows_between

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from binlake.dialect.collations import Dialect
+from binlake.base.dialects import Dialect
 from binlake.rows.schema import DbInfo, TableDef
 from binlake.statements.written import written_columns
 from binlake.window.definitions import WindowDefinitions

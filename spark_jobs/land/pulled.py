@@ -53,7 +53,7 @@ class Question(Protocol):
         """The answer of `rows`."""
 
 
-class Place(Protocol):
+class PulledRows(Protocol):
     """Where pulled rows are."""
 
     def ask(self, question: Question) -> pa.Table:
@@ -70,25 +70,25 @@ class InMemory:
     rows: pa.Table
 
     def ask(self, question: Question) -> pa.Table:
-        """As Place."""
+        """As PulledRows."""
         return question(self.rows.select(list(question.columns)))
 
     def written(self, question: Question) -> pa.Table:
-        """As Place, in order of time."""
+        """As PulledRows, in order of time."""
         return _in_order(self.ask(question))
 
 
 class Pulled:
     """The pulled rows of (lo, hi], proofs among them; every question names the range that counts by now."""
 
-    def __init__(self, place: Place) -> None:
-        self._place = place
+    def __init__(self, rows: PulledRows) -> None:
+        self._rows = rows
         self._shared: dict[Bounds, dict[int, list[str]]] = {}
 
     def survey(self, bounds: Bounds) -> dict[str, PumpPart]:
         """What each pump gave for `bounds`, by node id."""
         parts: dict[str, list[PumpPart]] = defaultdict(list)
-        for row in self._place.ask(_Survey(bounds)).to_pylist():
+        for row in self._rows.ask(_Survey(bounds)).to_pylist():
             parts[row.pop("pump")].append(PumpPart(**row))
         return {pump: _summed(own) for pump, own in parts.items()}
 
@@ -102,19 +102,19 @@ class Pulled:
         if not shared:
             return None
         contents: dict[int, set[str]] = defaultdict(set)
-        for row in self._place.ask(_Contents(frozenset(shared))).to_pylist():
+        for row in self._rows.ask(_Contents(frozenset(shared))).to_pylist():
             contents[row["commit_ts"]].add(row["content"])
         return min((ts for ts, found in contents.items() if len(found) > 1), default=None)
 
     def ddls(self, bounds: Bounds) -> list[WindowDdl]:
         """The DDL binlogs of `bounds`, each once, in commit order, still without their jobs."""
-        answer = self._place.ask(_Ddls(bounds))
+        answer = self._rows.ask(_Ddls(bounds))
         rows = zip(*(column.to_pylist() for column in answer.columns), strict=True)
         return [WindowDdl(*row) for row in sorted(set(rows))]
 
     def first_row(self, since: int, version: int = 0) -> int | None:
         """Least commit_ts >= `since` of a transaction with row changes, of schema `version` or a later one."""
-        found: int | None = pc.min(self._place.ask(_FirstRow(since, version))["commit_ts"]).as_py()
+        found: int | None = pc.min(self._rows.ask(_FirstRow(since, version))["commit_ts"]).as_py()
         return found
 
     def transactions(self, bounds: Bounds) -> Rows:
@@ -127,12 +127,12 @@ class Pulled:
         for ts, pumps in self._shared_by(bounds).items():
             for pump in sorted(set(pumps))[1:]:
                 left_out[pump].append(ts)
-        return self._place.written(_Transactions(bounds, left_out))
+        return self._rows.written(_Transactions(bounds, left_out))
 
     def _shared_by(self, bounds: Bounds) -> dict[int, list[str]]:
         """The pumps of each transaction that more than one of them gave."""
         if bounds not in self._shared:
-            self._shared[bounds] = _shared(self._place.ask(_Owners(bounds)))
+            self._shared[bounds] = _shared(self._rows.ask(_Owners(bounds)))
         return self._shared[bounds]
 
 

@@ -18,7 +18,7 @@ from spark_jobs.land.pump_source import SCHEMA_DDL, PumpPull
 
 @dataclass(frozen=True)
 class Staged:
-    """A `Place` in files below the lake; `rows` have the columns of `SCHEMA_DDL`."""
+    """A `PulledRows` in files below the lake; `rows` have the columns of `SCHEMA_DDL`."""
 
     rows: DataFrame
 
@@ -35,9 +35,9 @@ class Staged:
         return cls(ctx.spark.read.schema(SCHEMA_DDL).parquet(folder))
 
     def ask(self, question: Question) -> pa.Table:
-        """As Place."""
+        """As PulledRows."""
         return here(self.written(question))
 
     def written(self, question: Question) -> Rows:
-        """As Place."""
+        """As PulledRows."""
         return stepped(self.rows.select(*question.columns), question, question.answer)

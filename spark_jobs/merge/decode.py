@@ -63,7 +63,7 @@ class Decoder:
             for piece in _pieces(batch):
                 payloads, commits, starts = (piece.column(name) for name in ("payload", "commit_ts", "start_ts"))
                 if self.rules.marks is None and payloads.nbytes <= MOST_BYTES * len(payloads):
-                    decoded.add_all(payloads, commits.to_numpy(), starts.to_numpy(), self.schemas.places)
+                    decoded.add_all(payloads, commits.to_numpy(), starts.to_numpy(), self.schemas.schemas_at)
                 else:
                     for row in zip(payloads, commits.to_pylist(), starts.to_pylist(), strict=True):
                         own += self._add(decoded, row[0].as_py(), *row[1:])
@@ -80,7 +80,7 @@ class Decoder:
 
     def _add(self, decoded: MutationBatch, payload: bytes, commit_ts: int, start_ts: int) -> bool:
         """Add a transaction; True when our own side wrote it, which leaves it out."""
-        tables = self.schemas.place(commit_ts)
+        tables = self.schemas.schema_at(commit_ts)
         if self.rules.marks is not None and self.rules.marks.is_ours(payload, commit_ts, start_ts, tables):
             return True
         decoded.add(payload, commit_ts, start_ts, tables)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from support.tabledefs import col, key, table
 
+from binlake.base.dialects import Dialect
 from binlake.dialect import bytewise_collation, bytewise_definitions, bytewise_text
-from binlake.dialect.collations import Dialect
 from binlake.rows.schema import DbInfo, SchemaState
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.delta import Definitions

@@ -26,8 +26,8 @@ from simulator.faults.kinds import Kind
 from support.mariadb import MariaDb
 
 import sql
+from binlake.base.dialects import Dialect
 from binlake.config.model import Target
-from binlake.dialect.collations import Dialect
 from binlake.errors import (
     CheckpointConflict,
     Drift,

@@ -38,7 +38,7 @@ from modeltable import (
 )
 from pymysql.connections import Connection
 
-from binlake.dialect.collations import Dialect
+from binlake.base.dialects import Dialect
 from binlake.rows.codec import MutationBuilder, prewrite_value
 from binlake.rows.codec.encode import RowEncoder
 from binlake.rows.schema import Action, DbInfo, DdlJob, WindowDdl

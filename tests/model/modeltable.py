@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from binlake.dialect.collations import MARIADB_COLLATIONS, Dialect
+from binlake.base.dialects import Dialect
+from binlake.dialect.collations import MARIADB_COLLATIONS
 from binlake.rows.schema import DbInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
 from pump_service.workload.definitions import Col, column_json, index_json, table_json

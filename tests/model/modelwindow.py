@@ -149,7 +149,7 @@ class Converter:
             return RowForms(table, target.db_type), ChangeKeys(table, target.db_type)
 
         in_order = sorted(
-            ((event, name) for name, found in events.items() for event in found), key=lambda e: e[0].place
+            ((event, name) for name, found in events.items() for event in found), key=lambda e: e[0].position
         )
         for number in range(len(plans.segments.starts) + 1):
             since, until = plans.segments.bounds(number)

@@ -138,7 +138,7 @@ class Shards:
         schemas = window_schemas(self.converter._schema(lo), ddls, jobs, lo)
         batch = MutationBatch(_RULES.route)
         for commit_ts, start_ts, payload, _ in own:
-            batch.add(payload, commit_ts, start_ts, schemas.place(commit_ts))
+            batch.add(payload, commit_ts, start_ts, schemas.schema_at(commit_ts))
         made = batch.take()
         lines = tuple(self.converter.logged(lo, hi)[0])
         definitions, base = self.converter.definitions(lo, list(lines)), self.converter._targets(lo)

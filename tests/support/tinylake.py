@@ -99,7 +99,7 @@ class TinyLake:
     def _mutations(self, rows: Sequence[Any], schemas: Any) -> pa.Table:
         batch = MutationBatch(self._rules.route, self._rules.kinds)
         for commit_ts, start_ts, payload in rows:
-            batch.add(payload, commit_ts, start_ts, schemas.place(commit_ts))
+            batch.add(payload, commit_ts, start_ts, schemas.schema_at(commit_ts))
         return pa.Table.from_batches([batch.take()])
 
     def _write(self, mutations: pa.Table, planned: Sequence[LandedDdl], lo: int) -> None:

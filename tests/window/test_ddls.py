@@ -65,7 +65,7 @@ def test_a_commit_ts_of_the_ignore_list_is_skipped_and_still_changes_the_schema(
     planned = plan_ddls(SchemaState(), binlogs, jobs, Rules(), {target.commit_ts})
     assert next(d.reason for d in planned if d.commit_ts == target.commit_ts) == "ignore-txn-commit-ts"
     schemas = window_schemas(SchemaState(), binlogs, jobs)
-    table = schemas.place(target.commit_ts).find("shard_2", "t_1")
+    table = schemas.schema_at(target.commit_ts).find("shard_2", "t_1")
     assert table is not None
     assert table.column("note") is not None
 
@@ -103,7 +103,7 @@ def test_a_ddl_that_rows_run_ahead_of_cuts_the_window_before_them() -> None:  # 
     assert [ddl.since for ddl in planned] == sorted(ddl.since for ddl in planned)
     schemas = window_schemas(SchemaState(), binlogs, jobs)
     for ts, known in ((own.since - 1, False), (own.since, True)):
-        definition = schemas.place(ts).table(job.table_id)
+        definition = schemas.schema_at(ts).table(job.table_id)
         assert definition is not None
         assert any(column.name == "c2" for column in definition.columns) is known
     late = plan_ddls(SchemaState(), binlogs, jobs, Rules(), lo=own.since + 7)

@@ -30,8 +30,8 @@ class RowEvent:
     after: Row | None
 
     @property
-    def place(self) -> tuple[int, int, int]:
-        """The event's place in the total order."""
+    def position(self) -> tuple[int, int, int]:
+        """The position of the event in the total order."""
         return self.commit_ts, self.start_ts, self.seq
 
     def images(self) -> tuple[Row | None, Row | None]:

@@ -15,12 +15,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from binlake.changes.net.images import ABSENT, Bools, Images, Ints
-from binlake.changes.net.places import PLACE, Places
+from binlake.changes.net.positions import POSITION, Positions
 from binlake.errors import SchemaError
 from binlake.rows.codec.assemble import key_texts
 from binlake.window.definitions import Cell
 
-COLUMNS = (*PLACE, "db", "table", "before", "after")
+COLUMNS = (*POSITION, "db", "table", "before", "after")
 """What of `mutation` the net change is made of."""
 SOURCE = ("source_db", "source_table", "table_id")
 """What it takes besides, where tables of the source share one of the target."""
@@ -30,13 +30,13 @@ SOURCE = ("source_db", "source_table", "table_id")
 class Events:
     """What the row changes of `cell` do to its keys.
 
-    By event: its `keys`, `places` and the number of its row (`rows`); `old` and `new`, the row whose image before
+    By event: its `keys`, `positions` and the number of its row (`rows`); `old` and `new`, the row whose image before
     (after) it shows, or ABSENT. An event with `ends` takes the row of its key away, one with `comes` adds one.
     """
 
     cell: Cell
     keys: pa.Array
-    places: Places
+    positions: Positions
     rows: Ints
     before: Images
     after: Images
@@ -56,9 +56,9 @@ class CellRows:
     before: Images
     after: Images
 
-    def places(self) -> Places:
+    def positions(self) -> Positions:
         """Of each of `rows`."""
-        return Places(tuple(np.asarray(self.batch.column(name))[self.rows] for name in PLACE))
+        return Positions(tuple(np.asarray(self.batch.column(name))[self.rows] for name in POSITION))
 
     def keys(self, images: Images) -> tuple[Ints, pa.Array]:
         """(which of `rows` have an image, the keys of these). Raises SchemaError for a NULL in a key."""
@@ -128,11 +128,11 @@ def events_of(found: CellRows) -> Events:
     ends = np.zeros(len(at), np.bool_)
     ends[: len(old_rows)] = True
     rows, stays = found.rows[at], kept[at] & ~ends
-    places = found.places()
+    positions = found.positions()
     return Events(
         cell=found.cell,
         keys=_joined(old_keys, new_keys),
-        places=places if len(at) == count and (at == np.arange(count)).all() else places.take(at),
+        positions=positions if len(at) == count and (at == np.arange(count)).all() else positions.take(at),
         rows=rows,
         before=found.before,
         after=found.after,

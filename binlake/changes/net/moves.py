@@ -9,11 +9,13 @@ import pyarrow as pa
 
 from binlake.changes.net.events import cell_rows, events_of
 from binlake.changes.net.lineage import origins
-from binlake.changes.net.places import PLACE
+from binlake.changes.net.positions import POSITION
 from binlake.window.definitions import Cell
 
 _CELL = [("segment", pa.int32()), ("db", pa.string()), ("table", pa.string())]
-MOVES = pa.schema([*_CELL, *((name, pa.int64()) for name in PLACE), ("old_key", pa.string()), ("new_key", pa.string())])
+MOVES = pa.schema(
+    [*_CELL, *((name, pa.int64()) for name in POSITION), ("old_key", pa.string()), ("new_key", pa.string())]
+)
 ORIGINS = pa.schema([*_CELL, ("key", pa.string()), ("origin", pa.string())])
 """A key whose row had another key before the segment, or (NULL) was no row's."""
 
@@ -27,7 +29,7 @@ def moves(batch: pa.RecordBatch, cells: Sequence[Cell]) -> pa.Table:
         # One row has one event, or two where it moves its key.
         _, old, new = np.intersect1d(events.rows[ended], events.rows[came], assume_unique=True, return_indices=True)
         place = (pa.scalar(found.cell.segment, pa.int32()), found.cell.db, found.cell.table)
-        at = events.places.take(ended[old])
+        at = events.positions.take(ended[old])
         keys = [events.keys.take(pa.array(one)) for one in (ended[old], came[new])]
         columns = [pa.array(column, pa.int64()) for column in at.columns]
         own = [pa.repeat(value, len(old)) for value in place]
@@ -50,7 +52,7 @@ def origins_of(moved: pa.Table) -> pa.Table:
 def _by_cell(moved: pa.Table) -> Iterator[tuple[tuple[int, str, str], pa.Table]]:
     """The moves of each cell in their order."""
     names = [name for name, _ in _CELL]
-    ordered = moved.sort_by([(name, "ascending") for name in (*names, *PLACE)])
+    ordered = moved.sort_by([(name, "ascending") for name in (*names, *POSITION)])
     first = 0
     counts = ordered.group_by(names, use_threads=False).aggregate([([], "count_all")]).to_pylist()
     for one in counts:

@@ -70,7 +70,7 @@ def net_changes(
     result have it. `strict`: changes of a key that contradict each other raise SchemaError with key and commit_ts.
     Raises SchemaError for an event with the wrong images, KeyError for an image without a key column.
     """
-    ordered = sorted((completed(event, filled or {}) for event in events), key=lambda event: event.place)
+    ordered = sorted((completed(event, filled or {}) for event in events), key=lambda event: event.position)
     if identity.kind == "row":
         return _counted(ordered, identity)
     seen = _last_images(ordered, identity)

@@ -16,11 +16,11 @@ import pyarrow.compute as pc
 
 from binlake.changes.net.events import CellRows, Events
 from binlake.changes.net.images import ABSENT, MAP, Bools, Images, Ints
-from binlake.changes.net.places import PLACE, Groups, Places
+from binlake.changes.net.positions import POSITION, Groups, Positions
 
 FIELDS: tuple[tuple[str, Any], ...] = (
     ("key", pa.string()),
-    *((f"{edge}_{name}", pa.int64()) for edge in ("first", "last", "old") for name in PLACE),
+    *((f"{edge}_{name}", pa.int64()) for edge in ("first", "last", "old") for name in POSITION),
     ("was_there", pa.bool_()),
     ("is_there", pa.bool_()),
     ("weight", pa.int64()),
@@ -74,9 +74,9 @@ class Runs:
     """
 
     keys: pa.Array
-    first: Places
-    last: Places
-    shown: Places
+    first: Positions
+    last: Positions
+    shown: Positions
     was_there: Bools
     is_there: Bools
     weight: Ints
@@ -107,7 +107,7 @@ class Runs:
 
 def runs_of(events: Events, found: CellRows | None = None) -> Runs:
     """A run for each of `events`; with its writers when the rows of the cell (with SOURCE) are given."""
-    count, at = len(events.keys), events.places
+    count, at = len(events.keys), events.positions
     return Runs(
         keys=events.keys,
         first=at,
@@ -175,7 +175,7 @@ def _merged(writers: Writers | None, groups: Groups) -> Writers | None:
 def table_of(runs: Runs) -> pa.Table:
     """`runs` as Arrow (FIELDS), to be sent and read by `from_table`."""
     kinds = pa.schema(FIELDS)
-    places = [pa.array(column, pa.int64()) for at in (runs.first, runs.last, runs.shown) for column in at.columns]
+    positions = [pa.array(column, pa.int64()) for at in (runs.first, runs.last, runs.shown) for column in at.columns]
     sums = [pa.array(runs.was_there), pa.array(runs.is_there), pa.array(runs.weight), pa.array(runs.mutations)]
     images = [runs.old.maps(), runs.new.maps()]
     writers = [pa.nulls(len(runs), field.type) for field in kinds][-4:]
@@ -183,14 +183,15 @@ def table_of(runs: Runs) -> pa.Table:
         own = runs.writers
         names = [own.names.take(pa.array(codes)) for codes in (own.least, own.most)]
         writers = [*names, pa.array(own.least_id), pa.array(own.most_id)]
-    return pa.Table.from_arrays([runs.keys, *places, *sums, *images, *writers], schema=kinds)
+    return pa.Table.from_arrays([runs.keys, *positions, *sums, *images, *writers], schema=kinds)
 
 
 def from_table(table: pa.Table) -> Runs:
     """The runs of `table_of`, of several of them end to end."""
     columns = {name: _whole(table[name]) for name, _ in FIELDS}
     first, last, shown = (
-        Places(tuple(np.asarray(columns[f"{edge}_{name}"]) for name in PLACE)) for edge in ("first", "last", "old")
+        Positions(tuple(np.asarray(columns[f"{edge}_{name}"]) for name in POSITION))
+        for edge in ("first", "last", "old")
     )
     return Runs(
         keys=columns["key"],

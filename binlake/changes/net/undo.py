@@ -34,7 +34,7 @@ def undo_changes(
         return [Undo(net.key, net.before, net.after, net.copies) for net in net_changes(events, identity, filled)]
     first: dict[str, Row | None] = {}
     last: dict[str, Row | None] = {}
-    for event in sorted((completed(event, filled or {}) for event in events), key=lambda event: event.place):
+    for event in sorted((completed(event, filled or {}) for event in events), key=lambda event: event.position):
         for key, before, after in by_key(event, identity):
             first.setdefault(key, before)
             last[key] = after

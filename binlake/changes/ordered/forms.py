@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
+from binlake.base.dialects import Dialect
 from binlake.changes.net.event import Row
 from binlake.changes.ordered.keys import image_text
-from binlake.dialect.collations import Dialect
 from binlake.errors import SchemaError
 from binlake.rows.schema import ColumnInfo, IndexInfo, TableDef
 from binlake.rows.schema import mysqltypes as t

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import NamedTuple
 
+from binlake.base.dialects import Dialect
 from binlake.changes.net import RowEvent
 from binlake.changes.net.event import Row
 from binlake.changes.ordered.collation import fold
-from binlake.dialect.collations import Dialect
 from binlake.rows.codec.writers import filled_text
 from binlake.rows.schema import ColumnInfo, IndexInfo, TableDef
 from binlake.rows.schema import mysqltypes as t

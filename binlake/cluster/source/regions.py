@@ -32,7 +32,7 @@ def encode_key(key: bytes) -> bytes:
 
 
 @dataclass(slots=True, eq=False)
-class Place:
+class RegionLocation:
     """A region: encoded keys from `start` to before `end` (empty = no end), and what TiKV requires to know of it."""
 
     start: bytes
@@ -56,7 +56,7 @@ class RegionClient:
         self._tls = tls
         self._lock = threading.RLock()
         self._leader: tuple[Channel, int] | None = None
-        self._places: list[Place] = []
+        self._locations: list[RegionLocation] = []
         self._stores: dict[int, str] = {}
 
     def has_tikv(self) -> bool:
@@ -67,28 +67,28 @@ class RegionClient:
             return False
         return True
 
-    def find(self, key: bytes) -> Place:
+    def find(self, key: bytes) -> RegionLocation:
         """The region that holds the raw `key`."""
         encoded = encode_key(key)
         with self._lock:
-            at = bisect_right(self._places, encoded, key=lambda place: place.start) - 1
-            if at >= 0 and self._places[at].holds(encoded):
-                return self._places[at]
+            at = bisect_right(self._locations, encoded, key=lambda location: location.start) - 1
+            if at >= 0 and self._locations[at].holds(encoded):
+                return self._locations[at]
             return self._load(encoded)
 
-    def forget(self, place: Place) -> None:
+    def forget(self, location: RegionLocation) -> None:
         """It is no longer so: ask PD again, also where its store is."""
         with self._lock:
-            self._places = [one for one in self._places if one is not place]
-            self._stores.pop(place.context.peer.store_id, None)
+            self._locations = [one for one in self._locations if one is not location]
+            self._stores.pop(location.context.peer.store_id, None)
 
-    def lead(self, place: Place, peer: pb.Peer) -> None:
+    def lead(self, location: RegionLocation, peer: pb.Peer) -> None:
         """TiKV says that `peer` leads the region now."""
-        place.context.peer.CopyFrom(peer)
+        location.context.peer.CopyFrom(peer)
 
-    def address(self, place: Place) -> str:
+    def address(self, location: RegionLocation) -> str:
         """HOST:PORT of the store that leads the region."""
-        store_id = place.context.peer.store_id
+        store_id = location.context.peer.store_id
         with self._lock:
             if store_id not in self._stores:
                 answer = self._ask("GetStore", pb.GetStoreRequest(store_id=store_id), pb.GetStoreResponse)
@@ -114,16 +114,16 @@ class RegionClient:
         with self._lock:
             self._lose()
 
-    def _load(self, encoded: bytes) -> Place:
+    def _load(self, encoded: bytes) -> RegionLocation:
         answer = self._ask("GetRegion", pb.GetRegionRequest(region_key=encoded), pb.GetRegionResponse)
         region = answer.region
         if not region.id or not answer.leader.id:
             raise unavailable(self._urls, "PD knows no leader of the region")
         context = pb.Context(region_id=region.id, region_epoch=region.region_epoch, peer=answer.leader)
-        place = Place(region.start_key, region.end_key, context)
-        kept = [one for one in self._places if not _overlap(one, place)]
-        self._places = sorted([*kept, place], key=lambda one: one.start)
-        return place
+        location = RegionLocation(region.start_key, region.end_key, context)
+        kept = [one for one in self._locations if not _overlap(one, location)]
+        self._locations = sorted([*kept, location], key=lambda one: one.start)
+        return location
 
     def _ask(self, method: str, request: Any, answer_type: Any) -> Any:
         with self._lock:
@@ -188,5 +188,5 @@ class _NotServed(SourceUnavailable):
     """A PD without TiKV."""
 
 
-def _overlap(one: Place, other: Place) -> bool:
+def _overlap(one: RegionLocation, other: RegionLocation) -> bool:
     return (not one.end or other.start < one.end) and (not other.end or one.start < other.end)

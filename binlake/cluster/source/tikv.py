@@ -20,7 +20,7 @@ from enum import Enum
 from google.protobuf.message import DecodeError
 
 from binlake import tso
-from binlake.cluster.source.regions import Place, RegionClient
+from binlake.cluster.source.regions import RegionClient, RegionLocation
 from binlake.cluster.source.status import Absent, Committed, Locked, RolledBack, Status, Unknown, Unreachable
 from binlake.errors import SourceUnavailable
 from binlake.rpc import Channel, PendingCall, RpcError, Tls
@@ -132,42 +132,42 @@ class TikvStatus:
         numbers = list(turn)
         for begin in range(0, len(numbers), _AT_ONCE):
             part = {number: turn[number] for number in numbers[begin : begin + _AT_ONCE]}
-            for number, place, pending in self._send(part, now_ts, failed):
+            for number, location, pending in self._send(part, now_ts, failed):
                 try:
                     found = _read(turn[number], pending.result(), now_ts)
                 except (RpcError, DecodeError) as error:
-                    self._lose(place, str(error), failed, number)
+                    self._lose(location, str(error), failed, number)
                     continue
                 if isinstance(found, pb.RegionError):
-                    failed[number] = self._moved(place, found)
+                    failed[number] = self._moved(location, found)
                 else:
                     answers[number] = self._judged(turn[number], found)
         return failed
 
     def _send(
         self, part: Mapping[int, Question], now_ts: int, failed: dict[int, str]
-    ) -> list[tuple[int, Place, PendingCall]]:
+    ) -> list[tuple[int, RegionLocation, PendingCall]]:
         sent = []
         for number, question in part.items():
             try:
-                place = self._regions.find(question.key)
-                channel = self._channel(self._regions.address(place))
+                location = self._regions.find(question.key)
+                channel = self._channel(self._regions.address(location))
             except SourceUnavailable as error:
                 failed[number] = str(error)
                 continue
-            method, message = self._request(question, place, now_ts)
+            method, message = self._request(question, location, now_ts)
             try:
-                sent.append((number, place, channel.start(method, message, self._timeout_s)))
+                sent.append((number, location, channel.start(method, message, self._timeout_s)))
             except RpcError as error:
-                self._lose(place, str(error), failed, number)
+                self._lose(location, str(error), failed, number)
         return sent
 
-    def _request(self, question: Question, place: Place, now_ts: int) -> tuple[str, bytes]:
+    def _request(self, question: Question, location: RegionLocation, now_ts: int) -> tuple[str, bytes]:
         if question.how is How.LOOK:
-            return _LOOK, pb.MvccGetByKeyRequest(context=place.context, key=question.key).SerializeToString()
+            return _LOOK, pb.MvccGetByKeyRequest(context=location.context, key=question.key).SerializeToString()
         start_ts = question.start_ts
         return _CHECK, pb.CheckTxnStatusRequest(
-            context=place.context,
+            context=location.context,
             primary_key=question.key,
             lock_ts=start_ts,
             caller_start_ts=start_ts,
@@ -181,16 +181,16 @@ class TikvStatus:
             return Unknown("TiKV has neither lock nor record of it, and GC may have removed a commit record")
         return found
 
-    def _moved(self, place: Place, error: pb.RegionError) -> str:
+    def _moved(self, location: RegionLocation, error: pb.RegionError) -> str:
         """Do what TiKV's region error says; it in words."""
         if error.HasField("not_leader") and error.not_leader.leader.id:
-            self._regions.lead(place, error.not_leader.leader)
+            self._regions.lead(location, error.not_leader.leader)
         elif not error.HasField("server_is_busy"):
-            self._regions.forget(place)
+            self._regions.forget(location)
         return error.message or "region error"
 
-    def _lose(self, place: Place, reason: str, failed: dict[int, str], number: int) -> None:
-        self._regions.forget(place)
+    def _lose(self, location: RegionLocation, reason: str, failed: dict[int, str], number: int) -> None:
+        self._regions.forget(location)
         failed[number] = reason
 
     def _channel(self, address: str) -> Channel:

@@ -11,8 +11,8 @@ from contextlib import closing
 from pathlib import Path
 
 from binlake.audit.audit import Audit
+from binlake.base.dialects import Dialect
 from binlake.config import Replication
-from binlake.dialect.collations import Dialect
 from binlake.lake.paths import LakePaths
 from binlake.repair.backfill.rollback import Rollback, TableUndo, differences, plan_rollback, require_not_built_upon
 from binlake.repair.verify.chunks import ChunkPlan, Cuts

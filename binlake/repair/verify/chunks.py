@@ -15,7 +15,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from binlake.dialect.collations import Dialect
+from binlake.base.dialects import Dialect
 from binlake.repair.verify.keyorder import Key, KeyOrder
 from binlake.repair.verify.texts import Hashes, Texts, hash_sql, hashes
 from binlake.rows.schema import ColumnInfo, TableDef

@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 from decimal import Decimal
 from typing import Any
 
-from binlake.dialect.collations import Dialect, target_collation
+from binlake.base.dialects import Dialect
+from binlake.dialect.collations import target_collation
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
 

@@ -4,7 +4,7 @@ Use in `mapInArrow`:
 
     batch = MutationBatch(route=lambda table: (table.db, table.name))     # None from route = filtered out
     for payload, commit_ts, start_ts in rows:
-        batch.add(payload, commit_ts, start_ts, schemas.place(commit_ts))
+        batch.add(payload, commit_ts, start_ts, schemas.schema_at(commit_ts))
         if batch.is_full:
             yield from batch.batches()                                    # pyarrow.RecordBatches, the batch is empty
     yield from batch.batches()

@@ -110,12 +110,12 @@ class WindowSchemas:
         """The schema of a segment (0 to segments - 1); of the last one: the schema after the window."""
         return self._states[segment]
 
-    def place(self, commit_ts: int) -> SchemaState:
+    def schema_at(self, commit_ts: int) -> SchemaState:
         """The schema in which a row committed at `commit_ts` is decoded."""
         return self._states[bisect_right(self._starts, commit_ts)]
 
-    def places(self, commit_ts: NDArray[np.int64]) -> tuple[Sequence[SchemaState], NDArray[np.int64]]:
-        """`place` of many: the states of the window, and which of them each commit_ts has."""
+    def schemas_at(self, commit_ts: NDArray[np.int64]) -> tuple[Sequence[SchemaState], NDArray[np.int64]]:
+        """`schema_at` of many: the states of the window, and which of them each commit_ts has."""
         return self._states, np.searchsorted(np.asarray(self._starts, np.int64), commit_ts, side="right")
 
 

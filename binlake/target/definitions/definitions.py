@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from binlake.base.dialects import Dialect
 from binlake.config.model import Target
-from binlake.dialect.collations import Dialect
 from binlake.errors import Drift, TargetRefused
 from binlake.rows.schema import TableDef
 from binlake.rows.schema.delta import Definitions

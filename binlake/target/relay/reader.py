@@ -34,7 +34,7 @@ class _Head(NamedTuple):
     manifest: ApplyManifest
 
 
-class _Place(NamedTuple):
+class _FilePosition(NamedTuple):
     file: RelayFile
     offset: int
 
@@ -46,7 +46,7 @@ class RelayWindow:
         self.manifest = manifest
         self._files = files
         self._index: list[dict[str, Any]] = []
-        self._places: dict[tuple[int, int], list[_Place]] = {}
+        self._positions: dict[tuple[int, int], list[_FilePosition]] = {}
         self._segments = [segment_of(item) for item in self._verified()]
         self._require_pinned()
 
@@ -83,7 +83,7 @@ class RelayWindow:
 
     def batches(self, segment: int, phase: int) -> Iterator[StatementBatch]:
         """The batches of a phase in the order they were written. Raises LostRange."""
-        for file, offset in self._places.get((segment, phase), []):
+        for file, offset in self._positions.get((segment, phase), []):
             try:
                 yield batch_of(record_at(file.path, offset))
             except (Damaged, OSError) as error:
@@ -108,7 +108,7 @@ class RelayWindow:
 
     def _note(self, file: RelayFile, offset: int, batch: StatementBatch) -> None:
         self._index.append(_row({name: getattr(batch, name) for name in INDEX}))
-        self._places.setdefault((batch.segment, batch.phase), []).append(_Place(file, offset))
+        self._positions.setdefault((batch.segment, batch.phase), []).append(_FilePosition(file, offset))
 
     def _require_pinned(self) -> None:
         if index_digest(self._index) != self.manifest.statement:

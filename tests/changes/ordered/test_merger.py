@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from support.tabledefs import col, key, primary, table
 
+from binlake.base.dialects import Dialect
 from binlake.changes.net import RowEvent
 from binlake.changes.ordered import Change, ChangeKeys, Merger
 from binlake.changes.ordered.forms import RowForms
-from binlake.dialect.collations import Dialect
 from binlake.errors import Permanent
 from binlake.rows.schema import TableDef
 from binlake.statements import BatchLimits

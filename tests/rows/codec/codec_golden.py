@@ -85,7 +85,7 @@ def compare(capture: Capture, every: int = 1) -> Comparison:
             transaction = (commit_ts, start_ts, payload)
             rows = _compare_transaction(log, result, transaction, expected.pop(commit_ts, []))
             ours += [(commit_ts, start_ts, row) for row in rows]
-            batch.add(payload, commit_ts, start_ts, log.schemas.place(commit_ts))
+            batch.add(payload, commit_ts, start_ts, log.schemas.schema_at(commit_ts))
             if batch.is_full:
                 _compare_batch(result, batch, ours)
     _compare_batch(result, batch, ours)
@@ -113,7 +113,7 @@ def _compare_transaction(
     log: Log, result: Comparison, transaction: tuple[int, int, bytes], expected: list[dict[str, Any]]
 ) -> list[RowChange]:
     commit_ts, start_ts, payload = transaction
-    place, stats = log.schemas.place(commit_ts), DecodeStats()
+    place, stats = log.schemas.schema_at(commit_ts), DecodeStats()
     ours = list(decode_transaction(payload, commit_ts, start_ts, place, stats))
     result.transactions += 1
     kept = [line for line in expected if place.table(line["table_id"]) is not None]

@@ -186,7 +186,7 @@ def test_batches_hold_what_single_decoding_gives(name: str) -> None:
     log, batch = read_log(Capture(CAPTURES / name)), MutationBatch()
     expected = []
     for commit_ts, start_ts, payload in log.transactions[::7]:
-        place = log.schemas.place(commit_ts)
+        place = log.schemas.schema_at(commit_ts)
         batch.add(payload, commit_ts, start_ts, place)
         expected += [
             (commit_ts, c.seq, c.table_id, c.op, c.before, c.after)

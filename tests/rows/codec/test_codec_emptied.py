@@ -77,9 +77,9 @@ def decoded(
     for add in ("add", "add_all"):
         batch = MutationBatch()
         if add == "add":
-            batch.add(binlog, commit_ts, commit_ts - 1, found.place(commit_ts))
+            batch.add(binlog, commit_ts, commit_ts - 1, found.schema_at(commit_ts))
         else:
-            batch.add_all([binlog], ints(commit_ts), ints(commit_ts - 1), each(found.place))
+            batch.add_all([binlog], ints(commit_ts), ints(commit_ts - 1), each(found.schema_at))
         together.append([(r["op"], r["before"], r["after"]) for r in batch.take().to_pylist(maps_as_pydicts="strict")])
     assert together[0] == together[1]
     return together[0]

@@ -124,7 +124,7 @@ def test_an_empty_row_before_another_is_cut_short() -> None:
 def test_captures_give_the_same_rows(name: str) -> None:
     log = read_log(Capture(CAPTURES / name))
     for commit_ts, _, payload in log.transactions[::23]:
-        place = log.schemas.place(commit_ts)
+        place = log.schemas.schema_at(commit_ts)
         assert in_lanes([(commit_ts, payload)], place) == plainly([(commit_ts, payload)], place)  # type: ignore[arg-type]
 
 

@@ -71,7 +71,7 @@ def read(
     policy: SecondWrites = "refuse",
 ) -> list[Change]:
     """What is left of a transaction that began at `step` and wrote into the partition `physical`."""
-    table = found.place(commit_ts).table(10)
+    table = found.schema_at(commit_ts).table(10)
     assert table is not None
     builder = MutationBuilder(table)
     for op, before, after in changes:
@@ -84,9 +84,9 @@ def read(
     for add in ("add", "add_all"):
         batch = MutationBatch(second_writes=policy)
         if add == "add":
-            batch.add(payload, commit_ts, commit_ts - 1, found.place(commit_ts))
+            batch.add(payload, commit_ts, commit_ts - 1, found.schema_at(commit_ts))
         else:
-            batch.add_all([payload], ints(commit_ts), ints(commit_ts - 1), each(found.place))
+            batch.add_all([payload], ints(commit_ts), ints(commit_ts - 1), each(found.schema_at))
         rows = batch.take().to_pylist(maps_as_pydicts="strict")
         told.append([(r["op"], (r["before"] or {}).get("d", ""), (r["after"] or {}).get("d", "")) for r in rows])
     assert told[0] == told[1]
@@ -364,7 +364,7 @@ def genuine(log: CommitLog, policy: SecondWrites) -> tuple[MutationBatch, list[i
     batch, refused = MutationBatch(second_writes=policy), []
     for commit_ts, start_ts, payload, _ in log.rows:
         try:
-            batch.add(payload, commit_ts, start_ts, found.place(commit_ts))
+            batch.add(payload, commit_ts, start_ts, found.schema_at(commit_ts))
         except SchemaError:
             refused.append(commit_ts)
     return batch, refused

@@ -133,4 +133,4 @@ def test_captures_are_the_same(name: str) -> None:
     log = read_log(Capture(CAPTURES / name))
     payloads = [(commit_ts, payload) for commit_ts, _, payload in log.transactions[::7]]
     assert split_all(Lanes.of([payload for _, payload in payloads])).good.mean() > 0.9
-    assert same(payloads, log.schemas.place)
+    assert same(payloads, log.schemas.schema_at)

@@ -158,7 +158,7 @@ def test_rows_around_a_ddl_have_the_columns_of_their_place() -> None:  # S0-60, 
         (110, payload(new.insert({"id": "2", "c": "8"}).message)),
         (120, payload(MutationBuilder(table_def(narrow)).update({"id": "1"}, {"id": "1"}).message)),
     ]
-    rows = [next(decode_transaction(data, ts, 1, schemas.place(ts))).after for ts, data in log]
+    rows = [next(decode_transaction(data, ts, 1, schemas.schema_at(ts))).after for ts, data in log]
     assert rows == [{"id": "1"}, {"id": "2", "c": "8"}, {"id": "1", "c": "7"}]
 
 

@@ -92,7 +92,7 @@ def test_rows_of_every_moment_name_a_table_that_the_schema_knows(ddl: Recorded) 
     late = 0
     for commit_ts, value in versions:
         for mutation in value.mutations:
-            state = schemas.place(commit_ts)
+            state = schemas.schema_at(commit_ts)
             known = state.table(mutation.table_id) is not None
             late += not known
             assert known or state.is_gone(mutation.table_id), (commit_ts, mutation.table_id)

@@ -44,7 +44,7 @@ def test_each_ddl_opens_a_segment_at_its_own_commit_ts() -> None:  # S0-60, S0-6
     schemas = WindowSchemas(base(), [ddl(200, narrow), ddl(100, wide)])
     assert [schemas.segment_of(ts) for ts in (99, 100, 199, 200, 201)] == [0, 1, 1, 2, 2]
     assert [columns(schemas.at(s)) for s in range(schemas.segments)] == [["id"], ["id", "c"], ["id"]]
-    assert columns(schemas.place(150)) == ["id", "c"]
+    assert columns(schemas.schema_at(150)) == ["id", "c"]
     assert [d.commit_ts for d in schemas.ddls] == [100, 200]
 
 
@@ -94,7 +94,7 @@ def test_a_row_that_may_have_seen_a_ddl_is_in_its_segment() -> None:  # multi-sc
     gone = job(Action.DROP_COLUMN, 8, info=NARROW, start_ts=150, real_start_ts=165)
     schemas = WindowSchemas(base(), [ddl(100, both), ddl(200, gone)])
     assert [schemas.segment_of(ts) for ts in (80, 89, 90, 100, 164, 165, 200)] == [0, 0, 1, 1, 1, 2, 2]
-    assert columns(schemas.place(90)) == ["id", "c"]
+    assert columns(schemas.schema_at(90)) == ["id", "c"]
     assert [d.commit_ts for d in schemas.ddls] == [100, 200]
 
 
@@ -142,7 +142,7 @@ def test_a_rolled_back_or_foreign_ddl_in_the_gap_keeps_the_segments_sorted() -> 
     edges = [since for since, _, _ in schemas.spans()]
     assert edges == sorted(edges)
     assert [d.commit_ts for d in schemas.ddls] == [100, 80, 90]
-    assert [columns(schemas.place(ts)) for ts in (59, 60, 80, 95, 100)] == [["id"], *[["id", "c"]] * 4]
-    places = [schemas.place(ts).table(20) for ts in (60, 89, 90, 100)]
+    assert [columns(schemas.schema_at(ts)) for ts in (59, 60, 80, 95, 100)] == [["id"], *[["id", "c"]] * 4]
+    places = [schemas.schema_at(ts).table(20) for ts in (60, 89, 90, 100)]
     assert [len(table.columns) for table in places if table] == [1, 1, 2, 2]
     assert schemas.at(schemas.segments - 1).version == 9

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from binlake.compare import expected_states
 from binlake.compare.capture import Capture
 from binlake.compare.rules import LOST_DEFAULT, Rules
-from binlake.compare.shape import EXPRESSION, KeyShape, TableShape, canonical_type, parse_create
+from binlake.compare.structure import EXPRESSION, KeyStructure, TableStructure, canonical_type, parse_create
 from binlake.compare.values import JSON_DEEP, LATIN1_TEXT, as_latin1, canonical, exemptions, from_capture
 from binlake.errors import WireError
 
@@ -45,9 +45,9 @@ def test_keys_of_every_form() -> None:
 PARTITION BY HASH (`c`) PARTITIONS 5"""
     shape = parse_create(create, ["varchar(9)", "int(11)"])
     assert shape.keys == {
-        KeyShape("primary", True, (("a,b", 3), ("c", 0))),
-        KeyShape("u`k", True, (("c", 0),)),
-        KeyShape("ex", False, ((EXPRESSION, 0), ("c", 0))),
+        KeyStructure("primary", True, (("a,b", 3), ("c", 0))),
+        KeyStructure("u`k", True, (("c", 0),)),
+        KeyStructure("ex", False, ((EXPRESSION, 0), ("c", 0))),
     }
     assert [(c.name, c.nullable, c.collation) for c in shape.columns] == [("a,b", False, "latin1_bin"), ("c", True, "")]
 
@@ -112,7 +112,7 @@ def test_json_is_a_value_but_numbers_keep_their_kind() -> None:
 
 
 def test_a_latin1_column_with_a_default_that_it_cannot_hold_may_be_utf8mb4() -> None:
-    def shape(charset: str, default: str) -> TableShape:
+    def shape(charset: str, default: str) -> TableStructure:
         text = f"CREATE TABLE `t` (`b` varchar(9) CHARACTER SET {charset} COLLATE {charset}_bin DEFAULT '{default}')"
         return parse_create(text, ["varchar(9)"])
 

@@ -26,7 +26,7 @@ _WITH_COLLATION = ("char", "varchar", "tinytext", "text", "mediumtext", "longtex
 
 
 @dataclass(frozen=True)
-class ColumnShape:
+class ColumnStructure:
     """A column: `type` as in `canonical_type`; `collation` empty for types without.
 
     `lost_default`: its default has U+FFFD, what TiDB keeps of bytes that are not UTF-8.
@@ -41,7 +41,7 @@ class ColumnShape:
 
 
 @dataclass(frozen=True)
-class KeyShape:
+class KeyStructure:
     """A key: `columns` with prefix lengths (0 = whole); an expression is `EXPRESSION`. `name` is lower case."""
 
     name: str
@@ -54,11 +54,11 @@ class KeyShape:
 
 
 @dataclass(frozen=True)
-class TableShape:
+class TableStructure:
     """A table's columns in order and its keys."""
 
-    columns: tuple[ColumnShape, ...]
-    keys: frozenset[KeyShape]
+    columns: tuple[ColumnStructure, ...]
+    keys: frozenset[KeyStructure]
 
 
 def canonical_type(text: str, *, backslash_escapes: bool = False) -> str:
@@ -90,16 +90,16 @@ def base_type(text: str) -> str:
     return re.split(r"[\s(]", text.lower(), maxsplit=1)[0]
 
 
-def parse_create(create: str, types: Sequence[str]) -> TableShape:
-    """The shape of SHOW CREATE TABLE's text; `types` are those of SHOW COLUMNS, in the same order. Raises WireError."""
+def parse_create(create: str, types: Sequence[str]) -> TableStructure:
+    """What SHOW CREATE TABLE's text says; `types` are those of SHOW COLUMNS, in the same order. Raises WireError."""
     body, options = _split(create)
     default = _option(options, "COLLATE")
     definitions = list(_definitions(body))
-    columns = [definition for definition in definitions if definition[0].startswith("`")]
-    if len(columns) != len(types):
+    own = [definition for definition in definitions if definition[0].startswith("`")]
+    if len(own) != len(types):
         raise WireError("SHOW CREATE TABLE and SHOW COLUMNS differ", where={"create": create[:80]})
-    shapes = tuple(_column(tokens, kind, default) for tokens, kind in zip(columns, types, strict=True))
-    return TableShape(shapes, frozenset(key for tokens in definitions if (key := _key(tokens))))
+    columns = tuple(_column(tokens, kind, default) for tokens, kind in zip(own, types, strict=True))
+    return TableStructure(columns, frozenset(key for tokens in definitions if (key := _key(tokens))))
 
 
 def _tokens(text: str) -> list[str]:
@@ -139,13 +139,15 @@ def _option(tokens: Sequence[str], name: str) -> str:
     return ""
 
 
-def _column(tokens: Sequence[str], kind: str, default: str) -> ColumnShape:
+def _column(tokens: Sequence[str], kind: str, default: str) -> ColumnStructure:
     top = list(_top_level(tokens))
     words = [token.upper() for token in top]
     collation = canonical_collation(_option(top, "COLLATE") or default) if base_type(kind) in _WITH_COLLATION else ""
     not_null = ("NOT", "NULL") in pairwise(words)
     lost = any(word == "DEFAULT" and "\ufffd" in value for word, value in pairwise(words))
-    return ColumnShape(unquote(tokens[0]), canonical_type(kind), not not_null, collation, "GENERATED" in words, lost)
+    return ColumnStructure(
+        unquote(tokens[0]), canonical_type(kind), not not_null, collation, "GENERATED" in words, lost
+    )
 
 
 def _top_level(tokens: Sequence[str]) -> Iterator[str]:
@@ -157,14 +159,14 @@ def _top_level(tokens: Sequence[str]) -> Iterator[str]:
         depth += token == "("
 
 
-def _key(tokens: Sequence[str]) -> KeyShape | None:
+def _key(tokens: Sequence[str]) -> KeyStructure | None:
     words = [token.upper() for token in tokens[:3]]
     if words[0] not in ("PRIMARY", "UNIQUE", "KEY", "INDEX", "FULLTEXT", "SPATIAL"):
         return None
     primary, unique = words[0] == "PRIMARY", words[0] in ("PRIMARY", "UNIQUE")
     opened = tokens.index("(")
     name = "primary" if primary else unquote(tokens[opened - 1]).lower()
-    return KeyShape(name, unique, tuple(_key_columns(_inside(tokens, opened))))
+    return KeyStructure(name, unique, tuple(_key_columns(_inside(tokens, opened))))
 
 
 def _inside(tokens: Sequence[str], opened: int) -> list[str]:

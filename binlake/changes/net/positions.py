@@ -1,4 +1,4 @@
-"""Places in the total order as columns, and which of many is the first or the last of each key."""
+"""Positions in the total order as columns, and which of many is the first or the last of each key."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import numpy as np
 
 from binlake.changes.net.images import ABSENT, Bools, Ints
 
-PLACE = ("commit_ts", "start_ts", "seq")
+POSITION = ("commit_ts", "start_ts", "seq")
 
 
 @dataclass(frozen=True)
-class Places:
+class Positions:
     """(commit_ts, start_ts, seq) of events, by their number."""
 
     columns: tuple[Ints, ...]
@@ -26,13 +26,13 @@ class Places:
     def __len__(self) -> int:
         return len(self.columns[0])
 
-    def take(self, numbers: Ints) -> Places:
+    def take(self, numbers: Ints) -> Positions:
         """Those of `numbers`."""
-        return Places(tuple(column[numbers] for column in self.columns))
+        return Positions(tuple(column[numbers] for column in self.columns))
 
     @cached_property
     def order(self) -> Ints:
-        """The numbers in the total order; equal places stay as they are."""
+        """The numbers in the total order; equal positions stay as they are."""
         numbers = np.arange(len(self))
         return numbers if self._ascending() else np.lexsort(self.columns[::-1])
 
@@ -54,13 +54,13 @@ class Groups:
     codes: Ints
     count: int
 
-    def first(self, places: Places, among: Bools | None = None) -> Ints:
+    def first(self, positions: Positions, among: Bools | None = None) -> Ints:
         """The number of each key's first event, of those `among`; ABSENT where there is none."""
-        return self._edge(places.order[::-1], among)
+        return self._edge(positions.order[::-1], among)
 
-    def last(self, places: Places, among: Bools | None = None) -> Ints:
+    def last(self, positions: Positions, among: Bools | None = None) -> Ints:
         """The number of each key's last event, of those `among`; ABSENT where there is none."""
-        return self._edge(places.order, among)
+        return self._edge(positions.order, among)
 
     def _edge(self, numbers: Ints, among: Bools | None) -> Ints:
         found = np.full(self.count, ABSENT, np.int64)
