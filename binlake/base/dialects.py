@@ -1,4 +1,4 @@
-"""The SQL dialects that a target may speak: the words of `db-type` in the configuration."""
+"""The dialects of SQL that a target may speak (`target.db-type`)."""
 
 from __future__ import annotations
 
