@@ -16,7 +16,8 @@ import tempfile
 import time
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Any
+
+from binlake.window.eventrow import EventRow
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -181,12 +182,12 @@ def report(windows: WindowLog, mutations: DeltaTable, counted_from: float) -> No
         print(f"  {name:18s} p50 {np.nanpercentile(values, 50):5.1f} s  p95 {np.nanpercentile(values, 95):5.1f} s")
 
 
-def by_window(events: list[dict[str, Any]], stage: str) -> dict[tuple[int, int], float]:
+def by_window(events: list[EventRow], stage: str) -> dict[tuple[int, int], float]:
     """Seconds of the stage by (lo, hi)."""
     return {(event["lo"], event["hi"]): float(event["seconds"]) for event in events if event["stage"] == stage}
 
 
-def begin_of(event: dict[str, Any] | None) -> float:
+def begin_of(event: EventRow | None) -> float:
     """Unix seconds at which an event's work began; NaN without it (a window that joined several landed ones)."""
     return float("nan") if event is None else event["at_ms"] / 1000 - event["seconds"]
 

@@ -14,9 +14,9 @@ import pyarrow.dataset as ds
 from deltalake.exceptions import DeltaError
 
 from binlake.audit.audit import Audit, sort_key
+from binlake.base.lakecolumns import Mirror
 from binlake.changes.net import NetChange, net_changes
 from binlake.errors import LostRange, OutOfTime, SchemaError
-from binlake.lake.columntypes import ROWKEY, TEXT
 from binlake.lake.rowhistory import Row, of_table
 from binlake.lake.seek import Budget, at_most
 from binlake.lake.windowlog import WindowLog
@@ -124,7 +124,7 @@ def _unchanged(
 
 
 def _batches(data: ds.Dataset, layout: TableDef) -> Iterator[pa.RecordBatch]:
-    columns = [*(column.name for column in layout.row_columns), ROWKEY, TEXT]
+    columns = [*(column.name for column in layout.row_columns), Mirror.ROWKEY, Mirror.TEXT]
     for fragment in data.get_fragments():
         # No reading ahead: the first rows are wanted, of a file that may be large.
         yield from fragment.to_batches(
@@ -141,7 +141,7 @@ def _batches(data: ds.Dataset, layout: TableDef) -> Iterator[pa.RecordBatch]:
 def _left(batch: pa.RecordBatch, layout: TableDef, gone: dict[str, int | None]) -> Iterator[Row]:
     """The rows of `batch` without those in `gone`: all of a key (None), or so many of it, which are counted down."""
     texts = mirror_texts(layout, pa.Table.from_batches([batch]))
-    for key, *values in zip(batch.column(ROWKEY).to_pylist(), *texts.values(), strict=True):
+    for key, *values in zip(batch.column(Mirror.ROWKEY).to_pylist(), *texts.values(), strict=True):
         if key not in gone or gone[key] == 0:
             yield dict(zip(texts, values, strict=True))
             continue

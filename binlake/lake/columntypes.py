@@ -18,13 +18,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import Schema
 
+from binlake.base.lakecolumns import Mirror
 from binlake.rows.codec.floats import double_text, float_text
 from binlake.rows.codec.writers import decimal_layout
 from binlake.rows.schema import ColumnInfo, TableDef
 from binlake.rows.schema import mysqltypes as t
-
-COMMIT_TS, ROWKEY, COPY, TEXT = "_commit_ts", "_rowkey", "_copy", "_text"
-"""Columns of Binlake's own, behind the source's: last commit_ts, key as JSON, number among equal rows, unfit texts."""
 
 TEXT_TYPE = pa.map_(pa.string(), pa.string())
 _SMALL = frozenset({t.TINY, t.SHORT, t.INT24})
@@ -71,10 +69,14 @@ _TYPES: dict[int, Callable[[ColumnInfo], pa.DataType]] = {
 def schema_of(table: TableDef) -> pa.Schema:
     """The mirror's columns: what a row change carries (no virtual columns), then Binlake's own."""
     own = [
-        _own(COMMIT_TS, pa.int64(), "commit_ts of the last change of the row"),
-        _own(ROWKEY, pa.string(), "JSON array of the identity's texts: primary key, unique key, else the whole row"),
-        _own(COPY, pa.int32(), "0; equal rows of a table without a key are numbered 0, 1, ..."),
-        _own(TEXT, TEXT_TYPE, "texts of the values that the typed column cannot hold, by column"),
+        _own(Mirror.COMMIT_TS, pa.int64(), "commit_ts of the last change of the row"),
+        _own(
+            Mirror.ROWKEY,
+            pa.string(),
+            "JSON array of the identity's texts: primary key, unique key, else the whole row",
+        ),
+        _own(Mirror.COPY, pa.int32(), "0; equal rows of a table without a key are numbered 0, 1, ..."),
+        _own(Mirror.TEXT, TEXT_TYPE, "texts of the values that the typed column cannot hold, by column"),
     ]
     return pa.schema([*(pa.field(c.name, arrow_type(c)) for c in table.row_columns), *own])
 

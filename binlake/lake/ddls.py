@@ -10,15 +10,17 @@ from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
 from binlake import tso
+from binlake.base.lakecolumns import Ddl, Statement
 from binlake.lake.dataset import dataset
 from binlake.lake.paths import LakePaths
+from binlake.lake.tables import DDL, STATEMENT
 from binlake.rows.schema.delta import Definitions
 from binlake.rows.schema.names import fold_name
 from binlake.window.definitions import LandedDdl
 
 _PLAIN = (
-    "commit_ts", "since", "start_ts", "schema_version", "job_id", "action", "db", "table", "query", "sql", "decision",
-    "reason", "segment",
+    Ddl.COMMIT_TS, Ddl.SINCE, Ddl.START_TS, Ddl.SCHEMA_VERSION, Ddl.JOB_ID, Ddl.ACTION, Ddl.DB, Ddl.TABLE, Ddl.QUERY,
+    Ddl.SQL, Ddl.DECISION, Ddl.REASON, Ddl.SEGMENT,
 )  # fmt: skip
 
 
@@ -32,28 +34,28 @@ def landed_ddls(paths: LakePaths, lo: int, hi: int, touching: tuple[str, str] | 
     if hi <= lo:
         return []
     try:
-        data = dataset(DeltaTable(paths.table("ddl")))
+        data = dataset(DeltaTable(paths.table(DDL.name)))
     except TableNotFoundError:
         return []
-    where = (ds.field("commit_ts") > lo) & (ds.field("commit_ts") <= hi)
+    where = (ds.field(Ddl.COMMIT_TS) > lo) & (ds.field(Ddl.COMMIT_TS) <= hi)
     if touching is not None:
-        where &= ds.field("commit_ts").isin(_touching(data, where, fold_name(".".join(touching))))
-    columns = [*_PLAIN, "before", "after"]
+        where &= ds.field(Ddl.COMMIT_TS).isin(_touching(data, where, fold_name(".".join(touching))))
+    columns = [*_PLAIN, Ddl.BEFORE, Ddl.AFTER]
     rows = data.to_table(columns=columns, filter=where).to_pylist()
     # Rows of one commit_ts keep the order that merge gave them; a window's segments only grow.
-    rows.sort(key=lambda row: (row["since"], row["commit_ts"], row["segment"], row["schema_version"]))
+    rows.sort(key=lambda row: (row[Ddl.SINCE], row[Ddl.COMMIT_TS], row[Ddl.SEGMENT], row[Ddl.SCHEMA_VERSION]))
     return [_ddl(row) for row in rows]
 
 
 def injected_at(paths: LakePaths, moments: Collection[int]) -> set[tuple[int, str]]:
     """(commit_ts, statement) of the injections at these commit_ts that are in merged windows."""
     try:
-        data = dataset(DeltaTable(paths.table("ddl")))
+        data = dataset(DeltaTable(paths.table(DDL.name)))
     except TableNotFoundError:
         return set()
-    where = ds.field("commit_ts").isin(sorted(moments)) & (ds.field("decision") == "injected")
-    rows = data.to_table(columns=["commit_ts", "sql"], filter=where).to_pylist()
-    return {(row["commit_ts"], row["sql"]) for row in rows}
+    where = ds.field(Ddl.COMMIT_TS).isin(sorted(moments)) & (ds.field(Ddl.DECISION) == "injected")
+    rows = data.to_table(columns=[Ddl.COMMIT_TS, Ddl.SQL], filter=where).to_pylist()
+    return {(row[Ddl.COMMIT_TS], row[Ddl.SQL]) for row in rows}
 
 
 def kind_of_statement(paths: LakePaths, window: str, segment: int) -> str:
@@ -62,12 +64,16 @@ def kind_of_statement(paths: LakePaths, window: str, segment: int) -> str:
     `window`: its name, `lo-hi`.
     """
     try:
-        data = dataset(DeltaTable(paths.table("statement")))
+        data = dataset(DeltaTable(paths.table(STATEMENT.name)))
     except TableNotFoundError:
         return ""
-    where = (ds.field("window") == window) & (ds.field("segment") == segment) & (ds.field("phase") == 0)
-    rows = data.to_table(columns=["kind"], filter=where).to_pylist()
-    return str(rows[0]["kind"]) if rows else ""
+    where = (
+        (ds.field(Statement.WINDOW) == window)
+        & (ds.field(Statement.SEGMENT) == segment)
+        & (ds.field(Statement.PHASE) == 0)
+    )
+    rows = data.to_table(columns=[Statement.KIND], filter=where).to_pylist()
+    return str(rows[0][Statement.KIND]) if rows else ""
 
 
 @dataclass(frozen=True)
@@ -88,23 +94,23 @@ class DdlLine:
 def newest_ddls(paths: LakePaths, count: int, upto: int | None = None) -> list[DdlLine]:
     """The last `count` DDL (those of the oldest's commit_ts all) with commit_ts <= `upto`, the newest first."""
     try:
-        data = dataset(DeltaTable(paths.table("ddl")))
+        data = dataset(DeltaTable(paths.table(DDL.name)))
     except TableNotFoundError:
         return []
-    where = ds.field("commit_ts") <= (tso.MAX_TS if upto is None else upto)
-    moments = sorted(data.to_table(columns=["commit_ts"], filter=where).column("commit_ts").to_pylist())
+    where = ds.field(Ddl.COMMIT_TS) <= (tso.MAX_TS if upto is None else upto)
+    moments = sorted(data.to_table(columns=[Ddl.COMMIT_TS], filter=where).column(Ddl.COMMIT_TS).to_pylist())
     if not moments:
         return []
-    where &= ds.field("commit_ts") >= moments[-count:][0]
+    where &= ds.field(Ddl.COMMIT_TS) >= moments[-count:][0]
     rows = data.to_table(columns=[field.name for field in fields(DdlLine)], filter=where).to_pylist()
     return sorted((DdlLine(**row) for row in rows), key=lambda line: (-line.commit_ts, -line.schema_version))
 
 
 def _touching(data: ds.Dataset, where: ds.Expression, name: str) -> list[int]:
-    rows = data.to_table(columns=["commit_ts", "tables"], filter=where).to_pylist()
-    return [row["commit_ts"] for row in rows if name in (fold_name(touched) for touched in row["tables"])]
+    rows = data.to_table(columns=[Ddl.COMMIT_TS, Ddl.TABLES], filter=where).to_pylist()
+    return [row[Ddl.COMMIT_TS] for row in rows if name in (fold_name(touched) for touched in row[Ddl.TABLES])]
 
 
 def _ddl(row: dict[str, object]) -> LandedDdl:
-    before, after = Definitions.from_json(str(row["before"])), Definitions.from_json(str(row["after"]))
+    before, after = Definitions.from_json(str(row[Ddl.BEFORE])), Definitions.from_json(str(row[Ddl.AFTER]))
     return LandedDdl(**{name: row[name] for name in _PLAIN}, before=before, after=after)  # type: ignore[arg-type]

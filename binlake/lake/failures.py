@@ -12,15 +12,14 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import structlog
 
 from binlake.errors import BinlakeError
 from binlake.lake.windowlog import WindowEvent, WindowLog
+from binlake.window.eventrow import EventRow
 
 log = structlog.get_logger(__name__)
 
@@ -44,7 +43,7 @@ class Failure:
     at_ms: int
 
     @classmethod
-    def of(cls, event: Mapping[str, Any]) -> Failure:
+    def of(cls, event: EventRow) -> Failure:
         """From an event of stage FAILURE."""
         detail = json.loads(event["detail"] or "{}")
         told = {name: str(detail.get(name, "")) for name in ("stage", "kind", "error", "text", "hint")}

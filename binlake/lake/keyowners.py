@@ -5,12 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from binlake.base.lakecolumns import Mutation
 from binlake.lake.paths import LakePaths
 from binlake.lake.rowhistory import of_keys, of_table, rows_between
 from binlake.lake.tables import MUTATION
 
 _KEYS_A_READ = 100
-_COLUMNS = ("commit_ts", "start_ts", "seq", "op", "key", "new_key", "source_db", "source_table", "table_id")
+_COLUMNS = (
+    Mutation.COMMIT_TS,
+    Mutation.START_TS,
+    Mutation.SEQ,
+    Mutation.OP,
+    Mutation.KEY,
+    Mutation.NEW_KEY,
+    Mutation.SOURCE_DB,
+    Mutation.SOURCE_TABLE,
+    Mutation.TABLE_ID,
+)
 
 
 @dataclass(frozen=True)
@@ -40,10 +51,14 @@ def key_owners(paths: LakePaths, db: str, table: str, keys: Sequence[str], until
 
 def _changes(rows: list[dict[str, object]]) -> Iterator[tuple[tuple[int, int, int], str, KeyOwner]]:
     for row in rows:
-        commit_ts, start_ts, seq, table_id = (int(str(row[name])) for name in (*_COLUMNS[:3], "table_id"))
-        source = f"{row['source_db']}.{row['source_table']}"
-        moved = row["new_key"] is not None
+        commit_ts, start_ts, seq, table_id = (int(str(row[name])) for name in (*_COLUMNS[:3], Mutation.TABLE_ID))
+        source = f"{row[Mutation.SOURCE_DB]}.{row[Mutation.SOURCE_TABLE]}"
+        moved = row[Mutation.NEW_KEY] is not None
         place = (commit_ts, start_ts, seq)
-        yield place, str(row["key"]), KeyOwner(commit_ts, source, table_id, row["op"] != "delete" and not moved)
+        yield (
+            place,
+            str(row[Mutation.KEY]),
+            KeyOwner(commit_ts, source, table_id, row[Mutation.OP] != "delete" and not moved),
+        )
         if moved:
-            yield place, str(row["new_key"]), KeyOwner(commit_ts, source, table_id, left_row=True)
+            yield place, str(row[Mutation.NEW_KEY]), KeyOwner(commit_ts, source, table_id, left_row=True)

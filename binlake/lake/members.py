@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from binlake.base.lakecolumns import PumpMember
 from binlake.lake.control import ControlTable
 from binlake.lake.paths import LakePaths
 from binlake.lake.tables import PUMP_MEMBER
@@ -16,12 +17,12 @@ class MemberTable:
     """Reads and extends `pump_member`."""
 
     def __init__(self, paths: LakePaths) -> None:
-        self._table = ControlTable(paths.table("pump_member"), PUMP_MEMBER)
+        self._table = ControlTable(paths.table(PUMP_MEMBER.name), PUMP_MEMBER)
 
     def remember(self, members: Sequence[RememberedMember]) -> None:
         """Put what is known now in the place of what was; other nodes stay. Caller holds the lake's lock `landing`."""
         now = time.time_ns() // 1_000_000
-        rows = self._rows() | {member.node_id: {**vars(member), "at_ms": now} for member in members}
+        rows = self._rows() | {member.node_id: {**vars(member), PumpMember.AT_MS: now} for member in members}
         # One row a node, whole in one commit: a row for each window would make each window read all before it.
         self._table.replace(list(rows.values()))
 
@@ -36,5 +37,5 @@ class MemberTable:
 
     def _rows(self) -> dict[str, dict[str, Any]]:
         # Lakes from before one row a node have several: the newest counts.
-        rows = sorted(self._table.rows(), key=lambda row: (row["landed_ts"], row["at_ms"]))
-        return {row["node_id"]: row for row in rows}
+        rows = sorted(self._table.rows(), key=lambda row: (row[PumpMember.LANDED_TS], row[PumpMember.AT_MS]))
+        return {row[PumpMember.NODE_ID]: row for row in rows}

@@ -7,16 +7,20 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import pyarrow as pa
 
+from binlake.base.lakecolumns import Mutation
 from binlake.lake.dataset import dataset
 from binlake.lake.opened import opened
 from binlake.lake.paths import LakePaths
 from binlake.lake.rowhistory import between
+from binlake.lake.tables import MUTATION
 
 
 def touched_cells(paths: LakePaths, lo: int, hi: int, starts: Sequence[int]) -> list[tuple[str, str, int]]:
     """(db, table, segment) of every row change with lo < commit_ts <= hi, sorted; `starts` open segments 1, 2, ..."""
-    data = dataset(opened(paths.table("mutation")))
-    return cells_in(data.to_batches(columns=["db", "table", "commit_ts"], filter=between(lo, hi)), starts)
+    data = dataset(opened(paths.table(MUTATION.name)))
+    return cells_in(
+        data.to_batches(columns=[Mutation.DB, Mutation.TABLE, Mutation.COMMIT_TS], filter=between(lo, hi)), starts
+    )
 
 
 def cells_in(batches: Iterable[pa.RecordBatch], starts: Sequence[int]) -> list[tuple[str, str, int]]:
@@ -24,9 +28,9 @@ def cells_in(batches: Iterable[pa.RecordBatch], starts: Sequence[int]) -> list[t
     edges = np.asarray(starts, dtype=np.int64)
     found: set[tuple[str, str, int]] = set()
     for batch in batches:
-        segments = np.searchsorted(edges, np.asarray(batch.column("commit_ts")), side="right")
-        names = [batch.column("db"), batch.column("table")]
-        places = pa.Table.from_arrays([*names, pa.array(segments)], names=["db", "table", "segment"])
-        rows = places.group_by(["db", "table", "segment"]).aggregate([]).to_pylist()
-        found |= {(row["db"], row["table"], row["segment"]) for row in rows}
+        segments = np.searchsorted(edges, np.asarray(batch.column(Mutation.COMMIT_TS)), side="right")
+        names = [batch.column(Mutation.DB), batch.column(Mutation.TABLE)]
+        places = pa.Table.from_arrays([*names, pa.array(segments)], names=[Mutation.DB, Mutation.TABLE, "segment"])
+        rows = places.group_by([Mutation.DB, Mutation.TABLE, "segment"]).aggregate([]).to_pylist()
+        found |= {(row[Mutation.DB], row[Mutation.TABLE], row["segment"]) for row in rows}
     return sorted(found)

@@ -16,12 +16,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from binlake.base.lakecolumns import Binlog, Mutation, Statement
 from binlake.lake.tables import LakeTable
 
-DAY = "commit_date"
-_UNIQUE = ("key", "new_key", "payload", "sql.list.element", "verify_sql", "digest")
+_SQL = f"{Statement.SQL}.list.element"
+_UNIQUE = (Mutation.KEY, Mutation.NEW_KEY, Binlog.PAYLOAD, _SQL, Statement.VERIFY_SQL, Statement.DIGEST)
 """Beside the values of maps, what hardly repeats: a dictionary of it would cost a third of the writing."""
-_LONG = ("payload", "sql.list.element", "verify_sql")
+_LONG = (Binlog.PAYLOAD, _SQL, Statement.VERIFY_SQL)
 """Beside the maps, what no question is asked by: the least and greatest of it are not kept."""
 
 Rows: TypeAlias = pa.RecordBatch | pa.Table

@@ -14,14 +14,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from binlake.base.lakecolumns import Binlog
+
 SHARE_BYTES = 8 << 20
 """Bytes of binlogs in a share, at least: below it the start of a task costs more than it saves."""
 MOST_SHARES = 128
 """Shares of a window at most; above it each grows. A share makes one file a day."""
 READ_BYTES = 8 << 20
 """Bytes of binlogs read at a time, on average, or one row."""
-_COLUMNS = ["commit_ts", "start_ts", "chunk", "kind", "payload"]
-_READ = ["commit_ts", "start_ts", "payload"]
+_COLUMNS = [Binlog.COMMIT_TS, Binlog.START_TS, Binlog.CHUNK, Binlog.KIND, Binlog.PAYLOAD]
+_READ = [Binlog.COMMIT_TS, Binlog.START_TS, Binlog.PAYLOAD]
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,7 @@ class PayloadRange:
     def _groups(self, file: str) -> Iterator[_Rows]:
         """Each group that may have rows of the range."""
         found = pq.read_metadata(file)
-        column = found.schema.names.index("commit_ts")
+        column = found.schema.names.index(Binlog.COMMIT_TS)
         for number in range(found.num_row_groups):
             group = found.row_group(number)
             known = group.column(column).statistics
@@ -84,12 +86,14 @@ class PayloadRange:
             for batch in _batches(share.spans):
                 yield self._only(batch)
         else:
-            yield _joined(batch.filter(pc.equal(batch["commit_ts"], share.whole)) for batch in _batches(share.spans))
+            yield _joined(
+                batch.filter(pc.equal(batch[Binlog.COMMIT_TS], share.whole)) for batch in _batches(share.spans)
+            )
 
     def _only(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        commit_ts = np.asarray(batch.column("commit_ts"))
+        commit_ts = np.asarray(batch.column(Binlog.COMMIT_TS))
         wanted = (commit_ts > self.lo) & (commit_ts <= self.hi)
-        wanted &= np.asarray(pc.equal(batch.column("kind"), "dml"))
+        wanted &= np.asarray(pc.equal(batch.column(Binlog.KIND), "dml"))
         if self.without or self.chunked:
             wanted &= ~np.isin(commit_ts, list(self.without | self.chunked))
         kept = batch.select(_READ)
@@ -127,6 +131,8 @@ def _batches(spans: Collection[Span]) -> Iterator[pa.RecordBatch]:
 
 def _joined(chunks: Iterable[pa.RecordBatch]) -> pa.RecordBatch:
     """The transaction of `chunks`, in whatever order they come, in one row."""
-    rows = pa.Table.from_batches(chunks).sort_by("chunk")
-    payload = b"".join(rows["payload"].to_pylist())
-    return rows.slice(0, 1).select(_READ).set_column(2, "payload", pa.array([payload], pa.binary())).to_batches()[0]
+    rows = pa.Table.from_batches(chunks).sort_by(Binlog.CHUNK)
+    payload = b"".join(rows[Binlog.PAYLOAD].to_pylist())
+    return (
+        rows.slice(0, 1).select(_READ).set_column(2, Binlog.PAYLOAD, pa.array([payload], pa.binary())).to_batches()[0]
+    )

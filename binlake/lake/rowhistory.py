@@ -17,13 +17,14 @@ import pyarrow.dataset as ds
 from deltalake import DeltaTable
 
 from binlake import tso
+from binlake.base.lakecolumns import History, Mutation
 from binlake.changes.net import RowEvent
 from binlake.errors import ConfigError
 from binlake.lake.columntypes import arrow_type
 from binlake.lake.dataset import dataset
 from binlake.lake.opened import opened
 from binlake.lake.paths import LakePaths
-from binlake.lake.tables import LakeTable
+from binlake.lake.tables import MUTATION, LakeTable
 from binlake.rows.codec import key_text
 from binlake.rows.schema import TableDef
 from binlake.window.definitions import filled_key
@@ -32,10 +33,11 @@ Row = dict[str, str | None]
 """Column name -> canonical text."""
 
 CHANGE_COLUMNS = (
-    "commit_ts", "start_ts", "seq", "schema_version", "db", "table", "op", "key", "new_key", "before", "after",
+    Mutation.COMMIT_TS, Mutation.START_TS, Mutation.SEQ, Mutation.SCHEMA_VERSION, Mutation.DB, Mutation.TABLE,
+    Mutation.OP, Mutation.KEY, Mutation.NEW_KEY, Mutation.BEFORE, Mutation.AFTER,
 )  # fmt: skip
 """What a RowVersion is made of."""
-_NAMES = ("db", "table")
+_AT_SOURCE = {Mutation.DB: Mutation.SOURCE_DB, Mutation.TABLE: Mutation.SOURCE_TABLE}
 
 
 @dataclass(frozen=True)
@@ -82,22 +84,25 @@ def changes(
     if hi <= lo:
         return []
     wanted = between(lo, hi) if where is None else between(lo, hi) & where
-    data = dataset(DeltaTable(paths.table("mutation")))
-    named = {name: ds.field(f"source_{name}" if at_source and name in _NAMES else name) for name in CHANGE_COLUMNS}
+    data = dataset(DeltaTable(paths.table(MUTATION.name)))
+    shown = _AT_SOURCE if at_source else {}
+    named = {name: ds.field(shown.get(name, name)) for name in CHANGE_COLUMNS}
     return row_versions([data.to_table(columns=named, filter=wanted)])
 
 
 def row_versions(tables: Iterable[pa.Table]) -> list[RowVersion]:
     """The rows of `tables` (CHANGE_COLUMNS of `mutation`), in the total order."""
     found = (row for table in tables for row in table.to_pylist())
-    rows = (RowVersion(**{**row, "before": _image(row["before"]), "after": _image(row["after"])}) for row in found)
+    rows = (
+        RowVersion(**row | {side: _image(row[side]) for side in (Mutation.BEFORE, Mutation.AFTER)}) for row in found
+    )
     return sorted(rows, key=lambda row: row.place)
 
 
 def between(lo: int, hi: int) -> ds.Expression:
     """lo < commit_ts <= hi, with the partitions that can hold it."""
-    days = (ds.field("commit_date") >= day(max(lo, 0))) & (ds.field("commit_date") <= day(hi))
-    return days & (ds.field("commit_ts") > lo) & (ds.field("commit_ts") <= hi)
+    days = (ds.field(History.COMMIT_DATE) >= day(max(lo, 0))) & (ds.field(History.COMMIT_DATE) <= day(hi))
+    return days & (ds.field(History.COMMIT_TS) > lo) & (ds.field(History.COMMIT_TS) <= hi)
 
 
 def rows_between(
@@ -118,7 +123,7 @@ def day(ts: int) -> pa.Scalar:
 
 def of_table(db: str, table: str) -> ds.Expression:
     """The rows of one table."""
-    return (ds.field("db") == db) & (ds.field("table") == table)
+    return (ds.field(Mutation.DB) == db) & (ds.field(Mutation.TABLE) == table)
 
 
 def of_definitions(definitions: Iterable[TableDef]) -> ds.Expression:
@@ -130,7 +135,7 @@ def of_definitions(definitions: Iterable[TableDef]) -> ds.Expression:
 def of_keys(keys: Iterable[str]) -> ds.Expression:
     """The rows that had, or were moved to, one of `keys` (texts of the column `key`)."""
     # One comparison each: they are weighed against a file's least and greatest key.
-    terms = [(ds.field("key") == key) | (ds.field("new_key") == key) for key in sorted(set(keys))]
+    terms = [(ds.field(Mutation.KEY) == key) | (ds.field(Mutation.NEW_KEY) == key) for key in sorted(set(keys))]
     return functools.reduce(operator.or_, terms)
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import pyarrow.dataset as ds
 
+from binlake.base.lakecolumns import SchemaChange, SchemaSnapshot
 from binlake.lake.control import ControlTable
 from binlake.lake.paths import LakePaths
 from binlake.lake.tables import SCHEMA_CHANGE, SCHEMA_SNAPSHOT
@@ -36,12 +37,12 @@ class SchemaHistory:
     """Reads and extends the schema history of one lake."""
 
     def __init__(self, paths: LakePaths) -> None:
-        self._changes = ControlTable(paths.table("schema_change"), SCHEMA_CHANGE)
-        self._snapshots = ControlTable(paths.table("schema_snapshot"), SCHEMA_SNAPSHOT)
+        self._changes = ControlTable(paths.table(SCHEMA_CHANGE.name), SCHEMA_CHANGE)
+        self._snapshots = ControlTable(paths.table(SCHEMA_SNAPSHOT.name), SCHEMA_SNAPSHOT)
 
     def exists(self) -> bool:
         """True when the history before the start of the lake was written to its end."""
-        return bool(self._snapshots.rows(("ts",), ds.field("kind") == _BEGUN))
+        return bool(self._snapshots.rows((SchemaSnapshot.TS,), ds.field(SchemaSnapshot.KIND) == _BEGUN))
 
     def bootstrap(self, lo: int, jobs: Iterable[Mapping[str, Any]]) -> SchemaState:
         """Start the history with those of `jobs` (JSON, any order) that committed at or before `lo`; the state there.
@@ -82,13 +83,20 @@ class SchemaHistory:
         at = self._snapshot_ts(ts)
         base = SchemaState()
         if at is not None:
-            rows = self._snapshots.rows(where=(ds.field("ts") == at) & (ds.field("kind") != _BEGUN))
-            base = SchemaState.from_rows({(r["kind"], r["object_id"]): _triple(r) for r in rows}.values())
+            rows = self._snapshots.rows(
+                where=(ds.field(SchemaSnapshot.TS) == at) & (ds.field(SchemaSnapshot.KIND) != _BEGUN)
+            )
+            base = SchemaState.from_rows(
+                {(r[SchemaSnapshot.KIND], r[SchemaSnapshot.OBJECT_ID]): _triple(r) for r in rows}.values()
+            )
         return base.fold(self._between(-1 if at is None else at, ts))
 
     def place(self, ts: int) -> tuple[Hashable, ...]:
         """What decides the state at `ts`: the same place, the same state."""
-        at, last = self._snapshot_ts(ts), self._changes.greatest("commit_ts", ds.field("commit_ts") <= ts)
+        at, last = (
+            self._snapshot_ts(ts),
+            self._changes.greatest(SchemaChange.COMMIT_TS, ds.field(SchemaChange.COMMIT_TS) <= ts),
+        )
         return self._changes.path, self._changes.state(), self._snapshots.state(), at, last
 
     def changes(self, lo: int, hi: int) -> list[tuple[int, DdlJob]]:
@@ -97,18 +105,20 @@ class SchemaHistory:
         return sorted(once.values(), key=lambda change: (change[0], change[1].schema_version))
 
     def _between(self, lo: int, hi: int) -> list[tuple[int, DdlJob]]:
-        where = (ds.field("commit_ts") > lo) & (ds.field("commit_ts") <= hi)
-        rows = self._changes.rows(("schema_version", "commit_ts", "job"), where)
-        rows.sort(key=lambda row: (row["schema_version"], row["commit_ts"]))
-        return [(row["commit_ts"], DdlJob.parse(row["job"])) for row in rows]
+        where = (ds.field(SchemaChange.COMMIT_TS) > lo) & (ds.field(SchemaChange.COMMIT_TS) <= hi)
+        rows = self._changes.rows((SchemaChange.SCHEMA_VERSION, SchemaChange.COMMIT_TS, SchemaChange.JOB), where)
+        rows.sort(key=lambda row: (row[SchemaChange.SCHEMA_VERSION], row[SchemaChange.COMMIT_TS]))
+        return [(row[SchemaChange.COMMIT_TS], DdlJob.parse(row[SchemaChange.JOB])) for row in rows]
 
     def _snapshot_ts(self, ts: int) -> int | None:
-        where = (ds.field("ts") <= ts) & (ds.field("kind") == "state")
-        return max((row["ts"] for row in self._snapshots.rows(("ts",), where)), default=None)
+        where = (ds.field(SchemaSnapshot.TS) <= ts) & (ds.field(SchemaSnapshot.KIND) == "state")
+        return max((row[SchemaSnapshot.TS] for row in self._snapshots.rows((SchemaSnapshot.TS,), where)), default=None)
 
     def _jobs_since_snapshot(self, ts: int) -> int:
         at = self._snapshot_ts(ts)
-        return len(self._changes.rows(("job_id",), ds.field("commit_ts") > (-1 if at is None else at)))
+        return len(
+            self._changes.rows((SchemaChange.JOB_ID,), ds.field(SchemaChange.COMMIT_TS) > (-1 if at is None else at))
+        )
 
     def _snapshot(self, ts: int, state: SchemaState) -> None:
         self._snapshots.append(_snapshot_rows(ts, state))
@@ -158,23 +168,28 @@ def _snapshot_rows(ts: int, state: SchemaState) -> list[dict[str, object]]:
 
 
 def _snapshot_row(ts: int, kind: str, key: int, text: str) -> dict[str, object]:
-    return {"ts": ts, "kind": kind, "object_id": key, "definition": text}
+    return {
+        SchemaSnapshot.TS: ts,
+        SchemaSnapshot.KIND: kind,
+        SchemaSnapshot.OBJECT_ID: key,
+        SchemaSnapshot.DEFINITION: text,
+    }
 
 
 def _triple(row: dict[str, object]) -> tuple[str, int, str]:
-    return str(row["kind"]), int(str(row["object_id"])), str(row["definition"])
+    return str(row[SchemaSnapshot.KIND]), int(str(row[SchemaSnapshot.OBJECT_ID])), str(row[SchemaSnapshot.DEFINITION])
 
 
 def _row(commit_ts: int, job: DdlJob) -> dict[str, object]:
     return {
-        "schema_version": job.schema_version,
-        "commit_ts": commit_ts,
-        "job_id": job.id,
-        "action": job.type,
-        "kind": job.label,
-        "db": job.schema_name,
-        "table": job.table_name,
-        "table_id": job.table_id,
-        "query": job.query,
-        "job": job.text,
+        SchemaChange.SCHEMA_VERSION: job.schema_version,
+        SchemaChange.COMMIT_TS: commit_ts,
+        SchemaChange.JOB_ID: job.id,
+        SchemaChange.ACTION: job.type,
+        SchemaChange.KIND: job.label,
+        SchemaChange.DB: job.schema_name,
+        SchemaChange.TABLE: job.table_name,
+        SchemaChange.TABLE_ID: job.table_id,
+        SchemaChange.QUERY: job.query,
+        SchemaChange.JOB: job.text,
     }

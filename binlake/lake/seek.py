@@ -18,9 +18,11 @@ import pyarrow.dataset as ds
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
+from binlake.base.lakecolumns import Mutation
 from binlake.lake.dataset import dataset
 from binlake.lake.paths import LakePaths
 from binlake.lake.rowhistory import CHANGE_COLUMNS, RowVersion, between, row_versions
+from binlake.lake.tables import MUTATION
 
 _FILES_AT_ONCE = 8
 """Files looked at between two looks at the clock; Arrow reads them side by side."""
@@ -87,7 +89,7 @@ def of_transaction(
     paths: LakePaths, commit_ts: int, start_ts: int, first: int = 0, count: int | None = None
 ) -> tuple[list[RowVersion], int]:
     """`count` row changes (None: all) of one transaction from number `first` (from 0) on, and how many it has."""
-    question = _Question(paths, between(commit_ts - 1, commit_ts) & (ds.field("start_ts") == start_ts))
+    question = _Question(paths, between(commit_ts - 1, commit_ts) & (ds.field(Mutation.START_TS) == start_ts))
     return question.page(first, count) if question.files else ([], 0)
 
 
@@ -113,7 +115,11 @@ class _Kept:
             known = self._data.pop(path, None)
         if known is None or known[0] != state:
             adds = pa.table(table.get_add_actions(flatten=True))
-            most = zip(adds["path"].to_pylist(), adds["max.commit_ts"].to_pylist(), strict=True) if adds else ()
+            most = (
+                zip(adds["path"].to_pylist(), adds[f"max.{Mutation.COMMIT_TS}"].to_pylist(), strict=True)
+                if adds
+                else ()
+            )
             known = (state, dataset(table), dict(most))
         if len(known[2]) <= _KEPT_FILES:
             with self._lock:
@@ -133,7 +139,7 @@ class _Question:
         self._wanted = wanted
         self.files: list[_File] = []
         try:
-            data, most = _KEPT.of(paths.table("mutation"))
+            data, most = _KEPT.of(paths.table(MUTATION.name))
         except TableNotFoundError:
             return
         self._schema = data.schema
@@ -143,30 +149,30 @@ class _Question:
     def page(self, first: int, count: int | None) -> tuple[list[RowVersion], int]:
         """`count` matches (None: all) from number `first` on by the column seq, and how many there are."""
         groups = self._groups(self.files)
-        seen = self._narrow(groups, "seq").sort_by("seq")
+        seen = self._narrow(groups, Mutation.SEQ).sort_by(Mutation.SEQ)
         part = seen.slice(first, count)
         if not part.num_rows:
             return [], seen.num_rows
-        seqs = part.column("seq")
-        within = (ds.field("seq") >= seqs[0]) & (ds.field("seq") <= seqs[-1])
+        seqs = part.column(Mutation.SEQ)
+        within = (ds.field(Mutation.SEQ) >= seqs[0]) & (ds.field(Mutation.SEQ) <= seqs[-1])
         wanted = _Seen(groups, part).having(pc.scalar(True))
         return row_versions([self._table(wanted, list(CHANGE_COLUMNS), self._wanted & within)]), seen.num_rows
 
     def look(self, files: Sequence[_File]) -> _Seen:
         """Where and when `files` have matches."""
         groups = self._groups(files)
-        return _Seen(groups, self._narrow(groups, "commit_ts"))
+        return _Seen(groups, self._narrow(groups, Mutation.COMMIT_TS))
 
     def numbers(self, seen: _Seen, commit_ts: int) -> list[pa.Array]:
         """The column seq of the matches of one commit_ts."""
-        groups = seen.having(pc.field("commit_ts") == commit_ts)
-        here = self._wanted & (ds.field("commit_ts") == commit_ts)
-        chunks: list[pa.Array] = self._table(groups, ["seq"], here)["seq"].chunks
+        groups = seen.having(pc.field(Mutation.COMMIT_TS) == commit_ts)
+        here = self._wanted & (ds.field(Mutation.COMMIT_TS) == commit_ts)
+        chunks: list[pa.Array] = self._table(groups, [Mutation.SEQ], here)[Mutation.SEQ].chunks
         return chunks
 
     def read(self, seen: _Seen, since: int, more: ds.Expression) -> list[RowVersion]:
         """The matches above `since` for which `more` holds too."""
-        groups = seen.having(pc.field("commit_ts") > since)
+        groups = seen.having(pc.field(Mutation.COMMIT_TS) > since)
         return row_versions([self._table(groups, list(CHANGE_COLUMNS), self._wanted & more)])
 
     def _groups(self, files: Sequence[_File]) -> list[ds.Fragment]:
@@ -227,18 +233,21 @@ class _Search:
     def above(self, since: int, most: int) -> tuple[list[RowVersion], int]:
         """The matches above `since` in the total order, at most `most`: of the oldest commit_ts some are left off."""
         moments = self._moments(since)
-        more = ds.field("commit_ts") > since
+        more = ds.field(Mutation.COMMIT_TS) > since
         if len(moments) > most:
             oldest = moments[0].as_py()
             numbers = pa.concat_arrays([chunk for seen in self._seen for chunk in self._question.numbers(seen, oldest)])
             numbers = numbers.take(pc.array_sort_indices(numbers))
             last = numbers[len(numbers) - (len(moments) - most) - 1].as_py()
-            more &= (ds.field("commit_ts") > oldest) | (ds.field("seq") <= last)
+            more &= (ds.field(Mutation.COMMIT_TS) > oldest) | (ds.field(Mutation.SEQ) <= last)
         found = [change for seen in self._seen for change in self._question.read(seen, since, more)]
         return sorted(found, key=lambda change: change.place), len(moments) - len(found)
 
     def _moments(self, since: int) -> pa.Array:
         """commit_ts of the matches above `since`, ascending."""
-        parts = [seen.table.filter(pc.field("commit_ts") > since).column("commit_ts").chunks for seen in self._seen]
+        parts = [
+            seen.table.filter(pc.field(Mutation.COMMIT_TS) > since).column(Mutation.COMMIT_TS).chunks
+            for seen in self._seen
+        ]
         found = pa.chunked_array([chunk for part in parts for chunk in part], pa.int64()).combine_chunks()
         return found.take(pc.array_sort_indices(found))

@@ -13,8 +13,10 @@ import structlog
 from deltalake import DeltaTable
 
 from binlake import tso
+from binlake.base.lakecolumns import Binlog
 from binlake.lake.dataset import dataset
 from binlake.lake.paths import LakePaths
+from binlake.lake.tables import BINLOG
 from binlake.lake.windowlog import WindowEvent, WindowLog
 
 log = structlog.get_logger(__name__)
@@ -28,11 +30,15 @@ def record_skips(paths: LakePaths, windows: WindowLog, ignored: Collection[int],
     if not ignored:
         return []
     days = sorted({tso.to_datetime(ts).date() for ts in ignored})
-    where = ds.field("commit_date").isin(days) & ds.field("commit_ts").isin(sorted(ignored)) & (ds.field("chunk") == 0)
-    landed = dataset(DeltaTable(paths.table("binlog"))).to_table(
-        columns=["commit_ts", "start_ts", "kind"], filter=where
+    where = (
+        ds.field(Binlog.COMMIT_DATE).isin(days)
+        & ds.field(Binlog.COMMIT_TS).isin(sorted(ignored))
+        & (ds.field(Binlog.CHUNK) == 0)
     )
-    found = sorted({(row["commit_ts"], row["start_ts"], row["kind"]) for row in landed.to_pylist()})
+    landed = dataset(DeltaTable(paths.table(BINLOG.name))).to_table(
+        columns=[Binlog.COMMIT_TS, Binlog.START_TS, Binlog.KIND], filter=where
+    )
+    found = sorted({(row[Binlog.COMMIT_TS], row[Binlog.START_TS], row[Binlog.KIND]) for row in landed.to_pylist()})
     told = {event["hi"] for event in windows.events(stage=STAGE, within=(min(ignored) - 1, max(ignored)))}
     for commit_ts, start_ts, kind in found:
         if commit_ts in told:

@@ -1,7 +1,7 @@
 """Definitions of the lake's tables: columns with types and comments, partitions, properties, engines (DESIGN 2).
 
 `docs/reference/lake-tables.md` shows them (`make docs`), Spark's DESCRIBE too. Mirrors take their columns from the
-source. Stages still name the columns that they read and write.
+source. The names of the columns are in `binlake.base.lakecolumns`: code takes them from there.
 """
 
 from __future__ import annotations
@@ -11,6 +11,23 @@ from dataclasses import dataclass
 from typing import Literal
 
 import pyarrow as pa
+
+from binlake.base.lakecolumns import (
+    Binlog,
+    Change,
+    Ddl,
+    History,
+    MirrorHead,
+    MirrorVersion,
+    Mutation,
+    OfSegment,
+    PumpMember,
+    SchemaChange,
+    SchemaSnapshot,
+    Statement,
+    Verify,
+    Window,
+)
 
 
 @dataclass(frozen=True)
@@ -107,14 +124,14 @@ def schema_text(kinds: pa.Schema) -> str:
 _BOTH: Literal["Spark and delta-rs"] = "Spark and delta-rs"
 """A small window's rows, and those of large ones that a task writes, are committed by delta-rs; the rest is Spark's."""
 _MAP = "MAP<STRING, STRING>"
-_COMMIT_TS = Column("commit_ts", "BIGINT", "TSO of the commit: physical ms << 18 | logical")
-_START_TS = Column("start_ts", "BIGINT", "TSO of the begin")
-_DATE = Column("commit_date", "DATE", "UTC day of commit_ts")
-_VERSION = Column("schema_version", "BIGINT", "schema version the transaction was built with")
-_WINDOW = Column("window", "STRING", "lo-hi of the window, both commit_ts in decimal, lo exclusive")
-_SEGMENT = Column("segment", "INT", "0 before the first DDL of the window; DDL k opens segment k")
-_DB = Column("db", "STRING", "database after routing")
-_TABLE = Column("table", "STRING", "table after routing")
+_COMMIT_TS = Column(History.COMMIT_TS, "BIGINT", "TSO of the commit: physical ms << 18 | logical")
+_START_TS = Column(History.START_TS, "BIGINT", "TSO of the begin")
+_DATE = Column(History.COMMIT_DATE, "DATE", "UTC day of commit_ts")
+_VERSION = Column(History.SCHEMA_VERSION, "BIGINT", "schema version the transaction was built with")
+_WINDOW = Column(OfSegment.WINDOW, "STRING", "lo-hi of the window, both commit_ts in decimal, lo exclusive")
+_SEGMENT = Column(OfSegment.SEGMENT, "INT", "0 before the first DDL of the window; DDL k opens segment k")
+_DB = Column(OfSegment.DB, "STRING", "database after routing")
+_TABLE = Column(OfSegment.TABLE, "STRING", "table after routing")
 
 BINLOG = LakeTable(
     "binlog",
@@ -122,20 +139,20 @@ BINLOG = LakeTable(
     (
         _COMMIT_TS,
         _START_TS,
-        Column("chunk", "INT", "0, 1, ... parts of one payload"),
+        Column(Binlog.CHUNK, "INT", "0, 1, ... parts of one payload"),
         _DATE,
-        Column("pump", "STRING", "node id it was pulled from"),
-        Column("kind", "STRING", "dml or ddl"),
+        Column(Binlog.PUMP, "STRING", "node id it was pulled from"),
+        Column(Binlog.KIND, "STRING", "dml or ddl"),
         _VERSION,
-        Column("job_id", "BIGINT", "DDL job id; 0 for DML"),
-        Column("schema_state", "INT", "schema state of a DDL binlog; 1 = delete-only of DROP COLUMN"),
-        Column("payload", "BINARY", "serialised binlog.Binlog, commit completed from its prewrite"),
+        Column(Binlog.JOB_ID, "BIGINT", "DDL job id; 0 for DML"),
+        Column(Binlog.SCHEMA_STATE, "INT", "schema state of a DDL binlog; 1 = delete-only of DROP COLUMN"),
+        Column(Binlog.PAYLOAD, "BINARY", "serialised binlog.Binlog, commit completed from its prewrite"),
     ),
-    partitioned_by=("commit_date",),
-    clustered_by=("commit_ts", "start_ts", "chunk"),
+    partitioned_by=(Binlog.COMMIT_DATE,),
+    clustered_by=(Binlog.COMMIT_TS, Binlog.START_TS, Binlog.CHUNK),
     engine=_BOTH,
     # Nobody asks by the least payload.
-    indexed=("commit_ts", "start_ts"),
+    indexed=(Binlog.COMMIT_TS, Binlog.START_TS),
 )
 
 MUTATION = LakeTable(
@@ -144,25 +161,27 @@ MUTATION = LakeTable(
     (
         _COMMIT_TS,
         _START_TS,
-        Column("seq", "INT", "order of the row change within its transaction, numbered before filters"),
+        Column(Mutation.SEQ, "INT", "order of the row change within its transaction, numbered before filters"),
         _DATE,
         _VERSION,
-        Column("source_db", "STRING", "database at the source"),
-        Column("source_table", "STRING", "table at the source"),
+        Column(Mutation.SOURCE_DB, "STRING", "database at the source"),
+        Column(Mutation.SOURCE_TABLE, "STRING", "table at the source"),
         _DB,
         _TABLE,
-        Column("table_id", "BIGINT", "table id at the source"),
-        Column("op", "STRING", "insert, update or delete"),
-        Column("key", "STRING", "JSON array of the key columns text before the change; keyless tables: all columns"),
-        Column("new_key", "STRING", "the key that an update moved the row to; NULL where the key stayed"),
-        Column("before", _MAP, "row before (update, delete)"),
-        Column("after", _MAP, "row after (insert, update)"),
+        Column(Mutation.TABLE_ID, "BIGINT", "table id at the source"),
+        Column(Mutation.OP, "STRING", "insert, update or delete"),
+        Column(
+            Mutation.KEY, "STRING", "JSON array of the key columns text before the change; keyless tables: all columns"
+        ),
+        Column(Mutation.NEW_KEY, "STRING", "the key that an update moved the row to; NULL where the key stayed"),
+        Column(Mutation.BEFORE, _MAP, "row before (update, delete)"),
+        Column(Mutation.AFTER, _MAP, "row after (insert, update)"),
     ),
-    partitioned_by=("commit_date",),
-    clustered_by=("db", "table", "key", "commit_ts"),
+    partitioned_by=(Mutation.COMMIT_DATE,),
+    clustered_by=(Mutation.DB, Mutation.TABLE, Mutation.KEY, Mutation.COMMIT_TS),
     engine=_BOTH,
     # Least and greatest of every text would cost merge a sixth of its time; those of row groups tell keys apart.
-    indexed=("commit_ts", "start_ts", "table_id"),
+    indexed=(Mutation.COMMIT_TS, Mutation.START_TS, Mutation.TABLE_ID),
 )
 
 DDL = LakeTable(
@@ -172,20 +191,22 @@ DDL = LakeTable(
         _WINDOW,
         _SEGMENT,
         _COMMIT_TS,
-        Column("since", "BIGINT", "rows from here on come after it: below its own where rows may have run ahead of it"),
+        Column(
+            Ddl.SINCE, "BIGINT", "rows from here on come after it: below its own where rows may have run ahead of it"
+        ),
         _START_TS,
         _VERSION,
-        Column("job_id", "BIGINT", "DDL job id"),
-        Column("action", "INT", "TiDB action type"),
+        Column(Ddl.JOB_ID, "BIGINT", "DDL job id"),
+        Column(Ddl.ACTION, "INT", "TiDB action type"),
         _DB,
         _TABLE,
-        Column("query", "STRING", "text of the DDL binlog"),
-        Column("sql", "STRING", "text after routing, or what an operator put in its place or before it"),
-        Column("tables", "ARRAY<STRING>", "db.table touched, after routing"),
-        Column("decision", "STRING", "apply, skip, replaced, injected or refused"),
-        Column("reason", "STRING", "rule that decided to skip; why no target can run it"),
-        Column("before", "STRING", "JSON: definitions of the tables touched, before"),
-        Column("after", "STRING", "JSON: definitions of the tables touched, after"),
+        Column(Ddl.QUERY, "STRING", "text of the DDL binlog"),
+        Column(Ddl.SQL, "STRING", "text after routing, or what an operator put in its place or before it"),
+        Column(Ddl.TABLES, "ARRAY<STRING>", "db.table touched, after routing"),
+        Column(Ddl.DECISION, "STRING", "apply, skip, replaced, injected or refused"),
+        Column(Ddl.REASON, "STRING", "rule that decided to skip; why no target can run it"),
+        Column(Ddl.BEFORE, "STRING", "JSON: definitions of the tables touched, before"),
+        Column(Ddl.AFTER, "STRING", "JSON: definitions of the tables touched, after"),
     ),
     engine=_BOTH,
 )
@@ -198,21 +219,21 @@ CHANGE = LakeTable(
         _SEGMENT,
         _DB,
         _TABLE,
-        Column("key", "STRING", "JSON array of the key of the target"),
-        Column("identity", "STRING", "primary, unique or row"),
-        Column("op", "STRING", "delete, replace or insert"),
-        Column("before", _MAP, "image before the segment (delete)"),
-        Column("after", _MAP, "final image (replace, insert)"),
-        Column("copies", "BIGINT", "rows meant: more than 1 only for keyless tables"),
-        Column("first_commit_ts", "BIGINT", "first change of the key in the segment"),
-        Column("last_commit_ts", "BIGINT", "last change of the key in the segment"),
-        Column("mutations", "BIGINT", "row changes reduced into this one"),
+        Column(Change.KEY, "STRING", "JSON array of the key of the target"),
+        Column(Change.IDENTITY, "STRING", "primary, unique or row"),
+        Column(Change.OP, "STRING", "delete, replace or insert"),
+        Column(Change.BEFORE, _MAP, "image before the segment (delete)"),
+        Column(Change.AFTER, _MAP, "final image (replace, insert)"),
+        Column(Change.COPIES, "BIGINT", "rows meant: more than 1 only for keyless tables"),
+        Column(Change.FIRST_COMMIT_TS, "BIGINT", "first change of the key in the segment"),
+        Column(Change.LAST_COMMIT_TS, "BIGINT", "last change of the key in the segment"),
+        Column(Change.MUTATIONS, "BIGINT", "row changes reduced into this one"),
     ),
-    partitioned_by=("window",),
+    partitioned_by=(Change.WINDOW,),
     kept_days=WORKING_DAYS,
     engine=_BOTH,
     # A window is found by its folder.
-    indexed=("segment",),
+    indexed=(Change.SEGMENT,),
 )
 
 STATEMENT = LakeTable(
@@ -221,26 +242,32 @@ STATEMENT = LakeTable(
     (
         _WINDOW,
         _SEGMENT,
-        Column("phase", "INT", "0 DDL, 1 deletes, 2 writes, 3 changes of mode ordered, 4 keep, 5 restore"),
-        Column("batch", "INT", "number within segment and phase"),
+        Column(Statement.PHASE, "INT", "0 DDL, 1 deletes, 2 writes, 3 changes of mode ordered, 4 keep, 5 restore"),
+        Column(Statement.BATCH, "INT", "number within segment and phase"),
         _DB,
         _TABLE,
-        Column("kind", "STRING", "ddl, replaced, injected, delete, replace, upsert, insert, ordered, keep or restore"),
-        Column("sql", "ARRAY<STRING>", "statements of the batch, in order"),
-        Column("expect", "ARRAY<BIGINT>", "affected rows each must report; -1 = not checked"),
-        Column("verify_sql", "STRING", "query that counts the keys of the batch after phase 2"),
-        Column("verify_rows", "BIGINT", "count it must return"),
-        Column("rows", "BIGINT", "rows of the batch"),
-        Column("digest", "STRING", "SHA-256 of the statements"),
-        Column("round", "INT", "mode ordered: rounds of a segment run one after the other"),
-        Column("queue", "INT", "mode ordered: batches of a queue in a round run one after the other"),
-        Column("whole_ts", "BIGINT", "mode ordered: transactions up to it are whole before the round; 0 = none"),
+        Column(
+            Statement.KIND,
+            "STRING",
+            "ddl, replaced, injected, delete, replace, upsert, insert, ordered, keep or restore",
+        ),
+        Column(Statement.SQL, "ARRAY<STRING>", "statements of the batch, in order"),
+        Column(Statement.EXPECT, "ARRAY<BIGINT>", "affected rows each must report; -1 = not checked"),
+        Column(Statement.VERIFY_SQL, "STRING", "query that counts the keys of the batch after phase 2"),
+        Column(Statement.VERIFY_ROWS, "BIGINT", "count it must return"),
+        Column(Statement.ROWS, "BIGINT", "rows of the batch"),
+        Column(Statement.DIGEST, "STRING", "SHA-256 of the statements"),
+        Column(Statement.ROUND, "INT", "mode ordered: rounds of a segment run one after the other"),
+        Column(Statement.QUEUE, "INT", "mode ordered: batches of a queue in a round run one after the other"),
+        Column(
+            Statement.WHOLE_TS, "BIGINT", "mode ordered: transactions up to it are whole before the round; 0 = none"
+        ),
     ),
-    partitioned_by=("window",),
+    partitioned_by=(Statement.WINDOW,),
     kept_days=WORKING_DAYS,
     engine=_BOTH,
     # A window is found by its folder.
-    indexed=("segment",),
+    indexed=(Statement.SEGMENT,),
 )
 
 
@@ -248,79 +275,79 @@ def _control(name: str, comment: str, *columns: Column, partitioned_by: tuple[st
     return LakeTable(name, comment, columns, partitioned_by, "delta-rs", WORKING_DAYS)
 
 
-_SOURCE_DB = Column("db", "STRING", "database at the source")
-_SOURCE_TABLE = Column("table", "STRING", "table at the source")
+_SOURCE_DB = Column(SchemaChange.DB, "STRING", "database at the source")
+_SOURCE_TABLE = Column(SchemaChange.TABLE, "STRING", "table at the source")
 
 WINDOW = _control(
     "window",
     "One event of a window: a stage came to its end; the sealed manifests",
-    Column("lo", "BIGINT", "commit_ts after which the window starts"),
-    Column("hi", "BIGINT", "last commit_ts of the window"),
+    Column(Window.LO, "BIGINT", "commit_ts after which the window starts"),
+    Column(Window.HI, "BIGINT", "last commit_ts of the window"),
     Column(
-        "stage",
+        Window.STAGE,
         "STRING",
         "plan, land, merge, compact, convert, finalize, mirror; start, incident, forget, release, skip, backfill,"
         " rollback, verify, repair, aside, verify-ddl, failure",
     ),
-    Column("sink", "STRING", "sql, mirror; empty for what all sinks share"),
+    Column(Window.SINK, "STRING", "sql, mirror; empty for what all sinks share"),
     Column(
-        "state",
+        Window.STATE,
         "STRING",
         "done, already, blocked, waiting, skipped, failed; marks: started, ready, told, accepted-loss",
     ),
-    Column("rows", "BIGINT", "transactions (land), row changes (merge), rows of the stage"),
-    Column("seconds", "DOUBLE", "time the stage took"),
-    Column("run_id", "STRING", "run of the DAG or the command that did it"),
-    Column("at_ms", "BIGINT", "Unix ms of the record"),
-    Column("blocked_by", "STRING", "pumps that held the plan back, by comma"),
-    Column("detail", "STRING", "JSON: what else the stage reports to people"),
-    Column("manifest", "STRING", "JSON sealed by land, merge, compact and convert for the stages after them"),
-    partitioned_by=("stage",),
+    Column(Window.ROWS, "BIGINT", "transactions (land), row changes (merge), rows of the stage"),
+    Column(Window.SECONDS, "DOUBLE", "time the stage took"),
+    Column(Window.RUN_ID, "STRING", "run of the DAG or the command that did it"),
+    Column(Window.AT_MS, "BIGINT", "Unix ms of the record"),
+    Column(Window.BLOCKED_BY, "STRING", "pumps that held the plan back, by comma"),
+    Column(Window.DETAIL, "STRING", "JSON: what else the stage reports to people"),
+    Column(Window.MANIFEST, "STRING", "JSON sealed by land, merge, compact and convert for the stages after them"),
+    partitioned_by=(Window.STAGE,),
 )
 
 PUMP_MEMBER = _control(
     "pump_member",
     "One pump ever seen, as the last landed window knew it",
-    Column("node_id", "STRING", "node id of the pump"),
-    Column("store_uuid", "STRING", "identity of its data directory; empty for an original pump"),
-    Column("state", "STRING", "state in the registry; forgotten = given up by a person"),
-    Column("watermark", "BIGINT", "its max_commit_ts"),
-    Column("landed_ts", "BIGINT", "commit_ts up to which its binlogs are in the lake"),
-    Column("at_ms", "BIGINT", "Unix ms of the record"),
+    Column(PumpMember.NODE_ID, "STRING", "node id of the pump"),
+    Column(PumpMember.STORE_UUID, "STRING", "identity of its data directory; empty for an original pump"),
+    Column(PumpMember.STATE, "STRING", "state in the registry; forgotten = given up by a person"),
+    Column(PumpMember.WATERMARK, "BIGINT", "its max_commit_ts"),
+    Column(PumpMember.LANDED_TS, "BIGINT", "commit_ts up to which its binlogs are in the lake"),
+    Column(PumpMember.AT_MS, "BIGINT", "Unix ms of the record"),
 )
 
 SCHEMA_CHANGE = _control(
     "schema_change",
     "One DDL job of the source",
-    Column("schema_version", "BIGINT", "schema version that the job made"),
-    Column("commit_ts", "BIGINT", "TSO of its binlog, else of its end"),
-    Column("job_id", "BIGINT", "DDL job id"),
-    Column("action", "INT", "TiDB action type"),
-    Column("kind", "STRING", "the action in words"),
+    Column(SchemaChange.SCHEMA_VERSION, "BIGINT", "schema version that the job made"),
+    Column(SchemaChange.COMMIT_TS, "BIGINT", "TSO of its binlog, else of its end"),
+    Column(SchemaChange.JOB_ID, "BIGINT", "DDL job id"),
+    Column(SchemaChange.ACTION, "INT", "TiDB action type"),
+    Column(SchemaChange.KIND, "STRING", "the action in words"),
     _SOURCE_DB,
     _SOURCE_TABLE,
-    Column("table_id", "BIGINT", "table id at the source"),
-    Column("query", "STRING", "text of the DDL"),
-    Column("job", "STRING", "JSON of the job, with the definition after it"),
+    Column(SchemaChange.TABLE_ID, "BIGINT", "table id at the source"),
+    Column(SchemaChange.QUERY, "STRING", "text of the DDL"),
+    Column(SchemaChange.JOB, "STRING", "JSON of the job, with the definition after it"),
 )
 
 SCHEMA_SNAPSHOT = _control(
     "schema_snapshot",
     "One object of a whole schema state, so that no reader folds all jobs",
-    Column("ts", "BIGINT", "commit_ts of the state"),
-    Column("kind", "STRING", "state, schema or table"),
-    Column("object_id", "BIGINT", "id at the source"),
-    Column("definition", "STRING", "JSON of the object"),
+    Column(SchemaSnapshot.TS, "BIGINT", "commit_ts of the state"),
+    Column(SchemaSnapshot.KIND, "STRING", "state, schema or table"),
+    Column(SchemaSnapshot.OBJECT_ID, "BIGINT", "id at the source"),
+    Column(SchemaSnapshot.DEFINITION, "STRING", "JSON of the object"),
 )
 
 _VERSION_COLUMNS = (
     _SOURCE_DB,
     _SOURCE_TABLE,
-    Column("delta_version", "BIGINT", "Delta version of the mirror"),
-    Column("lo", "BIGINT", "commit_ts after which its changes start"),
-    Column("hi", "BIGINT", "commit_ts whose state it is, until the next row of the table"),
-    Column("dropped", "BOOLEAN", "the table does not exist from hi on"),
-    Column("inexact", "STRING", "why it may differ from the source; empty = exact"),
+    Column(MirrorVersion.DELTA_VERSION, "BIGINT", "Delta version of the mirror"),
+    Column(MirrorVersion.LO, "BIGINT", "commit_ts after which its changes start"),
+    Column(MirrorVersion.HI, "BIGINT", "commit_ts whose state it is, until the next row of the table"),
+    Column(MirrorVersion.DROPPED, "BOOLEAN", "the table does not exist from hi on"),
+    Column(MirrorVersion.INEXACT, "STRING", "why it may differ from the source; empty = exact"),
 )
 
 MIRROR_VERSION = _control(
@@ -331,20 +358,20 @@ MIRROR_HEAD = _control(
     "mirror_head",
     "The newest row of mirror_version of each table as it was at `upto`: a short cut, derived",
     *_VERSION_COLUMNS,
-    Column("upto", "BIGINT", "commit_ts; newer rows are in mirror_version only"),
+    Column(MirrorHead.UPTO, "BIGINT", "commit_ts; newer rows are in mirror_version only"),
 )
 
 VERIFY = _control(
     "verify",
     "A chunk of a table that an unfinished `binlake verify` found equal: its next run does not read it again",
-    Column("commit_ts", "BIGINT", "checkpoint of the target at which it was compared"),
-    Column("against", "STRING", "lake or source"),
-    Column("db", "STRING", "database at the target"),
-    Column("table", "STRING", "table at the target"),
-    Column("chunk", "BIGINT", "number of the chunk; -1 = the row that has the cuts"),
-    Column("rows", "BIGINT", "rows of the chunk"),
-    Column("cuts", "STRING", "JSON: how the table is cut; empty for a chunk"),
-    Column("at_ms", "BIGINT", "Unix ms of the record"),
+    Column(Verify.COMMIT_TS, "BIGINT", "checkpoint of the target at which it was compared"),
+    Column(Verify.AGAINST, "STRING", "lake or source"),
+    Column(Verify.DB, "STRING", "database at the target"),
+    Column(Verify.TABLE, "STRING", "table at the target"),
+    Column(Verify.CHUNK, "BIGINT", "number of the chunk; -1 = the row that has the cuts"),
+    Column(Verify.ROWS, "BIGINT", "rows of the chunk"),
+    Column(Verify.CUTS, "STRING", "JSON: how the table is cut; empty for a chunk"),
+    Column(Verify.AT_MS, "BIGINT", "Unix ms of the record"),
 )
 
 SPARK_TABLES = (BINLOG, MUTATION, DDL, CHANGE, STATEMENT)

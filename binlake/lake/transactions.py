@@ -15,6 +15,7 @@ import pyarrow.dataset as ds
 from deltalake import DeltaTable
 
 from binlake import tso
+from binlake.base.lakecolumns import Binlog
 from binlake.errors import OutOfTime
 from binlake.lake import skips
 from binlake.lake.dataset import dataset
@@ -22,12 +23,14 @@ from binlake.lake.ddls import landed_ddls
 from binlake.lake.paths import LakePaths
 from binlake.lake.rowhistory import RowVersion, day
 from binlake.lake.seek import Budget, of_transaction
+from binlake.lake.tables import BINLOG
 from binlake.lake.windowlog import WindowLog
 from binlake.pipeline import ENDED
 from binlake.window.definitions import LandedDdl
+from binlake.window.eventrow import EventRow
 from binlake.window.manifest import window_name
 
-_HEAD = ("commit_ts", "start_ts", "kind", "schema_version", "pump")
+_HEAD = (Binlog.COMMIT_TS, Binlog.START_TS, Binlog.KIND, Binlog.SCHEMA_VERSION, Binlog.PUMP)
 
 
 @dataclass(frozen=True)
@@ -51,11 +54,13 @@ class Passage:
 class Passages:
     """Which runs took which commit_ts, by the events of the windows that they lie in."""
 
-    def __init__(self, events: Iterable[Mapping[str, Any]]) -> None:
+    def __init__(self, events: Iterable[EventRow]) -> None:
         self._windows: dict[str, list[Passage]] = {}
         for event in events:
             if event["state"] in ENDED and event["hi"] > event["lo"]:
-                passage = Passage(*(event[name] for name in ("stage", "sink", "lo", "hi", "run_id", "at_ms")))
+                passage = Passage(
+                    event["stage"], event["sink"], event["lo"], event["hi"], event["run_id"], event["at_ms"]
+                )
                 self._windows.setdefault(passage.stage, []).append(passage)
         for passages in self._windows.values():
             passages.sort(key=lambda passage: passage.hi)
@@ -140,33 +145,33 @@ def find_transaction(
     if not parts:
         return None
     head = parts[0]
-    commit_ts, start_ts = int(head["commit_ts"]), int(head["start_ts"])
+    commit_ts, start_ts = int(head[Binlog.COMMIT_TS]), int(head[Binlog.START_TS])
     passages = Passages(log.covering([commit_ts]))
     merged = any(passage.stage == "merge" for passage in passages.of(commit_ts))
     changes, total = of_transaction(paths, commit_ts, start_ts, first, count) if merged else ([], 0)
     return Transaction(
         commit_ts,
         start_ts,
-        str(head["kind"]),
-        int(head["schema_version"]),
-        tuple(sorted({str(part["pump"]) for part in parts})),
+        str(head[Binlog.KIND]),
+        int(head[Binlog.SCHEMA_VERSION]),
+        tuple(sorted({str(part[Binlog.PUMP]) for part in parts})),
         sum(int(part["bytes"]) for part in parts),
         tuple(changes),
-        tuple(landed_ddls(paths, commit_ts - 1, commit_ts)) if head["kind"] == "ddl" else (),
+        tuple(landed_ddls(paths, commit_ts - 1, commit_ts)) if head[Binlog.KIND] == "ddl" else (),
         tuple(passages.of(commit_ts)),
         total,
     )
 
 
 def _binlogs(paths: LakePaths, ts: int, landed: tuple[int, int], budget: Budget | None) -> list[Mapping[str, Any]]:
-    table = DeltaTable(paths.table("binlog"))
+    table = DeltaTable(paths.table(BINLOG.name))
     data = dataset(table)
-    within = (ds.field("commit_ts") > landed[0]) & (ds.field("commit_ts") <= landed[1])
+    within = (ds.field(Binlog.COMMIT_TS) > landed[0]) & (ds.field(Binlog.COMMIT_TS) <= landed[1])
     # ts may be the commit of one and, in a damaged lake, the start of another: the commit is meant.
     found = _heads(data, data.get_fragments(filter=_at(ts)), _at(ts) & within)
     if not found:
         # A commit is never older than its start, and most come soon after it: the search goes on from there.
-        started = (ds.field("commit_date") >= day(ts)) & (ds.field("start_ts") == ts) & within
+        started = (ds.field(Binlog.COMMIT_DATE) >= day(ts)) & (ds.field(Binlog.START_TS) == ts) & within
         for number, file in enumerate(_by_age(table, data, started)):
             if number and budget is not None and budget.spent:
                 hint = "ask for it by its commit_ts, or use `binlake audit transaction`, which has no limit"
@@ -179,28 +184,32 @@ def _binlogs(paths: LakePaths, ts: int, landed: tuple[int, int], budget: Budget 
     if not found:
         return []
     first = found[0]
-    own = _at(first["commit_ts"]) & (ds.field("start_ts") == first["start_ts"])
+    own = _at(first[Binlog.COMMIT_TS]) & (ds.field(Binlog.START_TS) == first[Binlog.START_TS])
     columns = {name: ds.field(name) for name in _HEAD}
     # Of the payload the length is told: it is read of the groups of rows alone that have the transaction.
-    columns["bytes"] = pc.binary_length(ds.field("payload"))
+    columns["bytes"] = pc.binary_length(ds.field(Binlog.PAYLOAD))
     parts: list[Mapping[str, Any]] = data.to_table(columns=columns, filter=own).to_pylist()
     return parts
 
 
 def _at(commit_ts: int) -> ds.Expression:
-    return (ds.field("commit_date") == day(commit_ts)) & (ds.field("commit_ts") == commit_ts)
+    return (ds.field(Binlog.COMMIT_DATE) == day(commit_ts)) & (ds.field(Binlog.COMMIT_TS) == commit_ts)
 
 
 def _heads(data: ds.Dataset, files: Iterable[ds.Fragment], where: ds.Expression) -> list[Mapping[str, Any]]:
     """What identifies the rows of `files` that match, no payload."""
     found: list[Mapping[str, Any]] = []
     for file in files:
-        found += file.to_table(data.schema, columns=["commit_ts", "start_ts"], filter=where).to_pylist()
+        found += file.to_table(data.schema, columns=[Binlog.COMMIT_TS, Binlog.START_TS], filter=where).to_pylist()
     return found
 
 
 def _by_age(table: DeltaTable, data: ds.Dataset, where: ds.Expression) -> list[ds.Fragment]:
     """The files that may match, by their least commit_ts."""
     adds = pa.table(table.get_add_actions(flatten=True))
-    least = dict(zip(adds["path"].to_pylist(), adds["min.commit_ts"].to_pylist(), strict=True)) if adds.num_rows else {}
+    least = (
+        dict(zip(adds["path"].to_pylist(), adds[f"min.{Binlog.COMMIT_TS}"].to_pylist(), strict=True))
+        if adds.num_rows
+        else {}
+    )
     return sorted(data.get_fragments(filter=where), key=lambda file: least.get(file.path) or 0)

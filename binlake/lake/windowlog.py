@@ -12,18 +12,20 @@ import operator
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import pyarrow.dataset as ds
 
+from binlake.base.lakecolumns import Window
 from binlake.errors import ImmutableWindow
 from binlake.lake.control import ControlTable
 from binlake.lake.paths import LakePaths
 from binlake.lake.tables import WINDOW
 from binlake.pipeline import ENDED
+from binlake.window.eventrow import EventRow
 from binlake.window.manifest import ApplyManifest, OfWindow, WindowManifest
 
-_TOLD = tuple(name for name in WINDOW.column_names() if name != "manifest")
+_WITHOUT_MANIFEST = tuple(name for name in WINDOW.column_names() if name != Window.MANIFEST)
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ class WindowLog:
 
     def __init__(self, paths: LakePaths) -> None:
         self.paths = paths
-        self._table = ControlTable(paths.table("window"), WINDOW)
+        self._table = ControlTable(paths.table(WINDOW.name), WINDOW)
 
     def exists(self) -> bool:
         """True when anything of this lake was ever recorded."""
@@ -59,9 +61,8 @@ class WindowLog:
 
     def record(self, event: WindowEvent) -> None:
         """Append one event; durable when it returns."""
-        row = {name: getattr(event, name) for name in WINDOW.column_names() if name not in ("at_ms", "detail")}
         detail = json.dumps(dict(event.detail), sort_keys=True, default=str)
-        self._table.append([{**row, "detail": detail, "at_ms": time.time_ns() // 1_000_000}])
+        self._table.append([{**vars(event), Window.DETAIL: detail, Window.AT_MS: time.time_ns() // 1_000_000}])
 
     def events(
         self,
@@ -69,71 +70,54 @@ class WindowLog:
         limit: int | None = None,
         stage: str | None = None,
         within: tuple[int, int] | None = None,
-    ) -> list[dict[str, Any]]:
-        """Events in order of time, of one run or stage or of all, without manifests; the last `limit` of them.
+        state: str | None = None,
+        *,
+        sealed: bool = False,
+    ) -> list[EventRow]:
+        """Events in order of time, of one run, stage or state or of all; the last `limit` of them.
 
         `within` = (lo, hi): those of windows that overlap this range of commit_ts. Without it the whole log is read.
+        `sealed`: with their manifests.
         """
-        wanted = {"run_id": run_id, "stage": stage}
+        wanted = {Window.RUN_ID: run_id, Window.STAGE: stage, Window.STATE: state}
         terms = [ds.field(name) == value for name, value in wanted.items() if value is not None]
-        if within is not None:
-            terms += [ds.field("lo") < within[1], ds.field("hi") > within[0]]
+        terms += [_overlaps(*within)] if within is not None else []
         where = functools.reduce(operator.and_, terms) if terms else None
-        found = self._table.arrow(_TOLD, where).sort_by("at_ms")
-        rows: list[dict[str, Any]] = found.slice(max(found.num_rows - limit, 0) if limit else 0).to_pylist()
-        return rows
+        return self._events(where, limit, sealed=sealed)
 
-    def done(self, stage: str, within: tuple[int, int]) -> list[dict[str, Any]]:
-        """As `events`, those by which `stage` ended with the state done, with what it sealed in `manifest`."""
-        where = _done(stage) & (ds.field("lo") < within[1]) & (ds.field("hi") > within[0])
-        rows: list[dict[str, Any]] = self._table.arrow((*_TOLD, "manifest"), where).sort_by("at_ms").to_pylist()
-        return rows
-
-    def covering(self, moments: Iterable[int], stages: Sequence[str] | None = None) -> list[dict[str, Any]]:
+    def covering(self, moments: Iterable[int], stages: Sequence[str] | None = None) -> list[EventRow]:
         """As `events`, of the windows that one of these commit_ts lies in; of `stages` alone when they are given."""
-        terms = [(ds.field("lo") < ts) & (ds.field("hi") >= ts) for ts in sorted(set(moments))]
+        terms = [(ds.field(Window.LO) < ts) & (ds.field(Window.HI) >= ts) for ts in sorted(set(moments))]
         if not terms:
             return []
         where = functools.reduce(operator.or_, terms)
         if stages is not None:
-            where &= ds.field("stage").isin(list(stages))
-        rows: list[dict[str, Any]] = self._table.arrow(_TOLD, where).sort_by("at_ms").to_pylist()
-        return rows
+            where &= ds.field(Window.STAGE).isin(list(stages))
+        return self._events(where)
 
     def newest(
         self, stages: Sequence[str], count: int, upto: int | None = None, states: Sequence[str] | None = ENDED
-    ) -> list[dict[str, Any]]:
+    ) -> list[EventRow]:
         """The `count` events of `stages` in one of `states` (None: any) that end last, the last first; hi <= `upto`."""
-        where = ds.field("stage").isin(list(stages))
-        if states is not None:
-            where &= ds.field("state").isin(list(states))
-        if upto is not None:
-            where &= ds.field("hi") <= upto
-        return self._table.newest(_TOLD, "hi", count, where)
+        where = _of_stages(stages, states)
+        return self._newest(Window.HI, count, where if upto is None else where & (ds.field(Window.HI) <= upto))
 
-    def last_said(self, stages: Sequence[str]) -> dict[str, Any] | None:
+    def last_said(self, stages: Sequence[str]) -> EventRow | None:
         """The event of `stages` that was recorded last, whatever its state."""
         found = self.recorded_last(stages, 1)
         return found[0] if found else None
 
-    def recorded_last(
-        self, stages: Sequence[str], count: int, states: Sequence[str] | None = None
-    ) -> list[dict[str, Any]]:
+    def recorded_last(self, stages: Sequence[str], count: int, states: Sequence[str] | None = None) -> list[EventRow]:
         """The `count` events of `stages` in one of `states` (None: any) that were recorded last, the last first."""
-        where = ds.field("stage").isin(list(stages))
-        if states is not None:
-            where &= ds.field("state").isin(list(states))
-        return self._table.newest(_TOLD, "at_ms", count, where)
+        return self._newest(Window.AT_MS, count, _of_stages(stages, states))
 
     def landed(self, within: tuple[int, int] | None = None) -> list[tuple[int, int]]:
         """(lo, hi) of the landed windows, ascending: all, or those that overlap the range `within` = (lo, hi).
 
         Raises ImmutableWindow when they do not tile.
         """
-        where = _done("land")
-        if within is not None:
-            where &= (ds.field("lo") < within[1]) & (ds.field("hi") > within[0])
-        found = sorted({(row["lo"], row["hi"]) for row in self._table.rows(("lo", "hi"), where)})
+        where = _done("land") if within is None else _done("land") & _overlaps(*within)
+        found = sorted({(row[Window.LO], row[Window.HI]) for row in self._table.rows((Window.LO, Window.HI), where)})
         for (_, hi), (lo, _) in itertools.pairwise(found):
             if hi != lo:
                 raise ImmutableWindow(
@@ -170,14 +154,14 @@ class WindowLog:
 
     def reached(self, stage: str) -> int | None:
         """The greatest hi that `stage` ended with the state done; None when it never did."""
-        return self._table.greatest("hi", _done(stage))
+        return self._table.greatest(Window.HI, _done(stage))
 
     def silent_since(self) -> int | None:
         """The hi of the last landed window that had a transaction, of the first one when none had; None for no window.
 
         Not the start of the lake: what was before the first landing was not observed.
         """
-        last = self._table.greatest("hi", _done("land") & (ds.field("rows") > 0))
+        last = self._table.greatest(Window.HI, _done("land") & (ds.field(Window.ROWS) > 0))
         if last is not None:
             return last
         landed = self.landed_range()
@@ -185,13 +169,13 @@ class WindowLog:
 
     def start_ts(self) -> int | None:
         """Where this lake starts, exclusive, fixed by the first plan; None before it."""
-        rows = self._table.rows(("lo",), ds.field("stage") == "start")
-        return min((row["lo"] for row in rows), default=None)
+        rows = self._table.rows((Window.LO,), ds.field(Window.STAGE) == "start")
+        return min((row[Window.LO] for row in rows), default=None)
 
     def start_option(self) -> str | None:
         """`initial-commit-ts` as it was when the lake began; None before that, or where it was not written down."""
-        rows = self._table.rows(("detail",), ds.field("stage") == "start")
-        found = (json.loads(row["detail"] or "{}").get("initial_commit_ts") for row in rows)
+        rows = self._table.rows((Window.DETAIL,), ds.field(Window.STAGE) == "start")
+        found = (json.loads(row[Window.DETAIL] or "{}").get("initial_commit_ts") for row in rows)
         return next((text for text in found if text is not None), None)
 
     def manifest(self, lo: int, hi: int) -> WindowManifest | None:
@@ -201,16 +185,16 @@ class WindowLog:
 
     def manifests(self, lo: int, hi: int) -> list[WindowManifest]:
         """The sealed manifests of the landed windows that overlap (lo, hi]."""
-        where = _done("land") & (ds.field("lo") < hi) & (ds.field("hi") > lo)
-        return [WindowManifest.from_json(row["manifest"]) for row in self._table.rows(("manifest",), where)]
+        where = _done("land") & _overlaps(lo, hi)
+        return [WindowManifest.from_json(row[Window.MANIFEST]) for row in self._table.rows((Window.MANIFEST,), where)]
 
     def last_landed(self) -> WindowManifest | None:
         """The manifest of the last landed window; None for an empty lake."""
         landed_ts = self.landed_ts()
         if landed_ts is None:
             return None
-        texts = self._table.rows(("manifest",), _done("land") & (ds.field("hi") == landed_ts))
-        return WindowManifest.from_json(texts[0]["manifest"])
+        texts = self._table.rows((Window.MANIFEST,), _done("land") & (ds.field(Window.HI) == landed_ts))
+        return WindowManifest.from_json(texts[0][Window.MANIFEST])
 
     def apply_manifests(self, lo: int, hi: int) -> list[ApplyManifest]:
         """The apply manifests written for (lo, hi], the newest last; several when the target or its options changed."""
@@ -218,19 +202,36 @@ class WindowLog:
 
     def sealed_windows(self, hi: int) -> list[tuple[int, int]]:
         """Windows that the SQL sink sealed and that cover the landed window ending at `hi`, the newest first."""
-        where = _done("convert") & (ds.field("lo") < hi) & (ds.field("hi") >= hi)
-        rows = sorted(self._table.rows(("lo", "hi", "at_ms"), where), key=lambda row: -row["at_ms"])
-        return [(row["lo"], row["hi"]) for row in rows]
+        where = _done("convert") & (ds.field(Window.LO) < hi) & (ds.field(Window.HI) >= hi)
+        rows = sorted(self._table.rows((Window.LO, Window.HI, Window.AT_MS), where), key=lambda row: -row[Window.AT_MS])
+        return [(row[Window.LO], row[Window.HI]) for row in rows]
 
     def tidy(self) -> dict[str, int]:
         """As ControlTable.tidy."""
         return self._table.tidy()
 
+    def _events(self, where: ds.Expression | None, limit: int | None = None, *, sealed: bool = False) -> list[EventRow]:
+        rows = self._table.arrow(None if sealed else _WITHOUT_MANIFEST, where).sort_by(Window.AT_MS)
+        events: list[EventRow] = rows.slice(max(rows.num_rows - limit, 0) if limit else 0).to_pylist()
+        return events
+
+    def _newest(self, by: str, count: int, where: ds.Expression) -> list[EventRow]:
+        return cast(list[EventRow], self._table.newest(_WITHOUT_MANIFEST, by, count, where))
+
     def _manifests(self, stage: str, lo: int, hi: int) -> list[str]:
-        where = _done(stage) & (ds.field("lo") == lo) & (ds.field("hi") == hi)
-        rows = sorted(self._table.rows(("manifest", "at_ms"), where), key=lambda row: row["at_ms"])
-        return [row["manifest"] for row in rows]
+        where = _done(stage) & (ds.field(Window.LO) == lo) & (ds.field(Window.HI) == hi)
+        rows = sorted(self._table.rows((Window.MANIFEST, Window.AT_MS), where), key=lambda row: row[Window.AT_MS])
+        return [row[Window.MANIFEST] for row in rows]
+
+
+def _overlaps(lo: int, hi: int) -> ds.Expression:
+    return (ds.field(Window.LO) < hi) & (ds.field(Window.HI) > lo)
+
+
+def _of_stages(stages: Sequence[str], states: Sequence[str] | None) -> ds.Expression:
+    where = ds.field(Window.STAGE).isin(list(stages))
+    return where if states is None else where & ds.field(Window.STATE).isin(list(states))
 
 
 def _done(stage: str) -> ds.Expression:
-    return (ds.field("stage") == stage) & (ds.field("state") == "done")
+    return (ds.field(Window.STAGE) == stage) & (ds.field(Window.STATE) == "done")

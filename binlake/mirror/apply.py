@@ -12,6 +12,7 @@ from itertools import groupby
 
 import pyarrow as pa
 
+from binlake.base.lakecolumns import Change
 from binlake.lake.paths import LakePaths
 from binlake.mirror.components import ComponentPlan, Name
 from binlake.mirror.effects import Effect, effects
@@ -225,7 +226,9 @@ class _Run:
 def _slices(net: Iterable[pa.RecordBatch]) -> Iterator[tuple[tuple[int, str, str], pa.Table]]:
     """The runs of equal (segment, db, table) in each batch."""
     for batch in net:
-        places = zip(*(batch.column(name).to_pylist() for name in ("segment", "db", "table")), strict=True)
+        places = zip(
+            *(batch.column(name).to_pylist() for name in (Change.SEGMENT, Change.DB, Change.TABLE)), strict=True
+        )
         start = 0
         for place, run in groupby(places):
             size = sum(1 for _ in run)

@@ -15,7 +15,8 @@ import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, Field, Transaction, write_deltalake
 from deltalake.exceptions import TableNotFoundError
 
-from binlake.lake.columntypes import COMMIT_TS, COPY, ROWKEY, schema_of
+from binlake.base.lakecolumns import Change, Mirror
+from binlake.lake.columntypes import schema_of
 from binlake.lake.dataset import dataset
 from binlake.mirror.rows import Reshaper, image_texts, typed_rows
 from binlake.rows.schema import TableDef
@@ -117,7 +118,7 @@ class Replica:
         if table is None or not keys:
             return set()
         wanted, found = pa.array(sorted(keys), pa.string()), set()
-        for batch in dataset(table).to_batches(columns=[ROWKEY]):
+        for batch in dataset(table).to_batches(columns=[Mirror.ROWKEY]):
             own = batch.column(0).cast(pa.string())
             found.update(own.filter(pc.is_in(own, value_set=wanted)).to_pylist())
         return found
@@ -127,26 +128,18 @@ class Replica:
 
         A row with a newer `_commit_ts` wins over `net` (an old window can never put an old row back, R-32).
         """
-        deleted = pc.equal(net.column("op"), "delete").combine_chunks()
-        images = pc.if_else(deleted, net.column("before").combine_chunks(), net.column("after").combine_chunks())
-        stamps = net.column("last_commit_ts").to_pylist()
-        rows = typed_rows(table, image_texts(table, images), stamps, [0] * net.num_rows)
+        rows, deleted = _rows_of(table, net)
         self._merge(rows.append_column("_deleted", deleted), upto)
 
     def merge_keyless(self, table: TableDef, net: pa.Table, upto: int) -> None:
         """Apply net copies of equal rows in one commit, guarded by the position alone: it must not run twice."""
-        deleted = pc.equal(net.column("op"), "delete").combine_chunks()
-        images = pc.if_else(deleted, net.column("before").combine_chunks(), net.column("after").combine_chunks())
-        texts = image_texts(table, images)
-        stamps = net.column("last_commit_ts").to_pylist()
-        rows = typed_rows(table, texts, stamps, [0] * net.num_rows)
-        have = self._copies(set(rows.column(ROWKEY).to_pylist()))
+        rows, deleted = _rows_of(table, net)
+        keys = rows.column(Mirror.ROWKEY).to_pylist()
+        have = self._copies(set(keys))
         places: list[int] = []
         numbers: list[int] = []
         gone: list[bool] = []
-        counts = zip(
-            rows.column(ROWKEY).to_pylist(), net.column("copies").to_pylist(), deleted.to_pylist(), strict=True
-        )
+        counts = zip(keys, net.column(Change.COPIES).to_pylist(), deleted.to_pylist(), strict=True)
         for place, (key, copies, less) in enumerate(counts):
             first = have.get(key, 0)
             span = range(max(first - copies, 0), first) if less else range(first, first + copies)
@@ -154,12 +147,13 @@ class Replica:
             numbers += span
             gone += [less] * len(span)
         source = rows.take(pa.array(places, pa.int64()))
-        source = source.set_column(source.schema.get_field_index(COPY), COPY, pa.array(numbers, pa.int32()))
+        copy = source.schema.get_field_index(Mirror.COPY)
+        source = source.set_column(copy, Mirror.COPY, pa.array(numbers, pa.int32()))
         self._merge(source.append_column("_deleted", pa.array(gone, pa.bool_())), upto)
 
     def _copies(self, keys: set[str]) -> dict[str, int]:
         counts: dict[str, int] = {}
-        for batch in dataset(self._require()).to_batches(columns=[ROWKEY]):
+        for batch in dataset(self._require()).to_batches(columns=[Mirror.ROWKEY]):
             for key in batch.column(0).to_pylist():
                 if key in keys:
                     counts[key] = counts.get(key, 0) + 1
@@ -169,11 +163,11 @@ class Replica:
         table = self._require()
         names = [quote_name(name) for name in source.schema.names if name != "_deleted"]
         values = {name: f"s.{name}" for name in names}
-        newer = f"t.{COMMIT_TS} <= s.{COMMIT_TS}"
+        newer = f"t.{Mirror.COMMIT_TS} <= s.{Mirror.COMMIT_TS}"
         (
             table.merge(
                 source,
-                f"t.{ROWKEY} = s.{ROWKEY} AND t.{COPY} = s.{COPY}",
+                f"t.{Mirror.ROWKEY} = s.{Mirror.ROWKEY} AND t.{Mirror.COPY} = s.{Mirror.COPY}",
                 source_alias="s",
                 target_alias="t",
                 commit_properties=_properties(upto),
@@ -220,6 +214,14 @@ class Replica:
         if table is None:
             raise TableNotFoundError(self._path)
         return table
+
+
+def _rows_of(table: TableDef, net: pa.Table) -> tuple[pa.Table, pa.Array]:
+    """(rows of the mirror of `table`: what each of `net` removes or writes; which of them it removes)."""
+    deleted = pc.equal(net.column(Change.OP), "delete").combine_chunks()
+    before, after = (net.column(side).combine_chunks() for side in (Change.BEFORE, Change.AFTER))
+    texts = image_texts(table, pc.if_else(deleted, before, after))
+    return typed_rows(table, texts, net.column(Change.LAST_COMMIT_TS).to_pylist(), [0] * net.num_rows), deleted
 
 
 def _properties(upto: int | None) -> CommitProperties:

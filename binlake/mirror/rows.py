@@ -7,9 +7,8 @@ from types import MappingProxyType
 
 import pyarrow as pa
 
+from binlake.base.lakecolumns import Mirror
 from binlake.lake.columntypes import (
-    COMMIT_TS,
-    TEXT,
     TEXT_TYPE,
     arrow_type,
     image_column,
@@ -58,7 +57,7 @@ def typed_rows(table: TableDef, texts: Columns, commit_ts: Sequence[int], copies
 
 def mirror_texts(table: TableDef, rows: pa.Table) -> Columns:
     """The texts of rows read from the mirror of `table`."""
-    kept = rows.column(TEXT).combine_chunks()
+    kept = rows.column(Mirror.TEXT).combine_chunks()
     return {c.name: _column_texts(c, rows, kept) for c in table.row_columns}
 
 
@@ -122,8 +121,10 @@ class Reshaper:
         old = mirror_texts(self._before, rows)
         texts = {c.name: self._texts(c, s, old, rows.num_rows) for c, s in self._pairs()}
         keys = row_keys(self._after, texts)
-        typed = typed_rows(self._after, texts, rows.column(COMMIT_TS).to_pylist(), [self._copy(key) for key in keys])
-        self.unfit += sum(kept is not None for kept in typed.column(TEXT).to_pylist())
+        typed = typed_rows(
+            self._after, texts, rows.column(Mirror.COMMIT_TS).to_pylist(), [self._copy(key) for key in keys]
+        )
+        self.unfit += sum(kept is not None for kept in typed.column(Mirror.TEXT).to_pylist())
         return typed
 
     def _pairs(self) -> list[tuple[ColumnInfo, ColumnInfo | None]]:

@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass
 
 import pyarrow.dataset as ds
 
+from binlake.base.lakecolumns import MirrorHead
+from binlake.base.lakecolumns import MirrorVersion as Columns
 from binlake.lake.control import ControlTable
 from binlake.lake.paths import LakePaths
 from binlake.lake.tables import MIRROR_HEAD, MIRROR_VERSION
@@ -39,8 +41,8 @@ class MirrorVersions:
     """Reads and extends `mirror_version`."""
 
     def __init__(self, paths: LakePaths) -> None:
-        self._table = ControlTable(paths.table("mirror_version"), MIRROR_VERSION)
-        self._heads = ControlTable(paths.table("mirror_head"), MIRROR_HEAD)
+        self._table = ControlTable(paths.table(MIRROR_VERSION.name), MIRROR_VERSION)
+        self._heads = ControlTable(paths.table(MIRROR_HEAD.name), MIRROR_HEAD)
 
     def record(self, versions: Sequence[MirrorVersion]) -> None:
         """Append; rows of a window recorded twice by a rerun are harmless: the newest of a hi counts.
@@ -53,43 +55,47 @@ class MirrorVersions:
         self._table.append([asdict(version) for version in versions])
         upto = max(version.hi for version in versions)
         heads = self._heads.rows()
-        seen = max((head["upto"] for head in heads), default=-1)
-        newer = self._table.arrow(("hi",), ds.field("hi") > seen).num_rows
+        seen = max((head[MirrorHead.UPTO] for head in heads), default=-1)
+        newer = self._table.arrow((Columns.HI,), ds.field(Columns.HI) > seen).num_rows
         if newer > HEAD_EVERY + len(heads):
-            self._heads.replace([{**asdict(version), "upto": upto} for version in self.latest().values()])
+            self._heads.replace([{**asdict(version), MirrorHead.UPTO: upto} for version in self.latest().values()])
 
     def at(self, db: str, table: str, ts: int) -> MirrorVersion | None:
         """The newest version whose hi is at or below `ts`; None when there is none yet."""
-        where = (ds.field("db") == db) & (ds.field("table") == table) & (ds.field("hi") <= ts)
-        hi = self._table.greatest("hi", where)
+        where = _of_table(db, table) & (ds.field(Columns.HI) <= ts)
+        hi = self._table.greatest(Columns.HI, where)
         if hi is None:
             return None
-        rows = self._table.rows(where=where & (ds.field("hi") == hi))
-        return MirrorVersion(**max(rows, key=lambda row: row["delta_version"]))
+        rows = self._table.rows(where=where & (ds.field(Columns.HI) == hi))
+        return MirrorVersion(**max(rows, key=lambda row: row[Columns.DELTA_VERSION]))
 
     def after(self, db: str, table: str, ts: int) -> MirrorVersion | None:
         """The oldest version whose hi is above `ts`; None when there is none yet."""
-        where = (ds.field("db") == db) & (ds.field("table") == table) & (ds.field("hi") > ts)
-        rows = self._table.arrow(where=where).sort_by("hi")
+        where = _of_table(db, table) & (ds.field(Columns.HI) > ts)
+        rows = self._table.arrow(where=where).sort_by(Columns.HI)
         return MirrorVersion(**rows.slice(0, 1).to_pylist()[0]) if rows.num_rows else None
 
     def of(self, db: str, table: str) -> list[MirrorVersion]:
         """All versions of an existing table, the oldest first."""
-        where = (ds.field("db") == db) & (ds.field("table") == table) & ~ds.field("dropped")
-        return [MirrorVersion(**row) for row in self._table.arrow(where=where).sort_by("hi").to_pylist()]
+        where = _of_table(db, table) & ~ds.field(Columns.DROPPED)
+        return [MirrorVersion(**row) for row in self._table.arrow(where=where).sort_by(Columns.HI).to_pylist()]
 
     def latest(self, ts: int | None = None) -> dict[tuple[str, str], MirrorVersion]:
         """The newest version of each table, of those whose hi is at or below `ts` when it is given."""
-        heads = [head for head in self._heads.rows() if ts is None or head["upto"] <= ts]
-        upto = max((head.pop("upto") for head in heads), default=-1)
-        newest = {(head["db"], head["table"]): MirrorVersion(**head) for head in heads}
-        where = ds.field("hi") >= upto
-        rows = self._table.rows(where=where if ts is None else where & (ds.field("hi") <= ts))
-        for row in sorted(rows, key=lambda row: (row["hi"], row["delta_version"])):
-            newest[row["db"], row["table"]] = MirrorVersion(**row)
+        heads = [head for head in self._heads.rows() if ts is None or head[MirrorHead.UPTO] <= ts]
+        upto = max((head.pop(MirrorHead.UPTO) for head in heads), default=-1)
+        newest = {(head[Columns.DB], head[Columns.TABLE]): MirrorVersion(**head) for head in heads}
+        where = ds.field(Columns.HI) >= upto
+        rows = self._table.rows(where=where if ts is None else where & (ds.field(Columns.HI) <= ts))
+        for row in sorted(rows, key=lambda row: (row[Columns.HI], row[Columns.DELTA_VERSION])):
+            newest[row[Columns.DB], row[Columns.TABLE]] = MirrorVersion(**row)
         return newest
 
     def tidy(self) -> dict[str, int]:
         """As ControlTable.tidy, of both tables."""
         heads, rows = self._heads.tidy(), self._table.tidy()
         return {name: heads[name] + rows[name] for name in rows}
+
+
+def _of_table(db: str, table: str) -> ds.Expression:
+    return (ds.field(Columns.DB) == db) & (ds.field(Columns.TABLE) == table)

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from binlake.base.lakecolumns import Mutation
 from binlake.errors import SchemaError
 from binlake.rules.evaluate import Program
 
@@ -43,10 +44,13 @@ class TableFilter:
     def rows(self, batch: pa.RecordBatch) -> NDArray[np.int64]:
         """The places of the rows that it is about."""
         here = pc.and_(
-            pc.and_(pc.equal(batch["source_db"], self.db), pc.equal(batch["source_table"], self.table)),
+            pc.and_(pc.equal(batch[Mutation.SOURCE_DB], self.db), pc.equal(batch[Mutation.SOURCE_TABLE], self.table)),
             pc.and_(
-                pc.equal(batch["op"], self.op),
-                pc.and_(pc.greater_equal(batch["commit_ts"], self.since), pc.less(batch["commit_ts"], self.until)),
+                pc.equal(batch[Mutation.OP], self.op),
+                pc.and_(
+                    pc.greater_equal(batch[Mutation.COMMIT_TS], self.since),
+                    pc.less(batch[Mutation.COMMIT_TS], self.until),
+                ),
             ),
         )
         return np.flatnonzero(here.to_numpy(zero_copy_only=False))
@@ -83,7 +87,7 @@ def _is_true(half: Half, batch: pa.RecordBatch, rows: NDArray[np.int64], place: 
         raise SchemaError(
             f"an expression of `expression-filter` cannot read a row: {type(error).__name__}",
             where={"table": f"{place.db}.{place.table}", "expression": half.text,
-                   "commit_ts": batch["commit_ts"][int(rows[at])].as_py()},
+                   "commit_ts": batch[Mutation.COMMIT_TS][int(rows[at])].as_py()},
             hint="write the expression without that column, then run merge of the window again",
         ) from error  # fmt: skip
     return found

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from binlake.base.lakecolumns import Change
 from binlake.base.rowhash import row_hashes
 from binlake.statements.batch import Phase
 from binlake.statements.limits import BatchLimits
@@ -30,14 +31,14 @@ TEXT_FACTOR = 4
 ENTRY_BYTES = 300
 """Bytes of SQL for each column at most, besides its text: names and punctuation."""
 
-PLACE = ("segment", "phase", "db", "table")
+PLACE = (Change.SEGMENT, "phase", Change.DB, Change.TABLE)
 Place = tuple[int, int, str, str]
 SIZES = pa.schema(
     [
-        ("segment", pa.int32()),
+        (Change.SEGMENT, pa.int32()),
         ("phase", pa.int32()),
-        ("db", pa.string()),
-        ("table", pa.string()),
+        (Change.DB, pa.string()),
+        (Change.TABLE, pa.string()),
         ("bucket", pa.int32()),
         ("rows", pa.int64()),
         ("bytes", pa.int64()),
@@ -63,9 +64,9 @@ class Chunk:
 
 def placed(changes: pa.Table) -> pa.Table:
     """Rows of `change` with their phase and bucket."""
-    deleted = pc.equal(changes["op"], "delete")
+    deleted = pc.equal(changes[Change.OP], "delete")
     phase = pc.if_else(deleted, pa.scalar(int(Phase.DELETE), pa.int32()), pa.scalar(int(Phase.WRITE), pa.int32()))
-    buckets = (row_hashes(changes, ["key"]) % np.uint64(BUCKETS)).astype(np.int32)
+    buckets = (row_hashes(changes, [Change.KEY]) % np.uint64(BUCKETS)).astype(np.int32)
     return changes.append_column("phase", phase).append_column("bucket", pa.array(buckets))
 
 
@@ -73,7 +74,7 @@ def sizes(rows: pa.Table) -> pa.Table:
     """SIZES of placed rows."""
     codes, places = numbered_places(rows, PLACE)
     groups = codes * BUCKETS + np.asarray(rows["bucket"])
-    copies, text = np.asarray(rows["copies"]), _text_bytes(rows)
+    copies, text = np.asarray(rows[Change.COPIES]), _text_bytes(rows)
     there = np.flatnonzero(np.bincount(groups, minlength=1))
     counted = [np.bincount(groups, weights, 1)[there].astype(np.int64) for weights in (copies, text * copies)]
     found = places.take(pa.array(there // BUCKETS))
@@ -92,7 +93,7 @@ def total(parts: pa.Table) -> list[dict[str, Any]]:
 def chunks_of(counted: Sequence[Mapping[str, Any]], limits: BatchLimits) -> list[Chunk]:
     """Chunks in order of place; batch numbers of one (segment, phase) never meet. `counted`: as `total` gives them."""
     found: list[Chunk] = []
-    for _, phase in groupby(counted, key=lambda row: (row["segment"], row["phase"])):
+    for _, phase in groupby(counted, key=lambda row: (row[Change.SEGMENT], row["phase"])):
         first = 0
         for place, rows in groupby(phase, key=lambda row: tuple(row[name] for name in PLACE)):
             for part in _parts(list(rows)):
@@ -160,7 +161,10 @@ def _in_a_row(codes: Ints) -> Ints:
 
 def _text_bytes(rows: pa.Table) -> Ints:
     """Bytes of SQL that each row takes at most: of its final image, else of its first one."""
-    parts = [_text_bytes_of(batch["after"], batch["before"]) for batch in rows.select(["after", "before"]).to_batches()]
+    parts = [
+        _text_bytes_of(batch[Change.AFTER], batch[Change.BEFORE])
+        for batch in rows.select([Change.AFTER, Change.BEFORE]).to_batches()
+    ]
     return np.concatenate([np.empty(0, np.int64), *parts])
 
 

@@ -7,10 +7,22 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, cast
 
+from binlake.base.lakecolumns import Statement
 from binlake.errors import ImmutableWindow
 from binlake.statements.batch import Phase, StatementBatch, statement_digest
 
-INDEX = ("segment", "phase", "batch", "db", "table", "rows", "digest", "round", "queue", "whole_ts")
+INDEX = (
+    Statement.SEGMENT,
+    Statement.PHASE,
+    Statement.BATCH,
+    Statement.DB,
+    Statement.TABLE,
+    Statement.ROWS,
+    Statement.DIGEST,
+    Statement.ROUND,
+    Statement.QUEUE,
+    Statement.WHOLE_TS,
+)
 """The columns of a batch that the digest of a window covers."""
 
 
@@ -30,8 +42,8 @@ def batch_values(batch: StatementBatch) -> dict[str, Any]:
 
 def checked_batch(row: Mapping[str, Any]) -> StatementBatch:
     """The batch of `batch_values`. Raises ImmutableWindow when its text is not the one that was derived."""
-    sql = cast(Sequence[str], row["sql"])
-    if statement_digest(sql) != row["digest"]:
+    sql = cast(Sequence[str], row[Statement.SQL])
+    if statement_digest(sql) != row[Statement.DIGEST]:
         raise ImmutableWindow(
             "a statement differs from the one that was derived",
             where={name: row[name] for name in INDEX[:5]},
@@ -43,5 +55,5 @@ def checked_batch(row: Mapping[str, Any]) -> StatementBatch:
 
 def batch_of(row: Mapping[str, Any]) -> StatementBatch:
     """The batch of `batch_values` of whose text nothing needs to be proved: it never left this process."""
-    sql, expect = tuple(row["sql"]), tuple(row["expect"])
-    return StatementBatch(**{**row, "phase": Phase(row["phase"]), "sql": sql, "expect": expect})
+    sql, expect = tuple(row[Statement.SQL]), tuple(row[Statement.EXPECT])
+    return StatementBatch(**{**row, "phase": Phase(row[Statement.PHASE]), "sql": sql, "expect": expect})

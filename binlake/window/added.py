@@ -13,10 +13,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from binlake.base.lakecolumns import Mutation
 from binlake.window.extras import Extra
 
 Ints = NDArray[np.int64]
-_IMAGES = ("before", "after")
+_IMAGES = (Mutation.BEFORE, Mutation.AFTER)
 
 
 def with_added(batch: pa.RecordBatch, added: Sequence[Extra]) -> pa.RecordBatch:
@@ -34,10 +35,10 @@ def with_added(batch: pa.RecordBatch, added: Sequence[Extra]) -> pa.RecordBatch:
 
 def _rows(batch: pa.RecordBatch, extra: Extra) -> Ints:
     here = [
-        pc.equal(batch["source_db"], extra.db),
-        pc.equal(batch["source_table"], extra.table),
-        pc.greater_equal(batch["commit_ts"], extra.since),
-        pc.less(batch["commit_ts"], extra.until),
+        pc.equal(batch[Mutation.SOURCE_DB], extra.db),
+        pc.equal(batch[Mutation.SOURCE_TABLE], extra.table),
+        pc.greater_equal(batch[Mutation.COMMIT_TS], extra.since),
+        pc.less(batch[Mutation.COMMIT_TS], extra.until),
     ]
     return np.flatnonzero(np.logical_and.reduce([one.to_numpy(zero_copy_only=False) for one in here]))
 

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from binlake.rows.schema.names import fold_name
+from binlake.window.eventrow import EventRow
 
 STAGE = "aside"
 """Events of this stage in the table `window`: `set-aside` and `back`, each of one table."""
 SET_ASIDE, BACK = "set-aside", "back"
 
-Events = Sequence[Mapping[str, Any]]
 
-
-def set_aside_now(events: Events) -> list[dict[str, str]]:
+def set_aside_now(events: Sequence[EventRow]) -> list[dict[str, str]]:
     """The tables that are set aside by `events` of this stage, in order of time: what each event says."""
     found: dict[str, dict[str, str]] = {}
     for event in events:
@@ -26,7 +24,7 @@ def set_aside_now(events: Events) -> list[dict[str, str]]:
     return list(found.values())
 
 
-def not_told(tables: Sequence[Mapping[str, str]], events: Events) -> list[Mapping[str, str]]:
+def not_told(tables: Sequence[Mapping[str, str]], events: Sequence[EventRow]) -> list[Mapping[str, str]]:
     """Those of `tables` (of `AsideTable.to_dict`) that none of `events` is about."""
     told = {_place(json.loads(event["detail"])) for event in events if event["state"] == SET_ASIDE}
     return [table for table in tables if _place(table) not in told]

@@ -6,13 +6,14 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from binlake.window.eventrow import EventRow
 from binlake.window.plan import Counters, Member
 
 STAGE = "incident"
 """Events of this stage in the table `window` hold what was reported."""
 
 
-def new_incidents(members: Sequence[Member], events: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+def new_incidents(members: Sequence[Member], events: Sequence[EventRow]) -> dict[str, dict[str, Any]]:
     """By node, what its counters show beyond the last event about it; empty = nothing new.
 
     `events` are those of STAGE in order of time. Counters start at 0 with each process: a smaller one counts from 0.
@@ -44,7 +45,7 @@ def _lost(found: Mapping[str, Any]) -> str:
     return f", transactions given up at {', '.join(lost)}" if lost else ""
 
 
-def _told(events: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], Counters]:
+def _told(events: Sequence[EventRow]) -> dict[tuple[str, str], Counters]:
     told = {}
     for event in events:
         for node, found in json.loads(event["detail"])["pumps"].items():

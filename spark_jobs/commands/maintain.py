@@ -22,6 +22,7 @@ from pyspark.sql import SparkSession
 
 from binlake import tso
 from binlake.base.arguments import add_output
+from binlake.base.lakecolumns import History
 from binlake.base.terminal import print_table
 from binlake.config import load_replication
 from binlake.lake.lock import lake_lock
@@ -158,7 +159,7 @@ def lay_out(spark: SparkSession, paths: LakePaths, table: LakeTable, part: DayOf
     """
     path, here = paths.table(table.name), f"commit_date = '{part.day}'"
     rows = spark.read.format("delta").load(path).where(here)
-    rows = rows.repartitionByRange(math.ceil(part.bytes / FILE_BYTES), "commit_ts")
+    rows = rows.repartitionByRange(math.ceil(part.bytes / FILE_BYTES), History.COMMIT_TS)
     writer = rows.sortWithinPartitions(*table.clustered_by).write.format("delta").mode("overwrite")
     writer = writer.option("replaceWhere", here).option("dataChange", "false")
     note = json.dumps({"stage": "maintain", "commit_date": str(part.day)})

@@ -14,6 +14,7 @@ import structlog
 from deltalake import DeltaTable
 from pyspark.sql import functions as F
 
+from binlake.base.lakecolumns import Mutation, OfSegment
 from binlake.config import Replication
 from binlake.config.model import Target
 from binlake.errors import CheckpointConflict, ConfigError
@@ -85,9 +86,9 @@ def _compared(
 def _digest(ctx: StageContext, table: LakeTable, bounds: Bounds) -> tuple[str, int]:
     rows = read(ctx.spark, ctx.paths, table)
     if table is MUTATION:
-        rows = rows.where((F.col("commit_ts") > bounds.lo) & (F.col("commit_ts") <= bounds.hi))
+        rows = rows.where((F.col(Mutation.COMMIT_TS) > bounds.lo) & (F.col(Mutation.COMMIT_TS) <= bounds.hi))
     else:
-        rows = rows.where(F.col("window") == bounds.window)
+        rows = rows.where(F.col(OfSegment.WINDOW) == bounds.window)
     return digest_of(rows, table.column_names())
 
 

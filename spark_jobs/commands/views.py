@@ -12,8 +12,9 @@ import pyarrow as pa
 
 import sql
 from binlake.audit.audit import Audit
+from binlake.base.lakecolumns import Mirror
 from binlake.errors import ConfigError, SchemaError
-from binlake.lake.columntypes import ROWKEY, arrow_type
+from binlake.lake.columntypes import arrow_type
 from binlake.lake.paths import LakePaths
 from binlake.rows.schema import TableDef
 from binlake.rules import Rules
@@ -90,7 +91,8 @@ def _net(definition: TableDef, paths: LakePaths, lo: int, hi: int) -> str:
 def _kept(definition: TableDef, paths: LakePaths, version: int) -> str:
     columns = ", ".join(_name(column.name) for column in definition.row_columns)
     place = paths.mirror(definition.db, definition.name)
-    return f"SELECT {columns} FROM delta.`{place}` VERSION AS OF {version} LEFT ANTI JOIN later ON {ROWKEY} = later.key"
+    old = f"delta.`{place}` VERSION AS OF {version}"
+    return f"SELECT {columns} FROM {old} LEFT ANTI JOIN later ON {Mirror.ROWKEY} = later.key"
 
 
 def _later(definition: TableDef) -> str:

@@ -13,6 +13,7 @@ import pyarrow as pa
 import structlog
 from pyspark.sql import functions as F
 
+from binlake.base.lakecolumns import Change
 from binlake.config.model import Target
 from binlake.errors import DamagedManifest, ImmutableWindow
 from binlake.lake.ddls import landed_ddls
@@ -181,8 +182,8 @@ def _derived(ctx: StageContext, window: SinkWindow, tables: _TouchedTables, muta
     found = net_changes(mutated.rows, cells, mutated.count, routed=bool(ctx.rules.routes), strict=strict)
     if isinstance(found, pa.Table):
         own = pa.repeat(window.bounds.window, found.num_rows)
-        return found.append_column("window", own).select(CHANGE.column_names())
-    return found.withColumn("window", F.lit(window.bounds.window))
+        return found.append_column(Change.WINDOW, own).select(CHANGE.column_names())
+    return found.withColumn(Change.WINDOW, F.lit(window.bounds.window))
 
 
 def _cells(window: SinkWindow, places: list[Touched]) -> list[Cell]:

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import functions as F
 
+from binlake.base.lakecolumns import Change
 from binlake.rows.schema import TableDef
 from binlake.statements import (
     KeptStatements,
@@ -34,7 +35,7 @@ from spark_jobs.tables.sinks import SinkWindow
 
 Place = tuple[int, str, str]
 """Segment, database, table."""
-PLACE_OF_KEY = ("segment", "db", "table")
+PLACE_OF_KEY = (Change.SEGMENT, Change.DB, Change.TABLE)
 
 
 def with_origins(
@@ -58,7 +59,7 @@ def kept_phases(rows: Rows, traced: Rows, several: Mapping[Place, bool], schema:
     """
     if isinstance(rows, pa.Table):
         return _phased(_matched(rows, traced), several)
-    found = rows.join(traced.withColumn("moved", F.lit(True)), [*PLACE_OF_KEY, "key"], "left")
+    found = rows.join(traced.withColumn("moved", F.lit(True)), [*PLACE_OF_KEY, Change.KEY], "left")
     known = found.withColumn("moved", F.coalesce("moved", F.lit(False))).select(*rows.columns, "moved", "origin")
     return stepped(known, partial(_phased, several=several), f"{schema}, anew BOOLEAN, origin STRING")
 
@@ -66,9 +67,9 @@ def kept_phases(rows: Rows, traced: Rows, several: Mapping[Place, bool], schema:
 def _matched(rows: pa.Table, traced: pa.Table) -> pa.Table:
     """`rows` with the columns `moved` and `origin` of the key that they share with a row of `traced`."""
     both = pa.concat_tables(
-        [part.select([*PLACE_OF_KEY, "key"]) for part in (traced, rows)], promote_options="permissive"
+        [part.select([*PLACE_OF_KEY, Change.KEY]) for part in (traced, rows)], promote_options="permissive"
     )
-    numbers, _ = numbered_places(both, [*PLACE_OF_KEY, "key"])
+    numbers, _ = numbered_places(both, [*PLACE_OF_KEY, Change.KEY])
     at = np.full(int(numbers.max(initial=-1)) + 1, -1)
     at[numbers[: traced.num_rows]] = np.arange(traced.num_rows)
     found = at[numbers[traced.num_rows :]]
@@ -79,14 +80,16 @@ def _matched(rows: pa.Table, traced: pa.Table) -> pa.Table:
 def _phased(rows: pa.Table, several: Mapping[Place, bool]) -> pa.Table:
     """Rows with `moved` and `origin` in all phases that write them."""
     numbers, places = numbered_places(rows, PLACE_OF_KEY)
-    kinds = [several.get((place["segment"], place["db"], place["table"])) for place in places.to_pylist()]
+    kinds = [
+        several.get((place[Change.SEGMENT], place[Change.DB], place[Change.TABLE])) for place in places.to_pylist()
+    ]
     is_kept, is_several = (
         np.array([kind is not None for kind in kinds], bool),
         np.array([bool(kind) for kind in kinds], bool),
     )
     moved, phase = np.asarray(rows["moved"]), np.asarray(rows["phase"])
     anew = (phase == Phase.WRITE) & is_kept[numbers] & (is_several[numbers] | moved)
-    origin = pc.if_else(pa.array(moved), rows["origin"], rows["key"])
+    origin = pc.if_else(pa.array(moved), rows["origin"], rows[Change.KEY])
     origin = pc.if_else(pa.array(anew), origin, pa.scalar(None, pa.string()))
     found = rows.drop_columns(["moved", "origin"]).append_column("anew", pa.array(anew)).append_column("origin", origin)
     had_values = found.filter(pc.is_valid(origin))
@@ -110,10 +113,10 @@ def written(writer: TableStatements, anew: Any, images: Mapping[str, pa.Array]) 
 
 def kept(writer: KeptStatements, table: TableDef, rows: pa.Table, phase: int) -> Iterator[StatementBatch]:
     """Phases KEEP and RESTORE of a table: rows that keep their key, then those that moved."""
-    moved = pc.not_equal(rows.column("origin"), rows.column("key")).combine_chunks()
+    moved = pc.not_equal(rows.column("origin"), rows.column(Change.KEY)).combine_chunks()
     columns = table.identity().columns
     stayed, movers = rows.filter(pc.invert(moved)), rows.filter(moved)
-    keys = images_from_maps(stayed.column("after").combine_chunks(), columns)
+    keys = images_from_maps(stayed.column(Change.AFTER).combine_chunks(), columns)
     origins = _parsed(movers.column("origin").to_pylist(), columns)
     if phase == Phase.KEEP:
         yield from writer.keeps(keys) if stayed.num_rows else ()
@@ -121,7 +124,9 @@ def kept(writer: KeptStatements, table: TableDef, rows: pa.Table, phase: int) ->
         return
     yield from writer.restores(keys) if stayed.num_rows else ()
     if movers.num_rows:
-        yield from writer.moved_restores(images_from_maps(movers.column("after").combine_chunks(), columns), origins)
+        yield from writer.moved_restores(
+            images_from_maps(movers.column(Change.AFTER).combine_chunks(), columns), origins
+        )
 
 
 def _parsed(keys: Sequence[str], columns: Sequence[str]) -> dict[str, pa.Array]:

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from binlake.base import rowhash
+from binlake.base.lakecolumns import Change
 from binlake.config.model import Target
 from binlake.lake.tables import CHANGE, STATEMENT
 from binlake.rows.schema import TableDef
@@ -80,13 +81,13 @@ def _tables(window: SinkWindow, target: Target, counted: Sequence[Any]) -> Table
     """Raises Permanent when a segment is too large for the target's mode."""
     if target.mode == "atomic":
         _require_segments(counted, target.max_segment_rows, window.bounds.window)
-    places = {(row["segment"], row["db"], row["table"]) for row in counted}
+    places = {(row[Change.SEGMENT], row[Change.DB], row[Change.TABLE]) for row in counted}
     return {place: window.definitions.within(place[1], place[2], *window.segments.bounds(place[0])) for place in places}
 
 
 def _require_segments(counted: Sequence[Any], most: int, window: str) -> None:
     """Every segment fits into one transaction. Raises Permanent before anything is sealed (hazards R-30)."""
-    for number, rows in groupby(counted, key=lambda row: row["segment"]):
+    for number, rows in groupby(counted, key=lambda row: row[Change.SEGMENT]):
         found = sum(row["rows"] for row in rows)
         if found > most:
             raise too_many_rows(window, number, found, most)

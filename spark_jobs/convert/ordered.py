@@ -15,6 +15,7 @@ from itertools import islice
 import pyarrow as pa
 
 from binlake.base.dialects import Dialect
+from binlake.base.lakecolumns import Mutation
 from binlake.changes.net import RowEvent
 from binlake.changes.ordered import Change, ChangeKeys, OrderedPlan, PlanOptions, RowForms
 from binlake.config.model import Target
@@ -33,10 +34,10 @@ from spark_jobs.tables.statements import STATEMENT_ARROW, statement_table
 Place = tuple[int, str, str]
 """Segment, database, table."""
 
-_ORDER = ("commit_ts", "start_ts", "seq")
-_COLUMNS = [*_ORDER, "db", "table", "op", "before", "after"]
-_SOURCE = ["source_db", "source_table"]
-_NAMES = ["db", "table", *_SOURCE]
+_ORDER = (Mutation.COMMIT_TS, Mutation.START_TS, Mutation.SEQ)
+_COLUMNS = [*_ORDER, Mutation.DB, Mutation.TABLE, Mutation.OP, Mutation.BEFORE, Mutation.AFTER]
+_SOURCE = [Mutation.SOURCE_DB, Mutation.SOURCE_TABLE]
+_NAMES = [Mutation.DB, Mutation.TABLE, *_SOURCE]
 _BATCHES_A_TABLE = 64
 
 
@@ -74,7 +75,7 @@ def _require_own_targets(ctx: StageContext, names: Iterable[Mapping[str, str]]) 
     """No two tables of the source change one table of the target, unless extract columns keep their keys apart."""
     found: dict[tuple[str, str], tuple[str, str]] = {}
     for row in names:
-        target, source = (row["db"], row["table"]), (row["source_db"], row["source_table"])
+        target, source = (row[Mutation.DB], row[Mutation.TABLE]), (row[Mutation.SOURCE_DB], row[Mutation.SOURCE_TABLE])
         other = found.setdefault(target, source)
         if other != source and not ctx.rules.routes.extracted(*source):
             raise ConfigError(

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from binlake.base.lakecolumns import Change
 from binlake.errors import Permanent
 from binlake.rows.schema import TableDef
 from binlake.statements import BatchLimits, KeptStatements, Phase, StatementBatch, TableStatements, images_from_maps
@@ -20,7 +21,7 @@ from binlake.statements.chunks import Chunk
 from spark_jobs.convert.keeping import kept, written
 from spark_jobs.tables.statements import statement_table
 
-RENDERED = ("key", "before", "after", "copies", "anew", "origin")
+RENDERED = (Change.KEY, Change.BEFORE, Change.AFTER, Change.COPIES, "anew", "origin")
 """What is read of a row beside its place; the last two where a table has columns of the target's own."""
 
 
@@ -47,7 +48,7 @@ class Renderer:
         writer: TableStatements | KeptStatements
         if phase in (Phase.KEEP, Phase.RESTORE):
             writer = self._kept_writer(table, chunk)
-            found: Iterable[StatementBatch] = kept(writer, table, rows.sort_by("key"), phase)
+            found: Iterable[StatementBatch] = kept(writer, table, rows.sort_by(Change.KEY), phase)
         else:
             writer = self._writer(table, chunk)
             found = _batches(writer, table, rows, phase)
@@ -84,14 +85,14 @@ class Renderer:
 def _batches(writer: TableStatements, table: TableDef, rows: pa.Table, phase: int) -> Iterable[StatementBatch]:
     deleted = phase == Phase.DELETE
     keyless = table.identity().kind == "row"
-    maps = rows["before" if deleted else "after"].chunk(0)
+    maps = rows[Change.BEFORE if deleted else Change.AFTER].chunk(0)
     names = table.identity().columns if deleted and not keyless else [column.name for column in table.row_columns]
-    in_order = np.asarray(pc.sort_indices(rows["key"].chunk(0)))
+    in_order = np.asarray(pc.sort_indices(rows[Change.KEY].chunk(0)))
     images = images_from_maps(maps, names, in_order)
     if not keyless:
         if deleted:
             return writer.deletes(images)
         anew = np.asarray(rows["anew"])[in_order] if "anew" in rows.column_names else None
         return written(writer, anew, images)
-    copies = np.asarray(rows["copies"])[in_order]
+    copies = np.asarray(rows[Change.COPIES])[in_order]
     return writer.image_deletes(images, copies) if deleted else writer.inserts(images, copies)

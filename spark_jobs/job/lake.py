@@ -17,6 +17,7 @@ from deltalake.transaction import AddAction, RemoveAction
 from pyspark.sql import DataFrame, SparkSession
 
 from binlake.base import rowhash
+from binlake.base.lakecolumns import Binlog, Change, Ddl, History, OfSegment, Statement
 from binlake.base.rowhash import Fold
 from binlake.errors import Transient
 from binlake.lake.opened import opened
@@ -26,7 +27,10 @@ from binlake.lake.tables import SPARK_TABLES, LakeTable, arrow_schema
 
 AGAIN = "the stage can run again; let only Binlake maintain these tables"
 """What to do where a commit was refused."""
-_REPEATED = ("segment", "phase", "db", "table", "identity", "op", "kind", "copies", "mutations", "decision", "pump")
+_REPEATED = (
+    OfSegment.SEGMENT, OfSegment.DB, OfSegment.TABLE, Statement.PHASE, Statement.KIND, Change.IDENTITY, Change.OP,
+    Change.COPIES, Change.MUTATIONS, Ddl.DECISION, Binlog.PUMP,
+)  # fmt: skip
 # Texts that hardly repeat: dictionaries of them would cost a fifth of the writing, and names in maps pack well without.
 _WRITER = WriterProperties(
     compression="ZSTD",
@@ -165,7 +169,7 @@ def local_table(rows: Iterable[Sequence[object]], schema: str) -> pa.Table:
 
 def within(lo: int, hi: int) -> str:
     """The predicate of lo < commit_ts <= hi."""
-    return f"commit_ts > {lo} AND commit_ts <= {hi}"
+    return f"{History.COMMIT_TS} > {lo} AND {History.COMMIT_TS} <= {hi}"
 
 
 def may_have(paths: LakePaths, table: LakeTable, predicate: str) -> bool:

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from binlake.base.lakecolumns import Binlog
 from binlake.lake.tables import BINLOG
 from binlake.rows.schema import WindowDdl
 from spark_jobs.job.lake import Rows, local_table
@@ -89,7 +90,7 @@ class Pulled:
         """What each pump gave for `bounds`, by node id."""
         parts: dict[str, list[PumpPart]] = defaultdict(list)
         for row in self._rows.ask(_Survey(bounds)).to_pylist():
-            parts[row.pop("pump")].append(PumpPart(**row))
+            parts[row.pop(Binlog.PUMP)].append(PumpPart(**row))
         return {pump: _summed(own) for pump, own in parts.items()}
 
     def proofs(self) -> dict[str, int]:
@@ -103,7 +104,7 @@ class Pulled:
             return None
         contents: dict[int, set[str]] = defaultdict(set)
         for row in self._rows.ask(_Contents(frozenset(shared))).to_pylist():
-            contents[row["commit_ts"]].add(row["content"])
+            contents[row[Binlog.COMMIT_TS]].add(row["content"])
         return min((ts for ts, found in contents.items() if len(found) > 1), default=None)
 
     def ddls(self, bounds: Bounds) -> list[WindowDdl]:
@@ -114,7 +115,7 @@ class Pulled:
 
     def first_row(self, since: int, version: int = 0) -> int | None:
         """Least commit_ts >= `since` of a transaction with row changes, of schema `version` or a later one."""
-        found: int | None = pc.min(self._rows.ask(_FirstRow(since, version))["commit_ts"]).as_py()
+        found: int | None = pc.min(self._rows.ask(_FirstRow(since, version))[Binlog.COMMIT_TS]).as_py()
         return found
 
     def transactions(self, bounds: Bounds) -> Rows:
@@ -146,12 +147,12 @@ def _summed(parts: list[PumpPart]) -> PumpPart:
 
 
 def _shared(owners: pa.Table) -> dict[int, list[str]]:
-    ts = np.asarray(owners["commit_ts"])
+    ts = np.asarray(owners[Binlog.COMMIT_TS])
     order = np.argsort(ts, kind="stable")
     again = np.flatnonzero(np.diff(ts[order]) == 0)
     rows = np.unique(order[np.concatenate((again, again + 1))])
     found: dict[int, list[str]] = defaultdict(list)
-    for one, pump in zip(ts[rows].tolist(), owners["pump"].take(pa.array(rows)).to_pylist(), strict=True):
+    for one, pump in zip(ts[rows].tolist(), owners[Binlog.PUMP].take(pa.array(rows)).to_pylist(), strict=True):
         found[one].append(pump)
     return dict(found)
 
@@ -161,20 +162,20 @@ class _Survey:
     """Each pump's part, with the greatest commit_ts of its proofs."""
 
     bounds: Bounds
-    columns: ClassVar = ("pump", "kind", "commit_ts", "chunk", "schema_version")
+    columns: ClassVar = (Binlog.PUMP, Binlog.KIND, Binlog.COMMIT_TS, Binlog.CHUNK, Binlog.SCHEMA_VERSION)
     answer: ClassVar = "pump STRING, proof BIGINT, entities BIGINT, ddls BIGINT, schema_version BIGINT"
 
     def __call__(self, rows: pa.Table) -> pa.Table:
         return local_table(
-            [(pump, *_part(rows, pump, self.bounds)) for pump in pc.unique(rows["pump"]).to_pylist()], self.answer
+            [(pump, *_part(rows, pump, self.bounds)) for pump in pc.unique(rows[Binlog.PUMP]).to_pylist()], self.answer
         )
 
 
 def _part(rows: pa.Table, pump: str, bounds: Bounds) -> tuple[int, int, int, int]:
-    own = _flags(pc.equal(rows["pump"], pump))
-    ts, version = np.asarray(rows["commit_ts"]), np.asarray(rows["schema_version"])
-    is_proof, is_ddl = (_flags(pc.equal(rows["kind"], kind)) & own for kind in ("proof", "ddl"))
-    first = own & ~is_proof & _within(ts, bounds) & (np.asarray(rows["chunk"]) == 0)
+    own = _flags(pc.equal(rows[Binlog.PUMP], pump))
+    ts, version = np.asarray(rows[Binlog.COMMIT_TS]), np.asarray(rows[Binlog.SCHEMA_VERSION])
+    is_proof, is_ddl = (_flags(pc.equal(rows[Binlog.KIND], kind)) & own for kind in ("proof", "ddl"))
+    first = own & ~is_proof & _within(ts, bounds) & (np.asarray(rows[Binlog.CHUNK]) == 0)
     return (
         int(ts[is_proof].max(initial=0)),
         int(first.sum()),
@@ -188,11 +189,11 @@ class _Owners:
     """Which pump gave which transaction."""
 
     bounds: Bounds
-    columns: ClassVar = ("commit_ts", "pump", "kind", "chunk")
+    columns: ClassVar = (Binlog.COMMIT_TS, Binlog.PUMP, Binlog.KIND, Binlog.CHUNK)
     answer: ClassVar = "commit_ts BIGINT, pump STRING"
 
     def __call__(self, rows: pa.Table) -> pa.Table:
-        return _transactions(rows, self.bounds, first=True).select(["commit_ts", "pump"])
+        return _transactions(rows, self.bounds, first=True).select([Binlog.COMMIT_TS, Binlog.PUMP])
 
 
 @dataclass(frozen=True)
@@ -200,14 +201,19 @@ class _Contents:
     """The content of some transactions."""
 
     commit_ts: frozenset[int]
-    columns: ClassVar = ("commit_ts", "kind", "chunk", "content", "payload")
+    columns: ClassVar = (Binlog.COMMIT_TS, Binlog.KIND, Binlog.CHUNK, "content", Binlog.PAYLOAD)
     answer: ClassVar = "commit_ts BIGINT, content STRING"
 
     def __call__(self, rows: pa.Table) -> pa.Table:
-        wanted = np.isin(np.asarray(rows["commit_ts"]), list(self.commit_ts)) & (np.asarray(rows["chunk"]) == 0)
-        found = rows.filter(pa.array(wanted & _flags(pc.not_equal(rows["kind"], "proof"))))
-        values = zip(*(found[name].to_pylist() for name in ("commit_ts", "content", "payload")), strict=True)
+        wanted = np.isin(np.asarray(rows[Binlog.COMMIT_TS]), list(self.commit_ts)) & (
+            np.asarray(rows[Binlog.CHUNK]) == 0
+        )
+        found = rows.filter(pa.array(wanted & _flags(pc.not_equal(rows[Binlog.KIND], "proof"))))
+        values = zip(*(found[name].to_pylist() for name in (Binlog.COMMIT_TS, "content", Binlog.PAYLOAD)), strict=True)
         return local_table([(ts, content or content_of(payload)) for ts, content, payload in values], self.answer)
+
+
+_OF_DDL = [Binlog.COMMIT_TS, Binlog.START_TS, Binlog.JOB_ID, Binlog.SCHEMA_STATE, "query"]
 
 
 @dataclass(frozen=True)
@@ -215,12 +221,12 @@ class _Ddls:
     """The DDL binlogs."""
 
     bounds: Bounds
-    columns: ClassVar = ("commit_ts", "start_ts", "kind", "chunk", "job_id", "schema_state", "query")
+    columns: ClassVar = (*_OF_DDL, Binlog.KIND, Binlog.CHUNK)
     answer: ClassVar = "commit_ts BIGINT, start_ts BIGINT, job_id BIGINT, schema_state INT, query STRING"
 
     def __call__(self, rows: pa.Table) -> pa.Table:
-        ddls = _transactions(rows.filter(pc.equal(rows["kind"], "ddl")), self.bounds, first=True)
-        return ddls.select(["commit_ts", "start_ts", "job_id", "schema_state", "query"])
+        ddls = _transactions(rows.filter(pc.equal(rows[Binlog.KIND], "ddl")), self.bounds, first=True)
+        return ddls.select(_OF_DDL)
 
 
 @dataclass(frozen=True)
@@ -229,13 +235,13 @@ class _FirstRow:
 
     since: int
     version: int
-    columns: ClassVar = ("commit_ts", "kind", "schema_version")
+    columns: ClassVar = (Binlog.COMMIT_TS, Binlog.KIND, Binlog.SCHEMA_VERSION)
     answer: ClassVar = "commit_ts BIGINT"
 
     def __call__(self, rows: pa.Table) -> pa.Table:
-        own = pc.and_(pc.equal(rows["kind"], "dml"), pc.greater_equal(rows["schema_version"], self.version))
-        own = pc.and_(own, pc.greater_equal(rows["commit_ts"], self.since))
-        least = pc.min(rows["commit_ts"].filter(own)).as_py()
+        own = pc.and_(pc.equal(rows[Binlog.KIND], "dml"), pc.greater_equal(rows[Binlog.SCHEMA_VERSION], self.version))
+        own = pc.and_(own, pc.greater_equal(rows[Binlog.COMMIT_TS], self.since))
+        least = pc.min(rows[Binlog.COMMIT_TS].filter(own)).as_py()
         return local_table([] if least is None else [(least,)], self.answer)
 
 
@@ -251,20 +257,20 @@ class _Transactions:
     def __call__(self, rows: pa.Table) -> pa.Table:
         found = _transactions(rows, self.bounds)
         if self.left_out:
-            ts, doubled = np.asarray(found["commit_ts"]), np.zeros(found.num_rows, np.bool_)
+            ts, doubled = np.asarray(found[Binlog.COMMIT_TS]), np.zeros(found.num_rows, np.bool_)
             for pump, own in self.left_out.items():
-                doubled |= np.isin(ts, own) & _flags(pc.equal(found["pump"], pump))
+                doubled |= np.isin(ts, own) & _flags(pc.equal(found[Binlog.PUMP], pump))
             found = found.filter(pa.array(~doubled))
-        days = (np.asarray(found["commit_ts"]) >> 18) // _DAY_MS
-        found = found.append_column("commit_date", pa.array(days.astype(np.int32)).cast(pa.date32()))
+        days = (np.asarray(found[Binlog.COMMIT_TS]) >> 18) // _DAY_MS
+        found = found.append_column(Binlog.COMMIT_DATE, pa.array(days.astype(np.int32)).cast(pa.date32()))
         return found.select(BINLOG.column_names())
 
 
 def _transactions(rows: pa.Table, bounds: Bounds, *, first: bool = False) -> pa.Table:
     """Rows of transactions within `bounds`, no proof; `first`: one row of each."""
-    own = _within(np.asarray(rows["commit_ts"]), bounds) & _flags(pc.not_equal(rows["kind"], "proof"))
+    own = _within(np.asarray(rows[Binlog.COMMIT_TS]), bounds) & _flags(pc.not_equal(rows[Binlog.KIND], "proof"))
     if first:
-        own &= np.asarray(rows["chunk"]) == 0
+        own &= np.asarray(rows[Binlog.CHUNK]) == 0
     batches, at = list[pa.RecordBatch](), 0
     for batch in rows.to_batches():
         inside = own[at : at + batch.num_rows]
@@ -284,7 +290,7 @@ def _flags(flags: pa.ChunkedArray) -> NDArray[np.bool_]:
 
 
 def _in_order(rows: pa.Table) -> pa.Table:
-    ts, chunk = np.asarray(rows["commit_ts"]), np.asarray(rows["chunk"])
+    ts, chunk = np.asarray(rows[Binlog.COMMIT_TS]), np.asarray(rows[Binlog.CHUNK])
     steps = np.diff(ts)
     if (steps > 0).all():
         return rows

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
+from binlake.base.lakecolumns import Binlog
 from binlake.cluster.pumpclient import PumpReader
 from binlake.lake.tables import arrow_schema
 from binlake.rows.codec.envelopes import Envelopes, parsed, read_envelopes
@@ -166,7 +167,7 @@ def _large(pump: str, block: Block, hi: int) -> Iterator[pa.RecordBatch]:
         for chunk, at in enumerate(range(0, max(len(payload), 1), CHUNK_BYTES)):
             piece = pa.array([payload[at : at + CHUNK_BYTES]], pa.binary())
             batch = _batch(pump, *ts, heads, piece)
-            batch = batch.set_column(2, "chunk", pa.array([chunk], pa.int32()))
+            batch = batch.set_column(2, Binlog.CHUNK, pa.array([chunk], pa.int32()))
             yield batch.set_column(9, "content", pa.array([content], pa.string()))
 
 

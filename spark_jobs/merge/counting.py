@@ -8,6 +8,7 @@ from functools import reduce
 from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F
 
+from binlake.base.lakecolumns import Mutation
 from spark_jobs.merge.decode import BY_TABLE, TALLIES
 
 _TABLES, _ROWS = "of tables", "rows"
@@ -16,10 +17,10 @@ _TABLES, _ROWS = "of tables", "rows"
 def counted(rows: DataFrame) -> tuple[DataFrame, Observation]:
     """(rows of `mutation`, what was left out once they are written) of rows with a tally among them."""
     found = Observation("filtered")
-    sums = [F.sum(F.when(F.col("op") == op, F.col("commit_ts"))).alias(op) for op in TALLIES]
-    of_table = reduce(lambda a, b: a | b, (F.col("op").startswith(prefix) for prefix in BY_TABLE))
+    sums = [F.sum(F.when(F.col(Mutation.OP) == op, F.col(Mutation.COMMIT_TS))).alias(op) for op in TALLIES]
+    of_table = reduce(lambda a, b: a | b, (F.col(Mutation.OP).startswith(prefix) for prefix in BY_TABLE))
     tables = F.collect_list(F.when(of_table, F.struct("op", "commit_ts"))).alias(_TABLES)
-    is_row = ~F.col("op").isin(*TALLIES) & ~of_table
+    is_row = ~F.col(Mutation.OP).isin(*TALLIES) & ~of_table
     return rows.observe(found, F.count_if(is_row).alias(_ROWS), *sums, tables).where(is_row), found
 
 

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field
 
 import pyarrow as pa
 
+from binlake.base.lakecolumns import Binlog, Mutation
 from binlake.lake.parts import Part, write_parts
 from binlake.lake.payloads import PayloadRange, Share
 from binlake.lake.tables import MUTATION
@@ -61,7 +62,9 @@ class Decoder:
         decoded, own = self._batch(), 0
         for batch in batches:
             for piece in _pieces(batch):
-                payloads, commits, starts = (piece.column(name) for name in ("payload", "commit_ts", "start_ts"))
+                payloads, commits, starts = (
+                    piece.column(name) for name in (Binlog.PAYLOAD, Binlog.COMMIT_TS, Binlog.START_TS)
+                )
                 if self.rules.marks is None and payloads.nbytes <= MOST_BYTES * len(payloads):
                     decoded.add_all(payloads, commits.to_numpy(), starts.to_numpy(), self.schemas.schemas_at)
                 else:
@@ -142,7 +145,7 @@ class ShareRows:
         """Batches of numbers of shares to batches of `mutation`, and tally rows behind them."""
         left_out: Counter[str] = Counter()
         yield from self.shares.rows((n for batch in batches for n in batch.column(0).to_pylist()), left_out)
-        tally = [{"op": op, "commit_ts": count} for op, count in left_out.items()]
+        tally = [{Mutation.OP: op, Mutation.COMMIT_TS: count} for op, count in left_out.items()]
         yield pa.RecordBatch.from_pylist(tally, schema=MUTATION_SCHEMA)
 
 

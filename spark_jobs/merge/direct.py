@@ -17,8 +17,8 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.transaction import RemoveAction
 
+from binlake.base.lakecolumns import Mutation
 from binlake.lake.features import delta_rs_commits
-from binlake.lake.parts import DAY
 from binlake.lake.paths import LakePaths
 from binlake.lake.payloads import PayloadRange
 from binlake.lake.tables import BINLOG, MUTATION
@@ -41,13 +41,13 @@ def replaceable(paths: LakePaths, lo: int, hi: int) -> list[RemoveAction] | None
         return []
     now, found = int(time.time() * 1000), []
     for add in pa.table(DeltaTable(paths.table(MUTATION.name)).get_add_actions(flatten=True)).to_pylist():
-        least, most = add.get("min.commit_ts"), add.get("max.commit_ts")
+        least, most = add.get(f"min.{Mutation.COMMIT_TS}"), add.get(f"max.{Mutation.COMMIT_TS}")
         known = least is not None and most is not None
         if known and (least > hi or most <= lo):
             continue
         if not known or least <= lo or most > hi:
             return None
-        day = {DAY: add[f"partition.{DAY}"].isoformat()}
+        day = {Mutation.COMMIT_DATE: add[f"partition.{Mutation.COMMIT_DATE}"].isoformat()}
         found.append(RemoveAction(add["path"], True, now, add["size_bytes"], day))
     return found
 

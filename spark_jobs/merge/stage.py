@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import structlog
 
+from binlake.base.lakecolumns import Binlog, Ddl
 from binlake.errors import ImmutableWindow
 from binlake.lake.injections import record_late
 from binlake.lake.lock import lake_lock
@@ -104,23 +105,24 @@ def _ddls(
 
 def _ddl_binlogs(ctx: StageContext, manifest: WindowManifest) -> list[WindowDdl]:
     # Groups of rows without a DDL are passed over by their statistics.
-    names = ("commit_ts", "start_ts", "chunk", "job_id", "schema_state", "payload")
-    rows = rows_between(ctx.paths, BINLOG, manifest.lo, manifest.hi, names, ds.field("kind") == "ddl").to_pylist()
-    rows.sort(key=lambda row: (row["commit_ts"], row["start_ts"], row["chunk"]))
+    names = (Binlog.COMMIT_TS, Binlog.START_TS, Binlog.CHUNK, Binlog.JOB_ID, Binlog.SCHEMA_STATE, Binlog.PAYLOAD)
+    rows = rows_between(ctx.paths, BINLOG, manifest.lo, manifest.hi, names, ds.field(Binlog.KIND) == "ddl").to_pylist()
+    rows.sort(key=lambda row: (row[Binlog.COMMIT_TS], row[Binlog.START_TS], row[Binlog.CHUNK]))
     return [
-        _ddl_binlog(list(chunks)) for _, chunks in groupby(rows, key=lambda row: (row["commit_ts"], row["start_ts"]))
+        _ddl_binlog(list(chunks))
+        for _, chunks in groupby(rows, key=lambda row: (row[Binlog.COMMIT_TS], row[Binlog.START_TS]))
     ]
 
 
 def _ddl_binlog(chunks: list[dict[str, Any]]) -> WindowDdl:
-    query = binlog_pb2.Binlog.FromString(b"".join(chunk["payload"] for chunk in chunks)).ddl_query
-    places = {name: chunks[0][name] for name in ("commit_ts", "start_ts", "job_id", "schema_state")}
+    query = binlog_pb2.Binlog.FromString(b"".join(chunk[Binlog.PAYLOAD] for chunk in chunks)).ddl_query
+    places = {name: chunks[0][name] for name in (Binlog.COMMIT_TS, Binlog.START_TS, Binlog.JOB_ID, Binlog.SCHEMA_STATE)}
     return WindowDdl(query=query.decode("utf-8", "replace"), **places)
 
 
 def _ddl_row(bounds: Bounds, ddl: LandedDdl) -> dict[str, object]:
-    definitions = {"before": ddl.before.to_json(), "after": ddl.after.to_json()}
-    others = {"window": bounds.window, "tables": ddl.touched, **definitions}
+    definitions = {Ddl.BEFORE: ddl.before.to_json(), Ddl.AFTER: ddl.after.to_json()}
+    others = {Ddl.WINDOW: bounds.window, Ddl.TABLES: ddl.touched, **definitions}
     return {name: others[name] if name in others else getattr(ddl, name) for name in DDL.column_names()}
 
 
@@ -181,9 +183,11 @@ def _chunked(ctx: StageContext, manifest: WindowManifest) -> frozenset[int]:
     """The transactions that lie in chunks."""
     if not manifest.chunks:
         return frozenset()
-    where = (ds.field("kind") == "dml") & (ds.field("chunk") > 0)
+    where = (ds.field(Binlog.KIND) == "dml") & (ds.field(Binlog.CHUNK) > 0)
     return frozenset(
-        rows_between(ctx.paths, BINLOG, manifest.lo, manifest.hi, ["commit_ts"], where)["commit_ts"].to_pylist()
+        rows_between(ctx.paths, BINLOG, manifest.lo, manifest.hi, [Binlog.COMMIT_TS], where)[
+            Binlog.COMMIT_TS
+        ].to_pylist()
     )
 
 

@@ -19,6 +19,7 @@ import pyarrow as pa
 import structlog
 from pyspark.sql import functions as F
 
+from binlake.base.lakecolumns import Change
 from binlake.changes.net.columns import whole_batch
 from binlake.changes.net.events import rows_by_table
 from binlake.lake.columntypes import delta_columns
@@ -50,9 +51,19 @@ from spark_jobs.tables.sinks import SinkWindow, read_mirror_window, require_merg
 
 log = structlog.get_logger(__name__)
 
-_NET = ("component", "segment", "db", "table", "op", "before", "after", "copies", "last_commit_ts")
+_NET = (
+    "component",
+    Change.SEGMENT,
+    Change.DB,
+    Change.TABLE,
+    Change.OP,
+    Change.BEFORE,
+    Change.AFTER,
+    Change.COPIES,
+    Change.LAST_COMMIT_TS,
+)
 _COMPONENTS = "db STRING, table STRING, component INT"
-_ORDER = ("component", "segment", "db", "table")
+_ORDER = ("component", Change.SEGMENT, Change.DB, Change.TABLE)
 _RESULT = (
     "db STRING, table STRING, delta_version BIGINT, lo BIGINT, hi BIGINT, dropped BOOLEAN, inexact STRING, "
     "rows BIGINT, unfit BIGINT"
@@ -153,7 +164,7 @@ def _apply_rows(ctx: StageContext, net: Rows, plan: MirrorPlan) -> Applied:
     if isinstance(net, pa.Table):
         return _apply_here(net, {(db, table): number for db, table, number in numbers}, task)
     found = (
-        net.join(F.broadcast(local_frame(ctx.spark, numbers, _COMPONENTS)), ["db", "table"])
+        net.join(F.broadcast(local_frame(ctx.spark, numbers, _COMPONENTS)), [Change.DB, Change.TABLE])
         .select(*_NET)
         .repartition("component")
         .sortWithinPartitions(*_ORDER)

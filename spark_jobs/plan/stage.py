@@ -7,8 +7,7 @@ The TSO is fetched before the members are listed: a pump that joins after the li
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import structlog
 
@@ -18,6 +17,7 @@ from binlake.errors import CheckpointConflict, ConfigError, IncompleteWindow
 from binlake.lake.holdups import Known, next_plan
 from binlake.lake.windowlog import WindowEvent
 from binlake.target import checkpoint_ts
+from binlake.window.eventrow import EventRow
 from binlake.window.incidents import STAGE, new_incidents, words
 from binlake.window.manifest import WindowManifest
 from binlake.window.plan import Plan
@@ -145,7 +145,7 @@ def tell_landed(ctx: StageContext, registry: Registry, landed_ts: int) -> None:
         registry.publish_drainer(ctx.drainer_id, landed_ts)
 
 
-def blocked_since(events: Sequence[Mapping[str, Any]], lo: int) -> int | None:
+def blocked_since(events: Sequence[EventRow], lo: int) -> int | None:
     """When (Unix ms) the unbroken run of blocked plans at `lo` began that `events` end with; None = not blocked."""
     since = None
     for event in reversed([event for event in events if event["lo"] == lo]):

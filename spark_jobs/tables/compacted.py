@@ -5,13 +5,11 @@ What is read in the lake is verified; a manifest that is not just what compact s
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import structlog
 
 from binlake.errors import CheckpointConflict, DamagedManifest
 from binlake.window.derived import CompactManifest, read_own
+from binlake.window.eventrow import EventRow
 from binlake.window.manifest import ApplyManifest
 from spark_jobs.job.context import Bounds, StageContext
 from spark_jobs.tables.sinks import require_merged
@@ -78,8 +76,8 @@ def was_derived(ctx: StageContext, bounds: Bounds) -> bool:
     return bool(_events(ctx, bounds))
 
 
-def _events(ctx: StageContext, bounds: Bounds) -> list[dict[str, Any]]:
-    found = ctx.windows.done("compact", (bounds.lo, bounds.hi))
+def _events(ctx: StageContext, bounds: Bounds) -> list[EventRow]:
+    found = ctx.windows.events(stage="compact", state="done", within=(bounds.lo, bounds.hi), sealed=True)
     return [event for event in found if (event["lo"], event["hi"]) == (bounds.lo, bounds.hi)]
 
 
@@ -88,7 +86,7 @@ def _with_digest(ctx: StageContext, bounds: Bounds, digest: str) -> CompactManif
     return next((manifest for manifest in found if manifest is not None and manifest.digest() == digest), None)
 
 
-def _readable(ctx: StageContext, bounds: Bounds, event: Mapping[str, Any]) -> CompactManifest | None:
+def _readable(ctx: StageContext, bounds: Bounds, event: EventRow) -> CompactManifest | None:
     try:
         return _read(ctx, bounds, event)
     except DamagedManifest as error:
@@ -96,7 +94,7 @@ def _readable(ctx: StageContext, bounds: Bounds, event: Mapping[str, Any]) -> Co
         return None
 
 
-def _read(ctx: StageContext, bounds: Bounds, event: Mapping[str, Any]) -> CompactManifest:
+def _read(ctx: StageContext, bounds: Bounds, event: EventRow) -> CompactManifest:
     if not event["manifest"]:
         return compacted_of(ctx, event, require_merged(ctx, bounds.lo, bounds.hi))
     name, text = ctx.replication.name, event["manifest"]

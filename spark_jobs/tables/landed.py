@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from binlake.base import rowhash
+from binlake.base.lakecolumns import Binlog
 from binlake.base.rowhash import Fold
 from binlake.lake.rowhistory import rows_between
 from binlake.lake.tables import BINLOG
@@ -28,7 +29,16 @@ from spark_jobs.job.lake import (
     within,
 )
 
-DIGEST_COLUMNS = ["commit_ts", "start_ts", "chunk", "kind", "schema_version", "job_id", "schema_state", "payload"]
+DIGEST_COLUMNS = [
+    Binlog.COMMIT_TS,
+    Binlog.START_TS,
+    Binlog.CHUNK,
+    Binlog.KIND,
+    Binlog.SCHEMA_VERSION,
+    Binlog.JOB_ID,
+    Binlog.SCHEMA_STATE,
+    Binlog.PAYLOAD,
+]
 _PART = f"dml BIGINT, ddls BIGINT, chunks BIGINT, bytes BIGINT, {FOLD_COLUMNS}"
 
 
@@ -58,7 +68,7 @@ NONE = Landed(0, 0, 0, 0, rowhash.merged([]))
 
 def stored(ctx: StageContext, bounds: Bounds, *, small: bool) -> Landed:
     """What is in `binlog` of `bounds`; `small`: enough to be read by this process."""
-    if not may_have(ctx.paths, BINLOG, f"commit_ts > {bounds.lo}"):
+    if not may_have(ctx.paths, BINLOG, f"{Binlog.COMMIT_TS} > {bounds.lo}"):
         return NONE
     if small:
         return landed_of(rows_between(ctx.paths, BINLOG, bounds.lo, bounds.hi, DIGEST_COLUMNS))
@@ -73,9 +83,9 @@ def landed_of(rows: Rows) -> Landed:
 
 
 def _part(rows: pa.Table) -> pa.Table:
-    first = pc.equal(rows["chunk"], 0)
-    dml, ddls = (_count(pc.and_(first, pc.equal(rows["kind"], kind))) for kind in ("dml", "ddl"))
-    size = pc.sum(pc.binary_length(rows["payload"])).as_py() or 0
+    first = pc.equal(rows[Binlog.CHUNK], 0)
+    dml, ddls = (_count(pc.and_(first, pc.equal(rows[Binlog.KIND], kind))) for kind in ("dml", "ddl"))
+    size = pc.sum(pc.binary_length(rows[Binlog.PAYLOAD])).as_py() or 0
     fold = rowhash.fold(rowhash.row_hashes(rows, DIGEST_COLUMNS))
     return local_table([(dml, ddls, _count(pc.invert(first)), size, *fold_row(fold))], _PART)
 

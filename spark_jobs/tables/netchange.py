@@ -15,6 +15,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from binlake.base.lakecolumns import Mutation
 from binlake.base.rowhash import row_hashes
 from binlake.changes.net import columns
 from binlake.changes.net.arrivals import ARRIVALS, STEPS, History, arrivals, histories, key_steps
@@ -42,7 +43,7 @@ _STEPS = STEPS.append(pa.field("share", pa.int32()))
 
 def mutations(spark: SparkSession, paths: LakePaths, lo: int, hi: int) -> DataFrame:
     """The row changes with lo < commit_ts <= hi."""
-    return read(spark, paths, MUTATION).where((F.col("commit_ts") > lo) & (F.col("commit_ts") <= hi))
+    return read(spark, paths, MUTATION).where((F.col(Mutation.COMMIT_TS) > lo) & (F.col(Mutation.COMMIT_TS) <= hi))
 
 
 def window_rows(ctx: StageContext, bounds: Bounds) -> Rows:
@@ -67,14 +68,14 @@ def touched(
     if count <= DRIVER_ROWS:
         return touched_cells(ctx.paths, bounds.lo, bounds.hi, starts) if count else []
     edges = F.lit(list(starts)).cast("array<bigint>")
-    segment = F.size(F.filter(edges, lambda edge: edge <= F.col("commit_ts")))
+    segment = F.size(F.filter(edges, lambda edge: edge <= F.col(Mutation.COMMIT_TS)))
     found = (
         mutations(ctx.spark, ctx.paths, bounds.lo, bounds.hi)
-        .select("db", "table", segment.alias("segment"))
+        .select(Mutation.DB, Mutation.TABLE, segment.alias("segment"))
         .distinct()
         .collect()
     )
-    return sorted((row["db"], row["table"], row["segment"]) for row in found)
+    return sorted((row[Mutation.DB], row[Mutation.TABLE], row["segment"]) for row in found)
 
 
 Touched = tuple[str, str, int]
@@ -162,7 +163,9 @@ def row_origins(rows: Rows, cells: Sequence[Cell]) -> Rows:
             yield whole_batch(moves(batch, own))
 
     found = _narrow(rows, routed=False).mapInArrow(moved, schema_text(MOVES))
-    return found.groupBy("segment", "db", "table").applyInArrow(lambda part: origins_of(part), schema_text(ORIGINS))
+    return found.groupBy("segment", Mutation.DB, Mutation.TABLE).applyInArrow(
+        lambda part: origins_of(part), schema_text(ORIGINS)
+    )
 
 
 def _narrow(rows: DataFrame, routed: bool) -> DataFrame:
@@ -175,4 +178,4 @@ def _shares_for(count: int) -> int:
 
 def _share(rows: pa.Table, shares: int) -> pa.Array:
     """The share that the key of each row falls into."""
-    return pa.array((row_hashes(rows, ["key"]) % np.uint64(shares)).astype(np.int32))
+    return pa.array((row_hashes(rows, [Mutation.KEY]) % np.uint64(shares)).astype(np.int32))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import pyarrow.dataset as ds
 
+from binlake.base.lakecolumns import OfSegment
 from binlake.dialect import bytewise_table
 from binlake.errors import IncompleteWindow
 from binlake.lake.dataset import dataset
@@ -19,6 +19,7 @@ from binlake.lake.tables import LakeTable
 from binlake.rows.schema import TableDef
 from binlake.window.definitions import LandedDdl, Segments, WindowDefinitions, bytewise
 from binlake.window.derived import Merged, MergeManifest, read_own
+from binlake.window.eventrow import EventRow
 from binlake.window.manifest import window_name
 from binlake.window.shapes import Shapes
 from binlake.window.targets import Naming, TargetTables
@@ -60,7 +61,7 @@ def require_merged(ctx: StageContext, lo: int, hi: int) -> Merged:
 
     Raises IncompleteWindow if one is not merged, DamagedManifest.
     """
-    merged = {(e["lo"], e["hi"]): e for e in ctx.windows.done("merge", (lo, hi))}
+    merged = _merge_events(ctx, lo, hi)
     landed = ctx.windows.landed((lo, hi))
     missing = [window_name(*window) for window in landed if window not in merged]
     if missing or not landed or landed[0][0] > lo or landed[-1][1] < hi:
@@ -72,7 +73,7 @@ def require_merged(ctx: StageContext, lo: int, hi: int) -> Merged:
     return Merged.total(_merged(ctx, merged[window]) for window in landed)
 
 
-def _merged(ctx: StageContext, event: Mapping[str, Any]) -> Merged:
+def _merged(ctx: StageContext, event: EventRow) -> Merged:
     """What merge sealed of its window. Raises DamagedManifest."""
     if not event["manifest"]:
         return merged_of(event)
@@ -114,14 +115,14 @@ def tables_at_end(ctx: StageContext, base: TargetTables, hi: int, ddls: Sequence
 
 def own_rows(bounds: Bounds) -> str:
     """The predicate of a window's rows in a table partitioned by window."""
-    return f"window = '{bounds.window}'"
+    return f"{OfSegment.WINDOW} = '{bounds.window}'"
 
 
 def rows_of_window(ctx: StageContext, table: LakeTable, bounds: Bounds) -> Rows:
     """The rows that a table partitioned by window has of `bounds`: a small window's here in memory."""
     if not ctx.is_small(bounds):
         return read(ctx.spark, ctx.paths, table).where(own_rows(bounds))
-    data, own = dataset(opened(ctx.paths.table(table.name))), ds.field("window") == bounds.window
+    data, own = dataset(opened(ctx.paths.table(table.name))), ds.field(OfSegment.WINDOW) == bounds.window
     return data.to_table(columns=table.column_names(), filter=own)
 
 
@@ -132,4 +133,10 @@ def note(ctx: StageContext, stage: str, bounds: Bounds) -> dict[str, str]:
 
 def merged_rows(ctx: StageContext, lo: int, hi: int) -> dict[tuple[int, int], int]:
     """Row changes of each merged window that overlaps (lo, hi]."""
-    return {(e["lo"], e["hi"]): e["rows"] for e in ctx.windows.done("merge", (lo, hi))}
+    return {window: event["rows"] for window, event in _merge_events(ctx, lo, hi).items()}
+
+
+def _merge_events(ctx: StageContext, lo: int, hi: int) -> dict[tuple[int, int], EventRow]:
+    """By (lo, hi), the last event of merge of each window that overlaps (lo, hi]."""
+    events = ctx.windows.events(stage="merge", state="done", within=(lo, hi), sealed=True)
+    return {(event["lo"], event["hi"]): event for event in events}

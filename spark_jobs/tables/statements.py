@@ -16,11 +16,13 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from deltalake import DeltaTable
 
+from binlake.base.lakecolumns import Statement
 from binlake.config.model import Target
 from binlake.lake.dataset import dataset
 from binlake.lake.mutations import touched_cells
 from binlake.lake.paths import LakePaths
 from binlake.lake.schemas import SchemaHistory
+from binlake.lake.tables import STATEMENT, arrow_schema
 from binlake.statements import Phase, StatementBatch, kept_table
 from binlake.statements.literal import qualified
 from binlake.statements.sealed import INDEX, batch_of, checked_batch, index_digest
@@ -29,8 +31,8 @@ from binlake.target.segments import SegmentContent, WindowPlans
 from spark_jobs.job.context import StageContext
 from spark_jobs.tables.sinks import SinkWindow
 
-_BATCH = ("segment", "phase", "batch", "db", "table", "kind", "sql", "expect", "verify_sql", "verify_rows", "rows",
-          "digest", "round", "queue", "whole_ts")  # fmt: skip
+_BATCH = tuple(name for name in STATEMENT.column_names() if name != Statement.WINDOW)
+STATEMENT_ARROW = arrow_schema(STATEMENT.schema())
 _STRETCH_ROWS = 10_000
 """Row changes read at a time where the order counts."""
 _READ_AHEAD = 8
@@ -62,9 +64,9 @@ class LakeStatements:
         self._replication = replication
         self._target = target
         self._plans = WindowPlans(window.definitions, window.segments, window.cuts, schema_versions, target.db_type)
-        self._data = dataset(DeltaTable(paths.table("statement"))) if rows is None else ds.dataset(rows)
+        self._data = dataset(DeltaTable(paths.table(STATEMENT.name))) if rows is None else ds.dataset(rows)
         self._batch_of = checked_batch if rows is None else batch_of
-        self._own = ds.field("window") == window.bounds.window
+        self._own = ds.field(Statement.WINDOW) == window.bounds.window
         self._index = self._data.to_table(columns=list(INDEX), filter=self._own).to_pylist()
 
     def digest(self) -> str:
@@ -74,7 +76,7 @@ class LakeStatements:
     @property
     def rows(self) -> int:
         """Row changes in all batches."""
-        return sum(row["rows"] for row in self._index)
+        return sum(row[Statement.ROWS] for row in self._index)
 
     @property
     def count(self) -> int:
@@ -97,7 +99,7 @@ class LakeStatements:
         if phase == Phase.ORDERED:
             yield from self._in_order(segment)
             return
-        where = self._own & (ds.field("segment") == segment) & (ds.field("phase") == phase)
+        where = self._own & (ds.field(Statement.SEGMENT) == segment) & (ds.field(Statement.PHASE) == phase)
         found = self._data.to_batches(
             columns=list(_BATCH), filter=where, batch_size=_READ_AHEAD, batch_readahead=1, fragment_readahead=1
         )
@@ -105,30 +107,32 @@ class LakeStatements:
             yield from map(self._batch_of, batch.to_pylist())
 
     def _in_order(self, segment: int) -> Iterator[StatementBatch]:
-        place = self._own & (ds.field("segment") == segment) & (ds.field("phase") == int(Phase.ORDERED))
+        place = self._own & (ds.field(Statement.SEGMENT) == segment) & (ds.field(Statement.PHASE) == int(Phase.ORDERED))
         index = sorted(
-            (row["batch"], row["rows"])
+            (row[Statement.BATCH], row[Statement.ROWS])
             for row in self._index
-            if (row["segment"], row["phase"]) == (segment, Phase.ORDERED)
+            if (row[Statement.SEGMENT], row[Statement.PHASE]) == (segment, Phase.ORDERED)
         )
         for first, last in _stretches(index):
-            where = place & (ds.field("batch") >= first) & (ds.field("batch") <= last)
+            where = place & (ds.field(Statement.BATCH) >= first) & (ds.field(Statement.BATCH) <= last)
             found = self._data.to_table(columns=list(_BATCH), filter=where)
-            yield from map(self._batch_of, found.sort_by("batch").to_pylist())
+            yield from map(self._batch_of, found.sort_by(Statement.BATCH).to_pylist())
 
     def _segment(self, number: int) -> SegmentPlan:
-        own = [row for row in self._index if row["segment"] == number and row["phase"] != Phase.DDL]
-        ordered = any(row["phase"] == Phase.ORDERED for row in own)
+        own = [row for row in self._index if row[Statement.SEGMENT] == number and row[Statement.PHASE] != Phase.DDL]
+        ordered = any(row[Statement.PHASE] == Phase.ORDERED for row in own)
         # A batch in commit order may have several tables.
-        names = self._touched(number) if ordered else sorted({(row["db"], row["table"]) for row in own})
+        names = self._touched(number) if ordered else sorted({(row[Statement.DB], row[Statement.TABLE]) for row in own})
         size = self._bytes.get(number, 0) if self._target.mode == "auto" else None
         ddl = next(self.batches(number, Phase.DDL), None) if number else None
-        plan = self._plans.plan(number, SegmentContent(names, sum(row["rows"] for row in own), size, ordered, ddl))
+        plan = self._plans.plan(
+            number, SegmentContent(names, sum(row[Statement.ROWS] for row in own), size, ordered, ddl)
+        )
         return replace(plan, copies=self._copies(number, own))
 
     def _copies(self, segment: int, own: list[dict[str, Any]]) -> tuple[tuple[str, str], ...]:
         """(quoted copy, quoted table) of the tables of the segment that have batches of phase KEEP."""
-        names = sorted({(row["db"], row["table"]) for row in own if row["phase"] == Phase.KEEP})
+        names = sorted({(row[Statement.DB], row[Statement.TABLE]) for row in own if row[Statement.PHASE] == Phase.KEEP})
         window = self.window.bounds.window
         return tuple(
             (kept_copy(self._target, self._replication, window, (segment, *name)), qualified(*name)) for name in names
@@ -150,9 +154,11 @@ class LakeStatements:
     def _bytes(self) -> dict[int, int]:
         """Bytes of text by segment: a pass over it, for who must know before it is applied."""
         found: dict[int, int] = {}
-        where = self._own & (ds.field("phase") != int(Phase.DDL))
-        for part in self._data.to_batches(columns=["segment", "sql"], filter=where, batch_size=_READ_AHEAD):
-            for segment, texts in zip(part["segment"].to_pylist(), part["sql"], strict=True):
+        where = self._own & (ds.field(Statement.PHASE) != int(Phase.DDL))
+        for part in self._data.to_batches(
+            columns=[Statement.SEGMENT, Statement.SQL], filter=where, batch_size=_READ_AHEAD
+        ):
+            for segment, texts in zip(part[Statement.SEGMENT].to_pylist(), part[Statement.SQL], strict=True):
                 found[segment] = found.get(segment, 0) + pc.sum(pc.binary_length(texts.values)).as_py()
         return found
 
@@ -181,25 +187,3 @@ def statement_table(window: str, batches: Sequence[StatementBatch]) -> pa.Table:
     columns = [[getattr(batch, name) for batch in batches] for name in _BATCH]
     arrays = map(pa.array, [[window] * len(batches), *columns], STATEMENT_ARROW.types)
     return pa.Table.from_arrays(list(arrays), schema=STATEMENT_ARROW)
-
-
-STATEMENT_ARROW = pa.schema(
-    [
-        ("window", pa.string()),
-        ("segment", pa.int32()),
-        ("phase", pa.int32()),
-        ("batch", pa.int32()),
-        ("db", pa.string()),
-        ("table", pa.string()),
-        ("kind", pa.string()),
-        ("sql", pa.list_(pa.string())),
-        ("expect", pa.list_(pa.int64())),
-        ("verify_sql", pa.string()),
-        ("verify_rows", pa.int64()),
-        ("rows", pa.int64()),
-        ("digest", pa.string()),
-        ("round", pa.int32()),
-        ("queue", pa.int32()),
-        ("whole_ts", pa.int64()),
-    ]
-)

@@ -7,12 +7,11 @@ An event of this version has a manifest, and none of the keys that are read here
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Any
 
 from binlake.errors import DamagedManifest
 from binlake.lake.ddls import landed_ddls
 from binlake.window.derived import CompactManifest, Merged
+from binlake.window.eventrow import EventRow
 from binlake.window.manifest import window_name
 from binlake.window.shapes import Shapes
 from spark_jobs.job.context import StageContext
@@ -20,7 +19,7 @@ from spark_jobs.job.context import StageContext
 COMPACT_AGAIN = "run compact of this window again, then convert"
 
 
-def merged_of(event: Mapping[str, Any]) -> Merged:
+def merged_of(event: EventRow) -> Merged:
     """What an event of merge says of its window."""
     detail = json.loads(event["detail"] or "{}")
     left_out = detail.get("filtered") or detail.get("skipped_commit_ts")
@@ -28,7 +27,7 @@ def merged_of(event: Mapping[str, Any]) -> Merged:
     return Merged(event["rows"], ddls, not left_out, (window_name(event["lo"], event["hi"]),))
 
 
-def compacted_of(ctx: StageContext, event: Mapping[str, Any], merged: Merged) -> CompactManifest:
+def compacted_of(ctx: StageContext, event: EventRow, merged: Merged) -> CompactManifest:
     """What an event of compact says of its window, with what `merged` of it says. Raises DamagedManifest."""
     detail = json.loads(event["detail"] or "{}")
     lo, hi = event["lo"], event["hi"]

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from binlake.base.lakecolumns import Change
 from binlake.base.redaction import key_in_log
 from binlake.changes.net.events import cell_rows, events_of
 from binlake.changes.net.images import ABSENT, MAP, Bools, Ints, completed, whole
@@ -23,18 +24,18 @@ from binlake.window.definitions import Cell
 
 NET = pa.schema(
     [
-        ("segment", pa.int32()),
-        ("db", pa.string()),
-        ("table", pa.string()),
-        ("key", pa.string()),
-        ("identity", pa.string()),
-        ("op", pa.string()),
-        ("before", MAP),
-        ("after", MAP),
-        ("copies", pa.int64()),
-        ("first_commit_ts", pa.int64()),
-        ("last_commit_ts", pa.int64()),
-        ("mutations", pa.int64()),
+        (Change.SEGMENT, pa.int32()),
+        (Change.DB, pa.string()),
+        (Change.TABLE, pa.string()),
+        (Change.KEY, pa.string()),
+        (Change.IDENTITY, pa.string()),
+        (Change.OP, pa.string()),
+        (Change.BEFORE, MAP),
+        (Change.AFTER, MAP),
+        (Change.COPIES, pa.int64()),
+        (Change.FIRST_COMMIT_TS, pa.int64()),
+        (Change.LAST_COMMIT_TS, pa.int64()),
+        (Change.MUTATIONS, pa.int64()),
     ]
 )
 """The net change of one key in one segment: columns of the lake's `change`."""

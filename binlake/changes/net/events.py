@@ -14,15 +14,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from binlake.base.lakecolumns import Mutation
 from binlake.changes.net.images import ABSENT, Bools, Images, Ints
 from binlake.changes.net.positions import POSITION, Positions
 from binlake.errors import SchemaError
 from binlake.rows.codec.assemble import key_texts
 from binlake.window.definitions import Cell
 
-COLUMNS = (*POSITION, "db", "table", "before", "after")
+COLUMNS = (*POSITION, Mutation.DB, Mutation.TABLE, Mutation.BEFORE, Mutation.AFTER)
 """What of `mutation` the net change is made of."""
-SOURCE = ("source_db", "source_table", "table_id")
+SOURCE = (Mutation.SOURCE_DB, Mutation.SOURCE_TABLE, Mutation.TABLE_ID)
 """What it takes besides, where tables of the source share one of the target."""
 
 
@@ -76,7 +77,7 @@ class CellRows:
         for texts in columns:
             if texts.null_count:
                 bad = rows[np.flatnonzero(np.asarray(texts.is_null()))]
-                commit_ts = int(np.asarray(self.batch.column("commit_ts"))[bad].min())
+                commit_ts = int(np.asarray(self.batch.column(Mutation.COMMIT_TS))[bad].min())
                 where = {"table": f"{self.cell.db}.{self.cell.table}", "commit_ts": commit_ts}
                 raise SchemaError("a key column is NULL or absent", where=where)
 
@@ -85,8 +86,8 @@ def cell_rows(batch: pa.RecordBatch, cells: Sequence[Cell]) -> Iterator[CellRows
     """The rows of `batch` (COLUMNS of `mutation`) by the cell they fall into; those of no cell are left out."""
     if not batch.num_rows:
         return
-    before, after = Images(batch.column("before")), Images(batch.column("after"))
-    commit_ts = np.asarray(batch.column("commit_ts"))
+    before, after = Images(batch.column(Mutation.BEFORE)), Images(batch.column(Mutation.AFTER))
+    commit_ts = np.asarray(batch.column(Mutation.COMMIT_TS))
     by_table = {name: list(group) for name, group in groupby(sorted(cells, key=_NAME), key=_NAME)}
     for name, rows in rows_by_table(batch):
         for cell in by_table.get(name, ()):
@@ -101,7 +102,7 @@ _NAME = attrgetter("db", "table")
 
 def rows_by_table(batch: pa.RecordBatch) -> Iterator[tuple[tuple[str, str], Ints]]:
     """((db, table), the numbers of its rows in their order) of all tables in `batch`."""
-    names = [pc.dictionary_encode(batch.column(name)) for name in ("db", "table")]
+    names = [pc.dictionary_encode(batch.column(name)) for name in (Mutation.DB, Mutation.TABLE)]
     texts = [one.dictionary.to_pylist() for one in names]
     dbs, tables = (np.asarray(one.indices) for one in names)
     codes = dbs.astype(np.int64) * len(texts[1]) + tables

@@ -15,11 +15,13 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from binlake.audit.audit import Audit
+from binlake.base.lakecolumns import Mutation
 from binlake.config import Replication
 from binlake.lake.dataset import dataset
 from binlake.lake.paths import LakePaths
 from binlake.lake.rowhistory import between
 from binlake.lake.schemas import SchemaHistory
+from binlake.lake.tables import MUTATION
 from binlake.repair.verify.keyorder import AnyKey
 from binlake.repair.verify.tables import Name, VerifiedTable
 from binlake.rows.codec.casts import cast_form
@@ -29,7 +31,7 @@ from binlake.rules import Rules
 from binlake.target.claim.aside import is_aside
 from binlake.window.targets import Naming
 
-_COLUMNS = ("db", "table", "table_id", "key", "new_key")
+_COLUMNS = (Mutation.DB, Mutation.TABLE, Mutation.TABLE_ID, Mutation.KEY, Mutation.NEW_KEY)
 
 
 @dataclass
@@ -93,13 +95,13 @@ class _Reader:
 
     def _by_table(self) -> Iterator[tuple[tuple[str, str, int], set[tuple[str | None, ...]]]]:
         keys: dict[tuple[str, str, int], set[tuple[str | None, ...]]] = {}
-        data = dataset(DeltaTable(self._paths.table("mutation")))
+        data = dataset(DeltaTable(self._paths.table(MUTATION.name)))
         for batch in data.to_batches(columns=list(_COLUMNS), filter=between(*self._bounds)):
             rows = pa.Table.from_batches([batch])
-            for place in rows.group_by(["db", "table", "table_id"]).aggregate([]).to_pylist():
+            for place in rows.group_by([Mutation.DB, Mutation.TABLE, Mutation.TABLE_ID]).aggregate([]).to_pylist():
                 own = rows.filter(_equal(rows, place))
-                texts = {*own.column("key").to_pylist(), *own.column("new_key").to_pylist()} - {None}
-                name = (place["db"], place["table"], place["table_id"])
+                texts = {*own.column(Mutation.KEY).to_pylist(), *own.column(Mutation.NEW_KEY).to_pylist()} - {None}
+                name = (place[Mutation.DB], place[Mutation.TABLE], place[Mutation.TABLE_ID])
                 keys.setdefault(name, set()).update(tuple(json.loads(text)) for text in texts)
         yield from sorted(keys.items())
 

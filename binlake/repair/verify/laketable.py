@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from binlake.audit.audit import Audit
+from binlake.base.lakecolumns import Mirror
 from binlake.changes.net import NetChange, net_changes
-from binlake.lake.columntypes import ROWKEY
 from binlake.lake.paths import LakePaths
 from binlake.lake.rowhistory import changes, of_table
 from binlake.mirror.rows import mirror_texts
@@ -120,9 +120,9 @@ class LakeTable:
         for batch in self._audit.stored(self._base):
             rows = pa.Table.from_batches([batch])
             if keyed:
-                rows = rows.filter(pc.invert(pc.is_in(rows.column(ROWKEY), changed)))
+                rows = rows.filter(pc.invert(pc.is_in(rows.column(Mirror.ROWKEY), changed)))
             if keys is not None:
-                rows = rows.filter(pc.is_in(rows.column(ROWKEY), pa.array(sorted(keys), pa.string())))
+                rows = rows.filter(pc.is_in(rows.column(Mirror.ROWKEY), pa.array(sorted(keys), pa.string())))
             if rows.num_rows:
                 yield _Batch(mirror_texts(self._table, rows), np.ones(rows.num_rows, np.int64))
         later = [net for key, net in self._net.items() if keys is None or key in keys]

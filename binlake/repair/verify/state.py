@@ -9,6 +9,7 @@ import time
 
 import pyarrow.dataset as ds
 
+from binlake.base.lakecolumns import Verify
 from binlake.lake.control import ControlTable
 from binlake.lake.paths import LakePaths
 from binlake.lake.tables import VERIFY
@@ -26,17 +27,17 @@ class VerifyState:
     """Progress at commit_ts `ts` `against` lake or source. Caller holds the lake's lock `verify`."""
 
     def __init__(self, paths: LakePaths, ts: int, against: str) -> None:
-        self._table = ControlTable(paths.table("verify"), VERIFY)
-        self._place = {"commit_ts": ts, "against": against}
+        self._table = ControlTable(paths.table(VERIFY.name), VERIFY)
+        self._place = {Verify.COMMIT_TS: ts, Verify.AGAINST: against}
         self._pending: list[dict[str, object]] = []
         self._cuts: dict[Name, Cuts] = {}
         self._equal: dict[Name, dict[int, int]] = {}
-        for row in self._table.rows(where=(ds.field("commit_ts") == ts) & (ds.field("against") == against)):
-            name = (row["db"], row["table"])
-            if row["chunk"] == _CUTS:
-                self._cuts[name] = Cuts.from_json(row["cuts"])
+        for row in self._table.rows(where=(ds.field(Verify.COMMIT_TS) == ts) & (ds.field(Verify.AGAINST) == against)):
+            name = (row[Verify.DB], row[Verify.TABLE])
+            if row[Verify.CHUNK] == _CUTS:
+                self._cuts[name] = Cuts.from_json(row[Verify.CUTS])
             else:
-                self._equal.setdefault(name, {})[row["chunk"]] = row["rows"]
+                self._equal.setdefault(name, {})[row[Verify.CHUNK]] = row[Verify.ROWS]
 
     def cuts(self, name: Name) -> Cuts | None:
         """How the table was cut; None when it was not begun."""
@@ -70,5 +71,5 @@ class VerifyState:
         self._table.clear()
 
     def _note(self, name: Name, chunk: int, rows: int, cuts: str) -> None:
-        place = {**self._place, "db": name[0], "table": name[1], "at_ms": time.time_ns() // 1_000_000}
-        self._pending.append({**place, "chunk": chunk, "rows": rows, "cuts": cuts})
+        place = {**self._place, Verify.DB: name[0], Verify.TABLE: name[1], Verify.AT_MS: time.time_ns() // 1_000_000}
+        self._pending.append({**place, Verify.CHUNK: chunk, Verify.ROWS: rows, Verify.CUTS: cuts})

@@ -22,6 +22,7 @@ from typing import Any, cast
 import numpy as np
 import pyarrow as pa
 
+from binlake.base.lakecolumns import Mutation
 from binlake.rows.codec.assemble import keys_of, maps_of
 from binlake.rows.codec.echoes import without_echoes
 from binlake.rows.codec.emptied import Known, is_late, require_both, without_lost_rows
@@ -62,21 +63,21 @@ _MS_PER_DAY = 86_400_000
 _MAP = pa.map_(pa.string(), pa.string())
 MUTATION_SCHEMA = pa.schema(
     [
-        ("commit_ts", pa.int64()),
-        ("start_ts", pa.int64()),
-        ("seq", pa.int32()),
-        ("commit_date", pa.date32()),
-        ("schema_version", pa.int64()),
-        ("source_db", pa.string()),
-        ("source_table", pa.string()),
-        ("db", pa.string()),
-        ("table", pa.string()),
-        ("table_id", pa.int64()),
-        ("op", pa.string()),
-        ("key", pa.string()),
-        ("new_key", pa.string()),
-        ("before", _MAP),
-        ("after", _MAP),
+        (Mutation.COMMIT_TS, pa.int64()),
+        (Mutation.START_TS, pa.int64()),
+        (Mutation.SEQ, pa.int32()),
+        (Mutation.COMMIT_DATE, pa.date32()),
+        (Mutation.SCHEMA_VERSION, pa.int64()),
+        (Mutation.SOURCE_DB, pa.string()),
+        (Mutation.SOURCE_TABLE, pa.string()),
+        (Mutation.DB, pa.string()),
+        (Mutation.TABLE, pa.string()),
+        (Mutation.TABLE_ID, pa.int64()),
+        (Mutation.OP, pa.string()),
+        (Mutation.KEY, pa.string()),
+        (Mutation.NEW_KEY, pa.string()),
+        (Mutation.BEFORE, _MAP),
+        (Mutation.AFTER, _MAP),
     ]
 )
 _OPS = ("insert", "update", "", "", "delete")

@@ -16,10 +16,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from binlake.base.lakecolumns import Mutation
 from binlake.rows.codec.lanes import Ints
 from binlake.rows.schema.info import TableDef
 
-_NAMES = ("op", "before", "after")
+_NAMES = (Mutation.OP, Mutation.BEFORE, Mutation.AFTER)
 
 
 def without_echoes(batch: pa.RecordBatch, tables: Sequence[TableDef], which: Ints) -> tuple[pa.RecordBatch, Ints]:
@@ -32,10 +33,10 @@ def without_echoes(batch: pa.RecordBatch, tables: Sequence[TableDef], which: Int
     if batch.num_rows < 2 or not keyed[which].any():
         return batch, every
     # What a filter took from between them makes no neighbours of two rows.
-    near = keyed[which[1:]] & (which[1:] == which[:-1]) & (np.diff(batch["seq"].to_numpy()) == 1)
-    for name in ("commit_ts", "key"):
+    near = keyed[which[1:]] & (which[1:] == which[:-1]) & (np.diff(batch[Mutation.SEQ].to_numpy()) == 1)
+    for name in (Mutation.COMMIT_TS, Mutation.KEY):
         near &= pc.equal(batch[name].slice(1), batch[name].slice(0, batch.num_rows - 1)).to_numpy(zero_copy_only=False)
-    ops = batch["op"]
+    ops = batch[Mutation.OP]
     alike = pc.equal(ops.slice(1), ops.slice(0, batch.num_rows - 1)).to_numpy(zero_copy_only=False)
     near &= alike | pc.equal(ops.slice(1), "delete").to_numpy(zero_copy_only=False)
     if not near.any():

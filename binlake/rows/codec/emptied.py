@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from binlake.base.lakecolumns import Mutation
 from binlake.errors import SchemaError
 from binlake.rows.codec.lanes import Ints
 from binlake.rows.codec.transaction import TableLookup
@@ -25,8 +26,8 @@ Row = dict[str, Any]
 Known = dict[tuple[TableDef, Side, TableDef | None], TableDef]
 """What `settled` gave before."""
 _Names = tuple[str, str, str, str]
-_SIDES = ("before", "after")
-_NAMES = ("source_db", "source_table", "db", "table")
+_SIDES = (Mutation.BEFORE, Mutation.AFTER)
+_NAMES = (Mutation.SOURCE_DB, Mutation.SOURCE_TABLE, Mutation.DB, Mutation.TABLE)
 
 
 def settled(
@@ -78,11 +79,11 @@ def without_lost_rows(
     found = batch.to_pylist(maps_as_pydicts="strict")
     own: dict[int, list[Row]] = {}
     for row in (row for row, is_late in zip(found, late, strict=True) if is_late):
-        own.setdefault(row["commit_ts"], []).append(row)
+        own.setdefault(row[Mutation.COMMIT_TS], []).append(row)
     rows: list[Row] = []
     for row, is_late, number in zip(found, late, which, strict=True):
-        left = list(_left(row, tables[number], own[row["commit_ts"]], names_of)) if is_late else [row]
-        lost[row["table_id"]] += not left
+        left = list(_left(row, tables[number], own[row[Mutation.COMMIT_TS]], names_of)) if is_late else [row]
+        lost[row[Mutation.TABLE_ID]] += not left
         rows += left
     return pa.RecordBatch.from_pylist(rows, batch.schema)
 
@@ -97,11 +98,17 @@ def _left(
         yield row
         return
     taken = _as_taken(row, table, names_of)
-    if row["op"] != "update" or len(held) == len(_SIDES):
+    if row[Mutation.OP] != "update" or len(held) == len(_SIDES):
         yield from [{**row, **taken}] if taken else []
         return
-    removed = {**row, "op": "delete", "after": None, "new_key": None}
-    added = {**row, "op": "insert", "before": None, "key": row["new_key"] or row["key"], "new_key": None}
+    removed = {**row, Mutation.OP: "delete", Mutation.AFTER: None, Mutation.NEW_KEY: None}
+    added = {
+        **row,
+        Mutation.OP: "insert",
+        Mutation.BEFORE: None,
+        Mutation.KEY: row[Mutation.NEW_KEY] or row[Mutation.KEY],
+        Mutation.NEW_KEY: None,
+    }
     there, here = (removed, added) if held == ["before"] else (added, removed)
     yield here
     yield from [{**there, **taken}] if taken else []
@@ -117,8 +124,8 @@ def _as_taken(row: Row, table: TableDef, names_of: Callable[[TableDef], _Names |
         return {}
     names, alike = names_of(taker), taker.identity() == table.identity()
     if names is None or not alike or list(_types(taker)) != list(_types(table)):
-        raise _not_followed(table, taker, row["commit_ts"], "which has other columns or another key")
-    return {**dict(zip(_NAMES, names, strict=True)), "table_id": taker.id}
+        raise _not_followed(table, taker, row[Mutation.COMMIT_TS], "which has other columns or another key")
+    return {**dict(zip(_NAMES, names, strict=True)), Mutation.TABLE_ID: taker.id}
 
 
 def require_both(table: TableDef, commit_ts: int, wanted: Callable[[TableDef], Collection[str]]) -> None:
@@ -150,7 +157,7 @@ def _wrote_there(row: Row, side: str, table: TableDef, together: Sequence[Row]) 
     raise SchemaError(
         "a row of a dropped, truncated or exchanged partition was committed while the DDL ran, and it cannot be "
         "determined whether it was removed with the partition",
-        where={"table": f"{table.db}.{table.name}", "commit_ts": row["commit_ts"], "key": row["key"]},
+        where={"table": f"{table.db}.{table.name}", "commit_ts": row[Mutation.COMMIT_TS], "key": row[Mutation.KEY]},
         hint=HINT,
     )
 
@@ -161,7 +168,7 @@ def _types(table: TableDef) -> dict[str, int]:
 
 def _holds(row: Row, side: str, table: TableDef) -> bool:
     assert table.emptied is not None
-    where = {"table": f"{table.db}.{table.name}", "commit_ts": row["commit_ts"]}
+    where = {"table": f"{table.db}.{table.name}", "commit_ts": row[Mutation.COMMIT_TS]}
     try:
         return table.emptied.holds(row[side], _types(table))
     except SchemaError as error:

@@ -16,8 +16,8 @@ from binlake.config import Replication
 from binlake.lake.failures import FAILURE, Failure
 from binlake.pipeline import BY_NAME, ENDED, stages_for
 from binlake.window import asides, rewrites
+from binlake.window.eventrow import EventRow
 
-Event = Mapping[str, Any]
 _NOTICES = 10
 _ASIDE_EVENTS = 200
 # Late transactions, pumps given up, windows given up, transactions left out, injections that never run, rows that were
@@ -32,17 +32,17 @@ _LAST_OF_SINK = {"sql": "finalize", "mirror": "mirror"}
 class Events(Protocol):
     """The reads of `binlake.lake.windowlog.WindowLog` that these views need."""
 
-    def events(self, *, stage: str | None = ..., within: tuple[int, int] | None = ...) -> list[dict[str, Any]]: ...
+    def events(self, *, stage: str | None = ..., within: tuple[int, int] | None = ...) -> list[EventRow]: ...
 
     def newest(
         self, stages: Sequence[str], count: int, upto: int | None = ..., states: Sequence[str] | None = ...
-    ) -> list[dict[str, Any]]: ...
+    ) -> list[EventRow]: ...
 
-    def last_said(self, stages: Sequence[str]) -> dict[str, Any] | None: ...
+    def last_said(self, stages: Sequence[str]) -> EventRow | None: ...
 
     def recorded_last(
         self, stages: Sequence[str], count: int, states: Sequence[str] | None = ...
-    ) -> list[dict[str, Any]]: ...
+    ) -> list[EventRow]: ...
 
 
 def ts_view(commit_ts: int) -> dict[str, str]:
@@ -57,7 +57,7 @@ def position_view(commit_ts: int | None, now_ms: int) -> dict[str, Any] | None:
     return {**ts_view(commit_ts), "lag_seconds": round(max(now_ms - tso.physical(commit_ts), 0) / 1000, 1)}
 
 
-def stage_row(event: Event) -> dict[str, Any]:
+def stage_row(event: EventRow) -> dict[str, Any]:
     """One event: stage, state, bounds, rows, seconds, what blocks and why, when it ended (Unix ms, and UTC text)."""
     return {
         "stage": event["stage"],
@@ -75,7 +75,7 @@ def stage_row(event: Event) -> dict[str, Any]:
     }
 
 
-def _failure_row(event: Event) -> dict[str, Any]:
+def _failure_row(event: EventRow) -> dict[str, Any]:
     """A failure as a row of the stage that failed."""
     failure = Failure.of(event)
     return {
@@ -90,7 +90,7 @@ def utc_text(ms: int) -> str:
     return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="seconds")
 
 
-def run_view(events: Sequence[Event], run_id: str) -> dict[str, Any]:
+def run_view(events: Sequence[EventRow], run_id: str) -> dict[str, Any]:
     """One run: its window (of the landing; of the plan when nothing landed), totals, and each stage."""
     # `started` is a mark of a mirror at work: its passage has a row of its own.
     rows = [
@@ -186,7 +186,7 @@ def _tables_set_aside(log: Events) -> list[dict[str, Any]]:
     return [{**table, "since": ts_view(int(table["since"]))} for table in asides.set_aside_now(events)]
 
 
-def _blocked_since(log: Events, said: Event) -> int:
+def _blocked_since(log: Events, said: EventRow) -> int:
     """Unix ms of the first of the unbroken run of blocked plans that `said` ends."""
     since: int = said["at_ms"]
     plans = log.events(stage="plan", within=(said["lo"] - 1, said["lo"] + 1))
@@ -197,21 +197,21 @@ def _blocked_since(log: Events, said: Event) -> int:
     return since
 
 
-def _checkpoint_detail(event: Event) -> str:
+def _checkpoint_detail(event: EventRow) -> str:
     detail = _detail(event)
     return ", ".join(f"{detail[name]} {name}" for name in ("segments", "batches", "ddl") if name in detail)
 
 
-def _detail(event: Event) -> dict[str, Any]:
+def _detail(event: EventRow) -> dict[str, Any]:
     detail: dict[str, Any] = json.loads(event["detail"] or "{}")
     return detail
 
 
-def _highest_hi(events: Sequence[Event]) -> int | None:
+def _highest_hi(events: Sequence[EventRow]) -> int | None:
     return events[0]["hi"] if events else None
 
 
-def _last_window_with_rows(landed: Sequence[Event]) -> dict[str, Any]:
+def _last_window_with_rows(landed: Sequence[EventRow]) -> dict[str, Any]:
     """The newest window that had a transaction: time may go on while nothing arrives any more."""
     newest = next((event for event in landed if event["rows"]), None)
     return {"window": ts_view(newest["hi"]) if newest else None, "looked_at": len(landed)}

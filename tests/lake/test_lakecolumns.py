@@ -1,0 +1,49 @@
+"""The names by which code knows the lake's columns are those that the tables have."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+from binlake.base import lakecolumns
+from binlake.changes.net.columns import NET
+from binlake.lake import tables
+from binlake.rows.codec import MUTATION_SCHEMA
+from binlake.window.eventrow import EventRow
+
+COLUMNS = {
+    tables.BINLOG: lakecolumns.Binlog,
+    tables.MUTATION: lakecolumns.Mutation,
+    tables.DDL: lakecolumns.Ddl,
+    tables.CHANGE: lakecolumns.Change,
+    tables.STATEMENT: lakecolumns.Statement,
+    tables.WINDOW: lakecolumns.Window,
+    tables.PUMP_MEMBER: lakecolumns.PumpMember,
+    tables.SCHEMA_CHANGE: lakecolumns.SchemaChange,
+    tables.SCHEMA_SNAPSHOT: lakecolumns.SchemaSnapshot,
+    tables.MIRROR_VERSION: lakecolumns.MirrorVersion,
+    tables.MIRROR_HEAD: lakecolumns.MirrorHead,
+    tables.VERIFY: lakecolumns.Verify,
+}
+
+
+def names(columns: type) -> set[str]:
+    found = {name: value for name, value in inspect.getmembers(columns) if name.isupper()}
+    assert {name.lower() for name in found} == set(found.values())
+    return set(found.values())
+
+
+def test_every_table_is_here() -> None:
+    assert set(COLUMNS) == {*tables.SPARK_TABLES, *tables.CONTROL_TABLES}
+
+
+@pytest.mark.parametrize(("table", "columns"), COLUMNS.items(), ids=lambda value: getattr(value, "name", ""))
+def test_names_are_those_of_the_table(table: tables.LakeTable, columns: type) -> None:
+    assert names(columns) == set(table.column_names())
+
+
+def test_rows_on_their_way_have_the_columns_of_their_table() -> None:
+    assert MUTATION_SCHEMA.names == tables.MUTATION.column_names()
+    assert set(NET.names) == set(tables.CHANGE.column_names()) - {lakecolumns.Change.WINDOW}
+    assert set(EventRow.__annotations__) == set(tables.WINDOW.column_names())
