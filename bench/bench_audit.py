@@ -20,9 +20,9 @@ import pyarrow.dataset as ds
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 
-from binlake.lake.dataset import dataset
+from binlake.lake.dataset import open_dataset
 from binlake.lake.paths import LakePaths
-from binlake.lake.rowhistory import between, changes, day, of_keys, of_table
+from binlake.lake.rowhistory import commit_day, read_changes, where_commit_ts, where_keys, where_table
 from binlake.lake.tables import MUTATION
 from spark_jobs.commands.maintain import days, lay_out
 from spark_jobs.job.lake import ensure_tables
@@ -92,16 +92,16 @@ def report(paths: LakePaths, name: str) -> None:
     sizes = pa.table(table.get_add_actions(flatten=True))["size_bytes"].to_pylist()
     print(f"{name}: {len(sizes)} files, {sum(sizes) / 1e6:,.0f} MB")
     middle = BASE + (SPAN_MS << 17)
-    [one, *_] = changes(paths, middle, middle + (SPAN_MS << 18) // 10_000)
-    key = of_table(one.db, one.table) & of_keys([one.key])
+    [one, *_] = read_changes(paths, middle, middle + (SPAN_MS << 18) // 10_000)
+    key = where_table(one.db, one.table) & where_keys([one.key])
     ask(paths, "one key", BASE - 1, 2**62, key)
     ask(paths, "commit_ts range of 0.1 %", middle, middle + (SPAN_MS << 18) // 1000)
     ask(paths, "one commit_ts", one.commit_ts - 1, one.commit_ts)
-    started = (ds.field("commit_date") >= day(one.start_ts)) & (ds.field("start_ts") == one.start_ts)
+    started = (ds.field("commit_date") >= commit_day(one.start_ts)) & (ds.field("start_ts") == one.start_ts)
     ask(paths, "one start_ts", one.start_ts, one.start_ts + (86_400_000 << 18), started)
     began = time.process_time()
     columns = ["commit_ts", "db", "table", "key", "before", "after"]
-    count = sum(batch.num_rows for batch in dataset(table).to_batches(columns=columns))
+    count = sum(batch.num_rows for batch in open_dataset(table).to_batches(columns=columns))
     print(f"  {'floor: scan':<26} {time.process_time() - began:7.2f} s {count:>9,} rows", flush=True)
 
 
@@ -110,10 +110,10 @@ def ask(paths: LakePaths, name: str, lo: int, hi: int, where: ds.Expression | No
     seconds = []
     for _ in range(2):
         began = time.process_time()
-        found = changes(paths, lo, hi, where)
+        found = read_changes(paths, lo, hi, where)
         seconds.append(time.process_time() - began)
-    data = dataset(DeltaTable(paths.table("mutation")))
-    wanted = between(lo, hi) if where is None else between(lo, hi) & where
+    data = open_dataset(DeltaTable(paths.table("mutation")))
+    wanted = where_commit_ts(lo, hi) if where is None else where_commit_ts(lo, hi) & where
     files = list(data.get_fragments(filter=wanted))
     groups = [
         group for file in files for part in file.split_by_row_group(wanted, data.schema) for group in part.row_groups

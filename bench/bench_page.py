@@ -26,7 +26,7 @@ from bench_control import STAGES
 
 from binlake.lake.control import ControlTable
 from binlake.lake.paths import LakePaths
-from binlake.lake.rowhistory import RowVersion, changes
+from binlake.lake.rowhistory import RowVersion, read_changes
 from binlake.lake.tables import BINLOG, MUTATION, WINDOW
 from binlake.lake.windowlog import WindowEvent, WindowLog
 from binlake.mirror import MirrorVersion, MirrorVersions
@@ -143,7 +143,7 @@ def measure(folder: Path) -> None:
     """A line a request."""
     paths = LakePaths(str(folder / "lake" / "bench"))
     lo, hi = _bounds(WINDOWS // 2)
-    [one, *_] = changes(paths, lo, hi)
+    [one, *_] = read_changes(paths, lo, hi)
     kept = folder / "replications"
     kept.mkdir(exist_ok=True)
     (kept / "bench.toml").write_text(

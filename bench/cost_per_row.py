@@ -40,7 +40,7 @@ from binlake.window.definitions import Cell
 from binlake.wire.binlog_pb2 import Binlog
 from binlake.wire.pump_pb2 import WriteBinlogReq
 from pump_service.workload.tables import ID
-from spark_jobs.convert.netstatements import counted_and_folded, rendered
+from spark_jobs.convert.netstatements import count_and_fold, render_rows
 from spark_jobs.convert.render import Renderer
 from spark_jobs.merge.decode import Decoder
 from spark_jobs.tables.landed import landed_of
@@ -122,8 +122,8 @@ def steps(folder: str) -> Iterator[Step]:
 def _converted(changes: pa.Table, definitions: Mapping[tuple[int, str, str], TableDef]) -> pa.Table:
     """Rows of `statement`, as convert makes them of rows that compact hands over."""
     rows, limits = placed(changes), BatchLimits(1000)
-    cut = chunks_of(total(counted_and_folded(rows)), limits)
-    return rendered(rows, Renderer("0-1", definitions, cut, "mariadb", limits, plain=False))
+    cut = chunks_of(total(count_and_fold(rows)), limits)
+    return render_rows(rows, Renderer("0-1", definitions, cut, "mariadb", limits, plain=False))
 
 
 def landed(load: Load, *, whole: bool = False) -> tuple[BulkLoad, pa.Table, list[DdlJob]]:

@@ -21,12 +21,12 @@ from deltalake.exceptions import DeltaError
 from binlake import tso
 from binlake.changes.net import net_changes, row_key
 from binlake.errors import LostRange, SchemaError
-from binlake.lake.dataset import dataset
+from binlake.lake.dataset import open_dataset
 from binlake.lake.ddls import landed_ddls
 from binlake.lake.paths import LakePaths
-from binlake.lake.rowhistory import Row, RowVersion, changes, key_texts, of_definitions, of_keys, of_table
+from binlake.lake.rowhistory import Row, RowVersion, key_texts, read_changes, where_definitions, where_keys, where_table
 from binlake.lake.schemas import SchemaHistory
-from binlake.lake.seek import Budget, Slice, newest
+from binlake.lake.seek import Budget, Slice, find_newest
 from binlake.lake.transactions import Transaction, find_transaction
 from binlake.lake.windowlog import WindowLog
 from binlake.mirror.rows import mirror_texts
@@ -88,8 +88,8 @@ class Audit:
         """
         after, upto = self.within(after, upto)
         definitions = self.definitions(db, table, after, upto)
-        found = of_keys(key_texts(definitions, key))
-        return changes(self.paths, after, upto, of_definitions(definitions) & found)
+        found = where_keys(key_texts(definitions, key))
+        return read_changes(self.paths, after, upto, where_definitions(definitions) & found)
 
     def row_life(
         self, db: str, table: str, key: Sequence[str | None], *, after: int = -1, upto: int | None = None
@@ -108,9 +108,9 @@ class Audit:
         """What a row did under its other key: before the `move`, or (not `back`) behind it, over further moves."""
         key, place = (move.key if back else move.new_key), move.place
         while key is not None:
-            where = of_table(move.db, move.table) & of_keys([key])
+            where = where_table(move.db, move.table) & where_keys([key])
             lo, hi = (after, place[0]) if back else (place[0] - 1, upto)
-            others = changes(self.paths, lo, hi, where)
+            others = read_changes(self.paths, lo, hi, where)
             others = [c for c in others if (c.place < place if back else c.place > place)]
             key, before = None, key
             for other in reversed(others) if back else others:
@@ -127,8 +127,8 @@ class Audit:
         """The newest of what `row_history` gives, within `budget`, as `seek.newest`. Raises as it does."""
         after, upto = self.within(-1, upto)
         definitions = self.definitions(db, table, after, upto)
-        where = of_definitions(definitions) & of_keys(key_texts(definitions, key))
-        return newest(self.paths, after, upto, where, count, budget, most)
+        where = where_definitions(definitions) & where_keys(key_texts(definitions, key))
+        return find_newest(self.paths, after, upto, where, count, budget, most)
 
     def transaction(
         self, ts: int, first: int = 0, count: int | None = None, budget: Budget | None = None
@@ -152,7 +152,7 @@ class Audit:
         db, table = definition.db, definition.name
         base = self.base(db, table, ts)
         rows = self._base_rows(definition, base)
-        later = changes(self.paths, self.since(base, ts), ts, of_table(db, table))
+        later = read_changes(self.paths, self.since(base, ts), ts, where_table(db, table))
         events = [change.event() for change in later]
         net = net_changes(events, definition.identity(), filled_key(definition))
         changed = _patched(definition, rows, net)
@@ -264,7 +264,7 @@ class Audit:
 
     def state(self, base: MirrorVersion) -> pa.dataset.Dataset:
         """The rows of `base`. Raises DeltaError for a version beyond the mirror's retention."""
-        return dataset(DeltaTable(self.paths.mirror(base.db, base.table), version=base.delta_version))
+        return open_dataset(DeltaTable(self.paths.mirror(base.db, base.table), version=base.delta_version))
 
     def gone(self, base: MirrorVersion) -> LostRange:
         """The error for a version whose files or log are gone; says from when on there are states."""

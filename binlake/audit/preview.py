@@ -17,8 +17,8 @@ from binlake.audit.audit import Audit, sort_key
 from binlake.base.lakecolumns import Mirror
 from binlake.changes.net import NetChange, net_changes
 from binlake.errors import LostRange, OutOfTime, SchemaError
-from binlake.lake.rowhistory import Row, of_table
-from binlake.lake.seek import Budget, at_most
+from binlake.lake.rowhistory import Row, where_table
+from binlake.lake.seek import Budget, find_at_most
 from binlake.lake.windowlog import WindowLog
 from binlake.mirror.rows import mirror_texts
 from binlake.mirror.versions import MirrorVersion
@@ -93,7 +93,7 @@ def _changed(
         since = mirrored[0]["hi"]
     if ts <= since:
         return [], 0
-    found = at_most(audit.paths, since, ts, of_table(definition.db, definition.name), MOST_CHANGES, budget)
+    found = find_at_most(audit.paths, since, ts, where_table(definition.db, definition.name), MOST_CHANGES, budget)
     if not found.whole:
         hint = f"ask for the mirror's state, commit_ts {since}, or use `binlake audit table`, which has no limit"
         where = {"table": f"{definition.db}.{definition.name}", "ts": ts, "mirror": since}

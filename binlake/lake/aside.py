@@ -8,7 +8,7 @@ from binlake.lake.windowlog import WindowEvent, WindowLog
 from binlake.window.asides import BACK, SET_ASIDE, STAGE, not_told
 
 
-def tell_set_aside(windows: WindowLog, hi: int, tables: Sequence[Mapping[str, str]], run_id: str) -> list[str]:
+def record_set_aside(windows: WindowLog, hi: int, tables: Sequence[Mapping[str, str]], run_id: str) -> list[str]:
     """Record each of `tables` (of `AsideTable.to_dict`) that is not recorded yet; the names of those, as db.table.
 
     Also what a run set aside that failed behind it: the target knows, the lake learns it with the next window.
@@ -20,6 +20,8 @@ def tell_set_aside(windows: WindowLog, hi: int, tables: Sequence[Mapping[str, st
     return [table["table"] for table in new]
 
 
-def tell_back(windows: WindowLog, since: int, ts: int, rows: int, run_id: str, detail: Mapping[str, object]) -> None:
+def record_return(
+    windows: WindowLog, since: int, ts: int, rows: int, run_id: str, detail: Mapping[str, object]
+) -> None:
     """Record that a table, set aside since `since`, is the source's again at checkpoint `ts`; `rows` were written."""
     windows.record(WindowEvent(STAGE, since, ts, BACK, rows, 0.0, run_id, "sql", detail=detail))

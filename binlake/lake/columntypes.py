@@ -69,14 +69,14 @@ _TYPES: dict[int, Callable[[ColumnInfo], pa.DataType]] = {
 def schema_of(table: TableDef) -> pa.Schema:
     """The mirror's columns: what a row change carries (no virtual columns), then Binlake's own."""
     own = [
-        _own(Mirror.COMMIT_TS, pa.int64(), "commit_ts of the last change of the row"),
-        _own(
+        _own_field(Mirror.COMMIT_TS, pa.int64(), "commit_ts of the last change of the row"),
+        _own_field(
             Mirror.ROWKEY,
             pa.string(),
             "JSON array of the identity's texts: primary key, unique key, else the whole row",
         ),
-        _own(Mirror.COPY, pa.int32(), "0; equal rows of a table without a key are numbered 0, 1, ..."),
-        _own(Mirror.TEXT, TEXT_TYPE, "texts of the values that the typed column cannot hold, by column"),
+        _own_field(Mirror.COPY, pa.int32(), "0; equal rows of a table without a key are numbered 0, 1, ..."),
+        _own_field(Mirror.TEXT, TEXT_TYPE, "texts of the values that the typed column cannot hold, by column"),
     ]
     return pa.schema([*(pa.field(c.name, arrow_type(c)) for c in table.row_columns), *own])
 
@@ -87,12 +87,12 @@ def delta_columns(table: TableDef) -> list[tuple[str, str]]:
     return [(field.name, str(field.type.type)) for field in Schema.from_arrow(schema_of(table)).fields]
 
 
-def _own(name: str, kind: pa.DataType, comment: str) -> pa.Field:
+def _own_field(name: str, kind: pa.DataType, comment: str) -> pa.Field:
     # delta-rs puts it where Spark's DESCRIBE finds it.
     return pa.field(name, kind, metadata={"comment": comment})
 
 
-def parse(column: ColumnInfo, texts: pa.Array) -> tuple[pa.Array, dict[int, str]]:
+def parse_texts(column: ColumnInfo, texts: pa.Array) -> tuple[pa.Array, dict[int, str]]:
     """(typed values, texts by position that the type cannot hold) of canonical `texts`."""
     kind = arrow_type(column)
     if pa.types.is_string(kind):
@@ -132,24 +132,24 @@ def _reader(kind: pa.DataType) -> Callable[[str], Any]:
     if pa.types.is_date(kind):
         return date.fromisoformat
     if pa.types.is_timestamp(kind):
-        return _moment if kind.tz is None else lambda text: _moment(text).replace(tzinfo=UTC)
+        return _parse_moment if kind.tz is None else lambda text: _parse_moment(text).replace(tzinfo=UTC)
     if pa.types.is_decimal(kind):
-        return lambda text: _exact(text, kind.precision, kind.scale)
+        return lambda text: _parse_decimal(text, kind.precision, kind.scale)
     if pa.types.is_floating(kind):
         return np.float32 if kind == pa.float32() else float
     if pa.types.is_binary(kind):
         return bytes.fromhex
     low, high = (-(1 << 31), (1 << 31) - 1) if kind == pa.int32() else (-(1 << 63), (1 << 63) - 1)
-    return lambda text: _bounded(text, low, high)
+    return lambda text: _parse_integer(text, low, high)
 
 
-def _moment(text: str) -> datetime:
+def _parse_moment(text: str) -> datetime:
     # Python reads 3 or 6 digits of a second only.
     whole, _, fraction = text.partition(".")
     return datetime.fromisoformat(f"{whole}.{fraction:0<6}" if fraction else whole)
 
 
-def _exact(text: str, precision: int, scale: int) -> Decimal:
+def _parse_decimal(text: str, precision: int, scale: int) -> Decimal:
     value = Decimal(text)
     fits = value == round(value, scale) and abs(value) < Decimal(10) ** (precision - scale)
     if not fits:
@@ -157,7 +157,7 @@ def _exact(text: str, precision: int, scale: int) -> Decimal:
     return value
 
 
-def _bounded(text: str, low: int, high: int) -> int:
+def _parse_integer(text: str, low: int, high: int) -> int:
     value = int(text)
     if not low <= value <= high:
         raise ValueError(text)
@@ -170,7 +170,7 @@ def texts_of(column: ColumnInfo, values: pa.Array, unfit: Sequence[str | None]) 
     if texts is not None:
         found: list[str | None] = texts.to_pylist()
         return found
-    show = _shower(column, values.type)
+    show = _text_function(column, values.type)
     return [
         kept if kept is not None else None if value is None else show(value)
         for value, kept in zip(values.to_pylist(), unfit, strict=True)
@@ -190,7 +190,7 @@ def _cast(column: ColumnInfo, values: pa.Array) -> pa.Array | None:
     return pc.cast(values, pa.string()) if plain and column.tp != t.YEAR else None
 
 
-def _shower(column: ColumnInfo, kind: pa.DataType) -> Callable[[Any], str]:
+def _text_function(column: ColumnInfo, kind: pa.DataType) -> Callable[[Any], str]:
     if pa.types.is_timestamp(kind):
         return lambda value: _moment_text(value, column.fsp)
     if pa.types.is_floating(kind):

@@ -17,7 +17,7 @@ import structlog
 from deltalake import DeltaTable, WriterProperties, write_deltalake
 from deltalake.exceptions import CommitFailedError, TableNotFoundError
 
-from binlake.lake.dataset import dataset
+from binlake.lake.dataset import open_dataset
 from binlake.lake.tables import LakeTable
 
 log = structlog.get_logger(__name__)
@@ -136,7 +136,7 @@ class ControlTable:
         """The files of `table`; one version is asked several questions, and Arrow keeps the ends of files it read."""
         with self._lock:
             if self._read is None or self._read[0] != table.version():
-                self._read = (table.version(), dataset(table))
+                self._read = (table.version(), open_dataset(table))
             return self._read[1]
 
     def _write(self, rows: Sequence[Row], mode: Any) -> None:

@@ -12,7 +12,7 @@ import pyarrow.fs as fs
 from deltalake import DeltaTable
 
 
-def dataset(table: DeltaTable) -> ds.Dataset:
+def open_dataset(table: DeltaTable) -> ds.Dataset:
     """The files of `table` at the version it was opened at."""
     place = table.table_uri
     if place.startswith("file://"):

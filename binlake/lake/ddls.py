@@ -11,7 +11,7 @@ from deltalake.exceptions import TableNotFoundError
 
 from binlake import tso
 from binlake.base.lakecolumns import Ddl, Statement
-from binlake.lake.dataset import dataset
+from binlake.lake.dataset import open_dataset
 from binlake.lake.paths import LakePaths
 from binlake.lake.tables import DDL, STATEMENT
 from binlake.rows.schema.delta import Definitions
@@ -34,7 +34,7 @@ def landed_ddls(paths: LakePaths, lo: int, hi: int, touching: tuple[str, str] | 
     if hi <= lo:
         return []
     try:
-        data = dataset(DeltaTable(paths.table(DDL.name)))
+        data = open_dataset(DeltaTable(paths.table(DDL.name)))
     except TableNotFoundError:
         return []
     where = (ds.field(Ddl.COMMIT_TS) > lo) & (ds.field(Ddl.COMMIT_TS) <= hi)
@@ -47,10 +47,10 @@ def landed_ddls(paths: LakePaths, lo: int, hi: int, touching: tuple[str, str] | 
     return [_ddl(row) for row in rows]
 
 
-def injected_at(paths: LakePaths, moments: Collection[int]) -> set[tuple[int, str]]:
+def injections_at(paths: LakePaths, moments: Collection[int]) -> set[tuple[int, str]]:
     """(commit_ts, statement) of the injections at these commit_ts that are in merged windows."""
     try:
-        data = dataset(DeltaTable(paths.table(DDL.name)))
+        data = open_dataset(DeltaTable(paths.table(DDL.name)))
     except TableNotFoundError:
         return set()
     where = ds.field(Ddl.COMMIT_TS).isin(sorted(moments)) & (ds.field(Ddl.DECISION) == "injected")
@@ -64,7 +64,7 @@ def kind_of_statement(paths: LakePaths, window: str, segment: int) -> str:
     `window`: its name, `lo-hi`.
     """
     try:
-        data = dataset(DeltaTable(paths.table(STATEMENT.name)))
+        data = open_dataset(DeltaTable(paths.table(STATEMENT.name)))
     except TableNotFoundError:
         return ""
     where = (
@@ -94,7 +94,7 @@ class DdlLine:
 def newest_ddls(paths: LakePaths, count: int, upto: int | None = None) -> list[DdlLine]:
     """The last `count` DDL (those of the oldest's commit_ts all) with commit_ts <= `upto`, the newest first."""
     try:
-        data = dataset(DeltaTable(paths.table(DDL.name)))
+        data = open_dataset(DeltaTable(paths.table(DDL.name)))
     except TableNotFoundError:
         return []
     where = ds.field(Ddl.COMMIT_TS) <= (tso.MAX_TS if upto is None else upto)

@@ -77,7 +77,7 @@ def record_failure(
         if not windows.exists():
             _record_early(windows, stage, error, run_id)
             return
-        lo, hi = window or _here(windows)
+        lo, hi = window or _place_now(windows)
         detail = {"stage": stage, **describe(error)}
         windows.record(WindowEvent(FAILURE, lo, hi, "failed", run_id=run_id, detail=detail))
     except Exception as unwritten:  # noqa: BLE001 - an error must not hide the one that it is about
@@ -93,7 +93,7 @@ def failures(windows: WindowLog, run_id: str, since_ms: int = 0, count: int = 50
 def last_failures(windows: WindowLog, count: int) -> list[Failure]:
     """The last `count` failures of any run, the last first; those of before there was a lake while there is none."""
     if windows.exists():
-        return [Failure.of(event) for event in windows.recorded_last((FAILURE,), count)]
+        return [Failure.of(event) for event in windows.last_events((FAILURE,), count)]
     return [Failure(**json.loads(line)) for line in reversed(_early_lines(windows))][:count]
 
 
@@ -121,7 +121,7 @@ def _record_early(windows: WindowLog, stage: str, error: BaseException, run_id: 
     whole.replace(file)
 
 
-def _here(windows: WindowLog) -> tuple[int, int]:
+def _place_now(windows: WindowLog) -> tuple[int, int]:
     landed = windows.landed_ts()
     place = landed if landed is not None else windows.start_ts() or 0
     return place, place

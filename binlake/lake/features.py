@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from deltalake import DeltaTable
 
-from binlake.lake.opened import opened
+from binlake.lake.opentable import open_table
 from binlake.lake.paths import LakePaths
 from binlake.lake.tables import LakeTable
 
@@ -17,4 +17,4 @@ def delta_rs_commits(paths: LakePaths, table: LakeTable) -> bool:
     place = paths.table(table.name)
     if not DeltaTable.is_deltatable(place):
         return True
-    return _DATED_VERSIONS not in (opened(place).protocol().writer_features or ())
+    return _DATED_VERSIONS not in (open_table(place).protocol().writer_features or ())

@@ -55,7 +55,7 @@ def next_plan(
     )
 
 
-def who_blocks(replication: Replication, lo: int, stop_ts: int | None = None) -> str:
+def blocking_reason(replication: Replication, lo: int, stop_ts: int | None = None) -> str:
     """What keeps plan from a window after `lo`, and as far as `stop_ts` if given; empty = nothing does.
 
     Both are commit_ts. Raises SourceUnavailable when PD does not answer, Permanent for another cluster.

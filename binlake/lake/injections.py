@@ -11,7 +11,7 @@ from collections.abc import Iterable
 import structlog
 
 from binlake.dialect.replacement import Injection
-from binlake.lake.ddls import injected_at
+from binlake.lake.ddls import injections_at
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowEvent, WindowLog
 
@@ -29,9 +29,9 @@ def record_late(paths: LakePaths, windows: WindowLog, injections: Iterable[Injec
     if not passed:
         return
     moments = sorted({injection.commit_ts for injection in passed})
-    known = injected_at(paths, moments)
+    known = injections_at(paths, moments)
     late = [injection for injection in passed if (injection.commit_ts, injection.sql) not in known]
-    told = [json.loads(event["detail"]) for event in windows.covering(moments, (STAGE,))] if late else []
+    told = [json.loads(event["detail"]) for event in windows.events_at(moments, (STAGE,))] if late else []
     for injection in late:
         detail = {"commit_ts": str(injection.commit_ts), "sql": injection.sql[:200], "db": injection.db,
                   "reason": "not run: its place is merged already, or lies before the lake"}  # fmt: skip

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from binlake.base.lakecolumns import Mutation
 from binlake.lake.paths import LakePaths
-from binlake.lake.rowhistory import of_keys, of_table, rows_between
+from binlake.lake.rowhistory import read_rows, where_keys, where_table
 from binlake.lake.tables import MUTATION
 
 _KEYS_A_READ = 100
@@ -42,7 +42,7 @@ def key_owners(paths: LakePaths, db: str, table: str, keys: Sequence[str], until
     found: dict[str, tuple[tuple[int, int, int], KeyOwner]] = {}
     for start in range(0, len(keys), _KEYS_A_READ):
         wanted = set(keys[start : start + _KEYS_A_READ])
-        rows = rows_between(paths, MUTATION, 0, until, _COLUMNS, of_table(db, table) & of_keys(wanted))
+        rows = read_rows(paths, MUTATION, 0, until, _COLUMNS, where_table(db, table) & where_keys(wanted))
         for place, key, owner in _changes(rows.to_pylist()):
             if key in wanted and (key not in found or found[key][0] < place):
                 found[key] = (place, owner)

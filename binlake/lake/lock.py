@@ -41,7 +41,7 @@ def lake_lock(paths: LakePaths, name: str, *, wait_s: float = 60.0) -> Iterator[
         os.close(handle)
 
 
-def who_writes(paths: LakePaths, names: Sequence[str]) -> str:
+def lock_holder(paths: LakePaths, names: Sequence[str]) -> str:
     """The holder of one of the locks `names` now; empty = none. For processes that wait: it takes no lock."""
     folder = paths.local / "_locks" if paths.local is not None else None
     for path in [folder / f"{name}.lock" for name in names] if folder is not None else []:

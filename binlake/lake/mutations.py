@@ -8,22 +8,23 @@ import numpy as np
 import pyarrow as pa
 
 from binlake.base.lakecolumns import Mutation
-from binlake.lake.dataset import dataset
-from binlake.lake.opened import opened
+from binlake.lake.dataset import open_dataset
+from binlake.lake.opentable import open_table
 from binlake.lake.paths import LakePaths
-from binlake.lake.rowhistory import between
+from binlake.lake.rowhistory import where_commit_ts
 from binlake.lake.tables import MUTATION
 
 
-def touched_cells(paths: LakePaths, lo: int, hi: int, starts: Sequence[int]) -> list[tuple[str, str, int]]:
+def read_touched_tables(paths: LakePaths, lo: int, hi: int, starts: Sequence[int]) -> list[tuple[str, str, int]]:
     """(db, table, segment) of every row change with lo < commit_ts <= hi, sorted; `starts` open segments 1, 2, ..."""
-    data = dataset(opened(paths.table(MUTATION.name)))
-    return cells_in(
-        data.to_batches(columns=[Mutation.DB, Mutation.TABLE, Mutation.COMMIT_TS], filter=between(lo, hi)), starts
+    data = open_dataset(open_table(paths.table(MUTATION.name)))
+    return touched_tables_in(
+        data.to_batches(columns=[Mutation.DB, Mutation.TABLE, Mutation.COMMIT_TS], filter=where_commit_ts(lo, hi)),
+        starts,
     )
 
 
-def cells_in(batches: Iterable[pa.RecordBatch], starts: Sequence[int]) -> list[tuple[str, str, int]]:
+def touched_tables_in(batches: Iterable[pa.RecordBatch], starts: Sequence[int]) -> list[tuple[str, str, int]]:
     """(db, table, segment) of the row changes in `batches`, sorted; `starts` open segments 1, 2, ..."""
     edges = np.asarray(starts, dtype=np.int64)
     found: set[tuple[str, str, int]] = set()

@@ -21,8 +21,8 @@ from binlake.base.lakecolumns import History, Mutation
 from binlake.changes.net import RowEvent
 from binlake.errors import ConfigError
 from binlake.lake.columntypes import arrow_type
-from binlake.lake.dataset import dataset
-from binlake.lake.opened import opened
+from binlake.lake.dataset import open_dataset
+from binlake.lake.opentable import open_table
 from binlake.lake.paths import LakePaths
 from binlake.lake.tables import MUTATION, LakeTable
 from binlake.rows.codec import key_text
@@ -74,7 +74,7 @@ class RowVersion:
         return {**vars(self), "commit_ts": str(self.commit_ts), "start_ts": str(self.start_ts), "commit_time": time}
 
 
-def changes(
+def read_changes(
     paths: LakePaths, lo: int, hi: int, where: ds.Expression | None = None, *, at_source: bool = False
 ) -> list[RowVersion]:
     """The row changes with lo < commit_ts <= hi that match `where`, in the total order.
@@ -83,8 +83,8 @@ def changes(
     """
     if hi <= lo:
         return []
-    wanted = between(lo, hi) if where is None else between(lo, hi) & where
-    data = dataset(DeltaTable(paths.table(MUTATION.name)))
+    wanted = where_commit_ts(lo, hi) if where is None else where_commit_ts(lo, hi) & where
+    data = open_dataset(DeltaTable(paths.table(MUTATION.name)))
     shown = _AT_SOURCE if at_source else {}
     named = {name: ds.field(shown.get(name, name)) for name in CHANGE_COLUMNS}
     return row_versions([data.to_table(columns=named, filter=wanted)])
@@ -99,40 +99,40 @@ def row_versions(tables: Iterable[pa.Table]) -> list[RowVersion]:
     return sorted(rows, key=lambda row: row.place)
 
 
-def between(lo: int, hi: int) -> ds.Expression:
+def where_commit_ts(lo: int, hi: int) -> ds.Expression:
     """lo < commit_ts <= hi, with the partitions that can hold it."""
-    days = (ds.field(History.COMMIT_DATE) >= day(max(lo, 0))) & (ds.field(History.COMMIT_DATE) <= day(hi))
+    days = (ds.field(History.COMMIT_DATE) >= commit_day(max(lo, 0))) & (ds.field(History.COMMIT_DATE) <= commit_day(hi))
     return days & (ds.field(History.COMMIT_TS) > lo) & (ds.field(History.COMMIT_TS) <= hi)
 
 
-def rows_between(
+def read_rows(
     paths: LakePaths, table: LakeTable, lo: int, hi: int, columns: Iterable[str], where: ds.Expression | None = None
 ) -> pa.Table:
     """`columns` of the rows of a history table `between` these, in memory: for a range that is known to be small.
 
     `where`: of those rows, the ones that match it.
     """
-    wanted = between(lo, hi) if where is None else between(lo, hi) & where
-    return dataset(opened(paths.table(table.name))).to_table(columns=list(columns), filter=wanted)
+    wanted = where_commit_ts(lo, hi) if where is None else where_commit_ts(lo, hi) & where
+    return open_dataset(open_table(paths.table(table.name))).to_table(columns=list(columns), filter=wanted)
 
 
-def day(ts: int) -> pa.Scalar:
+def commit_day(ts: int) -> pa.Scalar:
     """The partition of a commit_ts."""
     return pa.scalar(tso.to_datetime(ts).date())
 
 
-def of_table(db: str, table: str) -> ds.Expression:
+def where_table(db: str, table: str) -> ds.Expression:
     """The rows of one table."""
     return (ds.field(Mutation.DB) == db) & (ds.field(Mutation.TABLE) == table)
 
 
-def of_definitions(definitions: Iterable[TableDef]) -> ds.Expression:
+def where_definitions(definitions: Iterable[TableDef]) -> ds.Expression:
     """The rows of one table under every spelling of its name: one made anew may be spelled otherwise."""
     names = sorted({(definition.db, definition.name) for definition in definitions})
-    return functools.reduce(operator.or_, [of_table(*name) for name in names])
+    return functools.reduce(operator.or_, [where_table(*name) for name in names])
 
 
-def of_keys(keys: Iterable[str]) -> ds.Expression:
+def where_keys(keys: Iterable[str]) -> ds.Expression:
     """The rows that had, or were moved to, one of `keys` (texts of the column `key`)."""
     # One comparison each: they are weighed against a file's least and greatest key.
     terms = [(ds.field(Mutation.KEY) == key) | (ds.field(Mutation.NEW_KEY) == key) for key in sorted(set(keys))]

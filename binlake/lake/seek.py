@@ -19,9 +19,9 @@ from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
 from binlake.base.lakecolumns import Mutation
-from binlake.lake.dataset import dataset
+from binlake.lake.dataset import open_dataset
 from binlake.lake.paths import LakePaths
-from binlake.lake.rowhistory import CHANGE_COLUMNS, RowVersion, between, row_versions
+from binlake.lake.rowhistory import CHANGE_COLUMNS, RowVersion, row_versions, where_commit_ts
 from binlake.lake.tables import MUTATION
 
 _FILES_AT_ONCE = 8
@@ -61,7 +61,7 @@ class Slice:
     left: int = 0
 
 
-def newest(
+def find_newest(
     paths: LakePaths, lo: int, hi: int, where: ds.Expression, count: int, budget: Budget, most: int = MOST
 ) -> Slice:
     """The newest `count` row changes with lo < commit_ts <= hi that match `where`, and those of the oldest's commit_ts.
@@ -69,15 +69,15 @@ def newest(
     At most `most` (at least `count`), and fewer when `budget` is spent before; it goes on until it can get on from
     there. No image is read before it is known how many there are.
     """
-    search = _Search(paths, between(lo, hi) & where)
+    search = _Search(paths, where_commit_ts(lo, hi) & where)
     since, late = search.down_to(lo, hi, count, budget)
     changes, left = search.above(since, most)
     return Slice(tuple(changes), since, whole=since == lo and not late, late=late, left=left)
 
 
-def at_most(paths: LakePaths, lo: int, hi: int, where: ds.Expression, most: int, budget: Budget) -> Slice:
+def find_at_most(paths: LakePaths, lo: int, hi: int, where: ds.Expression, most: int, budget: Budget) -> Slice:
     """All row changes with lo < commit_ts <= hi that match `where`, when they are at most `most`; else none of them."""
-    search = _Search(paths, between(lo, hi) & where)
+    search = _Search(paths, where_commit_ts(lo, hi) & where)
     # One more than may be: to have just as many is no reason to refuse.
     since, late = search.down_to(lo, hi, most + 1, budget)
     if late or since != lo or search.count(lo) > most:
@@ -85,11 +85,11 @@ def at_most(paths: LakePaths, lo: int, hi: int, where: ds.Expression, most: int,
     return Slice(tuple(search.above(lo, most)[0]), lo, whole=True)
 
 
-def of_transaction(
+def changes_of_transaction(
     paths: LakePaths, commit_ts: int, start_ts: int, first: int = 0, count: int | None = None
 ) -> tuple[list[RowVersion], int]:
     """`count` row changes (None: all) of one transaction from number `first` (from 0) on, and how many it has."""
-    question = _Question(paths, between(commit_ts - 1, commit_ts) & (ds.field(Mutation.START_TS) == start_ts))
+    question = _Question(paths, where_commit_ts(commit_ts - 1, commit_ts) & (ds.field(Mutation.START_TS) == start_ts))
     return question.page(first, count) if question.files else ([], 0)
 
 
@@ -120,7 +120,7 @@ class _Kept:
                 if adds
                 else ()
             )
-            known = (state, dataset(table), dict(most))
+            known = (state, open_dataset(table), dict(most))
         if len(known[2]) <= _KEPT_FILES:
             with self._lock:
                 self._data[path] = known

@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 
 from binlake import tso
 from binlake.base.lakecolumns import Binlog
-from binlake.lake.dataset import dataset
+from binlake.lake.dataset import open_dataset
 from binlake.lake.paths import LakePaths
 from binlake.lake.tables import BINLOG
 from binlake.lake.windowlog import WindowEvent, WindowLog
@@ -35,7 +35,7 @@ def record_skips(paths: LakePaths, windows: WindowLog, ignored: Collection[int],
         & ds.field(Binlog.COMMIT_TS).isin(sorted(ignored))
         & (ds.field(Binlog.CHUNK) == 0)
     )
-    landed = dataset(DeltaTable(paths.table(BINLOG.name))).to_table(
+    landed = open_dataset(DeltaTable(paths.table(BINLOG.name))).to_table(
         columns=[Binlog.COMMIT_TS, Binlog.START_TS, Binlog.KIND], filter=where
     )
     found = sorted({(row[Binlog.COMMIT_TS], row[Binlog.START_TS], row[Binlog.KIND]) for row in landed.to_pylist()})

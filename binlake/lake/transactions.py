@@ -18,11 +18,11 @@ from binlake import tso
 from binlake.base.lakecolumns import Binlog
 from binlake.errors import OutOfTime
 from binlake.lake import skips
-from binlake.lake.dataset import dataset
+from binlake.lake.dataset import open_dataset
 from binlake.lake.ddls import landed_ddls
 from binlake.lake.paths import LakePaths
-from binlake.lake.rowhistory import RowVersion, day
-from binlake.lake.seek import Budget, of_transaction
+from binlake.lake.rowhistory import RowVersion, commit_day
+from binlake.lake.seek import Budget, changes_of_transaction
 from binlake.lake.tables import BINLOG
 from binlake.lake.windowlog import WindowLog
 from binlake.pipeline import ENDED
@@ -146,9 +146,9 @@ def find_transaction(
         return None
     head = parts[0]
     commit_ts, start_ts = int(head[Binlog.COMMIT_TS]), int(head[Binlog.START_TS])
-    passages = Passages(log.covering([commit_ts]))
+    passages = Passages(log.events_at([commit_ts]))
     merged = any(passage.stage == "merge" for passage in passages.of(commit_ts))
-    changes, total = of_transaction(paths, commit_ts, start_ts, first, count) if merged else ([], 0)
+    changes, total = changes_of_transaction(paths, commit_ts, start_ts, first, count) if merged else ([], 0)
     return Transaction(
         commit_ts,
         start_ts,
@@ -165,13 +165,13 @@ def find_transaction(
 
 def _binlogs(paths: LakePaths, ts: int, landed: tuple[int, int], budget: Budget | None) -> list[Mapping[str, Any]]:
     table = DeltaTable(paths.table(BINLOG.name))
-    data = dataset(table)
+    data = open_dataset(table)
     within = (ds.field(Binlog.COMMIT_TS) > landed[0]) & (ds.field(Binlog.COMMIT_TS) <= landed[1])
     # ts may be the commit of one and, in a damaged lake, the start of another: the commit is meant.
     found = _heads(data, data.get_fragments(filter=_at(ts)), _at(ts) & within)
     if not found:
         # A commit is never older than its start, and most come soon after it: the search goes on from there.
-        started = (ds.field(Binlog.COMMIT_DATE) >= day(ts)) & (ds.field(Binlog.START_TS) == ts) & within
+        started = (ds.field(Binlog.COMMIT_DATE) >= commit_day(ts)) & (ds.field(Binlog.START_TS) == ts) & within
         for number, file in enumerate(_by_age(table, data, started)):
             if number and budget is not None and budget.spent:
                 hint = "ask for it by its commit_ts, or use `binlake audit transaction`, which has no limit"
@@ -193,7 +193,7 @@ def _binlogs(paths: LakePaths, ts: int, landed: tuple[int, int], budget: Budget 
 
 
 def _at(commit_ts: int) -> ds.Expression:
-    return (ds.field(Binlog.COMMIT_DATE) == day(commit_ts)) & (ds.field(Binlog.COMMIT_TS) == commit_ts)
+    return (ds.field(Binlog.COMMIT_DATE) == commit_day(commit_ts)) & (ds.field(Binlog.COMMIT_TS) == commit_ts)
 
 
 def _heads(data: ds.Dataset, files: Iterable[ds.Fragment], where: ds.Expression) -> list[Mapping[str, Any]]:

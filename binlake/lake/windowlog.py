@@ -85,7 +85,7 @@ class WindowLog:
         where = functools.reduce(operator.and_, terms) if terms else None
         return self._events(where, limit, sealed=sealed)
 
-    def covering(self, moments: Iterable[int], stages: Sequence[str] | None = None) -> list[EventRow]:
+    def events_at(self, moments: Iterable[int], stages: Sequence[str] | None = None) -> list[EventRow]:
         """As `events`, of the windows that one of these commit_ts lies in; of `stages` alone when they are given."""
         terms = [(ds.field(Window.LO) < ts) & (ds.field(Window.HI) >= ts) for ts in sorted(set(moments))]
         if not terms:
@@ -102,12 +102,12 @@ class WindowLog:
         where = _of_stages(stages, states)
         return self._newest(Window.HI, count, where if upto is None else where & (ds.field(Window.HI) <= upto))
 
-    def last_said(self, stages: Sequence[str]) -> EventRow | None:
+    def last_event(self, stages: Sequence[str]) -> EventRow | None:
         """The event of `stages` that was recorded last, whatever its state."""
-        found = self.recorded_last(stages, 1)
+        found = self.last_events(stages, 1)
         return found[0] if found else None
 
-    def recorded_last(self, stages: Sequence[str], count: int, states: Sequence[str] | None = None) -> list[EventRow]:
+    def last_events(self, stages: Sequence[str], count: int, states: Sequence[str] | None = None) -> list[EventRow]:
         """The `count` events of `stages` in one of `states` (None: any) that were recorded last, the last first."""
         return self._newest(Window.AT_MS, count, _of_stages(stages, states))
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 from binlake.base.lakecolumns import Change
 from binlake.lake.paths import LakePaths
 from binlake.mirror.components import ComponentPlan, Name
-from binlake.mirror.effects import Effect, effects
+from binlake.mirror.effects import Effect, effects_of
 from binlake.mirror.replica import Replica
 from binlake.mirror.rows import Reshaper
 from binlake.mirror.versions import IN_PART, MirrorVersion
@@ -70,7 +70,7 @@ class _Run:
     def _catch_up(self, segment: int, until: int) -> int:
         for ddl in self._plan.ddls[segment:until]:
             self._before_ddl = dict(self._state)
-            for effect in effects(ddl):
+            for effect in effects_of(ddl):
                 self._effect(effect, ddl.commit_ts)
         return max(segment, until)
 
@@ -151,8 +151,8 @@ class _Run:
         if not replica.exists():
             replica.create(effect.table, at)
             return
-        appended = reshaper.appended()
-        if reshaper.same_layout():
+        appended = reshaper.appended_fields()
+        if reshaper.keeps_layout():
             return
         if appended:
             replica.add_columns(appended, at)

@@ -42,7 +42,7 @@ class Effect:
     moment: Moment = field(default_factory=Moment)
 
 
-def effects(ddl: LandedDdl) -> list[Effect]:
+def effects_of(ddl: LandedDdl) -> list[Effect]:
     """In the order to apply: first what writes, so that copies find their sources, then drops."""
     before = [table for table in ddl.before.tables if table.kind == "table"]
     after = [table for table in ddl.after.tables if table.kind == "table"]

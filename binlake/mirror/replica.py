@@ -17,7 +17,7 @@ from deltalake.exceptions import TableNotFoundError
 
 from binlake.base.lakecolumns import Change, Mirror
 from binlake.lake.columntypes import schema_of
-from binlake.lake.dataset import dataset
+from binlake.lake.dataset import open_dataset
 from binlake.mirror.rows import Reshaper, image_texts, typed_rows
 from binlake.rows.schema import TableDef
 from binlake.statements.literal import quote_name
@@ -109,7 +109,7 @@ class Replica:
         """The rows, of `version` when given."""
         table = self._require() if version is None else DeltaTable(self._path, version=version)
         names = [field.name for field in table.schema().fields]
-        found: Batches = dataset(table).to_batches(columns=names)
+        found: Batches = open_dataset(table).to_batches(columns=names)
         return found
 
     def present_keys(self, keys: Collection[str]) -> set[str]:
@@ -118,7 +118,7 @@ class Replica:
         if table is None or not keys:
             return set()
         wanted, found = pa.array(sorted(keys), pa.string()), set()
-        for batch in dataset(table).to_batches(columns=[Mirror.ROWKEY]):
+        for batch in open_dataset(table).to_batches(columns=[Mirror.ROWKEY]):
             own = batch.column(0).cast(pa.string())
             found.update(own.filter(pc.is_in(own, value_set=wanted)).to_pylist())
         return found
@@ -153,7 +153,7 @@ class Replica:
 
     def _copies(self, keys: set[str]) -> dict[str, int]:
         counts: dict[str, int] = {}
-        for batch in dataset(self._require()).to_batches(columns=[Mirror.ROWKEY]):
+        for batch in open_dataset(self._require()).to_batches(columns=[Mirror.ROWKEY]):
             for key in batch.column(0).to_pylist():
                 if key in keys:
                     counts[key] = counts.get(key, 0) + 1

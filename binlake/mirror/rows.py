@@ -12,7 +12,7 @@ from binlake.lake.columntypes import (
     TEXT_TYPE,
     arrow_type,
     image_column,
-    parse,
+    parse_texts,
     schema_of,
     texts_of,
 )
@@ -42,7 +42,7 @@ def typed_rows(table: TableDef, texts: Columns, commit_ts: Sequence[int], copies
     """Rows of the mirror of `table` (types.schema_of) from texts, last commit_ts and number among equal rows."""
     arrays, unfit = [], [{} for _ in commit_ts]  # type: list[pa.Array], list[dict[str, str]]
     for column in table.row_columns:
-        array, kept = parse(column, pa.array(texts[column.name], pa.string()))
+        array, kept = parse_texts(column, pa.array(texts[column.name], pa.string()))
         arrays.append(array)
         for place, text in kept.items():
             unfit[place][column.name] = text
@@ -89,7 +89,7 @@ class Reshaper:
         self.unfit = 0
         self.unknown = ""
 
-    def same_layout(self) -> bool:
+    def keeps_layout(self) -> bool:
         """True when the rows stay as they are: only keys, defaults or comments that do not show here changed."""
         before, after = self._before, self._after
         kept = [None if s is None else s.name for s in self._sources.values()] == schema_of(before).names[:-4]
@@ -100,7 +100,7 @@ class Reshaper:
         """True when values of a column are written another way than before."""
         return any(s is not None and cast_form(s) != cast_form(c) for c, s in self._pairs())
 
-    def appended(self) -> list[pa.Field] | None:
+    def appended_fields(self) -> list[pa.Field] | None:
         """The fields to append when nothing but NULL columns without a default at the end was added; else None."""
         known, new = self._after.row_columns[: len(self._before.row_columns)], []
         for column in self._after.row_columns[len(known) :]:

@@ -24,7 +24,7 @@ from binlake.lake.transactions import Passages, Transaction
 from binlake.lake.windowlog import WindowLog
 from binlake.rules import Rules
 from spark_jobs.commands.views import create_views, table_sql
-from spark_jobs.job.arguments import commit_ts, moment
+from spark_jobs.job.arguments import parse_commit_ts, parse_moment
 
 NOT_FOUND = 3
 
@@ -41,23 +41,25 @@ class AuditCommand:
         row = actions.add_parser("row", help="all changes of one row")
         row.add_argument("table", metavar="DB.TABLE")
         row.add_argument("key", nargs="+", help="the key's values in order, or one JSON array; keyless: the whole row")
-        row.add_argument("--at", type=moment, metavar="TS", help="only the last change up to a commit_ts or time")
+        row.add_argument("--at", type=parse_moment, metavar="TS", help="only the last change up to a commit_ts or time")
         row.add_argument(
-            "--between", type=moment, nargs=2, metavar=("A", "B"), help="only changes with A < commit_ts <= B"
+            "--between", type=parse_moment, nargs=2, metavar=("A", "B"), help="only changes with A < commit_ts <= B"
         )
         row.add_argument("--follow", action="store_true", help="also follow the row to other keys")
         table = actions.add_parser("table", help="a table as it was at a commit_ts or time")
         table.add_argument("table", metavar="DB.TABLE")
         table.add_argument(
-            "--at", "--as-of", dest="at", type=moment, required=True, metavar="TS",
+            "--at", "--as-of", dest="at", type=parse_moment, required=True, metavar="TS",
             help="commit_ts, or a time (ISO 8601, UTC when it names no zone)",
         )  # fmt: skip
         table.add_argument("--limit", type=int, default=50, help="rows shown as text (all of them in JSON)")
         transaction = actions.add_parser("transaction", help="all changes of one transaction, in order")
-        transaction.add_argument("ts", type=commit_ts, metavar="TS", help="its commit_ts or start_ts")
+        transaction.add_argument("ts", type=parse_commit_ts, metavar="TS", help="its commit_ts or start_ts")
         sql = actions.add_parser("sql", help="print SQL for Spark: the audit views; with --table the table as of --at")
         sql.add_argument("--table", metavar="DB.TABLE")
-        sql.add_argument("--at", type=moment, metavar="TS", help="commit_ts or time (default: the end of the lake)")
+        sql.add_argument(
+            "--at", type=parse_moment, metavar="TS", help="commit_ts or time (default: the end of the lake)"
+        )
         for each in (row, table, transaction, sql):
             each.add_argument("--replication", required=True, type=Path, metavar="FILE", help="the replication's TOML")
             add_output(each)

@@ -25,11 +25,11 @@ from binlake.repair.backfill.rollbackrun import rollback_file, rollback_source, 
 from binlake.window.lineage import told
 from spark_jobs.commands.rebuild import rebuild, replay
 from spark_jobs.commands.verify import mended, record
-from spark_jobs.job.arguments import add_job, add_wait, add_where, moment
-from spark_jobs.job.failures import as_ours
-from spark_jobs.job.lineage import plain
+from spark_jobs.job.arguments import add_job, add_wait, add_where, parse_moment
+from spark_jobs.job.failures import translate_errors
+from spark_jobs.job.lineage import describe_table
 from spark_jobs.job.opening import context_of
-from spark_jobs.job.outcomes import DIFFERENT, show_results, tell
+from spark_jobs.job.outcomes import DIFFERENT, run_and_report, show_results
 from spark_jobs.job.results import StageResult
 
 
@@ -69,7 +69,7 @@ class BackfillCommand:
             "replay": lambda: _replay(replication, args),
             "rollback": lambda: [_rollback(replication, args)],
         }[args.action]
-        results = tell(args, lambda: _alone(replication, act))
+        results = run_and_report(args, lambda: _alone(replication, act))
         show_results(args, results)
         return DIFFERENT if any(result.state == "changed" for result in results) else 0
 
@@ -77,10 +77,14 @@ class BackfillCommand:
 def _add_range(parser: argparse.ArgumentParser, *, required: bool, single: bool) -> None:
     for name, text in (("from", "commit_ts after which the range starts"), ("to", "last commit_ts of the range")):
         both = parser.add_mutually_exclusive_group(required=required if name == "from" else not single)
-        both.add_argument(f"--{name}", type=moment, dest=f"{name}_ts", metavar="TS", help=text)
-        both.add_argument(f"--{name}-time", type=moment, dest=f"{name}_ts", metavar="TIME", help="the same as a time")
+        both.add_argument(f"--{name}", type=parse_moment, dest=f"{name}_ts", metavar="TS", help=text)
+        both.add_argument(
+            f"--{name}-time", type=parse_moment, dest=f"{name}_ts", metavar="TIME", help="the same as a time"
+        )
         if single and name == "from":
-            both.add_argument("--commit-ts", type=moment, metavar="TS", help="one transaction, instead of a range")
+            both.add_argument(
+                "--commit-ts", type=parse_moment, metavar="TS", help="one transaction, instead of a range"
+            )
 
 
 def _require_range(args: argparse.Namespace) -> None:
@@ -106,7 +110,7 @@ def _progress(replication: Replication, args: argparse.Namespace) -> BackfillPro
 
 def _rebuild(replication: Replication, args: argparse.Namespace) -> list[StageResult]:
     ctx = context_of(replication, "rebuild", args, args.run_id)
-    with as_ours():
+    with translate_errors():
         return rebuild(ctx, _progress(replication, args), through=args.through)
 
 
@@ -134,7 +138,7 @@ def _rollback(replication: Replication, args: argparse.Namespace) -> StageResult
     result = StageResult("rollback", state, plan.lo, plan.hi, rows, detail=detail)
     record(replication, result, run_id)
     written = [undo.table for undo in plan.tables if undo.undos and rows and state == "done"]
-    return replace(result, detail=detail | told(wrote=map(plain, written)))
+    return replace(result, detail=detail | told(wrote=map(describe_table, written)))
 
 
 def _rolled_back(replication: Replication, args: argparse.Namespace) -> tuple[Rollback, int]:

@@ -16,7 +16,7 @@ from binlake.config import load_replication
 from binlake.errors import BinlakeError, Permanent
 from binlake.pipeline import BY_NAME
 from spark_jobs.commands.recover import recover
-from spark_jobs.job.arguments import add_job, add_where, commit_ts, start_ts
+from spark_jobs.job.arguments import add_job, add_where, parse_commit_ts, parse_start_ts
 from spark_jobs.job.context import Bounds, StageContext, StageResult
 from spark_jobs.job.opening import session_factory
 from spark_jobs.job.results import outcome_of, outcome_of_error, write_outcome
@@ -28,8 +28,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_job(parser)
     parser.add_argument("--lo", type=int, help="commit_ts, exclusive (all stages but plan and window)")
     parser.add_argument("--hi", type=int, help="commit_ts, inclusive (all stages but plan and window)")
-    parser.add_argument("--start-ts", type=start_ts, help="plan from this commit_ts (see docs/operate/runbook.md)")
-    parser.add_argument("--stop-ts", type=commit_ts, help="plan windows up to here only, and wait until it is reached")
+    parser.add_argument(
+        "--start-ts", type=parse_start_ts, help="plan from this commit_ts (see docs/operate/runbook.md)"
+    )
+    parser.add_argument(
+        "--stop-ts", type=parse_commit_ts, help="plan windows up to here only, and wait until it is reached"
+    )
     add_where(parser)
 
 

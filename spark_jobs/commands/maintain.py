@@ -35,7 +35,7 @@ from binlake.mirror.replica import Replica
 from binlake.pipeline import BY_NAME, lock_of_table
 from spark_jobs.job.arguments import add_where
 from spark_jobs.job.context import Bounds, StageContext
-from spark_jobs.job.failures import as_ours
+from spark_jobs.job.failures import translate_errors
 from spark_jobs.job.opening import context_of
 from spark_jobs.tables.pinned import target_position
 
@@ -77,7 +77,7 @@ class MaintainCommand:
     def run(self, args: argparse.Namespace) -> int:
         """Do it and print what was done."""
         replication = load_replication(args.replication)
-        with as_ours():
+        with translate_errors():
             done = maintain(context_of(replication, "maintain", args, "maintain"))
         if args.output == "json":
             print(json.dumps([asdict(one) for one in done]))

@@ -23,7 +23,7 @@ from binlake.pipeline import STOPPED
 from binlake.repair.backfill.progress import BackfillProgress
 from spark_jobs.commands.restore import SINK_STAGES, restore
 from spark_jobs.job.context import StageContext
-from spark_jobs.job.lake import read
+from spark_jobs.job.lake import read_table
 from spark_jobs.job.lineage import Gathered
 from spark_jobs.job.results import Bounds, StageResult
 from spark_jobs.job.runner import run_stage
@@ -84,7 +84,7 @@ def _compared(
 
 
 def _digest(ctx: StageContext, table: LakeTable, bounds: Bounds) -> tuple[str, int]:
-    rows = read(ctx.spark, ctx.paths, table)
+    rows = read_table(ctx.spark, ctx.paths, table)
     if table is MUTATION:
         rows = rows.where((F.col(Mutation.COMMIT_TS) > bounds.lo) & (F.col(Mutation.COMMIT_TS) <= bounds.hi))
     else:

@@ -22,7 +22,7 @@ from binlake.target.recover import Verdict, but, finish_from_relay, is_consisten
 from binlake.window.lineage import Table, Told, told
 from binlake.window.manifest import window_name
 from spark_jobs.job.arguments import add_job, add_where
-from spark_jobs.job.outcomes import tell
+from spark_jobs.job.outcomes import run_and_report
 from spark_jobs.job.results import Bounds, StageResult
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class RecoverCommand:
 
     def run(self, args: argparse.Namespace) -> int:
         """Recover, and print what was done. Raises BinlakeError."""
-        _show(tell(args, lambda: _recovered(args)), args.output)
+        _show(run_and_report(args, lambda: _recovered(args)), args.output)
         return 0
 
 

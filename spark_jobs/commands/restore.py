@@ -17,7 +17,7 @@ from binlake.config.model import Relay
 from binlake.errors import CheckpointConflict, ConfigError
 from binlake.pipeline import names_of_sink
 from binlake.window.manifest import window_name
-from spark_jobs.job.arguments import add_where, commit_ts
+from spark_jobs.job.arguments import add_where, parse_commit_ts
 from spark_jobs.job.context import Bounds, StageContext, StageResult
 from spark_jobs.job.lineage import Gathered
 from spark_jobs.job.opening import context_of
@@ -36,7 +36,9 @@ class RestoreCommand:
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """The replication, how far, where Spark runs."""
         parser.add_argument("--replication", required=True, metavar="FILE", help="TOML with the target to restore into")
-        parser.add_argument("--to", type=commit_ts, metavar="TS", help="the end of a landed window (default: the last)")
+        parser.add_argument(
+            "--to", type=parse_commit_ts, metavar="TS", help="the end of a landed window (default: the last)"
+        )
         add_where(parser, master="local[*]")
         add_output(parser)
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 from binlake.base.arguments import add_output
 from binlake.config import Replication, load_replication
 from binlake.errors import ConfigError
-from binlake.lake.aside import tell_back, tell_set_aside
+from binlake.lake.aside import record_return, record_set_aside
 from binlake.lake.paths import LakePaths
 from binlake.lake.schemas import SchemaHistory
 from binlake.lake.windowlog import WindowLog
@@ -27,7 +27,7 @@ from binlake.target.commands.setaside import set_aside
 from binlake.window.targets import Naming, TargetTables
 from spark_jobs.commands.verify import mended
 from spark_jobs.job.arguments import add_job, add_wait
-from spark_jobs.job.outcomes import show_results, tell
+from spark_jobs.job.outcomes import run_and_report, show_results
 from spark_jobs.job.results import StageResult
 
 
@@ -66,7 +66,7 @@ class TableCommand:
             print(json.dumps([one.to_dict() for one in found])) if args.output == "json" else _show(found)
             return 0 if found else 3
         act = {"aside": lambda: put_aside(replication, args), "back": lambda: [_back(replication, args)]}[args.action]
-        show_results(args, tell(args, act))
+        show_results(args, run_and_report(args, act))
         return 0
 
 
@@ -78,7 +78,7 @@ def put_aside(replication: Replication, args: argparse.Namespace) -> list[StageR
     names = _known(replication, args.table, start, checkpoint_ts(replication, cluster_id), windows.landed_ts() or start)
     reason = args.reason or "commanded"
     found = set_aside(target, cluster_id, replication.name, names, reason, start)
-    tell_set_aside(windows, 0, [one.to_dict() for one in found], args.run_id or f"aside-{uuid.uuid4().hex[:12]}")
+    record_set_aside(windows, 0, [one.to_dict() for one in found], args.run_id or f"aside-{uuid.uuid4().hex[:12]}")
     return [StageResult("aside", "set-aside", one.since, one.since, detail=_detail(one)) for one in found]
 
 
@@ -102,7 +102,7 @@ def _back(replication: Replication, args: argparse.Namespace) -> StageResult:
     detail = {"table": f"{found.db}.{found.table}", "keys": done.keys, "different": done.different}
     detail |= {"rows_are_there": args.rows_are_there}
     run_id = args.run_id or f"back-{uuid.uuid4().hex[:12]}"
-    tell_back(WindowLog(LakePaths.of(replication)), found.since, done.commit_ts, done.rows, run_id, detail)
+    record_return(WindowLog(LakePaths.of(replication)), found.since, done.commit_ts, done.rows, run_id, detail)
     result = StageResult("aside", "back", found.since, done.commit_ts, done.rows, detail=detail)
     return replace(result, detail=detail | mended(done))
 

@@ -29,8 +29,8 @@ from binlake.statements import BatchLimits
 from binlake.target.session.session import Session
 from binlake.window.lineage import Table, Told, told
 from spark_jobs.job.arguments import add_job
-from spark_jobs.job.lineage import plain
-from spark_jobs.job.outcomes import DIFFERENT, PARTIAL, show_results, tell
+from spark_jobs.job.lineage import describe_table
+from spark_jobs.job.outcomes import DIFFERENT, PARTIAL, run_and_report, show_results
 from spark_jobs.job.results import StageResult
 
 _SHOWN = 20
@@ -82,7 +82,9 @@ class VerifyCommand:
             args.wait, args.fresh, args.source_stands_still,
         )  # fmt: skip
         lines: list[str] = []
-        results = tell(args, lambda: run_verify(replication, options, args.run_id, args.fix_file, args.fix, lines))
+        results = run_and_report(
+            args, lambda: run_verify(replication, options, args.run_id, args.fix_file, args.fix, lines)
+        )
         show_results(args, results, lines)
         if results[-1].stage == "repair" and _covered(results[0]):
             return 0
@@ -105,7 +107,7 @@ class RepairCommand:
     def run(self, args: argparse.Namespace) -> int:
         """Run it, once."""
         replication = load_replication(args.replication)
-        results = tell(args, lambda: [_from_file(replication, args.from_file, args.run_id)])
+        results = run_and_report(args, lambda: [_from_file(replication, args.from_file, args.run_id)])
         show_results(args, results)
         return 0
 
@@ -156,7 +158,7 @@ def repaired(replication: Replication, done: Repaired, run_id: str, stage: str =
 def mended(done: Repaired) -> dict[str, Any]:
     """The lineage of a repair: the tables that it wrote, and all that it compared with the lake."""
     return told(
-        wrote=(plain(done.looked[name]) for name in sorted(done.written)),
+        wrote=(describe_table(done.looked[name]) for name in sorted(done.written)),
         read=(Told(Table(*name)) for name in sorted(done.looked)),
     )
 

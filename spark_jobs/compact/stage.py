@@ -30,19 +30,19 @@ from binlake.window.manifest import ApplyManifest
 from binlake.window.shapes import Shapes
 from spark_jobs.compact.shaping import may_differ, read_shapes
 from spark_jobs.job.context import Bounds, StageContext, StageResult
-from spark_jobs.job.lake import Rows, clear, overwrite
-from spark_jobs.tables.compacted import sealed_before, was_derived
-from spark_jobs.tables.netchange import Touched, key_arrivals, net_changes, touched, window_rows
-from spark_jobs.tables.pinned import NO_ROWS, digest_of, open_manifest, require_pinned, start_of, target_position
+from spark_jobs.job.lake import Rows, clear_rows, overwrite
+from spark_jobs.tables.compacted import read_sealed_before, was_derived
+from spark_jobs.tables.netchange import Touched, key_arrivals, net_changes, read_window_rows, touched_tables
+from spark_jobs.tables.pinned import NO_ROWS, digest_of, next_start, open_manifest, require_pinned, target_position
 from spark_jobs.tables.sharedkeys import require_own_keys, shared_tables
 from spark_jobs.tables.sinks import (
     SinkWindow,
-    merged_rows,
-    note,
-    own_rows,
+    commit_note,
+    merged_row_counts,
     read_sql_window,
     require_merged,
     rows_of_window,
+    window_predicate,
 )
 
 log = structlog.get_logger(__name__)
@@ -60,13 +60,13 @@ def run(ctx: StageContext, bounds: Bounds) -> StageResult:
     with lake_lock(ctx.paths, BY_NAME["compact"].lock):
         window = read_sql_window(ctx, wanted, merged)
         pinned = open_manifest(ctx, wanted, position)
-        is_next = position.window is None and start_of(ctx, position) == wanted.lo
-        earlier = None if is_next else sealed_before(ctx, wanted, pinned)
+        is_next = position.window is None and next_start(ctx, position) == wanted.lo
+        earlier = None if is_next else read_sealed_before(ctx, wanted, pinned)
         ordered = earlier.ordered if pinned and earlier else target.mode == "ordered"
         # In mode ordered every change counts, and convert reads them from `mutation`.
         is_net = merged.rows > 0 and not ordered
-        mutated = _Mutated(window_rows(ctx, wanted), merged.rows) if is_net else None
-        places = touched(ctx, wanted, window.segments.starts, merged.rows, mutated and mutated.rows)
+        mutated = _Mutated(read_window_rows(ctx, wanted), merged.rows) if is_net else None
+        places = touched_tables(ctx, wanted, window.segments.starts, merged.rows, mutated and mutated.rows)
         named = {(db, table) for db, table, _ in places}
         # Whatever the configuration says by now: a window that is open or passed was sealed with its shapes.
         shapes = read_shapes(target, window, named) if is_next else _shapes_then(ctx, wanted, target, earlier)
@@ -165,12 +165,12 @@ def _write(ctx: StageContext, window: SinkWindow, tables: _TouchedTables, pinned
     if tables.mutated is None or not tables.all:
         if pinned is not None:
             require_pinned(CHANGE.name, bounds, pinned.change, NO_ROWS)
-        clear(ctx.few, ctx.paths, CHANGE, own_rows(bounds), note(ctx, "compact", bounds))
+        clear_rows(ctx.rows_to_write, ctx.paths, CHANGE, window_predicate(bounds), commit_note(ctx, "compact", bounds))
         return 0
     found = _derived(ctx, window, tables, tables.mutated)
     if pinned is not None:
         require_pinned(CHANGE.name, bounds, pinned.change, digest_of(found, names)[0])
-    rows = overwrite(found, ctx.paths, CHANGE, own_rows(bounds), note(ctx, "compact", bounds))
+    rows = overwrite(found, ctx.paths, CHANGE, window_predicate(bounds), commit_note(ctx, "compact", bounds))
     if isinstance(found, pa.Table):
         ctx.handover.put(CHANGE, bounds, found)
     return rows
@@ -194,7 +194,7 @@ def _window(ctx: StageContext, bounds: Bounds, position: Position, target: Targe
     """The sink's window for the landed window `bounds`; None when the target has passed it without our doing."""
     if position.window is not None and position.window[0] < bounds.hi:
         return Bounds(*position.window)
-    lo = start_of(ctx, position)
+    lo = next_start(ctx, position)
     passed = next((Bounds(*sealed) for sealed in ctx.windows.sealed_windows(bounds.hi) if sealed[1] <= lo), None)
     if passed is not None:
         return passed
@@ -205,7 +205,7 @@ def _end(ctx: StageContext, lo: int, hi: int, most: int) -> int:
     """The next stop point, else the last landed window that `most` rows of a segment surely hold, one at least."""
     end, rows = hi, 0
     due = ctx.windows.landed((lo, hi))
-    counts = merged_rows(ctx, lo, hi) if len(due) > 1 else {}
+    counts = merged_row_counts(ctx, lo, hi) if len(due) > 1 else {}
     for landed in due:
         # An update that moves its key is two rows.
         rows += 2 * counts.get(landed, 0)

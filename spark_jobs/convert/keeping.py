@@ -29,8 +29,8 @@ from binlake.statements import (
 from binlake.statements.chunks import numbered_places
 from binlake.window.definitions import cell
 from spark_jobs.job.context import StageContext
-from spark_jobs.job.lake import Rows, stepped
-from spark_jobs.tables.netchange import row_origins, window_rows
+from spark_jobs.job.lake import Rows, map_rows
+from spark_jobs.tables.netchange import read_window_rows, row_origins
 from spark_jobs.tables.sinks import SinkWindow
 
 Place = tuple[int, str, str]
@@ -38,7 +38,7 @@ Place = tuple[int, str, str]
 PLACE_OF_KEY = (Change.SEGMENT, Change.DB, Change.TABLE)
 
 
-def with_origins(
+def add_origins(
     ctx: StageContext, window: SinkWindow, rows: Rows, tables: Mapping[Place, TableDef], schema: str
 ) -> Rows:
     """`rows` (placed, of `schema`) with `anew` and `origin`; those rewritten that had values once are also in KEEP
@@ -46,12 +46,12 @@ def with_origins(
     """
     kept = {place: table for place, table in tables.items() if table.kept}
     cells = [cell(window.definitions, window.segments, db, table, segment) for segment, db, table in kept]
-    traced = row_origins(window_rows(ctx, window.bounds), cells)
+    traced = row_origins(read_window_rows(ctx, window.bounds), cells)
     several = {place: len(table.unique_keys()) > 1 for place, table in kept.items()}
-    return kept_phases(rows, traced, several, schema)
+    return add_keep_phases(rows, traced, several, schema)
 
 
-def kept_phases(rows: Rows, traced: Rows, several: Mapping[Place, bool], schema: str) -> Rows:
+def add_keep_phases(rows: Rows, traced: Rows, several: Mapping[Place, bool], schema: str) -> Rows:
     """`rows` (of `schema`) with `anew` and `origin`, in all phases that write them.
 
     `traced`: place, key and origin of the keys whose row had another one before the segment, or none. `several`: for
@@ -61,7 +61,7 @@ def kept_phases(rows: Rows, traced: Rows, several: Mapping[Place, bool], schema:
         return _phased(_matched(rows, traced), several)
     found = rows.join(traced.withColumn("moved", F.lit(True)), [*PLACE_OF_KEY, Change.KEY], "left")
     known = found.withColumn("moved", F.coalesce("moved", F.lit(False))).select(*rows.columns, "moved", "origin")
-    return stepped(known, partial(_phased, several=several), f"{schema}, anew BOOLEAN, origin STRING")
+    return map_rows(known, partial(_phased, several=several), f"{schema}, anew BOOLEAN, origin STRING")
 
 
 def _matched(rows: pa.Table, traced: pa.Table) -> pa.Table:
@@ -101,7 +101,7 @@ def _in_phase(rows: pa.Table, phase: Phase) -> pa.Table:
     return rows.set_column(place, rows.schema.field(place), pa.array(np.full(rows.num_rows, int(phase), np.int32)))
 
 
-def written(writer: TableStatements, anew: Any, images: Mapping[str, pa.Array]) -> Iterator[StatementBatch]:
+def write_statements(writer: TableStatements, anew: Any, images: Mapping[str, pa.Array]) -> Iterator[StatementBatch]:
     """Phase WRITE of a table with a key: in place, then those `anew` (numpy; None for none)."""
     if anew is None or not anew.any():
         yield from writer.writes(images)
@@ -111,7 +111,7 @@ def written(writer: TableStatements, anew: Any, images: Mapping[str, pa.Array]) 
             yield from writer.writes({name: values.filter(mask) for name, values in images.items()}, anew=is_anew)
 
 
-def kept(writer: KeptStatements, table: TableDef, rows: pa.Table, phase: int) -> Iterator[StatementBatch]:
+def keep_statements(writer: KeptStatements, table: TableDef, rows: pa.Table, phase: int) -> Iterator[StatementBatch]:
     """Phases KEEP and RESTORE of a table: rows that keep their key, then those that moved."""
     moved = pc.not_equal(rows.column("origin"), rows.column(Change.KEY)).combine_chunks()
     columns = table.identity().columns

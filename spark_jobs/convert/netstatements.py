@@ -21,12 +21,12 @@ from binlake.rows.schema import TableDef
 from binlake.statements import BatchLimits
 from binlake.statements.chunks import chunk_numbers, chunks_of, parted, placed, sizes, total
 from binlake.target import too_many_rows
-from spark_jobs.convert.keeping import with_origins
+from spark_jobs.convert.keeping import add_origins
 from spark_jobs.convert.render import RENDERED, Renderer
 from spark_jobs.job.context import Bounds, StageContext
-from spark_jobs.job.lake import FOLD_COLUMNS, Rows, fold_row, folds_in, here, may_have, stepped
-from spark_jobs.tables.sinks import SinkWindow, own_rows, rows_of_window
-from spark_jobs.tables.statements import STATEMENT_ARROW, kept_copy
+from spark_jobs.job.lake import FOLD_COLUMNS, Rows, collect_rows, folds_in, map_rows, may_have_rows, row_of_fold
+from spark_jobs.tables.sinks import SinkWindow, rows_of_window, window_predicate
+from spark_jobs.tables.statements import STATEMENT_ARROW, name_of_copy
 
 Tables = Mapping[tuple[int, str, str], TableDef]
 """Definitions by segment, database, table."""
@@ -42,17 +42,17 @@ def net_statements(
     changes = _changes(ctx, window.bounds)
     if changes is None:
         return None, rowhash.merged([])
-    rows = stepped(changes, placed, PLACED)
-    parts = here(stepped(rows, counted_and_folded, f"{SIZES}, {FOLD_COLUMNS}"))
+    rows = map_rows(changes, placed, PLACED)
+    parts = collect_rows(map_rows(rows, count_and_fold, f"{SIZES}, {FOLD_COLUMNS}"))
     counted = total(parts)
     tables = _tables(window, target, counted)
     if any(table.kept for table in tables.values()):
-        rows = with_origins(ctx, window, rows, tables, PLACED)
-        counted = total(here(stepped(rows, sizes, SIZES)))
+        rows = add_origins(ctx, window, rows, tables, PLACED)
+        counted = total(collect_rows(map_rows(rows, sizes, SIZES)))
     chunks = chunks_of(counted, limits)
-    copies = {place: kept_copy(target, ctx.replication.name, window.bounds.window, place) for place in tables}
+    copies = {place: name_of_copy(target, ctx.replication.name, window.bounds.window, place) for place in tables}
     renderer = Renderer(window.bounds.window, tables, chunks, target.db_type, limits, plain, copies)
-    return rendered(rows, renderer), rowhash.merged(folds_in(parts))
+    return render_rows(rows, renderer), rowhash.merged(folds_in(parts))
 
 
 def _changes(ctx: StageContext, bounds: Bounds) -> Rows | None:
@@ -60,15 +60,15 @@ def _changes(ctx: StageContext, bounds: Bounds) -> Rows | None:
     handed = ctx.handover.take(CHANGE, bounds)
     if handed is not None:
         return handed if handed.num_rows else None
-    if not may_have(ctx.paths, CHANGE, own_rows(bounds)):
+    if not may_have_rows(ctx.paths, CHANGE, window_predicate(bounds)):
         return None
     return rows_of_window(ctx, CHANGE, bounds)
 
 
-def counted_and_folded(rows: pa.Table) -> pa.Table:
+def count_and_fold(rows: pa.Table) -> pa.Table:
     """The sizes of `rows`, and in the first row the fold of all of them as `change` has them."""
     found = sizes(rows)
-    values = fold_row(rowhash.fold(rowhash.row_hashes(rows, CHANGE.column_names())))
+    values = row_of_fold(rowhash.fold(rowhash.row_hashes(rows, CHANGE.column_names())))
     # A fold of zeros is that of no row.
     for name, value in zip(("count", "total", "xor"), values, strict=True):
         column = np.zeros(found.num_rows, np.int64)
@@ -93,14 +93,14 @@ def _require_segments(counted: Sequence[Any], most: int, window: str) -> None:
             raise too_many_rows(window, number, found, most)
 
 
-def rendered(rows: Rows, renderer: Renderer) -> Rows:
+def render_rows(rows: Rows, renderer: Renderer) -> Rows:
     """The rows of `statement` of all chunks."""
     if isinstance(rows, pa.Table):
         numbers = chunk_numbers(rows, renderer.chunks)
         parts = parted(rows.select(_needed(rows.column_names)), numbers, len(renderer.chunks))
         return pa.concat_tables([STATEMENT_ARROW.empty_table(), *map(renderer, parts, range(len(parts)))])
     schema = rows.select(*_needed(rows.columns)).schema
-    numbered = stepped(rows, partial(_numbered, renderer=renderer), f"{_ddl(schema)}, chunk INT")
+    numbered = map_rows(rows, partial(_numbered, renderer=renderer), f"{_ddl(schema)}, chunk INT")
     # A function, not the object: Spark counts the arguments and would take self for the key.
     return numbered.groupBy("chunk").applyInArrow(
         lambda part: renderer(part, part["chunk"][0].as_py()), STATEMENT.schema()

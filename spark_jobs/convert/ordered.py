@@ -20,14 +20,14 @@ from binlake.changes.net import RowEvent
 from binlake.changes.ordered import Change, ChangeKeys, OrderedPlan, PlanOptions, RowForms
 from binlake.config.model import Target
 from binlake.errors import ConfigError
-from binlake.lake.mutations import touched_cells
-from binlake.lake.rowhistory import rows_between
+from binlake.lake.mutations import read_touched_tables
+from binlake.lake.rowhistory import read_rows
 from binlake.lake.tables import MUTATION, STATEMENT
 from binlake.rows.schema import TableDef
 from binlake.statements import BatchLimits, StatementBatch
 from spark_jobs.job.context import StageContext
 from spark_jobs.job.lake import Rows
-from spark_jobs.tables.netchange import mutations
+from spark_jobs.tables.netchange import read_mutations
 from spark_jobs.tables.sinks import SinkWindow
 from spark_jobs.tables.statements import STATEMENT_ARROW, statement_table
 
@@ -46,7 +46,7 @@ def ordered_statements(
 ) -> Rows | None:
     """The rows of `statement` but for the DDL; None when no row changes."""
     bounds, starts = window.bounds, window.segments.starts
-    cells = touched_cells(ctx.paths, bounds.lo, bounds.hi, starts)
+    cells = read_touched_tables(ctx.paths, bounds.lo, bounds.hi, starts)
     if not cells:
         return None
     tables = {
@@ -58,12 +58,12 @@ def ordered_statements(
     options = PlanOptions(target.worker_count, limits, target.multiple_rows, target.conflict_strategy)
     planner = Planner(bounds.window, starts, tables, target.db_type, options, safe)
     if ctx.is_small(bounds):
-        here = rows_between(ctx.paths, MUTATION, bounds.lo, bounds.hi, [*_COLUMNS, *_SOURCE])
+        here = read_rows(ctx.paths, MUTATION, bounds.lo, bounds.hi, [*_COLUMNS, *_SOURCE])
         if ctx.rules.routes:
             _require_own_targets(ctx, here.group_by(_NAMES).aggregate([]).to_pylist())
         in_order = here.select(_COLUMNS).sort_by([(name, "ascending") for name in _ORDER])
         return pa.Table.from_batches(planner(in_order.to_batches()), STATEMENT_ARROW)
-    rows = mutations(ctx.spark, ctx.paths, bounds.lo, bounds.hi)
+    rows = read_mutations(ctx.spark, ctx.paths, bounds.lo, bounds.hi)
     if ctx.rules.routes:
         _require_own_targets(ctx, [row.asDict() for row in rows.select(*_NAMES).distinct().collect()])
     frame = rows.select(*_COLUMNS).repartition(1).sortWithinPartitions(*_ORDER)

@@ -18,7 +18,7 @@ from binlake.errors import Permanent
 from binlake.rows.schema import TableDef
 from binlake.statements import BatchLimits, KeptStatements, Phase, StatementBatch, TableStatements, images_from_maps
 from binlake.statements.chunks import Chunk
-from spark_jobs.convert.keeping import kept, written
+from spark_jobs.convert.keeping import keep_statements, write_statements
 from spark_jobs.tables.statements import statement_table
 
 RENDERED = (Change.KEY, Change.BEFORE, Change.AFTER, Change.COPIES, "anew", "origin")
@@ -48,7 +48,7 @@ class Renderer:
         writer: TableStatements | KeptStatements
         if phase in (Phase.KEEP, Phase.RESTORE):
             writer = self._kept_writer(table, chunk)
-            found: Iterable[StatementBatch] = kept(writer, table, rows.sort_by(Change.KEY), phase)
+            found: Iterable[StatementBatch] = keep_statements(writer, table, rows.sort_by(Change.KEY), phase)
         else:
             writer = self._writer(table, chunk)
             found = _batches(writer, table, rows, phase)
@@ -93,6 +93,6 @@ def _batches(writer: TableStatements, table: TableDef, rows: pa.Table, phase: in
         if deleted:
             return writer.deletes(images)
         anew = np.asarray(rows["anew"])[in_order] if "anew" in rows.column_names else None
-        return written(writer, anew, images)
+        return write_statements(writer, anew, images)
     copies = np.asarray(rows[Change.COPIES])[in_order]
     return writer.image_deletes(images, copies) if deleted else writer.inserts(images, copies)

@@ -37,10 +37,10 @@ from spark_jobs.commands.preflight import check_before_first
 from spark_jobs.convert.netstatements import net_statements
 from spark_jobs.convert.ordered import ordered_statements
 from spark_jobs.job.context import Bounds, StageContext, StageResult
-from spark_jobs.job.lake import Rows, clear, overwrite
-from spark_jobs.tables.compacted import pinned_by, up_to_date
-from spark_jobs.tables.pinned import NO_ROWS, cluster_id, open_manifest, require_pinned, start_of, target_position
-from spark_jobs.tables.sinks import SinkWindow, note, own_rows, read_sql_window
+from spark_jobs.job.lake import Rows, clear_rows, overwrite
+from spark_jobs.tables.compacted import read_current, read_pinned
+from spark_jobs.tables.pinned import NO_ROWS, cluster_id, next_start, open_manifest, require_pinned, target_position
+from spark_jobs.tables.sinks import SinkWindow, commit_note, read_sql_window, window_predicate
 from spark_jobs.tables.statements import LakeStatements, read_statements, statement_table
 
 log = structlog.get_logger(__name__)
@@ -53,7 +53,7 @@ def run(ctx: StageContext, bounds: Bounds) -> StageResult:
     position = target_position(ctx, bounds)
     with lake_lock(ctx.paths, BY_NAME["convert"].lock):
         pinned = open_manifest(ctx, bounds, position)
-        compacted = up_to_date(ctx, bounds) if pinned is None else pinned_by(ctx, pinned)
+        compacted = read_current(ctx, bounds) if pinned is None else read_pinned(ctx, pinned)
         window = read_sql_window(ctx, bounds, compacted.merged).with_shapes(compacted.shapes)
         if pinned is None:
             _require_compacted(compacted, window, target)
@@ -121,7 +121,7 @@ def _write(ctx: StageContext, given: _Given, ddls: list[StatementBatch], *, plai
     Finalize in this process takes them from the handover.
     """
     window, target, pinned = given.window, given.target, given.pinned
-    bounds, about = window.bounds, note(ctx, "convert", window.bounds)
+    bounds, about = window.bounds, commit_note(ctx, "convert", window.bounds)
     limits = BatchLimits.of(target.batch_rows, given.position.max_packet)
     if target.mode == "ordered":
         # Every change counts, so `change` has none of this window.
@@ -134,9 +134,9 @@ def _write(ctx: StageContext, given: _Given, ddls: list[StatementBatch], *, plai
     if pinned is not None:
         require_pinned(STATEMENT.name, bounds, pinned.statement, index_digest(_index(rows)))
     if rows is None:
-        clear(ctx.few, ctx.paths, STATEMENT, own_rows(bounds), about)
+        clear_rows(ctx.rows_to_write, ctx.paths, STATEMENT, window_predicate(bounds), about)
     else:
-        overwrite(rows, ctx.paths, STATEMENT, own_rows(bounds), about)
+        overwrite(rows, ctx.paths, STATEMENT, window_predicate(bounds), about)
     if not isinstance(rows, pa.Table):
         return change, None
     ctx.handover.put(STATEMENT, bounds, rows)
@@ -149,7 +149,7 @@ def _all_rows(ctx: StageContext, rendered: Rows | None, ddls: pa.Table) -> Rows 
         return rendered
     if isinstance(rendered, DataFrame):
         return rendered.unionByName(ctx.spark.createDataFrame(ddls))
-    return ctx.few(ddls) if rendered is None else pa.concat_tables([rendered, ddls])
+    return ctx.rows_to_write(ddls) if rendered is None else pa.concat_tables([rendered, ddls])
 
 
 def _index(rows: Rows | None) -> list[dict[str, Any]]:
@@ -190,7 +190,7 @@ def _seal(ctx: StageContext, given: _Given, derived: _Derived) -> ApplyManifest 
     """The manifest to write, if the window is the next one and not sealed so already; None = nothing to seal."""
     bounds, position = given.window.bounds, given.position
     opened = position.window
-    start = start_of(ctx, position)
+    start = next_start(ctx, position)
     if bounds.hi <= (start if opened is None else opened[0]):
         return None
     if opened is not None or start != bounds.lo:

@@ -16,7 +16,7 @@ from pyarrow.lib import ArrowException
 
 from binlake.config.model import Target
 from binlake.errors import CheckpointConflict, ImmutableWindow, LostRange
-from binlake.lake.aside import tell_set_aside
+from binlake.lake.aside import record_set_aside
 from binlake.lake.tables import STATEMENT
 from binlake.lake.windowlog import WindowEvent
 from binlake.repair.verify.afterddl import check_due, note_due
@@ -27,8 +27,8 @@ from binlake.window.cuts import require_pinned_cuts
 from binlake.window.manifest import ApplyManifest
 from binlake.window.targets import Naming
 from spark_jobs.job.context import Bounds, StageContext, StageResult
-from spark_jobs.job.lineage import Sources, Written, at_target
-from spark_jobs.tables.compacted import pinned_by
+from spark_jobs.job.lineage import Sources, Written, columns_at_target
+from spark_jobs.tables.compacted import read_pinned
 from spark_jobs.tables.pinned import target_position
 from spark_jobs.tables.sinks import SinkWindow, read_sql_window, tables_at_end
 from spark_jobs.tables.statements import LakeStatements, read_statements
@@ -46,7 +46,7 @@ def run(ctx: StageContext, bounds: Bounds) -> StageResult:
     """
     began = time.monotonic()
     target = ctx.replication.sql_target(hint="add a section [target], or do not run finalize")
-    with _reading(ctx, bounds, "window"):
+    with _lost_if_unreadable(ctx, bounds, "window"):
         manifest = _manifest(ctx, bounds)
     statements = _pinned(ctx, bounds, target, manifest)
     marks = LoopbackMarks.of(ctx.replication.loopback, ctx.replication.name)
@@ -70,7 +70,7 @@ def run(ctx: StageContext, bounds: Bounds) -> StageResult:
     ctx.windows.record(
         WindowEvent("finalize", bounds.lo, bounds.hi, state, applied.rows, seconds, ctx.run_id, "sql", "", detail)
     )
-    tell_set_aside(ctx.windows, bounds.hi, applied.aside, ctx.run_id)
+    record_set_aside(ctx.windows, bounds.hi, applied.aside, ctx.run_id)
     if state == "done":
         # For who draws lineage; not kept in the lake.
         detail |= _lineage(ctx, statements.window, target).told(applied.tables)
@@ -85,11 +85,11 @@ def _is_passed(ctx: StageContext, bounds: Bounds) -> bool:
 def _lineage(ctx: StageContext, window: SinkWindow, target: Target) -> Written:
     hi = window.bounds.hi
     sources = Sources(Naming(ctx.rules), lambda: tables_at_end(ctx, window.base, hi, window.ddls))
-    return Written(window.definitions, hi, sources, at_target(target.db_type))
+    return Written(window.definitions, hi, sources, columns_at_target(target.db_type))
 
 
 @contextmanager
-def _reading(ctx: StageContext, bounds: Bounds, *tables: str) -> Iterator[None]:
+def _lost_if_unreadable(ctx: StageContext, bounds: Bounds, *tables: str) -> Iterator[None]:
     """What cannot be read of `tables`, by a file that is missing or damaged, is told as LostRange."""
     try:
         yield
@@ -105,26 +105,28 @@ def _reading(ctx: StageContext, bounds: Bounds, *tables: str) -> Iterator[None]:
 
 def _pinned(ctx: StageContext, bounds: Bounds, target: Target, manifest: ApplyManifest) -> LakeStatements:
     """All that `manifest` pins, there and unchanged, before anything of it reaches the target (DESIGN 3.10)."""
-    with _reading(ctx, bounds, "window"):
-        compacted = pinned_by(ctx, manifest)
-    with _reading(ctx, bounds, "ddl", *_SCHEMA):
+    with _lost_if_unreadable(ctx, bounds, "window"):
+        compacted = read_pinned(ctx, manifest)
+    with _lost_if_unreadable(ctx, bounds, "ddl", *_SCHEMA):
         window = read_sql_window(ctx, bounds, compacted.merged).with_shapes(compacted.shapes)
     require_pinned_cuts(manifest, window.segments.starts)
-    with _reading(ctx, bounds, "statement", *_SCHEMA):
-        statements = pinned_statements(ctx, window, target, manifest)
+    with _lost_if_unreadable(ctx, bounds, "statement", *_SCHEMA):
+        statements = read_pinned_statements(ctx, window, target, manifest)
     if statements.digest() != manifest.statement:
         raise ImmutableWindow(
             "the statements in the lake differ from those that the manifest pins",
             where={"window": bounds.window},
             hint="run convert again, or restore `statement` by Delta time travel",
         )
-    with _reading(ctx, bounds, "statement", "mutation"):
+    with _lost_if_unreadable(ctx, bounds, "statement", "mutation"):
         # Kept there for the apply, which asks for them first of all.
         statements.segments()
     return statements
 
 
-def pinned_statements(ctx: StageContext, window: SinkWindow, target: Target, manifest: ApplyManifest) -> LakeStatements:
+def read_pinned_statements(
+    ctx: StageContext, window: SinkWindow, target: Target, manifest: ApplyManifest
+) -> LakeStatements:
     """Those that convert handed over in this process if the manifest pins them, else what the lake has."""
     handed = ctx.handover.take(STATEMENT, Bounds(manifest.lo, manifest.hi))
     if handed is not None:

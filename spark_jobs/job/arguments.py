@@ -16,22 +16,22 @@ def add_job(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--result", type=Path, metavar="FILE", help="write the outcome there as JSON")
 
 
-def moment(text: str) -> int:
+def parse_moment(text: str) -> int:
     """A commit_ts or time as tso.parse reads it, for argparse."""
-    return _checked(tso.parse, text)
+    return _parse_with(tso.parse, text)
 
 
-def commit_ts(text: str) -> int:
+def parse_commit_ts(text: str) -> int:
     """A commit_ts or start_ts in decimal, for argparse."""
-    return _checked(tso.parse_ts, text)
+    return _parse_with(tso.parse_ts, text)
 
 
-def start_ts(text: str) -> int:
+def parse_start_ts(text: str) -> int:
     """The same, or -1 = now."""
-    return -1 if text == "-1" else commit_ts(text)
+    return -1 if text == "-1" else parse_commit_ts(text)
 
 
-def _checked(read: Callable[[str], int], text: str) -> int:
+def _parse_with(read: Callable[[str], int], text: str) -> int:
     try:
         return read(text)
     except ValueError as error:

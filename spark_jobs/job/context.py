@@ -46,9 +46,9 @@ class StageContext:
 
     def is_small(self, bounds: Bounds) -> bool:
         """The driver handles the landed windows of `bounds` itself: fewer payload bytes than a Spark job is worth."""
-        return self.takes(sum(manifest.bytes for manifest in self.windows.manifests(bounds.lo, bounds.hi)))
+        return self.fits_driver(sum(manifest.bytes for manifest in self.windows.manifests(bounds.lo, bounds.hi)))
 
-    def takes(self, size: int) -> bool:
+    def fits_driver(self, size: int) -> bool:
         """The driver handles `size` bytes of payload itself."""
         return 0 < self.driver_bytes >= size
 
@@ -64,7 +64,7 @@ class StageContext:
         ours = all(delta_rs_commits(self.paths, table) for table in SPARK_TABLES)
         return self.replication.window.driver_bytes if ours else 0
 
-    def few(self, rows: pa.Table) -> Rows:
+    def rows_to_write(self, rows: pa.Table) -> Rows:
         """`rows` of the driver, for the code that commits to this lake's tables."""
         return rows if self.driver_bytes else self.spark.createDataFrame(rows)
 

@@ -38,7 +38,7 @@ _LOST = re.compile(r"INVALID_HANDLE\.(SESSION_\w+|OPERATION_NOT_FOUND)")
 
 
 @contextmanager
-def as_ours() -> Iterator[None]:
+def translate_errors() -> Iterator[None]:
     """Raise what `translate` finds in an exception, else the exception itself."""
     try:
         yield

@@ -20,7 +20,7 @@ from binlake.base import rowhash
 from binlake.base.lakecolumns import Binlog, Change, Ddl, History, OfSegment, Statement
 from binlake.base.rowhash import Fold
 from binlake.errors import Transient
-from binlake.lake.opened import opened
+from binlake.lake.opentable import open_table
 from binlake.lake.parts import Part, write_parts
 from binlake.lake.paths import LakePaths
 from binlake.lake.tables import SPARK_TABLES, LakeTable, arrow_schema
@@ -55,7 +55,7 @@ def ensure_tables(paths: LakePaths) -> None:
             )
 
 
-def read(spark: SparkSession, paths: LakePaths, table: LakeTable) -> DataFrame:
+def read_table(spark: SparkSession, paths: LakePaths, table: LakeTable) -> DataFrame:
     """The table as it is now."""
     return spark.read.format("delta").load(paths.table(table.name))
 
@@ -79,7 +79,7 @@ def overwrite(rows: Rows, paths: LakePaths, table: LakeTable, predicate: str, no
         return _overwrite_here(rows, paths, table, predicate, note)
     frame = rows
     writer = frame.select(*table.column_names()).write.format("delta")
-    if may_have(paths, table, predicate):
+    if may_have_rows(paths, table, predicate):
         writer = writer.mode("overwrite").option("replaceWhere", predicate)
     else:
         # Nothing to replace, as in all but reruns: two Spark jobs that would look for it are saved.
@@ -106,9 +106,9 @@ def _rows_of_commit(paths: LakePaths, table: LakeTable, about: str) -> int:
 
 def _overwrite_here(rows: pa.Table, paths: LakePaths, table: LakeTable, predicate: str, note: Mapping[str, str]) -> int:
     about = commit_properties(note)
-    place, data = opened(paths.table(table.name)), rows.select(table.column_names())
+    place, data = open_table(paths.table(table.name)), rows.select(table.column_names())
     try:
-        if may_have(paths, table, predicate):
+        if may_have_rows(paths, table, predicate):
             write_deltalake(place, data, mode="overwrite", predicate=predicate, commit_properties=about,
                             writer_properties=_WRITER)  # fmt: skip
         elif data.num_rows and table.partitioned_by:
@@ -128,7 +128,7 @@ def commit_parts(
     """Make `parts` files of `table` in the place of those `replaced`, in one commit. Raises Transient."""
     now = int(time.time() * 1000)
     adds = [AddAction(part.path, part.size, part.values, now, True, part.stats) for part in parts]
-    place = opened(paths.table(table.name))
+    place = open_table(paths.table(table.name))
     try:
         place.create_write_transaction(
             [*adds, *replaced],
@@ -151,11 +151,11 @@ def commit_properties(note: Mapping[str, str]) -> CommitProperties:
     return CommitProperties(custom_metadata={"userMetadata": user_metadata(note)})
 
 
-def clear(
+def clear_rows(
     few: Callable[[pa.Table], Rows], paths: LakePaths, table: LakeTable, predicate: str, note: Mapping[str, str]
 ) -> None:
-    """Remove the rows that match `predicate`; no commit when there are none. `few`: as StageContext.few."""
-    if may_have(paths, table, predicate):
+    """Remove the rows that match `predicate`; no commit when there are none. `few`: as StageContext.rows_to_write."""
+    if may_have_rows(paths, table, predicate):
         overwrite(few(local_table([], table.schema())), paths, table, predicate, note)
 
 
@@ -167,14 +167,14 @@ def local_table(rows: Iterable[Sequence[object]], schema: str) -> pa.Table:
     return pa.Table.from_arrays(arrays, schema=kinds)
 
 
-def within(lo: int, hi: int) -> str:
+def commit_ts_predicate(lo: int, hi: int) -> str:
     """The predicate of lo < commit_ts <= hi."""
     return f"{History.COMMIT_TS} > {lo} AND {History.COMMIT_TS} <= {hi}"
 
 
-def may_have(paths: LakePaths, table: LakeTable, predicate: str) -> bool:
+def may_have_rows(paths: LakePaths, table: LakeTable, predicate: str) -> bool:
     """False when no file can have a row that matches `predicate`, by partitions and statistics."""
-    return bool(opened(paths.table(table.name)).file_uris(file_pruning_predicate=predicate))
+    return bool(open_table(paths.table(table.name)).file_uris(file_pruning_predicate=predicate))
 
 
 FOLD_COLUMNS = "count BIGINT, total BIGINT, xor BIGINT"
@@ -185,12 +185,12 @@ def fold_of(rows: Rows, columns: Sequence[str]) -> Fold:
     """The fold of all rows, the same of the same rows wherever they are (binlake.base.rowhash)."""
 
     def part(some: pa.Table) -> pa.Table:
-        return local_table([fold_row(rowhash.fold(rowhash.row_hashes(some, columns)))], FOLD_COLUMNS)
+        return local_table([row_of_fold(rowhash.fold(rowhash.row_hashes(some, columns)))], FOLD_COLUMNS)
 
-    return rowhash.merged(folds_in(here(stepped(rows.select(list(columns)), part, FOLD_COLUMNS))))
+    return rowhash.merged(folds_in(collect_rows(map_rows(rows.select(list(columns)), part, FOLD_COLUMNS))))
 
 
-def fold_row(fold: Fold) -> tuple[int, int, int]:
+def row_of_fold(fold: Fold) -> tuple[int, int, int]:
     """`fold` in `FOLD_COLUMNS`: BIGINT is signed."""
     total, xor = (value - (value >> 63 << 64) for value in (fold.total, fold.xor))
     return fold.count, total, xor
@@ -202,7 +202,7 @@ def folds_in(rows: pa.Table) -> list[Fold]:
     return [Fold(count, total % (1 << 64), xor % (1 << 64)) for count, total, xor in zip(counts, *halves, strict=True)]
 
 
-def stepped(rows: Rows, step: Callable[[pa.Table], pa.Table], schema: str) -> Rows:
+def map_rows(rows: Rows, step: Callable[[pa.Table], pa.Table], schema: str) -> Rows:
     """What `step` makes of `rows` in columns of `schema`: of all of them here, or of batches in the workers."""
     if isinstance(rows, pa.Table):
         return step(rows)
@@ -214,6 +214,6 @@ def stepped(rows: Rows, step: Callable[[pa.Table], pa.Table], schema: str) -> Ro
     return rows.mapInArrow(of_batches, schema)
 
 
-def here(rows: Rows) -> pa.Table:
+def collect_rows(rows: Rows) -> pa.Table:
     """The rows in the driver's memory."""
     return rows if isinstance(rows, pa.Table) else rows.toArrow()

@@ -78,7 +78,7 @@ class Sources:
         return self._make()
 
 
-def at_target(dialect: Dialect) -> Shown:
+def columns_at_target(dialect: Dialect) -> Shown:
     """Columns as the target has them; it computes generated ones itself, and its own come from nowhere."""
 
     def shown(table: TableDef) -> tuple[Columns, Sequence[str]]:
@@ -93,7 +93,7 @@ def columns_of(table: TableDef) -> Columns:
     return tuple((column.name, _cut(column.type_text)) for column in table.columns)
 
 
-def plain(table: TableDef) -> Told:
+def describe_table(table: TableDef) -> Told:
     """A table with its columns."""
     return Told(Table(table.db, table.name, columns_of(table)))
 

@@ -16,7 +16,7 @@ DIFFERENT = 4
 """Exit status where what was compared is not equal."""
 
 
-def tell(args: argparse.Namespace, act: Callable[[], Sequence[StageResult]]) -> list[StageResult]:
+def run_and_report(args: argparse.Namespace, act: Callable[[], Sequence[StageResult]]) -> list[StageResult]:
     """Do `act` and write what it gives, or its error, to `--result`. Raises what `act` raises."""
     try:
         results = list(act())

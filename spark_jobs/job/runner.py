@@ -12,7 +12,7 @@ from binlake.errors import LeaseHeld
 from binlake.lake.failures import record_failure
 from binlake.pipeline import STOPPED, Stage, stages_for
 from spark_jobs.job.context import Bounds, StageContext, StageResult
-from spark_jobs.job.failures import as_ours
+from spark_jobs.job.failures import translate_errors
 from spark_jobs.job.lineage import Gathered
 from spark_jobs.job.results import CUT, SparkNeeded
 
@@ -27,7 +27,7 @@ def run_stage(name: str, ctx: StageContext, bounds: Bounds | None = None, start_
     """
     module = importlib.import_module(f"spark_jobs.{name}.stage")
     try:
-        with as_ours():
+        with translate_errors():
             result: StageResult = module.run(ctx, start_ts) if name == "plan" else module.run(ctx, bounds)
     except (LeaseHeld, SparkNeeded):
         raise

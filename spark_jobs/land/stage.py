@@ -26,13 +26,13 @@ from binlake.window.plan import Member, propose
 from binlake.window.remembered import RememberedMember
 from spark_jobs.job.cluster import Cluster, open_cluster
 from spark_jobs.job.context import Bounds, StageContext, StageResult
-from spark_jobs.job.lake import ensure_tables, may_have, overwrite
+from spark_jobs.job.lake import ensure_tables, may_have_rows, overwrite
 from spark_jobs.job.results import CUT
 from spark_jobs.land.ddljobs import WindowJobs, fetch_jobs
 from spark_jobs.land.pulled import NOTHING, Pulled, PumpPart
 from spark_jobs.land.pulling import pull_window
 from spark_jobs.land.pump_source import PumpPull
-from spark_jobs.tables.landed import NONE, Landed, landed_of, stored
+from spark_jobs.tables.landed import NONE, Landed, landed_of, read_landed
 
 log = structlog.get_logger(__name__)
 
@@ -77,7 +77,7 @@ def _verify(ctx: StageContext, sealed: WindowManifest) -> None:
             "landed_rows_not_verified", window=sealed.window, reason="sealed by an older version, with another digest"
         )
         return
-    found = stored(ctx, Bounds(sealed.lo, sealed.hi), small=ctx.takes(sealed.bytes))
+    found = read_landed(ctx, Bounds(sealed.lo, sealed.hi), small=ctx.fits_driver(sealed.bytes))
     if found.digest != sealed.digest:
         raise ImmutableWindow(
             "the landed rows are not those that were sealed",
@@ -112,7 +112,7 @@ def _land(ctx: StageContext, bounds: Bounds, cluster: Cluster) -> tuple[WindowMa
     # All above lo is replaced: an unsealed attempt with a greater hi may have left rows there.
     above = f"commit_ts > {bounds.lo}"
     found, written = NONE, 0
-    if window.entities or may_have(ctx.paths, BINLOG, above):
+    if window.entities or may_have_rows(ctx.paths, BINLOG, above):
         rows = window.pulled.transactions(bounds)
         written = overwrite(rows, ctx.paths, BINLOG, above, note)
         found = landed_of(rows)

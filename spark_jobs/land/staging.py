@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 
 from spark_jobs.job.context import StageContext
-from spark_jobs.job.lake import Rows, here, stepped
+from spark_jobs.job.lake import Rows, collect_rows, map_rows
 from spark_jobs.land.pulled import Question
 from spark_jobs.land.pump_source import SCHEMA_DDL, PumpPull
 
@@ -36,8 +36,8 @@ class Staged:
 
     def ask(self, question: Question) -> pa.Table:
         """As PulledRows."""
-        return here(self.written(question))
+        return collect_rows(self.written(question))
 
     def written(self, question: Question) -> Rows:
         """As PulledRows."""
-        return stepped(self.rows.select(*question.columns), question, question.answer)
+        return map_rows(self.rows.select(*question.columns), question, question.answer)

@@ -25,7 +25,7 @@ from binlake.lake.tables import BINLOG, MUTATION
 from binlake.rows.codec import MUTATION_SCHEMA
 from spark_jobs.job.context import Bounds, StageContext
 from spark_jobs.job.handover import MOST_BYTES
-from spark_jobs.job.lake import commit_parts, may_have, overwrite, within
+from spark_jobs.job.lake import commit_parts, commit_ts_predicate, may_have_rows, overwrite
 from spark_jobs.merge.counting import count_of, counted, losses
 from spark_jobs.merge.decode import Decoder, Held, ShareRows, Shares, ShareWriter, Written
 
@@ -37,7 +37,7 @@ def replaceable(paths: LakePaths, lo: int, hi: int) -> list[RemoveAction] | None
     """
     if not delta_rs_commits(paths, MUTATION):
         return None
-    if not may_have(paths, MUTATION, within(lo, hi)):
+    if not may_have_rows(paths, MUTATION, commit_ts_predicate(lo, hi)):
         return []
     now, found = int(time.time() * 1000), []
     for add in pa.table(DeltaTable(paths.table(MUTATION.name)).get_add_actions(flatten=True)).to_pylist():
@@ -55,7 +55,7 @@ def replaceable(paths: LakePaths, lo: int, hi: int) -> list[RemoveAction] | None
 def shares_of(paths: LakePaths, payloads: PayloadRange, decoder: Decoder) -> Shares:
     """What the files of `binlog` have of `payloads`, in shares."""
     binlog = DeltaTable(paths.table(BINLOG.name))
-    found = binlog.file_uris(file_pruning_predicate=within(payloads.lo, payloads.hi))
+    found = binlog.file_uris(file_pruning_predicate=commit_ts_predicate(payloads.lo, payloads.hi))
     # They come as parts of a URI.
     files = [unquote(uri.removeprefix("file://")) for uri in found]
     return Shares(tuple(payloads.shares(files)), payloads, decoder)
@@ -97,7 +97,7 @@ def _by_tasks(ctx: StageContext, writer: ShareWriter) -> list[Written]:
 
 def _rewritten(ctx: StageContext, shares: Shares, note: Mapping[str, str], *, here: bool) -> tuple[int, dict[str, int]]:
     """The same where files have rows of other windows too: they are written again without those of this one."""
-    predicate, count = within(shares.payloads.lo, shares.payloads.hi), len(shares.shares)
+    predicate, count = commit_ts_predicate(shares.payloads.lo, shares.payloads.hi), len(shares.shares)
     if here:
         left_out: Counter[str] = Counter()
         rows = pa.Table.from_batches(shares.rows(range(count), left_out), MUTATION_SCHEMA)

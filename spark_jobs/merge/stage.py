@@ -21,7 +21,7 @@ from binlake.errors import ImmutableWindow
 from binlake.lake.injections import record_late
 from binlake.lake.lock import lake_lock
 from binlake.lake.payloads import PayloadRange
-from binlake.lake.rowhistory import rows_between
+from binlake.lake.rowhistory import read_rows
 from binlake.lake.schemas import SchemaHistory
 from binlake.lake.skips import record_skips
 from binlake.lake.tables import BINLOG, DDL, arrow_schema
@@ -38,10 +38,10 @@ from binlake.window.manifest import WindowManifest
 from binlake.window.targets import Naming
 from binlake.wire import binlog_pb2
 from spark_jobs.job.context import Bounds, StageContext, StageResult
-from spark_jobs.job.lake import clear, overwrite
+from spark_jobs.job.lake import clear_rows, overwrite
 from spark_jobs.merge.decode import BY_TABLE, LATIN1, ONCE, Decoder
 from spark_jobs.merge.direct import write_rows
-from spark_jobs.tables.sinks import own_rows
+from spark_jobs.tables.sinks import window_predicate
 
 log = structlog.get_logger(__name__)
 
@@ -67,10 +67,10 @@ def _merge(ctx: StageContext, manifest: WindowManifest) -> StageResult:
     planned, schemas = _ddls(ctx, manifest, ignored)
     if planned:
         rows_of = pa.Table.from_pylist([_ddl_row(bounds, ddl) for ddl in planned], arrow_schema(DDL.schema()))
-        overwrite(ctx.few(rows_of), ctx.paths, DDL, own_rows(bounds), _note(ctx, bounds))
+        overwrite(ctx.rows_to_write(rows_of), ctx.paths, DDL, window_predicate(bounds), _note(ctx, bounds))
     else:
         # Of an injection that was taken back.
-        clear(ctx.few, ctx.paths, DDL, own_rows(bounds), _note(ctx, bounds))
+        clear_rows(ctx.rows_to_write, ctx.paths, DDL, window_predicate(bounds), _note(ctx, bounds))
     rows, lost = _write_mutations(ctx, manifest, schemas, ignored) if manifest.dml else (0, {})
     seconds = time.monotonic() - began
     skipped = record_skips(ctx.paths, ctx.windows, ignored, ctx.run_id)
@@ -106,7 +106,7 @@ def _ddls(
 def _ddl_binlogs(ctx: StageContext, manifest: WindowManifest) -> list[WindowDdl]:
     # Groups of rows without a DDL are passed over by their statistics.
     names = (Binlog.COMMIT_TS, Binlog.START_TS, Binlog.CHUNK, Binlog.JOB_ID, Binlog.SCHEMA_STATE, Binlog.PAYLOAD)
-    rows = rows_between(ctx.paths, BINLOG, manifest.lo, manifest.hi, names, ds.field(Binlog.KIND) == "ddl").to_pylist()
+    rows = read_rows(ctx.paths, BINLOG, manifest.lo, manifest.hi, names, ds.field(Binlog.KIND) == "ddl").to_pylist()
     rows.sort(key=lambda row: (row[Binlog.COMMIT_TS], row[Binlog.START_TS], row[Binlog.CHUNK]))
     return [
         _ddl_binlog(list(chunks))
@@ -176,7 +176,7 @@ def _write_mutations(
     added = tuple(extras(schemas, Naming(ctx.rules)))
     decoder = Decoder(schemas, ctx.rules, row_filter(schemas, ctx.rules), added)
     payloads = PayloadRange(bounds.lo, bounds.hi, ignored, _chunked(ctx, manifest))
-    return write_rows(ctx, payloads, decoder, _note(ctx, bounds), here=ctx.takes(manifest.bytes))
+    return write_rows(ctx, payloads, decoder, _note(ctx, bounds), here=ctx.fits_driver(manifest.bytes))
 
 
 def _chunked(ctx: StageContext, manifest: WindowManifest) -> frozenset[int]:
@@ -185,9 +185,7 @@ def _chunked(ctx: StageContext, manifest: WindowManifest) -> frozenset[int]:
         return frozenset()
     where = (ds.field(Binlog.KIND) == "dml") & (ds.field(Binlog.CHUNK) > 0)
     return frozenset(
-        rows_between(ctx.paths, BINLOG, manifest.lo, manifest.hi, [Binlog.COMMIT_TS], where)[
-            Binlog.COMMIT_TS
-        ].to_pylist()
+        read_rows(ctx.paths, BINLOG, manifest.lo, manifest.hi, [Binlog.COMMIT_TS], where)[Binlog.COMMIT_TS].to_pylist()
     )
 
 

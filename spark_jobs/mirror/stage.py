@@ -45,7 +45,7 @@ from binlake.window.targets import Naming
 from spark_jobs.job.context import Bounds, StageContext, StageResult
 from spark_jobs.job.lake import Rows, local_frame
 from spark_jobs.job.lineage import Gathered, Sources, Written
-from spark_jobs.tables.netchange import key_arrivals, net_changes, touched, window_rows
+from spark_jobs.tables.netchange import key_arrivals, net_changes, read_window_rows, touched_tables
 from spark_jobs.tables.sharedkeys import require_own_mirror_keys, shared_tables
 from spark_jobs.tables.sinks import SinkWindow, read_mirror_window, require_merged, tables_at_end
 
@@ -75,7 +75,7 @@ def run(ctx: StageContext, bounds: Bounds) -> StageResult:
     """Bring the mirrors to `bounds.hi`. Raises IncompleteWindow when a window on the way is not merged yet."""
     with lake_lock(ctx.paths, BY_NAME["mirror"].lock):
         windows = _windows(ctx, bounds.hi)
-        done = [_bring(ctx, window) for window in windows]
+        done = [_apply_window(ctx, window) for window in windows]
     if not done:
         return StageResult("mirror", "already", bounds.lo, bounds.hi, detail={"reason": "the mirrors are past it"})
     rows, seconds = sum(result.rows for result in done), sum(result.seconds for result in done)
@@ -94,7 +94,7 @@ def _windows(ctx: StageContext, hi: int) -> list[Bounds]:
     return [*begun, Bounds(reached, hi)] if hi > reached else begun
 
 
-def _bring(ctx: StageContext, window: Bounds) -> StageResult:
+def _apply_window(ctx: StageContext, window: Bounds) -> StageResult:
     began = time.monotonic()
     merged = require_merged(ctx, window.lo, window.hi)
     if not merged.empty:
@@ -117,8 +117,8 @@ def _bring(ctx: StageContext, window: Bounds) -> StageResult:
 
 def _apply(ctx: StageContext, window: Bounds, merged: Merged) -> tuple[Applied, Written]:
     sink = read_mirror_window(ctx, window, merged)
-    rows = window_rows(ctx, window) if merged.rows else None
-    cells = touched(ctx, window, (), merged.rows, rows)
+    rows = read_window_rows(ctx, window) if merged.rows else None
+    cells = touched_tables(ctx, window, (), merged.rows, rows)
     names = {(db, table) for db, table, _ in cells}
     # As of lo: a run that died behind its record must not take what the window did for what it found.
     known = MirrorVersions(ctx.paths).latest(window.lo)
@@ -134,7 +134,7 @@ def _apply(ctx: StageContext, window: Bounds, merged: Merged) -> tuple[Applied, 
         sum(part.unfit for part in done),
     )
     sources = Sources(Naming(ctx.rules), lambda: tables_at_end(ctx, sink.base, window.hi, sink.ddls))
-    return applied, Written(sink.definitions, window.hi, sources, _shown)
+    return applied, Written(sink.definitions, window.hi, sources, _columns_in_mirror)
 
 
 def _require_own_keys(ctx: StageContext, window: SinkWindow, rows: Rows, count: int, cells: Sequence[Cell]) -> None:
@@ -145,7 +145,7 @@ def _require_own_keys(ctx: StageContext, window: SinkWindow, rows: Rows, count: 
         require_own_mirror_keys(ctx, window, key_arrivals(rows, own, count))
 
 
-def _shown(table: TableDef) -> tuple[Columns, list[str]]:
+def _columns_in_mirror(table: TableDef) -> tuple[Columns, list[str]]:
     return delta_columns(table), [column.name for column in table.row_columns]
 
 

@@ -18,12 +18,12 @@ from spark_jobs.tables.unsealed import COMPACT_AGAIN, compacted_of
 log = structlog.get_logger(__name__)
 
 
-def up_to_date(ctx: StageContext, bounds: Bounds) -> CompactManifest:
+def read_current(ctx: StageContext, bounds: Bounds) -> CompactManifest:
     """As `newest`. Raises CheckpointConflict, too, when merge came to something else since."""
     own = ctx.handover.compacted(bounds)
     if own is not None:
         return own
-    found = newest(ctx, bounds)
+    found = read_newest(ctx, bounds)
     if require_merged(ctx, bounds.lo, bounds.hi) != found.merged:
         raise CheckpointConflict(
             "merge has derived this window anew with another result since compact ran",
@@ -33,7 +33,7 @@ def up_to_date(ctx: StageContext, bounds: Bounds) -> CompactManifest:
     return found
 
 
-def newest(ctx: StageContext, bounds: Bounds) -> CompactManifest:
+def read_newest(ctx: StageContext, bounds: Bounds) -> CompactManifest:
     """What compact sealed last for just this window. Raises CheckpointConflict when it never ran, DamagedManifest."""
     events = _events(ctx, bounds)
     if not events:
@@ -43,12 +43,12 @@ def newest(ctx: StageContext, bounds: Bounds) -> CompactManifest:
     return _read(ctx, bounds, events[-1])
 
 
-def pinned_by(ctx: StageContext, apply: ApplyManifest) -> CompactManifest:
+def read_pinned(ctx: StageContext, apply: ApplyManifest) -> CompactManifest:
     """The one that the statements of `apply` rest on. Raises as `newest`."""
     bounds = Bounds(apply.lo, apply.hi)
     if not apply.compact:
         # Sealed by a version whose compact sealed nothing.
-        return newest(ctx, bounds)
+        return read_newest(ctx, bounds)
     # A rerun of compact may have sealed another one since; what is pinned counts.
     own = ctx.handover.compacted(bounds)
     if own is not None and own.digest() == apply.compact:
@@ -63,7 +63,7 @@ def pinned_by(ctx: StageContext, apply: ApplyManifest) -> CompactManifest:
     return found
 
 
-def sealed_before(ctx: StageContext, bounds: Bounds, pinned: ApplyManifest | None) -> CompactManifest | None:
+def read_sealed_before(ctx: StageContext, bounds: Bounds, pinned: ApplyManifest | None) -> CompactManifest | None:
     """For compact of a window that is open (`pinned`) or passed: what it sealed then; None when it cannot be had."""
     if pinned is not None and pinned.compact:
         return _with_digest(ctx, bounds, pinned.compact)

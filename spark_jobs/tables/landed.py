@@ -13,20 +13,20 @@ import pyarrow.compute as pc
 from binlake.base import rowhash
 from binlake.base.lakecolumns import Binlog
 from binlake.base.rowhash import Fold
-from binlake.lake.rowhistory import rows_between
+from binlake.lake.rowhistory import read_rows
 from binlake.lake.tables import BINLOG
 from spark_jobs.job.context import Bounds, StageContext
 from spark_jobs.job.lake import (
     FOLD_COLUMNS,
     Rows,
-    fold_row,
+    collect_rows,
+    commit_ts_predicate,
     folds_in,
-    here,
     local_table,
-    may_have,
-    read,
-    stepped,
-    within,
+    map_rows,
+    may_have_rows,
+    read_table,
+    row_of_fold,
 )
 
 DIGEST_COLUMNS = [
@@ -66,18 +66,18 @@ class Landed:
 NONE = Landed(0, 0, 0, 0, rowhash.merged([]))
 
 
-def stored(ctx: StageContext, bounds: Bounds, *, small: bool) -> Landed:
+def read_landed(ctx: StageContext, bounds: Bounds, *, small: bool) -> Landed:
     """What is in `binlog` of `bounds`; `small`: enough to be read by this process."""
-    if not may_have(ctx.paths, BINLOG, f"{Binlog.COMMIT_TS} > {bounds.lo}"):
+    if not may_have_rows(ctx.paths, BINLOG, f"{Binlog.COMMIT_TS} > {bounds.lo}"):
         return NONE
     if small:
-        return landed_of(rows_between(ctx.paths, BINLOG, bounds.lo, bounds.hi, DIGEST_COLUMNS))
-    return landed_of(read(ctx.spark, ctx.paths, BINLOG).where(within(bounds.lo, bounds.hi)))
+        return landed_of(read_rows(ctx.paths, BINLOG, bounds.lo, bounds.hi, DIGEST_COLUMNS))
+    return landed_of(read_table(ctx.spark, ctx.paths, BINLOG).where(commit_ts_predicate(bounds.lo, bounds.hi)))
 
 
 def landed_of(rows: Rows) -> Landed:
     """What `rows` of `binlog` are."""
-    parts = here(stepped(rows.select(DIGEST_COLUMNS), _part, _PART))
+    parts = collect_rows(map_rows(rows.select(DIGEST_COLUMNS), _part, _PART))
     dml, ddls, chunks, size = (int(pc.sum(parts[name]).as_py() or 0) for name in ("dml", "ddls", "chunks", "bytes"))
     return Landed(dml, ddls, chunks, size, rowhash.merged(folds_in(parts)))
 
@@ -87,7 +87,7 @@ def _part(rows: pa.Table) -> pa.Table:
     dml, ddls = (_count(pc.and_(first, pc.equal(rows[Binlog.KIND], kind))) for kind in ("dml", "ddl"))
     size = pc.sum(pc.binary_length(rows[Binlog.PAYLOAD])).as_py() or 0
     fold = rowhash.fold(rowhash.row_hashes(rows, DIGEST_COLUMNS))
-    return local_table([(dml, ddls, _count(pc.invert(first)), size, *fold_row(fold))], _PART)
+    return local_table([(dml, ddls, _count(pc.invert(first)), size, *row_of_fold(fold))], _PART)
 
 
 def _count(flags: pa.ChunkedArray) -> int:

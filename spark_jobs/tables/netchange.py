@@ -23,13 +23,13 @@ from binlake.changes.net.columns import NET, net_of, whole_batch
 from binlake.changes.net.events import COLUMNS, SOURCE, cell_rows, events_of
 from binlake.changes.net.moves import MOVES, ORIGINS, moves, origins_of
 from binlake.changes.net.runs import FIELDS, from_table, reduced, runs_of, table_of
-from binlake.lake.mutations import cells_in, touched_cells
+from binlake.lake.mutations import read_touched_tables, touched_tables_in
 from binlake.lake.paths import LakePaths
-from binlake.lake.rowhistory import rows_between
+from binlake.lake.rowhistory import read_rows
 from binlake.lake.tables import MUTATION, schema_text
 from binlake.window.definitions import Cell
 from spark_jobs.job.context import Bounds, StageContext
-from spark_jobs.job.lake import Rows, read
+from spark_jobs.job.lake import Rows, commit_ts_predicate, read_table
 
 DRIVER_ROWS = 500_000
 """Row changes of which the driver itself reads three narrow columns, batch by batch (measured: 0.1 s)."""
@@ -41,22 +41,22 @@ _RUNS = pa.schema([("cell", pa.int32()), ("share", pa.int32()), *FIELDS])
 _STEPS = STEPS.append(pa.field("share", pa.int32()))
 
 
-def mutations(spark: SparkSession, paths: LakePaths, lo: int, hi: int) -> DataFrame:
+def read_mutations(spark: SparkSession, paths: LakePaths, lo: int, hi: int) -> DataFrame:
     """The row changes with lo < commit_ts <= hi."""
-    return read(spark, paths, MUTATION).where((F.col(Mutation.COMMIT_TS) > lo) & (F.col(Mutation.COMMIT_TS) <= hi))
+    return read_table(spark, paths, MUTATION).where(commit_ts_predicate(lo, hi))
 
 
-def window_rows(ctx: StageContext, bounds: Bounds) -> Rows:
+def read_window_rows(ctx: StageContext, bounds: Bounds) -> Rows:
     """The row changes of a window: a small one's here in memory, as merge handed them over or read from the lake."""
     if not ctx.is_small(bounds):
-        return mutations(ctx.spark, ctx.paths, bounds.lo, bounds.hi)
+        return read_mutations(ctx.spark, ctx.paths, bounds.lo, bounds.hi)
     found = ctx.handover.take(MUTATION, bounds)
     if found is not None:
         return found
-    return rows_between(ctx.paths, MUTATION, bounds.lo, bounds.hi, [*COLUMNS, *SOURCE])
+    return read_rows(ctx.paths, MUTATION, bounds.lo, bounds.hi, [*COLUMNS, *SOURCE])
 
 
-def touched(
+def touched_tables(
     ctx: StageContext, bounds: Bounds, starts: Sequence[int], count: int, rows: Rows | None = None
 ) -> list[Touched]:
     """(db, table, segment) of the `count` row changes of a window, sorted; `starts` open segments 1, 2, ...
@@ -64,13 +64,13 @@ def touched(
     Where `rows` are not here the driver reads three narrow columns, or if they are too many, the workers do.
     """
     if isinstance(rows, pa.Table):
-        return cells_in(rows.to_batches(), starts)
+        return touched_tables_in(rows.to_batches(), starts)
     if count <= DRIVER_ROWS:
-        return touched_cells(ctx.paths, bounds.lo, bounds.hi, starts) if count else []
+        return read_touched_tables(ctx.paths, bounds.lo, bounds.hi, starts) if count else []
     edges = F.lit(list(starts)).cast("array<bigint>")
     segment = F.size(F.filter(edges, lambda edge: edge <= F.col(Mutation.COMMIT_TS)))
     found = (
-        mutations(ctx.spark, ctx.paths, bounds.lo, bounds.hi)
+        read_mutations(ctx.spark, ctx.paths, bounds.lo, bounds.hi)
         .select(Mutation.DB, Mutation.TABLE, segment.alias("segment"))
         .distinct()
         .collect()
@@ -85,7 +85,7 @@ Touched = tuple[str, str, int]
 def net_changes(
     rows: Rows, cells: Sequence[Cell], count: int, *, routed: bool = False, strict: Sequence[Cell] = ()
 ) -> Rows:
-    """NET of the `count` rows (of `mutation`; those of no cell are left out), as `rowchange.columns.net_changes`.
+    """NET of the `count` rows (of `mutation`; those of no cell are left out), as `changes.net.columns.net_changes`.
 
     A SchemaError is raised here for rows in memory, and by Spark's action for others (`spark_jobs.job.failures`).
     """

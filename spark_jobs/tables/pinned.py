@@ -28,7 +28,7 @@ def cluster_id(ctx: StageContext, bounds: Bounds) -> int:
     return manifest.cluster_id
 
 
-def start_of(ctx: StageContext, position: Position) -> int:
+def next_start(ctx: StageContext, position: Position) -> int:
     """The lo of the target's next window. Raises LostRange, CheckpointConflict when the lake does not hold it."""
     landed, checkpoint = ctx.windows.landed_range(), position.commit_ts
     if landed is None:

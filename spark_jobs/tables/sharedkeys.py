@@ -28,7 +28,7 @@ from binlake.target.apply.presence import find_present_keys
 from binlake.target.definitions.definitions import Name
 from binlake.target.definitions.rowsleft import moves_rows
 from spark_jobs.job.context import StageContext
-from spark_jobs.tables.pinned import start_of
+from spark_jobs.tables.pinned import next_start
 from spark_jobs.tables.sinks import SinkWindow, target_tables
 
 log = structlog.get_logger(__name__)
@@ -72,7 +72,7 @@ def require_own_keys(ctx: StageContext, window: SinkWindow, found: Found, positi
     that was there before the lake began. The target is asked only where it is at the window's lo.
     """
     target = ctx.replication.sql_target()
-    at_lo = position.window is None and start_of(ctx, position) == window.bounds.lo
+    at_lo = position.window is None and next_start(ctx, position) == window.bounds.lo
     unknown: list[Arrival] = []
     for arrivals in _rounds(found):
         if at_lo:

@@ -11,9 +11,9 @@ import pyarrow.dataset as ds
 from binlake.base.lakecolumns import OfSegment
 from binlake.dialect import bytewise_table
 from binlake.errors import IncompleteWindow
-from binlake.lake.dataset import dataset
+from binlake.lake.dataset import open_dataset
 from binlake.lake.ddls import landed_ddls
-from binlake.lake.opened import opened
+from binlake.lake.opentable import open_table
 from binlake.lake.schemas import SchemaHistory
 from binlake.lake.tables import LakeTable
 from binlake.rows.schema import TableDef
@@ -24,7 +24,7 @@ from binlake.window.manifest import window_name
 from binlake.window.shapes import Shapes
 from binlake.window.targets import Naming, TargetTables
 from spark_jobs.job.context import Bounds, StageContext
-from spark_jobs.job.lake import Rows, read
+from spark_jobs.job.lake import Rows, read_table
 from spark_jobs.tables.unsealed import merged_of
 
 
@@ -113,7 +113,7 @@ def tables_at_end(ctx: StageContext, base: TargetTables, hi: int, ddls: Sequence
     return target_tables(ctx, hi) if ddls else base
 
 
-def own_rows(bounds: Bounds) -> str:
+def window_predicate(bounds: Bounds) -> str:
     """The predicate of a window's rows in a table partitioned by window."""
     return f"{OfSegment.WINDOW} = '{bounds.window}'"
 
@@ -121,17 +121,17 @@ def own_rows(bounds: Bounds) -> str:
 def rows_of_window(ctx: StageContext, table: LakeTable, bounds: Bounds) -> Rows:
     """The rows that a table partitioned by window has of `bounds`: a small window's here in memory."""
     if not ctx.is_small(bounds):
-        return read(ctx.spark, ctx.paths, table).where(own_rows(bounds))
-    data, own = dataset(opened(ctx.paths.table(table.name))), ds.field(OfSegment.WINDOW) == bounds.window
+        return read_table(ctx.spark, ctx.paths, table).where(window_predicate(bounds))
+    data, own = open_dataset(open_table(ctx.paths.table(table.name))), ds.field(OfSegment.WINDOW) == bounds.window
     return data.to_table(columns=table.column_names(), filter=own)
 
 
-def note(ctx: StageContext, stage: str, bounds: Bounds) -> dict[str, str]:
+def commit_note(ctx: StageContext, stage: str, bounds: Bounds) -> dict[str, str]:
     """What a commit to the lake says of itself."""
     return {"run": ctx.run_id, "window": bounds.window, "stage": stage}
 
 
-def merged_rows(ctx: StageContext, lo: int, hi: int) -> dict[tuple[int, int], int]:
+def merged_row_counts(ctx: StageContext, lo: int, hi: int) -> dict[tuple[int, int], int]:
     """Row changes of each merged window that overlaps (lo, hi]."""
     return {window: event["rows"] for window, event in _merge_events(ctx, lo, hi).items()}
 

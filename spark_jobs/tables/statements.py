@@ -18,8 +18,8 @@ from deltalake import DeltaTable
 
 from binlake.base.lakecolumns import Statement
 from binlake.config.model import Target
-from binlake.lake.dataset import dataset
-from binlake.lake.mutations import touched_cells
+from binlake.lake.dataset import open_dataset
+from binlake.lake.mutations import read_touched_tables
 from binlake.lake.paths import LakePaths
 from binlake.lake.schemas import SchemaHistory
 from binlake.lake.tables import STATEMENT, arrow_schema
@@ -39,7 +39,7 @@ _READ_AHEAD = 8
 """Batches read at a time: each may be some MiB of text."""
 
 
-def kept_copy(target: Target, replication: str, window: str, place: tuple[int, str, str]) -> str:
+def name_of_copy(target: Target, replication: str, window: str, place: tuple[int, str, str]) -> str:
     """The quoted name of the copy of (segment, db, table) of `window`."""
     return qualified(target.checkpoint_schema, kept_table(replication, window, *place))
 
@@ -64,7 +64,7 @@ class LakeStatements:
         self._replication = replication
         self._target = target
         self._plans = WindowPlans(window.definitions, window.segments, window.cuts, schema_versions, target.db_type)
-        self._data = dataset(DeltaTable(paths.table(STATEMENT.name))) if rows is None else ds.dataset(rows)
+        self._data = open_dataset(DeltaTable(paths.table(STATEMENT.name))) if rows is None else ds.dataset(rows)
         self._batch_of = checked_batch if rows is None else batch_of
         self._own = ds.field(Statement.WINDOW) == window.bounds.window
         self._index = self._data.to_table(columns=list(INDEX), filter=self._own).to_pylist()
@@ -135,7 +135,8 @@ class LakeStatements:
         names = sorted({(row[Statement.DB], row[Statement.TABLE]) for row in own if row[Statement.PHASE] == Phase.KEEP})
         window = self.window.bounds.window
         return tuple(
-            (kept_copy(self._target, self._replication, window, (segment, *name)), qualified(*name)) for name in names
+            (name_of_copy(self._target, self._replication, window, (segment, *name)), qualified(*name))
+            for name in names
         )
 
     def _touched(self, segment: int) -> list[tuple[str, str]]:
@@ -148,7 +149,7 @@ class LakeStatements:
     @cached_property
     def _cells(self) -> list[tuple[str, str, int]]:
         bounds = self.window.bounds
-        return touched_cells(self._paths, bounds.lo, bounds.hi, self.window.segments.starts)
+        return read_touched_tables(self._paths, bounds.lo, bounds.hi, self.window.segments.starts)
 
     @cached_property
     def _bytes(self) -> dict[int, int]:

@@ -73,7 +73,7 @@ def test_a_blocked_plan_waits_without_a_worker_and_goes_on(run: Runner, monkeypa
         looks.append((lo, stop_ts))
         return "pump-2" if len(looks) == 1 else ""
 
-    monkeypatch.setattr(holdups, "who_blocks", look)
+    monkeypatch.setattr(holdups, "blocking_reason", look)
     window = good_window()
     done = run({**window, "plan": [BLOCKED, *window["plan"]]}, airflow=PATIENT)
     assert done.state == "success"
@@ -83,7 +83,7 @@ def test_a_blocked_plan_waits_without_a_worker_and_goes_on(run: Runner, monkeypa
 
 def test_a_range_that_a_person_asked_for_is_waited_for(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int | None] = []
-    monkeypatch.setattr(holdups, "who_blocks", lambda _r, _lo, stop_ts: asked.append(stop_ts) or "")
+    monkeypatch.setattr(holdups, "blocking_reason", lambda _r, _lo, stop_ts: asked.append(stop_ts) or "")
     waiting = answer("plan", LO, LOWERED, "waiting", detail={"reason": f"stop_ts {HI} is above the watermark"})
     window = good_window()
     done = run({**window, "plan": [waiting, *window["plan"]]}, {"stop_ts": HI}, airflow=PATIENT)
@@ -91,7 +91,7 @@ def test_a_range_that_a_person_asked_for_is_waited_for(run: Runner, monkeypatch:
 
 
 def test_waiting_in_vain_ends_as_without_it(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(holdups, "who_blocks", lambda *_: "pump-2")
+    monkeypatch.setattr(holdups, "blocking_reason", lambda *_: "pump-2")
     done = run({"plan": [BLOCKED]}, airflow=PATIENT.replace("600", "1"))
     assert (done.state, done.states["land"], done.xcom("plan", "blocked_by")) == ("success", "skipped", "pump-2")
     assert done.tries("plan") == 2
@@ -184,7 +184,7 @@ def test_a_run_that_failed_says_what_failed_and_not_what_another_sink_did(
     assert (done.states["mirror"], done.states["finalize"]) == ("success", "failed")
     assert done.note == "finalize failed: nothing listens at the target"
     # It left an event, though the scripted job recorded none.
-    (event,) = windows.recorded_last(("failure",), 5)
+    (event,) = windows.last_events(("failure",), 5)
     assert (event["run_id"], Failure.of(event).stage, Failure.of(event).kind) == (done.run_id, "finalize", "Transient")
     # Whoever is told hears the text.
     told = notified.heard()[0]["binlake"]

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from binlake.lake.dataset import dataset
+from binlake.lake.dataset import open_dataset
 
 _READ = """
 import sys
@@ -29,19 +29,19 @@ def _write(place: Path, files: int) -> None:
 def test_a_table_is_found_whatever_its_folder_is_called(tmp_path: Path, name: str) -> None:
     _write(tmp_path / name, 2)
     table = DeltaTable(tmp_path / name)
-    assert sorted(dataset(table).to_table()["n"].to_pylist()) == list(range(20))
+    assert sorted(open_dataset(table).to_table()["n"].to_pylist()) == list(range(20))
 
 
 def test_partitions_are_columns_as_before(tmp_path: Path) -> None:
     rows = pa.table({"day": ["2026-11-21", "a b/c%"], "n": [1, 2]})
     write_deltalake(tmp_path / "t", rows, partition_by=["day"])
-    found = dataset(DeltaTable(tmp_path / "t")).to_table(columns=["day", "n"]).sort_by("n")
+    found = open_dataset(DeltaTable(tmp_path / "t")).to_table(columns=["day", "n"]).sort_by("n")
     assert found.to_pylist() == rows.to_pylist()
 
 
 def test_an_old_version_is_read_as_it_was(tmp_path: Path) -> None:
     _write(tmp_path / "t", 2)
-    assert dataset(DeltaTable(tmp_path / "t", version=0)).count_rows() == 10
+    assert open_dataset(DeltaTable(tmp_path / "t", version=0)).count_rows() == 10
 
 
 @pytest.mark.process

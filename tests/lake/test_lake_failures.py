@@ -39,7 +39,7 @@ def test_a_stage_that_fails_leaves_an_event_with_its_text_and_its_run(
     _fails(monkeypatch, TargetUnavailable("nobody answers", hint="start it", where={"target": "h:1"}))
     with pytest.raises(TargetUnavailable):
         runner.run_stage("finalize", ctx, Bounds(10, 20))
-    (event,) = ctx.windows.recorded_last((FAILURE,), 2)
+    (event,) = ctx.windows.last_events((FAILURE,), 2)
     assert (event["stage"], event["state"], event["lo"], event["hi"]) == (FAILURE, "failed", 10, 20)
     (told,) = failures(ctx.windows, "run 1")
     assert str(told) == "finalize failed: TargetUnavailable: nobody answers Hint: start it"
@@ -54,7 +54,7 @@ def test_an_error_that_is_not_ours_is_told_by_its_first_line(
     _fails(monkeypatch, KeyError("a fault\nof the program"))
     with pytest.raises(KeyError):
         runner.run_stage("plan", ctx)
-    (event,) = ctx.windows.recorded_last((FAILURE,), 1)
+    (event,) = ctx.windows.last_events((FAILURE,), 1)
     told = Failure.of(event)
     assert (told.stage, told.kind, told.error, event["lo"], event["hi"]) == ("plan", "Fault", "KeyError", 9, 9)
 
@@ -100,4 +100,4 @@ def test_a_lake_that_cannot_be_written_hides_no_failure(tmp_path: Path) -> None:
 def test_failures_are_no_passages_of_a_window(ctx: StageContext) -> None:
     # Neither a position, nor a landing, nor the end of a time of being blocked.
     record_failure(ctx.windows, "land", KeyError("k"), run_id="r", window=(1, 9))
-    assert (ctx.windows.landed_ts(), ctx.windows.last_said(("plan", "land"))) == (None, None)
+    assert (ctx.windows.landed_ts(), ctx.windows.last_event(("plan", "land"))) == (None, None)

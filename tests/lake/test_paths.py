@@ -9,7 +9,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from binlake.config import Replication
-from binlake.lake.dataset import dataset
+from binlake.lake.dataset import open_dataset
 from binlake.lake.paths import LakePaths
 
 
@@ -24,7 +24,7 @@ def test_a_name_of_the_source_is_one_folder_that_delta_finds_again(tmp_path: Pat
     paths = LakePaths(str(tmp_path / "own"))
     place = paths.mirror(name, name)
     write_deltalake(place, pa.table({"a": [1]}))
-    assert dataset(DeltaTable(place)).to_table().num_rows == 1
+    assert open_dataset(DeltaTable(place)).to_table().num_rows == 1
     made = [log.parent.relative_to(tmp_path / "own" / "mirror") for log in tmp_path.rglob("_delta_log")]
     assert [len(one.parts) for one in made] == [2]
 

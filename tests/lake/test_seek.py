@@ -12,15 +12,15 @@ import pytest
 from binlake.audit.audit import Audit
 from binlake.errors import OutOfTime
 from binlake.lake.paths import LakePaths
-from binlake.lake.rowhistory import RowVersion, changes, of_keys, of_table
-from binlake.lake.seek import Budget, Slice, at_most, newest, of_transaction
+from binlake.lake.rowhistory import RowVersion, read_changes, where_keys, where_table
+from binlake.lake.seek import Budget, Slice, changes_of_transaction, find_at_most, find_newest
 from binlake.rows.schema import mysqltypes as t
 from deploy.local.sample_lake import BASE, Change, S, SampleLake, sample, table_of
 
 WINDOWS = 12
 END = BASE + WINDOWS * S
-COLD = of_table("shop", "item") & of_keys(['["1"]'])
-HOT = of_table("shop", "item") & of_keys(['["7"]'])
+COLD = where_table("shop", "item") & where_keys(['["1"]'])
+HOT = where_table("shop", "item") & where_keys(['["7"]'])
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def every(lake: LakePaths, where: ds.Expression, count: int, seconds: float) -> 
     """Page after page, from the newest."""
     pages, upto = [], END
     while True:
-        pages.append(newest(lake, BASE, upto, where, count, Budget(seconds)))
+        pages.append(find_newest(lake, BASE, upto, where, count, Budget(seconds)))
         if pages[-1].whole:
             return pages
         assert pages[-1].since < upto, "a search must get on"
@@ -64,41 +64,43 @@ def test_pages_together_are_the_whole_history(
     # C-07
     pages = every(lake, where, count, seconds)
     found: list[RowVersion] = [change for page in reversed(pages) for change in page.changes]
-    assert found == changes(lake, BASE, END, where)
+    assert found == read_changes(lake, BASE, END, where)
     # Changes of one commit_ts stay together: a page may have one more.
     assert all(len(page.changes) <= count + 1 for page in pages)
 
 
 def test_a_search_that_ran_out_of_time_says_how_far_it_got(lake: LakePaths) -> None:
-    first = newest(lake, BASE, END, HOT, 100, Budget(0))
+    first = find_newest(lake, BASE, END, HOT, 100, Budget(0))
     assert not first.whole
     assert BASE < first.since < END - S
-    assert first.changes == tuple(changes(lake, first.since, END, HOT))
+    assert first.changes == tuple(read_changes(lake, first.since, END, HOT))
 
 
 def test_one_commit_of_too_many_changes_gives_its_first_and_says_how_many_are_left(tmp_path: Path) -> None:
     made = _begun(tmp_path)
     many, old, new = BASE + 5, BASE + 2, BASE + 9
     made.window(BASE, BASE + S, [_change(7, old, 0), *(_change(7, many, seq) for seq in range(30)), _change(7, new, 0)])
-    found = newest(made.paths, BASE, BASE + S, HOT, 3, Budget(60), most=10)
+    found = find_newest(made.paths, BASE, BASE + S, HOT, 3, Budget(60), most=10)
     assert [(change.commit_ts, change.seq) for change in found.changes] == [*((many, n) for n in range(9)), (new, 0)]
     assert (found.left, found.since, found.whole) == (21, many - 1, False)
-    assert [change.commit_ts for change in newest(made.paths, BASE, found.since, HOT, 3, Budget(60)).changes] == [old]
-    assert len(at_most(made.paths, BASE, BASE + S, HOT, 32, Budget(60)).changes) == 32
-    refused = at_most(made.paths, BASE, BASE + S, HOT, 31, Budget(60))
+    assert [change.commit_ts for change in find_newest(made.paths, BASE, found.since, HOT, 3, Budget(60)).changes] == [
+        old
+    ]
+    assert len(find_at_most(made.paths, BASE, BASE + S, HOT, 32, Budget(60)).changes) == 32
+    refused = find_at_most(made.paths, BASE, BASE + S, HOT, 31, Budget(60))
     assert (refused.changes, refused.whole, refused.late) == ((), False, False)
 
 
 def test_too_many_is_told_from_too_late(lake: LakePaths) -> None:
-    assert at_most(lake, BASE, END, HOT, 100, Budget(0)).late
-    assert not at_most(lake, BASE, END, HOT, 2, Budget(60)).late
+    assert find_at_most(lake, BASE, END, HOT, 100, Budget(0)).late
+    assert not find_at_most(lake, BASE, END, HOT, 2, Budget(60)).late
 
 
 def test_files_that_all_reach_over_the_moment_do_not_stop_a_search_that_is_late(tmp_path: Path) -> None:
     made = _begun(tmp_path)
     for n in range(1, 11):
         made.window(BASE + n - 1, BASE + n, [_change(7, BASE + n, 0), _change(7, BASE + S + n, 0)])
-    found = newest(made.paths, BASE, BASE + S, HOT, 100, Budget(0))
+    found = find_newest(made.paths, BASE, BASE + S, HOT, 100, Budget(0))
     assert (len(found.changes), found.whole) == (10, True)
     assert Audit(made.paths).transaction(BASE + 500) is None
     with pytest.raises(OutOfTime, match="took too long"):
@@ -110,7 +112,7 @@ def test_a_lake_made_anew_at_the_same_place_is_read_anew(tmp_path: Path) -> None
         shutil.rmtree(tmp_path, ignore_errors=True)
         made = _begun(tmp_path)
         made.window(BASE, BASE + S, [_change(key, BASE + 1, 0)])
-        found = newest(made.paths, BASE, BASE + S, of_table("shop", "item"), 5, Budget(60))
+        found = find_newest(made.paths, BASE, BASE + S, where_table("shop", "item"), 5, Budget(60))
         assert [change.key for change in found.changes] == [f'["{key}"]']
 
 
@@ -121,8 +123,8 @@ def _begun(place: Path) -> SampleLake:
 
 
 def test_a_lake_without_row_changes_has_no_history(tmp_path: Path) -> None:
-    assert newest(LakePaths(str(tmp_path)), BASE, END, COLD, 10, Budget(1)) == Slice((), BASE, whole=True)
-    assert of_transaction(LakePaths(str(tmp_path)), BASE, BASE) == ([], 0)
+    assert find_newest(LakePaths(str(tmp_path)), BASE, END, COLD, 10, Budget(1)) == Slice((), BASE, whole=True)
+    assert changes_of_transaction(LakePaths(str(tmp_path)), BASE, BASE) == ([], 0)
 
 
 def test_a_transaction_is_read_by_parts(tmp_path: Path) -> None:

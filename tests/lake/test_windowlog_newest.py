@@ -25,15 +25,15 @@ def test_the_newest_are_those_of_the_whole_log(tmp_path: Path, monkeypatch: pyte
     assert [event["hi"] for event in log.newest(("land",), 2, 35)] == [30, 20]
     assert [event["hi"] for event in log.newest(("land",), 99)] == [60, 50, 40, 30, 20, 10]
     assert log.newest(("mirror",), 9) == []
-    assert (log.last_said(("plan", "land")) or {})["blocked_by"] == "p50"
+    assert (log.last_event(("plan", "land")) or {})["blocked_by"] == "p50"
     # A commit_ts lies in (lo, hi].
-    assert sorted({event["hi"] for event in log.covering([10, 11, 60]) if event["stage"] == "land"}) == [10, 20, 60]
-    assert log.covering([]) == []
+    assert sorted({event["hi"] for event in log.events_at([10, 11, 60]) if event["stage"] == "land"}) == [10, 20, 60]
+    assert log.events_at([]) == []
 
 
 def test_an_empty_log_says_nothing(tmp_path: Path) -> None:
     log = WindowLog(LakePaths(str(tmp_path)))
-    assert (log.newest(("land",), 3), log.last_said(("land",)), log.covering([1])) == ([], None, [])
+    assert (log.newest(("land",), 3), log.last_event(("land",)), log.events_at([1])) == ([], None, [])
 
 
 def test_the_ddl_of_a_lake_by_time_and_by_table(tmp_path: Path) -> None:

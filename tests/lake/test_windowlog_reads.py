@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from binlake.lake import control
 from binlake.lake.control import ControlTable
-from binlake.lake.dataset import dataset
+from binlake.lake.dataset import open_dataset
 from binlake.lake.paths import LakePaths
 from binlake.lake.windowlog import WindowEvent, WindowLog
 from binlake.mirror import MirrorVersion, MirrorVersions
@@ -72,8 +72,8 @@ def test_old_windows_are_not_read_again(tmp_path: Path, monkeypatch: pytest.Monk
     log, paths = a_lake(tmp_path, list(range(20, 420, 10)), 40), LakePaths(str(tmp_path))
     table = DeltaTable(paths.table("window"))
     where = (ds.field("stage") == "land") & (ds.field("lo") < 100) & (ds.field("hi") > 90)
-    everything = list(dataset(table).get_fragments(filter=ds.field("stage") == "land"))
-    assert len(list(dataset(table).get_fragments(filter=where))) < len(everything) / 3
+    everything = list(open_dataset(table).get_fragments(filter=ds.field("stage") == "land"))
+    assert len(list(open_dataset(table).get_fragments(filter=where))) < len(everything) / 3
     read: list[object] = []
     newest = ControlTable._newest_first
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.tidb_json import column
 
-from binlake.lake.columntypes import arrow_type, parse, texts_of
+from binlake.lake.columntypes import arrow_type, parse_texts, texts_of
 from binlake.mirror.recast import recast
 from binlake.mirror.rows import mirror_texts, typed_rows
 from binlake.rows.codec.casts import Moment
@@ -48,14 +48,14 @@ CASES = [
 @pytest.mark.parametrize(("of", "kind", "text", "value"), CASES, ids=lambda case: getattr(case, "type_name", None))
 def test_each_type_holds_its_values(of: ColumnInfo, kind: pa.DataType, text: str, value: object) -> None:
     assert arrow_type(of) == kind
-    typed, unfit = parse(of, pa.array([text, None]))
+    typed, unfit = parse_texts(of, pa.array([text, None]))
     assert (typed.to_pylist(), unfit) == ([value, None], {})
     assert texts_of(of, typed, [None, None]) == [text, None]
 
 
 def test_a_timestamp_is_utc() -> None:
     of = info(t.TIMESTAMP, decimal=6)
-    typed, _ = parse(of, pa.array(["2026-11-21 01:02:03.000004"]))
+    typed, _ = parse_texts(of, pa.array(["2026-11-21 01:02:03.000004"]))
     assert typed.type == pa.timestamp("us", tz="UTC")
     assert texts_of(of, typed, [None]) == ["2026-11-21 01:02:03.000004"]
 
@@ -66,14 +66,14 @@ def test_a_float_comes_back_as_its_own_text(value: float) -> None:
     from binlake.rows.codec.floats import float_text
 
     of = info(t.FLOAT)
-    typed, _ = parse(of, pa.array([float_text(value)]))
+    typed, _ = parse_texts(of, pa.array([float_text(value)]))
     assert texts_of(of, typed, [None]) == [float_text(value)]
 
 
 @pytest.mark.parametrize("zero", ["0000-00-00", "2024-00-01", "2024-02-30", "0000-01-01"])
 def test_a_date_that_no_reader_knows_is_kept_as_text(zero: str) -> None:
     of = info(t.DATE)
-    typed, unfit = parse(of, pa.array(["2024-01-01", zero]))
+    typed, unfit = parse_texts(of, pa.array(["2024-01-01", zero]))
     assert typed.to_pylist() == [date(2024, 1, 1), None]
     assert unfit == {1: zero}
 

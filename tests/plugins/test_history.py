@@ -69,10 +69,10 @@ class Log:
         found = [e for e in self._events if e["stage"] in stages and (states is None or e["state"] in states)]
         return sorted((e for e in found if upto is None or e["hi"] <= upto), key=lambda e: -e["hi"])[:count]
 
-    def last_said(self, stages: Sequence[str]) -> dict[str, Any] | None:
-        return next(iter(self.recorded_last(stages, 1)), None)
+    def last_event(self, stages: Sequence[str]) -> dict[str, Any] | None:
+        return next(iter(self.last_events(stages, 1)), None)
 
-    def recorded_last(
+    def last_events(
         self, stages: Sequence[str], count: int, states: Sequence[str] | None = None
     ) -> list[dict[str, Any]]:
         found = [e for e in self._events if e["stage"] in stages and (states is None or e["state"] in states)]

@@ -34,11 +34,11 @@ spark.range(10**12).selectExpr("sum(id * id % 7)").collect()
 _OURS = """
 import sys
 from spark_jobs import connect
-from spark_jobs.job.failures import as_ours
+from spark_jobs.job.failures import translate_errors
 from binlake.errors import Transient
 connect.ANSWER_S = float(sys.argv[2])
 try:
-    with as_ours():
+    with translate_errors():
         spark = connect.connect_session(sys.argv[1])
         print("up", flush=True)
         spark.range(10**12).selectExpr("sum(id * id % 7)").collect()

@@ -94,7 +94,7 @@ class Lakehouse:
         ensure_tables(ctx.paths)
         binlogs = [b for b in self.source.binlogs if lo < b.commit_ts <= hi]
         found = local_table([row for b in binlogs for row in _rows(b, chunks)], BINLOG.schema())
-        overwrite(ctx.few(found), ctx.paths, BINLOG, f"commit_ts > {lo}", {"window": bounds.window})
+        overwrite(ctx.rows_to_write(found), ctx.paths, BINLOG, f"commit_ts > {lo}", {"window": bounds.window})
         version = self._history(ctx, bounds)
         ddls = sum(bool(b.ddl_query) for b in binlogs)
         chunked = len(binlogs) if chunks > 1 else 0

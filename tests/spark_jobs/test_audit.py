@@ -29,7 +29,7 @@ from binlake.mirror import MirrorVersions
 from spark_jobs.commands import maintain
 from spark_jobs.commands.views import register, table_sql
 from spark_jobs.job.context import StageContext
-from spark_jobs.tables.netchange import touched, window_rows
+from spark_jobs.tables.netchange import read_window_rows, touched_tables
 
 pytestmark = pytest.mark.spark
 
@@ -184,10 +184,10 @@ def test_what_a_window_touches_is_the_same_read_here_or_by_workers(
     mirrored: Mirrored, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     window, starts = mirrored.windows[1], [mirrored.history.states[n][0] for n in (44, 48)]
-    here = touched(mirrored.ctx, window, starts, 1)
-    assert touched(mirrored.ctx, window, starts, 1, window_rows(mirrored.ctx, window)) == here
+    here = touched_tables(mirrored.ctx, window, starts, 1)
+    assert touched_tables(mirrored.ctx, window, starts, 1, read_window_rows(mirrored.ctx, window)) == here
     monkeypatch.setattr("spark_jobs.tables.netchange.DRIVER_ROWS", 0)
-    assert touched(mirrored.ctx, window, starts, 1) == here
+    assert touched_tables(mirrored.ctx, window, starts, 1) == here
     assert len({segment for _, _, segment in here}) == 3
 
 

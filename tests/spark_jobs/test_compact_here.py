@@ -14,7 +14,7 @@ from lakehouse import Lakehouse, Source, rows_of
 from pyspark.sql import SparkSession
 from support.mariadb import MariaDb, execute
 
-from binlake.lake.rowhistory import rows_between
+from binlake.lake.rowhistory import read_rows
 from binlake.lake.tables import CHANGE, MUTATION
 from binlake.target import apply_window
 from spark_jobs.compact import stage as compact
@@ -85,9 +85,9 @@ def test_rows_that_merge_handed_over_are_not_read_and_the_changes_are_handed_on(
     first, second = _without_spark(lakehouse), _without_spark(lakehouse)
     compact.run(first, bounds)
     read = _changes(first)
-    rows = rows_between(first.paths, MUTATION, bounds.lo, bounds.hi, MUTATION.column_names())
+    rows = read_rows(first.paths, MUTATION, bounds.lo, bounds.hi, MUTATION.column_names())
     second.handover.put(MUTATION, bounds, rows)
-    monkeypatch.setattr("spark_jobs.tables.netchange.rows_between", lambda *_: pytest.fail("they are here"))
+    monkeypatch.setattr("spark_jobs.tables.netchange.read_rows", lambda *_: pytest.fail("they are here"))
     compact.run(second, bounds)
     assert _changes(second) == read
     handed = second.handover.take(CHANGE, bounds)

@@ -23,10 +23,10 @@ from spark_jobs.compact import stage as compact
 from spark_jobs.convert import stage as convert
 from spark_jobs.finalize import stage as finalize
 from spark_jobs.job.context import Bounds
-from spark_jobs.job.lake import clear
+from spark_jobs.job.lake import clear_rows
 from spark_jobs.merge import stage as merge
-from spark_jobs.tables.compacted import newest, pinned_by, up_to_date
-from spark_jobs.tables.sinks import own_rows, read_sql_window, require_merged
+from spark_jobs.tables.compacted import read_current, read_newest, read_pinned
+from spark_jobs.tables.sinks import read_sql_window, require_merged, window_predicate
 from spark_jobs.tables.statements import read_statements
 
 pytestmark = [pytest.mark.mariadb]
@@ -61,12 +61,12 @@ def rewrite(sink: Sink, stage: str, bounds: Bounds, change: Callable[[Row], Row]
 def compacted(sink: Sink, bounds: Bounds) -> CompactManifest:
     compact.run(sink.ctx, bounds)
     another_process(sink)
-    return newest(sink.ctx, bounds)
+    return read_newest(sink.ctx, bounds)
 
 
 def as_before_manifests(sink: Sink, bounds: Bounds) -> None:
     """The events of merge, compact and convert as the version before wrote them."""
-    sealed = newest(sink.ctx, bounds)
+    sealed = read_newest(sink.ctx, bounds)
     detail = {"ordered": sealed.ordered, "segments": len(sealed.cuts) + 1, "shapes": sealed.shapes.to_list()}
     rewrite(sink, "merge", bounds, lambda row: {**row, "manifest": ""})
     rewrite(sink, "compact", bounds, lambda row: {**row, "manifest": "", "detail": json.dumps(detail)})
@@ -84,7 +84,7 @@ def damaged(row: Row) -> Row:
 def opened(sink: Sink, bounds: Bounds) -> None:
     """The target holds the window open, and its finalize is dead."""
     manifest = sink.ctx.windows.apply_manifests(bounds.lo, bounds.hi)[-1]
-    sealed = pinned_by(sink.ctx, manifest)
+    sealed = read_pinned(sink.ctx, manifest)
     window = read_sql_window(sink.ctx, bounds, sealed.merged).with_shapes(sealed.shapes)
     target = sink.ctx.replication.sql_target()
     with pytest.raises(ConnectionAbortedError):
@@ -110,7 +110,7 @@ def test_a_rerun_seals_the_same_and_the_apply_manifest_names_it(sink: Sink) -> N
     convert.run(sink.ctx, bounds)
     [manifest] = sink.ctx.windows.apply_manifests(bounds.lo, bounds.hi)
     assert (manifest.compact, manifest.cuts) == (first.digest(), first.cuts)
-    assert pinned_by(sink.ctx, manifest) == first
+    assert read_pinned(sink.ctx, manifest) == first
     [event] = [event for event in sink.ctx.windows.events(stage="compact") if event["hi"] == bounds.hi][-1:]
     assert not {"ordered", "shapes"} & set(json.loads(event["detail"]))
     require_applied(sink, bounds)
@@ -159,7 +159,7 @@ def test_a_manifest_that_is_not_what_compact_sealed_stops_both_stages_until_comp
 def test_the_manifest_of_another_window_is_none(sink: Sink) -> None:
     first, bounds = sink.windows[:2]
     compact.run(sink.ctx, bounds)
-    foreign = newest(sink.ctx, first).to_json()
+    foreign = read_newest(sink.ctx, first).to_json()
     rewrite(sink, "compact", bounds, lambda row: {**row, "manifest": foreign})
     with pytest.raises(DamagedManifest, match="belongs to another window") as stopped:
         convert.run(sink.ctx, bounds)
@@ -190,17 +190,17 @@ def test_finalize_takes_the_manifest_that_its_statements_rest_on_and_no_newer_on
     bounds = sink.windows[1]
     compact.run(sink.ctx, bounds)
     convert.run(sink.ctx, bounds)
-    sealed = newest(sink.ctx, bounds)
+    sealed = read_newest(sink.ctx, bounds)
     # As for another target, which has a column of its own.
     other = replace(sealed, shapes=Shapes({("shop", "item"): TableShape(dropped=("price",))}))
     event = WindowEvent("compact", bounds.lo, bounds.hi, "done", sink="sql", manifest=other.to_json())
     sink.ctx.windows.record(event)
     another_process(sink)
-    assert newest(sink.ctx, bounds) == other
+    assert read_newest(sink.ctx, bounds) == other
     [manifest] = sink.ctx.windows.apply_manifests(bounds.lo, bounds.hi)
-    assert pinned_by(sink.ctx, manifest) == sealed
+    assert read_pinned(sink.ctx, manifest) == sealed
     sink.ctx.handover.put_compacted(other)
-    assert pinned_by(sink.ctx, manifest) == sealed
+    assert read_pinned(sink.ctx, manifest) == sealed
     require_applied(sink, bounds)
 
 
@@ -209,7 +209,7 @@ def test_rows_of_an_open_window_are_derived_again_for_the_mode_it_was_sealed_for
     sealed = compacted(sink, bounds)
     convert.run(sink.ctx, bounds)
     opened(sink, bounds)
-    clear(sink.ctx.few, sink.ctx.paths, CHANGE, own_rows(bounds), {})
+    clear_rows(sink.ctx.rows_to_write, sink.ctx.paths, CHANGE, window_predicate(bounds), {})
     sink.lakehouse.config["target"]["mode"] = "ordered"
     another_process(sink)
     assert compact.run(sink.ctx, bounds).rows == sealed.rows > 0
@@ -246,7 +246,7 @@ def test_a_window_that_the_version_before_left_half_way_goes_on(sink: Sink, reac
     if reached == "opened":
         opened(sink, bounds)
     as_before_manifests(sink, bounds)
-    assert up_to_date(sink.ctx, bounds) == sealed
+    assert read_current(sink.ctx, bounds) == sealed
     if reached == "opened":
         # The window stays what it was, whatever the configuration says by now.
         sink.lakehouse.config["target"]["mode"] = "ordered"
@@ -276,7 +276,7 @@ def test_rows_that_went_since_compact_wrote_them_are_missed(sink: Sink) -> None:
     bounds = sink.windows[1]
     compact.run(sink.ctx, bounds)
     another_process(sink)
-    clear(sink.ctx.few, sink.ctx.paths, CHANGE, own_rows(bounds), {})
+    clear_rows(sink.ctx.rows_to_write, sink.ctx.paths, CHANGE, window_predicate(bounds), {})
     with pytest.raises(ImmutableWindow, match="`change` does not have the rows that compact wrote") as stopped:
         convert.run(sink.ctx, bounds)
     assert "run compact of this window again" in stopped.value.hint

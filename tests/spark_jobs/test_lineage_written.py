@@ -17,7 +17,7 @@ from binlake.window.definitions import WindowDefinitions
 from binlake.window.lineage import LINEAGE, MOST_COLUMNS
 from binlake.window.shapes import TableShape
 from binlake.window.targets import Naming, TargetTables
-from spark_jobs.job.lineage import Gathered, Sources, Written, at_target
+from spark_jobs.job.lineage import Gathered, Sources, Written, columns_at_target
 from spark_jobs.job.results import StageResult
 
 
@@ -34,7 +34,9 @@ class One:
 
 def written(definition: TableDef) -> dict[str, Any]:
     sources = Sources(Naming(Rules()), lambda: pytest.fail("without routes no schema is read"))
-    found = Written(WindowDefinitions(One(definition), []), 9, sources, at_target("mariadb")).told([("d", "item")])
+    found = Written(WindowDefinitions(One(definition), []), 9, sources, columns_at_target("mariadb")).told(
+        [("d", "item")]
+    )
     (one,) = found[LINEAGE]["wrote"]
     return dict(one)
 
@@ -91,7 +93,7 @@ def test_a_table_that_is_gone_and_one_that_is_too_wide_have_names_only() -> None
             return table("wide", *many) if name == "wide" else None
 
     sources = Sources(Naming(Rules()), lambda: pytest.fail("without routes no schema is read"))
-    told = Written(WindowDefinitions(Nothing(), []), 9, sources, at_target("mysql")).told(
+    told = Written(WindowDefinitions(Nothing(), []), 9, sources, columns_at_target("mysql")).told(
         [("d", "wide"), ("d", "gone")]
     )
     gone, wide = told[LINEAGE]["wrote"]
@@ -112,7 +114,7 @@ def test_shards_are_all_named_each_with_its_columns_and_an_extract_column_comes_
     jobs = [DdlJob.from_dict(raw) for raw in w.jobs]
     tables = TargetTables(SchemaState().fold(enumerate(jobs)), Naming(rules))
     sources = Sources(Naming(rules), lambda: tables)
-    found = Written(WindowDefinitions(tables, []), 9, sources, at_target("mysql")).told([("xs", "t")])
+    found = Written(WindowDefinitions(tables, []), 9, sources, columns_at_target("mysql")).told([("xs", "t")])
     (one,) = found[LINEAGE]["wrote"]
     assert one["columns"] == [["id", "int"], ["name", "varchar(64)"], ["more", "int"], ["c_schema", "varchar(255)"]]
     assert one["copied"] == ["id", "name", "more"]

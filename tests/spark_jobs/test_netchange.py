@@ -15,7 +15,7 @@ from support.changerows import Drawn, compared, mutation_rows
 from binlake.changes.net import RowEvent
 from binlake.errors import SchemaError
 from binlake.window.definitions import Cell
-from spark_jobs.job.failures import as_ours
+from spark_jobs.job.failures import translate_errors
 from spark_jobs.tables import netchange
 
 pytestmark = pytest.mark.spark
@@ -34,7 +34,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> Drawn:
 
 def _net(rows: DataFrame, cells: Sequence[Cell], **how: Any) -> pa.Table:
     count = rows.count()
-    with as_ours():
+    with translate_errors():
         return netchange.net_changes(rows, cells, count, **how).toArrow()  # type: ignore[union-attr]
 
 

@@ -16,7 +16,7 @@ from binlake.statements import BatchLimits, Phase, chunks
 from spark_jobs.convert import keeping, netstatements
 from spark_jobs.convert.netstatements import PLACED, SIZES
 from spark_jobs.convert.render import Renderer
-from spark_jobs.job.lake import Rows, ensure_tables, here, overwrite, read, stepped
+from spark_jobs.job.lake import Rows, collect_rows, ensure_tables, map_rows, overwrite, read_table
 from spark_jobs.tables.pinned import digest_of
 
 pytestmark = pytest.mark.spark
@@ -26,10 +26,10 @@ LIMITS = BatchLimits(rows=7)
 
 def statements(changed: Rows) -> pa.Table:
     """The rows of `statement`, in order."""
-    rows = stepped(changed, chunks.placed, PLACED)
-    counted = chunks.total(here(stepped(rows, chunks.sizes, SIZES)))
+    rows = map_rows(changed, chunks.placed, PLACED)
+    counted = chunks.total(collect_rows(map_rows(rows, chunks.sizes, SIZES)))
     renderer = Renderer(WINDOW, definitions(), chunks.chunks_of(counted, LIMITS), "mariadb", LIMITS, plain=False)
-    return here(netstatements.rendered(rows, renderer)).sort_by(
+    return collect_rows(netstatements.render_rows(rows, renderer)).sort_by(
         [(n, "ascending") for n in ("segment", "phase", "batch")]
     )
 
@@ -41,7 +41,7 @@ def test_batches_are_the_same_whoever_cuts_and_renders(
     paths, rows = LakePaths(str(tmp_path)), changes(Random(11), 500)
     ensure_tables(paths)
     overwrite(spark.createDataFrame(rows), paths, CHANGE, f"window = '{WINDOW}'", {})
-    by_spark = read(spark, paths, CHANGE).repartition(3)
+    by_spark = read_table(spark, paths, CHANGE).repartition(3)
     found = statements(rows)
     assert statements(by_spark).to_pylist() == found.to_pylist()
     assert digest_of(by_spark, CHANGE.column_names()) == digest_of(rows, CHANGE.column_names())
@@ -67,10 +67,12 @@ def test_rows_keep_their_phases_whoever_looks_for_their_origins(spark: SparkSess
         _phases(row, dict(zip(moved, traced["origin"].to_pylist(), strict=True)), several) for row in rows.to_pylist()
     ]
     for found in (
-        keeping.kept_phases(rows, traced, several, PLACED),
-        keeping.kept_phases(spark.createDataFrame(rows).repartition(3), spark.createDataFrame(traced), several, PLACED),
+        keeping.add_keep_phases(rows, traced, several, PLACED),
+        keeping.add_keep_phases(
+            spark.createDataFrame(rows).repartition(3), spark.createDataFrame(traced), several, PLACED
+        ),
     ):
-        shown = here(found).to_pylist()
+        shown = collect_rows(found).to_pylist()
         assert _comparable(shown) == _comparable([row for rows_of_key in expected for row in rows_of_key])
     assert {row["phase"] for row in shown} == {Phase.DELETE, Phase.WRITE, Phase.KEEP, Phase.RESTORE}
 

@@ -12,7 +12,7 @@ from binlake.errors import CheckpointConflict, ImmutableWindow, LostRange
 from binlake.target import Position
 from binlake.window.manifest import ApplyManifest
 from spark_jobs.job.context import Bounds, StageContext
-from spark_jobs.tables.pinned import NO_ROWS, open_manifest, start_of
+from spark_jobs.tables.pinned import NO_ROWS, next_start, open_manifest
 
 
 def context(landed: tuple[int, int] | None) -> StageContext:
@@ -21,7 +21,7 @@ def context(landed: tuple[int, int] | None) -> StageContext:
 
 
 def start(checkpoint: int | None, landed: tuple[int, int] | None) -> int:
-    return start_of(context(landed), Position(checkpoint, None, 1 << 20))
+    return next_start(context(landed), Position(checkpoint, None, 1 << 20))
 
 
 def test_a_target_without_a_checkpoint_starts_where_the_lake_does() -> None:

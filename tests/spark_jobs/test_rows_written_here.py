@@ -16,8 +16,8 @@ from binlake.lake.paths import LakePaths
 from binlake.lake.tables import BINLOG, CHANGE, STATEMENT
 from spark_jobs.job import lake
 from spark_jobs.job.context import Bounds
-from spark_jobs.job.lake import ensure_tables, may_have, overwrite
-from spark_jobs.tables.sinks import own_rows
+from spark_jobs.job.lake import ensure_tables, may_have_rows, overwrite
+from spark_jobs.tables.sinks import window_predicate
 
 NOTE = {"run": "r", "window": "1-2", "stage": "convert"}
 
@@ -48,16 +48,16 @@ def files(paths: LakePaths, table: str) -> list[Path]:
 def test_the_rows_of_a_window_are_a_file_of_its_folder_in_one_commit(paths: LakePaths) -> None:
     # DESIGN 2: the same rows in the same place; the note of a commit is what DESCRIBE HISTORY shows
     one, two = Bounds(1, 2), Bounds(2, 3)
-    assert overwrite(statements("1-2", "a", "b"), paths, STATEMENT, own_rows(one), NOTE) == 2
-    assert overwrite(statements("2-3", "c"), paths, STATEMENT, own_rows(two), NOTE) == 1
+    assert overwrite(statements("1-2", "a", "b"), paths, STATEMENT, window_predicate(one), NOTE) == 2
+    assert overwrite(statements("2-3", "c"), paths, STATEMENT, window_predicate(two), NOTE) == 1
     assert {row["sql"][0]: row["window"] for row in found(paths, "statement")} == {"a": "1-2", "b": "1-2", "c": "2-3"}  # type: ignore[index]
     assert [file.parent.name for file in files(paths, "statement")] == ["window=1-2", "window=2-3"]
     newest = DeltaTable(paths.table("statement")).history(1)[0]
     assert (newest["version"], json.loads(newest["userMetadata"])) == (2, NOTE)
-    assert may_have(paths, STATEMENT, own_rows(one))
-    assert not may_have(paths, STATEMENT, own_rows(Bounds(1, 3)))
+    assert may_have_rows(paths, STATEMENT, window_predicate(one))
+    assert not may_have_rows(paths, STATEMENT, window_predicate(Bounds(1, 3)))
     # Again, in the place of the first ones.
-    assert overwrite(statements("1-2", "d"), paths, STATEMENT, own_rows(one), NOTE) == 1
+    assert overwrite(statements("1-2", "d"), paths, STATEMENT, window_predicate(one), NOTE) == 1
     assert sorted(row["sql"][0] for row in found(paths, "statement")) == ["c", "d"]  # type: ignore[index]
 
 
@@ -76,8 +76,8 @@ def test_a_range_of_commit_ts_is_found_by_statistics_and_no_payload_has_any(path
     first, last = tso.compose(1_795_305_599_999), tso.compose(1_795_305_600_000)
     overwrite(binlogs(first, last), paths, BINLOG, "commit_ts > 0", NOTE)
     assert [file.parent.name for file in files(paths, "binlog")] == ["commit_date=2026-11-21", "commit_date=2026-11-22"]
-    assert may_have(paths, BINLOG, f"commit_ts > {last - 1}")
-    assert not may_have(paths, BINLOG, f"commit_ts > {last}")
+    assert may_have_rows(paths, BINLOG, f"commit_ts > {last - 1}")
+    assert not may_have_rows(paths, BINLOG, f"commit_ts > {last}")
     for file in files(paths, "binlog"):
         group = pq.read_metadata(file).row_group(0)
         kept = {column.path_in_schema: column.statistics is not None for column in map(group.column, range(9))}
@@ -94,7 +94,7 @@ def test_columns_come_in_the_kinds_of_the_table(paths: LakePaths) -> None:
         "before": pa.array([None], images), "after": pa.array([[("id", "1"), ("n", None)]], images),
         "copies": [1], "first_commit_ts": [1], "last_commit_ts": [2], "mutations": pa.array([1], pa.int32()),
     })  # fmt: skip
-    overwrite(rows, paths, CHANGE, own_rows(Bounds(1, 2)), NOTE)
+    overwrite(rows, paths, CHANGE, window_predicate(Bounds(1, 2)), NOTE)
     (file,) = files(paths, "change")
     schema = pq.read_schema(file)
     assert [schema.field(name).type for name in ("segment", "key", "mutations")] == [
@@ -111,6 +111,6 @@ def test_a_commit_that_fails_leaves_the_table_as_it_was(paths: LakePaths, monkey
 
     monkeypatch.setattr(lake, "write_parts", no_room)
     with pytest.raises(Transient, match="`statement` could not be written: no space left"):
-        overwrite(statements("1-2", "a"), paths, STATEMENT, own_rows(Bounds(1, 2)), NOTE)
+        overwrite(statements("1-2", "a"), paths, STATEMENT, window_predicate(Bounds(1, 2)), NOTE)
     monkeypatch.undo()
     assert found(paths, "statement") == []

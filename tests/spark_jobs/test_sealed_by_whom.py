@@ -20,7 +20,7 @@ from spark_jobs.convert import stage as convert
 from spark_jobs.finalize import stage as finalize
 from spark_jobs.job.context import Bounds
 from spark_jobs.job.handover import Handover
-from spark_jobs.tables.compacted import up_to_date
+from spark_jobs.tables.compacted import read_current
 
 BOUNDS = Bounds(10, 20)
 
@@ -40,10 +40,10 @@ def test_another_window_of_compact_is_not_this_one(ctx: Any) -> None:
     ctx.windows.record(WindowEvent("compact", 10, 30, "done", sink="sql", manifest=wider.to_json()))
     ctx.handover.put_compacted(wider)
     with pytest.raises(CheckpointConflict, match="compact has not derived this window") as stopped:
-        up_to_date(ctx, BOUNDS)
+        read_current(ctx, BOUNDS)
     assert stopped.value.hint == "run compact, then convert"
     ctx.handover.put_compacted(COMPACTED)
-    assert up_to_date(ctx, BOUNDS) is COMPACTED
+    assert read_current(ctx, BOUNDS) is COMPACTED
 
 
 @pytest.mark.parametrize(

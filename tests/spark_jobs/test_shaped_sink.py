@@ -22,7 +22,7 @@ from spark_jobs.convert import stage as convert
 from spark_jobs.convert.ordered import require_nothing_kept
 from spark_jobs.finalize import stage as finalize
 from spark_jobs.job.context import Bounds, StageContext
-from spark_jobs.tables.compacted import newest
+from spark_jobs.tables.compacted import read_newest
 
 pytestmark = [pytest.mark.spark, pytest.mark.mariadb]
 
@@ -110,7 +110,7 @@ def test_a_window_into_tables_of_another_shape(
     shop = Shop(spark, tmp_path / "lake", mariadb, mode="parallel", tables=preserved, **{"sync-mode": 2})
     differing = compact.run(shop.ctx, shop.bounds).detail["of_another_shape"]
     assert differing == ["shop.acct", "shop.item", "shop.part"]
-    shapes = newest(shop.ctx, shop.bounds).shapes
+    shapes = read_newest(shop.ctx, shop.bounds).shapes
     assert [f"{db}.{name}" for db, name in shapes.at_lo] == differing
     convert.run(shop.ctx, shop.bounds)
     _told_columns(finalize.run(shop.ctx, shop.bounds).detail["lineage"]["wrote"])

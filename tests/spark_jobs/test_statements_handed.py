@@ -18,7 +18,7 @@ from binlake.lake.paths import LakePaths
 from binlake.lake.tables import STATEMENT
 from binlake.statements import BatchLimits, Phase, chunks
 from binlake.window.manifest import ApplyManifest
-from spark_jobs.convert.netstatements import rendered
+from spark_jobs.convert.netstatements import render_rows
 from spark_jobs.convert.render import Renderer
 from spark_jobs.finalize import stage as finalize
 from spark_jobs.job.context import Bounds, StageContext
@@ -32,7 +32,7 @@ LIMITS = BatchLimits(rows=5)
 def statement_rows() -> pa.Table:
     rows = chunks.placed(changes(Random(5), 200))
     cut = chunks.chunks_of(chunks.total(chunks.sizes(rows)), LIMITS)
-    return rendered(rows, Renderer(WINDOW, definitions(), cut, "mariadb", LIMITS, plain=False))
+    return render_rows(rows, Renderer(WINDOW, definitions(), cut, "mariadb", LIMITS, plain=False))
 
 
 def statements(ctx: StageContext, rows: pa.Table | None = None) -> LakeStatements:
@@ -87,7 +87,7 @@ def test_what_is_handed_over_counts_only_if_it_is_what_is_pinned(
 
     monkeypatch.setattr(finalize, "read_statements", read_statements)
     window = cast(SinkWindow, SimpleNamespace(bounds=BOUNDS))
-    found = finalize.pinned_statements(ctx, window, ctx.replication.sql_target(), manifest)
+    found = finalize.read_pinned_statements(ctx, window, ctx.replication.sql_target(), manifest)
     assert found.digest() == manifest.statement
     assert [one is None for one in asked] == ([False] if pinned else [False, True])
     assert ctx.handover.take(STATEMENT, BOUNDS) is None

@@ -12,7 +12,7 @@ from support.tinylake import TinyLake, fill, put, set_checkpoint, target_config
 from support.workload import Row, Workload, integer, text
 
 from binlake.changes.net import row_key
-from binlake.lake.rowhistory import RowVersion, changes
+from binlake.lake.rowhistory import RowVersion, read_changes
 from binlake.repair.verify import Verification
 from binlake.rows.schema import mysqltypes as t
 from pump_service.workload.definitions import Col
@@ -140,7 +140,7 @@ class Shop:
 
     def changes(self, lo: int, hi: int) -> list[RowVersion]:
         """The row changes of the lake in (lo, hi]."""
-        return changes(self.lake.paths, lo, hi)
+        return read_changes(self.lake.paths, lo, hi)
 
     def _spoil(self, name: str, rows: list[Row]) -> None:
         table = self.workload.table("shop", name)

@@ -8,7 +8,7 @@ from support.workload import integer
 
 from binlake.cluster.placement import pd_answers
 from binlake.errors import SourceUnavailable
-from binlake.lake.holdups import who_blocks
+from binlake.lake.holdups import blocking_reason
 from binlake.tso import to_datetime
 
 
@@ -16,28 +16,28 @@ def test_the_look_says_what_plan_would_say_and_leaves_nothing(tmp_path: Path) ->
     with LiveSource(tmp_path) as source:
         replication = source.replication()
         reached = source.settle()
-        assert who_blocks(replication, 0) == ""
-        assert who_blocks(replication, 0, reached) == ""
+        assert blocking_reason(replication, 0) == ""
+        assert blocking_reason(replication, 0, reached) == ""
         later = reached + (3_600_000 << 18)
-        assert f"stop_ts {later} is above the watermark" in who_blocks(replication, 0, later)
+        assert f"stop_ts {later} is above the watermark" in blocking_reason(replication, 0, later)
         source.stop_pump("pump2")
         blocked = source.pd.tso()
-        assert "pump2 since" in who_blocks(replication, blocked)
+        assert "pump2 since" in blocking_reason(replication, blocked)
         source.start_pump("pump2")
         source.settle(blocked + 1)
-        assert who_blocks(replication, blocked) == ""
+        assert blocking_reason(replication, blocked) == ""
         # U-01: the very transaction, and since when.
         source.workload.create_database("d")
         source.workload.create_table("d", "t", [integer("id")], ["id"])
         begun = source.workload.begin().insert("d", "t", id=1)
         prewritten = begun.prewrite()
         stands = source.pd.tso()
-        told = who_blocks(replication, stands)
+        told = blocking_reason(replication, stands)
         since = to_datetime(begun.start_ts).isoformat(timespec="seconds")
         assert f"held by the transaction of start_ts {begun.start_ts} ({since})" in told
         begun.commit(prewritten)
         source.settle(stands)
-        assert who_blocks(replication, stands) == ""
+        assert blocking_reason(replication, stands) == ""
         assert pd_answers(replication.source)
         assert not (tmp_path / "lake").exists()
 
@@ -47,4 +47,4 @@ def test_a_pd_that_is_gone_is_an_error_not_an_answer(tmp_path: Path) -> None:  #
         replication = source.replication(source={"pd-urls": [source.driver.url], "timeout-s": 0.5})
     assert not pd_answers(replication.source)
     with pytest.raises(SourceUnavailable):
-        who_blocks(replication, 0)
+        blocking_reason(replication, 0)

@@ -1,4 +1,4 @@
-"""The net change of many rows as operations on Arrow columns: the rules and the proof are those of `rowchange.net`.
+"""The net change of many rows as operations on Arrow columns: the rules and the proof are those of `changes.net.net`.
 
 One function for all sizes: the driver calls it for a small window; Spark's tasks reduce what each of them has to a run
 a key, and reduce the runs of a share of the keys again (`spark_jobs.tables.netchange`). Which way was used does not

@@ -1,4 +1,4 @@
-"""The row changes of a window as what they do to keys, cell by cell, in columns (`rowchange.net` has the rules).
+"""The row changes of a window as what they do to keys, cell by cell, in columns (`changes.net.net` has the rules).
 
 An update that moves its row ends the old key and writes the new one. A row without a key goes and comes as a whole.
 """

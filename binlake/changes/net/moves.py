@@ -1,4 +1,4 @@
-"""The updates of a window that move a key, and by them whose row each key's row was (`rowchange.lineage`)."""
+"""The updates of a window that move a key, and by them whose row each key's row was (`changes.net.lineage`)."""
 
 from __future__ import annotations
 

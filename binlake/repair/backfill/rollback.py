@@ -17,7 +17,7 @@ from binlake.config import Replication
 from binlake.errors import ConfigError, Permanent
 from binlake.lake.ddls import landed_ddls
 from binlake.lake.paths import LakePaths
-from binlake.lake.rowhistory import RowVersion, changes
+from binlake.lake.rowhistory import RowVersion, read_changes
 from binlake.lake.schemas import SchemaHistory
 from binlake.repair.verify.differences import Difference, Row, RowsOfTable
 from binlake.repair.verify.keyorder import AnyKey
@@ -75,7 +75,10 @@ def plan_rollback(replication: Replication, lo: int, hi: int, known: int, side: 
             where={"from": lo, "to": hi, "lake": f"{first}-{merged}", "applied": known},
         )
     at_source = side == "source"
-    inside, behind = changes(paths, lo, hi, at_source=at_source), changes(paths, hi, known, at_source=at_source)
+    inside, behind = (
+        read_changes(paths, lo, hi, at_source=at_source),
+        read_changes(paths, hi, known, at_source=at_source),
+    )
     if len(inside) > MOST_CHANGES:
         raise ConfigError(f"{len(inside)} row changes are more than one rollback accepts", hint="take a smaller range")
     state = SchemaHistory(paths).state_at(known)

@@ -17,9 +17,9 @@ from deltalake import DeltaTable
 from binlake.audit.audit import Audit
 from binlake.base.lakecolumns import Mutation
 from binlake.config import Replication
-from binlake.lake.dataset import dataset
+from binlake.lake.dataset import open_dataset
 from binlake.lake.paths import LakePaths
-from binlake.lake.rowhistory import between
+from binlake.lake.rowhistory import where_commit_ts
 from binlake.lake.schemas import SchemaHistory
 from binlake.lake.tables import MUTATION
 from binlake.repair.verify.keyorder import AnyKey
@@ -95,8 +95,8 @@ class _Reader:
 
     def _by_table(self) -> Iterator[tuple[tuple[str, str, int], set[tuple[str | None, ...]]]]:
         keys: dict[tuple[str, str, int], set[tuple[str | None, ...]]] = {}
-        data = dataset(DeltaTable(self._paths.table(MUTATION.name)))
-        for batch in data.to_batches(columns=list(_COLUMNS), filter=between(*self._bounds)):
+        data = open_dataset(DeltaTable(self._paths.table(MUTATION.name)))
+        for batch in data.to_batches(columns=list(_COLUMNS), filter=where_commit_ts(*self._bounds)):
             rows = pa.Table.from_batches([batch])
             for place in rows.group_by([Mutation.DB, Mutation.TABLE, Mutation.TABLE_ID]).aggregate([]).to_pylist():
                 own = rows.filter(_equal(rows, place))

@@ -72,7 +72,7 @@ def note_due(
 
 def due(target: Target, windows: WindowLog) -> dict[str, int]:
     """The commit_ts of the DDL by table of `target` that is to be compared (a replay has another target)."""
-    told = (json.loads(event["detail"]) for event in windows.recorded_last((STAGE,), _EVENTS))
+    told = (json.loads(event["detail"]) for event in windows.last_events((STAGE,), _EVENTS))
     last: dict[str, str] = next((detail["due"] for detail in told if detail["target"] == _place(target)), {})
     return {name: int(ts) for name, ts in last.items()}
 

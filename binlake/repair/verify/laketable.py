@@ -19,7 +19,7 @@ from binlake.audit.audit import Audit
 from binlake.base.lakecolumns import Mirror
 from binlake.changes.net import NetChange, net_changes
 from binlake.lake.paths import LakePaths
-from binlake.lake.rowhistory import changes, of_table
+from binlake.lake.rowhistory import read_changes, where_table
 from binlake.mirror.rows import mirror_texts
 from binlake.repair.verify.chunks import ChunkPlan, Numbers
 from binlake.repair.verify.differences import Row
@@ -57,7 +57,7 @@ class LakeTable:
         """What the row changes behind the mirror's version leave of each key."""
         table = self._table
         since = self._audit.since(self._base, self._ts)
-        later = changes(self._paths, since, self._ts, of_table(table.db, table.name))
+        later = read_changes(self._paths, since, self._ts, where_table(table.db, table.name))
         events = [change.event() for change in later]
         return {net.key: net for net in net_changes(events, table.identity(), filled_key(table))}
 

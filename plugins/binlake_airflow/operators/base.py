@@ -114,10 +114,10 @@ class BinlakeOperator(BaseOperator, SkipMixin):
 
     def _lock_holder(self) -> str:
         # Imported late: the lake's modules are not needed for DAG parsing.
-        from binlake.lake.lock import who_writes
+        from binlake.lake.lock import lock_holder
         from binlake.lake.paths import LakePaths
 
-        held = who_writes(LakePaths.of(self.settings()), self.locks) if self.locks else ""
+        held = lock_holder(LakePaths.of(self.settings()), self.locks) if self.locks else ""
         if held:
             self.log.info("lake_lock_held", held_by=held)
         return held

@@ -68,15 +68,15 @@ class FreeTrigger(BaseTrigger):
 
     def _look(self) -> str:
         # Imported late: grpc and delta-rs must not be loaded by a process that only parses DAG files or forks.
-        from binlake.lake.holdups import who_blocks
-        from binlake.lake.lock import who_writes
+        from binlake.lake.holdups import blocking_reason
+        from binlake.lake.lock import lock_holder
         from binlake.lake.paths import LakePaths
         from binlake.target.claim.fence import describe_holder
 
         replication = load_replication(self.replication_file, secrets=self.lease)
-        held = who_writes(LakePaths.of(replication), self.locks)
+        held = lock_holder(LakePaths.of(replication), self.locks)
         if not held and self.lease and replication.target is not None:
             held = describe_holder(replication.target, replication.name)
         if not held and self.lo is not None:
-            held = who_blocks(replication, int(self.lo), None if self.stop_ts is None else int(self.stop_ts))
+            held = blocking_reason(replication, int(self.lo), None if self.stop_ts is None else int(self.stop_ts))
         return held

@@ -104,7 +104,7 @@ def row_view(lake: Lake, query: PageRequest) -> dict[str, Any]:
     history = lake.audit.newest_of_row(
         db, table, key, upto=upto, count=VERSIONS, budget=Budget(SEARCH_S), most=2 * VERSIONS
     )
-    passages = Passages(lake.log.covering((change.commit_ts for change in history.changes), _TOOK))
+    passages = Passages(lake.log.events_at((change.commit_ts for change in history.changes), _TOOK))
     view["versions"] = [
         {**_change_view(change), "passages": _passages_view(passages, change.commit_ts)}
         for change in reversed(history.changes)

@@ -101,7 +101,7 @@ def _dag_problems(dags: Mapping[str, DagFacts], now_ms: int) -> list[Problem]:
 
 def _failures(log: Events, dags: Mapping[str, DagFacts]) -> list[Problem]:
     """The last failure of each stage that has not ended well since; of DAGs beside the windows, of their last run."""
-    failures = [Failure.of(event) for event in log.recorded_last((FAILURE,), _LOOK)]
+    failures = [Failure.of(event) for event in log.last_events((FAILURE,), _LOOK)]
     last_of = {one.stage: one for one in reversed(failures)}
     ended = {dag.last.run_id: kind for kind, dag in dags.items() if dag.last is not None}
     current = [one for one in last_of.values() if _is_unresolved(one, log, ended, dags)]
@@ -128,7 +128,7 @@ def _is_unresolved(one: Failure, log: Events, ended: Mapping[str, str], dags: Ma
     if _order_of_stage(one.stage) == "failing":
         # A plan that is ready leaves no event of its own: what lands behind it does.
         stages, states = (("plan", "land"), None) if one.stage == "plan" else (_stages_that_clear(one.stage), ENDED)
-        newer = log.recorded_last(stages, 1, states)
+        newer = log.last_events(stages, 1, states)
         return not newer or newer[0]["at_ms"] < one.at_ms
     kind = ended.get(one.run_id)
     last = dags[kind].last if kind is not None else None
@@ -167,7 +167,7 @@ def _unreachable_servers(around: Surroundings) -> list[Problem]:
 
 def _window_being_applied(log: Events) -> dict[str, Any] | None:
     """The window that finalize began and has not ended: the target may hold it open (`consistent` = false)."""
-    last = log.recorded_last(("finalize", "release"), 1, ("started", "released", *ENDED))
+    last = log.last_events(("finalize", "release"), 1, ("started", "released", *ENDED))
     if not last or last[0]["state"] != "started":
         return None
     event = last[0]
@@ -195,10 +195,10 @@ def _open_window_problems(
 
 def _last_verify(log: Events) -> dict[str, Any] | None:
     """What the last verify of the target found, and whether rows were repaired since."""
-    last = log.recorded_last(("verify",), 1)
+    last = log.last_events(("verify",), 1)
     if not last:
         return None
-    event, repaired = last[0], log.recorded_last(("repair",), 1)
+    event, repaired = last[0], log.last_events(("repair",), 1)
     detail = json.loads(event["detail"] or "{}")
     since = bool(repaired) and repaired[0]["at_ms"] > event["at_ms"]
     wrong = {name: detail.get(name, 0) for name in ("missing", "extra", "different")}
@@ -224,7 +224,7 @@ def _difference_problems(verified: Mapping[str, Any] | None, log: Events, status
     if aside:
         names = ", ".join(str(one["table"]) for one in aside)
         problems.append(Problem("attention", f"set aside, so the target differs from the source in: {names}"))
-    behind_ddl = log.recorded_last((rewrites.STAGE,), 1, rewrites.FOUND)
+    behind_ddl = log.last_events((rewrites.STAGE,), 1, rewrites.FOUND)
     if behind_ddl and behind_ddl[0]["state"] == "different":
         event = behind_ddl[0]
         if verified is None or verified["at_ms"] < event["at_ms"]:

@@ -38,11 +38,9 @@ class Events(Protocol):
         self, stages: Sequence[str], count: int, upto: int | None = ..., states: Sequence[str] | None = ...
     ) -> list[EventRow]: ...
 
-    def last_said(self, stages: Sequence[str]) -> EventRow | None: ...
+    def last_event(self, stages: Sequence[str]) -> EventRow | None: ...
 
-    def recorded_last(
-        self, stages: Sequence[str], count: int, states: Sequence[str] | None = ...
-    ) -> list[EventRow]: ...
+    def last_events(self, stages: Sequence[str], count: int, states: Sequence[str] | None = ...) -> list[EventRow]: ...
 
 
 def ts_view(commit_ts: int) -> dict[str, str]:
@@ -113,7 +111,7 @@ def status_view(replication: Replication, log: Events, now_ms: int | None = None
     now = time.time_ns() // 1_000_000 if now_ms is None else now_ms
     names = stage_names(replication)
     landed = log.newest(("land",), PAGE)
-    said = log.last_said(("plan", "land"))
+    said = log.last_event(("plan", "land"))
     blocked = _blocking_pump(stage_row(said)) if said is not None and said["state"] == "blocked" else None
     return {
         "name": replication.name,
@@ -165,8 +163,8 @@ def checkpoints_view(log: Events, upto: int | None = None, count: int = PAGE) ->
 
 def notices_view(log: Events) -> list[dict[str, Any]]:
     """What an operator must see, and what an operator did manually; the last first."""
-    events = [*log.recorded_last(_NOTED, _NOTICES), *log.recorded_last(("backfill",), _NOTICES, ("finished",))]
-    events += log.recorded_last((rewrites.STAGE,), _NOTICES, rewrites.FOUND)
+    events = [*log.last_events(_NOTED, _NOTICES), *log.last_events(("backfill",), _NOTICES, ("finished",))]
+    events += log.last_events((rewrites.STAGE,), _NOTICES, rewrites.FOUND)
     return [
         {"at": utc_text(event["at_ms"]), "what": event["stage"], "window": f"{event['lo']}-{event['hi']}",
          "text": json.dumps(_detail(event), sort_keys=True)}
@@ -182,7 +180,7 @@ def stage_names(replication: Replication) -> list[str]:
 
 def _tables_set_aside(log: Events) -> list[dict[str, Any]]:
     """The tables that the target's checkpoint does not count, by the last event of each."""
-    events = log.recorded_last((asides.STAGE,), _ASIDE_EVENTS)[::-1]
+    events = log.last_events((asides.STAGE,), _ASIDE_EVENTS)[::-1]
     return [{**table, "since": ts_view(int(table["since"]))} for table in asides.set_aside_now(events)]
 
 

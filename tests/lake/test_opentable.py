@@ -10,8 +10,8 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import TableNotFoundError
 
-from binlake.lake import opened as module
-from binlake.lake.opened import opened
+from binlake.lake import opentable as module
+from binlake.lake.opentable import open_table
 
 
 def _write(path: Path, *numbers: int) -> None:
@@ -19,7 +19,7 @@ def _write(path: Path, *numbers: int) -> None:
 
 
 def _rows(path: Path) -> list[int]:
-    found: list[int] = sorted(opened(str(path)).to_pyarrow_table()["n"].to_pylist())
+    found: list[int] = sorted(open_table(str(path)).to_pyarrow_table()["n"].to_pylist())
     return found
 
 
@@ -41,7 +41,7 @@ def test_a_table_made_anew_at_the_same_path_is_another_one(tmp_path: Path) -> No
         assert _rows(tmp_path / "t") == [number]
         shutil.rmtree(tmp_path / "t")
     with pytest.raises(TableNotFoundError):
-        opened(str(tmp_path / "t"))
+        open_table(str(tmp_path / "t"))
 
 
 def test_a_table_whose_known_commits_have_left_the_log_is_opened_anew(tmp_path: Path) -> None:
@@ -58,6 +58,6 @@ def test_a_table_whose_known_commits_have_left_the_log_is_opened_anew(tmp_path: 
 
 def test_a_commit_by_what_was_opened_is_there_for_all(tmp_path: Path) -> None:
     _write(tmp_path / "t", 1)
-    write_deltalake(opened(str(tmp_path / "t")), pa.table({"n": [2]}), mode="append")
+    write_deltalake(open_table(str(tmp_path / "t")), pa.table({"n": [2]}), mode="append")
     assert _rows(tmp_path / "t") == [1, 2]
-    assert DeltaTable(str(tmp_path / "t")).version() == opened(str(tmp_path / "t")).version() == 1
+    assert DeltaTable(str(tmp_path / "t")).version() == open_table(str(tmp_path / "t")).version() == 1

@@ -24,7 +24,7 @@ _lock = threading.Lock()
 _tables: dict[str, _Kept] = {}
 
 
-def opened(path: str) -> DeltaTable:
+def open_table(path: str) -> DeltaTable:
     """The table at `path` as it is now; to read it several times, make one dataset of it. Raises TableNotFoundError."""
     with _lock:
         kept = _tables.pop(path, None)
