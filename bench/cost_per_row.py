@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from binlake.window.definitions import SegmentTable
+
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
@@ -115,11 +117,11 @@ def steps(folder: str) -> Iterator[Step]:
     yield Step("convert: text", own.num_rows, lambda: list(TableStatements(table, 0).writes(columns)))
     changes = net_changes(mutations, cells)
     changes = changes.append_column("window", pa.repeat("0-1", changes.num_rows)).select(CHANGE.column_names())
-    definitions = {(0, one.db, one.name): one for one in tables}
+    definitions = {SegmentTable(0, one.db, one.name): one for one in tables}
     yield Step("convert: whole", changes.num_rows, lambda: _converted(changes, definitions))
 
 
-def _converted(changes: pa.Table, definitions: Mapping[tuple[int, str, str], TableDef]) -> pa.Table:
+def _converted(changes: pa.Table, definitions: Mapping[SegmentTable, TableDef]) -> pa.Table:
     """Rows of `statement`, as convert makes them of rows that compact hands over."""
     rows, limits = placed(changes), BatchLimits(1000)
     cut = chunks_of(total(count_and_fold(rows)), limits)

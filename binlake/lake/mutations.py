@@ -13,10 +13,11 @@ from binlake.lake.opentable import open_table
 from binlake.lake.paths import LakePaths
 from binlake.lake.rowhistory import where_commit_ts
 from binlake.lake.tables import MUTATION
+from binlake.window.definitions import SegmentTable
 
 
-def read_touched_tables(paths: LakePaths, lo: int, hi: int, starts: Sequence[int]) -> list[tuple[str, str, int]]:
-    """(db, table, segment) of every row change with lo < commit_ts <= hi, sorted; `starts` open segments 1, 2, ..."""
+def read_touched_tables(paths: LakePaths, lo: int, hi: int, starts: Sequence[int]) -> list[SegmentTable]:
+    """The tables and segments of all row changes with lo < commit_ts <= hi, sorted; `starts` open segments 1, 2, ..."""
     data = open_dataset(open_table(paths.table(MUTATION.name)))
     return touched_tables_in(
         data.to_batches(columns=[Mutation.DB, Mutation.TABLE, Mutation.COMMIT_TS], filter=where_commit_ts(lo, hi)),
@@ -24,14 +25,14 @@ def read_touched_tables(paths: LakePaths, lo: int, hi: int, starts: Sequence[int
     )
 
 
-def touched_tables_in(batches: Iterable[pa.RecordBatch], starts: Sequence[int]) -> list[tuple[str, str, int]]:
-    """(db, table, segment) of the row changes in `batches`, sorted; `starts` open segments 1, 2, ..."""
+def touched_tables_in(batches: Iterable[pa.RecordBatch], starts: Sequence[int]) -> list[SegmentTable]:
+    """The tables and segments of the row changes in `batches`, sorted; `starts` open segments 1, 2, ..."""
     edges = np.asarray(starts, dtype=np.int64)
-    found: set[tuple[str, str, int]] = set()
+    found: set[SegmentTable] = set()
     for batch in batches:
         segments = np.searchsorted(edges, np.asarray(batch.column(Mutation.COMMIT_TS)), side="right")
-        names = [batch.column(Mutation.DB), batch.column(Mutation.TABLE)]
-        places = pa.Table.from_arrays([*names, pa.array(segments)], names=[Mutation.DB, Mutation.TABLE, "segment"])
-        rows = places.group_by([Mutation.DB, Mutation.TABLE, "segment"]).aggregate([]).to_pylist()
-        found |= {(row[Mutation.DB], row[Mutation.TABLE], row["segment"]) for row in rows}
+        columns = [pa.array(segments), batch.column(Mutation.DB), batch.column(Mutation.TABLE)]
+        rows = pa.Table.from_arrays(columns, names=list(SegmentTable._fields))
+        distinct = rows.group_by(list(SegmentTable._fields)).aggregate([]).to_pylist()
+        found |= {SegmentTable(**row) for row in distinct}
     return sorted(found)

@@ -20,6 +20,7 @@ from binlake.mirror.replica import Replica
 from binlake.mirror.rows import Reshaper
 from binlake.mirror.versions import IN_PART, MirrorVersion
 from binlake.rows.schema import TableDef
+from binlake.window.definitions import SegmentTable
 
 CHUNK_BYTES = 64 << 20
 """Arrow bytes of keyed net changes that one MERGE takes; keyless ones go in a single commit."""
@@ -58,9 +59,9 @@ class _Run:
 
     def run(self, net: Iterable[pa.RecordBatch]) -> Applied:
         segment = 0
-        for (at, db, name), slices in groupby(_slices(net), key=lambda entry: entry[0]):
-            segment = self._catch_up(segment, at)
-            self._rows(self._plan.tables[db, name, at], at, (rows for _, rows in slices))
+        for place, slices in groupby(_slices(net), key=lambda entry: entry[0]):
+            segment = self._catch_up(segment, place.segment)
+            self._rows(self._plan.tables[place], place.segment, (rows for _, rows in slices))
         self._catch_up(segment, len(self._plan.ddls))
         for name in sorted(self._touched):
             self._replica(name).tidy()
@@ -223,8 +224,8 @@ class _Run:
         return not replica.has_merged(end)
 
 
-def _slices(net: Iterable[pa.RecordBatch]) -> Iterator[tuple[tuple[int, str, str], pa.Table]]:
-    """The runs of equal (segment, db, table) in each batch."""
+def _slices(net: Iterable[pa.RecordBatch]) -> Iterator[tuple[SegmentTable, pa.Table]]:
+    """The runs of rows of one table and segment in each batch."""
     for batch in net:
         places = zip(
             *(batch.column(name).to_pylist() for name in (Change.SEGMENT, Change.DB, Change.TABLE)), strict=True
@@ -232,7 +233,7 @@ def _slices(net: Iterable[pa.RecordBatch]) -> Iterator[tuple[tuple[int, str, str
         start = 0
         for place, run in groupby(places):
             size = sum(1 for _ in run)
-            yield place, pa.Table.from_batches([batch.slice(start, size)])
+            yield SegmentTable(*place), pa.Table.from_batches([batch.slice(start, size)])
             start += size
 
 

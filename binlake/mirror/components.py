@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from binlake.mirror.versions import MirrorVersion
 from binlake.rows.schema import TableDef
 from binlake.rows.schema.names import fold_pair
-from binlake.window.definitions import FILTERED, Cell, LandedDdl, Segments, WindowDefinitions, cell
+from binlake.window.definitions import FILTERED, Cell, LandedDdl, Segments, SegmentTable, WindowDefinitions, cell_of
 
 Name = tuple[str, str]
 """(db, table) as written."""
@@ -19,12 +19,12 @@ Name = tuple[str, str]
 
 @dataclass(frozen=True)
 class ComponentPlan:
-    """One component: its DDL (the k-th opens segment k), definitions by (db, table, segment), what is known before."""
+    """One component: its DDL (the k-th opens segment k), definitions by place, what is known before."""
 
     number: int
     segments: Segments
     ddls: tuple[LandedDdl, ...]
-    tables: Mapping[tuple[str, str, int], TableDef]
+    tables: Mapping[SegmentTable, TableDef]
     known: Mapping[Name, MirrorVersion] = field(default_factory=dict)
 
 
@@ -55,7 +55,9 @@ def mirror_plan(
         segments = Segments(lo, hi, tuple(ddl.since for ddl in own))
         names = [name for name in touched if groups[_lower(name)] == number]
         found = list(_cells(definitions, segments, names))
-        tables = {(c.db, c.table, c.segment): definitions.within(c.db, c.table, c.since, c.until) for c in found}
+        tables = {
+            SegmentTable(c.segment, c.db, c.table): definitions.within(c.db, c.table, c.since, c.until) for c in found
+        }
         members = {name: version for name, version in known.items() if groups.get(_lower(name)) == number}
         plans.append(ComponentPlan(number, segments, own, tables, members))
         cells += found
@@ -76,7 +78,7 @@ def _cells(definitions: WindowDefinitions, segments: Segments, names: list[Name]
         since, until = segments.bounds(segment)
         for name in names:
             if definitions.exists_within(*name, since, until):
-                yield cell(definitions, segments, *name, segment)
+                yield cell_of(definitions, segments, SegmentTable(segment, *name))
 
 
 def _components(groups: Iterable[list[Name]]) -> dict[Name, int]:

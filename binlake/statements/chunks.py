@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -32,7 +32,6 @@ ENTRY_BYTES = 300
 """Bytes of SQL for each column at most, besides its text: names and punctuation."""
 
 PLACE = (Change.SEGMENT, "phase", Change.DB, Change.TABLE)
-Place = tuple[int, int, str, str]
 SIZES = pa.schema(
     [
         (Change.SEGMENT, pa.int32()),
@@ -50,6 +49,15 @@ Ints = NDArray[np.int64]
 
 _MANY = 1 << 31
 """Codes of places that are not made few: far from where a product of two would lose bits."""
+
+
+class Place(NamedTuple):
+    """Where statements belong: rows of one table in one phase of a segment (PLACE)."""
+
+    segment: int
+    phase: int
+    db: str
+    table: str
 
 
 @dataclass(frozen=True)
@@ -95,7 +103,7 @@ def chunks_of(counted: Sequence[Mapping[str, Any]], limits: BatchLimits) -> list
     found: list[Chunk] = []
     for _, phase in groupby(counted, key=lambda row: (row[Change.SEGMENT], row["phase"])):
         first = 0
-        for place, rows in groupby(phase, key=lambda row: tuple(row[name] for name in PLACE)):
+        for place, rows in groupby(phase, key=lambda row: Place(*(row[name] for name in PLACE))):
             for part in _parts(list(rows)):
                 size, text = sum(row["rows"] for row in part), sum(row["bytes"] for row in part)
                 # Two neighbours that were cut for their bytes hold more than one bound together.

@@ -10,7 +10,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from binlake.base.dialects import Dialect
 from binlake.dialect import bytewise_definitions, bytewise_text
@@ -93,6 +93,19 @@ class LandedDdl:
     def _named_by_operator(self) -> set[tuple[str, str]]:
         own = replaced_names(self.sql, self.db) if self.decision in ("replaced", "injected") else ()
         return {name for name in own if name[1]}
+
+
+class SegmentTable(NamedTuple):
+    """A table (of the target) in one segment of a window."""
+
+    segment: int
+    db: str
+    table: str
+
+    @property
+    def name(self) -> tuple[str, str]:
+        """(db, table)."""
+        return self.db, self.table
 
 
 @dataclass(frozen=True)
@@ -199,13 +212,17 @@ class Segments:
         return since, until
 
 
-def cell(definitions: WindowDefinitions, segments: Segments, db: str, table: str, segment: int) -> Cell:
-    """The cell of `db`.`table` in `segment`. Raises SchemaError when it has no definition there."""
-    since, until = segments.bounds(segment)
-    definition = definitions.within(db, table, since, until)
-    identity = definition.identity()
+def definition_of(definitions: WindowDefinitions, segments: Segments, place: SegmentTable) -> TableDef:
+    """The definition of a table in a segment. Raises SchemaError when it has none there."""
+    return definitions.within(*place.name, *segments.bounds(place.segment))
+
+
+def cell_of(definitions: WindowDefinitions, segments: Segments, place: SegmentTable) -> Cell:
+    """The cell of a table in a segment. Raises SchemaError when it has no definition there."""
+    definition = definition_of(definitions, segments, place)
+    identity, bounds = definition.identity(), segments.bounds(place.segment)
     filled = tuple(filled_key(definition).values())
-    return Cell(db, table, segment, since, until, identity.kind, identity.columns, filled)
+    return Cell(*place.name, place.segment, *bounds, identity.kind, identity.columns, filled)
 
 
 def filled_key(definition: TableDef) -> dict[str, str | None]:

@@ -24,7 +24,7 @@ from binlake.pipeline import BY_NAME
 from binlake.target import Position
 from binlake.target.claim.aside import is_aside
 from binlake.window.cuts import require_outside_ddl, require_pinned_cuts
-from binlake.window.definitions import Cell, cell
+from binlake.window.definitions import Cell, SegmentTable, cell_of
 from binlake.window.derived import CompactManifest
 from binlake.window.manifest import ApplyManifest
 from binlake.window.shapes import Shapes
@@ -32,7 +32,7 @@ from spark_jobs.compact.shaping import may_differ, read_shapes
 from spark_jobs.job.context import Bounds, StageContext, StageResult
 from spark_jobs.job.lake import Rows, clear_rows, overwrite
 from spark_jobs.tables.compacted import read_sealed_before, was_derived
-from spark_jobs.tables.netchange import Touched, key_arrivals, net_changes, read_window_rows, touched_tables
+from spark_jobs.tables.netchange import key_arrivals, net_changes, read_window_rows, touched_tables
 from spark_jobs.tables.pinned import NO_ROWS, digest_of, next_start, open_manifest, require_pinned, target_position
 from spark_jobs.tables.sharedkeys import require_own_keys, shared_tables
 from spark_jobs.tables.sinks import (
@@ -67,7 +67,7 @@ def run(ctx: StageContext, bounds: Bounds) -> StageResult:
         is_net = merged.rows > 0 and not ordered
         mutated = _Mutated(read_window_rows(ctx, wanted), merged.rows) if is_net else None
         places = touched_tables(ctx, wanted, window.segments.starts, merged.rows, mutated and mutated.rows)
-        named = {(db, table) for db, table, _ in places}
+        named = {place.name for place in places}
         # Whatever the configuration says by now: a window that is open or passed was sealed with its shapes.
         shapes = read_shapes(target, window, named) if is_next else _shapes_then(ctx, wanted, target, earlier)
         window = window.with_shapes(shapes)
@@ -76,7 +76,7 @@ def run(ctx: StageContext, bounds: Bounds) -> StageResult:
             require_pinned_cuts(pinned, window.segments.starts)
         strict = merged.whole and target.impossible_changes == "fail"
         # What finalize passes over need not be possible: of a table that is set aside it writes nothing.
-        applied = [place for place in derived if not is_aside(position.aside, place[:2])]
+        applied = [place for place in derived if not is_aside(position.aside, place.name)]
         unknown = _require_own_keys(ctx, window, applied, mutated, position, strict=strict)
         rows = _write(ctx, window, _TouchedTables(mutated, derived, applied if strict else []), pinned)
     cuts = window.segments.starts
@@ -84,7 +84,7 @@ def run(ctx: StageContext, bounds: Bounds) -> StageResult:
     if pinned is not None:
         sealed = _as_pinned(pinned, earlier or sealed)
     seconds = time.monotonic() - began
-    changed = sorted({(db, table) for db, table, _ in places} | {name for ddl in window.cuts for name in ddl.tables})
+    changed = sorted({place.name for place in places} | {name for ddl in window.cuts for name in ddl.tables})
     detail: dict[str, object] = {"segments": len(cuts) + 1, "tables": len(changed)}
     detail |= {"mutations": merged.rows, "mode": target.mode}
     detail |= {"keys_of_unknown_tables": unknown} if unknown else {}
@@ -133,24 +133,24 @@ class _TouchedTables:
     """Where rows change, and those of it (`required`) where changes that contradict each other stop the window."""
 
     mutated: _Mutated | None
-    all: list[Touched]
-    required: list[Touched]
+    all: list[SegmentTable]
+    required: list[SegmentTable]
 
 
 def _require_own_keys(
     ctx: StageContext,
     window: SinkWindow,
-    places: list[Touched],
+    places: list[SegmentTable],
     mutated: _Mutated | None,
     position: Position,
     *,
     strict: bool,
 ) -> int:
     """As `require_own_keys`, of those `places` whose table several of the source share."""
-    shared = shared_tables(ctx, window, {(db, table) for db, table, _ in places})
+    shared = shared_tables(ctx, window, {place.name for place in places})
     if not shared or mutated is None:
         return 0
-    cells = _cells(window, [place for place in places if place[:2] in shared])
+    cells = _cells(window, [place for place in places if place.name in shared])
     arrivals = key_arrivals(mutated.rows, cells, mutated.count)
     return require_own_keys(ctx, window, arrivals, position, strict=strict)
 
@@ -186,8 +186,8 @@ def _derived(ctx: StageContext, window: SinkWindow, tables: _TouchedTables, muta
     return found.withColumn(Change.WINDOW, F.lit(window.bounds.window))
 
 
-def _cells(window: SinkWindow, places: list[Touched]) -> list[Cell]:
-    return [cell(window.definitions, window.segments, *place) for place in places]
+def _cells(window: SinkWindow, places: list[SegmentTable]) -> list[Cell]:
+    return [cell_of(window.definitions, window.segments, place) for place in places]
 
 
 def _window(ctx: StageContext, bounds: Bounds, position: Position, target: Target) -> Bounds | None:

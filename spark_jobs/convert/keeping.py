@@ -27,31 +27,30 @@ from binlake.statements import (
     images_from_rows,
 )
 from binlake.statements.chunks import numbered_places
-from binlake.window.definitions import cell
+from binlake.window.definitions import SegmentTable, cell_of
 from spark_jobs.job.context import StageContext
 from spark_jobs.job.lake import Rows, map_rows
 from spark_jobs.tables.netchange import read_window_rows, row_origins
 from spark_jobs.tables.sinks import SinkWindow
 
-Place = tuple[int, str, str]
-"""Segment, database, table."""
 PLACE_OF_KEY = (Change.SEGMENT, Change.DB, Change.TABLE)
+"""The columns of a SegmentTable."""
 
 
 def add_origins(
-    ctx: StageContext, window: SinkWindow, rows: Rows, tables: Mapping[Place, TableDef], schema: str
+    ctx: StageContext, window: SinkWindow, rows: Rows, tables: Mapping[SegmentTable, TableDef], schema: str
 ) -> Rows:
     """`rows` (placed, of `schema`) with `anew` and `origin`; those rewritten that had values once are also in KEEP
     and RESTORE too. `tables`: definitions by place.
     """
     kept = {place: table for place, table in tables.items() if table.kept}
-    cells = [cell(window.definitions, window.segments, db, table, segment) for segment, db, table in kept]
+    cells = [cell_of(window.definitions, window.segments, place) for place in kept]
     traced = row_origins(read_window_rows(ctx, window.bounds), cells)
     several = {place: len(table.unique_keys()) > 1 for place, table in kept.items()}
     return add_keep_phases(rows, traced, several, schema)
 
 
-def add_keep_phases(rows: Rows, traced: Rows, several: Mapping[Place, bool], schema: str) -> Rows:
+def add_keep_phases(rows: Rows, traced: Rows, several: Mapping[SegmentTable, bool], schema: str) -> Rows:
     """`rows` (of `schema`) with `anew` and `origin`, in all phases that write them.
 
     `traced`: place, key and origin of the keys whose row had another one before the segment, or none. `several`: for
@@ -77,16 +76,11 @@ def _matched(rows: pa.Table, traced: pa.Table) -> pa.Table:
     return rows.append_column("moved", pa.array(found >= 0)).append_column("origin", origins)
 
 
-def _phased(rows: pa.Table, several: Mapping[Place, bool]) -> pa.Table:
+def _phased(rows: pa.Table, several: Mapping[SegmentTable, bool]) -> pa.Table:
     """Rows with `moved` and `origin` in all phases that write them."""
     numbers, places = numbered_places(rows, PLACE_OF_KEY)
-    kinds = [
-        several.get((place[Change.SEGMENT], place[Change.DB], place[Change.TABLE])) for place in places.to_pylist()
-    ]
-    is_kept, is_several = (
-        np.array([kind is not None for kind in kinds], bool),
-        np.array([bool(kind) for kind in kinds], bool),
-    )
+    kinds = [several.get(SegmentTable(**place)) for place in places.to_pylist()]
+    is_kept, is_several = np.array([kind is not None for kind in kinds], bool), np.array([*map(bool, kinds)], bool)
     moved, phase = np.asarray(rows["moved"]), np.asarray(rows["phase"])
     anew = (phase == Phase.WRITE) & is_kept[numbers] & (is_several[numbers] | moved)
     origin = pc.if_else(pa.array(moved), rows["origin"], rows[Change.KEY])

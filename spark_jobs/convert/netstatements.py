@@ -21,6 +21,7 @@ from binlake.rows.schema import TableDef
 from binlake.statements import BatchLimits
 from binlake.statements.chunks import chunk_numbers, chunks_of, parted, placed, sizes, total
 from binlake.target import too_many_rows
+from binlake.window.definitions import SegmentTable, definition_of
 from spark_jobs.convert.keeping import add_origins
 from spark_jobs.convert.render import RENDERED, Renderer
 from spark_jobs.job.context import Bounds, StageContext
@@ -28,8 +29,8 @@ from spark_jobs.job.lake import FOLD_COLUMNS, Rows, collect_rows, folds_in, map_
 from spark_jobs.tables.sinks import SinkWindow, rows_of_window, window_predicate
 from spark_jobs.tables.statements import STATEMENT_ARROW, name_of_copy
 
-Tables = Mapping[tuple[int, str, str], TableDef]
-"""Definitions by segment, database, table."""
+Tables = Mapping[SegmentTable, TableDef]
+"""Definitions by place."""
 
 PLACED = f"{CHANGE.schema()}, phase INT, bucket INT"
 SIZES = "segment INT, phase INT, db STRING, table STRING, bucket INT, rows BIGINT, bytes BIGINT"
@@ -81,8 +82,8 @@ def _tables(window: SinkWindow, target: Target, counted: Sequence[Any]) -> Table
     """Raises Permanent when a segment is too large for the target's mode."""
     if target.mode == "atomic":
         _require_segments(counted, target.max_segment_rows, window.bounds.window)
-    places = {(row[Change.SEGMENT], row[Change.DB], row[Change.TABLE]) for row in counted}
-    return {place: window.definitions.within(place[1], place[2], *window.segments.bounds(place[0])) for place in places}
+    places = {SegmentTable(row[Change.SEGMENT], row[Change.DB], row[Change.TABLE]) for row in counted}
+    return {place: definition_of(window.definitions, window.segments, place) for place in places}
 
 
 def _require_segments(counted: Sequence[Any], most: int, window: str) -> None:

@@ -25,14 +25,12 @@ from binlake.lake.rowhistory import read_rows
 from binlake.lake.tables import MUTATION, STATEMENT
 from binlake.rows.schema import TableDef
 from binlake.statements import BatchLimits, StatementBatch
+from binlake.window.definitions import SegmentTable, definition_of
 from spark_jobs.job.context import StageContext
 from spark_jobs.job.lake import Rows
 from spark_jobs.tables.netchange import read_mutations
 from spark_jobs.tables.sinks import SinkWindow
 from spark_jobs.tables.statements import STATEMENT_ARROW, statement_table
-
-Place = tuple[int, str, str]
-"""Segment, database, table."""
 
 _ORDER = (Mutation.COMMIT_TS, Mutation.START_TS, Mutation.SEQ)
 _COLUMNS = [*_ORDER, Mutation.DB, Mutation.TABLE, Mutation.OP, Mutation.BEFORE, Mutation.AFTER]
@@ -46,13 +44,10 @@ def ordered_statements(
 ) -> Rows | None:
     """The rows of `statement` but for the DDL; None when no row changes."""
     bounds, starts = window.bounds, window.segments.starts
-    cells = read_touched_tables(ctx.paths, bounds.lo, bounds.hi, starts)
-    if not cells:
+    touched = read_touched_tables(ctx.paths, bounds.lo, bounds.hi, starts)
+    if not touched:
         return None
-    tables = {
-        (segment, db, table): window.definitions.within(db, table, *window.segments.bounds(segment))
-        for db, table, segment in cells
-    }
+    tables = {place: definition_of(window.definitions, window.segments, place) for place in touched}
     if safe:
         require_nothing_kept(tables.values())
     options = PlanOptions(target.worker_count, limits, target.multiple_rows, target.conflict_strategy)
@@ -103,7 +98,7 @@ class Planner:
 
     window: str
     starts: tuple[int, ...]
-    tables: Mapping[Place, TableDef]
+    tables: Mapping[SegmentTable, TableDef]
     dialect: Dialect
     options: PlanOptions
     safe: bool
@@ -124,7 +119,7 @@ class Planner:
                 current, plan = segment, OrderedPlan(segment, self.options)
                 writers = {}
             if name not in writers:
-                table = self.tables[segment, *name]
+                table = self.tables[SegmentTable(segment, *name)]
                 writers[name] = RowForms(table, self.dialect), ChangeKeys(table, self.dialect)
             forms, keys = writers[name]
             yield from plan.add(Change(forms, event, keys.of(event), self.safe))

@@ -17,7 +17,8 @@ from binlake.base.lakecolumns import Change
 from binlake.errors import Permanent
 from binlake.rows.schema import TableDef
 from binlake.statements import BatchLimits, KeptStatements, Phase, StatementBatch, TableStatements, images_from_maps
-from binlake.statements.chunks import Chunk
+from binlake.statements.chunks import Chunk, Place
+from binlake.window.definitions import SegmentTable
 from spark_jobs.convert.keeping import keep_statements, write_statements
 from spark_jobs.tables.statements import statement_table
 
@@ -32,18 +33,18 @@ class Renderer:
     """
 
     window: str
-    tables: Mapping[tuple[int, str, str], TableDef]
+    tables: Mapping[SegmentTable, TableDef]
     chunks: Sequence[Chunk]
     dialect: str
     limits: BatchLimits
     plain: bool
-    copies: Mapping[tuple[int, str, str], str] = field(default_factory=dict)
+    copies: Mapping[SegmentTable, str] = field(default_factory=dict)
 
     def __call__(self, rows: pa.Table, number: int) -> pa.Table:
         """All rows of the chunk `number` to its batches. Raises SchemaError, Permanent."""
         chunk = self.chunks[number]
-        segment, phase, db, name = chunk.place
-        table = self.tables[segment, db, name]
+        phase = chunk.place.phase
+        table = self.tables[_without_phase(chunk.place)]
         rows = rows.combine_chunks()
         writer: TableStatements | KeptStatements
         if phase in (Phase.KEEP, Phase.RESTORE):
@@ -63,7 +64,7 @@ class Renderer:
     def _writer(self, table: TableDef, chunk: Chunk) -> TableStatements:
         return TableStatements(
             table,
-            chunk.place[0],
+            chunk.place.segment,
             dialect=self.dialect,  # type: ignore[arg-type]
             limits=self.limits,
             first_batch=chunk.first_batch,
@@ -71,15 +72,18 @@ class Renderer:
         )
 
     def _kept_writer(self, table: TableDef, chunk: Chunk) -> KeptStatements:
-        segment, _, db, name = chunk.place
         return KeptStatements(
             table,
-            segment,
-            self.copies[segment, db, name],
+            chunk.place.segment,
+            self.copies[_without_phase(chunk.place)],
             dialect=self.dialect,  # type: ignore[arg-type]
             limits=self.limits,
             first_batch=chunk.first_batch,
         )
+
+
+def _without_phase(place: Place) -> SegmentTable:
+    return SegmentTable(place.segment, place.db, place.table)
 
 
 def _batches(writer: TableStatements, table: TableDef, rows: pa.Table, phase: int) -> Iterable[StatementBatch]:

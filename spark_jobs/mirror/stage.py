@@ -118,8 +118,7 @@ def _apply_window(ctx: StageContext, window: Bounds) -> StageResult:
 def _apply(ctx: StageContext, window: Bounds, merged: Merged) -> tuple[Applied, Written]:
     sink = read_mirror_window(ctx, window, merged)
     rows = read_window_rows(ctx, window) if merged.rows else None
-    cells = touched_tables(ctx, window, (), merged.rows, rows)
-    names = {(db, table) for db, table, _ in cells}
+    names = {touched.name for touched in touched_tables(ctx, window, (), merged.rows, rows)}
     # As of lo: a run that died behind its record must not take what the window did for what it found.
     known = MirrorVersions(ctx.paths).latest(window.lo)
     plan = mirror_plan(window.lo, window.hi, sink.definitions, sink.ddls, names, known)

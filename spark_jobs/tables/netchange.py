@@ -27,7 +27,7 @@ from binlake.lake.mutations import read_touched_tables, touched_tables_in
 from binlake.lake.paths import LakePaths
 from binlake.lake.rowhistory import read_rows
 from binlake.lake.tables import MUTATION, schema_text
-from binlake.window.definitions import Cell
+from binlake.window.definitions import Cell, SegmentTable
 from spark_jobs.job.context import Bounds, StageContext
 from spark_jobs.job.lake import Rows, commit_ts_predicate, read_table
 
@@ -58,8 +58,8 @@ def read_window_rows(ctx: StageContext, bounds: Bounds) -> Rows:
 
 def touched_tables(
     ctx: StageContext, bounds: Bounds, starts: Sequence[int], count: int, rows: Rows | None = None
-) -> list[Touched]:
-    """(db, table, segment) of the `count` row changes of a window, sorted; `starts` open segments 1, 2, ...
+) -> list[SegmentTable]:
+    """The tables and segments of the `count` row changes of a window, sorted; `starts` open segments 1, 2, ...
 
     Where `rows` are not here the driver reads three narrow columns, or if they are too many, the workers do.
     """
@@ -69,17 +69,9 @@ def touched_tables(
         return read_touched_tables(ctx.paths, bounds.lo, bounds.hi, starts) if count else []
     edges = F.lit(list(starts)).cast("array<bigint>")
     segment = F.size(F.filter(edges, lambda edge: edge <= F.col(Mutation.COMMIT_TS)))
-    found = (
-        read_mutations(ctx.spark, ctx.paths, bounds.lo, bounds.hi)
-        .select(Mutation.DB, Mutation.TABLE, segment.alias("segment"))
-        .distinct()
-        .collect()
-    )
-    return sorted((row[Mutation.DB], row[Mutation.TABLE], row["segment"]) for row in found)
-
-
-Touched = tuple[str, str, int]
-"""Database, table, segment."""
+    rows = read_mutations(ctx.spark, ctx.paths, bounds.lo, bounds.hi)
+    distinct = rows.select(segment.alias("segment"), Mutation.DB, Mutation.TABLE).distinct().collect()
+    return sorted(SegmentTable(*row) for row in distinct)
 
 
 def net_changes(

@@ -28,6 +28,7 @@ from binlake.statements.literal import qualified
 from binlake.statements.sealed import INDEX, batch_of, checked_batch, index_digest
 from binlake.target import SegmentPlan
 from binlake.target.segments import SegmentContent, WindowPlans
+from binlake.window.definitions import SegmentTable
 from spark_jobs.job.context import StageContext
 from spark_jobs.tables.sinks import SinkWindow
 
@@ -39,8 +40,8 @@ _READ_AHEAD = 8
 """Batches read at a time: each may be some MiB of text."""
 
 
-def name_of_copy(target: Target, replication: str, window: str, place: tuple[int, str, str]) -> str:
-    """The quoted name of the copy of (segment, db, table) of `window`."""
+def name_of_copy(target: Target, replication: str, window: str, place: SegmentTable) -> str:
+    """The quoted name of the copy of a table that a segment of `window` makes."""
     return qualified(target.checkpoint_schema, kept_table(replication, window, *place))
 
 
@@ -135,19 +136,19 @@ class LakeStatements:
         names = sorted({(row[Statement.DB], row[Statement.TABLE]) for row in own if row[Statement.PHASE] == Phase.KEEP})
         window = self.window.bounds.window
         return tuple(
-            (name_of_copy(self._target, self._replication, window, (segment, *name)), qualified(*name))
+            (name_of_copy(self._target, self._replication, window, SegmentTable(segment, *name)), qualified(*name))
             for name in names
         )
 
     def _touched(self, segment: int) -> list[tuple[str, str]]:
-        return [(db, table) for db, table, number in self._cells if number == segment]
+        return [place.name for place in self._cells if place.segment == segment]
 
     @cached_property
     def _segments(self) -> list[SegmentPlan]:
         return [self._segment(number) for number in range(len(self.window.segments.starts) + 1)]
 
     @cached_property
-    def _cells(self) -> list[tuple[str, str, int]]:
+    def _cells(self) -> list[SegmentTable]:
         bounds = self.window.bounds
         return read_touched_tables(self._paths, bounds.lo, bounds.hi, self.window.segments.starts)
 

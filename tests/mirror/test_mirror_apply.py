@@ -21,7 +21,7 @@ from binlake.rows.schema import Action, SchemaState, TableDef
 from binlake.rows.schema import mysqltypes as t
 from binlake.rows.schema.delta import Definitions
 from binlake.rows.schema.session import SourceSession
-from binlake.window.definitions import LandedDdl, Segments, WindowDefinitions
+from binlake.window.definitions import LandedDdl, Segments, SegmentTable, WindowDefinitions
 
 MAP = pa.map_(pa.string(), pa.string())
 NET = pa.schema([("segment", pa.int32()), ("db", pa.string()), ("table", pa.string()), ("op", pa.string()),
@@ -58,7 +58,7 @@ class Mirrors:
         self.known: dict[tuple[str, str], MirrorVersion] = {}
 
     def plan(self, lo: int, hi: int, ddls: Sequence[LandedDdl], tables: dict[int, Sequence[TableDef]]) -> ComponentPlan:
-        places = {(of.db, of.name, segment): of for segment, found in tables.items() for of in found}
+        places = {SegmentTable(segment, of.db, of.name): of for segment, found in tables.items() for of in found}
         return ComponentPlan(0, Segments(lo, hi, tuple(d.commit_ts for d in ddls)), tuple(ddls), places, self.known)
 
     def apply(self, plan: ComponentPlan, *changes: dict[str, Any]) -> None:
@@ -149,7 +149,13 @@ def test_rows_that_ran_ahead_of_a_ddl_at_the_windows_end_are_merged_once(mirrors
     bag = table(2, "b", "id", key=key)
     wider = table(2, "b", "id", "v", key=key)
     added = replace(ddl(10, Action.ADD_COLUMN, [bag], [wider]), since=7)
-    plan = ComponentPlan(0, Segments(0, 10, (7,)), (added,), {("d", "b", 0): bag, ("d", "b", 1): wider}, mirrors.known)
+    plan = ComponentPlan(
+        0,
+        Segments(0, 10, (7,)),
+        (added,),
+        {SegmentTable(0, "d", "b"): bag, SegmentTable(1, "d", "b"): wider},
+        mirrors.known,
+    )
     for _ in range(3):
         first, ahead = {"id": "1"}, {"id": "2", "v": "9"}
         mirrors.apply(plan, change(0, bag, "insert", first, 3), change(1, wider, "insert", ahead, 8))

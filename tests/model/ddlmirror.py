@@ -110,7 +110,7 @@ class Mirrors:
 
 
 def _net(component: ComponentPlan, events: Events) -> Iterator[pa.RecordBatch]:
-    for (db, name, segment), table in sorted(component.tables.items(), key=lambda item: (item[0][2], item[0][:2])):
+    for (segment, db, name), table in sorted(component.tables.items(), key=lambda item: item[0]):
         since, until = component.segments.bounds(segment)
         own = [event for event in events[db, name] if since <= event.commit_ts < until]
         rows = [

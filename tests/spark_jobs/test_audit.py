@@ -188,7 +188,7 @@ def test_what_a_window_touches_is_the_same_read_here_or_by_workers(
     assert touched_tables(mirrored.ctx, window, starts, 1, read_window_rows(mirrored.ctx, window)) == here
     monkeypatch.setattr("spark_jobs.tables.netchange.DRIVER_ROWS", 0)
     assert touched_tables(mirrored.ctx, window, starts, 1) == here
-    assert len({segment for _, _, segment in here}) == 3
+    assert len({place.segment for place in here}) == 3
 
 
 _TIMES = re.compile(r'("(?:deletionTimestamp|modificationTime|timestamp|inCommitTimestamp)"\s*:\s*)(\d{13})')

@@ -119,7 +119,7 @@ def test_a_rerun_seals_the_same_and_the_apply_manifest_names_it(sink: Sink) -> N
 def test_one_process_does_not_read_back_what_it_sealed(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
     bounds = sink.windows[1]
     compact.run(sink.ctx, bounds)
-    monkeypatch.setattr(type(sink.ctx.windows), "done", lambda *_: pytest.fail("it is here"))
+    monkeypatch.setattr(type(sink.ctx.windows), "events", lambda *_, **_kw: pytest.fail("it is here"))
     convert.run(sink.ctx, bounds)
     require_applied(sink, bounds)
 

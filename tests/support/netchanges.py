@@ -12,6 +12,7 @@ from support.tabledefs import col, primary, table
 from binlake.lake.tables import CHANGE
 from binlake.rows.schema import TableDef
 from binlake.rows.schema import mysqltypes as t
+from binlake.window.definitions import SegmentTable
 
 KEYED = table("a", col("id", t.LONGLONG, not_null=True), col("text", t.VARCHAR, flen=90), keys=(primary("id"),))
 NAMED = table("ü", col("id", t.VARCHAR, not_null=True, flen=20), col("text", t.VARCHAR, flen=90), keys=(primary("id"),))
@@ -44,6 +45,6 @@ def _change(draw: Random, number: int, segments: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def definitions(segments: int = 2) -> dict[tuple[int, str, str], TableDef]:
+def definitions(segments: int = 2) -> dict[SegmentTable, TableDef]:
     """The tables by their places in `segments`."""
-    return {(segment, "d", name): one for segment in range(segments) for name, one in TABLES.items()}
+    return {SegmentTable(segment, "d", name): one for segment in range(segments) for name, one in TABLES.items()}

@@ -123,10 +123,10 @@ class TinyLake:
         plan = mirror_plan(lo, hi, definitions, ddls, list(events), versions.latest())
         for component in plan.components:
             found = []
-            for (db, name, segment), table in sorted(component.tables.items(), key=lambda item: item[0][2]):
-                since, until = component.segments.bounds(segment)
-                own = [event for event in events.get((db, name), []) if since <= event.commit_ts < until]
-                found += [(segment, table, net) for net in net_changes(own, table.identity(), filled_key(table))]
+            for place, table in sorted(component.tables.items(), key=lambda item: item[0].segment):
+                since, until = component.segments.bounds(place.segment)
+                own = [event for event in events.get(place.name, []) if since <= event.commit_ts < until]
+                found += [(place.segment, table, net) for net in net_changes(own, table.identity(), filled_key(table))]
             batches = pa.Table.from_pylist([_net_row(*one) for one in found], _NET).to_batches()
             versions.record(apply_component(component, self.paths, 30, batches).versions)
         self._log.record(WindowEvent("mirror", lo, hi, "done", sink="mirror"))
