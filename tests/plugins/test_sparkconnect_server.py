@@ -33,7 +33,7 @@ spark.range(10**12).selectExpr("sum(id * id % 7)").collect()
 # What Binlake's own client does: the error as a task would get it.
 _OURS = """
 import sys
-from spark_jobs import connect
+from spark_jobs.job import connect
 from spark_jobs.job.failures import translate_errors
 from binlake.errors import Transient
 connect.ANSWER_S = float(sys.argv[2])
